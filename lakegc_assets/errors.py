@@ -1,0 +1,29 @@
+"""The errors that stop a run, in one tree.
+
+* ``LakegcError``: everything that this package raises on purpose.
+
+  * ``ConfigurationError``: a setting, a credential or a rule is wrong; nothing was started.
+  * ``RefusedError``: the request contradicts itself, or a check refuses to go on.
+  * ``IntegrityError``: something that must be whole is missing, partial, damaged or inconsistent.
+
+Packages derive their own errors from these; ``lakefs.errors`` and ``storage.errors`` list theirs.
+A message says what is wrong, where, and what to do about it.
+"""
+
+from __future__ import annotations
+
+
+class LakegcError(Exception):
+    """Base of everything that this package raises on purpose."""
+
+
+class ConfigurationError(LakegcError):
+    """A setting, a credential or a rule is wrong; nothing was started."""
+
+
+class RefusedError(LakegcError):
+    """The request contradicts itself, or a check refuses to go on."""
+
+
+class IntegrityError(LakegcError):
+    """Something that must be whole is missing, partial, damaged or inconsistent."""
