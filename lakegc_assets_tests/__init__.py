@@ -1,0 +1,1 @@
+"""Tests; the packages mirror those of lakegc_assets."""
