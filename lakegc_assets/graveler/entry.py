@@ -1,0 +1,193 @@
+"""Entries and range data: the protobuf messages inside ranges and metaranges.
+
+The descriptors are built here, from lakeFS's catalog.proto and committed.proto, and run on Google's
+protobuf, so that this codec is a second opinion to the fast decoder.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta, timezone
+from typing import Any, Final, NamedTuple
+
+from google.protobuf import descriptor_pb2, descriptor_pool, message_factory, timestamp_pb2
+from google.protobuf.message import DecodeError, Message
+
+from lakegc_assets.graveler import ident
+
+
+class AddressType(enum.IntEnum):
+    """How the address of an entry is meant."""
+
+    BY_PREFIX_DEPRECATED = 0
+    RELATIVE = 1
+    FULL = 2
+
+
+class Timestamp(NamedTuple):
+    """Seconds since 1970 and nanoseconds, as the protobuf has them."""
+
+    seconds: int = 0
+    nanos: int = 0
+
+    @classmethod
+    def of(cls, moment: datetime) -> Timestamp:
+        """From an aware datetime, exactly."""
+        since = moment - _EPOCH
+        return cls(since.days * 86_400 + since.seconds, since.microseconds * 1000)
+
+    def datetime(self) -> datetime:
+        """UTC, cut to microseconds; OverflowError outside of the years 1 to 9999."""
+        return _EPOCH + timedelta(seconds=self.seconds, microseconds=self.nanos // 1000)
+
+
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=timezone.utc)
+_NEVER: Final = Timestamp()
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One object at one path of a commit.
+
+    Attributes:
+        address: of the object, in the form that ``address_type`` says.
+        last_modified: when lakeFS recorded it.
+        size: bytes.
+        e_tag: of the object, as the store gave it, without quotes.
+        metadata: the user's.
+        address_type: how ``address`` is meant.
+        content_type: may be empty.
+    """
+
+    address: str
+    last_modified: Timestamp = _NEVER
+    size: int = 0
+    e_tag: str = ""
+    metadata: Mapping[str, str] = field(default_factory=dict)
+    address_type: AddressType = AddressType.RELATIVE
+    content_type: str = ""
+
+
+@dataclass(frozen=True)
+class RangeData:
+    """What a metarange says of one range: first and last key, size in bytes, number of entries."""
+
+    min_key: bytes
+    max_key: bytes
+    estimated_size: int
+    count: int
+
+
+def _messages() -> tuple[type[Message], type[Message]]:
+    file = descriptor_pb2.FileDescriptorProto(
+        name="lakegc_assets/graveler.proto",
+        package="lakegc_assets.graveler",
+        syntax="proto3",
+        dependency=[timestamp_pb2.DESCRIPTOR.name],
+    )
+    kinds = descriptor_pb2.FieldDescriptorProto
+    one, many = kinds.LABEL_OPTIONAL, kinds.LABEL_REPEATED
+    entry = file.message_type.add(name="Entry")
+    pair = entry.nested_type.add(name="MetadataEntry")
+    pair.options.map_entry = True
+    for number, name in enumerate(("key", "value"), 1):
+        pair.field.add(name=name, number=number, type=kinds.TYPE_STRING, label=one)
+    timestamp, metadata = (
+        ".google.protobuf.Timestamp",
+        ".lakegc_assets.graveler.Entry.MetadataEntry",
+    )
+    for number, name, kind, of in (
+        (1, "address", kinds.TYPE_STRING, None),
+        (2, "last_modified", kinds.TYPE_MESSAGE, timestamp),
+        (3, "size", kinds.TYPE_INT64, None),
+        (4, "e_tag", kinds.TYPE_STRING, None),
+        (5, "metadata", kinds.TYPE_MESSAGE, metadata),
+        (6, "address_type", kinds.TYPE_INT32, None),
+        (7, "content_type", kinds.TYPE_STRING, None),
+    ):
+        label = many if of == metadata else one
+        entry.field.add(name=name, number=number, type=kind, type_name=of, label=label)
+    range_data = file.message_type.add(name="RangeData")
+    for number, name, kind in (
+        (1, "min_key", kinds.TYPE_BYTES),
+        (2, "max_key", kinds.TYPE_BYTES),
+        (3, "estimated_size", kinds.TYPE_UINT64),
+        (4, "count", kinds.TYPE_INT64),
+    ):
+        range_data.field.add(name=name, number=number, type=kind, label=one)
+    pool = descriptor_pool.DescriptorPool()
+    pool.AddSerializedFile(timestamp_pb2.DESCRIPTOR.serialized_pb)
+    pool.AddSerializedFile(file.SerializeToString())
+    entry_type, range_type = (
+        message_factory.GetMessageClass(
+            pool.FindMessageTypeByName(f"lakegc_assets.graveler.{name}")
+        )
+        for name in ("Entry", "RangeData")
+    )
+    return entry_type, range_type
+
+
+_ENTRY, _RANGE_DATA = _messages()
+
+
+def encode_entry(entry: Entry) -> bytes:
+    """The protobuf of an entry, fields by number, metadata by key."""
+    message: Any = _ENTRY(
+        address=entry.address,
+        size=entry.size,
+        e_tag=entry.e_tag,
+        metadata=dict(entry.metadata),
+        address_type=int(entry.address_type),
+        content_type=entry.content_type,
+    )
+    message.last_modified.seconds, message.last_modified.nanos = entry.last_modified
+    encoded: bytes = message.SerializeToString(deterministic=True)
+    return encoded
+
+
+def decode_entry(data: bytes) -> Entry:
+    """The entry of a protobuf; ValueError when it is not one."""
+    message = _parse(_ENTRY, data)
+    return Entry(
+        address=message.address,
+        last_modified=Timestamp(message.last_modified.seconds, message.last_modified.nanos),
+        size=message.size,
+        e_tag=message.e_tag,
+        metadata=dict(message.metadata),
+        address_type=AddressType(message.address_type),
+        content_type=message.content_type,
+    )
+
+
+def entry_identity(entry: Entry) -> bytes:
+    """The 32 bytes that lakeFS knows the entry's content by; the address is no part of it."""
+    return ident.entry_identity(entry.size, entry.e_tag, entry.metadata, entry.content_type)
+
+
+def encode_range_data(data: RangeData) -> bytes:
+    """The protobuf of range data."""
+    message = _RANGE_DATA(
+        min_key=data.min_key,
+        max_key=data.max_key,
+        estimated_size=data.estimated_size,
+        count=data.count,
+    )
+    encoded: bytes = message.SerializeToString(deterministic=True)
+    return encoded
+
+
+def decode_range_data(data: bytes) -> RangeData:
+    """The range data of a protobuf; ValueError when it is not one."""
+    message = _parse(_RANGE_DATA, data)
+    return RangeData(message.min_key, message.max_key, message.estimated_size, message.count)
+
+
+def _parse(kind: type[Message], data: bytes) -> Any:  # noqa: ANN401 - made at run time
+    message = kind()
+    try:
+        message.ParseFromString(data)
+    except DecodeError as error:
+        raise ValueError(str(error)) from None
+    return message

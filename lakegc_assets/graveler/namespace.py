@@ -1,0 +1,294 @@
+"""Where a repository's objects live: storage namespaces, addresses, slices and their xids."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Final
+from urllib.parse import quote, unquote
+
+from lakegc_assets.errors import ConfigurationError, IntegrityError
+from lakegc_assets.graveler.entry import AddressType
+
+_BUCKET_SCHEMES: Final = {"s3": "s3", "s3a": "s3", "s3n": "s3", "gs": "gs", "local": "local"}
+_HADOOP_AZURE: Final = {"abfs": "dfs", "abfss": "dfs", "wasb": "blob", "wasbs": "blob"}
+_BUCKET: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+_AZURE_HOST: Final = re.compile(r"([a-z0-9]{3,24})\.(blob|dfs)\.core\.windows\.net")
+_AZURE_CONTAINER: Final = re.compile(r"[a-z0-9$][a-z0-9-]*")
+_SCHEME: Final = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://")
+
+
+class UnresolvableAddressError(IntegrityError):
+    """It cannot be decided which object a full address names.
+
+    Attributes:
+        address: the address as the entry has it.
+        last_components: its last path component, as it stands and percent-decoded; whatever
+            ends in one of these must be spared.
+    """
+
+    def __init__(self, address: str, reason: str) -> None:
+        super().__init__(f"cannot tell which object the address {address!r} names: {reason}")
+        self.address = address
+        self.reason = reason
+        self.last_components = frozenset(
+            path.rsplit("/", 1)[-1]
+            for path in (address, unquote(address), _as_lakefs_reads(address))
+        )
+
+    def __reduce__(self) -> tuple[type[UnresolvableAddressError], tuple[str, str]]:
+        """Survive the way from a Spark worker to the driver."""
+        return type(self), (self.address, self.reason)
+
+
+@dataclass(frozen=True)
+class StorageNamespace:
+    """The place of one repository in an object store.
+
+    Attributes:
+        scheme: ``s3`` (also for s3a and s3n), ``azure``, ``gs``, ``local`` (below the directory of
+            a lakeFS with local storage) or ``file``.
+        authority: bucket; ``account/container`` for azure; empty for file.
+        prefix: path without slashes at its ends, empty for a whole bucket. As it stands in the
+            URL; percent-decoded for the https form of azure, as lakeFS reads it.
+    """
+
+    scheme: str
+    authority: str
+    prefix: str
+
+    @classmethod
+    def parse(cls, url: str) -> StorageNamespace:
+        """Read a URL or a plain path.
+
+        Args:
+            url: s3, s3a, s3n, gs and local URLs; ``https://ACCOUNT.{blob,dfs}.core.windows.net/C/P``,
+                abfs, abfss, wasb and wasbs for azure; file URLs and plain paths (made absolute).
+
+        Raises:
+            ConfigurationError: for anything else.
+        """
+        try:
+            plain = url and not _SCHEME.match(url)
+            scheme, authority, path = _split(f"file://{Path(url).absolute()}" if plain else url)
+        except ValueError as error:
+            raise ConfigurationError(f"{url!r} is no storage namespace: {error}") from None
+        if url.startswith(("https://", "HTTPS://")):
+            path = unquote(path)
+        prefix = path.strip("/")
+        if problem := _doubtful(scheme, prefix):
+            raise ConfigurationError(f"{url!r} is no storage namespace: {problem}")
+        return cls(scheme, authority, prefix)
+
+    def url(self) -> str:
+        """The canonical URL, without a slash at its end."""
+        if self.scheme == "azure":
+            account, _, container = self.authority.partition("/")
+            base = f"https://{account}.blob.core.windows.net/{container}"
+            return f"{base}/{quote(self.prefix)}" if self.prefix else base
+        base = f"{self.scheme}://{self.authority}"
+        return f"{base}/{self.prefix}" if self.prefix else base
+
+    def key(self, relative: str) -> str:
+        """The full key, in the bucket or container, of a relative address."""
+        return f"{self.prefix}/{relative}" if self.prefix else relative.removeprefix("/")
+
+    def relative(self, address: str) -> str | None:
+        """The relative address of a full one, or None when it is provably outside.
+
+        Raises:
+            UnresolvableAddressError: when that cannot be decided.
+        """
+        found = self.relatives(address)
+        if len(found) > 1:
+            raise UnresolvableAddressError(
+                address, "its plain and its percent-decoded form name different objects"
+            )
+        return next(iter(found), None)
+
+    def relatives(self, address: str) -> AbstractSet[str]:
+        """Every relative address that a full address may name; empty when provably outside.
+
+        lakeFS parses a full address as a URL, so it percent-decodes its path and cuts it at ``?``;
+        importers have written plain keys, too. Both readings count.
+
+        Raises:
+            UnresolvableAddressError: for unknown schemes and hosts, and paths that stores
+                normalise.
+        """
+        try:
+            scheme, authority, path = _split(address)
+        except ValueError as error:
+            raise UnresolvableAddressError(address, str(error)) from None
+        if {scheme, self.scheme} == {"local", "file"} or (scheme == "local" and not authority):
+            raise UnresolvableAddressError(address, "where the server keeps local:// is not known")
+        if scheme != self.scheme or authority != self.authority:
+            if scheme == self.scheme and authority.lower() == self.authority.lower():
+                raise UnresolvableAddressError(
+                    address, f"its bucket is {self.authority!r} but for case"
+                )
+            return frozenset()
+        readings = {_as_lakefs_reads(path)}
+        if not address.lower().startswith("https://"):
+            readings.add(path)
+        for reading in readings:
+            if problem := _doubtful(scheme, reading):
+                raise UnresolvableAddressError(address, problem)
+        start = f"{self.prefix}/" if self.prefix else ""
+        inside = {r[len(start) :] for r in readings if r.startswith(start)}
+        return frozenset(inside - {""})
+
+    def resolve(self, address: str, address_type: int) -> AbstractSet[str]:
+        """Every relative address that an entry may keep alive in this namespace.
+
+        Args:
+            address: as the entry has it.
+            address_type: an ``AddressType``. The deprecated one means full when there is a scheme.
+
+        Raises:
+            UnresolvableAddressError: when that cannot be decided.
+        """
+        kind = AddressType(address_type)
+        full = kind is AddressType.FULL or (
+            kind is AddressType.BY_PREFIX_DEPRECATED and _SCHEME.match(address) is not None
+        )
+        return self.relatives(address) if full else frozenset({address})
+
+    def overlaps(self, other: StorageNamespace) -> bool:
+        """Whether one of the two is equal to the other or contains it, by whole path segments."""
+        if (self.scheme, self.authority) != (other.scheme, other.authority):
+            return False
+        ours, theirs = (f"{p}/" if p else "" for p in (self.prefix, other.prefix))
+        return ours.startswith(theirs) or theirs.startswith(ours)
+
+
+def _as_lakefs_reads(path: str) -> str:
+    return unquote(path.partition("?")[0], errors="surrogateescape")
+
+
+def _split(address: str) -> tuple[str, str, str]:
+    """Scheme, authority and undecoded path; ValueError, with a reason, when the form is unknown."""
+    found = _SCHEME.match(address)
+    if not found:
+        raise ValueError("it has no scheme")
+    scheme = found[1].lower()
+    host, _, path = address[found.end() :].partition("/")
+    if scheme == "file" and host in {"", "localhost"}:
+        return "file", "", path
+    if scheme == "local" and not host:
+        return "local", "", path
+    if scheme in _BUCKET_SCHEMES:
+        if not _BUCKET.fullmatch(host) or host.endswith("-s3alias"):
+            raise ValueError(f"{host!r} is not the name of a bucket")
+        return _BUCKET_SCHEMES[scheme], host, path
+    container = ""
+    if scheme in _HADOOP_AZURE:
+        container, _, host = host.rpartition("@")
+    elif scheme == "https":
+        container, _, path = path.partition("/")
+        container = unquote(container)
+    else:
+        raise ValueError(f"the scheme {scheme!r} is not one that is known here")
+    account = _AZURE_HOST.fullmatch(host.lower().removesuffix(":443"))
+    if not account:
+        raise ValueError(f"{host!r} is not the host of an Azure storage account")
+    if not _AZURE_CONTAINER.fullmatch(container):
+        raise ValueError(f"{container!r} is not the name of a container")
+    return "azure", f"{account[1]}/{container}", path
+
+
+def _doubtful(scheme: str, path: str) -> str | None:
+    """Why a store or a file system might read this path as another one, or None."""
+    segments = path.split("/")
+    if "." in segments or ".." in segments:
+        return "it has '.' or '..' in its path"
+    if scheme in {"azure", "file", "local"} and "" in segments[:-1]:
+        return "it has an empty path segment"
+    if scheme == "azure" and "\\" in path:
+        return "it has a backslash, which Azure reads as a slash"
+    try:
+        path.encode()
+    except UnicodeEncodeError:
+        return "it is not UTF-8 once percent-decoded"
+    return None
+
+
+_ALPHABET: Final = "0123456789abcdefghijklmnopqrstuv"
+_XID_LENGTH: Final = 20
+# A slice's xid counts the seconds down to this moment, so that newer slices sort first.
+_SLICE_EPOCH: Final = 64_060_588_800
+
+
+@dataclass(frozen=True)
+class Xid:
+    """The four fields of a 12-byte xid (https://github.com/rs/xid).
+
+    Attributes:
+        seconds: 32 bits, since 1970.
+        machine: 3 bytes.
+        pid: 16 bits.
+        counter: 24 bits.
+    """
+
+    seconds: int
+    machine: bytes
+    pid: int
+    counter: int
+
+
+def encode_xid(xid: Xid) -> str:
+    """20 characters of base32hex; ValueError when a field does not fit."""
+    if len(xid.machine) != 3:  # noqa: PLR2004 - the width that the format has
+        raise ValueError(f"the machine of an xid has 3 bytes, not {len(xid.machine)}")
+    try:
+        raw = (
+            xid.seconds.to_bytes(4, "big")
+            + xid.machine
+            + xid.pid.to_bytes(2, "big")
+            + xid.counter.to_bytes(3, "big")
+        )
+    except OverflowError:
+        raise ValueError(f"a field of {xid} does not fit") from None
+    bits = int.from_bytes(raw, "big") << 4
+    return "".join(_ALPHABET[bits >> shift & 31] for shift in range(95, -1, -5))
+
+
+def decode_xid(text: str) -> Xid:
+    """The fields of an xid; ValueError when ``text`` is none."""
+    bits = 0
+    for character in text:
+        bits = bits << 5 | _ALPHABET.index(character)
+    if len(text) != _XID_LENGTH or bits & 15:
+        raise ValueError(f"{text!r} is not an xid")
+    raw = (bits >> 4).to_bytes(12, "big")
+    return Xid(
+        seconds=int.from_bytes(raw[:4], "big"),
+        machine=raw[4:7],
+        pid=int.from_bytes(raw[7:9], "big"),
+        counter=int.from_bytes(raw[9:], "big"),
+    )
+
+
+def try_decode_xid(text: str) -> Xid | None:
+    """Like ``decode_xid``, but None when ``text`` is no xid."""
+    try:
+        return decode_xid(text)
+    except ValueError:
+        return None
+
+
+def new_slice_name(created: datetime, machine: bytes, pid: int, counter: int) -> str:
+    """The name of a slice made at ``created`` (aware; whole seconds are kept)."""
+    seconds = (_SLICE_EPOCH - int(created.timestamp())) & 0xFFFFFFFF
+    return encode_xid(Xid(seconds, machine, pid, counter))
+
+
+def slice_time(name: str) -> datetime | None:
+    """When a slice was made (UTC, whole seconds), or None when ``name`` is not a slice's."""
+    xid = try_decode_xid(name)
+    if xid is None:
+        return None
+    return datetime.fromtimestamp((_SLICE_EPOCH - xid.seconds) & 0xFFFFFFFF, tz=timezone.utc)
