@@ -1,0 +1,294 @@
+"""The slow, plain reader of SSTables: the second opinion that the fast decoder is held against.
+
+RocksDB's block-based table, format version 2, as lakeFS writes it through Go's pebble: data blocks
+of prefix-compressed entries, an index of one or two levels over them, a block of properties, a
+metaindex that names that block, and a footer of 53 bytes. Every block ends in its compression type
+and a masked crc32c. No byte of a file is unused, so no damage goes unseen.
+"""
+
+from __future__ import annotations
+
+import itertools
+import re
+import struct
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+import cramjam
+import google_crc32c
+
+from lakegc_assets.graveler import ident
+from lakegc_assets.graveler.errors import FormatError
+
+MAGIC: Final = bytes.fromhex("f7cff485b741e288")
+FORMAT_VERSION: Final = 2
+FOOTER_LENGTH: Final = 53
+TRAILER_LENGTH: Final = 5
+CRC32C: Final = 1
+NO_COMPRESSION: Final = 0
+SNAPPY: Final = 1
+SINGLE_LEVEL_INDEX: Final = 0
+TWO_LEVEL_INDEX: Final = 2
+INDEX_TYPE: Final = "rocksdb.block.based.table.index.type"
+PROPERTIES_BLOCK: Final = b"rocksdb.properties"
+# After each key: a sequence number of 0 and the kind "set", in one little-endian number.
+KEY_TRAILER: Final = b"\x01" + bytes(7)
+# What lakeFS itself adds to the user properties, after it has computed the id.
+COMPUTED: Final = frozenset({"count", "min_key", "max_key", "estimated_size_bytes"})
+
+_CONTENT_ID: Final = re.compile(r"(?:.*/)?([0-9a-f]{64})")
+
+
+class Record(NamedTuple):
+    """One record of a table: path or max key, identity, protobuf."""
+
+    key: bytes
+    identity: bytes
+    value: bytes
+
+
+class Handle(NamedTuple):
+    """Where a block is: offset and length in bytes, without its trailer."""
+
+    offset: int
+    length: int
+
+
+@dataclass(frozen=True)
+class SSTable:
+    """A whole table, checked.
+
+    Attributes:
+        properties: all of them, RocksDB's own included.
+        records: in the order of their keys.
+        offsets: for each record, where its block is in the file.
+    """
+
+    properties: dict[str, bytes]
+    records: list[Record]
+    offsets: list[int]
+
+    @property
+    def metadata(self) -> dict[str, str]:
+        """The user properties that the writer was given; they are part of the id."""
+        return {
+            name: value.decode("utf-8", "surrogateescape")
+            for name, value in self.properties.items()
+            if not name.startswith("rocksdb.") and name not in COMPUTED
+        }
+
+
+def read_sstable(data: bytes, name: str) -> SSTable:
+    """Read and check a whole table.
+
+    Args:
+        data: the file.
+        name: its name, for errors. When its last component is 64 hex digits it is the content id
+            that the records must have.
+
+    Raises:
+        FormatError: the file is damaged, truncated, or no range or metarange.
+    """
+    file = _File(data, name)
+    metaindex, index = file.footer()
+    properties = file.properties(metaindex)
+    if "entity" in properties:
+        entity = properties["entity"].decode("utf-8", "replace")
+        raise file.error(metaindex.offset, f"it is a dump of refs ({entity}), not of entries")
+    pairs = list(file.pairs(file.data_blocks(index, properties)))
+    table = SSTable(properties, [file.record(*p) for p in pairs], [p[0] for p in pairs])
+    _check_totals(file, metaindex.offset, table)
+    named = _CONTENT_ID.fullmatch(name)
+    found = ident.content_id(((key, value) for _, key, value in pairs), table.metadata)
+    if named and found != named[1]:
+        raise file.error(0, f"the content has the id {found}")
+    return table
+
+
+def masked_crc32c(payload: bytes, block_type: int) -> int:
+    """The checksum in a block's trailer: crc32c of payload and type, rotated, plus a constant."""
+    crc = google_crc32c.extend(google_crc32c.value(payload), bytes([block_type]))
+    return int((crc >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFFFFFF
+
+
+def _check_totals(file: _File, offset: int, table: SSTable) -> None:
+    keys = [record.key for record in table.records]
+    expected = {
+        "count": b"%d" % len(keys),
+        "min_key": keys[0] if keys else b"",
+        "max_key": keys[-1] if keys else b"",
+    }
+    for name, found in expected.items():
+        if table.properties.get(name) != found:
+            claimed = table.properties.get(name)
+            raise file.error(
+                offset, f"the property {name} is {claimed!r}, the records say {found!r}"
+            )
+    if table.properties.get("type") not in {b"ranges", b"metaranges"}:
+        raise file.error(offset, f"it is of type {table.properties.get('type')!r}")
+
+
+class _File:
+    """The bytes of one file and its name; each method reads one layer of the format."""
+
+    def __init__(self, data: bytes, name: str) -> None:
+        self.data = data
+        self.name = name
+
+    def error(self, offset: int, reason: str) -> FormatError:
+        return FormatError(self.name, offset, reason)
+
+    def footer(self) -> tuple[Handle, Handle]:
+        start = len(self.data) - FOOTER_LENGTH
+        if start < 0:
+            raise self.error(len(self.data), "the file is shorter than a footer")
+        footer = self.data[start:]
+        if footer[-8:] != MAGIC:
+            raise self.error(start + 45, f"the magic {footer[-8:].hex()} is not RocksDB's")
+        version = int.from_bytes(footer[41:45], "little")
+        if version != FORMAT_VERSION:
+            raise self.error(
+                start + 41, f"format version {version}, lakeFS writes {FORMAT_VERSION}"
+            )
+        if footer[0] != CRC32C:
+            raise self.error(start, f"checksum type {footer[0]}, lakeFS writes crc32c")
+        metaindex, at = self.handle(footer[:41], 1, start)
+        index, at = self.handle(footer[:41], at, start)
+        if any(footer[at:41]):
+            raise self.error(start + at, "the padding of the footer is not zero")
+        return metaindex, index
+
+    def handle(self, data: bytes, at: int, offset: int) -> tuple[Handle, int]:
+        """A handle at ``at`` in ``data``, which itself stands at ``offset`` of the file."""
+        start, at = self.varint(data, at, offset)
+        length, at = self.varint(data, at, offset)
+        if start + length + TRAILER_LENGTH > len(self.data) - FOOTER_LENGTH:
+            raise self.error(offset, f"a block at {start} of {length} bytes is not in the file")
+        return Handle(start, length), at
+
+    def only_handle(self, data: bytes, offset: int) -> Handle:
+        handle, at = self.handle(data, 0, offset)
+        if at != len(data):
+            raise self.error(offset, "a block handle has bytes left over")
+        return handle
+
+    def varint(self, data: bytes, at: int, offset: int) -> tuple[int, int]:
+        value = 0
+        for shift in range(0, 64, 7):
+            if at >= len(data):
+                raise self.error(offset, "a number ends beyond its block")
+            byte = data[at]
+            at += 1
+            value |= (byte & 127) << shift
+            if byte < 128:  # noqa: PLR2004 - the bit that says that more follows
+                return value, at
+        raise self.error(offset, "a number has more than 64 bits")
+
+    def block(self, handle: Handle) -> bytes:
+        """The payload of a block, decompressed."""
+        end = handle.offset + handle.length
+        payload = self.data[handle.offset : end]
+        kind, crc = struct.unpack_from("<BI", self.data, end)
+        if masked_crc32c(payload, kind) != crc:
+            raise self.error(handle.offset, "the block's checksum does not match")
+        if kind == NO_COMPRESSION:
+            return payload
+        if kind != SNAPPY:
+            raise self.error(end, f"compression type {kind} is neither none nor snappy")
+        try:
+            return bytes(cramjam.snappy.decompress_raw(payload))
+        except cramjam.DecompressionError as error:
+            raise self.error(handle.offset, f"the block does not decompress: {error}") from None
+
+    def entries(self, handle: Handle) -> Iterator[tuple[bytes, bytes]]:
+        """Keys and values of a block, with its restart points checked."""
+        block, offset = self.block(handle), handle.offset
+        restarts = self.restarts(block, offset)
+        end = len(block) - 4 * len(restarts) - 4
+        unseen = set(restarts)
+        body, at, key = block[:end], 0, b""
+        while at < end:
+            entry_at = at
+            shared, at = self.varint(body, at, offset)
+            unshared, at = self.varint(body, at, offset)
+            length, at = self.varint(body, at, offset)
+            if shared > len(key) or at + unshared + length > end:
+                raise self.error(offset, f"the entry at {entry_at} of the block is out of bounds")
+            if entry_at in unseen:
+                unseen.remove(entry_at)
+                if shared:
+                    raise self.error(offset, f"the restart at {entry_at} of the block shares a key")
+            key = key[:shared] + body[at : at + unshared]
+            at += unshared
+            yield key, body[at : at + length]
+            at += length
+        if unseen and block[:end]:
+            raise self.error(offset, "a restart point is not at an entry")
+
+    def restarts(self, block: bytes, offset: int) -> tuple[int, ...]:
+        count = int.from_bytes(block[-4:], "little")
+        if len(block) < 8 or not 1 <= count <= (len(block) - 4) // 4:  # noqa: PLR2004 - two numbers
+            raise self.error(offset, "the block is too short for its restart points")
+        found = struct.unpack_from(f"<{count}I", block, len(block) - 4 - 4 * count)
+        if found[0] or any(a >= b for a, b in itertools.pairwise(found)):
+            raise self.error(offset, "the restart points do not increase from 0")
+        return found
+
+    def properties(self, metaindex: Handle) -> dict[str, bytes]:
+        blocks = dict(self.entries(metaindex))
+        if blocks.keys() != {PROPERTIES_BLOCK}:
+            raise self.error(metaindex.offset, f"the meta blocks are {sorted(blocks)}")
+        handle = self.only_handle(blocks[PROPERTIES_BLOCK], metaindex.offset)
+        found: dict[str, bytes] = {}
+        for key, value in self.entries(handle):
+            name = key.decode("utf-8", "surrogateescape")
+            if name in found:
+                raise self.error(handle.offset, f"the property {name} is there twice")
+            found[name] = value
+        return found
+
+    def data_blocks(
+        self, index: Handle, properties: dict[str, bytes]
+    ) -> list[tuple[bytes, Handle]]:
+        """The data blocks, each with the index key that no key of it exceeds."""
+        kind = int.from_bytes(properties.get(INDEX_TYPE, b"\xff"), "little")
+        if kind not in {SINGLE_LEVEL_INDEX, TWO_LEVEL_INDEX}:
+            raise self.error(index.offset, f"index type {kind} is neither single nor two-level")
+        partitions = [index]
+        if kind == TWO_LEVEL_INDEX:
+            partitions = [self.only_handle(v, index.offset) for _, v in self.entries(index)]
+        return [
+            (key, self.only_handle(value, partition.offset))
+            for partition in partitions
+            for key, value in self.entries(partition)
+        ]
+
+    def pairs(self, blocks: list[tuple[bytes, Handle]]) -> Iterator[tuple[int, bytes, bytes]]:
+        """Offset of the block, user key and value of each record, with the order checked."""
+        previous: bytes | None = None
+        for limit, handle in blocks:
+            for key, value in self.entries(handle):
+                if key[-8:] != KEY_TRAILER:
+                    raise self.error(handle.offset, f"the record {key!r} is not a plain value")
+                user_key = key[:-8]
+                if previous is not None and user_key <= previous:
+                    raise self.error(handle.offset, f"{user_key!r} does not follow {previous!r}")
+                if user_key > limit[:-8]:
+                    raise self.error(handle.offset, f"{user_key!r} is beyond its index entry")
+                previous = user_key
+                yield handle.offset, user_key, value
+
+    def record(self, offset: int, key: bytes, value: bytes) -> Record:
+        """A value is two byte strings, each after its length as a zigzag varint."""
+        parts, at = [], 0
+        for _ in range(2):
+            length, at = self.varint(value, at, offset)
+            length = length >> 1 ^ -(length & 1)
+            if not 0 <= length <= len(value) - at:
+                raise self.error(offset, f"the value of {key!r} is shorter than it says")
+            parts.append(value[at : at + length])
+            at += length
+        if at != len(value):
+            raise self.error(offset, f"the value of {key!r} has bytes left over")
+        return Record(key, *parts)
