@@ -1,0 +1,191 @@
+"""The one interface to object stores: all that the collector asks of a store, and no more."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Final, Literal, NamedTuple
+
+import pyarrow as pa
+
+LISTING_SCHEMA: Final = pa.schema(
+    [
+        pa.field("key", pa.string(), nullable=False),
+        pa.field("size", pa.int64(), nullable=False),
+        pa.field("last_modified", pa.timestamp("us", "UTC"), nullable=False),
+        pa.field("etag", pa.string(), nullable=False),
+    ],
+)
+
+
+@dataclass(frozen=True)
+class ObjectInfo:
+    """What a store says about one object.
+
+    Attributes:
+        key: relative to the store's URL.
+        size: in bytes.
+        last_modified: UTC; to the microsecond where the store knows it so well.
+        etag: without quotes. It changes whenever the content does; it need not be an MD5.
+    """
+
+    key: str
+    size: int
+    last_modified: datetime
+    etag: str
+
+
+class Prefixes(NamedTuple):
+    """One level of a store, in byte order.
+
+    Attributes:
+        prefixes: relative to the store's URL, each ending in ``/``.
+        objects: the objects of this level.
+    """
+
+    prefixes: list[str]
+    objects: list[ObjectInfo]
+
+
+@dataclass(frozen=True)
+class DeleteOutcome:
+    """What became of one key that was to be deleted, by the store's own answer.
+
+    Attributes:
+        key: as it was asked for.
+        outcome: ``already_missing`` only where the store tells: S3 answers ``deleted`` for keys
+            that did not exist, too.
+        error_code: the store's code when failed; or ``InvalidKey`` (not sent), ``NotSent`` (an
+            earlier call of the same request failed as a whole), or ``NoAnswer``, ``Timeout``,
+            ``ConnectionFailed`` (it is not known whether the object still exists).
+        detail: the store's message, for people.
+    """
+
+    key: str
+    outcome: Literal["deleted", "already_missing", "failed"]
+    error_code: str | None = None
+    detail: str | None = None
+
+
+class KeyRange(NamedTuple):
+    """The keys that a listing asks for; ``key in range`` decides."""
+
+    prefix: str = ""
+    start_after: str | None = None
+    end_before: str | None = None
+
+    def __contains__(self, key: object) -> bool:
+        return (
+            isinstance(key, str)
+            and key.startswith(self.prefix)
+            and (self.start_after is None or key > self.start_after)
+            and (self.end_before is None or key < self.end_before)
+        )
+
+    def may_hold_below(self, directory: str) -> bool:
+        """Whether a key that starts with ``directory`` can be in the range."""
+        return (
+            (directory.startswith(self.prefix) or self.prefix.startswith(directory))
+            and (self.end_before is None or directory < self.end_before)
+            and (
+                self.start_after is None
+                or directory > self.start_after
+                or self.start_after.startswith(directory)
+            )
+        )
+
+
+class ObjectStore(ABC):
+    """An object store, rooted at a URL: all keys are relative to it.
+
+    Every method may raise ``StorageError`` (see ``storage.errors``) and ``ConfigurationError``;
+    messages name the URL and the key.
+    """
+
+    @property
+    @abstractmethod
+    def url(self) -> str:
+        """The URL that keys are relative to, in its canonical form, without a slash at its end."""
+
+    @abstractmethod
+    def list(
+        self, prefix: str = "", start_after: str | None = None, end_before: str | None = None
+    ) -> Iterator[pa.RecordBatch]:
+        """List exactly the keys that start with ``prefix`` and lie between the two bounds.
+
+        Args:
+            prefix: a literal string prefix; it need not end at a ``/``.
+            start_after: exclusive; it need not exist.
+            end_before: exclusive; it need not exist.
+
+        Returns:
+            Batches of ``LISTING_SCHEMA`` in the byte order of the keys' UTF-8, none of them empty.
+            Memory does not grow with the number of keys.
+        """
+
+    @abstractmethod
+    def list_prefixes(self, prefix: str = "") -> Prefixes:
+        """List one level: what follows the literal ``prefix``, up to the next ``/``.
+
+        The answer is held in memory.
+        """
+
+    @abstractmethod
+    def get(self, key: str) -> bytes:
+        """The content of an object. Raises ObjectNotFoundError."""
+
+    @abstractmethod
+    def head(self, key: str) -> ObjectInfo:
+        """What the store says about an object. Raises ObjectNotFoundError."""
+
+    @abstractmethod
+    def put(self, key: str, data: bytes) -> str:
+        """Write an object, replacing any other; atomic and durable. Returns the etag."""
+
+    @abstractmethod
+    def put_if_absent(self, key: str, data: bytes) -> str:
+        """Write an object that must not exist. Returns the etag.
+
+        Raises:
+            PreconditionFailedError: it exists.
+            StoreUnavailableError: it is not known whether it was written.
+        """
+
+    @abstractmethod
+    def put_if_match(self, key: str, data: bytes, etag: str) -> str:
+        """Replace an object that must still have this etag. Returns the new etag.
+
+        Raises:
+            PreconditionFailedError: it has another one, or does not exist.
+            StoreUnavailableError: it is not known whether it was written.
+        """
+
+    @abstractmethod
+    def delete_many(self, keys: Iterable[str]) -> Sequence[DeleteOutcome]:
+        """Delete any number of keys, in calls of the size that the store allows.
+
+        What goes wrong with a key, or with a whole call, is an outcome and never an exception, so
+        that no answer of the store is lost. After a call that failed as a whole no other is sent.
+
+        Returns:
+            Exactly one outcome for each distinct key, in the order of their first appearance.
+        """
+
+    @abstractmethod
+    def copy(self, source_key: str, target_key: str) -> None:
+        """Copy an object inside the store, without reading it through this machine if possible."""
+
+    @abstractmethod
+    def server_time(self) -> datetime:
+        """The time by the store's own clock, UTC."""
+
+
+def to_batch(objects: Sequence[ObjectInfo]) -> pa.RecordBatch:
+    """One batch of ``LISTING_SCHEMA``."""
+    columns = [[getattr(info, name) for info in objects] for name in LISTING_SCHEMA.names]
+    return pa.RecordBatch.from_arrays(
+        [pa.array(c, f.type) for c, f in zip(columns, LISTING_SCHEMA, strict=True)],
+        schema=LISTING_SCHEMA,
+    )

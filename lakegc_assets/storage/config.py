@@ -1,0 +1,89 @@
+"""How object stores are reached: plain values that can travel to a Spark task."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from lakegc_assets.errors import ConfigurationError
+from lakegc_assets.graveler.namespace import StorageNamespace
+from lakegc_assets.storage.base import ObjectStore
+from lakegc_assets.storage.local import LocalStore
+
+
+@dataclass(frozen=True)
+class StoreConfig:
+    """How to reach object stores. It holds no secrets: they are looked up where a store is opened.
+
+    What is None here comes from the AWS variables (``AWS_ENDPOINT_URL_S3``, ``AWS_ENDPOINT_URL``,
+    ``AWS_REGION``, ``AWS_DEFAULT_REGION``, ``AWS_PROFILE``, ...) and from ``~/.aws``.
+
+    Attributes:
+        endpoint_url: of an S3-compatible server; None for AWS itself.
+        region: of the bucket.
+        addressing: where the bucket's name goes. ``auto`` is ``path`` for every endpoint outside
+            amazonaws.com, since few of them resolve ``bucket.host``.
+        profile: in ``~/.aws``.
+        credentials_file: written by ``write_credentials_file``; it is read again while it is used,
+            so a renewed one takes effect. None for boto3's own chain.
+        local_root: directory in which a lakeFS with local storage keeps ``local://`` namespaces.
+        connect_timeout_s: seconds, for each try.
+        read_timeout_s: seconds without a byte, for each try.
+        max_attempts: tries of a request that may be repeated; 1 turns retries off.
+    """
+
+    endpoint_url: str | None = None
+    region: str | None = None
+    addressing: Literal["auto", "path", "virtual"] = "auto"
+    profile: str | None = None
+    credentials_file: str | None = None
+    local_root: str | None = None
+    connect_timeout_s: float = 10.0
+    read_timeout_s: float = 10.0
+    max_attempts: int = 5
+
+    def __post_init__(self) -> None:
+        """Refuse values that make no sense.
+
+        Raises:
+            ConfigurationError: a value is out of its range.
+        """
+        if self.addressing not in {"auto", "path", "virtual"}:
+            raise ConfigurationError(
+                f"addressing is {self.addressing!r}: it is 'auto', 'path' or 'virtual'"
+            )
+        if self.max_attempts < 1:
+            raise ConfigurationError(f"max_attempts is {self.max_attempts}: it must be 1 or more")
+        for name in ("connect_timeout_s", "read_timeout_s"):
+            if getattr(self, name) <= 0:
+                raise ConfigurationError(f"{name} is {getattr(self, name)}: it must be positive")
+
+    def open(self, url: str) -> ObjectStore:
+        """The store at a URL. Cheap: connections are made when they are used, and shared.
+
+        Raises:
+            ConfigurationError: the URL is not one that can be opened, or a setting is missing.
+        """
+        namespace = StorageNamespace.parse(url)
+        if namespace.scheme == "s3":
+            # Loading boto3 takes longer than most work on local files.
+            from lakegc_assets.storage.s3 import S3Store  # noqa: PLC0415
+
+            return S3Store(namespace, self)
+        if namespace.scheme == "file":
+            return LocalStore(Path("/", namespace.prefix), namespace.url())
+        if namespace.scheme == "local":
+            if self.local_root is None:
+                raise ConfigurationError(
+                    f"{url}: set local_root to the directory where the lakeFS server keeps "
+                    "local:// namespaces (its blockstore.local.path); no API tells it"
+                )
+            root = Path(self.local_root)
+            if not root.is_dir():
+                raise ConfigurationError(f"{url}: local_root {root} is not a directory")
+            return LocalStore(root / namespace.authority / namespace.prefix, namespace.url())
+        raise ConfigurationError(
+            f"{url}: object stores of the kind {namespace.scheme!r} cannot be opened yet; "
+            "S3 and its compatible servers, and local files can"
+        )

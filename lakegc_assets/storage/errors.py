@@ -1,0 +1,45 @@
+"""What can go wrong with an object store, in one tree, whatever store it is.
+
+* ``StorageError``: the store's answer is none of those below.
+
+  * ``ObjectNotFoundError``: the object does not exist (its bucket does).
+  * ``InvalidKeyError``: this store cannot hold, or cannot safely be sent, such a key.
+  * ``PreconditionFailedError``: a conditional put found another state; nothing was written.
+  * ``AccessDeniedError``: the credentials are wrong, expired, or not allowed to do this.
+  * ``StoreThrottledError``: the store asks for fewer requests.
+  * ``StoreUnavailableError``: no answer, or an answer that says nothing about the request.
+
+A bucket, container or directory that does not exist is a ``ConfigurationError``.
+"""
+
+from __future__ import annotations
+
+from lakegc_assets.errors import LakegcError
+
+
+class StorageError(LakegcError):
+    """An object store did not do what it was asked for."""
+
+
+class ObjectNotFoundError(StorageError):
+    """The object does not exist."""
+
+
+class InvalidKeyError(StorageError):
+    """This store cannot hold, or cannot safely be sent, such a key."""
+
+
+class PreconditionFailedError(StorageError):
+    """A conditional put found another state than the one it was made for; nothing was written."""
+
+
+class AccessDeniedError(StorageError):
+    """The credentials are wrong, expired, or not allowed to do this."""
+
+
+class StoreThrottledError(StorageError):
+    """The store asks for fewer requests."""
+
+
+class StoreUnavailableError(StorageError):
+    """No answer, or one that does not say whether the request was carried out."""

@@ -1,0 +1,103 @@
+"""Writes to local files that are atomic, durable, and safe against other processes."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import random
+import secrets
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
+from typing import Final
+
+from lakegc_assets.errors import ConfigurationError
+
+TEMPORARY: Final = ".lakegc-tmp-"
+_DIRECTORY: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW
+
+
+def temporary_name() -> str:
+    """A new name for an unfinished write; all of them start with ``TEMPORARY``."""
+    return TEMPORARY + secrets.token_hex(8)
+
+
+def open_directories(
+    stack: ExitStack, root: Path, segments: Sequence[str], *, create: bool
+) -> Sequence[int]:
+    """Descriptors of a root and of each directory on the way down, closed with the stack.
+
+    Below the root no symbolic link is followed. Raises OSError.
+    """
+    if create:
+        _make_directories(root)
+    descriptors = [os.open(root, os.O_RDONLY | os.O_DIRECTORY)]
+    stack.callback(os.close, descriptors[0])
+    for name in segments:
+        parent = descriptors[-1]
+        if create:
+            with suppress(FileExistsError):
+                os.mkdir(name, dir_fd=parent)
+                os.fsync(parent)
+        descriptors.append(os.open(name, _DIRECTORY, dir_fd=parent))
+        stack.callback(os.close, descriptors[-1])
+    return descriptors
+
+
+def make_unique(descriptor: int) -> None:
+    """Give a new file a modification time, hence an etag, that no earlier file of its name had.
+
+    File systems stamp files with a clock that ticks every few milliseconds, and hand out the inodes
+    of deleted files again. Random digits below the millisecond tell such files apart.
+    """
+    milliseconds = os.fstat(descriptor).st_mtime_ns // 1_000_000
+    stamp = milliseconds * 1_000_000 + random.randrange(1_000_000)
+    os.utime(descriptor, ns=(stamp, stamp))
+
+
+def _make_directories(path: Path) -> None:
+    """``mkdir -p`` that survives a crash of the machine."""
+    if path.is_dir():
+        return
+    _make_directories(path.parent)
+    path.mkdir(exist_ok=True)
+    descriptor = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+@contextmanager
+def locked(directory: int, *, required: bool) -> Iterator[None]:
+    """Exclude every other writer of a directory.
+
+    Where a file system cannot lock directories, conditional replacement is refused, so that the
+    other writers need no lock there.
+    """
+    try:
+        fcntl.flock(directory, fcntl.LOCK_EX)
+    except OSError as error:
+        if required:
+            raise ConfigurationError(
+                f"this file system cannot lock a directory ({error.strerror}), as conditional "
+                "writes need: keep the store on a local disk or in an object store"
+            ) from error
+        yield
+        return
+    try:
+        yield
+    finally:
+        # Closing would not do: a process forked meanwhile holds a copy of the descriptor.
+        fcntl.flock(directory, fcntl.LOCK_UN)
+
+
+def replace(directory: int, temporary: str, name: str) -> None:
+    """Give an unfinished write its name, in place of what has it now."""
+    os.replace(temporary, name, src_dir_fd=directory, dst_dir_fd=directory)
+
+
+def remove_if_there(directory: int, temporary: str) -> None:
+    """Remove what is left of a write, if it did not get its name."""
+    with suppress(FileNotFoundError):
+        os.unlink(temporary, dir_fd=directory)

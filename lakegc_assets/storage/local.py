@@ -1,0 +1,358 @@
+"""Local files as an object store: a crash or another process never leaves anything half done.
+
+A key is a path below the root. Keys are reached through directory descriptors that are opened one
+by one without following symbolic links, so no key leads out of the root, whatever changes
+meanwhile. A write goes to a hidden file beside its target, is synced, and takes its place by a
+rename or a hard link; directories are synced, too. Everything that replaces or removes a file holds
+an exclusive ``flock`` on its directory for that moment.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+import stat
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from datetime import datetime, timedelta, timezone
+from operator import itemgetter
+from pathlib import Path
+from typing import IO, Final
+
+import pyarrow as pa
+
+from lakegc_assets.errors import ConfigurationError
+from lakegc_assets.storage.base import (
+    DeleteOutcome,
+    KeyRange,
+    ObjectInfo,
+    ObjectStore,
+    Prefixes,
+    to_batch,
+)
+from lakegc_assets.storage.errors import (
+    AccessDeniedError,
+    InvalidKeyError,
+    ObjectNotFoundError,
+    PreconditionFailedError,
+    StorageError,
+    StoreUnavailableError,
+)
+from lakegc_assets.storage.files import (
+    TEMPORARY,
+    locked,
+    make_unique,
+    open_directories,
+    remove_if_there,
+    replace,
+    temporary_name,
+)
+
+_BATCH_ROWS: Final = 10_000
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=timezone.utc)
+# How often a put starts again because a concurrent delete removed its empty directory.
+_PUT_TRIES: Final = 1000
+
+
+class LocalStore(ObjectStore):
+    """The files below a directory.
+
+    The root need not exist until something is written. Symbolic links below it are not followed
+    and not listed. ``put_if_match`` needs a file system that can lock directories: NFS cannot, and
+    it is refused there.
+    """
+
+    def __init__(self, root: Path, url: str) -> None:
+        self._root = root
+        self._url = url
+
+    @property
+    def url(self) -> str:
+        """See ``ObjectStore``."""
+        return self._url
+
+    def __repr__(self) -> str:
+        return f"LocalStore({self._url!r}, root={str(self._root)!r})"
+
+    def list(
+        self, prefix: str = "", start_after: str | None = None, end_before: str | None = None
+    ) -> Iterator[pa.RecordBatch]:
+        """See ``ObjectStore``. Memory grows with the largest single directory."""
+        page: list[ObjectInfo] = []
+        for info in self._walk("", KeyRange(prefix, start_after, end_before)):
+            page.append(info)
+            if len(page) == _BATCH_ROWS:
+                yield to_batch(page)
+                page = []
+        if page:
+            yield to_batch(page)
+
+    def list_prefixes(self, prefix: str = "") -> Prefixes:
+        """See ``ObjectStore``. Directories without an object do not count."""
+        parent = prefix[: prefix.rfind("/") + 1]
+        found = Prefixes([], [])
+        if parent and _problem(parent[:-1]):
+            return found
+        for key, info in self._entries(parent, KeyRange(prefix)):
+            if info is not None:
+                found.objects.append(info)
+            elif key.startswith(prefix) and next(self._walk(key, KeyRange()), None):
+                found.prefixes.append(key)
+        return found
+
+    def get(self, key: str) -> bytes:
+        """See ``ObjectStore``."""
+        with self._open(key) as file:
+            return file.read()
+
+    def head(self, key: str) -> ObjectInfo:
+        """See ``ObjectStore``."""
+        with self._open(key) as file:
+            return _info(key, os.fstat(file.fileno()))
+
+    def put(self, key: str, data: bytes) -> str:
+        """See ``ObjectStore``."""
+        return self._write(key, lambda file: file.write(data), replace)
+
+    def put_if_absent(self, key: str, data: bytes) -> str:
+        """See ``ObjectStore``."""
+
+        def publish(directory: int, temporary: str, name: str) -> None:
+            try:
+                os.link(temporary, name, src_dir_fd=directory, dst_dir_fd=directory)
+            except FileExistsError:
+                if stat.S_ISDIR(os.lstat(name, dir_fd=directory).st_mode):
+                    raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR)) from None
+                raise PreconditionFailedError(f"{self._at(key)} exists already") from None
+
+        return self._write(key, lambda file: file.write(data), publish)
+
+    def put_if_match(self, key: str, data: bytes, etag: str) -> str:
+        """See ``ObjectStore``."""
+
+        def publish(directory: int, temporary: str, name: str) -> None:
+            try:
+                present = _etag(os.lstat(name, dir_fd=directory))
+            except FileNotFoundError:
+                raise PreconditionFailedError(
+                    f"{self._at(key)} does not exist, its etag was expected to be {etag}"
+                ) from None
+            if present != etag:
+                raise PreconditionFailedError(
+                    f"{self._at(key)} has the etag {present}, {etag} was expected"
+                )
+            replace(directory, temporary, name)
+
+        return self._write(key, lambda file: file.write(data), publish, lock_required=True)
+
+    def delete_many(self, keys: Iterable[str]) -> Sequence[DeleteOutcome]:
+        """See ``ObjectStore``. Directories that become empty go, too, but never the root."""
+        return [self._delete(key) for key in dict.fromkeys(keys)]
+
+    def copy(self, source_key: str, target_key: str) -> None:
+        """See ``ObjectStore``."""
+        with self._open(source_key) as source:
+            self._write(target_key, lambda file: shutil.copyfileobj(source, file), replace)
+
+    def server_time(self) -> datetime:
+        """See ``ObjectStore``: the clock that the file system stamps files with."""
+        name = self._root / temporary_name()
+        with self._errors(str(name)):
+            try:
+                descriptor = os.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+            except FileNotFoundError:
+                raise ConfigurationError(
+                    f"{self._url}: the directory {self._root} does not exist"
+                ) from None
+            try:
+                return _time(os.fstat(descriptor))
+            finally:
+                os.close(descriptor)
+                name.unlink()
+
+    def _at(self, key: str) -> str:
+        return f"{self._url}: the object {key!r}"
+
+    def _segments(self, key: str) -> Sequence[str]:
+        """The path components of a key that names exactly one file below the root."""
+        if problem := _problem(key):
+            raise InvalidKeyError(f"{self._url}: the key {key!r} cannot name a file: {problem}")
+        return key.split("/")
+
+    @contextmanager
+    def _errors(self, key: str) -> Iterator[None]:
+        """Turn what the operating system says into the store's errors."""
+        try:
+            yield
+        except OSError as error:
+            where = f"{self._at(key)}: {error.strerror or error}"
+            if isinstance(error, PermissionError):
+                raise AccessDeniedError(
+                    f"{where}: let user {os.geteuid()} read and write it"
+                ) from error
+            if error.errno == errno.ENAMETOOLONG:
+                raise InvalidKeyError(f"{where}: this file system cannot hold it") from error
+            if isinstance(error, IsADirectoryError):
+                raise InvalidKeyError(
+                    f"{where}: a file cannot be an object and hold others"
+                ) from error
+            if isinstance(error, NotADirectoryError):
+                raise InvalidKeyError(
+                    f"{where}: a part of its path is an object or a symbolic link, not a directory"
+                ) from error
+            raise StorageError(where) from error
+
+    def _open(self, key: str) -> IO[bytes]:
+        """Open an object for reading; what is no regular file is no object."""
+        *parents, name = self._segments(key)
+        with ExitStack() as stack, self._errors(key):
+            try:
+                directory = open_directories(stack, self._root, parents, create=False)[-1]
+                flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK
+                descriptor = os.open(name, flags, dir_fd=directory)
+            except (FileNotFoundError, NotADirectoryError):
+                descriptor = -1
+            except OSError as error:
+                if error.errno not in {errno.ELOOP, errno.ENXIO}:
+                    raise
+                descriptor = -1
+            if descriptor >= 0 and not stat.S_ISREG(os.fstat(descriptor).st_mode):
+                os.close(descriptor)
+                descriptor = -1
+        if descriptor < 0:
+            raise ObjectNotFoundError(f"{self._at(key)} does not exist")
+        return os.fdopen(descriptor, "rb")
+
+    def _write(
+        self,
+        key: str,
+        fill: Callable[[IO[bytes]], object],
+        publish: Callable[[int, str, str], None],
+        *,
+        lock_required: bool = False,
+    ) -> str:
+        """Write a hidden file and publish it under its name, all or nothing. Returns the etag."""
+        *parents, name = self._segments(key)
+        for _ in range(_PUT_TRIES):
+            with ExitStack() as stack, self._errors(key):
+                temporary = temporary_name()
+                flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL
+                try:
+                    directory = open_directories(stack, self._root, parents, create=True)[-1]
+                    descriptor = os.open(temporary, flags, 0o666, dir_fd=directory)
+                except FileNotFoundError:
+                    continue
+                # From here on the hidden file keeps deletes from removing the directory.
+                stack.callback(remove_if_there, directory, temporary)
+                with os.fdopen(descriptor, "wb") as file:
+                    fill(file)
+                    file.flush()
+                    make_unique(descriptor)
+                    os.fsync(descriptor)
+                    etag = _etag(os.fstat(descriptor))
+                with locked(directory, required=lock_required):
+                    publish(directory, temporary, name)
+                os.fsync(directory)
+                return etag
+        raise StoreUnavailableError(f"{self._at(key)}: its directory is being deleted all the time")
+
+    def _delete(self, key: str) -> DeleteOutcome:
+        try:
+            *parents, name = self._segments(key)
+            with ExitStack() as stack, self._errors(key):
+                try:
+                    directories = open_directories(stack, self._root, parents, create=False)
+                    with locked(directories[-1], required=False):
+                        status = os.lstat(name, dir_fd=directories[-1])
+                        if stat.S_ISDIR(status.st_mode):
+                            return DeleteOutcome(key, "already_missing")
+                        if not stat.S_ISREG(status.st_mode):
+                            detail = "it is not a regular file: look at it and remove it by hand"
+                            return DeleteOutcome(key, "failed", "InvalidKey", detail)
+                        os.unlink(name, dir_fd=directories[-1])
+                except (FileNotFoundError, NotADirectoryError):
+                    return DeleteOutcome(key, "already_missing")
+                with suppress(OSError):
+                    for parent, child in zip(directories[-2::-1], reversed(parents), strict=True):
+                        os.rmdir(child, dir_fd=parent)
+            return DeleteOutcome(key, "deleted")
+        except StorageError as error:
+            code = type(error).__name__.removesuffix("Error")
+            return DeleteOutcome(key, "failed", code, str(error))
+
+    def _entries(self, directory: str, wanted: KeyRange) -> Sequence[tuple[str, ObjectInfo | None]]:
+        """What of one directory is wanted, in the byte order of the keys below it.
+
+        The ``/`` at the end of a subdirectory's key is what puts ``a-b`` before ``a/b``. Whatever
+        vanishes meanwhile was deleted, and is left out.
+        """
+        found: list[tuple[str, ObjectInfo | None]] = []
+        segments = self._segments(directory[:-1]) if directory else []
+        with ExitStack() as stack, self._errors(directory):
+            try:
+                descriptor = open_directories(stack, self._root, segments, create=False)[-1]
+            except (FileNotFoundError, NotADirectoryError):
+                if segments or not self._root.exists():
+                    return []
+                raise
+            for entry in stack.enter_context(os.scandir(descriptor)):
+                name = entry.name
+                if name.startswith(TEMPORARY):
+                    continue
+                if not _is_utf8(name):
+                    raise StorageError(
+                        f"{self._url}: the file name {os.fsencode(directory + name)!r} is not "
+                        "UTF-8, so it cannot be a key: rename or remove it"
+                    )
+                if entry.is_dir(follow_symlinks=False):
+                    if wanted.may_hold_below(f"{directory}{name}/"):
+                        found.append((f"{directory}{name}/", None))
+                elif entry.is_file(follow_symlinks=False) and f"{directory}{name}" in wanted:
+                    with suppress(FileNotFoundError):
+                        status = entry.stat(follow_symlinks=False)
+                        found.append((f"{directory}{name}", _info(f"{directory}{name}", status)))
+        return sorted(found, key=itemgetter(0))
+
+    def _walk(self, directory: str, wanted: KeyRange) -> Iterator[ObjectInfo]:
+        for key, info in self._entries(directory, wanted):
+            if info is None:
+                yield from self._walk(key, wanted)
+            else:
+                yield info
+
+
+def _problem(key: str) -> str | None:
+    """Why a key cannot name a file below the root, or None."""
+    segments = key.split("/")
+    if not key:
+        return "it is empty"
+    if not {"", ".", ".."}.isdisjoint(segments):
+        return "it has an empty, '.' or '..' path component"
+    if "\0" in key:
+        return "it has a NUL"
+    if not _is_utf8(key):
+        return "it is not UTF-8"
+    if any(segment.startswith(TEMPORARY) for segment in segments):
+        return f"names that start with {TEMPORARY!r} are those of unfinished writes"
+    return None
+
+
+def _is_utf8(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def _time(status: os.stat_result) -> datetime:
+    return _EPOCH + timedelta(microseconds=status.st_mtime_ns // 1000)
+
+
+def _etag(status: os.stat_result) -> str:
+    return f"{status.st_size:x}-{status.st_mtime_ns:x}-{status.st_ino:x}"
+
+
+def _info(key: str, status: os.stat_result) -> ObjectInfo:
+    return ObjectInfo(key, status.st_size, _time(status), _etag(status))
