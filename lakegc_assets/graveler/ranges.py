@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from lakegc_assets.graveler import entry as codec
-from lakegc_assets.graveler.entry import Entry
+from lakegc_assets.graveler.entry import Entry, RangeData
 from lakegc_assets.graveler.errors import FormatError
-from lakegc_assets.graveler.sstable import SSTable, read_sstable
+from lakegc_assets.graveler.sstable import Record, SSTable, read_sstable
+from lakegc_assets.graveler.sstable_writer import SSTableWriter, write_sstable
 
 _ID_LENGTH = 64
 
@@ -88,3 +90,73 @@ def _read(data: bytes, name: str, kind: bytes) -> SSTable:
     if found != kind:
         raise FormatError(name, 0, f"it holds {found.decode()}, not {kind.decode()}")
     return table
+
+
+def range_record(path: str, entry: Entry) -> Record:
+    """The record of one entry."""
+    key = path.encode("utf-8", "surrogateescape")
+    return Record(key, codec.entry_identity(entry), codec.encode_entry(entry))
+
+
+def write_range(items: Iterable[tuple[str, Entry]]) -> tuple[RangeInfo, bytes]:
+    """Write a range.
+
+    Args:
+        items: paths and entries, at least one, in strictly increasing order of the paths' bytes.
+
+    Returns:
+        What a metarange says of it, and the file.
+
+    Raises:
+        ValueError: no items, or not in order.
+    """
+    writer = SSTableWriter("ranges")
+    for path, entry in items:
+        writer.add(range_record(path, entry))
+    return finish_range(writer)
+
+
+def finish_range(writer: SSTableWriter) -> tuple[RangeInfo, bytes]:
+    """The range that a writer of the kind ``ranges`` has taken; ValueError when it is empty."""
+    if not writer.count:
+        raise ValueError("lakeFS has no empty ranges")
+    first, last, count, size = writer.first, writer.last, writer.count, writer.estimated_size
+    range_id, data = writer.finish()
+    return RangeInfo(range_id, first, last, count, size), data
+
+
+def write_metarange(ranges: Iterable[RangeInfo]) -> tuple[str, bytes]:
+    """Write a metarange; returns its id and the file.
+
+    Args:
+        ranges: in order; none for a commit without objects.
+
+    Raises:
+        ValueError: not in order.
+    """
+    return write_sstable(
+        (
+            Record(
+                each.max_key,
+                each.id.encode(),
+                codec.encode_range_data(
+                    RangeData(each.min_key, each.max_key, each.estimated_size, each.count)
+                ),
+            )
+            for each in ranges
+        ),
+        "metaranges",
+    )
+
+
+def is_range_break(key: bytes, raggedness: int) -> bool:
+    """Whether lakeFS ends a range after this key, whatever its size between the two limits.
+
+    Args:
+        key: a path.
+        raggedness: on average a range has this many entries (lakeFS's default: 50,000).
+    """
+    value = 0xCBF29CE484222325
+    for byte in key:
+        value = ((value ^ byte) * 0x100000001B3) & 0xFFFFFFFFFFFFFFFF
+    return value % raggedness == 0
