@@ -1,0 +1,128 @@
+"""What every call has in common: one value or a list in pages, checked before it is believed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from itertools import pairwise
+from types import TracebackType
+from typing import TYPE_CHECKING, NoReturn, TypeVar
+
+from lakegc_assets.lakefs.errors import UnexpectedAnswerError
+from lakegc_assets.lakefs.models import Model, Page
+from lakegc_assets.lakefs.transport import Transport, parse, path_of
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+LARGEST_PAGE = 1000
+
+M = TypeVar("M", bound=Model)
+
+
+class Calls:
+    """A connection to a server; shared by threads at will, but never pickled.
+
+    Args:
+        transport: how calls are sent.
+    """
+
+    def __init__(self, transport: Transport) -> None:
+        self._transport = transport
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self._transport.endpoint!r})"
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError("a lakeFS client holds a secret: send its LakeFSConfig instead")
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Give the connections back."""
+        self._transport.close()
+
+    def _get(self, model: type[M], *path: str, params: Mapping[str, str] | None = None) -> M:
+        return parse(self._transport.call("GET", path_of(*path), params=params), model)
+
+    def _list(
+        self,
+        model: type[Page[M]],
+        *path: str,
+        key: str | None,
+        params: Mapping[str, str] | None = None,
+        after: str = "",
+        amount: int = LARGEST_PAGE,
+    ) -> Iterator[M]:
+        """Every item of a list, read in pages as needed.
+
+        Args:
+            model: of a page.
+            path: segments.
+            key: the field by which the list is sorted; None for logs, which have no such field.
+            params: beyond those of paging.
+            after: where to begin.
+            amount: items in a page.
+
+        Raises:
+            UnexpectedAnswerError: see ``_page``; or an offset comes again.
+        """
+        seen = {after}
+        while True:
+            page = self._page(model, *path, key=key, params=params, after=after, amount=amount)
+            yield from page.results
+            if not page.pagination.has_more:
+                return
+            after = page.pagination.next_offset
+            if after in seen:
+                raise UnexpectedAnswerError(
+                    f"paging {path_of(*path)} does not advance: offset {after!r} came again"
+                )
+            seen.add(after)
+
+    def _page(
+        self,
+        model: type[Page[M]],
+        *path: str,
+        key: str | None,
+        params: Mapping[str, str] | None = None,
+        after: str = "",
+        amount: int = LARGEST_PAGE,
+    ) -> Page[M]:
+        """One page of a list.
+
+        Raises:
+            UnexpectedAnswerError: another number of items than announced, items out of order, or
+                more is announced with nothing to go on from.
+        """
+        asked: dict[str, str | int] = {**(params or {}), "amount": amount}
+        if after:
+            asked["after"] = after
+        page = parse(self._transport.call("GET", path_of(*path), params=asked), model)
+        paging = page.pagination
+        where = f"{path_of(*path)} after {after!r}"
+        if paging.results != len(page.results):
+            raise UnexpectedAnswerError(
+                f"{where}: {paging.results} items were announced, {len(page.results)} came"
+            )
+        if paging.has_more and not (page.results and paging.next_offset):
+            raise UnexpectedAnswerError(f"{where}: more is announced, with no way to get it")
+        if key is not None:
+            # The order of code points, as Python compares, is that of UTF-8 bytes, as lakeFS sorts.
+            keys = [str(getattr(item, key)) for item in page.results]
+            for low, high in pairwise([after, *keys] if after else keys):
+                if high <= low:
+                    raise UnexpectedAnswerError(f"{where}: {high!r} came after {low!r}")
+            if paging.has_more and paging.next_offset < keys[-1]:
+                raise UnexpectedAnswerError(
+                    f"{where}: the next offset {paging.next_offset!r} lies before {keys[-1]!r}"
+                )
+        return page

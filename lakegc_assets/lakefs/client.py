@@ -1,0 +1,411 @@
+"""Ask a lakeFS server what a collector must know, and believe no answer that contradicts itself.
+
+The calls are those of lakeFS's REST API (https://docs.lakefs.io/latest/reference/api). The calls
+that change a repository are in ``writes``; none of them is needed to collect.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+import time
+from collections.abc import Callable, Iterator, Mapping
+from datetime import datetime, timedelta, timezone
+from typing import Any
+
+import requests
+
+from lakegc_assets.lakefs.calls import LARGEST_PAGE, Calls
+from lakegc_assets.lakefs.errors import (
+    EndpointNotFoundError,
+    NoRulesError,
+    NotFoundError,
+    PrepareCommitsFailedError,
+    TimedOutError,
+    UnexpectedAnswerError,
+    UnsupportedServerError,
+    read_only,
+)
+from lakegc_assets.lakefs.models import (
+    Branch,
+    Commit,
+    DiffEntry,
+    GracePeriod,
+    ObjectStats,
+    Page,
+    PrepareCommitsStatus,
+    PreparedCommits,
+    PreparedCommitsResult,
+    Repository,
+    ServerConfig,
+    StorageConfig,
+    Tag,
+    TaskCreated,
+    UncommittedPage,
+    VersionConfig,
+)
+from lakegc_assets.lakefs.transport import Transport, parse, path_of, server_date
+
+logger = logging.getLogger(__name__)
+
+OLDEST_VERSION = (0, 87)
+_FIRST_POLL_S = 0.1
+_LONGEST_POLL_S = 10.0
+
+
+def utc_now() -> datetime:
+    """Our own clock."""
+    return datetime.now(timezone.utc)
+
+
+class LakeFSClient(Calls):
+    """The calls of a collector; every one may raise any ``LakeFSError``.
+
+    Args:
+        transport: how calls are sent.
+        prepare_read_timeout_s: for the prepare calls, which answer when the work is done (a page
+            of staged addresses takes a real server up to a minute).
+        prepare_commits_timeout_s: for the task that computes the active commits, as a whole.
+    """
+
+    def __init__(
+        self,
+        transport: Transport,
+        *,
+        prepare_read_timeout_s: float = 300.0,
+        prepare_commits_timeout_s: float = 3600.0,
+    ) -> None:
+        super().__init__(transport)
+        self._prepare_read_timeout_s = prepare_read_timeout_s
+        self._prepare_commits_timeout_s = prepare_commits_timeout_s
+
+    # The server
+
+    def server_config(self) -> ServerConfig:
+        """Version and block store of the server."""
+        try:
+            return self._get(ServerConfig, "config")
+        except EndpointNotFoundError:
+            # Older servers have the two halves as calls of their own.
+            return ServerConfig(
+                version_config=self._get(VersionConfig, "config", "version"),
+                storage_config=self._get(StorageConfig, "config", "storage"),
+            )
+
+    def server_version(self) -> str:
+        """The server's version as it writes it."""
+        return self.server_config().version
+
+    def check_supported(self) -> str:
+        """The server's version, if it has the calls that a collector needs.
+
+        A version that is not a number (a build of one's own) is taken with a warning.
+
+        Raises:
+            UnsupportedServerError: older than 0.87.
+        """
+        version = self.server_version()
+        numbers = re.match(r"v?(\d+)\.(\d+)", version)
+        if numbers is None:
+            logger.warning(
+                "%s has version %r, which cannot be compared with %d.%d: taken for a newer one",
+                self._transport.endpoint, version, *OLDEST_VERSION,
+            )  # fmt: skip
+        elif (int(numbers[1]), int(numbers[2])) < OLDEST_VERSION:
+            raise UnsupportedServerError(
+                f"{self._transport.endpoint} is lakeFS {version}; garbage collection needs "
+                f"{OLDEST_VERSION[0]}.{OLDEST_VERSION[1]} or newer: upgrade the server"
+            )
+        return version
+
+    def grace_period(self) -> timedelta:
+        """For how long an address that the server handed out may still be linked."""
+        found = self._get(GracePeriod, "config", "garbage-collection")
+        return timedelta(seconds=found.grace_period)
+
+    def server_time(self) -> datetime:
+        """The server's clock, in UTC, to the second (from the ``Date`` header)."""
+        return server_date(self._transport.call("GET", path_of("healthcheck")))
+
+    def clock_skew(self, now: Callable[[], datetime] = utc_now) -> timedelta:
+        """The server's clock minus ours; exact to half a second and half the call's duration.
+
+        Args:
+            now: our clock.
+        """
+        before = now()
+        theirs = self.server_time() + timedelta(seconds=0.5)
+        return theirs - (before + (now() - before) / 2)
+
+    # Repositories and refs
+
+    def repository(self, repository: str) -> Repository:
+        """A repository."""
+        found = self._get(Repository, "repositories", repository)
+        if found.id != repository:
+            raise UnexpectedAnswerError(
+                f"{self._transport.endpoint} was asked for repository {repository!r} and "
+                f"answered with {found.id!r}"
+            )
+        return found
+
+    def writable_repository(self, repository: str) -> Repository:
+        """A repository in which something can be collected.
+
+        Raises:
+            ReadOnlyRepositoryError: it is read-only.
+        """
+        found = self.repository(repository)
+        if found.read_only:
+            raise read_only(f"{self._transport.endpoint}, {repository!r}")
+        return found
+
+    def repositories(self, prefix: str = "") -> Iterator[Repository]:
+        """All repositories that the user may see, by name."""
+        params = {"prefix": prefix} if prefix else {}
+        return self._list(Page[Repository], "repositories", key="id", params=params)
+
+    def branches(self, repository: str, *, show_hidden: bool = True) -> Iterator[Branch]:
+        """All branches, by name; hidden ones too, unless told otherwise."""
+        params = {"show_hidden": "true"} if show_hidden else {}
+        return self._list(
+            Page[Branch], "repositories", repository, "branches", key="id", params=params
+        )
+
+    def tags(self, repository: str) -> Iterator[Tag]:
+        """All tags, by name."""
+        return self._list(Page[Tag], "repositories", repository, "tags", key="id")
+
+    def commit(self, repository: str, commit_id: str) -> Commit:
+        """A commit."""
+        return self._get(Commit, "repositories", repository, "commits", commit_id)
+
+    def log(self, repository: str, ref: str, *, first_parent: bool = True) -> Iterator[Commit]:
+        """The commits behind a ref, newest first; at least one.
+
+        Servers that do not know ``first_parent`` list all ancestors.
+
+        Raises:
+            UnexpectedAnswerError: the list ends although a first parent has not come. (One that
+                reads only the beginning is not told.)
+        """
+        params = {"first_parent": "true"} if first_parent else {}
+        path = ("repositories", repository, "refs", ref, "commits")
+        seen: set[str] = set()
+        awaited: set[str] = set()
+        for commit in self._list(Page[Commit], *path, key=None, params=params):
+            seen.add(commit.id)
+            # Of a merge from before the parents were switched, either may be the main one.
+            if commit.version >= 1 or len(commit.parents) == 1:
+                awaited.update(commit.parents[:1])
+            yield commit
+        if not seen or not awaited <= seen:
+            raise UnexpectedAnswerError(
+                f"the log of {ref!r} in {repository!r} ends after {len(seen)} commits, although "
+                f"{len(awaited - seen)} of their first parents have not come: run again"
+            )
+
+    # Objects
+
+    def stat(self, repository: str, ref: str, path: str) -> ObjectStats:
+        """The object that a ref serves at a path, staged or committed."""
+        segments = ("repositories", repository, "refs", ref, "objects", "stat")
+        params = {"path": path, "user_metadata": "true", "presign": "false"}
+        try:
+            found = self._get(ObjectStats, *segments, params=params)
+        except EndpointNotFoundError as error:
+            # "Nothing is served there" would be a fact about the object: this is none.
+            raise UnexpectedAnswerError(str(error)) from error
+        if found.path != path:
+            raise UnexpectedAnswerError(f"asked for {path!r}, {ref!r} answered {found.path!r}")
+        return found
+
+    def objects(
+        self,
+        repository: str,
+        ref: str,
+        prefix: str = "",
+        after: str = "",
+        amount: int = LARGEST_PAGE,
+    ) -> Iterator[ObjectStats]:
+        """The objects that a ref serves, staged or committed, by path; read in pages as needed.
+
+        Args:
+            repository: its name.
+            ref: branch, tag or commit.
+            prefix: of the paths.
+            after: only paths that sort (in bytes) after this one.
+            amount: objects in a page, up to 1000.
+        """
+        path, params = _listing(repository, ref, prefix)
+        return self._list(
+            Page[ObjectStats], *path, key="path", params=params, after=after, amount=amount
+        )
+
+    def objects_page(
+        self,
+        repository: str,
+        ref: str,
+        prefix: str = "",
+        after: str = "",
+        amount: int = LARGEST_PAGE,
+    ) -> tuple[tuple[ObjectStats, ...], bool]:
+        """One page of ``objects``, and whether there are more behind it."""
+        path, params = _listing(repository, ref, prefix)
+        page = self._page(
+            Page[ObjectStats], *path, key="path", params=params, after=after, amount=amount
+        )
+        return page.results, page.pagination.has_more
+
+    def get_object(self, repository: str, ref: str, path: str) -> bytes:
+        """The bytes of an object; ``GoneError`` if they were collected."""
+        segments = ("repositories", repository, "refs", ref, "objects")
+        return self._transport.call("GET", path_of(*segments), params={"path": path}).content
+
+    def diff_branch(
+        self, repository: str, branch: str, prefix: str = "", after: str = ""
+    ) -> Iterator[DiffEntry]:
+        """What is staged on a branch, by path."""
+        params = {"prefix": prefix} if prefix else {}
+        path = ("repositories", repository, "branches", branch, "diff")
+        return self._list(Page[DiffEntry], *path, key="path", params=params, after=after)
+
+    # Garbage collection
+
+    def gc_rules(self, repository: str) -> dict[str, Any] | None:
+        """The retention rules as the server has them; None if, and only if, it has none."""
+        paths = (("settings", "gc_rules"), ("gc", "rules"))
+        for tail in paths:
+            path = path_of("repositories", repository, *tail)
+            try:
+                response = self._transport.call("GET", path)
+            except EndpointNotFoundError:
+                # The first path is the newer one of the same call.
+                if tail == paths[-1]:
+                    raise
+            except NotFoundError:
+                self.repository(repository)
+                return None
+            else:
+                try:
+                    rules = response.json()
+                except ValueError:
+                    rules = None
+                if not isinstance(rules, dict):
+                    raise UnexpectedAnswerError(f"{response.url} answered no retention rules")
+                return rules
+        raise AssertionError(paths)
+
+    def prepare_commits(self, repository: str) -> PreparedCommits:
+        """Let the server compute its active commits, and write them to the namespace.
+
+        Raises:
+            NoRulesError: the repository has no retention rules.
+            PrepareCommitsFailedError: the computation failed; with the server's words.
+            ReadOnlyRepositoryError: the repository is read-only.
+            TimedOutError: it was not completed in time.
+        """
+        path = ("repositories", repository, "gc", "prepare_commits")
+        try:
+            task = parse(self._prepare(path_of(*path, "async")), TaskCreated)
+        except NotFoundError:
+            # An older server has only the synchronous call. It never means that there are no rules.
+            self.repository(repository)
+        else:
+            return self._await(repository, task.id)
+        try:
+            done = parse(self._prepare(path_of(*path)), PreparedCommitsResult)
+        except NotFoundError as error:
+            if self.gc_rules(repository) is None:
+                raise _no_rules(repository, str(error)) from error
+            raise
+        return PreparedCommits(how="sync", **done.model_dump())
+
+    def _await(self, repository: str, task_id: str) -> PreparedCommits:
+        path = ("repositories", repository, "gc", "prepare_commits", "status")
+        deadline = time.monotonic() + self._prepare_commits_timeout_s
+        pause = _FIRST_POLL_S
+        while True:
+            status = self._get(PrepareCommitsStatus, *path, params={"id": task_id})
+            if status.task_id != task_id:
+                raise UnexpectedAnswerError(
+                    f"asked for the task {task_id}, the server answered for {status.task_id}"
+                )
+            if status.completed:
+                break
+            if time.monotonic() + pause > deadline:
+                raise TimedOutError(
+                    f"preparing the commits of {repository!r} (task {task_id}) was not completed "
+                    f"in {self._prepare_commits_timeout_s:.0f} s: run again, or raise "
+                    "prepare_commits_timeout_s"
+                )
+            time.sleep(pause)
+            pause = min(pause * 1.5, _LONGEST_POLL_S)
+        if status.error is not None:
+            if self.gc_rules(repository) is None:
+                raise _no_rules(repository, status.error.message)
+            raise PrepareCommitsFailedError(
+                f"the server failed to prepare the commits of {repository!r} (task {task_id}): "
+                f"{status.error.message}"
+            )
+        if status.result is None:
+            raise UnexpectedAnswerError(
+                f"task {task_id} of {repository!r} is completed, with neither result nor error"
+            )
+        return PreparedCommits(how="async", **status.result.model_dump())
+
+    def prepare_uncommitted(self, repository: str) -> Iterator[UncommittedPage]:
+        """Let the server write the staged addresses to the namespace, page by page.
+
+        Every page is given as it came, with or without a location. Only when the last one has
+        come is the snapshot complete: after an error, begin again.
+
+        Raises:
+            NotFoundError: the repository is missing, or a branch went away in the middle.
+            ReadOnlyRepositoryError: the repository is read-only.
+            UnexpectedAnswerError: pages of different runs, or a token that does not advance.
+        """
+        path = path_of("repositories", repository, "gc", "prepare_uncommited")
+        seen: set[str] = set()
+        run_id = None
+        body: dict[str, str] = {}
+        while True:
+            page = parse(self._prepare(path, body), UncommittedPage)
+            if run_id not in (None, page.run_id):
+                raise UnexpectedAnswerError(
+                    f"preparing the staged objects of {repository!r}: a page of run "
+                    f"{page.run_id} came after one of run {run_id}. Begin again"
+                )
+            run_id = page.run_id
+            token = page.continuation_token
+            if token in seen:
+                raise UnexpectedAnswerError(
+                    f"preparing the staged objects of {repository!r} (run {run_id}) does not "
+                    f"advance: after {len(seen)} pages the server gave a continuation token "
+                    "again. Check ugc.prepare_max_file_size in the server's configuration"
+                )
+            yield page
+            if token is None:
+                return
+            seen.add(token)
+            body = {"continuation_token": token}
+
+    def _prepare(self, path: str, body: Mapping[str, str] | None = None) -> requests.Response:
+        # A prepare call that is made twice writes two runs, of which one is never looked at.
+        return self._transport.call(
+            "POST", path, json=body, repeatable=True, read_timeout_s=self._prepare_read_timeout_s
+        )
+
+
+def _listing(repository: str, ref: str, prefix: str) -> tuple[tuple[str, ...], dict[str, str]]:
+    params = {"user_metadata": "true", "presign": "false"}
+    if prefix:
+        params["prefix"] = prefix
+    return ("repositories", repository, "refs", ref, "objects", "ls"), params
+
+
+def _no_rules(repository: str, said: str) -> NoRulesError:
+    return NoRulesError(
+        f"{repository!r} has no retention rules, so the server lists no active commits ({said}). "
+        "Every commit counts as active; set rules to collect committed objects"
+    )

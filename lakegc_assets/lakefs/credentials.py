@@ -1,0 +1,163 @@
+"""Find the endpoint and the key pair where lakectl's users keep them.
+
+The places and names are those of lakectl (https://docs.lakefs.io/latest/reference/cli): the
+variables ``LAKECTL_SERVER_ENDPOINT_URL``, ``LAKECTL_CREDENTIALS_ACCESS_KEY_ID`` and
+``LAKECTL_CREDENTIALS_SECRET_ACCESS_KEY``, and the YAML file ``~/.lakectl.yaml`` (or the one that
+``LAKECTL_CONFIG_FILE`` names) with ``server.endpoint_url``, ``credentials.access_key_id`` and
+``credentials.secret_access_key``.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import yaml
+
+from lakegc_assets.errors import ConfigurationError
+
+API_PATH = "/api/v1"
+ENDPOINT_VARIABLE = "LAKECTL_SERVER_ENDPOINT_URL"
+KEY_VARIABLE = "LAKECTL_CREDENTIALS_ACCESS_KEY_ID"
+# The name of a variable, not a secret.
+SECRET_VARIABLE = "LAKECTL_CREDENTIALS_SECRET_ACCESS_KEY"  # noqa: S105
+FILE_VARIABLE = "LAKECTL_CONFIG_FILE"
+
+
+@dataclass(frozen=True)
+class Access:
+    """What is needed to call a server; its repr shows no secret.
+
+    Attributes:
+        endpoint: base URL of the API, ending in ``/api/v1``.
+        access_key_id: the key.
+        secret_access_key: its secret.
+    """
+
+    endpoint: str
+    access_key_id: str
+    secret_access_key: str = field(repr=False)
+
+
+@dataclass(frozen=True)
+class _Source:
+    name: str
+    endpoint: str | None
+    access_key_id: str | None
+    secret_access_key: str | None = field(repr=False)
+
+    def has_key(self) -> bool:
+        if (self.access_key_id is None) != (self.secret_access_key is None):
+            missing = "access_key_id" if self.access_key_id is None else "secret_access_key"
+            raise ConfigurationError(
+                f"{self.name} has one half of a lakeFS key pair: {missing} is missing there"
+            )
+        return self.access_key_id is not None
+
+
+def resolve(
+    endpoint: str | None, credentials_file: str | None, environ: Mapping[str, str] | None = None
+) -> Access:
+    """Find the endpoint and the key pair.
+
+    Each is taken from the first place that has it: the arguments, the variables, lakectl's own
+    file. The key pair always comes from one place, and a named file must hold one.
+
+    Args:
+        endpoint: URL of the server, with or without ``/api/v1``; None to look it up.
+        credentials_file: a file in lakectl's form; None to look elsewhere.
+        environ: the environment; ``os.environ`` by default.
+
+    Raises:
+        ConfigurationError: something is missing or malformed; says what to set.
+    """
+    environ = os.environ if environ is None else environ
+    sources = []
+    if credentials_file is not None:
+        named = _read_file(Path(credentials_file).expanduser())
+        if not named.has_key():
+            raise ConfigurationError(
+                f"{named.name} holds no credentials.access_key_id and credentials.secret_access_key"
+            )
+        sources.append(named)
+    sources.append(
+        _Source(
+            "the environment",
+            environ.get(ENDPOINT_VARIABLE) or None,
+            environ.get(KEY_VARIABLE) or None,
+            environ.get(SECRET_VARIABLE) or None,
+        )
+    )
+    default = Path(environ.get(FILE_VARIABLE) or "~/.lakectl.yaml").expanduser()
+    if FILE_VARIABLE in environ or default.is_file():
+        sources.append(_read_file(default))
+    found = endpoint or next((s.endpoint for s in sources if s.endpoint), None)
+    if found is None:
+        raise ConfigurationError(
+            f"no lakeFS endpoint: set {ENDPOINT_VARIABLE}, or server.endpoint_url in "
+            "~/.lakectl.yaml, or endpoint in the lakeFS resource's config"
+        )
+    pair = next((s for s in sources if s.has_key()), None)
+    if pair is None or pair.access_key_id is None or pair.secret_access_key is None:
+        raise ConfigurationError(
+            f"no lakeFS credentials: set {KEY_VARIABLE} and {SECRET_VARIABLE}, or write "
+            "credentials.access_key_id and credentials.secret_access_key to ~/.lakectl.yaml, or "
+            "name such a file in credentials_file"
+        )
+    return Access(normal_endpoint(found), pair.access_key_id, pair.secret_access_key)
+
+
+def normal_endpoint(url: str) -> str:
+    """The base URL of the API, whichever way the server's address was written.
+
+    Raises:
+        ConfigurationError: not an http(s) URL, or it carries a user, query or fragment.
+    """
+    parts = urlsplit(url.strip())
+    if parts.username is not None or parts.password is not None:
+        raise ConfigurationError(
+            "the lakeFS endpoint must not carry a user or password: remove what is before the '@'"
+        )
+    if parts.scheme not in ("http", "https") or not parts.hostname:
+        raise ConfigurationError(
+            f"the lakeFS endpoint {url!r} is not a URL like https://lakefs.example.com"
+        )
+    if parts.query or parts.fragment:
+        raise ConfigurationError(f"the lakeFS endpoint {url!r} must end with its path")
+    path = parts.path.rstrip("/").removesuffix(API_PATH).rstrip("/")
+    return f"{parts.scheme}://{parts.netloc}{path}{API_PATH}"
+
+
+def _read_file(path: Path) -> _Source:
+    try:
+        content = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeError) as error:
+        raise ConfigurationError(f"{path}: cannot be read ({type(error).__name__})") from error
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        line = f", line {mark.line + 1}" if mark is not None else ""
+        # YAML's own message quotes the file, and with it the secret.
+        raise ConfigurationError(f"{path}{line}: not valid YAML") from None
+    if content is None:
+        content = {}
+    return _Source(
+        str(path),
+        _text(path, content, "server", "endpoint_url"),
+        _text(path, content, "credentials", "access_key_id"),
+        _text(path, content, "credentials", "secret_access_key"),
+    )
+
+
+def _text(path: Path, content: object, section: str, name: str) -> str | None:
+    part = content.get(section) if isinstance(content, dict) else content
+    value = part.get(name) if isinstance(part, dict) else part
+    if value is None or value == "":
+        return None
+    if not isinstance(value, str):
+        raise ConfigurationError(f"{path}: {section}.{name} must be a quoted text")
+    if not isinstance(part, dict) or not isinstance(content, dict):
+        raise ConfigurationError(f"{path}: {section} must be a section with {name} in it")
+    return value

@@ -1,0 +1,157 @@
+"""What a call to lakeFS can end in, one exception for each kind of failure.
+
+* ``LakeFSError``: every failure of a call.
+
+  * ``ConnectionFailedError``: no connection, or it broke before the answer was complete.
+  * ``TimedOutError``: the server did not answer, or did not finish its work, in time.
+  * ``BadRequestError``: 400 and other 4xx; the server does not take what was asked.
+  * ``AuthenticationError``: 401; the credentials are wrong.
+  * ``ForbiddenError``: 403; the credentials are good, and not enough.
+
+    * ``ReadOnlyRepositoryError``: the repository is read-only, so nothing can be collected in it.
+
+  * ``NotFoundError``: 404; the repository, branch, commit, object, ... does not exist.
+
+    * ``EndpointNotFoundError``: 404 of the call itself; the server does not have it.
+
+  * ``ConflictError``: 409 and 412; it exists already, or changed meanwhile.
+  * ``GoneError``: 410; the metadata is there, the object is not.
+  * ``ThrottledError``: 429; the server asks to slow down.
+  * ``ServerError``: 5xx.
+  * ``PrepareCommitsFailedError``: the server's own computation of active commits failed.
+
+    * ``NoRulesError``: ... because the repository has no retention rules.
+
+  * ``UnexpectedAnswerError``: an answer that lakeFS would not give, or that contradicts another.
+  * ``UnsupportedServerError``: the server is older than the calls that a collector needs.
+
+All are made from one message (so they survive pickling on their way out of a Spark task), which
+holds the call and the server's own words, and never a credential.
+"""
+
+from __future__ import annotations
+
+from lakegc_assets.errors import LakegcError
+
+
+class LakeFSError(LakegcError):
+    """Every failure of a call to lakeFS.
+
+    Attributes:
+        never_sent: whether it is certain that the server has not seen the request.
+        retry_after_s: the seconds that the server asked to wait; None where it did not.
+    """
+
+    never_sent: bool = False
+    retry_after_s: float | None = None
+
+
+class ConnectionFailedError(LakeFSError):
+    """No connection, or it broke before the answer was complete."""
+
+
+class TimedOutError(LakeFSError):
+    """The server did not answer, or did not finish its work, in time."""
+
+
+class BadRequestError(LakeFSError):
+    """The server does not take what was asked (400 and other 4xx)."""
+
+
+class AuthenticationError(LakeFSError):
+    """The credentials are wrong (401)."""
+
+
+class ForbiddenError(LakeFSError):
+    """The credentials are good, and not enough (403)."""
+
+
+class ReadOnlyRepositoryError(ForbiddenError):
+    """The repository is read-only, so nothing can be collected in it."""
+
+
+class NotFoundError(LakeFSError):
+    """The repository, branch, commit, object, ... does not exist (404)."""
+
+
+class EndpointNotFoundError(NotFoundError):
+    """The server does not have this call (404 that is not about a thing)."""
+
+
+class ConflictError(LakeFSError):
+    """It exists already, or changed meanwhile (409, 412)."""
+
+
+class GoneError(LakeFSError):
+    """The metadata is there, the object is not (410)."""
+
+
+class ThrottledError(LakeFSError):
+    """The server asks to slow down (429)."""
+
+
+class ServerError(LakeFSError):
+    """The server failed (5xx)."""
+
+
+class PrepareCommitsFailedError(LakeFSError):
+    """The server's own computation of active commits failed."""
+
+
+class NoRulesError(PrepareCommitsFailedError):
+    """The repository has no retention rules, so the server lists no active commits."""
+
+
+class UnexpectedAnswerError(LakeFSError):
+    """An answer that lakeFS would not give, or that contradicts another one."""
+
+
+class UnsupportedServerError(LakeFSError):
+    """The server is older than the calls that a collector needs."""
+
+
+_BY_STATUS: dict[int, tuple[type[LakeFSError], str]] = {
+    401: (
+        AuthenticationError,
+        "check the access key, the secret, and that both belong to this server",
+    ),
+    403: (ForbiddenError, "the user of this access key needs a policy that allows it"),
+    404: (NotFoundError, ""),
+    409: (ConflictError, ""),
+    410: (GoneError, ""),
+    412: (ConflictError, ""),
+    429: (ThrottledError, "the server is busy: run again later"),
+}
+_LONGEST = 500
+
+
+def read_only(repository: str) -> ReadOnlyRepositoryError:
+    """The error for a repository (or call) that is refused because nothing can be written."""
+    return ReadOnlyRepositoryError(
+        f"{repository}: the repository is read-only. A collector writes to it and deletes from "
+        "it, so it cannot be collected; collect the repository that owns the storage namespace"
+    )
+
+
+def of_status(call: str, status: int, message: str | None) -> LakeFSError:
+    """The error for an answer that is neither a success nor a redirect.
+
+    Args:
+        call: method and URL.
+        status: the HTTP status, 400 or more.
+        message: ``message`` of lakeFS's error body; None where the answer has no such body.
+    """
+    said = message[:_LONGEST] if message is not None else "(no lakeFS error message)"
+    text = f"{call} answered {status}: {said}"
+    if status == 403 and message is not None and "read-only" in message:  # noqa: PLR2004 # HTTP's own number
+        return read_only(text)
+    if status == 404 and message is None:  # noqa: PLR2004 # HTTP's own number
+        # Something in between said so; it must not pass for a fact about the repository.
+        return UnexpectedAnswerError(f"{text}. Check that the endpoint is that of a lakeFS server")
+    if status == 404 and said.lower() == "invalid api endpoint":  # noqa: PLR2004 # HTTP's own number
+        return EndpointNotFoundError(f"{text}. The server is older than this call")
+    kind, advice = _BY_STATUS.get(
+        status,
+        (ServerError, "look at the server's log") if status >= 500 else (BadRequestError, ""),  # noqa: PLR2004 # HTTP's own number
+    )
+    return kind(f"{text}. {advice[:1].upper()}{advice[1:]}" if advice else text)

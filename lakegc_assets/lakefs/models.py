@@ -1,0 +1,207 @@
+"""The answers of lakeFS's API as values, checked where they come in.
+
+Fields are lakeFS's own (https://docs.lakefs.io, api/swagger.yml); those that nothing here needs
+are ignored. A field that is missing or of another type is an ``UnexpectedAnswerError`` at the call.
+Dates are epoch seconds, sizes are bytes.
+"""
+
+from __future__ import annotations
+
+from typing import Generic, Literal, TypeVar
+
+from pydantic import BaseModel, ConfigDict, Field, NonNegativeInt, field_validator
+
+NonEmpty = Field(min_length=1)
+
+
+class Model(BaseModel):
+    """Frozen; unknown fields are ignored, and no value is converted from another type."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore", strict=True)
+
+
+class Repository(Model):
+    """A repository and where it keeps its objects (``storage_namespace`` is a URL)."""
+
+    id: str = NonEmpty
+    storage_namespace: str = NonEmpty
+    default_branch: str
+    creation_date: int
+    read_only: bool = False
+    storage_id: str = ""
+
+
+class Branch(Model):
+    """A branch and its HEAD."""
+
+    id: str = NonEmpty
+    commit_id: str = NonEmpty
+
+
+class Tag(Model):
+    """A tag and its commit."""
+
+    id: str = NonEmpty
+    commit_id: str = NonEmpty
+
+
+class Commit(Model):
+    """A commit; ``meta_range_id`` is empty for the one that a repository is created with.
+
+    ``version`` is 1 where the server does not tell: commits of version 0 were made before 2021,
+    and servers that are older than the field cannot be asked.
+    """
+
+    id: str = NonEmpty
+    parents: tuple[str, ...]
+    committer: str
+    message: str
+    creation_date: int
+    meta_range_id: str
+    metadata: dict[str, str] = Field(default_factory=dict)
+    generation: int | None = None
+    version: int = 1
+
+    @field_validator("metadata", mode="before")
+    @classmethod
+    def _null_is_empty(cls, value: object) -> object:
+        return {} if value is None else value
+
+
+class StorageConfig(Model):
+    """Where a server keeps its objects: ``s3``, ``azure``, ``gs``, ``local``, ``mem``."""
+
+    blockstore_type: str = NonEmpty
+    default_namespace_prefix: str = ""
+    import_support: bool = False
+
+
+class VersionConfig(Model):
+    """What a server says about its version."""
+
+    version: str
+
+
+class ServerConfig(Model):
+    """What a server says about itself.
+
+    ``storage_config`` is None on servers with several stores, which list them elsewhere.
+    """
+
+    version_config: VersionConfig
+    storage_config: StorageConfig | None = None
+
+    @property
+    def version(self) -> str:
+        """The version as the server writes it."""
+        return self.version_config.version
+
+
+class GracePeriod(Model):
+    """For how many seconds a handed out address may still be linked."""
+
+    grace_period: NonNegativeInt
+
+
+class PreparedCommitsResult(Model):
+    """Where the server wrote its list of active commits (``commits.csv``).
+
+    The presigned URL of the real answer is left out on purpose: it is a credential.
+    """
+
+    run_id: str = NonEmpty
+    gc_commits_location: str = NonEmpty
+
+
+class PreparedCommits(PreparedCommitsResult):
+    """The same, and by which call it was asked for."""
+
+    how: Literal["async", "sync"]
+
+
+class TaskCreated(Model):
+    """The id of a task that was started."""
+
+    id: str = NonEmpty
+
+
+class TaskError(Model):
+    """Why a task failed, in the server's words."""
+
+    message: str
+
+
+class PrepareCommitsStatus(Model):
+    """How far a task is; once completed it has a result or an error."""
+
+    task_id: str
+    completed: bool
+    result: PreparedCommitsResult | None = None
+    error: TaskError | None = None
+
+
+class UncommittedPage(Model):
+    """One page of the staged addresses: a directory of parquet files, or None where it has none.
+
+    No location does not mean that nothing is staged on the branches the page covered.
+    """
+
+    run_id: str = NonEmpty
+    gc_uncommitted_location: str | None = None
+    continuation_token: str | None = None
+
+    @field_validator("gc_uncommitted_location", "continuation_token")
+    @classmethod
+    def _empty_is_none(cls, value: str | None) -> str | None:
+        return value or None
+
+
+class ObjectStats(Model):
+    """An object as a ref has it: its path there, and the address of its bytes."""
+
+    path: str
+    path_type: Literal["object"]
+    physical_address: str = NonEmpty
+    checksum: str
+    size_bytes: int
+    mtime: int
+    metadata: dict[str, str] = Field(default_factory=dict)
+    content_type: str = ""
+
+    @field_validator("metadata", mode="before")
+    @classmethod
+    def _null_is_empty(cls, value: object) -> object:
+        return {} if value is None else value
+
+
+class DiffEntry(Model):
+    """One difference between a branch and its HEAD."""
+
+    path: str
+    path_type: str
+    type: Literal["added", "removed", "changed", "conflict", "prefix_changed"]
+    size_bytes: int | None = None
+
+
+class MergeResult(Model):
+    """The commit that a merge made."""
+
+    reference: str = NonEmpty
+
+
+class Pagination(Model):
+    """Whether a list goes on, and after what."""
+
+    has_more: bool
+    next_offset: str
+    results: int
+
+
+T = TypeVar("T", bound=Model)
+
+
+class Page(Model, Generic[T]):
+    """One page of a list."""
+
+    pagination: Pagination
+    results: tuple[T, ...]

@@ -1,0 +1,282 @@
+"""Send one call to lakeFS: timeouts, repeats, and one exception for each way to fail.
+
+Repeats are made here rather than by urllib3, because requests reads the body after urllib3's part
+is over: an answer that breaks off in the middle would not be repeated, nor would a ``POST`` that
+is known to be harmless.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime, timezone
+from email.utils import parsedate_to_datetime
+from typing import Any, NoReturn, TypeVar
+from urllib.parse import quote, urlencode, urlsplit
+
+import pydantic
+import requests
+from requests.adapters import HTTPAdapter
+from requests.auth import HTTPBasicAuth
+from urllib3.exceptions import MaxRetryError, NewConnectionError, ReadTimeoutError
+
+from lakegc_assets.errors import ConfigurationError
+from lakegc_assets.lakefs.credentials import Access
+from lakegc_assets.lakefs.errors import (
+    ConnectionFailedError,
+    LakeFSError,
+    ServerError,
+    ThrottledError,
+    TimedOutError,
+    UnexpectedAnswerError,
+    of_status,
+)
+
+logger = logging.getLogger(__name__)
+
+REPEATABLE = frozenset({"GET", "HEAD"})
+LONGEST_WAIT_S = 120.0
+_MAY_PASS = (ConnectionFailedError, TimedOutError, ThrottledError, ServerError)
+_REDIRECT = range(300, 400)
+_LONGEST_CALL = 400
+
+M = TypeVar("M", bound=pydantic.BaseModel)
+
+
+@dataclass(frozen=True)
+class Limits:
+    """How long to wait, and how often.
+
+    Attributes:
+        connect_timeout_s: seconds until a connection stands.
+        read_timeout_s: seconds between two bytes of an answer.
+        max_attempts: how often a call that may be repeated is sent, at most.
+        first_backoff_s: the pause before the second attempt; each later one is twice as long.
+    """
+
+    connect_timeout_s: float = 10.0
+    read_timeout_s: float = 10.0
+    max_attempts: int = 5
+    first_backoff_s: float = 0.5
+
+    def __post_init__(self) -> None:
+        """Refuse what would wait for ever or never try."""
+        if min(self.connect_timeout_s, self.read_timeout_s) <= 0 or self.first_backoff_s < 0:
+            raise ConfigurationError(f"timeouts must be above 0 s: {self}")
+        if self.max_attempts < 1:
+            raise ConfigurationError(f"max_attempts must be 1 or more: {self}")
+
+
+def path_of(*segments: str) -> str:
+    """A path below the endpoint, each segment quoted as a whole.
+
+    Raises:
+        ConfigurationError: a segment is empty or a dot segment, which would name another call.
+    """
+    for segment in segments:
+        if segment in ("", ".", ".."):
+            raise ConfigurationError(f"a name is {segment!r} in a call of {'/'.join(segments)!r}")
+    return "".join(f"/{quote(segment, safe='')}" for segment in segments)
+
+
+class Transport:
+    """One server, one key pair, one pool of connections.
+
+    It is never pickled: tasks take the settings and connect by themselves.
+    """
+
+    def __init__(self, access: Access, limits: Limits) -> None:
+        self.endpoint = access.endpoint
+        self._limits = limits
+        self._session = requests.Session()
+        self._session.auth = HTTPBasicAuth(
+            access.access_key_id.encode(), access.secret_access_key.encode()
+        )
+        self._session.headers.update(
+            {
+                "Accept": "application/json",
+                "User-Agent": "lakegc-assets",
+                "Cache-Control": "no-cache",
+            }
+        )
+        for scheme in ("http://", "https://"):
+            self._session.mount(scheme, HTTPAdapter(max_retries=0))
+
+    def __repr__(self) -> str:
+        return f"Transport({self.endpoint!r})"
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError("a lakeFS connection holds a secret: send its LakeFSConfig instead")
+
+    def close(self) -> None:
+        """Give the connections back."""
+        self._session.close()
+
+    def call(
+        self,
+        method: str,
+        path: str,
+        *,
+        params: Mapping[str, str | int] | None = None,
+        json: object = None,
+        data: bytes | None = None,
+        headers: Mapping[str, str] | None = None,
+        repeatable: bool | None = None,
+        read_timeout_s: float | None = None,
+    ) -> requests.Response:
+        """Send a call, again where that is harmless, and return the successful answer.
+
+        Args:
+            method: the HTTP method.
+            path: below the endpoint, from ``path_of``.
+            params: of the query.
+            json: body as a JSON value.
+            data: body as bytes.
+            headers: beyond the usual ones.
+            repeatable: whether the server may see it twice; by default GET and HEAD only. Other
+                calls are sent again only if no connection came about.
+            read_timeout_s: in place of the usual one.
+
+        Raises:
+            LakeFSError: one of its subclasses, when the last attempt failed.
+        """
+        repeatable = method in REPEATABLE if repeatable is None else repeatable
+        name = f"{method} {self.endpoint}{path}" + (f"?{urlencode(params)}" if params else "")
+        call = name[:_LONGEST_CALL]
+        timeout = (self._limits.connect_timeout_s, read_timeout_s or self._limits.read_timeout_s)
+        send: dict[str, Any] = {
+            "params": params, "json": json, "data": data, "headers": headers, "timeout": timeout,
+        }  # fmt: skip
+        attempt = 1
+        while True:
+            try:
+                return self._once(call, method, path, send)
+            except _MAY_PASS as error:
+                if attempt >= self._limits.max_attempts or not (repeatable or error.never_sent):
+                    raise
+                pause = self._pause(attempt, error)
+                logger.warning(
+                    "attempt %d of %d failed, next in %.1f s: %s",
+                    attempt, self._limits.max_attempts, pause, error,
+                )  # fmt: skip
+            time.sleep(pause)
+            attempt += 1
+
+    def _pause(self, attempt: int, error: LakeFSError) -> float:
+        longest = min(LONGEST_WAIT_S, self._limits.first_backoff_s * 2.0 ** (attempt - 1))
+        # Jitter keeps the tasks of a run from coming back together.
+        pause = longest * random.uniform(0.5, 1.0)
+        return max(pause, min(error.retry_after_s or 0.0, LONGEST_WAIT_S))
+
+    def _once(
+        self, call: str, method: str, path: str, send: Mapping[str, Any]
+    ) -> requests.Response:
+        try:
+            # A redirect could carry the credentials elsewhere, so none is followed.
+            response = self._session.request(
+                method, self.endpoint + path, allow_redirects=False, **send
+            )
+        except requests.RequestException as error:
+            raise _of_exception(call, error) from error
+        if response.ok and response.status_code not in _REDIRECT:
+            return response
+        if response.status_code in _REDIRECT:
+            target = urlsplit(response.headers.get("Location", ""))
+            raise UnexpectedAnswerError(
+                f"{call} answered {response.status_code}, a redirect to "
+                f"{target.scheme}://{target.hostname}{target.path}. Redirects are not followed: "
+                "set the endpoint to the server's own address"
+            )
+        failure = of_status(call, response.status_code, _message(response))
+        failure.retry_after_s = _retry_after_s(response)
+        raise failure
+
+
+def _of_exception(call: str, error: requests.RequestException) -> LakeFSError:
+    reason = error.args[0] if error.args else None
+    if isinstance(error, requests.ConnectTimeout):
+        failure: LakeFSError = TimedOutError(
+            f"{call}: no connection in time. Check the endpoint, and whether the server is up"
+        )
+        failure.never_sent = True
+    elif isinstance(error, requests.Timeout) or isinstance(reason, ReadTimeoutError):
+        failure = TimedOutError(
+            f"{call}: the answer did not come in time. Try again, or raise read_timeout_s"
+        )
+    elif isinstance(error, requests.exceptions.SSLError):
+        failure = ConnectionFailedError(
+            f"{call}: the server's certificate or TLS is not accepted ({reason})"
+        )
+        failure.never_sent = True
+    else:
+        failure = ConnectionFailedError(
+            f"{call}: {type(error).__name__}: {reason}. Check the endpoint and the network"
+        )
+        failure.never_sent = isinstance(reason, MaxRetryError) and isinstance(
+            reason.reason, NewConnectionError
+        )
+    return failure
+
+
+def parse(response: requests.Response, model: type[M]) -> M:
+    """An answer's body as a model.
+
+    Raises:
+        UnexpectedAnswerError: it is not JSON, or a field is missing or of another type.
+    """
+    call = f"{response.request.method} {response.url}"[:_LONGEST_CALL]
+    try:
+        return model.model_validate_json(response.content)
+    except pydantic.ValidationError as error:
+        problem = error.errors(include_input=False, include_url=False, include_context=False)[0]
+        where = ".".join(str(part) for part in problem["loc"])
+        raise UnexpectedAnswerError(
+            f"{call} answered {response.status_code} with "
+            f"{response.headers.get('Content-Type', 'no content type')}, which is not the answer "
+            f"of a lakeFS server: {where + ': ' if where else ''}{problem['msg']}. Check the "
+            "endpoint and the server's version"
+        ) from None
+
+
+def server_date(response: requests.Response) -> datetime:
+    """The server's clock when it answered, in UTC, to the second.
+
+    Raises:
+        UnexpectedAnswerError: no ``Date`` header, or not a date.
+    """
+    value = response.headers.get("Date", "")
+    try:
+        date = parsedate_to_datetime(value)
+    except (TypeError, ValueError):
+        raise UnexpectedAnswerError(
+            f"{response.url} answered with the Date header {value!r}: the server's clock cannot "
+            "be compared with ours"
+        ) from None
+    return (
+        date.replace(tzinfo=timezone.utc) if date.tzinfo is None else date.astimezone(timezone.utc)
+    )
+
+
+def _message(response: requests.Response) -> str | None:
+    try:
+        body = response.json()
+    except ValueError:
+        return None
+    message = body.get("message") if isinstance(body, dict) else None
+    return message if isinstance(message, str) else None
+
+
+def _retry_after_s(response: requests.Response) -> float | None:
+    value = response.headers.get("Retry-After", "").strip()
+    if value.isdecimal():
+        return float(value)
+    try:
+        date = parsedate_to_datetime(value)
+    except (TypeError, ValueError):
+        return None
+    if date.tzinfo is None:
+        date = date.replace(tzinfo=timezone.utc)
+    return max(0.0, (date - datetime.now(timezone.utc)).total_seconds())

@@ -1,0 +1,158 @@
+"""Calls that change a repository: for the demo and the tests, never for a collection.
+
+None of them is sent a second time once the server may have seen it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from lakegc_assets.lakefs.client import LakeFSClient
+from lakegc_assets.lakefs.models import Commit, MergeResult, ObjectStats, Repository
+from lakegc_assets.lakefs.transport import parse, path_of
+
+
+class LakeFSWriter(LakeFSClient):
+    """A client that can change repositories too."""
+
+    def create_repository(
+        self,
+        name: str,
+        storage_namespace: str,
+        default_branch: str = "main",
+        *,
+        read_only: bool = False,
+    ) -> Repository:
+        """Make a repository in a storage namespace (a URL) that has none yet."""
+        body: dict[str, object] = {
+            "name": name,
+            "storage_namespace": storage_namespace,
+            "default_branch": default_branch,
+        }
+        if read_only:
+            body["read_only"] = True
+        path = path_of("repositories")
+        return parse(self._transport.call("POST", path, json=body), Repository)
+
+    def create_branch(
+        self, repository: str, branch: str, source: str, *, hidden: bool = False
+    ) -> None:
+        """Make a branch at a ref."""
+        body: dict[str, object] = {"name": branch, "source": source}
+        if hidden:
+            body["hidden"] = True
+        self._transport.call("POST", path_of("repositories", repository, "branches"), json=body)
+
+    def delete_branch(self, repository: str, branch: str) -> None:
+        """Delete a branch and what is staged on it."""
+        self._transport.call("DELETE", path_of("repositories", repository, "branches", branch))
+
+    def reset_branch(self, repository: str, branch: str) -> None:
+        """Drop all that is staged on a branch."""
+        path = path_of("repositories", repository, "branches", branch)
+        self._transport.call("PUT", path, json={"type": "reset"})
+
+    def create_tag(self, repository: str, tag: str, ref: str) -> None:
+        """Make a tag at a ref."""
+        path = path_of("repositories", repository, "tags")
+        self._transport.call("POST", path, json={"id": tag, "ref": ref})
+
+    def upload_object(
+        self,
+        repository: str,
+        branch: str,
+        path: str,
+        content: bytes,
+        *,
+        content_type: str = "application/octet-stream",
+        metadata: Mapping[str, str] | None = None,
+    ) -> ObjectStats:
+        """Stage an object on a branch."""
+        headers = {"Content-Type": content_type}
+        for name, value in (metadata or {}).items():
+            headers[f"X-Lakefs-Meta-{name}"] = value
+        segments = path_of("repositories", repository, "branches", branch, "objects")
+        response = self._transport.call(
+            "POST", segments, params={"path": path}, data=content, headers=headers
+        )
+        return parse(response, ObjectStats)
+
+    def delete_object(self, repository: str, branch: str, path: str) -> None:
+        """Stage the deletion of an object on a branch."""
+        segments = path_of("repositories", repository, "branches", branch, "objects")
+        self._transport.call("DELETE", segments, params={"path": path})
+
+    def commit_branch(
+        self,
+        repository: str,
+        branch: str,
+        message: str,
+        *,
+        date: int | None = None,
+        metadata: Mapping[str, str] | None = None,
+        allow_empty: bool = False,
+    ) -> Commit:
+        """Commit what is staged on a branch.
+
+        Args:
+            repository: its name.
+            branch: its name.
+            message: of the commit.
+            date: of the commit, in epoch seconds; the server's clock by default.
+            metadata: of the commit.
+            allow_empty: commit even if nothing is staged.
+        """
+        body: dict[str, object] = {"message": message, "metadata": dict(metadata or {})}
+        if date is not None:
+            body["date"] = date
+        if allow_empty:
+            body["allow_empty"] = True
+        path = path_of("repositories", repository, "branches", branch, "commits")
+        return parse(self._transport.call("POST", path, json=body), Commit)
+
+    def merge(
+        self,
+        repository: str,
+        source: str,
+        destination: str,
+        message: str = "",
+        *,
+        squash: bool = False,
+    ) -> str:
+        """Merge a ref into a branch; the id of the commit."""
+        body: dict[str, object] = {"message": message}
+        if squash:
+            body["squash_merge"] = True
+        path = path_of("repositories", repository, "refs", source, "merge", destination)
+        return parse(self._transport.call("POST", path, json=body), MergeResult).reference
+
+    def revert(self, repository: str, branch: str, ref: str, *, parent_number: int = 0) -> None:
+        """Commit the opposite of a commit.
+
+        Args:
+            repository: its name.
+            branch: that the new commit goes to.
+            ref: the commit to revert.
+            parent_number: of a merge, the parent (from 1) to go back to; 0 for other commits.
+        """
+        path = path_of("repositories", repository, "branches", branch, "revert")
+        self._transport.call("POST", path, json={"ref": ref, "parent_number": parent_number})
+
+    def set_gc_rules(
+        self,
+        repository: str,
+        default_retention_days: int,
+        branches: Mapping[str, int] | None = None,
+    ) -> None:
+        """Replace the retention rules: days by default, and days for single branches."""
+        rules = [
+            {"branch_id": branch, "retention_days": days}
+            for branch, days in (branches or {}).items()
+        ]
+        body = {"default_retention_days": default_retention_days, "branches": rules}
+        path = path_of("repositories", repository, "settings", "gc_rules")
+        self._transport.call("PUT", path, json=body)
+
+    def delete_gc_rules(self, repository: str) -> None:
+        """Remove the retention rules, so that every commit stays active."""
+        self._transport.call("DELETE", path_of("repositories", repository, "settings", "gc_rules"))
