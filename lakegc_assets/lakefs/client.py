@@ -291,9 +291,10 @@ class LakeFSClient(Calls):
                     rules = response.json()
                 except ValueError:
                     rules = None
-                if not isinstance(rules, dict):
+                if not isinstance(rules, dict) or "branches" not in rules:
                     raise UnexpectedAnswerError(f"{response.url} answered no retention rules")
-                return rules
+                # The server writes a list without items as null.
+                return {**rules, "branches": [] if rules["branches"] is None else rules["branches"]}
         raise AssertionError(paths)
 
     def prepare_commits(self, repository: str) -> PreparedCommits:
