@@ -1,0 +1,1 @@
+"""Decides from rules and commits alone which commits must keep their objects."""

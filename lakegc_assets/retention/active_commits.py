@@ -1,0 +1,212 @@
+"""Finds the commits that must keep their objects, so that all others may lose theirs.
+
+The definition is that of lakeFS issue 1932. A commit is active if
+
+* it is the HEAD of a branch, or
+* it lies in the main ancestry of a branch and was created within the branch's retention, or
+* it is the main parent of such a commit: it was the HEAD until it was replaced, within retention.
+
+A dangling commit (see ``dangling_commits``) gets a hypothetical child with its own date, which is
+the HEAD of a branch with the default retention; the child is no commit and never active itself.
+
+**Order must not matter.** A commit that several branches reach follows the longest retention, and
+its parents must learn of *every* child that was created inside: lakeFS's own walk stops at a commit
+that a branch with the same threshold has visited before it looks at the child it came from, so what
+survives depends on the order of commit ids. Here the walks start in the order of retention, the
+longest first, and each looks at the edge to a visited commit before it stops there. Every edge is
+then seen exactly once, with the longest retention that reaches it: linear in commits and branches.
+
+**The whole ancestry is walked.** Dates are given by users and need not grow along a branch, so a
+young commit may lie behind any number of old ones.
+
+**Days are exactly 24 hours**, counted back from ``now``; a commit created strictly after that
+moment is inside. lakeFS subtracts calendar days in the time zone of its server. The two differ by
+as much as that zone's clock was changed in between: lakeFS keeps up to an hour less where summer
+time began within the retention, and up to an hour more where it ended. No margin is added here,
+because a mark unites both computations (``unite``), so that the longer one holds in either case.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Literal
+
+from lakegc_assets.errors import IntegrityError
+from lakegc_assets.retention.commits import Commit, dangling_commits, instant
+from lakegc_assets.retention.rules import Rules
+
+SECONDS_A_DAY = 86_400
+
+Kind = Literal["head", "inside", "replaced inside", "dangling", "server", "previous mark"]
+
+
+@dataclass(frozen=True)
+class Reason:
+    """Why a commit is active: of all reasons the one that holds longest.
+
+    Attributes:
+        branch: the branch whose retention holds it; None for the default of dangling commits.
+        kind: "head": it is the HEAD of ``branch``. "inside": it was created within the retention.
+            "replaced inside": the commit that replaced it was. "dangling": it has no branch any
+            more and was created within the default retention. "server": only lakeFS's server says
+            so. "previous mark": it was active in the previous mark and still is inside.
+        until: when this reason ends, UTC; None where no date ends it.
+        counted_from: the time from which the days are counted, UTC; None where it is not known.
+    """
+
+    branch: str | None
+    kind: Kind
+    until: datetime | None = None
+    counted_from: datetime | None = None
+
+
+@dataclass(frozen=True)
+class ActiveCommits:
+    """What ``active_commits`` found.
+
+    Attributes:
+        active: id of each active commit → why.
+        expired: ids of all other commits.
+    """
+
+    active: dict[str, Reason]
+    expired: frozenset[str]
+
+
+def active_commits(
+    commits: Mapping[str, Commit],
+    heads: Mapping[str, str],
+    rules: Rules,
+    now: datetime,
+    dangling: Iterable[str] | None = None,
+    *,
+    unknown_ok: Collection[str] = frozenset(),
+) -> ActiveCommits:
+    """Find the active commits of a repository, as the module says.
+
+    Args:
+        commits: id → commit. Must hold every HEAD and the whole main ancestry of each.
+        heads: branch → id of its HEAD, hidden branches too.
+        rules: the repository's retention rules.
+        now: the moment of the run, aware.
+        dangling: ids to start from with the default retention, in addition to those that
+            ``dangling_commits`` finds in ``commits``. HEADs among them keep their branch's rule.
+        unknown_ok: ids that may be absent from ``commits``. A walk ends there, so the caller
+            vouches for it that nothing behind them is inside any retention.
+
+    Raises:
+        IntegrityError: a HEAD, a given dangling commit or a main parent is absent, a commit is
+            filed under another id, or main parents form a circle.
+        ValueError: ``now`` has no time zone.
+    """
+    if now.tzinfo is None:
+        raise ValueError(f"now must be an aware time, not {now!r}")
+    for commit_id, commit in commits.items():
+        if commit.id != commit_id:
+            raise IntegrityError(f"commit {commit.id} is filed under the id {commit_id}")
+    walks = _Walks(commits, now.timestamp(), unknown_ok)
+    for start in _starts(commits, heads, rules, dangling or ()):
+        walks.walk(start)
+    if lost := commits.keys() - walks.reached.keys():
+        # What no start reaches is someone's main parent, all the way round.
+        raise IntegrityError(_circle(min(lost)))
+    active = {commit_id: claim.reason() for commit_id, claim in walks.claims.items()}
+    return ActiveCommits(active, frozenset(commits.keys() - active.keys()))
+
+
+@dataclass(frozen=True)
+class _Start:
+    commit_id: str
+    branch: str | None
+    days: int
+
+
+@dataclass(frozen=True)
+class _Claim:
+    """A reason in numbers, so that dates beyond a datetime's range compare exactly."""
+
+    branch: str | None
+    kind: Kind
+    until: float
+    counted_from: int | None
+
+    def reason(self) -> Reason:
+        return Reason(
+            self.branch,
+            self.kind,
+            None if self.until == math.inf else instant(self.until),
+            None if self.counted_from is None else instant(self.counted_from),
+        )
+
+
+@dataclass
+class _Walks:
+    commits: Mapping[str, Commit]
+    now: float
+    unknown_ok: Collection[str]
+    claims: dict[str, _Claim] = field(default_factory=dict)
+    reached: dict[str, _Start] = field(default_factory=dict)
+
+    def walk(self, start: _Start) -> None:
+        """Follow the main ancestry from ``start`` down to a commit that another walk has passed."""
+        commit = self._get(start.commit_id)
+        if start.branch is not None:
+            date = commit.creation_date if commit else None
+            self._claim(start.commit_id, _Claim(start.branch, "head", math.inf, date))
+        elif commit:
+            self._claim_inside(start.commit_id, start, "dangling", commit.creation_date)
+        current = start.commit_id
+        while current not in self.reached:
+            self.reached[current] = start
+            commit = self._get(current)
+            if commit is None:
+                return
+            self._claim_inside(current, start, "inside", commit.creation_date)
+            if commit.main_parent is None:
+                return
+            current = commit.main_parent
+            self._claim_inside(current, start, "replaced inside", commit.creation_date)
+        if self.reached[current] is start:
+            raise IntegrityError(_circle(current))
+
+    def _claim_inside(self, commit_id: str, start: _Start, kind: Kind, created: int) -> None:
+        until = created + start.days * SECONDS_A_DAY
+        if until > self.now:
+            self._claim(commit_id, _Claim(start.branch, kind, until, created))
+
+    def _claim(self, commit_id: str, claim: _Claim) -> None:
+        known = self.claims.get(commit_id)
+        if known is None or claim.until > known.until:
+            self.claims[commit_id] = claim
+
+    def _get(self, commit_id: str) -> Commit | None:
+        commit = self.commits.get(commit_id)
+        if commit is None and commit_id not in self.unknown_ok:
+            raise IntegrityError(
+                f"commit {commit_id} is a HEAD, a main parent or a listed commit, but is not among "
+                "the commits read; read the whole log of every branch and try again"
+            )
+        return commit
+
+
+def _starts(
+    commits: Mapping[str, Commit], heads: Mapping[str, str], rules: Rules, listed: Iterable[str]
+) -> list[_Start]:
+    """Return where to start, the longest retention first: a later walk may then stop early."""
+    branches = [_Start(head, branch, rules.days(branch)) for branch, head in heads.items()]
+    without_branch = (dangling_commits(commits, heads) | set(listed)) - set(heads.values())
+    dangling = [_Start(tip, None, rules.default_retention_days) for tip in without_branch]
+    return sorted(
+        branches + dangling,
+        key=lambda start: (-start.days, start.branch is None, start.branch or start.commit_id),
+    )
+
+
+def _circle(commit_id: str) -> str:
+    return (
+        f"the main parents of commit {commit_id} form a circle, which no history of lakeFS has; "
+        "the commits read are damaged or mixed up, read them again"
+    )

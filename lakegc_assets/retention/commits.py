@@ -1,0 +1,67 @@
+"""Says what retention has to know of a commit, and nothing else of it.
+
+Facts about commits are those of lakeFS: see ``Commit``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime, timedelta, timezone
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
+_FIRST_SECOND = (datetime.min.replace(tzinfo=timezone.utc) - _EPOCH) // timedelta(seconds=1)
+_LAST_SECOND = (datetime.max.replace(tzinfo=timezone.utc) - _EPOCH) // timedelta(seconds=1)
+
+_PARENT_SWITCH = 1
+"""First version of a commit whose first parent is the branch it was made on."""
+
+
+@dataclass(frozen=True)
+class Commit:
+    """A commit of a lakeFS repository.
+
+    Attributes:
+        id: its id, 64 hexadecimal digits on a real server.
+        parents: ids of its parents, as the API orders them; empty for the first commit.
+        creation_date: epoch seconds. Users may give it, so it can lie before its parents' or in
+            the future.
+        metarange_id: id of its metarange; empty where the commit holds nothing.
+        version: lakeFS's version of the commit's form.
+    """
+
+    id: str
+    parents: tuple[str, ...]
+    creation_date: int
+    metarange_id: str = ""
+    version: int = 1
+
+    @property
+    def main_parent(self) -> str | None:
+        """The commit that was the branch's HEAD before this one; None for the first commit.
+
+        It is the first parent. Commits older than lakeFS's parent switch (version below 1) name
+        the merged branch first, so there it is the last one.
+        """
+        if not self.parents:
+            return None
+        return self.parents[0] if self.version >= _PARENT_SWITCH else self.parents[-1]
+
+
+def dangling_commits(commits: Mapping[str, Commit], heads: Mapping[str, str]) -> frozenset[str]:
+    """Return the ids of the commits that are nobody's main parent and no HEAD.
+
+    These are the last commits of deleted or reset branches, and of branches that were merged and
+    deleted. From each of them a main ancestry starts that no branch reaches.
+
+    Args:
+        commits: id → commit, all that are known.
+        heads: branch → id of its HEAD.
+    """
+    main_parents = {commit.main_parent for commit in commits.values()}
+    return frozenset(commits.keys() - main_parents - set(heads.values()))
+
+
+def instant(epoch_seconds: float) -> datetime:
+    """Return the aware UTC time of ``epoch_seconds``, or the nearest that a datetime can hold."""
+    return _EPOCH + timedelta(seconds=min(max(epoch_seconds, _FIRST_SECOND), _LAST_SECOND))

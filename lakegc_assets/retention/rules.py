@@ -1,0 +1,113 @@
+"""Reads lakeFS's retention rules, and refuses what could be misread.
+
+lakeFS itself takes negative days and ignores what it does not know. A collector must not guess
+what a user meant by such a rule, so here each of them is an error that names it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from lakegc_assets.errors import ConfigurationError
+
+_MAX_DAYS = 2**31 - 1
+"""lakeFS keeps days as a signed integer of 32 bits."""
+
+
+class RulesError(ConfigurationError):
+    """A retention rule is not one that lakeFS means or that can be followed safely."""
+
+
+@dataclass(frozen=True)
+class Rules:
+    """For how many days what a branch no longer shows must stay readable.
+
+    Attributes:
+        default_retention_days: days for branches without a rule, and for dangling commits.
+        branches: branch → days. May name branches that do not exist.
+
+    Raises:
+        RulesError: days are negative, too many or no integers, or a branch has no name.
+    """
+
+    default_retention_days: int
+    branches: Mapping[str, int] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        _check_days(self.default_retention_days, "default_retention_days")
+        for branch, days in self.branches.items():
+            _check_branch(branch, "branches")
+            _check_days(days, f"retention_days of branch {branch!r}")
+        object.__setattr__(self, "branches", dict(self.branches))
+
+    @classmethod
+    def parse(cls, obj: object) -> Rules:
+        """Read the JSON that ``GET /repositories/{r}/settings/gc_rules`` answers.
+
+        ``{"default_retention_days": 14, "branches": [{"branch_id": "main", "retention_days":
+        21}]}``. ``branches`` is null when there are none. Of two rules for a branch the last wins,
+        as on the server.
+
+        Args:
+            obj: the decoded JSON.
+
+        Raises:
+            RulesError: a key is missing or unknown, or a value is not what it must be; the message
+                says which one and where.
+        """
+        whole = _exact_keys(obj, {"default_retention_days", "branches"}, "the rules")
+        default = _check_days(whole["default_retention_days"], "default_retention_days")
+        listed = whole["branches"]
+        if listed is None:
+            listed = []
+        if not isinstance(listed, list):
+            raise RulesError(f"branches must be a list of rules or null, not {listed!r}")
+        branches = {}
+        for index, entry in enumerate(listed):
+            where = f"branches[{index}]"
+            rule = _exact_keys(entry, {"branch_id", "retention_days"}, where)
+            branch = _check_branch(rule["branch_id"], f"{where}.branch_id")
+            branches[branch] = _check_days(
+                rule["retention_days"], f"{where}.retention_days of branch {branch!r}"
+            )
+        return cls(default, branches)
+
+    def days(self, branch: str) -> int:
+        """Return the days that hold for ``branch``: its own rule's, else the default."""
+        return self.branches.get(branch, self.default_retention_days)
+
+    def to_json(self) -> dict[str, object]:
+        """Return the rules in the form that ``parse`` reads, branches in the order of names."""
+        return {
+            "default_retention_days": self.default_retention_days,
+            "branches": [
+                {"branch_id": branch, "retention_days": days}
+                for branch, days in sorted(self.branches.items())
+            ],
+        }
+
+
+def _exact_keys(obj: object, expected: set[str], where: str) -> dict[str, object]:
+    if not isinstance(obj, dict):
+        raise RulesError(f"{where} must be a JSON object, not {obj!r}")
+    if unknown := sorted(map(repr, obj.keys() - expected)):
+        raise RulesError(f"{where}: unknown key {', '.join(unknown)}; expected {sorted(expected)}")
+    if missing := sorted(expected - obj.keys()):
+        raise RulesError(f"{where}: {', '.join(missing)} is missing")
+    return obj
+
+
+def _check_days(value: object, where: str) -> int:
+    # A bool is an int to Python, but `true` days are a mistake of whoever wrote the rules.
+    if not isinstance(value, int) or isinstance(value, bool):
+        raise RulesError(f"{where} must be a whole number of days, not {value!r}")
+    if not 0 <= value <= _MAX_DAYS:
+        raise RulesError(f"{where} must be between 0 and {_MAX_DAYS} days, not {value}")
+    return value
+
+
+def _check_branch(value: object, where: str) -> str:
+    if not isinstance(value, str) or not value.strip():
+        raise RulesError(f"{where} must name a branch, not {value!r}")
+    return value
