@@ -1,0 +1,108 @@
+"""The web application: who may call, which handler answers, and how what goes wrong is told."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import hmac
+import logging
+import uuid
+from collections.abc import Awaitable, Callable, Iterable
+from email.utils import formatdate
+
+from starlette.applications import Starlette
+from starlette.concurrency import run_in_threadpool
+from starlette.datastructures import UploadFile
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from lakegc_assets.embedded import (
+    errors,
+    routes_gc,
+    routes_objects,
+    routes_refs,
+    routes_repositories,
+)
+from lakegc_assets.embedded.calls import Call, Endpoint, Upload, answer
+from lakegc_assets.embedded.errors import ApiError
+from lakegc_assets.embedded.lake import Lake
+
+BASE = "/api/v1"
+_LOG = logging.getLogger(__name__)
+_ENDPOINTS = (
+    *routes_repositories.ENDPOINTS,
+    *routes_objects.ENDPOINTS,
+    *routes_refs.ENDPOINTS,
+    *routes_gc.ENDPOINTS,
+)
+
+
+def make_app(lake: Lake) -> Starlette:
+    """The application of one server."""
+    return Starlette(
+        routes=list(_routes(lake, _ENDPOINTS)),
+        exception_handlers={HTTPException: _no_such_endpoint},
+    )
+
+
+def _routes(lake: Lake, endpoints: Iterable[Endpoint]) -> Iterable[Route]:
+    for endpoint in endpoints:
+        route = Route(BASE + endpoint.path, _handle(lake, endpoint), methods=[endpoint.method])
+        # Starlette lets HEAD pass wherever GET does; lakeFS has it for objects alone.
+        route.methods = {endpoint.method}
+        yield route
+
+
+def _handle(lake: Lake, endpoint: Endpoint) -> Callable[[Request], Awaitable[Response]]:
+    async def handle(request: Request) -> Response:
+        try:
+            if not endpoint.open_to_all:
+                _authenticate(lake, request)
+            call = await _call(lake, request)
+            response = await run_in_threadpool(endpoint.handler, call)
+        except ApiError as error:
+            response = _told(error, request.method)
+        except Exception as error:  # noqa: BLE001 - whatever it was, the client must be told
+            _LOG.exception("%s %s failed", request.method, request.url.path)
+            response = _told(ApiError(500, str(error) or type(error).__name__), request.method)
+        response.headers["Date"] = formatdate(lake.now(), usegmt=True)
+        response.headers["X-Request-Id"] = str(uuid.uuid4())
+        return response
+
+    return handle
+
+
+async def _call(lake: Lake, request: Request) -> Call:
+    body, upload = b"", None
+    if request.headers.get("content-type", "").startswith("multipart/form-data"):
+        async with request.form() as form:
+            content = form.get("content")
+            if not isinstance(content, UploadFile):
+                raise errors.bad_request("missing form part: content")
+            upload = Upload(await content.read(), content.content_type or "")
+    else:
+        body = await request.body()
+    return Call(lake, request.path_params, request.query_params, request.headers, body, upload)
+
+
+def _authenticate(lake: Lake, request: Request) -> None:
+    kind, _, encoded = request.headers.get("authorization", "").partition(" ")
+    expected = f"{lake.settings.access_key}:{lake.settings.secret_key}".encode()
+    try:
+        given = base64.b64decode(encoded, validate=True) if kind.lower() == "basic" else b""
+    except binascii.Error:
+        given = b""
+    if not hmac.compare_digest(given, expected):
+        raise ApiError(401, "error authenticating request")
+
+
+def _told(error: ApiError, method: str) -> Response:
+    if method == "HEAD":
+        return Response(status_code=error.status)
+    return answer({"message": error.message, **error.extra}, error.status)
+
+
+async def _no_such_endpoint(request: Request, _: Exception) -> Response:
+    return _told(ApiError(404, "invalid API endpoint"), request.method)

@@ -1,0 +1,209 @@
+"""What a handler gets of a request and what it gives back, checked and worded as lakeFS does."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from starlette.background import BackgroundTask
+from starlette.datastructures import Headers, QueryParams
+from starlette.responses import Response
+
+from lakegc_assets.embedded import errors
+from lakegc_assets.embedded.lake import Lake
+from lakegc_assets.embedded.paging import Paging
+
+MAX_PER_PAGE = 1000
+_DEFAULT_AMOUNT = 100
+
+
+class Upload(NamedTuple):
+    """The file of a multipart form: its content and what the form says of its type."""
+
+    data: bytes
+    content_type: str
+
+
+@dataclass(frozen=True)
+class Call:
+    """One request.
+
+    Attributes:
+        lake: the server's parts.
+        names: the variable parts of the path.
+        query: the query's parameters.
+        headers: the request's.
+        body: as it came; empty for a form.
+        upload: the form's ``content``, or None.
+    """
+
+    lake: Lake
+    names: Mapping[str, str]
+    query: QueryParams
+    headers: Headers
+    body: bytes = b""
+    upload: Upload | None = None
+
+    @property
+    def repository(self) -> str:
+        """The repository's name, from the path."""
+        return self.names["repository"]
+
+    @property
+    def branch(self) -> str:
+        """The branch's name, from the path."""
+        return self.names["branch"]
+
+    def required(self, name: str) -> str:
+        """A parameter of the query; 400 when it is missing."""
+        if name not in self.query:
+            raise errors.bad_request(
+                f'parameter "{name}" in query has an error: value is required but missing'
+            )
+        return self.query[name]
+
+    def flag(self, name: str) -> bool:
+        """A parameter that is ``true`` or not."""
+        return self.query.get(name, "false").lower() == "true"
+
+    def paging(self) -> Paging:
+        """``prefix``, ``after``, ``amount`` and ``delimiter``; 400 for an amount out of bounds."""
+        return Paging(
+            prefix=self.query.get("prefix", ""),
+            after=self.query.get("after", ""),
+            amount=self._amount(),
+            delimiter=self.query.get("delimiter", ""),
+        )
+
+    def json(self, schema: str, *, optional: bool = False) -> Body:
+        """The body as an object of one of lakeFS's schemas; 400 when it is not one."""
+        if optional and not self.body:
+            return Body(schema, {})
+        try:
+            fields = json.loads(self.body)
+        except ValueError:
+            fields = None
+        if not isinstance(fields, dict):
+            raise errors.bad_request(
+                f"request body has an error: doesn't match schema #/components/schemas/{schema}"
+            )
+        return Body(schema, fields)
+
+    def _amount(self) -> int:
+        text = self.query.get("amount", str(_DEFAULT_AMOUNT))
+        try:
+            amount = int(text)
+        except ValueError:
+            raise errors.bad_request(
+                f'parameter "amount" in query has an error: value {text}: an invalid integer'
+            ) from None
+        if amount > MAX_PER_PAGE:
+            raise errors.bad_request(
+                f'parameter "amount" in query has an error: number must be at most {MAX_PER_PAGE}'
+            )
+        return amount if amount > 0 else MAX_PER_PAGE
+
+
+@dataclass(frozen=True)
+class Body:
+    """A JSON object; each question says what type it expects, and 400 answers what is not so."""
+
+    schema: str
+    fields: Mapping[str, Any]
+
+    def text(self, name: str, default: str | None = None) -> str:
+        """A string."""
+        return str(self._get(name, str, "string", default))
+
+    def number(self, name: str, default: int | None = None) -> int:
+        """An integer."""
+        return int(self._get(name, int, "integer", default))
+
+    def flag(self, name: str) -> bool:
+        """A boolean; false when it is missing."""
+        return bool(self._get(name, bool, "boolean", False))
+
+    def strings(self, name: str) -> dict[str, str]:
+        """An object of strings; empty when it is missing."""
+        found: dict[str, str] = self._get(name, dict, "object", {})
+        if not all(isinstance(value, str) for value in found.values()):
+            raise errors.bad_body(self.schema, name, "value must be a string")
+        return found
+
+    def items(self, name: str) -> list[Any]:
+        """An array."""
+        found: list[Any] = self._get(name, list, "array", None)
+        return found
+
+    def _get(self, name: str, kind: type, kind_name: str, default: object) -> Any:  # noqa: ANN401 - JSON
+        if name not in self.fields:
+            if default is None:
+                raise errors.bad_body(self.schema, name, f'property "{name}" is missing')
+            return default
+        value = self.fields[name]
+        if value is None:
+            raise errors.bad_body(self.schema, name, "Value is not nullable")
+        if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
+            raise errors.bad_body(self.schema, name, f"value must be {_article(kind_name)}")
+        return value
+
+
+def _article(kind: str) -> str:
+    return f"an {kind}" if kind[0] in "aio" else f"a {kind}"
+
+
+Handler = Callable[[Call], Response]
+
+
+@dataclass(frozen=True)
+class Endpoint:
+    """A method and a path below ``/api/v1``, and what answers it."""
+
+    method: str
+    path: str
+    handler: Handler
+    open_to_all: bool = field(default=False)
+
+
+def answer(content: object, status: int = 200, **headers: str) -> Response:
+    """A JSON answer, with Go's newline at its end."""
+    text = json.dumps(content, ensure_ascii=False, separators=(",", ":")) + "\n"
+    return Response(
+        text.encode("utf-8", "surrogatepass"),
+        status,
+        headers={k.replace("_", "-"): v for k, v in headers.items()},
+        media_type="application/json",
+    )
+
+
+def text_answer(content: str, status: int) -> Response:
+    """A plain answer."""
+    return Response(content, status, media_type="text/plain")
+
+
+def done(status: int = 204, task: BackgroundTask | None = None) -> Response:
+    """An answer without a body."""
+    return Response(status_code=status, background=task)
+
+
+def page_answer(results: Sequence[Mapping[str, object]], *, has_more: bool, key: str) -> Response:
+    """A page of results; the next one starts after the last result's ``key``."""
+    return answer(
+        {
+            "pagination": {
+                "has_more": has_more,
+                "max_per_page": MAX_PER_PAGE,
+                "next_offset": results[-1][key] if has_more else "",
+                "results": len(results),
+            },
+            "results": list(results),
+        }
+    )
+
+
+def one_page(found: Iterable[Mapping[str, object]], amount: int, *, key: str) -> Response:
+    """The first ``amount`` of what a query for one more has found."""
+    results = list(found)
+    return page_answer(results[:amount], has_more=len(results) > amount, key=key)

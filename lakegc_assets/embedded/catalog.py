@@ -1,0 +1,277 @@
+"""Repositories, branches, tags and commits as rows of the state, one function for each question."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from lakegc_assets.embedded import errors
+from lakegc_assets.graveler.ident import commit_id
+from lakegc_assets.graveler.namespace import StorageNamespace
+
+
+@dataclass(frozen=True)
+class Repository:
+    """One repository; ``rules`` is the JSON of its GC rules, or None."""
+
+    id: str
+    namespace: str
+    default_branch: str
+    creation_date: int
+    read_only: bool
+    rules: str | None
+
+    @property
+    def place(self) -> StorageNamespace:
+        """Its storage namespace, parsed."""
+        return StorageNamespace.parse(self.namespace)
+
+    def address(self, relative: str) -> str:
+        """The full physical address of a relative one."""
+        return f"{self.namespace}/{relative}"
+
+
+@dataclass(frozen=True)
+class Branch:
+    """One branch.
+
+    ``uid`` is never used again, so a branch of the same name starts with nothing staged;
+    ``version`` counts what must not slip into a commit that is being prepared.
+    """
+
+    uid: int
+    name: str
+    commit_id: str
+    hidden: bool
+    version: int
+
+
+@dataclass(frozen=True)
+class Commit:
+    """One commit; ``creation_date`` in epoch seconds."""
+
+    id: str
+    committer: str
+    message: str
+    metarange_id: str
+    creation_date: int
+    metadata: Mapping[str, str]
+    parents: tuple[str, ...]
+    generation: int
+
+    @classmethod
+    def new(
+        cls,
+        *,
+        committer: str,
+        message: str,
+        metarange_id: str,
+        creation_date: int,
+        metadata: Mapping[str, str],
+        parents: tuple[Commit, ...],
+    ) -> Commit:
+        """A commit with lakeFS's own id for its content."""
+        ids = tuple(p.id for p in parents)
+        return cls(
+            id=commit_id(committer, message, metarange_id, creation_date, metadata, ids),
+            committer=committer,
+            message=message,
+            metarange_id=metarange_id,
+            creation_date=creation_date,
+            metadata=metadata,
+            parents=ids,
+            generation=1 + max((p.generation for p in parents), default=0),
+        )
+
+
+def repository(db: sqlite3.Connection, name: str) -> Repository:
+    """The repository; 404 when there is none."""
+    row = db.execute("SELECT * FROM repositories WHERE id = ?", (name,)).fetchone()
+    if row is None:
+        raise errors.not_found("repository")
+    return _repository(row)
+
+
+def writable_repository(db: sqlite3.Connection, name: str) -> Repository:
+    """The repository; 404 when there is none, 403 when it is read-only."""
+    found = repository(db, name)
+    if found.read_only:
+        raise errors.read_only()
+    return found
+
+
+def repositories(db: sqlite3.Connection, prefix: str, after: str, amount: int) -> list[Repository]:
+    """Up to ``amount`` repositories by name, those with a prefix, after a name."""
+    rows = db.execute(
+        "SELECT * FROM repositories WHERE id > ? AND substr(id, 1, ?) = ? ORDER BY id LIMIT ?",
+        (after, len(prefix), prefix, amount),
+    )
+    return [_repository(row) for row in rows]
+
+
+def insert_repository(db: sqlite3.Connection, new: Repository) -> None:
+    """Add a repository; 409 when its name is taken."""
+    try:
+        db.execute(
+            "INSERT INTO repositories VALUES (?, ?, ?, ?, ?, ?)",
+            (
+                new.id,
+                new.namespace,
+                new.default_branch,
+                new.creation_date,
+                new.read_only,
+                new.rules,
+            ),
+        )
+    except sqlite3.IntegrityError:
+        raise errors.conflict("error creating repository: not unique") from None
+
+
+def delete_repository(db: sqlite3.Connection, name: str) -> None:
+    """Forget a repository and all its refs; its objects stay in the store, as with lakeFS."""
+    db.execute(
+        "DELETE FROM staged WHERE branch IN (SELECT uid FROM branches WHERE repository = ?)",
+        (name,),
+    )
+    for table in ("branches", "tags", "commits", "tasks", "link_addresses"):
+        db.execute(f"DELETE FROM {table} WHERE repository = ?", (name,))  # noqa: S608 - fixed names
+    db.execute("DELETE FROM repositories WHERE id = ?", (name,))
+
+
+def find_branch(db: sqlite3.Connection, repo: Repository, name: str) -> Branch | None:
+    """The branch, or None."""
+    row = db.execute(
+        "SELECT uid, name, commit_id, hidden, version FROM branches "
+        "WHERE repository = ? AND name = ?",
+        (repo.id, name),
+    ).fetchone()
+    return _branch(row) if row else None
+
+
+def branch(db: sqlite3.Connection, repo: Repository, name: str) -> Branch:
+    """The branch; 404 when there is none."""
+    found = find_branch(db, repo, name)
+    if found is None:
+        raise errors.not_found("branch")
+    return found
+
+
+def branches(
+    db: sqlite3.Connection,
+    repo: Repository,
+    *,
+    prefix: str = "",
+    after: str = "",
+    amount: int = -1,
+    show_hidden: bool = True,
+) -> list[Branch]:
+    """Branches by name; ``amount`` -1 for all."""
+    rows = db.execute(
+        "SELECT uid, name, commit_id, hidden, version FROM branches WHERE repository = ? "
+        "AND name > ? AND substr(name, 1, ?) = ? AND hidden <= ? ORDER BY name LIMIT ?",
+        (repo.id, after, len(prefix), prefix, show_hidden, amount),
+    )
+    return [_branch(row) for row in rows]
+
+
+def insert_branch(
+    db: sqlite3.Connection, repo: Repository, name: str, head: str, *, hidden: bool
+) -> None:
+    """Add a branch; 409 when its name is taken."""
+    try:
+        db.execute(
+            "INSERT INTO branches (repository, name, commit_id, hidden) VALUES (?, ?, ?, ?)",
+            (repo.id, name, head, hidden),
+        )
+    except sqlite3.IntegrityError:
+        raise errors.conflict("branch already exists: not unique") from None
+
+
+def move_branch(db: sqlite3.Connection, seen: Branch, head: str) -> None:
+    """Set a branch's HEAD; 412 when the branch has changed since it was ``seen``."""
+    moved = db.execute(
+        "UPDATE branches SET commit_id = ?, version = version + 1 WHERE uid = ? AND version = ?",
+        (head, seen.uid, seen.version),
+    )
+    if moved.rowcount != 1:
+        raise errors.moved_meanwhile()
+
+
+def delete_branch(db: sqlite3.Connection, gone: Branch) -> None:
+    """Delete a branch and what was staged on it."""
+    db.execute("DELETE FROM staged WHERE branch = ?", (gone.uid,))
+    db.execute("DELETE FROM branches WHERE uid = ?", (gone.uid,))
+
+
+def find_commit(db: sqlite3.Connection, repo: Repository, wanted: str) -> Commit | None:
+    """The commit with this full id, or None."""
+    row = db.execute(
+        "SELECT * FROM commits WHERE repository = ? AND id = ?", (repo.id, wanted)
+    ).fetchone()
+    return _commit(row) if row else None
+
+
+def commit(db: sqlite3.Connection, repo: Repository, wanted: str) -> Commit:
+    """The commit with this full id; 404 when there is none."""
+    found = find_commit(db, repo, wanted)
+    if found is None:
+        raise errors.not_found("commit")
+    return found
+
+
+def commits_starting_with(db: sqlite3.Connection, repo: Repository, start: str) -> list[Commit]:
+    """At most two commits whose id starts so: enough to see whether it names one."""
+    rows = db.execute(
+        "SELECT * FROM commits WHERE repository = ? AND id >= ? AND id < ? LIMIT 2",
+        (repo.id, start, start + "g"),
+    )
+    return [_commit(row) for row in rows]
+
+
+def all_commits(db: sqlite3.Connection, repo: Repository) -> Iterable[Commit]:
+    """Every commit of the repository, also those that no ref reaches."""
+    return map(_commit, db.execute("SELECT * FROM commits WHERE repository = ?", (repo.id,)))
+
+
+def insert_commit(db: sqlite3.Connection, repo: Repository, new: Commit) -> None:
+    """Add a commit; the same commit twice is one commit."""
+    db.execute(
+        "INSERT OR IGNORE INTO commits VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
+        (
+            repo.id,
+            new.id,
+            new.committer,
+            new.message,
+            new.metarange_id,
+            new.creation_date,
+            json.dumps(dict(new.metadata)),
+            json.dumps(new.parents),
+            new.generation,
+        ),
+    )
+
+
+def _repository(row: tuple[str, str, str, int, int, str | None]) -> Repository:
+    name, namespace, default_branch, creation_date, read_only, rules = row
+    return Repository(name, namespace, default_branch, creation_date, bool(read_only), rules)
+
+
+def _branch(row: tuple[int, str, str, int, int]) -> Branch:
+    uid, name, head, hidden, version = row
+    return Branch(uid, name, head, bool(hidden), version)
+
+
+def _commit(row: tuple[str, str, str, str, str, int, str, str, int]) -> Commit:
+    _, name, committer, message, metarange_id, creation_date, metadata, parents, generation = row
+    return Commit(
+        name,
+        committer,
+        message,
+        metarange_id,
+        creation_date,
+        json.loads(metadata),
+        tuple(json.loads(parents)),
+        generation,
+    )

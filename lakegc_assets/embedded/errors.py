@@ -1,0 +1,74 @@
+"""The answers of a lakeFS server that are not successes, as exceptions with lakeFS's own words."""
+
+from __future__ import annotations
+
+from lakegc_assets.errors import LakegcError
+
+
+class ApiError(LakegcError):
+    """An answer with an error status and the body ``{"message": ...}``.
+
+    Attributes:
+        status: the HTTP status.
+        message: what the body says.
+        extra: further fields of the body.
+    """
+
+    def __init__(self, status: int, message: str, **extra: object) -> None:
+        super().__init__(message)
+        self.status = status
+        self.message = message
+        self.extra = extra
+
+
+def bad_request(message: str) -> ApiError:
+    """400."""
+    return ApiError(400, message)
+
+
+def bad_body(schema: str, field: str, reason: str) -> ApiError:
+    """400 for a body that does not match lakeFS's schema, as lakeFS words it (its first line)."""
+    return bad_request(
+        "request body has an error: doesn't match schema "
+        f'#/components/schemas/{schema}: Error at "/{field}": {reason}'
+    )
+
+
+def not_found(what: str = "") -> ApiError:
+    """404: ``what`` is the kind of thing, such as ``branch``, or empty."""
+    return ApiError(404, f"{what} not found".lstrip())
+
+
+def ref_not_found() -> ApiError:
+    """404 for a reference that names nothing."""
+    return ApiError(404, "ref: not found")
+
+
+def conflict(message: str) -> ApiError:
+    """409."""
+    return ApiError(409, message)
+
+
+def gone() -> ApiError:
+    """410: the entry is there, its object was swept."""
+    return ApiError(410, "No data")
+
+
+def read_only() -> ApiError:
+    """403 for whatever would write to a read-only repository."""
+    return ApiError(403, "read-only repository")
+
+
+def no_changes(operation: str = "") -> ApiError:
+    """400: nothing to commit, merge or revert."""
+    return bad_request(f"{operation}: no changes" if operation else "no changes")
+
+
+def dirty_branch() -> ApiError:
+    """400: a merge or revert onto a branch with staged changes."""
+    return bad_request("uncommitted changes (dirty branch)")
+
+
+def moved_meanwhile() -> ApiError:
+    """412: the branch's HEAD changed between the start and the end of an operation."""
+    return ApiError(412, "Precondition failed")

@@ -1,0 +1,39 @@
+"""One server's working parts, which every operation is given."""
+
+from __future__ import annotations
+
+from lakegc_assets.embedded.settings import ServerSettings
+from lakegc_assets.embedded.slices import Slices, Xids
+from lakegc_assets.embedded.state import State
+from lakegc_assets.embedded.stores import Stores
+
+
+class Lake:
+    """State, stores and names of one server process.
+
+    Args:
+        settings: what was set for this server; its directories are made here.
+
+    Attributes:
+        settings: the same.
+        state: refs, commits and what is staged.
+        stores: objects, ranges and metaranges.
+        xids: makes ids.
+        slices: makes addresses of new objects.
+    """
+
+    def __init__(self, settings: ServerSettings) -> None:
+        settings.objects_dir.mkdir(parents=True, exist_ok=True)
+        self.settings = settings
+        self.state = State(settings.data_dir / "state.db")
+        self.stores = Stores(settings)
+        self.xids = Xids()
+        self.slices = Slices(self.xids, settings.slice_max_age, settings.slice_max_objects)
+
+    def now(self) -> float:
+        """The server's present, in epoch seconds."""
+        return self.settings.clock()
+
+    def close(self) -> None:
+        """Let go of the state's file."""
+        self.state.close()

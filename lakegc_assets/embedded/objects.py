@@ -1,0 +1,274 @@
+"""Objects on branches: upload, stage, link, copy, read, delete, list."""
+
+from __future__ import annotations
+
+import hashlib
+import secrets
+import sqlite3
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from lakegc_assets.embedded import catalog, errors, staging
+from lakegc_assets.embedded.catalog import Branch, Repository
+from lakegc_assets.embedded.lake import Lake
+from lakegc_assets.embedded.paging import Paging, page
+from lakegc_assets.embedded.refs import Resolved, resolve
+from lakegc_assets.graveler.entry import (
+    AddressType,
+    Entry,
+    Timestamp,
+    decode_entry,
+    encode_entry,
+    entry_identity,
+)
+from lakegc_assets.graveler.namespace import UnresolvableAddressError
+from lakegc_assets.graveler.sstable import Record
+from lakegc_assets.storage.errors import ObjectNotFoundError
+
+DEFAULT_CONTENT_TYPE = "application/octet-stream"
+
+
+@dataclass(frozen=True)
+class Found:
+    """An entry at a path, in a repository."""
+
+    repository: Repository
+    path: str
+    entry: Entry
+
+    @property
+    def physical_address(self) -> str:
+        """Where its object is, in full."""
+        if self.entry.address_type is AddressType.RELATIVE:
+            return self.repository.address(self.entry.address)
+        return self.entry.address
+
+
+def upload(
+    lake: Lake,
+    repository: str,
+    branch: str,
+    path: str,
+    data: bytes,
+    *,
+    content_type: str = "",
+    metadata: Mapping[str, str] | None = None,
+    if_absent: bool = False,
+    mtime: float | None = None,
+) -> Found:
+    """Write an object and stage it.
+
+    Args:
+        lake: the server.
+        repository: its name.
+        branch: its name.
+        path: of the object.
+        data: its content.
+        content_type: as given; empty for lakeFS's default.
+        metadata: the user's.
+        if_absent: 412 when the path exists.
+        mtime: for trials and tests on local files: when it shall have been written.
+    """
+    if not path:
+        raise errors.bad_request("path: required value: validation error")
+    with lake.state.read() as db:
+        repo = catalog.writable_repository(db, repository)
+        target = catalog.find_branch(db, repo, branch)
+        if target is None:
+            raise errors.ApiError(404, f"branch '{branch}' not found")
+        if if_absent:
+            _refuse_existing(lake, db, repo, target, path)
+    moment = lake.now() if mtime is None else mtime
+    address = lake.slices.new_address(repo.id, moment, backdated=mtime is not None)
+    lake.stores.open(repo.namespace).put(address, data)
+    if mtime is not None:
+        lake.stores.backdate(repo, address, mtime)
+    entry = Entry(
+        address=address,
+        last_modified=_timestamp(moment),
+        size=len(data),
+        e_tag=hashlib.md5(data, usedforsecurity=False).hexdigest(),
+        metadata=dict(metadata or {}),
+        content_type=content_type or DEFAULT_CONTENT_TYPE,
+    )
+    return stage_entry(lake, repository, branch, path, entry, if_absent=if_absent)
+
+
+def stage_entry(
+    lake: Lake,
+    repository: str,
+    branch: str,
+    path: str,
+    entry: Entry,
+    *,
+    if_absent: bool = False,
+    link_address: str | None = None,
+) -> Found:
+    """Stage an entry whose object is in its place.
+
+    Args:
+        lake: the server.
+        repository: its name.
+        branch: its name.
+        path: of the object.
+        entry: what to stage.
+        if_absent: 412 when the path exists.
+        link_address: the address from ``GetPhysicalAddress`` that is used up by this; 400 when it
+            was not given out for this path, is used, or has expired.
+    """
+    key = path.encode()
+    with lake.state.write() as db:
+        repo = catalog.writable_repository(db, repository)
+        target = catalog.branch(db, repo, branch)
+        if if_absent:
+            _refuse_existing(lake, db, repo, target, path)
+        if link_address is not None:
+            used = db.execute(
+                "DELETE FROM link_addresses WHERE repository = ? AND branch = ? AND path = ? "
+                "AND address = ? AND expires > ?",
+                (repo.id, branch, path, link_address, lake.now()),
+            )
+            if used.rowcount != 1:
+                raise errors.bad_request("bad address token (expired or invalid)")
+        record = Record(key, entry_identity(entry), encode_entry(entry))
+        staging.stage(db, target, (key, record))
+    return Found(repo, path, entry)
+
+
+def stage_outside(lake: Lake, repository: str, branch: str, path: str, entry: Entry) -> Found:
+    """Stage an object that lies outside the namespace, by its full address.
+
+    Raises:
+        ApiError: 400 for an address inside the namespace, or one that might be.
+    """
+    with lake.state.read() as db:
+        repo = catalog.repository(db, repository)
+    try:
+        inside = repo.place.relatives(entry.address)
+    except UnresolvableAddressError as error:
+        raise errors.bad_request(f"invalid address: {error}") from None
+    if inside:
+        raise errors.bad_request(
+            f"address {entry.address!r} is inside the repository's storage namespace: "
+            "upload it, or link an address that the server gave out"
+        )
+    full = replace(entry, address_type=AddressType.FULL)
+    return stage_entry(lake, repository, branch, path, full)
+
+
+def new_link_address(lake: Lake, repository: str, branch: str, path: str) -> str:
+    """An address that an object may be written to and then linked from, once, for a while."""
+    with lake.state.write() as db:
+        repo = catalog.writable_repository(db, repository)
+        catalog.branch(db, repo, branch)
+        token = secrets.token_urlsafe(32)
+        address = f"{lake.slices.new_address(repo.id, lake.now())},{token}"
+        db.execute("DELETE FROM link_addresses WHERE expires <= ?", (lake.now(),))
+        expires = lake.now() + lake.settings.grace_period
+        db.execute(
+            "INSERT INTO link_addresses VALUES (?, ?, ?, ?, ?)",
+            (repo.id, branch, path, address, expires),
+        )
+    return repo.address(address)
+
+
+def link(lake: Lake, repository: str, branch: str, path: str, entry: Entry) -> Found:
+    """Stage what was written to an address from ``new_link_address``; 400 when it is not one."""
+    with lake.state.read() as db:
+        repo = catalog.repository(db, repository)
+    relative = repo.place.relative(entry.address)
+    if relative is None:
+        raise errors.bad_request("bad address token (expired or invalid)")
+    try:
+        size = lake.stores.open(repo.namespace).head(relative).size
+    except ObjectNotFoundError:
+        raise errors.bad_request(f"no object was written to {entry.address}") from None
+    if size != entry.size:
+        raise errors.bad_request(f"the object at {entry.address} has {size} bytes")
+    linked = replace(entry, address=relative, last_modified=_timestamp(lake.now()))
+    return stage_entry(lake, repository, branch, path, linked, link_address=relative)
+
+
+def copy(
+    lake: Lake, repository: str, branch: str, path: str, *, source_ref: str, source_path: str
+) -> Found:
+    """Copy an object's data to a new address, and stage it at a path."""
+    source = get_entry(lake, repository, source_ref, source_path)
+    address = lake.slices.new_address(repository, lake.now())
+    lake.stores.open(source.repository.namespace).put(address, content(lake, source))
+    entry = replace(
+        source.entry,
+        address=address,
+        address_type=AddressType.RELATIVE,
+        last_modified=_timestamp(lake.now()),
+    )
+    return stage_entry(lake, repository, branch, path, entry)
+
+
+def get_entry(lake: Lake, repository: str, ref: str, path: str) -> Found:
+    """What a reader of a reference sees at a path; 404 when nothing is there."""
+    with lake.state.read() as db:
+        repo = catalog.repository(db, repository)
+        at = resolve(db, repo, ref)
+        record = staging.find(db, lake.stores.trees(repo), at, path.encode())
+    if record is None:
+        raise errors.ApiError(404, "not found")
+    return Found(repo, path, decode_entry(record.value))
+
+
+def content(lake: Lake, found: Found) -> bytes:
+    """The content of an object; 410 when the store no longer has it."""
+    base, _, key = found.physical_address.rpartition("/")
+    if found.entry.address_type is AddressType.RELATIVE:
+        base, key = found.repository.namespace, found.entry.address
+    try:
+        return lake.stores.open(base).get(key)
+    except ObjectNotFoundError:
+        raise errors.gone() from None
+
+
+def delete(lake: Lake, repository: str, branch: str, paths: Sequence[str]) -> None:
+    """Delete paths from a branch; those that are not there are no error, as with lakeFS.
+
+    A staged path becomes a tombstone even where HEAD has nothing: a commit that is being prepared
+    may bring it there.
+    """
+    with lake.state.write() as db:
+        repo = catalog.writable_repository(db, repository)
+        target = catalog.branch(db, repo, branch)
+        head = Resolved(catalog.commit(db, repo, target.commit_id), None)
+        trees = lake.stores.trees(repo)
+        for key in (path.encode() for path in paths):
+            staged = staging.staged_change(db, target, key)
+            if staged is None and staging.find(db, trees, head, key) is None:
+                continue
+            if staged is None or staged[1] is not None:
+                staging.stage(db, target, (key, None))
+
+
+def list_objects(
+    lake: Lake, repository: str, ref: str, wanted: Paging
+) -> tuple[list[Found | str], bool]:
+    """A page of what a reader of a reference sees: entries, and common prefixes as strings."""
+    with lake.state.read() as db:
+        repo = catalog.repository(db, repository)
+        at = resolve(db, repo, ref)
+        trees = lake.stores.trees(repo)
+
+        def read(start: bytes) -> Iterator[tuple[bytes, Found]]:
+            for key, record in staging.scan(db, trees, at, start):
+                yield key, Found(repo, key.decode(), decode_entry(record.value))
+
+        return page(read, wanted)
+
+
+def _refuse_existing(
+    lake: Lake, db: sqlite3.Connection, repo: Repository, branch: Branch, path: str
+) -> None:
+    at = Resolved(catalog.commit(db, repo, branch.commit_id), branch)
+    if staging.find(db, lake.stores.trees(repo), at, path.encode()) is not None:
+        raise errors.ApiError(412, "path already exists")
+
+
+def _timestamp(seconds: float) -> Timestamp:
+    return Timestamp(int(seconds), int(seconds % 1 * 1e9))

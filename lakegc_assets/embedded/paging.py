@@ -1,0 +1,66 @@
+"""Pages of listings: prefixes, delimiters and where the next page starts, the same for all."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import TypeVar
+
+Item = TypeVar("Item")
+
+
+@dataclass(frozen=True)
+class Paging:
+    """What a caller wants to see.
+
+    Attributes:
+        prefix: only keys that begin so.
+        after: only what comes after this key, or after all keys below this common prefix.
+        amount: of items and common prefixes.
+        delimiter: keys that have it after the prefix become one common prefix; empty for none.
+    """
+
+    prefix: str = ""
+    after: str = ""
+    amount: int = 100
+    delimiter: str = ""
+
+
+def page(
+    read: Callable[[bytes], Iterator[tuple[bytes, Item]]], wanted: Paging
+) -> tuple[list[Item | str], bool]:
+    """Page through items by key, as lakeFS's listings do.
+
+    Args:
+        read: gives key and item from a key on.
+        wanted: which of them.
+
+    Returns:
+        Items, and common prefixes as strings; and whether there is more.
+    """
+    prefix, delimiter = wanted.prefix.encode(), wanted.delimiter.encode()
+    after = wanted.after.encode()
+    start = max(prefix, _next_key(after, below=bool(delimiter) and after.endswith(delimiter)))
+    found: list[Item | str] = []
+    ended = False
+    while not ended and len(found) <= wanted.amount:
+        ended = True
+        for key, item in read(start):
+            if not key.startswith(prefix) or len(found) > wanted.amount:
+                break
+            cut = key.find(delimiter, len(prefix)) if delimiter else -1
+            if cut < 0:
+                found.append(item)
+                continue
+            common = key[: cut + len(delimiter)]
+            found.append(common.decode())
+            start, ended = _next_key(common, below=True), False
+            break
+    return found[: wanted.amount], len(found) > wanted.amount
+
+
+def _next_key(key: bytes, *, below: bool) -> bytes:
+    """The first key after this one, or after all that begin with it (UTF-8 never has byte 255)."""
+    if not key:
+        return key
+    return key[:-1] + bytes((key[-1] + 1,)) if below else key + b"\0"

@@ -1,0 +1,205 @@
+"""Runs the embedded lakeFS: in a thread of a test, or as a process of its own."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+from collections.abc import Callable
+from pathlib import Path
+from threading import Thread
+from time import sleep, time
+from types import TracebackType
+from typing import Any
+
+import click
+import uvicorn
+
+from lakegc_assets.embedded.app import make_app
+from lakegc_assets.embedded.collect import end_interrupted_tasks
+from lakegc_assets.embedded.lake import Lake
+from lakegc_assets.embedded.settings import ServerSettings
+from lakegc_assets.errors import LakegcError
+
+_START_SECONDS = 30
+
+
+class EmbeddedLakeFS:
+    """A lakeFS server in this process, for as long as the ``with`` block runs.
+
+    Args:
+        data_dir: its state, and its objects when there is no store; made when it is missing.
+        store: ``s3://bucket[/prefix]``, or None for local files and ``local://`` namespaces.
+        port: 0 for a free one.
+        settings: fields of ``ServerSettings``.
+
+    Attributes:
+        lake: the server's parts, for tests that look behind the API.
+    """
+
+    def __init__(
+        self,
+        data_dir: Path | str,
+        store: str | None = None,
+        *,
+        port: int = 0,
+        **settings: Any,  # noqa: ANN401 - the fields of ServerSettings have many types
+    ) -> None:
+        self._settings = ServerSettings(Path(data_dir), store, **settings)
+        self._port = port
+        self._thread: Thread | None = None
+        self._server: uvicorn.Server | None = None
+        self._socket: socket.socket | None = None
+
+    @property
+    def endpoint(self) -> str:
+        """The server's URL, without ``/api/v1``."""
+        return f"http://127.0.0.1:{self._port}"
+
+    @property
+    def access_key(self) -> str:
+        """The access key id that it takes."""
+        return self._settings.access_key
+
+    @property
+    def secret_key(self) -> str:
+        """The secret that belongs to it."""
+        return self._settings.secret_key
+
+    @property
+    def objects_dir(self) -> Path:
+        """Where ``local://`` namespaces live: the ``local_root`` of a ``StoreConfig``."""
+        return self._settings.objects_dir
+
+    def __enter__(self) -> EmbeddedLakeFS:  # noqa: PYI034 - typing has no Self in Python 3.10
+        self._socket = _listen("127.0.0.1", self._port)
+        self._port = self._socket.getsockname()[1]
+        self.lake = Lake(self._settings)
+        end_interrupted_tasks(self.lake)
+        self._server = _server(self.lake)
+        self._thread = Thread(target=self._server.run, args=([self._socket],), daemon=True)
+        self._thread.start()
+        deadline = time() + _START_SECONDS
+        while not self._server.started:
+            if not self._thread.is_alive() or time() > deadline:
+                raise LakegcError("the embedded lakeFS did not start")
+            sleep(0.005)
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        if self._server and self._thread and self._socket:
+            self._server.should_exit = True
+            self._thread.join()
+            self._socket.close()
+        self.lake.close()
+
+
+@click.command("embedded")
+@click.option(
+    "--data",
+    "data_dir",
+    required=True,
+    type=click.Path(path_type=Path),
+    help="Directory of the server's state and, without --store, of its objects.",
+)
+@click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on.")
+@click.option(
+    "--port", default=8000, show_default=True, help="Port to listen on; 0 for a free one."
+)
+@click.option(
+    "--store", help="s3://bucket[/prefix] for objects; AWS variables say how to reach it."
+)
+@click.option("--access-key", help="The one user's access key; made up once by default.")
+@click.option("--secret-key", help="Its secret; made up once by default.")
+@click.option("--clock-offset", default=0.0, help="Seconds that the server's clock is ahead.")
+def embedded(  # noqa: PLR0917 - click passes them by name
+    data_dir: Path,
+    host: str,
+    port: int,
+    store: str | None,
+    access_key: str | None,
+    secret_key: str | None,
+    clock_offset: float,
+) -> None:
+    """Run a small lakeFS server, for trials and tests only."""
+    data_dir.mkdir(parents=True, exist_ok=True)
+
+    def clock() -> float:
+        return time() + clock_offset
+
+    access_key, secret_key = _credentials(data_dir, access_key, secret_key)
+    settings = ServerSettings(
+        data_dir, store, access_key=access_key, secret_key=secret_key, clock=clock
+    )
+    lake = Lake(settings)
+    end_interrupted_tasks(lake)
+    with _listen(host, port) as listening:
+        bound = listening.getsockname()[1]
+        server = _server(lake, ready=lambda: click.echo(_banner(settings, host, bound)))
+        server.run([listening])
+    lake.close()
+
+
+def main(argv: list[str] | None = None) -> None:
+    """Run the command ``embedded``."""
+    embedded.main(args=argv, prog_name="lakegc embedded")
+
+
+class _Server(uvicorn.Server):
+    """Tells when it is ready."""
+
+    def __init__(self, config: uvicorn.Config, ready: Callable[[], None]) -> None:
+        super().__init__(config)
+        self._ready = ready
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        self._ready()
+
+
+def _server(lake: Lake, ready: Callable[[], None] = lambda: None) -> _Server:
+    config = uvicorn.Config(
+        make_app(lake),
+        lifespan="off",
+        ws="none",
+        log_config=None,
+        access_log=False,
+        # The clock of the server may be another one than the machine's.
+        date_header=False,
+        server_header=False,
+    )
+    return _Server(config, ready)
+
+
+def _listen(host: str, port: int) -> socket.socket:
+    listening = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+    listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    listening.bind((host, port))
+    listening.listen(128)
+    return listening
+
+
+def _credentials(data_dir: Path, access_key: str | None, secret_key: str | None) -> tuple[str, str]:
+    """Those given, those of an earlier start, or new ones; kept in a file only the user reads."""
+    path = data_dir / "credentials.json"
+    known: dict[str, str] = json.loads(path.read_text()) if path.exists() else {}
+    fresh = ServerSettings(data_dir)
+    keys = {
+        "access_key": access_key or known.get("access_key") or fresh.access_key,
+        "secret_key": secret_key or known.get("secret_key") or fresh.secret_key,
+    }
+    with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
+        json.dump(keys, file)
+    return keys["access_key"], keys["secret_key"]
+
+
+def _banner(settings: ServerSettings, host: str, port: int) -> str:
+    return (
+        f"lakeFS for trials and tests is ready: endpoint=http://{host}:{port} "
+        f"access_key={settings.access_key} secret_key={settings.secret_key}"
+    )

@@ -1,0 +1,55 @@
+"""What can be set on the embedded lakeFS, for trials and for tests that need small numbers."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from time import time
+
+from lakegc_assets.storage.config import StoreConfig
+
+
+@dataclass(frozen=True)
+class ServerSettings:
+    """Settings of one server process; the defaults are lakeFS's own.
+
+    Attributes:
+        data_dir: where the state is kept, and the objects when there is no ``store``.
+        store: ``s3://bucket[/prefix]`` below which repositories live, or None for local files.
+        store_config: how to reach the store.
+        access_key: the one user's access key id.
+        secret_key: its secret.
+        clock: the server's present, in epoch seconds; also what its ``Date`` headers say.
+        range_raggedness: a range ends where a key's hash modulo this is 0.
+        range_max_bytes: a range ends at this size, in bytes of keys and values.
+        slice_max_age: seconds until a slice is replaced.
+        slice_max_objects: objects until a slice is replaced.
+        uncommitted_page_steps: entries and branches that one call of prepare_uncommited looks at,
+            or None for everything. A page of tombstones or of a clean branch has no location.
+        grace_period: seconds for which an address from GetPhysicalAddress can be linked.
+    """
+
+    data_dir: Path
+    store: str | None = None
+    store_config: StoreConfig = field(default_factory=StoreConfig)
+    access_key: str = "AKIALAKEGCEMBEDDED"
+    secret_key: str = field(default_factory=lambda: secrets.token_urlsafe(24), repr=False)
+    clock: Callable[[], float] = time
+    range_raggedness: int = 50_000
+    range_max_bytes: int = 20 * 1024 * 1024
+    slice_max_age: int = 3600
+    slice_max_objects: int = 50_000
+    uncommitted_page_steps: int | None = None
+    grace_period: int = 24 * 3600
+
+    @property
+    def blockstore_type(self) -> str:
+        """``local`` or ``s3``, as lakeFS names its block adapters."""
+        return "s3" if self.store else "local"
+
+    @property
+    def objects_dir(self) -> Path:
+        """Where ``local://`` namespaces live."""
+        return self.data_dir / "objects"

@@ -1,0 +1,109 @@
+"""Everything that the server must not forget, in one SQLite database that survives kill -9.
+
+The write-ahead log is synchronised at every commit (``synchronous=FULL``), so what was answered
+is on disk. Writers queue on a lock in this process and on SQLite's lock between processes.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from queue import Empty, LifoQueue
+from threading import Lock
+
+_BUSY_SECONDS = 30.0
+
+_SCHEMA = """
+CREATE TABLE IF NOT EXISTS repositories (
+    id TEXT PRIMARY KEY, namespace TEXT NOT NULL, default_branch TEXT NOT NULL,
+    creation_date INTEGER NOT NULL, read_only INTEGER NOT NULL, rules TEXT
+);
+CREATE TABLE IF NOT EXISTS branches (
+    uid INTEGER PRIMARY KEY AUTOINCREMENT, repository TEXT NOT NULL, name TEXT NOT NULL,
+    commit_id TEXT NOT NULL, hidden INTEGER NOT NULL, version INTEGER NOT NULL DEFAULT 0,
+    UNIQUE (repository, name)
+);
+CREATE TABLE IF NOT EXISTS tags (
+    repository TEXT NOT NULL, name TEXT NOT NULL, commit_id TEXT NOT NULL,
+    PRIMARY KEY (repository, name)
+);
+CREATE TABLE IF NOT EXISTS commits (
+    repository TEXT NOT NULL, id TEXT NOT NULL, committer TEXT NOT NULL, message TEXT NOT NULL,
+    metarange_id TEXT NOT NULL, creation_date INTEGER NOT NULL, metadata TEXT NOT NULL,
+    parents TEXT NOT NULL, generation INTEGER NOT NULL,
+    PRIMARY KEY (repository, id)
+) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS staged (
+    branch INTEGER NOT NULL, key BLOB NOT NULL, identity BLOB, value BLOB, seq INTEGER NOT NULL,
+    PRIMARY KEY (branch, key)
+) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS sequence (next INTEGER NOT NULL);
+INSERT INTO sequence SELECT 1 WHERE NOT EXISTS (SELECT 1 FROM sequence);
+CREATE TABLE IF NOT EXISTS tasks (
+    id TEXT PRIMARY KEY, repository TEXT NOT NULL, updated TEXT NOT NULL, outcome TEXT
+);
+CREATE TABLE IF NOT EXISTS link_addresses (
+    repository TEXT NOT NULL, branch TEXT NOT NULL, path TEXT NOT NULL, address TEXT NOT NULL,
+    expires REAL NOT NULL, PRIMARY KEY (repository, address)
+);
+"""
+
+
+class State:
+    """The database of one server; safe to use from many threads and processes.
+
+    Args:
+        path: the database file, made when it is missing.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._writing = Lock()
+        self._idle: LifoQueue[sqlite3.Connection] = LifoQueue()
+        with self._connection() as db:
+            db.execute("PRAGMA journal_mode=WAL")
+            db.executescript(_SCHEMA)
+
+    @contextmanager
+    def read(self) -> Iterator[sqlite3.Connection]:
+        """A consistent view of the state, until the block is left."""
+        with self._connection() as db:
+            db.execute("BEGIN")
+            try:
+                yield db
+            finally:
+                db.execute("ROLLBACK")
+
+    @contextmanager
+    def write(self) -> Iterator[sqlite3.Connection]:
+        """A transaction: all on disk when the block is left, or nothing after an exception."""
+        with self._writing, self._connection() as db:
+            db.execute("BEGIN IMMEDIATE")
+            try:
+                yield db
+            except BaseException:
+                db.execute("ROLLBACK")
+                raise
+            db.execute("COMMIT")
+
+    def close(self) -> None:
+        """Close the idle connections; call it when no request is running."""
+        with suppress(Empty):
+            while True:
+                self._idle.get_nowait().close()
+
+    @contextmanager
+    def _connection(self) -> Iterator[sqlite3.Connection]:
+        try:
+            db = self._idle.get_nowait()
+        except Empty:
+            db = sqlite3.connect(
+                self._path, timeout=_BUSY_SECONDS, isolation_level=None, check_same_thread=False
+            )
+            db.execute("PRAGMA synchronous=FULL")
+        try:
+            yield db
+        finally:
+            self._idle.put(db)

@@ -1,0 +1,93 @@
+"""The object stores behind the server: local files below its data directory, or S3."""
+
+from __future__ import annotations
+
+import os
+import re
+from dataclasses import replace
+from functools import lru_cache
+from threading import Lock
+
+from lakegc_assets.embedded import errors
+from lakegc_assets.embedded.catalog import Repository
+from lakegc_assets.embedded.settings import ServerSettings
+from lakegc_assets.embedded.trees import Breaks, Trees
+from lakegc_assets.graveler.namespace import StorageNamespace
+from lakegc_assets.storage.base import ObjectStore
+from lakegc_assets.storage.errors import ObjectNotFoundError, StorageError
+
+DUMMY_KEY = "_lakefs/dummy"
+_DUMMY = b"this is dummy data - created by lakeFS to check accessibility"
+_OPEN_STORES = 256
+
+
+class Stores:
+    """Opens namespaces, and keeps the trees' caches of each.
+
+    Args:
+        settings: the server's.
+    """
+
+    def __init__(self, settings: ServerSettings) -> None:
+        self._settings = settings
+        config = replace(settings.store_config, local_root=str(settings.objects_dir))
+        self._open = lru_cache(maxsize=_OPEN_STORES)(config.open)
+        self._trees: dict[str, Trees] = {}
+        self._lock = Lock()
+
+    @property
+    def namespace_regex(self) -> str:
+        """What a namespace must match, as the server's configuration tells."""
+        return f"^{'s3' if self._settings.store else 'local'}://"
+
+    def open(self, url: str) -> ObjectStore:
+        """The store rooted at a namespace or a prefix."""
+        return self._open(url)
+
+    def trees(self, repository: Repository) -> Trees:
+        """The committed trees of a repository, with one cache for each namespace."""
+        with self._lock:
+            found = self._trees.get(repository.namespace)
+            if found is None:
+                breaks = Breaks(self._settings.range_raggedness, self._settings.range_max_bytes)
+                found = Trees(self.open(repository.namespace), breaks)
+                self._trees[repository.namespace] = found
+            return found
+
+    def claim(self, namespace: str) -> None:
+        """Make a namespace lakeFS's own, by its dummy object.
+
+        Raises:
+            ApiError: 400 for a namespace of the wrong kind, in use, or not to be reached.
+        """
+        if not re.match(self.namespace_regex, namespace):
+            raise errors.bad_request(
+                f"failed to match required regex {self.namespace_regex}: invalid namespace"
+            )
+        try:
+            store = self.open(namespace)
+            try:
+                store.head(DUMMY_KEY)
+            except ObjectNotFoundError:
+                store.put(DUMMY_KEY, _DUMMY)
+                return
+        except StorageError:
+            raise errors.bad_request(
+                "failed to create repository: failed to access storage"
+            ) from None
+        raise errors.bad_request(
+            f"failed to create repository: found lakeFS objects in the storage (:{namespace}) "
+            f"key({DUMMY_KEY}): storage namespace already in use"
+        )
+
+    def backdate(self, repository: Repository, address: str, mtime: float) -> None:
+        """Give a local object the age that a trial or a test wants it to have.
+
+        Raises:
+            ApiError: 400 on S3, which keeps its own times.
+        """
+        if self._settings.store:
+            raise errors.bad_request("a modification time can only be given on local files")
+        place: StorageNamespace = repository.place
+        path = self._settings.objects_dir / place.authority / place.prefix / address
+        os.utime(path, (mtime, mtime))

@@ -1,0 +1,258 @@
+"""Committed trees: metaranges and ranges in the store, read through a cache and written once.
+
+A tree is named by its metarange id; the empty id is the tree of the initial commit. What a commit
+or a merge leaves unchanged it shares: whole ranges are taken over wherever no change falls into
+them, as lakeFS does it (its pkg/graveler/committed), so that equal histories get equal ids.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections import OrderedDict
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from threading import Lock
+
+from lakegc_assets.graveler.ranges import (
+    RangeInfo,
+    finish_range,
+    is_range_break,
+    read_metarange,
+    write_metarange,
+)
+from lakegc_assets.graveler.sstable import Record, read_sstable
+from lakegc_assets.graveler.sstable_writer import SSTableWriter
+from lakegc_assets.storage.base import ObjectStore
+
+Change = tuple[bytes, Record | None]
+"""A key, and its new record or None for its deletion."""
+
+_CACHED_RECORDS = 200_000
+_CACHED_METARANGES = 1000
+
+
+class _Recent:
+    """The files read last, up to a total weight."""
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._weight = 0
+        self._files: OrderedDict[str, Sequence[object]] = OrderedDict()
+        self._lock = Lock()
+
+    def get(self, name: str) -> Sequence[object] | None:
+        with self._lock:
+            found = self._files.get(name)
+            if found is not None:
+                self._files.move_to_end(name)
+            return found
+
+    def add(self, name: str, content: Sequence[object]) -> None:
+        with self._lock:
+            if name in self._files:
+                return
+            self._files[name] = content
+            self._weight += len(content) + 1
+            while self._weight > self._limit and len(self._files) > 1:
+                _, old = self._files.popitem(last=False)
+                self._weight -= len(old) + 1
+
+
+@dataclass(frozen=True)
+class Breaks:
+    """Where ranges end: ``raggedness`` and ``max_bytes`` as in ``ServerSettings``."""
+
+    raggedness: int
+    max_bytes: int
+
+
+class Trees:
+    """The committed trees of one storage namespace.
+
+    Args:
+        store: rooted at the namespace.
+        breaks: where new ranges end.
+    """
+
+    def __init__(self, store: ObjectStore, breaks: Breaks) -> None:
+        self._store = store
+        self.breaks = breaks
+        self._ranges = _Recent(_CACHED_RECORDS)
+        self._metaranges = _Recent(_CACHED_METARANGES)
+
+    def ranges(self, metarange_id: str) -> Sequence[RangeInfo]:
+        """The ranges of a tree, by key."""
+        if not metarange_id:
+            return ()
+        found = self._metaranges.get(metarange_id)
+        if found is None:
+            data = self._store.get(f"_lakefs/{metarange_id}")
+            found = tuple(read_metarange(data, metarange_id))
+            self._metaranges.add(metarange_id, found)
+        return found  # type: ignore[return-value] # the cache holds what was put there
+
+    def records(self, range_id: str) -> Sequence[Record]:
+        """The records of a range, by key."""
+        found = self._ranges.get(range_id)
+        if found is None:
+            data = self._store.get(f"_lakefs/{range_id}")
+            found = read_sstable(data, range_id).records
+            self._ranges.add(range_id, found)
+        return found  # type: ignore[return-value] # the cache holds what was put there
+
+    def get(self, metarange_id: str, key: bytes) -> Record | None:
+        """The record of one key, or None."""
+        found = next(self.scan(metarange_id, key), None)
+        return found if found is not None and found.key == key else None
+
+    def scan(self, metarange_id: str, start: bytes = b"") -> Iterator[Record]:
+        """The records of a tree from a key on."""
+        ranges = self.ranges(metarange_id)
+        first = bisect_left(ranges, start, key=lambda r: r.max_key)
+        for info in ranges[first:]:
+            records = self.records(info.id)
+            begin = bisect_left(records, start, key=lambda r: r.key)
+            yield from records[begin:]
+
+    def cursor(self, metarange_id: str) -> Cursor:
+        """A cursor before the first range of a tree."""
+        return Cursor(self, self.ranges(metarange_id))
+
+    def save_range(self, writer: SSTableWriter, records: Sequence[Record]) -> RangeInfo:
+        """Write a range that has taken these records, unless it is there already."""
+        info, data = finish_range(writer)
+        if self._ranges.get(info.id) is None:
+            self._store.put(f"_lakefs/{info.id}", data)
+            self._ranges.add(info.id, records)
+        return info
+
+    def save_metarange(self, ranges: Sequence[RangeInfo]) -> str:
+        """Write a metarange, unless it is there already; its id."""
+        name, data = write_metarange(ranges)
+        if self._metaranges.get(name) is None:
+            self._store.put(f"_lakefs/{name}", data)
+            self._metaranges.add(name, ranges)
+        return name
+
+
+class Cursor:
+    """A place in a tree: at the head of a range, at a record inside one, or at the end.
+
+    Attributes:
+        range: the range it is in, or None at the end.
+        record: the record it is at, or None at the head of a range.
+    """
+
+    def __init__(self, trees: Trees, ranges: Sequence[RangeInfo]) -> None:
+        self._trees = trees
+        self._ranges = ranges
+        self._at = 0
+        self._inside = -1
+        self.range = ranges[0] if ranges else None
+        self.record: Record | None = None
+
+    def advance(self) -> None:
+        """From a head to its first record, from a record to the next one or the next head."""
+        if self.range is None:
+            return
+        self._inside += 1
+        records = self._trees.records(self.range.id)
+        if self._inside < len(records):
+            self.record = records[self._inside]
+        else:
+            self.skip_range()
+
+    def skip_range(self) -> None:
+        """To the head of the next range."""
+        self._at += 1
+        self._inside = -1
+        self.record = None
+        self.range = self._ranges[self._at] if self._at < len(self._ranges) else None
+
+
+class TreeWriter:
+    """Builds one tree from records and whole ranges given in the order of their keys.
+
+    Args:
+        trees: where it is written.
+    """
+
+    def __init__(self, trees: Trees) -> None:
+        self._trees = trees
+        self._done: list[RangeInfo] = []
+        self._records: list[Record] = []
+        self._open = SSTableWriter("ranges")
+
+    def add_record(self, record: Record) -> None:
+        """Append one record; ends the range where the break rule says so."""
+        self._open.add(record)
+        self._records.append(record)
+        breaks = self._trees.breaks
+        if self._open.estimated_size >= breaks.max_bytes or is_range_break(
+            record.key, breaks.raggedness
+        ):
+            self._close()
+
+    def add_range(self, info: RangeInfo) -> None:
+        """Take a whole range over as it is."""
+        self._close()
+        self._done.append(info)
+
+    def finish(self) -> str:
+        """Write what is open and the metarange; its id."""
+        self._close()
+        return self._trees.save_metarange(tuple(self._done))
+
+    def _close(self) -> None:
+        if self._records:
+            self._done.append(self._trees.save_range(self._open, tuple(self._records)))
+            self._records = []
+            self._open = SSTableWriter("ranges")
+
+
+def commit_changes(trees: Trees, base: str, changes: Iterable[Change]) -> tuple[str, bool]:
+    """Apply changes to a tree.
+
+    Args:
+        trees: of the repository.
+        base: metarange id of the tree to change.
+        changes: by key; deletions of what is not there are no changes, and neither are records
+            whose identity is that of the base (which keeps its own address).
+
+    Returns:
+        The new metarange id, and whether anything changed.
+    """
+    writer = TreeWriter(trees)
+    at = trees.cursor(base)
+    changed = False
+    for key, new in changes:
+        _copy_until(writer, at, key)
+        old = at.record if at.record is not None and at.record.key == key else None
+        if old is not None:
+            at.advance()
+        if new is not None and old is not None and new.identity == old.identity:
+            writer.add_record(old)
+            continue
+        if new is not None:
+            writer.add_record(new)
+        changed = changed or new is not None or old is not None
+    _copy_until(writer, at, None)
+    return writer.finish(), changed
+
+
+def _copy_until(writer: TreeWriter, at: Cursor, key: bytes | None) -> None:
+    """Copy what lies before a key, whole ranges where possible; all that is left for None.
+
+    A range that ends at or after the key is entered even if it begins behind it, as lakeFS does.
+    """
+    while at.range is not None:
+        if at.record is None and (key is None or at.range.max_key < key):
+            writer.add_range(at.range)
+            at.skip_range()
+        elif at.record is None:
+            at.advance()
+        elif key is None or at.record.key < key:
+            writer.add_record(at.record)
+            at.advance()
+        else:
+            return
