@@ -106,6 +106,25 @@ def read_sstable(data: bytes, name: str) -> SSTable:
     return table
 
 
+def table_kind(data: bytes, name: str) -> str:
+    """What a file below ``_lakefs/`` holds: ``ranges`` (entries), ``metaranges``, or ``refs``.
+
+    Only the footer and the properties are read and checked.
+
+    Raises:
+        FormatError: these are damaged, or it is no such file.
+    """
+    file = _File(data, name)
+    metaindex, _ = file.footer()
+    properties = file.properties(metaindex)
+    if "entity" in properties:
+        return "refs"
+    kind = properties.get("type", b"").decode("utf-8", "replace")
+    if kind not in {"ranges", "metaranges"}:
+        raise file.error(metaindex.offset, f"its type is {kind!r}, neither ranges nor metaranges")
+    return kind
+
+
 def masked_crc32c(payload: bytes, block_type: int) -> int:
     """The checksum in a block's trailer: crc32c of payload and type, rotated, plus a constant."""
     crc = google_crc32c.extend(google_crc32c.value(payload), bytes([block_type]))

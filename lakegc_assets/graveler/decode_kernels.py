@@ -1,0 +1,392 @@
+"""The compiled inner loops of the fast decoder: blocks of entries into columns and a hash stream.
+
+Compiled by numba at the first call and kept in its cache. Nothing here allocates by what a file
+claims, and every index is checked before it is used: a fault becomes a code, never a wrong row.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple, TypeVar, cast
+
+import numba
+import numpy as np
+import numpy.typing as npt
+
+Bytes = npt.NDArray[np.uint8]
+Longs = npt.NDArray[np.int64]
+F = TypeVar("F", bound=Callable[..., Any])
+
+OK = 0
+STREAM_FULL = 1
+BAD_RESTARTS = 2
+BAD_ENTRY = 3
+BAD_TRAILER = 4
+BAD_ORDER = 5
+BAD_VALUE = 6
+BAD_PROTOBUF = 7
+BAD_ADDRESS_TYPE = 8
+
+REASONS = {
+    BAD_RESTARTS: "the restart points of the block are not those of its entries",
+    BAD_ENTRY: "an entry of the block is out of bounds",
+    BAD_TRAILER: "a record of the block is not a plain value",
+    BAD_ORDER: "the keys do not increase",
+    BAD_VALUE: "a value is not made of an identity and an entry",
+    BAD_PROTOBUF: "an entry is not a protobuf that lakeFS writes",
+    BAD_ADDRESS_TYPE: "an entry has an unknown address type",
+}
+
+_VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
+_ADDRESS, _LAST_MODIFIED, _SIZE, _E_TAG, _METADATA, _ADDRESS_TYPE, _CONTENT_TYPE = range(1, 8)
+# Room in the stream for two lengths in decimal and two separators.
+_STREAM_SLACK = 48
+_BAR = ord("|")
+
+
+class Columns(NamedTuple):
+    """The columns of a chunk, long enough for every entry that can be in it."""
+
+    addresses: Bytes
+    address_ends: npt.NDArray[np.int32]
+    address_types: npt.NDArray[np.int8]
+    sizes: Longs
+    e_tag_hashes: Longs
+    last_modified: Longs
+
+
+class Key(NamedTuple):
+    """Where a user key is in the stream; the length is -1 where there is none."""
+
+    at: int
+    length: int
+
+
+class Progress(NamedTuple):
+    """How far a chunk was decoded.
+
+    Attributes:
+        code: ``OK``, or what is wrong.
+        block: the index of the last block that was begun.
+        entries: rows so far.
+        addresses: bytes of addresses so far.
+        stream_end: where the hash stream ends.
+        first: first key of the chunk.
+        last: last key so far.
+    """
+
+    code: int
+    block: int
+    entries: int
+    addresses: int
+    stream_end: int
+    first: Key
+    last: Key
+
+
+class _Record(NamedTuple):
+    code: int
+    key: Key
+    stream_end: int
+    value_at: int
+    value_end: int
+
+
+class _Fields(NamedTuple):
+    code: int
+    address_at: int
+    address_length: int
+    address_type: int
+    size: int
+    e_tag_hash: int
+    seconds: int
+
+
+def _compiled(function: F) -> F:
+    return cast("F", numba.njit(cache=True, nogil=True)(function))
+
+
+@_compiled
+def _varint(data: Bytes, at: int, end: int) -> tuple[int, int]:
+    """A number of at most 64 bits and the position after it, which is -1 when there is none."""
+    value = np.int64(0)
+    for shift in range(0, 64, 7):
+        if at >= end:
+            return value, -1
+        byte = np.int64(data[at])
+        at += 1
+        value |= (byte & 127) << shift
+        if byte < 128:  # noqa: PLR2004 - the bit that says that more follows
+            return value, at if shift < 63 or byte < 2 else -1  # noqa: PLR2004 - 9 groups and a bit
+    return value, -1
+
+
+@_compiled
+def hash_bytes(data: Bytes, at: int, end: int) -> int:
+    """64-bit FNV-1a, as a signed number."""
+    value = np.uint64(0xCBF29CE484222325)
+    for i in range(at, end):
+        value = (value ^ np.uint64(data[i])) * np.uint64(0x100000001B3)
+    return np.int64(value)  # type: ignore[no-any-return]  # of numba's integers
+
+
+@_compiled
+def hash_strings(data: Bytes, offsets: Longs, hashes: Longs) -> None:
+    """``hash_bytes`` of each string between two offsets."""
+    for i in range(len(hashes)):
+        hashes[i] = hash_bytes(data, offsets[i], offsets[i + 1])
+
+
+@_compiled
+def _skip(data: Bytes, at: int, end: int, wire: int) -> int:
+    """The position after a field's content, or -1."""
+    if wire == _VARINT:
+        return _varint(data, at, end)[1]
+    if wire == _BYTES:
+        length, at = _varint(data, at, end)
+        return -1 if at < 0 or length < 0 or length > end - at else at + length
+    if wire == _FIXED64:
+        return at + 8 if at + 8 <= end else -1
+    if wire == _FIXED32:
+        return at + 4 if at + 4 <= end else -1
+    return -1
+
+
+@_compiled
+def _seconds(data: Bytes, at: int, end: int, seconds: int) -> tuple[int, bool]:
+    """The seconds of a Timestamp, and whether it is well-formed."""
+    while at < end:
+        tag, at = _varint(data, at, end)
+        if at < 0 or not 8 <= tag < 1 << 32:  # noqa: PLR2004 - the first field's tag
+            return 0, False
+        start, at = at, _skip(data, at, end, tag & 7)
+        if at < 0 or (tag >> 3 <= 2 and tag & 7 != _VARINT):  # noqa: PLR2004 - seconds and nanos
+            return 0, False
+        if tag >> 3 == 1:
+            seconds = _varint(data, start, at)[0]
+    return seconds, True
+
+
+@_compiled
+def _entry(data: Bytes, at: int, end: int) -> _Fields:
+    """The fields of an entry's protobuf; of a repeated field the last one counts."""
+    address_at = address_length = address_type = size = seconds = np.int64(0)
+    e_tag_hash = hash_bytes(data, 0, 0)
+    failed = _Fields(BAD_PROTOBUF, 0, 0, 0, 0, 0, 0)
+    while at < end:
+        tag, at = _varint(data, at, end)
+        if at < 0 or not 8 <= tag < 1 << 32:  # noqa: PLR2004 - the first field's tag
+            return failed
+        field, wire, start = tag >> 3, tag & 7, at
+        at = _skip(data, at, end, wire)
+        number = field in (_SIZE, _ADDRESS_TYPE)
+        if at < 0 or (field <= _CONTENT_TYPE and wire != (_VARINT if number else _BYTES)):
+            return failed
+        if number:
+            value = _varint(data, start, at)[0]
+            if field == _SIZE:
+                size = value
+            else:
+                address_type = value
+        elif field <= _E_TAG:
+            length, start = _varint(data, start, at)
+            if field == _ADDRESS:
+                address_at, address_length = start, length
+            elif field == _E_TAG:
+                e_tag_hash = hash_bytes(data, start, at)
+            else:
+                seconds, well_formed = _seconds(data, start, at, seconds)
+                if not well_formed:
+                    return failed
+    code = OK if 0 <= address_type <= 2 else BAD_ADDRESS_TYPE  # noqa: PLR2004 - AddressType.FULL
+    return _Fields(code, address_at, address_length, address_type, size, e_tag_hash, seconds)
+
+
+@_compiled
+def _restarts(data: Bytes, at: int, end: int) -> tuple[int, int]:
+    """Where the restart points of a block begin, and how many there are; -1 when they are wrong."""
+    if end - at < 8:  # noqa: PLR2004 - one restart point and their number
+        return -1, 0
+    count = _fixed32(data, end - 4)
+    start = end - 4 - 4 * count
+    if count < 1 or start < at or _fixed32(data, start) != 0:
+        return -1, 0
+    return start, count
+
+
+@_compiled
+def _fixed32(data: Bytes, at: int) -> int:
+    value = 0
+    for i in range(4):
+        value |= int(data[at + i]) << (8 * i)
+    return value
+
+
+@_compiled
+def _header(data: Bytes, at: int, end: int) -> tuple[int, int, int, int]:
+    """What an entry shares, the rest of its key, its value, and the position after; -1 if wrong."""
+    shared, at = _varint(data, at, end)
+    unshared, length = np.int64(-1), np.int64(-1)
+    if at >= 0:
+        unshared, at = _varint(data, at, end)
+    if at >= 0:
+        length, at = _varint(data, at, end)
+    if shared < 0 or unshared < 0 or length < 0:
+        return 0, 0, 0, -1
+    if unshared > end - at or length > end - at - unshared:
+        return 0, 0, 0, -1
+    return shared, unshared, length, at
+
+
+@_compiled
+def _write_decimal(stream: Bytes, at: int, number: int) -> int:
+    digits, rest = 1, number // 10
+    while rest:
+        digits += 1
+        rest //= 10
+    for i in range(at + digits - 1, at - 1, -1):
+        stream[i] = 48 + number % 10
+        number //= 10
+    return at + digits
+
+
+@_compiled
+def _follows(stream: Bytes, old: Key, new: Key) -> bool:
+    """Whether the second of two keys in the stream comes after the first."""
+    for i in range(min(old.length, new.length)):
+        if stream[old.at + i] != stream[new.at + i]:
+            return bool(stream[old.at + i] < stream[new.at + i])
+    return old.length < new.length
+
+
+@_compiled
+def _write_key(  # noqa: PLR0917 - compiled code takes what it touches
+    data: Bytes, at: int, shared: int, stream: Bytes, old: Key, new: Key
+) -> bool:
+    """Write a user key into the stream; whether its trailer is that of a plain value.
+
+    What is shared comes from the key before, which stands in the stream without its own trailer
+    (a 1 and seven zeros).
+    """
+    plain = min(shared, old.length, new.length)
+    for i in range(plain):
+        stream[new.at + i] = stream[old.at + i]
+    for i in range(max(plain, 0), new.length + 8):
+        if i >= shared:
+            byte = data[at + i - shared]
+        elif i < old.length:
+            byte = stream[old.at + i]
+        else:
+            byte = np.uint8(1 if i == old.length else 0)
+        if i < new.length:
+            stream[new.at + i] = byte
+        elif byte != (1 if i == new.length else 0):
+            return False
+    return True
+
+
+@_compiled
+def _record(  # noqa: PLR0917 - compiled code takes what it touches
+    data: Bytes, at: int, end: int, stream: Bytes, position: int, old: Key
+) -> _Record:
+    """Lay the record at ``at`` out in the stream, at ``position``."""
+    shared, unshared, length, at = _header(data, at, end)
+    key_length = shared + unshared - 8
+    if at < 0 or key_length < 0 or shared > max(old.length, 0) + 8:
+        return _Record(BAD_ENTRY, old, 0, 0, 0)
+    if position + key_length + length + _STREAM_SLACK > len(stream):
+        return _Record(STREAM_FULL, old, 0, 0, 0)
+    key = Key(_write_decimal(stream, position, key_length), key_length)
+    if not _write_key(data, at, shared, stream, old, key):
+        return _Record(BAD_TRAILER, old, 0, 0, 0)
+    if old.length >= 0 and not _follows(stream, old, key):
+        return _Record(BAD_ORDER, old, 0, 0, 0)
+    stream[key.at + key_length] = _BAR
+    position = _write_decimal(stream, key.at + key_length + 1, length)
+    at += unshared
+    stream[position : position + length] = data[at : at + length]
+    stream[position + length] = _BAR
+    return _Record(OK, key, position + length + 1, at, at + length)
+
+
+@_compiled
+def _protobuf(data: Bytes, at: int, end: int) -> int:
+    """Where the protobuf of a value begins, or -1; both lengths are zigzag numbers."""
+    length, at = _varint(data, at, end)
+    if at < 0 or length < 0 or length & 1 or length >> 1 > end - at:
+        return -1
+    length, at = _varint(data, at + (length >> 1), end)
+    return int(at) if at >= 0 and length & 1 == 0 and length >> 1 == end - at else -1
+
+
+@_compiled
+def _row(data: Bytes, at: int, end: int, columns: Columns, progress: Progress) -> tuple[int, int]:
+    """Fill the next row from a value; a code, and where the addresses end now."""
+    proto, addresses = _protobuf(data, at, end), progress.addresses
+    if proto < 0:
+        return BAD_VALUE, addresses
+    fields = _entry(data, proto, end)
+    if fields.code:
+        return fields.code, addresses
+    for i in range(fields.address_length):
+        columns.addresses[addresses + i] = data[fields.address_at + i]
+    addresses += fields.address_length
+    row = progress.entries
+    columns.address_ends[row] = addresses
+    columns.address_types[row] = fields.address_type
+    columns.sizes[row] = fields.size
+    columns.e_tag_hashes[row] = fields.e_tag_hash
+    columns.last_modified[row] = fields.seconds
+    return OK, addresses
+
+
+@_compiled
+def _block(  # noqa: PLR0917 - compiled code takes what it touches
+    data: Bytes, start: int, end: int, stream: Bytes, columns: Columns, done: Progress
+) -> Progress:
+    """Decode the entries of one block, on from ``done``."""
+    restarts_at, restarts = _restarts(data, start, end)
+    code, seen, at = OK if restarts_at >= 0 else BAD_RESTARTS, 0, start
+    while code == OK and at < restarts_at:
+        if seen < restarts and at - start == _fixed32(data, restarts_at + 4 * seen):
+            seen += 1
+            code = BAD_RESTARTS if data[at] else OK
+        record = _record(data, at, restarts_at, stream, done.stream_end, done.last)
+        code = code or record.code
+        addresses = done.addresses
+        if code == OK:
+            code, addresses = _row(data, record.value_at, record.value_end, columns, done)
+        at = record.value_end
+        first = record.key if done.entries == 0 else done.first
+        rows = done.entries + 1
+        done = Progress(code, done.block, rows, addresses, record.stream_end, first, record.key)
+    if code == OK and seen != restarts and restarts_at != start:
+        code = BAD_RESTARTS
+    entries, addresses = done.entries, done.addresses
+    return Progress(code, done.block, entries, addresses, done.stream_end, done.first, done.last)
+
+
+@_compiled
+def decode_blocks(
+    data: Bytes, starts: Longs, stream: Bytes, key_length: int, columns: Columns
+) -> Progress:
+    """Decode the entries of a chunk of blocks.
+
+    Args:
+        data: the decompressed blocks, one after the other.
+        starts: where each of them begins, and where the last one ends.
+        stream: begins with the last key of the chunk before; behind it comes, for each record,
+            length of the key in decimal, key, ``|``, length of the value, value, ``|``.
+        key_length: of that last key, -1 when there is none.
+        columns: are filled.
+    """
+    key = Key(0, key_length)
+    done = Progress(OK, 0, 0, 0, max(key_length, 0), key, key)
+    for block in range(len(starts) - 1):
+        begun = Progress(
+            OK, block, done.entries, done.addresses, done.stream_end, done.first, done.last
+        )
+        done = _block(data, starts[block], starts[block + 1], stream, columns, begun)
+        if done.code:
+            break
+    return done
