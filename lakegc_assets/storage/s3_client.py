@@ -1,0 +1,204 @@
+"""Clients for S3 and its compatible servers, and their answers told apart as our own errors."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any, Final, Literal
+from urllib.parse import urlsplit
+
+import boto3
+from botocore.config import Config
+from botocore.exceptions import (
+    BotoCoreError,
+    ClientError,
+    ConnectTimeoutError,
+    NoCredentialsError,
+    PartialCredentialsError,
+    ReadTimeoutError,
+)
+from botocore.parsers import ResponseParserError
+
+from lakegc_assets.errors import ConfigurationError, LakegcError
+from lakegc_assets.storage.config import StoreConfig
+from lakegc_assets.storage.credentials import open_session
+from lakegc_assets.storage.errors import (
+    AccessDeniedError,
+    ObjectNotFoundError,
+    PreconditionFailedError,
+    StorageError,
+    StoreThrottledError,
+    StoreUnavailableError,
+)
+from lakegc_assets.storage.s3_listing import keep_page
+
+if TYPE_CHECKING:
+    from mypy_boto3_s3.client import S3Client
+
+BOTO_ERRORS: Final = (ClientError, BotoCoreError, ResponseParserError)
+BotoError = ClientError | BotoCoreError | ResponseParserError
+
+_EXPIRED: Final = frozenset({"ExpiredToken", "ExpiredTokenException", "TokenRefreshRequired"})
+_DENIED: Final = _EXPIRED | {
+    "403", "401", "AccessDenied", "AccessDeniedException", "AccountProblem", "AllAccessDisabled",
+    "Forbidden", "InvalidAccessKeyId", "InvalidToken", "SignatureDoesNotMatch", "Unauthorized",
+}  # fmt: skip
+_THROTTLED: Final = frozenset({
+    "429", "503", "BandwidthLimitExceeded", "EC2ThrottledException", "RequestLimitExceeded",
+    "ServiceUnavailable", "SlowDown", "Throttling", "ThrottlingException", "TooManyRequests",
+    "TooManyRequestsException",
+})  # fmt: skip
+_UNAVAILABLE: Final = frozenset({
+    "500", "502", "504", "BadGateway", "ConnectionFailed", "GatewayTimeout", "InternalError",
+    "InternalServerError", "NoAnswer", "OperationAborted", "RequestTimeout", "Timeout",
+})  # fmt: skip
+_MISCONFIGURED: Final = {
+    "NoSuchBucket": "the bucket does not exist: check its name and the endpoint",
+    "InvalidBucketName": "this cannot be the name of a bucket",
+    "301": "the bucket is in another region: set the region",
+    "PermanentRedirect": "the bucket is in another region: set the region",
+    "AuthorizationHeaderMalformed": "the bucket is in another region: set the region",
+    "IllegalLocationConstraintException": "the bucket is in another region: set the region",
+    "RequestTimeTooSkewed": "this machine's clock is wrong: set it",
+}
+
+
+def error_class(code: str) -> type[LakegcError]:
+    """The error that stands for a store's code, also for ``DeleteOutcome.error_code``."""
+    if code == "NoSuchKey":
+        return ObjectNotFoundError
+    if code in {"412", "PreconditionFailed"}:
+        return PreconditionFailedError
+    if code in _DENIED:
+        return AccessDeniedError
+    if code in _THROTTLED:
+        return StoreThrottledError
+    if code in _UNAVAILABLE:
+        return StoreUnavailableError
+    return ConfigurationError if code in _MISCONFIGURED else StorageError
+
+
+def code_of(error: BotoError) -> str:
+    """The store's own code; ``Timeout``, ``ConnectionFailed`` or ``NoAnswer`` without an answer."""
+    if isinstance(error, ClientError):
+        code = str(error.response.get("Error", {}).get("Code") or "")
+        status = str(error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", ""))
+        if error_class(code) is StorageError and error_class(status) is not StorageError:
+            return status
+        return code or status
+    if isinstance(error, (ConnectTimeoutError, ReadTimeoutError)):
+        return "Timeout"
+    if isinstance(error, ResponseParserError):
+        return "NoAnswer"
+    return "ConnectionFailed"
+
+
+def translate(error: BotoError, where: str) -> LakegcError:
+    """What went wrong, in our own words; ``where`` names the URL and the key.
+
+    A 404 without the code ``NoSuchKey`` is not the store's word that an object is missing: proxies
+    and wrong endpoints answer so, too. Only answers to HEAD cannot carry a code.
+    """
+    if isinstance(error, (NoCredentialsError, PartialCredentialsError)):
+        return ConfigurationError(
+            f"{where}: no credentials: set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, a profile, "
+            "or credentials_file"
+        )
+    code = code_of(error)
+    if code == "404" and isinstance(error, ClientError) and error.operation_name == "HeadObject":
+        code = "NoSuchKey"
+    kind = error_class(code)
+    advice = _MISCONFIGURED.get(code, "")
+    if code in _EXPIRED:
+        advice = "the credentials have expired: renew them and run again"
+    elif kind is AccessDeniedError:
+        advice = "check the credentials, and what the bucket's policy lets them do"
+    elif kind is ObjectNotFoundError:
+        advice = "it does not exist"
+    told = (
+        error.response.get("Error", {}).get("Message") if isinstance(error, ClientError) else error
+    )
+    return kind(": ".join(filter(None, (where, advice, f"{code} ({told})"))))
+
+
+@contextmanager
+def translated(where: str) -> Iterator[None]:
+    """Raise what boto3 raises as our own errors."""
+    try:
+        yield
+    except BOTO_ERRORS as error:
+        raise translate(error, where) from error
+
+
+@dataclass(frozen=True)
+class Clients:
+    """Two clients of the same server, which threads may share.
+
+    Attributes:
+        usual: retries what failed.
+        once: sends a request once, for what must not be repeated blindly.
+    """
+
+    usual: S3Client
+    once: S3Client
+
+    @property
+    def endpoint(self) -> str:
+        """URL of the server."""
+        return self.usual.meta.endpoint_url
+
+
+def clients(config: StoreConfig) -> Clients:
+    """The clients for a configuration; the same ones as long as the AWS variables stay the same.
+
+    Raises:
+        ConfigurationError: a profile, a region or an endpoint cannot be used.
+    """
+    variables = frozenset((k, v) for k, v in os.environ.items() if k.startswith("AWS_"))
+    return _clients(config, variables, os.getpid())
+
+
+@lru_cache(maxsize=16)
+def _clients(config: StoreConfig, _variables: frozenset[tuple[str, str]], _pid: int) -> Clients:
+    # The variables say when to look again; a forked process must not share its parent's sockets.
+    session = boto3.Session(botocore_session=open_session(config.profile, config.credentials_file))
+    region = config.region or os.environ.get("AWS_REGION") or session.region_name or "us-east-1"
+
+    def client(attempts: int, addressing: Literal["auto", "path", "virtual"]) -> S3Client:
+        settings = Config(
+            connect_timeout=config.connect_timeout_s,
+            read_timeout=config.read_timeout_s,
+            retries={"mode": "standard", "total_max_attempts": attempts},
+            max_pool_connections=32,
+            # Compatible servers know only what S3 has always required.
+            request_checksum_calculation="when_required",
+            response_checksum_validation="when_required",
+            s3={"addressing_style": addressing},
+        )
+        made = session.client(
+            "s3", endpoint_url=config.endpoint_url, region_name=region, config=settings
+        )
+        made.meta.events.register("before-parse.s3.ListObjectsV2", keep_page)
+        made.meta.events.register("before-sign.s3.DeleteObjects", _add_md5)
+        return made
+
+    addressing = config.addressing
+    try:
+        if addressing == "auto":
+            host = urlsplit(client(1, "auto").meta.endpoint_url).hostname or ""
+            aws = host.endswith((".amazonaws.com", ".amazonaws.com.cn"))
+            addressing = "auto" if aws else "path"
+        return Clients(client(config.max_attempts, addressing), client(1, addressing))
+    except (BotoCoreError, ValueError) as error:
+        raise ConfigurationError(f"S3 cannot be reached with these settings: {error}") from error
+
+
+def _add_md5(request: Any, **_: object) -> None:  # noqa: ANN401 - botocore's AWSRequest, untyped
+    """Add the digest of a bulk delete's body that older compatible servers ask for."""
+    digest = hashlib.md5(request.body, usedforsecurity=False).digest()
+    request.headers["Content-MD5"] = base64.b64encode(digest).decode()
