@@ -40,7 +40,9 @@ from lakegc_assets.retention.rules import Rules
 
 SECONDS_A_DAY = 86_400
 
-Kind = Literal["head", "inside", "replaced inside", "dangling", "server", "previous mark"]
+Kind = Literal[
+    "head", "inside", "replaced inside", "dangling", "server", "previous mark", "tag", "no rules"
+]
 
 
 @dataclass(frozen=True)
@@ -52,7 +54,8 @@ class Reason:
         kind: "head": it is the HEAD of ``branch``. "inside": it was created within the retention.
             "replaced inside": the commit that replaced it was. "dangling": it has no branch any
             more and was created within the default retention. "server": only lakeFS's server says
-            so. "previous mark": it was active in the previous mark and still is inside.
+            so. "previous mark": it was active in the previous mark and still is inside. "tag": a
+            tag names it, and tags are protected. "no rules": the repository has none.
         until: when this reason ends, UTC; None where no date ends it.
         counted_from: the time from which the days are counted, UTC; None where it is not known.
     """

@@ -1,0 +1,1 @@
+"""What Dagster sees: assets, checks, partitions, jobs and resources."""

@@ -1,0 +1,1 @@
+"""The graph, one module for each asset, in its order."""

@@ -1,0 +1,222 @@
+"""The resources of the graph: lakeFS, the object store, Spark, and the settings of a run."""
+
+from __future__ import annotations
+
+import atexit
+import os
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+from pathlib import Path
+from typing import Literal
+
+import dagster as dg
+import yaml
+from dagster_aws.s3 import S3Resource
+from dagster_pyspark import PySparkResource
+from pydantic import Field, PrivateAttr
+
+from lakegc_assets.artifacts import ArtifactRoot
+from lakegc_assets.lakefs.config import LakeFSConfig
+from lakegc_assets.lock import repository_lock
+from lakegc_assets.mark.context import Clocks, RunContext, SystemClocks
+from lakegc_assets.mark.spark import LOCAL, REQUIRED
+from lakegc_assets.settings import Settings
+from lakegc_assets.storage.config import StoreConfig
+from lakegc_assets.storage.credentials import write_credentials_file
+
+
+def _private_file(name: str) -> Path:
+    """A file that only this user can read, and that is gone when this process ends."""
+    folder = Path(tempfile.mkdtemp(prefix="lakegc-"))
+    path = folder / name
+
+    def remove() -> None:
+        path.unlink(missing_ok=True)
+        folder.rmdir()
+
+    atexit.register(remove)
+    return path
+
+
+class LakeFSResource(dg.ConfigurableResource):  # type: ignore[type-arg]
+    """A lakeFS server. What is not set here comes from where ``lakectl`` takes it."""
+
+    endpoint: str | None = Field(
+        default=None, description="URL of the server; else LAKECTL_SERVER_ENDPOINT_URL"
+    )
+    access_key_id: str | None = Field(
+        default=None, description="else LAKECTL_CREDENTIALS_ACCESS_KEY_ID, or ~/.lakectl.yaml"
+    )
+    secret_access_key: str | None = Field(
+        default=None, description="give it as EnvVar; else LAKECTL_CREDENTIALS_SECRET_ACCESS_KEY"
+    )
+    credentials_file: str | None = Field(
+        default=None, description="a file in the form of ~/.lakectl.yaml"
+    )
+    connect_timeout_seconds: float = Field(default=10.0, description="to reach the server")
+    read_timeout_seconds: float = Field(default=10.0, description="between parts of an answer")
+    max_attempts: int = Field(default=5, description="for calls that may be repeated")
+    _file: str | None = PrivateAttr(default=None)
+
+    def config(self) -> LakeFSConfig:
+        """What tasks connect with. It holds no secrets: keys that are set here go to a private file."""
+        if self.access_key_id and self.secret_access_key and self._file is None:
+            path = _private_file("lakectl.yaml")
+            credentials = {
+                "access_key_id": self.access_key_id,
+                "secret_access_key": self.secret_access_key,
+            }
+            server = {"endpoint_url": self.endpoint or os.environ.get("LAKECTL_SERVER_ENDPOINT_URL")}
+            descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+            with os.fdopen(descriptor, "w") as file:
+                yaml.safe_dump({"credentials": credentials, "server": server}, file)
+            self._file = str(path)
+        return LakeFSConfig(
+            endpoint=self.endpoint,
+            credentials_file=self.credentials_file or self._file,
+            connect_timeout_s=self.connect_timeout_seconds,
+            read_timeout_s=self.read_timeout_seconds,
+            max_attempts=self.max_attempts,
+        )
+
+
+class ObjectStoreResource(dg.ConfigurableResource):  # type: ignore[type-arg]
+    """The object stores of namespaces and artifacts; S3 is configured as everywhere in Dagster."""
+
+    s3: S3Resource
+    addressing: Literal["auto", "path", "virtual"] = Field(
+        default="auto", description="where the bucket's name goes in an S3 URL"
+    )
+    local_root: str | None = Field(
+        default=None, description="where a lakeFS with local storage keeps local:// namespaces"
+    )
+    connect_timeout_seconds: float = Field(default=10.0, description="for each try")
+    read_timeout_seconds: float = Field(default=10.0, description="for each try")
+    _file: str | None = PrivateAttr(default=None)
+
+    def config(self) -> StoreConfig:
+        """What tasks open stores with. It holds no secrets: keys that are set go to a private file."""
+        key, secret = self.s3.aws_access_key_id, self.s3.aws_secret_access_key
+        if key and secret and self._file is None:
+            path = _private_file("store.json")
+            write_credentials_file(path, key, secret, self.s3.aws_session_token)
+            self._file = str(path)
+        return StoreConfig(
+            endpoint_url=self.s3.endpoint_url,
+            region=self.s3.region_name,
+            addressing=self.addressing,
+            profile=self.s3.profile_name,
+            credentials_file=self._file,
+            local_root=self.local_root,
+            connect_timeout_s=self.connect_timeout_seconds,
+            read_timeout_s=self.read_timeout_seconds,
+            max_attempts=self.s3.max_attempts,
+        )
+
+
+class CollectorResource(dg.ConfigurableResource):  # type: ignore[type-arg]
+    """The settings of a run; every one can be changed in the launchpad for a single run."""
+
+    artifact_root: str = Field(
+        default="", description="URL or path of the artifacts; else LAKEGC_ARTIFACT_ROOT"
+    )
+    min_age_hours: float = Field(
+        default=24.0, description="younger objects are never candidates; 24 h are the least"
+    )
+    allow_unsafe_min_age: bool = Field(
+        default=False, description="take min_age_hours as it is; only where nobody writes"
+    )
+    clock_skew_seconds: float = Field(default=300.0, description="how far clocks may differ")
+    max_candidate_share: float = Field(
+        default=0.5, description="a larger share of the listing stops the run; raise it to approve"
+    )
+    protect_tags: bool = Field(default=False, description="tagged commits keep their objects")
+    accept_missing: str | None = Field(
+        default=None, description="digest of objects at HEADs that are known to be lost"
+    )
+    range_num_partitions: int = Field(default=50, description="Spark tasks that read metaranges")
+    address_num_partitions: int = Field(default=200, description="Spark tasks that read ranges")
+    listing_num_partitions: int = Field(default=200, description="Spark tasks that list the store")
+    sweep_num_partitions: int = Field(default=32, description="Spark tasks that delete")
+    max_served_lookups: int = Field(
+        default=200_000, description="paths at HEADs to look up; what is beyond stays alive"
+    )
+    _clocks: Clocks = PrivateAttr(default_factory=SystemClocks)
+
+    def with_clocks(self, clocks: Clocks) -> CollectorResource:
+        """This resource with other clocks, for tests."""
+        self._clocks = clocks
+        return self
+
+    def settings(self) -> Settings:
+        """The settings as the core takes them.
+
+        Raises:
+            ConfigurationError: one makes no sense.
+        """
+        return Settings(
+            min_age=timedelta(hours=self.min_age_hours),
+            allow_unsafe_min_age=self.allow_unsafe_min_age,
+            clock_skew=timedelta(seconds=self.clock_skew_seconds),
+            max_candidate_share=self.max_candidate_share,
+            protect_tags=self.protect_tags,
+            accept_missing=self.accept_missing,
+            range_num_partitions=self.range_num_partitions,
+            address_num_partitions=self.address_num_partitions,
+            listing_num_partitions=self.listing_num_partitions,
+            sweep_num_partitions=self.sweep_num_partitions,
+            max_served_lookups=self.max_served_lookups,
+        )
+
+    def root(self, stores: ObjectStoreResource) -> ArtifactRoot:
+        """Where the artifacts live."""
+        chosen = self.artifact_root or os.environ.get("LAKEGC_ARTIFACT_ROOT") or ".lakegc/artifacts"
+        url = chosen if "://" in chosen else str(Path(chosen).resolve())
+        return ArtifactRoot(url, stores.config())
+
+    @contextmanager
+    def run_context(
+        self,
+        context: dg.AssetExecutionContext | dg.AssetCheckExecutionContext,
+        lakefs: LakeFSResource,
+        stores: ObjectStoreResource,
+        pyspark: PySparkResource,
+    ) -> Iterator[RunContext]:
+        """The run of this partition, with the repository locked while it is used.
+
+        Raises:
+            RefusedError: another process works on the repository.
+        """
+        key = context.partition_key
+        if not isinstance(key, dg.MultiPartitionKey):
+            raise dg.DagsterInvariantViolationError(f"{key!r} is no repository x run partition")
+        ctx = RunContext(
+            repository=key.keys_by_dimension["repository"],
+            run=key.keys_by_dimension["run"],
+            settings=self.settings(),
+            lakefs=lakefs.config(),
+            root=self.root(stores),
+            spark=pyspark.spark_session,
+            clocks=self._clocks,
+            log=context.log,
+        )
+        _, connections = ctx.connect()
+        with repository_lock(connections.namespace_url):
+            yield ctx
+
+
+@dg.definitions
+def resources() -> dg.Definitions:
+    """The resources, as they are where nothing else is configured."""
+    return dg.Definitions(
+        resources={
+            "lakefs": LakeFSResource(),
+            "stores": ObjectStoreResource(
+                s3=S3Resource(), local_root=os.environ.get("LAKEGC_LOCAL_ROOT")
+            ),
+            "pyspark": PySparkResource(spark_config={**LOCAL, **REQUIRED}),
+            "collector": CollectorResource(),
+        },
+    )

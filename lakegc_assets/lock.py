@@ -1,0 +1,73 @@
+"""Keeps two runs on one repository apart on this machine, whoever started them.
+
+The lock is the kernel's (``flock``): it is released when its process ends, however it ends.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import json
+import os
+import sys
+import tempfile
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import datetime, timezone
+from pathlib import Path
+
+from lakegc_assets.errors import RefusedError
+
+_held: dict[str, int] = {}
+_guard = threading.Lock()
+
+
+def lock_file(namespace_url: str) -> Path:
+    """The lock file of a storage namespace, below the system's folder for temporary files."""
+    folder = Path(tempfile.gettempdir()) / f"lakegc-locks-{os.getuid()}"
+    folder.mkdir(mode=0o700, exist_ok=True)
+    return folder / hashlib.sha256(namespace_url.encode()).hexdigest()[:32]
+
+
+@contextmanager
+def repository_lock(namespace_url: str) -> Iterator[None]:
+    """Hold the repository whose storage namespace this is; may be nested within a process.
+
+    Raises:
+        RefusedError: another process holds it, with its id, its command and since when.
+    """
+    with _guard:
+        nested = namespace_url in _held
+        _held[namespace_url] = _held.get(namespace_url, 0) + 1
+    try:
+        if nested:
+            yield
+            return
+        with lock_file(namespace_url).open("a+") as file:
+            _acquire(file.fileno(), namespace_url)
+            yield
+    finally:
+        with _guard:
+            _held[namespace_url] -= 1
+            if not _held[namespace_url]:
+                del _held[namespace_url]
+
+
+def _acquire(descriptor: int, namespace_url: str) -> None:
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError as error:
+        holder = os.pread(descriptor, 4096, 0).decode(errors="replace") or "unknown"
+        raise RefusedError(
+            f"another run holds {namespace_url} on this machine: {holder}. Wait for it to end",
+        ) from error
+    holder = json.dumps(
+        {
+            "pid": os.getpid(),
+            "command": " ".join(sys.argv[:6]),
+            "since": datetime.now(timezone.utc).isoformat(timespec="seconds"),
+        },
+    )
+    os.ftruncate(descriptor, 0)
+    os.pwrite(descriptor, holder.encode(), 0)

@@ -1,0 +1,1 @@
+"""The mark: which objects of a repository nothing needs any more, found with Spark."""

@@ -1,0 +1,331 @@
+"""Stage 3, ``active_commits``: the commits whose objects must stay.
+
+The server's list is not trusted alone: its walk can drop commits that are inside their retention,
+and a cut file would lose any of them. So the active commits are its list united with our own
+computation over the branch logs, with the HEADs read before and after it, and with what the
+previous mark of this repository knew to be active and is still inside its retention.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import datetime, timezone
+
+from lakegc_assets.artifacts import AttemptArtifacts, Manifest
+from lakegc_assets.errors import IntegrityError, LakegcError
+from lakegc_assets.graveler.ident import commit_id as content_id
+from lakegc_assets.graveler.namespace import StorageNamespace
+from lakegc_assets.lakefs.client import LakeFSClient
+from lakegc_assets.lakefs.errors import NotFoundError
+from lakegc_assets.lakefs.models import Commit as ApiCommit
+from lakegc_assets.mark.context import Connections, RunContext
+from lakegc_assets.retention.active_commits import ActiveCommits, Reason, active_commits
+from lakegc_assets.retention.commits import Commit
+from lakegc_assets.retention.rules import Rules
+from lakegc_assets.retention.united import UnitedActiveCommits, missing_heads, still_inside, unite
+from lakegc_assets.storage.base import ObjectStore
+
+ACTIVE = (
+    "commit_id string, metarange_id string, branch string, kind string, counted_from timestamp, "
+    "source string"
+)
+EXPIRED = "commit_id string, metarange_id string, creation_date long, branch string"
+HEADS = "branch string, commit_id string, metarange_id string"
+TAGS = "tag string, commit_id string, metarange_id string, active boolean"
+
+_HEADER = ["commit_id", "expired", "metarange_id"]
+_COMMIT_ID = re.compile(r"[0-9a-f]{64}")
+_METARANGE_ID = re.compile(r"([0-9a-f]{64})?")
+
+
+@dataclass(frozen=True)
+class Liveness:
+    """Which commits are active at one moment, and who says so.
+
+    Attributes:
+        rules: the retention rules; None where the repository has none, so that all is active.
+        heads: HEAD of each branch, as last read.
+        tags: commit of each tag.
+        commits: every commit that was reached, by id.
+        active: why each active commit is active, and what only one witness named.
+        server_run_id: lakeFS's run id of the list of commits; empty without rules.
+    """
+
+    rules: Rules | None
+    heads: dict[str, str]
+    tags: dict[str, str]
+    commits: dict[str, Commit]
+    active: UnitedActiveCommits
+    server_run_id: str
+
+    def active_rows(self) -> list[tuple[object, ...]]:
+        """Rows of ``ACTIVE``."""
+        sources = {
+            "server": self.active.only_server,
+            "own computation": self.active.only_own,
+            "previous mark": self.active.only_previous,
+        }
+        named = {commit: source for source, ids in sources.items() for commit in ids}
+        return [
+            (
+                commit,
+                self.commits[commit].metarange_id,
+                reason.branch,
+                reason.kind,
+                reason.counted_from,
+                named.get(commit, "server and own computation"),
+            )
+            for commit, reason in sorted(self.active.active.items())
+        ]
+
+    def expired_rows(self) -> list[tuple[object, ...]]:
+        """Rows of ``EXPIRED``."""
+        governing = {} if self.rules is None else governing_branches(
+            self.commits, self.heads, self.rules
+        )
+        return [
+            (commit.id, commit.metarange_id, commit.creation_date, governing.get(commit.id))
+            for commit in self.commits.values()
+            if commit.id not in self.active.active
+        ]
+
+
+def find_active_commits(ctx: RunContext) -> Manifest:
+    """Write the ``active_commits`` asset, with expired commits, HEADs and tags beside it.
+
+    Raises:
+        IntegrityError: the server's list is cut, or contradicts the log.
+        RulesError: the rules make no sense.
+        LakeFSError: the server did not answer.
+    """
+    started = ctx.clocks.now()
+    client, connections = ctx.connect()
+    attempt = ctx.root.attempt(ctx.repository, ctx.run)
+    chain = attempt.chain("uncommitted_snapshot", connections.namespace_url)
+    start = datetime.fromisoformat(str(chain["store_listing"].facts["start"]))
+    liveness = find_liveness(ctx, client, connections, start)
+
+    metaranges = {commit: row.metarange_id for commit, row in liveness.commits.items()}
+    heads = [(b, c, metaranges[c]) for b, c in sorted(liveness.heads.items())]
+    active = liveness.active
+    tags = [(t, c, metaranges[c], c in active.active) for t, c in sorted(liveness.tags.items())]
+    expired = liveness.expired_rows()
+    for part, rows, schema in (
+        ("data", liveness.active_rows(), ACTIVE),
+        ("expired", expired, EXPIRED),
+        ("heads", heads, HEADS),
+        ("tags", tags, TAGS),
+    ):
+        frame = ctx.spark.createDataFrame(rows, schema).coalesce(1)
+        attempt.write(frame, "active_commits", part)
+    facts: dict[str, object] = {
+        "rules": liveness.rules.to_json() if liveness.rules else None,
+        "server_run_id": liveness.server_run_id,
+        "active": len(active.active),
+        "expired": len(expired),
+        "branches": len(heads),
+        "only_server": sorted(active.only_server)[:1000],
+        "only_own": sorted(active.only_own)[:1000],
+        "only_previous_mark": sorted(active.only_previous)[:1000],
+    }
+    manifest = chain["uncommitted_snapshot"]
+    return ctx.frame_manifest("active_commits", manifest, started, facts, keyed=False)
+
+
+def find_liveness(
+    ctx: RunContext, client: LakeFSClient, connections: Connections, now: datetime
+) -> Liveness:
+    """Find the active commits by all the ways there are.
+
+    Args:
+        ctx: the run.
+        client: the server.
+        connections: how to reach the store.
+        now: the moment against which ages are taken; the start of the run, so that the time a run
+            takes never makes anything expire.
+    """
+    raw_rules = client.gc_rules(ctx.repository)
+    rules = None if raw_rules is None else Rules.parse(raw_rules)
+    heads_before = {b.id: b.commit_id for b in client.branches(ctx.repository)}
+    listed: dict[str, str] = {}
+    run_id = ""
+    if rules is not None:
+        prepared = client.prepare_commits(ctx.repository)
+        run_id = prepared.run_id
+        listed = read_commits_csv(
+            connections.store(), connections.namespace(), prepared.gc_commits_location
+        )
+    heads = {b.id: b.commit_id for b in client.branches(ctx.repository)}
+    unmoved = {branch: head for branch, head in heads_before.items() if heads.get(branch) == head}
+    if rules is not None and (missing := missing_heads(listed.keys(), unmoved)):
+        raise IntegrityError(
+            f"the HEADs of {len(missing)} branches, {next(iter(missing))!r} for one, are not in the "
+            f"list of active commits that lakeFS wrote to {prepared.gc_commits_location}: it is cut "
+            "or of another time. Nothing was deleted; run again",
+        )
+    tags = {t.id: t.commit_id for t in client.tags(ctx.repository)}
+    roots = [*heads_before.values(), *heads.values(), *tags.values(), *listed]
+    commits = load_commits(client, ctx.repository, roots)
+    for commit, metarange_id in listed.items():
+        if commits[commit].metarange_id != metarange_id:
+            raise IntegrityError(
+                f"commit {commit} has metarange {commits[commit].metarange_id!r} in the log, but "
+                f"{metarange_id!r} in the list of active commits: the list cannot be trusted",
+            )
+    if rules is None:
+        everything = {commit: Reason(None, "no rules") for commit in commits}
+        none: frozenset[str] = frozenset()
+        united = UnitedActiveCommits(everything, none, none, none)
+        return Liveness(rules, heads, tags, commits, united, run_id)
+    # A branch that moved while this ran counts with both of its HEADs.
+    before = active_commits(commits, heads_before, rules, now)
+    after = active_commits(commits, heads, rules, now)
+    own = ActiveCommits(before.active | after.active, before.expired & after.expired)
+    if ctx.settings.protect_tags:
+        tagged = {commit: Reason(None, "tag") for commit in tags.values()}
+        own = ActiveCommits(tagged | own.active, own.expired - tagged.keys())
+    previous = _previously_active(ctx, heads, rules, now)
+    known = {commit: reason for commit, reason in previous.items() if commit in commits}
+    united = unite(listed, own, later_heads=heads, previous=known)
+    return Liveness(rules, heads, tags, commits, united, run_id)
+
+
+def governing_branches(
+    commits: dict[str, Commit], heads: dict[str, str], rules: Rules
+) -> dict[str, str]:
+    """The branch with the longest retention among those whose main ancestry holds a commit."""
+    governing: dict[str, str] = {}
+    for branch in sorted(heads, key=lambda name: (-rules.days(name), name)):
+        commit_id: str | None = heads[branch]
+        while commit_id is not None and commit_id not in governing:
+            governing[commit_id] = branch
+            commit_id = commits[commit_id].main_parent
+    return governing
+
+
+def _previously_active(
+    ctx: RunContext, heads: dict[str, str], rules: Rules, now: datetime
+) -> dict[str, Reason]:
+    """Commits of the latest earlier mark that are still inside their retention."""
+    latest = latest_attempt(ctx, "active_commits")
+    if latest is None:
+        return {}
+    marked_at = latest.manifest("active_commits").started
+    previous = {
+        row["commit_id"]: Reason(row["branch"], row["kind"], None, _aware(row["counted_from"]))
+        for row in latest.read(ctx.spark, "active_commits").collect()
+    }
+    return still_inside(previous, marked_at=marked_at, heads=heads, rules=rules, now=now)
+
+
+def _aware(moment: datetime | None) -> datetime | None:
+    """A time of a collected row, which Spark gives in this machine's zone, without saying so."""
+    return None if moment is None else moment.astimezone(timezone.utc)
+
+
+def latest_attempt(ctx: RunContext, asset: str) -> AttemptArtifacts | None:
+    """The attempt of another run in which an asset finished last; damaged ones do not count."""
+    found: list[tuple[datetime, AttemptArtifacts]] = []
+    for run in ctx.root.runs(ctx.repository):
+        if run == ctx.run:
+            continue
+        try:
+            attempt = ctx.root.attempt(ctx.repository, run)
+            found.append((attempt.manifest(asset).finished, attempt))
+        except LakegcError:
+            continue
+    return max(found, key=lambda pair: pair[0])[1] if found else None
+
+
+def read_commits_csv(
+    store: ObjectStore, namespace: StorageNamespace, location: str
+) -> dict[str, str]:
+    """The list of active commits that lakeFS wrote: metarange id by commit id.
+
+    Raises:
+        IntegrityError: it is not complete, not in lakeFS's form, or lists a commit twice.
+    """
+    key = namespace.relative(location)
+    if key is None:
+        raise IntegrityError(f"lakeFS wrote its commits to {location}, outside of {namespace.url()}")
+    try:
+        text = store.get(key).decode()
+    except UnicodeDecodeError as error:
+        raise IntegrityError(f"{location} is not text ({error}): run again") from error
+    if not text.endswith("\n"):
+        raise IntegrityError(f"{location} does not end with a whole line, so it is cut: run again")
+    rows = list(csv.reader(io.StringIO(text)))
+    if rows[0] != _HEADER:
+        raise IntegrityError(f"{location} starts with {rows[0]}, not with {_HEADER}")
+    listed: dict[str, str] = {}
+    for number, row in enumerate(rows[1:], 2):
+        sound = (
+            len(row) == len(_HEADER)
+            and _COMMIT_ID.fullmatch(row[0])
+            and row[1] in ("true", "false")
+            and _METARANGE_ID.fullmatch(row[2])
+            and row[0] not in listed
+        )
+        if not sound:
+            raise IntegrityError(f"line {number} of {location} is damaged or repeated: {row}")
+        if row[1] == "false":
+            listed[row[0]] = row[2]
+    return listed
+
+
+def load_commits(client: LakeFSClient, repository: str, roots: Iterable[str]) -> dict[str, Commit]:
+    """Every commit that can be reached from some commits, by all parents.
+
+    Main ancestries are read page by page until they meet what is known. Each commit's id is
+    computed again from its content, so that the metarange it names is the one it was made with.
+
+    Raises:
+        IntegrityError: a parent is missing, or a commit's content does not match its id.
+    """
+    commits: dict[str, Commit] = {}
+    waiting = list(dict.fromkeys(roots))
+    while waiting:
+        ref = waiting.pop()
+        if ref in commits:
+            continue
+        try:
+            for found in client.log(repository, ref, first_parent=True):
+                if found.id in commits:
+                    break
+                commits[found.id] = _checked(repository, found)
+                waiting.extend(parent for parent in found.parents if parent not in commits)
+        except NotFoundError as error:
+            raise IntegrityError(
+                f"commit {ref} of {repository!r} is named by a branch, tag, list or child, but "
+                f"the server does not know it ({error}): run again",
+            ) from error
+        if ref not in commits:
+            raise IntegrityError(f"the log of {ref} in {repository!r} does not start with it")
+    return commits
+
+
+def _checked(repository: str, found: ApiCommit) -> Commit:
+    computed = content_id(
+        found.committer,
+        found.message,
+        found.meta_range_id,
+        found.creation_date,
+        found.metadata,
+        found.parents,
+    )
+    if computed != found.id:
+        raise IntegrityError(
+            f"the content of commit {found.id} of {repository!r} has the id {computed}: what the "
+            "server says of it is damaged",
+        )
+    return Commit(
+        id=found.id,
+        parents=tuple(found.parents),
+        creation_date=found.creation_date,
+        metarange_id=found.meta_range_id,
+        version=found.version,
+    )

@@ -1,0 +1,181 @@
+"""What every stage of a run works with: connections, settings, clocks, Spark and artifacts."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass, field
+from datetime import datetime, timezone
+from typing import Protocol
+
+from pyspark.sql import SparkSession
+
+from lakegc_assets.artifacts import ArtifactRoot, Manifest, key_digest
+from lakegc_assets.errors import IntegrityError, RefusedError
+from lakegc_assets.graveler.namespace import StorageNamespace
+from lakegc_assets.lakefs.client import LakeFSClient
+from lakegc_assets.lakefs.config import LakeFSConfig
+from lakegc_assets.settings import Settings
+from lakegc_assets.storage.base import ObjectStore
+from lakegc_assets.storage.config import StoreConfig
+
+
+class Clocks(Protocol):
+    """The three clocks of a run; tests put their own in place of them."""
+
+    def now(self) -> datetime:
+        """This machine's time, UTC."""
+        ...
+
+    def of_lakefs(self, client: LakeFSClient) -> datetime:
+        """The lakeFS server's time, UTC."""
+        ...
+
+    def of_store(self, store: ObjectStore) -> datetime:
+        """The object store's time, UTC."""
+        ...
+
+
+@dataclass(frozen=True)
+class SystemClocks:
+    """The clocks as they are: this machine's, and the servers' own ``Date``."""
+
+    def now(self) -> datetime:
+        """This machine's time, UTC."""
+        return datetime.now(timezone.utc)
+
+    def of_lakefs(self, client: LakeFSClient) -> datetime:
+        """The lakeFS server's time, UTC."""
+        return client.server_time()
+
+    def of_store(self, store: ObjectStore) -> datetime:
+        """The object store's time, UTC."""
+        return store.server_time()
+
+
+@dataclass(frozen=True)
+class Connections:
+    """How a task reaches lakeFS, the store and the caches. Picklable, and holds no secrets."""
+
+    lakefs: LakeFSConfig
+    stores: StoreConfig
+    namespace_url: str
+    cache_url: str
+
+    def namespace(self) -> StorageNamespace:
+        """The repository's storage namespace."""
+        return StorageNamespace.parse(self.namespace_url)
+
+    def store(self) -> ObjectStore:
+        """The object store, rooted at the storage namespace."""
+        return self.stores.open(self.namespace_url)
+
+    def cache(self) -> ObjectStore:
+        """The store of the caches of this repository."""
+        return self.stores.open(self.cache_url)
+
+
+@dataclass(frozen=True)
+class RunContext:
+    """One run on one repository, as every stage of the graph gets it.
+
+    Attributes:
+        repository: lakeFS repository.
+        run: id of the run, which is its mark id.
+        settings: what may be collected, and how the work is split.
+        lakefs: how to reach the lakeFS server.
+        root: where artifacts live, and how to reach the stores.
+        spark: the one session of the run.
+        clocks: the clocks of the run.
+    """
+
+    repository: str
+    run: str
+    settings: Settings
+    lakefs: LakeFSConfig
+    root: ArtifactRoot
+    spark: SparkSession
+    clocks: Clocks = field(default_factory=SystemClocks)
+    log: logging.Logger = field(default_factory=lambda: logging.getLogger("lakegc"))
+
+    def connect(self) -> tuple[LakeFSClient, Connections]:
+        """A client of the server, and the connections that tasks use.
+
+        Raises:
+            UnsupportedServerError: the server is older than 0.87.
+            ReadOnlyRepositoryError: the repository is read-only.
+            IntegrityError: another repository's namespace is equal, contained or containing.
+        """
+        client = self.lakefs.connect()
+        client.check_supported()
+        repository = client.writable_repository(self.repository)
+        namespace = StorageNamespace.parse(repository.storage_namespace)
+        for other in client.repositories():
+            if other.id == self.repository:
+                continue
+            if namespace.overlaps(StorageNamespace.parse(other.storage_namespace)):
+                raise IntegrityError(
+                    f"the storage namespaces of repositories {self.repository!r} "
+                    f"({repository.storage_namespace}) and {other.id!r} "
+                    f"({other.storage_namespace}) overlap: what one of them needs looks like "
+                    "garbage in the other. Neither can be collected",
+                )
+        cache_url = f"{self.root.url.rstrip('/')}/{self.repository}/_cache"
+        return client, Connections(self.lakefs, self.root.stores, namespace.url(), cache_url)
+
+    def check_clocks(self, client: LakeFSClient, store: ObjectStore) -> datetime:
+        """Compare the clocks of lakeFS and of the store with ours; the store's time, UTC.
+
+        Raises:
+            RefusedError: one of them differs by more than ``settings.clock_skew``.
+        """
+        store_time = self.clocks.of_store(store)
+        for name, theirs in (
+            ("lakeFS server", self.clocks.of_lakefs(client)),
+            ("object store", store_time),
+        ):
+            skew = abs(theirs - self.clocks.now())
+            if skew > self.settings.clock_skew:
+                raise RefusedError(
+                    f"the clock of the {name} differs from this machine's by {skew}, more than "
+                    f"{self.settings.clock_skew}: ages cannot be trusted. Set the clocks",
+                )
+        return store_time
+
+    def frame_manifest(
+        self,
+        asset: str,
+        previous: Manifest,
+        started: datetime,
+        facts: dict[str, object],
+        keyed: bool = True,  # noqa: FBT001, FBT002 - a plain switch of one caller
+    ) -> Manifest:
+        """Finish an asset whose rows are written: digest them and write its manifest.
+
+        Args:
+            asset: name of the asset; its rows are below ``data``.
+            previous: manifest of the asset before it in the graph.
+            started: when the asset started.
+            facts: what later stages and the report need to know.
+            keyed: whether the rows have an ``address`` column to be digested.
+        """
+        attempt = self.root.attempt(self.repository, self.run)
+        frame = attempt.read(self.spark, asset)
+        digest = key_digest(frame) if keyed else None
+        return attempt.finish(
+            Manifest(
+                asset=asset,
+                repository=self.repository,
+                run=self.run,
+                attempt=attempt.attempt,
+                namespace=previous.namespace,
+                cutoff=previous.cutoff,
+                started=started,
+                finished=self.clocks.now(),
+                rows=digest.count if digest else frame.count(),
+                digest=str(digest) if digest else "",
+                files=attempt.files(asset),
+                previous=previous.sha256,
+                settings=self.settings.to_json(),
+                facts=facts,
+            ),
+        )

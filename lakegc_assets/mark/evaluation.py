@@ -1,0 +1,103 @@
+"""Runs all invariants, and keeps their results where the publication and the sweep look for them."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+
+from pyspark.sql import DataFrame
+
+from lakegc_assets.artifacts import AttemptArtifacts, Manifest
+from lakegc_assets.errors import IntegrityError, RefusedError
+from lakegc_assets.mark import invariants
+from lakegc_assets.mark.context import RunContext
+from lakegc_assets.mark.invariants import Case, CheckResult
+from lakegc_assets.mark.listing_check import listing_holds_heads
+from lakegc_assets.storage.errors import ObjectNotFoundError
+
+#: Every invariant of a set of candidates, in the order in which they are evaluated.
+INVARIANTS = (
+    invariants.inside_namespace,
+    invariants.not_special,
+    invariants.older_than_cutoff,
+    invariants.candidate_share,
+    invariants.active_commits_complete,
+    listing_holds_heads,
+    invariants.none_head_reachable,
+    invariants.none_staged,
+    invariants.none_shadowed,
+    invariants.tagged_commits_whole,
+)
+
+NAMES = tuple(function.__name__ for function in INVARIANTS)
+
+_RESULTS = "deletion_candidates/checks.json"
+
+
+def evaluate(ctx: RunContext, candidates: DataFrame | None = None) -> list[CheckResult]:
+    """Evaluate every invariant.
+
+    Args:
+        ctx: the run; its mark is done up to ``deletion_candidates``.
+        candidates: what is to be deleted; the whole asset, read with its digest checked, if None.
+
+    Raises:
+        IntegrityError: the artifacts are not whole, so that nothing can be evaluated.
+    """
+    client, connections = ctx.connect()
+    attempt = ctx.root.attempt(ctx.repository, ctx.run)
+    chain = attempt.chain("deletion_candidates", connections.namespace_url)
+    if candidates is None:
+        candidates = attempt.read_verified(ctx.spark, chain["deletion_candidates"])
+    case = Case(ctx, client, connections, attempt, chain, candidates)
+    try:
+        return [invariant(case) for invariant in INVARIANTS]
+    finally:
+        case.close()
+
+
+def check_candidates(ctx: RunContext) -> list[CheckResult]:
+    """Evaluate every invariant and keep the results beside the candidates."""
+    results = evaluate(ctx)
+    attempt = ctx.root.attempt(ctx.repository, ctx.run)
+    manifest = attempt.manifest("deletion_candidates")
+    record = {
+        "candidates": manifest.sha256,
+        "results": [dataclasses.asdict(result) for result in results],
+    }
+    attempt.store().put(_RESULTS, json.dumps(record, indent=1, sort_keys=True).encode())
+    return results
+
+
+def read_results(attempt: AttemptArtifacts, manifest: Manifest) -> list[CheckResult]:
+    """The recorded results about these candidates.
+
+    Raises:
+        RefusedError: the invariants were not evaluated, or about other candidates.
+    """
+    try:
+        record = json.loads(attempt.store().get(_RESULTS))
+    except ObjectNotFoundError as error:
+        raise RefusedError(
+            f"the checks of mark {attempt.run!r} were not run: nothing is published without them. "
+            "Run the job gc_mark as a whole",
+        ) from error
+    except ValueError as error:
+        raise IntegrityError(f"{attempt.url}/{_RESULTS} is damaged ({error}): mark again") from error
+    if record["candidates"] != manifest.sha256:
+        raise RefusedError(f"the checks of mark {attempt.run!r} are about other candidates")
+    return [CheckResult(**result) for result in record["results"]]
+
+
+def require_passed(results: list[CheckResult]) -> None:
+    """Refuse to go on unless every blocking invariant was evaluated and holds.
+
+    Raises:
+        RefusedError: one does not hold, with what it found; or one is missing.
+    """
+    missing = sorted(set(NAMES) - {result.name for result in results})
+    if missing:
+        raise RefusedError(f"these checks were not evaluated: {', '.join(missing)}")
+    failed = [r for r in results if r.blocking and not r.passed]
+    if failed:
+        raise RefusedError("\n".join(f"{r.name}: {r.summary}" for r in failed))

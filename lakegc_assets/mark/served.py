@@ -1,0 +1,254 @@
+"""Which candidates lakeFS still serves although it lists them nowhere.
+
+An upload whose size, checksum, metadata and content type equal what HEAD has at its path is served
+from its new address, yet neither ``diff`` nor ``prepare_uncommited`` names it. So a candidate that
+looks like an entry of some branch HEAD (equal size, and equal etag where etags can be compared) is
+a candidate only after lakeFS was asked which address it serves at each such path.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from datetime import datetime
+from functools import partial
+
+import pyarrow as pa
+from pyspark.sql import Column, DataFrame, Window
+from pyspark.sql import functions as F  # noqa: N812 - Spark's own convention
+from pyspark.sql import types as T  # noqa: N812 - Spark's own convention
+
+from lakegc_assets.errors import IntegrityError
+from lakegc_assets.graveler.decode import etag_hash, etag_hashes
+from lakegc_assets.graveler.ranges import read_range
+from lakegc_assets.lakefs.client import LakeFSClient
+from lakegc_assets.lakefs.errors import NotFoundError
+from lakegc_assets.mark.addresses import just_before, live_spellings
+from lakegc_assets.mark.context import Connections, RunContext
+from lakegc_assets.mark.ranges import entries_of, fetch, ranges_of
+
+_MD5 = "^[0-9a-f]{32}$"
+_PATHS = "range_id string, path string, size long, etag_hash long"
+_PAGE = 100
+_TASKS = 8
+UNVERIFIED = "more paths at branch HEADs look like it than may be asked"
+
+
+def head_entries(
+    ctx: RunContext, connections: Connections, heads: DataFrame
+) -> tuple[DataFrame, DataFrame]:
+    """What the branch HEADs hold.
+
+    Args:
+        ctx: the run.
+        connections: how tasks reach the store and the cache.
+        heads: columns ``branch`` and ``metarange_id``.
+
+    Returns:
+        The ranges of each branch (branch, range_id, entries), and the entries of these ranges.
+    """
+    metaranges = heads.where("metarange_id != ''").select("metarange_id").distinct()
+    pairs = ranges_of(ctx.spark, connections, metaranges, ctx.settings.range_num_partitions)
+    branch_ranges = heads.join(pairs, "metarange_id").select("branch", "range_id", "entries")
+    ranges = branch_ranges.select("range_id", "entries").distinct()
+    return branch_ranges, entries_of(connections, ranges, ctx.settings.address_num_partitions)
+
+
+def comparable_until(listing: DataFrame, entries: DataFrame) -> datetime | None:
+    """Until which time of writing an object's etag in the store is the checksum in its entry.
+
+    Stores differ: encryption with managed keys and uploads in parts give etags that are no
+    checksums. Etags count as comparable only if they agree for every object at a branch HEAD, and
+    only for objects written before the latest of these.
+    """
+    row = (
+        entries.where("resolved")
+        .join(_with_hash(listing), "address")
+        .select((F.col("hash") == F.col("etag_hash")).alias("agrees"), "last_modified")
+        .agg(F.min("agrees"), F.max("last_modified"))
+        .first()
+    )
+    return row[1] if row is not None and row[0] else None
+
+
+def _with_hash(objects: DataFrame) -> DataFrame:
+    """Objects (address, size, last_modified, etag) with a column ``hash``: that of their etag."""
+    columns = objects.select("address", "size", "last_modified", "etag")
+    schema = T.StructType([*columns.schema.fields, T.StructField("hash", T.LongType())])
+    return columns.mapInArrow(_append_hash, schema)
+
+
+def _append_hash(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    for batch in batches:
+        yield pa.RecordBatch.from_arrays(
+            [*batch.columns, etag_hashes(batch["etag"])], names=[*batch.schema.names, "hash"]
+        )
+
+
+def served_candidates(
+    ctx: RunContext,
+    connections: Connections,
+    dead: DataFrame,
+    listing: DataFrame,
+    heads: DataFrame,
+    keep: Callable[[DataFrame, str], DataFrame],
+) -> DataFrame:
+    """The candidates that must stay, with the reason: columns ``address`` and ``why``.
+
+    Args:
+        ctx: the run.
+        connections: how tasks reach lakeFS, the store and the cache.
+        dead: what nothing lists any more (address, size, last_modified, etag).
+        listing: the whole listing.
+        heads: HEAD of each branch (branch, metarange_id).
+        keep: writes rows under a name and reads them back, so that they are computed once.
+    """
+    branch_ranges, entries = head_entries(ctx, connections, heads)
+    branch_ranges = keep(branch_ranges, "head_ranges")
+    until = comparable_until(listing, entries)
+    ctx.log.info("etags of the store are comparable until %s", until)
+    comparable = F.lit(False)
+    if until is not None:
+        comparable = F.col("etag").rlike(_MD5) & (F.col("last_modified") <= F.lit(until))
+    suspects = _with_hash(dead).select(
+        "address", "size", F.when(comparable, F.col("hash")).alias("etag_hash")
+    )
+    groups = suspects.select("size", "etag_hash").distinct()
+    lookups = keep(_lookups(ctx, connections, branch_ranges, entries, groups), "lookups")
+
+    order = Window.orderBy("paths", "size", "etag_hash").rowsBetween(
+        Window.unboundedPreceding, Window.currentRow
+    )
+    weighed = (
+        lookups.groupBy("size", "etag_hash")
+        .agg(F.count("*").alias("paths"))
+        .withColumn("total", F.sum("paths").over(order))
+        .withColumn("affordable", F.col("total") <= ctx.settings.max_served_lookups)
+    )
+    weighed = keep(weighed, "lookup_groups")
+    same = _same_group("suspect", "group")
+    unverified = (
+        suspects.alias("suspect")
+        .join(weighed.where("not affordable").alias("group"), same, "left_semi")
+        .select("address", F.lit(UNVERIFIED).alias("why"))
+    )
+    affordable = weighed.where("affordable").alias("group")
+    asked = lookups.alias("suspect").join(affordable, same, "left_semi")
+    served = (
+        asked.select("branch", "path")
+        .distinct()
+        .repartition(_TASKS, "branch")
+        .sortWithinPartitions("branch", "path")
+        .mapInArrow(partial(_ask, connections, ctx.repository), "address string")
+    )
+    served = keep(served, "served").distinct()
+    return (
+        suspects.join(served, "address", "left_semi")
+        .selectExpr("address", "'lakeFS serves it' as why")
+        .unionByName(unverified)
+    )
+
+
+def _lookups(
+    ctx: RunContext,
+    connections: Connections,
+    branch_ranges: DataFrame,
+    entries: DataFrame,
+    groups: DataFrame,
+) -> DataFrame:
+    """Paths at branch HEADs that look like a group of candidates: branch, path, size, etag_hash."""
+    alike = (F.col("entry.size") == F.col("group.size")) & (
+        F.col("group.etag_hash").isNull() | (F.col("entry.etag_hash") == F.col("group.etag_hash"))
+    )
+    ranges = (
+        entries.alias("entry").join(groups.alias("group"), alike, "left_semi")
+        .select("range_id")
+        .distinct()
+        .repartition(ctx.settings.address_num_partitions)
+    )
+    paths = ranges.mapInArrow(partial(_read_paths, connections), _PATHS)
+    matching = paths.alias("entry").join(groups.alias("group"), alike).select(
+        "entry.range_id", "entry.path", "group.size", "group.etag_hash"
+    )
+    return matching.join(branch_ranges, "range_id").select("branch", "path", "size", "etag_hash")
+
+
+def _same_group(left: str, right: str) -> Column:
+    return (F.col(f"{left}.size") == F.col(f"{right}.size")) & F.col(f"{left}.etag_hash").eqNullSafe(
+        F.col(f"{right}.etag_hash")
+    )
+
+
+def _read_paths(
+    connections: Connections, batches: Iterator[pa.RecordBatch]
+) -> Iterator[pa.RecordBatch]:
+    """Paths of ranges, read again by the slow reader, which is independent of the cache."""
+    store = connections.store()
+    for batch in batches:
+        for range_id in batch["range_id"].to_pylist():
+            items = read_range(fetch(store, connections, range_id), range_id)
+            yield pa.RecordBatch.from_arrays(
+                [
+                    pa.array([range_id] * len(items), pa.string()),
+                    pa.array([path for path, _ in items], pa.string()),
+                    pa.array([entry.size for _, entry in items], pa.int64()),
+                    pa.array([etag_hash(entry.e_tag) for _, entry in items], pa.int64()),
+                ],
+                names=["range_id", "path", "size", "etag_hash"],
+            )
+
+
+def _ask(
+    connections: Connections, repository: str, batches: Iterator[pa.RecordBatch]
+) -> Iterator[pa.RecordBatch]:
+    """Addresses that lakeFS serves at the given paths, which come in order."""
+    client = connections.lakefs.connect()
+    namespace = connections.namespace()
+    page = _Page(client, repository)
+    for batch in batches:
+        served: list[str] = []
+        for row in batch.to_pylist():
+            address = page.address(row["branch"], row["path"])
+            if address is not None:
+                spellings = live_spellings(namespace, address)
+                served += spellings
+        yield pa.RecordBatch.from_arrays([pa.array(served, pa.string())], names=["address"])
+
+
+class _Page:
+    """The part of a branch that was listed last: one call answers for many paths in order."""
+
+    def __init__(self, client: LakeFSClient, repository: str) -> None:
+        self.client = client
+        self.repository = repository
+        self.branch = ""
+        self.low = ""
+        self.high: str | None = ""
+        self.addresses: dict[str, str] = {}
+
+    def address(self, branch: str, path: str) -> str | None:
+        """The physical address that lakeFS serves at a path; None where it serves nothing."""
+        known = branch == self.branch and path > self.low
+        if not (known and (self.high is None or path <= self.high)):
+            self._turn(branch, path)
+        return self.addresses.get(path)
+
+    def _turn(self, branch: str, path: str) -> None:
+        self.branch, self.low = branch, just_before(path)
+        try:
+            objects, has_more = self.client.objects_page(
+                self.repository, branch, after=self.low, amount=_PAGE
+            )
+        except NotFoundError as error:
+            if branch in {b.id for b in self.client.branches(self.repository)}:
+                raise IntegrityError(
+                    f"branch {branch!r} of {self.repository!r} exists, but listing its objects "
+                    f"says not found ({error}): run again",
+                ) from error
+            objects, has_more = [], False
+        self.addresses = {found.path: found.physical_address for found in objects}
+        self.high = max(self.addresses) if has_more else None
+        if has_more and (self.high is None or self.high < path):
+            # Nothing is served at this path if even the page that starts before it ends before it.
+            raise IntegrityError(
+                f"listing branch {branch!r} after {self.low!r} skipped {path!r}: run again"
+            )

@@ -1,0 +1,31 @@
+"""The Spark settings that the mark and the sweep rely on, whatever else a session sets."""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import Final
+
+#: Times are UTC on every machine, and a batch for Python is no larger than a page of a listing.
+REQUIRED: Final = {
+    "spark.sql.session.timeZone": "UTC",
+    "spark.sql.execution.arrow.maxRecordsPerBatch": "10000",
+    "spark.sql.caseSensitive": "true",
+}
+#: For a session on this machine, where nothing else is configured.
+LOCAL: Final = {
+    "spark.master": "local[*]",
+    "spark.app.name": "lakegc",
+    "spark.driver.memory": "4g",
+    "spark.driver.bindAddress": "127.0.0.1",
+    "spark.driver.host": "127.0.0.1",
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+    "spark.log.level": "ERROR",
+    "spark.sql.shuffle.partitions": "64",
+}
+
+
+def use_this_python() -> None:
+    """Let Spark start its workers with this interpreter, unless PYSPARK_PYTHON names another."""
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)

@@ -1,0 +1,226 @@
+"""Stage 2, ``uncommitted_snapshot``: the addresses that are staged on any branch.
+
+The answers of ``prepare_uncommited`` are not taken as they are. Every page is kept; a page without
+a location is believed only if the branches it covered show no change; a branch that vanished while
+the pages were made, or a 404 in the middle, starts the snapshot again, and what the earlier tries
+found stays in it: too many staged addresses are safe, one too few is not.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from functools import partial
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+from pyspark.sql import DataFrame
+
+from lakegc_assets.artifacts import UNCOMMITTED, Manifest
+from lakegc_assets.errors import IntegrityError
+from lakegc_assets.lakefs.client import LakeFSClient
+from lakegc_assets.lakefs.errors import NotFoundError
+from lakegc_assets.lakefs.models import UncommittedPage
+from lakegc_assets.mark.addresses import just_before, live_spellings
+from lakegc_assets.mark.context import Connections, RunContext
+
+
+@dataclass
+class UncommittedFiles:
+    """The parquet files of a snapshot.
+
+    Attributes:
+        keys: keys of the files, relative to the namespace; of every try that was made.
+        run_ids: lakeFS's run id of each try.
+        pages: number of pages of the last try.
+        empty_pages: how many of these had no location.
+        tries: how often the snapshot was started.
+    """
+
+    keys: list[str] = field(default_factory=list)
+    run_ids: list[str] = field(default_factory=list)
+    pages: int = 0
+    empty_pages: int = 0
+    tries: int = 0
+
+
+def snapshot_uncommitted(ctx: RunContext) -> Manifest:
+    """Write the ``uncommitted_snapshot`` asset.
+
+    Raises:
+        IntegrityError: the server's answers do not add up, also after further tries.
+        LakeFSError: the server did not answer.
+    """
+    started = ctx.clocks.now()
+    client, connections = ctx.connect()
+    attempt = ctx.root.attempt(ctx.repository, ctx.run)
+    previous = attempt.chain("store_listing", connections.namespace_url)["store_listing"]
+    files = prepare_uncommitted(ctx, client, connections)
+    attempt.write(read_uncommitted(ctx, connections, files.keys), "uncommitted_snapshot")
+    facts: dict[str, object] = {
+        "lakefs_run_ids": files.run_ids,
+        "files": files.keys,
+        "pages": files.pages,
+        "pages_without_location": files.empty_pages,
+        "tries": files.tries,
+    }
+    return ctx.frame_manifest("uncommitted_snapshot", previous, started, facts)
+
+
+def prepare_uncommitted(
+    ctx: RunContext, client: LakeFSClient, connections: Connections
+) -> UncommittedFiles:
+    """Let lakeFS write its lists of staged objects, until one try stands up to the checks.
+
+    Raises:
+        IntegrityError: no try out of ``settings.snapshot_attempts`` did.
+    """
+    files = UncommittedFiles()
+    reason = ""
+    while files.tries < ctx.settings.snapshot_attempts:
+        files.tries += 1
+        before = {branch.id for branch in client.branches(ctx.repository)}
+        try:
+            pages = list(client.prepare_uncommitted(ctx.repository))
+            _collect(connections, pages, files)
+            suspect = _changed_behind_empty_pages(ctx, client, pages)
+        except NotFoundError as error:
+            reason = f"the server answered 404 in the middle: {error}"
+            continue
+        gone = before - {branch.id for branch in client.branches(ctx.repository)}
+        if gone:
+            reason = f"branches were deleted while it was made: {', '.join(sorted(gone)[:5])}"
+        elif suspect:
+            reason = f"it lists nothing for branches that have changes: {', '.join(suspect[:5])}"
+        else:
+            return files
+        ctx.log.warning("uncommitted snapshot of %s starts again: %s", ctx.repository, reason)
+    raise IntegrityError(
+        f"the uncommitted snapshot of {ctx.repository!r} is not complete after {files.tries} tries: "
+        f"{reason}. Nothing was deleted; run again when the repository is quieter",
+    )
+
+
+def _collect(
+    connections: Connections, pages: list[UncommittedPage], files: UncommittedFiles
+) -> None:
+    """Add the files behind the pages of one try; all pages of a try share one location."""
+    namespace = connections.namespace()
+    store = connections.store()
+    locations = {page.gc_uncommitted_location for page in pages if page.gc_uncommitted_location}
+    for location in sorted(locations):
+        folder = namespace.relative(location)
+        if folder is None:
+            raise IntegrityError(
+                f"prepare_uncommited wrote to {location}, outside of {connections.namespace_url}",
+            )
+        prefix = folder.rstrip("/") + "/"
+        keys = [key for batch in store.list(prefix) for key in batch["key"].to_pylist()]
+        if not keys:
+            raise IntegrityError(
+                f"prepare_uncommited says that it wrote to {location}, but nothing is there",
+            )
+        files.keys.extend(keys)
+    files.run_ids.append(pages[0].run_id)
+    files.pages = len(pages)
+    files.empty_pages = sum(1 for page in pages if not page.gc_uncommitted_location)
+
+
+def _changed_behind_empty_pages(
+    ctx: RunContext, client: LakeFSClient, pages: list[UncommittedPage]
+) -> list[str]:
+    """Branches with staged objects among the paths that pages without a location covered."""
+    branches = [branch.id for branch in client.branches(ctx.repository)]
+    suspect: set[str] = set()
+    low: tuple[str, str] = ("", "")
+    for page in pages:
+        high = _token_position(page.continuation_token)
+        if not page.gc_uncommitted_location:
+            suspect.update(b for b in branches if _has_staged(ctx, client, b, low, high))
+        low = high or ("", "")
+    return sorted(suspect)
+
+
+def _token_position(token: str | None) -> tuple[str, str] | None:
+    """Branch and path of the first entry of the next page; None at the end or if it does not tell."""
+    try:
+        values = json.loads(base64.b64decode(token or ""))
+        branch, path = values["branch"], values["path"]
+    except (ValueError, KeyError, TypeError):
+        return None
+    return (branch, path) if isinstance(branch, str) and isinstance(path, str) else None
+
+
+def _has_staged(
+    ctx: RunContext,
+    client: LakeFSClient,
+    branch: str,
+    low: tuple[str, str],
+    high: tuple[str, str] | None,
+) -> bool:
+    """Whether a branch has staged objects from ``low`` on and before ``high`` (branch, path)."""
+    if branch < low[0] or (high is not None and branch > high[0]):
+        return False
+    after = just_before(low[1]) if branch == low[0] else ""
+    try:
+        for change in client.diff_branch(ctx.repository, branch, after=after):
+            position = (branch, change.path)
+            if high is not None and position >= high:
+                return False
+            if position >= low and change.type != "removed":
+                return True
+    except NotFoundError:
+        # A branch deleted since then is seen by the comparison of the lists of branches.
+        return False
+    return False
+
+
+def read_uncommitted(ctx: RunContext, connections: Connections, keys: list[str]) -> DataFrame:
+    """The staged addresses in lakeFS's parquet files, in every spelling that could be meant."""
+    partitions = max(1, min(ctx.settings.address_num_partitions, len(keys)))
+    return (
+        ctx.spark.createDataFrame([(key,) for key in keys], "key string")
+        .repartition(partitions)
+        .mapInArrow(partial(_read_files, connections), UNCOMMITTED)
+    )
+
+
+def _read_files(
+    connections: Connections, batches: Iterator[pa.RecordBatch]
+) -> Iterator[pa.RecordBatch]:
+    store = connections.store()
+    namespace = connections.namespace()
+    for batch in batches:
+        for key in batch["key"].to_pylist():
+            try:
+                table = pq.read_table(pa.BufferReader(store.get(key)))
+                addresses = table["physical_address"].cast(pa.string())
+                created = table["creation_date"].cast(pa.int64())
+            except (pa.ArrowException, KeyError) as error:
+                raise IntegrityError(
+                    f"{connections.namespace_url}/{key} is no list of staged objects as lakeFS "
+                    f"writes it ({error}): run again",
+                ) from error
+            if addresses.null_count:
+                raise IntegrityError(f"{connections.namespace_url}/{key} holds an empty address")
+            moments = pc.multiply(created, 1_000_000).cast(pa.timestamp("us", "UTC"))
+            rows = [
+                (spelling, moment)
+                for address, moment in zip(addresses.to_pylist(), moments.to_pylist(), strict=True)
+                for spelling in live_spellings(namespace, address)
+            ]
+            yield pa.RecordBatch.from_arrays(
+                [
+                    pa.array([row[0] for row in rows], pa.string()),
+                    pa.array([row[1] for row in rows], pa.timestamp("us", "UTC")),
+                ],
+                schema=pa.schema(
+                    [
+                        pa.field("address", pa.string(), nullable=False),
+                        pa.field("created", pa.timestamp("us", "UTC")),
+                    ],
+                ),
+            )

@@ -1,0 +1,103 @@
+"""The settings of a run: what may be collected, how old it must be, and how the work is split."""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any
+
+from lakegc_assets.errors import ConfigurationError
+
+MIN_SAFE_AGE = timedelta(hours=24)
+CUTOFF_MARGIN = timedelta(hours=1)
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What one run may collect, and how its work is split.
+
+    Attributes:
+        min_age: an object younger than this at the start of the run is never a candidate.
+        allow_unsafe_min_age: take ``min_age`` as it is, without the grace period of the server,
+            24 h, the clock skew and the margin of one hour. For tests and trials only.
+        clock_skew: how far the clocks of lakeFS and of the store may differ from this machine's.
+        max_candidate_share: the share of the listing (0 to 1) that may become candidates; more
+            stops the run. Raising it for one run is the operator's approval.
+        protect_tags: tagged commits count as active, whatever the rules say.
+        accept_missing: digest of the set of objects that a branch HEAD names, the store does not
+            hold, and the operator has looked at. The error that stops a run names it.
+        range_num_partitions: Spark partitions that read metaranges.
+        address_num_partitions: Spark partitions that read ranges and addresses.
+        listing_num_partitions: Spark partitions that list the store.
+        sweep_num_partitions: Spark partitions that delete.
+        max_served_lookups: how many paths at branch HEADs may be looked up to see which address
+            lakeFS serves there; candidates beyond it stay alive and are reported.
+        snapshot_attempts: how often an uncommitted snapshot is started again before the run stops.
+    """
+
+    min_age: timedelta = MIN_SAFE_AGE
+    allow_unsafe_min_age: bool = False
+    clock_skew: timedelta = timedelta(minutes=5)
+    max_candidate_share: float = 0.5
+    protect_tags: bool = False
+    accept_missing: str | None = None
+    range_num_partitions: int = 50
+    address_num_partitions: int = 200
+    listing_num_partitions: int = 200
+    sweep_num_partitions: int = 32
+    max_served_lookups: int = 200_000
+    snapshot_attempts: int = 3
+
+    def __post_init__(self) -> None:
+        """Refuse values that make no sense.
+
+        Raises:
+            ConfigurationError: a value is out of its range, or ``min_age`` is below 24 h without
+                ``allow_unsafe_min_age``.
+        """
+        if self.min_age < timedelta(0):
+            raise ConfigurationError(f"min_age is {self.min_age}: it cannot be negative")
+        if self.min_age < MIN_SAFE_AGE and not self.allow_unsafe_min_age:
+            raise ConfigurationError(
+                f"min_age is {self.min_age}, below {MIN_SAFE_AGE}: an upload that is still on its way "
+                "could be deleted. Set allow_unsafe_min_age only where nobody writes",
+            )
+        if self.clock_skew < timedelta(0):
+            raise ConfigurationError(f"clock_skew is {self.clock_skew}: it cannot be negative")
+        if not 0 <= self.max_candidate_share <= 1:
+            raise ConfigurationError(
+                f"max_candidate_share is {self.max_candidate_share}: it is a share from 0 to 1",
+            )
+        for name in (
+            "range_num_partitions",
+            "address_num_partitions",
+            "listing_num_partitions",
+            "sweep_num_partitions",
+            "snapshot_attempts",
+        ):
+            if getattr(self, name) < 1:
+                raise ConfigurationError(f"{name} is {getattr(self, name)}: it must be 1 or more")
+        if self.max_served_lookups < 0:
+            raise ConfigurationError(
+                f"max_served_lookups is {self.max_served_lookups}: it cannot be negative"
+            )
+
+    def cutoff(self, start: datetime, grace_period: timedelta) -> datetime:
+        """The time before which an object must have been written to be a candidate.
+
+        Args:
+            start: start of the run, by the store's clock.
+            grace_period: for how long the server lets an address be linked.
+        """
+        if self.allow_unsafe_min_age:
+            return start - self.min_age
+        age = max(grace_period, MIN_SAFE_AGE, self.min_age)
+        return start - (age + 2 * self.clock_skew + CUTOFF_MARGIN)
+
+    def to_json(self) -> dict[str, Any]:
+        """The settings as JSON values, times in seconds; recorded in every manifest."""
+        return {
+            name: value.total_seconds() if isinstance(value, timedelta) else value
+            for name, value in dataclasses.asdict(self).items()
+        }

@@ -1,0 +1,132 @@
+"""The delta mark: what came back to life since a mark was made.
+
+Before anything is deleted, staged addresses, rules, branches and active commits are read again. A
+revert, a branch from an old commit, a longer rule, a late link: what they need is taken out of the
+candidates. Only ranges that the mark did not read are decoded, so the cost follows what changed.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F  # noqa: N812 - Spark's own convention
+
+from lakegc_assets.artifacts import AttemptArtifacts, Manifest
+from lakegc_assets.lakefs.client import LakeFSClient
+from lakegc_assets.mark.commits import ACTIVE, find_liveness
+from lakegc_assets.mark.committed import live_tables
+from lakegc_assets.mark.context import Connections, RunContext
+from lakegc_assets.mark.ranges import entries_of, ranges_of
+from lakegc_assets.mark.served import UNVERIFIED, served_candidates
+from lakegc_assets.mark.uncommitted import prepare_uncommitted, read_uncommitted
+
+
+@dataclass(frozen=True)
+class DeltaMark:
+    """What a delta mark found.
+
+    Attributes:
+        fingerprint: of the HEADs and rules when it began; while they stay the same it holds.
+        taken: wall-clock seconds since the epoch when it began.
+        spared: what came back to life (address, why).
+    """
+
+    fingerprint: str
+    taken: float
+    spared: DataFrame
+
+
+def fingerprint(client: LakeFSClient, repository: str) -> str:
+    """A digest of all branch HEADs and the retention rules."""
+    heads = sorted((b.id, b.commit_id) for b in client.branches(repository))
+    rules = client.gc_rules(repository)
+    return hashlib.sha256(json.dumps([heads, rules], sort_keys=True).encode()).hexdigest()
+
+
+def take_delta_mark(
+    ctx: RunContext,
+    chain: Mapping[str, Manifest],
+    attempt: AttemptArtifacts,
+    candidates: DataFrame,
+    keep: Callable[[DataFrame, str], DataFrame],
+) -> DeltaMark:
+    """Find which of some marked objects are alive now.
+
+    Args:
+        ctx: the run.
+        chain: the manifests of the mark.
+        attempt: the artifacts of the mark.
+        candidates: marked objects (address, size, last_modified, etag).
+        keep: writes rows under a name and reads them back.
+    """
+    client, connections = ctx.connect()
+    ctx.check_clocks(client, connections.store())
+    taken = time.time()
+    seen = fingerprint(client, ctx.repository)
+
+    files = prepare_uncommitted(ctx, client, connections)
+    staged = read_uncommitted(ctx, connections, files.keys).select("address")
+    spared = _among(candidates, staged, "it is staged on a branch now")
+
+    start = datetime.fromisoformat(str(chain["store_listing"].facts["start"]))
+    liveness = find_liveness(ctx, client, connections, start)
+    active = ctx.spark.createDataFrame(liveness.active_rows(), ACTIVE)
+    entries = _new_entries(ctx, connections, attempt, active, has_rules=liveness.rules is not None)
+    entries = keep(entries.select("address", "resolved"), "new_entries")
+    held = entries.where("resolved").select("address")
+    spared = spared.unionByName(_among(candidates, held, "an active commit holds it now"))
+    unclear = entries.where("not resolved").selectExpr("address as last_part").distinct()
+    last_part = F.element_at(F.split("address", "/"), -1)
+    ambiguous = candidates.withColumn("last_part", last_part).join(unclear, "last_part", "left_semi")
+    spared = spared.unionByName(
+        ambiguous.selectExpr("address", "'a full address that cannot be resolved ends like it' as why")
+    )
+
+    heads = ctx.spark.createDataFrame(
+        [(b, liveness.commits[c].metarange_id) for b, c in sorted(liveness.heads.items())],
+        "branch string, metarange_id string",
+    )
+    listing = attempt.read(ctx.spark, "store_listing")
+    served = served_candidates(ctx, connections, candidates, listing, heads, keep)
+    spared = spared.unionByName(served).groupBy("address").agg(F.min("why").alias("why"))
+    return DeltaMark(seen, taken, keep(spared, "spared"))
+
+
+def certainly_alive(spared: DataFrame) -> DataFrame:
+    """Of what a delta mark spared: what is known to be alive, not only not known to be dead."""
+    return spared.where((F.col("why") != UNVERIFIED) & ~F.col("why").contains("cannot be resolved"))
+
+
+def _among(candidates: DataFrame, live: DataFrame, why: str) -> DataFrame:
+    found = candidates.join(live, "address", "left_semi")
+    return found.select("address", F.lit(why).alias("why"))
+
+
+def _new_entries(
+    ctx: RunContext,
+    connections: Connections,
+    attempt: AttemptArtifacts,
+    active: DataFrame,
+    *,
+    has_rules: bool,
+) -> DataFrame:
+    """Entries of the ranges that are live now and were not read by the mark."""
+    metaranges, more_ranges = live_tables(ctx, connections, active, has_rules=has_rules)
+    ids = metaranges.where("metarange_id != ''").distinct()
+    pairs = ranges_of(ctx.spark, connections, ids, ctx.settings.range_num_partitions)
+    ranges = pairs.select("range_id", "entries")
+    if more_ranges is not None:
+        ranges = ranges.unionByName(more_ranges)
+    known = attempt.read(ctx.spark, "committed_addresses", "ranges").select("range_id")
+    new = (
+        ranges.groupBy("range_id")
+        .agg(F.max("entries").alias("entries"))
+        .join(known, "range_id", "left_anti")
+    )
+    return entries_of(connections, new, ctx.settings.address_num_partitions)
