@@ -138,32 +138,38 @@ def hash_strings(data: Bytes, offsets: Longs, hashes: Longs) -> None:
 
 
 @_compiled
-def _skip(data: Bytes, at: int, end: int, wire: int) -> int:
-    """The position after a field's content, or -1."""
-    if wire == _VARINT:
-        return _varint(data, at, end)[1]
-    if wire == _BYTES:
-        length, at = _varint(data, at, end)
-        return -1 if at < 0 or length < 0 or length > end - at else at + length
-    if wire == _FIXED64:
-        return at + 8 if at + 8 <= end else -1
-    if wire == _FIXED32:
-        return at + 4 if at + 4 <= end else -1
-    return -1
+def _field(data: Bytes, at: int, end: int) -> tuple[int, int, int, int, int]:
+    """A protobuf field: number, wire type, its number or length, and its content's two ends.
+
+    The wire type is -1 when the field is wrong.
+    """
+    tag, at = _varint(data, at, end)
+    number, wire, value, start = tag >> 3, tag & 7, np.int64(0), at
+    if at < 0 or not 8 <= tag < 1 << 32:  # noqa: PLR2004 - the first field's tag
+        return 0, -1, 0, 0, end
+    if wire in (_VARINT, _BYTES):
+        value, start = _varint(data, at, end)
+        at = start
+        if at < 0 or (wire == _BYTES and not 0 <= value <= end - at):
+            return 0, -1, 0, 0, end
+        if wire == _BYTES:
+            at += value
+    elif wire in (_FIXED64, _FIXED32):
+        at += 8 if wire == _FIXED64 else 4
+    else:
+        return 0, -1, 0, 0, end
+    return number, wire if at <= end else -1, value, start, at
 
 
 @_compiled
 def _seconds(data: Bytes, at: int, end: int, seconds: int) -> tuple[int, bool]:
     """The seconds of a Timestamp, and whether it is well-formed."""
     while at < end:
-        tag, at = _varint(data, at, end)
-        if at < 0 or not 8 <= tag < 1 << 32:  # noqa: PLR2004 - the first field's tag
+        number, wire, value, _, at = _field(data, at, end)
+        if wire < 0 or (number <= 2 and wire != _VARINT):  # noqa: PLR2004 - seconds and nanos
             return 0, False
-        start, at = at, _skip(data, at, end, tag & 7)
-        if at < 0 or (tag >> 3 <= 2 and tag & 7 != _VARINT):  # noqa: PLR2004 - seconds and nanos
-            return 0, False
-        if tag >> 3 == 1:
-            seconds = _varint(data, start, at)[0]
+        if number == 1:
+            seconds = value
     return seconds, True
 
 
@@ -171,34 +177,28 @@ def _seconds(data: Bytes, at: int, end: int, seconds: int) -> tuple[int, bool]:
 def _entry(data: Bytes, at: int, end: int) -> _Fields:
     """The fields of an entry's protobuf; of a repeated field the last one counts."""
     address_at = address_length = address_type = size = seconds = np.int64(0)
-    e_tag_hash = hash_bytes(data, 0, 0)
-    failed = _Fields(BAD_PROTOBUF, 0, 0, 0, 0, 0, 0)
+    tag_at = tag_end = at
+    well_formed = True
     while at < end:
-        tag, at = _varint(data, at, end)
-        if at < 0 or not 8 <= tag < 1 << 32:  # noqa: PLR2004 - the first field's tag
-            return failed
-        field, wire, start = tag >> 3, tag & 7, at
-        at = _skip(data, at, end, wire)
-        number = field in (_SIZE, _ADDRESS_TYPE)
-        if at < 0 or (field <= _CONTENT_TYPE and wire != (_VARINT if number else _BYTES)):
-            return failed
-        if number:
-            value = _varint(data, start, at)[0]
-            if field == _SIZE:
-                size = value
-            else:
-                address_type = value
-        elif field <= _E_TAG:
-            length, start = _varint(data, start, at)
-            if field == _ADDRESS:
-                address_at, address_length = start, length
-            elif field == _E_TAG:
-                e_tag_hash = hash_bytes(data, start, at)
-            else:
-                seconds, well_formed = _seconds(data, start, at, seconds)
-                if not well_formed:
-                    return failed
+        number, wire, value, start, at = _field(data, at, end)
+        is_number = number in (_SIZE, _ADDRESS_TYPE)
+        if number <= _CONTENT_TYPE and wire != (_VARINT if is_number else _BYTES):
+            well_formed = False
+        if wire < 0 or not well_formed:
+            return _Fields(BAD_PROTOBUF, 0, 0, 0, 0, 0, 0)
+        if number == _ADDRESS:
+            address_at, address_length = start, value
+        elif number == _LAST_MODIFIED:
+            seconds, well_formed = _seconds(data, start, at, seconds)
+        elif number == _SIZE:
+            size = value
+        elif number == _E_TAG:
+            tag_at, tag_end = start, at
+        elif number == _ADDRESS_TYPE:
+            address_type = value
     code = OK if 0 <= address_type <= 2 else BAD_ADDRESS_TYPE  # noqa: PLR2004 - AddressType.FULL
+    code = code if well_formed else BAD_PROTOBUF
+    e_tag_hash = hash_bytes(data, tag_at, tag_end)
     return _Fields(code, address_at, address_length, address_type, size, e_tag_hash, seconds)
 
 

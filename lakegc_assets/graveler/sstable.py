@@ -37,6 +37,8 @@ KEY_TRAILER: Final = b"\x01" + bytes(7)
 # What lakeFS itself adds to the user properties, after it has computed the id.
 COMPUTED: Final = frozenset({"count", "min_key", "max_key", "estimated_size_bytes"})
 
+# Snappy makes at most 64 bytes of three: what claims more must not be given the memory.
+_MOST_EXPANSION: Final = 32
 _CONTENT_ID: Final = re.compile(r"(?:.*/)?([0-9a-f]{64})")
 
 
@@ -215,6 +217,9 @@ class _File:
             return payload
         if kind != SNAPPY:
             raise self.error(end, f"compression type {kind} is neither none nor snappy")
+        claimed, _ = self.varint(payload, 0, handle.offset)
+        if claimed > _MOST_EXPANSION * len(payload):
+            raise self.error(handle.offset, f"the block cannot decompress to {claimed} bytes")
         try:
             return bytes(cramjam.snappy.decompress_raw(payload))
         except cramjam.DecompressionError as error:
