@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from email.utils import format_datetime
-from functools import cached_property
+from functools import cache, cached_property
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from types import TracebackType
@@ -161,6 +161,12 @@ class Recording:
                     heapq.heappush(heap, (-found["creation_date"], -found["generation"], parent))
 
 
+@cache
+def recording(repository: str) -> Recording:
+    """The recording of a repository, read once; its answers are not to be changed."""
+    return Recording(repository)
+
+
 def _items(call: dict[str, Any]) -> list[dict[str, Any]]:
     results: list[dict[str, Any]] = call["body"]["results"]
     return results
@@ -189,7 +195,7 @@ class ReplayServer:
         self, repository: str, *, prepare: str = "prepare", has_async: bool = True
     ) -> None:
         self.repository = repository
-        self.recording = Recording(repository)
+        self.recording = recording(repository)
         self.prepare = prepare
         self.has_async = has_async
         self.clock: Callable[[], datetime] = utc_now
@@ -408,16 +414,19 @@ def _handler(server: ReplayServer) -> type[BaseHTTPRequestHandler]:
             if not isinstance(body, (bytes, str, type(None))):
                 body, kind = json.dumps(body), "application/json"
             raw = body.encode() if isinstance(body, str) else body or b""
-            self.send_response(answer.status)
-            headers = {"Content-Type": kind, "Content-Length": str(len(raw)), **answer.headers}
+            self.send_response_only(answer.status)
+            date = format_datetime(server.clock().astimezone(timezone.utc), usegmt=True)
+            headers = {
+                "Date": date,
+                "Content-Type": kind,
+                "Content-Length": str(len(raw)),
+                **answer.headers,
+            }
             for name, value in headers.items():
                 self.send_header(name, value)
             self.end_headers()
             if self.command != "HEAD" and answer.status != 204:
                 self.wfile.write(raw)
-
-        def date_time_string(self, timestamp: float | None = None) -> str:  # noqa: ARG002 # its signature
-            return format_datetime(server.clock().astimezone(timezone.utc), usegmt=True)
 
         def log_message(self, *args: object) -> None:
             """Say nothing: the requests are kept."""

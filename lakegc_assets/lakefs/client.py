@@ -274,28 +274,19 @@ class LakeFSClient(Calls):
 
     def gc_rules(self, repository: str) -> dict[str, Any] | None:
         """The retention rules as the server has them; None if, and only if, it has none."""
-        paths = (("settings", "gc_rules"), ("gc", "rules"))
-        for tail in paths:
-            path = path_of("repositories", repository, *tail)
+        path = path_of("repositories", repository)
+        try:
             try:
-                response = self._transport.call("GET", path)
+                response = self._transport.call("GET", f"{path}/settings/gc_rules")
             except EndpointNotFoundError:
-                # The first path is the newer one of the same call.
-                if tail == paths[-1]:
-                    raise
-            except NotFoundError:
-                self.repository(repository)
-                return None
-            else:
-                try:
-                    rules = response.json()
-                except ValueError:
-                    rules = None
-                if not isinstance(rules, dict) or "branches" not in rules:
-                    raise UnexpectedAnswerError(f"{response.url} answered no retention rules")
-                # The server writes a list without items as null.
-                return {**rules, "branches": [] if rules["branches"] is None else rules["branches"]}
-        raise AssertionError(paths)
+                # Older servers have the same call at another path.
+                response = self._transport.call("GET", f"{path}/gc/rules")
+        except EndpointNotFoundError:
+            raise
+        except NotFoundError:
+            self.repository(repository)
+            return None
+        return _rules(response)
 
     def prepare_commits(self, repository: str) -> PreparedCommits:
         """Let the server compute its active commits, and write them to the namespace.
@@ -403,6 +394,17 @@ def _listing(repository: str, ref: str, prefix: str) -> tuple[tuple[str, ...], d
     if prefix:
         params["prefix"] = prefix
     return ("repositories", repository, "refs", ref, "objects", "ls"), params
+
+
+def _rules(response: requests.Response) -> dict[str, Any]:
+    try:
+        rules = response.json()
+    except ValueError:
+        rules = None
+    if not isinstance(rules, dict) or "branches" not in rules:
+        raise UnexpectedAnswerError(f"{response.url} answered, but not with retention rules")
+    # The server writes a list without items as null.
+    return {**rules, "branches": [] if rules["branches"] is None else rules["branches"]}
 
 
 def _no_rules(repository: str, said: str) -> NoRulesError:

@@ -116,17 +116,19 @@ def normal_endpoint(url: str) -> str:
     Raises:
         ConfigurationError: not an http(s) URL, or it carries a user, query or fragment.
     """
-    parts = urlsplit(url.strip())
-    if parts.username is not None or parts.password is not None:
+    if "@" in url:
         raise ConfigurationError(
             "the lakeFS endpoint must not carry a user or password: remove what is before the '@'"
         )
-    if parts.scheme not in ("http", "https") or not parts.hostname:
+    try:
+        parts = urlsplit(url.strip())
+        valid = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        valid = False
+    if not valid or parts.query or parts.fragment:
         raise ConfigurationError(
             f"the lakeFS endpoint {url!r} is not a URL like https://lakefs.example.com"
         )
-    if parts.query or parts.fragment:
-        raise ConfigurationError(f"the lakeFS endpoint {url!r} must end with its path")
     path = parts.path.rstrip("/").removesuffix(API_PATH).rstrip("/")
     return f"{parts.scheme}://{parts.netloc}{path}{API_PATH}"
 

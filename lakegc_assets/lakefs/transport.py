@@ -210,14 +210,12 @@ def _of_exception(call: str, error: requests.RequestException) -> LakeFSError:
         failure = ConnectionFailedError(
             f"{call}: the server's certificate or TLS is not accepted ({reason})"
         )
-        failure.never_sent = True
     else:
+        cause = reason.reason if isinstance(reason, MaxRetryError) else reason
         failure = ConnectionFailedError(
-            f"{call}: {type(error).__name__}: {reason}. Check the endpoint and the network"
+            f"{call}: {type(error).__name__}: {cause}. Check the endpoint and the network"
         )
-        failure.never_sent = isinstance(reason, MaxRetryError) and isinstance(
-            reason.reason, NewConnectionError
-        )
+        failure.never_sent = isinstance(cause, NewConnectionError)
     return failure
 
 

@@ -1,0 +1,338 @@
+"""The calls of a collector, on the answers of a real server and on answers it must not believe."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from datetime import datetime, timedelta, timezone
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lakegc_assets.lakefs import errors
+from lakegc_assets.lakefs.client import LakeFSClient
+
+from ..replay import Answer, ReplayServer, Request
+from .faults import FaultServer, answer
+
+ALL = ["small", "retention", "orderhz", "identical", "norules", "emptyrepo", "paged"]
+BRANCHES = ["dev", "fromold", "hidden", "long", "main", "sq", "stale"]
+
+
+X1 = "ee7df98a2779324c45438b49c8765f0c4840c89638f591a1fe54bbf4ca142d51"
+
+
+def read_pages_of(amount: int, client: LakeFSClient, monkeypatch: pytest.MonkeyPatch) -> None:
+    page = client._page
+    monkeypatch.setattr(client, "_page", lambda *a, **k: page(*a, **{**k, "amount": amount}))
+
+
+# The server
+
+
+def test_a_build_of_ones_own_is_taken_with_a_warning(
+    client: LakeFSClient, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.WARNING):
+        assert client.check_supported() == "dev-lab-71a45eeb1"
+    assert "dev-lab-71a45eeb1" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("version", "supported"),
+    [
+        ("0.86.9", False),
+        ("v0.9.0", False),
+        ("0.87.0", True),
+        ("0.100.0", True),
+        ("1.84.0", True),
+        ("1.84.0-rc.1", True),
+        ("v2.0", True),
+    ],
+)
+def test_versions_are_compared_as_numbers(
+    version: str,
+    supported: bool,  # noqa: FBT001 # a test's parameter
+    server: ReplayServer,
+    client: LakeFSClient,
+) -> None:
+    server.overrides["GET", "/config"] = (200, {"version_config": {"version": version}})
+    if supported:
+        assert client.check_supported() == version
+    else:
+        with pytest.raises(errors.UnsupportedServerError, match=r"0\.87 or newer: upgrade"):
+            client.check_supported()
+
+
+def test_server_config(server: ReplayServer, client: LakeFSClient) -> None:
+    config = client.server_config()
+    assert config.storage_config is not None
+    assert config.storage_config.blockstore_type == "s3"
+    assert client.grace_period() == timedelta(hours=24)
+    server.overrides["GET", "/config"] = (404, {"message": "invalid API endpoint"})
+    assert client.server_config() == config
+
+
+def test_the_servers_clock_and_its_skew(server: ReplayServer, client: LakeFSClient) -> None:
+    theirs = datetime(2026, 11, 21, 4, 41, 48, 900000, tzinfo=timezone.utc)
+    server.clock = lambda: theirs
+    assert client.server_time() == theirs.replace(microsecond=0)
+    ours = theirs.replace(microsecond=500000) - timedelta(minutes=7)
+    assert client.clock_skew(lambda: ours) == timedelta(minutes=7)
+
+
+@pytest.mark.parametrize("date", [{}, {"Date": "yesterday"}])
+def test_no_clock_is_an_error(date: dict[str, str], tmp_path: Path) -> None:
+    told = pytest.raises(errors.UnexpectedAnswerError, match="clock")
+    with FaultServer(answer(200, {}, date)) as server, told:
+        server.config(tmp_path).connect().server_time()
+
+
+def test_wrong_credentials(server: ReplayServer, tmp_path: Path) -> None:
+    config = server.config(tmp_path)
+    text = (tmp_path / "lakectl.yaml").read_text()
+    (tmp_path / "lakectl.yaml").write_text(text.replace("replay-secret-key", "hush"))
+    with config.connect() as client, pytest.raises(errors.AuthenticationError) as caught:
+        client.repository("retention")
+    assert "error authenticating request" in str(caught.value)
+    assert "hush" not in str(caught.value)
+
+
+# Repositories and refs
+
+
+def test_repositories(client: LakeFSClient) -> None:
+    names = [repository.id for repository in client.repositories()]
+    assert names == ["emptyrepo", "norules", "orderhz", "paged", "ragged", "retention", "small"]
+    assert [repository.id for repository in client.repositories("re")] == ["retention"]
+    found = client.repository("retention")
+    assert (found.storage_namespace, found.read_only) == ("s3://lab/retention", False)
+    assert client.writable_repository("retention") == found
+    with pytest.raises(errors.NotFoundError, match="repository not found"):
+        client.repository("no-such-repo")
+
+
+def test_another_repository_than_asked_for_is_not_believed(
+    server: ReplayServer, client: LakeFSClient
+) -> None:
+    server.overrides["GET", "/repositories/retention"] = client_json(server, "small")
+    with pytest.raises(errors.UnexpectedAnswerError, match="small"):
+        client.repository("retention")
+
+
+def client_json(server: ReplayServer, name: str) -> tuple[int, Any]:
+    listed = server.recording.body("repositories")["results"]
+    return 200, next(repository for repository in listed if repository["id"] == name)
+
+
+def test_read_only_repositories_are_refused(server: ReplayServer, client: LakeFSClient) -> None:
+    status, body = client_json(server, "retention")
+    server.overrides["GET", "/repositories/retention"] = (status, {**body, "read_only": True})
+    server.overrides["POST", "/repositories/retention/gc/.*"] = (
+        403,
+        {"message": "read-only repository"},
+    )
+    for call in (
+        client.writable_repository,
+        client.prepare_commits,
+        lambda name: list(client.prepare_uncommitted(name)),
+    ):
+        with pytest.raises(errors.ReadOnlyRepositoryError, match="cannot be collected"):
+            call("retention")
+
+
+@pytest.mark.parametrize("amount", [1, 2, 3, 6, 7, 1000])
+def test_branches_in_pages_of_any_size(
+    amount: int, client: LakeFSClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read_pages_of(amount, client, monkeypatch)
+    assert [branch.id for branch in client.branches("retention")] == BRANCHES
+    shown = [branch.id for branch in client.branches("retention", show_hidden=False)]
+    assert shown == [name for name in BRANCHES if name != "hidden"]
+
+
+def test_tags(client: LakeFSClient) -> None:
+    (tag,) = client.tags("retention")
+    assert tag.id == "v1"
+    assert client.commit("retention", tag.commit_id).message == "M1"
+    with pytest.raises(errors.NotFoundError, match="commit not found"):
+        client.commit("retention", "f" * 64)
+
+
+@pytest.mark.parametrize("server", ALL, indirect=True)
+def test_every_recorded_branch_reads_as_recorded(
+    server: ReplayServer, client: LakeFSClient
+) -> None:
+    name, record = server.repository, server.recording
+    for branch in client.branches(name):
+        found = {
+            "log": client.log(name, branch.id, first_parent=False),
+            "ls": client.objects(name, branch.id, amount=10),
+            "diff_uncommitted": client.diff_branch(name, branch.id),
+        }
+        for kind, items in found.items():
+            expected = record.body(f"{kind}.{branch.id}")["results"]
+            for item, recorded in zip(items, expected, strict=True):
+                read = item.model_dump(mode="json", exclude_unset=True)
+                assert read == {field: recorded[field] for field in read}
+                assert len(read) >= 4
+
+
+@pytest.mark.parametrize("ref", ["main", X1])
+def test_log_of_first_parents(ref: str, client: LakeFSClient) -> None:
+    messages = [commit.message for commit in client.log("retention", ref)]
+    assert messages == [
+        "X1", "squash sq", "merge feat", "M6", "M5", "M4", "M3", "M2", "M1", "Repository created",
+    ]  # fmt: skip
+
+
+def test_log_in_pages(
+    server: ReplayServer, client: LakeFSClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = list(client.log("retention", "main", first_parent=False))
+    server.requests.clear()
+    read_pages_of(5, client, monkeypatch)
+    assert list(client.log("retention", "main", first_parent=False)) == whole
+    assert [r.params.get("after") for r in server.requests] == [None, whole[4].id, whole[9].id]
+
+
+def test_a_log_that_ends_early_is_not_believed(server: ReplayServer, client: LakeFSClient) -> None:
+    body = server.recording.body("log_first_parent.main")
+    for kept in (0, 1, 9):
+        cut = {**body, "results": body["results"][:kept]}
+        cut["pagination"] = {**body["pagination"], "results": kept}
+        server.overrides["GET", "/repositories/retention/refs/main/commits"] = (200, cut)
+        with pytest.raises(errors.UnexpectedAnswerError, match=f"ends after {kept} commits"):
+            list(client.log("retention", "main"))
+    with pytest.raises(errors.NotFoundError):
+        list(client.log("retention", "no-such-branch"))
+
+
+# Objects
+
+
+def test_stat(client: LakeFSClient) -> None:
+    odd = "dir with space/ü-ключ+%25&?.txt"
+    assert client.stat("retention", "main", odd).path == odd
+    external = client.stat("retention", "main", "st/external")
+    assert external.physical_address == "s3://lab/external/one.bin"
+    assert external.metadata == {"m": "1"}
+    with pytest.raises(errors.NotFoundError):
+        client.stat("retention", "main", "nope")
+    with pytest.raises(errors.NotFoundError):
+        client.stat("retention", "main", "a/20")
+
+
+@pytest.mark.parametrize("server", ["identical"], indirect=True)
+def test_stat_gives_the_address_that_is_served(client: LakeFSClient) -> None:
+    served = {found.path: found for found in client.objects("identical", "main")}
+    assert client.stat("identical", "main", "same") == served["same"]
+    assert served["same"].physical_address.endswith("/dc0iol1ksdubnt8ra49g")
+    assert served["same"].size_bytes == 10
+    assert served["empty"].size_bytes == 0
+
+
+def test_stat_of_another_path_than_asked_for(server: ReplayServer, client: LakeFSClient) -> None:
+    other = server.recording.body("stat.00")
+    server.overrides["GET", ".*/objects/stat"] = (200, other)
+    with pytest.raises(errors.UnexpectedAnswerError, match="a/07"):
+        client.stat("retention", "main", "a/07")
+
+
+def test_collected_objects_are_gone(server: ReplayServer, client: LakeFSClient) -> None:
+    server.overrides["GET", ".*/refs/main/objects"] = Answer(200, b"\x00bytes")
+    assert client.get_object("retention", "main", "a/02") == b"\x00bytes"
+    server.overrides["GET", ".*/refs/main/objects"] = (410, {"message": "No data"})
+    with pytest.raises(errors.GoneError, match="No data"):
+        client.get_object("retention", "main", "a/02")
+
+
+def test_objects_from_anywhere(client: LakeFSClient) -> None:
+    whole = list(client.objects("retention", "main"))
+    paths = [found.path for found in whole]
+    assert paths == sorted(paths)
+    assert list(client.objects("retention", "main", prefix="st/", amount=2)) == [
+        found for found in whole if found.path.startswith("st/")
+    ]
+    page, more = client.objects_page("retention", "main", after=paths[3], amount=4)
+    assert ([found.path for found in page], more) == (paths[4:8], True)
+    page, more = client.objects_page("retention", "main", after=paths[-2])
+    assert ([found.path for found in page], more) == (paths[-1:], False)
+    with pytest.raises(errors.NotFoundError):
+        client.objects_page("retention", "nope")
+
+
+def test_diff(client: LakeFSClient) -> None:
+    diff = {entry.path: entry.type for entry in client.diff_branch("retention", "main")}
+    assert diff["a/20"] == "removed"
+    assert diff["st/external"] == "added"
+    later = [e.path for e in client.diff_branch("retention", "main", "st/", after="st/live1")]
+    assert later == ["st/live2", "st/over", "st/weird"]
+
+
+# Paging
+
+
+def _page(ids: list[str], *, more: bool, offset: str, results: int | None = None) -> Answer:
+    count = len(ids) if results is None else results
+    paging = {"has_more": more, "next_offset": offset, "results": count, "max_per_page": 1000}
+    return Answer(200, {"pagination": paging, "results": [_branch(name) for name in ids]})
+
+
+def _branch(name: str) -> dict[str, str]:
+    return {"id": name, "commit_id": "c"}
+
+
+def _in_turn(*answers: Answer) -> Callable[[Request], Answer]:
+    left = list(answers)
+    return lambda _request: left.pop(0) if len(left) > 1 else left[0]
+
+
+@pytest.mark.parametrize(
+    "pages",
+    [
+        [_page(["a", "b"], more=True, offset="b")],
+        [_page(["a", "b"], more=True, offset="b"), _page(["b", "c"], more=False, offset="")],
+        [_page(["a", "b"], more=True, offset="b"), _page(["a"], more=False, offset="")],
+        [_page(["a", "b"], more=True, offset="a")],
+        [_page(["a", "b"], more=True, offset="")],
+        [_page([], more=True, offset="b")],
+        [_page(["b", "a"], more=False, offset="")],
+        [_page(["a", "a"], more=False, offset="")],
+        [_page(["a", "b"], more=False, offset="", results=3)],
+        [_page(["a"], more=True, offset="b"), _page([], more=True, offset="b")],
+    ],
+    ids=[
+        "loop", "overlap", "back", "offset back", "no offset", "empty", "unsorted", "twice",
+        "fewer than announced", "empty later",
+    ],
+)  # fmt: skip
+def test_lists_that_do_not_advance_are_not_believed(
+    pages: list[Answer], server: ReplayServer, client: LakeFSClient
+) -> None:
+    server.overrides["GET", "/repositories/retention/branches"] = _in_turn(*pages)
+    with pytest.raises(errors.UnexpectedAnswerError):
+        list(client.branches("retention"))
+    assert len(server.requests) <= 2
+
+
+def test_a_log_that_goes_in_circles_stops(server: ReplayServer, client: LakeFSClient) -> None:
+    body = server.recording.body("log_page1.main")
+    other = {**body, "pagination": {**body["pagination"], "next_offset": "x"}}
+    server.overrides["GET", ".*/commits"] = _in_turn(
+        Answer(200, body), Answer(200, other), Answer(200, body)
+    )
+    with pytest.raises(errors.UnexpectedAnswerError, match="came again"):
+        list(client.log("retention", "main"))
+    assert len(server.requests) == 3
+
+
+def test_a_throttled_page_is_asked_for_again(server: ReplayServer, client: LakeFSClient) -> None:
+    server.overrides["GET", "/repositories/retention/branches"] = _in_turn(
+        _page(["a"], more=True, offset="a"),
+        Answer(429, {"message": "slow down"}, {"Retry-After": "0"}),
+        _page(["b"], more=False, offset=""),
+    )
+    assert [branch.id for branch in client.branches("retention")] == ["a", "b"]
+    assert [request.params.get("after") for request in server.requests] == [None, "a", "a"]

@@ -1,0 +1,246 @@
+"""The prepare calls of garbage collection, which decide what is alive."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lakegc_assets.lakefs import errors
+from lakegc_assets.lakefs.client import LakeFSClient
+
+from ..replay import Answer, ReplayServer, Request
+
+GC = "/repositories/retention/gc"
+STATUS = f"{GC}/prepare_commits/status"
+
+
+def test_rules(client: LakeFSClient) -> None:
+    rules = client.gc_rules("retention")
+    assert rules is not None
+    assert rules["default_retention_days"] == 10
+    assert [(r["branch_id"], r["retention_days"]) for r in rules["branches"]] == [
+        ("dev", 5), ("long", 120), ("no-such-branch", 3), ("main", 20),
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("server", ["orderhz"], indirect=True)
+def test_rules_without_branches(client: LakeFSClient) -> None:
+    assert client.gc_rules("orderhz") == {"default_retention_days": 10, "branches": []}
+
+
+@pytest.mark.parametrize("server", ["norules"], indirect=True)
+def test_no_rules_is_none_and_a_missing_repository_is_an_error(client: LakeFSClient) -> None:
+    assert client.gc_rules("norules") is None
+    with pytest.raises(errors.NotFoundError, match="repository not found"):
+        client.gc_rules("no-such-repo")
+
+
+def test_rules_of_an_older_server(server: ReplayServer, client: LakeFSClient) -> None:
+    missing = (404, {"message": "invalid API endpoint"})
+    newer = client.gc_rules("retention")
+    server.overrides["GET", ".*/settings/gc_rules"] = missing
+    assert client.gc_rules("retention") == newer
+    server.overrides["GET", ".*/gc/rules"] = missing
+    with pytest.raises(errors.EndpointNotFoundError):
+        client.gc_rules("retention")
+
+
+@pytest.mark.parametrize("server", ["small", "retention", "orderhz", "identical"], indirect=True)
+def test_prepare_commits(server: ReplayServer, client: LakeFSClient) -> None:
+    name = server.repository
+    prepared = client.prepare_commits(name)
+    assert prepared.how == "async"
+    assert f"run_id={prepared.run_id}/commits.csv" in prepared.gc_commits_location
+    assert prepared.gc_commits_location.startswith(f"s3://lab/{name}/_lakefs/retention/gc/commits/")
+    assert not server.asked("POST", ".*/gc/prepare_commits")
+    polls = server.asked("GET", ".*/status")
+    assert polls[0].params == {"id": polls[-1].params["id"]}
+    assert "Signature" not in repr(prepared)
+
+
+def test_prepare_commits_waits_for_the_task(server: ReplayServer, client: LakeFSClient) -> None:
+    client.prepare_commits("retention")
+    assert len(server.asked("GET", STATUS)) == 2
+
+
+@pytest.mark.parametrize("message", ["invalid API endpoint", "not found", "page not found"])
+def test_an_older_server_is_asked_in_the_older_way(
+    message: str, server: ReplayServer, client: LakeFSClient
+) -> None:
+    server.overrides["POST", f"{GC}/prepare_commits/async"] = (404, {"message": message})
+    prepared = client.prepare_commits("retention")
+    assert (prepared.how, prepared.run_id) == ("sync", "ft6u4ahksdue9psu429g")
+    assert server.asked("POST", f"{GC}/prepare_commits")
+
+
+def test_a_missing_repository_is_not_an_older_server(
+    server: ReplayServer, client: LakeFSClient
+) -> None:
+    with pytest.raises(errors.NotFoundError, match="repository not found"):
+        client.prepare_commits("no-such-repo")
+    assert not server.asked("POST", ".*/gc/prepare_commits")
+
+
+@pytest.mark.parametrize("server", ["norules", "emptyrepo", "paged"], indirect=True)
+@pytest.mark.parametrize("call", ["async", "sync"])
+def test_no_rules_is_told_as_such(call: str, server: ReplayServer, client: LakeFSClient) -> None:
+    server.has_async = call == "async"
+    with pytest.raises(errors.NoRulesError, match=r"no retention rules.*get gc rules: not found"):
+        client.prepare_commits(server.repository)
+
+
+def _status(**fields: Any) -> tuple[int, dict[str, Any]]:
+    task = {"task_id": "GCPCsOC9IkWnVKpff6wlItRV", "update_time": "2026-11-21T04:40:54Z"}
+    return 200, {**task, **fields}
+
+
+def test_a_failed_task_says_why(server: ReplayServer, client: LakeFSClient) -> None:
+    server.overrides["GET", STATUS] = _status(completed=True, error={"message": "disk full"})
+    with pytest.raises(errors.PrepareCommitsFailedError, match="disk full") as caught:
+        client.prepare_commits("retention")
+    assert not isinstance(caught.value, errors.NoRulesError)
+
+
+def test_a_404_of_the_older_call_with_rules_is_not_taken_for_no_rules(
+    server: ReplayServer, client: LakeFSClient
+) -> None:
+    server.has_async = False
+    server.overrides["POST", f"{GC}/prepare_commits"] = (404, {"message": "not found"})
+    with pytest.raises(errors.NotFoundError):
+        client.prepare_commits("retention")
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        _status(completed=True),
+        _status(completed=True, result={"run_id": "r"}),
+        _status(completed=True, result={"run_id": "r", "gc_commits_location": ""}),
+        _status(completed="true"),
+        _status(completed=True, task_id="another"),
+        (200, {}),
+    ],
+)
+def test_a_task_that_ends_oddly_is_not_believed(
+    answer: tuple[int, Any], server: ReplayServer, client: LakeFSClient
+) -> None:
+    server.overrides["GET", STATUS] = answer
+    with pytest.raises(errors.UnexpectedAnswerError):
+        client.prepare_commits("retention")
+
+
+def test_a_task_that_is_forgotten_is_an_error(server: ReplayServer, client: LakeFSClient) -> None:
+    server.overrides["GET", STATUS] = (404, {"message": "not found"})
+    with pytest.raises(errors.NotFoundError):
+        client.prepare_commits("retention")
+    assert not server.asked("POST", f"{GC}/prepare_commits")
+
+
+def test_a_task_that_never_ends_is_given_up(server: ReplayServer, tmp_path: Path) -> None:
+    server.overrides["GET", STATUS] = _status(completed=False)
+    config = server.config(tmp_path, prepare_commits_timeout_s=0.4)
+    with config.connect() as client, pytest.raises(errors.TimedOutError, match="not completed"):
+        client.prepare_commits("retention")
+    assert 2 <= len(server.asked("GET", STATUS)) <= 4
+
+
+def test_a_task_survives_a_busy_server(server: ReplayServer, client: LakeFSClient) -> None:
+    busy = [Answer(503), Answer(429, {"message": "slow"}), Answer(503)]
+    server.overrides["GET", STATUS] = lambda _request: busy.pop() if busy else None
+    server.overrides["POST", f"{GC}/prepare_commits/async"] = lambda _request: (
+        busy.pop() if len(busy) == 3 else None
+    )
+    assert client.prepare_commits("retention").how == "async"
+    assert len(server.asked("GET", STATUS)) == 4
+
+
+# Staged objects
+
+
+@pytest.mark.parametrize("server", ["paged"], indirect=True)
+@pytest.mark.parametrize(
+    ("variant", "pages", "without_location"),
+    [("prepare", 1, 0), ("prepare_interval_14ms", 4, 0), ("prepare_interval_9ms", 8, 1)],
+)
+def test_every_page_is_given(
+    variant: str, pages: int, without_location: int, server: ReplayServer, client: LakeFSClient
+) -> None:
+    server.prepare = variant
+    found = list(client.prepare_uncommitted("paged"))
+    assert len(found) == pages
+    assert len({page.run_id for page in found}) == 1
+    assert [page.gc_uncommitted_location for page in found].count(None) == without_location
+    assert [page.continuation_token is None for page in found] == [False] * (pages - 1) + [True]
+    for page in found:
+        location = page.gc_uncommitted_location
+        assert location is None or location.startswith(
+            f"s3://lab/paged/_lakefs/retention/gc/uncommitted/{page.run_id}/"
+        )
+
+
+@pytest.mark.parametrize("server", ["paged"], indirect=True)
+def test_a_token_that_does_not_advance_stops(server: ReplayServer, client: LakeFSClient) -> None:
+    server.prepare = "prepare_max_file_size_3"
+    with pytest.raises(errors.UnexpectedAnswerError, match="does not advance"):
+        list(client.prepare_uncommitted("paged"))
+    assert len(server.requests) == 2
+
+
+@pytest.mark.parametrize("server", ["emptyrepo"], indirect=True)
+def test_nothing_staged(client: LakeFSClient) -> None:
+    (page,) = client.prepare_uncommitted("emptyrepo")
+    assert page.gc_uncommitted_location is None
+
+
+@pytest.fixture
+def broken_third_page(server: ReplayServer) -> list[Answer]:
+    """Whatever the test puts here is the answer to the third call."""
+    third: list[Answer] = []
+
+    def answer(_request: Request) -> Answer | None:
+        return third[0] if len(server.asked("POST", ".*/prepare_uncommited")) >= 3 else None
+
+    server.prepare = "prepare_interval_9ms"
+    server.overrides["POST", ".*/prepare_uncommited"] = answer
+    return third
+
+
+@pytest.mark.parametrize("server", ["paged"], indirect=True)
+@pytest.mark.parametrize(
+    ("answer", "kind"),
+    [
+        (Answer(404, {"message": "branch not found"}), errors.NotFoundError),
+        (
+            Answer(201, {"run_id": "another", "gc_uncommitted_location": ""}),
+            errors.UnexpectedAnswerError,
+        ),
+        (Answer(201, {"gc_uncommitted_location": ""}), errors.UnexpectedAnswerError),
+        (Answer(201, b'{"run_id": "ft6'), errors.UnexpectedAnswerError),
+        (Answer(400, {"message": "invalid continuation token"}), errors.BadRequestError),
+        (Answer(500, {"message": "oops"}), errors.ServerError),
+    ],
+)
+def test_a_fault_in_the_middle_never_looks_like_the_end(
+    answer: Answer,
+    kind: type[Exception],
+    broken_third_page: list[Answer],
+    client: LakeFSClient,
+) -> None:
+    broken_third_page.append(answer)
+    tokens: list[str | None] = []
+    with pytest.raises(kind):
+        tokens.extend(page.continuation_token for page in client.prepare_uncommitted("paged"))
+    assert [token is not None for token in tokens] == [True, True]
+
+
+@pytest.mark.parametrize("server", ["paged"], indirect=True)
+def test_a_token_of_an_earlier_page_stops(
+    server: ReplayServer, broken_third_page: list[Answer], client: LakeFSClient
+) -> None:
+    first = server.recording.variant("prepare_interval_9ms")[0]["body"]
+    broken_third_page.append(Answer(201, first))
+    with pytest.raises(errors.UnexpectedAnswerError, match="again"):
+        list(client.prepare_uncommitted("paged"))
+    assert len(server.requests) == 3
