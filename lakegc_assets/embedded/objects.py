@@ -80,9 +80,7 @@ def upload(
             _refuse_existing(lake, db, repo, target, path)
     moment = lake.now() if mtime is None else mtime
     address = lake.slices.new_address(repo.id, moment, backdated=mtime is not None)
-    lake.stores.open(repo.namespace).put(address, data)
-    if mtime is not None:
-        lake.stores.backdate(repo, address, mtime)
+    lake.stores.write(repo, address, data, moment, dated=mtime is not None)
     entry = Entry(
         address=address,
         last_modified=_timestamp(moment),
@@ -194,13 +192,14 @@ def copy(
 ) -> Found:
     """Copy an object's data to a new address, and stage it at a path."""
     source = get_entry(lake, repository, source_ref, source_path)
-    address = lake.slices.new_address(repository, lake.now())
-    lake.stores.open(source.repository.namespace).put(address, content(lake, source))
+    moment = lake.now()
+    address = lake.slices.new_address(repository, moment)
+    lake.stores.write(source.repository, address, content(lake, source), moment)
     entry = replace(
         source.entry,
         address=address,
         address_type=AddressType.RELATIVE,
-        last_modified=_timestamp(lake.now()),
+        last_modified=_timestamp(moment),
     )
     return stage_entry(lake, repository, branch, path, entry)
 

@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from time import time
 
+from lakegc_assets.errors import ConfigurationError
+from lakegc_assets.graveler.namespace import StorageNamespace
 from lakegc_assets.storage.config import StoreConfig
 
 
@@ -21,7 +23,8 @@ class ServerSettings:
         store_config: how to reach the store.
         access_key: the one user's access key id.
         secret_key: its secret.
-        clock: the server's present, in epoch seconds; also what its ``Date`` headers say.
+        clock: the server's present, in epoch seconds; also what its ``Date`` headers say, and the
+            time of the objects that it writes to local files.
         range_raggedness: a range ends where a key's hash modulo this is 0.
         range_max_bytes: a range ends at this size, in bytes of keys and values.
         slice_max_age: seconds until a slice is replaced.
@@ -43,6 +46,17 @@ class ServerSettings:
     slice_max_objects: int = 50_000
     uncommitted_page_steps: int | None = None
     grace_period: int = 24 * 3600
+
+    def __post_init__(self) -> None:
+        """Refuse a store that the server cannot use.
+
+        Raises:
+            ConfigurationError: it is not on S3.
+        """
+        if self.store and StorageNamespace.parse(self.store).scheme != "s3":
+            raise ConfigurationError(
+                f"the store {self.store!r} is not on S3; leave it out for objects in local files"
+            )
 
     @property
     def blockstore_type(self) -> str:

@@ -4,17 +4,23 @@ from __future__ import annotations
 
 import os
 import re
+from contextlib import suppress
 from dataclasses import replace
 from functools import lru_cache
 from threading import Lock
+from time import time
 
 from lakegc_assets.embedded import errors
 from lakegc_assets.embedded.catalog import Repository
 from lakegc_assets.embedded.settings import ServerSettings
 from lakegc_assets.embedded.trees import Breaks, Trees
-from lakegc_assets.graveler.namespace import StorageNamespace
+from lakegc_assets.errors import ConfigurationError
 from lakegc_assets.storage.base import ObjectStore
-from lakegc_assets.storage.errors import ObjectNotFoundError, StorageError
+from lakegc_assets.storage.errors import (
+    ObjectNotFoundError,
+    PreconditionFailedError,
+    StorageError,
+)
 
 DUMMY_KEY = "_lakefs/dummy"
 _DUMMY = b"this is dummy data - created by lakeFS to check accessibility"
@@ -66,12 +72,13 @@ class Stores:
             )
         try:
             store = self.open(namespace)
-            try:
-                store.head(DUMMY_KEY)
-            except ObjectNotFoundError:
-                store.put(DUMMY_KEY, _DUMMY)
-                return
-        except StorageError:
+            with suppress(PreconditionFailedError):
+                try:
+                    store.head(DUMMY_KEY)
+                except ObjectNotFoundError:
+                    store.put_if_absent(DUMMY_KEY, _DUMMY)
+                    return
+        except (ConfigurationError, StorageError):
             raise errors.bad_request(
                 "failed to create repository: failed to access storage"
             ) from None
@@ -80,14 +87,31 @@ class Stores:
             f"key({DUMMY_KEY}): storage namespace already in use"
         )
 
-    def backdate(self, repository: Repository, address: str, mtime: float) -> None:
-        """Give a local object the age that a trial or a test wants it to have.
+    def write(
+        self,
+        repository: Repository,
+        address: str,
+        data: bytes,
+        moment: float,
+        *,
+        dated: bool = False,
+    ) -> None:
+        """Write an object; local files get the time of a server whose clock is not the machine's.
+
+        Args:
+            repository: where.
+            address: relative.
+            data: its content.
+            moment: when it is written, in epoch seconds.
+            dated: ``moment`` was asked for, by a trial or a test.
 
         Raises:
-            ApiError: 400 on S3, which keeps its own times.
+            ApiError: 400 when a time was asked for on S3, which keeps its own times.
         """
-        if self._settings.store:
+        if dated and self._settings.store:
             raise errors.bad_request("a modification time can only be given on local files")
-        place: StorageNamespace = repository.place
-        path = self._settings.objects_dir / place.authority / place.prefix / address
-        os.utime(path, (mtime, mtime))
+        self.open(repository.namespace).put(address, data)
+        if dated or (self._settings.clock is not time and not self._settings.store):
+            place = repository.place
+            path = self._settings.objects_dir / place.authority / place.prefix / address
+            os.utime(path, (moment, moment))

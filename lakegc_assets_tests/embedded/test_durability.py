@@ -1,0 +1,218 @@
+"""Nothing that was acknowledged is lost by kill -9, and no commit is ever half made."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+import requests
+
+from lakegc_assets.embedded import EmbeddedLakeFS, trees
+from lakegc_assets.embedded.trees import Breaks, Trees
+from lakegc_assets.graveler.ranges import read_range
+from lakegc_assets.storage.config import StoreConfig
+from lakegc_assets_tests.embedded.api import Api, Repo
+
+OBJECTS = 300
+
+
+@contextmanager
+def process(data: Path, *options: str) -> Iterator[tuple[Api, subprocess.Popen[str], str]]:
+    """A server of its own, with what it said when it was ready."""
+    command = [sys.executable, "-m", "lakegc_assets.embedded", "--data", str(data), "--port", "0"]
+    with subprocess.Popen([*command, *options], stdout=subprocess.PIPE, text=True) as running:
+        assert running.stdout is not None
+        line = running.stdout.readline()
+        said = dict(part.split("=", 1) for part in line.split() if "=" in part)
+        try:
+            with Api(said["endpoint"], said["access_key"], said["secret_key"]) as api:
+                yield api, running, line
+        finally:
+            running.send_signal(signal.SIGKILL)
+
+
+def test_acknowledged_writes_survive_kill_9_in_the_middle_of_work(tmp_path: Path) -> None:
+    acknowledged: dict[str, bytes] = {}
+    commits: list[str] = []
+
+    def work(repo: Repo) -> None:
+        try:
+            for number in range(OBJECTS):
+                path = f"{number % 40}"
+                content = f"{number}".encode()
+                repo.put(path, content)
+                acknowledged[path] = content
+                if number % 7 == 6:
+                    commits.append(repo.commit(f"{number}")["id"])
+                if number == OBJECTS // 3:
+                    far_enough.set()
+        except (requests.ConnectionError, requests.exceptions.ChunkedEncodingError):
+            pass
+
+    far_enough = threading.Event()
+    with process(tmp_path) as (api, running, _):
+        repo = api.repository()
+        repo.rules(3)
+        worker = threading.Thread(target=work, args=(repo,))
+        worker.start()
+        assert far_enough.wait(60)
+        os.kill(running.pid, signal.SIGKILL)
+        worker.join()
+    assert len(commits) < OBJECTS // 7, "it was killed while it worked"
+    with process(tmp_path) as (api, _, _):
+        repo = Repo(api, "repo")
+        last = max(acknowledged, key=lambda path: int(acknowledged[path]))
+        following = str(int(acknowledged[last]) + 1)
+        for path, content in acknowledged.items():
+            found = repo.read(path)
+            # The next upload may have been done without its answer having been sent.
+            assert found == content or (
+                found == following.encode() and path == f"{int(following) % 40}"
+            )
+        log = repo.call("GET", "/refs/main/commits", params={"amount": 1000})["results"]
+        known = [commit["id"] for commit in log]
+        assert set(commits) <= set(known)
+        assert len(known) <= len(commits) + 2
+        assert repo.call("GET", "/settings/gc_rules")["default_retention_days"] == 3
+        store = StoreConfig(local_root=str(tmp_path / "objects")).open("local://repo")
+        committed = Trees(store, Breaks(50_000, 1 << 20))
+        for commit in log:
+            for info in committed.ranges(commit["meta_range_id"]):
+                assert read_range(store.get(f"_lakefs/{info.id}"), info.id)
+        repo.put("after", b"the restart")
+        repo.commit("after")
+
+
+def test_the_command_keeps_its_credentials_and_takes_others(tmp_path: Path) -> None:
+    with process(tmp_path) as (api, _, first):
+        assert "trials and tests" in first
+        assert api.call("GET", "/config/version")["version"]
+    assert (tmp_path / "credentials.json").stat().st_mode & 0o077 == 0
+    keys = json.loads((tmp_path / "credentials.json").read_text())
+    with process(tmp_path) as (_, _, second):
+        assert keys["secret_key"] in second
+    with process(tmp_path, "--access-key", "me", "--secret-key", "s") as (api, _, third):
+        assert "access_key=me secret_key=s" in third
+        api.call("GET", "/user")
+
+
+def test_a_commit_that_dies_before_its_transaction_leaves_the_old_state(
+    repo: Repo, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    repo.put("a", b"1")
+    head = repo.head()
+
+    def die(*_: object) -> None:
+        raise RuntimeError("died")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("lakegc_assets.embedded.catalog.move_branch", die)
+        assert (
+            "died"
+            in repo.call("POST", "/branches/main/commits", 500, json={"message": "x"})["message"]
+        )
+    assert repo.head() == head
+    assert repo.staged() == {"a": "added"}
+    repo.commit()
+    assert repo.staged() == {}
+
+
+def test_what_changes_while_a_commit_is_written(
+    repo: Repo, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("changed", "deleted", "kept"):
+        repo.put(name, b"1")
+    original = trees.TreeWriter.finish
+    meanwhile: list[Callable[[], object]] = [
+        lambda: repo.put("changed", b"2"),
+        lambda: repo.put("new", b"2"),
+        lambda: repo.remove("deleted"),
+    ]
+
+    def finish(writer: trees.TreeWriter) -> str:
+        while meanwhile:
+            meanwhile.pop()()
+        return original(writer)
+
+    monkeypatch.setattr(trees.TreeWriter, "finish", finish)
+    repo.commit()
+    assert repo.list("main@") == ["changed", "deleted", "kept"]
+    assert repo.read("changed", "main@") == b"1"
+    assert repo.staged() == {"changed": "changed", "deleted": "removed", "new": "added"}
+    assert repo.list() == ["changed", "kept", "new"]
+
+
+@pytest.mark.parametrize("intruder", ["commit", "reset"])
+def test_a_commit_fails_when_its_branch_moves_meanwhile(
+    repo: Repo, monkeypatch: pytest.MonkeyPatch, intruder: str
+) -> None:
+    repo.put("a", b"1")
+    original = trees.TreeWriter.finish
+    first = [True]
+
+    def finish(writer: trees.TreeWriter) -> str:
+        if first.pop() if first else False:
+            if intruder == "commit":
+                repo.commit("the other one")
+            else:
+                repo.call("PUT", "/branches/main", 204, json={"type": "reset"})
+        return original(writer)
+
+    monkeypatch.setattr(trees.TreeWriter, "finish", finish)
+    answer = repo.call("POST", "/branches/main/commits", 412, json={"message": "this one"})
+    assert answer == {"message": "Precondition failed"}
+    assert repo.log() == (["the other one"] if intruder == "commit" else []) + [
+        "Repository created"
+    ]
+    assert repo.staged() == {}
+
+
+def test_two_processes_on_one_state_write_different_slices(tmp_path: Path) -> None:
+    with (
+        EmbeddedLakeFS(tmp_path) as one,
+        EmbeddedLakeFS(tmp_path) as two,
+        Api.of(one) as api_one,
+        Api.of(two) as api_two,
+    ):
+        first = api_one.repository()
+        second = Repo(api_two, "repo")
+        addresses = [repo.put(str(repo), b"1")["physical_address"] for repo in (first, second)]
+        assert addresses[0].split("/")[4] != addresses[1].split("/")[4]
+        first.commit()
+        assert second.staged() == {}
+        assert len(second.list()) == 2
+
+
+def test_uploads_from_many_threads_are_all_there(repo: Repo, server: EmbeddedLakeFS) -> None:
+    def work(worker: int) -> None:
+        with Api.of(server) as api:
+            mine = Repo(api, "repo")
+            for number in range(20):
+                mine.put(f"{worker}/{number}", f"{number}")
+                if number == 10:
+                    response = api.send(
+                        "POST", "/repositories/repo/branches/main/commits", json={"message": "x"}
+                    )
+                    statuses.append(response.status_code)
+
+    statuses: list[int] = []
+    threads = [threading.Thread(target=work, args=(number,)) for number in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert 201 in statuses
+    assert set(statuses) <= {201, 400, 412}
+    expected = {f"{worker}/{number}" for worker in range(8) for number in range(20)}
+    assert set(repo.list(amount=1000)) == expected
+    repo.commit()
+    assert set(repo.list("main@", amount=1000)) == expected
+    assert repo.staged() == {}

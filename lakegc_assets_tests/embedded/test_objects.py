@@ -1,0 +1,283 @@
+"""Objects: what was uploaded is read, listed, overwritten, deleted, and gone after a sweep."""
+
+from __future__ import annotations
+
+import hashlib
+from datetime import datetime, timezone
+from typing import Any
+
+import pytest
+
+from lakegc_assets.embedded import EmbeddedLakeFS
+from lakegc_assets.graveler.namespace import slice_time, try_decode_xid
+from lakegc_assets_tests.embedded.api import Api, Repo
+from lakegc_assets_tests.embedded.conftest import NOW, Clock
+
+ODD_PATH = "dir with space/ü-ключ+%25&?.txt"
+
+
+def test_an_upload_is_read_and_known_by_its_checksum(repo: Repo) -> None:
+    answer = repo.put(ODD_PATH, b"content", headers={"x-lakefs-meta-owner": "me"})
+    assert answer == repo.stat(ODD_PATH)
+    assert repo.read(ODD_PATH) == b"content"
+    assert answer == {
+        "checksum": hashlib.md5(b"content").hexdigest(),
+        "content_type": "application/octet-stream",
+        "metadata": {"owner": "me"},
+        "mtime": int(NOW),
+        "path": ODD_PATH,
+        "path_type": "object",
+        "physical_address": answer["physical_address"],
+        "size_bytes": 7,
+    }
+    data, slice_name, name = answer["physical_address"].removeprefix("local://repo/").split("/")
+    assert data == "data"
+    assert slice_time(slice_name) == datetime.fromtimestamp(int(NOW), tz=timezone.utc)
+    xid = try_decode_xid(name)
+    assert xid is not None
+    assert xid.seconds == int(NOW)
+
+
+def test_a_form_upload_is_read(repo: Repo) -> None:
+    form = {"content": ("name", b"content", "text/csv")}
+    answer = repo.call("POST", "/branches/main/objects", 201, params={"path": "a"}, files=form)
+    assert answer["content_type"] == "text/csv"
+    assert repo.read("a") == b"content"
+
+
+def test_a_form_without_content_is_refused(repo: Repo) -> None:
+    form = {"other": ("name", b"content")}
+    found = repo.call("POST", "/branches/main/objects", 400, params={"path": "a"}, files=form)
+    assert "content" in found["message"]
+
+
+def test_an_object_is_read_in_parts(repo: Repo) -> None:
+    repo.put("a", b"0123456789")
+    address = f"{repo.path}/refs/main/objects"
+    for wanted, expected in (("2-4", b"234"), ("7-", b"789"), ("-3", b"789"), ("8-99", b"89")):
+        headers = {"Range": f"bytes={wanted}"}
+        found = repo.api.send("GET", address, params={"path": "a"}, headers=headers)
+        assert (found.status_code, found.content) == (206, expected)
+    headers = {"Range": "bytes=10-"}
+    assert repo.api.send("GET", address, params={"path": "a"}, headers=headers).status_code == 416
+    found = repo.api.send("HEAD", address, params={"path": "a"})
+    assert (found.headers["Content-Length"], found.content) == ("10", b"")
+
+
+def test_upload_only_where_nothing_is(repo: Repo) -> None:
+    only_new = {"If-None-Match": "*"}
+    repo.put("a", b"1", headers=only_new)
+    where = {"params": {"path": "a"}, "data": b"2", "headers": only_new}
+    assert repo.call("POST", "/branches/main/objects", 412, **where) == {
+        "message": "path already exists"
+    }
+    repo.commit()
+    repo.call("POST", "/branches/main/objects", 412, **where)
+    repo.remove("a")
+    repo.call("POST", "/branches/main/objects", 201, **where)
+    assert repo.read("a") == b"2"
+
+
+def test_a_swept_object_answers_410_but_stat_and_ls_know_it(
+    repo: Repo, server: EmbeddedLakeFS
+) -> None:
+    address = repo.put("a", b"content")["physical_address"]
+    repo.commit()
+    (server.objects_dir / address.removeprefix("local://")).unlink()
+    found = repo.api.send("GET", f"{repo.path}/refs/main/objects", params={"path": "a"})
+    assert (found.status_code, found.json()) == (410, {"message": "No data"})
+    assert repo.stat("a")["size_bytes"] == 7
+    assert repo.list() == ["a"]
+
+
+def test_staged_entries_and_tombstones_lie_over_the_commit(repo: Repo) -> None:
+    for name in "abcdef":
+        repo.put(name, b"1")
+    repo.commit()
+    repo.put("b", b"two")
+    repo.put("bb", b"new")
+    repo.put("zz", b"new")
+    repo.remove("c")
+    repo.put("f", b"then deleted")
+    repo.remove("f")
+    repo.put("temporary", b"")
+    repo.remove("temporary")
+    repo.remove("never there")
+    assert repo.list() == ["a", "b", "bb", "d", "e", "zz"]
+    assert repo.list("main@") == list("abcdef")
+    assert repo.staged() == {
+        "b": "changed",
+        "bb": "added",
+        "c": "removed",
+        "f": "removed",
+        "zz": "added",
+    }
+    assert (repo.read("b"), repo.read("c"), repo.read("b", "main@")) == (b"two", 404, b"1")
+    assert repo.stat("c", status=404) == {"message": "not found"}
+    before = repo.list()
+    repo.commit()
+    assert repo.list() == before
+    assert repo.staged() == {}
+
+
+def test_the_same_bytes_again_are_staged_and_are_no_change(repo: Repo) -> None:
+    first = repo.put("a", b"same")["physical_address"]
+    repo.commit()
+    second = repo.put("a", b"same")["physical_address"]
+    assert repo.staged() == {"a": "changed"}
+    assert repo.stat("a")["physical_address"] == second
+    assert repo.call("POST", "/branches/main/commits", 400, json={"message": "x"}) == {
+        "message": "commit: no changes"
+    }
+    repo.put("b", b"other")
+    repo.commit()
+    assert repo.stat("a")["physical_address"] == first
+
+
+def test_lists_by_prefix_delimiter_and_page(repo: Repo) -> None:
+    paths = ["a", "b/1", "b/2", "b/c/3", "b0", "c/4", "d"]
+    for path in paths[:4]:
+        repo.put(path, path)
+    repo.commit()
+    for path in paths[4:]:
+        repo.put(path, path)
+    assert repo.list() == paths
+    assert repo.list(delimiter="/") == ["a", "b/", "b0", "c/", "d"]
+    assert repo.list(prefix="b/", delimiter="/") == ["b/1", "b/2", "b/c/"]
+    assert repo.list(prefix="b") == ["b/1", "b/2", "b/c/3", "b0"]
+    assert repo.list(after="b/2") == ["b/c/3", "b0", "c/4", "d"]
+    for delimiter, expected in (("", paths), ("/", ["a", "b/", "b0", "c/", "d"])):
+        found, after, more = [], "", True
+        while more:
+            params = {"amount": 2, "after": after, "delimiter": delimiter}
+            page = repo.call("GET", "/refs/main/objects/ls", params=params)
+            found += [item["path"] for item in page["results"]]
+            more, after = page["pagination"]["has_more"], page["pagination"]["next_offset"]
+            assert bool(after) == more
+        assert found == expected
+
+
+def test_bulk_delete(repo: Repo) -> None:
+    for name in "abc":
+        repo.put(name, b"1")
+    repo.commit()
+    answer = repo.call(
+        "POST", "/branches/main/objects/delete", json={"paths": ["a", "c", "nothing"]}
+    )
+    assert answer == {"errors": []}
+    assert repo.list() == ["b"]
+
+
+def test_reset_of_all_of_a_prefix_and_of_one_object(repo: Repo) -> None:
+    for path in ("a/1", "a/2", "b/1", "b/11", "c"):
+        repo.put(path, b"1")
+    repo.call("PUT", "/branches/main", 204, json={"type": "common_prefix", "path": "a/"})
+    assert set(repo.staged()) == {"b/1", "b/11", "c"}
+    repo.call("PUT", "/branches/main", 204, json={"type": "object", "path": "b/1"})
+    assert set(repo.staged()) == {"b/11", "c"}
+    repo.call("PUT", "/branches/main", 204, json={"type": "reset"})
+    assert repo.staged() == {}
+    assert repo.call("PUT", "/branches/main", 400, json={"type": "other"}) == {
+        "message": "unknown reset type"
+    }
+
+
+def test_a_copy_has_an_address_of_its_own(repo: Repo) -> None:
+    first = repo.put("a", b"content")
+    body = {"src_path": "a", "src_ref": "main"}
+    where = {"params": {"dest_path": "b"}, "json": body}
+    copy = repo.call("POST", "/branches/main/objects/copy", 201, **where)
+    assert copy["checksum"] == first["checksum"]
+    assert copy["physical_address"] != first["physical_address"]
+    repo.remove("a")
+    assert repo.read("b") == b"content"
+
+
+def test_a_backdated_upload_is_old_in_name_and_in_store(repo: Repo, server: EmbeddedLakeFS) -> None:
+    day = 24 * 3600
+    addresses: list[str] = []
+    for age in (30, 400, 30):
+        mtime = NOW - age * day
+        answer = repo.put(f"a{len(addresses)}", b"1", headers={"X-Lakegc-Mtime": str(mtime)})
+        assert answer["mtime"] == int(mtime)
+        address = answer["physical_address"].removeprefix("local://")
+        assert (server.objects_dir / address).stat().st_mtime == mtime
+        created = slice_time(address.split("/")[2])
+        assert created is not None
+        assert 0 <= mtime - created.timestamp() < 3600
+        addresses.append(address.split("/")[2])
+    assert addresses[0] == addresses[2] < addresses[1]
+
+
+def test_slices_are_replaced_by_age_and_by_count(tmp_path: object, clock: Clock) -> None:
+    with (
+        EmbeddedLakeFS(
+            f"{tmp_path}/other", clock=clock, slice_max_objects=2, slice_max_age=60
+        ) as server,
+        Api.of(server) as api,
+    ):
+        repo = api.repository()
+
+        def slice_of_next() -> str:
+            return str(repo.put("a", b"")["physical_address"].split("/")[4])
+
+        names = [slice_of_next(), slice_of_next(), slice_of_next()]
+        assert names[0] == names[1] != names[2]
+        clock.now += 60
+        newest = slice_of_next()
+        assert newest < min(names)
+
+
+@pytest.mark.parametrize(
+    ("address", "refused"),
+    [
+        ("s3://elsewhere/one.bin", False),
+        ("local://repo2/data/x", False),
+        ("local://repo/data/x", True),
+        ("local://repo/../repo/x", True),
+        ("local://repo/%64ata/x", True),
+        ("ftp://unknown/x", True),
+    ],
+)
+def test_only_what_lies_outside_can_be_staged(repo: Repo, address: str, refused: bool) -> None:  # noqa: FBT001
+    body = {"physical_address": address, "checksum": "c0ffee", "size_bytes": 8, "mtime": 5}
+    where: dict[str, Any] = {"params": {"path": "a"}, "json": body}
+    if refused:
+        repo.call("PUT", "/branches/main/objects", 400, **where)
+        assert repo.staged() == {}
+    else:
+        answer = repo.call("PUT", "/branches/main/objects", 201, **where)
+        assert (answer["physical_address"], answer["mtime"]) == (address, 5)
+        assert repo.stat("a")["physical_address"] == address
+
+
+def test_an_address_is_linked_once_for_its_path_and_in_time(
+    repo: Repo, server: EmbeddedLakeFS, clock: Clock
+) -> None:
+    where: dict[str, Any] = {"params": {"path": "a"}}
+
+    def new_address() -> str:
+        found = repo.call("GET", "/branches/main/staging/backing", **where)["physical_address"]
+        target = server.objects_dir / found.removeprefix("local://")
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.write_bytes(b"linked")
+        return str(found)
+
+    def link(address: str, status: int, path: str = "a", size: int = 6) -> None:
+        body = {"staging": {"physical_address": address}, "checksum": "x", "size_bytes": size}
+        where = {"params": {"path": path}, "json": body}
+        repo.call("PUT", "/branches/main/staging/backing", status, **where)
+
+    address = new_address()
+    link(address, 400, path="b")
+    link(address, 400, size=7)
+    link(address, 200)
+    assert repo.read("a") == b"linked"
+    link(address, 400)
+    link("local://repo/data/x/invented", 400)
+    late = new_address()
+    clock.now += 24 * 3600
+    link(late, 400)
+    never_written = repo.call("GET", "/branches/main/staging/backing", **where)["physical_address"]
+    link(never_written, 400)
+    assert repo.staged() == {"a": "added"}
