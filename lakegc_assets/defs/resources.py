@@ -21,7 +21,7 @@ from lakegc_assets.artifacts import ArtifactRoot
 from lakegc_assets.lakefs.config import LakeFSConfig
 from lakegc_assets.lock import repository_lock
 from lakegc_assets.mark.context import Clocks, RunContext, SystemClocks
-from lakegc_assets.mark.spark import LOCAL, REQUIRED
+from lakegc_assets.mark.spark import LOCAL, REQUIRED, use_this_python
 from lakegc_assets.settings import Settings
 from lakegc_assets.storage.config import StoreConfig
 from lakegc_assets.storage.credentials import write_credentials_file
@@ -210,6 +210,7 @@ class CollectorResource(dg.ConfigurableResource):  # type: ignore[type-arg]
 @dg.definitions
 def resources() -> dg.Definitions:
     """The resources, as they are where nothing else is configured."""
+    use_this_python()
     return dg.Definitions(
         resources={
             "lakefs": LakeFSResource(),

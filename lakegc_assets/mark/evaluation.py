@@ -29,6 +29,9 @@ INVARIANTS = (
     invariants.tagged_commits_whole,
 )
 
+#: Those that warn and do not stop a run.
+WARNINGS = frozenset({invariants.tagged_commits_whole})
+
 NAMES = tuple(function.__name__ for function in INVARIANTS)
 
 _RESULTS = "deletion_candidates/checks.json"

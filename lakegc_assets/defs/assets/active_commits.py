@@ -1,0 +1,35 @@
+"""``active_commits``: the commits whose objects must stay.
+
+Reads: retention rules, branches (hidden ones too), tags, logs, and lakeFS's ``prepare_commits``.
+Writes: commit_id, metarange_id, and why: branch, kind, counted_from, source. Beside it: expired
+commits, HEADs and tags.
+Guarantees: holds every HEAD read before and after, all that lakeFS lists, all that our own walk finds,
+and what the previous mark knew and its rule still covers. Without rules every commit is active.
+"""
+
+import dagster as dg
+from dagster_pyspark import PySparkResource
+
+from lakegc_assets.defs.metadata import of_manifest
+from lakegc_assets.defs.partitions import REPOSITORY_RUN
+from lakegc_assets.defs.resources import CollectorResource, LakeFSResource, ObjectStoreResource
+from lakegc_assets.mark.commits import find_active_commits
+
+
+@dg.asset(
+    partitions_def=REPOSITORY_RUN,
+    deps=["uncommitted_snapshot"],
+    group_name="mark",
+    kinds={"pyspark", "lakefs"},
+)
+def active_commits(
+    context: dg.AssetExecutionContext,
+    collector: CollectorResource,
+    lakefs: LakeFSResource,
+    stores: ObjectStoreResource,
+    pyspark: PySparkResource,
+) -> dg.MaterializeResult[None]:
+    """The commits whose objects must stay: lakeFS's list united with our own computation."""
+    with collector.run_context(context, lakefs, stores, pyspark) as ctx:
+        manifest = find_active_commits(ctx)
+    return dg.MaterializeResult(metadata=of_manifest(manifest, ("active", "expired", "branches", "rules", "only_server", "only_own", "only_previous_mark")))

@@ -1,0 +1,34 @@
+"""``committed_addresses``: every address that an active commit holds.
+
+Reads: metaranges and ranges below ``_lakefs/``, through the cache of decoded tables.
+Writes: address (relative to the namespace; full addresses inside it are made relative). Beside it:
+the ranges read, and the ends of full addresses that nobody can resolve.
+Guarantees: a table that is missing, damaged, or not what its id says stops the run.
+"""
+
+import dagster as dg
+from dagster_pyspark import PySparkResource
+
+from lakegc_assets.defs.metadata import of_manifest
+from lakegc_assets.defs.partitions import REPOSITORY_RUN
+from lakegc_assets.defs.resources import CollectorResource, LakeFSResource, ObjectStoreResource
+from lakegc_assets.mark.committed import read_committed_addresses
+
+
+@dg.asset(
+    partitions_def=REPOSITORY_RUN,
+    deps=["active_commits"],
+    group_name="mark",
+    kinds={"pyspark", "lakefs"},
+)
+def committed_addresses(
+    context: dg.AssetExecutionContext,
+    collector: CollectorResource,
+    lakefs: LakeFSResource,
+    stores: ObjectStoreResource,
+    pyspark: PySparkResource,
+) -> dg.MaterializeResult[None]:
+    """Every address that an active commit holds, read range by range."""
+    with collector.run_context(context, lakefs, stores, pyspark) as ctx:
+        manifest = read_committed_addresses(ctx)
+    return dg.MaterializeResult(metadata=of_manifest(manifest, ("ranges", "ranges_from_cache", "ranges_decoded", "metaranges", "metaranges_from_cache", "metaranges_decoded", "entries")))

@@ -1,0 +1,35 @@
+"""``deletion_candidates``: what nothing needs any more.
+
+Reads: the four assets before it, each with its digest checked; and lakeFS, to see what it serves.
+Writes: address, size (bytes), last_modified (UTC), etag, reason (expired or unreferenced), and for
+expired ones the commit and branch that held them last. Beside it: what was spared, and why.
+Guarantees: strictly older than the cutoff, below ``data/`` or flat at the root, in no live set. The
+blocking checks stand here, before anything is published.
+"""
+
+import dagster as dg
+from dagster_pyspark import PySparkResource
+
+from lakegc_assets.defs.metadata import of_manifest
+from lakegc_assets.defs.partitions import REPOSITORY_RUN
+from lakegc_assets.defs.resources import CollectorResource, LakeFSResource, ObjectStoreResource
+from lakegc_assets.mark.candidates import find_candidates
+
+
+@dg.asset(
+    partitions_def=REPOSITORY_RUN,
+    deps=["committed_addresses"],
+    group_name="mark",
+    kinds={"pyspark", "lakefs"},
+)
+def deletion_candidates(
+    context: dg.AssetExecutionContext,
+    collector: CollectorResource,
+    lakefs: LakeFSResource,
+    stores: ObjectStoreResource,
+    pyspark: PySparkResource,
+) -> dg.MaterializeResult[None]:
+    """What is older than the cutoff and nothing needs any more, with the reason."""
+    with collector.run_context(context, lakefs, stores, pyspark) as ctx:
+        manifest = find_candidates(ctx)
+    return dg.MaterializeResult(metadata=of_manifest(manifest, ("listed", "listed_bytes", "outside_data", "too_young", "by_reason", "spared")))

@@ -1,0 +1,35 @@
+"""``gc_report``: the published mark, and why each object goes.
+
+Reads: the candidates, and the recorded results of their checks.
+Writes: objects and bytes by reason, branch rule, slice age and age; in the namespace the lists and
+the summary that lakeFS's own tools read.
+Guarantees: nothing is published unless every blocking check passed on exactly these candidates; the
+summary is written last, after the lists were read back; from then on the mark is frozen.
+"""
+
+import dagster as dg
+from dagster_pyspark import PySparkResource
+
+from lakegc_assets.defs.metadata import of_manifest, of_report
+from lakegc_assets.defs.partitions import REPOSITORY_RUN
+from lakegc_assets.defs.resources import CollectorResource, LakeFSResource, ObjectStoreResource
+from lakegc_assets.mark.report import report
+
+
+@dg.asset(
+    partitions_def=REPOSITORY_RUN,
+    deps=["deletion_candidates"],
+    group_name="mark",
+    kinds={"pyspark", "lakefs"},
+)
+def gc_report(
+    context: dg.AssetExecutionContext,
+    collector: CollectorResource,
+    lakefs: LakeFSResource,
+    stores: ObjectStoreResource,
+    pyspark: PySparkResource,
+) -> dg.MaterializeResult[None]:
+    """Publishes the mark in the repository's namespace, and says why each object goes."""
+    with collector.run_context(context, lakefs, stores, pyspark) as ctx:
+        manifest = report(ctx)
+    return dg.MaterializeResult(metadata=of_manifest(manifest) | of_report(manifest.facts))

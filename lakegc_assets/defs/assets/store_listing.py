@@ -1,0 +1,33 @@
+"""``store_listing``: what the object store holds.
+
+Reads: the storage namespace of the repository, everything outside ``_lakefs/``.
+Writes: address (relative to the namespace), size (bytes), last_modified (UTC), etag.
+Guarantees: starts a new attempt, unless the mark is frozen; the cutoff is recorded here and never
+computed again; whatever is written to the store later is not in it, so it cannot be a candidate.
+"""
+
+import dagster as dg
+from dagster_pyspark import PySparkResource
+
+from lakegc_assets.defs.metadata import of_manifest
+from lakegc_assets.defs.partitions import REPOSITORY_RUN
+from lakegc_assets.defs.resources import CollectorResource, LakeFSResource, ObjectStoreResource
+from lakegc_assets.mark.listing import list_store
+
+
+@dg.asset(
+    partitions_def=REPOSITORY_RUN,
+    group_name="mark",
+    kinds={"pyspark", "lakefs"},
+)
+def store_listing(
+    context: dg.AssetExecutionContext,
+    collector: CollectorResource,
+    lakefs: LakeFSResource,
+    stores: ObjectStoreResource,
+    pyspark: PySparkResource,
+) -> dg.MaterializeResult[None]:
+    """What the object store holds. The first asset of a run: it fixes the one cutoff."""
+    with collector.run_context(context, lakefs, stores, pyspark) as ctx:
+        manifest = list_store(ctx)
+    return dg.MaterializeResult(metadata=of_manifest(manifest, ("bytes", "key_ranges", "start")))

@@ -1,0 +1,45 @@
+"""The asset checks of ``deletion_candidates``: one for each invariant of the core."""
+
+from collections.abc import Iterator
+
+import dagster as dg
+from dagster_pyspark import PySparkResource
+
+from lakegc_assets.defs.partitions import REPOSITORY_RUN
+from lakegc_assets.defs.resources import CollectorResource, LakeFSResource, ObjectStoreResource
+from lakegc_assets.mark.evaluation import INVARIANTS, WARNINGS, check_candidates
+
+ASSET = dg.AssetKey("deletion_candidates")
+
+
+@dg.multi_asset_check(
+    specs=[
+        dg.AssetCheckSpec(
+            invariant.__name__,
+            asset=ASSET,
+            description=invariant.__doc__,
+            blocking=invariant not in WARNINGS,
+            partitions_def=REPOSITORY_RUN,
+        )
+        for invariant in INVARIANTS
+    ],
+)
+def candidate_checks(
+    context: dg.AssetCheckExecutionContext,
+    collector: CollectorResource,
+    lakefs: LakeFSResource,
+    stores: ObjectStoreResource,
+    pyspark: PySparkResource,
+) -> Iterator[dg.AssetCheckResult]:
+    """Evaluate every invariant on the candidates, on a path that shares nothing with the mark."""
+    with collector.run_context(context, lakefs, stores, pyspark) as ctx:
+        results = check_candidates(ctx)
+    for result in results:
+        yield dg.AssetCheckResult(
+            passed=result.passed,
+            asset_key=ASSET,
+            check_name=result.name,
+            severity=dg.AssetCheckSeverity.ERROR if result.blocking else dg.AssetCheckSeverity.WARN,
+            description=result.summary,
+            metadata={"facts": dg.MetadataValue.json(dict(result.facts))},
+        )
