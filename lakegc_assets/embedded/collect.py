@@ -47,11 +47,14 @@ def rules(lake: Lake, repository: str) -> dict[str, Any]:
 
 
 def set_rules(lake: Lake, repository: str, days: int, branches: dict[str, int]) -> None:
-    """Replace the rules; a default of 0 with no branches means none, as lakeFS stores them."""
+    """Replace the rules.
+
+    As with lakeFS, a default of 0 with no branches means no rules, and no branches read as null.
+    """
     text = None
     if days or branches:
         listed = [{"branch_id": b, "retention_days": d} for b, d in branches.items()]
-        text = json.dumps({"default_retention_days": days, "branches": listed})
+        text = json.dumps({"default_retention_days": days, "branches": listed or None})
     with lake.state.write() as db:
         repo = catalog.writable_repository(db, repository)
         db.execute("UPDATE repositories SET rules = ? WHERE id = ?", (text, repo.id))

@@ -6,6 +6,7 @@ import json
 import os
 import socket
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from threading import Thread
 from time import sleep, time
@@ -20,6 +21,7 @@ from lakegc_assets.embedded.collect import end_interrupted_tasks
 from lakegc_assets.embedded.lake import Lake
 from lakegc_assets.embedded.settings import ServerSettings
 from lakegc_assets.errors import LakegcError
+from lakegc_assets.storage.config import StoreConfig
 
 _START_SECONDS = 30
 
@@ -68,8 +70,13 @@ class EmbeddedLakeFS:
 
     @property
     def objects_dir(self) -> Path:
-        """Where ``local://`` namespaces live: the ``local_root`` of a ``StoreConfig``."""
+        """Where ``local://`` namespaces live."""
         return self._settings.objects_dir
+
+    @property
+    def store_config(self) -> StoreConfig:
+        """How others reach the objects of its repositories."""
+        return replace(self._settings.store_config, local_root=str(self.objects_dir))
 
     def __enter__(self) -> EmbeddedLakeFS:  # noqa: PYI034 - typing has no Self in Python 3.10
         self._socket = _listen("127.0.0.1", self._port)
@@ -127,16 +134,23 @@ def embedded(  # noqa: PLR0917 - click passes them by name
     clock_offset: float,
 ) -> None:
     """Run a small lakeFS server, for trials and tests only."""
-    data_dir.mkdir(parents=True, exist_ok=True)
 
-    def clock() -> float:
+    def ahead() -> float:
         return time() + clock_offset
 
+    data_dir.mkdir(parents=True, exist_ok=True)
     access_key, secret_key = _credentials(data_dir, access_key, secret_key)
-    settings = ServerSettings(
-        data_dir, store, access_key=access_key, secret_key=secret_key, clock=clock
-    )
-    lake = Lake(settings)
+    try:
+        settings = ServerSettings(
+            data_dir,
+            store,
+            access_key=access_key,
+            secret_key=secret_key,
+            clock=ahead if clock_offset else time,
+        )
+        lake = Lake(settings)
+    except LakegcError as error:
+        raise click.ClickException(str(error)) from None
     end_interrupted_tasks(lake)
     with _listen(host, port) as listening:
         bound = listening.getsockname()[1]

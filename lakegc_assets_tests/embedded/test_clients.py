@@ -82,7 +82,7 @@ def test_the_sdk_drives_garbage_collection(sdk: Any, server: EmbeddedLakeFS) -> 
     assert prepared.gc_commits_location.endswith(f"run_id={prepared.run_id}/commits.csv")
     stats = sdk.objects_api.upload_object("demo", "main", "a", content=b"one")
     page = sdk.internal_api.prepare_garbage_collection_uncommitted("demo")
-    store = StoreConfig(local_root=str(server.objects_dir)).open("local://demo")
+    store = server.store_config.open("local://demo")
     folder = page.gc_uncommitted_location.removeprefix("local://demo/")
     (batch,) = store.list(folder)
     table = pq.read_table(io.BytesIO(store.get(batch["key"][0].as_py())))

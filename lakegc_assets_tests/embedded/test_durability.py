@@ -14,8 +14,9 @@ from pathlib import Path
 
 import pytest
 import requests
+from click.testing import CliRunner
 
-from lakegc_assets.embedded import EmbeddedLakeFS, trees
+from lakegc_assets.embedded import EmbeddedLakeFS, embedded, trees
 from lakegc_assets.embedded.trees import Breaks, Trees
 from lakegc_assets.graveler.ranges import read_range
 from lakegc_assets.storage.config import StoreConfig
@@ -216,3 +217,9 @@ def test_uploads_from_many_threads_are_all_there(repo: Repo, server: EmbeddedLak
     repo.commit()
     assert set(repo.list("main@", amount=1000)) == expected
     assert repo.staged() == {}
+
+
+def test_a_store_that_is_not_on_s3_is_refused(tmp_path: Path) -> None:
+    result = CliRunner().invoke(embedded, ["--data", str(tmp_path), "--store", "gs://bucket"])
+    assert result.exit_code == 1
+    assert "'gs://bucket' is not on S3" in result.output
