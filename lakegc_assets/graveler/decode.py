@@ -234,7 +234,7 @@ class _Table:
     def _payload(self, offset: int, length: int) -> tuple[bytes, int, int]:
         """A block as it is stored, whether it is compressed, and its decompressed length."""
         if offset + length + 5 > self.end:
-            raise self.error(offset, f"a block of {length} bytes does not fit into the file")
+            raise self.error(self.end, f"a block at {offset} of {length} bytes is not in the file")
         checked = google_crc32c.value(self.data[offset : offset + length + 1])
         masked = ((checked >> 15 | checked << 17) + 0xA282EAD8) & 0xFFFFFFFF
         if masked.to_bytes(4, "little") != self.data[offset + length + 1 : offset + length + 5]:
@@ -304,10 +304,12 @@ class _Table:
 
 
 def _numbers(data: memoryview | bytes, count: int) -> tuple[list[int], memoryview]:
-    """The first varints of a buffer, fewer where it ends before them, and what follows."""
+    """The first varints of a buffer, fewer where one is cut or padded, and what follows."""
     found: list[int] = []
     value = shift = at = 0
     while len(found) < count and at < len(data) and shift <= 63:  # noqa: PLR2004 - bits
+        if shift and not data[at]:
+            break
         value |= (data[at] & 127) << shift
         shift += 7
         if data[at] < 128:  # noqa: PLR2004 - the bit that says that more follows

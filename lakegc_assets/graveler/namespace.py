@@ -73,13 +73,16 @@ class StorageNamespace:
         """
         try:
             plain = url and not _SCHEME.match(url)
-            scheme, authority, path = _split(f"file://{Path(url).absolute()}" if plain else url)
+            scheme, authority, path = _split(f"file://{Path(url).resolve()}" if plain else url)
         except ValueError as error:
             raise ConfigurationError(f"{url!r} is no storage namespace: {error}") from None
         if url.startswith(("https://", "HTTPS://")):
-            path = unquote(path)
+            path = unquote(path, errors="surrogateescape")
         prefix = path.strip("/")
-        if problem := _doubtful(scheme, prefix):
+        problem = _doubtful(scheme, prefix)
+        if scheme == "local" and not authority:
+            problem = "local:// is followed by a name, below the directory that the server keeps"
+        if problem:
             raise ConfigurationError(f"{url!r} is no storage namespace: {problem}")
         return cls(scheme, authority, prefix)
 

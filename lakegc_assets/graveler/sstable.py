@@ -203,6 +203,8 @@ class _File:
             at += 1
             value |= (byte & 127) << shift
             if byte < 128:  # noqa: PLR2004 - the bit that says that more follows
+                if shift and not byte:
+                    raise self.error(offset, "a number is not in its shortest form")
                 return value, at
         raise self.error(offset, "a number has more than 64 bits")
 

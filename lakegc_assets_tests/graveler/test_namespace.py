@@ -1,0 +1,248 @@
+from __future__ import annotations
+
+import pickle
+from datetime import datetime, timedelta, timezone
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lakegc_assets.errors import ConfigurationError, IntegrityError
+from lakegc_assets.graveler.entry import AddressType
+from lakegc_assets.graveler.namespace import (
+    StorageNamespace,
+    UnresolvableAddressError,
+    Xid,
+    decode_xid,
+    encode_xid,
+    new_slice_name,
+    slice_time,
+    try_decode_xid,
+)
+from lakegc_assets_tests.graveler.samples import GOLDEN
+
+LAB = StorageNamespace.parse("s3://lab/small")
+AZURE = StorageNamespace.parse("https://account.blob.core.windows.net/box/repo")
+SEGMENT = st.text("abé-_.%?# +=,", min_size=1, max_size=6).filter(lambda s: s.strip(".") != "")
+
+
+@pytest.mark.parametrize(
+    ("url", "expected", "canonical"),
+    [
+        ("s3://lab/a/b/", ("s3", "lab", "a/b"), "s3://lab/a/b"),
+        ("s3a://lab", ("s3", "lab", ""), "s3://lab"),
+        ("S3N://lab//a//", ("s3", "lab", "a"), "s3://lab/a"),
+        ("s3://lab/a%20b", ("s3", "lab", "a%20b"), "s3://lab/a%20b"),
+        ("gs://lab_1.x/a", ("gs", "lab_1.x", "a"), "gs://lab_1.x/a"),
+        ("local://repo/x", ("local", "repo", "x"), "local://repo/x"),
+        ("/srv/lake", ("file", "", "srv/lake"), "file:///srv/lake"),
+        ("file:///srv/lake/", ("file", "", "srv/lake"), "file:///srv/lake"),
+        (
+            "https://Account.blob.core.windows.net:443/box/a%20b/",
+            ("azure", "account/box", "a b"),
+            "https://account.blob.core.windows.net/box/a%20b",
+        ),
+        (
+            "abfss://box@account.dfs.core.windows.net/a",
+            ("azure", "account/box", "a"),
+            "https://account.blob.core.windows.net/box/a",
+        ),
+        (
+            "wasb://box@account.blob.core.windows.net",
+            ("azure", "account/box", ""),
+            "https://account.blob.core.windows.net/box",
+        ),
+    ],
+)
+def test_every_spelling_has_one_canonical_form(
+    url: str, expected: tuple[str, str, str], canonical: str
+) -> None:
+    namespace = StorageNamespace.parse(url)
+    assert (namespace.scheme, namespace.authority, namespace.prefix) == expected
+    assert namespace.url() == canonical
+    assert StorageNamespace.parse(canonical) == namespace
+
+
+def test_a_relative_path_becomes_absolute() -> None:
+    here = Path.cwd().resolve()
+    assert StorageNamespace.parse("some/lake").url() == f"file://{here}/some/lake"
+    assert StorageNamespace.parse("some/../lake").url() == f"file://{here}/lake"
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "",
+        "s3://",
+        "s3:///a",
+        "s3://key:secret@lab/a",
+        "s3://arn:aws:s3:::x/a",
+        "s3://point-s3alias/a",
+        "s3://lab/a/../b",
+        "ftp://host/a",
+        "http://account.blob.core.windows.net/box",
+        "https://example.com/box/a",
+        "https://account.blob.core.windows.net",
+        "abfss://account.dfs.core.windows.net/a",
+        "https://account.blob.core.windows.net/box/a%ff",
+        "gs://lab/./a",
+        "local://",
+        "local:///abs",
+    ],
+)
+def test_what_is_no_namespace_is_refused(url: str) -> None:
+    with pytest.raises(ConfigurationError):
+        StorageNamespace.parse(url)
+
+
+@given(st.lists(SEGMENT, min_size=1, max_size=4).map("/".join))
+def test_the_key_of_a_relative_address_leads_back_to_it(relative: str) -> None:
+    for namespace in (LAB, StorageNamespace.parse("s3a://lab")):
+        full = f"s3n://lab/{namespace.key(relative)}"
+        assert relative in namespace.relatives(full)
+
+
+@pytest.mark.parametrize(
+    ("namespace", "address", "relative"),
+    [
+        (LAB, "s3a://lab/small/data/x", "data/x"),
+        (LAB, "s3://lab/small//x", "/x"),
+        (LAB, "s3://lab/smaller/x", None),
+        (LAB, "s3://lab/small", None),
+        (LAB, "s3://lab/small/", None),
+        (LAB, "s3://other/small/x", None),
+        (LAB, "gs://lab/small/x", None),
+        (LAB, "file:///lab/small/x", None),
+        (LAB, "https://account.blob.core.windows.net/lab/small/x", None),
+        (AZURE, "abfss://box@ACCOUNT.dfs.core.windows.net/repo/data/x", "data/x"),
+        (AZURE, "https://account.blob.core.windows.net/box/repo/a%20b?sig=1", "a b"),
+        (AZURE, "https://account.blob.core.windows.net/box2/repo/x", None),
+        (AZURE, "https://other.blob.core.windows.net/box/repo/x", None),
+    ],
+)
+def test_full_addresses_are_resolved(
+    namespace: StorageNamespace, address: str, relative: str | None
+) -> None:
+    assert namespace.relative(address) == relative
+
+
+@pytest.mark.parametrize(
+    ("namespace", "address"),
+    [
+        (LAB, "s3://lab/small/a/../../other/x"),
+        (LAB, "s3://lab/small/./x"),
+        (LAB, "s3://lab/small/%2e%2e/x"),
+        (LAB, "s3://lab/small/%ff"),
+        (LAB, "s3://LAB/small/x"),
+        (LAB, "s3://point-s3alias/small/x"),
+        (LAB, "minio://lab/small/x"),
+        (LAB, "https://s3.amazonaws.com/lab/small/x"),
+        (LAB, "/lab/small/x"),
+        (LAB, "s3://lab/small/a%20b"),
+        (LAB, "s3://lab/small/a?b"),
+        (AZURE, "https://account.blob.core.windows.net/box/repo//x"),
+        (AZURE, "https://account.blob.core.windows.net/box/repo\\x"),
+        (StorageNamespace.parse("local://repo"), "file:///srv/repo/x"),
+        (StorageNamespace.parse("/srv/repo"), "local://repo/x"),
+        (StorageNamespace.parse("local://repo"), "local:///srv/repo/x"),
+    ],
+)
+def test_what_cannot_be_decided_is_an_error(namespace: StorageNamespace, address: str) -> None:
+    with pytest.raises(UnresolvableAddressError) as caught:
+        namespace.relative(address)
+    assert isinstance(caught.value, IntegrityError)
+    assert address.rsplit("/", 1)[-1] in caught.value.last_components
+    again = pickle.loads(pickle.dumps(caught.value))
+    assert (str(again), again.last_components) == (str(caught.value), caught.value.last_components)
+
+
+def test_an_address_that_lakefs_reads_otherwise_keeps_both_objects_alive() -> None:
+    assert LAB.relatives("s3://lab/small/a%20b?c") == {"a%20b?c", "a b"}
+    assert LAB.relatives("s3://lab/sm%61ll/x") == {"x"}
+    with pytest.raises(UnresolvableAddressError) as caught:
+        LAB.relative("s3://lab/small/d/a%20b")
+    assert caught.value.last_components == {"a%20b", "a b"}
+
+
+def test_an_entry_is_resolved_by_its_address_type() -> None:
+    full = "s3://lab/small/data/x"
+    assert LAB.resolve(full, AddressType.FULL) == {"data/x"}
+    assert LAB.resolve(full, AddressType.BY_PREFIX_DEPRECATED) == {"data/x"}
+    assert LAB.resolve(full, AddressType.RELATIVE) == {full}
+    assert LAB.resolve("data/x", AddressType.BY_PREFIX_DEPRECATED) == {"data/x"}
+    assert LAB.resolve("a%20b", AddressType.RELATIVE) == {"a%20b"}
+    assert LAB.resolve("gs://lab/x", AddressType.FULL) == frozenset()
+
+
+def test_namespaces_overlap_by_whole_segments() -> None:
+    def overlap(one: str, other: str) -> bool:
+        pair = StorageNamespace.parse(one), StorageNamespace.parse(other)
+        assert pair[0].overlaps(pair[1]) == pair[1].overlaps(pair[0])
+        return pair[0].overlaps(pair[1])
+
+    assert overlap("s3://lab/a", "s3a://lab/a/")
+    assert overlap("s3://lab/a", "s3://lab/a/b")
+    assert overlap("s3://lab", "s3://lab/a")
+    assert not overlap("s3://lab/a", "s3://lab/ab")
+    assert not overlap("s3://lab/a", "s3://other/a")
+    assert not overlap("s3://lab/a", "gs://lab/a")
+
+
+@given(
+    st.builds(
+        Xid,
+        seconds=st.integers(0, 2**32 - 1),
+        machine=st.binary(min_size=3, max_size=3),
+        pid=st.integers(0, 2**16 - 1),
+        counter=st.integers(0, 2**24 - 1),
+    )
+)
+def test_xids_are_read_as_they_were_written(xid: Xid) -> None:
+    text = encode_xid(xid)
+    assert len(text) == 20
+    assert decode_xid(text) == xid
+
+
+def test_an_xid_of_the_reference_implementation() -> None:
+    xid = Xid(seconds=1300816219, machine=b"\x60\xf4\x86", pid=0xE428, counter=4271561)
+    assert encode_xid(xid) == "9m4e2mr0ui3e8a215n4g"
+    assert decode_xid("9m4e2mr0ui3e8a215n4g") == xid
+
+
+@pytest.mark.parametrize(
+    "text", ["", "9m4e2mr0ui3e8a215n4", "9m4e2mr0ui3e8a215n4gg", "9m4e2mr0ui3e8a215n4h", "x" * 20]
+)
+def test_what_is_no_xid_is_told(text: str) -> None:
+    assert try_decode_xid(text) is None
+    assert slice_time(text) is None
+    with pytest.raises(ValueError, match=r"xid|substring"):
+        decode_xid(text)
+
+
+@pytest.mark.parametrize(
+    "xid", [Xid(2**32, b"abc", 0, 0), Xid(0, b"ab", 0, 0), Xid(0, b"abc", -1, 0)]
+)
+def test_an_xid_that_does_not_fit_is_refused(xid: Xid) -> None:
+    with pytest.raises(ValueError, match=r"fit|3 bytes"):
+        encode_xid(xid)
+
+
+def test_slices_say_when_they_were_made_and_newer_ones_sort_first() -> None:
+    start = datetime(2026, 11, 21, 4, 40, 35, tzinfo=timezone.utc)
+    days = [start + timedelta(days=number) for number in range(0, 9000, 100)]
+    names = [new_slice_name(day, b"abc", 1, 2) for day in days]
+    assert [slice_time(name) for name in names] == days
+    assert names == sorted(names, reverse=True)
+
+
+def test_recorded_slices_are_as_old_as_their_objects() -> None:
+    listing = (GOLDEN / "small" / "listing_before.tsv").read_text().splitlines()[1:]
+    rows = [line.split("\t") for line in listing]
+    written = [(key.split("/")[2], row[1]) for key, *row in rows if key.startswith("small/data/")]
+    assert len(written) > 100
+    for name, modified in written:
+        made = slice_time(name)
+        assert made is not None
+        age = datetime.fromisoformat(modified.replace("Z", "+00:00")) - made
+        assert timedelta(seconds=-1) < age < timedelta(minutes=5)
