@@ -183,7 +183,8 @@ def _clients(config: StoreConfig, _variables: frozenset[tuple[str, str]], _pid: 
         made = session.client(
             "s3", endpoint_url=config.endpoint_url, region_name=region, config=settings
         )
-        made.meta.events.register("before-parse.s3.ListObjectsV2", keep_page)
+        # The wildcard puts it before botocore's own handlers of S3, one of which parses the page.
+        made.meta.events.register("before-parse.*.ListObjectsV2", keep_page)
         made.meta.events.register("before-sign.s3.DeleteObjects", _add_md5)
         return made
 
