@@ -113,8 +113,8 @@ class Calls:
             raise UnexpectedAnswerError(
                 f"{where}: {paging.results} items were announced, {len(page.results)} came"
             )
-        if paging.has_more and not (page.results and paging.next_offset):
-            raise UnexpectedAnswerError(f"{where}: more is announced, with no way to get it")
+        if paging.has_more and not page.results:
+            raise UnexpectedAnswerError(f"{where}: more is announced, but nothing came")
         if key is not None:
             # The order of code points, as Python compares, is that of UTF-8 bytes, as lakeFS sorts.
             keys = [str(getattr(item, key)) for item in page.results]

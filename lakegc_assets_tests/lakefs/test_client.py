@@ -295,7 +295,7 @@ def _in_turn(*answers: Answer) -> Callable[[Request], Answer]:
         [_page(["a", "b"], more=True, offset="b")],
         [_page(["a", "b"], more=True, offset="b"), _page(["b", "c"], more=False, offset="")],
         [_page(["a", "b"], more=True, offset="b"), _page(["a"], more=False, offset="")],
-        [_page(["a", "b"], more=True, offset="a")],
+        [_page(["a", "b"], more=True, offset="a"), _page(["b", "c"], more=False, offset="")],
         [_page(["a", "b"], more=True, offset="")],
         [_page([], more=True, offset="b")],
         [_page(["b", "a"], more=False, offset="")],

@@ -13,6 +13,7 @@ from lakegc_assets.lakefs.client import LakeFSClient
 from ..replay import Answer, ReplayServer, Request
 
 GC = "/repositories/retention/gc"
+DONE = {"run_id": "r", "gc_commits_location": "s3://lab/retention/commits.csv"}
 STATUS = f"{GC}/prepare_commits/status"
 
 
@@ -119,7 +120,7 @@ def test_a_404_of_the_older_call_with_rules_is_not_taken_for_no_rules(
         _status(completed=True, result={"run_id": "r"}),
         _status(completed=True, result={"run_id": "r", "gc_commits_location": ""}),
         _status(completed="true"),
-        _status(completed=True, task_id="another"),
+        _status(completed=True, task_id="another", result=DONE),
         (200, {}),
     ],
 )
