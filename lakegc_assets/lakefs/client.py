@@ -249,13 +249,13 @@ class LakeFSClient(Calls):
         prefix: str = "",
         after: str = "",
         amount: int = LARGEST_PAGE,
-    ) -> tuple[tuple[ObjectStats, ...], bool]:
+    ) -> tuple[list[ObjectStats], bool]:
         """One page of ``objects``, and whether there are more behind it."""
         path, params = _listing(repository, ref, prefix)
         page = self._page(
             Page[ObjectStats], *path, key="path", params=params, after=after, amount=amount
         )
-        return page.results, page.pagination.has_more
+        return list(page.results), page.pagination.has_more
 
     def get_object(self, repository: str, ref: str, path: str) -> bytes:
         """The bytes of an object; ``GoneError`` if they were collected."""
