@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from starlette.background import BackgroundTask
 from starlette.datastructures import Headers, QueryParams
 from starlette.responses import Response
 
@@ -164,7 +163,7 @@ class Endpoint:
     method: str
     path: str
     handler: Handler
-    open_to_all: bool = field(default=False)
+    open_to_all: bool = False
 
 
 def answer(content: object, status: int = 200, **headers: str) -> Response:
@@ -183,9 +182,9 @@ def text_answer(content: str, status: int) -> Response:
     return Response(content, status, media_type="text/plain")
 
 
-def done(status: int = 204, task: BackgroundTask | None = None) -> Response:
-    """An answer without a body."""
-    return Response(status_code=status, background=task)
+def done() -> Response:
+    """An answer that has nothing to say."""
+    return Response(status_code=204)
 
 
 def page_answer(results: Sequence[Mapping[str, object]], *, has_more: bool, key: str) -> Response:

@@ -174,8 +174,8 @@ def link(lake: Lake, repository: str, branch: str, path: str, entry: Entry) -> F
     """Stage what was written to an address from ``new_link_address``; 400 when it is not one."""
     with lake.state.read() as db:
         repo = catalog.repository(db, repository)
-    relative = repo.place.relative(entry.address)
-    if relative is None:
+    relative = entry.address.removeprefix(repo.address(""))
+    if relative == entry.address:
         raise errors.bad_request("bad address token (expired or invalid)")
     try:
         size = lake.stores.open(repo.namespace).head(relative).size

@@ -177,8 +177,13 @@ def _headers(found: Found) -> dict[str, str]:
         "Last-Modified": formatdate(entry.last_modified.seconds, usegmt=True),
         "Content-Type": entry.content_type,
         "Accept-Ranges": "bytes",
-        **{f"{_METADATA_HEADER}{name}": value for name, value in entry.metadata.items()},
+        **{_METADATA_HEADER + _raw(name): _raw(value) for name, value in entry.metadata.items()},
     }
+
+
+def _raw(text: str) -> str:
+    """Starlette writes headers in Latin-1, lakeFS in UTF-8."""
+    return text.encode().decode("latin-1")
 
 
 def _stats(found: Found, *, with_metadata: bool = True) -> dict[str, object]:

@@ -186,6 +186,9 @@ def _server(lake: Lake, ready: Callable[[], None] = lambda: None) -> _Server:
         # The clock of the server may be another one than the machine's.
         date_header=False,
         server_header=False,
+        # Between two calls of a collector lie its long steps.
+        timeout_keep_alive=300,
+        timeout_graceful_shutdown=5,
     )
     return _Server(config, ready)
 

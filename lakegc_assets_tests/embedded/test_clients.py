@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import io
 from collections.abc import Iterator
+from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +14,11 @@ import pyarrow.parquet as pq
 import pytest
 
 from lakegc_assets.embedded import EmbeddedLakeFS
+from lakegc_assets.lakefs.config import LakeFSConfig
+from lakegc_assets.lakefs.errors import GoneError, NoRulesError
 from lakegc_assets.storage.config import StoreConfig
 from lakegc_assets_tests.embedded.api import Api
+from lakegc_assets_tests.embedded.conftest import Clock
 
 # Their annotations call required what their constructors do not require.
 lakefs: Any = importlib.import_module("lakefs")
@@ -111,6 +115,38 @@ def test_the_high_level_client_works(server: EmbeddedLakeFS) -> None:
     assert [item.path for item in branch.objects()] == []
     assert [change.type for change in repo.ref("main~1").diff("main")] == ["removed"]
     client.sdk_client.objects_api.api_client.rest_client.pool_manager.clear()
+
+
+def test_this_projects_client_works(
+    server: EmbeddedLakeFS, monkeypatch: pytest.MonkeyPatch, clock: Clock
+) -> None:
+    monkeypatch.setenv("LAKECTL_CREDENTIALS_ACCESS_KEY_ID", server.access_key)
+    monkeypatch.setenv("LAKECTL_CREDENTIALS_SECRET_ACCESS_KEY", server.secret_key)
+    client = LakeFSConfig(server.endpoint).connect_writer()
+    client.check_supported()
+    assert client.grace_period() == timedelta(hours=24)
+    now = datetime.fromtimestamp(clock.now, tz=timezone.utc)
+    assert client.server_time() == now
+    client.create_repository("demo", "local://demo")
+    assert client.gc_rules("demo") is None
+    with pytest.raises(NoRulesError):
+        client.prepare_commits("demo")
+    client.upload_object("demo", "main", "ü", b"one", metadata={"k": "v"})
+    first = client.commit_branch("demo", "main", "first", date=1000)
+    client.create_branch("demo", "hidden", "main", hidden=True)
+    assert [branch.id for branch in client.branches("demo")] == ["hidden", "main"]
+    assert next(client.log("demo", "main")).id == first.id
+    staged = client.upload_object("demo", "hidden", "a", b"two")
+    assert [(d.path, d.type) for d in client.diff_branch("demo", "hidden")] == [("a", "added")]
+    client.set_gc_rules("demo", 3, {"main": 2})
+    assert client.prepare_commits("demo").how == "async"
+    pages = list(client.prepare_uncommitted("demo"))
+    assert [bool(page.gc_uncommitted_location) for page in pages] == [True, False]
+    (server.objects_dir / staged.physical_address.removeprefix("local://")).unlink()
+    with pytest.raises(GoneError):
+        client.get_object("demo", "hidden", "a")
+    assert client.stat("demo", "hidden", "a").physical_address == staged.physical_address
+    assert client.get_object("demo", "main", "ü") == b"one"
 
 
 def test_objects_and_ranges_live_on_s3(s3_server: str, s3_bucket: str, tmp_path: Path) -> None:

@@ -38,6 +38,18 @@ def test_an_upload_is_read_and_known_by_its_checksum(repo: Repo) -> None:
     assert xid.seconds == int(NOW)
 
 
+def test_user_metadata_is_told_with_the_object(repo: Repo) -> None:
+    body = {"physical_address": "s3://elsewhere/x", "checksum": "c", "size_bytes": 0}
+    where = {"path": "a"}
+    repo.call(
+        "PUT", "/branches/main/objects", 201, params=where, json={**body, "metadata": {"k": "ü"}}
+    )
+    assert repo.stat("a")["metadata"] == {"k": "ü"}
+    assert repo.call("GET", "/refs/main/objects/ls")["results"][0]["metadata"] == {"k": "ü"}
+    head = repo.api.send("HEAD", f"{repo.path}/refs/main/objects", params=where)
+    assert head.headers["x-lakefs-meta-k"].encode("latin-1").decode() == "ü"
+
+
 def test_a_form_upload_is_read(repo: Repo) -> None:
     form = {"content": ("name", b"content", "text/csv")}
     answer = repo.call("POST", "/branches/main/objects", 201, params={"path": "a"}, files=form)
