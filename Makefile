@@ -1,0 +1,58 @@
+# Every target sets up what it needs (tools/setup.sh): Python packages in .venv, a Java for Spark.
+SHELL := bash
+.DEFAULT_GOAL := help
+
+# The Dagster instance of the command and the interface; the demo has one of its own.
+DAGSTER_HOME ?= $(CURDIR)/.lakegc/dagster
+UI_PORT ?= 3000
+
+in_venv = JAVA_HOME="$(CURDIR)/.venv/java-home" PATH="$(CURDIR)/.venv/bin:$$PATH"
+dagster_home = mkdir -p "$(1)" && { [ -e "$(1)/dagster.yaml" ] || cp dagster.yaml "$(1)/"; }
+
+.PHONY: help
+help: ## say what can be made
+	@sed -n 's/^\([a-z]*\):.*## /make \1\t/p' Makefile | expand -t 14
+
+.PHONY: setup
+setup: ## only set up
+	@tools/setup.sh
+	@$(call dagster_home,.lakegc/dagster)
+
+.PHONY: demo
+demo: setup ## collect a year-old repository of an embedded lakeFS, and prove that nothing live is lost
+	@$(call dagster_home,.demo/dagster)
+	@$(in_venv) python -m lakegc_assets.demo
+
+.PHONY: test
+test: setup ## run all tests
+	@$(in_venv) python -m pytest
+
+.PHONY: ui
+ui: setup ## Dagster's web interface and daemon on 127.0.0.1
+	@$(call dagster_home,$(DAGSTER_HOME))
+	@$(in_venv) DAGSTER_HOME="$(DAGSTER_HOME)" dagster dev -w workspace.yaml -h 127.0.0.1 -p $(UI_PORT)
+
+.PHONY: lint
+lint: setup ## style, types, the direction of imports, and what Dagster loads
+	@$(in_venv) ruff check
+	@$(in_venv) ruff format --check
+	@$(in_venv) mypy
+	@$(in_venv) lint-imports
+	@$(in_venv) python -m pip --disable-pip-version-check check
+	@$(in_venv) dagster definitions validate -w workspace.yaml
+	@$(in_venv) dg list defs >/dev/null
+
+.PHONY: bench
+bench: setup ## measure; the figures are discussed in docs/performance.md
+	@for file in bench/[a-z]*.py; do \
+	  echo "== $$file"; $(in_venv) python -m "bench.$$(basename "$$file" .py)" || exit; \
+	done
+
+.PHONY: lock
+lock: ## pin the dependencies of pyproject.toml again (needs uv)
+	@tools/lock.sh
+
+.PHONY: clean
+clean: ## remove what the other targets made, except for .lakegc, which may hold marks
+	@rm -rf .venv .demo .pytest_cache .hypothesis .mypy_cache .ruff_cache .import_linter_cache *.egg-info
+	@find . -name __pycache__ -prune -exec rm -rf {} +
