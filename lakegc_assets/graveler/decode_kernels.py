@@ -106,7 +106,12 @@ def _compiled(function: F) -> F:
     return cast("F", numba.njit(cache=True, nogil=True)(function))
 
 
-@_compiled
+def _inlined(function: F) -> F:
+    """For what is called a dozen times for each entry: a quarter of the time is saved."""
+    return cast("F", numba.njit(inline="always")(function))
+
+
+@_inlined
 def _varint(data: Bytes, at: int, end: int) -> tuple[int, int]:
     """A number of at most 64 bits and the position after it, which is -1 when there is none."""
     value = np.int64(0)
