@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import logging
+import threading
 import uuid
 from collections.abc import Iterator
 
 import boto3
 import pytest
+from moto.s3.responses import S3Response
 from moto.server import ThreadedMotoServer
 
 _VARIABLES = {
@@ -27,7 +29,15 @@ def s3_server() -> Iterator[str]:
     logging.getLogger("werkzeug").setLevel(logging.ERROR)
     server = ThreadedMotoServer("127.0.0.1", 0, verbose=False)
     server.start()
+    put_object, one_at_a_time = S3Response.put_object, threading.Lock()
+
+    def put_in_one_step(response: S3Response) -> object:
+        """Check a condition and write in one step, as real servers do."""
+        with one_at_a_time:
+            return put_object(response)
+
     with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(S3Response, "put_object", put_in_one_step)
         for name, value in _VARIABLES.items():
             patch.setenv(name, value)
         for name in ("AWS_PROFILE", "AWS_SESSION_TOKEN", "AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3"):

@@ -1,0 +1,221 @@
+"""What every object store must do, whatever is behind the interface."""
+
+from __future__ import annotations
+
+import pickle
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from datetime import datetime, timedelta, timezone
+
+import pytest
+
+from lakegc_assets.storage.base import LISTING_SCHEMA, ObjectStore
+from lakegc_assets.storage.config import StoreConfig
+from lakegc_assets.storage.errors import (
+    InvalidKeyError,
+    ObjectNotFoundError,
+    PreconditionFailedError,
+)
+from lakegc_assets_tests.storage.conftest import Plant
+
+KEYS = [
+    "a-b", "a/b", "a.b", "a0", "data/x/y", "data/x-y", "data/x/z", "with space", " leading",
+    "trailing ", "plus+plus", "per%20cent", "%2F", "%", "pipe|pipe", "tab\tkey", "uni/é☃",
+    "\U0001f600", "\uffe6", "a&b<c>\"'", "#;,:@=$!*()[]{}^`~?", "back\\slash", "ctl\x01x", "cr\rx",
+    "\x7f\x85\u2028\xa0", "d/... /..x",
+]  # fmt: skip
+
+
+def listed(store: ObjectStore, *args: str | None) -> list[str]:
+    batches = list(store.list(*args))  # type: ignore[arg-type] # the first one is never None
+    assert all(batch.schema == LISTING_SCHEMA and batch.num_rows for batch in batches)
+    return [key for batch in batches for key in batch["key"].to_pylist()]
+
+
+def fill(store: ObjectStore, keys: list[str]) -> None:
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(lambda key: store.put(key, key.encode()), keys))
+
+
+def test_odd_keys_are_written_listed_read_copied_and_deleted(store: ObjectStore) -> None:
+    long_key = "/".join(["y" * 99] * 9)
+    keys = [*KEYS, long_key]
+    fill(store, keys)
+    assert listed(store) == sorted(keys, key=str.encode)
+    for key in keys:
+        assert store.get(key) == key.encode()
+        info = store.head(key)
+        assert (info.key, info.size) == (key, len(key.encode()))
+    store.copy("per%20cent", "copy/per cent+%20")
+    assert store.get("copy/per cent+%20") == b"per%20cent"
+    outcomes = store.delete_many([*keys, *keys[:3]])
+    assert [(o.key, o.outcome) for o in outcomes] == [(key, "deleted") for key in keys]
+    assert listed(store) == ["copy/per cent+%20"]
+
+
+def test_a_listing_says_what_head_says(store: ObjectStore) -> None:
+    before = store.server_time() - timedelta(seconds=2)
+    etag = store.put("x/y", b"12345")
+    (batch,) = store.list()
+    (row,) = batch.to_pylist()
+    info = store.head("x/y")
+    assert etag
+    assert '"' not in etag
+    assert (row["key"], row["size"], row["etag"]) == ("x/y", 5, etag)
+    assert (info.size, info.etag) == (5, etag)
+    assert abs(row["last_modified"] - info.last_modified) < timedelta(seconds=1)
+    assert info.last_modified.tzinfo == timezone.utc
+    assert before <= info.last_modified <= store.server_time() + timedelta(seconds=1)
+    assert store.list_prefixes("x/").objects[0].etag == etag
+    assert store.put("x/y", b"54321") != etag
+
+
+def test_prefixes_are_strings_and_not_paths(store: ObjectStore) -> None:
+    fill(
+        store,
+        ["data/a", "data/a/b" if "s3" in store.url else "data/ab/b", "data/ac", "dat", "e/f/g"],
+    )
+    assert listed(store, "data/a")[0] == "data/a"
+    assert len(listed(store, "data/a")) == 3
+    assert listed(store, "dat")[0] == "dat"
+    assert listed(store, "data/ac") == ["data/ac"]
+    assert listed(store, "nothing") == []
+    assert listed(store, "e/f/g/") == []
+
+
+def test_one_level(store: ObjectStore) -> None:
+    fill(store, ["a/1", "a/b/1", "a/b/2", "a/b-c", "ab/1", "b", "a+ é/x"])
+    assert store.list_prefixes().prefixes == ["a+ é/", "a/", "ab/"]
+    assert [o.key for o in store.list_prefixes().objects] == ["b"]
+    level = store.list_prefixes("a/")
+    assert (level.prefixes, [o.key for o in level.objects]) == (["a/b/"], ["a/1", "a/b-c"])
+    assert store.list_prefixes("a/b").prefixes == ["a/b/"]
+    assert store.list_prefixes("a").prefixes == ["a+ é/", "a/", "ab/"]
+    assert store.list_prefixes("b/") == ([], [])
+    assert store.list_prefixes("../") == ([], [])
+
+
+def test_ranges_are_open_at_both_ends_and_bounds_need_not_exist(store: ObjectStore) -> None:
+    keys = ["a", "b/1", "b/2", "b/3", "b0", "c"]
+    fill(store, keys)
+    bounds = [None, "", "0", "a", "b", "b/", "b/1", "b/15", "b/2", "b/3", "b0", "b0x", "c", "é"]
+    for low in bounds:
+        for high in bounds:
+            expected = [k for k in keys if k > (low or "") and (high is None or k < high)]
+            assert listed(store, "", low, high) == expected, (low, high)
+            inside = [k for k in expected if k.startswith("b/")]
+            assert listed(store, "b/", low, high) == inside, (low, high)
+
+
+def test_the_directory_of_the_root_itself_is_no_key(s3_server: str, s3_bucket: str) -> None:
+    outer = StoreConfig(endpoint_url=s3_server).open(f"s3://{s3_bucket}")
+    fill(outer, ["ns/", "ns", "nsx", "ns/a"])
+    inner = StoreConfig(endpoint_url=s3_server).open(f"s3://{s3_bucket}/ns")
+    assert listed(inner) == ["a"]
+    assert [o.key for o in inner.list_prefixes().objects] == ["a"]
+    assert listed(outer) == ["ns", "ns/", "ns/a", "nsx"]
+
+
+def test_conditional_puts(store: ObjectStore) -> None:
+    etag = store.put_if_absent("lease", b"1")
+    assert store.head("lease").etag == etag
+    with pytest.raises(PreconditionFailedError, match="lease"):
+        store.put_if_absent("lease", b"2")
+    newer = store.put_if_match("lease", b"3", etag)
+    with pytest.raises(PreconditionFailedError, match="lease"):
+        store.put_if_match("lease", b"4", etag)
+    assert (store.get("lease"), store.head("lease").etag) == (b"3", newer)
+    with pytest.raises(PreconditionFailedError, match="other"):
+        store.put_if_match("other", b"5", etag)
+    assert listed(store) == ["lease"]
+
+
+@pytest.mark.parametrize("existing", [False, True])
+def test_of_many_writers_with_one_condition_one_wins(store: ObjectStore, *, existing: bool) -> None:
+    etag = store.put("k/lease", b"first") if existing else ""
+    barrier = threading.Barrier(6)
+
+    def write(number: int) -> int | None:
+        barrier.wait()
+        try:
+            if existing:
+                store.put_if_match("k/lease", b"%d" % number, etag)
+            else:
+                store.put_if_absent("k/lease", b"%d" % number)
+        except PreconditionFailedError:
+            return None
+        return number
+
+    with ThreadPoolExecutor(6) as pool:
+        (winner,) = [n for n in pool.map(write, range(6)) if n is not None]
+    assert store.get("k/lease") == b"%d" % winner
+
+
+def test_missing_objects_are_told_apart_from_other_errors(store: ObjectStore) -> None:
+    asked: list[Callable[[], object]] = [
+        lambda: store.get("no/such"),
+        lambda: store.head("no/such"),
+        lambda: store.copy("no/such", "x"),
+    ]
+    for ask in asked:
+        with pytest.raises(ObjectNotFoundError, match="no/such") as error:
+            ask()
+        assert store.url in str(error.value)
+    assert {o.outcome for o in store.delete_many(["no/such"])} <= {"already_missing", "deleted"}
+
+
+@pytest.mark.parametrize("key", ["", "a/../b", "..", "./a", "a/.", "\ud800", "x" * 1025])
+def test_keys_that_cannot_be_used_are_refused(store: ObjectStore, key: str) -> None:
+    calls: list[Callable[[], object]] = [
+        lambda: store.get(key),
+        lambda: store.head(key),
+        lambda: store.put(key, b""),
+        lambda: store.put_if_absent(key, b""),
+        lambda: store.put_if_match(key, b"", "e"),
+    ]
+    for call in calls:
+        with pytest.raises(InvalidKeyError):
+            call()
+
+
+def test_an_invalid_key_does_not_keep_others_from_being_deleted(store: ObjectStore) -> None:
+    fill(store, ["a", "b"])
+    outcomes = store.delete_many(["a", "", "x" * 1025, "b", "b"])
+    assert [o.outcome for o in outcomes] == ["deleted", "failed", "failed", "deleted"]
+    assert {o.error_code for o in outcomes} == {None, "InvalidKey"}
+    assert listed(store) == []
+    assert list(store.delete_many([])) == []
+
+
+def test_keys_with_newlines(store: ObjectStore, plant: Plant) -> None:
+    keys = ["new\nline", "x/\n", "\n"]
+    plant(keys)
+    assert listed(store) == sorted(keys)
+    assert [o.outcome for o in store.delete_many(keys)] == ["deleted"] * 3
+    assert listed(store) == []
+
+
+def test_many_pages(store: ObjectStore, plant: Plant) -> None:
+    keys = sorted(f"data/{n % 3}/{n:05d}" for n in range(2500))
+    plant(keys)
+    assert listed(store) == keys
+    inside = [k for k in keys if "data/1/00500" < k < "data/2"]
+    assert listed(store, "data/1/", "data/1/00500") == inside
+    assert len(store.list_prefixes("data/0/").objects) == 834
+    outcomes = store.delete_many(iter(keys))
+    assert [(o.key, o.outcome) for o in outcomes] == [(key, "deleted") for key in keys]
+    assert listed(store) == []
+
+
+def test_the_clock_is_that_of_the_store(store: ObjectStore) -> None:
+    now = store.server_time()
+    assert now.tzinfo == timezone.utc
+    assert abs(now - datetime.now(timezone.utc)) < timedelta(seconds=5)
+
+
+def test_the_configuration_travels_and_opens_the_same_store(store: ObjectStore) -> None:
+    config: StoreConfig = getattr(store, "_config", StoreConfig())
+    store.put("x", b"1")
+    assert pickle.loads(pickle.dumps(config)).open(store.url).get("x") == b"1"
+    assert "test-secret-key" not in repr(config) + repr(store)
