@@ -9,8 +9,13 @@ from collections.abc import Iterator
 
 import boto3
 import pytest
+from hypothesis import settings
 from moto.s3.responses import S3Response
 from moto.server import ThreadedMotoServer
+
+# First calls compile and load; a busy machine must not fail a property.
+settings.register_profile("no deadline", deadline=None)
+settings.load_profile("no deadline")
 
 _VARIABLES = {
     "AWS_ACCESS_KEY_ID": "test-access-key",
