@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from contextlib import suppress
 from email.utils import formatdate
 
 from starlette.responses import Response
@@ -14,6 +15,8 @@ from lakegc_assets.graveler.entry import Entry, Timestamp
 
 MTIME_HEADER = "X-Lakegc-Mtime"
 _METADATA_HEADER = "x-lakefs-meta-"
+# Names of objects and slices hold seconds in 32 bits.
+_XID_END = 1 << 32
 _RANGE = re.compile(r"bytes=(\d*)-(\d*)")
 
 
@@ -164,10 +167,10 @@ def _mtime(call: Call) -> float | None:
     text = call.headers.get(MTIME_HEADER)
     if text is None:
         return None
-    try:
-        return float(text)
-    except ValueError:
-        raise errors.bad_request(f"{MTIME_HEADER} must be epoch seconds, not {text!r}") from None
+    with suppress(ValueError):
+        if 0 <= (seconds := float(text)) < _XID_END:
+            return seconds
+    raise errors.bad_request(f"{MTIME_HEADER} must be epoch seconds, not {text!r}")
 
 
 def _headers(found: Found) -> dict[str, str]:

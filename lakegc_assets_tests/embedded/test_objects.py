@@ -221,6 +221,14 @@ def test_a_backdated_upload_is_old_in_name_and_in_store(repo: Repo, server: Embe
     assert addresses[0] == addresses[2] < addresses[1]
 
 
+@pytest.mark.parametrize("mtime", ["yesterday", "nan", "-1", "4294967296", ""])
+def test_a_time_that_is_none_is_refused(repo: Repo, mtime: str) -> None:
+    headers = {"X-Lakegc-Mtime": mtime}
+    where: dict[str, Any] = {"params": {"path": "a"}, "headers": headers}
+    message = repo.call("POST", "/branches/main/objects", 400, **where)["message"]
+    assert "epoch seconds" in message
+
+
 def test_slices_are_replaced_by_age_and_by_count(tmp_path: object, clock: Clock) -> None:
     with (
         EmbeddedLakeFS(
