@@ -206,7 +206,9 @@ class ArtifactRoot:
                 f"there is no mark {run!r} of repository {repository!r} ({where} does not exist)",
             ) from error
         except (ValueError, KeyError) as error:
-            raise IntegrityError(f"{where} is damaged ({error}): mark again under a new id") from error
+            raise IntegrityError(
+                f"{where} is damaged ({error}): mark again under a new id"
+            ) from error
         return AttemptArtifacts(self, repository, run, attempt)
 
     def new_attempt(self, repository: str, run: str) -> AttemptArtifacts:
@@ -371,4 +373,3 @@ class AttemptArtifacts:
                 f"{manifest.digest}: something changed it. Mark again under a new id",
             )
         return frame
-

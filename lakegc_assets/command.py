@@ -17,7 +17,7 @@ from typing import Any, ParamSpec, TypeVar
 
 import click
 
-from lakegc_assets.embedded.__main__ import embedded
+from lakegc_assets.embedded.server import embedded
 from lakegc_assets.errors import ConfigurationError, LakegcError, RefusedError
 
 FAILURE, USAGE, REFUSED = 1, 2, 3
@@ -32,7 +32,9 @@ class Duration(click.ParamType[timedelta]):
 
     name = "duration"
 
-    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> timedelta:
+    def convert(
+        self, value: object, param: click.Parameter | None, ctx: click.Context | None
+    ) -> timedelta:
         """Read it, or say what it should look like."""
         if isinstance(value, timedelta):
             return value
@@ -68,7 +70,9 @@ def _run_options(function: Callable[..., None]) -> Callable[..., None]:
         (
             click.option("--min-age", type=Duration(), help="Spare younger objects. Default 24h."),
             click.option(
-                "--allow-unsafe-min-age", is_flag=True, help="Take --min-age as it is, below 24 h too."
+                "--allow-unsafe-min-age",
+                is_flag=True,
+                help="Take --min-age as it is, below 24 h too.",
             ),
             click.option(
                 "--max-candidate-share",
@@ -115,9 +119,13 @@ main.add_command(embedded)
 
 
 def _start(
-    job: str, repository: str, run_id: str, settings: dict[str, Any], as_json: bool  # noqa: FBT001 - a plain option
+    job: str,
+    repository: str,
+    run_id: str,
+    settings: dict[str, Any],
+    as_json: bool,  # noqa: FBT001 - a plain option
 ) -> None:
-    from lakegc_assets.defs.running import outcome, run_job  # noqa: PLC0415 - Dagster loads slowly
+    from lakegc_assets.running import outcome, run_job  # noqa: PLC0415 - Dagster loads slowly
 
     run_job(job, repository, run_id, settings)
     _show(outcome(repository, run_id), as_json)
@@ -176,7 +184,7 @@ def sweep(repository: str, run_id: str | None, as_json: bool, **options: Any) ->
 @_exit_status
 def report(repository: str, run_id: str, as_json: bool) -> None:  # noqa: FBT001 - an option
     """What a run found, and what became of it."""
-    from lakegc_assets.defs.running import outcome  # noqa: PLC0415 - Dagster loads slowly
+    from lakegc_assets.running import outcome  # noqa: PLC0415 - Dagster loads slowly
 
     _show(outcome(repository, run_id), as_json)
 
@@ -189,8 +197,8 @@ def report(repository: str, run_id: str, as_json: bool) -> None:  # noqa: FBT001
 @_exit_status
 def why(repository: str, address: str, run_id: str, as_json: bool) -> None:  # noqa: FBT001 - an option
     """Why a mark named the object at ADDRESS, or why it did not."""
-    from lakegc_assets.defs.running import local_context  # noqa: PLC0415 - Dagster loads slowly
     from lakegc_assets.mark.why import why as explain  # noqa: PLC0415 - Spark loads slowly
+    from lakegc_assets.running import local_context  # noqa: PLC0415 - Dagster loads slowly
 
     with local_context(repository, run_id) as ctx:
         found = explain(ctx, address)
@@ -205,7 +213,7 @@ def why(repository: str, address: str, run_id: str, as_json: bool) -> None:  # n
 @_exit_status
 def repositories(as_json: bool) -> None:  # noqa: FBT001 - an option
     """The repositories of the lakeFS server, and the runs that each has had."""
-    from lakegc_assets.defs.running import known_runs  # noqa: PLC0415 - Dagster loads slowly
+    from lakegc_assets.running import known_runs  # noqa: PLC0415 - Dagster loads slowly
 
     found = known_runs()
     if as_json:
@@ -223,7 +231,9 @@ def _show(found: dict[str, Any], as_json: bool) -> None:  # noqa: FBT001 - an op
     from lakegc_assets.defs.metadata import human_bytes  # noqa: PLC0415 - Dagster loads slowly
 
     click.echo(f"repository {found['repository']}, run {found['run']}")
-    click.echo(f"  listed      {found['listed']:>12,} objects {human_bytes(found['listed_bytes']):>12}")
+    click.echo(
+        f"  listed      {found['listed']:>12,} objects {human_bytes(found['listed_bytes']):>12}"
+    )
     click.echo(f"  candidates  {found['objects']:>12,} objects {human_bytes(found['bytes']):>12}")
     for dimension, key, objects, size in found["breakdown"]:
         if dimension in ("reason", "branch rule"):

@@ -1,46 +1,84 @@
-"""Load a recorded repository into an S3 server, as a real lakeFS left it there."""
+"""Load a recorded repository into an S3 server as a real lakeFS left it there, and mark it."""
 
 from __future__ import annotations
 
 import csv
-from dataclasses import dataclass
-from datetime import datetime, timezone
+import json
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
 
-import boto3
-from moto.core import DEFAULT_ACCOUNT_ID
+from moto.core.models import DEFAULT_ACCOUNT_ID
 from moto.s3.models import s3_backends
+from pyspark.sql import SparkSession
 
-from lakegc_assets_tests.replay import GOLDEN
+from lakegc_assets.artifacts import ArtifactRoot, AttemptArtifacts, Manifest
+from lakegc_assets.mark.candidates import find_candidates
+from lakegc_assets.mark.commits import find_active_commits
+from lakegc_assets.mark.committed import read_committed_addresses
+from lakegc_assets.mark.context import RunContext
+from lakegc_assets.mark.evaluation import check_candidates
+from lakegc_assets.mark.invariants import CheckResult
+from lakegc_assets.mark.listing import list_store
+from lakegc_assets.mark.report import report
+from lakegc_assets.mark.uncommitted import snapshot_uncommitted
+from lakegc_assets.settings import Settings
+from lakegc_assets.storage.config import StoreConfig
+from lakegc_assets_tests.replay import GOLDEN, ReplayServer
 
 BUCKET = "lab"
+STAGES: tuple[Callable[[RunContext], Manifest], ...] = (
+    list_store,
+    snapshot_uncommitted,
+    find_active_commits,
+    read_committed_addresses,
+    find_candidates,
+)
+#: lakeFS's own mark was made with a minimum age of 1 s. Small data needs few partitions, and the
+#: skew is 0 so that every recorded object is old enough to be missed in a listing.
+SETTINGS = Settings(
+    min_age=timedelta(seconds=1),
+    allow_unsafe_min_age=True,
+    clock_skew=timedelta(0),
+    max_candidate_share=0.9,
+    listing_num_partitions=2,
+    range_num_partitions=2,
+    address_num_partitions=2,
+    sweep_num_partitions=2,
+)
 
 
 @dataclass(frozen=True)
 class FixedClocks:
-    """All three clocks stand at one moment."""
+    """All three clocks stand at one moment, unless a difference to ours is given."""
 
     moment: datetime
+    lakefs_skew: timedelta = timedelta(0)
+    store_skew: timedelta = timedelta(0)
 
     def now(self) -> datetime:
         return self.moment
 
-    def of_lakefs(self, client: Any) -> datetime:  # noqa: ARG002
-        return self.moment
+    def of_lakefs(self, client: Any) -> datetime:  # noqa: ARG002 - the protocol's
+        return self.moment + self.lakefs_skew
 
-    def of_store(self, store: Any) -> datetime:  # noqa: ARG002
-        return self.moment
+    def of_store(self, store: Any) -> datetime:  # noqa: ARG002 - the protocol's
+        return self.moment + self.store_skew
 
 
-def load(repository: str, endpoint: str, prepare: str = "prepare") -> None:
-    """Put every recorded object into the bucket, with its recorded time and etag."""
-    client = boto3.client("s3", endpoint_url=endpoint)
-    try:
-        client.head_bucket(Bucket=BUCKET)
-    except client.exceptions.ClientError:
-        client.create_bucket(Bucket=BUCKET)
-    clear(repository, endpoint)
+def _backend() -> Any:
+    return s3_backends[DEFAULT_ACCOUNT_ID]["aws"]
+
+
+def load(repository: str, prepare: str = "prepare") -> None:
+    """Make the store what was recorded: every object with its recorded time and etag."""
+    backend = _backend()
+    if BUCKET not in backend.buckets:
+        backend.create_bucket(BUCKET, "us-east-1")
+    for key in keys(repository):
+        remove(repository, key)
     folder = GOLDEN / repository
     with (folder / "listing_before.tsv").open(newline="") as lines:
         rows = list(csv.DictReader(lines, delimiter="\t", quoting=csv.QUOTE_NONE))
@@ -48,34 +86,43 @@ def load(repository: str, endpoint: str, prepare: str = "prepare") -> None:
         relative = row["key"].removeprefix(f"{repository}/")
         raw = folder / "raw" / relative
         body = raw.read_bytes() if raw.is_file() else b"x" * int(row["size"])
-        client.put_object(Bucket=BUCKET, Key=row["key"], Body=body)
+        written = datetime.fromisoformat(row["last_modified"].replace("Z", "+00:00"))
+        plant(repository, relative, body, written, row["etag"].strip('"'))
     prepared = folder / prepare / "files"
     for path in sorted(p for p in prepared.rglob("*") if p.is_file()):
-        key = f"{repository}/{path.relative_to(prepared)}"
-        client.put_object(Bucket=BUCKET, Key=key, Body=path.read_bytes())
-    keys = s3_backends[DEFAULT_ACCOUNT_ID]["aws"].buckets[BUCKET].keys
-    for row in rows:
-        stored = keys[row["key"]]
-        written = datetime.fromisoformat(row["last_modified"].replace("Z", "+00:00"))
-        stored.last_modified = written.replace(tzinfo=timezone.utc)
-        stored._etag = row["etag"].strip('"')  # noqa: SLF001
+        plant(repository, str(path.relative_to(prepared)), path.read_bytes())
 
 
-def clear(repository: str, endpoint: str) -> None:
-    """Remove what an earlier test left of a repository."""
-    client = boto3.client("s3", endpoint_url=endpoint)
-    for key in keys(repository, endpoint):
-        client.delete_object(Bucket=BUCKET, Key=f"{repository}/{key}")
+def plant(
+    repository: str,
+    key: str,
+    body: bytes = b"planted",
+    written: datetime | None = None,
+    etag: str | None = None,
+) -> str:
+    """Put an object behind everybody's back; returns its key."""
+    stored = _backend().put_object(BUCKET, f"{repository}/{key}", body)
+    stored.last_modified = written or datetime(2026, 11, 20, tzinfo=timezone.utc)
+    if etag is not None:
+        stored._etag = etag
+    return key
 
 
-def keys(repository: str, endpoint: str) -> list[str]:
+def remove(repository: str, key: str) -> None:
+    """Remove an object behind everybody's back."""
+    _backend().buckets[BUCKET].keys.pop(f"{repository}/{key}")
+
+
+def content(repository: str, key: str) -> bytes:
+    """What an object holds."""
+    found: bytes = _backend().buckets[BUCKET].keys[f"{repository}/{key}"].value
+    return found
+
+
+def keys(repository: str) -> list[str]:
     """The keys of a repository, relative to its namespace."""
-    client = boto3.client("s3", endpoint_url=endpoint)
-    pages = client.get_paginator("list_objects_v2").paginate(
-        Bucket=BUCKET, Prefix=f"{repository}/"
-    )
-    found = [item["Key"] for page in pages for item in page.get("Contents", [])]
-    return [key.removeprefix(f"{repository}/") for key in found]
+    stored = _backend().buckets[BUCKET].keys
+    return [k.removeprefix(f"{repository}/") for k in stored if k.startswith(f"{repository}/")]
 
 
 def expected(repository: str) -> set[str]:
@@ -87,8 +134,71 @@ def mark_time(repository: str) -> datetime:
     """When lakeFS's own collector began its mark; for the others, just after the recording."""
     summaries = sorted(Path(GOLDEN / repository).glob("peer_mark/files/**/summary.json"))
     if summaries:
-        import json  # noqa: PLC0415
-
         text = json.loads(summaries[0].read_text())["start_time"]
         return datetime.fromisoformat(text[:26].rstrip("Z") + "+00:00")
     return datetime(2026, 11, 21, 4, 45, tzinfo=timezone.utc)
+
+
+def context(
+    server: ReplayServer,
+    endpoint: str,
+    folder: Path,
+    spark: SparkSession,
+    run: str = "run1",
+    **settings: Any,
+) -> RunContext:
+    """A run on a recorded repository, at the time of lakeFS's own mark.
+
+    Args:
+        server: serves the recorded answers.
+        endpoint: of the S3 server.
+        folder: for credentials and artifacts; runs that share it know of each other.
+        spark: the session.
+        run: id of the run.
+        settings: what differs from ``SETTINGS``.
+    """
+    return RunContext(
+        repository=server.repository,
+        run=run,
+        settings=replace(SETTINGS, **settings),
+        lakefs=server.config(folder),
+        root=ArtifactRoot(str(folder / "artifacts"), StoreConfig(endpoint_url=endpoint)),
+        spark=spark,
+        clocks=FixedClocks(mark_time(server.repository)),
+    )
+
+
+@dataclass(frozen=True)
+class Marked:
+    """A mark that was made, up to its candidates, or to its report."""
+
+    ctx: RunContext
+    manifests: dict[str, Manifest]
+    checks: list[CheckResult]
+
+    @property
+    def attempt(self) -> AttemptArtifacts:
+        return self.ctx.root.attempt(self.ctx.repository, self.ctx.run)
+
+    @property
+    def candidates(self) -> set[str]:
+        return self.addresses("deletion_candidates")
+
+    @property
+    def spared(self) -> dict[str, str]:
+        rows = self.attempt.read(self.ctx.spark, "deletion_candidates", "spared").collect()
+        return {row["address"]: row["why"] for row in rows}
+
+    def addresses(self, asset: str) -> set[str]:
+        rows = self.attempt.read(self.ctx.spark, asset).select("address").collect()
+        return {row[0] for row in rows}
+
+
+def mark(ctx: RunContext, *, publish: bool = False) -> Marked:
+    """Run the stages up to the candidates; with ``publish`` the checks and the report too."""
+    manifests = {m.asset: m for m in (stage(ctx) for stage in STAGES)}
+    checks: list[CheckResult] = []
+    if publish:
+        checks = check_candidates(ctx)
+        manifests["gc_report"] = report(ctx)
+    return Marked(ctx, manifests, checks)

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 from pyspark.sql import SparkSession
 
-from lakegc_assets.mark.spark import LOCAL, REQUIRED, use_this_python
+from lakegc_assets.mark.spark import LOCAL, REQUIRED, prepare_environment
 
 # Small data: one shuffle partition and no adaptive plans make each query several times faster.
 _SMALL = {
@@ -21,7 +21,7 @@ _SMALL = {
 
 @pytest.fixture(scope="session")
 def spark(s3_server: str) -> Iterator[SparkSession]:  # noqa: ARG001 - its variables must be set before the workers start
-    use_this_python()
+    prepare_environment()
     builder = SparkSession.builder
     for name, value in (LOCAL | REQUIRED | _SMALL).items():
         builder = builder.config(name, value)

@@ -60,7 +60,9 @@ def _cell(value: object) -> str:
 
 def breakdown(rows: Sequence[Sequence[Any]], dimension: str) -> dg.MetadataValue[Any]:
     """Objects and bytes by one dimension of a report."""
-    chosen = [(key, objects, human_bytes(size)) for name, key, objects, size in rows if name == dimension]
+    chosen = [
+        (key, objects, human_bytes(size)) for name, key, objects, size in rows if name == dimension
+    ]
     return table((dimension, "objects", "size"), chosen)
 
 

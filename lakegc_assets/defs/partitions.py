@@ -23,9 +23,7 @@ def partition_key(repository: str, run: str) -> dg.MultiPartitionKey:
     return dg.MultiPartitionKey({"repository": repository, "run": validate_run_id(run)})
 
 
-def add_partition(
-    instance: dg.DagsterInstance, repository: str, run: str
-) -> dg.MultiPartitionKey:
+def add_partition(instance: dg.DagsterInstance, repository: str, run: str) -> dg.MultiPartitionKey:
     """Make a repository and a run known to Dagster, and give the key of their partition.
 
     Raises:

@@ -21,7 +21,7 @@ from lakegc_assets.artifacts import ArtifactRoot
 from lakegc_assets.lakefs.config import LakeFSConfig
 from lakegc_assets.lock import repository_lock
 from lakegc_assets.mark.context import Clocks, RunContext, SystemClocks
-from lakegc_assets.mark.spark import LOCAL, REQUIRED, use_this_python
+from lakegc_assets.mark.spark import LOCAL, REQUIRED, prepare_environment
 from lakegc_assets.settings import Settings
 from lakegc_assets.storage.config import StoreConfig
 from lakegc_assets.storage.credentials import write_credentials_file
@@ -68,7 +68,9 @@ class LakeFSResource(dg.ConfigurableResource):  # type: ignore[type-arg]
                 "access_key_id": self.access_key_id,
                 "secret_access_key": self.secret_access_key,
             }
-            server = {"endpoint_url": self.endpoint or os.environ.get("LAKECTL_SERVER_ENDPOINT_URL")}
+            server = {
+                "endpoint_url": self.endpoint or os.environ.get("LAKECTL_SERVER_ENDPOINT_URL")
+            }
             descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
             with os.fdopen(descriptor, "w") as file:
                 yaml.safe_dump({"credentials": credentials, "server": server}, file)
@@ -210,7 +212,7 @@ class CollectorResource(dg.ConfigurableResource):  # type: ignore[type-arg]
 @dg.definitions
 def resources() -> dg.Definitions:
     """The resources, as they are where nothing else is configured."""
-    use_this_python()
+    prepare_environment()
     return dg.Definitions(
         resources={
             "lakefs": LakeFSResource(),

@@ -21,7 +21,7 @@ from lakegc_assets.mark.served import served_candidates
 ASSET = "deletion_candidates"
 #: lakeFS's own object at the root, written when a repository is created.
 DUMMY = "dummy"
-_MULTIPART = r"-[0-9]+$"
+_MULTIPART = r"^[0-9a-fA-F]{32}-[0-9]+$"
 
 
 def in_data(address: Column) -> Column:
@@ -71,7 +71,8 @@ def _spared(
 ) -> DataFrame:
     """What is on no list, but cannot be proven dead: columns ``address`` and ``why``."""
     last_part = F.element_at(F.split("address", "/"), -1)
-    unresolved = attempt.read(ctx.spark, "committed_addresses", "unresolved")
+    committed = attempt.read(ctx.spark, "committed_addresses")
+    unresolved = committed.where("not resolved").selectExpr("address as last_part").distinct()
     ambiguous = unlisted.withColumn("last_part", last_part).join(
         unresolved, "last_part", "left_semi"
     )
@@ -81,7 +82,9 @@ def _spared(
     if seen is not None:
         multipart = multipart.join(seen, ["address", "etag"], "left_anti")
     return (
-        ambiguous.selectExpr("address", "'a full address that cannot be resolved ends like it' as why")
+        ambiguous.selectExpr(
+            "address", "'a full address that cannot be resolved ends like it' as why"
+        )
         .unionByName(newline.selectExpr("address", "'its name has a line break' as why"))
         .unionByName(
             multipart.selectExpr(
@@ -123,7 +126,6 @@ def _with_reasons(
     expired = attempt.read(ctx.spark, "active_commits", "expired").where("metarange_id != ''")
     active_ranges = attempt.read(ctx.spark, "committed_addresses", "ranges").select("range_id")
     pairs = ranges_of(
-        ctx.spark,
         connections,
         expired.select("metarange_id").distinct(),
         ctx.settings.range_num_partitions,
@@ -132,9 +134,7 @@ def _with_reasons(
     ranges = pairs.groupBy("range_id").agg(F.max("entries").alias("entries"))
     holders = F.struct("creation_date", "commit_id", "branch")
     last_of_range = (
-        pairs.join(expired, "metarange_id")
-        .groupBy("range_id")
-        .agg(F.max(holders).alias("held"))
+        pairs.join(expired, "metarange_id").groupBy("range_id").agg(F.max(holders).alias("held"))
     )
     last = (
         entries_of(connections, ranges, ctx.settings.address_num_partitions)

@@ -84,8 +84,8 @@ class Liveness:
 
     def expired_rows(self) -> list[tuple[object, ...]]:
         """Rows of ``EXPIRED``."""
-        governing = {} if self.rules is None else governing_branches(
-            self.commits, self.heads, self.rules
+        governing = (
+            {} if self.rules is None else governing_branches(self.commits, self.heads, self.rules)
         )
         return [
             (commit.id, commit.metarange_id, commit.creation_date, governing.get(commit.id))
@@ -251,7 +251,9 @@ def read_commits_csv(
     """
     key = namespace.relative(location)
     if key is None:
-        raise IntegrityError(f"lakeFS wrote its commits to {location}, outside of {namespace.url()}")
+        raise IntegrityError(
+            f"lakeFS wrote its commits to {location}, outside of {namespace.url()}"
+        )
     try:
         text = store.get(key).decode()
     except UnicodeDecodeError as error:

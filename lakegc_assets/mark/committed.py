@@ -75,14 +75,14 @@ def write_committed(
     Args:
         ctx: the run.
         connections: how tasks reach the store and the cache.
-        attempt: where ``ranges`` (range_id, entries), ``unresolved`` (last_part) and the addresses
-            are written, below ``committed_addresses``.
+        attempt: where ``metaranges``, ``ranges`` and the addresses are written, below
+            ``committed_addresses``.
         metaranges: one column ``metarange_id``; empty ids and repetitions are dropped.
         more_ranges: ranges (range_id, entries) that count beside those of the metaranges.
     """
     asset = "committed_addresses"
     ids = metaranges.where("metarange_id != ''").distinct()
-    pairs = ranges_of(ctx.spark, connections, ids, ctx.settings.range_num_partitions)
+    pairs = ranges_of(connections, ids, ctx.settings.range_num_partitions)
     attempt.write(pairs, asset, "metaranges")
     pairs = attempt.read(ctx.spark, asset, "metaranges")
     ranges = pairs.select("range_id", "entries")
@@ -93,18 +93,19 @@ def write_committed(
     attempt.write(decode_ranges(connections, ranges, partitions), asset, "ranges")
     ranges = attempt.read(ctx.spark, asset, "ranges")
     entries = entries_of(connections, ranges, partitions)
-    attempt.write(entries.where("resolved").select("address"), asset)
-    unresolved = entries.where("not resolved").selectExpr("address as last_part").distinct()
-    attempt.write(unresolved.coalesce(1), asset, "unresolved")
+    attempt.write(entries.select("address", "resolved"), asset)
 
     counts = ranges.agg(
         F.count("*"),
         F.sum(F.col("from_cache").cast("long")),
         F.sum("entries"),
     ).first()
-    metarange_counts = pairs.select("metarange_id", "from_cache").distinct().agg(
-        F.count("*"), F.sum(F.col("from_cache").cast("long"))
-    ).first()
+    metarange_counts = (
+        pairs.select("metarange_id", "from_cache")
+        .distinct()
+        .agg(F.count("*"), F.sum(F.col("from_cache").cast("long")))
+        .first()
+    )
     total, cached, count = (int(value or 0) for value in counts or (0, 0, 0))
     metarange_total, metarange_cached = (int(value or 0) for value in metarange_counts or (0, 0))
     return {

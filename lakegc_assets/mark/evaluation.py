@@ -86,7 +86,9 @@ def read_results(attempt: AttemptArtifacts, manifest: Manifest) -> list[CheckRes
             "Run the job gc_mark as a whole",
         ) from error
     except ValueError as error:
-        raise IntegrityError(f"{attempt.url}/{_RESULTS} is damaged ({error}): mark again") from error
+        raise IntegrityError(
+            f"{attempt.url}/{_RESULTS} is damaged ({error}): mark again"
+        ) from error
     if record["candidates"] != manifest.sha256:
         raise RefusedError(f"the checks of mark {attempt.run!r} are about other candidates")
     return [CheckResult(**result) for result in record["results"]]

@@ -7,7 +7,7 @@ code of the mark: they read commits, ranges and lists on a path of their own (``
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from functools import cached_property, partial
@@ -187,7 +187,9 @@ def _staged(
 
 def none_shadowed(case: Case) -> CheckResult:
     """No candidate is served at a path whose HEAD entry has the candidate's size and etag."""
-    alike = case.head_entries.join(case.candidates.select("size", "etag").distinct(), ["size", "etag"])
+    alike = case.head_entries.join(
+        case.candidates.select("size", "etag").distinct(), ["size", "etag"]
+    )
     commits = case.ctx.spark.createDataFrame(
         [(commit, branch) for branch, commit in case.heads.items()],
         "commit_id string, branch string",
@@ -232,7 +234,9 @@ def active_commits_complete(case: Case) -> CheckResult:
         row["branch"]: row["commit_id"]
         for row in case.attempt.read(spark, "active_commits", "heads").collect()
     }
-    active = {row[0] for row in case.attempt.read(spark, "active_commits").select("commit_id").collect()}
+    active = {
+        row[0] for row in case.attempt.read(spark, "active_commits").select("commit_id").collect()
+    }
     expected = set(heads.values())
     rules = case.chain["active_commits"].facts["rules"]
     if rules is not None:
@@ -275,7 +279,7 @@ def tagged_commits_whole(case: Case) -> CheckResult:
     losing: dict[str, int] = {}
     if names:
         spark, repository = case.ctx.spark, case.ctx.repository
-        ranges = ranges_of_commits(spark, case.connections, repository, names.values())
+        ranges = ranges_of_commits(spark, case.connections, repository, names.values()).cache()
         partitions = case.ctx.settings.address_num_partitions
         entries = entries_of_ranges(case.connections, ranges, partitions)
         lost = (

@@ -131,5 +131,8 @@ def _list_ranges(
         for row in batch.to_pylist():
             end = None if row["high"] is None else row["high"] + "\0"
             for page in store.list(start_after=row["low"], end_before=end):
-                columns = [page[name].cast(schema.field(i).type) for i, name in enumerate(page.schema.names)]
+                columns = [
+                    page[name].cast(schema.field(i).type)
+                    for i, name in enumerate(page.schema.names)
+                ]
                 yield pa.RecordBatch.from_arrays(columns, schema=schema)

@@ -68,7 +68,9 @@ def read_summary(store: ObjectStore, run: str) -> Summary | None:
     except ObjectNotFoundError:
         return None
     except (ValueError, KeyError, TypeError) as error:
-        raise IntegrityError(f"{store.url}/{key} is damaged ({error}): mark under a new id") from error
+        raise IntegrityError(
+            f"{store.url}/{key} is damaged ({error}): mark under a new id"
+        ) from error
 
 
 def require_unused(store: ObjectStore, run: str) -> None:

@@ -7,7 +7,7 @@ from functools import partial
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame
 
 from lakegc_assets.errors import IntegrityError
 from lakegc_assets.graveler.decode import decode_range
@@ -30,18 +30,26 @@ ENTRIES = (
 )
 
 
-def ranges_of(
-    spark: SparkSession, connections: Connections, metarange_ids: DataFrame, partitions: int
-) -> DataFrame:
+def spread(frame: DataFrame, most: int, rows_each: int = 1) -> DataFrame:
+    """Spread rows over tasks: at most ``most``, and none with nothing to do. Counts the rows first.
+
+    Args:
+        frame: small, and read from files or cached, so that counting it is cheap.
+        most: of the tasks.
+        rows_each: that are worth a task.
+    """
+    return frame.repartition(max(1, min(most, -(-frame.count() // rows_each))))
+
+
+def ranges_of(connections: Connections, metarange_ids: DataFrame, partitions: int) -> DataFrame:
     """The ranges of metaranges (``RANGES_OF``), one row for each pair.
 
     Args:
-        spark: the session.
         connections: how tasks reach the store and the cache.
         metarange_ids: one column ``metarange_id`` without repetitions or empty ids.
-        partitions: Spark partitions to read with.
+        partitions: the most Spark tasks to read with.
     """
-    return metarange_ids.repartition(partitions).mapInArrow(
+    return spread(metarange_ids, partitions).mapInArrow(
         partial(_read_metaranges, connections), RANGES_OF
     )
 
@@ -52,21 +60,17 @@ def decode_ranges(connections: Connections, ranges: DataFrame, partitions: int) 
     Args:
         connections: how tasks reach the store and the cache.
         ranges: columns ``range_id`` and ``entries``, a row for each range.
-        partitions: Spark partitions to read with.
+        partitions: the most Spark tasks to read with.
     """
-    return (
-        ranges.select("range_id", "entries")
-        .repartition(partitions)
-        .mapInArrow(partial(_decode_ranges, connections), RANGE_STATISTICS)
+    return spread(ranges.select("range_id", "entries"), partitions).mapInArrow(
+        partial(_decode_ranges, connections), RANGE_STATISTICS
     )
 
 
 def entries_of(connections: Connections, ranges: DataFrame, partitions: int) -> DataFrame:
     """The entries of ranges (``ENTRIES``); an address counts as often as it occurs."""
-    return (
-        ranges.select("range_id", "entries")
-        .repartition(partitions)
-        .mapInArrow(partial(_read_entries, connections), ENTRIES)
+    return spread(ranges.select("range_id", "entries"), partitions).mapInArrow(
+        partial(_read_entries, connections), ENTRIES
     )
 
 

@@ -60,16 +60,11 @@ def ranges_of_commits(
     )
 
 
-def entries_of_ranges(
-    connections: Connections, range_ids: DataFrame, partitions: int
-) -> DataFrame:
+def entries_of_ranges(connections: Connections, range_ids: DataFrame, partitions: int) -> DataFrame:
     """The entries of ranges (``ENTRIES``); ``address`` is null where it is outside or unclear."""
-    return (
-        range_ids.select("range_id")
-        .distinct()
-        .repartition(partitions)
-        .mapInArrow(partial(_entries, connections), ENTRIES)
-    )
+    ids = range_ids.select("range_id").distinct()
+    tasks = max(1, min(partitions, ids.count()))
+    return ids.repartition(tasks).mapInArrow(partial(_entries, connections), ENTRIES)
 
 
 def _ranges(
@@ -91,7 +86,10 @@ def _ranges(
                 ) from error
             rows += [(commit_id, info.id) for info in read_metarange(data, metarange_id)]
         yield pa.RecordBatch.from_arrays(
-            [pa.array([r[0] for r in rows], pa.string()), pa.array([r[1] for r in rows], pa.string())],
+            [
+                pa.array([r[0] for r in rows], pa.string()),
+                pa.array([r[1] for r in rows], pa.string()),
+            ],
             names=["commit_id", "range_id"],
         )
 

@@ -24,7 +24,7 @@ from lakegc_assets.lakefs.client import LakeFSClient
 from lakegc_assets.lakefs.errors import NotFoundError
 from lakegc_assets.mark.addresses import just_before, live_spellings
 from lakegc_assets.mark.context import Connections, RunContext
-from lakegc_assets.mark.ranges import entries_of, fetch, ranges_of
+from lakegc_assets.mark.ranges import entries_of, fetch, ranges_of, spread
 
 _MD5 = "^[0-9a-f]{32}$"
 _PATHS = "range_id string, path string, size long, etag_hash long"
@@ -34,7 +34,10 @@ UNVERIFIED = "more paths at branch HEADs look like it than may be asked"
 
 
 def head_entries(
-    ctx: RunContext, connections: Connections, heads: DataFrame
+    ctx: RunContext,
+    connections: Connections,
+    heads: DataFrame,
+    keep: Callable[[DataFrame, str], DataFrame],
 ) -> tuple[DataFrame, DataFrame]:
     """What the branch HEADs hold.
 
@@ -42,13 +45,15 @@ def head_entries(
         ctx: the run.
         connections: how tasks reach the store and the cache.
         heads: columns ``branch`` and ``metarange_id``.
+        keep: writes rows under a name and reads them back.
 
     Returns:
         The ranges of each branch (branch, range_id, entries), and the entries of these ranges.
     """
     metaranges = heads.where("metarange_id != ''").select("metarange_id").distinct()
-    pairs = ranges_of(ctx.spark, connections, metaranges, ctx.settings.range_num_partitions)
+    pairs = ranges_of(connections, metaranges, ctx.settings.range_num_partitions)
     branch_ranges = heads.join(pairs, "metarange_id").select("branch", "range_id", "entries")
+    branch_ranges = keep(branch_ranges, "head_ranges")
     ranges = branch_ranges.select("range_id", "entries").distinct()
     return branch_ranges, entries_of(connections, ranges, ctx.settings.address_num_partitions)
 
@@ -102,8 +107,7 @@ def served_candidates(
         heads: HEAD of each branch (branch, metarange_id).
         keep: writes rows under a name and reads them back, so that they are computed once.
     """
-    branch_ranges, entries = head_entries(ctx, connections, heads)
-    branch_ranges = keep(branch_ranges, "head_ranges")
+    branch_ranges, entries = head_entries(ctx, connections, heads, keep)
     until = comparable_until(listing, entries)
     ctx.log.info("etags of the store are comparable until %s", until)
     comparable = F.lit(False)
@@ -113,7 +117,11 @@ def served_candidates(
         "address", "size", F.when(comparable, F.col("hash")).alias("etag_hash")
     )
     groups = suspects.select("size", "etag_hash").distinct()
-    lookups = keep(_lookups(ctx, connections, branch_ranges, entries, groups), "lookups")
+    ranges = keep(_alike_ranges(entries, groups), "alike_ranges")
+    paths = spread(ranges, ctx.settings.address_num_partitions).mapInArrow(
+        partial(_read_paths, connections), _PATHS
+    )
+    lookups = keep(_lookups(paths, branch_ranges, groups), "lookups")
 
     order = Window.orderBy("paths", "size", "etag_hash").rowsBetween(
         Window.unboundedPreceding, Window.currentRow
@@ -148,34 +156,33 @@ def served_candidates(
     )
 
 
-def _lookups(
-    ctx: RunContext,
-    connections: Connections,
-    branch_ranges: DataFrame,
-    entries: DataFrame,
-    groups: DataFrame,
-) -> DataFrame:
-    """Paths at branch HEADs that look like a group of candidates: branch, path, size, etag_hash."""
-    alike = (F.col("entry.size") == F.col("group.size")) & (
+def _alike() -> Column:
+    """Whether an ``entry`` looks like a ``group`` of candidates."""
+    return (F.col("entry.size") == F.col("group.size")) & (
         F.col("group.etag_hash").isNull() | (F.col("entry.etag_hash") == F.col("group.etag_hash"))
     )
-    ranges = (
-        entries.alias("entry").join(groups.alias("group"), alike, "left_semi")
-        .select("range_id")
-        .distinct()
-        .repartition(ctx.settings.address_num_partitions)
-    )
-    paths = ranges.mapInArrow(partial(_read_paths, connections), _PATHS)
-    matching = paths.alias("entry").join(groups.alias("group"), alike).select(
-        "entry.range_id", "entry.path", "group.size", "group.etag_hash"
+
+
+def _alike_ranges(entries: DataFrame, groups: DataFrame) -> DataFrame:
+    """The ranges with an entry that looks like a candidate: one column ``range_id``."""
+    alike = entries.alias("entry").join(groups.alias("group"), _alike(), "left_semi")
+    return alike.select("range_id").distinct()
+
+
+def _lookups(paths: DataFrame, branch_ranges: DataFrame, groups: DataFrame) -> DataFrame:
+    """Paths at branch HEADs that look like a group of candidates: branch, path, size, etag_hash."""
+    matching = (
+        paths.alias("entry")
+        .join(groups.alias("group"), _alike())
+        .select("entry.range_id", "entry.path", "group.size", "group.etag_hash")
     )
     return matching.join(branch_ranges, "range_id").select("branch", "path", "size", "etag_hash")
 
 
 def _same_group(left: str, right: str) -> Column:
-    return (F.col(f"{left}.size") == F.col(f"{right}.size")) & F.col(f"{left}.etag_hash").eqNullSafe(
-        F.col(f"{right}.etag_hash")
-    )
+    return (F.col(f"{left}.size") == F.col(f"{right}.size")) & F.col(
+        f"{left}.etag_hash"
+    ).eqNullSafe(F.col(f"{right}.etag_hash"))
 
 
 def _read_paths(

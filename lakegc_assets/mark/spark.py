@@ -26,6 +26,7 @@ LOCAL: Final = {
 }
 
 
-def use_this_python() -> None:
-    """Let Spark start its workers with this interpreter, unless PYSPARK_PYTHON names another."""
+def prepare_environment() -> None:
+    """Let Spark run with this interpreter and on this machine, unless the environment says more."""
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")

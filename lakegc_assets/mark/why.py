@@ -127,7 +127,9 @@ def _committed(
         .collect()
     )
     if not commits:
-        return Explanation(address, "live", "a range below _lakefs/ holds it, and there are no rules")
+        return Explanation(
+            address, "live", "a range below _lakefs/ holds it, and there are no rules"
+        )
     row = commits[0]
     on = f" of branch {row['branch']!r}" if row["branch"] else ""
     facts = {"commit": row["commit_id"], "branch": row["branch"], "kind": row["kind"]}

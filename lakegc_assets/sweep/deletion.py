@@ -18,6 +18,7 @@ from pyspark.sql import DataFrame
 from lakegc_assets.artifacts import AttemptArtifacts
 from lakegc_assets.lakefs.client import LakeFSClient
 from lakegc_assets.mark.context import Connections
+from lakegc_assets.mark.ranges import spread
 from lakegc_assets.storage.base import ObjectStore
 from lakegc_assets.sweep import ledger
 from lakegc_assets.sweep.delta import DeltaMark, fingerprint
@@ -86,12 +87,11 @@ def delete(
         attempt: whose ledger records the outcomes.
         survivors: what the delta mark left over (address, size).
         delta: the delta mark.
-        partitions: Spark tasks.
+        partitions: the most Spark tasks.
     """
     orders = Orders(connections, repository, attempt.url, delta.fingerprint, delta.taken)
     rows = (
-        survivors.select("address", "size")
-        .repartition(partitions)
+        spread(survivors.select("address", "size"), partitions, BATCH)
         .mapInArrow(partial(_delete_batches, orders), _COUNTS)
         .collect()
     )
@@ -104,9 +104,7 @@ def delete(
     )
 
 
-def _delete_batches(
-    orders: Orders, batches: Iterator[pa.RecordBatch]
-) -> Iterator[pa.RecordBatch]:
+def _delete_batches(orders: Orders, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     client = orders.connections.lakefs.connect()
     # One try for each request: a client that repeats it on its own could send it too late.
     stores = dataclasses.replace(
@@ -127,9 +125,7 @@ def _delete_batches(
 
 def _delete_batch(store: ObjectStore, sizes: dict[str, int]) -> list[Outcome]:
     answers = store.delete_many(list(sizes))
-    return [
-        Outcome(a.key, sizes[a.key], a.outcome, a.error_code, a.detail) for a in answers
-    ]
+    return [Outcome(a.key, sizes[a.key], a.outcome, a.error_code, a.detail) for a in answers]
 
 
 def _still_allowed(orders: Orders, client: LakeFSClient) -> bool:

@@ -77,15 +77,20 @@ def take_delta_mark(
     start = datetime.fromisoformat(str(chain["store_listing"].facts["start"]))
     liveness = find_liveness(ctx, client, connections, start)
     active = ctx.spark.createDataFrame(liveness.active_rows(), ACTIVE)
-    entries = _new_entries(ctx, connections, attempt, active, has_rules=liveness.rules is not None)
+    has_rules = liveness.rules is not None
+    entries = _new_entries(ctx, connections, attempt, active, keep, has_rules=has_rules)
     entries = keep(entries.select("address", "resolved"), "new_entries")
     held = entries.where("resolved").select("address")
     spared = spared.unionByName(_among(candidates, held, "an active commit holds it now"))
     unclear = entries.where("not resolved").selectExpr("address as last_part").distinct()
     last_part = F.element_at(F.split("address", "/"), -1)
-    ambiguous = candidates.withColumn("last_part", last_part).join(unclear, "last_part", "left_semi")
+    ambiguous = candidates.withColumn("last_part", last_part).join(
+        unclear, "last_part", "left_semi"
+    )
     spared = spared.unionByName(
-        ambiguous.selectExpr("address", "'a full address that cannot be resolved ends like it' as why")
+        ambiguous.selectExpr(
+            "address", "'a full address that cannot be resolved ends like it' as why"
+        )
     )
 
     heads = ctx.spark.createDataFrame(
@@ -113,13 +118,14 @@ def _new_entries(
     connections: Connections,
     attempt: AttemptArtifacts,
     active: DataFrame,
+    keep: Callable[[DataFrame, str], DataFrame],
     *,
     has_rules: bool,
 ) -> DataFrame:
     """Entries of the ranges that are live now and were not read by the mark."""
     metaranges, more_ranges = live_tables(ctx, connections, active, has_rules=has_rules)
     ids = metaranges.where("metarange_id != ''").distinct()
-    pairs = ranges_of(ctx.spark, connections, ids, ctx.settings.range_num_partitions)
+    pairs = ranges_of(connections, ids, ctx.settings.range_num_partitions)
     ranges = pairs.select("range_id", "entries")
     if more_ranges is not None:
         ranges = ranges.unionByName(more_ranges)
@@ -129,4 +135,5 @@ def _new_entries(
         .agg(F.max("entries").alias("entries"))
         .join(known, "range_id", "left_anti")
     )
+    new = keep(new, "new_ranges")
     return entries_of(connections, new, ctx.settings.address_num_partitions)

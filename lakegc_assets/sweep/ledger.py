@@ -21,9 +21,7 @@ from lakegc_assets.artifacts import AttemptArtifacts
 from lakegc_assets.storage.base import ObjectStore
 
 ASSET = "swept_set"
-SWEPT = (
-    "address string, size long, outcome string, error_code string, detail string, at timestamp"
-)
+SWEPT = "address string, size long, outcome string, error_code string, detail string, at timestamp"
 DONE = ("deleted", "already_missing", "spared")
 
 _SCHEMA = pa.schema(

@@ -32,4 +32,17 @@ def active_commits(
     """The commits whose objects must stay: lakeFS's list united with our own computation."""
     with collector.run_context(context, lakefs, stores, pyspark) as ctx:
         manifest = find_active_commits(ctx)
-    return dg.MaterializeResult(metadata=of_manifest(manifest, ("active", "expired", "branches", "rules", "only_server", "only_own", "only_previous_mark")))
+    return dg.MaterializeResult(
+        metadata=of_manifest(
+            manifest,
+            (
+                "active",
+                "expired",
+                "branches",
+                "rules",
+                "only_server",
+                "only_own",
+                "only_previous_mark",
+            ),
+        )
+    )

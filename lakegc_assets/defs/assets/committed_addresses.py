@@ -31,4 +31,17 @@ def committed_addresses(
     """Every address that an active commit holds, read range by range."""
     with collector.run_context(context, lakefs, stores, pyspark) as ctx:
         manifest = read_committed_addresses(ctx)
-    return dg.MaterializeResult(metadata=of_manifest(manifest, ("ranges", "ranges_from_cache", "ranges_decoded", "metaranges", "metaranges_from_cache", "metaranges_decoded", "entries")))
+    return dg.MaterializeResult(
+        metadata=of_manifest(
+            manifest,
+            (
+                "ranges",
+                "ranges_from_cache",
+                "ranges_decoded",
+                "metaranges",
+                "metaranges_from_cache",
+                "metaranges_decoded",
+                "entries",
+            ),
+        )
+    )

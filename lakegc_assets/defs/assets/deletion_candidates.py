@@ -32,4 +32,8 @@ def deletion_candidates(
     """What is older than the cutoff and nothing needs any more, with the reason."""
     with collector.run_context(context, lakefs, stores, pyspark) as ctx:
         manifest = find_candidates(ctx)
-    return dg.MaterializeResult(metadata=of_manifest(manifest, ("listed", "listed_bytes", "outside_data", "too_young", "by_reason", "spared")))
+    return dg.MaterializeResult(
+        metadata=of_manifest(
+            manifest, ("listed", "listed_bytes", "outside_data", "too_young", "by_reason", "spared")
+        )
+    )

@@ -32,4 +32,6 @@ def uncommitted_snapshot(
     """The addresses that are staged on any branch."""
     with collector.run_context(context, lakefs, stores, pyspark) as ctx:
         manifest = snapshot_uncommitted(ctx)
-    return dg.MaterializeResult(metadata=of_manifest(manifest, ("pages", "pages_without_location", "tries")))
+    return dg.MaterializeResult(
+        metadata=of_manifest(manifest, ("pages", "pages_without_location", "tries"))
+    )

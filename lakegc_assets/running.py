@@ -15,9 +15,9 @@ from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
 from lakegc_assets.artifacts import AttemptArtifacts, validate_run_id
+from lakegc_assets.definitions import defs
 from lakegc_assets.defs.partitions import add_partition
 from lakegc_assets.defs.resources import CollectorResource, LakeFSResource, ObjectStoreResource
-from lakegc_assets.definitions import defs
 from lakegc_assets.errors import RefusedError
 from lakegc_assets.lock import repository_lock
 from lakegc_assets.mark.context import RunContext
@@ -31,6 +31,7 @@ def dagster_home() -> Path:
     """``DAGSTER_HOME``, or ``.lakegc/dagster`` below the working directory."""
     home = Path(os.environ.setdefault("DAGSTER_HOME", str(Path(".lakegc/dagster").resolve())))
     home.mkdir(parents=True, exist_ok=True)
+    os.environ.setdefault("DAGSTER_DISABLE_TELEMETRY", "yes")
     return home
 
 
@@ -65,7 +66,7 @@ def run_job(job: str, repository: str, run: str, settings: dict[str, Any]) -> No
                     run_id=run_id,
                     run_config={
                         "resources": {"collector": {"config": settings}},
-                        "loggers": {"console": {"config": {"log_level": "WARNING"}}},
+                        "loggers": {"console": {"config": {"log_level": "CRITICAL"}}},
                     },
                 )
             except DagsterAssetCheckFailedError as error:
@@ -128,7 +129,8 @@ def _watch(instance: dg.DagsterInstance, run_id: str, done: threading.Event) -> 
 def _spark_tasks() -> str:
     """Tasks of the active Spark stages that are done, in words; empty where none runs long."""
     context = SparkContext._active_spark_context  # noqa: SLF001 - Spark has no public way to ask
-    if context is None:
+    # While it starts and stops it is there, but its JVM is not.
+    if context is None or getattr(context, "_jsc", None) is None:
         return ""
     tracker = context.statusTracker()
     stages = [tracker.getStageInfo(stage) for stage in tracker.getActiveStageIds()]
