@@ -60,8 +60,8 @@ class Settings:
             raise ConfigurationError(f"min_age is {self.min_age}: it cannot be negative")
         if self.min_age < MIN_SAFE_AGE and not self.allow_unsafe_min_age:
             raise ConfigurationError(
-                f"min_age is {self.min_age}, below {MIN_SAFE_AGE}: an upload that is still on its way "
-                "could be deleted. Set allow_unsafe_min_age only where nobody writes",
+                f"min_age is {self.min_age}, below {MIN_SAFE_AGE}: an upload that is still on its "
+                "way could be deleted. Set allow_unsafe_min_age only where nobody writes",
             )
         if self.clock_skew < timedelta(0):
             raise ConfigurationError(f"clock_skew is {self.clock_skew}: it cannot be negative")

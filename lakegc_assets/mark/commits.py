@@ -163,9 +163,9 @@ def find_liveness(
     unmoved = {branch: head for branch, head in heads_before.items() if heads.get(branch) == head}
     if rules is not None and (missing := missing_heads(listed.keys(), unmoved)):
         raise IntegrityError(
-            f"the HEADs of {len(missing)} branches, {next(iter(missing))!r} for one, are not in the "
-            f"list of active commits that lakeFS wrote to {prepared.gc_commits_location}: it is cut "
-            "or of another time. Nothing was deleted; run again",
+            f"the HEADs of {len(missing)} branches, {next(iter(missing))!r} for one, are not among "
+            f"the active commits that lakeFS wrote to {prepared.gc_commits_location}: the list is "
+            "cut or of another time. Nothing was deleted; run again",
         )
     tags = {t.id: t.commit_id for t in client.tags(ctx.repository)}
     roots = [*heads_before.values(), *heads.values(), *tags.values(), *listed]

@@ -1,4 +1,4 @@
-"""Runs all invariants, and keeps their results where the publication and the sweep look for them."""
+"""Runs all invariants, and keeps their results for the publication and the sweep."""
 
 from __future__ import annotations
 

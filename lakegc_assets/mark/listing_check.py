@@ -76,8 +76,8 @@ def _judge(case: Case, missing: DataFrame) -> CheckResult:
         summary = f"{digest.count} objects of branch HEADs are missing; the operator accepts that"
         return CheckResult(NAME, passed=True, blocking=True, summary=summary, facts=facts)
     summary = (
-        f"{digest.count} objects that branch HEADs name are neither in the listing nor in the store "
-        f"at {case.connections.namespace_url}, for example {examples[:_EXAMPLES]}. If this is the "
+        f"{digest.count} objects that branch HEADs name are neither in the listing nor in the "
+        f"store at {case.connections.namespace_url}, for example {examples[:_EXAMPLES]}. If this is the "
         "wrong place, correct the connection. If they are known to be lost, accept them once: "
         f"accept_missing={digest}"
     )

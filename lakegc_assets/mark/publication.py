@@ -81,8 +81,8 @@ def require_unused(store: ObjectStore, run: str) -> None:
     """
     if read_summary(store, run) is not None:
         raise RefusedError(
-            f"mark id {run!r} exists already in {store.url}/{mark_folder(run)}: sweep that mark, or "
-            "mark again under another id",
+            f"mark id {run!r} exists already in {store.url}/{mark_folder(run)}: sweep that mark, "
+            "or mark again under another id",
         )
 
 
@@ -148,8 +148,8 @@ def _verify(ctx: RunContext, connections: Connections, keys: list[str], digest: 
     found = str(key_digest(published))
     if found != digest:
         raise IntegrityError(
-            f"the lists in {connections.namespace_url}/{mark_folder(ctx.run)} hold {found}, but the "
-            f"candidates are {digest}: the mark is not published. Mark again under a new id",
+            f"the lists in {connections.namespace_url}/{mark_folder(ctx.run)} hold {found}, but "
+            f"the candidates are {digest}: the mark is not published. Mark again under a new id",
         )
 
 

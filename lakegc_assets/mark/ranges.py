@@ -23,7 +23,7 @@ from lakegc_assets.storage.errors import ObjectNotFoundError
 RANGES_OF = "metarange_id string, range_id string, entries long, from_cache boolean"
 #: What was done for each range: its entries, and whether the cache had them.
 RANGE_STATISTICS = "range_id string, entries long, from_cache boolean"
-#: Entries of ranges; ``resolved`` is false where ``address`` is but the last part of a full address.
+#: Entries of ranges; where ``resolved`` is false, ``address`` is the last part of a full address.
 ENTRIES = (
     "range_id string, address string, resolved boolean, size long, etag_hash long, "
     "entry_modified long"

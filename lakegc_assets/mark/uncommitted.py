@@ -99,8 +99,8 @@ def prepare_uncommitted(
             return files
         ctx.log.warning("uncommitted snapshot of %s starts again: %s", ctx.repository, reason)
     raise IntegrityError(
-        f"the uncommitted snapshot of {ctx.repository!r} is not complete after {files.tries} tries: "
-        f"{reason}. Nothing was deleted; run again when the repository is quieter",
+        f"the uncommitted snapshot of {ctx.repository!r} is not complete after {files.tries} "
+        f"tries: {reason}. Nothing was deleted; run again when the repository is quieter",
     )
 
 
@@ -145,7 +145,7 @@ def _changed_behind_empty_pages(
 
 
 def _token_position(token: str | None) -> tuple[str, str] | None:
-    """Branch and path of the first entry of the next page; None at the end or if it does not tell."""
+    """Branch and path at which the next page begins; None at the end or if it does not tell."""
     try:
         values = json.loads(base64.b64decode(token or ""))
         branch, path = values["branch"], values["path"]
