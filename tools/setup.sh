@@ -91,7 +91,7 @@ set_up_python() {
   sed -n '/^\(pip\|setuptools\)==/,/[^\\]$/p' requirements.lock >.venv/first.lock
   "${pip[@]}" --no-deps --require-hashes --requirement .venv/first.lock
   "${pip[@]}" --no-deps --require-hashes --no-build-isolation --requirement requirements.lock
-  "${pip[@]}" --no-deps --no-build-isolation --editable .
+  "${pip[@]}" --quiet --no-deps --no-build-isolation --editable .
   echo "$stamp" >.venv/set-up
 }
 
