@@ -166,6 +166,8 @@ class Manifest:
                 )
             for name in ("cutoff", "started", "finished"):
                 values[name] = datetime.fromisoformat(values[name])
+                if values[name].tzinfo is None:
+                    raise ValueError(f"{name} has no time zone")  # noqa: TRY301 - it is damage
             return cls(**values)
         except (ValueError, KeyError, TypeError) as error:
             raise IntegrityError(f"{where} is damaged ({error}): mark again") from error

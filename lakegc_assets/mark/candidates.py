@@ -22,12 +22,17 @@ ASSET = "deletion_candidates"
 #: lakeFS's own object at the root, written when a repository is created.
 DUMMY = "dummy"
 _MULTIPART = r"^[0-9a-fA-F]{32}-[0-9]+$"
+_ODD = r"(^|/)\.\.?(/|$)|://"
 
 
 def in_data(address: Column) -> Column:
-    """Whether an address is where lakeFS writes objects, now or in older versions."""
-    flat = ~address.contains("/") & (address != DUMMY)
-    return (address.startswith("data/") & (address != "data/")) | flat
+    """Whether an address is where lakeFS writes objects, now or in older versions.
+
+    What the invariants would refuse whole marks for is left alone: names that lakeFS gives nothing.
+    """
+    flat = ~address.contains("/") & (address != DUMMY) & ~address.startswith("_lakefs")
+    below = address.startswith("data/") & (address != "data/")
+    return (below | flat) & ~address.rlike(_ODD)
 
 
 def find_candidates(ctx: RunContext) -> Manifest:
@@ -78,7 +83,7 @@ def _spared(
     )
     newline = unlisted.where(F.col("address").rlike("[\\r\\n]"))
     multipart = unlisted.where(F.col("etag").rlike(_MULTIPART))
-    seen = _seen_before(ctx, cutoff)
+    seen = _seen_before(ctx, attempt, cutoff)
     if seen is not None:
         multipart = multipart.join(seen, ["address", "etag"], "left_anti")
     return (
@@ -94,21 +99,22 @@ def _spared(
     )
 
 
-def _seen_before(ctx: RunContext, cutoff: datetime) -> DataFrame | None:
-    """Objects of the latest earlier listing that was finished before the cutoff.
+def _seen_before(ctx: RunContext, present: AttemptArtifacts, cutoff: datetime) -> DataFrame | None:
+    """Objects of the latest earlier listing of this namespace that was finished before the cutoff.
 
     Objects of multipart uploads carry the time at which the upload began, so they age from the
     first finished listing that saw them.
     """
+    namespace = present.manifest("store_listing").namespace
     found: list[tuple[datetime, AttemptArtifacts]] = []
     for run in ctx.root.runs(ctx.repository):
         try:
             attempt = ctx.root.attempt(ctx.repository, run)
-            finished = attempt.manifest("store_listing").finished
+            listing = attempt.manifest("store_listing")
         except LakegcError:
             continue
-        if run != ctx.run and finished < cutoff:
-            found.append((finished, attempt))
+        if run != ctx.run and listing.namespace == namespace and listing.finished < cutoff:
+            found.append((listing.finished, attempt))
     if not found:
         return None
     latest = max(found, key=lambda pair: pair[0])[1]

@@ -78,20 +78,21 @@ def read_results(attempt: AttemptArtifacts, manifest: Manifest) -> list[CheckRes
     Raises:
         RefusedError: the invariants were not evaluated, or about other candidates.
     """
+    where = f"{attempt.url}/{_RESULTS}"
     try:
         record = json.loads(attempt.store().get(_RESULTS))
+        about = record["candidates"]
+        results = [CheckResult(**result) for result in record["results"]]
     except ObjectNotFoundError as error:
         raise RefusedError(
             f"the checks of mark {attempt.run!r} were not run: nothing is published without them. "
             "Run the job gc_mark as a whole",
         ) from error
-    except ValueError as error:
-        raise IntegrityError(
-            f"{attempt.url}/{_RESULTS} is damaged ({error}): mark again"
-        ) from error
-    if record["candidates"] != manifest.sha256:
+    except (ValueError, KeyError, TypeError) as error:
+        raise IntegrityError(f"{where} is damaged ({error}): mark again") from error
+    if about != manifest.sha256:
         raise RefusedError(f"the checks of mark {attempt.run!r} are about other candidates")
-    return [CheckResult(**result) for result in record["results"]]
+    return results
 
 
 def require_passed(results: list[CheckResult]) -> None:

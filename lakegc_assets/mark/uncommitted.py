@@ -83,15 +83,20 @@ def prepare_uncommitted(
     while files.tries < ctx.settings.snapshot_attempts:
         files.tries += 1
         before = {branch.id for branch in client.branches(ctx.repository)}
+        pages: list[UncommittedPage] = []
+        suspect: list[str] = []
+        lost = ""
         try:
-            pages = list(client.prepare_uncommitted(ctx.repository))
-            _collect(connections, pages, files)
+            for page in client.prepare_uncommitted(ctx.repository):
+                pages.append(page)  # noqa: PERF402 - those before an error count as well
             suspect = _changed_behind_empty_pages(ctx, client, pages)
         except NotFoundError as error:
-            reason = f"the server answered 404 in the middle: {error}"
-            continue
+            lost = f"the server answered 404 in the middle: {error}"
+        _collect(connections, pages, files)
         gone = before - {branch.id for branch in client.branches(ctx.repository)}
-        if gone:
+        if lost:
+            reason = lost
+        elif gone:
             reason = f"branches were deleted while it was made: {', '.join(sorted(gone)[:5])}"
         elif suspect:
             reason = f"it lists nothing for branches that have changes: {', '.join(suspect[:5])}"
@@ -124,7 +129,7 @@ def _collect(
                 f"prepare_uncommited says that it wrote to {location}, but nothing is there",
             )
         files.keys.extend(keys)
-    files.run_ids.append(pages[0].run_id)
+    files.run_ids += [page.run_id for page in pages[:1]]
     files.pages = len(pages)
     files.empty_pages = sum(1 for page in pages if not page.gc_uncommitted_location)
 
