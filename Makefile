@@ -6,7 +6,8 @@ SHELL := bash
 DAGSTER_HOME ?= $(CURDIR)/.lakegc/dagster
 UI_PORT ?= 3000
 
-in_venv = JAVA_HOME="$(CURDIR)/.venv/java-home" PATH="$(CURDIR)/.venv/bin:$$PATH"
+in_venv = VIRTUAL_ENV="$(CURDIR)/.venv" PATH="$(CURDIR)/.venv/bin:$$PATH" \
+  JAVA_HOME="$(CURDIR)/.venv/java-home"
 dagster_home = mkdir -p "$(1)" && { [ -e "$(1)/dagster.yaml" ] || cp dagster.yaml "$(1)/"; }
 
 .PHONY: help
@@ -39,7 +40,8 @@ lint: setup ## style, types, the direction of imports, and what Dagster loads
 	@$(in_venv) mypy
 	@$(in_venv) lint-imports
 	@$(in_venv) python -m pip --disable-pip-version-check check
-	@$(in_venv) dagster definitions validate -w workspace.yaml
+	@$(call dagster_home,$(DAGSTER_HOME))
+	@$(in_venv) DAGSTER_HOME="$(DAGSTER_HOME)" dagster definitions validate -w workspace.yaml
 	@$(in_venv) dg list defs >/dev/null
 
 .PHONY: bench
