@@ -112,3 +112,26 @@ def test_an_unknown_compression_is_an_error(kind: int) -> None:
         read_range(sealed, "x")
     with pytest.raises(FormatError, match=f"compression type {kind} is not known"):
         fast_rows(sealed, "x")
+
+
+@pytest.mark.parametrize("reader", READERS)
+@pytest.mark.parametrize(
+    ("old", "new", "reason"),
+    [
+        (b"path/0\x01", b"path/7\x01", "does not follow|do not increase"),
+        (b"path/0\x01", b"path/0\x00", "is not a plain value"),
+        (b"count3", b"count4", "property count|it claims"),
+        (b"max_keypath/2", b"max_keypath/3", "property max_key|it claims"),
+        (b"in_keypath/0", b"in_keypath/.", "property min_key|it claims"),
+    ],
+)
+def test_a_file_not_named_by_its_id_is_checked_all_the_same(
+    monkeypatch: pytest.MonkeyPatch, reader: Reader, old: bytes, new: bytes, reason: str
+) -> None:
+    store_plain(monkeypatch)
+    _, data = write_range((f"path/{number}", entry(number)) for number in range(3))
+    at = data.index(old)
+    offset, length = next((o, n) for o, n in blocks(data).items() if o <= at < o + n)
+    sealed = reseal(bytearray(data.replace(old, new, 1)), offset, length)
+    with pytest.raises(FormatError, match=reason):
+        reader(sealed, "some-file")
