@@ -265,9 +265,7 @@ def _follows(stream: Bytes, old: Key, new: Key) -> bool:
 
 
 @_compiled
-def _write_key(  # noqa: PLR0917 - compiled code takes what it touches
-    data: Bytes, at: int, shared: int, stream: Bytes, old: Key, new: Key
-) -> bool:
+def _write_key(data: Bytes, at: int, shared: int, stream: Bytes, old: Key, new: Key) -> bool:
     """Write a user key into the stream; whether its trailer is that of a plain value.
 
     What is shared comes from the key before, which stands in the stream without its own trailer
@@ -291,9 +289,7 @@ def _write_key(  # noqa: PLR0917 - compiled code takes what it touches
 
 
 @_compiled
-def _record(  # noqa: PLR0917 - compiled code takes what it touches
-    data: Bytes, at: int, end: int, stream: Bytes, position: int, old: Key
-) -> _Record:
+def _record(data: Bytes, at: int, end: int, stream: Bytes, position: int, old: Key) -> _Record:
     """Lay the record at ``at`` out in the stream, at ``position``."""
     shared, unshared, length, at = _header(data, at, end)
     key_length = shared + unshared - 8
@@ -346,7 +342,7 @@ def _row(data: Bytes, at: int, end: int, columns: Columns, progress: Progress) -
 
 
 @_compiled
-def _block(  # noqa: PLR0917 - compiled code takes what it touches
+def _block(
     data: Bytes, start: int, end: int, stream: Bytes, columns: Columns, done: Progress
 ) -> Progress:
     """Decode the entries of one block, on from ``done``."""

@@ -70,7 +70,7 @@ def content_id(records: Iterable[tuple[bytes, bytes]], metadata: Mapping[str, st
     return digest.hexdigest()
 
 
-def commit_id(  # noqa: PLR0917 - in the order in which they are hashed
+def commit_id(
     committer: str,
     message: str,
     metarange_id: str,
