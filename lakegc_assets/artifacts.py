@@ -56,6 +56,7 @@ UNCOMMITTED = T.StructType(
     [
         T.StructField("address", T.StringType(), nullable=False),
         T.StructField("created", _TIMESTAMP, nullable=True),
+        T.StructField("resolved", T.BooleanType(), nullable=False),
     ],
 )
 

@@ -5,9 +5,6 @@ Where a spelling is open to doubt every meaning counts: an address too many in a
 
 from __future__ import annotations
 
-from urllib.parse import unquote
-
-from lakegc_assets.graveler.entry import AddressType
 from lakegc_assets.graveler.namespace import StorageNamespace, UnresolvableAddressError
 
 _LAST = "\U0010ffff"
@@ -16,15 +13,15 @@ _LAST = "\U0010ffff"
 def live_spellings(namespace: StorageNamespace, address: str) -> list[str]:
     """The relative addresses that an address of unknown type keeps alive.
 
-    The literal text is one of them; a full address inside the namespace adds its relative form, as
-    written and percent-decoded.
+    The literal text is the first of them; a full address inside the namespace adds its relative
+    form, as written and percent-decoded.
 
     Raises:
         UnresolvableAddressError: it has a scheme, and nobody can tell where it points.
     """
     spellings = [address]
     if "://" in address:
-        spellings += _inside(namespace, address)
+        spellings += sorted(namespace.relatives(address))
     return list(dict.fromkeys(spellings))
 
 
@@ -34,26 +31,12 @@ def entry_spellings(
     """The relative addresses that an entry keeps alive, and whether its address was resolved.
 
     A full address outside the namespace keeps nothing alive here. One that cannot be resolved gives
-    its last path component and False: candidates that end in it are spared.
+    its last path components and False: candidates that end in it are spared.
     """
-    full = address_type == AddressType.FULL or (
-        address_type == AddressType.BY_PREFIX_DEPRECATED and "://" in address
-    )
-    if not full:
-        return [address], True
     try:
-        return _inside(namespace, address), True
-    except UnresolvableAddressError:
-        return [unquote(address).rstrip("/").rpartition("/")[2]], False
-
-
-def _inside(namespace: StorageNamespace, address: str) -> list[str]:
-    relative = namespace.relative(address)
-    if relative is None:
-        # What is outside as written may be inside once it is decoded.
-        relative = namespace.relative(unquote(address))
-        return [] if relative is None else [relative]
-    return list(dict.fromkeys((relative, unquote(relative))))
+        return sorted(namespace.resolve(address, address_type)), True
+    except UnresolvableAddressError as error:
+        return sorted(error.last_components), False
 
 
 def just_before(path: str) -> str:

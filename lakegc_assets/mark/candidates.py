@@ -76,8 +76,9 @@ def _spared(
 ) -> DataFrame:
     """What is on no list, but cannot be proven dead: columns ``address`` and ``why``."""
     last_part = F.element_at(F.split("address", "/"), -1)
-    committed = attempt.read(ctx.spark, "committed_addresses")
-    unresolved = committed.where("not resolved").selectExpr("address as last_part").distinct()
+    live = attempt.read(ctx.spark, "committed_addresses").select("address", "resolved")
+    live = live.union(attempt.read(ctx.spark, "uncommitted_snapshot").select("address", "resolved"))
+    unresolved = live.where("not resolved").selectExpr("address as last_part").distinct()
     ambiguous = unlisted.withColumn("last_part", last_part).join(
         unresolved, "last_part", "left_semi"
     )

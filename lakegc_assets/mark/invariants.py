@@ -180,8 +180,8 @@ def _staged(
             reader = pq.ParquetFile(pa.BufferReader(store.get(key)))
             for page in reader.iter_batches(columns=["physical_address"]):
                 addresses = page["physical_address"].to_pylist()
-                full = [namespace.relative(a) for a in addresses if "://" in a]
-                both = [*addresses, *(a for a in full if a is not None)]
+                full = [namespace.relatives(a) for a in addresses if "://" in a]
+                both = [*addresses, *(a for found in full for a in found)]
                 yield pa.RecordBatch.from_arrays([pa.array(both, pa.string())], names=["address"])
 
 
@@ -212,7 +212,7 @@ def _stat(
 ) -> Iterator[pa.RecordBatch]:
     client, namespace = connections.lakefs.connect(), connections.namespace()
     for batch in batches:
-        served: list[str | None] = []
+        served: list[str] = []
         for row in batch.to_pylist():
             try:
                 found = client.stat(repository, row["branch"], row["path"]).physical_address
@@ -220,7 +220,7 @@ def _stat(
                 continue
             served.append(found)
             try:
-                served.append(namespace.relative(found))
+                served += sorted(namespace.relatives(found))
             except UnresolvableAddressError as error:
                 served += sorted(error.last_components)
         yield pa.RecordBatch.from_arrays([pa.array(served, pa.string())], names=["address"])

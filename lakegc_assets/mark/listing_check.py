@@ -77,9 +77,9 @@ def _judge(case: Case, missing: DataFrame) -> CheckResult:
         return CheckResult(NAME, passed=True, blocking=True, summary=summary, facts=facts)
     summary = (
         f"{digest.count} objects that branch HEADs name are neither in the listing nor in the "
-        f"store at {case.connections.namespace_url}, for example {examples[:_EXAMPLES]}. If this is the "
-        "wrong place, correct the connection. If they are known to be lost, accept them once: "
-        f"accept_missing={digest}"
+        f"store at {case.connections.namespace_url}, for example {examples[:_EXAMPLES]}. If this "
+        "is the wrong place, correct the connection. If they are known to be lost, accept them "
+        f"once: accept_missing={digest}"
     )
     return CheckResult(NAME, passed=False, blocking=True, summary=summary, facts=facts)
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from functools import partial
-from urllib.parse import unquote
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
@@ -130,14 +129,7 @@ def _addresses(
     namespace: StorageNamespace, address: str, address_type: AddressType
 ) -> set[str | None]:
     """Every relative address that an entry may mean; None where it means none, or it is unclear."""
-    if address_type == AddressType.RELATIVE:
-        return {address}
-    if address_type == AddressType.BY_PREFIX_DEPRECATED and "://" not in address:
-        return {address}
-    found: set[str | None] = set()
-    for spelling in (address, unquote(address)):
-        try:
-            found.add(namespace.relative(spelling))
-        except UnresolvableAddressError:
-            found.add(None)
-    return found
+    try:
+        return set(namespace.resolve(address, address_type)) or {None}
+    except UnresolvableAddressError:
+        return {None}

@@ -19,6 +19,7 @@ from pyspark.sql import types as T  # noqa: N812 - Spark's own convention
 
 from lakegc_assets.errors import IntegrityError
 from lakegc_assets.graveler.decode import etag_hash, etag_hashes
+from lakegc_assets.graveler.namespace import UnresolvableAddressError
 from lakegc_assets.graveler.ranges import read_range
 from lakegc_assets.lakefs.client import LakeFSClient
 from lakegc_assets.lakefs.errors import NotFoundError
@@ -149,8 +150,11 @@ def served_candidates(
         .mapInArrow(partial(_ask, connections, ctx.repository), "address string")
     )
     served = keep(served, "served").distinct()
+    # What is served from an address that cannot be resolved is known by its last part only.
+    last_part = F.element_at(F.split("address", "/"), -1)
+    names = suspects.select("address", F.explode(F.array("address", last_part)).alias("name"))
     return (
-        suspects.join(served, "address", "left_semi")
+        names.join(served.withColumnRenamed("address", "name"), "name", "left_semi")
         .selectExpr("address", "'lakeFS serves it' as why")
         .unionByName(unverified)
     )
@@ -216,8 +220,10 @@ def _ask(
         for row in batch.to_pylist():
             address = page.address(row["branch"], row["path"])
             if address is not None:
-                spellings = live_spellings(namespace, address)
-                served += spellings
+                try:
+                    served += live_spellings(namespace, address)
+                except UnresolvableAddressError as error:
+                    served += error.last_components
         yield pa.RecordBatch.from_arrays([pa.array(served, pa.string())], names=["address"])
 
 

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import os
 import sys
+from pathlib import Path
 from typing import Final
+
+_LOG = Path(__file__).parents[1] / "log4j2.properties"
 
 #: Times are UTC on every machine, and a batch for Python is no larger than a page of a listing.
 REQUIRED: Final = {
@@ -21,7 +24,7 @@ LOCAL: Final = {
     "spark.driver.host": "127.0.0.1",
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
-    "spark.log.level": "ERROR",
+    "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile={_LOG.as_uri()}",
     "spark.sql.shuffle.partitions": "64",
 }
 

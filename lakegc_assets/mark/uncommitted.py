@@ -21,6 +21,7 @@ from pyspark.sql import DataFrame
 
 from lakegc_assets.artifacts import UNCOMMITTED, Manifest
 from lakegc_assets.errors import IntegrityError
+from lakegc_assets.graveler.namespace import StorageNamespace, UnresolvableAddressError
 from lakegc_assets.lakefs.client import LakeFSClient
 from lakegc_assets.lakefs.errors import NotFoundError
 from lakegc_assets.lakefs.models import UncommittedPage
@@ -213,19 +214,28 @@ def _read_files(
                 raise IntegrityError(f"{connections.namespace_url}/{key} holds an empty address")
             moments = pc.multiply(created, 1_000_000).cast(pa.timestamp("us", "UTC"))
             rows = [
-                (spelling, moment)
+                (spelling, moment, resolved)
                 for address, moment in zip(addresses.to_pylist(), moments.to_pylist(), strict=True)
-                for spelling in live_spellings(namespace, address)
+                for spelling, resolved in _meanings(namespace, address)
             ]
             yield pa.RecordBatch.from_arrays(
                 [
                     pa.array([row[0] for row in rows], pa.string()),
                     pa.array([row[1] for row in rows], pa.timestamp("us", "UTC")),
+                    pa.array([row[2] for row in rows], pa.bool_()),
                 ],
                 schema=pa.schema(
                     [
                         pa.field("address", pa.string(), nullable=False),
                         pa.field("created", pa.timestamp("us", "UTC")),
+                        pa.field("resolved", pa.bool_(), nullable=False),
                     ],
                 ),
             )
+
+
+def _meanings(namespace: StorageNamespace, address: str) -> list[tuple[str, bool]]:
+    try:
+        return [(spelling, True) for spelling in live_spellings(namespace, address)]
+    except UnresolvableAddressError as error:
+        return [(address, True), *((part, False) for part in sorted(error.last_components))]
