@@ -16,20 +16,20 @@ fail() {
 
 # Run a command as root: directly, or with a sudo that asks for no password.
 as_root() {
-  if [ "$(id -u)" = 0 ]; then
-    "$@" >&2
-  elif command -v sudo >/dev/null && sudo -n true 2>/dev/null; then
-    sudo -n "$@" >&2
-  else
-    return 1
+  local sudo=()
+  if [ "$(id -u)" != 0 ]; then
+    command -v sudo >/dev/null && sudo -n true 2>/dev/null || return 1
+    sudo=(sudo -n)
   fi
+  echo "$*" >&2
+  "${sudo[@]}" "$@" >&2
 }
 
 # Install the first package of the given ones that this system has.
 install_one_of() {
   local package
   if command -v apt-get >/dev/null; then
-    as_root apt-get update -qq || return 1
+    as_root apt-get update -qq || true # some list may be out of reach, and not be needed
     for package; do
       as_root env DEBIAN_FRONTEND=noninteractive \
         apt-get install -y -qq --no-install-recommends "$package" && return
@@ -64,7 +64,6 @@ find_python() {
     fail "No Python 3.$oldest_python to 3.$newest_python was found: install one, or name it: make PYTHON=/path/to/python3 ..."
   python=$without_venv
   minor=$("$python" -c "import sys; print(sys.version_info[1])")
-  echo "Installing the venv module of $python" >&2
   if ! { install_one_of "python3.$minor-venv" && "$python" -c "import ensurepip, venv" 2>/dev/null; }; then
     fail "$python lacks its venv module: install it (Debian, Ubuntu: apt-get install python3.$minor-venv), then run this again."
   fi
@@ -130,11 +129,10 @@ set_up_java() {
   elif java_fits .venv/java-home; then
     return
   elif ! home=$(find_java); then
-    echo "Installing a Java for Spark" >&2
     install_one_of openjdk-17-jre-headless openjdk-21-jre-headless openjdk-25-jre-headless \
       java-21-openjdk-headless java-17-openjdk-headless java-25-openjdk-headless \
       jre21-openjdk-headless && home=$(find_java) ||
-      fail "Spark needs Java ${java_versions// /, }: install one (Debian, Ubuntu: apt-get install openjdk-17-jre-headless) or set JAVA_HOME, then run this again."
+      fail "Spark needs Java 17, 21 or 25: install one (Debian, Ubuntu: apt-get install openjdk-17-jre-headless) or set JAVA_HOME, then run this again."
   fi
   ln -sfn "$(readlink -f "$home")" .venv/java-home
 }
