@@ -204,11 +204,12 @@ class ArtifactRoot:
         where = f"{self.url}/{repository}/{run}/attempt.json"
         try:
             attempt = json.loads(self.open(repository, run).get("attempt.json"))["attempt"]
+            validate_run_id(attempt)
         except ObjectNotFoundError as error:
             raise RefusedError(
                 f"there is no mark {run!r} of repository {repository!r} ({where} does not exist)",
             ) from error
-        except (ValueError, KeyError) as error:
+        except (ValueError, KeyError, TypeError, ConfigurationError) as error:
             raise IntegrityError(
                 f"{where} is damaged ({error}): mark again under a new id"
             ) from error

@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import csv
 import json
-from collections.abc import Callable
+import shutil
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 from moto.core.models import DEFAULT_ACCOUNT_ID
 from moto.s3.models import s3_backends
 from pyspark.sql import SparkSession
 
-from lakegc_assets.artifacts import ArtifactRoot, AttemptArtifacts, Manifest
+from lakegc_assets.artifacts import MARK_ASSETS, ArtifactRoot, AttemptArtifacts, Manifest
 from lakegc_assets.mark.candidates import find_candidates
 from lakegc_assets.mark.commits import find_active_commits
 from lakegc_assets.mark.committed import read_committed_addresses
@@ -113,6 +117,25 @@ def remove(repository: str, key: str) -> None:
     _backend().buckets[BUCKET].keys.pop(f"{repository}/{key}")
 
 
+@contextmanager
+def preserved(repository: str) -> Iterator[None]:
+    """What happens to the objects of a repository inside is undone at the end."""
+    stored = _backend().buckets[BUCKET].keys
+    before = {
+        key: (found, found.value, found.last_modified, found.etag.strip('"'))
+        for key in keys(repository)
+        for found in [stored[f"{repository}/{key}"]]
+    }
+    try:
+        yield
+    finally:
+        for key in set(keys(repository)) - before.keys():
+            remove(repository, key)
+        for key, (found, *recorded) in before.items():
+            if stored.get(f"{repository}/{key}") is not found:
+                plant(repository, key, *recorded)
+
+
 def content(repository: str, key: str) -> bytes:
     """What an object holds."""
     found: bytes = _backend().buckets[BUCKET].keys[f"{repository}/{key}"].value
@@ -202,3 +225,45 @@ def mark(ctx: RunContext, *, publish: bool = False) -> Marked:
         checks = check_candidates(ctx)
         manifests["gc_report"] = report(ctx)
     return Marked(ctx, manifests, checks)
+
+
+def rewind(marked: Marked, folder: Path, asset: str = "gc_report", **settings: Any) -> Marked:
+    """A copy of a mark from which an asset and all that follow it are gone.
+
+    Args:
+        marked: is left as it is.
+        folder: an empty one, for the copy of the artifacts.
+        asset: the first that is to be made again.
+        settings: what differs in the copy.
+    """
+    ctx = marked.ctx
+    shutil.copytree(ctx.root.url, folder / "artifacts")
+    root = ArtifactRoot(str(folder / "artifacts"), ctx.root.stores)
+    ctx = replace(ctx, root=root, settings=replace(ctx.settings, **settings))
+    names = (*MARK_ASSETS, "swept_set")
+    for name in names[names.index(asset) :]:
+        shutil.rmtree(folder_of(ctx, name), ignore_errors=True)
+    return Marked(ctx, marked.manifests, marked.checks)
+
+
+def folder_of(ctx: RunContext, asset: str) -> Path:
+    """Where the artifacts of an asset lie."""
+    attempt = ctx.root.attempt(ctx.repository, ctx.run)
+    return Path(attempt.url.removeprefix("file://")) / asset
+
+
+def rewrite(ctx: RunContext, asset: str, part: str, change: Callable[[Any], Any]) -> None:
+    """Change the rows of an asset behind its manifest's back.
+
+    Args:
+        ctx: the run.
+        asset: whose rows.
+        part: of the asset, ``data`` for its own rows.
+        change: from the list of rows (dicts) to the rows to be written in their place.
+    """
+    folder = folder_of(ctx, asset) / part
+    table = pq.read_table(folder)
+    rows: Iterable[dict[str, Any]] = change(table.to_pylist())
+    for path in folder.iterdir():
+        path.unlink()
+    pq.write_table(pa.Table.from_pylist(list(rows), schema=table.schema), folder / "part-0.parquet")

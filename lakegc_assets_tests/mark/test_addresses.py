@@ -1,0 +1,86 @@
+"""Every meaning that an address may have keeps an object alive."""
+
+from __future__ import annotations
+
+from urllib.parse import quote
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lakegc_assets.graveler.entry import AddressType
+from lakegc_assets.graveler.namespace import StorageNamespace, UnresolvableAddressError
+from lakegc_assets.mark.addresses import entry_spellings, just_before, live_spellings
+
+NAMESPACE = StorageNamespace.parse("s3://lab/repo")
+TEXT = st.text(st.characters(exclude_categories=["Cs"]))
+# Segments that no store reads as anything but themselves.
+SEGMENT = st.text("abcxyz019-_=+ ,é", min_size=1, max_size=8)
+KEYS = st.lists(SEGMENT, min_size=1, max_size=4).map("/".join)
+
+
+@given(TEXT, TEXT)
+def test_just_before_is_before_and_skips_nothing_shorter(path: str, other: str) -> None:
+    before = just_before(path)
+    if not path:
+        assert before == ""
+        return
+    assert before.encode() < path.encode()
+    # Of the paths in between all start with what is named: no page has to be read for nothing.
+    if before.encode() < other.encode() < path.encode():
+        assert other.startswith(before)
+
+
+@given(TEXT.filter(bool))
+def test_a_listing_after_just_before_finds_the_path_itself(path: str) -> None:
+    neighbours = sorted({path, path[:-1], path + "\0", path + "a", just_before(path)} - {""})
+    after = [name for name in neighbours if name > just_before(path)]
+    assert after[0] == path
+
+
+@given(KEYS, st.sampled_from(["s3", "s3a", "s3n", "S3"]))
+def test_full_addresses_inside_count_in_every_spelling(key: str, scheme: str) -> None:
+    full = f"{scheme}://lab/repo/{key}"
+    assert set(live_spellings(NAMESPACE, full)) >= {full, key}
+    found, resolved = entry_spellings(NAMESPACE, full, AddressType.FULL)
+    assert resolved
+    assert key in found
+    quoted = f"{scheme}://lab/repo/{quote(key)}"
+    assert key in live_spellings(NAMESPACE, quoted)
+    assert key in entry_spellings(NAMESPACE, quoted, AddressType.FULL)[0]
+    assert key in entry_spellings(NAMESPACE, quoted, AddressType.BY_PREFIX_DEPRECATED)[0]
+
+
+@given(KEYS)
+def test_relative_addresses_are_taken_literally(key: str) -> None:
+    assert live_spellings(NAMESPACE, key) == [key]
+    for kind in (AddressType.RELATIVE, AddressType.BY_PREFIX_DEPRECATED):
+        assert entry_spellings(NAMESPACE, key, kind) == ([key], True)
+    odd = f"s3://elsewhere/{key}"
+    assert entry_spellings(NAMESPACE, odd, AddressType.RELATIVE) == ([odd], True)
+
+
+@given(
+    KEYS, st.sampled_from(["s3://lab/repository/", "s3://lab/", "s3://other/repo/", "gs://lab/"])
+)
+def test_full_addresses_outside_keep_nothing_alive_here(key: str, prefix: str) -> None:
+    if prefix == "s3://lab/" and key.partition("/")[0] == "repo":
+        return
+    assert live_spellings(NAMESPACE, prefix + key) == [prefix + key]
+    assert entry_spellings(NAMESPACE, prefix + key, AddressType.FULL) == ([], True)
+
+
+UNCLEAR = [
+    ("mystery://x/y/last", "last"),
+    ("s3://lab/repo/a/../last", "last"),
+    ("https://example.com/c/la%73t", "last"),
+]
+
+
+@pytest.mark.parametrize(("address", "last"), UNCLEAR)
+def test_what_cannot_be_resolved_keeps_its_last_part_alive(address: str, last: str) -> None:
+    found, resolved = entry_spellings(NAMESPACE, address, AddressType.FULL)
+    assert not resolved
+    assert last in found
+    with pytest.raises(UnresolvableAddressError):
+        live_spellings(NAMESPACE, address)
