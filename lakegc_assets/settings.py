@@ -11,6 +11,7 @@ from lakegc_assets.errors import ConfigurationError
 
 MIN_SAFE_AGE = timedelta(hours=24)
 CUTOFF_MARGIN = timedelta(hours=1)
+MAX_BATCH = 1000
 
 
 @dataclass(frozen=True)
@@ -31,6 +32,8 @@ class Settings:
         address_num_partitions: Spark partitions that read ranges and addresses.
         listing_num_partitions: Spark partitions that list the store.
         sweep_num_partitions: Spark partitions that delete.
+        sweep_batch: objects in one delete request, 1 to 1,000 (the most that S3 takes). HEADs and
+            rules are read before each.
         max_served_lookups: how many paths at branch HEADs may be looked up to see which address
             lakeFS serves there; candidates beyond it stay alive and are reported.
         snapshot_attempts: how often an uncommitted snapshot is started again before the run stops.
@@ -46,6 +49,7 @@ class Settings:
     address_num_partitions: int = 200
     listing_num_partitions: int = 200
     sweep_num_partitions: int = 32
+    sweep_batch: int = MAX_BATCH
     max_served_lookups: int = 200_000
     snapshot_attempts: int = 3
 
@@ -78,6 +82,10 @@ class Settings:
         ):
             if getattr(self, name) < 1:
                 raise ConfigurationError(f"{name} is {getattr(self, name)}: it must be 1 or more")
+        if not 1 <= self.sweep_batch <= MAX_BATCH:
+            raise ConfigurationError(
+                f"sweep_batch is {self.sweep_batch}: it must be from 1 to {MAX_BATCH}"
+            )
         if self.max_served_lookups < 0:
             raise ConfigurationError(
                 f"max_served_lookups is {self.max_served_lookups}: it cannot be negative"

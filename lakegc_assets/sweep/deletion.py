@@ -17,19 +17,21 @@ from pyspark.sql import DataFrame
 
 from lakegc_assets.artifacts import AttemptArtifacts
 from lakegc_assets.lakefs.client import LakeFSClient
-from lakegc_assets.mark.context import Connections
+from lakegc_assets.mark.context import Connections, RunContext
 from lakegc_assets.mark.ranges import spread
 from lakegc_assets.storage.base import ObjectStore
 from lakegc_assets.sweep import ledger
 from lakegc_assets.sweep.delta import DeltaMark, fingerprint
 from lakegc_assets.sweep.ledger import Outcome
 
-BATCH = 1000
 #: No delete is sent later than this after the delta mark, in seconds.
 DELTA_LIFETIME = 600.0
 #: The request of a batch ends within this time after HEADs and rules were read, in seconds.
 CHECK_LIFETIME = 60.0
-_REQUEST_TIMEOUT = 45.0
+#: Of these, what reading them may take; the rest is for the request, connecting included.
+_CHECK_TIME = 15.0
+_CONNECT_TIMEOUT = 5.0
+_REQUEST_TIMEOUT = CHECK_LIFETIME - _CHECK_TIME - _CONNECT_TIMEOUT
 _DENIED = frozenset({"AccessDenied", "ExpiredToken", "InvalidAccessKeyId", "SignatureDoesNotMatch"})
 
 _COUNTS = "outcome string, objects long, bytes long, error_code string, detail string"
@@ -45,6 +47,8 @@ class Orders:
         artifacts_url: where the attempt's artifacts are.
         fingerprint: of the delta mark that allows the deletes.
         taken: wall-clock seconds since the epoch when that was begun.
+        protect_tags: whether the fingerprint covers tags.
+        batch: objects in one request.
     """
 
     connections: Connections
@@ -52,6 +56,8 @@ class Orders:
     artifacts_url: str
     fingerprint: str
     taken: float
+    protect_tags: bool
+    batch: int
 
 
 @dataclass(frozen=True)
@@ -72,26 +78,33 @@ class Progress:
 
 
 def delete(
+    ctx: RunContext,
     connections: Connections,
-    repository: str,
     attempt: AttemptArtifacts,
     survivors: DataFrame,
     delta: DeltaMark,
-    partitions: int,
 ) -> Progress:
     """Delete objects in Spark tasks.
 
     Args:
+        ctx: the run.
         connections: how tasks reach lakeFS and the store.
-        repository: lakeFS repository.
         attempt: whose ledger records the outcomes.
         survivors: what the delta mark left over (address, size).
         delta: the delta mark.
-        partitions: the most Spark tasks.
     """
-    orders = Orders(connections, repository, attempt.url, delta.fingerprint, delta.taken)
+    orders = Orders(
+        connections=connections,
+        repository=ctx.repository,
+        artifacts_url=attempt.url,
+        fingerprint=delta.fingerprint,
+        taken=delta.taken,
+        protect_tags=ctx.settings.protect_tags,
+        batch=ctx.settings.sweep_batch,
+    )
+    partitions = ctx.settings.sweep_num_partitions
     rows = (
-        spread(survivors.select("address", "size"), partitions, BATCH)
+        spread(survivors.select("address", "size"), partitions, orders.batch)
         .mapInArrow(partial(_delete_batches, orders), _COUNTS)
         .collect()
     )
@@ -108,11 +121,14 @@ def _delete_batches(orders: Orders, batches: Iterator[pa.RecordBatch]) -> Iterat
     client = orders.connections.lakefs.connect()
     # One try for each request: a client that repeats it on its own could send it too late.
     stores = dataclasses.replace(
-        orders.connections.stores, max_attempts=1, read_timeout_s=_REQUEST_TIMEOUT
+        orders.connections.stores,
+        max_attempts=1,
+        connect_timeout_s=_CONNECT_TIMEOUT,
+        read_timeout_s=_REQUEST_TIMEOUT,
     )
     store = stores.open(orders.connections.namespace_url)
     artifacts = orders.connections.stores.open(orders.artifacts_url)
-    for sizes in _batched(batches):
+    for sizes in _batched(batches, orders.batch):
         if not _still_allowed(orders, client):
             yield _counts([Outcome("", 0, "stale")])
             return
@@ -135,9 +151,10 @@ def _still_allowed(orders: Orders, client: LakeFSClient) -> bool:
         if not -DELTA_LIFETIME < age < DELTA_LIFETIME - CHECK_LIFETIME:
             return False
         begun = _elapsed()
-        if fingerprint(client, orders.repository) != orders.fingerprint:
+        seen = fingerprint(client, orders.repository, protect_tags=orders.protect_tags)
+        if seen != orders.fingerprint:
             return False
-        if _elapsed() - begun < CHECK_LIFETIME - _REQUEST_TIMEOUT:
+        if _elapsed() - begun < _CHECK_TIME:
             return True
     return False
 
@@ -147,14 +164,14 @@ def _elapsed() -> float:
     return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
-def _batched(batches: Iterable[pa.RecordBatch]) -> Iterator[dict[str, int]]:
+def _batched(batches: Iterable[pa.RecordBatch], most: int) -> Iterator[dict[str, int]]:
     sizes: dict[str, int] = {}
     for batch in batches:
         for address, size in zip(
             batch["address"].to_pylist(), batch["size"].to_pylist(), strict=True
         ):
             sizes[address] = size
-            if len(sizes) == BATCH:
+            if len(sizes) == most:
                 yield sizes
                 sizes = {}
     if sizes:

@@ -32,7 +32,7 @@ class DeltaMark:
     """What a delta mark found.
 
     Attributes:
-        fingerprint: of the HEADs and rules when it began; while they stay the same it holds.
+        fingerprint: of HEADs, rules and protecting tags when it began; while they stay it holds.
         taken: wall-clock seconds since the epoch when it began.
         spared: what came back to life (address, why).
     """
@@ -42,11 +42,12 @@ class DeltaMark:
     spared: DataFrame
 
 
-def fingerprint(client: LakeFSClient, repository: str) -> str:
-    """A digest of all branch HEADs and the retention rules."""
+def fingerprint(client: LakeFSClient, repository: str, *, protect_tags: bool) -> str:
+    """A digest of all branch HEADs, the retention rules and, where they protect, the tags."""
     heads = sorted((b.id, b.commit_id) for b in client.branches(repository))
     rules = client.gc_rules(repository)
-    return hashlib.sha256(json.dumps([heads, rules], sort_keys=True).encode()).hexdigest()
+    tags = sorted((t.id, t.commit_id) for t in client.tags(repository)) if protect_tags else []
+    return hashlib.sha256(json.dumps([heads, rules, tags], sort_keys=True).encode()).hexdigest()
 
 
 def take_delta_mark(
@@ -68,11 +69,11 @@ def take_delta_mark(
     client, connections = ctx.connect()
     ctx.check_clocks(client, connections.store())
     taken = time.time()
-    seen = fingerprint(client, ctx.repository)
+    seen = fingerprint(client, ctx.repository, protect_tags=ctx.settings.protect_tags)
 
     files = prepare_uncommitted(ctx, client, connections)
-    staged = read_uncommitted(ctx, connections, files.keys).select("address")
-    spared = _among(candidates, staged, "it is staged on a branch now")
+    staged = read_uncommitted(ctx, connections, files.keys).select("address", "resolved")
+    spared = _among(candidates, staged.select("address"), "it is staged on a branch now")
 
     start = datetime.fromisoformat(str(chain["store_listing"].facts["start"]))
     liveness = find_liveness(ctx, client, connections, start)
@@ -82,7 +83,8 @@ def take_delta_mark(
     entries = keep(entries.select("address", "resolved"), "new_entries")
     held = entries.where("resolved").select("address")
     spared = spared.unionByName(_among(candidates, held, "an active commit holds it now"))
-    unclear = entries.where("not resolved").selectExpr("address as last_part").distinct()
+    unclear = staged.union(entries).where("not resolved")
+    unclear = unclear.selectExpr("address as last_part").distinct()
     last_part = F.element_at(F.split("address", "/"), -1)
     ambiguous = candidates.withColumn("last_part", last_part).join(
         unclear, "last_part", "left_semi"

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
+from datetime import datetime
 from functools import partial
 
 import pyarrow as pa
@@ -18,7 +19,9 @@ from lakegc_assets.artifacts import AttemptArtifacts, Manifest
 from lakegc_assets.errors import IntegrityError, RefusedError
 from lakegc_assets.mark.context import Connections, RunContext
 from lakegc_assets.mark.evaluation import evaluate, require_passed
-from lakegc_assets.mark.publication import mark_folder, read_summary
+from lakegc_assets.mark.publication import instant, mark_folder, read_summary
+from lakegc_assets.mark.ranges import spread
+from lakegc_assets.storage.base import ObjectStore
 from lakegc_assets.storage.errors import ObjectNotFoundError, StorageError
 from lakegc_assets.sweep import ledger
 from lakegc_assets.sweep.deletion import delete
@@ -28,6 +31,8 @@ from lakegc_assets.sweep.ledger import ASSET, DONE, Outcome
 HOLD = "hold.json"
 #: How often a delta mark may become stale before the sweep gives up, to be run again later.
 _ROUNDS = 50
+#: How many objects a task looks up after a sweep, at least.
+_LOOKUPS_EACH = 100
 
 
 def sweep(ctx: RunContext) -> Manifest:
@@ -36,8 +41,8 @@ def sweep(ctx: RunContext) -> Manifest:
     Raises:
         RefusedError: the mark is unknown, failed, not published or swept already; a check fails;
             or a hold stops all sweeps of the repository.
-        IntegrityError: the mark is not what its manifests say; or, after the sweep, something that
-            was deleted is alive: then a hold is written.
+        IntegrityError: the mark is not what its manifests say; or, after the sweep, something is
+            needed that is gone: then a hold is written.
         StorageError: the store refused deletes; what was done is in the ledger.
     """
     started = ctx.clocks.now()
@@ -57,7 +62,7 @@ def sweep(ctx: RunContext) -> Manifest:
             f"objects that were not marked, and the mark has {chain['deletion_candidates'].rows}: "
             "the ledger is damaged. Nothing more was deleted",
         )
-    _raise_alarm_if_alive(ctx, attempt, chain, candidates, swept)
+    _raise_alarm_if_needed(ctx, connections, attempt, chain, candidates)
     counts = swept.groupBy("outcome").agg({"*": "count", "size": "sum"}).collect()
     facts: dict[str, object] = {
         "outcomes": {
@@ -97,13 +102,20 @@ def _published(
     attempt = ctx.root.attempt(ctx.repository, ctx.run)
     if not attempt.has("gc_report"):
         raise RefusedError(
-            f"mark {ctx.run!r} of {ctx.repository!r} did not finish ({attempt.url}/gc_report has no "
-            "manifest): mark again",
+            f"mark {ctx.run!r} of {ctx.repository!r} did not finish ({attempt.url}/gc_report has "
+            "no manifest): mark again under a new id",
         )
     if attempt.has(ASSET):
         raise RefusedError(f"mark {ctx.run!r} of {ctx.repository!r} was swept already")
     chain = attempt.chain("gc_report", connections.namespace_url)
-    if summary is None or summary.num_deleted_objects != chain["deletion_candidates"].rows:
+    start = datetime.fromisoformat(str(chain["store_listing"].facts["start"]))
+    found = {
+        "run_id": ctx.run,
+        "start_time": instant(start),
+        "cutoff_time": instant(chain["gc_report"].cutoff),
+        "num_deleted_objects": chain["deletion_candidates"].rows,
+    }
+    if summary is None or not found.items() <= summary.__dict__.items():
         raise IntegrityError(
             f"{store.url}/{mark_folder(ctx.run)}summary.json does not say what the mark found: "
             "something changed it. Mark again under a new id",
@@ -132,8 +144,7 @@ def _delete_all(
             continue
         if number == 1:
             require_passed(evaluate(ctx, survivors))
-        partitions = ctx.settings.sweep_num_partitions
-        progress = delete(connections, ctx.repository, attempt, survivors, delta, partitions)
+        progress = delete(ctx, connections, attempt, survivors, delta)
         ctx.log.info("swept %d objects of %s", progress.deleted, ctx.repository)
         if progress.failed:
             raise StorageError(
@@ -175,28 +186,51 @@ def _record(
         yield pa.RecordBatch.from_arrays([pa.array([len(outcomes)], pa.int64())], names=["rows"])
 
 
-def _raise_alarm_if_alive(
+def _raise_alarm_if_needed(
     ctx: RunContext,
+    connections: Connections,
     attempt: AttemptArtifacts,
     chain: Mapping[str, Manifest],
     candidates: DataFrame,
-    swept: DataFrame,
 ) -> None:
-    """Compute the live set once more and hold all sweeps if it needs what was deleted."""
-    gone = swept.where("outcome = 'deleted'").select("address")
-    deleted = candidates.join(gone, "address", "left_semi")
-    if deleted.isEmpty():
-        return
+    """Compute the live set once more, and hold all sweeps if it needs what is gone.
+
+    All candidates are looked at, not only those that the ledger calls deleted: a sweep that was
+    killed between a delete and its record may have found the object alive when it was run again.
+    """
     keep = partial(_keep, ctx, attempt, "after")
-    alive = certainly_alive(take_delta_mark(ctx, chain, attempt, deleted, keep).spared)
-    rows = alive.limit(1000).collect()
-    if not rows:
+    alive = certainly_alive(take_delta_mark(ctx, chain, attempt, candidates, keep).spared)
+    partitions = ctx.settings.sweep_num_partitions
+    missing = spread(alive, partitions, _LOOKUPS_EACH).mapInArrow(
+        partial(_missing, connections), "address string, why string"
+    )
+    missing = keep(missing, "missing")
+    count = missing.count()
+    if count == 0:
         return
-    examples = [f"{row['address']} ({row['why']})" for row in rows[:20]]
-    message = f"mark {ctx.run!r} deleted {alive.count()} objects that are needed: {examples}"
+    examples = [f"{r['address']} ({r['why']})" for r in missing.orderBy("address").take(20)]
+    message = f"{count} objects of mark {ctx.run!r} are gone, and are needed: {examples}"
     hold = json.dumps({"run": ctx.run, "at": ctx.clocks.now().isoformat(), "alarm": message})
     ctx.root.open(ctx.repository).put(HOLD, hold.encode())
     raise IntegrityError(
         f"{message}. Restore them from a backup or from object versions; no sweep of "
         f"{ctx.repository!r} starts until {HOLD} is removed",
     )
+
+
+def _missing(
+    connections: Connections, batches: Iterator[pa.RecordBatch]
+) -> Iterator[pa.RecordBatch]:
+    """Of some objects, those that the store does not have."""
+    store = connections.store()
+    for batch in batches:
+        gone = [not _exists(store, address) for address in batch["address"].to_pylist()]
+        yield batch.filter(pa.array(gone, pa.bool_()))
+
+
+def _exists(store: ObjectStore, address: str) -> bool:
+    try:
+        store.head(address)
+    except ObjectNotFoundError:
+        return False
+    return True

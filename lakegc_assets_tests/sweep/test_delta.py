@@ -1,0 +1,111 @@
+"""What came back to life between a mark and its sweep is spared, and nothing else is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+from pyspark.sql import SparkSession
+
+from lakegc_assets.errors import RefusedError
+from lakegc_assets.lakefs.client import LakeFSClient
+from lakegc_assets.sweep.delta import fingerprint
+from lakegc_assets.sweep.sweep import sweep
+from lakegc_assets_tests.lake import REPOSITORY, Marked, SmallLake
+from lakegc_assets_tests.sweep.outcomes import check_swept
+
+STAGED = "it is staged on a branch now"
+HELD = "an active commit holds it now"
+
+
+def test_revert_branch_link_and_commit(
+    lake: SmallLake, marked: Marked, spark: SparkSession
+) -> None:
+    """Each of them brings back objects of its own; a deleted branch brings back none."""
+    linked, committed, *_ = sorted(marked.groups["orphans"])
+    lake.client.revert(REPOSITORY, "main", marked.commits["removal"])
+    lake.client.create_branch(REPOSITORY, "rescue", marked.commits["first"])
+    lake.stage("main", "late/link", linked)
+    lake.stage("busy", "late/commit", committed)
+    lake.commit("busy")
+    lake.client.delete_branch(REPOSITORY, "dev")
+
+    manifest = sweep(lake.context(spark))
+
+    spared = dict.fromkeys(marked.groups["removed"] | marked.groups["replaced"], HELD)
+    check_swept(lake, marked, spark, spared | {linked: STAGED, committed: HELD})
+    assert manifest.rows == len(marked.candidates)
+    assert manifest.facts["rounds"] == 1
+    for n in range(4):
+        content = lake.client.get_object(REPOSITORY, "rescue", f"a/{n}")
+        assert content == f"first a {n}".encode()
+
+
+def test_a_longer_rule_of_a_branch(lake: SmallLake, marked: Marked, spark: SparkSession) -> None:
+    lake.rules(20, main=10, dev=1000)
+    sweep(lake.context(spark))
+    groups = marked.groups
+    back = groups["replaced"] | groups["second"] | groups["removed"]
+    check_swept(lake, marked, spark, dict.fromkeys(back, HELD))
+    with pytest.raises(RefusedError, match="was swept already"):
+        sweep(lake.context(spark))
+
+
+def test_a_new_branch_with_a_longer_rule_and_a_tag(
+    lake: SmallLake, marked: Marked, spark: SparkSession
+) -> None:
+    """The rule reaches back from HEAD to the second commit; the tag holds what no branch does."""
+    lake.client.create_branch(REPOSITORY, "archive", "main")
+    lake.rules(20, main=10, archive=85)
+    lake.client.create_tag(REPOSITORY, "v0", marked.commits["given up"])
+    sweep(lake.context(spark, protect_tags=True))
+    groups = marked.groups
+    back = groups["second"] | groups["removed"] | groups["given up"]
+    check_swept(lake, marked, spark, dict.fromkeys(back, HELD))
+
+
+def test_rules_that_were_removed(lake: SmallLake, marked: Marked, spark: SparkSession) -> None:
+    """Every range that is there counts, also those of commits that no log reaches."""
+    lake.client.delete_gc_rules(REPOSITORY)
+    sweep(lake.context(spark))
+    back = marked.candidates - marked.groups["orphans"]
+    check_swept(lake, marked, spark, dict.fromkeys(back, HELD))
+
+
+def _commit(lake: SmallLake) -> None:
+    lake.commit("dev")
+
+
+def _new_branch(lake: SmallLake) -> None:
+    lake.client.create_branch(REPOSITORY, "other", "main")
+
+
+def _new_rules(lake: SmallLake) -> None:
+    lake.rules(20, main=11)
+
+
+def _no_rules(lake: SmallLake) -> None:
+    lake.client.delete_gc_rules(REPOSITORY)
+
+
+def _lost_branch(lake: SmallLake) -> None:
+    lake.client.delete_branch(REPOSITORY, "dev")
+
+
+@pytest.mark.parametrize("change", [_commit, _new_branch, _new_rules, _no_rules, _lost_branch])
+def test_a_fingerprint_tells_of_heads_and_rules(
+    lake: SmallLake, change: Callable[[SmallLake], None]
+) -> None:
+    client: LakeFSClient = lake.client
+    before = fingerprint(client, REPOSITORY, protect_tags=False)
+    assert fingerprint(client, REPOSITORY, protect_tags=False) == before
+    change(lake)
+    assert fingerprint(client, REPOSITORY, protect_tags=False) != before
+
+
+def test_a_fingerprint_tells_of_tags_where_they_protect(lake: SmallLake) -> None:
+    both = [fingerprint(lake.client, REPOSITORY, protect_tags=p) for p in (False, True)]
+    lake.client.create_tag(REPOSITORY, "v0", "main")
+    after = [fingerprint(lake.client, REPOSITORY, protect_tags=p) for p in (False, True)]
+    assert after[0] == both[0]
+    assert after[1] != both[1]

@@ -1,0 +1,280 @@
+"""Whatever is not as it should be stops a sweep before its first delete, and it says why."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from pyspark.sql import SparkSession
+
+from lakegc_assets.artifacts import AttemptArtifacts, Manifest
+from lakegc_assets.errors import IntegrityError, LakegcError, RefusedError
+from lakegc_assets.mark.cache import DecodedCache
+from lakegc_assets.mark.context import RunContext, SystemClocks
+from lakegc_assets.mark.listing import list_store
+from lakegc_assets.mark.publication import mark_folder
+from lakegc_assets.sweep.sweep import sweep
+from lakegc_assets_tests.lake import REPOSITORY, RUN, Marked, SmallLake
+
+
+@dataclass(frozen=True)
+class StoreAhead(SystemClocks):
+    """The store's clock is ahead of ours."""
+
+    by: timedelta = timedelta(minutes=6)
+
+    def of_store(self, store: Any) -> datetime:
+        return super().of_store(store) + self.by
+
+
+def refused(ctx: RunContext, lake: SmallLake, kind: type[LakegcError], words: str) -> None:
+    """The sweep stops so, and has deleted nothing."""
+    before = lake.keys()
+    with pytest.raises(kind, match=words):
+        sweep(ctx)
+    assert lake.keys() == before
+
+
+def attempt_of(lake: SmallLake) -> AttemptArtifacts:
+    return lake.root.attempt(REPOSITORY, RUN)
+
+
+def asset_folder(lake: SmallLake, asset: str) -> Path:
+    return Path(attempt_of(lake).url) / asset
+
+
+def data_file(lake: SmallLake, asset: str = "deletion_candidates") -> Path:
+    return next((asset_folder(lake, asset) / "data").glob("*.parquet"))
+
+
+def forget_checksum(path: Path) -> None:
+    """Spark keeps one beside each local file; whoever alters a file can alter that too."""
+    path.with_name(f".{path.name}.crc").unlink(missing_ok=True)
+
+
+def summary_file(lake: SmallLake, run: str = RUN) -> Path:
+    return lake.objects / mark_folder(run) / "summary.json"
+
+
+def alter_summary(lake: SmallLake, **values: object) -> None:
+    path = summary_file(lake)
+    path.write_text(json.dumps(json.loads(path.read_text()) | values))
+
+
+def alter_manifest(lake: SmallLake, asset: str, **values: Any) -> Manifest:
+    path = asset_folder(lake, asset) / "manifest.json"
+    altered = replace(Manifest.from_bytes(path.read_bytes(), str(path)), **values)
+    path.write_bytes(altered.to_bytes())
+    return altered
+
+
+def alter_candidate(lake: SmallLake) -> None:
+    """Put another object's address in place of a candidate's."""
+    path = data_file(lake)
+    table = pq.read_table(path)
+    addresses = table["address"].to_pylist()
+    addresses[0] = addresses[0][:-1] + ("0" if addresses[0][-1] != "0" else "1")
+    index = table.schema.get_field_index("address")
+    pq.write_table(table.set_column(index, "address", pa.array(addresses)), path)
+    forget_checksum(path)
+
+
+def test_an_unknown_mark(lake: SmallLake, spark: SparkSession) -> None:
+    refused(lake.context(spark, "other"), lake, RefusedError, "there is no mark 'other'")
+
+
+def test_a_mark_of_lakefs_that_failed(lake: SmallLake, spark: SparkSession) -> None:
+    path = summary_file(lake, "failed")
+    path.parent.mkdir(parents=True)
+    summary = json.loads(summary_file(lake).read_text()) | {"run_id": "failed", "success": False}
+    path.write_text(json.dumps(summary))
+    refused(lake.context(spark, "failed"), lake, RefusedError, "mark 'failed' of 'repo' failed")
+
+
+def test_a_mark_that_did_not_finish(lake: SmallLake, spark: SparkSession) -> None:
+    (asset_folder(lake, "gc_report") / "manifest.json").unlink()
+    refused(lake.context(spark), lake, RefusedError, "did not finish")
+
+
+def test_a_mark_id_that_exists_is_not_marked_again(lake: SmallLake, spark: SparkSession) -> None:
+    with pytest.raises(RefusedError, match="'mark-1' exists already"):
+        list_store(lake.context(spark))
+    summary_file(lake).unlink()
+    with pytest.raises(RefusedError, match="exists already and is frozen"):
+        list_store(lake.context(spark))
+
+
+def test_a_mark_id_of_lakefs_is_not_taken(lake: SmallLake, spark: SparkSession) -> None:
+    shutil.copytree(summary_file(lake).parent, summary_file(lake, "theirs").parent)
+    with pytest.raises(RefusedError, match="mark id 'theirs' exists already"):
+        list_store(lake.context(spark, "theirs"))
+    refused(lake.context(spark, "theirs"), lake, RefusedError, "there is no mark 'theirs'")
+
+
+@pytest.mark.parametrize("damage", ["cut", "extra", "missing", "altered"])
+def test_candidates_that_are_not_those_of_the_manifest(
+    lake: SmallLake, spark: SparkSession, damage: str
+) -> None:
+    path = data_file(lake)
+    if damage == "cut":
+        path.write_bytes(path.read_bytes()[:-1])
+    elif damage == "extra":
+        shutil.copy(path, path.with_name("part-extra.parquet"))
+    elif damage == "missing":
+        path.unlink()
+    else:
+        alter_candidate(lake)
+    refused(lake.context(spark), lake, IntegrityError, "are not those that its manifest names")
+
+
+def test_candidates_altered_together_with_the_manifests(
+    lake: SmallLake, spark: SparkSession
+) -> None:
+    alter_candidate(lake)
+    sizes = attempt_of(lake).files("deletion_candidates")
+    altered = alter_manifest(lake, "deletion_candidates", files=sizes)
+    alter_manifest(lake, "gc_report", previous=altered.sha256)
+    refused(lake.context(spark), lake, IntegrityError, "but its manifest says")
+
+
+@pytest.mark.parametrize("asset", ["store_listing", "active_commits", "deletion_candidates"])
+def test_an_altered_manifest_breaks_the_chain(
+    lake: SmallLake, spark: SparkSession, asset: str
+) -> None:
+    alter_manifest(lake, asset, rows=1)
+    refused(lake.context(spark), lake, IntegrityError, "does not follow the one before it")
+
+
+def test_a_later_cutoff_in_the_last_manifest(lake: SmallLake, spark: SparkSession) -> None:
+    path = asset_folder(lake, "gc_report") / "manifest.json"
+    cutoff = Manifest.from_bytes(path.read_bytes(), "").cutoff + timedelta(hours=1)
+    alter_manifest(lake, "gc_report", cutoff=cutoff)
+    refused(lake.context(spark), lake, IntegrityError, "does not follow the one before it")
+
+
+def test_a_damaged_manifest(lake: SmallLake, spark: SparkSession) -> None:
+    path = asset_folder(lake, "uncommitted_snapshot") / "manifest.json"
+    path.write_bytes(path.read_bytes()[:-5])
+    refused(lake.context(spark), lake, IntegrityError, "is damaged")
+
+
+def test_a_manifest_of_another_attempt(lake: SmallLake, spark: SparkSession) -> None:
+    alter_manifest(lake, "store_listing", attempt="another")
+    refused(lake.context(spark), lake, IntegrityError, "belongs to")
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"num_deleted_objects": 1},
+        {"run_id": "other"},
+        {"cutoff_time": "2026-01-01T00:00:00.000Z"},
+        {"start_time": "2026-01-01T00:00:00.000Z"},
+    ],
+    ids=lambda values: next(iter(values)),
+)
+def test_a_summary_that_was_altered(
+    lake: SmallLake, spark: SparkSession, values: dict[str, object]
+) -> None:
+    alter_summary(lake, **values)
+    refused(lake.context(spark), lake, IntegrityError, "does not say what the mark found")
+
+
+def test_a_summary_that_says_the_mark_failed(lake: SmallLake, spark: SparkSession) -> None:
+    alter_summary(lake, success=False)
+    refused(lake.context(spark), lake, RefusedError, "failed: mark again")
+
+
+def test_a_summary_that_is_missing_or_damaged(lake: SmallLake, spark: SparkSession) -> None:
+    path = summary_file(lake)
+    path.write_bytes(path.read_bytes()[:-9])
+    refused(lake.context(spark), lake, IntegrityError, "is damaged")
+    path.unlink()
+    refused(lake.context(spark), lake, IntegrityError, "does not say what the mark found")
+
+
+def test_a_repository_that_moved(lake: SmallLake, spark: SparkSession) -> None:
+    shutil.copytree(lake.objects, lake.objects.with_name("elsewhere"))
+    with lake.server.lake.state.write() as db:
+        db.execute("UPDATE repositories SET namespace = 'local://elsewhere'")
+    refused(lake.context(spark), lake, IntegrityError, "the repository is at local://elsewhere now")
+
+
+def test_a_namespace_inside_of_ours(lake: SmallLake, spark: SparkSession) -> None:
+    lake.client.create_repository("inner", f"local://{REPOSITORY}/data")
+    refused(lake.context(spark), lake, IntegrityError, "overlap")
+
+
+def test_a_hold(lake: SmallLake, spark: SparkSession) -> None:
+    (lake.folder / "artifacts" / REPOSITORY / "hold.json").write_text('{"alarm": "look first"}')
+    refused(lake.context(spark), lake, RefusedError, r"on hold: .*look first.*remove .*hold\.json")
+
+
+def test_a_clock_of_lakefs_that_is_off(lake: SmallLake, spark: SparkSession) -> None:
+    lake.calendar.days_ago = 1 / 24
+    refused(lake.context(spark), lake, RefusedError, "the clock of the lakeFS server differs")
+
+
+def test_a_clock_of_the_store_that_is_off(lake: SmallLake, spark: SparkSession) -> None:
+    ctx = replace(lake.context(spark), clocks=StoreAhead())
+    refused(ctx, lake, RefusedError, "the clock of the object store differs")
+
+
+def test_rules_that_make_no_sense(lake: SmallLake, spark: SparkSession) -> None:
+    with lake.server.lake.state.write() as db:
+        rules = json.dumps({"default_retention_days": -1, "branches": []})
+        db.execute("UPDATE repositories SET rules = ?", (rules,))
+    refused(lake.context(spark), lake, LakegcError, "-1")
+
+
+def _lose_metarange(lake: SmallLake, marked: Marked) -> None:
+    commit = lake.client.commit(REPOSITORY, marked.commits["first"])
+    (lake.objects / "_lakefs" / commit.meta_range_id).unlink()
+    shutil.rmtree(lake.folder / "artifacts" / REPOSITORY / "_cache")
+    lake.client.create_branch(REPOSITORY, "rescue", commit.id)
+
+
+def _lie_in_the_cache(lake: SmallLake, marked: Marked) -> None:
+    """Let the cache of decoded ranges hold nothing of what an old commit needs."""
+    lake.client.create_branch(REPOSITORY, "rescue", marked.commits["first"])
+    cache = DecodedCache(lake.root.open(REPOSITORY, "_cache"))
+    for path in (lake.objects / "_lakefs").iterdir():
+        table = cache.get("ranges", path.name)
+        if table is not None:
+            lies = {"address": "data/gone/gone", "size": 10**9}
+            for name, lie in lies.items():
+                index = table.schema.get_field_index(name)
+                column = pa.array([lie] * table.num_rows, table.schema.field(name).type)
+                table = table.set_column(index, name, column)
+            cache.put("ranges", path.name, table)
+
+
+@pytest.mark.parametrize(
+    ("plant", "kind", "words"),
+    [
+        (_lose_metarange, IntegrityError, "which a commit needs, is missing"),
+        (_lie_in_the_cache, RefusedError, "none_head_reachable: 4 candidates"),
+    ],
+)
+def test_what_an_old_commit_needs_cannot_be_read_or_is_read_wrongly(
+    lake: SmallLake,
+    spark: SparkSession,
+    marked: Marked,
+    plant: Callable[[SmallLake, Marked], None],
+    kind: type[LakegcError],
+    words: str,
+) -> None:
+    plant(lake, marked)
+    before = lake.keys()
+    with pytest.raises(Exception, match=words) as raised:
+        sweep(lake.context(spark))
+    assert lake.keys() == before
+    assert isinstance(raised.value, kind) or kind.__name__ in str(raised.value)
