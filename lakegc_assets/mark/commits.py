@@ -168,7 +168,10 @@ def find_liveness(
             "cut or of another time. Nothing was deleted; run again",
         )
     tags = {t.id: t.commit_id for t in client.tags(ctx.repository)}
-    roots = [*heads_before.values(), *heads.values(), *tags.values(), *listed]
+    previous: dict[str, Reason] = {}
+    if rules is not None:
+        previous = _previously_active(ctx, connections, heads, rules, now)
+    roots = [*heads_before.values(), *heads.values(), *tags.values(), *listed, *previous]
     commits = load_commits(client, ctx.repository, roots)
     for commit, metarange_id in listed.items():
         if commits[commit].metarange_id != metarange_id:
@@ -188,9 +191,7 @@ def find_liveness(
     if ctx.settings.protect_tags:
         tagged = {commit: Reason(None, "tag") for commit in tags.values()}
         own = ActiveCommits(tagged | own.active, own.expired - tagged.keys())
-    previous = _previously_active(ctx, heads, rules, now)
-    known = {commit: reason for commit, reason in previous.items() if commit in commits}
-    united = unite(listed, own, later_heads=heads, previous=known)
+    united = unite(listed, own, later_heads=heads, previous=previous)
     return Liveness(rules, heads, tags, commits, united, run_id)
 
 
@@ -208,10 +209,14 @@ def governing_branches(
 
 
 def _previously_active(
-    ctx: RunContext, heads: dict[str, str], rules: Rules, now: datetime
+    ctx: RunContext,
+    connections: Connections,
+    heads: dict[str, str],
+    rules: Rules,
+    now: datetime,
 ) -> dict[str, Reason]:
     """Commits of the latest earlier mark that are still inside their retention."""
-    latest = latest_attempt(ctx, "active_commits")
+    latest = _latest_attempt(ctx, "active_commits", connections.namespace_url)
     if latest is None:
         return {}
     marked_at = latest.manifest("active_commits").started
@@ -227,17 +232,22 @@ def _aware(moment: datetime | None) -> datetime | None:
     return None if moment is None else moment.astimezone(timezone.utc)
 
 
-def latest_attempt(ctx: RunContext, asset: str) -> AttemptArtifacts | None:
-    """The attempt of another run in which an asset finished last; damaged ones do not count."""
+def _latest_attempt(ctx: RunContext, asset: str, namespace: str) -> AttemptArtifacts | None:
+    """The attempt of another run in which an asset finished last; damaged ones do not count.
+
+    What was at another namespace was another repository of the same name.
+    """
     found: list[tuple[datetime, AttemptArtifacts]] = []
     for run in ctx.root.runs(ctx.repository):
         if run == ctx.run:
             continue
         try:
             attempt = ctx.root.attempt(ctx.repository, run)
-            found.append((attempt.manifest(asset).finished, attempt))
+            manifest = attempt.manifest(asset)
         except LakegcError:
             continue
+        if manifest.namespace == namespace:
+            found.append((manifest.finished, attempt))
     return max(found, key=lambda pair: pair[0])[1] if found else None
 
 
@@ -260,7 +270,10 @@ def read_commits_csv(
         raise IntegrityError(f"{location} is not text ({error}): run again") from error
     if not text.endswith("\n"):
         raise IntegrityError(f"{location} does not end with a whole line, so it is cut: run again")
-    rows = list(csv.reader(io.StringIO(text)))
+    try:
+        rows = list(csv.reader(io.StringIO(text)))
+    except csv.Error as error:
+        raise IntegrityError(f"{location} is damaged ({error}): run again") from error
     if rows[0] != _HEADER:
         raise IntegrityError(f"{location} starts with {rows[0]}, not with {_HEADER}")
     listed: dict[str, str] = {}
