@@ -13,6 +13,7 @@ from collections.abc import Callable
 from dataclasses import asdict
 from datetime import datetime, timedelta, timezone
 from functools import wraps
+from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
 
 import click
@@ -59,6 +60,9 @@ def _exit_status(function: Callable[_P, _R]) -> Callable[_P, _R]:
             sys.exit(USAGE)
         except LakegcError as error:
             click.echo(f"failed: {error}", err=True)
+            sys.exit(FAILURE)
+        except KeyboardInterrupt:
+            click.echo("interrupted: the same command with the same --run goes on", err=True)
             sys.exit(FAILURE)
 
     return wrapper
@@ -125,7 +129,8 @@ def _start(
     settings: dict[str, Any],
     as_json: bool,  # noqa: FBT001 - a plain option
 ) -> None:
-    from lakegc_assets.running import outcome, run_job  # noqa: PLC0415 - Dagster loads slowly
+    from lakegc_assets.asking import outcome  # noqa: PLC0415 - Dagster loads slowly
+    from lakegc_assets.running import run_job  # noqa: PLC0415 - Dagster loads slowly
 
     run_job(job, repository, run_id, settings)
     _show(outcome(repository, run_id), as_json)
@@ -161,7 +166,11 @@ def run(
 @_run_options
 @_exit_status
 def mark(repository: str, run_id: str | None, as_json: bool, **options: Any) -> None:  # noqa: ANN401, FBT001 - options
-    """Mark REPOSITORY, check the mark and publish it. Deletes nothing."""
+    """Mark REPOSITORY, check the mark and publish it. Deletes nothing.
+
+    A mark that was killed is begun again under the same id; one that was killed after it was
+    published is finished.
+    """
     _start("gc_mark", repository, run_id or new_run_id(), _settings(**options), as_json)
 
 
@@ -184,7 +193,7 @@ def sweep(repository: str, run_id: str | None, as_json: bool, **options: Any) ->
 @_exit_status
 def report(repository: str, run_id: str, as_json: bool) -> None:  # noqa: FBT001 - an option
     """What a run found, and what became of it."""
-    from lakegc_assets.running import outcome  # noqa: PLC0415 - Dagster loads slowly
+    from lakegc_assets.asking import outcome  # noqa: PLC0415 - Dagster loads slowly
 
     _show(outcome(repository, run_id), as_json)
 
@@ -197,8 +206,8 @@ def report(repository: str, run_id: str, as_json: bool) -> None:  # noqa: FBT001
 @_exit_status
 def why(repository: str, address: str, run_id: str, as_json: bool) -> None:  # noqa: FBT001 - an option
     """Why a mark named the object at ADDRESS, or why it did not."""
+    from lakegc_assets.asking import local_context  # noqa: PLC0415 - Dagster loads slowly
     from lakegc_assets.mark.why import why as explain  # noqa: PLC0415 - Spark loads slowly
-    from lakegc_assets.running import local_context  # noqa: PLC0415 - Dagster loads slowly
 
     with local_context(repository, run_id) as ctx:
         found = explain(ctx, address)
@@ -213,15 +222,16 @@ def why(repository: str, address: str, run_id: str, as_json: bool) -> None:  # n
 @_exit_status
 def repositories(as_json: bool) -> None:  # noqa: FBT001 - an option
     """The repositories of the lakeFS server, and the runs that each has had."""
-    from lakegc_assets.running import known_runs  # noqa: PLC0415 - Dagster loads slowly
+    from lakegc_assets.asking import known_runs  # noqa: PLC0415 - Dagster loads slowly
 
     found = known_runs()
     if as_json:
         click.echo(json.dumps(found, indent=1))
         return
     for entry in found:
-        runs = ", ".join(entry["runs"]) or "no run yet"
-        click.echo(f"{entry['repository']}\t{entry['storage_namespace']}\t{runs}")
+        runs = ", ".join(f"{run['run']} ({run['state']})" for run in entry["runs"]) or "no run yet"
+        read_only = " (read-only)" if entry["read_only"] else ""
+        click.echo(f"{entry['repository']}{read_only}\t{entry['storage_namespace']}\t{runs}")
 
 
 def _show(found: dict[str, Any], as_json: bool) -> None:  # noqa: FBT001 - an option
@@ -230,19 +240,40 @@ def _show(found: dict[str, Any], as_json: bool) -> None:  # noqa: FBT001 - an op
         return
     from lakegc_assets.defs.metadata import human_bytes  # noqa: PLC0415 - Dagster loads slowly
 
-    click.echo(f"repository {found['repository']}, run {found['run']}")
-    click.echo(
-        f"  listed      {found['listed']:>12,} objects {human_bytes(found['listed_bytes']):>12}"
-    )
-    click.echo(f"  candidates  {found['objects']:>12,} objects {human_bytes(found['bytes']):>12}")
+    def line(indent: int, name: str, objects: int, size: int | None = None) -> None:
+        shown = "" if size is None else f"{human_bytes(size):>12}"
+        click.echo(f"{' ' * indent + name:<44} {objects:>12,} objects {shown}".rstrip())
+
+    cutoff = datetime.fromisoformat(found["cutoff"])
+    click.echo(f"repository {found['repository']}, mark {found['run']}")
+    line(2, "listed", found["listed"], found["listed_bytes"])
+    kept, kept_bytes = found["listed"] - found["objects"], found["listed_bytes"] - found["bytes"]
+    line(2, "kept", kept, kept_bytes)
+    for name, objects in (
+        (f"not older than {cutoff:%Y-%m-%d %H:%M} UTC", found["too_young"]),
+        ("not where lakeFS keeps objects", found["outside_data"]),
+        *found["spared"].items(),
+    ):
+        if objects:
+            line(6, name, objects)
+    line(2, "garbage", found["objects"], found["bytes"])
     for dimension, key, objects, size in found["breakdown"]:
-        if dimension in ("reason", "branch rule"):
-            click.echo(f"    {dimension + ':':<12} {key:<28} {objects:>9,} {human_bytes(size):>12}")
-    for reason, objects in found["spared"].items():
-        click.echo(f"  spared      {objects:>12,} objects: {reason}")
+        if dimension == "branch rule":
+            why_dead = key if key == "unreferenced" else f"expired by the rule {key}"
+            line(6, why_dead, objects, size)
     for outcome, totals in found["outcomes"].items():
-        size = human_bytes(totals["bytes"])
-        click.echo(f"  {outcome:<15} {totals['objects']:>8,} objects {size:>12}")
+        line(2, outcome.replace("_", " "), totals["objects"], totals["bytes"])
     for warning in found["warnings"]:
         click.echo(f"  warning: {warning}")
-    click.echo(f"  mark: {found['mark_url']}")
+    click.echo(f"  mark       {found['mark_url']}")
+    click.echo(f"  artifacts  {near(found['artifacts'])}")
+    if not found["swept"]:
+        click.echo(f"  to delete  lakegc sweep {found['repository']} --run {found['run']}")
+
+
+def near(path: str | Path) -> str:
+    """A local path relative to the working directory where it is below it; else as it is."""
+    try:
+        return str(Path(path).relative_to(Path.cwd()))
+    except ValueError:
+        return str(path)

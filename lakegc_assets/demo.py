@@ -9,7 +9,6 @@ from __future__ import annotations
 import hashlib
 import os
 import secrets
-import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -20,6 +19,7 @@ from pathlib import Path
 import click
 
 from lakegc_assets.command import main as command
+from lakegc_assets.command import near
 from lakegc_assets.embedded.server import EmbeddedLakeFS
 from lakegc_assets.errors import IntegrityError
 from lakegc_assets.lakefs.config import LakeFSConfig
@@ -188,12 +188,14 @@ def _prove(
     if after != before:
         changed = [key for key in before if after.get(key) != before[key]]
         raise IntegrityError(f"{len(changed)} live objects read differently: {changed[:5]}")
-    click.echo(f"All {len(before)} live objects on all branches read exactly as before.")
+    click.echo(
+        f"Proof: all {len(before)} live objects on all branches read exactly as before the sweep,"
+    )
     path = "models/forecast.bin"
     try:
         client.get_object(repository, old_commit, path)
-    except GoneError as error:
-        click.echo(f"{path} of commit {old_commit[:12]} expired and is gone: {error}")
+    except GoneError:
+        click.echo(f"and {path} of the expired commit {old_commit[:12]} answers 410 Gone.")
     except NotFoundError as error:
         raise IntegrityError(f"{path} should be known and gone, but: {error}") from error
     else:
@@ -233,6 +235,7 @@ def _environment(folder: Path, server: EmbeddedLakeFS) -> Iterator[None]:
 )
 def main(folder: Path) -> None:
     """Collect a repository of the embedded lakeFS, and prove that nothing live was harmed."""
+    began = time.monotonic()
     folder = folder.resolve()
     (folder / "lakefs").mkdir(parents=True, exist_ok=True)
     calendar = Calendar()
@@ -249,21 +252,29 @@ def main(folder: Path) -> None:
         before = _live(client, repository)
         click.echo(
             f"Repository {repository}: a year of history, {team.uploads} objects written, "
-            f"{len(before)} paths live on {len(list(client.branches(repository)))} branches.\n"
-            f"Rules: {_DEFAULT_DAYS} days; "
-            + "; ".join(f"{branch} {days}" for branch, days in _RULES.items())
-            + ".\n\nNow the job gc: mark, check, publish, sweep.\n"
+            f"{len(before)} live paths on {len(list(client.branches(repository)))} branches.\n"
+            f"Retention: {_DEFAULT_DAYS} days; "
+            + ", ".join(f"{branch} {days}" for branch, days in _RULES.items())
+            + f".\n\n$ lakegc run {repository}"
         )
-        try:
-            command.main(["run", repository], prog_name="lakegc")
-        except SystemExit as status:
-            if status.code:
-                sys.exit(status.code)
+        _collect(repository)
         click.echo()
         _prove(client, repository, before, old_commit)
+    home = near(folder / "dagster")
+    home = home if Path(home).is_absolute() else f"$PWD/{home}"
     click.echo(
-        f"\nSee the graph, its partitions and checks:  DAGSTER_HOME={folder / 'dagster'} make ui"
+        f"\nIt took {time.monotonic() - began:.0f} s. Graph, partitions, checks and report in "
+        f"Dagster's UI:\n  make ui DAGSTER_HOME={home}"
     )
+
+
+def _collect(repository: str) -> None:
+    """Run the command in this process; leave with its exit status if it fails."""
+    try:
+        command.main(["run", repository], prog_name="lakegc")
+    except SystemExit as status:
+        if status.code:
+            raise
 
 
 if __name__ == "__main__":

@@ -19,8 +19,15 @@ from pathlib import Path
 
 from lakegc_assets.errors import RefusedError
 
-_held: dict[str, int] = {}
-_guard = threading.Lock()
+
+class _Held(threading.local):
+    """The namespaces that this thread holds."""
+
+    def __init__(self) -> None:
+        self.namespaces: set[str] = set()
+
+
+_held = _Held()
 
 
 def lock_file(namespace_url: str) -> Path:
@@ -32,26 +39,21 @@ def lock_file(namespace_url: str) -> Path:
 
 @contextmanager
 def repository_lock(namespace_url: str) -> Iterator[None]:
-    """Hold the repository whose storage namespace this is; may be nested within a process.
+    """Hold the repository whose storage namespace this is; may be nested within a thread.
 
     Raises:
-        RefusedError: another process holds it, with its id, its command and since when.
+        RefusedError: another run holds it, with its process, its command and since when.
     """
-    with _guard:
-        nested = namespace_url in _held
-        _held[namespace_url] = _held.get(namespace_url, 0) + 1
-    try:
-        if nested:
+    if namespace_url in _held.namespaces:
+        yield
+        return
+    with lock_file(namespace_url).open("a+") as file:
+        _acquire(file.fileno(), namespace_url)
+        _held.namespaces.add(namespace_url)
+        try:
             yield
-            return
-        with lock_file(namespace_url).open("a+") as file:
-            _acquire(file.fileno(), namespace_url)
-            yield
-    finally:
-        with _guard:
-            _held[namespace_url] -= 1
-            if not _held[namespace_url]:
-                del _held[namespace_url]
+        finally:
+            _held.namespaces.discard(namespace_url)
 
 
 def _acquire(descriptor: int, namespace_url: str) -> None:

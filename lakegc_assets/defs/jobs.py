@@ -1,4 +1,4 @@
-"""The jobs: all of a collection, its mark, its sweep. Each runs in one process, with one session."""
+"""The jobs: a collection, its mark, its sweep. Each runs in one process, with one session."""
 
 from __future__ import annotations
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 import io
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import dagster as dg
@@ -14,6 +14,9 @@ from lakegc_assets.artifacts import Manifest
 
 _UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
 _STEP = 1024
+#: Upper ends of the classes of ages, in days.
+_AGES = (7, 30, 90, 180, 365, 730)
+_BARS = 50
 
 
 def human_bytes(count: float) -> str:
@@ -29,36 +32,41 @@ def of_manifest(manifest: Manifest, facts: Sequence[str] = ()) -> dict[str, Any]
     """What every asset shows: rows, times, cutoff, digest; and some facts by name."""
     shown: dict[str, Any] = {
         "dagster/row_count": manifest.rows,
-        "attempt": manifest.attempt,
-        "namespace": manifest.namespace,
-        "cutoff": dg.MetadataValue.timestamp(manifest.cutoff),
         "seconds": round((manifest.finished - manifest.started).total_seconds(), 2),
-        "digest": manifest.digest or "-",
+        "cutoff": dg.MetadataValue.timestamp(manifest.cutoff),
+        "namespace": manifest.namespace,
+        "attempt": manifest.attempt,
     }
-    for name in facts:
-        shown[name] = _value(manifest.facts[name])
-    return shown
+    if manifest.digest:
+        shown["digest"] = manifest.digest
+    return {name.replace("_", " "): _value(manifest.facts[name]) for name in facts} | shown
 
 
-def _value(value: object) -> Any:  # noqa: ANN401 - metadata takes many types
+def _value(value: Any) -> Any:  # noqa: ANN401 - JSON values, and metadata of many types
+    if value in (None, [], {}):
+        return "none"
+    if isinstance(value, dict) and all(isinstance(total, dict) for total in value.values()):
+        rows = [(k, t["objects"], human_bytes(t["bytes"])) for k, t in sorted(value.items())]
+        return table(("what", "objects", "size"), rows)
+    if isinstance(value, dict) and all(isinstance(total, int) for total in value.values()):
+        return table(("what", "objects"), sorted(value.items()))
     return value if isinstance(value, (str, int, float)) else dg.MetadataValue.json(value)
 
 
-def table(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> dg.MetadataValue[Any]:
-    """A small table."""
+def table(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> Any:  # noqa: ANN401 - metadata
+    """A small table; the word ``nothing`` if it has no rows."""
     if not rows:
-        return dg.MetadataValue.md("nothing")
-    head = f"| {' | '.join(columns)} |\n|{'---|' * len(columns)}\n"
-    body = "\n".join("| " + " | ".join(_cell(value) for value in row) + " |" for row in rows)
-    return dg.MetadataValue.md(head + body)
+        return "nothing"
+    kinds = ["int" if isinstance(value, int) else "string" for value in rows[0]]
+    return dg.MetadataValue.table(
+        records=[dg.TableRecord(dict(zip(columns, row, strict=True))) for row in rows],
+        schema=dg.TableSchema(
+            [dg.TableColumn(name, kind) for name, kind in zip(columns, kinds, strict=True)]
+        ),
+    )
 
 
-def _cell(value: object) -> str:
-    text = f"{value:,}" if isinstance(value, int) else str(value)
-    return text.replace("|", "\\|").replace("\n", "\\n")
-
-
-def breakdown(rows: Sequence[Sequence[Any]], dimension: str) -> dg.MetadataValue[Any]:
+def breakdown(rows: Sequence[Sequence[Any]], dimension: str) -> Any:  # noqa: ANN401 - metadata
     """Objects and bytes by one dimension of a report."""
     chosen = [
         (key, objects, human_bytes(size)) for name, key, objects, size in rows if name == dimension
@@ -66,16 +74,45 @@ def breakdown(rows: Sequence[Sequence[Any]], dimension: str) -> dg.MetadataValue
     return table((dimension, "objects", "size"), chosen)
 
 
-def plot_of_ages(rows: Sequence[Sequence[Any]]) -> dg.MetadataValue[Any]:
+def by_slice_age(rows: Sequence[Sequence[Any]]) -> Any:  # noqa: ANN401 - metadata
+    """Objects and bytes by the age of their slices, in classes; a report has them by days."""
+    classes: dict[str, list[int]] = {}
+    for dimension, key, objects, size in rows:
+        if dimension == "slice age":
+            total = classes.setdefault(_age_class(key), [0, 0])
+            total[0] += objects
+            total[1] += size
+    return table(
+        ("slice age", "objects", "size"),
+        [(name, count, human_bytes(size)) for name, (count, size) in classes.items()],
+    )
+
+
+def _age_class(key: str) -> str:
+    """The class of a slice age as a report names it: a number of days, or other words."""
+    days, _, unit = key.partition(" ")
+    if unit != "days":
+        return key
+    return next((f"up to {limit} days" for limit in _AGES if int(days) <= limit), "older")
+
+
+def plot_of_ages(rows: Sequence[Sequence[Any]]) -> Any:  # noqa: ANN401 - metadata
     """A picture of the bytes that a mark frees against the age of the objects, in days."""
     ages = [(int(key), size) for name, key, _, size in rows if name == "age in days"]
     if not ages:
-        return dg.MetadataValue.md("nothing")
+        return "nothing"
+    oldest = max(age for age, _ in ages)
+    width = 1 + oldest // _BARS
+    freed = [0] * (oldest // width + 1)
+    for age, size in ages:
+        freed[age // width] += size
     figure = Figure(figsize=(7, 2.6), layout="constrained")
     axes = figure.subplots()
-    axes.bar([age for age, _ in ages], [size for _, size in ages], width=1.0, color="#4a6fa5")
-    axes.set_xlabel("age of the objects, days")
+    starts = [bar * width for bar in range(len(freed))]
+    axes.bar(starts, freed, width=0.9 * width, align="edge", color="#4a6fa5")
+    axes.set_xlabel(f"age of the objects, days ({width} to a bar)")
     axes.set_ylabel("bytes freed")
+    axes.set_xlim(left=0)
     axes.yaxis.set_major_formatter(lambda size, _: human_bytes(size))
     axes.spines[["top", "right"]].set_visible(False)
     picture = io.BytesIO()
@@ -84,19 +121,24 @@ def plot_of_ages(rows: Sequence[Sequence[Any]]) -> dg.MetadataValue[Any]:
     return dg.MetadataValue.md(f"![bytes freed against age](data:image/png;base64,{encoded})")
 
 
-def of_report(facts: Mapping[str, Any]) -> dict[str, Any]:
+def of_report(manifest: Manifest) -> dict[str, Any]:
     """What ``gc_report`` shows."""
+    facts = manifest.facts
     rows = facts["breakdown"]
     largest = [(address, human_bytes(size), reason) for address, size, reason in facts["largest"]]
+    general = of_manifest(manifest)
+    # Its rows are those of the breakdown, which says little.
+    del general["dagster/row_count"]
     return {
         "objects": facts["objects"],
         "bytes": facts["bytes"],
         "size": human_bytes(facts["bytes"]),
+        "bytes freed against age": plot_of_ages(rows),
         "by reason": breakdown(rows, "reason"),
         "by branch rule": breakdown(rows, "branch rule"),
-        "by slice age": breakdown(rows, "slice age"),
+        "by slice age": by_slice_age(rows),
         "largest": table(("address", "size", "reason"), largest),
-        "bytes freed against age": plot_of_ages(rows),
+        "warnings": "\n".join(facts["warnings"]) or "none",
         "files": dg.MetadataValue.md("\n".join(f"- `{url}`" for url in facts["files"][-50:])),
-        "warnings": dg.MetadataValue.md("\n".join(f"- {w}" for w in facts["warnings"]) or "none"),
+        **general,
     }

@@ -18,6 +18,7 @@ from dagster_pyspark import PySparkResource
 from pydantic import Field, PrivateAttr
 
 from lakegc_assets.artifacts import ArtifactRoot
+from lakegc_assets.defs.failures import errors_of_tasks
 from lakegc_assets.lakefs.config import LakeFSConfig
 from lakegc_assets.lock import repository_lock
 from lakegc_assets.mark.context import Clocks, RunContext, SystemClocks
@@ -61,7 +62,7 @@ class LakeFSResource(dg.ConfigurableResource):  # type: ignore[type-arg]
     _file: str | None = PrivateAttr(default=None)
 
     def config(self) -> LakeFSConfig:
-        """What tasks connect with. It holds no secrets: keys that are set here go to a private file."""
+        """What tasks connect with, without secrets: keys that are set go to a private file."""
         if self.access_key_id and self.secret_access_key and self._file is None:
             path = _private_file("lakectl.yaml")
             credentials = {
@@ -99,7 +100,7 @@ class ObjectStoreResource(dg.ConfigurableResource):  # type: ignore[type-arg]
     _file: str | None = PrivateAttr(default=None)
 
     def config(self) -> StoreConfig:
-        """What tasks open stores with. It holds no secrets: keys that are set go to a private file."""
+        """What tasks open stores with, without secrets: keys that are set go to a private file."""
         key, secret = self.s3.aws_access_key_id, self.s3.aws_secret_access_key
         if key and secret and self._file is None:
             path = _private_file("store.json")
@@ -142,6 +143,9 @@ class CollectorResource(dg.ConfigurableResource):  # type: ignore[type-arg]
     address_num_partitions: int = Field(default=200, description="Spark tasks that read ranges")
     listing_num_partitions: int = Field(default=200, description="Spark tasks that list the store")
     sweep_num_partitions: int = Field(default=32, description="Spark tasks that delete")
+    sweep_batch: int = Field(
+        default=1000, description="objects in one delete request; 1,000 are the most"
+    )
     max_served_lookups: int = Field(
         default=200_000, description="paths at HEADs to look up; what is beyond stays alive"
     )
@@ -169,6 +173,7 @@ class CollectorResource(dg.ConfigurableResource):  # type: ignore[type-arg]
             address_num_partitions=self.address_num_partitions,
             listing_num_partitions=self.listing_num_partitions,
             sweep_num_partitions=self.sweep_num_partitions,
+            sweep_batch=self.sweep_batch,
             max_served_lookups=self.max_served_lookups,
         )
 
@@ -205,7 +210,7 @@ class CollectorResource(dg.ConfigurableResource):  # type: ignore[type-arg]
             log=context.log,
         )
         _, connections = ctx.connect()
-        with repository_lock(connections.namespace_url):
+        with repository_lock(connections.namespace_url), errors_of_tasks():
             yield ctx
 
 

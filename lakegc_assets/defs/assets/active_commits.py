@@ -3,8 +3,9 @@
 Reads: retention rules, branches (hidden ones too), tags, logs, and lakeFS's ``prepare_commits``.
 Writes: commit_id, metarange_id, and why: branch, kind, counted_from, source. Beside it: expired
 commits, HEADs and tags.
-Guarantees: holds every HEAD read before and after, all that lakeFS lists, all that our own walk finds,
-and what the previous mark knew and its rule still covers. Without rules every commit is active.
+Guarantees: holds every HEAD read before and after, all that lakeFS lists, all that our own walk
+finds, and what the previous mark knew and its rule still covers. Without rules every commit is
+active.
 """
 
 import dagster as dg

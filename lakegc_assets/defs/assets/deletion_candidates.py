@@ -34,6 +34,6 @@ def deletion_candidates(
         manifest = find_candidates(ctx)
     return dg.MaterializeResult(
         metadata=of_manifest(
-            manifest, ("listed", "listed_bytes", "outside_data", "too_young", "by_reason", "spared")
+            manifest, ("by_reason", "spared", "listed", "listed_bytes", "too_young", "outside_data")
         )
     )

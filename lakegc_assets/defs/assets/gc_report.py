@@ -10,7 +10,7 @@ summary is written last, after the lists were read back; from then on the mark i
 import dagster as dg
 from dagster_pyspark import PySparkResource
 
-from lakegc_assets.defs.metadata import of_manifest, of_report
+from lakegc_assets.defs.metadata import of_report
 from lakegc_assets.defs.partitions import REPOSITORY_RUN
 from lakegc_assets.defs.resources import CollectorResource, LakeFSResource, ObjectStoreResource
 from lakegc_assets.mark.report import report
@@ -32,4 +32,4 @@ def gc_report(
     """Publishes the mark in the repository's namespace, and says why each object goes."""
     with collector.run_context(context, lakefs, stores, pyspark) as ctx:
         manifest = report(ctx)
-    return dg.MaterializeResult(metadata=of_manifest(manifest) | of_report(manifest.facts))
+    return dg.MaterializeResult(metadata=of_report(manifest))

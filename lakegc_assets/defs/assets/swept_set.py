@@ -1,10 +1,10 @@
 """``swept_set``: what became of each marked object.
 
 Reads: the published mark; and staged objects, rules, branches and commits once more.
-Writes: address, size (bytes), outcome (deleted, already_missing, spared, failed), error_code, detail,
-at (UTC).
-Guarantees: trusts no earlier check; evaluates every invariant again; what came back to life is spared;
-each batch is recorded before the next is sent; a killed sweep goes on where it was.
+Writes: address, size (bytes), outcome (deleted, already_missing, spared, failed), error_code,
+detail, at (UTC).
+Guarantees: trusts no earlier check; evaluates every invariant again; what came back to life is
+spared; each batch is recorded before the next is sent; a killed sweep goes on where it was.
 """
 
 import dagster as dg

@@ -2,9 +2,9 @@
 
 Reads: lakeFS's ``prepare_uncommited``, all pages, and the parquet files that it writes.
 Writes: address (relative to the namespace), created (UTC).
-Guarantees: comes after the listing and before the commits, so an object that is committed in between
-is seen in at least one of them; a page without a location is believed only if nothing is staged on
-what it covered; otherwise the run stops.
+Guarantees: comes after the listing and before the commits, so an object that is committed in
+between is seen in at least one of them; a page without a location is believed only if nothing is
+staged on what it covered; otherwise the run stops.
 """
 
 import dagster as dg
