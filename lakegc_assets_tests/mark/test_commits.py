@@ -1,0 +1,285 @@
+"""What lakeFS says of its commits is taken only whole, and only where it proves itself."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lakegc_assets.errors import IntegrityError
+from lakegc_assets.graveler.namespace import StorageNamespace
+from lakegc_assets.lakefs.client import LakeFSClient
+from lakegc_assets.lakefs.errors import UnexpectedAnswerError
+from lakegc_assets.mark.commits import find_active_commits, load_commits, read_commits_csv
+from lakegc_assets.storage.config import StoreConfig
+from lakegc_assets_tests import recorded
+from lakegc_assets_tests.mark.conftest import Goldens
+from lakegc_assets_tests.replay import GOLDEN, Answer, ReplayServer, Request
+
+NAMESPACE = StorageNamespace.parse("s3://lab/small")
+HEADER = "commit_id,expired,metarange_id\n"
+ONE, TWO, THREE = ("1" * 64, "2" * 64, "3" * 64)
+
+
+def read(text: str | bytes, folder: Path) -> dict[str, str]:
+    body = text.encode() if isinstance(text, str) else text
+    store = StoreConfig().open(str(folder))
+    store.put("x/commits.csv", body)
+    return read_commits_csv(store, NAMESPACE, "s3a://lab/small/x/commits.csv")
+
+
+def test_a_whole_list_is_read(tmp_path: Path) -> None:
+    text = f"{HEADER}{ONE},false,{THREE}\n{TWO},false,\n"
+    assert read(text, tmp_path) == {ONE: THREE, TWO: ""}
+    assert read(text.replace("\n", "\r\n"), tmp_path) == {ONE: THREE, TWO: ""}
+    assert read(HEADER, tmp_path) == {}
+
+
+def test_expired_commits_of_older_servers_are_not_active(tmp_path: Path) -> None:
+    assert read(f"{HEADER}{ONE},true,{THREE}\n{TWO},false,{THREE}\n", tmp_path) == {TWO: THREE}
+
+
+WRONG: dict[str, str | bytes] = {
+    "nothing": "",
+    "an empty line": "\n",
+    "no header": f"{ONE},false,{THREE}\n",
+    "another header": f"commit_id,metarange_id\n{ONE},{THREE}\n",
+    "no end": f"{HEADER}{ONE},false,{THREE}",
+    "half a line": f"{HEADER}{ONE},fal",
+    "a short line": f"{HEADER}{ONE},false\n",
+    "a long line": f"{HEADER}{ONE},false,{THREE},\n",
+    "a line twice": f"{HEADER}{ONE},false,{THREE}\n{ONE},false,{THREE}\n",
+    "an empty line in the middle": f"{HEADER}\n{ONE},false,{THREE}\n",
+    "another word": f"{HEADER}{ONE},False,{THREE}\n",
+    "no word": f"{HEADER}{ONE},,{THREE}\n",
+    "a short commit": f"{HEADER}{ONE[:63]},false,{THREE}\n",
+    "a short metarange": f"{HEADER}{ONE},false,{THREE[:63]}\n",
+    "capitals": f"{HEADER}{'A' * 64},false,{THREE}\n",
+    "an open quote": f'{HEADER}"{ONE},false,{THREE}\n{TWO},false,\n',
+    "a null": f"{HEADER}{ONE},false,{THREE}\n\0\n",
+    "no text": HEADER.encode() + b"\xff\n",
+    "a long field": HEADER + "1" * 200_000 + f",false,{THREE}\n",
+}
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_a_list_in_another_form_is_refused(name: str, tmp_path: Path) -> None:
+    with pytest.raises(IntegrityError, match=r"commits\.csv"):
+        read(WRONG[name], tmp_path)
+
+
+def test_a_list_elsewhere_is_refused(tmp_path: Path) -> None:
+    store = StoreConfig().open(str(tmp_path))
+    with pytest.raises(IntegrityError, match="outside of s3://lab/small"):
+        read_commits_csv(store, NAMESPACE, "s3://lab/smaller/commits.csv")
+
+
+RECORDED = next((GOLDEN / "retention" / "prepare").glob("**/commits.csv")).read_bytes()
+
+
+@given(st.integers(0, len(RECORDED) - 1))
+def test_a_list_that_is_cut_is_refused_or_ends_with_a_whole_line(
+    tmp_path_factory: pytest.TempPathFactory, length: int
+) -> None:
+    folder = tmp_path_factory.getbasetemp() / "csv"
+    folder.mkdir(exist_ok=True)
+    whole = read(RECORDED, folder)
+    try:
+        found = read(RECORDED[:length], folder)
+    except IntegrityError:
+        return
+    lines = RECORDED[:length].decode()
+    assert lines.endswith("\n")
+    assert found == {c: m for c, m in whole.items() if c in lines}
+
+
+@given(st.integers(0, len(RECORDED) - 1))
+def test_a_list_that_lost_a_byte_is_refused(
+    tmp_path_factory: pytest.TempPathFactory, at: int
+) -> None:
+    folder = tmp_path_factory.getbasetemp() / "csv"
+    folder.mkdir(exist_ok=True)
+    with pytest.raises(IntegrityError):
+        read(RECORDED[:at] + RECORDED[at + 1 :], folder)
+
+
+# The log
+
+
+@pytest.fixture
+def server() -> Iterator[ReplayServer]:
+    with ReplayServer("retention") as found:
+        yield found
+
+
+@pytest.fixture
+def client(server: ReplayServer, tmp_path: Path) -> LakeFSClient:
+    return server.config(tmp_path).connect()
+
+
+LOGS = ("GET", r"/repositories/retention/refs/[^/]+/commits")
+
+
+def change_log(server: ReplayServer, change: Any) -> None:
+    def answer(request: Request) -> Answer:
+        found = server._derived(request)
+        results = [r for r in map(change, found.body["results"]) if r]
+        pagination = {**found.body["pagination"], "results": len(results)}
+        return Answer(found.status, {"pagination": pagination, "results": results})
+
+    server.overrides[LOGS] = answer
+
+
+def test_all_that_can_be_reached_is_read(server: ReplayServer, client: LakeFSClient) -> None:
+    head = server.recording.refs["main"]
+    commits = load_commits(client, "retention", [head])
+    expected = {commit["id"] for commit in server.recording.log(head, first_parent=False)}
+    assert commits.keys() == expected
+    assert len({commit["id"] for commit in server.recording.log(head, first_parent=True)}) < len(
+        expected
+    )
+    for commit in commits.values():
+        told = server.recording.commits[commit.id]
+        assert commit.metarange_id == told["meta_range_id"]
+        assert list(commit.parents) == told["parents"]
+        assert commit.creation_date == told["creation_date"]
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("meta_range_id", "0" * 64),
+        ("creation_date", 1795000000),
+        ("message", "another"),
+        ("committer", "another"),
+        ("metadata", {"a": "b"}),
+    ],
+)
+def test_a_commit_that_is_not_what_its_id_says_stops_the_run(
+    field: str, value: object, server: ReplayServer, client: LakeFSClient
+) -> None:
+    head = server.recording.refs["main"]
+    change_log(server, lambda c: {**c, field: value} if c["id"] == head else c)
+    with pytest.raises(IntegrityError, match=f"the content of commit {head}"):
+        load_commits(client, "retention", [head])
+
+
+def test_a_commit_without_its_parents_stops_the_run(
+    server: ReplayServer, client: LakeFSClient
+) -> None:
+    head = server.recording.refs["main"]
+    change_log(server, lambda c: {**c, "parents": []} if c["id"] == head else c)
+    with pytest.raises(IntegrityError, match=f"the content of commit {head}"):
+        load_commits(client, "retention", [head])
+
+
+def test_a_log_that_ends_early_stops_the_run(server: ReplayServer, client: LakeFSClient) -> None:
+    head = server.recording.refs["main"]
+    first = list(server.recording.log(head, first_parent=True))[-1]["id"]
+    change_log(server, lambda c: None if c["id"] == first else c)
+    with pytest.raises(UnexpectedAnswerError, match="first parents have not come"):
+        load_commits(client, "retention", [head])
+
+
+def test_a_log_of_another_commit_stops_the_run(server: ReplayServer, client: LakeFSClient) -> None:
+    main, dev = server.recording.refs["main"], server.recording.refs["dev"]
+
+    def answer(request: Request) -> Answer:
+        path = request.path.replace(main, dev)
+        return server._derived(replace(request, path=path))
+
+    server.overrides[LOGS] = answer
+    with pytest.raises(IntegrityError, match=f"the log of {main} .* does not start with it"):
+        load_commits(client, "retention", [main])
+
+
+def test_a_commit_that_the_server_does_not_know_stops_the_run(client: LakeFSClient) -> None:
+    with pytest.raises(IntegrityError, match=f"commit {'4' * 64} of 'retention' is named by"):
+        load_commits(client, "retention", ["4" * 64])
+
+
+# The whole stage
+
+
+def test_a_metarange_in_the_list_that_is_not_the_commits_stops_the_run(
+    golden: Goldens, tmp_path: Path
+) -> None:
+    marked = recorded.rewind(golden("small").marked, tmp_path, "active_commits")
+    (key,) = [
+        key
+        for key in recorded.keys("small")
+        if key.endswith(f"{marked.manifests['active_commits'].facts['server_run_id']}/commits.csv")
+    ]
+    first, second, *rest = recorded.content("small", key).decode().splitlines(keepends=True)
+    wrong = second[:-65] + "5" * 64 + "\n"
+    with recorded.preserved("small"):
+        recorded.plant("small", key, "".join([first, wrong, *rest]).encode())
+        with pytest.raises(IntegrityError, match="the list cannot be trusted"):
+            find_active_commits(marked.ctx)
+
+
+def test_tags_can_be_protected(golden: Goldens, tmp_path: Path) -> None:
+    golden_small = golden("small")
+    expired = {
+        row["commit_id"]
+        for row in golden_small.marked.attempt.read(
+            golden_small.marked.ctx.spark, "active_commits", "expired"
+        ).collect()
+    }
+    tagged = min(expired)
+    pagination = {"has_more": False, "max_per_page": 1000, "next_offset": "", "results": 1}
+    golden_small.server.overrides["GET", r"/repositories/small/tags"] = Answer(
+        200, {"pagination": pagination, "results": [{"id": "v1", "commit_id": tagged}]}
+    )
+    for protect in (True, False):
+        folder = tmp_path / str(protect)
+        marked = recorded.rewind(
+            golden_small.marked, folder, "active_commits", protect_tags=protect
+        )
+        find_active_commits(marked.ctx)
+        rows = marked.attempt.read(marked.ctx.spark, "active_commits").collect()
+        assert ({row["commit_id"]: row["kind"] for row in rows}.get(tagged) == "tag") is protect
+        (tag,) = marked.attempt.read(marked.ctx.spark, "active_commits", "tags").collect()
+        assert (tag["tag"], tag["commit_id"], tag["active"]) == ("v1", tagged, protect)
+
+
+def test_what_the_previous_mark_kept_stays_while_it_is_inside(
+    golden: Goldens, tmp_path: Path
+) -> None:
+    """A branch is deleted, and the server's list lacks its commits: no log leads to them."""
+    given = golden("retention")
+    first = recorded.rewind(given.marked, tmp_path)
+    gone = given.server.recording.refs["dev"]
+    branches = [b for b in given.server.recording.branches() if b["id"] != "dev"]
+    pagination = {"has_more": False, "max_per_page": 1000, "next_offset": "", "results": 1}
+    given.server.overrides["GET", r"/repositories/retention/branches"] = Answer(
+        200, {"pagination": pagination, "results": branches}
+    )
+    diff = r"/repositories/retention/branches/dev/diff"
+    given.server.overrides["GET", diff] = Answer(404, {"message": "branch not found"})
+    csv = f"{first.manifests['active_commits'].facts['server_run_id']}/commits.csv"
+    (key,) = [key for key in recorded.keys("retention") if key.endswith(csv)]
+    lines = recorded.content("retention", key).decode().splitlines(keepends=True)
+    with recorded.preserved("retention"):
+        kept = [line for line in lines if not line.startswith(gone)]
+        assert len(kept) == len(lines) - 1
+        recorded.plant("retention", key, "".join(kept).encode())
+        for days, active in ((1, True), (20, False)):
+            ctx = replace(first.ctx, run=f"after-{days}")
+            clocks = recorded.FixedClocks(first.ctx.clocks.now() + timedelta(days=days))
+            ctx = replace(ctx, clocks=clocks)
+            for stage in recorded.STAGES[:3]:
+                stage(ctx)
+            attempt = ctx.root.attempt("retention", ctx.run)
+            rows = attempt.read(ctx.spark, "active_commits").collect()
+            sources = {row["commit_id"]: row["source"] for row in rows}
+            assert (gone in sources) is active
+            if active:
+                named = sources[gone]
+                assert named in ("previous mark", "own computation")

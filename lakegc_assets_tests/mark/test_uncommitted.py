@@ -1,0 +1,274 @@
+"""A snapshot of staged objects is believed only where every answer of the server adds up."""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from pyspark.errors import PythonException
+from pyspark.sql import SparkSession
+
+from lakegc_assets.errors import IntegrityError
+from lakegc_assets.lakefs.errors import UnexpectedAnswerError
+from lakegc_assets.mark.context import RunContext
+from lakegc_assets.mark.uncommitted import (
+    UncommittedFiles,
+    prepare_uncommitted,
+    read_uncommitted,
+)
+from lakegc_assets_tests import recorded
+from lakegc_assets_tests.replay import Answer, ReplayServer, Request
+
+PREPARE = ("POST", r"/repositories/paged/gc/prepare_uncommited")
+BRANCHES = ("GET", r"/repositories/paged/branches")
+FOLDER = "_lakefs/retention/gc/uncommitted/ft6u2v9ksduf1in7i0cg/uncommitted/"
+
+
+@dataclass
+class Paged:
+    """The recorded snapshot in eight pages, of which the last has no location."""
+
+    server: ReplayServer
+    ctx: RunContext
+    tries: int = 0
+
+    def prepare(self) -> UncommittedFiles:
+        client, connections = self.ctx.connect()
+        return prepare_uncommitted(self.ctx, client, connections)
+
+    def change(self, change: Callable[[int, int, dict[str, Any]], Answer | None]) -> None:
+        """Change pages: given the numbers of try (from 1) and page (from 0), and the body."""
+        pages = 0
+
+        def answer(request: Request) -> Answer | None:
+            nonlocal pages
+            pages = pages + 1 if (request.json or {}).get("continuation_token") else 0
+            self.tries += pages == 0
+            body = dict(self.server._uncommitted(request).body)
+            return change(self.tries, pages, body)
+
+        self.server.overrides[PREPARE] = answer
+
+
+@pytest.fixture
+def paged(spark: SparkSession, s3_server: str, tmp_path: Path) -> Iterator[Paged]:
+    recorded.load("paged", "prepare_interval_9ms")
+    with ReplayServer("paged", prepare="prepare_interval_9ms") as server:
+        yield Paged(server, recorded.context(server, s3_server, tmp_path, spark))
+
+
+def without_location(body: dict[str, Any]) -> Answer:
+    return Answer(201, {**body, "gc_uncommitted_location": ""})
+
+
+def test_the_last_page_of_the_recording_is_believed(paged: Paged) -> None:
+    files = paged.prepare()
+    assert (files.pages, files.empty_pages, files.tries) == (8, 1, 1)
+    assert len(files.keys) == len(set(files.keys)) == 7
+    assert all(key.startswith(FOLDER) for key in files.keys)
+    # Branches that are not shown hold staged objects as well.
+    asked = paged.server.asked(*BRANCHES)
+    assert asked
+    assert all(request.params.get("show_hidden") == "true" for request in asked)
+
+
+@pytest.mark.parametrize(
+    ("page", "suspects"), [(1, "b-01, b-02."), (3, "b-05, b-06."), (0, "b-00.")]
+)
+def test_a_page_without_location_needs_branches_without_changes(
+    page: int, suspects: str, paged: Paged
+) -> None:
+    paged.change(lambda _, number, body: without_location(body) if number == page else None)
+    message = f"is not complete after 3 tries: it lists nothing .*: {suspects} Nothing was deleted"
+    with pytest.raises(IntegrityError, match=message):
+        paged.prepare()
+    assert paged.tries == 3
+
+
+def test_pages_without_any_location_need_all_branches_without_changes(paged: Paged) -> None:
+    paged.change(lambda _, __, body: without_location(body))
+    with pytest.raises(IntegrityError, match="b-00, b-01, b-02, b-03, b-04"):
+        paged.prepare()
+
+
+def test_a_later_try_may_be_sound_and_earlier_ones_count_as_well(paged: Paged) -> None:
+    other = FOLDER.replace("ft6u2v9ksduf1in7i0cg", "an-earlier-run")
+    recorded.plant("paged", other + "1")
+
+    def first_is_wrong(run: int, page: int, body: dict[str, Any]) -> Answer | None:
+        if run > 1:
+            return None
+        body["run_id"] = "an-earlier-run"
+        location = "" if page == 3 else f"s3a://lab/paged/{other}"
+        return Answer(201, {**body, "gc_uncommitted_location": location})
+
+    paged.change(first_is_wrong)
+    files = paged.prepare()
+    assert (files.tries, files.pages, files.empty_pages) == (2, 8, 1)
+    assert files.run_ids == ["an-earlier-run", "ft6u2v9ksduf1in7i0cg"]
+    assert len(files.keys) == 8
+    assert other + "1" in files.keys
+
+
+def diff_of_main(kind: str, path: str = "a") -> Answer:
+    entry = {"path": path, "path_type": "object", "size_bytes": 1, "type": kind}
+    pagination = {"has_more": False, "max_per_page": 1000, "next_offset": "", "results": 1}
+    return Answer(200, {"pagination": pagination, "results": [entry]})
+
+
+@pytest.mark.parametrize("kind", ["added", "changed", "conflict"])
+def test_a_change_behind_the_last_page_is_seen(kind: str, paged: Paged) -> None:
+    paged.server.overrides["GET", r"/repositories/paged/branches/main/diff"] = diff_of_main(kind)
+    with pytest.raises(IntegrityError, match="for branches that have changes: main"):
+        paged.prepare()
+
+
+def test_a_removed_object_has_no_address(paged: Paged) -> None:
+    paged.server.overrides["GET", r"/repositories/paged/branches/main/diff"] = diff_of_main(
+        "removed"
+    )
+    assert paged.prepare().tries == 1
+
+
+@pytest.mark.parametrize("token", ["bm8ganNvbg==", "?", base64.b64encode(b'{"run": 1}').decode()])
+def test_a_token_that_tells_nothing_makes_a_page_cover_all(token: str, paged: Paged) -> None:
+    def two_pages(_: int, page: int, body: dict[str, Any]) -> Answer:
+        body.pop("continuation_token", None)
+        return without_location({**body, "continuation_token": token} if page == 0 else body)
+
+    def answer(request: Request) -> Answer:
+        page = 1 if (request.json or {}).get("continuation_token") else 0
+        return two_pages(0, page, {"run_id": "x"})
+
+    paged.server.overrides[PREPARE] = answer
+    with pytest.raises(IntegrityError, match="b-00, b-01"):
+        paged.prepare()
+
+
+def branches_with(server: ReplayServer, *more: str) -> Answer:
+    found = [*server.recording.branches(), *({"id": n, "commit_id": "0" * 64} for n in more)]
+    pagination = {"has_more": False, "max_per_page": 1000, "next_offset": "", "results": 16}
+    return Answer(200, {"pagination": pagination, "results": found})
+
+
+def test_a_branch_that_vanished_in_the_middle_starts_the_snapshot_again(paged: Paged) -> None:
+    told: list[Request] = []
+
+    def once(request: Request) -> Answer | None:
+        told.append(request)
+        return branches_with(paged.server, "zz-gone") if len(told) == 1 else None
+
+    paged.server.overrides[BRANCHES] = once
+    files = paged.prepare()
+    assert files.tries == 2
+    assert len(files.run_ids) == 2
+
+
+def test_branches_that_vanish_all_the_time_stop_the_run(paged: Paged) -> None:
+    told: list[Request] = []
+
+    def before(request: Request) -> Answer | None:
+        # The list is read before the pages, to look behind those without location, and after it.
+        told.append(request)
+        return branches_with(paged.server, "zz-gone") if len(told) % 3 == 1 else None
+
+    paged.server.overrides[BRANCHES] = before
+    with pytest.raises(IntegrityError, match="branches were deleted while it was made: zz-gone"):
+        paged.prepare()
+    assert len(told) == 9
+
+
+def test_a_404_in_the_middle_starts_the_snapshot_again(paged: Paged) -> None:
+    other = FOLDER.replace("ft6u2v9ksduf1in7i0cg", "a-lost-run")
+    recorded.plant("paged", other + "1")
+
+    def lost(run: int, page: int, body: dict[str, Any]) -> Answer | None:
+        if run > 1:
+            return None
+        if page == 2:
+            return Answer(404, {"message": "branch not found"})
+        body["run_id"] = "a-lost-run"
+        return Answer(201, {**body, "gc_uncommitted_location": f"s3://lab/paged/{other}"})
+
+    paged.change(lost)
+    files = paged.prepare()
+    assert files.tries == 2
+    assert files.run_ids == ["a-lost-run", "ft6u2v9ksduf1in7i0cg"]
+    # What the pages before the error named is kept: too many addresses are safe.
+    assert sorted(files.keys)[:1] == [other + "1"]
+    assert len(files.keys) == 8
+
+
+def test_a_404_in_every_try_stops_the_run(paged: Paged) -> None:
+    paged.server.overrides[PREPARE] = (404, {"message": "branch not found"})
+    with pytest.raises(IntegrityError, match=r"after 3 tries: the server answered 404 in the mid"):
+        paged.prepare()
+
+
+def test_pages_of_two_runs_stop_the_run(paged: Paged) -> None:
+    def mixed(_: int, page: int, body: dict[str, Any]) -> Answer | None:
+        return Answer(201, {**body, "run_id": "another"}) if page == 4 else None
+
+    paged.change(mixed)
+    with pytest.raises(UnexpectedAnswerError, match="a page of run another came after"):
+        paged.prepare()
+
+
+def test_a_location_elsewhere_stops_the_run(paged: Paged) -> None:
+    paged.change(
+        lambda _, __, body: Answer(201, {**body, "gc_uncommitted_location": "s3://other/paged/x/"})
+    )
+    with pytest.raises(IntegrityError, match="s3://other/paged/x/, outside of s3://lab/paged"):
+        paged.prepare()
+
+
+# The files
+
+
+def parquet(addresses: list[str | None], times: list[int | None]) -> bytes:
+    sink = pa.BufferOutputStream()
+    columns = {"physical_address": pa.array(addresses, pa.string()), "creation_date": times}
+    pq.write_table(pa.table(columns), sink, compression="gzip")
+    body: bytes = sink.getvalue().to_pybytes()
+    return body
+
+
+def read(paged: Paged, body: bytes) -> dict[tuple[str, bool], Any]:
+    key = recorded.plant("paged", FOLDER + "planted", body)
+    rows = read_uncommitted(paged.ctx, paged.ctx.connect()[1], [key]).collect()
+    return {(row["address"], row["resolved"]): row["created"] for row in rows}
+
+
+def test_every_meaning_of_a_staged_address_is_kept(paged: Paged) -> None:
+    addresses = ["data/plain", "s3a://lab/paged/data/a%20b", "mystery://x/y/last", "s3://o/p"]
+    found = read(paged, parquet([*addresses], [1795236038, 0, 1, 2]))
+    resolved = {address for address, known in found if known}
+    assert resolved == {*addresses, "data/a b", "data/a%20b"}
+    assert {address for address, known in found if not known} == {"last"}
+    assert found["data/plain", True].timestamp() == 1795236038
+
+
+def test_a_null_among_the_addresses_stops_the_run(paged: Paged) -> None:
+    with pytest.raises(PythonException, match=r"planted holds an empty address"):
+        read(paged, parquet(["data/1", None], [1, 2]))
+
+
+def test_another_table_stops_the_run(paged: Paged) -> None:
+    sink = pa.BufferOutputStream()
+    pq.write_table(pa.table({"address": ["data/1"]}), sink)
+    with pytest.raises(PythonException, match="is no list of staged objects as lakeFS writes"):
+        read(paged, sink.getvalue().to_pybytes())
+
+
+def test_tokens_are_those_that_lakefs_gives(paged: Paged) -> None:
+    answers = paged.server.recording.variant("prepare_interval_9ms")
+    tokens = [c["body"].get("continuation_token") for c in answers if "uncommitted" in c["name"]]
+    positions = [json.loads(base64.b64decode(token)) for token in tokens if token]
+    assert [p["branch"] for p in positions] == sorted(p["branch"] for p in positions)
