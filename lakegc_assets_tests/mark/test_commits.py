@@ -257,7 +257,8 @@ def test_what_the_previous_mark_kept_stays_while_it_is_inside(
     first = recorded.rewind(given.marked, tmp_path)
     gone = given.server.recording.refs["dev"]
     branches = [b for b in given.server.recording.branches() if b["id"] != "dev"]
-    pagination = {"has_more": False, "max_per_page": 1000, "next_offset": "", "results": 1}
+    pagination: dict[str, Any] = {"has_more": False, "max_per_page": 1000, "next_offset": ""}
+    pagination["results"] = len(branches)
     given.server.overrides["GET", r"/repositories/retention/branches"] = Answer(
         200, {"pagination": pagination, "results": branches}
     )

@@ -125,14 +125,18 @@ def test_a_share_above_the_limit_is_seen(marked: Marked) -> None:
     listed = marked.manifests["store_listing"].rows
     share = len(marked.candidates) / listed
 
-    def limited(limit: float) -> CheckResult:
-        settings = replace(marked.ctx.settings, max_candidate_share=limit)
-        return invariants.candidate_share(
-            case_of(replace(marked, ctx=replace(marked.ctx, settings=settings)))
-        )
+    def limited(now: float, at_the_mark: float = 0.0) -> CheckResult:
+        ctx = marked.ctx
+        ctx = replace(ctx, settings=replace(ctx.settings, max_candidate_share=now))
+        case = case_of(replace(marked, ctx=ctx))
+        manifest = case.chain["deletion_candidates"]
+        settings = {**manifest.settings, "max_candidate_share": at_the_mark}
+        chain = {**case.chain, "deletion_candidates": replace(manifest, settings=settings)}
+        return invariants.candidate_share(replace(case, chain=chain))
 
     assert limited(share).passed
     assert "max_candidate_share" in fails(limited(share - 0.001))
+    assert limited(0.0, at_the_mark=share).passed, "the sweep of an approved mark is approved"
 
 
 def test_a_candidate_that_a_head_holds_is_seen(marked: Marked) -> None:

@@ -17,7 +17,7 @@ import pytest
 from pyspark.errors import PythonException
 from pyspark.sql import SparkSession
 
-from lakegc_assets.errors import IntegrityError
+from lakegc_assets.errors import IntegrityError, RefusedError
 from lakegc_assets.lakefs.errors import UnexpectedAnswerError
 from lakegc_assets.mark.candidates import find_candidates
 from lakegc_assets.mark.commits import find_active_commits
@@ -385,13 +385,17 @@ def test_an_empty_repository_has_nothing_to_mark(
 
 
 def test_nothing_is_published_when_a_check_fails(golden: Goldens, tmp_path: Path) -> None:
-    marked = recorded.rewind(golden("small").marked, tmp_path, max_candidate_share=0.01)
+    marked = recorded.rewind(golden("small").marked, tmp_path)
+    (key,) = marked.manifests["uncommitted_snapshot"].facts["files"]
+    sink = pa.BufferOutputStream()
+    pq.write_table(pa.table({"physical_address": [min(marked.candidates)]}), sink)
     with recorded.preserved("small"):
-        for key in published("small"):
-            recorded.remove("small", key)
-        results = {check.name: check for check in check_candidates(marked.ctx)}
-        assert not results["candidate_share"].passed
-        with pytest.raises(Exception, match="candidate_share: 84 of 230 listed objects"):
+        for published_key in published("small"):
+            recorded.remove("small", published_key)
+        recorded.plant("small", key, sink.getvalue().to_pybytes())
+        failed = [check.name for check in check_candidates(marked.ctx) if not check.passed]
+        assert failed == ["none_staged"]
+        with pytest.raises(RefusedError, match="none_staged: 1 candidates: each is staged"):
             report(marked.ctx)
         assert published("small") == []
     assert not marked.attempt.has("gc_report")
