@@ -45,7 +45,15 @@ class Site:
             and isinstance(collector, CollectorResource)
         ):
             raise TypeError("lakefs, stores and collector are not the resources of this project")
-        return cls(lakefs.config(), stores.config(), collector.root(stores), collector.settings())
+        # As a run does: what is given as EnvVar gets its value.
+        stores = stores.process_config_and_initialize()
+        collector = collector.process_config_and_initialize()
+        return cls(
+            lakefs.process_config_and_initialize().config(),
+            stores.config(),
+            collector.root(stores),
+            collector.settings(),
+        )
 
     def attempt(self, repository: str, run: str) -> AttemptArtifacts:
         """The present attempt of a run.
@@ -117,7 +125,7 @@ def _why_unfinished(attempt: AttemptArtifacts) -> str:
 
 @contextmanager
 def local_context(repository: str, run: str) -> Iterator[RunContext]:
-    """A run with a Spark session of its own, to ask its artifacts something.
+    """A run with a Spark session, to ask its artifacts something.
 
     Raises:
         RefusedError: the run is unknown.
@@ -128,24 +136,19 @@ def local_context(repository: str, run: str) -> Iterator[RunContext]:
     builder = SparkSession.builder
     for name, value in {**LOCAL, **REQUIRED}.items():
         builder = builder.config(name, value)
-    existing = SparkSession.getActiveSession()
     try:
         spark = builder.getOrCreate()
     except PySparkRuntimeError as error:
         raise spark_failure(error) from error
-    try:
-        with errors_of_tasks():
-            yield RunContext(
-                repository=repository,
-                run=run,
-                settings=site.settings,
-                lakefs=site.lakefs,
-                root=site.root,
-                spark=spark,
-            )
-    finally:
-        if spark is not existing:
-            spark.stop()
+    with errors_of_tasks():
+        yield RunContext(
+            repository=repository,
+            run=run,
+            settings=site.settings,
+            lakefs=site.lakefs,
+            root=site.root,
+            spark=spark,
+        )
 
 
 def known_runs() -> list[dict[str, Any]]:

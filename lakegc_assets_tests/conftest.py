@@ -13,6 +13,11 @@ from hypothesis import settings
 from moto.s3.responses import S3Response
 from moto.server import ThreadedMotoServer
 
+from lakegc_assets_tests.sessions import spark
+from lakegc_assets_tests.site import site
+
+__all__ = ["s3_bucket", "s3_server", "site", "spark"]
+
 # First calls compile and load; a busy machine must not fail a property.
 settings.register_profile("no deadline", deadline=None)
 settings.load_profile("no deadline")

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import re
+
 import dagster as dg
 
 from lakegc_assets.artifacts import validate_run_id
 from lakegc_assets.errors import ConfigurationError
+
+#: Looser than lakeFS, but nothing that Dagster would drop or that would leave the artifact root.
+_REPOSITORY = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 
 REPOSITORY = dg.DynamicPartitionsDefinition(name="repository")
 RUN = dg.DynamicPartitionsDefinition(name="run")
@@ -18,8 +23,10 @@ def partition_key(repository: str, run: str) -> dg.MultiPartitionKey:
     Raises:
         ConfigurationError: a key holds what Dagster or an object store would not take.
     """
-    if not repository or "|" in repository or "/" in repository:
-        raise ConfigurationError(f"{repository!r} cannot be the name of a repository")
+    if not _REPOSITORY.fullmatch(repository):
+        raise ConfigurationError(
+            f"{repository!r} cannot be the name of a repository: use letters, digits and '-'",
+        )
     return dg.MultiPartitionKey({"repository": repository, "run": validate_run_id(run)})
 
 

@@ -19,6 +19,7 @@ from pydantic import Field, PrivateAttr
 
 from lakegc_assets.artifacts import ArtifactRoot
 from lakegc_assets.defs.failures import errors_of_tasks
+from lakegc_assets.errors import ConfigurationError
 from lakegc_assets.lakefs.config import LakeFSConfig
 from lakegc_assets.lock import repository_lock
 from lakegc_assets.mark.context import Clocks, RunContext, SystemClocks
@@ -51,7 +52,9 @@ class LakeFSResource(dg.ConfigurableResource):  # type: ignore[type-arg]
         default=None, description="else LAKECTL_CREDENTIALS_ACCESS_KEY_ID, or ~/.lakectl.yaml"
     )
     secret_access_key: str | None = Field(
-        default=None, description="give it as EnvVar; else LAKECTL_CREDENTIALS_SECRET_ACCESS_KEY"
+        default=None,
+        repr=False,
+        description="give it as EnvVar; else LAKECTL_CREDENTIALS_SECRET_ACCESS_KEY",
     )
     credentials_file: str | None = Field(
         default=None, description="a file in the form of ~/.lakectl.yaml"
@@ -62,7 +65,15 @@ class LakeFSResource(dg.ConfigurableResource):  # type: ignore[type-arg]
     _file: str | None = PrivateAttr(default=None)
 
     def config(self) -> LakeFSConfig:
-        """What tasks connect with, without secrets: keys that are set go to a private file."""
+        """What tasks connect with, without secrets: keys that are set go to a private file.
+
+        Raises:
+            ConfigurationError: one key is set without the other.
+        """
+        if bool(self.access_key_id) != bool(self.secret_access_key):
+            raise ConfigurationError(
+                "access_key_id and secret_access_key of the lakeFS resource go together"
+            )
         if self.access_key_id and self.secret_access_key and self._file is None:
             path = _private_file("lakectl.yaml")
             credentials = {

@@ -30,4 +30,4 @@ def store_listing(
     """What the object store holds. The first asset of a run: it fixes the one cutoff."""
     with collector.run_context(context, lakefs, stores, pyspark) as ctx:
         manifest = list_store(ctx)
-    return dg.MaterializeResult(metadata=of_manifest(manifest, ("bytes", "key_ranges", "start")))
+    return dg.MaterializeResult(metadata=of_manifest(manifest, ("bytes", "start")))

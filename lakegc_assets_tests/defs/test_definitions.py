@@ -1,0 +1,141 @@
+"""What Dagster loads: the graph, its checks, jobs and partitions."""
+
+from __future__ import annotations
+
+import itertools
+import subprocess
+import sys
+from pathlib import Path
+
+import dagster as dg
+import pytest
+
+from lakegc_assets.artifacts import MARK_ASSETS
+from lakegc_assets.definitions import defs
+from lakegc_assets.defs.partitions import REPOSITORY_RUN, add_partition, partition_key
+from lakegc_assets.errors import ConfigurationError
+from lakegc_assets.mark.evaluation import NAMES
+
+_PROJECT = Path(__file__).parents[2]
+_GRAPH = [*MARK_ASSETS, "swept_set"]
+
+
+@pytest.fixture(scope="module")
+def definitions() -> dg.Definitions:
+    return defs()
+
+
+@pytest.fixture(scope="module")
+def graph(definitions: dg.Definitions) -> dg.AssetGraph:
+    return definitions.resolve_asset_graph()
+
+
+@pytest.mark.parametrize(
+    ("program", "arguments", "said"),
+    [
+        ("dagster", ["definitions", "validate", "-w", "workspace.yaml"], "Validation successful"),
+        ("dg", ["list", "defs"], "swept_set"),
+    ],
+)
+def test_dagsters_own_commands_load_the_project(
+    program: str, arguments: list[str], said: str, tmp_path: Path
+) -> None:
+    (tmp_path / "dagster.yaml").write_text((_PROJECT / "dagster.yaml").read_text())
+    done = subprocess.run(
+        [str(Path(sys.executable).with_name(program)), *arguments],
+        cwd=_PROJECT,
+        env={"PATH": str(Path(sys.executable).parent), "DAGSTER_HOME": str(tmp_path), "LANG": "C"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    output = done.stdout + done.stderr
+    assert done.returncode == 0, output
+    assert said in output
+    assert "Traceback" not in output
+    assert "Error" not in output
+
+
+def test_the_assets_follow_each_other_in_the_order_of_the_graph(graph: dg.AssetGraph) -> None:
+    assert [
+        sorted(k.to_user_string() for k in level) for level in graph.toposorted_asset_keys_by_level
+    ] == [[name] for name in _GRAPH]
+    for before, after in itertools.pairwise(_GRAPH):
+        assert graph.get(dg.AssetKey(after)).parent_keys == {dg.AssetKey(before)}
+
+
+def test_every_asset_is_of_one_repository_and_one_run(graph: dg.AssetGraph) -> None:
+    for name in _GRAPH:
+        node = graph.get(dg.AssetKey(name))
+        assert node.partitions_def == REPOSITORY_RUN
+        assert node.description
+
+
+def test_every_invariant_is_a_check_and_all_but_one_block(graph: dg.AssetGraph) -> None:
+    checks = {key.name: graph.get(key) for key in graph.asset_check_keys}
+    assert set(checks) == set(NAMES)
+    for name, check in checks.items():
+        assert check.key.asset_key == dg.AssetKey("deletion_candidates")
+        assert check.blocking == (name != "tagged_commits_whole")
+        assert check.partitions_def == REPOSITORY_RUN
+        assert check.description
+
+
+@pytest.mark.parametrize(
+    ("name", "assets", "checks"),
+    [("gc", _GRAPH, NAMES), ("gc_mark", _GRAPH[:-1], NAMES), ("gc_sweep", _GRAPH[-1:], ())],
+)
+def test_a_job_is_a_part_of_the_graph(
+    definitions: dg.Definitions, name: str, assets: list[str], checks: tuple[str, ...]
+) -> None:
+    job = definitions.resolve_job_def(name)
+    assert {k.to_user_string() for k in job.asset_layer.selected_asset_keys} == set(assets)
+    assert {key.name for key in job.asset_layer.asset_graph.asset_check_keys} == set(checks)
+    assert job.executor_def is dg.in_process_executor
+    assert job.partitions_def == REPOSITORY_RUN
+
+
+@pytest.mark.parametrize("repository", ["", "a|b", "a/b", "..", "_cache", "a b", "x" * 300, "a\nb"])
+def test_a_name_that_cannot_be_a_repository_is_refused(repository: str) -> None:
+    with pytest.raises(ConfigurationError, match="cannot be the name of a repository"):
+        partition_key(repository, "run")
+
+
+@pytest.mark.parametrize("run", ["", "a|b", "a/b", "..", ".a", "a b", "x" * 129, "a\n", "_a"])
+def test_a_name_that_cannot_be_a_run_is_refused(run: str) -> None:
+    with pytest.raises(ConfigurationError, match="cannot be the id of a run"):
+        partition_key("repository", run)
+
+
+def test_a_partition_is_known_to_dagster_once_it_is_added() -> None:
+    with dg.DagsterInstance.ephemeral() as instance:
+        key = add_partition(instance, "repo-1", "run.1")
+        add_partition(instance, "repo-1", "run.1")
+        add_partition(instance, "repo-2", "run.1")
+        assert key == "repo-1|run.1"
+        assert instance.get_dynamic_partitions("repository") == ["repo-1", "repo-2"]
+        assert instance.get_dynamic_partitions("run") == ["run.1"]
+        keys = REPOSITORY_RUN.get_partition_keys(dynamic_partitions_store=instance)
+        assert sorted(keys) == ["repo-1|run.1", "repo-2|run.1"]
+
+
+def test_a_refused_name_is_not_added() -> None:
+    with dg.DagsterInstance.ephemeral() as instance:
+        with pytest.raises(ConfigurationError):
+            add_partition(instance, "repository", "a|b")
+        assert instance.get_dynamic_partitions("repository") == []
+
+
+@pytest.mark.parametrize("name", ["dagster.yaml", "lakegc_assets/dagster.yaml"])
+def test_the_instance_keeps_one_run_at_a_time_for_a_repository(name: str, tmp_path: Path) -> None:
+    (tmp_path / "dagster.yaml").write_text((_PROJECT / name).read_text())
+    with dg.DagsterInstance.from_config(str(tmp_path)) as instance:
+        queue = instance.get_concurrency_config().run_queue_config
+    assert queue is not None
+    assert queue.tag_concurrency_limits == [
+        {
+            "key": "dagster/partition/repository",
+            "value": {"applyLimitPerUniqueValue": True},
+            "limit": 1,
+        }
+    ]

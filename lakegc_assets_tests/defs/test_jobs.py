@@ -1,0 +1,230 @@
+"""The jobs, run as Dagster runs them, on small repositories of an embedded lakeFS."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from typing import Any
+
+import dagster as dg
+import pytest
+
+from lakegc_assets.artifacts import MARK_ASSETS
+from lakegc_assets.definitions import defs
+from lakegc_assets.defs.partitions import add_partition
+from lakegc_assets.errors import IntegrityError, RefusedError
+from lakegc_assets.lock import repository_lock
+from lakegc_assets.mark.evaluation import NAMES
+from lakegc_assets_tests.site import Site
+
+# Dagster itself makes nested resources (S3Resource) in this way.
+pytestmark = pytest.mark.filterwarnings(
+    "ignore:InitResourceContext.dagster_run is deprecated:DeprecationWarning"
+)
+
+_RUN = "wave-1"
+
+
+@pytest.fixture(scope="module")
+def instance(site: Site) -> Iterator[dg.DagsterInstance]:
+    (site.folder / "dagster").mkdir()
+    (site.folder / "dagster/dagster.yaml").write_text("telemetry:\n  enabled: false\n")
+    with dg.DagsterInstance.get() as found:
+        yield found
+
+
+@pytest.fixture(scope="module")
+def definitions(site: Site) -> dg.Definitions:  # noqa: ARG001 - it reads the environment
+    return defs()
+
+
+def run_config(**collector: Any) -> dict[str, Any]:
+    return {
+        "resources": {"collector": {"config": collector}},
+        "loggers": {"console": {"config": {"log_level": "CRITICAL"}}},
+    }
+
+
+@pytest.fixture(scope="module")
+def collected(
+    site: Site, definitions: dg.Definitions, instance: dg.DagsterInstance
+) -> dg.ExecuteInProcessResult:
+    """A repository after the job ``gc``, with one of its many settings given."""
+    site.tell("collected")
+    return definitions.resolve_job_def("gc").execute_in_process(
+        partition_key=add_partition(instance, "collected", _RUN),
+        instance=instance,
+        run_config=run_config(max_candidate_share=0.45),
+    )
+
+
+def _metadata(instance: dg.DagsterInstance, asset: str) -> dict[str, Any]:
+    event = instance.get_latest_materialization_event(dg.AssetKey(asset))
+    assert event is not None
+    assert event.asset_materialization is not None
+    return {k: v.value for k, v in event.asset_materialization.metadata.items()}
+
+
+@pytest.mark.usefixtures("collected")
+def test_the_garbage_goes_and_the_rest_stays(site: Site) -> None:
+    told = site.repositories["collected"]
+    left = {
+        str(p.relative_to(site.namespace("collected")))
+        for p in site.namespace("collected").rglob("*")
+        if p.is_file()
+    }
+    assert {told.live, told.staged, told.young, told.spared} <= left
+    assert not {told.expired, told.unreferenced} & left
+
+
+def test_every_asset_is_materialized_for_the_partition(
+    collected: dg.ExecuteInProcessResult, instance: dg.DagsterInstance
+) -> None:
+    assert collected.success
+    for asset in (*MARK_ASSETS, "swept_set"):
+        materialized = instance.get_materialized_partitions(dg.AssetKey(asset))
+        assert materialized == {f"collected|{_RUN}"}
+        shown = _metadata(instance, asset)
+        assert shown["namespace"] == "local://collected"
+        assert shown["attempt"] == _metadata(instance, "store_listing")["attempt"]
+        assert shown["cutoff"] == _metadata(instance, "store_listing")["cutoff"]
+
+
+@pytest.mark.usefixtures("collected")
+def test_the_report_shows_tables_and_a_plot(instance: dg.DagsterInstance) -> None:
+    shown = _metadata(instance, "gc_report")
+    assert shown["objects"] == 2
+    assert shown["bytes"] == len("the first a" + "staged, and staged again")
+    rows = [record.data for record in shown["by reason"].records]
+    assert rows == [
+        {"reason": "expired", "objects": 1, "size": "11 B"},
+        {"reason": "unreferenced", "objects": 1, "size": "24 B"},
+    ]
+    assert {r.data["branch rule"] for r in shown["by branch rule"].records} == {
+        "default, 20 days",
+        "unreferenced",
+    }
+    assert {r.data["slice age"] for r in shown["by slice age"].records} == {
+        "up to 30 days",
+        "up to 180 days",
+    }
+    assert [r.data["size"] for r in shown["largest"].records] == ["24 B", "11 B"]
+    assert shown["bytes freed against age"].startswith("![")
+    assert "summary.json" in shown["files"]
+
+
+@pytest.mark.usefixtures("collected")
+def test_the_sweep_shows_its_outcomes(instance: dg.DagsterInstance) -> None:
+    shown = _metadata(instance, "swept_set")
+    assert [r.data for r in shown["outcomes"].records] == [
+        {"what": "deleted", "objects": 2, "size": "35 B"}
+    ]
+
+
+def test_every_check_is_recorded_as_passed(collected: dg.ExecuteInProcessResult) -> None:
+    evaluations = {e.check_name: e for e in collected.get_asset_check_evaluations()}
+    assert set(evaluations) == set(NAMES)
+    assert all(e.passed for e in evaluations.values()), evaluations
+    facts: Any = evaluations["candidate_share"].metadata["facts"].value
+    assert facts["limit"] == 0.45
+
+
+@pytest.mark.usefixtures("collected")
+def test_settings_that_are_not_given_keep_their_defaults(site: Site) -> None:
+    recorded = site.root.attempt("collected", _RUN).manifest("store_listing").settings
+    assert recorded["max_candidate_share"] == 0.45
+    assert recorded["min_age"] == 24 * 3600
+    assert recorded["address_num_partitions"] == 200
+
+
+def test_a_mark_that_fails_a_check_is_not_published(
+    site: Site, definitions: dg.Definitions, instance: dg.DagsterInstance
+) -> None:
+    """The second repository of the same wave."""
+    site.tell("refused")
+    result = definitions.resolve_job_def("gc").execute_in_process(
+        partition_key=add_partition(instance, "refused", _RUN),
+        instance=instance,
+        run_config=run_config(max_candidate_share=0.1),
+        raise_on_error=False,
+    )
+    assert not result.success
+    run = instance.get_run_by_id(result.run_id)
+    assert run is not None
+    assert run.status == dg.DagsterRunStatus.FAILURE
+    failed = {e.check_name: e for e in result.get_asset_check_evaluations() if not e.passed}
+    assert set(failed) == {"candidate_share"}
+    assert failed["candidate_share"].blocking
+    assert "approve this run by a higher max_candidate_share" in str(
+        failed["candidate_share"].description
+    )
+    materialized = {e.asset_key for e in result.get_asset_materialization_events()}
+    assert dg.AssetKey("deletion_candidates") in materialized
+    assert not {dg.AssetKey("gc_report"), dg.AssetKey("swept_set")} & materialized
+    assert site.published("refused") == []
+    told = site.repositories["refused"]
+    assert all((site.namespace("refused") / a).exists() for a in (told.expired, told.unreferenced))
+    assert not site.root.attempt("refused", _RUN).has("gc_report")
+
+
+def _materialize(
+    definitions: dg.Definitions, instance: dg.DagsterInstance, key: str, *assets: str
+) -> None:
+    definitions.resolve_job_def("gc").execute_in_process(
+        partition_key=key,
+        instance=instance,
+        asset_selection=[dg.AssetKey(asset) for asset in assets],
+        run_config=run_config(),
+    )
+
+
+@pytest.mark.usefixtures("collected")
+@pytest.mark.parametrize(
+    ("asset", "said"),
+    [
+        ("store_listing", "exists already"),
+        ("active_commits", "active_commits of 'wave-1' is finished"),
+        ("swept_set", "was swept already"),
+    ],
+)
+def test_an_asset_of_a_frozen_mark_is_not_made_again(
+    definitions: dg.Definitions, instance: dg.DagsterInstance, asset: str, said: str
+) -> None:
+    with pytest.raises(RefusedError, match=said):
+        _materialize(definitions, instance, f"collected|{_RUN}", asset)
+
+
+@pytest.mark.usefixtures("collected")
+def test_an_asset_is_not_made_where_no_listing_began_its_chain(
+    definitions: dg.Definitions, instance: dg.DagsterInstance
+) -> None:
+    key = add_partition(instance, "collected", "wave-2")
+    with pytest.raises(RefusedError, match="there is no mark 'wave-2'"):
+        _materialize(definitions, instance, key, "committed_addresses")
+
+
+@pytest.mark.usefixtures("collected")
+def test_an_asset_is_not_made_where_the_one_before_it_is_missing(
+    site: Site, definitions: dg.Definitions, instance: dg.DagsterInstance
+) -> None:
+    key = add_partition(instance, "collected", "wave-3")
+    _materialize(definitions, instance, key, "store_listing", "uncommitted_snapshot")
+    with pytest.raises(IntegrityError, match="active_commits did not finish"):
+        _materialize(definitions, instance, key, "committed_addresses")
+    # A new listing is a new attempt: what was made after the old one does not belong to it.
+    _materialize(definitions, instance, key, "store_listing")
+    with pytest.raises(IntegrityError, match="uncommitted_snapshot did not finish"):
+        _materialize(definitions, instance, key, "active_commits")
+    assert not site.root.attempt("collected", "wave-3").has("uncommitted_snapshot")
+
+
+@pytest.mark.usefixtures("collected")
+def test_a_run_refuses_a_repository_that_another_process_works_on(
+    definitions: dg.Definitions, instance: dg.DagsterInstance, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    key = add_partition(instance, "collected", "wave-4")
+    monkeypatch.setattr("lakegc_assets.lock._held.namespaces", set())
+    with repository_lock("local://collected"):
+        monkeypatch.setattr("lakegc_assets.lock._held.namespaces", set())
+        with pytest.raises(RefusedError, match=f"another run holds.*{os.getpid()}"):
+            _materialize(definitions, instance, key, "store_listing")

@@ -1,0 +1,168 @@
+"""Resources: keys stay private, settings reach the core, and what is absent has its default."""
+
+from __future__ import annotations
+
+import pickle
+import stat
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import dagster as dg
+import pytest
+from dagster_aws.s3 import S3Resource
+
+from lakegc_assets.defs.resources import CollectorResource, LakeFSResource, ObjectStoreResource
+from lakegc_assets.errors import ConfigurationError
+from lakegc_assets.settings import Settings
+
+_SECRET = "a-secret-that-nobody-may-see"
+
+
+@pytest.fixture(autouse=True)
+def _nothing_set(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    for name in ("SERVER_ENDPOINT_URL", "CREDENTIALS_ACCESS_KEY_ID"):
+        monkeypatch.delenv(f"LAKECTL_{name}", raising=False)
+    monkeypatch.delenv("LAKECTL_CREDENTIALS_SECRET_ACCESS_KEY", raising=False)
+    monkeypatch.delenv("LAKEGC_ARTIFACT_ROOT", raising=False)
+    monkeypatch.setenv("HOME", str(tmp_path))
+
+
+def _lakefs(**given: Any) -> LakeFSResource:
+    return LakeFSResource(
+        **{
+            "endpoint": "http://127.0.0.1:1",
+            "access_key_id": "an-access-key",
+            "secret_access_key": _SECRET,
+        }
+        | given
+    )
+
+
+def _is_private(path: str | None) -> bool:
+    assert path is not None
+    mode = Path(path).stat().st_mode
+    folder = Path(path).parent.stat().st_mode
+    return stat.S_IMODE(mode) == 0o600 and stat.S_IMODE(folder) == 0o700
+
+
+def test_keys_of_lakefs_go_to_a_private_file() -> None:
+    resource = _lakefs()
+    config = resource.config()
+    assert _is_private(config.credentials_file)
+    assert config.credentials_file == resource.config().credentials_file
+    client = config.connect()
+    assert _SECRET in Path(str(config.credentials_file)).read_text()
+    for seen in (repr(config), repr(resource), str(resource), repr(client)):
+        assert _SECRET not in seen
+    assert _SECRET.encode() not in pickle.dumps(config)
+
+
+def test_keys_of_the_store_go_to_a_private_file() -> None:
+    resource = ObjectStoreResource(
+        s3=S3Resource(
+            aws_access_key_id="an-access-key",
+            aws_secret_access_key=_SECRET,
+            endpoint_url="http://127.0.0.1:1",
+            region_name="eu-south-1",
+        ),
+        addressing="path",
+    )
+    config = resource.config()
+    assert _is_private(config.credentials_file)
+    assert (config.endpoint_url, config.region) == ("http://127.0.0.1:1", "eu-south-1")
+    assert config.addressing == "path"
+    assert _SECRET not in repr(config)
+    assert _SECRET.encode() not in pickle.dumps(config)
+
+
+def test_a_key_may_be_a_variable_of_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MY_LAKEFS_SECRET", _SECRET)
+    resource = _lakefs(secret_access_key=dg.EnvVar("MY_LAKEFS_SECRET"))
+    seen: list[Any] = []
+
+    @dg.asset
+    def user(lakefs: LakeFSResource) -> None:
+        seen.append(lakefs.config())
+
+    with dg.DagsterInstance.ephemeral() as instance:
+        result = dg.materialize([user], resources={"lakefs": resource}, instance=instance)
+        logs = "".join(str(entry) for entry in instance.all_logs(result.run_id))
+        run = instance.get_run_by_id(result.run_id)
+    assert _SECRET in Path(seen[0].credentials_file).read_text()
+    assert _SECRET not in repr(resource)
+    assert _SECRET not in logs
+    assert _SECRET not in str(run)
+
+
+@pytest.mark.parametrize("absent", ["access_key_id", "secret_access_key"])
+def test_one_key_without_the_other_is_refused(absent: str) -> None:
+    with pytest.raises(ConfigurationError, match="go together"):
+        _lakefs(**{absent: None}).config()
+
+
+def test_without_keys_no_file_is_made() -> None:
+    assert LakeFSResource().config().credentials_file is None
+    assert ObjectStoreResource(s3=S3Resource()).config().credentials_file is None
+
+
+def test_the_defaults_of_the_resource_are_those_of_the_core() -> None:
+    assert CollectorResource().settings() == Settings()
+
+
+def test_every_setting_reaches_the_core() -> None:
+    given: dict[str, Any] = {
+        "min_age_hours": 1.5,
+        "allow_unsafe_min_age": True,
+        "clock_skew_seconds": 7.0,
+        "max_candidate_share": 0.25,
+        "protect_tags": True,
+        "accept_missing": "3-abc",
+        "range_num_partitions": 3,
+        "address_num_partitions": 4,
+        "listing_num_partitions": 5,
+        "sweep_num_partitions": 6,
+        "max_served_lookups": 7,
+    }
+    settings = CollectorResource(**given).settings()
+    assert settings.min_age == timedelta(hours=1.5)
+    assert settings.clock_skew == timedelta(seconds=7)
+    for name in set(given) - {"min_age_hours", "clock_skew_seconds"}:
+        assert getattr(settings, name) == given[name]
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"min_age_hours": 1.0}, "allow_unsafe_min_age"),
+        ({"min_age_hours": -1.0, "allow_unsafe_min_age": True}, "cannot be negative"),
+        ({"max_candidate_share": 1.5}, "share from 0 to 1"),
+        ({"sweep_num_partitions": 0}, "must be 1 or more"),
+    ],
+)
+def test_a_setting_that_makes_no_sense_is_refused(given: dict[str, Any], said: str) -> None:
+    with pytest.raises(ConfigurationError, match=said):
+        CollectorResource(**given).settings()
+
+
+@pytest.mark.parametrize(
+    ("given", "variable", "found"),
+    [
+        ("s3://bucket/root", "/elsewhere", "s3://bucket/root"),
+        ("", "s3://bucket/root", "s3://bucket/root"),
+        ("", "", "{cwd}/.lakegc/artifacts"),
+        ("below", "", "{cwd}/below"),
+    ],
+)
+def test_where_the_artifacts_live(
+    given: str, variable: str, found: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LAKEGC_ARTIFACT_ROOT", variable)
+    root = CollectorResource(artifact_root=given).root(ObjectStoreResource(s3=S3Resource()))
+    assert root.url == found.format(cwd=Path.cwd())
+
+
+def test_every_field_says_what_it_is() -> None:
+    for resource in (CollectorResource, LakeFSResource, ObjectStoreResource):
+        fields = resource.model_fields
+        assert [n for n, f in fields.items() if not f.description and n != "s3"] == []
