@@ -93,15 +93,15 @@ class KeyDigest:
         return f"{self.count}-{self.first:016x}{self.second:016x}"
 
 
-def key_digest(frame: DataFrame, column: str = "address") -> KeyDigest:
-    """The digest of a column of strings; reads every row once."""
+def key_digest(frame: DataFrame, key: str = "address") -> KeyDigest:
+    """The digest of a key, which is an SQL expression of strings; reads every row once."""
     hashes = frame.select(
-        F.xxhash64(column).cast("decimal(38,0)").alias("first"),
-        F.xxhash64(F.lit("lakegc"), F.col(column)).cast("decimal(38,0)").alias("second"),
+        F.xxhash64(F.expr(key)).cast("decimal(38,0)").alias("first"),
+        F.xxhash64(F.lit("lakegc"), F.expr(key)).cast("decimal(38,0)").alias("second"),
     )
     row = hashes.agg(F.count("*"), F.sum("first"), F.sum("second")).first()
     if row is None:
-        raise IntegrityError(f"Spark gave no answer for the digest of column {column}")
+        raise IntegrityError(f"Spark gave no answer for the digest of {key}")
     count, first, second = row
     return KeyDigest(count, int(first or 0) % 2**64, int(second or 0) % 2**64)
 
@@ -363,14 +363,16 @@ class AttemptArtifacts:
         """The rows of an asset. Call ``manifest`` or ``chain`` before; this checks nothing."""
         return spark.read.parquet(self.data_url(asset, part))
 
-    def read_verified(self, spark: SparkSession, manifest: Manifest) -> DataFrame:
+    def read_verified(
+        self, spark: SparkSession, manifest: Manifest, key: str = "address"
+    ) -> DataFrame:
         """The rows of an asset after count and digest of its keys were compared with its manifest.
 
         Raises:
             IntegrityError: they differ.
         """
         frame = self.read(spark, manifest.asset)
-        digest = key_digest(frame)
+        digest = key_digest(frame, key)
         if str(digest) != manifest.digest or digest.count != manifest.rows:
             raise IntegrityError(
                 f"{manifest.asset} below {self.url} holds {digest}, but its manifest says "

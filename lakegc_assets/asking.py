@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
+import dagster as dg
 from pyspark.errors import PySparkRuntimeError
 from pyspark.sql import SparkSession
 
@@ -37,23 +38,20 @@ class Site:
     @classmethod
     def defined(cls) -> Site:
         """From the definitions that Dagster loads."""
-        resources = defs().resources or {}
-        lakefs, stores, collector = (resources[n] for n in ("lakefs", "stores", "collector"))
-        if not (
-            isinstance(lakefs, LakeFSResource)
-            and isinstance(stores, ObjectStoreResource)
-            and isinstance(collector, CollectorResource)
-        ):
-            raise TypeError("lakefs, stores and collector are not the resources of this project")
+        defined = defs().resources or {}
+        names = ("lakefs", "stores", "collector")
         # As a run does: what is given as EnvVar gets its value.
-        stores = stores.process_config_and_initialize()
-        collector = collector.process_config_and_initialize()
-        return cls(
-            lakefs.process_config_and_initialize().config(),
-            stores.config(),
-            collector.root(stores),
-            collector.settings(),
-        )
+        with dg.build_resources({name: defined[name] for name in names}) as resources:
+            lakefs, stores, collector = (getattr(resources, name) for name in names)
+            if not (
+                isinstance(lakefs, LakeFSResource)
+                and isinstance(stores, ObjectStoreResource)
+                and isinstance(collector, CollectorResource)
+            ):
+                raise TypeError("these are not the resources of this project")
+            return cls(
+                lakefs.config(), stores.config(), collector.root(stores), collector.settings()
+            )
 
     def attempt(self, repository: str, run: str) -> AttemptArtifacts:
         """The present attempt of a run.
@@ -82,8 +80,7 @@ def outcome(repository: str, run: str) -> dict[str, Any]:
         IntegrityError: its artifacts are damaged.
     """
     attempt = Site.defined().attempt(repository, run)
-    if not attempt.has("gc_report"):
-        raise RefusedError(_why_unfinished(attempt))
+    require_published(attempt)
     report = attempt.manifest("gc_report")
     candidates = attempt.manifest("deletion_candidates").facts
     committed = attempt.manifest("committed_addresses").facts
@@ -112,15 +109,21 @@ def outcome(repository: str, run: str) -> dict[str, Any]:
     }
 
 
-def _why_unfinished(attempt: AttemptArtifacts) -> str:
-    """What a mark that was not published lacks, in words."""
+def require_published(attempt: AttemptArtifacts) -> None:
+    """Refuse a mark that did not finish.
+
+    Raises:
+        RefusedError: it did not, with the check that stopped it if one did.
+    """
+    if attempt.has("gc_report"):
+        return
     text = f"mark {attempt.run!r} of {attempt.repository!r} did not finish"
     if attempt.has("deletion_candidates"):
         try:
             require_passed(read_results(attempt, attempt.manifest("deletion_candidates")))
         except RefusedError as error:
-            return f"{text}, since a check stopped it: {error}"
-    return f"{text}: mark again"
+            raise RefusedError(f"{text}: {error}") from error
+    raise RefusedError(f"{text}: mark again")
 
 
 @contextmanager

@@ -16,7 +16,7 @@ from dagster._core.errors import (
 from dagster._core.utils import make_new_run_id
 from pyspark.errors import PySparkRuntimeError
 
-from lakegc_assets.asking import Site, spark_failure
+from lakegc_assets.asking import Site, require_published, spark_failure
 from lakegc_assets.definitions import defs
 from lakegc_assets.defs.partitions import add_partition, partition_key
 from lakegc_assets.defs.resources import CollectorResource
@@ -63,6 +63,9 @@ def run_job(job: str, repository: str, run: str, settings: dict[str, Any]) -> No
     namespace = _namespace(site, repository)
     dagster_home()
     with dg.DagsterInstance.get() as instance, repository_lock(namespace):
+        # Before Spark starts, which takes a while.
+        if job == "gc_sweep":
+            require_published(site.attempt(repository, run))
         selection = _selection(site, namespace, job, repository, run)
         say(f"{job} of {repository}, run {run}: Spark starts")
         key = add_partition(instance, repository, run)

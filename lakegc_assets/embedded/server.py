@@ -124,7 +124,7 @@ class EmbeddedLakeFS:
 @click.option("--access-key", help="The one user's access key; made up once by default.")
 @click.option("--secret-key", help="Its secret; made up once by default.")
 @click.option("--clock-offset", default=0.0, help="Seconds that the server's clock is ahead.")
-def embedded(  # noqa: PLR0917 - click passes them by name
+def embedded(
     data_dir: Path,
     host: str,
     port: int,

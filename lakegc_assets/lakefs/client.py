@@ -172,6 +172,10 @@ class LakeFSClient(Calls):
             Page[Branch], "repositories", repository, "branches", key="id", params=params
         )
 
+    def branch(self, repository: str, branch: str) -> Branch:
+        """A branch."""
+        return self._get(Branch, "repositories", repository, "branches", branch)
+
     def tags(self, repository: str) -> Iterator[Tag]:
         """All tags, by name."""
         return self._list(Page[Tag], "repositories", repository, "tags", key="id")

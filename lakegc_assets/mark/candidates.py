@@ -82,7 +82,7 @@ def _spared(
     ambiguous = unlisted.withColumn("last_part", last_part).join(
         unresolved, "last_part", "left_semi"
     )
-    newline = unlisted.where(F.col("address").rlike("[\\r\\n]"))
+    newline = unlisted.where(F.col("address").rlike(r"[\x00-\x1f\x7f]"))
     multipart = unlisted.where(F.col("etag").rlike(_MULTIPART))
     seen = _seen_before(ctx, attempt, cutoff)
     if seen is not None:
@@ -91,7 +91,11 @@ def _spared(
         ambiguous.selectExpr(
             "address", "'a full address that cannot be resolved ends like it' as why"
         )
-        .unionByName(newline.selectExpr("address", "'its name has a line break' as why"))
+        .unionByName(
+            newline.selectExpr(
+                "address", "'its name has a line break or another control character' as why"
+            )
+        )
         .unionByName(
             multipart.selectExpr(
                 "address", "'uploaded in parts, and not seen before the cutoff' as why"

@@ -33,6 +33,8 @@ ACTIVE = (
     "commit_id string, metarange_id string, branch string, kind string, counted_from timestamp, "
     "source string"
 )
+#: What the digest of the active commits is made of.
+ACTIVE_KEY = "concat(commit_id, ' ', metarange_id)"
 EXPIRED = "commit_id string, metarange_id string, creation_date long, branch string"
 HEADS = "branch string, commit_id string, metarange_id string"
 TAGS = "tag string, commit_id string, metarange_id string, active boolean"
@@ -107,7 +109,9 @@ def find_active_commits(ctx: RunContext) -> Manifest:
     attempt = ctx.root.attempt(ctx.repository, ctx.run)
     chain = attempt.chain("uncommitted_snapshot", connections.namespace_url)
     start = datetime.fromisoformat(str(chain["store_listing"].facts["start"]))
-    liveness = find_liveness(ctx, client, connections, start)
+    latest = _latest_attempt(ctx, "active_commits", connections.namespace_url)
+    known = [] if latest is None else branches_of(ctx, latest)
+    liveness = find_liveness(ctx, client, connections, start, known)
 
     metaranges = {commit: row.metarange_id for commit, row in liveness.commits.items()}
     heads = [(b, c, metaranges[c]) for b, c in sorted(liveness.heads.items())]
@@ -121,7 +125,12 @@ def find_active_commits(ctx: RunContext) -> Manifest:
         ("tags", tags, TAGS),
     ):
         frame = ctx.spark.createDataFrame(rows, schema).coalesce(1)
-        attempt.write(frame, "active_commits", part)
+        written = attempt.keep(ctx.spark, "active_commits", frame, part).count()
+        if written != len(rows):
+            raise IntegrityError(
+                f"{written} of {len(rows)} rows of {attempt.data_url('active_commits', part)} can "
+                "be read back: the store of the artifacts lost some. Mark again",
+            )
     facts: dict[str, object] = {
         "rules": liveness.rules.to_json() if liveness.rules else None,
         "server_run_id": liveness.server_run_id,
@@ -133,11 +142,15 @@ def find_active_commits(ctx: RunContext) -> Manifest:
         "only_previous_mark": sorted(active.only_previous)[:1000],
     }
     manifest = chain["uncommitted_snapshot"]
-    return ctx.frame_manifest("active_commits", manifest, started, facts, keyed=False)
+    return ctx.frame_manifest("active_commits", manifest, started, facts, key=ACTIVE_KEY)
 
 
 def find_liveness(
-    ctx: RunContext, client: LakeFSClient, connections: Connections, now: datetime
+    ctx: RunContext,
+    client: LakeFSClient,
+    connections: Connections,
+    now: datetime,
+    known: Iterable[str] = (),
 ) -> Liveness:
     """Find the active commits by all the ways there are.
 
@@ -147,10 +160,11 @@ def find_liveness(
         connections: how to reach the store.
         now: the moment against which ages are taken; the start of the run, so that the time a run
             takes never makes anything expire.
+        known: branches that were there earlier.
     """
     raw_rules = client.gc_rules(ctx.repository)
     rules = None if raw_rules is None else Rules.parse(raw_rules)
-    heads_before = {b.id: b.commit_id for b in client.branches(ctx.repository)}
+    heads_before = read_heads(client, ctx.repository, known)
     listed: dict[str, str] = {}
     run_id = ""
     if rules is not None:
@@ -159,13 +173,13 @@ def find_liveness(
         listed = read_commits_csv(
             connections.store(), connections.namespace(), prepared.gc_commits_location
         )
-    heads = {b.id: b.commit_id for b in client.branches(ctx.repository)}
+    heads = read_heads(client, ctx.repository, heads_before)
     unmoved = {branch: head for branch, head in heads_before.items() if heads.get(branch) == head}
     if rules is not None and (missing := missing_heads(listed.keys(), unmoved)):
         raise IntegrityError(
             f"the HEADs of {len(missing)} branches, {next(iter(missing))!r} for one, are not among "
             f"the active commits that lakeFS wrote to {prepared.gc_commits_location}: the list is "
-            "cut or of another time. Nothing was deleted; run again",
+            "cut or of another time. Run again",
         )
     tags = {t.id: t.commit_id for t in client.tags(ctx.repository)}
     previous: dict[str, Reason] = {}
@@ -193,6 +207,43 @@ def find_liveness(
         own = ActiveCommits(tagged | own.active, own.expired - tagged.keys())
     united = unite(listed, own, later_heads=heads, previous=previous)
     return Liveness(rules, heads, tags, commits, united, run_id)
+
+
+def branches_of(ctx: RunContext, attempt: AttemptArtifacts) -> list[str]:
+    """The branches that a mark found."""
+    rows = attempt.read(ctx.spark, "active_commits", "heads").select("branch").collect()
+    return [row["branch"] for row in rows]
+
+
+def read_heads(client: LakeFSClient, repository: str, known: Iterable[str] = ()) -> dict[str, str]:
+    """HEAD of every branch, hidden ones too, with proof that the list was not cut.
+
+    Args:
+        client: the server.
+        repository: its name.
+        known: branches that were there earlier; each that is not listed any more is asked for.
+
+    Raises:
+        IntegrityError: the default branch, which lakeFS never deletes, or a branch that still
+            exists is not in the list.
+    """
+    heads = {branch.id: branch.commit_id for branch in client.branches(repository)}
+    default = client.repository(repository).default_branch
+    if default not in heads:
+        raise IntegrityError(
+            f"the list of branches of {repository!r} has {len(heads)} branches, and not its "
+            f"default branch {default!r}: it is not complete. Run again",
+        )
+    for branch in set(known) - heads.keys():
+        try:
+            client.branch(repository, branch)
+        except NotFoundError:
+            continue
+        raise IntegrityError(
+            f"branch {branch!r} of {repository!r} exists, but the list of branches lacks it: the "
+            "list is not complete. Run again",
+        )
+    return heads
 
 
 def governing_branches(
@@ -315,8 +366,10 @@ def load_commits(client: LakeFSClient, repository: str, roots: Iterable[str]) ->
                 waiting.extend(parent for parent in found.parents if parent not in commits)
         except NotFoundError as error:
             raise IntegrityError(
-                f"commit {ref} of {repository!r} is named by a branch, tag, list or child, but "
-                f"the server does not know it ({error}): run again",
+                f"commit {ref} of {repository!r} is named by a branch, tag, child, lakeFS's list "
+                f"of active commits or our previous mark, but the server does not know it "
+                f"({error}). Run again; if the repository was restored or made anew, remove the "
+                "artifacts of its earlier runs",
             ) from error
         if ref not in commits:
             raise IntegrityError(f"the log of {ref} in {repository!r} does not start with it")

@@ -16,7 +16,9 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - Spark's own convention
 
 from lakegc_assets.artifacts import AttemptArtifacts, Manifest
+from lakegc_assets.errors import IntegrityError
 from lakegc_assets.graveler.sstable import table_kind
+from lakegc_assets.mark.commits import ACTIVE_KEY
 from lakegc_assets.mark.context import Connections, RunContext
 from lakegc_assets.mark.ranges import decode_ranges, entries_of, ranges_of
 
@@ -33,7 +35,7 @@ def read_committed_addresses(ctx: RunContext) -> Manifest:
     _, connections = ctx.connect()
     attempt = ctx.root.attempt(ctx.repository, ctx.run)
     chain = attempt.chain("active_commits", connections.namespace_url)
-    active = attempt.read(ctx.spark, "active_commits")
+    active = attempt.read_verified(ctx.spark, chain["active_commits"], ACTIVE_KEY)
     rules = chain["active_commits"].facts["rules"]
     metaranges, more_ranges = live_tables(ctx, connections, active, has_rules=rules is not None)
     facts = write_committed(ctx, connections, attempt, metaranges, more_ranges)
@@ -93,7 +95,7 @@ def write_committed(
     attempt.write(decode_ranges(connections, ranges, partitions), asset, "ranges")
     ranges = attempt.read(ctx.spark, asset, "ranges")
     entries = entries_of(connections, ranges, partitions)
-    attempt.write(entries.select("address", "resolved"), asset)
+    written = attempt.keep(ctx.spark, asset, entries.select("address", "resolved"), "data").count()
 
     counts = ranges.agg(
         F.count("*"),
@@ -107,6 +109,12 @@ def write_committed(
         .first()
     )
     total, cached, count = (int(value or 0) for value in counts or (0, 0, 0))
+    if written < count:
+        # Every entry has at least one row.
+        raise IntegrityError(
+            f"{written} rows of {attempt.data_url(asset)} can be read back for {count} entries of "
+            f"{total} ranges: the store of the artifacts lost some. Mark again",
+        )
     metarange_total, metarange_cached = (int(value or 0) for value in metarange_counts or (0, 0))
     return {
         "ranges": total,

@@ -10,7 +10,7 @@ from typing import Protocol
 from pyspark.sql import SparkSession
 
 from lakegc_assets.artifacts import ArtifactRoot, Manifest, key_digest
-from lakegc_assets.errors import IntegrityError, RefusedError
+from lakegc_assets.errors import ConfigurationError, IntegrityError, RefusedError
 from lakegc_assets.graveler.namespace import StorageNamespace
 from lakegc_assets.lakefs.client import LakeFSClient
 from lakegc_assets.lakefs.config import LakeFSConfig
@@ -75,6 +75,22 @@ class Connections:
         return self.stores.open(self.cache_url)
 
 
+def overlap(namespace: StorageNamespace, url: str) -> bool:
+    """Whether another namespace, given by its URL, may hold objects of this one.
+
+    Raises:
+        ConfigurationError: it is of this namespace's kind, but cannot be read.
+    """
+    try:
+        return namespace.overlaps(StorageNamespace.parse(url))
+    except ConfigurationError:
+        # Repositories on other kinds of stores (mem://, another cloud) are none of our business.
+        schemes = {"azure": ("http", "https", "abfs", "wasb")}.get(namespace.scheme, ("s3",))
+        if namespace.scheme in {"s3", "azure"} and not url.lower().startswith(schemes):
+            return False
+        raise
+
+
 @dataclass(frozen=True)
 class RunContext:
     """One run on one repository, as every stage of the graph gets it.
@@ -118,7 +134,7 @@ class RunContext:
         for other in client.repositories():
             if other.id == self.repository:
                 continue
-            if namespace.overlaps(StorageNamespace.parse(other.storage_namespace)):
+            if overlap(namespace, other.storage_namespace):
                 raise IntegrityError(
                     f"the storage namespaces of repositories {self.repository!r} "
                     f"({repository.storage_namespace}) and {other.id!r} "
@@ -153,7 +169,7 @@ class RunContext:
         previous: Manifest,
         started: datetime,
         facts: dict[str, object],
-        keyed: bool = True,  # noqa: FBT001, FBT002 - a plain switch of one caller
+        key: str = "address",
     ) -> Manifest:
         """Finish an asset whose rows are written: digest them and write its manifest.
 
@@ -162,11 +178,11 @@ class RunContext:
             previous: manifest of the asset before it in the graph.
             started: when the asset started.
             facts: what later stages and the report need to know.
-            keyed: whether the rows have an ``address`` column to be digested.
+            key: SQL expression of what is digested of each row; empty for nothing.
         """
         attempt = self.root.attempt(self.repository, self.run)
         frame = attempt.read(self.spark, asset)
-        digest = key_digest(frame) if keyed else None
+        digest = key_digest(frame, key) if key else None
         return attempt.finish(
             Manifest(
                 asset=asset,

@@ -19,6 +19,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - Spark's own convention
 
 from lakegc_assets.artifacts import AttemptArtifacts, Manifest
+from lakegc_assets.errors import IntegrityError
 from lakegc_assets.graveler.namespace import UnresolvableAddressError
 from lakegc_assets.lakefs.client import LakeFSClient
 from lakegc_assets.lakefs.errors import NotFoundError
@@ -76,7 +77,14 @@ class Case:
     @cached_property
     def heads(self) -> dict[str, str]:
         """HEAD of each branch now, hidden ones too."""
-        return {b.id: b.commit_id for b in self.client.branches(self.ctx.repository)}
+        heads = {b.id: b.commit_id for b in self.client.branches(self.ctx.repository)}
+        default = self.client.repository(self.ctx.repository).default_branch
+        if default not in heads:
+            raise IntegrityError(
+                f"the list of branches of {self.ctx.repository!r} lacks its default branch "
+                f"{default!r}: it is not complete. Run again",
+            )
+        return heads
 
     @cached_property
     def head_ranges(self) -> DataFrame:
@@ -121,7 +129,7 @@ def _verdict(
     return CheckResult(name, passed=False, blocking=True, summary=summary, facts=facts)
 
 
-_REPORT = "Nothing was deleted; this is a fault of the mark, please report it"
+_REPORT = "This is a fault of the mark, please report it"
 
 
 def inside_namespace(case: Case) -> CheckResult:
@@ -244,7 +252,7 @@ def active_commits_complete(case: Case) -> CheckResult:
         # A HEAD that moved meanwhile is still in the log of what it moved to, or its own ref.
         commits = main_ancestries(case.client, case.ctx.repository, heads.values())
         expected |= naive_active_commits(commits, heads, Rules.parse(rules), start)
-    missing = sorted(expected - active)
+    missing = sorted(expected - active) or ([] if heads and active else ["every one"])
     summary = f"{len(active)} active commits hold all {len(heads)} HEADs"
     if missing:
         summary = (

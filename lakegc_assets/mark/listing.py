@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from functools import partial
 
 import pyarrow as pa
+from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - Spark's own convention
 
 from lakegc_assets.artifacts import LISTING, Manifest, key_digest
@@ -43,15 +44,7 @@ def list_store(ctx: RunContext) -> Manifest:
     require_unused(store, ctx.run)
     attempt = ctx.root.new_attempt(ctx.repository, ctx.run)
 
-    ranges = key_ranges(store)
-    partitions = min(ctx.settings.listing_num_partitions, len(ranges))
-    ctx.log.info("listing %s in %d key ranges", connections.namespace_url, len(ranges))
-    frame = (
-        ctx.spark.createDataFrame(ranges, "low string, high string")
-        .repartition(partitions)
-        .mapInArrow(partial(_list_ranges, connections), LISTING)
-    )
-    attempt.write(frame, "store_listing")
+    attempt.write(listed_objects(ctx, connections), "store_listing")
 
     written = attempt.read(ctx.spark, "store_listing")
     digest = key_digest(written)
@@ -75,9 +68,20 @@ def list_store(ctx: RunContext) -> Manifest:
                 "start": start.isoformat(),
                 "grace_period_seconds": grace_period.total_seconds(),
                 "bytes": int(size[0] or 0) if size else 0,
-                "key_ranges": len(ranges),
             },
         ),
+    )
+
+
+def listed_objects(ctx: RunContext, connections: Connections) -> DataFrame:
+    """What the store holds now, outside of ``_lakefs/``: columns of ``LISTING``."""
+    ranges = key_ranges(connections.store())
+    partitions = min(ctx.settings.listing_num_partitions, len(ranges))
+    ctx.log.info("listing %s in %d key ranges", connections.namespace_url, len(ranges))
+    return (
+        ctx.spark.createDataFrame(ranges, "low string, high string")
+        .repartition(partitions)
+        .mapInArrow(partial(_list_ranges, connections), LISTING)
     )
 
 

@@ -68,7 +68,7 @@ def _judge(case: Case, missing: DataFrame) -> CheckResult:
         summary = (
             f"{digest.count} objects that branch HEADs name are not in the listing of "
             f"{case.connections.namespace_url}, but the store has them, for example "
-            f"{present[:_EXAMPLES]}: the listing is not complete. Nothing was deleted; run again"
+            f"{present[:_EXAMPLES]}: the listing is not complete. Run again"
         )
         return CheckResult(NAME, passed=False, blocking=True, summary=summary, facts=facts)
     if case.ctx.settings.accept_missing == str(digest):

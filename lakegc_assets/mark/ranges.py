@@ -152,6 +152,8 @@ def _resolved(connections: Connections, range_id: str, page: pa.RecordBatch) -> 
         columns = zip(page["address"].to_pylist(), page["address_type"].to_pylist(), strict=True)
         for index, (address, address_type) in enumerate(columns):
             spellings, known = entry_spellings(namespace, address, address_type)
+            # What is outside keeps its row: its size and etag tell what an upload may shadow.
+            spellings = spellings or [address]
             spelled += spellings
             resolved += [known] * len(spellings)
             indices += [index] * len(spellings)
@@ -196,5 +198,5 @@ def fetch(store: ObjectStore, connections: Connections, table_id: str) -> bytes:
     except ObjectNotFoundError as error:
         raise IntegrityError(
             f"{connections.namespace_url}/_lakefs/{table_id}, which a commit needs, is missing: "
-            "what that commit keeps alive cannot be known. Restore the file; nothing was deleted",
+            "what that commit keeps alive cannot be known. Restore the file, then run again",
         ) from error

@@ -66,7 +66,7 @@ def report(ctx: RunContext) -> Manifest:
         "checks": {r.name: r.summary for r in results},
         "warnings": [r.summary for r in results if not r.passed],
     }
-    return ctx.frame_manifest("gc_report", manifest, started, facts, keyed=False)
+    return ctx.frame_manifest("gc_report", manifest, started, facts, key="")
 
 
 def _rule(rules: dict[str, Any] | None) -> Column:

@@ -107,6 +107,8 @@ def _entries(
                 ) from error
             columns: list[list[object]] = [[], [], [], [], [], []]
             for path, entry in read_range(data, range_id):
+                # A path that is no UTF-8 is shown with escapes; nobody can ask the API for it.
+                path = path.encode(errors="surrogateescape").decode(errors="backslashreplace")  # noqa: PLW2901
                 for address in _addresses(namespace, entry.address, entry.address_type):
                     seconds, nanos = entry.last_modified
                     moment = seconds * 1_000_000 + nanos // 1000

@@ -117,33 +117,24 @@ def served_candidates(
     suspects = _with_hash(dead).select(
         "address", "size", F.when(comparable, F.col("hash")).alias("etag_hash")
     )
-    groups = suspects.select("size", "etag_hash").distinct()
-    ranges = keep(_alike_ranges(entries, groups), "alike_ranges")
-    paths = spread(ranges, ctx.settings.address_num_partitions).mapInArrow(
-        partial(_read_paths, connections), _PATHS
-    )
-    lookups = keep(_lookups(paths, branch_ranges, groups), "lookups")
-
-    order = Window.orderBy("paths", "size", "etag_hash").rowsBetween(
-        Window.unboundedPreceding, Window.currentRow
-    )
-    weighed = (
-        lookups.groupBy("size", "etag_hash")
-        .agg(F.count("*").alias("paths"))
-        .withColumn("total", F.sum("paths").over(order))
-        .withColumn("affordable", F.col("total") <= ctx.settings.max_served_lookups)
-    )
-    weighed = keep(weighed, "lookup_groups")
+    weighed, alike = _weigh(ctx, branch_ranges, entries, suspects, keep)
     same = _same_group("suspect", "group")
     unverified = (
         suspects.alias("suspect")
         .join(weighed.where("not affordable").alias("group"), same, "left_semi")
         .select("address", F.lit(UNVERIFIED).alias("why"))
     )
-    affordable = weighed.where("affordable").alias("group")
-    asked = lookups.alias("suspect").join(affordable, same, "left_semi")
+    affordable = weighed.where("affordable")
+    ranges = alike.alias("suspect").join(affordable.alias("group"), same, "left_semi")
+    ranges = keep(ranges.select("range_id").distinct(), "alike_ranges")
+    paths = spread(ranges, ctx.settings.address_num_partitions).mapInArrow(
+        partial(_read_paths, connections), _PATHS
+    )
     served = (
-        asked.select("branch", "path")
+        paths.alias("entry")
+        .join(affordable.alias("group"), _alike(), "left_semi")
+        .join(branch_ranges, "range_id")
+        .select("branch", "path")
         .distinct()
         .repartition(_TASKS, "branch")
         .sortWithinPartitions("branch", "path")
@@ -167,20 +158,39 @@ def _alike() -> Column:
     )
 
 
-def _alike_ranges(entries: DataFrame, groups: DataFrame) -> DataFrame:
-    """The ranges with an entry that looks like a candidate: one column ``range_id``."""
-    alike = entries.alias("entry").join(groups.alias("group"), _alike(), "left_semi")
-    return alike.select("range_id").distinct()
+def _weigh(
+    ctx: RunContext,
+    branch_ranges: DataFrame,
+    entries: DataFrame,
+    suspects: DataFrame,
+    keep: Callable[[DataFrame, str], DataFrame],
+) -> tuple[DataFrame, DataFrame]:
+    """How many paths would have to be looked up for each group of candidates, before any is read.
 
-
-def _lookups(paths: DataFrame, branch_ranges: DataFrame, groups: DataFrame) -> DataFrame:
-    """Paths at branch HEADs that look like a group of candidates: branch, path, size, etag_hash."""
-    matching = (
-        paths.alias("entry")
+    Returns:
+        The groups (size, etag_hash) with ``affordable``: the smallest ones, until the budget is
+        used up; and the ranges whose entries look like a group (range_id, size, etag_hash).
+    """
+    groups = suspects.select("size", "etag_hash").distinct()
+    alike = (
+        entries.alias("entry")
         .join(groups.alias("group"), _alike())
-        .select("entry.range_id", "entry.path", "group.size", "group.etag_hash")
+        .groupBy("entry.range_id", "group.size", "group.etag_hash")
+        .agg(F.count("*").alias("entries"))
     )
-    return matching.join(branch_ranges, "range_id").select("branch", "path", "size", "etag_hash")
+    alike = keep(alike, "alike")
+    branches = branch_ranges.groupBy("range_id").agg(F.count("*").alias("branches"))
+    order = Window.orderBy("paths", "size", "etag_hash").rowsBetween(
+        Window.unboundedPreceding, Window.currentRow
+    )
+    weighed = (
+        alike.join(branches, "range_id")
+        .groupBy("size", "etag_hash")
+        .agg(F.sum(F.col("entries") * F.col("branches")).alias("paths"))
+        .withColumn("total", F.sum("paths").over(order))
+        .withColumn("affordable", F.col("total") <= ctx.settings.max_served_lookups)
+    )
+    return keep(weighed, "lookup_groups"), alike
 
 
 def _same_group(left: str, right: str) -> Column:
@@ -197,6 +207,11 @@ def _read_paths(
     for batch in batches:
         for range_id in batch["range_id"].to_pylist():
             items = read_range(fetch(store, connections, range_id), range_id)
+            if any(not _is_text(path) for path, _ in items):
+                raise IntegrityError(
+                    f"range {range_id} of {connections.namespace_url} has a path that is not "
+                    "UTF-8: lakeFS cannot be asked what it serves there",
+                )
             yield pa.RecordBatch.from_arrays(
                 [
                     pa.array([range_id] * len(items), pa.string()),
@@ -206,6 +221,15 @@ def _read_paths(
                 ],
                 names=["range_id", "path", "size", "etag_hash"],
             )
+
+
+def _is_text(path: str) -> bool:
+    """Whether a path is UTF-8; what is not has surrogates in place of its bytes."""
+    try:
+        path.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def _ask(

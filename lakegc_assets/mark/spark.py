@@ -14,6 +14,9 @@ REQUIRED: Final = {
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.execution.arrow.maxRecordsPerBatch": "10000",
     "spark.sql.caseSensitive": "true",
+    # A file that is missing or damaged stops the run, whatever the cluster's default is.
+    "spark.sql.files.ignoreMissingFiles": "false",
+    "spark.sql.files.ignoreCorruptFiles": "false",
 }
 #: For a session on this machine, where nothing else is configured.
 LOCAL: Final = {

@@ -26,6 +26,7 @@ from lakegc_assets.lakefs.client import LakeFSClient
 from lakegc_assets.lakefs.errors import NotFoundError
 from lakegc_assets.lakefs.models import UncommittedPage
 from lakegc_assets.mark.addresses import just_before, live_spellings
+from lakegc_assets.mark.commits import read_heads
 from lakegc_assets.mark.context import Connections, RunContext
 
 
@@ -60,7 +61,14 @@ def snapshot_uncommitted(ctx: RunContext) -> Manifest:
     attempt = ctx.root.attempt(ctx.repository, ctx.run)
     previous = attempt.chain("store_listing", connections.namespace_url)["store_listing"]
     files = prepare_uncommitted(ctx, client, connections)
-    attempt.write(read_uncommitted(ctx, connections, files.keys), "uncommitted_snapshot")
+    rows = read_uncommitted(ctx, connections, files.keys)
+    written = attempt.keep(ctx.spark, "uncommitted_snapshot", rows, "data").count()
+    if written < (listed := _rows_of(connections, files.keys)):
+        # Every listed object has at least one row.
+        raise IntegrityError(
+            f"{written} rows of {attempt.data_url('uncommitted_snapshot')} can be read back for "
+            f"{listed} staged objects: the store of the artifacts lost some. Mark again",
+        )
     facts: dict[str, object] = {
         "lakefs_run_ids": files.run_ids,
         "files": files.keys,
@@ -83,18 +91,20 @@ def prepare_uncommitted(
     reason = ""
     while files.tries < ctx.settings.snapshot_attempts:
         files.tries += 1
-        before = {branch.id for branch in client.branches(ctx.repository)}
+        seen = set(read_heads(client, ctx.repository))
         pages: list[UncommittedPage] = []
         suspect: list[str] = []
         lost = ""
         try:
             for page in client.prepare_uncommitted(ctx.repository):
-                pages.append(page)  # noqa: PERF402 - those before an error count as well
+                pages.append(page)
+                # A branch that is made and deleted in between can cost others their rows as well.
+                seen |= {branch.id for branch in client.branches(ctx.repository)}
             suspect = _changed_behind_empty_pages(ctx, client, pages)
         except NotFoundError as error:
             lost = f"the server answered 404 in the middle: {error}"
         _collect(connections, pages, files)
-        gone = before - {branch.id for branch in client.branches(ctx.repository)}
+        gone = seen - read_heads(client, ctx.repository, seen).keys()
         if lost:
             reason = lost
         elif gone:
@@ -106,7 +116,7 @@ def prepare_uncommitted(
         ctx.log.warning("uncommitted snapshot of %s starts again: %s", ctx.repository, reason)
     raise IntegrityError(
         f"the uncommitted snapshot of {ctx.repository!r} is not complete after {files.tries} "
-        f"tries: {reason}. Nothing was deleted; run again when the repository is quieter",
+        f"tries: {reason}. Run again when the repository is quieter",
     )
 
 
@@ -125,9 +135,11 @@ def _collect(
             )
         prefix = folder.rstrip("/") + "/"
         keys = [key for batch in store.list(prefix) for key in batch["key"].to_pylist()]
-        if not keys:
+        told = sum(1 for page in pages if page.gc_uncommitted_location == location)
+        if len(keys) < told:
             raise IntegrityError(
-                f"prepare_uncommited says that it wrote to {location}, but nothing is there",
+                f"prepare_uncommited says on {told} pages that it wrote to {location}, but there "
+                f"are {len(keys)} files: run again",
             )
         files.keys.extend(keys)
     files.run_ids += [page.run_id for page in pages[:1]]
@@ -192,6 +204,12 @@ def read_uncommitted(ctx: RunContext, connections: Connections, keys: list[str])
         .repartition(partitions)
         .mapInArrow(partial(_read_files, connections), UNCOMMITTED)
     )
+
+
+def _rows_of(connections: Connections, keys: list[str]) -> int:
+    """How many staged objects lakeFS's files list, by their footers; one file at a time."""
+    store = connections.store()
+    return sum(pq.read_metadata(pa.BufferReader(store.get(key))).num_rows for key in keys)
 
 
 def _read_files(

@@ -20,6 +20,8 @@ from lakegc_assets.lakefs.client import LakeFSClient
 from lakegc_assets.mark.context import Connections, RunContext
 from lakegc_assets.mark.ranges import spread
 from lakegc_assets.storage.base import ObjectStore
+from lakegc_assets.storage.errors import AccessDeniedError
+from lakegc_assets.storage.s3_client import error_class
 from lakegc_assets.sweep import ledger
 from lakegc_assets.sweep.delta import DeltaMark, fingerprint
 from lakegc_assets.sweep.ledger import Outcome
@@ -32,7 +34,6 @@ CHECK_LIFETIME = 60.0
 _CHECK_TIME = 15.0
 _CONNECT_TIMEOUT = 5.0
 _REQUEST_TIMEOUT = CHECK_LIFETIME - _CHECK_TIME - _CONNECT_TIMEOUT
-_DENIED = frozenset({"AccessDenied", "ExpiredToken", "InvalidAccessKeyId", "SignatureDoesNotMatch"})
 
 _COUNTS = "outcome string, objects long, bytes long, error_code string, detail string"
 
@@ -68,7 +69,7 @@ class Progress:
         deleted: objects that are gone, those that were missing already among them.
         failed: objects that the store did not delete.
         stale: batches that were not sent, since the delta mark no longer held.
-        error: code and message of one failure; empty without any.
+        error: code, address and message of one failure; empty without any.
     """
 
     deleted: int
@@ -135,7 +136,7 @@ def _delete_batches(orders: Orders, batches: Iterator[pa.RecordBatch]) -> Iterat
         outcomes = _delete_batch(store, sizes)
         ledger.record(artifacts, outcomes)
         yield _counts(outcomes)
-        if any(outcome.error_code in _DENIED for outcome in outcomes):
+        if any(o.error_code and error_class(o.error_code) is AccessDeniedError for o in outcomes):
             return
 
 
@@ -179,22 +180,26 @@ def _batched(batches: Iterable[pa.RecordBatch], most: int) -> Iterator[dict[str,
 
 
 def _counts(outcomes: list[Outcome]) -> pa.RecordBatch:
+    """Objects and bytes by outcome, with code and detail of the first that failed."""
     totals: dict[str, list[int]] = {}
-    errors: dict[str, Outcome] = {}
+    errors: dict[str, tuple[str | None, str]] = {}
     for outcome in outcomes:
         total = totals.setdefault(outcome.outcome, [0, 0])
         total[0] += 1
         total[1] += outcome.size
         if outcome.outcome == "failed":
-            errors.setdefault("failed", outcome)
+            detail = f"{outcome.address}: {outcome.detail}"
+            errors.setdefault("failed", (outcome.error_code, detail))
     names = list(totals)
     return pa.RecordBatch.from_arrays(
         [
             pa.array(names, pa.string()),
             pa.array([totals[name][0] for name in names], pa.int64()),
             pa.array([totals[name][1] for name in names], pa.int64()),
-            pa.array([errors[n].error_code if n in errors else None for n in names], pa.string()),
-            pa.array([errors[n].detail if n in errors else None for n in names], pa.string()),
+            *(
+                pa.array([errors[n][field] if n in errors else None for n in names], pa.string())
+                for field in (0, 1)
+            ),
         ],
         names=["outcome", "objects", "bytes", "error_code", "detail"],
     )

@@ -14,12 +14,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 
-from pyspark.sql import DataFrame
+from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - Spark's own convention
 
 from lakegc_assets.artifacts import AttemptArtifacts, Manifest
 from lakegc_assets.lakefs.client import LakeFSClient
-from lakegc_assets.mark.commits import ACTIVE, find_liveness
+from lakegc_assets.mark.commits import ACTIVE, branches_of, find_liveness, read_heads
 from lakegc_assets.mark.committed import live_tables
 from lakegc_assets.mark.context import Connections, RunContext
 from lakegc_assets.mark.ranges import entries_of, ranges_of
@@ -44,7 +44,7 @@ class DeltaMark:
 
 def fingerprint(client: LakeFSClient, repository: str, *, protect_tags: bool) -> str:
     """A digest of all branch HEADs, the retention rules and, where they protect, the tags."""
-    heads = sorted((b.id, b.commit_id) for b in client.branches(repository))
+    heads = sorted(read_heads(client, repository).items())
     rules = client.gc_rules(repository)
     tags = sorted((t.id, t.commit_id) for t in client.tags(repository)) if protect_tags else []
     return hashlib.sha256(json.dumps([heads, rules, tags], sort_keys=True).encode()).hexdigest()
@@ -76,7 +76,7 @@ def take_delta_mark(
     spared = _among(candidates, staged.select("address"), "it is staged on a branch now")
 
     start = datetime.fromisoformat(str(chain["store_listing"].facts["start"]))
-    liveness = find_liveness(ctx, client, connections, start)
+    liveness = find_liveness(ctx, client, connections, start, branches_of(ctx, attempt))
     active = ctx.spark.createDataFrame(liveness.active_rows(), ACTIVE)
     has_rules = liveness.rules is not None
     entries = _new_entries(ctx, connections, attempt, active, keep, has_rules=has_rules)
@@ -101,13 +101,19 @@ def take_delta_mark(
     )
     listing = attempt.read(ctx.spark, "store_listing")
     served = served_candidates(ctx, connections, candidates, listing, heads, keep)
-    spared = spared.unionByName(served).groupBy("address").agg(F.min("why").alias("why"))
+    # Of several reasons one that is certain counts: the alarm after a sweep looks at these only.
+    best = F.min_by("why", F.struct(~_certain(), "why"))
+    spared = spared.unionByName(served).groupBy("address").agg(best.alias("why"))
     return DeltaMark(seen, taken, keep(spared, "spared"))
 
 
 def certainly_alive(spared: DataFrame) -> DataFrame:
     """Of what a delta mark spared: what is known to be alive, not only not known to be dead."""
-    return spared.where((F.col("why") != UNVERIFIED) & ~F.col("why").contains("cannot be resolved"))
+    return spared.where(_certain())
+
+
+def _certain() -> Column:
+    return (F.col("why") != UNVERIFIED) & ~F.col("why").contains("cannot be resolved")
 
 
 def _among(candidates: DataFrame, live: DataFrame, why: str) -> DataFrame:

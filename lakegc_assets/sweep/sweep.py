@@ -7,18 +7,22 @@ sweep is run again: what the ledger has is done, the rest passes the gate once m
 
 from __future__ import annotations
 
+import dataclasses
 import json
+import time
 from collections.abc import Iterator, Mapping
 from datetime import datetime
 from functools import partial
 
 import pyarrow as pa
 from pyspark.sql import DataFrame
+from pyspark.sql import functions as F  # noqa: N812 - Spark's own convention
 
 from lakegc_assets.artifacts import AttemptArtifacts, Manifest
-from lakegc_assets.errors import IntegrityError, RefusedError
+from lakegc_assets.errors import IntegrityError, LakegcError, RefusedError
 from lakegc_assets.mark.context import Connections, RunContext
 from lakegc_assets.mark.evaluation import evaluate, require_passed
+from lakegc_assets.mark.listing import listed_objects
 from lakegc_assets.mark.publication import instant, mark_folder, read_summary
 from lakegc_assets.mark.ranges import spread
 from lakegc_assets.storage.base import ObjectStore
@@ -31,6 +35,9 @@ from lakegc_assets.sweep.ledger import ASSET, DONE, Outcome
 HOLD = "hold.json"
 #: How often a delta mark may become stale before the sweep gives up, to be run again later.
 _ROUNDS = 50
+#: A delta mark older than this when the invariants have been evaluated is taken again, in seconds.
+_FRESH = 120.0
+_SAME = ("size", "last_modified", "etag")
 #: How many objects a task looks up after a sweep, at least.
 _LOOKUPS_EACH = 100
 
@@ -50,7 +57,17 @@ def sweep(ctx: RunContext) -> Manifest:
     require_no_hold(ctx)
     attempt, chain = _published(ctx, connections)
     candidates = attempt.read_verified(ctx.spark, chain["deletion_candidates"])
-    rounds = _delete_all(ctx, connections, attempt, chain, candidates)
+    if chain["deletion_candidates"].settings["protect_tags"]:
+        # What the mark protected stays protected, whoever sweeps it.
+        ctx = dataclasses.replace(
+            ctx, settings=dataclasses.replace(ctx.settings, protect_tags=True)
+        )
+    try:
+        rounds = _delete_all(ctx, connections, attempt, chain, candidates)
+    except LakegcError:
+        if not ledger.read(ctx.spark, attempt).where("outcome = 'deleted'").isEmpty():
+            _raise_alarm_if_needed(ctx, connections, attempt, chain, candidates)
+        raise
 
     swept = ledger.read(ctx.spark, attempt)
     attempt.write(swept, ASSET)
@@ -131,6 +148,7 @@ def _delete_all(
     candidates: DataFrame,
 ) -> int:
     """Delete until every candidate has its outcome; the number of delta marks it took."""
+    evaluated = False
     for number in range(1, _ROUNDS + 1):
         done = ledger.read(ctx.spark, attempt).where(f"outcome in {DONE}")
         keep = partial(_keep, ctx, attempt, f"delta-{number:03d}")
@@ -138,12 +156,17 @@ def _delete_all(
         if remaining.isEmpty():
             return number - 1
         delta = take_delta_mark(ctx, chain, attempt, remaining, keep)
-        _record_spared(connections, attempt, remaining, delta.spared)
-        survivors = keep(remaining.join(delta.spared, "address", "left_anti"), "survivors")
+        rewritten = keep(_rewritten(ctx, connections, remaining), "rewritten")
+        spared = keep(delta.spared.union(rewritten).dropDuplicates(["address"]), "all_spared")
+        _record_spared(connections, attempt, remaining, spared)
+        survivors = keep(remaining.join(spared, "address", "left_anti"), "survivors")
         if survivors.isEmpty():
             continue
-        if number == 1:
+        if not evaluated:
             require_passed(evaluate(ctx, survivors))
+            evaluated = True
+            if time.time() - delta.taken > _FRESH:
+                continue
         progress = delete(ctx, connections, attempt, survivors, delta)
         ctx.log.info("swept %d objects of %s", progress.deleted, ctx.repository)
         if progress.failed:
@@ -156,6 +179,18 @@ def _delete_all(
         f"{ctx.repository!r} changes so fast that no delta mark holds; what was done is recorded. "
         f"Sweep {ctx.run!r} again at a quieter time",
     )
+
+
+def _rewritten(ctx: RunContext, connections: Connections, remaining: DataFrame) -> DataFrame:
+    """Marked objects that were written again since they were listed: ``address`` and ``why``."""
+    now = listed_objects(ctx, connections).select(
+        "address", *(F.col(name).alias(f"{name}_now") for name in _SAME)
+    )
+    changed = F.lit(False)
+    for name in _SAME:
+        changed |= F.col(name) != F.col(f"{name}_now")
+    found = remaining.join(now, "address").where(changed)
+    return found.select("address", F.lit("it was written again since it was listed").alias("why"))
 
 
 def _keep(
