@@ -13,6 +13,7 @@ from dagster._core.errors import (
     DagsterExecutionInterruptedError,
     DagsterResourceFunctionError,
 )
+from dagster._core.instance.ref import InstanceRef
 from dagster._core.utils import make_new_run_id
 from pyspark.errors import PySparkRuntimeError
 
@@ -38,6 +39,14 @@ def dagster_home() -> Path:
     return home
 
 
+def _instance() -> dg.DagsterInstance:
+    """The instance that the UI shows, but what this process prints goes to the terminal alone."""
+    logs = {"module": "dagster._core.storage.noop_compute_log_manager"}
+    logs["class"] = "NoOpComputeLogManager"
+    ref = InstanceRef.from_dir(str(dagster_home()), overrides={"compute_logs": logs})
+    return dg.DagsterInstance.from_ref(ref)
+
+
 def run_job(job: str, repository: str, run: str, settings: dict[str, Any]) -> None:
     """Run a job of the graph on one repository.
 
@@ -61,8 +70,7 @@ def run_job(job: str, repository: str, run: str, settings: dict[str, Any]) -> No
     CollectorResource(**settings).settings()
     site = Site.defined()
     namespace = _namespace(site, repository)
-    dagster_home()
-    with dg.DagsterInstance.get() as instance, repository_lock(namespace):
+    with _instance() as instance, repository_lock(namespace):
         # Before Spark starts, which takes a while.
         if job == "gc_sweep":
             require_published(site.attempt(repository, run))

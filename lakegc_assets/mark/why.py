@@ -174,8 +174,10 @@ def _staging_areas(
 def _too_young(
     ctx: RunContext, attempt: AttemptArtifacts, listing: Manifest, address: str
 ) -> Explanation | None:
-    row = _rows(ctx, attempt, "store_listing", "data", address)[0]
-    written: datetime = row["last_modified"].astimezone()
+    rows = _rows(ctx, attempt, "store_listing", "data", address)
+    if not rows:
+        return None
+    written: datetime = rows[0]["last_modified"].astimezone()
     if written < listing.cutoff:
         return None
     because = f"it was written at {written.isoformat()}, after the cutoff {listing.cutoff}"

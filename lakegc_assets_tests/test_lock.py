@@ -1,0 +1,107 @@
+"""One run at a time on a repository of this machine, and no lock outlives its process."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+
+from lakegc_assets.errors import RefusedError
+from lakegc_assets.lock import lock_file, repository_lock
+
+_HOLD = """
+import sys
+from lakegc_assets.lock import repository_lock
+with repository_lock("s3://bucket/repo"):
+    print("held", flush=True)
+    sys.stdin.read()
+"""
+
+
+@pytest.fixture(autouse=True)
+def _own_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+
+
+@pytest.fixture
+def holder() -> subprocess.Popen[str]:
+    """A process that holds the lock until its stdin ends."""
+    process = subprocess.Popen(
+        [sys.executable, "-c", _HOLD, "some", "arguments"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdout is not None
+    assert process.stdout.readline() == "held\n"
+    return process
+
+
+def test_another_process_is_named(holder: subprocess.Popen[str]) -> None:
+    with (
+        pytest.raises(RefusedError, match=f'"pid": {holder.pid}.*some arguments.*"since"') as error,
+        repository_lock("s3://bucket/repo"),
+    ):
+        pass
+    assert "Wait for it to end" in str(error.value)
+    with repository_lock("s3://bucket/other"):
+        pass
+    holder.communicate()
+    with repository_lock("s3://bucket/repo"):
+        pass
+
+
+def test_a_lock_ends_with_its_process(holder: subprocess.Popen[str]) -> None:
+    holder.kill()
+    holder.communicate()
+    with repository_lock("s3://bucket/repo"):
+        pass
+
+
+def test_it_may_be_nested_and_ends_with_the_outermost() -> None:
+    with repository_lock("s3://bucket/repo"):
+        with repository_lock("s3://bucket/repo"):
+            pass
+        assert _refused_in_a_thread()
+    assert not _refused_in_a_thread()
+
+
+def test_it_is_released_after_an_error() -> None:
+    with pytest.raises(KeyError), repository_lock("s3://bucket/repo"):
+        raise KeyError
+    assert not _refused_in_a_thread()
+
+
+def test_a_refused_run_does_not_count_as_nested(holder: subprocess.Popen[str]) -> None:
+    for _ in range(2):
+        with pytest.raises(RefusedError), repository_lock("s3://bucket/repo"):
+            pass
+    holder.communicate()
+
+
+def _refused_in_a_thread() -> bool:
+    refused: list[RefusedError] = []
+
+    def run() -> None:
+        try:
+            with repository_lock("s3://bucket/repo"):
+                pass
+        except RefusedError as error:
+            refused.append(error)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    thread.join()
+    return bool(refused)
+
+
+def test_only_this_user_sees_the_locks() -> None:
+    file = lock_file("s3://bucket/repo")
+    assert file.parent.stat().st_mode & 0o777 == 0o700
+    assert file.parent.stat().st_uid == os.getuid()
+    assert file != lock_file("s3://bucket/repo2")
