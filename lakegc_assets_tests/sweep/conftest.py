@@ -10,9 +10,6 @@ from pyspark.sql import SparkSession
 
 from lakegc_assets.mark import served
 from lakegc_assets_tests.lake import Marked, SmallLake, copy_of, make_marked, running
-from lakegc_assets_tests.sessions import spark
-
-__all__ = ["spark"]
 
 
 @pytest.fixture(autouse=True)

@@ -16,24 +16,28 @@ from lakegc_assets_tests.sweep.outcomes import check_swept
 
 STAGED = "it is staged on a branch now"
 HELD = "an active commit holds it now"
+REWRITTEN = "it was written again since it was listed"
 
 
-def test_revert_branch_link_and_commit(
+def test_revert_branch_link_commit_and_write(
     lake: SmallLake, marked: Marked, spark: SparkSession
 ) -> None:
     """Each of them brings back objects of its own; a deleted branch brings back none."""
-    linked, committed, *_ = sorted(marked.groups["orphans"])
+    linked, committed, rewritten, *_ = sorted(marked.groups["orphans"])
     lake.client.revert(REPOSITORY, "main", marked.commits["removal"])
     lake.client.create_branch(REPOSITORY, "rescue", marked.commits["first"])
     lake.stage("main", "late/link", linked)
     lake.stage("busy", "late/commit", committed)
     lake.commit("busy")
     lake.client.delete_branch(REPOSITORY, "dev")
+    (lake.objects / rewritten).unlink()
+    (lake.objects / rewritten).write_text("for a link that will come")
 
     manifest = sweep(lake.context(spark))
 
     spared = dict.fromkeys(marked.groups["removed"] | marked.groups["replaced"], HELD)
-    check_swept(lake, marked, spark, spared | {linked: STAGED, committed: HELD})
+    spared |= {linked: STAGED, committed: HELD, rewritten: REWRITTEN}
+    check_swept(lake, marked, spark, spared)
     assert manifest.rows == len(marked.candidates)
     assert manifest.facts["rounds"] == 1
     for n in range(4):

@@ -1,0 +1,154 @@
+"""HEADs or rules that change while a sweep deletes stop it until a new delta mark was taken."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from lakegc_assets.errors import IntegrityError, RefusedError
+from lakegc_assets.storage.errors import StorageError
+from lakegc_assets.sweep import sweep as sweeping
+from lakegc_assets.sweep.sweep import HOLD, sweep
+from lakegc_assets_tests.lake import REPOSITORY, RUN, Marked, SmallLake
+from lakegc_assets_tests.sweep.outcomes import check_swept
+
+
+def after_first_delete(
+    lake: SmallLake, marked: Marked, change: Callable[[set[str]], None]
+) -> list[str]:
+    """Change something once the first batch is gone, before the next is allowed.
+
+    Args:
+        lake: where.
+        marked: its candidates.
+        change: gets the candidates that are still there.
+
+    Returns:
+        The request that came next, once there was one.
+    """
+    seen: list[str] = []
+
+    def look(method: str, path: str) -> None:
+        left = lake.keys() & marked.candidates
+        if not seen and len(left) < len(marked.candidates):
+            seen.append(f"{method} {path}")
+            # Seen from now on, so that the changes' own calls pass.
+            change(left)
+
+    lake.on_request = look
+    return seen
+
+
+def test_what_comes_alive_in_the_middle_is_spared(
+    lake: SmallLake, marked: Marked, spark: SparkSession
+) -> None:
+    revived: list[str] = []
+
+    def commit_an_orphan(left: set[str]) -> None:
+        revived.append(min(left & marked.groups["orphans"]))
+        lake.stage("busy", "late/commit", revived[0])
+        lake.commit("busy")
+
+    # Batches of two: the orphans cannot all be in the first.
+    seen = after_first_delete(lake, marked, commit_an_orphan)
+    manifest = sweep(lake.context(spark, sweep_batch=2))
+    assert seen == [f"GET /api/v1/repositories/{REPOSITORY}/branches"]
+    assert manifest.facts["rounds"] == 2
+    check_swept(lake, marked, spark, {revived[0]: "an active commit holds it now"})
+
+
+def test_rules_that_change_in_the_middle(
+    lake: SmallLake, marked: Marked, spark: SparkSession
+) -> None:
+    """The rule is a new one, but brings nothing back."""
+    after_first_delete(lake, marked, lambda _left: lake.rules(20, main=11))
+    manifest = sweep(lake.context(spark, sweep_batch=6))
+    assert manifest.facts["rounds"] == 2
+    check_swept(lake, marked, spark, {})
+
+
+def test_a_repository_that_never_rests(
+    lake: SmallLake, marked: Marked, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sweeping, "_ROUNDS", 2)
+    monkeypatch.setattr(sweeping, "require_passed", lambda _results: None)
+    monkeypatch.setattr(sweeping, "evaluate", lambda _ctx, _survivors: [])
+    busy = False
+
+    def commit(method: str, path: str) -> None:
+        nonlocal busy
+        if not busy and path.endswith("/branches") and method == "GET":
+            busy = True
+            lake.commit("busy")
+            busy = False
+
+    lake.on_request = commit
+    with pytest.raises(RefusedError, match="changes so fast that no delta mark holds"):
+        sweep(lake.context(spark))
+    assert lake.keys() == marked.live | marked.candidates
+
+
+def test_an_object_that_cannot_be_deleted(
+    lake: SmallLake, marked: Marked, spark: SparkSession
+) -> None:
+    """The store refuses one; the others are done and recorded; mended, the sweep goes on."""
+    stuck = min(marked.groups["second"])
+    path = lake.objects / stuck
+    aside = path.rename(lake.folder / "aside")
+    os.mkfifo(path)
+    words = rf"1 objects of local://repo could not be deleted.*{stuck}.* 17 were deleted.*again"
+    with pytest.raises(StorageError, match=words):
+        sweep(lake.context(spark))
+    path.unlink()
+    aside.rename(path)
+    assert lake.keys() == marked.live | {stuck}
+    sweep(lake.context(spark))
+    check_swept(lake, marked, spark, {})
+
+
+def test_what_is_gone_and_needed_raises_an_alarm(
+    lake: SmallLake, marked: Marked, spark: SparkSession
+) -> None:
+    """One comes alive just after it was deleted; one was deleted by a sweep that never said so."""
+    unrecorded, *_ = sorted(marked.groups["orphans"])
+    contents = {key: (lake.objects / key).read_bytes() for key in marked.candidates}
+    (lake.objects / unrecorded).unlink()
+    lake.stage("main", "late/link", unrecorded)
+    needed = {unrecorded}
+
+    def commit_what_is_gone(left: set[str]) -> None:
+        needed.add(min(marked.candidates - left - {unrecorded}))
+        lake.stage("busy", "too/late", max(needed, key=lambda key: key != unrecorded))
+        lake.commit("busy")
+
+    first = len(marked.candidates) - 1
+
+    def look(_method: str, _path: str) -> None:
+        left = lake.keys() & marked.candidates
+        if len(needed) == 1 and len(left) < first:
+            commit_what_is_gone(left)
+
+    lake.on_request = look
+    words = r"2 objects of mark 'mark-1' are gone, and are needed"
+    with pytest.raises(IntegrityError, match=words) as raised:
+        sweep(lake.context(spark, sweep_batch=6))
+    assert all(key in str(raised.value) for key in needed)
+    assert lake.keys() == marked.live
+    hold = Path(lake.root.url) / REPOSITORY / HOLD
+    assert all(key in hold.read_text() for key in needed)
+
+    with pytest.raises(RefusedError, match="on hold"):
+        sweep(lake.context(spark))
+
+    for key in needed:
+        (lake.objects / key).parent.mkdir(parents=True, exist_ok=True)
+        (lake.objects / key).write_bytes(contents[key])
+    hold.unlink()
+    manifest = sweep(lake.context(spark))
+    assert manifest.rows == len(marked.candidates)
+    assert lake.keys() == marked.live | needed
+    assert lake.root.attempt(REPOSITORY, RUN).has("swept_set")

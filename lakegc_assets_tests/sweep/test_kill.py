@@ -1,0 +1,246 @@
+"""A sweep that is killed at any point and run again ends as if it had never been killed."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+from threading import Event
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+
+from lakegc_assets.artifacts import AttemptArtifacts
+from lakegc_assets.errors import RefusedError
+from lakegc_assets.mark.context import Connections, RunContext
+from lakegc_assets.storage.local import LocalStore
+from lakegc_assets.sweep import deletion, ledger
+from lakegc_assets.sweep import sweep as sweeping
+from lakegc_assets.sweep.delta import DeltaMark, fingerprint
+from lakegc_assets.sweep.sweep import sweep
+from lakegc_assets_tests.lake import Marked, SmallLake
+from lakegc_assets_tests.sweep.outcomes import check_swept
+from lakegc_assets_tests.sweep.sweeper import BATCH
+
+
+class Killed(BaseException):
+    """Nothing handles it, as nothing handles a kill."""
+
+
+class Reaper:
+    """Kills at the n-th time that a step is reached."""
+
+    def __init__(self, patch: pytest.MonkeyPatch) -> None:
+        self.patch = patch
+        self.target = ""
+        self.countdown = 0
+
+    def watch(self, owner: Any, name: str) -> None:
+        """A kill may come just before and just after each call of a function."""
+        function = getattr(owner, name)
+
+        def watched(*args: Any, **kwargs: Any) -> Any:
+            self.step(f"before {name}")
+            found = function(*args, **kwargs)
+            self.step(f"after {name}")
+            return found
+
+        self.patch.setattr(owner, name, watched)
+
+    def step(self, name: str) -> None:
+        if name == self.target:
+            self.countdown -= 1
+            if self.countdown == 0:
+                raise Killed
+
+    def arm(self, target: str, time: int) -> None:
+        self.target, self.countdown = target, time
+
+
+@pytest.fixture
+def reaper(monkeypatch: pytest.MonkeyPatch) -> Reaper:
+    return Reaper(monkeypatch)
+
+
+def in_this_process(
+    ctx: RunContext,
+    connections: Connections,
+    attempt: AttemptArtifacts,
+    survivors: DataFrame,
+    delta: DeltaMark,
+) -> deletion.Progress:
+    """Delete as the tasks do, but here, where a kill can be placed."""
+    orders = deletion.Orders(
+        connections, ctx.repository, attempt.url, delta.fingerprint, delta.taken, False, 5
+    )
+    rows = sorted((row["address"], row["size"]) for row in survivors.collect())
+    addresses, sizes = zip(*rows, strict=True)
+    batch = pa.RecordBatch.from_pydict({"address": list(addresses), "size": list(sizes)})
+    counts = list(deletion._delete_batches(orders, iter([batch])))
+    return deletion.Progress(sum(c["objects"][0].as_py() for c in counts), 0, 0, "")
+
+
+def spare(addresses: set[str]) -> Callable[..., DeltaMark]:
+    """A delta mark that finds these alive, without reading any range."""
+
+    def take(
+        ctx: RunContext, _chain: object, _attempt: object, candidates: DataFrame, keep: Any
+    ) -> DeltaMark:
+        client, _ = ctx.connect()
+        seen = fingerprint(client, ctx.repository, protect_tags=False)
+        alive = [(address, "it is alive") for address in sorted(addresses)]
+        frame = ctx.spark.createDataFrame(alive, "address string, why string")
+        frame = frame.join(candidates, "address", "left_semi")
+        return DeltaMark(seen, time.time(), keep(frame, "spared"))
+
+    return take
+
+
+#: In this order each is reached by a sweep that the ones before have left behind.
+KILLS = (
+    ("before write", 1),
+    ("after write", 1),
+    ("before take_delta_mark", 1),
+    ("after take_delta_mark", 1),
+    ("before _record_spared", 1),
+    ("after _record_spared", 1),
+    ("before delete", 1),
+    ("before _delete_batch", 1),
+    ("after _delete", 3),
+    ("after _delete_batch", 1),
+    ("before record", 1),
+    ("after record", 1),
+    ("after _delete", 7),
+    ("after delete", 1),
+    ("before take_delta_mark", 1),
+    ("after take_delta_mark", 1),
+    ("before finish", 1),
+    ("after finish", 1),
+)
+
+
+def test_killed_at_every_step(
+    lake: SmallLake,
+    marked: Marked,
+    spark: SparkSession,
+    monkeypatch: pytest.MonkeyPatch,
+    reaper: Reaper,
+) -> None:
+    alive = set(sorted(marked.candidates)[::6])
+    monkeypatch.setattr(sweeping, "take_delta_mark", spare(alive))
+    monkeypatch.setattr(sweeping, "evaluate", lambda _ctx, _survivors: [])
+    monkeypatch.setattr(sweeping, "require_passed", lambda _results: None)
+    monkeypatch.setattr(sweeping, "delete", in_this_process)
+    for owner, name in (
+        (sweeping, "take_delta_mark"),
+        (sweeping, "_record_spared"),
+        (sweeping, "delete"),
+        (deletion, "_delete_batch"),
+        (LocalStore, "_delete"),
+        (ledger, "record"),
+        (AttemptArtifacts, "write"),
+        (AttemptArtifacts, "finish"),
+    ):
+        reaper.watch(owner, name)
+    left = [len(lake.keys())]
+    for target, count in KILLS:
+        reaper.arm(target, count)
+        with pytest.raises(Killed):
+            sweep(lake.context(spark))
+        assert marked.live | alive <= lake.keys() <= marked.live | marked.candidates
+        left.append(len(lake.keys()))
+    assert left == sorted(left, reverse=True)
+    # Killed after 3 deletes, after the batch of 5, and after 7 more of which 2 were new.
+    assert {left[0], left[0] - 3, left[0] - 5, left[0] - 15} <= set(left)
+    check_swept(lake, marked, spark, dict.fromkeys(alive, "it is alive"))
+    with pytest.raises(RefusedError, match="was swept already"):
+        sweep(lake.context(spark))
+
+
+def _session(leader: int) -> Iterator[int]:
+    """Processes of the session that a process leads: the sweep, its JVM and its workers."""
+    for entry in Path("/proc").iterdir():
+        with suppress(OSError, ValueError):
+            if os.getsid(int(entry.name)) == leader:
+                yield int(entry.name)
+
+
+def kill(process: subprocess.Popen[bytes]) -> None:
+    """End everything that a process has started, at once."""
+    for pid in [process.pid, *_session(process.pid)]:
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+    process.wait()
+
+
+def start(lake: SmallLake) -> subprocess.Popen[bytes]:
+    command = [sys.executable, "-m", "lakegc_assets_tests.sweep.sweeper"]
+    arguments = [str(lake.folder), lake.server.endpoint, str(lake.server.objects_dir)]
+    with (lake.folder / "sweeper.log").open("ab") as log:
+        return subprocess.Popen(
+            [*command, *arguments], stdout=log, stderr=log, start_new_session=True
+        )
+
+
+def wait_for(condition: Callable[[], bool], process: subprocess.Popen[bytes]) -> None:
+    deadline = time.monotonic() + 300
+    while not condition():
+        assert process.poll() is None, "the sweep ended before it was killed"
+        assert time.monotonic() < deadline
+        time.sleep(0.001)
+
+
+def test_kill_9_in_the_middle_of_a_batch_and_between_batches(
+    lake: SmallLake, marked: Marked, spark: SparkSession
+) -> None:
+    def left() -> set[str]:
+        return lake.keys() & marked.candidates
+
+    process = start(lake)
+    killed = Event()
+
+    def hold(_method: str, _path: str) -> None:
+        """Let no task get past the batch in which the kill comes."""
+        if left() != marked.candidates:
+            killed.wait(60)
+
+    lake.on_request = hold
+    try:
+        wait_for(lambda: left() != marked.candidates, process)
+    finally:
+        kill(process)
+        killed.set()
+    after_first = left()
+    assert len(marked.candidates) - BATCH <= len(after_first) < len(marked.candidates)
+    assert lake.keys() == marked.live | after_first
+
+    # The second is killed by the question that its task asks once a batch is recorded.
+    process = start(lake)
+
+    def strike(_method: str, _path: str) -> None:
+        if left() != after_first:
+            kill(process)
+
+    lake.on_request = strike
+    try:
+        wait_for(lambda: left() != after_first, process)
+        process.wait(60)
+    finally:
+        kill(process)
+    assert process.returncode == -signal.SIGKILL
+    lake.on_request = lambda _method, _path: None
+    after_second = left()
+    assert lake.keys() == marked.live | after_second
+    assert after_second < after_first
+
+    revived = min(after_second)
+    lake.stage("main", "late/link", revived)
+    sweep(lake.context(spark))
+    check_swept(lake, marked, spark, {revived: "it is staged on a branch now"})

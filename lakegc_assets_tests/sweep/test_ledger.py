@@ -1,0 +1,90 @@
+"""The ledger: whole batches, one outcome for each object, and what was done counts first."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from lakegc_assets.artifacts import ArtifactRoot, AttemptArtifacts
+from lakegc_assets.storage.config import StoreConfig
+from lakegc_assets.sweep import ledger
+from lakegc_assets.sweep.ledger import Outcome
+
+Read = Callable[[], dict[str, tuple[object, ...]]]
+
+
+@pytest.fixture
+def attempt(tmp_path: Path) -> AttemptArtifacts:
+    return AttemptArtifacts(ArtifactRoot(str(tmp_path), StoreConfig()), "repo", "run", "attempt")
+
+
+@pytest.fixture
+def read(attempt: AttemptArtifacts, spark: SparkSession) -> Read:
+    def found() -> dict[str, tuple[object, ...]]:
+        rows = ledger.read(spark, attempt).collect()
+        assert len({row["address"] for row in rows}) == len(rows)
+        return {r["address"]: (r["size"], r["outcome"], r["error_code"], r["detail"]) for r in rows}
+
+    return found
+
+
+def test_an_empty_ledger(read: Read) -> None:
+    assert read() == {}
+
+
+def test_what_was_recorded_is_read(attempt: AttemptArtifacts, read: Read) -> None:
+    outcomes = [
+        Outcome("data/ü\n,", 2**40, "deleted"),
+        Outcome("b", 0, "failed", "SlowDown", "later"),
+        Outcome("c", 3, "spared", detail="it is staged"),
+    ]
+    ledger.record(attempt.store(), outcomes[:2])
+    ledger.record(attempt.store(), outcomes[2:])
+    assert read() == {o.address: (o.size, o.outcome, o.error_code, o.detail) for o in outcomes}
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "counts"),
+    [
+        ("failed", "deleted", "deleted"),
+        ("deleted", "failed", "deleted"),
+        ("deleted", "already_missing", "deleted"),
+        ("already_missing", "failed", "already_missing"),
+        ("spared", "failed", "spared"),
+        ("spared", "deleted", "deleted"),
+    ],
+)
+def test_what_was_done_counts_before_what_failed(
+    attempt: AttemptArtifacts, read: Read, first: str, second: str, counts: str
+) -> None:
+    for outcome in (first, second):
+        ledger.record(attempt.store(), [Outcome("a", 1, outcome)])
+    assert read()["a"][1] == counts
+
+
+def test_of_two_failures_the_last_counts(attempt: AttemptArtifacts, read: Read) -> None:
+    for code in ("First", "Second"):
+        ledger.record(attempt.store(), [Outcome("a", 1, "failed", code)])
+    assert read()["a"][2] == "Second"
+
+
+def test_a_record_that_was_cut_short_does_not_count(
+    attempt: AttemptArtifacts, read: Read, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A process that dies while it records leaves no row, and nothing that cannot be read."""
+    ledger.record(attempt.store(), [Outcome("a", 1, "deleted")])
+
+    def die(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr("lakegc_assets.storage.local.replace", die)
+        patch.setattr("lakegc_assets.storage.local.remove_if_there", lambda *_: None)
+        with pytest.raises(KeyboardInterrupt):
+            ledger.record(attempt.store(), [Outcome("b", 1, "deleted")])
+    left = list(Path(attempt.url, ledger.ASSET, "ledger").iterdir())
+    assert any(path.name.startswith(".lakegc-tmp-") for path in left)
+    assert set(read()) == {"a"}
