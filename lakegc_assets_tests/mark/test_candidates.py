@@ -33,7 +33,7 @@ PARTS = "uploaded in parts, and not seen before the cutoff"
 ENDS_LIKE = "a full address that cannot be resolved ends like it"
 SPARED = {
     "data/s/lost-part": ENDS_LIKE,
-    "data/s/line\nbreak": "its name has a line break",
+    "data/s/line\nbreak": "its name has a line break or another control character",
     "data/s/parts-new": PARTS,
     "data/s/parts-changed": PARTS,
 }
@@ -114,7 +114,11 @@ def test_only_what_is_proven_dead_is_a_candidate(planted: Marked) -> None:
 def test_what_is_spared_is_reported_with_the_reason(planted: Marked) -> None:
     assert planted.spared == SPARED
     facts = planted.manifests["deletion_candidates"].facts
-    assert facts["spared"] == {ENDS_LIKE: 1, PARTS: 2, "its name has a line break": 1}
+    assert facts["spared"] == {
+        ENDS_LIKE: 1,
+        PARTS: 2,
+        "its name has a line break or another control character": 1,
+    }
     assert (facts["too_young"], facts["too_young_bytes"]) == (2, 14)
 
 

@@ -16,7 +16,12 @@ from lakegc_assets.errors import IntegrityError
 from lakegc_assets.graveler.namespace import StorageNamespace
 from lakegc_assets.lakefs.client import LakeFSClient
 from lakegc_assets.lakefs.errors import UnexpectedAnswerError
-from lakegc_assets.mark.commits import find_active_commits, load_commits, read_commits_csv
+from lakegc_assets.mark.commits import (
+    find_active_commits,
+    load_commits,
+    read_commits_csv,
+    read_heads,
+)
 from lakegc_assets.storage.config import StoreConfig
 from lakegc_assets_tests import recorded
 from lakegc_assets_tests.mark.conftest import Goldens
@@ -204,6 +209,45 @@ def test_a_commit_that_the_server_does_not_know_stops_the_run(client: LakeFSClie
         load_commits(client, "retention", ["4" * 64])
 
 
+# Branches
+
+
+def list_without(server: ReplayServer, *names: str) -> None:
+    found = [b for b in server.recording.branches() if b["id"] not in names]
+    pagination: dict[str, Any] = {"has_more": False, "max_per_page": 1000, "next_offset": ""}
+    pagination["results"] = len(found)
+    server.overrides["GET", "/repositories/retention/branches"] = Answer(
+        200, {"pagination": pagination, "results": found}
+    )
+
+
+def test_heads_are_those_of_all_branches(server: ReplayServer, client: LakeFSClient) -> None:
+    heads = read_heads(client, "retention", ["main", "deleted-long-ago"])
+    assert heads == {b["id"]: b["commit_id"] for b in server.recording.branches()}
+    assert "hidden" in heads
+
+
+def test_a_list_without_the_default_branch_stops_the_run(
+    server: ReplayServer, client: LakeFSClient
+) -> None:
+    list_without(server, "main")
+    with pytest.raises(IntegrityError, match="not its default branch 'main'"):
+        read_heads(client, "retention")
+    list_without(server, *(branch["id"] for branch in server.recording.branches()))
+    with pytest.raises(IntegrityError, match=r"has 0 branches, and not its default branch"):
+        read_heads(client, "retention")
+
+
+def test_a_list_that_lacks_a_branch_stops_the_run(
+    server: ReplayServer, client: LakeFSClient
+) -> None:
+    list_without(server, "dev")
+    with pytest.raises(IntegrityError, match="branch 'dev' of 'retention' exists, but the list"):
+        read_heads(client, "retention", ["main", "dev"])
+    server.overrides["GET", "/repositories/retention/branches/dev"] = (404, {"message": "gone"})
+    assert "dev" not in read_heads(client, "retention", ["main", "dev"])
+
+
 # The whole stage
 
 
@@ -256,14 +300,9 @@ def test_what_the_previous_mark_kept_stays_while_it_is_inside(
     given = golden("retention")
     first = recorded.rewind(given.marked, tmp_path)
     gone = given.server.recording.refs["dev"]
-    branches = [b for b in given.server.recording.branches() if b["id"] != "dev"]
-    pagination: dict[str, Any] = {"has_more": False, "max_per_page": 1000, "next_offset": ""}
-    pagination["results"] = len(branches)
-    given.server.overrides["GET", r"/repositories/retention/branches"] = Answer(
-        200, {"pagination": pagination, "results": branches}
-    )
-    diff = r"/repositories/retention/branches/dev/diff"
-    given.server.overrides["GET", diff] = Answer(404, {"message": "branch not found"})
+    list_without(given.server, "dev")
+    branch = r"/repositories/retention/branches/dev(/diff)?"
+    given.server.overrides["GET", branch] = Answer(404, {"message": "branch not found"})
     csv = f"{first.manifests['active_commits'].facts['server_run_id']}/commits.csv"
     (key,) = [key for key in recorded.keys("retention") if key.endswith(csv)]
     lines = recorded.content("retention", key).decode().splitlines(keepends=True)

@@ -86,7 +86,7 @@ def test_a_page_without_location_needs_branches_without_changes(
     page: int, suspects: str, paged: Paged
 ) -> None:
     paged.change(lambda _, number, body: without_location(body) if number == page else None)
-    message = f"is not complete after 3 tries: it lists nothing .*: {suspects} Nothing was deleted"
+    message = f"is not complete after 3 tries: it lists nothing .*: {suspects} Run again"
     with pytest.raises(IntegrityError, match=message):
         paged.prepare()
     assert paged.tries == 3
@@ -100,7 +100,7 @@ def test_pages_without_any_location_need_all_branches_without_changes(paged: Pag
 
 def test_a_later_try_may_be_sound_and_earlier_ones_count_as_well(paged: Paged) -> None:
     other = FOLDER.replace("ft6u2v9ksduf1in7i0cg", "an-earlier-run")
-    recorded.plant("paged", other + "1")
+    planted = [recorded.plant("paged", f"{other}{number}") for number in range(7)]
 
     def first_is_wrong(run: int, page: int, body: dict[str, Any]) -> Answer | None:
         if run > 1:
@@ -113,8 +113,8 @@ def test_a_later_try_may_be_sound_and_earlier_ones_count_as_well(paged: Paged) -
     files = paged.prepare()
     assert (files.tries, files.pages, files.empty_pages) == (2, 8, 1)
     assert files.run_ids == ["an-earlier-run", "ft6u2v9ksduf1in7i0cg"]
-    assert len(files.keys) == 8
-    assert other + "1" in files.keys
+    assert len(files.keys) == 14
+    assert set(planted) < set(files.keys)
 
 
 def diff_of_main(kind: str, path: str = "a") -> Answer:
@@ -171,23 +171,25 @@ def test_a_branch_that_vanished_in_the_middle_starts_the_snapshot_again(paged: P
     assert len(files.run_ids) == 2
 
 
-def test_branches_that_vanish_all_the_time_stop_the_run(paged: Paged) -> None:
+@pytest.mark.parametrize("position", [0, 4], ids=["there before", "made in the middle"])
+def test_branches_that_vanish_all_the_time_stop_the_run(position: int, paged: Paged) -> None:
     told: list[Request] = []
 
-    def before(request: Request) -> Answer | None:
-        # The list is read before the pages, to look behind those without location, and after it.
+    def listed(request: Request) -> Answer | None:
+        # Asked before, after each of eight pages, to look behind the last one, and at the end.
         told.append(request)
-        return branches_with(paged.server, "zz-gone") if len(told) % 3 == 1 else None
+        with_one_more = (len(told) - 1) % 11 == position
+        return branches_with(paged.server, "zz-gone") if with_one_more else None
 
-    paged.server.overrides[BRANCHES] = before
+    paged.server.overrides[BRANCHES] = listed
     with pytest.raises(IntegrityError, match="branches were deleted while it was made: zz-gone"):
         paged.prepare()
-    assert len(told) == 9
+    assert len(told) == 33
 
 
 def test_a_404_in_the_middle_starts_the_snapshot_again(paged: Paged) -> None:
     other = FOLDER.replace("ft6u2v9ksduf1in7i0cg", "a-lost-run")
-    recorded.plant("paged", other + "1")
+    planted = [recorded.plant("paged", f"{other}{number}") for number in range(2)]
 
     def lost(run: int, page: int, body: dict[str, Any]) -> Answer | None:
         if run > 1:
@@ -202,8 +204,8 @@ def test_a_404_in_the_middle_starts_the_snapshot_again(paged: Paged) -> None:
     assert files.tries == 2
     assert files.run_ids == ["a-lost-run", "ft6u2v9ksduf1in7i0cg"]
     # What the pages before the error named is kept: too many addresses are safe.
-    assert sorted(files.keys)[:1] == [other + "1"]
-    assert len(files.keys) == 8
+    assert len(files.keys) == 9
+    assert set(planted) < set(files.keys)
 
 
 def test_a_404_in_every_try_stops_the_run(paged: Paged) -> None:
@@ -218,6 +220,12 @@ def test_pages_of_two_runs_stop_the_run(paged: Paged) -> None:
 
     paged.change(mixed)
     with pytest.raises(UnexpectedAnswerError, match="a page of run another came after"):
+        paged.prepare()
+
+
+def test_fewer_files_than_pages_stop_the_run(paged: Paged) -> None:
+    recorded.remove("paged", next(key for key in recorded.keys("paged") if FOLDER in key))
+    with pytest.raises(IntegrityError, match=r"on 7 pages that it wrote to .* there are 6 files"):
         paged.prepare()
 
 
