@@ -5,6 +5,7 @@ from collections.abc import Iterator
 import dagster as dg
 from dagster_pyspark import PySparkResource
 
+from lakegc_assets.defs.metadata import value_of
 from lakegc_assets.defs.partitions import REPOSITORY_RUN
 from lakegc_assets.defs.resources import CollectorResource, LakeFSResource, ObjectStoreResource
 from lakegc_assets.mark.evaluation import INVARIANTS, WARNINGS, check_candidates
@@ -41,5 +42,5 @@ def candidate_checks(
             check_name=result.name,
             severity=dg.AssetCheckSeverity.ERROR if result.blocking else dg.AssetCheckSeverity.WARN,
             description=result.summary,
-            metadata={"facts": dg.MetadataValue.json(dict(result.facts))},
+            metadata={name: value_of(fact) for name, fact in result.facts.items()},
         )

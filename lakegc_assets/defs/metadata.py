@@ -39,10 +39,11 @@ def of_manifest(manifest: Manifest, facts: Sequence[str] = ()) -> dict[str, Any]
     }
     if manifest.digest:
         shown["digest"] = manifest.digest
-    return {name.replace("_", " "): _value(manifest.facts[name]) for name in facts} | shown
+    return {name.replace("_", " "): value_of(manifest.facts[name]) for name in facts} | shown
 
 
-def _value(value: Any) -> Any:  # noqa: ANN401 - JSON values, and metadata of many types
+def value_of(value: Any) -> Any:  # noqa: ANN401 - JSON values, and metadata of many types
+    """A fact as metadata: figures and words as they are, totals as tables, all else as JSON."""
     if value in (None, [], {}):
         return "none"
     if isinstance(value, dict) and all(isinstance(total, dict) for total in value.values()):
@@ -133,7 +134,7 @@ def of_report(manifest: Manifest) -> dict[str, Any]:
         "objects": facts["objects"],
         "bytes": facts["bytes"],
         "size": human_bytes(facts["bytes"]),
-        "bytes freed against age": plot_of_ages(rows),
+        "plot by age": plot_of_ages(rows),
         "by reason": breakdown(rows, "reason"),
         "by branch rule": breakdown(rows, "branch rule"),
         "by slice age": by_slice_age(rows),

@@ -20,7 +20,7 @@ from lakegc_assets.mark.commits import find_active_commits
 @dg.asset(
     partitions_def=REPOSITORY_RUN,
     deps=["uncommitted_snapshot"],
-    group_name="mark",
+    group_name="gc",
     kinds={"pyspark", "lakefs"},
 )
 def active_commits(

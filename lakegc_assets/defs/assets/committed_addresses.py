@@ -18,7 +18,7 @@ from lakegc_assets.mark.committed import read_committed_addresses
 @dg.asset(
     partitions_def=REPOSITORY_RUN,
     deps=["active_commits"],
-    group_name="mark",
+    group_name="gc",
     kinds={"pyspark", "lakefs"},
 )
 def committed_addresses(

@@ -19,7 +19,7 @@ from lakegc_assets.mark.candidates import find_candidates
 @dg.asset(
     partitions_def=REPOSITORY_RUN,
     deps=["committed_addresses"],
-    group_name="mark",
+    group_name="gc",
     kinds={"pyspark", "lakefs"},
 )
 def deletion_candidates(

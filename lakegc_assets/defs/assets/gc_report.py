@@ -19,7 +19,7 @@ from lakegc_assets.mark.report import report
 @dg.asset(
     partitions_def=REPOSITORY_RUN,
     deps=["deletion_candidates"],
-    group_name="mark",
+    group_name="gc",
     kinds={"pyspark", "lakefs"},
 )
 def gc_report(

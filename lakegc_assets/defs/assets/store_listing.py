@@ -17,7 +17,7 @@ from lakegc_assets.mark.listing import list_store
 
 @dg.asset(
     partitions_def=REPOSITORY_RUN,
-    group_name="mark",
+    group_name="gc",
     kinds={"pyspark", "lakefs"},
 )
 def store_listing(

@@ -19,7 +19,7 @@ from lakegc_assets.sweep.sweep import sweep
 @dg.asset(
     partitions_def=REPOSITORY_RUN,
     deps=["gc_report"],
-    group_name="sweep",
+    group_name="gc",
     kinds={"pyspark", "lakefs"},
 )
 def swept_set(

@@ -19,7 +19,7 @@ from lakegc_assets.mark.uncommitted import snapshot_uncommitted
 @dg.asset(
     partitions_def=REPOSITORY_RUN,
     deps=["store_listing"],
-    group_name="mark",
+    group_name="gc",
     kinds={"pyspark", "lakefs"},
 )
 def uncommitted_snapshot(
