@@ -10,11 +10,16 @@ import pytest
 from pyspark.sql import SparkSession
 
 from lakegc_assets.errors import IntegrityError, RefusedError
+from lakegc_assets.mark.context import RunContext
 from lakegc_assets.storage.errors import StorageError
+from lakegc_assets.sweep import ledger
 from lakegc_assets.sweep import sweep as sweeping
+from lakegc_assets.sweep.deletion import Progress
+from lakegc_assets.sweep.ledger import Outcome
 from lakegc_assets.sweep.sweep import HOLD, sweep
 from lakegc_assets_tests.lake import REPOSITORY, RUN, Marked, SmallLake
 from lakegc_assets_tests.sweep.outcomes import check_swept
+from lakegc_assets_tests.sweep.stand_ins import spare, stand_in
 
 
 def after_first_delete(
@@ -152,3 +157,36 @@ def test_what_is_gone_and_needed_raises_an_alarm(
     assert manifest.rows == len(marked.candidates)
     assert lake.keys() == marked.live | needed
     assert lake.root.attempt(REPOSITORY, RUN).has("swept_set")
+
+
+def test_an_alarm_is_raised_also_after_a_failure(
+    lake: SmallLake, marked: Marked, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The store fails after one object was deleted, which is alive by then."""
+    gone = min(marked.candidates)
+    deltas = iter([spare(set()), spare({gone})])
+    stand_in(monkeypatch, lambda: next(deltas))
+
+    def fail(ctx: RunContext, *_: object) -> Progress:
+        (lake.objects / gone).unlink()
+        attempt = ctx.root.attempt(REPOSITORY, RUN)
+        ledger.record(attempt.store(), [Outcome(gone, 1, "deleted")])
+        raise StorageError("the store is on fire")
+
+    monkeypatch.setattr(sweeping, "delete", fail)
+    with pytest.raises(IntegrityError, match=f"1 objects .* are gone, and are needed.*{gone}"):
+        sweep(lake.context(spark))
+    with pytest.raises(RefusedError, match="on hold"):
+        sweep(lake.context(spark))
+    assert lake.keys() == marked.live | marked.candidates - {gone}
+
+
+def test_a_delta_mark_that_aged_under_the_invariants_is_taken_again(
+    lake: SmallLake, marked: Marked, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    late = min(marked.candidates)
+    deltas = iter([spare(set(), age=200), spare({late}), spare({late})])
+    stand_in(monkeypatch, lambda: next(deltas))
+    manifest = sweep(lake.context(spark))
+    assert manifest.facts["rounds"] == 2
+    check_swept(lake, marked, spark, {late: "it is alive"})

@@ -13,20 +13,18 @@ from pathlib import Path
 from threading import Event
 from typing import Any
 
-import pyarrow as pa
 import pytest
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import SparkSession
 
 from lakegc_assets.artifacts import AttemptArtifacts
 from lakegc_assets.errors import RefusedError
-from lakegc_assets.mark.context import Connections, RunContext
 from lakegc_assets.storage.local import LocalStore
 from lakegc_assets.sweep import deletion, ledger
 from lakegc_assets.sweep import sweep as sweeping
-from lakegc_assets.sweep.delta import DeltaMark, fingerprint
 from lakegc_assets.sweep.sweep import sweep
 from lakegc_assets_tests.lake import Marked, SmallLake
 from lakegc_assets_tests.sweep.outcomes import check_swept
+from lakegc_assets_tests.sweep.stand_ins import spare, stand_in
 from lakegc_assets_tests.sweep.sweeper import BATCH
 
 
@@ -69,40 +67,6 @@ def reaper(monkeypatch: pytest.MonkeyPatch) -> Reaper:
     return Reaper(monkeypatch)
 
 
-def in_this_process(
-    ctx: RunContext,
-    connections: Connections,
-    attempt: AttemptArtifacts,
-    survivors: DataFrame,
-    delta: DeltaMark,
-) -> deletion.Progress:
-    """Delete as the tasks do, but here, where a kill can be placed."""
-    orders = deletion.Orders(
-        connections, ctx.repository, attempt.url, delta.fingerprint, delta.taken, False, 5
-    )
-    rows = sorted((row["address"], row["size"]) for row in survivors.collect())
-    addresses, sizes = zip(*rows, strict=True)
-    batch = pa.RecordBatch.from_pydict({"address": list(addresses), "size": list(sizes)})
-    counts = list(deletion._delete_batches(orders, iter([batch])))
-    return deletion.Progress(sum(c["objects"][0].as_py() for c in counts), 0, 0, "")
-
-
-def spare(addresses: set[str]) -> Callable[..., DeltaMark]:
-    """A delta mark that finds these alive, without reading any range."""
-
-    def take(
-        ctx: RunContext, _chain: object, _attempt: object, candidates: DataFrame, keep: Any
-    ) -> DeltaMark:
-        client, _ = ctx.connect()
-        seen = fingerprint(client, ctx.repository, protect_tags=False)
-        alive = [(address, "it is alive") for address in sorted(addresses)]
-        frame = ctx.spark.createDataFrame(alive, "address string, why string")
-        frame = frame.join(candidates, "address", "left_semi")
-        return DeltaMark(seen, time.time(), keep(frame, "spared"))
-
-    return take
-
-
 #: In this order each is reached by a sweep that the ones before have left behind.
 KILLS = (
     ("before write", 1),
@@ -134,10 +98,7 @@ def test_killed_at_every_step(
     reaper: Reaper,
 ) -> None:
     alive = set(sorted(marked.candidates)[::6])
-    monkeypatch.setattr(sweeping, "take_delta_mark", spare(alive))
-    monkeypatch.setattr(sweeping, "evaluate", lambda _ctx, _survivors: [])
-    monkeypatch.setattr(sweeping, "require_passed", lambda _results: None)
-    monkeypatch.setattr(sweeping, "delete", in_this_process)
+    stand_in(monkeypatch, lambda: spare(alive))
     for owner, name in (
         (sweeping, "take_delta_mark"),
         (sweeping, "_record_spared"),
