@@ -170,11 +170,16 @@ def _never_committed(team: Team) -> None:
 
 
 def _live(client: LakeFSWriter, repository: str) -> dict[tuple[str, str], str]:
-    """SHA-256 of what every branch serves at every path."""
+    """SHA-256 of what every branch serves at every path; the word ``gone`` for what is lost."""
+
+    def content(branch: str, path: str) -> str:
+        try:
+            return hashlib.sha256(client.get_object(repository, branch, path)).hexdigest()
+        except GoneError:
+            return "gone"
+
     return {
-        (branch.id, found.path): hashlib.sha256(
-            client.get_object(repository, branch.id, found.path)
-        ).hexdigest()
+        (branch.id, found.path): content(branch.id, found.path)
         for branch in client.branches(repository)
         for found in client.objects(repository, branch.id)
     }
