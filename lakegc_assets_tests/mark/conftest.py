@@ -1,4 +1,4 @@
-"""The Spark session, and recorded repositories that are marked once for all tests."""
+"""Recorded repositories that are marked once for all tests."""
 
 from __future__ import annotations
 
@@ -13,9 +13,6 @@ from pyspark.sql import SparkSession
 from lakegc_assets_tests import recorded
 from lakegc_assets_tests.recorded import Marked
 from lakegc_assets_tests.replay import ReplayServer
-from lakegc_assets_tests.sessions import spark
-
-__all__ = ["golden", "spark"]
 
 
 @dataclass(frozen=True)
