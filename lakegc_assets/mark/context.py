@@ -91,6 +91,15 @@ def overlap(namespace: StorageNamespace, url: str) -> bool:
         raise
 
 
+def artifacts_inside(namespace: StorageNamespace, root: ArtifactRoot) -> bool:
+    """Whether artifacts and objects of a namespace share a folder or a bucket's part."""
+    place = namespace
+    if namespace.scheme == "local" and root.stores.local_root:
+        folders = (root.stores.local_root, namespace.authority, namespace.prefix)
+        place = StorageNamespace.parse("/".join(part.rstrip("/") for part in folders if part))
+    return place.overlaps(StorageNamespace.parse(root.url))
+
+
 @dataclass(frozen=True)
 class RunContext:
     """One run on one repository, as every stage of the graph gets it.
@@ -126,6 +135,7 @@ class RunContext:
             UnsupportedServerError: the server is older than 0.87.
             ReadOnlyRepositoryError: the repository is read-only.
             IntegrityError: another repository's namespace is equal, contained or containing.
+            ConfigurationError: the artifacts lie inside the namespace, or around it.
         """
         client = self.lakefs.connect()
         client.check_supported()
@@ -141,6 +151,12 @@ class RunContext:
                     f"({other.storage_namespace}) overlap: what one of them needs looks like "
                     "garbage in the other. Neither can be collected",
                 )
+        if artifacts_inside(namespace, self.root):
+            raise ConfigurationError(
+                f"the artifacts at {self.root.url} lie in the storage namespace "
+                f"{repository.storage_namespace}, or around it: they would be collected, or take "
+                "its place. Choose another artifact root",
+            )
         cache_url = f"{self.root.url.rstrip('/')}/{self.repository}/_cache"
         return client, Connections(self.lakefs, self.root.stores, namespace.url(), cache_url)
 
