@@ -1,10 +1,10 @@
 """A whole collection of a synthetic repository: cold mark, warm mark, sweep; seconds and memory.
 
-A quarter of the objects were overwritten long ago and expired; the rest is live on main. Objects
-are local files (``--store local``), or keys of an S3 server on this machine (``--store s3``).
+Some of the objects (a quarter) were overwritten long ago and expired; the rest is live on main.
+Objects are local files (``--store local``), or keys of an S3 server on this machine.
 
     python -m bench.collection --objects 1000000
-    python -m bench.collection --objects 200000 --store s3
+    python -m bench.collection --objects 110000 --expired 50000 --store s3
 """
 
 from __future__ import annotations
@@ -109,12 +109,14 @@ def _descends(process: int, ancestor: int, parents: dict[int, int]) -> bool:
     return False
 
 
-def _plant(server: EmbeddedLakeFS, count: int, write: Callable[[str, int, float], None]) -> None:
-    """Commit objects: three quarters 100 days ago, and a quarter at the same paths 90 days ago."""
+def _plant(
+    server: EmbeddedLakeFS, count: int, expired: int, write: Callable[[str, int, float], None]
+) -> None:
+    """Commit objects 100 days ago, and 90 days ago some at the same paths, so that those expire."""
     lake = server.lake
     rng = random.Random(1)
-    live = count * 3 // 4
-    for days, paths in ((100, range(live)), (90, range(count - live))):
+    live = count - expired
+    for days, paths in ((100, range(live)), (90, range(expired))):
         moment = time.time() - days * _DAY
         for first in range(0, len(paths), _BATCH):
             entries = []
@@ -187,6 +189,13 @@ def _mark(ctx: RunContext) -> float:
     return total
 
 
+def _warm_and_sweep(ctx: RunContext, cold: float, expired: int) -> None:
+    warm = dataclasses.replace(ctx, run="warm")
+    print(f"warm / cold {_mark(warm) / cold:.2f}")
+    seconds = _timed("sweep", lambda: sweep(warm))
+    print(f"sweep: {expired / seconds:,.0f} objects/s")
+
+
 def _session() -> SparkSession:
     prepare_environment()
     builder = SparkSession.builder
@@ -199,10 +208,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--objects", type=int, default=1_000_000)
     parser.add_argument("--store", choices=("local", "s3"), default="local")
-    parser.add_argument("--no-sweep", action="store_true")
+    parser.add_argument("--expired", type=int, help="how many of them; a quarter by default")
+    parser.add_argument("--cold-only", action="store_true", help="no warm mark and no sweep")
     arguments = parser.parse_args()
     logging.getLogger("werkzeug").setLevel(logging.ERROR)
     memory = Memory()
+    expired = arguments.objects // 4 if arguments.expired is None else arguments.expired
     with tempfile.TemporaryDirectory() as folder:
         store, moto = None, None
         if arguments.store == "s3":
@@ -231,7 +242,7 @@ def main() -> None:
             )
             _timed(
                 f"plant {arguments.objects:,} objects",
-                lambda: _plant(server, arguments.objects, write),
+                lambda: _plant(server, arguments.objects, expired, write),
             )
             spark = _session()
             memory.start()
@@ -247,11 +258,8 @@ def main() -> None:
                 spark,
             )
             cold = _mark(ctx)
-            warm = _mark(dataclasses.replace(ctx, run="warm"))
-            print(f"warm / cold {warm / cold:.2f}")
-            if not arguments.no_sweep:
-                seconds = _timed("sweep", lambda: sweep(dataclasses.replace(ctx, run="warm")))
-                print(f"sweep: {arguments.objects // 4 / seconds:,.0f} objects/s")
+            if not arguments.cold_only:
+                _warm_and_sweep(ctx, cold, expired)
             for kind, peak in memory.peaks.items():
                 print(f"peak memory of the {kind:<8} {peak:8.0f} MiB")
             spark.stop()
