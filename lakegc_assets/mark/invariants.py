@@ -212,7 +212,9 @@ def none_shadowed(case: Case) -> CheckResult:
         .join(commits, "commit_id")
         .select("branch", "path")
         .distinct()
-        .repartition(8)
+        # In order, so that the server finds neighbours in what it has just read.
+        .repartitionByRange(8, "branch", "path")
+        .sortWithinPartitions("branch", "path")
         .mapInArrow(partial(_stat, case.connections, case.ctx.repository), "address string")
     )
     wrong = case.candidates.select("address").intersect(asked)
