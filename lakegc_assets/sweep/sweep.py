@@ -19,7 +19,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - Spark's own convention
 
 from lakegc_assets.artifacts import AttemptArtifacts, Manifest
-from lakegc_assets.errors import IntegrityError, LakegcError, RefusedError
+from lakegc_assets.errors import IntegrityError, RefusedError
 from lakegc_assets.mark.context import Connections, RunContext
 from lakegc_assets.mark.evaluation import evaluate, require_passed
 from lakegc_assets.mark.listing import listed_objects
@@ -64,7 +64,8 @@ def sweep(ctx: RunContext) -> Manifest:
         )
     try:
         rounds = _delete_all(ctx, connections, attempt, chain, candidates)
-    except LakegcError:
+    except Exception:
+        # Whatever went wrong, in a task too: what was deleted is looked at before it is told.
         if not ledger.read(ctx.spark, attempt).where("outcome = 'deleted'").isEmpty():
             _raise_alarm_if_needed(ctx, connections, attempt, chain, candidates)
         raise
