@@ -1,9 +1,8 @@
-"""Objects on branches: upload, stage, link, copy, read, delete, list."""
+"""Objects on branches: upload, stage, read, delete, list."""
 
 from __future__ import annotations
 
 import hashlib
-import secrets
 import sqlite3
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -83,7 +82,7 @@ def upload(
     lake.stores.write(repo, address, data, moment, dated=mtime is not None)
     entry = Entry(
         address=address,
-        last_modified=_timestamp(moment),
+        last_modified=timestamp(moment),
         size=len(data),
         e_tag=hashlib.md5(data, usedforsecurity=False).hexdigest(),
         metadata=dict(metadata or {}),
@@ -154,56 +153,6 @@ def stage_outside(lake: Lake, repository: str, branch: str, path: str, entry: En
     return stage_entry(lake, repository, branch, path, full)
 
 
-def new_link_address(lake: Lake, repository: str, branch: str, path: str) -> str:
-    """An address that an object may be written to and then linked from, once, for a while."""
-    with lake.state.write() as db:
-        repo = catalog.writable_repository(db, repository)
-        catalog.branch(db, repo, branch)
-        token = secrets.token_urlsafe(32)
-        address = f"{lake.slices.new_address(repo.id, lake.now())},{token}"
-        db.execute("DELETE FROM link_addresses WHERE expires <= ?", (lake.now(),))
-        expires = lake.now() + lake.settings.grace_period
-        db.execute(
-            "INSERT INTO link_addresses VALUES (?, ?, ?, ?, ?)",
-            (repo.id, branch, path, address, expires),
-        )
-    return repo.address(address)
-
-
-def link(lake: Lake, repository: str, branch: str, path: str, entry: Entry) -> Found:
-    """Stage what was written to an address from ``new_link_address``; 400 when it is not one."""
-    with lake.state.read() as db:
-        repo = catalog.repository(db, repository)
-    relative = entry.address.removeprefix(repo.address(""))
-    if relative == entry.address:
-        raise errors.bad_request("bad address token (expired or invalid)")
-    try:
-        size = lake.stores.open(repo.namespace).head(relative).size
-    except ObjectNotFoundError:
-        raise errors.bad_request(f"no object was written to {entry.address}") from None
-    if size != entry.size:
-        raise errors.bad_request(f"the object at {entry.address} has {size} bytes")
-    linked = replace(entry, address=relative, last_modified=_timestamp(lake.now()))
-    return stage_entry(lake, repository, branch, path, linked, link_address=relative)
-
-
-def copy(
-    lake: Lake, repository: str, branch: str, path: str, *, source_ref: str, source_path: str
-) -> Found:
-    """Copy an object's data to a new address, and stage it at a path."""
-    source = get_entry(lake, repository, source_ref, source_path)
-    moment = lake.now()
-    address = lake.slices.new_address(repository, moment)
-    lake.stores.write(source.repository, address, content(lake, source), moment)
-    entry = replace(
-        source.entry,
-        address=address,
-        address_type=AddressType.RELATIVE,
-        last_modified=_timestamp(moment),
-    )
-    return stage_entry(lake, repository, branch, path, entry)
-
-
 def get_entry(lake: Lake, repository: str, ref: str, path: str) -> Found:
     """What a reader of a reference sees at a path; 404 when nothing is there."""
     with lake.state.read() as db:
@@ -269,5 +218,6 @@ def _refuse_existing(
         raise errors.ApiError(412, "path already exists")
 
 
-def _timestamp(seconds: float) -> Timestamp:
+def timestamp(seconds: float) -> Timestamp:
+    """Epoch seconds as entries have them."""
     return Timestamp(int(seconds), int(seconds % 1 * 1e9))

@@ -8,7 +8,7 @@ from email.utils import formatdate
 
 from starlette.responses import Response
 
-from lakegc_assets.embedded import errors, objects
+from lakegc_assets.embedded import copies, errors, linking, objects
 from lakegc_assets.embedded.calls import Body, Call, Endpoint, answer, done, page_answer
 from lakegc_assets.embedded.objects import DEFAULT_CONTENT_TYPE, Found
 from lakegc_assets.graveler.entry import Entry, Timestamp
@@ -122,7 +122,7 @@ def list_objects(call: Call) -> Response:
 def copy(call: Call) -> Response:
     """Copy an object to a path of a branch, with its data."""
     body = call.json("ObjectCopyCreation")
-    found = objects.copy(
+    found = copies.copy(
         call.lake,
         call.repository,
         call.branch,
@@ -135,7 +135,7 @@ def copy(call: Call) -> Response:
 
 def get_physical_address(call: Call) -> Response:
     """An address to write to, and to link afterwards."""
-    address = objects.new_link_address(
+    address = linking.new_link_address(
         call.lake, call.repository, call.branch, call.required("path")
     )
     return answer({"physical_address": address, "presigned_url": None})
@@ -154,7 +154,7 @@ def link_physical_address(call: Call) -> Response:
         metadata=body.strings("user_metadata"),
         content_type=body.text("content_type", DEFAULT_CONTENT_TYPE),
     )
-    found = objects.link(call.lake, call.repository, call.branch, call.required("path"), entry)
+    found = linking.link(call.lake, call.repository, call.branch, call.required("path"), entry)
     return answer(_stats(found))
 
 
