@@ -81,26 +81,9 @@ def _boto3(endpoint: str) -> Iterator[int]:
         yield len(page["Contents"])
 
 
-def _obstore(endpoint: str) -> Iterator[int]:
-    from obstore.store import S3Store  # noqa: PLC0415 - compared with, not needed
-
-    store = S3Store(
-        "bench",
-        endpoint=endpoint,
-        client_options={"allow_http": True},
-        virtual_hosted_style_request=False,
-    )
-    for batch in store.list("ns", chunk_size=_PAGE, return_arrow=True):
-        yield batch.num_rows
-
-
 def _measure(name: str, listing: Callable[[str], Iterator[int]], endpoint: str, keys: int) -> None:
     start, cpu = time.perf_counter(), time.process_time()
-    try:
-        found = sum(listing(endpoint))
-    except ImportError as error:
-        print(f"{name:8} not measured: {str(error).splitlines()[0]}")
-        return
+    found = sum(listing(endpoint))
     seconds, cpu = time.perf_counter() - start, time.process_time() - cpu
     if found != keys:
         raise SystemExit(f"{name} listed {found} keys of {keys}")
@@ -114,7 +97,7 @@ def _measure(name: str, listing: Callable[[str], Iterator[int]], endpoint: str, 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--keys", type=int, default=1_000_000, help="default: 1,000,000")
-    parser.add_argument("--only", choices=["ours", "boto3", "obstore"], help="measure one of them")
+    parser.add_argument("--only", choices=["ours", "boto3"], help="measure one of them")
     arguments = parser.parse_args()
     pages = max(1, arguments.keys // _PAGE)
     os.environ |= {"AWS_ACCESS_KEY_ID": "bench", "AWS_SECRET_ACCESS_KEY": "bench"}
@@ -126,7 +109,7 @@ def main() -> None:
     server.start()
     endpoint = f"http://127.0.0.1:{theirs.recv()}"
     try:
-        for name, listing in (("ours", _ours), ("obstore", _obstore), ("boto3", _boto3)):
+        for name, listing in (("ours", _ours), ("boto3", _boto3)):
             if arguments.only in {None, name}:
                 _measure(name, listing, endpoint, pages * _PAGE)
     finally:
