@@ -12,7 +12,7 @@ dagster_home = mkdir -p "$(1)" && { [ -e "$(1)/dagster.yaml" ] || cp dagster.yam
 
 .PHONY: help
 help: ## say what can be made
-	@sed -n 's/^\([a-z]*\):.*## /make \1\t/p' Makefile | expand -t 14
+	@sed -n 's/^\([a-z-]*\):.*## /make \1\t/p' Makefile | expand -t 19
 
 .PHONY: setup
 setup: ## only set up
@@ -27,6 +27,14 @@ demo: setup ## collect a year-old repository of an embedded lakeFS, and prove th
 .PHONY: test
 test: setup ## run all tests
 	@$(in_venv) python -m pytest
+
+.PHONY: conformance
+conformance: setup ## run the slow comparisons with lakeFS's clients, data, faults and races
+	@$(in_venv) python -m pytest -m conformance
+
+.PHONY: test-stores
+test-stores: setup ## run the tests on real object stores, which need Go and Node
+	@$(in_venv) python -m pytest -m stores
 
 .PHONY: ui
 ui: setup ## Dagster's web interface and daemon on 127.0.0.1

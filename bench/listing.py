@@ -1,7 +1,7 @@
-"""How many keys a second an S3 listing gives, through this project, boto3 and obstore.
+"""How many keys a second an S3 listing gives, through this project and boto3.
 
 A server on this machine answers with ready-made pages, in a process of its own, so that the figures
-are those of the client. ``obstore`` is measured where it and arro3-core are installed.
+are those of the client.
 """
 
 from __future__ import annotations
