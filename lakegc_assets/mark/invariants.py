@@ -20,14 +20,13 @@ from pyspark.sql import functions as F  # noqa: N812 - Spark's own convention
 
 from lakegc_assets.artifacts import AttemptArtifacts, Manifest
 from lakegc_assets.errors import IntegrityError
-from lakegc_assets.graveler.namespace import UnresolvableAddressError
 from lakegc_assets.lakefs.client import LakeFSClient
-from lakegc_assets.lakefs.errors import NotFoundError
 from lakegc_assets.mark.context import Connections, RunContext
 from lakegc_assets.mark.second_opinion import (
     entries_of_ranges,
     main_ancestries,
     ranges_of_commits,
+    served_addresses,
 )
 from lakegc_assets.retention.naive import naive_active_commits
 from lakegc_assets.retention.rules import Rules
@@ -206,6 +205,7 @@ def none_shadowed(case: Case) -> CheckResult:
         [(commit, branch) for branch, commit in case.heads.items()],
         "commit_id string, branch string",
     )
+    served = partial(served_addresses, case.connections, case.ctx.repository)
     asked = (
         alike.select("range_id", "path")
         .join(case.head_ranges, "range_id")
@@ -215,29 +215,10 @@ def none_shadowed(case: Case) -> CheckResult:
         # In order, so that the server finds neighbours in what it has just read.
         .repartitionByRange(8, "branch", "path")
         .sortWithinPartitions("branch", "path")
-        .mapInArrow(partial(_stat, case.connections, case.ctx.repository), "address string")
+        .mapInArrow(served, "address string")
     )
     wrong = case.candidates.select("address").intersect(asked)
     return _verdict("none_shadowed", wrong, "is served by lakeFS", _REPORT)
-
-
-def _stat(
-    connections: Connections, repository: str, batches: Iterator[pa.RecordBatch]
-) -> Iterator[pa.RecordBatch]:
-    client, namespace = connections.lakefs.connect(), connections.namespace()
-    for batch in batches:
-        served: list[str] = []
-        for row in batch.to_pylist():
-            try:
-                found = client.stat(repository, row["branch"], row["path"]).physical_address
-            except NotFoundError:
-                continue
-            served.append(found)
-            try:
-                served += sorted(namespace.relatives(found))
-            except UnresolvableAddressError as error:
-                served += sorted(error.last_components)
-        yield pa.RecordBatch.from_arrays([pa.array(served, pa.string())], names=["address"])
 
 
 def active_commits_complete(case: Case) -> CheckResult:

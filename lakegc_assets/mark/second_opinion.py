@@ -16,11 +16,14 @@ from lakegc_assets.errors import IntegrityError
 from lakegc_assets.graveler.entry import AddressType
 from lakegc_assets.graveler.namespace import StorageNamespace, UnresolvableAddressError
 from lakegc_assets.graveler.ranges import read_metarange, read_range
+from lakegc_assets.lakefs.calls import LARGEST_PAGE
 from lakegc_assets.lakefs.client import LakeFSClient
+from lakegc_assets.lakefs.errors import NotFoundError
 from lakegc_assets.mark.context import Connections
 from lakegc_assets.retention.commits import Commit
 from lakegc_assets.storage.errors import ObjectNotFoundError
 
+_SMALLEST_PAGE = 16
 RANGES = "commit_id string, range_id string"
 ENTRIES = (
     "range_id string, path string, address string, size long, etag string, entry_modified timestamp"
@@ -64,6 +67,71 @@ def entries_of_ranges(connections: Connections, range_ids: DataFrame, partitions
     ids = range_ids.select("range_id").distinct()
     tasks = max(1, min(partitions, ids.count()))
     return ids.repartition(tasks).mapInArrow(partial(_entries, connections), ENTRIES)
+
+
+def served_addresses(
+    connections: Connections, repository: str, batches: Iterator[pa.RecordBatch]
+) -> Iterator[pa.RecordBatch]:
+    """The physical addresses that lakeFS serves at some places, in every spelling (``address``).
+
+    Args:
+        connections: how to reach lakeFS and the store.
+        repository: lakeFS repository.
+        batches: the places (branch, path), in order.
+    """
+    served = _Served(connections.lakefs.connect(), repository)
+    namespace = connections.namespace()
+    for batch in batches:
+        spellings: list[str] = []
+        for place in batch.to_pylist():
+            found = served.address(place["branch"], place["path"])
+            if found is None:
+                continue
+            spellings.append(found)
+            try:
+                spellings += sorted(namespace.relatives(found))
+            except UnresolvableAddressError as error:
+                spellings += sorted(error.last_components)
+        yield pa.RecordBatch.from_arrays([pa.array(spellings, pa.string())], names=["address"])
+
+
+class _Served:
+    """Asks for a path, and lists what follows it: as much as answered questions lately."""
+
+    def __init__(self, client: LakeFSClient, repository: str) -> None:
+        self._client = client
+        self._repository = repository
+        self._branch = ""
+        self._known: dict[str, str] = {}
+        self._until: str | None = ""
+        self._amount = _SMALLEST_PAGE
+        self._answered = 0
+
+    def address(self, branch: str, path: str) -> str | None:
+        """The physical address at a path of a branch; None where nothing is served."""
+        if branch != self._branch or (self._until is not None and path > self._until):
+            return self._ask(branch, path)
+        self._answered += 1
+        return self._known.get(path)
+
+    def _ask(self, branch: str, path: str) -> str | None:
+        factor = 2 if self._answered > 1 else 0.5
+        self._amount = min(max(int(self._amount * factor), _SMALLEST_PAGE), LARGEST_PAGE)
+        self._branch, self._answered = branch, 0
+        try:
+            found = self._client.stat(self._repository, branch, path).physical_address
+        except NotFoundError:
+            found = None
+        try:
+            objects, more = self._client.objects_page(
+                self._repository, branch, after=path, amount=self._amount
+            )
+        except NotFoundError:
+            # The branch is gone: every further path is asked for by itself, and is not there.
+            objects, more = [], True
+        self._known = {o.path: o.physical_address for o in objects}
+        self._until = max(self._known, default=path) if more else None
+        return found
 
 
 def _ranges(

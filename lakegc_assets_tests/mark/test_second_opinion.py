@@ -1,0 +1,107 @@
+"""What lakeFS serves at many places, asked for by single paths and by pages in between."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from dataclasses import dataclass
+from typing import cast
+
+import pyarrow as pa
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lakegc_assets.graveler.namespace import StorageNamespace
+from lakegc_assets.lakefs.client import LakeFSClient
+from lakegc_assets.lakefs.errors import NotFoundError
+from lakegc_assets.lakefs.models import ObjectStats
+from lakegc_assets.mark.context import Connections
+from lakegc_assets.mark.second_opinion import served_addresses
+
+_NUMBERS = st.integers(0, 300)
+
+
+def shown(branch: str, path: str) -> ObjectStats:
+    return ObjectStats.model_validate(
+        {
+            "path": path,
+            "path_type": "object",
+            "physical_address": f"s3://bucket/ns/data/{branch}/{path}",
+            "checksum": "",
+            "mtime": 0,
+            "size_bytes": 1,
+        }
+    )
+
+
+@dataclass
+class Server:
+    """Serves some paths on each branch, and counts what it is asked."""
+
+    branches: dict[str, list[str]]
+    calls: int = 0
+
+    def connect(self) -> LakeFSClient:
+        return cast("LakeFSClient", self)
+
+    def stat(self, _: str, branch: str, path: str) -> ObjectStats:
+        self.calls += 1
+        if path not in self.branches.get(branch, []):
+            raise NotFoundError("no such path")
+        return shown(branch, path)
+
+    def objects_page(
+        self, _: str, branch: str, *, after: str, amount: int
+    ) -> tuple[list[ObjectStats], bool]:
+        self.calls += 1
+        if branch not in self.branches:
+            raise NotFoundError("no such branch")
+        paths = self.branches[branch]
+        first = bisect_right(paths, after)
+        page = paths[first : first + amount]
+        return [shown(branch, path) for path in page], first + amount < len(paths)
+
+
+@dataclass
+class Reached:
+    """Stands in for the connections of a task."""
+
+    lakefs: Server
+
+    def namespace(self) -> StorageNamespace:
+        return StorageNamespace.parse("s3://bucket/ns")
+
+
+def ask(server: Server, places: list[tuple[str, str]]) -> set[str]:
+    batch = pa.RecordBatch.from_pylist([{"branch": b, "path": p} for b, p in places])
+    connections = cast("Connections", Reached(server))
+    answers = served_addresses(connections, "repo", iter([batch] if places else []))
+    return {address for found in answers for address in found["address"].to_pylist()}
+
+
+def names(numbers: set[int]) -> list[str]:
+    return sorted(f"{number:04d}é" for number in numbers)
+
+
+@given(
+    st.dictionaries(st.sampled_from(["dev", "main"]), st.sets(_NUMBERS)),
+    st.dictionaries(st.sampled_from(["deleted", "dev", "main"]), st.sets(_NUMBERS)),
+)
+def test_each_place_gets_what_is_served_there(
+    served: dict[str, set[int]], wanted: dict[str, set[int]]
+) -> None:
+    server = Server({branch: names(numbers) for branch, numbers in served.items()})
+    places = [(branch, path) for branch in sorted(wanted) for path in names(wanted[branch])]
+    expected = {
+        spelling.format(f"data/{branch}/{path}")
+        for branch, path in places
+        if path in server.branches.get(branch, [])
+        for spelling in ("{}", "s3://bucket/ns/{}")
+    }
+    assert ask(server, places) == expected
+
+
+def test_many_neighbours_take_few_calls() -> None:
+    server = Server({"main": names(set(range(9000)))})
+    found = ask(server, [("main", path) for path in server.branches["main"]])
+    assert len(found) == 18_000
+    assert server.calls < 60
