@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from time import time
 
+from lakegc_assets.embedded.faults import Fault
 from lakegc_assets.errors import ConfigurationError
 from lakegc_assets.graveler.namespace import StorageNamespace
 from lakegc_assets.storage.config import StoreConfig
@@ -32,6 +33,7 @@ class ServerSettings:
         uncommitted_page_steps: entries and branches that one call of prepare_uncommited looks at,
             or None for everything. A page of tombstones or of a clean branch has no location.
         grace_period: seconds for which an address from GetPhysicalAddress can be linked.
+        faults: in what the server answers as today's real lakeFS does, at the cost of data.
     """
 
     data_dir: Path
@@ -46,6 +48,7 @@ class ServerSettings:
     slice_max_objects: int = 50_000
     uncommitted_page_steps: int | None = None
     grace_period: int = 24 * 3600
+    faults: frozenset[Fault] = frozenset()
 
     def __post_init__(self) -> None:
         """Refuse a store that the server cannot use.

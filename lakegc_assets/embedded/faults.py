@@ -1,0 +1,43 @@
+"""Where today's real lakeFS answers in a way that endangers data, as switches of the server.
+
+Without any of them the server keeps the promises of the uncommitted GC design. Each of them was
+read in lakeFS's source or reproduced on a real server; together they are what a collector meets.
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+
+
+class Fault(Enum):
+    """One way in which a real lakeFS answers; the value is its name on the command line."""
+
+    PAGES_WITHOUT_LOCATION = "pages-without-location"
+    """The last page of ``prepare_uncommited`` has an empty location although earlier pages wrote
+    files: a collector that reads the last answer alone finds nothing staged."""
+
+    ROWS_LOST_ON_BRANCH_DELETE = "rows-lost-on-branch-delete"
+    """When a branch is deleted while a page scans it, the rows that the page had already found on
+    the branches before are gone from its file too; the token goes on behind them."""
+
+    SCAN_ENDS_EARLY = "scan-ends-early"
+    """A throttled key-value store ends the scan of a branch with no error: of each branch only the
+    first half of what is staged there is listed, rounded down."""
+
+    ORDER_DEPENDENT_WALK = "order-dependent-walk"
+    """``prepare_commits`` stops at a parent that a branch with an equal threshold has visited,
+    before it looks at the age of the commit that it comes from: which commits are active then
+    depends on the order of commit ids."""
+
+    SHADOWED_UPLOADS = "shadowed-uploads"
+    """A staged entry that equals HEAD's in all but its address is served from its new address, yet
+    neither ``diff`` nor ``prepare_uncommited`` names it."""
+
+    NO_ASYNC_PREPARE = "no-async-prepare"
+    """An older server: 404 for the call that prepares commits in the background."""
+
+    STATELESS_LINK_TOKENS = "stateless-link-tokens"
+    """An address from ``GetPhysicalAddress`` can be linked any number of times until it expires."""
+
+    STAGE_INSIDE_NAMESPACE = "stage-inside-namespace"
+    """``StageObject`` takes any address, one inside the storage namespace too."""
