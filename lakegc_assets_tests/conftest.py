@@ -18,6 +18,8 @@ from lakegc_assets_tests.site import site
 
 __all__ = ["s3_bucket", "s3_server", "site", "spark"]
 
+pytest_plugins = ["lakegc_assets_tests.conformance.recorder"]
+
 # First calls compile and load; a busy machine must not fail a property.
 settings.register_profile("no deadline", deadline=None)
 settings.load_profile("no deadline")

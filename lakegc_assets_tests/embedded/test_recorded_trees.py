@@ -15,6 +15,7 @@ from lakegc_assets.embedded.merging import differences, merge
 from lakegc_assets.embedded.state import State
 from lakegc_assets.embedded.trees import Breaks, Trees, commit_changes
 from lakegc_assets.storage.config import StoreConfig
+from lakegc_assets_tests.conformance.recorder import RECORDED, conforms
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 REPOSITORIES = ("small", "retention", "orderhz", "norules", "identical")
@@ -52,6 +53,12 @@ def in_order(repository: str) -> list[dict[str, Any]]:
     return sorted(found.values(), key=lambda commit: commit["generation"])
 
 
+@conforms(
+    RECORDED,
+    "Commit ids and generations",
+    client="recording",
+    checked="every recorded commit, made from its own fields, gets its own id and generation",
+)
 @pytest.mark.parametrize("repository", REPOSITORIES)
 def test_commits_have_their_recorded_ids_and_generations(repository: str) -> None:
     known: dict[str, Commit] = {}
@@ -62,6 +69,12 @@ def test_commits_have_their_recorded_ids_and_generations(repository: str) -> Non
         known[made.id] = made
 
 
+@conforms(
+    RECORDED,
+    "Trees of commits",
+    client="recording",
+    checked="each commit's own changes, committed again, write the recorded files byte by byte",
+)
 @pytest.mark.parametrize("repository", REPOSITORIES)
 def test_committing_the_recorded_changes_gives_the_recorded_trees(
     repository: str, tmp_path: Path
@@ -96,6 +109,12 @@ def raw(repository: str, name: str) -> bytes:
     return (GOLDEN / repository / "raw" / "_lakefs" / name).read_bytes()
 
 
+@conforms(
+    RECORDED,
+    "Trees of merges",
+    client="recording",
+    checked="a merge and a squash merge get the recorded metarange ids",
+)
 def test_merging_the_recorded_branches_gives_the_recorded_trees(tmp_path: Path) -> None:
     state = State(tmp_path / "state.db")
     repo = Repository("retention", "s3://lab/retention", "main", 0, read_only=False, rules=None)
@@ -121,6 +140,12 @@ def test_merging_the_recorded_branches_gives_the_recorded_trees(tmp_path: Path) 
     state.close()
 
 
+@conforms(
+    RECORDED,
+    "Order of logs",
+    client="recording",
+    checked="every recorded log, with all parents and with first parents",
+)
 @pytest.mark.parametrize("repository", REPOSITORIES)
 def test_logs_have_the_recorded_order(repository: str, tmp_path: Path) -> None:
     state = State(tmp_path / "state.db")
