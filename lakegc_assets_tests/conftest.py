@@ -15,8 +15,18 @@ from moto.server import ThreadedMotoServer
 
 from lakegc_assets_tests.sessions import spark
 from lakegc_assets_tests.site import site
+from lakegc_assets_tests.storage.servers import (
+    S3_ACCESS_KEY,
+    S3_SECRET_KEY,
+    azurite_server,
+    fake_gcs_server,
+    versitygw_server,
+)
 
-__all__ = ["s3_bucket", "s3_server", "site", "spark"]
+__all__ = [
+    "aws_environment", "azurite_server", "fake_gcs_server", "s3_bucket", "s3_server", "site",
+    "spark", "versitygw_server",
+]  # fmt: skip
 
 pytest_plugins = ["lakegc_assets_tests.conformance.recorder"]
 
@@ -25,8 +35,8 @@ settings.register_profile("no deadline", deadline=None)
 settings.load_profile("no deadline")
 
 _VARIABLES = {
-    "AWS_ACCESS_KEY_ID": "test-access-key",
-    "AWS_SECRET_ACCESS_KEY": "test-secret-key",
+    "AWS_ACCESS_KEY_ID": S3_ACCESS_KEY,
+    "AWS_SECRET_ACCESS_KEY": S3_SECRET_KEY,
     "AWS_REGION": "us-east-1",
     "AWS_DEFAULT_REGION": "us-east-1",
     "AWS_EC2_METADATA_DISABLED": "true",
@@ -36,7 +46,18 @@ _VARIABLES = {
 
 
 @pytest.fixture(scope="session")
-def s3_server() -> Iterator[str]:
+def aws_environment() -> Iterator[None]:
+    """The AWS variables, with credentials for the S3 servers of the tests."""
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in _VARIABLES.items():
+            patch.setenv(name, value)
+        for name in ("AWS_PROFILE", "AWS_SESSION_TOKEN", "AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3"):
+            patch.delenv(name, raising=False)
+        yield
+
+
+@pytest.fixture(scope="session")
+def s3_server(aws_environment: None) -> Iterator[str]:  # noqa: ARG001 - it is wanted to be there
     """URL of an S3 server (moto); the AWS variables hold credentials for it."""
     logging.getLogger("werkzeug").setLevel(logging.ERROR)
     server = ThreadedMotoServer("127.0.0.1", 0, verbose=False)
@@ -50,10 +71,6 @@ def s3_server() -> Iterator[str]:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(S3Response, "put_object", put_in_one_step)
-        for name, value in _VARIABLES.items():
-            patch.setenv(name, value)
-        for name in ("AWS_PROFILE", "AWS_SESSION_TOKEN", "AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3"):
-            patch.delenv(name, raising=False)
         yield "http://{}:{}".format(*server.get_host_and_port())
     server.stop()
 

@@ -1,0 +1,301 @@
+"""Real object stores on this machine for tests and benchmarks: S3, Azure and GCS.
+
+versitygw, Azurite and fake-gcs-server are installed once into ``.cache/stores`` below the checkout,
+in a pinned version, with the package manager of their language. Each listens on 127.0.0.1 at a free
+port. A session of tests that cannot have them ends with one sentence that says why.
+"""
+
+from __future__ import annotations
+
+import base64
+import fcntl
+import hashlib
+import os
+import shutil
+import signal
+import socket
+import subprocess
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+ROOT: Final = Path(__file__).parents[2]
+_CACHE: Final = ROOT / ".cache" / "stores"
+_VERSITYGW: Final = "github.com/versity/versitygw/cmd/versitygw@v1.8.0"
+_FAKE_GCS: Final = "github.com/fsouza/fake-gcs-server@v1.56.1"
+_AZURITE: Final = ROOT / "tools" / "azurite"
+
+#: Those of the S3 server of the other tests, so that the AWS variables fit both.
+S3_ACCESS_KEY: Final = "test-access-key"
+S3_SECRET_KEY: Final = "test-secret-key"
+AZURE_ACCOUNT: Final = "lakegctest"
+AZURE_KEY: Final = base64.b64encode(hashlib.sha256(b"lakegc").digest() * 2).decode()
+
+_START_TRIES: Final = 5
+_PATIENCE_S: Final = 60
+
+
+class ServerUnavailableError(Exception):
+    """A server cannot be installed or started on this machine; the message says why."""
+
+
+@dataclass
+class Server:
+    """One server process on 127.0.0.1.
+
+    Attributes:
+        name: for messages.
+        command: makes the command line, given a port.
+        log: file that gets all it prints.
+        environment: variables added to those of this process.
+        port: where it listens; kept over a restart.
+    """
+
+    name: str
+    command: Callable[[int], Sequence[str]]
+    log: Path
+    environment: dict[str, str] = field(default_factory=dict)
+    port: int = 0
+    _process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def address(self) -> str:
+        """``127.0.0.1:port``."""
+        return f"127.0.0.1:{self.port}"
+
+    @property
+    def endpoint(self) -> str:
+        """Its URL, without a slash at the end."""
+        return f"http://{self.address}"
+
+    @property
+    def pid(self) -> int:
+        """Of the running process."""
+        assert self._process is not None
+        return self._process.pid
+
+    def start(self) -> None:
+        """Start it, and wait until it accepts connections; the second time at the same port."""
+        for _ in range(_START_TRIES):
+            port = self.port or _free_port()
+            with self.log.open("ab") as log:
+                self._process = subprocess.Popen(
+                    self.command(port),
+                    stdin=subprocess.DEVNULL,
+                    stdout=log,
+                    stderr=subprocess.STDOUT,
+                    env=os.environ | self.environment,
+                )
+            if _listening(self._process, port):
+                self.port = port
+                return
+        tail = self.log.read_text(errors="replace")[-2000:]
+        raise ServerUnavailableError(f"{self.name} does not start: {tail}")
+
+    def stop(self) -> None:
+        """Stop it in order, if it runs."""
+        self._end(signal.SIGTERM)
+
+    def kill(self) -> None:
+        """End it as a crash would, in the middle of whatever it does; ``start`` brings it back."""
+        self._end(signal.SIGKILL)
+
+    def _end(self, how: signal.Signals) -> None:
+        if self._process is None:
+            return
+        self._process.send_signal(how)
+        try:
+            self._process.wait(_PATIENCE_S)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+        self._process = None
+
+
+@contextmanager
+def versitygw(folder: Path, *options: str, versioning: bool = False) -> Iterator[Server]:
+    """A real S3 server that keeps objects as files below ``folder``; one bucket is one directory.
+
+    Args:
+        folder: existing directory on a file system with extended attributes.
+        options: more of versitygw's own global options.
+        versioning: allow buckets to be versioned.
+    """
+    program = _go_program(_VERSITYGW)
+    objects, versions = folder / "objects", folder / "versions"
+    objects.mkdir(exist_ok=True)
+    versions.mkdir(exist_ok=True)
+    posix = ["posix", *(["--versioning-dir", str(versions)] if versioning else []), str(objects)]
+
+    def command(port: int) -> Sequence[str]:
+        return [
+            str(program), "--port", f"127.0.0.1:{port}", "--keep-alive", "--quiet", *options, *posix
+        ]  # fmt: skip
+
+    keys = {"ROOT_ACCESS_KEY": S3_ACCESS_KEY, "ROOT_SECRET_KEY": S3_SECRET_KEY}
+    with _running(Server("versitygw", command, folder / "versitygw.log", keys)) as server:
+        yield server
+
+
+@contextmanager
+def azurite(folder: Path, *options: str) -> Iterator[Server]:
+    """Microsoft's own emulator of Azure Blob, with the account ``AZURE_ACCOUNT``.
+
+    Its blob endpoint is ``{server.endpoint}/{AZURE_ACCOUNT}``.
+    """
+    node, script = _azurite_program()
+
+    def command(port: int) -> Sequence[str]:
+        return [
+            node, str(script), "--blobHost", "127.0.0.1", "--blobPort", str(port),
+            "--location", str(folder), "--silent", "--disableTelemetry", *options,
+        ]  # fmt: skip
+
+    account = {"AZURITE_ACCOUNTS": f"{AZURE_ACCOUNT}:{AZURE_KEY}"}
+    with _running(Server("Azurite", command, folder / "azurite.log", account)) as server:
+        yield server
+
+
+@contextmanager
+def fake_gcs(folder: Path, *options: str) -> Iterator[Server]:
+    """fake-gcs-server, which keeps its objects in memory."""
+    program = _go_program(_FAKE_GCS)
+
+    def command(port: int) -> Sequence[str]:
+        return [
+            str(program), "-scheme", "http", "-host", "127.0.0.1", "-port", str(port),
+            "-public-host", f"127.0.0.1:{port}", "-backend", "memory", "-log-level", "error",
+            *options,
+        ]  # fmt: skip
+
+    with _running(Server("fake-gcs-server", command, folder / "fake-gcs.log")) as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def versitygw_server(
+    aws_environment: None,  # noqa: ARG001 - it is wanted to be there
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Iterator[Server]:
+    """A real S3 server for all tests; the AWS variables hold credentials for it."""
+    with _or_exit(versitygw, tmp_path_factory.mktemp("versitygw")) as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def azurite_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """An Azurite for all tests."""
+    with _or_exit(azurite, tmp_path_factory.mktemp("azurite")) as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def fake_gcs_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """A fake-gcs-server for all tests."""
+    with _or_exit(fake_gcs, tmp_path_factory.mktemp("fake-gcs")) as server:
+        yield server
+
+
+@contextmanager
+def _or_exit(
+    start: Callable[[Path], AbstractContextManager[Server]], folder: Path
+) -> Iterator[Server]:
+    with ExitStack() as stack:
+        try:
+            server = stack.enter_context(start(folder))
+        except ServerUnavailableError as error:
+            pytest.exit(str(error), returncode=1)
+        yield server
+
+
+@contextmanager
+def _running(server: Server) -> Iterator[Server]:
+    server.start()
+    try:
+        yield server
+    finally:
+        server.stop()
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def _listening(process: subprocess.Popen[bytes], port: int) -> bool:
+    """Wait until a process accepts connections; False when it ends instead."""
+    for _ in range(_PATIENCE_S * 20):
+        with suppress(OSError), socket.create_connection(("127.0.0.1", port), timeout=1):
+            return True
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(0.05)
+            return False
+    process.kill()
+    process.wait()
+    return False
+
+
+def _go_program(package: str) -> Path:
+    """The program of a Go package, built when it is asked for the first time."""
+    path, _, version = package.partition("@")
+    name = path.rsplit("/", 1)[-1]
+    folder = _CACHE / f"{name}-{version}"
+    go = _tool("go", "Go 1.26 or newer", name)
+    _install(folder, [go, "install", package], environment={"GOBIN": str(folder)})
+    return folder / name
+
+
+def _azurite_program() -> tuple[str, Path]:
+    """Node, and Azurite's own script, installed as ``tools/azurite/package-lock.json`` says."""
+    lock = (_AZURITE / "package-lock.json").read_bytes()
+    folder = _CACHE / f"azurite-{hashlib.sha256(lock).hexdigest()[:16]}"
+    node = _tool("node", "Node 20 or newer", "Azurite")
+    npm = _tool("npm", "npm, which comes with Node,", "Azurite")
+    options = ["--omit=dev", "--ignore-scripts", "--no-audit", "--no-fund", "--loglevel=error"]
+    _install(folder, [npm, "ci", "--prefix", str(folder), *options], files=_AZURITE)
+    return node, folder / "node_modules" / "azurite" / "dist" / "src" / "blob" / "main.js"
+
+
+def _tool(name: str, wanted: str, server: str) -> str:
+    found = shutil.which(name)
+    if found is None:
+        raise ServerUnavailableError(
+            f"The tests of real object stores need {wanted} to install {server}, and `{name}` is "
+            "not on the PATH: install it, then run `make test-stores` again."
+        )
+    return found
+
+
+def _install(
+    folder: Path,
+    command: Sequence[str],
+    files: Path | None = None,
+    environment: dict[str, str] | None = None,
+) -> None:
+    """Run an installation once, however many processes ask for it at the same time."""
+    _CACHE.mkdir(parents=True, exist_ok=True)
+    done = folder / "installed"
+    with (_CACHE / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if done.exists():
+            return
+        shutil.rmtree(folder, ignore_errors=True)
+        if files is None:
+            folder.mkdir()
+        else:
+            shutil.copytree(files, folder)
+        result = subprocess.run(
+            command, env=os.environ | (environment or {}), capture_output=True, text=True,
+            check=False,
+        )  # fmt: skip
+        if result.returncode:
+            raise ServerUnavailableError(
+                f"The tests of real object stores cannot install {folder.name}: "
+                f"`{' '.join(command)}` failed: {(result.stderr or result.stdout).strip()[-1000:]}"
+            )
+        done.touch()
