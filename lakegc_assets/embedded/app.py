@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import base64
-import binascii
 import hmac
 import logging
 import uuid
 from collections.abc import Awaitable, Callable, Iterable
 from email.utils import formatdate
+from urllib.parse import unquote_to_bytes
 
 from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
@@ -64,6 +64,8 @@ def _handle(lake: Lake, endpoint: Endpoint) -> Callable[[Request], Awaitable[Res
             response = await run_in_threadpool(endpoint.handler, call)
         except ApiError as error:
             response = _told(error, request.method)
+        except HTTPException as error:
+            response = _told(ApiError(error.status_code, error.detail), request.method)
         except Exception as error:  # noqa: BLE001 - whatever it was, the client must be told
             _LOG.exception("%s %s failed", request.method, request.url.path)
             response = _told(ApiError(500, str(error) or type(error).__name__), request.method)
@@ -75,6 +77,7 @@ def _handle(lake: Lake, endpoint: Endpoint) -> Callable[[Request], Awaitable[Res
 
 
 async def _call(lake: Lake, request: Request) -> Call:
+    _require_utf8(request)
     body, upload = b"", None
     if request.headers.get("content-type", "").startswith("multipart/form-data"):
         async with request.form() as form:
@@ -87,12 +90,21 @@ async def _call(lake: Lake, request: Request) -> Call:
     return Call(lake, request.path_params, request.query_params, request.headers, body, upload)
 
 
+def _require_utf8(request: Request) -> None:
+    """400 for a path or query that is not UTF-8: mended, it would name another object."""
+    for raw in (request.scope["raw_path"], request.scope["query_string"]):
+        try:
+            unquote_to_bytes(raw).decode()
+        except UnicodeDecodeError:
+            raise errors.bad_request("the request's path and query must be UTF-8") from None
+
+
 def _authenticate(lake: Lake, request: Request) -> None:
     kind, _, encoded = request.headers.get("authorization", "").partition(" ")
     expected = f"{lake.settings.access_key}:{lake.settings.secret_key}".encode()
     try:
         given = base64.b64decode(encoded, validate=True) if kind.lower() == "basic" else b""
-    except binascii.Error:
+    except ValueError:
         given = b""
     if not hmac.compare_digest(given, expected):
         raise ApiError(401, "error authenticating request")

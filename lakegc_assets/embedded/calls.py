@@ -16,6 +16,7 @@ from lakegc_assets.embedded.paging import Paging
 
 MAX_PER_PAGE = 1000
 _DEFAULT_AMOUNT = 100
+_INT64_END = 1 << 63
 
 
 class Upload(NamedTuple):
@@ -82,7 +83,9 @@ class Call:
             return Body(schema, {})
         try:
             fields = json.loads(self.body)
-        except ValueError:
+            # JSON can escape half of a surrogate pair, which no text of the state can hold.
+            json.dumps(fields, ensure_ascii=False).encode()
+        except (ValueError, RecursionError):
             fields = None
         if not isinstance(fields, dict):
             raise errors.bad_request(
@@ -117,8 +120,11 @@ class Body:
         return str(self._get(name, str, "string", default))
 
     def number(self, name: str, default: int | None = None) -> int:
-        """An integer."""
-        return int(self._get(name, int, "integer", default))
+        """An integer of 64 bits."""
+        found = int(self._get(name, int, "integer", default))
+        if not -_INT64_END <= found < _INT64_END:
+            raise errors.bad_body(self.schema, name, "number must be an int64")
+        return found
 
     def flag(self, name: str) -> bool:
         """A boolean; false when it is missing."""

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from lakegc_assets.embedded import catalog, errors
 from lakegc_assets.embedded.catalog import Branch, Commit, Repository
 
-_MODIFIERS = re.compile(r"([~^]\d*|@|\$)")
+_MODIFIERS = re.compile(r"([~^][0-9]{0,9}|@|\$)")
 _BRANCH_NAME = re.compile(r"\w[-\w]*")
 _SHORTEST_PREFIX = 6
 

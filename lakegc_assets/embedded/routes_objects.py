@@ -17,12 +17,17 @@ MTIME_HEADER = "X-Lakegc-Mtime"
 _METADATA_HEADER = "x-lakefs-meta-"
 # Names of objects and slices hold seconds in 32 bits.
 _XID_END = 1 << 32
-_RANGE = re.compile(r"bytes=(\d*)-(\d*)")
+_RANGE = re.compile(r"bytes=(\d{0,19})-(\d{0,19})")
+_CONTROL = re.compile(r"[\x00-\x1f\x7f]")
+_HEADER_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
+# The dates that HTTP can tell.
+_FIRST_SECOND = -62_135_596_800
+_LAST_SECOND = 253_402_300_799
 
 
 def upload(call: Call) -> Response:
     """Write an object, from the body or from a form's ``content``."""
-    data, content_type = call.upload or (call.body, call.headers.get("content-type", ""))
+    data, content_type = call.upload or (call.body, _header_text(call, "content-type"))
     if_none_match = call.headers.get("if-none-match")
     if if_none_match not in {None, "*"}:
         raise errors.bad_request('Unsupported value for If-None-Match - Only "*" is supported')
@@ -34,8 +39,8 @@ def upload(call: Call) -> Response:
         data,
         content_type=content_type,
         metadata={
-            name.removeprefix(_METADATA_HEADER): value
-            for name, value in call.headers.items()
+            name.removeprefix(_METADATA_HEADER): _header_text(call, name)
+            for name in call.headers
             if name.startswith(_METADATA_HEADER)
         },
         if_absent=if_none_match == "*",
@@ -47,9 +52,12 @@ def upload(call: Call) -> Response:
 def stage(call: Call) -> Response:
     """Stage an object that lies outside the namespace."""
     body = call.json("ObjectStageCreation")
+    mtime = body.number("mtime", int(call.lake.now()))
+    if not _FIRST_SECOND <= mtime <= _LAST_SECOND:
+        raise errors.bad_body("ObjectStageCreation", "mtime", "no date that HTTP can tell")
     entry = Entry(
         address=body.text("physical_address"),
-        last_modified=Timestamp(body.number("mtime", int(call.lake.now()))),
+        last_modified=Timestamp(mtime),
         size=body.number("size_bytes"),
         e_tag=body.text("checksum"),
         metadata=body.strings("metadata"),
@@ -176,17 +184,29 @@ def _mtime(call: Call) -> float | None:
 def _headers(found: Found) -> dict[str, str]:
     entry = found.entry
     return {
-        "ETag": f'"{entry.e_tag}"',
+        "ETag": f'"{_raw(entry.e_tag)}"',
         "Last-Modified": formatdate(entry.last_modified.seconds, usegmt=True),
-        "Content-Type": entry.content_type,
+        "Content-Type": _raw(entry.content_type),
         "Accept-Ranges": "bytes",
-        **{_METADATA_HEADER + _raw(name): _raw(value) for name, value in entry.metadata.items()},
+        **{
+            _METADATA_HEADER + name: _raw(value)
+            for name, value in entry.metadata.items()
+            if _HEADER_NAME.fullmatch(name)
+        },
     }
 
 
+def _header_text(call: Call, name: str) -> str:
+    """A header's value; Starlette reads Latin-1 where clients of lakeFS write UTF-8."""
+    try:
+        return call.headers.get(name, "").encode("latin-1").decode()
+    except UnicodeDecodeError:
+        raise errors.bad_request(f"the header {name} must be UTF-8") from None
+
+
 def _raw(text: str) -> str:
-    """Starlette writes headers in Latin-1, lakeFS in UTF-8."""
-    return text.encode().decode("latin-1")
+    """Starlette writes headers in Latin-1, lakeFS in UTF-8; line breaks cannot be in them."""
+    return _CONTROL.sub(" ", text).strip().encode().decode("latin-1")
 
 
 def _stats(found: Found, *, with_metadata: bool = True) -> dict[str, object]:

@@ -6,6 +6,7 @@ import json
 import os
 import socket
 from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from threading import Thread
@@ -22,6 +23,8 @@ from lakegc_assets.embedded.lake import Lake
 from lakegc_assets.embedded.settings import ServerSettings
 from lakegc_assets.errors import LakegcError
 from lakegc_assets.storage.config import StoreConfig
+from lakegc_assets.storage.files import locked, open_directories, temporary_name
+from lakegc_assets.storage.files import replace as replace_file
 
 _START_SECONDS = 30
 
@@ -204,15 +207,31 @@ def _listen(host: str, port: int) -> socket.socket:
 def _credentials(data_dir: Path, access_key: str | None, secret_key: str | None) -> tuple[str, str]:
     """Those given, those of an earlier start, or new ones; kept in a file only the user reads."""
     path = data_dir / "credentials.json"
-    known: dict[str, str] = json.loads(path.read_text()) if path.exists() else {}
-    fresh = ServerSettings(data_dir)
-    keys = {
-        "access_key": access_key or known.get("access_key") or fresh.access_key,
-        "secret_key": secret_key or known.get("secret_key") or fresh.secret_key,
-    }
-    with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
-        json.dump(keys, file)
+    with ExitStack() as stack:
+        directory = open_directories(stack, data_dir, (), create=True)[-1]
+        # Of two first starts at once, the second one takes what the first one made up.
+        stack.enter_context(locked(directory, required=False))
+        known: dict[str, str] = json.loads(path.read_text()) if path.exists() else {}
+        fresh = ServerSettings(data_dir)
+        keys = {
+            "access_key": access_key or known.get("access_key") or fresh.access_key,
+            "secret_key": secret_key or known.get("secret_key") or fresh.secret_key,
+        }
+        if keys != known:
+            _write_private(directory, path.name, json.dumps(keys))
     return keys["access_key"], keys["secret_key"]
+
+
+def _write_private(directory: int, name: str, text: str) -> None:
+    """Write a file that only its user can read: all of it or, after a crash, nothing."""
+    temporary = temporary_name()
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL
+    with os.fdopen(os.open(temporary, flags, 0o600, dir_fd=directory), "w") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+    replace_file(directory, temporary, name)
+    os.fsync(directory)
 
 
 def _banner(settings: ServerSettings, host: str, port: int) -> str:
