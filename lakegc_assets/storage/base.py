@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Final, Literal, NamedTuple
 
 import pyarrow as pa
+
+from lakegc_assets.storage.errors import ObjectNotFoundError
 
 LISTING_SCHEMA: Final = pa.schema(
     [
@@ -56,7 +58,7 @@ class DeleteOutcome:
     Attributes:
         key: as it was asked for.
         outcome: ``already_missing`` only where the store tells: S3 answers ``deleted`` for keys
-            that did not exist, too.
+            that did not exist, too. ``spared`` where another object than the expected one is there.
         error_code: the store's code when failed; or ``InvalidKey`` (not sent), ``NotSent`` (an
             earlier call of the same request failed as a whole), or ``NoAnswer``, ``Timeout``,
             ``ConnectionFailed`` (it is not known whether the object still exists).
@@ -64,7 +66,7 @@ class DeleteOutcome:
     """
 
     key: str
-    outcome: Literal["deleted", "already_missing", "failed"]
+    outcome: Literal["deleted", "already_missing", "spared", "failed"]
     error_code: str | None = None
     detail: str | None = None
 
@@ -140,6 +142,14 @@ class ObjectStore(ABC):
     def head(self, key: str) -> ObjectInfo:
         """What the store says about an object. Raises ObjectNotFoundError."""
 
+    def exists(self, key: str) -> bool:
+        """Whether there is such an object."""
+        try:
+            self.head(key)
+        except ObjectNotFoundError:
+            return False
+        return True
+
     @abstractmethod
     def put(self, key: str, data: bytes) -> str:
         """Write an object, replacing any other; atomic and durable. Returns the etag."""
@@ -162,15 +172,32 @@ class ObjectStore(ABC):
             StoreUnavailableError: it is not known whether it was written.
         """
 
+    @property
+    def keys_per_delete(self) -> int:
+        """How many keys one call that deletes can take; ``delete_many`` splits what is longer."""
+        return 1000
+
     @abstractmethod
-    def delete_many(self, keys: Iterable[str]) -> Sequence[DeleteOutcome]:
+    def delete_many(
+        self, keys: Iterable[str], etags: Mapping[str, str] | None = None, *, singly: bool = False
+    ) -> Sequence[DeleteOutcome]:
         """Delete any number of keys, in calls of the size that the store allows.
 
         What goes wrong with a key, or with a whole call, is an outcome and never an exception, so
         that no answer of the store is lost. After a call that failed as a whole no other is sent.
 
+        Args:
+            keys: to delete.
+            etags: what each of the keys must still have; another object is ``spared``. The
+                condition is sent to the store: many ignore it without a word, so try a store with
+                objects of your own before you rely on it.
+            singly: one call for each key: some stores honour the condition only there.
+
         Returns:
             Exactly one outcome for each distinct key, in the order of their first appearance.
+
+        Raises:
+            KeyError: ``etags`` lacks a key.
         """
 
     @abstractmethod

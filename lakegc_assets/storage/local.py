@@ -13,7 +13,7 @@ import errno
 import os
 import shutil
 import stat
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from datetime import datetime, timedelta, timezone
 from operator import itemgetter
@@ -146,9 +146,21 @@ class LocalStore(ObjectStore):
 
         return self._write(key, lambda file: file.write(data), publish, lock_required=True)
 
-    def delete_many(self, keys: Iterable[str]) -> Sequence[DeleteOutcome]:
-        """See ``ObjectStore``. Directories that become empty go, too, but never the root."""
-        return [self._delete(key) for key in dict.fromkeys(keys)]
+    def delete_many(
+        self,
+        keys: Iterable[str],
+        etags: Mapping[str, str] | None = None,
+        *,
+        singly: bool = False,  # noqa: ARG002 - each file is deleted for itself
+    ) -> Sequence[DeleteOutcome]:
+        """See ``ObjectStore``. Directories that become empty go, too, but never the root.
+
+        Writers that hold no lock on the directory, as lakeFS's own, can come between the look at a
+        file's etag and its removal, which follows at once.
+        """
+        return [
+            self._delete(key, None if etags is None else etags[key]) for key in dict.fromkeys(keys)
+        ]
 
     def copy(self, source_key: str, target_key: str) -> None:
         """See ``ObjectStore``."""
@@ -257,7 +269,7 @@ class LocalStore(ObjectStore):
                 return etag
         raise StoreUnavailableError(f"{self._at(key)}: its directory is being deleted all the time")
 
-    def _delete(self, key: str) -> DeleteOutcome:
+    def _delete(self, key: str, etag: str | None) -> DeleteOutcome:
         try:
             *parents, name = self._segments(key)
             with ExitStack() as stack, self._errors(key):
@@ -270,6 +282,9 @@ class LocalStore(ObjectStore):
                         if not stat.S_ISREG(status.st_mode):
                             detail = "it is not a regular file: look at it and remove it by hand"
                             return DeleteOutcome(key, "failed", "InvalidKey", detail)
+                        if etag is not None and _etag(status) != etag:
+                            detail = f"it has the etag {_etag(status)}, {etag} was expected"
+                            return DeleteOutcome(key, "spared", None, detail)
                         os.unlink(name, dir_fd=directories[-1])
                 except (FileNotFoundError, NotADirectoryError):
                     return DeleteOutcome(key, "already_missing")

@@ -44,7 +44,12 @@ from lakegc_assets.storage.s3_client import (
     translate,
     translated,
 )
-from lakegc_assets.storage.s3_delete import delete_keys, key_problem, url_problem
+from lakegc_assets.storage.s3_delete import (
+    KEYS_PER_CALL,
+    delete_keys,
+    key_problem,
+    url_problem,
+)
 from lakegc_assets.storage.s3_listing import Page, check_order, read_page
 
 if TYPE_CHECKING:
@@ -148,10 +153,19 @@ class S3Store(ObjectStore):
         """See ``ObjectStore``."""
         return self._put_once(key, data, {"IfMatch": f'"{etag}"'})
 
-    def delete_many(self, keys: Iterable[str]) -> Sequence[DeleteOutcome]:
+    @property
+    def keys_per_delete(self) -> int:
         """See ``ObjectStore``."""
+        return KEYS_PER_CALL
+
+    def delete_many(
+        self, keys: Iterable[str], etags: Mapping[str, str] | None = None, *, singly: bool = False
+    ) -> Sequence[DeleteOutcome]:
+        """See ``ObjectStore``. Where a condition failed, HEAD tells what is there."""
         full_keys = {key: self._prefix + key if key else "" for key in keys}
-        return delete_keys(self._client, self._bucket, full_keys, self._url)
+        return delete_keys(
+            self._client, self._bucket, full_keys, self._url, etags=etags, singly=singly
+        )
 
     def copy(self, source_key: str, target_key: str) -> None:
         """See ``ObjectStore``. Up to 5 GiB in one request, more in parts."""
