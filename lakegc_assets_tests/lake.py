@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 from unittest import mock
 
 from pyspark.sql import SparkSession
@@ -58,12 +59,13 @@ _DAY = 86_400
 
 @dataclass
 class Calendar:
-    """The server's clock: some days before now."""
+    """The server's clock: some days before now, which may be any moment that a test chooses."""
 
     days_ago: float = 0
+    now: Callable[[], float] = time.time
 
     def __call__(self) -> float:
-        return time.time() - self.days_ago * _DAY
+        return self.now() - self.days_ago * _DAY
 
 
 @dataclass
@@ -172,9 +174,10 @@ class Marked:
 
 
 @contextmanager
-def running(folder: Path) -> Iterator[SmallLake]:
-    """Run the lake of a folder."""
-    calendar = Calendar()
+def running(folder: Path, calendar: Calendar | None = None, **settings: Any) -> Iterator[SmallLake]:
+    """Run the lake of a folder, with fields of ``ServerSettings``."""
+    calendar = calendar or Calendar()
+    settings = {"range_raggedness": 3, **settings}
     lakes: list[SmallLake] = []
 
     def watched(parts: Lake) -> _Watched:
@@ -187,7 +190,7 @@ def running(folder: Path) -> Iterator[SmallLake]:
     (folder / "lakefs").mkdir(parents=True, exist_ok=True)
     with mock.patch("lakegc_assets.embedded.server.make_app", watched):
         server = EmbeddedLakeFS(
-            folder / "lakefs", clock=calendar, secret_key=SECRET_KEY, range_raggedness=3
+            folder / "lakefs", clock=calendar, secret_key=SECRET_KEY, **settings
         )
         server.__enter__()
     try:
@@ -205,19 +208,24 @@ def running(folder: Path) -> Iterator[SmallLake]:
 
 
 def copy_of(marked: Marked, folder: Path) -> Path:
-    """A copy of a marked lake; objects must be replaced in it, not written in place.
+    """A copy of a marked lake; objects must be replaced in it, not written in place."""
+    return copy_lake(marked.folder, folder / "lake")
+
+
+def copy_lake(lake: Path, target: Path) -> Path:
+    """A copy of a lake's folder; objects must be replaced in it, not written in place.
 
     An object's etag tells which file it is, so the objects are the same files under other names.
     """
-    data = marked.folder / "lakefs" / "objects" / REPOSITORY / "data"
+    namespace = lake / "lakefs" / "objects" / REPOSITORY
 
     def copy(source: str, target: str) -> None:
-        if Path(source).is_relative_to(data):
+        if Path(source).is_relative_to(namespace):
             os.link(source, target)
         else:
             shutil.copy2(source, target)
 
-    return shutil.copytree(marked.folder, folder / "lake", copy_function=copy)
+    return shutil.copytree(lake, target, copy_function=copy)
 
 
 def make_marked(folder: Path, spark: SparkSession) -> Marked:
