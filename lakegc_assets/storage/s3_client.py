@@ -25,16 +25,9 @@ from botocore.exceptions import (
 from botocore.parsers import ResponseParserError
 
 from lakegc_assets.errors import ConfigurationError, LakegcError
+from lakegc_assets.storage.codes import explained, usual_code
 from lakegc_assets.storage.config import StoreConfig
 from lakegc_assets.storage.credentials import open_session
-from lakegc_assets.storage.errors import (
-    AccessDeniedError,
-    ObjectNotFoundError,
-    PreconditionFailedError,
-    StorageError,
-    StoreThrottledError,
-    StoreUnavailableError,
-)
 from lakegc_assets.storage.s3_listing import keep_page
 
 if TYPE_CHECKING:
@@ -43,54 +36,13 @@ if TYPE_CHECKING:
 BOTO_ERRORS: Final = (ClientError, BotoCoreError, ResponseParserError)
 BotoError = ClientError | BotoCoreError | ResponseParserError
 
-_EXPIRED: Final = frozenset({"ExpiredToken", "ExpiredTokenException", "TokenRefreshRequired"})
-_DENIED: Final = _EXPIRED | {
-    "403", "401", "AccessDenied", "AccessDeniedException", "AccountProblem", "AllAccessDisabled",
-    "Forbidden", "InvalidAccessKeyId", "InvalidToken", "SignatureDoesNotMatch", "Unauthorized",
-}  # fmt: skip
-_THROTTLED: Final = frozenset({
-    "429", "503", "BandwidthLimitExceeded", "EC2ThrottledException", "RequestLimitExceeded",
-    "ServiceUnavailable", "SlowDown", "Throttling", "ThrottlingException", "TooManyRequests",
-    "TooManyRequestsException",
-})  # fmt: skip
-_UNAVAILABLE: Final = frozenset({
-    "500", "502", "504", "BadGateway", "ConnectionFailed", "GatewayTimeout", "InternalError",
-    "InternalServerError", "NoAnswer", "OperationAborted", "RequestTimeout", "Timeout",
-})  # fmt: skip
-_MISCONFIGURED: Final = {
-    "NoSuchBucket": "the bucket does not exist: check its name and the endpoint",
-    "InvalidBucketName": "this cannot be the name of a bucket",
-    "301": "the bucket is in another region: set the region",
-    "PermanentRedirect": "the bucket is in another region: set the region",
-    "AuthorizationHeaderMalformed": "the bucket is in another region: set the region",
-    "IllegalLocationConstraintException": "the bucket is in another region: set the region",
-    "RequestTimeTooSkewed": "this machine's clock is wrong: set it",
-}
-
-
-def error_class(code: str) -> type[LakegcError]:
-    """The error that stands for a store's code, also for ``DeleteOutcome.error_code``."""
-    if code == "NoSuchKey":
-        return ObjectNotFoundError
-    if code in {"412", "PreconditionFailed"}:
-        return PreconditionFailedError
-    if code in _DENIED:
-        return AccessDeniedError
-    if code in _THROTTLED:
-        return StoreThrottledError
-    if code in _UNAVAILABLE:
-        return StoreUnavailableError
-    return ConfigurationError if code in _MISCONFIGURED else StorageError
-
 
 def code_of(error: BotoError) -> str:
     """The store's own code; ``Timeout``, ``ConnectionFailed`` or ``NoAnswer`` without an answer."""
     if isinstance(error, ClientError):
         code = str(error.response.get("Error", {}).get("Code") or "")
         status = str(error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", ""))
-        if error_class(code) is StorageError and error_class(status) is not StorageError:
-            return status
-        return code or status
+        return usual_code(code, status)
     if isinstance(error, (ConnectTimeoutError, ReadTimeoutError)):
         return "Timeout"
     if isinstance(error, ResponseParserError):
@@ -112,18 +64,10 @@ def translate(error: BotoError, where: str) -> LakegcError:
     code = code_of(error)
     if code == "404" and isinstance(error, ClientError) and error.operation_name == "HeadObject":
         code = "NoSuchKey"
-    kind = error_class(code)
-    advice = _MISCONFIGURED.get(code, "")
-    if code in _EXPIRED:
-        advice = "the credentials have expired: renew them and run again"
-    elif kind is AccessDeniedError:
-        advice = "check the credentials, and what the bucket's policy lets them do"
-    elif kind is ObjectNotFoundError:
-        advice = "it does not exist"
     told = (
         error.response.get("Error", {}).get("Message") if isinstance(error, ClientError) else error
     )
-    return kind(": ".join(filter(None, (where, advice, f"{code} ({told})"))))
+    return explained(code, told, where)
 
 
 @contextmanager

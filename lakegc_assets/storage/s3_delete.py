@@ -15,12 +15,13 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from lakegc_assets.storage.base import DeleteOutcome
+from lakegc_assets.storage.codes import error_class
 from lakegc_assets.storage.errors import (
     ObjectNotFoundError,
     PreconditionFailedError,
     StorageError,
 )
-from lakegc_assets.storage.s3_client import BOTO_ERRORS, code_of, error_class, translate
+from lakegc_assets.storage.s3_client import BOTO_ERRORS, code_of, translate
 
 if TYPE_CHECKING:
     from mypy_boto3_s3.client import S3Client

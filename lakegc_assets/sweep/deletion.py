@@ -20,8 +20,8 @@ from lakegc_assets.lakefs.client import LakeFSClient
 from lakegc_assets.mark.context import Connections, RunContext
 from lakegc_assets.mark.ranges import spread
 from lakegc_assets.storage.base import ObjectStore
+from lakegc_assets.storage.codes import error_class
 from lakegc_assets.storage.errors import AccessDeniedError
-from lakegc_assets.storage.s3_client import error_class
 from lakegc_assets.sweep import ledger
 from lakegc_assets.sweep.delta import DeltaMark, fingerprint
 from lakegc_assets.sweep.ledger import Outcome

@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 from lakegc_assets.errors import ConfigurationError, LakegcError
 from lakegc_assets.storage import s3_listing
 from lakegc_assets.storage.base import ObjectStore
+from lakegc_assets.storage.codes import error_class
 from lakegc_assets.storage.config import StoreConfig
 from lakegc_assets.storage.credentials import read_credentials_file, write_credentials_file
 from lakegc_assets.storage.errors import (
@@ -27,7 +28,7 @@ from lakegc_assets.storage.errors import (
     StoreThrottledError,
     StoreUnavailableError,
 )
-from lakegc_assets.storage.s3_client import clients, error_class
+from lakegc_assets.storage.s3_client import clients
 from lakegc_assets_tests.storage.conftest import Answer, Script
 
 SPACE = 'xmlns="http://s3.amazonaws.com/doc/2006-03-01/"'

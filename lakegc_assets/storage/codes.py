@@ -1,0 +1,91 @@
+"""The codes in which stores answer, told apart as our own errors."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from lakegc_assets.errors import ConfigurationError, LakegcError
+from lakegc_assets.storage.errors import (
+    AccessDeniedError,
+    ObjectNotFoundError,
+    PreconditionFailedError,
+    StorageError,
+    StoreThrottledError,
+    StoreUnavailableError,
+)
+
+_MISSING: Final = frozenset({"NoSuchKey", "BlobNotFound", "notFound"})
+_CHANGED: Final = frozenset({
+    "412", "PreconditionFailed", "BlobAlreadyExists", "ConditionNotMet", "TargetConditionNotMet",
+    "conditionNotMet",
+})  # fmt: skip
+_EXPIRED: Final = frozenset({"ExpiredToken", "ExpiredTokenException", "TokenRefreshRequired"})
+_DENIED: Final = _EXPIRED | {
+    "403", "401", "AccessDenied", "AccessDeniedException", "AccountProblem", "AllAccessDisabled",
+    "Forbidden", "InvalidAccessKeyId", "InvalidToken", "SignatureDoesNotMatch", "Unauthorized",
+    "AccountIsDisabled", "AuthenticationFailed", "AuthorizationFailure",
+    "AuthorizationPermissionMismatch", "AuthorizationProtocolMismatch",
+    "AuthorizationResourceTypeMismatch", "AuthorizationServiceMismatch",
+    "AuthorizationSourceIPMismatch", "InsufficientAccountPermissions", "InvalidAuthenticationInfo",
+    "KeyBasedAuthenticationNotPermitted", "NoAuthenticationInformation",
+    "PublicAccessNotPermitted", "accountDisabled", "authError", "forbidden",
+    "insufficientPermissions", "required",
+}  # fmt: skip
+_THROTTLED: Final = frozenset({
+    "429", "503", "BandwidthLimitExceeded", "EC2ThrottledException", "RequestLimitExceeded",
+    "ServiceUnavailable", "SlowDown", "Throttling", "ThrottlingException", "TooManyRequests",
+    "TooManyRequestsException", "ServerBusy", "rateLimitExceeded", "userRateLimitExceeded",
+})  # fmt: skip
+_UNAVAILABLE: Final = frozenset({
+    "408", "500", "502", "504", "BadGateway", "ConnectionFailed", "GatewayTimeout",
+    "InternalError", "InternalServerError", "NoAnswer", "OperationAborted", "OperationTimedOut",
+    "RequestTimeout", "Timeout", "backendError", "internalError",
+})  # fmt: skip
+_MISCONFIGURED: Final = {
+    "NoSuchBucket": "the bucket does not exist: check its name and the endpoint",
+    "ContainerNotFound": "the container does not exist: check its name and the account",
+    "ContainerBeingDeleted": "the container is being deleted",
+    "ContainerDisabled": "the container is disabled",
+    "InvalidBucketName": "this cannot be the name of a bucket",
+    "InvalidResourceName": "this cannot be the name of a container",
+    "301": "the bucket is in another region: set the region",
+    "PermanentRedirect": "the bucket is in another region: set the region",
+    "AuthorizationHeaderMalformed": "the bucket is in another region: set the region",
+    "IllegalLocationConstraintException": "the bucket is in another region: set the region",
+    "RequestTimeTooSkewed": "this machine's clock is wrong: set it",
+}
+
+
+def error_class(code: str) -> type[LakegcError]:
+    """The error that stands for a store's code, also for ``DeleteOutcome.error_code``."""
+    if code in _MISSING:
+        return ObjectNotFoundError
+    if code in _CHANGED:
+        return PreconditionFailedError
+    if code in _DENIED:
+        return AccessDeniedError
+    if code in _THROTTLED:
+        return StoreThrottledError
+    if code in _UNAVAILABLE:
+        return StoreUnavailableError
+    return ConfigurationError if code in _MISCONFIGURED else StorageError
+
+
+def usual_code(code: str, status: str) -> str:
+    """A store's own code, or the HTTP status where only that says what to do."""
+    if error_class(code) is StorageError and error_class(status) is not StorageError:
+        return status
+    return code or status
+
+
+def explained(code: str, told: object, where: str) -> LakegcError:
+    """The error for a store's code and message; ``where`` names the URL and the key."""
+    kind = error_class(code)
+    advice = _MISCONFIGURED.get(code, "")
+    if code in _EXPIRED:
+        advice = "the credentials have expired: renew them and run again"
+    elif kind is AccessDeniedError:
+        advice = "check the credentials, and what the bucket's policy lets them do"
+    elif kind is ObjectNotFoundError:
+        advice = "it does not exist"
+    return kind(": ".join(filter(None, (where, advice, f"{code} ({told})"))))
