@@ -128,10 +128,16 @@ class ObjectStore(ABC):
         """
 
     @abstractmethod
-    def list_prefixes(self, prefix: str = "") -> Prefixes:
+    def list_prefixes(self, prefix: str = "", max_objects: int | None = None) -> Prefixes:
         """List one level: what follows the literal ``prefix``, up to the next ``/``.
 
-        The answer is held in memory.
+        Args:
+            prefix: a literal string prefix; it need not end at a ``/``.
+            max_objects: stop once more objects than this were found. An answer with more objects
+                than this is not complete; any other is.
+
+        Returns:
+            All of it, held in memory.
         """
 
     @abstractmethod

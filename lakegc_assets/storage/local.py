@@ -88,7 +88,7 @@ class LocalStore(ObjectStore):
         if page:
             yield to_batch(page)
 
-    def list_prefixes(self, prefix: str = "") -> Prefixes:
+    def list_prefixes(self, prefix: str = "", max_objects: int | None = None) -> Prefixes:
         """See ``ObjectStore``. Directories without an object do not count."""
         parent = prefix[: prefix.rfind("/") + 1]
         found = Prefixes([], [])
@@ -97,6 +97,8 @@ class LocalStore(ObjectStore):
         for key, info in self._entries(parent, KeyRange(prefix)):
             if info is not None:
                 found.objects.append(info)
+                if max_objects is not None and len(found.objects) > max_objects:
+                    break
             elif key.startswith(prefix) and next(self._walk(key, KeyRange()), None):
                 found.prefixes.append(key)
         return found

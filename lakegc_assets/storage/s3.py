@@ -106,12 +106,14 @@ class S3Store(ObjectStore):
             if objects.num_rows:
                 yield objects
 
-    def list_prefixes(self, prefix: str = "") -> Prefixes:
+    def list_prefixes(self, prefix: str = "", max_objects: int | None = None) -> Prefixes:
         """See ``ObjectStore``."""
         found = Prefixes([], [])
         for page in self._pages(KeyRange(prefix), Delimiter="/"):
             found.prefixes.extend(page.prefixes)
             found.objects.extend(ObjectInfo(**row) for row in page.objects.to_pylist())
+            if max_objects is not None and len(found.objects) > max_objects:
+                break
         return found
 
     def get(self, key: str) -> bytes:

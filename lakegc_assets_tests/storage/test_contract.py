@@ -203,6 +203,9 @@ def test_many_pages(store: ObjectStore, plant: Plant) -> None:
     inside = [k for k in keys if "data/1/00500" < k < "data/2"]
     assert listed(store, "data/1/", "data/1/00500") == inside
     assert len(store.list_prefixes("data/0/").objects) == 834
+    assert len(store.list_prefixes("data/0/", max_objects=834).objects) == 834
+    assert len(store.list_prefixes("data/0/", max_objects=7).objects) > 7
+    assert store.list_prefixes("data/", max_objects=0).prefixes == ["data/0/", "data/1/", "data/2/"]
     outcomes = store.delete_many(iter(keys))
     assert [(o.key, o.outcome) for o in outcomes] == [(key, "deleted") for key in keys]
     assert listed(store) == []
