@@ -94,10 +94,10 @@ def repository(db: sqlite3.Connection, name: str) -> Repository:
     return _repository(row)
 
 
-def writable_repository(db: sqlite3.Connection, name: str) -> Repository:
-    """The repository; 404 when there is none, 403 when it is read-only."""
+def writable_repository(db: sqlite3.Connection, name: str, *, force: bool = False) -> Repository:
+    """The repository; 404 when there is none, 403 when it is read-only unless ``force``."""
     found = repository(db, name)
-    if found.read_only:
+    if found.read_only and not force:
         raise errors.read_only()
     return found
 
@@ -135,7 +135,7 @@ def delete_repository(db: sqlite3.Connection, name: str) -> None:
         "DELETE FROM staged WHERE branch IN (SELECT uid FROM branches WHERE repository = ?)",
         (name,),
     )
-    for table in ("branches", "tags", "commits", "tasks", "link_addresses"):
+    for table in ("branches", "tags", "commits", "prepare_tasks", "copies", "link_tokens", "layouts"):
         db.execute(f"DELETE FROM {table} WHERE repository = ?", (name,))  # noqa: S608 - fixed names
     db.execute("DELETE FROM repositories WHERE id = ?", (name,))
 

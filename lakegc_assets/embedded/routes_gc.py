@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from typing import Any
+from urllib.parse import quote
 
 from starlette.background import BackgroundTask
 from starlette.responses import Response
 
-from lakegc_assets.embedded import catalog, collect, errors
+from lakegc_assets.embedded import catalog, collect, errors, uncommitted
 from lakegc_assets.embedded.calls import Body, Call, Endpoint, answer, done
+from lakegc_assets.embedded.faults import Fault
 
 
 def get_rules(call: Call) -> Response:
@@ -45,6 +47,7 @@ def prepare_commits(call: Call) -> Response:
 
 def prepare_commits_async(call: Call) -> Response:
     """Write the list of active commits in the background."""
+    _refuse_in_old_servers(call)
     task = collect.start_task(call.lake, call.repository)
     found = answer({"id": task}, 202)
     found.background = BackgroundTask(collect.run_task, call.lake, call.repository, task)
@@ -53,6 +56,7 @@ def prepare_commits_async(call: Call) -> Response:
 
 def prepare_commits_status(call: Call) -> Response:
     """How far a background task is."""
+    _refuse_in_old_servers(call)
     return answer(collect.task_status(call.lake, call.repository, call.required("id")))
 
 
@@ -60,7 +64,7 @@ def prepare_uncommitted(call: Call) -> Response:
     """Write one page of the staged addresses."""
     body = call.json("PrepareGCUncommittedRequest", optional=True)
     token = body.text("continuation_token", "")
-    return answer(collect.prepare_uncommitted(call.lake, call.repository, token), 201)
+    return answer(uncommitted.prepare_uncommitted(call.lake, call.repository, token), 201)
 
 
 def metadata_file(call: Call) -> Response:
@@ -68,7 +72,12 @@ def metadata_file(call: Call) -> Response:
     with call.lake.state.read() as db:
         catalog.repository(db, call.repository)
     location = f"_lakefs/{call.names['id']}"
-    return answer({"location": location}, Location=location)
+    return answer({"location": location}, Location=quote(location))
+
+
+def _refuse_in_old_servers(call: Call) -> None:
+    if Fault.NO_ASYNC_PREPARE in call.lake.settings.faults:
+        raise errors.ApiError(404, "invalid API endpoint")
 
 
 def _rule(item: Any) -> tuple[str, int]:  # noqa: ANN401 - it is any JSON until it was checked

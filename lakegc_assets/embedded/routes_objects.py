@@ -128,8 +128,10 @@ def list_objects(call: Call) -> Response:
 
 
 def copy(call: Call) -> Response:
-    """Copy an object to a path of a branch, with its data."""
+    """Copy an object to a path of a branch; the server decides whether that needs its data."""
     body = call.json("ObjectCopyCreation")
+    for ignored in ("force", "shallow"):
+        body.flag(ignored)
     found = copies.copy(
         call.lake,
         call.repository,

@@ -9,6 +9,7 @@ from pathlib import Path
 from time import time
 
 from lakegc_assets.embedded.faults import Fault
+from lakegc_assets.embedded.layouts import Layout
 from lakegc_assets.errors import ConfigurationError
 from lakegc_assets.graveler.namespace import StorageNamespace
 from lakegc_assets.storage.config import StoreConfig
@@ -30,9 +31,17 @@ class ServerSettings:
         range_max_bytes: a range ends at this size, in bytes of keys and values.
         slice_max_age: seconds until a slice is replaced.
         slice_max_objects: objects until a slice is replaced.
+        layout: of repositories that are created without a layout of their own.
         uncommitted_page_steps: entries and branches that one call of prepare_uncommited looks at,
-            or None for everything. A page of tombstones or of a clean branch has no location.
+            or None for everything.
+        uncommitted_page_seconds: seconds after which a page of prepare_uncommited ends.
+        uncommitted_file_bytes: size at which a page's file is full, and the page ends.
+        at_scan_step: called with a branch's name whenever prepare_uncommited goes on to it or on
+            with it; a test may do something in that very moment.
+        copies_kept: seconds for which prepare_uncommited tells of a shallow copy. Each run of it
+            must end within half of that, so it is well above the longest collection.
         grace_period: seconds for which an address from GetPhysicalAddress can be linked.
+        presign_seconds: for which a presigned URL can be used.
         faults: in what the server answers as today's real lakeFS does, at the cost of data.
     """
 
@@ -46,16 +55,25 @@ class ServerSettings:
     range_max_bytes: int = 20 * 1024 * 1024
     slice_max_age: int = 3600
     slice_max_objects: int = 50_000
+    layout: Layout = Layout.SLICES
     uncommitted_page_steps: int | None = None
+    uncommitted_page_seconds: float = 60.0
+    uncommitted_file_bytes: int = 20 * 1024 * 1024
+    at_scan_step: Callable[[str], None] = lambda _: None
+    copies_kept: int = 7 * 24 * 3600
     grace_period: int = 24 * 3600
+    presign_seconds: int = 15 * 60
     faults: frozenset[Fault] = frozenset()
 
     def __post_init__(self) -> None:
-        """Refuse a store that the server cannot use.
+        """Refuse what the server cannot use.
 
         Raises:
-            ConfigurationError: it is not on S3.
+            ConfigurationError: it is not on S3; or a number that must be positive is not.
         """
+        for name in ("slice_max_age", "slice_max_objects", "grace_period", "presign_seconds"):
+            if getattr(self, name) < 1:
+                raise ConfigurationError(f"{name} is {getattr(self, name)}: it must be 1 or more")
         if self.store and StorageNamespace.parse(self.store).scheme != "s3":
             raise ConfigurationError(
                 f"the store {self.store!r} is not on S3; leave it out for objects in local files"

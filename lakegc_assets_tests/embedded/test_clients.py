@@ -141,7 +141,7 @@ def test_this_projects_client_works(
     client.set_gc_rules("demo", 3, {"main": 2})
     assert client.prepare_commits("demo").how == "async"
     pages = list(client.prepare_uncommitted("demo"))
-    assert [bool(page.gc_uncommitted_location) for page in pages] == [True, False]
+    assert all(page.gc_uncommitted_location for page in pages)
     (server.objects_dir / staged.physical_address.removeprefix("local://")).unlink()
     with pytest.raises(GoneError):
         client.get_object("demo", "hidden", "a")

@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import base64
-import io
-import json
 import time
 from typing import Any
 
-import pyarrow.parquet as pq
 import pytest
 
 from lakegc_assets.embedded import EmbeddedLakeFS
 from lakegc_assets_tests.embedded.api import Api, Repo
-from lakegc_assets_tests.embedded.conftest import NOW, Clock
+from lakegc_assets_tests.embedded.conftest import NOW
 
 DAY = 24 * 3600
 
@@ -29,25 +25,6 @@ def active(server: EmbeddedLakeFS, answer: dict[str, Any]) -> dict[str, str]:
     rows = [line.split(",") for line in lines[1:]]
     assert {expired for _, expired, _ in rows} <= {"false"}
     return {commit: metarange for commit, _, metarange in rows}
-
-
-def pages(repo: Repo) -> list[dict[str, str]]:
-    found = [repo.call("POST", "/gc/prepare_uncommited", 201, json={})]
-    while token := found[-1].get("continuation_token"):
-        body = {"continuation_token": token}
-        found.append(repo.call("POST", "/gc/prepare_uncommited", 201, json=body))
-    return found
-
-
-def uncommitted(server: EmbeddedLakeFS, found: list[dict[str, str]]) -> dict[str, int]:
-    rows = {}
-    for location in {page["gc_uncommitted_location"] for page in found} - {""}:
-        folder = server.objects_dir / location.removeprefix("local://")
-        for file in folder.iterdir():
-            table = pq.read_table(io.BytesIO(file.read_bytes()))
-            assert table.column_names == ["physical_address", "creation_date"]
-            rows.update(dict(zip(*table.to_pydict().values(), strict=True)))
-    return rows
 
 
 def test_rules_are_kept_as_the_server_means_them(repo: Repo) -> None:
@@ -104,73 +81,6 @@ def test_the_async_task_ends_with_the_same(repo: Repo, server: EmbeddedLakeFS) -
     assert status["error"] == {"message": "get gc rules: not found"}
     assert "result" not in status
     assert repo.call("POST", "/gc/prepare_commits", 404) == status["error"]
-
-
-def test_every_staged_address_is_on_a_page(
-    repo: Repo, server: EmbeddedLakeFS, clock: Clock
-) -> None:
-    expected = {}
-
-    def put(path: str, branch: str) -> None:
-        clock.now += 1
-        address = repo.put(path, path, branch)["physical_address"]
-        expected[address.removeprefix("local://repo/")] = int(clock.now)
-
-    repo.put("committed", b"1")
-    repo.commit()
-    for name in ("b-0", "b-1", "b-2", "empty-1", "empty-2", "empty-3"):
-        repo.branch(name, hidden=name == "b-1")
-    for name in ("b-0", "b-1", "b-2"):
-        for path in ("x", "ü/y", "z"):
-            put(path, name)
-    repo.remove("committed", "b-2")
-    external = {"physical_address": "s3://elsewhere/x", "checksum": "c", "size_bytes": 1}
-    repo.call("PUT", "/branches/main/objects", 201, params={"path": "ext"}, json=external)
-    found = pages(repo)
-    assert len(found) > 5
-    assert len({page["run_id"] for page in found}) == 1
-    locations = [page["gc_uncommitted_location"] for page in found]
-    assert "" in locations[:-1]
-    assert locations[-1] == ""
-    assert uncommitted(server, found) == expected
-
-
-def test_tokens_say_where_the_next_page_starts(repo: Repo) -> None:
-    repo.put("a", b"1")
-    repo.put("b", b"1")
-    first = repo.call("POST", "/gc/prepare_uncommited", 201)
-    token = json.loads(base64.b64decode(first["continuation_token"]))
-    assert token == {"branch": "main", "path": "b", "run_id": first["run_id"], "key": ""}
-
-
-def test_a_branch_deleted_between_pages_loses_no_other_rows(
-    repo: Repo, server: EmbeddedLakeFS
-) -> None:
-    for name in ("a", "b", "c"):
-        repo.branch(name)
-    for path in ("1", "2"):
-        repo.put(path, b"", "a")
-        repo.put(path, b"", "b")
-    kept = [repo.put(path, b"", "c")["physical_address"] for path in ("1", "2")]
-    found = [repo.call("POST", "/gc/prepare_uncommited", 201)]
-    repo.call("DELETE", "/branches/a", 204)
-    while token := found[-1].get("continuation_token"):
-        body = {"continuation_token": token}
-        found.append(repo.call("POST", "/gc/prepare_uncommited", 201, json=body))
-    rows = uncommitted(server, found)
-    assert {address.removeprefix("local://repo/") for address in kept} <= set(rows)
-    assert len(rows) == 5
-
-
-def test_a_page_has_no_limit_by_default(tmp_path: Any) -> None:
-    with EmbeddedLakeFS(tmp_path) as server, Api.of(server) as api:
-        repo = api.repository()
-        assert pages(repo)[0]["gc_uncommitted_location"] == ""
-        for number in range(20):
-            repo.put(f"{number}", b"")
-        found = pages(repo)
-        assert len(found) == 1
-        assert len(uncommitted(server, found)) == 20
 
 
 @pytest.mark.parametrize("call", ["prepare_commits", "prepare_commits/async", "prepare_uncommited"])

@@ -194,17 +194,6 @@ def test_reset_of_all_of_a_prefix_and_of_one_object(repo: Repo) -> None:
     }
 
 
-def test_a_copy_has_an_address_of_its_own(repo: Repo) -> None:
-    first = repo.put("a", b"content")
-    body = {"src_path": "a", "src_ref": "main"}
-    where = {"params": {"dest_path": "b"}, "json": body}
-    copy = repo.call("POST", "/branches/main/objects/copy", 201, **where)
-    assert copy["checksum"] == first["checksum"]
-    assert copy["physical_address"] != first["physical_address"]
-    repo.remove("a")
-    assert repo.read("b") == b"content"
-
-
 def test_a_backdated_upload_is_old_in_name_and_in_store(repo: Repo, server: EmbeddedLakeFS) -> None:
     day = 24 * 3600
     addresses: list[str] = []
