@@ -40,6 +40,8 @@ class ServerSettings:
             with it; a test may do something in that very moment.
         copies_kept: seconds for which prepare_uncommited tells of a shallow copy. Each run of it
             must end within half of that, so it is well above the longest collection.
+        max_upload_bytes: the largest body and the largest object that the S3 gateway takes; it holds
+            them in memory.
         grace_period: seconds for which an address from GetPhysicalAddress can be linked.
         presign_seconds: for which a presigned URL can be used.
         faults: in what the server answers as today's real lakeFS does, at the cost of data.
@@ -61,6 +63,7 @@ class ServerSettings:
     uncommitted_file_bytes: int = 20 * 1024 * 1024
     at_scan_step: Callable[[str], None] = lambda _: None
     copies_kept: int = 7 * 24 * 3600
+    max_upload_bytes: int = 1 << 30
     grace_period: int = 24 * 3600
     presign_seconds: int = 15 * 60
     faults: frozenset[Fault] = frozenset()
