@@ -21,6 +21,7 @@ from starlette.routing import Route
 from lakegc_assets.embedded import (
     errors,
     routes_gc,
+    routes_history,
     routes_objects,
     routes_refs,
     routes_repositories,
@@ -35,6 +36,7 @@ _ENDPOINTS = (
     *routes_repositories.ENDPOINTS,
     *routes_objects.ENDPOINTS,
     *routes_refs.ENDPOINTS,
+    *routes_history.ENDPOINTS,
     *routes_gc.ENDPOINTS,
 )
 

@@ -142,6 +142,17 @@ class Body:
         found: list[Any] = self._get(name, list, "array", None)
         return found
 
+    def body(self, name: str, schema: str, default: Mapping[str, Any] | None = None) -> Body:
+        """An object of another schema."""
+        return Body(schema, self._get(name, dict, "object", default))
+
+    def bodies(self, name: str, schema: str) -> list[Body]:
+        """An array of objects of another schema."""
+        found = self.items(name)
+        if not all(isinstance(item, dict) for item in found):
+            raise errors.bad_body(self.schema, name, "value must be an object")
+        return [Body(schema, item) for item in found]
+
     def _get(self, name: str, kind: type, kind_name: str, default: object) -> Any:  # noqa: ANN401 - JSON
         if name not in self.fields:
             if default is None:

@@ -135,7 +135,15 @@ def delete_repository(db: sqlite3.Connection, name: str) -> None:
         "DELETE FROM staged WHERE branch IN (SELECT uid FROM branches WHERE repository = ?)",
         (name,),
     )
-    for table in ("branches", "tags", "commits", "prepare_tasks", "copies", "link_tokens", "layouts"):
+    for table in (
+        "branches",
+        "tags",
+        "commits",
+        "prepare_tasks",
+        "copies",
+        "link_tokens",
+        "layouts",
+    ):
         db.execute(f"DELETE FROM {table} WHERE repository = ?", (name,))  # noqa: S608 - fixed names
     db.execute("DELETE FROM repositories WHERE id = ?", (name,))
 

@@ -3,30 +3,29 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping
+from typing import NamedTuple
 
 from lakegc_assets.embedded import catalog, errors, merging, refs, staging
 from lakegc_assets.embedded.catalog import Branch, Commit, Repository
 from lakegc_assets.embedded.lake import Lake
-from lakegc_assets.embedded.merging import Difference
-from lakegc_assets.embedded.paging import Paging, page
-from lakegc_assets.embedded.trees import Trees, commit_changes
-from lakegc_assets.graveler.entry import decode_entry
-from lakegc_assets.graveler.sstable import Record
+from lakegc_assets.embedded.trees import commit_changes
+from lakegc_assets.graveler.errors import FormatError
+from lakegc_assets.storage.errors import ObjectNotFoundError
 
 COMMITTER = "admin"
 MERGE_STRATEGIES = ("", merging.SOURCE_WINS, merging.DEST_WINS)
-_STRATEGY_KEY = ".lakefs.merge.strategy"
+STRATEGY_KEY = ".lakefs.merge.strategy"
 
 
-@dataclass(frozen=True)
-class Change:
-    """One line of a diff; ``kind`` is added, removed, changed or conflict."""
+class Overrides(NamedTuple):
+    """What a revert or a cherry-pick says instead of its usual words; empty for the usual ones."""
 
-    path: str
-    kind: str
-    size: int
+    message: str = ""
+    metadata: Mapping[str, str] | None = None
+
+
+AS_USUAL = Overrides()
 
 
 def create_repository(lake: Lake, new: Repository) -> Repository:
@@ -63,6 +62,7 @@ def commit(
     metadata: Mapping[str, str],
     date: int | None,
     allow_empty: bool,
+    force: bool = False,
 ) -> Commit:
     """Commit what is staged on a branch.
 
@@ -70,10 +70,11 @@ def commit(
     the branch in that time makes this one fail.
 
     Raises:
-        ApiError: 400 without changes, 412 when the branch moved meanwhile.
+        ApiError: 400 without changes, 403 for a read-only repository unless ``force``, 412 when the
+            branch moved meanwhile.
     """
     with lake.state.read() as db:
-        repo = catalog.writable_repository(db, repository)
+        repo = catalog.writable_repository(db, repository, force=force)
         target = catalog.branch(db, repo, branch)
         head = catalog.commit(db, repo, target.commit_id)
         until = staging.last_sequence(db)
@@ -91,8 +92,44 @@ def commit(
         parents=(head,),
     )
     with lake.state.write() as db:
-        _advance(db, repo, target, made)
+        advance(db, repo, target, made)
         staging.drop_committed(db, target, until)
+    return made
+
+
+def commit_tree(
+    lake: Lake,
+    repository: str,
+    branch: str,
+    metarange_id: str,
+    *,
+    message: str,
+    metadata: Mapping[str, str],
+    date: int | None,
+    force: bool = False,
+) -> Commit:
+    """Commit a tree that is in the namespace already, on a branch without staged changes.
+
+    Raises:
+        ApiError: 400 for a branch with staged changes, 404 for a metarange that is not there or
+            cannot be read, 412 when the branch moved meanwhile.
+    """
+    with lake.state.read() as db:
+        repo = catalog.writable_repository(db, repository, force=force)
+        target, head = clean_branch(lake, db, repo, branch)
+    try:
+        lake.stores.trees(repo).ranges(metarange_id)
+    except (ObjectNotFoundError, FormatError):
+        raise errors.not_found("metarange") from None
+    made = Commit.new(
+        committer=COMMITTER,
+        message=message,
+        metarange_id=metarange_id,
+        creation_date=int(lake.now()) if date is None else date,
+        metadata=metadata,
+        parents=(head,),
+    )
+    _make_true(lake, repo, target, made)
     return made
 
 
@@ -107,6 +144,7 @@ def merge(
     strategy: str,
     squash: bool,
     allow_empty: bool,
+    force: bool = False,
 ) -> Commit:
     """Merge a reference into a branch.
 
@@ -117,9 +155,9 @@ def merge(
     if strategy not in MERGE_STRATEGIES:
         raise errors.bad_request("invalid merge strategy")
     with lake.state.read() as db:
-        repo = catalog.writable_repository(db, repository)
-        target, head = _clean_branch(lake, db, repo, branch)
-        source = refs.resolve(db, repo, source_ref).commit
+        repo = catalog.writable_repository(db, repository, force=force)
+        target, head = clean_branch(lake, db, repo, branch)
+        source = refs.resolve_commit(db, repo, source_ref)
         base = refs.merge_base(db, repo, source, head)
     if base.id == source.id and not allow_empty:
         raise errors.no_changes()
@@ -134,17 +172,23 @@ def merge(
             strategy=strategy,
         ),
         creation_date=int(lake.now()),
-        metadata={**metadata, _STRATEGY_KEY: strategy or "default"},
+        metadata={**metadata, STRATEGY_KEY: strategy or "default"},
         parents=(head,) if squash else (head, source),
     )
-    with lake.state.write() as db:
-        _require_clean(lake, db, repo, target)
-        _advance(db, repo, target, made)
+    _make_true(lake, repo, target, made)
     return made
 
 
 def revert(
-    lake: Lake, repository: str, branch: str, *, ref: str, parent_number: int, allow_empty: bool
+    lake: Lake,
+    repository: str,
+    branch: str,
+    *,
+    ref: str,
+    parent_number: int,
+    allow_empty: bool,
+    overrides: Overrides = AS_USUAL,
+    force: bool = False,
 ) -> Commit:
     """Undo a commit on a branch, relative to one of its parents.
 
@@ -155,23 +199,22 @@ def revert(
         ref: the commit.
         parent_number: from 1; 0 for a commit with one parent.
         allow_empty: make a commit even if nothing changes.
+        overrides: message and metadata.
+        force: also on a read-only repository.
 
     Raises:
         ApiError: 409 for a merge commit without a parent's number, and for conflicts; 400 for a
             branch with staged changes, or when nothing changes; 412 when the branch moved.
     """
     with lake.state.read() as db:
-        repo = catalog.writable_repository(db, repository)
-        target, head = _clean_branch(lake, db, repo, branch)
-        undone = refs.resolve(db, repo, ref).commit
+        repo = catalog.writable_repository(db, repository, force=force)
+        undone = refs.resolve_commit(db, repo, ref)
         if len(undone.parents) > 1 and parent_number <= 0:
             raise errors.conflict("must specify 1-based parent number for reverting merge commit")
+        before = _parent_tree(db, repo, undone, max(parent_number, 1)) if undone.parents else ""
         if not 0 <= parent_number <= len(undone.parents):
-            raise errors.bad_request("given commit does not have the given parent number")
-        before = ""
-        if undone.parents:
-            parent = undone.parents[max(parent_number, 1) - 1]
-            before = catalog.commit(db, repo, parent).metarange_id
+            raise _no_such_parent(parent_number)
+        target, head = clean_branch(lake, db, repo, branch)
     metarange_id = merging.merge(
         lake.stores.trees(repo),
         base=undone.metarange_id,
@@ -182,106 +225,111 @@ def revert(
         raise errors.no_changes()
     made = Commit.new(
         committer=COMMITTER,
-        message=f"Revert {undone.id}",
+        message=overrides.message or f"Revert {ref}",
         metarange_id=metarange_id,
         creation_date=int(lake.now()),
-        metadata={},
+        metadata=overrides.metadata or {},
         parents=(head,),
     )
-    with lake.state.write() as db:
-        _require_clean(lake, db, repo, target)
-        _advance(db, repo, target, made)
+    _make_true(lake, repo, target, made)
     return made
 
 
-def reset(lake: Lake, repository: str, branch: str, *, kind: str, path: str) -> None:
+def cherry_pick(
+    lake: Lake,
+    repository: str,
+    branch: str,
+    *,
+    ref: str,
+    parent_number: int | None,
+    overrides: Overrides = AS_USUAL,
+    force: bool = False,
+) -> Commit:
+    """Do on a branch what a commit changed, relative to one of its parents.
+
+    Args:
+        lake: the server.
+        repository: its name.
+        branch: where it is done.
+        ref: the commit.
+        parent_number: from 1; None for a commit with one parent.
+        overrides: message and metadata, instead of the commit's own.
+        force: also on a read-only repository.
+
+    Raises:
+        ApiError: 400 for a merge commit without a parent's number, for a parent that is not there,
+            and for a branch with staged changes; 409 for conflicts; 412 when the branch moved.
+    """
+    with lake.state.read() as db:
+        repo = catalog.writable_repository(db, repository, force=force)
+        picked = refs.resolve_commit(db, repo, ref)
+        if parent_number is None and len(picked.parents) > 1:
+            raise errors.bad_request(
+                "must specify 1-based parent number for cherry-pick merge commit"
+            )
+        before = _parent_tree(db, repo, picked, 1 if parent_number is None else parent_number)
+        target, head = clean_branch(lake, db, repo, branch)
+    metadata = picked.metadata if overrides.metadata is None else overrides.metadata
+    made = Commit.new(
+        committer=COMMITTER,
+        message=overrides.message or picked.message,
+        metarange_id=merging.merge(
+            lake.stores.trees(repo),
+            base=before,
+            source=picked.metarange_id,
+            dest=head.metarange_id,
+        ),
+        creation_date=int(lake.now()),
+        metadata={
+            **metadata,
+            "cherry-pick-origin": picked.id,
+            "cherry-pick-committer": picked.committer,
+        },
+        parents=(head,),
+    )
+    _make_true(lake, repo, target, made)
+    return made
+
+
+def hard_reset(lake: Lake, repository: str, branch: str, ref: str, *, force: bool = False) -> None:
+    """Let a branch point at another commit; what it leaves is dangling if nothing else holds it.
+
+    Raises:
+        ApiError: 400 for a branch with staged changes, 403 for a read-only repository unless
+            ``force``.
+    """
+    with lake.state.write() as db:
+        repo = catalog.writable_repository(db, repository, force=force)
+        target, _ = clean_branch(lake, db, repo, branch)
+        catalog.move_branch(db, target, refs.resolve_commit(db, repo, ref).id)
+        # A tombstone of what HEAD does not have is no change there, but may be one here.
+        staging.drop(db, target, b"")
+
+
+def reset(
+    lake: Lake, repository: str, branch: str, *, kind: str, path: str, force: bool = False
+) -> None:
     """Forget what is staged: all of it (``reset``), below a ``common_prefix``, or an ``object``."""
     if kind not in {"reset", "common_prefix", "object"}:
         raise errors.bad_request("unknown reset type")
     with lake.state.write() as db:
-        repo = catalog.writable_repository(db, repository)
+        repo = catalog.writable_repository(db, repository, force=force)
         target = catalog.branch(db, repo, branch)
         prefix = b"" if kind == "reset" else path.encode()
         staging.drop(db, target, prefix, exactly=kind == "object")
 
 
-def staged_differences(
-    lake: Lake, repository: str, branch: str, wanted: Paging
-) -> tuple[list[Change | str], bool]:
-    """A page of what is staged on a branch, against its HEAD."""
-    with lake.state.read() as db:
-        repo = catalog.repository(db, repository)
-        target = catalog.branch(db, repo, branch)
-        head = catalog.commit(db, repo, target.commit_id).metarange_id
-        trees = lake.stores.trees(repo)
-
-        def read(start: bytes) -> Iterator[tuple[bytes, Change]]:
-            for key, new in staging.staged_changes(db, target, start):
-                found = _staged_change(key, trees.get(head, key), new)
-                if found:
-                    yield key, found
-
-        return page(read, wanted)
-
-
-def ref_differences(
-    lake: Lake, repository: str, left_ref: str, right_ref: str, wanted: Paging, *, two_dot: bool
-) -> tuple[list[Change | str], bool]:
-    """A page of what differs between two commits.
-
-    With ``two_dot`` the two themselves; else what the right one changed since their merge base,
-    with what both changed differently as conflicts.
-    """
-    with lake.state.read() as db:
-        repo = catalog.repository(db, repository)
-        left = refs.resolve(db, repo, left_ref).commit
-        right = refs.resolve(db, repo, right_ref).commit
-        base = left if two_dot else refs.merge_base(db, repo, left, right)
-    trees = lake.stores.trees(repo)
-
-    def read(start: bytes) -> Iterator[tuple[bytes, Change]]:
-        for found in merging.differences(trees, base.metarange_id, right.metarange_id, start):
-            change = _committed_change(trees, left.metarange_id, found)
-            if change:
-                yield found.key, change
-
-    return page(read, wanted)
-
-
-def _staged_change(key: bytes, old: Record | None, new: Record | None) -> Change | None:
-    path = key.decode()
-    if new is None:
-        return Change(path, "removed", 0) if old else None
-    return Change(path, "changed" if old else "added", decode_entry(new.value).size)
-
-
-def _committed_change(trees: Trees, left: str, found: Difference) -> Change | None:
-    ours = trees.get(left, found.key)
-    if _identity(ours) == _identity(found.right):
-        return None
-    if _identity(ours) != _identity(found.left):
-        kind = "conflict"
-    elif found.left and found.right:
-        kind = "changed"
-    else:
-        kind = "added" if found.right else "removed"
-    shown = found.right or found.left
-    return Change(found.key.decode(), kind, decode_entry(shown.value).size if shown else 0)
-
-
-def _identity(record: Record | None) -> bytes | None:
-    return record.identity if record else None
-
-
-def _clean_branch(
+def clean_branch(
     lake: Lake, db: sqlite3.Connection, repo: Repository, name: str
 ) -> tuple[Branch, Commit]:
+    """A branch and its HEAD; 400 when it has staged changes."""
     target = catalog.branch(db, repo, name)
-    _require_clean(lake, db, repo, target)
+    require_clean(lake, db, repo, target)
     return target, catalog.commit(db, repo, target.commit_id)
 
 
-def _require_clean(lake: Lake, db: sqlite3.Connection, repo: Repository, target: Branch) -> None:
+def require_clean(lake: Lake, db: sqlite3.Connection, repo: Repository, target: Branch) -> None:
+    """400 for a branch with staged changes."""
     head = catalog.commit(db, repo, target.commit_id).metarange_id
     trees = lake.stores.trees(repo)
     for key, new in staging.staged_changes(db, target):
@@ -289,6 +337,25 @@ def _require_clean(lake: Lake, db: sqlite3.Connection, repo: Repository, target:
             raise errors.dirty_branch()
 
 
-def _advance(db: sqlite3.Connection, repo: Repository, seen: Branch, made: Commit) -> None:
+def advance(db: sqlite3.Connection, repo: Repository, seen: Branch, made: Commit) -> None:
+    """Let a branch point at a new commit; 412 when it has changed since it was ``seen``."""
     catalog.insert_commit(db, repo, made)
     catalog.move_branch(db, seen, made.id)
+
+
+def _make_true(lake: Lake, repo: Repository, target: Branch, made: Commit) -> None:
+    with lake.state.write() as db:
+        require_clean(lake, db, repo, target)
+        advance(db, repo, target, made)
+
+
+def _parent_tree(db: sqlite3.Connection, repo: Repository, commit: Commit, number: int) -> str:
+    if not 1 <= number <= len(commit.parents):
+        raise _no_such_parent(number)
+    return catalog.commit(db, repo, commit.parents[number - 1]).metarange_id
+
+
+def _no_such_parent(number: int) -> errors.ApiError:
+    return errors.bad_request(
+        f"parent {number}: given commit does not have the given parent number"
+    )

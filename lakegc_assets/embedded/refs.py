@@ -12,7 +12,9 @@ from lakegc_assets.embedded import catalog, errors
 from lakegc_assets.embedded.catalog import Branch, Commit, Repository
 
 _MODIFIERS = re.compile(r"([~^][0-9]{0,9}|@|\$)")
-_BRANCH_NAME = re.compile(r"\w[-\w]*")
+_BRANCH_NAME = re.compile(r"\w[-\w]*", re.ASCII)
+# As git does, but for "~".
+_NO_TAG = re.compile(r"@|.*(\.|\.lock|/)|.*(\.\.|//|@\{|[\^:?*\[\\\x00-\x20]).*", re.DOTALL)
 _SHORTEST_PREFIX = 6
 
 
@@ -47,17 +49,37 @@ def resolve(db: sqlite3.Connection, repo: Repository, ref: str) -> Resolved:
     return Resolved(commit, branch)
 
 
+def resolve_commit(db: sqlite3.Connection, repo: Repository, ref: str) -> Commit:
+    """The commit that a reference names; 400 for what is staged on a branch, which is none."""
+    found = resolve(db, repo, ref).commit
+    if names_staged(ref):
+        raise errors.bad_request(
+            f"reference '{ref}': reference to staging area with $ is not a commit"
+        )
+    return found
+
+
+def names_staged(ref: str) -> bool:
+    """Whether a reference asks for what is staged on a branch, in so many words."""
+    return "$" in _MODIFIERS.findall(ref)
+
+
 def _named_commit(db: sqlite3.Connection, repo: Repository, name: str) -> Commit:
-    tag = db.execute(
-        "SELECT commit_id FROM tags WHERE repository = ? AND name = ?", (repo.id, name)
-    ).fetchone()
+    tag = _find_tag(db, repo, name)
     if tag:
-        return catalog.commit(db, repo, tag[0])
+        return catalog.commit(db, repo, tag)
     if len(name) >= _SHORTEST_PREFIX and re.fullmatch(r"[0-9a-f]+", name):
         found = catalog.commits_starting_with(db, repo, name)
         if len(found) == 1:
             return found[0]
     raise errors.ref_not_found()
+
+
+def _find_tag(db: sqlite3.Connection, repo: Repository, name: str) -> str | None:
+    row = db.execute(
+        "SELECT commit_id FROM tags WHERE repository = ? AND name = ?", (repo.id, name)
+    ).fetchone()
+    return row[0] if row else None
 
 
 def _ancestor(db: sqlite3.Connection, repo: Repository, commit: Commit, modifier: str) -> Commit:
@@ -76,7 +98,28 @@ def _ancestor(db: sqlite3.Connection, repo: Repository, commit: Commit, modifier
 def check_branch_name(name: str) -> None:
     """400 for what lakeFS does not take as a branch's name."""
     if not _BRANCH_NAME.fullmatch(name):
-        raise errors.bad_request("branch id: invalid value: validation error")
+        raise errors.bad_request(
+            "branch id: invalid value: validation error: branch id must consist of letters, "
+            "digits, underscores and dashes, and cannot start with a dash"
+        )
+
+
+def check_tag_name(name: str) -> None:
+    """400 for what lakeFS does not take as a tag's name."""
+    if not name:
+        raise errors.bad_request("argument tagID: required value: validation error")
+    if _NO_TAG.fullmatch(name):
+        raise errors.bad_request("argument tagID: tag id: invalid value: validation error")
+
+
+def check_free(db: sqlite3.Connection, repo: Repository, name: str, *, kind: str) -> None:
+    """409 when a new branch's or tag's name is that of a tag, a branch or a commit."""
+    if catalog.find_commit(db, repo, name):
+        raise errors.conflict(f"commit ID {name}: conflict found")
+    if kind == "branch" and _find_tag(db, repo, name):
+        raise errors.conflict(f"tag ID {name}: conflict found")
+    if kind == "tag" and catalog.find_branch(db, repo, name):
+        raise errors.conflict(f"branch name {name}: conflict found")
 
 
 def log(

@@ -1,4 +1,4 @@
-"""REST: branches, tags, commits, logs, diffs, merges and reverts."""
+"""REST: branches, tags, commits and logs."""
 
 from __future__ import annotations
 
@@ -8,18 +8,9 @@ from itertools import dropwhile, islice
 
 from starlette.responses import Response
 
-from lakegc_assets.embedded import catalog, errors, history, refs
-from lakegc_assets.embedded.calls import (
-    Call,
-    Endpoint,
-    answer,
-    done,
-    one_page,
-    page_answer,
-    text_answer,
-)
+from lakegc_assets.embedded import catalog, errors, refs
+from lakegc_assets.embedded.calls import Call, Endpoint, answer, done, one_page, text_answer
 from lakegc_assets.embedded.catalog import Branch, Commit
-from lakegc_assets.embedded.history import Change
 
 
 def list_branches(call: Call) -> Response:
@@ -45,8 +36,9 @@ def create_branch(call: Call) -> Response:
     name, source = body.text("name"), body.text("source")
     refs.check_branch_name(name)
     with call.lake.state.write() as db:
-        repo = catalog.writable_repository(db, call.repository)
-        head = refs.resolve(db, repo, source).commit
+        repo = catalog.writable_repository(db, call.repository, force=body.flag("force"))
+        refs.check_free(db, repo, name, kind="branch")
+        head = refs.resolve_commit(db, repo, source)
         catalog.insert_branch(db, repo, name, head.id, hidden=body.flag("hidden"))
     return text_answer(head.id, 201)
 
@@ -61,87 +53,12 @@ def get_branch(call: Call) -> Response:
 def delete_branch(call: Call) -> Response:
     """Delete a branch, and what is staged on it; never the default one."""
     with call.lake.state.write() as db:
-        repo = catalog.writable_repository(db, call.repository)
+        repo = catalog.writable_repository(db, call.repository, force=call.flag("force"))
         gone = catalog.branch(db, repo, call.branch)
         if gone.name == repo.default_branch:
             raise errors.bad_request("cannot delete repository default branch")
         catalog.delete_branch(db, gone)
     return done()
-
-
-def reset_branch(call: Call) -> Response:
-    """Forget what is staged on a branch, or part of it."""
-    body = call.json("ResetCreation")
-    kind, path = body.text("type"), body.text("path", "")
-    history.reset(call.lake, call.repository, call.branch, kind=kind, path=path)
-    return done()
-
-
-def diff_branch(call: Call) -> Response:
-    """What is staged on a branch, against its HEAD."""
-    found, has_more = history.staged_differences(
-        call.lake, call.repository, call.branch, call.paging()
-    )
-    return page_answer(list(map(_change, found)), has_more=has_more, key="path")
-
-
-def diff_refs(call: Call) -> Response:
-    """What differs between two references."""
-    found, has_more = history.ref_differences(
-        call.lake,
-        call.repository,
-        call.names["left"],
-        call.names["right"],
-        call.paging(),
-        two_dot=call.query.get("type") == "two_dot",
-    )
-    return page_answer(list(map(_change, found)), has_more=has_more, key="path")
-
-
-def commit_branch(call: Call) -> Response:
-    """Commit what is staged on a branch."""
-    body = call.json("CommitCreation")
-    made = history.commit(
-        call.lake,
-        call.repository,
-        call.branch,
-        message=body.text("message"),
-        metadata=body.strings("metadata"),
-        date=body.number("date") if "date" in body.fields else None,
-        allow_empty=body.flag("allow_empty"),
-    )
-    return answer(_commit(made), 201)
-
-
-def revert_branch(call: Call) -> Response:
-    """Undo a commit on a branch."""
-    body = call.json("RevertCreation")
-    history.revert(
-        call.lake,
-        call.repository,
-        call.branch,
-        ref=body.text("ref"),
-        parent_number=body.number("parent_number"),
-        allow_empty=body.flag("allow_empty"),
-    )
-    return done()
-
-
-def merge_into_branch(call: Call) -> Response:
-    """Merge a reference into a branch."""
-    body = call.json("Merge", optional=True)
-    made = history.merge(
-        call.lake,
-        call.repository,
-        call.names["source"],
-        call.branch,
-        message=body.text("message", ""),
-        metadata=body.strings("metadata"),
-        strategy=body.text("strategy", ""),
-        squash=body.flag("squash_merge"),
-        allow_empty=body.flag("allow_empty"),
-    )
-    return answer({"reference": made.id})
 
 
 def get_commit(call: Call) -> Response:
@@ -152,7 +69,7 @@ def get_commit(call: Call) -> Response:
             found = refs.resolve(db, repo, call.names["ref"]).commit
         except errors.ApiError:
             raise errors.not_found("commit") from None
-    return answer(_commit(found))
+    return answer(shown_commit(found))
 
 
 def log(call: Call) -> Response:
@@ -161,12 +78,12 @@ def log(call: Call) -> Response:
     amount, after = page.amount, page.after
     with call.lake.state.read() as db:
         repo = catalog.repository(db, call.repository)
-        start = refs.resolve(db, repo, call.names["ref"]).commit
+        start = refs.resolve_commit(db, repo, call.names["ref"])
         walk = refs.log(db, repo, start, first_parent=call.flag("first_parent"))
         if after:
             walk = islice(dropwhile(lambda c: c.id != after, walk), 1, None)
         found = list(islice(walk, amount + 1))
-    return one_page(map(_commit, found), amount, key="id")
+    return one_page(map(shown_commit, found), amount, key="id")
 
 
 def list_tags(call: Call) -> Response:
@@ -187,9 +104,11 @@ def create_tag(call: Call) -> Response:
     """A tag at a reference."""
     body = call.json("TagCreation")
     name, ref = body.text("id"), body.text("ref")
+    refs.check_tag_name(name)
     with call.lake.state.write() as db:
-        repo = catalog.writable_repository(db, call.repository)
-        commit = refs.resolve(db, repo, ref).commit
+        repo = catalog.writable_repository(db, call.repository, force=body.flag("force"))
+        refs.check_free(db, repo, name, kind="tag")
+        commit = refs.resolve_commit(db, repo, ref)
         try:
             db.execute("INSERT INTO tags VALUES (?, ?, ?)", (repo.id, name, commit.id))
         except sqlite3.IntegrityError:
@@ -213,7 +132,7 @@ def get_tag(call: Call) -> Response:
 def delete_tag(call: Call) -> Response:
     """Delete a tag; its commit stays."""
     with call.lake.state.write() as db:
-        repo = catalog.writable_repository(db, call.repository)
+        repo = catalog.writable_repository(db, call.repository, force=call.flag("force"))
         deleted = db.execute(
             "DELETE FROM tags WHERE repository = ? AND name = ?", (repo.id, call.names["tag"])
         )
@@ -231,7 +150,8 @@ def _tags(rows: list[tuple[str, str]]) -> Iterator[dict[str, object]]:
         yield {"commit_id": commit_id, "id": name}
 
 
-def _commit(commit: Commit) -> dict[str, object]:
+def shown_commit(commit: Commit) -> dict[str, object]:
+    """A commit as the API tells it."""
     return {
         "committer": commit.committer,
         "creation_date": commit.creation_date,
@@ -245,17 +165,6 @@ def _commit(commit: Commit) -> dict[str, object]:
     }
 
 
-def _change(change: Change | str) -> dict[str, object]:
-    if isinstance(change, str):
-        return {"path": change, "path_type": "common_prefix", "type": "prefix_changed"}
-    return {
-        "path": change.path,
-        "path_type": "object",
-        "size_bytes": change.size,
-        "type": change.kind,
-    }
-
-
 _REPO = "/repositories/{repository}"
 _BRANCH = _REPO + "/branches/{branch}"
 ENDPOINTS = (
@@ -263,12 +172,6 @@ ENDPOINTS = (
     Endpoint("POST", _REPO + "/branches", create_branch),
     Endpoint("GET", _BRANCH, get_branch),
     Endpoint("DELETE", _BRANCH, delete_branch),
-    Endpoint("PUT", _BRANCH, reset_branch),
-    Endpoint("GET", _BRANCH + "/diff", diff_branch),
-    Endpoint("POST", _BRANCH + "/commits", commit_branch),
-    Endpoint("POST", _BRANCH + "/revert", revert_branch),
-    Endpoint("GET", _REPO + "/refs/{left}/diff/{right}", diff_refs),
-    Endpoint("POST", _REPO + "/refs/{source}/merge/{branch}", merge_into_branch),
     Endpoint("GET", _REPO + "/refs/{ref}/commits", log),
     Endpoint("GET", _REPO + "/commits/{ref}", get_commit),
     Endpoint("GET", _REPO + "/tags", list_tags),
