@@ -17,6 +17,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from lakegc_assets.embedded import (
     errors,
@@ -25,9 +26,11 @@ from lakegc_assets.embedded import (
     routes_objects,
     routes_refs,
     routes_repositories,
+    routes_staging,
 )
 from lakegc_assets.embedded.calls import Call, Endpoint, Upload, answer
 from lakegc_assets.embedded.errors import ApiError
+from lakegc_assets.embedded.gateway import Gateway
 from lakegc_assets.embedded.lake import Lake
 
 BASE = "/api/v1"
@@ -35,6 +38,7 @@ _LOG = logging.getLogger(__name__)
 _ENDPOINTS = (
     *routes_repositories.ENDPOINTS,
     *routes_objects.ENDPOINTS,
+    *routes_staging.ENDPOINTS,
     *routes_refs.ENDPOINTS,
     *routes_history.ENDPOINTS,
     *routes_gc.ENDPOINTS,
@@ -43,10 +47,23 @@ _ENDPOINTS = (
 
 def make_app(lake: Lake) -> Starlette:
     """The application of one server."""
-    return Starlette(
+    app = Starlette(
         routes=list(_routes(lake, _ENDPOINTS)),
         exception_handlers={HTTPException: _no_such_endpoint},
     )
+    app.router.default = _elsewhere(Gateway(lake))
+    return app
+
+
+def _elsewhere(gateway: Gateway) -> ASGIApp:
+    """What is not below the API's path is for the S3 gateway."""
+
+    async def handle(scope: Scope, receive: Receive, send: Send) -> None:
+        if f"{scope['path']}/".startswith(f"{BASE}/"):
+            raise HTTPException(404)
+        await gateway(scope, receive, send)
+
+    return handle
 
 
 def _routes(lake: Lake, endpoints: Iterable[Endpoint]) -> Iterable[Route]:

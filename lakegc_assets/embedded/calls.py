@@ -68,6 +68,13 @@ class Call:
         """A parameter that is ``true`` or not."""
         return self.query.get(name, "false").lower() == "true"
 
+    def only_if_absent(self) -> bool:
+        """Whether ``If-None-Match`` allows no object at the path yet; 400 for all but ``*``."""
+        value = self.headers.get("if-none-match")
+        if value not in {None, "*"}:
+            raise errors.bad_request('Unsupported value for If-None-Match - Only "*" is supported')
+        return value == "*"
+
     def paging(self) -> Paging:
         """``prefix``, ``after``, ``amount`` and ``delimiter``; 400 for an amount out of bounds."""
         return Paging(

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import hashlib
 import sqlite3
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from lakegc_assets.embedded import catalog, errors, staging
 from lakegc_assets.embedded.catalog import Branch, Repository
+from lakegc_assets.embedded.faults import Fault
 from lakegc_assets.embedded.lake import Lake
+from lakegc_assets.embedded.outside import why_not_outside
 from lakegc_assets.embedded.paging import Paging, page
 from lakegc_assets.embedded.refs import Resolved, resolve
 from lakegc_assets.graveler.entry import (
@@ -20,11 +22,11 @@ from lakegc_assets.graveler.entry import (
     encode_entry,
     entry_identity,
 )
-from lakegc_assets.graveler.namespace import UnresolvableAddressError
 from lakegc_assets.graveler.sstable import Record
 from lakegc_assets.storage.errors import ObjectNotFoundError
 
 DEFAULT_CONTENT_TYPE = "application/octet-stream"
+_BLOCKSTORES = {"s3": "s3", "s3a": "s3", "s3n": "s3", "local": "local"}
 
 
 @dataclass(frozen=True)
@@ -68,8 +70,7 @@ def upload(
         if_absent: 412 when the path exists.
         mtime: for trials and tests on local files: when it shall have been written.
     """
-    if not path:
-        raise errors.bad_request("path: required value: validation error")
+    require_path(path)
     with lake.state.read() as db:
         repo = catalog.writable_repository(db, repository)
         target = catalog.find_branch(db, repo, branch)
@@ -99,7 +100,7 @@ def stage_entry(
     entry: Entry,
     *,
     if_absent: bool = False,
-    link_address: str | None = None,
+    first: Callable[[sqlite3.Connection, Repository, Branch], None] | None = None,
 ) -> Found:
     """Stage an entry whose object is in its place.
 
@@ -110,23 +111,17 @@ def stage_entry(
         path: of the object.
         entry: what to stage.
         if_absent: 412 when the path exists.
-        link_address: the address from ``GetPhysicalAddress`` that is used up by this; 400 when it
-            was not given out for this path, is used, or has expired.
+        first: done in the same transaction, before anything is staged; it may refuse.
     """
+    require_path(path)
     key = path.encode()
     with lake.state.write() as db:
         repo = catalog.writable_repository(db, repository)
         target = catalog.branch(db, repo, branch)
         if if_absent:
             _refuse_existing(lake, db, repo, target, path)
-        if link_address is not None:
-            used = db.execute(
-                "DELETE FROM link_addresses WHERE repository = ? AND branch = ? AND path = ? "
-                "AND address = ? AND expires > ?",
-                (repo.id, branch, path, link_address, lake.now()),
-            )
-            if used.rowcount != 1:
-                raise errors.bad_request("bad address token (expired or invalid)")
+        if first is not None:
+            first(db, repo, target)
         record = Record(key, entry_identity(entry), encode_entry(entry))
         staging.stage(db, target, (key, record))
     return Found(repo, path, entry)
@@ -140,14 +135,14 @@ def stage_outside(lake: Lake, repository: str, branch: str, path: str, entry: En
     """
     with lake.state.read() as db:
         repo = catalog.repository(db, repository)
-    try:
-        inside = repo.place.relatives(entry.address)
-    except UnresolvableAddressError as error:
-        raise errors.bad_request(f"invalid address: {error}") from None
-    if inside:
+    if Fault.STAGE_INSIDE_NAMESPACE in lake.settings.faults:
+        relative = entry.address.removeprefix(repo.address(""))
+        if relative != entry.address:
+            return stage_entry(lake, repository, branch, path, replace(entry, address=relative))
+    elif reason := why_not_outside(repo.place, entry.address):
         raise errors.bad_request(
-            f"address {entry.address!r} is inside the repository's storage namespace: "
-            "upload it, or link an address that the server gave out"
+            f"address {entry.address!r} cannot be staged: {reason}; upload the object, link an "
+            "address that the server gave out, or stage one that is clearly elsewhere"
         )
     full = replace(entry, address_type=AddressType.FULL)
     return stage_entry(lake, repository, branch, path, full)
@@ -164,13 +159,44 @@ def get_entry(lake: Lake, repository: str, ref: str, path: str) -> Found:
     return Found(repo, path, decode_entry(record.value))
 
 
+def locate(lake: Lake, found: Found) -> tuple[str, str]:
+    """Where an object is: the URL of a namespace or a bucket, and the key there.
+
+    Raises:
+        ApiError: 400 for an address of another kind than the server's block store.
+    """
+    if found.entry.address_type is AddressType.RELATIVE:
+        return found.repository.namespace, found.entry.address
+    address = found.entry.address
+    scheme = address.partition("://")[0].lower()
+    if _BLOCKSTORES.get(scheme) != lake.settings.blockstore_type:
+        raise errors.bad_request(f"invalid blockstore type: the server cannot read {address!r}")
+    return bucket_and_key(address)
+
+
+def bucket_and_key(address: str) -> tuple[str, str]:
+    """The URL of the bucket of a full address, and the key there."""
+    scheme, _, rest = address.partition("://")
+    bucket, _, key = rest.partition("/")
+    return f"{scheme}://{bucket}", key
+
+
 def content(lake: Lake, found: Found) -> bytes:
     """The content of an object; 410 when the store no longer has it."""
-    base, _, key = found.physical_address.rpartition("/")
-    if found.entry.address_type is AddressType.RELATIVE:
-        base, key = found.repository.namespace, found.entry.address
+    base, key = locate(lake, found)
     try:
         return lake.stores.open(base).get(key)
+    except ObjectNotFoundError:
+        raise errors.gone() from None
+
+
+def require_content(lake: Lake, found: Found) -> None:
+    """410 when the store no longer has an object of the namespace; others nobody sweeps."""
+    inside = found.repository.address("")
+    if not found.physical_address.startswith(inside):
+        return
+    try:
+        lake.stores.open(found.repository.namespace).head(found.physical_address[len(inside) :])
     except ObjectNotFoundError:
         raise errors.gone() from None
 
@@ -216,6 +242,12 @@ def _refuse_existing(
     at = Resolved(catalog.commit(db, repo, branch.commit_id), branch)
     if staging.find(db, lake.stores.trees(repo), at, path.encode()) is not None:
         raise errors.ApiError(412, "path already exists")
+
+
+def require_path(path: str) -> None:
+    """400 for an empty path."""
+    if not path:
+        raise errors.bad_request("path: required value: validation error")
 
 
 def timestamp(seconds: float) -> Timestamp:

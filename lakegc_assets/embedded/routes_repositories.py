@@ -130,7 +130,7 @@ def _storage(call: Call) -> dict[str, object]:
         "import_support": False,
         "import_validity_regex": regex,
         "pre_sign_multipart_upload": False,
-        "pre_sign_support": False,
+        "pre_sign_support": bool(settings.store),
         "pre_sign_support_ui": False,
     }
 

@@ -1,5 +1,7 @@
 """New physical addresses: ``data/<slice>/<id>``, in slices that this process alone writes.
 
+Repositories in an older layout get flat addresses instead.
+
 A slice's name counts the seconds down, so newer slices list first, and a collector can skip slices
 that are too young without reading them. The names and their limits are lakeFS's
 (its pkg/upload/path_provider.go).
@@ -9,9 +11,11 @@ from __future__ import annotations
 
 import os
 import secrets
+from collections.abc import Callable
 from datetime import datetime, timezone
 from threading import Lock
 
+from lakegc_assets.embedded.layouts import Layout, new_flat_address
 from lakegc_assets.graveler.namespace import Xid, encode_xid, new_slice_name
 
 _COUNTER_LIMIT = 1 << 24
@@ -31,9 +35,13 @@ class Xids:
         return encode_xid(Xid(int(seconds), self._machine, self._pid, self._count()))
 
     def new_slice(self, seconds: float) -> str:
-        """The name of a slice, or of a run, made at a time: later ones sort first."""
+        """The name of a slice, or of a run, made at a time: later ones sort first.
+
+        So do those that this process makes later within a second, since their counter counts down.
+        """
         moment = datetime.fromtimestamp(int(seconds), tz=timezone.utc)
-        return new_slice_name(moment, self._machine, self._pid, self._count())
+        down = _COUNTER_LIMIT - 1 - self._count()
+        return new_slice_name(moment, self._machine, self._pid, down)
 
     def _count(self) -> int:
         with self._lock:
@@ -48,12 +56,16 @@ class Slices:
         xids: where names come from.
         max_age: seconds until a slice is replaced.
         max_objects: objects until a slice is replaced.
+        layout_of: the layout of a repository, by its name.
     """
 
-    def __init__(self, xids: Xids, max_age: int, max_objects: int) -> None:
+    def __init__(
+        self, xids: Xids, max_age: int, max_objects: int, layout_of: Callable[[str], Layout]
+    ) -> None:
         self._xids = xids
         self._max_age = max_age
         self._max_objects = max_objects
+        self._layout_of = layout_of
         self._open: dict[tuple[str, int | None], tuple[str, float, int]] = {}
         self._lock = Lock()
 
@@ -66,6 +78,9 @@ class Slices:
             backdated: ``now`` is a time given for a test or the demo. Such objects have slices of
                 their own for each ``max_age`` seconds, whatever the order they come in.
         """
+        layout = self._layout_of(repository)
+        if layout is not Layout.SLICES:
+            return new_flat_address(layout)
         period = int(now // self._max_age) if backdated else None
         start = now if period is None else float(period * self._max_age)
         with self._lock:
