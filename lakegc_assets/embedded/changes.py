@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from lakegc_assets.embedded import catalog, errors, merging, refs, staging
+from lakegc_assets.embedded.faults import Fault
 from lakegc_assets.embedded.lake import Lake
 from lakegc_assets.embedded.merging import Difference
 from lakegc_assets.embedded.paging import Paging, page
@@ -33,10 +34,14 @@ def staged_differences(
         target = catalog.branch(db, repo, branch)
         head = catalog.commit(db, repo, target.commit_id).metarange_id
         trees = lake.stores.trees(repo)
+        hidden = Fault.SHADOWED_UPLOADS in lake.settings.faults
 
         def read(start: bytes) -> Iterator[tuple[bytes, Change]]:
             for key, new in staging.staged_changes(db, target, start):
-                found = _staged_change(key, trees.get(head, key), new)
+                old = trees.get(head, key)
+                if hidden and new and _identity(old) == new.identity:
+                    continue
+                found = _staged_change(key, old, new)
                 if found:
                     yield key, found
 

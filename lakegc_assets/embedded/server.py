@@ -19,7 +19,9 @@ import uvicorn
 
 from lakegc_assets.embedded.app import make_app
 from lakegc_assets.embedded.collect import end_interrupted_tasks
+from lakegc_assets.embedded.faults import Fault
 from lakegc_assets.embedded.lake import Lake
+from lakegc_assets.embedded.layouts import Layout
 from lakegc_assets.embedded.settings import ServerSettings
 from lakegc_assets.errors import LakegcError
 from lakegc_assets.storage.config import StoreConfig
@@ -127,6 +129,41 @@ class EmbeddedLakeFS:
 @click.option("--access-key", help="The one user's access key; made up once by default.")
 @click.option("--secret-key", help="Its secret; made up once by default.")
 @click.option("--clock-offset", default=0.0, help="Seconds that the server's clock is ahead.")
+@click.option(
+    "--fault",
+    "faults",
+    multiple=True,
+    type=click.Choice([fault.value for fault in Fault]),
+    help="Answer as today's real lakeFS does where that endangers data; may be repeated.",
+)
+@click.option(
+    "--slice-max-age",
+    type=click.IntRange(1),
+    default=ServerSettings.slice_max_age,
+    show_default=True,
+    help="Seconds until a slice is replaced.",
+)
+@click.option(
+    "--slice-max-objects",
+    type=click.IntRange(1),
+    default=ServerSettings.slice_max_objects,
+    show_default=True,
+    help="Objects until a slice is replaced.",
+)
+@click.option(
+    "--layout",
+    type=click.Choice([layout.value for layout in Layout]),
+    default=ServerSettings.layout.value,
+    show_default=True,
+    help="Where new repositories have their objects; the flat ones are those of older lakeFS.",
+)
+@click.option(
+    "--grace-period",
+    type=click.IntRange(1),
+    default=ServerSettings.grace_period,
+    show_default=True,
+    help="Seconds for which an address that was handed out can be linked.",
+)
 def embedded(
     data_dir: Path,
     host: str,
@@ -135,6 +172,10 @@ def embedded(
     access_key: str | None,
     secret_key: str | None,
     clock_offset: float,
+    slice_max_age: int,
+    slice_max_objects: int,
+    layout: str,
+    grace_period: int,
 ) -> None:
     """Run a small lakeFS server, for trials and tests only."""
 
@@ -150,6 +191,10 @@ def embedded(
             access_key=access_key,
             secret_key=secret_key,
             clock=ahead if clock_offset else time,
+            slice_max_age=slice_max_age,
+            slice_max_objects=slice_max_objects,
+            layout=Layout(layout),
+            grace_period=grace_period,
         )
         lake = Lake(settings)
     except LakegcError as error:
