@@ -9,6 +9,7 @@ from typing import NamedTuple
 from lakegc_assets.embedded import catalog, errors, merging, refs, staging
 from lakegc_assets.embedded.catalog import Branch, Commit, Repository
 from lakegc_assets.embedded.lake import Lake
+from lakegc_assets.embedded.layouts import Layout, set_layout
 from lakegc_assets.embedded.trees import commit_changes
 from lakegc_assets.graveler.errors import FormatError
 from lakegc_assets.storage.errors import ObjectNotFoundError
@@ -28,8 +29,13 @@ class Overrides(NamedTuple):
 AS_USUAL = Overrides()
 
 
-def create_repository(lake: Lake, new: Repository) -> Repository:
+def create_repository(lake: Lake, new: Repository, layout: Layout | None = None) -> Repository:
     """Claim its namespace, and write its first commit and its default branch.
+
+    Args:
+        lake: the server.
+        new: the repository.
+        layout: where its objects go; None for the server's setting.
 
     Raises:
         ApiError: 409 when the name is taken, 400 when the namespace is in use or not usable.
@@ -48,6 +54,7 @@ def create_repository(lake: Lake, new: Repository) -> Repository:
     )
     with lake.state.write() as db:
         catalog.insert_repository(db, new)
+        set_layout(db, new.id, layout or lake.settings.layout)
         catalog.insert_commit(db, new, first)
         catalog.insert_branch(db, new, new.default_branch, first.id, hidden=False)
     return new

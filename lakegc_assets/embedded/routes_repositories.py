@@ -9,8 +9,10 @@ from starlette.responses import Response
 from lakegc_assets.embedded import catalog, errors, history, refs
 from lakegc_assets.embedded.calls import Call, Endpoint, answer, done, one_page
 from lakegc_assets.embedded.catalog import Repository
+from lakegc_assets.embedded.layouts import Layout
 
 VERSION = "1.84.0"
+LAYOUT_HEADER = "X-Lakegc-Layout"
 _NAME = "^[a-z0-9][a-z0-9-]{2,62}$"
 
 
@@ -87,7 +89,7 @@ def create_repository(call: Call) -> Response:
         read_only=body.flag("read_only"),
         rules=None,
     )
-    return answer(_shown(history.create_repository(call.lake, new)), 201)
+    return answer(_shown(history.create_repository(call.lake, new, _layout(call))), 201)
 
 
 def get_repository(call: Call) -> Response:
@@ -111,6 +113,15 @@ def repository_metadata(call: Call) -> Response:
     with call.lake.state.read() as db:
         catalog.repository(db, call.repository)
     return answer({})
+
+
+def _layout(call: Call) -> Layout | None:
+    text = call.headers.get(LAYOUT_HEADER)
+    try:
+        return None if text is None else Layout(text)
+    except ValueError:
+        names = ", ".join(layout.value for layout in Layout)
+        raise errors.bad_request(f"{LAYOUT_HEADER} is {text!r}: it is one of {names}") from None
 
 
 def _version() -> dict[str, object]:
