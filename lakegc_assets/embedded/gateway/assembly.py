@@ -1,0 +1,77 @@
+"""One object of the store out of many parts.
+
+On S3 the store gets the same parts, so that its ETag of the object is the one in lakeFS's entry.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+from lakegc_assets.embedded.catalog import Repository
+from lakegc_assets.embedded.gateway.errors import S3Error
+from lakegc_assets.embedded.lake import Lake
+
+if TYPE_CHECKING:
+    from mypy_boto3_s3.client import S3Client
+    from mypy_boto3_s3.type_defs import CompletedPartTypeDef
+
+SMALLEST_ON_S3 = 5 * 1024 * 1024
+PartReader = Callable[[], bytes]
+
+
+def check_sizes(lake: Lake, sizes: Sequence[int]) -> None:
+    """Refuse parts that S3 would not put together: all but the last have 5 MiB.
+
+    Raises:
+        S3Error: EntityTooSmall; local files take parts of any size.
+    """
+    if lake.settings.store and any(size < SMALLEST_ON_S3 for size in sizes[:-1]):
+        raise S3Error(
+            400,
+            "EntityTooSmall",
+            "Your proposed upload is smaller than the minimum allowed object size.",
+        )
+
+
+def write_parts(
+    lake: Lake, repo: Repository, address: str, parts: Sequence[PartReader], moment: float
+) -> None:
+    """Write an object; nothing is at its address before it is whole.
+
+    Args:
+        lake: the server.
+        repo: where.
+        address: relative.
+        parts: each gives its bytes when it is asked.
+        moment: when it is written, in epoch seconds.
+    """
+    if not lake.settings.store:
+        lake.stores.write(repo, address, b"".join(part() for part in parts), moment)
+        return
+    # Loading boto3 takes longer than most work on local files.
+    from lakegc_assets.storage.s3_client import clients, translated  # noqa: PLC0415
+
+    place = repo.place
+    with translated(repo.address(address)):
+        client = clients(lake.settings.store_config).usual
+        _upload(client, place.authority, place.key(address), parts)
+
+
+def _upload(client: S3Client, bucket: str, key: str, parts: Sequence[PartReader]) -> None:
+    upload = client.create_multipart_upload(Bucket=bucket, Key=key)["UploadId"]
+    try:
+        done: list[CompletedPartTypeDef] = []
+        for number, part in enumerate(parts, 1):
+            answer = client.upload_part(
+                Bucket=bucket, Key=key, UploadId=upload, PartNumber=number, Body=part()
+            )
+            done.append({"PartNumber": number, "ETag": answer["ETag"]})
+        client.complete_multipart_upload(
+            Bucket=bucket, Key=key, UploadId=upload, MultipartUpload={"Parts": done}
+        )
+    except BaseException:
+        with suppress(Exception):
+            client.abort_multipart_upload(Bucket=bucket, Key=key, UploadId=upload)
+        raise

@@ -1,0 +1,115 @@
+"""S3's XML documents: those of answers are written, those of requests are read."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from datetime import datetime, timezone
+from typing import TypeAlias, Union
+from xml.etree import ElementTree as ET
+
+from starlette.responses import Response
+
+from lakegc_assets.embedded.gateway import errors
+from lakegc_assets.embedded.gateway.errors import S3Error
+
+Value: TypeAlias = Union[str, int, bool, "Fields"]
+Fields: TypeAlias = Iterable["tuple[str, Value]"]
+
+_NAMESPACE = "http://s3.amazonaws.com/doc/2006-03-01/"
+_ESCAPED = re.compile(r"[&<>\"\x00-\x1f\x7f-\x9f\ufffe\uffff]")
+_ENTITIES = {"&": "&amp;", "<": "&lt;", ">": "&gt;", '"': "&quot;"}
+
+
+def document(name: str, fields: Fields, status: int = 200, **headers: str) -> Response:
+    """An answer with one document: elements by name, in order; a name may come again."""
+    return Response(
+        _HEAD + f'<{name} xmlns="{_NAMESPACE}">{_inside(fields)}</{name}>',
+        status,
+        headers={"Content-Type": "application/xml", **headers},
+    )
+
+
+def error_document(error: S3Error, resource: str, request_id: str) -> Response:
+    """An answer that says what went wrong."""
+    fields: list[tuple[str, Value]] = [
+        ("Code", error.code),
+        ("Message", error.message),
+        ("Resource", resource),
+        ("RequestId", request_id),
+    ]
+    return Response(
+        _HEAD + f"<Error>{_inside(fields)}</Error>",
+        error.status,
+        headers={"Content-Type": "application/xml", **error.headers},
+    )
+
+
+def time_of(seconds: float) -> str:
+    """Epoch seconds as documents tell times."""
+    moment = datetime.fromtimestamp(int(seconds), tz=timezone.utc)
+    return moment.strftime("%Y-%m-%dT%H:%M:%S.000Z")
+
+
+class Element:
+    """An element of a request's document; namespaces are ignored, as S3 does."""
+
+    def __init__(self, node: ET.Element) -> None:
+        self._node = node
+
+    @property
+    def name(self) -> str:
+        """Its name, without a namespace."""
+        return self._node.tag.rpartition("}")[2]
+
+    def all(self, name: str) -> list[Element]:
+        """The elements of this name right inside, in order."""
+        return [child for child in map(Element, self._node) if child.name == name]
+
+    def text(self, name: str, default: str | None = None) -> str:
+        """What the one element of this name holds; MalformedXML when it is missing."""
+        found = self.all(name)
+        if len(found) == 1:
+            return found[0]._node.text or ""  # noqa: SLF001 - of the same class
+        if found or default is None:
+            raise errors.malformed_xml()
+        return default
+
+
+def parse(body: bytes, name: str) -> Element:
+    """A request's document, whose outermost element must have this name.
+
+    Raises:
+        S3Error: it is not well-formed, is another one, or defines entities of its own.
+    """
+    if b"<!" in body:
+        raise errors.malformed_xml()
+    try:
+        root = Element(ET.fromstring(body))  # noqa: S314 - definitions were refused
+    except (ET.ParseError, ValueError):
+        raise errors.malformed_xml() from None
+    if root.name != name:
+        raise errors.malformed_xml()
+    return root
+
+
+def _inside(fields: Fields) -> str:
+    return "".join(f"<{name}>{_text(value)}</{name}>" for name, value in fields)
+
+
+def _text(value: Value) -> str:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, int):
+        return str(value)
+    if isinstance(value, str):
+        return _ESCAPED.sub(_escape, value)
+    return _inside(value)
+
+
+def _escape(found: re.Match[str]) -> str:
+    # Most control characters are not allowed in XML 1.0 at all; S3 writes them so, too.
+    return _ENTITIES.get(found[0], f"&#x{ord(found[0]):x};")
+
+
+_HEAD = '<?xml version="1.0" encoding="UTF-8"?>\n'

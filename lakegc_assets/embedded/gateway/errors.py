@@ -1,0 +1,142 @@
+"""The gateway's answers that are not successes, with S3's codes, or lakeFS's own where it has."""
+
+from __future__ import annotations
+
+from lakegc_assets.embedded.errors import ApiError
+from lakegc_assets.errors import LakegcError
+
+
+class S3Error(LakegcError):
+    """An answer with an error status and S3's ``<Error>`` document.
+
+    Attributes:
+        status: the HTTP status.
+        code: what programs look at.
+        message: what people read.
+        headers: further headers of the answer.
+    """
+
+    def __init__(
+        self, status: int, code: str, message: str, headers: dict[str, str] | None = None
+    ) -> None:
+        super().__init__(message)
+        self.status = status
+        self.code = code
+        self.message = message
+        self.headers = headers or {}
+
+
+def access_denied(message: str = "Access Denied.") -> S3Error:
+    """403."""
+    return S3Error(403, "AccessDenied", message)
+
+
+def bad_digest(what: str) -> S3Error:
+    """400: the content is not what the client has checksummed."""
+    return S3Error(400, "BadDigest", f"The {what} you specified did not match what we received.")
+
+
+def entity_too_large(limit: int) -> S3Error:
+    """400: more bytes than this server takes."""
+    return S3Error(
+        400,
+        "EntityTooLarge",
+        "Your proposed upload exceeds the maximum allowed object size: this server takes "
+        f"{limit} bytes (its setting max_upload_bytes).",
+    )
+
+
+def incomplete_body() -> S3Error:
+    """400: fewer or more bytes than were announced, or a broken chunk."""
+    return S3Error(
+        400,
+        "IncompleteBody",
+        "You did not provide the number of bytes specified by the Content-Length HTTP header.",
+    )
+
+
+def invalid_argument(message: str) -> S3Error:
+    """400."""
+    return S3Error(400, "InvalidArgument", message)
+
+
+def invalid_part(number: int) -> S3Error:
+    """400: a part that was not uploaded, or has another ETag."""
+    return S3Error(
+        400,
+        "InvalidPart",
+        f"Part {number} could not be found. It may not have been uploaded, or the specified "
+        "entity tag may not match the part's entity tag.",
+    )
+
+
+def malformed_xml(
+    message: str = "The XML you provided was not well-formed or did not "
+    "validate against our published schema.",
+) -> S3Error:
+    """400."""
+    return S3Error(400, "MalformedXML", message)
+
+
+def no_such_bucket(message: str = "The specified bucket does not exist") -> S3Error:
+    """404: no such repository, or for a write no such branch."""
+    return S3Error(404, "NoSuchBucket", message)
+
+
+def no_such_key() -> S3Error:
+    """404."""
+    return S3Error(404, "NoSuchKey", "The specified key does not exist.")
+
+
+def no_such_upload() -> S3Error:
+    """404: of this key there is no upload with this id."""
+    return S3Error(
+        404,
+        "NoSuchUpload",
+        "The specified multipart upload does not exist. The upload ID may be invalid, or the "
+        "upload may have been aborted or completed.",
+    )
+
+
+def not_implemented(what: str) -> S3Error:
+    """501."""
+    return S3Error(501, "NotImplemented", f"This server does not implement {what}.")
+
+
+def precondition_failed() -> S3Error:
+    """412."""
+    return S3Error(
+        412, "PreconditionFailed", "At least one of the pre-conditions you specified did not hold"
+    )
+
+
+def read_only() -> S3Error:
+    """403, with lakeFS's code."""
+    return S3Error(403, "ErrReadOnlyRepository", "Attempted to write to a read-only repository")
+
+
+def gone() -> S3Error:
+    """410: the entry is there, its object was swept.
+
+    The code and the message are those of lakeFS's gateway, which sends them with 404.
+    """
+    return S3Error(
+        410,
+        "NoSuchVersion",
+        "Indicates that the version ID specified in the request does not match an existing "
+        "version.",
+    )
+
+
+def of_api(error: ApiError) -> S3Error:
+    """What an error of the operations behind both interfaces is called here."""
+    known = {
+        403: access_denied(error.message),
+        404: no_such_key(),
+        410: gone(),
+        412: precondition_failed(),
+    }
+    if error.status in known:
+        return known[error.status]
+    code = "InvalidArgument" if error.status < 500 else "InternalError"  # noqa: PLR2004 - HTTP
+    return S3Error(error.status, code, error.message)

@@ -1,0 +1,195 @@
+"""The content of a request: out of its chunks, and compared with all that vouches for it."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import hashlib
+import hmac
+import re
+import zlib
+from collections.abc import Callable, Mapping
+from typing import NamedTuple
+
+import google_crc32c
+
+from lakegc_assets.embedded.gateway import errors
+from lakegc_assets.embedded.gateway.errors import S3Error
+from lakegc_assets.embedded.gateway.signature import UNSIGNED, Signed
+
+CHECKSUM = "x-amz-checksum-"
+_EMPTY = hashlib.sha256(b"").hexdigest()
+_SIGNED_CHUNKS = "STREAMING-AWS4-HMAC-SHA256-PAYLOAD"
+_STREAMS = {_SIGNED_CHUNKS, f"{_SIGNED_CHUNKS}-TRAILER", "STREAMING-UNSIGNED-PAYLOAD-TRAILER"}
+_CHUNK = re.compile(rb"([0-9a-fA-F]{1,16})(?:;chunk-signature=([0-9a-f]{64}))?\r\n")
+_TRAILER_SIGNATURE = "x-amz-trailer-signature"
+
+
+class Payload(NamedTuple):
+    """What was sent.
+
+    Attributes:
+        data: the content.
+        checksums: headers ``x-amz-checksum-...`` that were found to be right.
+    """
+
+    data: bytes
+    checksums: Mapping[str, str]
+
+
+def is_stream(declared: str) -> bool:
+    """Whether a payload that is declared so comes in chunks."""
+    return declared.startswith("STREAMING-")
+
+
+def unpack(raw: bytes, signed: Signed, headers: Mapping[str, str]) -> Payload:
+    """The content of a request.
+
+    Args:
+        raw: the body.
+        signed: its signature.
+        headers: the request's, with names in lower case.
+
+    Raises:
+        S3Error: the content is not what was signed, announced or checksummed.
+    """
+    trailers: Mapping[str, str] = {}
+    data = raw
+    if signed.payload in _STREAMS:
+        data, trailers = _unchunk(raw, signed, headers.get("x-amz-trailer", ""))
+        announced = headers.get("x-amz-decoded-content-length")
+        if announced is not None and announced != str(len(data)):
+            raise errors.incomplete_body()
+    elif is_stream(signed.payload):
+        raise errors.not_implemented(f"payloads of the kind {signed.payload}")
+    elif signed.payload != UNSIGNED:
+        _check_sha256(data, signed.payload)
+    _check_md5(data, headers.get("content-md5"))
+    return Payload(data, check_checksums(data, {**headers, **trailers}))
+
+
+def check_checksums(data: bytes, headers: Mapping[str, str]) -> dict[str, str]:
+    """Compare content with the checksums among some headers, and return these.
+
+    Raises:
+        S3Error: one is wrong, or of a kind that is not known.
+    """
+    found = {
+        name: value
+        for name, value in headers.items()
+        if name.startswith(CHECKSUM)
+        and name not in {CHECKSUM + "algorithm", CHECKSUM + "type"}
+        and name != CHECKSUM + "mode"
+    }
+    for name, value in found.items():
+        kind = name.removeprefix(CHECKSUM)
+        if kind not in _CHECKSUMS:
+            raise errors.not_implemented(f"the checksum {kind!r}")
+        if base64.b64encode(_CHECKSUMS[kind](data)).decode() != value:
+            raise errors.bad_digest(kind.upper())
+    return found
+
+
+def _crc64(data: bytes) -> bytes:
+    # Loading numba takes longer than most requests.
+    from lakegc_assets.embedded.gateway.crc64 import crc64_nvme  # noqa: PLC0415
+
+    return crc64_nvme(data).to_bytes(8, "big")
+
+
+_CHECKSUMS: Mapping[str, Callable[[bytes], bytes]] = {
+    "crc32": lambda data: zlib.crc32(data).to_bytes(4, "big"),
+    "crc32c": lambda data: int(google_crc32c.value(data)).to_bytes(4, "big"),
+    "crc64nvme": _crc64,
+    "sha1": lambda data: hashlib.sha1(data, usedforsecurity=False).digest(),
+    "sha256": lambda data: hashlib.sha256(data).digest(),
+}
+
+
+def _unchunk(raw: bytes, signed: Signed, announced: str) -> tuple[bytes, dict[str, str]]:
+    """The content of chunks and the trailing headers, with every signature compared."""
+    is_signed = signed.payload.startswith(_SIGNED_CHUNKS)
+    previous, position, size = signed.signature, 0, -1
+    chunks: list[bytes] = []
+    while size:
+        head = _CHUNK.match(raw, position)
+        if not head or bool(head[2]) != is_signed:
+            raise errors.incomplete_body()
+        size, start = int(head[1], 16), head.end()
+        chunk = raw[start : start + size]
+        position = start + size
+        if len(chunk) != size:
+            raise errors.incomplete_body()
+        if is_signed:
+            digest = hashlib.sha256(chunk).hexdigest()
+            previous = _same(signed.of("PAYLOAD", previous, _EMPTY, digest), head[2].decode())
+        if size:
+            if raw[position : position + 2] != b"\r\n":
+                raise errors.incomplete_body()
+            position += 2
+        chunks.append(chunk)
+    trailers = _trailers(raw[position:])
+    if is_signed and _TRAILER_SIGNATURE in trailers:
+        given = trailers.pop(_TRAILER_SIGNATURE)
+        lines = "".join(f"{name}:{value}\n" for name, value in trailers.items())
+        digest = hashlib.sha256(lines.encode("latin-1")).hexdigest()
+        _same(signed.of("TRAILER", previous, digest), given)
+    elif is_signed and trailers:
+        raise _bad_trailer("it is not signed")
+    expected = {name.strip().lower() for name in announced.split(",") if name.strip()}
+    if expected != set(trailers):
+        raise _bad_trailer(f"x-amz-trailer announces {announced!r}")
+    return b"".join(chunks), trailers
+
+
+def _trailers(raw: bytes) -> dict[str, str]:
+    trailers: dict[str, str] = {}
+    for line in raw.replace(b"\r\n", b"\n").split(b"\n"):
+        name, colon, value = line.strip(b"\r ").decode("latin-1").partition(":")
+        if colon:
+            trailers[name.strip().lower()] = value.strip()
+        elif name:
+            raise _bad_trailer(f"{name!r} is no header")
+    return trailers
+
+
+def _same(expected: str, given: str) -> str:
+    if not hmac.compare_digest(expected.encode(), given.encode("latin-1")):
+        raise S3Error(
+            403,
+            "SignatureDoesNotMatch",
+            "The signature of a chunk that we calculated does not match the one you provided.",
+        )
+    return expected
+
+
+def _bad_trailer(why: str) -> S3Error:
+    return S3Error(400, "MalformedTrailerError", f"The trailer is not as it should be: {why}.")
+
+
+def _check_sha256(data: bytes, declared: str) -> None:
+    if not re.fullmatch(r"[0-9a-f]{64}", declared):
+        raise errors.invalid_argument(
+            f"x-amz-content-sha256 must be a SHA-256, {UNSIGNED} or STREAMING-..., "
+            f"not {declared!r}."
+        )
+    if hashlib.sha256(data).hexdigest() != declared:
+        raise S3Error(
+            400,
+            "XAmzContentSHA256Mismatch",
+            "The provided 'x-amz-content-sha256' header does not match what was computed.",
+        )
+
+
+def _check_md5(data: bytes, declared: str | None) -> None:
+    if declared is None:
+        return
+    actual = hashlib.md5(data, usedforsecurity=False).digest()
+    try:
+        wanted = base64.b64decode(declared, validate=True)
+    except binascii.Error:
+        wanted = b""
+    if len(wanted) != len(actual):
+        raise S3Error(400, "InvalidDigest", "The Content-Md5 you specified is not valid.")
+    if wanted != actual:
+        raise errors.bad_digest("Content-Md5")

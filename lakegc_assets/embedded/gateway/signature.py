@@ -1,0 +1,285 @@
+"""Checks AWS Signature Version 4, in the Authorization header or in the query (presigned URLs).
+
+Written from AWS's documentation of the signature for S3, where a path is percent-encoded once and
+each request says what its payload is.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import re
+from calendar import timegm
+from collections.abc import Iterable, Sequence
+from email.utils import parsedate_to_datetime
+from time import strftime, strptime
+from typing import NamedTuple
+from urllib.parse import quote, unquote_to_bytes
+
+from lakegc_assets.embedded.gateway.errors import S3Error, access_denied
+
+UNSIGNED = "UNSIGNED-PAYLOAD"
+_ALGORITHM = "AWS4-HMAC-SHA256"
+_TIME = "%Y%m%dT%H%M%SZ"
+_MAX_SKEW_SECONDS = 15 * 60
+_MAX_EXPIRES_SECONDS = 7 * 24 * 3600
+_SCOPE = re.compile(r"(\d{8})/[^/]+/s3/aws4_request")
+_HEADER = re.compile(
+    r"AWS4-HMAC-SHA256\s+Credential=([^\s,]+?)/([^\s,/]+/[^\s,/]+/[^\s,/]+/[^\s,/]+)"
+    r"\s*,\s*SignedHeaders=([^\s,]+)\s*,\s*Signature=([^\s,]+)"
+)
+_PRESIGNED = (
+    "X-Amz-Algorithm",
+    "X-Amz-Credential",
+    "X-Amz-Date",
+    "X-Amz-Expires",
+    "X-Amz-SignedHeaders",
+    "X-Amz-Signature",
+)
+
+
+class Incoming(NamedTuple):
+    """What is signed of a request.
+
+    Attributes:
+        method: in upper case.
+        path: as it came, percent-encoded.
+        query: as it came, percent-encoded, without the question mark.
+        headers: names in lower case.
+    """
+
+    method: str
+    path: bytes
+    query: bytes
+    headers: Sequence[tuple[bytes, bytes]]
+
+    def header(self, name: str) -> str | None:
+        """The values of a header, joined as they are signed; None when it is missing."""
+        wanted = name.encode()
+        values = [_trimmed(value) for key, value in self.headers if key == wanted]
+        return b",".join(values).decode("latin-1") if values else None
+
+    def parameters(self) -> list[tuple[bytes, bytes]]:
+        """The query's names and values, with ``+`` as it is: signers send spaces as ``%20``."""
+        pairs = (item.partition(b"=") for item in self.query.split(b"&") if item)
+        return [(unquote_to_bytes(name), unquote_to_bytes(value)) for name, _, value in pairs]
+
+
+class Signed(NamedTuple):
+    """A signature that was found to be right, and what the chunks of a payload need of it.
+
+    Attributes:
+        payload: the SHA-256 that the payload must have, ``UNSIGNED-PAYLOAD``, or ``STREAMING-...``.
+        signature: hexadecimal.
+        key: for signing chunks.
+        time: of the request, as it was signed.
+        scope: date, region, service.
+        presigned: whether the query held it.
+    """
+
+    payload: str
+    signature: str
+    key: bytes
+    time: str
+    scope: str
+    presigned: bool = False
+
+    def of(self, kind: str, previous: str, *digests: str) -> str:
+        """The signature of a chunk or of the trailers: ``kind`` is PAYLOAD or TRAILER."""
+        text = "\n".join((f"{_ALGORITHM}-{kind}", self.time, self.scope, previous, *digests))
+        return hmac.new(self.key, text.encode(), hashlib.sha256).hexdigest()
+
+
+class _Claim(NamedTuple):
+    access_key: str
+    scope: str
+    headers: str
+    signature: str
+    time: str
+    payload: str
+    expires: int | None
+
+
+def verify(incoming: Incoming, access_key: str, secret_key: str, now: float) -> Signed:
+    """Check who has signed a request, and when.
+
+    Args:
+        incoming: the request.
+        access_key: of the one user.
+        secret_key: of the same.
+        now: epoch seconds.
+
+    Raises:
+        S3Error: it is not signed, not by this user, not now, or was changed since.
+    """
+    query = {
+        name.decode("latin-1"): value.decode("latin-1") for name, value in incoming.parameters()
+    }
+    presigned = "X-Amz-Algorithm" in query
+    claim = _in_query(incoming, query) if presigned else _in_header(incoming, query)
+    if not hmac.compare_digest(claim.access_key.encode("latin-1"), access_key.encode()):
+        raise S3Error(
+            403,
+            "InvalidAccessKeyId",
+            "The access key ID you provided does not exist in our records.",
+        )
+    _check_time(claim, now)
+    names = claim.headers.split(";")
+    _check_headers(incoming, names)
+    key = signing_key(secret_key, claim.scope)
+    text = string_to_sign(
+        claim.time, claim.scope, canonical_request(incoming, names, claim.payload)
+    )
+    expected = hmac.new(key, text.encode(), hashlib.sha256).hexdigest()
+    if not hmac.compare_digest(expected.encode(), claim.signature.encode("latin-1")):
+        raise S3Error(
+            403,
+            "SignatureDoesNotMatch",
+            "The request signature we calculated does not match the signature you provided. "
+            "Check your key and signing method.",
+        )
+    return Signed(claim.payload, expected, key, claim.time, claim.scope, presigned)
+
+
+def canonical_request(incoming: Incoming, names: Sequence[str], payload: str) -> str:
+    """What is hashed of a request; ``names`` are the signed headers."""
+    parameters = sorted(
+        (quote(name, safe=""), quote(value, safe=""))
+        for name, value in incoming.parameters()
+        if name != b"X-Amz-Signature"
+    )
+    return "\n".join(
+        (
+            incoming.method,
+            quote(unquote_to_bytes(incoming.path), safe="/"),
+            "&".join(f"{name}={value}" for name, value in parameters),
+            *(f"{name}:{incoming.header(name) or ''}" for name in names),
+            "",
+            ";".join(names),
+            payload,
+        )
+    )
+
+
+def string_to_sign(time: str, scope: str, canonical: str) -> str:
+    """What the signing key signs."""
+    digest = hashlib.sha256(canonical.encode("latin-1")).hexdigest()
+    return f"{_ALGORITHM}\n{time}\n{scope}\n{digest}"
+
+
+def signing_key(secret_key: str, scope: str) -> bytes:
+    """The key for one date, region and service."""
+    key = f"AWS4{secret_key}".encode()
+    for part in scope.split("/"):
+        key = hmac.new(key, part.encode("latin-1"), hashlib.sha256).digest()
+    return key
+
+
+def _in_header(incoming: Incoming, query: Iterable[str]) -> _Claim:
+    header = incoming.header("authorization")
+    if (header or "").startswith("AWS ") or "AWSAccessKeyId" in query:
+        raise S3Error(
+            400,
+            "InvalidRequest",
+            "The authorization mechanism you have provided is not supported. Please use "
+            f"{_ALGORITHM}.",
+        )
+    if header is None:
+        raise access_denied()
+    found = _HEADER.fullmatch(header)
+    payload = incoming.header("x-amz-content-sha256")
+    if not found or not _SCOPE.fullmatch(found[2]):
+        raise _malformed("the Authorization header", "AuthorizationHeaderMalformed")
+    if payload is None:
+        raise S3Error(
+            400,
+            "InvalidRequest",
+            "Missing required header for this request: x-amz-content-sha256",
+        )
+    access_key, scope, headers, signature = found.groups()
+    return _Claim(access_key, scope, headers, signature, _time(incoming), payload, None)
+
+
+def _in_query(incoming: Incoming, query: dict[str, str]) -> _Claim:
+    access_key, _, scope = query.get("X-Amz-Credential", "").partition("/")
+    expires = query.get("X-Amz-Expires", "")
+    right = (
+        all(name in query for name in _PRESIGNED)
+        and query["X-Amz-Algorithm"] == _ALGORITHM
+        and _SCOPE.fullmatch(scope)
+        and re.fullmatch(r"\d{1,6}", expires)
+        and int(expires) <= _MAX_EXPIRES_SECONDS
+    )
+    if not right:
+        raise _malformed("the signature in the query", "AuthorizationQueryParametersError")
+    headers = query["X-Amz-SignedHeaders"]
+    payload = query.get("X-Amz-Content-Sha256", UNSIGNED)
+    if "x-amz-content-sha256" in headers.split(";"):
+        payload = incoming.header("x-amz-content-sha256") or payload
+    return _Claim(
+        access_key,
+        scope,
+        headers,
+        query["X-Amz-Signature"],
+        query["X-Amz-Date"],
+        payload,
+        int(expires),
+    )
+
+
+def _time(incoming: Incoming) -> str:
+    """When a request was made, in the form that is signed."""
+    time = incoming.header("x-amz-date")
+    if time is not None:
+        return time
+    try:
+        made = parsedate_to_datetime(incoming.header("date") or "")
+    except (TypeError, ValueError):
+        raise access_denied(
+            "AWS authentication requires a valid Date or x-amz-date header"
+        ) from None
+    return strftime(_TIME, made.utctimetuple())
+
+
+def _check_time(claim: _Claim, now: float) -> None:
+    try:
+        made = timegm(strptime(claim.time, _TIME))
+    except ValueError:
+        raise access_denied(
+            "AWS authentication requires a valid Date or x-amz-date header"
+        ) from None
+    if claim.time[:8] != claim.scope[:8]:
+        raise _malformed("the date of the credential", "AuthorizationHeaderMalformed")
+    if claim.expires is None:
+        if abs(now - made) > _MAX_SKEW_SECONDS:
+            raise S3Error(
+                403,
+                "RequestTimeTooSkewed",
+                "The difference between the request time and the server's time is too large.",
+            )
+    elif made - now > _MAX_SKEW_SECONDS:
+        raise access_denied("Request is not valid yet")
+    elif now > made + claim.expires:
+        raise access_denied("Request has expired")
+
+
+def _check_headers(incoming: Incoming, names: Sequence[str]) -> None:
+    """Refuse what somebody may have added to a request after it was signed.
+
+    The payload's hash is signed even where its header is not named.
+    """
+    needed = {"host"} | {
+        name.decode("latin-1") for name, _ in incoming.headers if name.startswith(b"x-amz-")
+    }
+    if not needed - {"x-amz-content-sha256"} <= set(names):
+        raise access_denied("There were headers present in the request which were not signed")
+
+
+def _malformed(what: str, code: str) -> S3Error:
+    return S3Error(
+        400, code, f"{what} is malformed; expecting <access key>/YYYYMMDD/<region>/s3/aws4_request"
+    )
+
+
+def _trimmed(value: bytes) -> bytes:
+    return re.sub(rb" +", b" ", value.strip(b" \t"))

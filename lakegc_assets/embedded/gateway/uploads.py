@@ -1,0 +1,169 @@
+"""Multipart uploads that are under way: rows in the state, and their parts in files beside it.
+
+A part is on disk before its row says so, and an upload's rows go before its files do; what a crash
+leaves behind are files that no row names, which go when a server starts. That an upload has ended
+stays known for a day, so that a client that missed the answer can ask again.
+"""
+
+from __future__ import annotations
+
+import json
+import secrets
+import sqlite3
+from collections.abc import Mapping
+from contextlib import suppress
+from typing import NamedTuple
+
+from lakegc_assets.embedded.gateway import errors
+from lakegc_assets.embedded.lake import Lake
+from lakegc_assets.storage.errors import ObjectNotFoundError
+from lakegc_assets.storage.local import LocalStore
+
+_ENDED_KEPT_SECONDS = 24 * 3600
+_SCHEMA = (
+    """CREATE TABLE IF NOT EXISTS uploads (
+        id TEXT PRIMARY KEY, branch INTEGER NOT NULL, path TEXT NOT NULL,
+        content_type TEXT NOT NULL, metadata TEXT NOT NULL, started REAL NOT NULL,
+        etag TEXT, ended REAL
+    )""",
+    """CREATE TABLE IF NOT EXISTS upload_parts (
+        upload TEXT NOT NULL, number INTEGER NOT NULL, file TEXT NOT NULL, size INTEGER NOT NULL,
+        etag TEXT NOT NULL, written REAL NOT NULL, PRIMARY KEY (upload, number)
+    ) WITHOUT ROWID""",
+)
+
+
+class Upload(NamedTuple):
+    """One upload; ``branch`` is the branch's uid, ``etag`` the object's once it was completed."""
+
+    id: str
+    branch: int
+    path: str
+    content_type: str
+    metadata: Mapping[str, str]
+    started: float
+    etag: str | None
+
+
+class Part(NamedTuple):
+    """One part: its file, size in bytes, MD5 in hexadecimal, and when it came (epoch seconds)."""
+
+    number: int
+    file: str
+    size: int
+    etag: str
+    written: float
+
+
+class Uploads:
+    """The uploads of one server; safe to use from many threads and processes.
+
+    Args:
+        lake: the server's parts. What earlier processes left behind is removed.
+    """
+
+    def __init__(self, lake: Lake) -> None:
+        self._lake = lake
+        root = lake.settings.data_dir.resolve() / "uploads"
+        self._files = LocalStore(root, root.as_uri())
+        with lake.state.write() as db:
+            for statement in _SCHEMA:
+                db.execute(statement)
+            self._forget(db)
+            known = {row[0] for row in db.execute("SELECT id FROM uploads WHERE etag IS NULL")}
+        for prefix in self._files.list_prefixes().prefixes:
+            if prefix.rstrip("/") not in known:
+                self._remove(prefix.rstrip("/"))
+
+    def start(self, branch: int, path: str, content_type: str, metadata: Mapping[str, str]) -> str:
+        """Begin an upload to a path of a branch; returns its id."""
+        upload = secrets.token_hex(16)
+        with self._lake.state.write() as db:
+            self._forget(db)
+            db.execute(
+                "INSERT INTO uploads VALUES (?, ?, ?, ?, ?, ?, NULL, NULL)",
+                (upload, branch, path, content_type, json.dumps(dict(metadata)), self._lake.now()),
+            )
+        return upload
+
+    def find(self, upload: str, branch: int, path: str) -> tuple[Upload, dict[int, Part]]:
+        """An upload and its parts by number; NoSuchUpload for an id of another path."""
+        with self._lake.state.read() as db:
+            row = db.execute(
+                "SELECT id, branch, path, content_type, metadata, started, etag FROM uploads "
+                "WHERE id = ? AND branch = ? AND path = ?",
+                (upload, branch, path),
+            ).fetchone()
+            if row is None:
+                raise errors.no_such_upload()
+            parts = db.execute(
+                "SELECT number, file, size, etag, written FROM upload_parts WHERE upload = ? "
+                "ORDER BY number",
+                (upload,),
+            )
+            found = Upload(*row)._replace(metadata=json.loads(row[4]))
+            return found, {part[0]: Part(*part) for part in parts}
+
+    def add(self, upload: Upload, number: int, data: bytes, etag: str) -> None:
+        """Keep a part; one of the same number is replaced."""
+        file = f"{upload.id}/{number}-{secrets.token_hex(8)}"
+        self._files.put(file, data)
+        with self._lake.state.write() as db:
+            open_row = db.execute(
+                "SELECT 1 FROM uploads WHERE id = ? AND etag IS NULL", (upload.id,)
+            ).fetchone()
+            replaced = db.execute(
+                "SELECT file FROM upload_parts WHERE upload = ? AND number = ?",
+                (upload.id, number),
+            ).fetchone()
+            if open_row:
+                db.execute(
+                    "INSERT OR REPLACE INTO upload_parts VALUES (?, ?, ?, ?, ?, ?)",
+                    (upload.id, number, file, len(data), etag, self._lake.now()),
+                )
+        if not open_row:
+            self._remove(upload.id)
+            raise errors.no_such_upload()
+        if replaced:
+            self._files.delete_many([replaced[0]])
+
+    def read(self, part: Part) -> bytes:
+        """A part's bytes; InvalidPart when it was replaced meanwhile."""
+        with suppress(ObjectNotFoundError):
+            return self._files.get(part.file)
+        raise errors.invalid_part(part.number)
+
+    def end(self, db: sqlite3.Connection, upload: Upload, etag: str) -> None:
+        """Note, in a transaction, that an upload has become an object; NoSuchUpload if it ended."""
+        ended = db.execute(
+            "UPDATE uploads SET etag = ?, ended = ? WHERE id = ? AND etag IS NULL",
+            (etag, self._lake.now(), upload.id),
+        )
+        if ended.rowcount != 1:
+            raise errors.no_such_upload()
+        db.execute("DELETE FROM upload_parts WHERE upload = ?", (upload.id,))
+
+    def abort(self, upload: Upload) -> None:
+        """Forget an upload and its parts; NoSuchUpload if it ended."""
+        with self._lake.state.write() as db:
+            gone = db.execute("DELETE FROM uploads WHERE id = ? AND etag IS NULL", (upload.id,))
+            if gone.rowcount != 1:
+                raise errors.no_such_upload()
+            db.execute("DELETE FROM upload_parts WHERE upload = ?", (upload.id,))
+        self._remove(upload.id)
+
+    def drop_files(self, upload: Upload) -> None:
+        """Remove the parts of an upload that has ended."""
+        self._remove(upload.id)
+
+    def _forget(self, db: sqlite3.Connection) -> None:
+        """Forget uploads that ended a day ago, and those whose branch is no more."""
+        db.execute(
+            "DELETE FROM uploads WHERE ended < ? OR branch NOT IN (SELECT uid FROM branches)",
+            (self._lake.now() - _ENDED_KEPT_SECONDS,),
+        )
+        db.execute("DELETE FROM upload_parts WHERE upload NOT IN (SELECT id FROM uploads)")
+
+    def _remove(self, upload: str) -> None:
+        for batch in self._files.list(f"{upload}/"):
+            self._files.delete_many(batch["key"].to_pylist())
