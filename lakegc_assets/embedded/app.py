@@ -21,12 +21,15 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from lakegc_assets.embedded import (
     errors,
+    logins,
     routes_gc,
     routes_history,
     routes_objects,
     routes_refs,
     routes_repositories,
+    routes_server,
     routes_staging,
+    routes_transfer,
 )
 from lakegc_assets.embedded.calls import Call, Endpoint, Upload, answer
 from lakegc_assets.embedded.errors import ApiError
@@ -36,11 +39,13 @@ from lakegc_assets.embedded.lake import Lake
 BASE = "/api/v1"
 _LOG = logging.getLogger(__name__)
 _ENDPOINTS = (
+    *routes_server.ENDPOINTS,
     *routes_repositories.ENDPOINTS,
     *routes_objects.ENDPOINTS,
     *routes_staging.ENDPOINTS,
     *routes_refs.ENDPOINTS,
     *routes_history.ENDPOINTS,
+    *routes_transfer.ENDPOINTS,
     *routes_gc.ENDPOINTS,
 )
 
@@ -120,6 +125,8 @@ def _require_utf8(request: Request) -> None:
 
 def _authenticate(lake: Lake, request: Request) -> None:
     kind, _, encoded = request.headers.get("authorization", "").partition(" ")
+    if kind.lower() == "bearer" and logins.is_valid(lake, encoded):
+        return
     expected = f"{lake.settings.access_key}:{lake.settings.secret_key}".encode()
     try:
         given = base64.b64decode(encoded, validate=True) if kind.lower() == "basic" else b""

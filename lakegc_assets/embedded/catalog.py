@@ -85,6 +85,20 @@ class Commit:
             generation=1 + max((p.generation for p in parents), default=0),
         )
 
+    def shown(self) -> dict[str, object]:
+        """As the API tells it."""
+        return {
+            "committer": self.committer,
+            "creation_date": self.creation_date,
+            "generation": self.generation,
+            "id": self.id,
+            "message": self.message,
+            "meta_range_id": self.metarange_id,
+            "metadata": dict(self.metadata),
+            "parents": list(self.parents),
+            "version": 1,
+        }
+
 
 def repository(db: sqlite3.Connection, name: str) -> Repository:
     """The repository; 404 when there is none."""
@@ -211,6 +225,41 @@ def delete_branch(db: sqlite3.Connection, gone: Branch) -> None:
     """Delete a branch and what was staged on it."""
     db.execute("DELETE FROM staged WHERE branch = ?", (gone.uid,))
     db.execute("DELETE FROM branches WHERE uid = ?", (gone.uid,))
+
+
+def tags(
+    db: sqlite3.Connection, repo: Repository, *, prefix: str = "", after: str = "", amount: int = -1
+) -> list[tuple[str, str]]:
+    """Tags and their commits by name; ``amount`` -1 for all."""
+    rows = db.execute(
+        "SELECT name, commit_id FROM tags WHERE repository = ? AND name > ? "
+        "AND substr(name, 1, ?) = ? ORDER BY name LIMIT ?",
+        (repo.id, after, len(prefix), prefix, amount),
+    )
+    return rows.fetchall()
+
+
+def find_tag(db: sqlite3.Connection, repo: Repository, name: str) -> str | None:
+    """The commit of a tag, or None."""
+    row = db.execute(
+        "SELECT commit_id FROM tags WHERE repository = ? AND name = ?", (repo.id, name)
+    ).fetchone()
+    return row[0] if row else None
+
+
+def insert_tag(db: sqlite3.Connection, repo: Repository, name: str, commit_id: str) -> None:
+    """Add a tag; 409 when its name is taken."""
+    try:
+        db.execute("INSERT INTO tags VALUES (?, ?, ?)", (repo.id, name, commit_id))
+    except sqlite3.IntegrityError:
+        raise errors.conflict("tag already exists: not unique") from None
+
+
+def delete_tag(db: sqlite3.Connection, repo: Repository, name: str) -> None:
+    """Delete a tag; 404 when there is none."""
+    deleted = db.execute("DELETE FROM tags WHERE repository = ? AND name = ?", (repo.id, name))
+    if deleted.rowcount != 1:
+        raise errors.not_found("tag")
 
 
 def find_commit(db: sqlite3.Connection, repo: Repository, wanted: str) -> Commit | None:

@@ -107,7 +107,7 @@ def start_task(lake: Lake, repository: str) -> str:
     with lake.state.write() as db:
         repo = catalog.writable_repository(db, repository)
         task = _TASK_PREFIX + lake.xids.new(lake.now())
-        tasks.insert(db, lake.owner, task, repo.id, _rfc3339(lake.now()))
+        tasks.insert(db, lake.owner, task, repo.id, rfc3339(lake.now()))
     return task
 
 
@@ -115,13 +115,13 @@ def run_task(lake: Lake, repository: str, task: str) -> None:
     """Do a recorded task, and record its result or its error."""
     outcome = tasks.outcome_of(lambda: prepare_commits(lake, repository))
     with lake.state.write() as db:
-        tasks.finish(db, task, outcome, _rfc3339(lake.now()))
+        tasks.finish(db, task, outcome, rfc3339(lake.now()))
 
 
 def end_interrupted_tasks(lake: Lake) -> None:
     """Let the tasks of processes that are gone end as failed."""
     with lake.state.write() as db:
-        tasks.end_interrupted(db, lake.owner, _rfc3339(lake.now()))
+        tasks.end_interrupted(db, lake.owner, rfc3339(lake.now()))
 
 
 def task_status(lake: Lake, repository: str, task: str) -> dict[str, Any]:
@@ -139,6 +139,7 @@ def task_status(lake: Lake, repository: str, task: str) -> dict[str, Any]:
     return found
 
 
-def _rfc3339(seconds: float) -> str:
+def rfc3339(seconds: float) -> str:
+    """Epoch seconds as answers have them."""
     moment = datetime.fromtimestamp(seconds, tz=timezone.utc)
     return moment.isoformat(timespec="microseconds").replace("+00:00", "Z")

@@ -65,7 +65,7 @@ def names_staged(ref: str) -> bool:
 
 
 def _named_commit(db: sqlite3.Connection, repo: Repository, name: str) -> Commit:
-    tag = _find_tag(db, repo, name)
+    tag = catalog.find_tag(db, repo, name)
     if tag:
         return catalog.commit(db, repo, tag)
     if len(name) >= _SHORTEST_PREFIX and re.fullmatch(r"[0-9a-f]+", name):
@@ -73,13 +73,6 @@ def _named_commit(db: sqlite3.Connection, repo: Repository, name: str) -> Commit
         if len(found) == 1:
             return found[0]
     raise errors.ref_not_found()
-
-
-def _find_tag(db: sqlite3.Connection, repo: Repository, name: str) -> str | None:
-    row = db.execute(
-        "SELECT commit_id FROM tags WHERE repository = ? AND name = ?", (repo.id, name)
-    ).fetchone()
-    return row[0] if row else None
 
 
 def _ancestor(db: sqlite3.Connection, repo: Repository, commit: Commit, modifier: str) -> Commit:
@@ -116,7 +109,7 @@ def check_free(db: sqlite3.Connection, repo: Repository, name: str, *, kind: str
     """409 when a new branch's or tag's name is that of a tag, a branch or a commit."""
     if catalog.find_commit(db, repo, name):
         raise errors.conflict(f"commit ID {name}: conflict found")
-    if kind == "branch" and _find_tag(db, repo, name):
+    if kind == "branch" and catalog.find_tag(db, repo, name):
         raise errors.conflict(f"tag ID {name}: conflict found")
     if kind == "tag" and catalog.find_branch(db, repo, name):
         raise errors.conflict(f"branch name {name}: conflict found")

@@ -8,7 +8,6 @@ from lakegc_assets.embedded import changes, history
 from lakegc_assets.embedded.calls import Body, Call, Endpoint, answer, done, page_answer
 from lakegc_assets.embedded.changes import Change
 from lakegc_assets.embedded.history import Overrides
-from lakegc_assets.embedded.routes_refs import shown_commit
 
 
 def commit(call: Call) -> Response:
@@ -40,7 +39,7 @@ def commit(call: Call) -> Response:
             allow_empty=body.flag("allow_empty"),
             force=force,
         )
-    return answer(shown_commit(made), 201)
+    return answer(made.shown(), 201)
 
 
 def reset(call: Call) -> Response:
@@ -92,7 +91,7 @@ def cherry_pick(call: Call) -> Response:
         overrides=_overrides(body),
         force=body.flag("force"),
     )
-    return answer(shown_commit(made), 201)
+    return answer(made.shown(), 201)
 
 
 def merge(call: Call) -> Response:

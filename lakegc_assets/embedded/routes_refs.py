@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import sqlite3
-from collections.abc import Iterator
 from itertools import dropwhile, islice
 
 from starlette.responses import Response
@@ -69,7 +67,7 @@ def get_commit(call: Call) -> Response:
             found = refs.resolve(db, repo, call.names["ref"]).commit
         except errors.ApiError:
             raise errors.not_found("commit") from None
-    return answer(shown_commit(found))
+    return answer(found.shown())
 
 
 def log(call: Call) -> Response:
@@ -83,21 +81,16 @@ def log(call: Call) -> Response:
         if after:
             walk = islice(dropwhile(lambda c: c.id != after, walk), 1, None)
         found = list(islice(walk, amount + 1))
-    return one_page(map(shown_commit, found), amount, key="id")
+    return one_page(map(Commit.shown, found), amount, key="id")
 
 
 def list_tags(call: Call) -> Response:
     """A page of tags."""
     page = call.paging()
-    prefix = page.prefix
     with call.lake.state.read() as db:
         repo = catalog.repository(db, call.repository)
-        rows = db.execute(
-            "SELECT name, commit_id FROM tags WHERE repository = ? AND name > ? "
-            "AND substr(name, 1, ?) = ? ORDER BY name LIMIT ?",
-            (repo.id, page.after, len(prefix), prefix, page.amount + 1),
-        ).fetchall()
-    return one_page(_tags(rows), page.amount, key="id")
+        found = catalog.tags(db, repo, prefix=page.prefix, after=page.after, amount=page.amount + 1)
+    return one_page((_tag(*tag) for tag in found), page.amount, key="id")
 
 
 def create_tag(call: Call) -> Response:
@@ -109,35 +102,25 @@ def create_tag(call: Call) -> Response:
         repo = catalog.writable_repository(db, call.repository, force=body.flag("force"))
         refs.check_free(db, repo, name, kind="tag")
         commit = refs.resolve_commit(db, repo, ref)
-        try:
-            db.execute("INSERT INTO tags VALUES (?, ?, ?)", (repo.id, name, commit.id))
-        except sqlite3.IntegrityError:
-            raise errors.conflict("tag already exists: not unique") from None
-    return answer({"commit_id": commit.id, "id": name}, 201)
+        catalog.insert_tag(db, repo, name, commit.id)
+    return answer(_tag(name, commit.id), 201)
 
 
 def get_tag(call: Call) -> Response:
     """One tag."""
+    name = call.names["tag"]
     with call.lake.state.read() as db:
-        repo = catalog.repository(db, call.repository)
-        row = db.execute(
-            "SELECT name, commit_id FROM tags WHERE repository = ? AND name = ?",
-            (repo.id, call.names["tag"]),
-        ).fetchone()
-    if row is None:
+        commit_id = catalog.find_tag(db, catalog.repository(db, call.repository), name)
+    if commit_id is None:
         raise errors.not_found("tag")
-    return answer(next(_tags([row])))
+    return answer(_tag(name, commit_id))
 
 
 def delete_tag(call: Call) -> Response:
     """Delete a tag; its commit stays."""
     with call.lake.state.write() as db:
         repo = catalog.writable_repository(db, call.repository, force=call.flag("force"))
-        deleted = db.execute(
-            "DELETE FROM tags WHERE repository = ? AND name = ?", (repo.id, call.names["tag"])
-        )
-        if deleted.rowcount != 1:
-            raise errors.not_found("tag")
+        catalog.delete_tag(db, repo, call.names["tag"])
     return done()
 
 
@@ -145,24 +128,8 @@ def _branch(branch: Branch) -> dict[str, object]:
     return {"commit_id": branch.commit_id, "id": branch.name}
 
 
-def _tags(rows: list[tuple[str, str]]) -> Iterator[dict[str, object]]:
-    for name, commit_id in rows:
-        yield {"commit_id": commit_id, "id": name}
-
-
-def shown_commit(commit: Commit) -> dict[str, object]:
-    """A commit as the API tells it."""
-    return {
-        "committer": commit.committer,
-        "creation_date": commit.creation_date,
-        "generation": commit.generation,
-        "id": commit.id,
-        "message": commit.message,
-        "meta_range_id": commit.metarange_id,
-        "metadata": dict(commit.metadata),
-        "parents": list(commit.parents),
-        "version": 1,
-    }
+def _tag(name: str, commit_id: str) -> dict[str, object]:
+    return {"commit_id": commit_id, "id": name}
 
 
 _REPO = "/repositories/{repository}"

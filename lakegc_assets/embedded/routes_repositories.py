@@ -1,4 +1,4 @@
-"""REST: the server's configuration, and repositories."""
+"""REST: repositories."""
 
 from __future__ import annotations
 
@@ -11,56 +11,8 @@ from lakegc_assets.embedded.calls import Call, Endpoint, answer, done, one_page
 from lakegc_assets.embedded.catalog import Repository
 from lakegc_assets.embedded.layouts import Layout
 
-VERSION = "1.84.0"
 LAYOUT_HEADER = "X-Lakegc-Layout"
 _NAME = "^[a-z0-9][a-z0-9-]{2,62}$"
-
-
-def version(_: Call) -> Response:
-    """The version of lakeFS whose API this is."""
-    return answer(_version())
-
-
-def storage(call: Call) -> Response:
-    """What the server says of its block store."""
-    return answer(_storage(call))
-
-
-def config(call: Call) -> Response:
-    """All of the configuration that the server tells."""
-    return answer(
-        {
-            "capabilities_config": {},
-            "storage_config": _storage(call),
-            "storage_config_list": [],
-            "ui_config": {},
-            "version_config": _version(),
-        }
-    )
-
-
-def garbage_collection(call: Call) -> Response:
-    """For how long an address that was handed out can be linked."""
-    return answer({"grace_period": call.lake.settings.grace_period})
-
-
-def healthcheck(_: Call) -> Response:
-    """The server answers."""
-    return done()
-
-
-def user(_: Call) -> Response:
-    """The one user."""
-    return answer(
-        {
-            "user": {
-                "creation_date": 0,
-                "email": "",
-                "friendly_name": "",
-                "id": history.COMMITTER,
-            }
-        }
-    )
 
 
 def list_repositories(call: Call) -> Response:
@@ -124,28 +76,6 @@ def _layout(call: Call) -> Layout | None:
         raise errors.bad_request(f"{LAYOUT_HEADER} is {text!r}: it is one of {names}") from None
 
 
-def _version() -> dict[str, object]:
-    return {"version": VERSION, "version_context": "lakegc-embedded"}
-
-
-def _storage(call: Call) -> dict[str, object]:
-    settings = call.lake.settings
-    regex = call.lake.stores.namespace_regex
-    return {
-        "blockstore_description": "",
-        "blockstore_id": "",
-        "blockstore_namespace_ValidityRegex": regex,
-        "blockstore_namespace_example": f"{settings.blockstore_type}://example-bucket/",
-        "blockstore_type": settings.blockstore_type,
-        "default_namespace_prefix": settings.store or "local://",
-        "import_support": False,
-        "import_validity_regex": regex,
-        "pre_sign_multipart_upload": False,
-        "pre_sign_support": bool(settings.store),
-        "pre_sign_support_ui": False,
-    }
-
-
 def _shown(repo: Repository) -> dict[str, object]:
     return {
         "creation_date": repo.creation_date,
@@ -159,12 +89,6 @@ def _shown(repo: Repository) -> dict[str, object]:
 
 _ONE = "/repositories/{repository}"
 ENDPOINTS = (
-    Endpoint("GET", "/config", config),
-    Endpoint("GET", "/config/version", version),
-    Endpoint("GET", "/config/storage", storage),
-    Endpoint("GET", "/config/garbage-collection", garbage_collection),
-    Endpoint("GET", "/healthcheck", healthcheck, open_to_all=True),
-    Endpoint("GET", "/user", user),
     Endpoint("GET", "/repositories", list_repositories),
     Endpoint("POST", "/repositories", create_repository),
     Endpoint("GET", _ONE, get_repository),

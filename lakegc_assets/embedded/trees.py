@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import OrderedDict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from threading import Lock
 
@@ -126,9 +126,11 @@ class Trees:
             self._ranges.add(info.id, records)
         return info
 
-    def save_metarange(self, ranges: Sequence[RangeInfo]) -> str:
+    def save_metarange(
+        self, ranges: Sequence[RangeInfo], metadata: Mapping[str, str] | None = None
+    ) -> str:
         """Write a metarange, unless it is there already; its id."""
-        name, data = write_metarange(ranges)
+        name, data = write_metarange(ranges, metadata)
         if self._metaranges.get(name) is None:
             self._store.put(f"_lakefs/{name}", data)
             self._metaranges.add(name, ranges)
@@ -175,13 +177,15 @@ class TreeWriter:
 
     Args:
         trees: where it is written.
+        metadata: properties of all its files that say what they are, when they are no entries.
     """
 
-    def __init__(self, trees: Trees) -> None:
+    def __init__(self, trees: Trees, metadata: Mapping[str, str] | None = None) -> None:
         self._trees = trees
+        self._metadata = metadata
         self._done: list[RangeInfo] = []
         self._records: list[Record] = []
-        self._open = SSTableWriter("ranges")
+        self._open = SSTableWriter("ranges", metadata)
 
     def add_record(self, record: Record) -> None:
         """Append one record; ends the range where the break rule says so."""
@@ -201,13 +205,13 @@ class TreeWriter:
     def finish(self) -> str:
         """Write what is open and the metarange; its id."""
         self._close()
-        return self._trees.save_metarange(tuple(self._done))
+        return self._trees.save_metarange(tuple(self._done), self._metadata)
 
     def _close(self) -> None:
         if self._records:
             self._done.append(self._trees.save_range(self._open, tuple(self._records)))
             self._records = []
-            self._open = SSTableWriter("ranges")
+            self._open = SSTableWriter("ranges", self._metadata)
 
 
 def commit_changes(trees: Trees, base: str, changes: Iterable[Change]) -> tuple[str, bool]:

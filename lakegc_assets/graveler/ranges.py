@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from lakegc_assets.graveler import entry as codec
@@ -125,11 +125,14 @@ def finish_range(writer: SSTableWriter) -> tuple[RangeInfo, bytes]:
     return RangeInfo(range_id, first, last, count, size), data
 
 
-def write_metarange(ranges: Iterable[RangeInfo]) -> tuple[str, bytes]:
+def write_metarange(
+    ranges: Iterable[RangeInfo], metadata: Mapping[str, str] | None = None
+) -> tuple[str, bytes]:
     """Write a metarange; returns its id and the file.
 
     Args:
         ranges: in order; none for a commit without objects.
+        metadata: more user properties, hashed into the id.
 
     Raises:
         ValueError: not in order.
@@ -146,6 +149,7 @@ def write_metarange(ranges: Iterable[RangeInfo]) -> tuple[str, bytes]:
             for each in ranges
         ),
         "metaranges",
+        metadata,
     )
 
 
