@@ -23,6 +23,8 @@ def why_not_outside(place: StorageNamespace, address: str) -> str | None:
         address: full, as a client spells it.
     """
     for reading in _readings(address):
+        if not {".", ".."}.isdisjoint(reading.split("/")):
+            return "it has '.' or '..' in its path"
         try:
             # What is below it is inside, too, if it is the namespace itself.
             if place.relatives(reading.rstrip("/") + "/x"):

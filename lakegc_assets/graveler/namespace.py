@@ -133,6 +133,8 @@ class StorageNamespace:
                 raise UnresolvableAddressError(
                     address, f"its bucket is {self.authority!r} but for case"
                 )
+            if scheme == self.scheme == "local" and ".." in _as_lakefs_reads(path).split("/"):
+                raise UnresolvableAddressError(address, "its '..' may lead to another namespace")
             return frozenset()
         readings = {_as_lakefs_reads(path)}
         if not address.lower().startswith("https://"):
