@@ -15,18 +15,17 @@ from starlette.types import Receive, Scope, Send
 
 from lakegc_assets.embedded.errors import ApiError
 from lakegc_assets.embedded.gateway import buckets, errors, listing, objects
+from lakegc_assets.embedded.gateway.bodies import Body
 from lakegc_assets.embedded.gateway.calls import Call, unquote_key
 from lakegc_assets.embedded.gateway.documents import error_document
 from lakegc_assets.embedded.gateway.errors import S3Error
 from lakegc_assets.embedded.gateway.multipart import Multipart
-from lakegc_assets.embedded.gateway.payload import is_stream, unpack
+from lakegc_assets.embedded.gateway.payload import unpack
 from lakegc_assets.embedded.gateway.signature import Incoming, Signed, verify
 from lakegc_assets.embedded.gateway.uploads import Uploads
 from lakegc_assets.embedded.lake import Lake
 
 _LOG = logging.getLogger(__name__)
-_MOST_DOCUMENT_BYTES = 8 << 20
-_CHUNKS_OVERHEAD = 1 << 20
 # Headers that ask for more than storing bytes: to ignore them would be a lie to the client.
 _REFUSED_HEADERS = (
     "x-amz-grant-",
@@ -75,10 +74,10 @@ class Gateway:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request."""
-        request = Request(scope, receive)
+        request, body = Request(scope), Body(receive)
         request_id = uuid.uuid4().hex
         try:
-            response = await self._answer(request)
+            response = await self._answer(request, body)
         except S3Error as error:
             response = _told(error, request, request_id)
         except ApiError as error:
@@ -89,9 +88,12 @@ class Gateway:
             response = _told(told, request, request_id)
         response.headers["Date"] = formatdate(self._lake.now(), usegmt=True)
         response.headers["x-amz-request-id"] = request_id
+        if not await body.finish(waited_for="expect" in request.headers):
+            # What is left of the body would be taken for the next request.
+            response.headers["Connection"] = "close"
         await response(scope, receive, send)
 
-    async def _answer(self, request: Request) -> Response:
+    async def _answer(self, request: Request, body: Body) -> Response:
         settings = self._lake.settings
         incoming = Incoming(
             request.method,
@@ -107,10 +109,10 @@ class Gateway:
         operation = _choose(self._operations, level, request.method, query)
         if request.method in {"PUT", "POST"}:
             _refuse_headers(headers)
-        body = await _body(request, operation, signed, headers, settings.max_upload_bytes)
+        raw = await body.read(operation.takes, signed, headers, settings.max_upload_bytes)
 
         def handle() -> Response:
-            payload = unpack(body, signed, headers)
+            payload = unpack(raw, signed, headers)
             if operation.takes == "content" and len(payload.data) > settings.max_upload_bytes:
                 raise errors.entity_too_large(settings.max_upload_bytes)
             call = Call(self._lake, bucket, name, query, headers, payload.data, payload.checksums)
@@ -195,26 +197,6 @@ def _refuse_headers(headers: Mapping[str, str]) -> None:
     for name in headers:
         if name.startswith(_REFUSED_HEADERS) and name != "x-amz-tagging-directive":
             raise errors.not_implemented(f"the header {name}")
-
-
-async def _body(
-    request: Request, operation: Operation, signed: Signed, headers: Mapping[str, str], most: int
-) -> bytes:
-    """The body as it came; one that is announced to be too large is refused unread."""
-    is_content = operation.takes == "content"
-    limit = most if is_content else _MOST_DOCUMENT_BYTES
-    too_large = errors.entity_too_large(most) if is_content else errors.malformed_xml()
-    announced = headers.get("x-amz-decoded-content-length") or headers.get("content-length", "0")
-    if not announced.isdecimal() or int(announced) > limit:
-        raise too_large
-    # Chunks of a few bytes each are a nuisance that no client makes.
-    allowed = 2 * limit + _CHUNKS_OVERHEAD if is_stream(signed.payload) else limit
-    body = bytearray()
-    async for chunk in request.stream():
-        body += chunk
-        if len(body) > allowed:
-            raise too_large
-    return bytes(body)
 
 
 def _told(error: S3Error, request: Request, request_id: str) -> Response:

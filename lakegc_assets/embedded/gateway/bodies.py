@@ -1,0 +1,76 @@
+"""Bodies of requests as they come in: never more than is allowed, and never left in the way."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from starlette.requests import ClientDisconnect
+from starlette.types import Receive
+
+from lakegc_assets.embedded.gateway import errors
+from lakegc_assets.embedded.gateway.payload import is_stream
+from lakegc_assets.embedded.gateway.signature import Signed
+
+_MOST_DOCUMENT_BYTES = 8 << 20
+_CHUNKS_OVERHEAD = 1 << 20
+# So much of a body that nobody wants is read, so that its client comes to read the answer.
+_MOST_UNWANTED_BYTES = 1 << 20
+
+
+class Body:
+    """One request's body.
+
+    Args:
+        receive: gives its pieces.
+    """
+
+    def __init__(self, receive: Receive) -> None:
+        self._receive = receive
+        self._ended = False
+
+    async def read(self, kind: str, signed: Signed, headers: Mapping[str, str], most: int) -> bytes:
+        """The body as it was sent.
+
+        Args:
+            kind: ``content``, or what may not be long.
+            signed: says whether it comes in chunks.
+            headers: the request's.
+            most: bytes that content may have, unpacked.
+
+        Raises:
+            S3Error: it is too large; where it is announced to be so nothing is read.
+        """
+        limit = most if kind == "content" else _MOST_DOCUMENT_BYTES
+        too_large = errors.entity_too_large(most) if kind == "content" else errors.malformed_xml()
+        length = headers.get("x-amz-decoded-content-length") or headers.get("content-length", "0")
+        if not length.isdecimal() or int(length) > limit:
+            raise too_large
+        # Chunks of a few bytes each are a nuisance that no client makes.
+        allowed = 2 * limit + _CHUNKS_OVERHEAD if is_stream(signed.payload) else limit
+        found = bytearray()
+        while not self._ended:
+            found += await self._next()
+            if len(found) > allowed:
+                raise too_large
+        return bytes(found)
+
+    async def finish(self, *, waited_for: bool) -> bool:
+        """Read what is left if it is little; says whether the body has come to its end.
+
+        Args:
+            waited_for: the client waits for the word to go on: it gets the answer instead.
+        """
+        unwanted = 0
+        while not (self._ended or waited_for) and unwanted <= _MOST_UNWANTED_BYTES:
+            try:
+                unwanted += len(await self._next())
+            except ClientDisconnect:
+                break
+        return self._ended
+
+    async def _next(self) -> bytes:
+        message = await self._receive()
+        if message["type"] != "http.request":
+            raise ClientDisconnect
+        self._ended = not message.get("more_body", False)
+        return bytes(message.get("body", b""))
