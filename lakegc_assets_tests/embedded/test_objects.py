@@ -10,8 +10,8 @@ import pytest
 
 from lakegc_assets.embedded import EmbeddedLakeFS
 from lakegc_assets.graveler.namespace import slice_time, try_decode_xid
-from lakegc_assets_tests.embedded.api import Api, Repo
-from lakegc_assets_tests.embedded.conftest import NOW, Clock
+from lakegc_assets_tests.embedded.api import Repo
+from lakegc_assets_tests.embedded.conftest import NOW
 
 ODD_PATH = "dir with space/ü-ключ+%25&?.txt"
 
@@ -70,10 +70,30 @@ def test_an_object_is_read_in_parts(repo: Repo) -> None:
         headers = {"Range": f"bytes={wanted}"}
         found = repo.api.send("GET", address, params={"path": "a"}, headers=headers)
         assert (found.status_code, found.content) == (206, expected)
-    headers = {"Range": "bytes=10-"}
-    assert repo.api.send("GET", address, params={"path": "a"}, headers=headers).status_code == 416
+        head = repo.api.send("HEAD", address, params={"path": "a"}, headers=headers)
+        assert (head.status_code, head.content) == (206, b"")
+        for name in ("Content-Range", "Content-Length"):
+            assert head.headers[name] == found.headers[name]
+    for wanted in ("bytes=10-", "bytes=5-4", "bytes=-0", "bytes=a-b", "lines=0-1", "bytes=0-1,3-4"):
+        found = repo.api.send("GET", address, params={"path": "a"}, headers={"Range": wanted})
+        assert (found.status_code, found.json()) == (
+            416,
+            {"message": "Requested Range Not Satisfiable"},
+        )
+        head = repo.api.send("HEAD", address, params={"path": "a"}, headers={"Range": wanted})
+        assert head.status_code == 416
     found = repo.api.send("HEAD", address, params={"path": "a"})
     assert (found.headers["Content-Length"], found.content) == ("10", b"")
+
+
+def test_an_object_that_the_client_has_is_not_sent_again(repo: Repo) -> None:
+    etag = f'"{repo.put("a", b"1")["checksum"]}"'
+    address, where = f"{repo.path}/refs/main/objects", {"path": "a"}
+    found = repo.api.send("GET", address, params=where, headers={"If-None-Match": etag})
+    assert (found.status_code, found.content) == (304, b"")
+    repo.put("a", b"2")
+    found = repo.api.send("GET", address, params=where, headers={"If-None-Match": etag})
+    assert (found.status_code, found.content) == (200, b"2")
 
 
 def test_upload_only_where_nothing_is(repo: Repo) -> None:
@@ -90,16 +110,28 @@ def test_upload_only_where_nothing_is(repo: Repo) -> None:
     assert repo.read("a") == b"2"
 
 
+@pytest.mark.parametrize("committed", [False, True])
 def test_a_swept_object_answers_410_but_stat_and_ls_know_it(
-    repo: Repo, server: EmbeddedLakeFS
+    repo: Repo, server: EmbeddedLakeFS, *, committed: bool
 ) -> None:
-    address = repo.put("a", b"content")["physical_address"]
-    repo.commit()
-    (server.objects_dir / address.removeprefix("local://")).unlink()
-    found = repo.api.send("GET", f"{repo.path}/refs/main/objects", params={"path": "a"})
-    assert (found.status_code, found.json()) == (410, {"message": "No data"})
-    assert repo.stat("a")["size_bytes"] == 7
-    assert repo.list() == ["a"]
+    answer = repo.put("dir/a", b"content", headers={"x-lakefs-meta-k": "v"})
+    repo.put("dir/b", b"alive")
+    if committed:
+        repo.commit()
+    (server.objects_dir / answer["physical_address"].removeprefix("local://")).unlink()
+    objects = f"{repo.path}/refs/{'main@' if committed else 'main'}/objects"
+    for wanted in ({}, {"Range": "bytes=0-2"}, {"Range": "bytes=-1"}, {"Range": "bytes=99-"}):
+        found = repo.api.send("GET", objects, params={"path": "dir/a"}, headers=wanted)
+        assert (found.status_code, found.content) == (410, b'{"message":"No data"}\n')
+        assert found.headers["Content-Type"] == "application/json"
+        found = repo.api.send("HEAD", objects, params={"path": "dir/a"}, headers=wanted)
+        assert (found.status_code, found.content) == (410, b"")
+    assert repo.stat("dir/a") == answer
+    assert repo.list() == ["dir/a", "dir/b"]
+    assert repo.list(delimiter="/") == ["dir/"]
+    assert repo.read("dir/b") == b"alive"
+    repo.put("dir/a", b"again")
+    assert repo.read("dir/a") == b"again"
 
 
 def test_staged_entries_and_tombstones_lie_over_the_commit(repo: Repo) -> None:
@@ -216,77 +248,3 @@ def test_a_time_that_is_none_is_refused(repo: Repo, mtime: str) -> None:
     where: dict[str, Any] = {"params": {"path": "a"}, "headers": headers}
     message = repo.call("POST", "/branches/main/objects", 400, **where)["message"]
     assert "epoch seconds" in message
-
-
-def test_slices_are_replaced_by_age_and_by_count(tmp_path: object, clock: Clock) -> None:
-    with (
-        EmbeddedLakeFS(
-            f"{tmp_path}/other", clock=clock, slice_max_objects=2, slice_max_age=60
-        ) as server,
-        Api.of(server) as api,
-    ):
-        repo = api.repository()
-
-        def slice_of_next() -> str:
-            return str(repo.put("a", b"")["physical_address"].split("/")[4])
-
-        names = [slice_of_next(), slice_of_next(), slice_of_next()]
-        assert names[0] == names[1] != names[2]
-        clock.now += 60
-        newest = slice_of_next()
-        assert newest < min(names)
-
-
-@pytest.mark.parametrize(
-    ("address", "refused"),
-    [
-        ("s3://elsewhere/one.bin", False),
-        ("local://repo2/data/x", False),
-        ("local://repo/data/x", True),
-        ("local://repo/../repo/x", True),
-        ("local://repo/%64ata/x", True),
-        ("ftp://unknown/x", True),
-    ],
-)
-def test_only_what_lies_outside_can_be_staged(repo: Repo, address: str, refused: bool) -> None:  # noqa: FBT001
-    body = {"physical_address": address, "checksum": "c0ffee", "size_bytes": 8, "mtime": 5}
-    where: dict[str, Any] = {"params": {"path": "a"}, "json": body}
-    if refused:
-        repo.call("PUT", "/branches/main/objects", 400, **where)
-        assert repo.staged() == {}
-    else:
-        answer = repo.call("PUT", "/branches/main/objects", 201, **where)
-        assert (answer["physical_address"], answer["mtime"]) == (address, 5)
-        assert repo.stat("a")["physical_address"] == address
-
-
-def test_an_address_is_linked_once_for_its_path_and_in_time(
-    repo: Repo, server: EmbeddedLakeFS, clock: Clock
-) -> None:
-    where: dict[str, Any] = {"params": {"path": "a"}}
-
-    def new_address() -> str:
-        found = repo.call("GET", "/branches/main/staging/backing", **where)["physical_address"]
-        target = server.objects_dir / found.removeprefix("local://")
-        target.parent.mkdir(parents=True, exist_ok=True)
-        target.write_bytes(b"linked")
-        return str(found)
-
-    def link(address: str, status: int, path: str = "a", size: int = 6) -> None:
-        body = {"staging": {"physical_address": address}, "checksum": "x", "size_bytes": size}
-        where = {"params": {"path": path}, "json": body}
-        repo.call("PUT", "/branches/main/staging/backing", status, **where)
-
-    address = new_address()
-    link(address, 400, path="b")
-    link(address, 400, size=7)
-    link(address, 200)
-    assert repo.read("a") == b"linked"
-    link(address, 400)
-    link("local://repo/data/x/invented", 400)
-    late = new_address()
-    clock.now += 24 * 3600
-    link(late, 400)
-    never_written = repo.call("GET", "/branches/main/staging/backing", **where)["physical_address"]
-    link(never_written, 400)
-    assert repo.staged() == {"a": "added"}
