@@ -56,6 +56,7 @@ def make_app(lake: Lake) -> Starlette:
         routes=list(_routes(lake, _ENDPOINTS)),
         exception_handlers={HTTPException: _no_such_endpoint},
     )
+    app.router.redirect_slashes = False
     app.router.default = _elsewhere(Gateway(lake))
     return app
 
