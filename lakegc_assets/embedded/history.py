@@ -354,6 +354,8 @@ def _make_true(lake: Lake, repo: Repository, target: Branch, made: Commit) -> No
     with lake.state.write() as db:
         require_clean(lake, db, repo, target)
         advance(db, repo, target, made)
+        # A tombstone of what the old HEAD did not have would hide what the new one has there.
+        staging.drop_committed(db, target, staging.last_sequence(db))
 
 
 def _parent_tree(db: sqlite3.Connection, repo: Repository, commit: Commit, number: int) -> str:
