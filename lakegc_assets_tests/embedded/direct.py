@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import base64
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote_to_bytes, urlsplit
 
 import requests
+from anyio.from_thread import start_blocking_portal
 from requests.structures import CaseInsensitiveDict
 
 from lakegc_assets.embedded.app import make_app
@@ -22,14 +24,15 @@ SECRET = "a secret"
 
 
 class Direct(Api):
-    """Calls one server's application in this process; for one thread, like a connection."""
+    """Calls one server's application in this process, from any number of threads."""
 
     def __init__(self, lake: Lake) -> None:
         settings = lake.settings
         super().__init__("http://127.0.0.1", settings.access_key, settings.secret_key)
         self.lake = lake
         self._app = make_app(lake)
-        self._loop = asyncio.new_event_loop()
+        self._open = ExitStack()
+        self._portal = self._open.enter_context(start_blocking_portal())
 
     @classmethod
     def on(cls, data: Path, **settings: Any) -> Direct:
@@ -40,7 +43,7 @@ class Direct(Api):
 
     def __exit__(self, *_: object) -> None:
         super().__exit__(None, None, None)
-        self._loop.close()
+        self._open.close()
 
     def send(self, method: str, path: str, **options: Any) -> requests.Response:
         """As ``Api.send``."""
@@ -97,7 +100,7 @@ class Direct(Api):
             else:
                 content.append(message.get("body", b""))
 
-        self._loop.run_until_complete(self._app(scope, receive, send))
+        self._portal.call(self._app, scope, receive, send)
         response._content = b"".join(content)
         return response
 
