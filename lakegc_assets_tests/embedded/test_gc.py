@@ -1,15 +1,29 @@
-"""What a collector is told: rules, active commits, and every address that is staged."""
+"""What a collector is told of commits: rules, the list of active ones, and tasks that make it."""
 
 from __future__ import annotations
 
+import errno
+import random
+import signal
+import subprocess
+import sys
 import time
+from datetime import datetime, timezone
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from lakegc_assets.embedded import EmbeddedLakeFS
+from lakegc_assets.embedded import EmbeddedLakeFS, catalog, collect
+from lakegc_assets.embedded.lake import Lake
+from lakegc_assets.embedded.settings import ServerSettings
+from lakegc_assets.retention.commits import Commit
+from lakegc_assets.retention.naive import naive_active_commits
+from lakegc_assets.retention.rules import Rules
+from lakegc_assets.storage import local
 from lakegc_assets_tests.embedded.api import Api, Repo
-from lakegc_assets_tests.embedded.conftest import NOW
+from lakegc_assets_tests.embedded.conftest import NOW, Clock
+from lakegc_assets_tests.embedded.test_uncommitted import make_lake
 
 DAY = 24 * 3600
 
@@ -91,3 +105,136 @@ def test_read_only_repositories_are_refused(api: Api, call: str) -> None:
     assert found == {"message": "read-only repository"}
     where = {"params": {"path": "a"}, "data": b"1"}
     api.call("POST", "/repositories/frozen/branches/main/objects", 403, **where)
+
+
+def write_rules(server: EmbeddedLakeFS, text: str) -> None:
+    with server.lake.state.write() as db:
+        db.execute("UPDATE repositories SET rules = ?", (text,))
+
+
+@pytest.mark.parametrize(
+    ("stored", "told"),
+    [
+        ('{"default_retention_days": -1, "branches": null}', "default_retention_days must be"),
+        ('{"default_retention_days": 1, "bra', "set the rules again"),
+        ("[]", "the rules must be a JSON object"),
+        (
+            '{"default_retention_days": 1, "branches": [{"branch_id": "b", "retention_days": ""}]}',
+            "branches[0].retention_days of branch 'b' must be a whole number",
+        ),
+    ],
+)
+def test_stored_rules_that_cannot_be_followed_are_named(
+    repo: Repo, server: EmbeddedLakeFS, stored: str, told: str
+) -> None:
+    write_rules(server, stored)
+    message = repo.call("POST", "/gc/prepare_commits", 400)["message"]
+    assert message.startswith("get gc rules: ")
+    assert told in message
+    task = collect.start_task(server.lake, "repo")
+    collect.run_task(server.lake, "repo", task)
+    assert collect.task_status(server.lake, "repo", task)["error"] == {"message": message}
+
+
+def commit_files(server: EmbeddedLakeFS) -> list[Path]:
+    return list((server.objects_dir / "repo" / "_lakefs").rglob("commits.csv"))
+
+
+def test_a_list_is_complete_or_not_there(
+    repo: Repo, server: EmbeddedLakeFS, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    repo.rules(7)
+    published = []
+
+    def die(directory: int, temporary: str, name: str) -> None:
+        published.append(name)
+        raise OSError(errno.ENOSPC, f"no room for {temporary} in {directory}")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(local, "replace", die)
+        message = repo.call("POST", "/gc/prepare_commits", 500)["message"]
+        assert "No space" in message or "no room" in message
+        task = collect.start_task(server.lake, "repo")
+        collect.run_task(server.lake, "repo", task)
+        assert "error" in collect.task_status(server.lake, "repo", task)
+    assert published == ["commits.csv"] * 2
+    assert commit_files(server) == []
+    repo.call("POST", "/gc/prepare_commits", 201)
+    (found,) = commit_files(server)
+    assert found.read_text().endswith("\n")
+
+
+def test_a_task_ends_with_its_process(tmp_path: Path, clock: Clock) -> None:
+    mine, other = make_lake(tmp_path, clock), Lake(ServerSettings(tmp_path, clock=clock))
+    collect.set_rules(mine, "repo", 7, {})
+    done, lost = collect.start_task(other, "repo"), collect.start_task(other, "repo")
+    collect.run_task(other, "repo", done)
+    # One that still works is left alone, whoever starts or asks.
+    collect.end_interrupted_tasks(mine)
+    assert not collect.task_status(mine, "repo", lost)["completed"]
+    assert "result" in collect.task_status(mine, "repo", done)
+    other.close()
+    status = collect.task_status(mine, "repo", lost)
+    assert status["completed"]
+    assert "start the task again" in status["error"]["message"]
+    assert "result" in collect.task_status(mine, "repo", done)
+    # What was told stays told.
+    collect.run_task(mine, "repo", lost)
+    assert collect.task_status(mine, "repo", lost) == status
+    mine.close()
+
+
+def test_a_task_of_a_killed_process_has_failed(tmp_path: Path, clock: Clock) -> None:
+    lake = make_lake(tmp_path, clock)
+    program = (
+        "import os, signal, sys; from pathlib import Path\n"
+        "from lakegc_assets.embedded.collect import start_task\n"
+        "from lakegc_assets.embedded.lake import Lake\n"
+        "from lakegc_assets.embedded.settings import ServerSettings\n"
+        "print(start_task(Lake(ServerSettings(Path(sys.argv[1]))), 'repo'), flush=True)\n"
+        "os.kill(os.getpid(), signal.SIGKILL)\n"
+    )
+    command = [sys.executable, "-c", program, str(tmp_path)]
+    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False)
+    assert done.returncode == -signal.SIGKILL
+    status = collect.task_status(lake, "repo", done.stdout.strip())
+    assert status["completed"]
+    assert "start the task again" in status["error"]["message"]
+    # Its lock is gone, too.
+    assert [path.name for path in (tmp_path / "processes").iterdir()] == [lake.owner.name]
+    lake.close()
+
+
+def test_many_commits_on_many_branches(tmp_path: Path, clock: Clock) -> None:
+    lake = make_lake(tmp_path, clock)
+    rng = random.Random(4)
+    with lake.state.write() as db:
+        repo = catalog.repository(db, "repo")
+        first = catalog.commit(db, repo, catalog.branch(db, repo, "main").commit_id)
+        known = [first]
+        for number in range(1500):
+            made = catalog.Commit.new(
+                committer="c",
+                message=f"{number}",
+                metarange_id=f"{number:064x}",
+                creation_date=int(NOW - rng.uniform(0, 40 * DAY)),
+                metadata={},
+                parents=tuple(rng.sample(known[-30:], min(len(known), rng.choice((1, 1, 2))))),
+            )
+            known.append(made)
+            catalog.insert_commit(db, repo, made)
+        for number, head in enumerate(rng.sample(known, 100)):
+            catalog.insert_branch(db, repo, f"b{number}", head.id, hidden=number % 7 == 0)
+        heads = {branch.name: branch.commit_id for branch in catalog.branches(db, repo)}
+    days = {f"b{number}": number % 25 for number in range(100)}
+    collect.set_rules(lake, "repo", 10, days)
+    location = collect.prepare_commits(lake, "repo")["gc_commits_location"]
+    text = (lake.settings.objects_dir / location.removeprefix("local://")).read_text()
+    commits = {c.id: Commit(c.id, c.parents, c.creation_date, c.metarange_id) for c in known}
+    now = datetime.fromtimestamp(NOW, tz=timezone.utc)
+    expected = naive_active_commits(commits, heads, Rules(10, days), now)
+    assert 100 < len(expected) < 1500
+    assert sorted(text.splitlines()[1:]) == sorted(
+        f"{name},false,{commits[name].metarange_id}" for name in expected
+    )
+    lake.close()

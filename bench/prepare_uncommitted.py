@@ -1,0 +1,123 @@
+"""How long the embedded lakeFS lists what is staged: 5 M objects on 1 K branches, all pages.
+
+Run ``python -m bench.prepare_uncommitted``. The objects are planted straight into the state, which
+takes longer than the list; the list is made by a process of its own, for its memory to be seen.
+"""
+
+from __future__ import annotations
+
+import json
+import resource
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import click
+import pyarrow.parquet as pq
+
+from lakegc_assets.embedded import catalog, history
+from lakegc_assets.embedded.catalog import Repository
+from lakegc_assets.embedded.lake import Lake
+from lakegc_assets.embedded.settings import ServerSettings
+from lakegc_assets.embedded.slices import Xids
+from lakegc_assets.embedded.uncommitted import prepare_uncommitted
+from lakegc_assets.graveler.entry import Entry, Timestamp, encode_entry, entry_identity
+
+REPOSITORY = "bench"
+NOW = 1_795_236_036
+
+
+def staged(xids: Xids, uid: int, first: int, count: int) -> Iterator[tuple[object, ...]]:
+    """Rows of ``staged`` for one branch, alike but for their paths and addresses."""
+    folder = f"data/{xids.new_slice(NOW)}/"
+    sample = folder + xids.new(NOW)
+    entry = Entry(
+        sample,
+        Timestamp(NOW, 123_456_789),
+        size=123_456,
+        e_tag="d41d8cd98f00b204e9800998ecf8427e",
+        content_type="application/octet-stream",
+    )
+    value, identity = encode_entry(entry), entry_identity(entry)
+    for number in range(first, first + count):
+        address = folder + xids.new(NOW + number // 1000)
+        key = f"table/date={number % 365:03}/part-{number:010}.parquet".encode()
+        yield uid, key, identity, value.replace(sample.encode(), address.encode()), number
+
+
+def plant(data: Path, objects: int, branches: int) -> None:
+    """A repository with so many staged objects on so many branches."""
+    lake = Lake(ServerSettings(data))
+    repo = Repository(REPOSITORY, f"local://{REPOSITORY}", "main", NOW, read_only=False, rules=None)
+    history.create_repository(lake, repo)
+    xids = Xids()
+    each = objects // branches
+    with lake.state.write() as db:
+        head = catalog.branch(db, repo, "main").commit_id
+        for number in range(branches - 1):
+            catalog.insert_branch(db, repo, f"branch-{number:06}", head, hidden=False)
+        for index, branch in enumerate(catalog.branches(db, repo)):
+            db.executemany(
+                "INSERT INTO staged VALUES (?, ?, ?, ?, ?)",
+                staged(xids, branch.uid, index * each, each),
+            )
+    lake.close()
+
+
+def measure(data: Path, page_seconds: float) -> dict[str, float]:
+    """Make all pages; seconds, pages, rows and bytes, and the process's peak memory."""
+    lake = Lake(ServerSettings(data, uncommitted_page_seconds=page_seconds))
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    began = time.perf_counter()
+    answer = prepare_uncommitted(lake, REPOSITORY, "")
+    while token := answer.get("continuation_token"):
+        answer = prepare_uncommitted(lake, REPOSITORY, token)
+    seconds = time.perf_counter() - began
+    after = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    folder = lake.settings.objects_dir / answer["gc_uncommitted_location"].removeprefix("local://")
+    files = list(folder.iterdir())
+    lake.close()
+    return {
+        "seconds": seconds,
+        "files": len(files),
+        "rows": sum(pq.read_metadata(file).num_rows for file in files),
+        "mb": sum(file.stat().st_size for file in files) / 2**20,
+        "mb_before": before / 2**10,
+        "mb_peak": after / 2**10,
+    }
+
+
+@click.command()
+@click.option("--objects", default=5_000_000)
+@click.option("--branches", default=1000)
+@click.option("--page-seconds", default=60.0)
+@click.option("--data", type=click.Path(path_type=Path), help="What was planted before.")
+def main(objects: int, branches: int, page_seconds: float, data: Path | None) -> None:
+    """Plant, list, and say what it took."""
+    if data is not None:
+        print(json.dumps(measure(data, page_seconds)))
+        return
+    with TemporaryDirectory() as made:
+        began = time.perf_counter()
+        plant(Path(made), objects, branches)
+        print(f"planted in {time.perf_counter() - began:.0f} s")
+        command = [sys.executable, "-m", "bench.prepare_uncommitted", "--data", made]
+        done = subprocess.run(
+            [*command, "--page-seconds", str(page_seconds)],
+            check=True,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+    found = json.loads(done.stdout)
+    print(
+        f"{found['rows']:,} staged objects on {branches:,} branches: {found['seconds']:.1f} s, "
+        f"{found['files']} files, {found['mb']:.0f} MB; "
+        f"memory {found['mb_before']:.0f} MB before, {found['mb_peak']:.0f} MB at most"
+    )
+
+
+if __name__ == "__main__":
+    main()
