@@ -12,7 +12,15 @@ import pytest
 from lakegc_assets.embedded.gateway.errors import S3Error
 from lakegc_assets.embedded.gateway.payload import check_checksums, unpack
 from lakegc_assets.embedded.gateway.signature import Incoming, Signed, verify
+from lakegc_assets_tests.conformance.recorder import GATEWAY, conforms
 
+SIGNATURES = conforms(
+    GATEWAY,
+    "Signature Version 4",
+    client="boto3",
+    checked="AWS's own examples; headers and presigned URLs; signed, unsigned and chunked payloads "
+    "with trailers; wrong keys, changed requests, clocks; every checksum of S3",
+)
 # From "Authenticating Requests (AWS Signature Version 4)" in Amazon's documentation of S3.
 ACCESS_KEY = "AKIAIOSFODNN7EXAMPLE"
 SECRET_KEY = "wJalrXUtnFEMI/K7MDENG/bPxRfiCYEXAMPLEKEY"
@@ -91,6 +99,7 @@ STREAM_HEADERS = {
 }
 
 
+@SIGNATURES
 @pytest.mark.parametrize("incoming", [GET, PUT, LIFECYCLE, LIST, PRESIGNED])
 def test_the_examples_of_aws_are_accepted(incoming: Incoming) -> None:
     found = verify(incoming, ACCESS_KEY, SECRET_KEY, NOW)
@@ -223,6 +232,7 @@ def chunked() -> Signed:
     )
 
 
+@SIGNATURES
 def test_the_example_of_signed_chunks_is_unpacked() -> None:
     headers = {"x-amz-decoded-content-length": "66560"}
     assert unpack(CHUNKED + b"\r\n", chunked(), headers).data == b"a" * 66_560
@@ -274,6 +284,7 @@ def trailing() -> Signed:
     )
 
 
+@SIGNATURES
 def test_the_example_of_a_signed_trailer_is_unpacked() -> None:
     found = unpack(TRAILING, trailing(), TRAILER)
     assert found.data == b"a" * 66_560

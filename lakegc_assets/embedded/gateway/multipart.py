@@ -25,7 +25,7 @@ from lakegc_assets.embedded.gateway.calls import (
 from lakegc_assets.embedded.gateway.documents import Value, document, parse, time_of
 from lakegc_assets.embedded.gateway.errors import S3Error
 from lakegc_assets.embedded.gateway.objects import content, if_absent, quoted, source
-from lakegc_assets.embedded.gateway.uploads import Part, Upload, Uploads
+from lakegc_assets.embedded.gateway.uploads import EndedError, Part, Upload, Uploads
 from lakegc_assets.embedded.objects import DEFAULT_CONTENT_TYPE
 from lakegc_assets.graveler.entry import Entry
 
@@ -82,8 +82,15 @@ class Multipart:
         wanted = _listed(call)
         etag = upload.etag
         if etag is None:
-            etag = self._assemble(call, key, upload, [_checked(parts, *item) for item in wanted])
-            self._uploads.drop_files(upload)
+            chosen = [_checked(parts, *item) for item in wanted]
+            try:
+                etag = self._assemble(call, key, upload, chosen)
+                self._uploads.drop_files(upload)
+            except EndedError:
+                # Another request was faster: it was aborted, or is complete.
+                etag = self._find(call, key)[0].etag
+        if etag is None:
+            raise errors.no_such_upload()
         return document(
             "CompleteMultipartUploadResult",
             [
@@ -166,7 +173,7 @@ class Multipart:
 
         def end(db: sqlite3.Connection, _: Repository, branch: Branch) -> None:
             if branch.uid != upload.branch:
-                raise errors.no_such_upload()
+                raise EndedError
             self._uploads.end(db, upload, etag)
 
         objects.stage_entry(

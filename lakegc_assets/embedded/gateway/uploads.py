@@ -16,6 +16,7 @@ from typing import NamedTuple
 
 from lakegc_assets.embedded.gateway import errors
 from lakegc_assets.embedded.lake import Lake
+from lakegc_assets.errors import LakegcError
 from lakegc_assets.storage.errors import ObjectNotFoundError
 from lakegc_assets.storage.local import LocalStore
 
@@ -31,6 +32,10 @@ _SCHEMA = (
         etag TEXT NOT NULL, written REAL NOT NULL, PRIMARY KEY (upload, number)
     ) WITHOUT ROWID""",
 )
+
+
+class EndedError(LakegcError):
+    """An upload was completed or aborted, or its branch deleted, since it was looked at."""
 
 
 class Upload(NamedTuple):
@@ -134,13 +139,13 @@ class Uploads:
         raise errors.invalid_part(part.number)
 
     def end(self, db: sqlite3.Connection, upload: Upload, etag: str) -> None:
-        """Note, in a transaction, that an upload has become an object; NoSuchUpload if it ended."""
+        """Note, in a transaction, that an upload has become an object; EndedError if it ended."""
         ended = db.execute(
             "UPDATE uploads SET etag = ?, ended = ? WHERE id = ? AND etag IS NULL",
             (etag, self._lake.now(), upload.id),
         )
         if ended.rowcount != 1:
-            raise errors.no_such_upload()
+            raise EndedError
         db.execute("DELETE FROM upload_parts WHERE upload = ?", (upload.id,))
 
     def abort(self, upload: Upload) -> None:
