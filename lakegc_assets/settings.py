@@ -12,6 +12,7 @@ from lakegc_assets.errors import ConfigurationError
 MIN_SAFE_AGE = timedelta(hours=24)
 CUTOFF_MARGIN = timedelta(hours=1)
 MAX_BATCH = 1000
+MIN_LEASE = timedelta(minutes=2)
 
 
 @dataclass(frozen=True)
@@ -28,12 +29,22 @@ class Settings:
         protect_tags: tagged commits count as active, whatever the rules say.
         accept_missing: digest of the set of objects that a branch HEAD names, the store does not
             hold, and the operator has looked at. The error that stops a run names it.
+        skip_new_slices: do not list slices that were made after the cutoff, by their names: they
+            cannot hold a candidate.
         range_num_partitions: Spark partitions that read metaranges.
         address_num_partitions: Spark partitions that read ranges and addresses.
         listing_num_partitions: Spark partitions that list the store.
         sweep_num_partitions: Spark partitions that delete.
         sweep_batch: objects in one delete request, 1 to 1,000 (the most that S3 takes). HEADs and
             rules are read before each.
+        sweep_keys_per_second: the most objects that a sweep deletes in a second, in all its tasks.
+        sweep_requests_per_second: the most requests that delete it sends in a second.
+        require_conditional_deletes: delete only on the condition that an object is the one that
+            was listed, one request for each object if the store takes conditions only so; refuse
+            to sweep a store that ignores them.
+        lease_duration: for how long the lease of a sweep holds without being renewed; a sweep that
+            died keeps others out for so long. At least 2 minutes.
+        lease_wait: how long a sweep waits for another one of its repository, 0 to refuse at once.
         max_served_lookups: how many paths at branch HEADs may be looked up to see which address
             lakeFS serves there; candidates beyond it stay alive and are reported.
         snapshot_attempts: how often an uncommitted snapshot is started again before the run stops.
@@ -45,11 +56,17 @@ class Settings:
     max_candidate_share: float = 0.5
     protect_tags: bool = False
     accept_missing: str | None = None
+    skip_new_slices: bool = True
     range_num_partitions: int = 50
     address_num_partitions: int = 200
     listing_num_partitions: int = 200
     sweep_num_partitions: int = 32
     sweep_batch: int = MAX_BATCH
+    sweep_keys_per_second: float = 10_000.0
+    sweep_requests_per_second: float = 1_000.0
+    require_conditional_deletes: bool = False
+    lease_duration: timedelta = timedelta(minutes=3)
+    lease_wait: timedelta = timedelta(0)
     max_served_lookups: int = 200_000
     snapshot_attempts: int = 3
 
@@ -82,13 +99,24 @@ class Settings:
         ):
             if getattr(self, name) < 1:
                 raise ConfigurationError(f"{name} is {getattr(self, name)}: it must be 1 or more")
+        self._check_sweep()
+        if self.max_served_lookups < 0:
+            raise ConfigurationError(
+                f"max_served_lookups is {self.max_served_lookups}: it cannot be negative"
+            )
+
+    def _check_sweep(self) -> None:
         if not 1 <= self.sweep_batch <= MAX_BATCH:
             raise ConfigurationError(
                 f"sweep_batch is {self.sweep_batch}: it must be from 1 to {MAX_BATCH}"
             )
-        if self.max_served_lookups < 0:
+        for name in ("sweep_keys_per_second", "sweep_requests_per_second"):
+            if not 0 < getattr(self, name) < float("inf"):
+                raise ConfigurationError(f"{name} is {getattr(self, name)}: it must be positive")
+        if self.lease_duration < MIN_LEASE or self.lease_wait < timedelta(0):
             raise ConfigurationError(
-                f"max_served_lookups is {self.max_served_lookups}: it cannot be negative"
+                f"lease_duration is {self.lease_duration} and lease_wait {self.lease_wait}: they "
+                f"must be at least {MIN_LEASE} and 0",
             )
 
     def cutoff(self, start: datetime, grace_period: timedelta) -> datetime:

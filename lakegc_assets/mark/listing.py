@@ -6,8 +6,9 @@ also fixes the one cutoff of the run. Everything outside ``_lakefs/`` is listed,
 
 from __future__ import annotations
 
-import itertools
+import dataclasses
 from collections.abc import Iterator
+from datetime import datetime, timezone
 from functools import partial
 
 import pyarrow as pa
@@ -15,16 +16,15 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - Spark's own convention
 
 from lakegc_assets.artifacts import LISTING, Manifest, key_digest
+from lakegc_assets.errors import IntegrityError
+from lakegc_assets.graveler.namespace import slice_time
 from lakegc_assets.mark.context import Connections, RunContext
+from lakegc_assets.mark.key_ranges import Plan, TimeRange, pack, plan
 from lakegc_assets.mark.publication import require_unused
-from lakegc_assets.storage.base import ObjectStore
 
-LAKEFS_PREFIX = "_lakefs/"
-#: Above every key that starts with a given prefix, for all keys that a person would make.
-_LAST = "\U0010ffff"
-_ALPHABET = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
-#: A gap between slices that holds more keys than one page is split further.
-_DENSE = 1000
+#: Keys in a page that is only looked at, to plan the listing.
+_LOOK = 100
+_SLICE = "^data/([0-9a-v]{20})/"
 
 
 def list_store(ctx: RunContext) -> Manifest:
@@ -32,7 +32,8 @@ def list_store(ctx: RunContext) -> Manifest:
 
     Raises:
         RefusedError: the mark is frozen, or a clock is off.
-        IntegrityError: the repository shares its namespace with another one.
+        IntegrityError: the repository shares its namespace with another one, or an object is older
+            than the name of its slice says.
         StorageError: the store did not answer in full.
     """
     started = ctx.clocks.now()
@@ -44,11 +45,14 @@ def list_store(ctx: RunContext) -> Manifest:
     require_unused(store, ctx.run)
     attempt = ctx.root.new_attempt(ctx.repository, ctx.run)
 
-    attempt.write(listed_objects(ctx, connections), "store_listing")
+    new = TimeRange(cutoff, start + ctx.settings.clock_skew)
+    found = plan_listing(connections, new if ctx.settings.skip_new_slices else None)
+
+    attempt.write(listed_objects(ctx, connections, found), "store_listing")
 
     written = attempt.read(ctx.spark, "store_listing")
     digest = key_digest(written)
-    size = written.agg(F.sum("size")).first()
+    size = size_of_slices(ctx, written, start)
     return attempt.finish(
         Manifest(
             asset="store_listing",
@@ -67,56 +71,65 @@ def list_store(ctx: RunContext) -> Manifest:
             facts={
                 "start": start.isoformat(),
                 "grace_period_seconds": grace_period.total_seconds(),
-                "bytes": int(size[0] or 0) if size else 0,
+                "bytes": size,
+                "skipped_slices": found.skipped,
             },
         ),
     )
 
 
-def listed_objects(ctx: RunContext, connections: Connections) -> DataFrame:
-    """What the store holds now, outside of ``_lakefs/``: columns of ``LISTING``."""
-    ranges = key_ranges(connections.store())
-    partitions = min(ctx.settings.listing_num_partitions, len(ranges))
-    ctx.log.info("listing %s in %d key ranges", connections.namespace_url, len(ranges))
+def plan_listing(connections: Connections, new: TimeRange | None = None) -> Plan:
+    """Cut the repository's namespace into key ranges, without slices that are ``new``."""
+    stores = dataclasses.replace(connections.stores, page_size=_LOOK)
+    return plan(stores.open(connections.namespace_url), _LOOK, new)
+
+
+def listed_objects(
+    ctx: RunContext, connections: Connections, found: Plan | None = None
+) -> DataFrame:
+    """What the store holds now, outside of ``_lakefs/`` or as planned: columns of ``LISTING``."""
+    ranges = (found or plan_listing(connections)).ranges
+    tasks = pack(ranges, ctx.settings.listing_num_partitions)
+    ctx.log.info(
+        "listing %s in %d key ranges by %d tasks",
+        connections.namespace_url,
+        len(ranges),
+        len(tasks),
+    )
+    rows = [([(r.low, r.high) for r in task],) for task in tasks]
     return (
-        ctx.spark.createDataFrame(ranges, "low string, high string")
-        .repartition(partitions)
+        ctx.spark.createDataFrame(rows, "ranges array<struct<low string, high string>>")
+        .repartition(len(rows))
         .mapInArrow(partial(_list_ranges, connections), LISTING)
     )
 
 
-def key_ranges(store: ObjectStore) -> list[tuple[str | None, str | None]]:
-    """Ranges (low, high] that cover every key of the namespace but those below ``_lakefs/``.
+def size_of_slices(ctx: RunContext, listing: DataFrame, start: datetime) -> int:
+    """All bytes that are listed, after a look whether slices are as old as their names say.
 
-    Each slice of ``data/`` ends a range, so that slices are listed independently. Where a gap
-    between them holds many keys (flat repositories of older lakeFS), it is split by first
-    characters. ``None`` stands for the beginning and the end of all keys.
+    What may stay unlisted is told from names of slices. So no object may be older than its slice.
+
+    Raises:
+        IntegrityError: one is, by more than clocks may differ.
     """
-    slices = sorted(store.list_prefixes("data/").prefixes)
-    lakefs_end = LAKEFS_PREFIX + _LAST
-    outer = _split(store, None, LAKEFS_PREFIX, "") + _split(store, lakefs_end, "data/", "")
-    inner = [(low, high) for low, high in itertools.pairwise([*slices, "data/" + _LAST])]
-    head = _split(store, "data/", slices[0] if slices else "data/" + _LAST, "data/")
-    return [*outer, *head, *inner, *_split(store, "data/" + _LAST, None, "")]
-
-
-def _split(
-    store: ObjectStore, low: str | None, high: str | None, prefix: str
-) -> list[tuple[str | None, str | None]]:
-    """Split (low, high] at the characters that may follow ``prefix``, if it holds many keys."""
-    seen = 0
-    for batch in store.list(start_after=low, end_before=None if high is None else high + "\0"):
-        seen += batch.num_rows
-        if seen >= _DENSE:
-            break
-    if seen < _DENSE:
-        return [(low, high)]
-    inside = [
-        prefix + character
-        for character in _ALPHABET
-        if (low is None or prefix + character > low) and (high is None or prefix + character < high)
-    ]
-    return list(itertools.pairwise([low, *inside, high]))
+    slices = listing.groupBy(F.regexp_extract("address", _SLICE, 1).alias("slice")).agg(
+        F.sum("size").alias("size"), F.min("last_modified").alias("oldest")
+    )
+    total = 0
+    for row in slices.toLocalIterator():
+        total += row["size"]
+        made = slice_time(row["slice"])
+        oldest = row["oldest"].astimezone(timezone.utc)
+        # A name that tells of the future is no slice's.
+        if made and oldest + 2 * ctx.settings.clock_skew < made <= start:
+            if ctx.settings.skip_new_slices:
+                raise IntegrityError(
+                    f"data/{row['slice']}/ holds an object of {oldest}, but the slice was made at "
+                    f"{made}, by its name: a clock was wrong, or the folder is not lakeFS's. Look "
+                    "at it; skip_new_slices=false lists every slice, whatever its name says",
+                )
+            ctx.log.warning("data/%s/ is younger than an object in it", row["slice"])
+    return total
 
 
 def _list_ranges(
@@ -132,9 +145,9 @@ def _list_ranges(
         ],
     )
     for batch in batches:
-        for row in batch.to_pylist():
-            end = None if row["high"] is None else row["high"] + "\0"
-            for page in store.list(start_after=row["low"], end_before=end):
+        for low, high in (r.values() for task in batch["ranges"].to_pylist() for r in task):
+            end = None if high is None else high + "\0"
+            for page in store.list(start_after=low, end_before=end):
                 columns = [
                     page[name].cast(schema.field(i).type)
                     for i, name in enumerate(page.schema.names)

@@ -46,11 +46,13 @@ def report(ctx: RunContext) -> Manifest:
     attempt.write(ctx.spark.createDataFrame(rows, BREAKDOWN).coalesce(1), "gc_report")
     slices = F.regexp_extract("address", "^data/([^/]+)/", 1)
     listing = attempt.read(ctx.spark, "store_listing").select(slices.alias("slice"))
-    first_slice = listing.where("slice != ''").agg(F.min("slice")).first()
+    listed = listing.where("slice != ''").agg(F.min("slice")).first()
+    unlisted = chain["store_listing"].facts.get("skipped_slices", ())
+    slice_names = [listed[0] if listed else None, *(f.split("/")[1] for f in unlisted)]
     summary = Summary(
         run_id=ctx.run,
         success=True,
-        first_slice=(first_slice[0] or "") if first_slice else "",
+        first_slice=min(filter(None, slice_names), default=""),
         start_time=instant(start),
         cutoff_time=instant(manifest.cutoff),
         num_deleted_objects=manifest.rows,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
@@ -53,7 +53,7 @@ def why(ctx: RunContext, address: str) -> Explanation:
     explanations = (
         _candidate(ctx, attempt, address),
         _spared(ctx, attempt, address),
-        _not_listed(ctx, attempt, address),
+        _not_listed(ctx, attempt, chain["store_listing"], address),
         _committed(ctx, connections, attempt, address),
         _staged(ctx, client, connections, attempt, address),
         _too_young(ctx, attempt, chain["store_listing"], address),
@@ -94,7 +94,13 @@ def _spared(ctx: RunContext, attempt: AttemptArtifacts, address: str) -> Explana
     return Explanation(address, "spared", rows[0]["why"]) if rows else None
 
 
-def _not_listed(ctx: RunContext, attempt: AttemptArtifacts, address: str) -> Explanation | None:
+def _not_listed(
+    ctx: RunContext, attempt: AttemptArtifacts, manifest: Manifest, address: str
+) -> Explanation | None:
+    folder = "/".join(address.split("/")[:2]) + "/"
+    if folder in manifest.facts.get("skipped_slices", ()):
+        because = "its slice was made after the cutoff, so it was not looked at"
+        return Explanation(address, "too young", because)
     listing = attempt.read(ctx.spark, "store_listing").where(F.col("address") == address)
     rows = listing.select(in_data(F.col("address"))).limit(1).collect()
     if not rows:
@@ -148,17 +154,17 @@ def _staged(
 ) -> Explanation | None:
     if not _rows(ctx, attempt, "uncommitted_snapshot", "data", address):
         return None
-    for branch, path in _staging_areas(client, ctx.repository, connections, address):
+    for _, branch, path in staging_areas(client, ctx.repository, connections, {address}):
         because = f"it is staged on branch {branch!r} at {path!r}"
         return Explanation(address, "live", because, {"branch": branch, "path": path})
     because = "it was staged when the mark was made, and is not any more"
     return Explanation(address, "live", because)
 
 
-def _staging_areas(
-    client: LakeFSClient, repository: str, connections: Connections, address: str
-) -> Iterator[tuple[str, str]]:
-    """Branches and paths at which an address is staged now."""
+def staging_areas(
+    client: LakeFSClient, repository: str, connections: Connections, addresses: Collection[str]
+) -> Iterator[tuple[str, str, str]]:
+    """Of some addresses those that are staged now, each with branch and path."""
     for branch in client.branches(repository):
         for change in client.diff_branch(repository, branch.id):
             if change.type == "removed":
@@ -167,8 +173,9 @@ def _staging_areas(
                 found = client.stat(repository, branch.id, change.path).physical_address
             except NotFoundError:
                 continue
-            if address in live_spellings(connections.namespace(), found):
-                yield branch.id, change.path
+            for address in live_spellings(connections.namespace(), found):
+                if address in addresses:
+                    yield address, branch.id, change.path
 
 
 def _too_young(

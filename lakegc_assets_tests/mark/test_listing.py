@@ -2,51 +2,76 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator, Sequence
-from datetime import datetime, timezone
+from datetime import datetime, timedelta, timezone
 from pathlib import Path
+from types import SimpleNamespace
 from typing import cast
 
 import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from pyspark.sql import SparkSession
 
-from lakegc_assets.mark import listing
-from lakegc_assets.mark.listing import key_ranges
-from lakegc_assets.storage.base import KeyRange, ObjectInfo, ObjectStore, Prefixes, to_batch
+from lakegc_assets.artifacts import LISTING
+from lakegc_assets.errors import IntegrityError
+from lakegc_assets.graveler.namespace import Xid, encode_xid, new_slice_name
+from lakegc_assets.mark import key_ranges
+from lakegc_assets.mark.context import RunContext
+from lakegc_assets.mark.key_ranges import KeyRange, Plan, TimeRange, pack, plan
+from lakegc_assets.mark.listing import size_of_slices
+from lakegc_assets.settings import Settings
+from lakegc_assets.storage.base import KeyRange as Bounds
+from lakegc_assets.storage.base import ObjectInfo, ObjectStore, Prefixes, to_batch
 from lakegc_assets.storage.config import StoreConfig
 
 NOW = datetime(2026, 11, 21, tzinfo=timezone.utc)
 
 
 class _Keys:
-    """A store of names alone, in pages of three."""
+    """A store of names alone, in pages of three or more."""
 
-    def __init__(self, keys: Sequence[str]) -> None:
+    def __init__(self, keys: Sequence[str], page: int = 3) -> None:
+        self.page = page
         self.keys = sorted(set(keys), key=str.encode)
 
     def list(
         self, prefix: str = "", start_after: str | None = None, end_before: str | None = None
     ) -> Iterator[pa.RecordBatch]:
-        wanted = KeyRange(prefix, start_after, end_before)
+        wanted = Bounds(prefix, start_after, end_before)
         found = [ObjectInfo(key, 1, NOW, "") for key in self.keys if key in wanted]
-        for at in range(0, len(found), 3):
-            yield to_batch(found[at : at + 3])
+        for at in range(0, len(found), self.page):
+            yield to_batch(found[at : at + self.page])
 
-    def list_prefixes(self, prefix: str = "") -> Prefixes:
-        below = [k.removeprefix(prefix) for k in self.keys if k.startswith(prefix)]
-        return Prefixes(sorted({prefix + k.split("/")[0] + "/" for k in below if "/" in k}), [])
+    def list_prefixes(self, prefix: str = "", max_objects: int | None = None) -> Prefixes:
+        found = Prefixes([], [])
+        for key in self.keys:
+            folder, slash, _ = key.removeprefix(prefix).partition("/")
+            if not key.startswith(prefix) or prefix + folder + "/" in found.prefixes:
+                continue
+            if slash:
+                found.prefixes.append(prefix + folder + "/")
+                continue
+            found.objects.append(ObjectInfo(key, 1, NOW, ""))
+            if max_objects is not None and len(found.objects) > max_objects:
+                break
+        return found
 
 
-def store_of(keys: Sequence[str]) -> ObjectStore:
-    return cast("ObjectStore", _Keys(keys))
+def store_of(keys: Sequence[str], page: int = 3) -> ObjectStore:
+    return cast("ObjectStore", _Keys(keys, page))
 
 
-def listed(store: ObjectStore) -> list[str]:
+def planned(store: ObjectStore, new: TimeRange | None = None) -> Plan:
+    return plan(store, 3, new)
+
+
+def listed(store: ObjectStore, new: TimeRange | None = None) -> list[str]:
     """All keys of all ranges, as the tasks list them."""
     found: list[str] = []
-    for low, high in key_ranges(store):
+    for low, high, _ in planned(store, new).ranges:
         end = None if high is None else high + "\0"
         for page in store.list(start_after=low, end_before=end):
             found += page["key"].to_pylist()
@@ -66,10 +91,11 @@ KEY = st.one_of(
 
 
 @settings(max_examples=300)
-@given(st.lists(KEY, max_size=40), st.integers(1, 12))
-def test_every_key_is_listed_once(keys: list[str], dense: int) -> None:
+@given(st.lists(KEY, max_size=40), st.integers(1, 12), st.integers(1, 12))
+def test_every_key_is_listed_once(keys: list[str], flat: int, each: int) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(listing, "_DENSE", dense)
+        patch.setattr(key_ranges, "_FLAT", flat)
+        patch.setattr(key_ranges, "KEYS_EACH", each)
         found = listed(store_of(keys))
     assert len(found) == len(set(found))
     assert {k for k in keys if not k.startswith("_lakefs/")} <= set(found)
@@ -79,24 +105,78 @@ def test_every_key_is_listed_once(keys: list[str], dense: int) -> None:
     }
 
 
-def test_slices_are_listed_apart() -> None:
+def sizes(store: ObjectStore) -> list[int]:
+    """How many keys each range has."""
+    found: list[int] = []
+    for low, high, _ in plan(store, 20).ranges:
+        end = None if high is None else high + "\0"
+        found.append(sum(page.num_rows for page in store.list(start_after=low, end_before=end)))
+    return found
+
+
+def xids(count: int, seconds: float) -> list[str]:
+    """Names as lakeFS makes them, so many, one after the other in so many seconds."""
+    start = int(NOW.timestamp())
+    return [
+        encode_xid(Xid(int(start + n * seconds / count), b"abc", 7, 4000 + n)) for n in range(count)
+    ]
+
+
+HEX = [f"{n * 2654435761 % 2**32:08x}" for n in range(4000)]
+
+
+@pytest.mark.parametrize(
+    "keys",
+    [
+        HEX,
+        [f"data/{name}" for name in HEX],
+        [f"data/part-{n:012d}-of-many.parquet" for n in range(4000)],
+        [f"data/{name}" for name in xids(4000, 90_000)],
+        [f"data/{new_slice_name(NOW, b'abc', 7, 1)}/{name}" for name in xids(4000, 3600)],
+        [f"data/{new_slice_name(NOW, b'abc', 7, n)}/{name}"
+         for n in range(5) for name in xids(800, 600)],
+        [*(f"{n:03d}" for n in range(900)), *(f"data/{name}" for name in HEX[900:])],
+    ],
+    ids=["hex at the root", "hex in data", "numbers", "xids in data", "a slice that grew", "slices",
+         "two layouts"],
+)  # fmt: skip
+def test_ranges_have_about_the_same_size(keys: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(key_ranges, "KEYS_EACH", 200)
+    monkeypatch.setattr(key_ranges, "_FLAT", 100)
+    found = sizes(store_of(keys, 20))
+    assert sum(found) == 4000
+    assert len(found) >= 4
+    assert max(found) <= 1000
+
+
+def test_few_keys_are_one_task() -> None:
     keys = [f"data/{name}/{number}" for name in "abc" for number in range(5)]
-    ranges = key_ranges(store_of([*keys, "_lakefs/x", "dummy"]))
-    for name in "abc":
-        low_high = [r for r in ranges if r[1] == f"data/{name}/" or r[0] == f"data/{name}/"]
-        assert len(low_high) == 2
+    found = plan(store_of([*keys, "_lakefs/x", "dummy"]), 20).ranges
+    # What is before _lakefs/ and what is behind it.
+    assert len(found) == 2
     assert listed(store_of(keys)) == keys
 
 
-def test_a_dense_flat_repository_is_split(monkeypatch: pytest.MonkeyPatch) -> None:
-    keys = [f"{number:032x}" for number in range(0, 16**4, 97)]
-    assert len(key_ranges(store_of(keys))) == 4
-    monkeypatch.setattr(listing, "_DENSE", 100)
-    assert len(key_ranges(store_of(keys))) == 40
-    assert sorted(listed(store_of(keys))) == keys
-    flat = [f"data/{key}" for key in keys]
-    assert len(key_ranges(store_of(flat))) > 60
-    assert sorted(listed(store_of(flat))) == flat
+def test_work_is_spread_evenly_and_completely() -> None:
+    ranges = [KeyRange(str(n), str(n + 1), n * 10) for n in range(50)]
+    tasks = pack(ranges, 7)
+    assert sorted(r for task in tasks for r in task) == sorted(ranges)
+    loads = [sum(r.keys for r in task) for task in tasks]
+    assert max(loads) - min(loads) <= 490
+    assert sorted(pack(ranges[:3], 7)) == [[found] for found in ranges[:3]]
+
+
+def test_slices_of_a_time_are_left_out() -> None:
+    def name(**age: float) -> str:
+        return new_slice_name(NOW - timedelta(**age), b"abc", 7, 1)
+
+    old, new, future = name(days=3), name(hours=1), name(days=-3)
+    names = [f"data/{slice_name}/{n}" for slice_name in (old, new, future) for n in range(5)]
+    names += [f"data/{new}", f"data/{new}0", f"data/{new}\U0010ffff", "data/x", "dummy", "data"]
+    time_range = TimeRange(NOW - timedelta(days=1), NOW)
+    found = listed(store_of(names), time_range)
+    assert sorted(found) == sorted(k for k in names if not k.startswith(f"data/{new}/"))
+    assert planned(store_of(names), time_range).skipped == [f"data/{new}/"]
 
 
 def test_an_empty_store_has_no_keys(tmp_path: Path) -> None:
@@ -111,3 +191,29 @@ def test_real_files_are_listed_once(tmp_path: Path) -> None:
         (tmp_path / name).write_bytes(b"x")
     found = listed(StoreConfig().open(str(tmp_path)))
     assert sorted(found) == sorted(set(names) - {"_lakefs/x"})
+
+
+@pytest.mark.parametrize("skip", [True, False])
+def test_an_object_older_than_its_slice_stops_where_names_are_believed(
+    spark: SparkSession, caplog: pytest.LogCaptureFixture, *, skip: bool
+) -> None:
+    def look(age: timedelta, slice_age: timedelta) -> int:
+        name = new_slice_name(NOW - slice_age, b"abc", 7, 1)
+        rows = [(f"data/{name}/{n}", n, NOW - age, "") for n in range(3)]
+        ctx = SimpleNamespace(
+            settings=Settings(skip_new_slices=skip), log=logging.getLogger("lakegc")
+        )
+        listing = spark.createDataFrame([*rows, ("dummy", 7, NOW, "")], LISTING)
+        return size_of_slices(cast("RunContext", ctx), listing, NOW)
+
+    hour, minute = timedelta(hours=1), timedelta(minutes=1)
+    assert look(hour, hour) == 10
+    assert look(hour + 10 * minute, hour) == 10, "clocks may differ so much"
+    assert look(hour, -hour) == 10, "the future is no slice's"
+    assert not caplog.messages
+    if skip:
+        with pytest.raises(IntegrityError, match="a clock was wrong"):
+            look(hour + 11 * minute, hour)
+    else:
+        assert look(hour + 11 * minute, hour) == 10
+        assert "younger than an object in it" in caplog.text

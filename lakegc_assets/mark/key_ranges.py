@@ -1,0 +1,229 @@
+"""How a namespace is cut into key ranges of about equal size, so that many tasks can list it.
+
+Slices are found by listing folders. What holds many keys in one folder (repositories of older
+lakeFS, a slice that grew) is cut where its keys are: a page shows how dense they lie, and so where
+the next cut should be; the page behind that cut shows it again.
+"""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Set as AbstractSet
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from datetime import datetime
+from functools import partial
+from typing import NamedTuple
+
+from lakegc_assets.graveler.namespace import slice_time
+from lakegc_assets.storage.base import ObjectStore
+
+LAKEFS_PREFIX = "_lakefs/"
+DATA_PREFIX = "data/"
+#: Above every key that starts with a given prefix, for all keys that a person would make.
+_LAST = "\U0010ffff"
+_LAKEFS_END = LAKEFS_PREFIX + _LAST
+_DATA_END = DATA_PREFIX + _LAST
+#: What names of slices begin with, and what most other names begin with.
+_FIRST_CHARACTERS = "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
+#: How many of these are the digits of numbers: decimal, hexadecimal, base32hex, base36, base62.
+_USUAL = (10, 16, 32, 36, 62)
+#: A folder with more objects than this in it is cut by its keys, and not by the folders in it.
+_FLAT = 2000
+#: About how many keys a range shall have.
+KEYS_EACH = 100_000
+#: Cuts in one range: a bound for stores whose answers make no sense.
+_MOST_CUTS = 10_000
+#: Characters of a name that are looked at to tell where a cut should be.
+_WIDTH = 24
+#: Of these, what all names of the page begin with: room for a cut that is far away.
+_CARRY = 8
+_THREADS = 16
+
+
+class KeyRange(NamedTuple):
+    """The keys in (low, high]; None stands for the beginning and the end of all keys.
+
+    Attributes:
+        low: exclusive.
+        high: inclusive.
+        keys: about how many there are; only for spreading the work.
+    """
+
+    low: str | None
+    high: str | None
+    keys: int = 0
+
+
+class TimeRange(NamedTuple):
+    """The times in [since, until]."""
+
+    since: datetime
+    until: datetime
+
+    def holds(self, folder: str) -> bool:
+        """Whether a folder of ``data/`` is a slice that was made in this time, by its name."""
+        made = slice_time(folder.removeprefix(DATA_PREFIX).removesuffix("/"))
+        return made is not None and self.since <= made <= self.until
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What is to be listed.
+
+    Attributes:
+        ranges: cover every key of the namespace but those below ``_lakefs/`` and in ``skipped``.
+        skipped: folders of slices that are too new to hold a candidate, by their names.
+    """
+
+    ranges: Sequence[KeyRange]
+    skipped: Sequence[str]
+
+
+def plan(store: ObjectStore, page_size: int, new: TimeRange | None = None) -> Plan:
+    """Cut a namespace into ranges.
+
+    Args:
+        store: rooted at the namespace; its listings have pages of ``page_size``.
+        page_size: keys in a page. A small one makes looking cheap.
+        new: slices that were made in this time need not be listed; None to list them all.
+    """
+    with ThreadPoolExecutor(_THREADS) as pool:
+        folders = _folders(store, pool)
+        skipped = {folder for folder in folders if new and new.holds(folder)}
+        gaps, slices = _between(folders, skipped)
+        pages = pool.map(partial(_page, store), gaps)
+        for gap, page in zip(gaps, pages, strict=True):
+            slices += _by_character(gap) if len(page) >= page_size else [gap]
+        cut = pool.map(partial(_cut, store, page_size), slices)
+        ranges = sorted(itertools.chain.from_iterable(cut), key=lambda r: r.low or "")
+        return Plan(list(_joined(ranges)), sorted(skipped))
+
+
+def pack(ranges: Iterable[KeyRange], tasks: int) -> list[list[KeyRange]]:
+    """Spread ranges over at most so many tasks, each with about as many keys, none without any."""
+    loads: list[tuple[int, int, list[KeyRange]]] = [(0, number, []) for number in range(tasks)]
+    for found in sorted(ranges, key=lambda r: r.keys, reverse=True):
+        load, number, task = loads[0]
+        task.append(found)
+        # A range without keys still takes a request.
+        heapq.heapreplace(loads, (load + found.keys + 1, number, task))
+    return [task for _, _, task in loads if task]
+
+
+def _folders(store: ObjectStore, pool: ThreadPoolExecutor) -> list[str]:
+    """The folders of ``data/``: all of them, or most where it is full of objects, too."""
+    found = store.list_prefixes(DATA_PREFIX, max_objects=_FLAT)
+    if len(found.objects) <= _FLAT:
+        return sorted(found.prefixes)
+    parts = pool.map(
+        lambda character: store.list_prefixes(DATA_PREFIX + character, max_objects=_FLAT).prefixes,
+        _FIRST_CHARACTERS,
+    )
+    return sorted({*found.prefixes, *itertools.chain.from_iterable(parts)})
+
+
+def _between(
+    folders: Sequence[str], skipped: AbstractSet[str]
+) -> tuple[list[KeyRange], list[KeyRange]]:
+    """The ranges that begin at no slice, and those that do; ``_lakefs/`` and skipped ones apart."""
+    edges = [LAKEFS_PREFIX, _LAKEFS_END, DATA_PREFIX, *folders, _DATA_END]
+    edges += [folder + _LAST for folder in skipped]
+    ranges = itertools.pairwise([None, *sorted(edges), None])
+    wanted = [KeyRange(*r) for r in ranges if r[0] not in {LAKEFS_PREFIX, *skipped}]
+    begun = set(folders)
+    return [r for r in wanted if r.low not in begun], [r for r in wanted if r.low in begun]
+
+
+def _by_character(gap: KeyRange) -> list[KeyRange]:
+    """A range in which many keys are, cut at what names may begin with."""
+    folder = DATA_PREFIX if (gap.low or "").startswith(DATA_PREFIX) else ""
+    edges = sorted(folder + character for character in _FIRST_CHARACTERS)
+    inside = [e for e in edges if e > (gap.low or "") and (gap.high is None or e < gap.high)]
+    return [KeyRange(*r) for r in itertools.pairwise([gap.low, *inside, gap.high])]
+
+
+def _cut(store: ObjectStore, page_size: int, wanted: KeyRange) -> list[KeyRange]:
+    """Cut a range into ones of about ``KEYS_EACH`` keys."""
+    low, found = wanted.low, list[KeyRange]()
+    page = _page(store, wanted)
+    while len(page) >= page_size and len(found) < _MOST_CUTS:
+        edge = _edge(page)
+        if edge is None or edge <= page[-1] or (wanted.high and edge >= wanted.high):
+            break
+        behind = _page(store, KeyRange(edge, wanted.high))
+        if not behind:
+            break
+        found.append(KeyRange(low, edge, KEYS_EACH))
+        low, page = edge, behind
+    rest = len(page) if len(page) < page_size else KEYS_EACH // 2
+    return [*found, KeyRange(low, wanted.high, rest)]
+
+
+def _joined(ranges: Iterable[KeyRange]) -> Iterator[KeyRange]:
+    """Neighbours with few keys as one range."""
+    last: KeyRange | None = None
+    for found in ranges:
+        if last and last.high == found.low and last.keys + found.keys <= KEYS_EACH:
+            last = KeyRange(last.low, found.high, last.keys + found.keys)
+            continue
+        if last:
+            yield last
+        last = found
+    if last:
+        yield last
+
+
+def _page(store: ObjectStore, wanted: KeyRange) -> list[str]:
+    """The first keys of a range: one page."""
+    end = None if wanted.high is None else wanted.high + "\0"
+    for batch in store.list(start_after=wanted.low, end_before=end):
+        return [str(key) for key in batch["key"].to_pylist()]
+    return []
+
+
+def _edge(page: Sequence[str]) -> str | None:
+    """About where the ``KEYS_EACH``th key lies, if all lie as dense as those of a page.
+
+    Names are read as numbers: their places are those where the names differ, and some before them
+    for what is carried. The answer is behind all names that begin alike if so many do not; None if
+    the page does not tell.
+    """
+    first, last = page[0], page[-1]
+    differ = (i for i, (a, b) in enumerate(zip(first, last, strict=False)) if a != b)
+    alike = next(differ, min(len(first), len(last)))
+    seen = [{key[i : i + 1] for key in page} - {""} for i in range(alike, alike + _WIDTH)]
+    varying = [alike + i for i, characters in enumerate(seen) if len(characters) > 1]
+    digits = _digits(set().union(*(characters for characters in seen if len(characters) > 1)))
+    start = alike
+    while start > max(0, alike - _CARRY) and first[start - 1] in digits:
+        start -= 1
+    places = [*range(start, alike), *varying]
+    low, high = (_number(key, places, digits) for key in (first, last))
+    if low >= high:
+        return None
+    edge = high + (high - low) * KEYS_EACH // len(page)
+    if edge >= len(digits) ** len(places):
+        return first[:start] + _LAST
+    characters = list(last[: places[-1] + 1].ljust(places[-1] + 1, digits[0]))
+    for place in reversed(places):
+        edge, digit = divmod(edge, len(digits))
+        characters[place] = digits[digit]
+    return "".join(characters)
+
+
+def _digits(seen: set[str]) -> Sequence[str]:
+    """The digits that some characters are of: the smallest usual set that has them all."""
+    usual = (set(_FIRST_CHARACTERS[:n]) for n in _USUAL)
+    return sorted(next((known for known in usual if seen <= known), seen))
+
+
+def _number(name: str, places: Sequence[int], digits: Sequence[str]) -> int:
+    value = 0
+    for place in places:
+        value *= len(digits)
+        if place < len(name):
+            value += digits.index(name[place])
+    return value
