@@ -13,6 +13,40 @@ from lakegc_assets.storage.local import LocalStore
 
 
 @dataclass(frozen=True)
+class AzureAccess:
+    """How Azure Blob Storage is reached; what is None comes from the variables of the Azure tools.
+
+    Attributes:
+        account_url: of the blob service, where it is not ``https://ACCOUNT.blob.core.windows.net``:
+            private endpoints and emulators.
+        credentials_file: written by ``write_azure_credentials_file``; it is read again while it is
+            used. None for ``AZURE_STORAGE_KEY`` or ``AZURE_STORAGE_SAS_TOKEN``, and where neither
+            is set for azure-identity's ``DefaultAzureCredential`` (a service principal in
+            variables, workload and managed identities, the Azure CLI).
+        identity: options of ``DefaultAzureCredential``, as pairs of name and value; no secrets.
+    """
+
+    account_url: str | None = None
+    credentials_file: str | None = None
+    identity: tuple[tuple[str, str | bool], ...] = ()
+
+
+@dataclass(frozen=True)
+class GcsAccess:
+    """How Google Cloud Storage is reached.
+
+    Attributes:
+        endpoint: in place of ``https://storage.googleapis.com``; else ``STORAGE_EMULATOR_HOST``,
+            which is asked without credentials.
+        credentials_file: key of a service account, or a configuration of workload identity. None
+            for the application default credentials.
+    """
+
+    endpoint: str | None = None
+    credentials_file: str | None = None
+
+
+@dataclass(frozen=True)
 class StoreConfig:
     """How to reach object stores. It holds no secrets: they are looked up where a store is opened.
 
@@ -31,6 +65,9 @@ class StoreConfig:
         connect_timeout_s: seconds, for each try.
         read_timeout_s: seconds without a byte, for each try.
         max_attempts: tries of a request that may be repeated; 1 turns retries off.
+        page_size: keys in a page of a listing, 1 to 1,000.
+        azure: for ``https``, ``abfss`` and ``wasbs`` URLs.
+        gcs: for ``gs`` URLs.
     """
 
     endpoint_url: str | None = None
@@ -42,6 +79,9 @@ class StoreConfig:
     connect_timeout_s: float = 10.0
     read_timeout_s: float = 10.0
     max_attempts: int = 5
+    page_size: int = 1000
+    azure: AzureAccess = AzureAccess()
+    gcs: GcsAccess = GcsAccess()
 
     def __post_init__(self) -> None:
         """Refuse values that make no sense.
@@ -55,6 +95,8 @@ class StoreConfig:
             )
         if self.max_attempts < 1:
             raise ConfigurationError(f"max_attempts is {self.max_attempts}: it must be 1 or more")
+        if not 1 <= self.page_size <= 1000:  # noqa: PLR2004 - the most that S3 gives
+            raise ConfigurationError(f"page_size is {self.page_size}: it is from 1 to 1,000")
         for name in ("connect_timeout_s", "read_timeout_s"):
             if getattr(self, name) <= 0:
                 raise ConfigurationError(f"{name} is {getattr(self, name)}: it must be positive")
@@ -66,24 +108,27 @@ class StoreConfig:
             ConfigurationError: the URL is not one that can be opened, or a setting is missing.
         """
         namespace = StorageNamespace.parse(url)
+        # Loading what each store needs takes longer than most work on local files.
         if namespace.scheme == "s3":
-            # Loading boto3 takes longer than most work on local files.
             from lakegc_assets.storage.s3 import S3Store  # noqa: PLC0415
 
             return S3Store(namespace, self)
+        if namespace.scheme == "azure":
+            from lakegc_assets.storage.azure import AzureStore  # noqa: PLC0415
+
+            return AzureStore(namespace, self)
+        if namespace.scheme == "gs":
+            from lakegc_assets.storage.gcs import GcsStore  # noqa: PLC0415
+
+            return GcsStore(namespace, self)
         if namespace.scheme == "file":
             return LocalStore(Path("/", namespace.prefix), namespace.url())
-        if namespace.scheme == "local":
-            if self.local_root is None:
-                raise ConfigurationError(
-                    f"{url}: set local_root to the directory where the lakeFS server keeps "
-                    "local:// namespaces (its blockstore.local.path); no API tells it"
-                )
-            root = Path(self.local_root)
-            if not root.is_dir():
-                raise ConfigurationError(f"{url}: local_root {root} is not a directory")
-            return LocalStore(root / namespace.authority / namespace.prefix, namespace.url())
-        raise ConfigurationError(
-            f"{url}: object stores of the kind {namespace.scheme!r} cannot be opened yet; "
-            "S3 and its compatible servers, and local files can"
-        )
+        if self.local_root is None:
+            raise ConfigurationError(
+                f"{url}: set local_root to the directory where the lakeFS server keeps "
+                "local:// namespaces (its blockstore.local.path); no API tells it"
+            )
+        root = Path(self.local_root)
+        if not root.is_dir():
+            raise ConfigurationError(f"{url}: local_root {root} is not a directory")
+        return LocalStore(root / namespace.authority / namespace.prefix, namespace.url())

@@ -4,11 +4,8 @@ from __future__ import annotations
 
 import json
 import os
-import stat
 from collections.abc import Mapping
-from contextlib import suppress
 from datetime import datetime, timedelta, timezone
-from pathlib import Path
 from typing import Final
 
 import botocore.session
@@ -16,7 +13,7 @@ from botocore.credentials import CredentialProvider, Credentials, RefreshableCre
 from botocore.exceptions import ProfileNotFound
 
 from lakegc_assets.errors import ConfigurationError
-from lakegc_assets.storage.files import temporary_name
+from lakegc_assets.storage.files import read_private_file, write_private_file
 
 # botocore asks for new credentials once these have less than 15 minutes left, so a file that was
 # renewed is noticed after 5 minutes.
@@ -31,19 +28,8 @@ def write_credentials_file(
     It is JSON with the fields ``access_key``, ``secret_key`` and ``session_token``. Writing it
     again renews the credentials of the stores that use it.
     """
-    path = Path(path)
     content = {"access_key": access_key, "secret_key": secret_key, "session_token": session_token}
-    temporary = path.with_name(temporary_name())
-    try:
-        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-        with os.fdopen(descriptor, "w") as file:
-            json.dump(content, file)
-            file.flush()
-            os.fsync(descriptor)
-        temporary.replace(path)
-    finally:
-        with suppress(FileNotFoundError):
-            temporary.unlink()
+    write_private_file(path, json.dumps(content))
 
 
 def read_credentials_file(path: str | os.PathLike[str]) -> Mapping[str, str | None]:
@@ -52,18 +38,13 @@ def read_credentials_file(path: str | os.PathLike[str]) -> Mapping[str, str | No
     Raises:
         ConfigurationError: it is missing, damaged, or others can read it.
     """
-    path = Path(path)
     try:
-        if stat.S_IMODE(path.stat().st_mode) & 0o077:
-            raise ConfigurationError(f"others can read the credentials file {path}: chmod 600 it")
-        content = json.loads(path.read_text())
+        content = json.loads(read_private_file(path))
         if not (content["access_key"] and content["secret_key"]):
             raise ConfigurationError(
                 f"the credentials file {path} has an empty key: write it again"
             )
         return {name: content.get(name) for name in ("access_key", "secret_key", "session_token")}
-    except OSError as error:
-        raise ConfigurationError(f"cannot read the credentials file {path}: {error}") from error
     except (ValueError, KeyError, TypeError, AttributeError):
         # The error is not chained: it could quote what the file holds.
         raise ConfigurationError(

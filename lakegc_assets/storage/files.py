@@ -1,4 +1,4 @@
-"""Writes to local files that are atomic, durable, and safe against other processes."""
+"""Writes to local files that are atomic, durable, and safe against other processes and users."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import fcntl
 import os
 import random
 import secrets
+import stat
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
@@ -101,3 +102,34 @@ def remove_if_there(directory: int, temporary: str) -> None:
     """Remove what is left of a write, if it did not get its name."""
     with suppress(FileNotFoundError):
         os.unlink(temporary, dir_fd=directory)
+
+
+def write_private_file(path: str | os.PathLike[str], content: str) -> None:
+    """Write a file that only its owner can read, atomically and durably."""
+    path = Path(path)
+    temporary = path.with_name(temporary_name())
+    try:
+        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        with os.fdopen(descriptor, "w") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(descriptor)
+        temporary.replace(path)
+    finally:
+        with suppress(FileNotFoundError):
+            temporary.unlink()
+
+
+def read_private_file(path: str | os.PathLike[str]) -> str:
+    """The text of a file of credentials.
+
+    Raises:
+        ConfigurationError: it is missing, no text, or others can read it.
+    """
+    path = Path(path)
+    try:
+        if stat.S_IMODE(path.stat().st_mode) & 0o077:
+            raise ConfigurationError(f"others can read the credentials file {path}: chmod 600 it")
+        return path.read_text()
+    except OSError as error:
+        raise ConfigurationError(f"cannot read the credentials file {path}: {error}") from error

@@ -35,6 +35,7 @@ from lakegc_assets.storage.errors import (
     StoreThrottledError,
     StoreUnavailableError,
 )
+from lakegc_assets.storage.pages import Page, check_order
 from lakegc_assets.storage.s3_client import (
     BOTO_ERRORS,
     BotoError,
@@ -50,7 +51,7 @@ from lakegc_assets.storage.s3_delete import (
     key_problem,
     url_problem,
 )
-from lakegc_assets.storage.s3_listing import Page, check_order, read_page
+from lakegc_assets.storage.s3_listing import read_page
 
 if TYPE_CHECKING:
     from mypy_boto3_s3.client import S3Client
@@ -196,6 +197,23 @@ class S3Store(ObjectStore):
         except ValueError:
             raise StorageError(f"{where}: the answer's Date is {date!r}") from None
 
+    def retention_notice(self) -> str | None:
+        """See ``ObjectStore``: the versioning of the bucket."""
+        try:
+            answer = self._client.get_bucket_versioning(Bucket=self._bucket)
+        except BOTO_ERRORS as error:
+            return (
+                f"{self._url}: whether the bucket keeps deleted objects could not be found out "
+                f"({code_of(error)}): look at its versioning, or allow s3:GetBucketVersioning"
+            )
+        status = str(answer.get("Status", "")).lower()
+        if not status:
+            return None
+        return (
+            f"{self._url}: versioning is {status}: older versions of deleted objects stay, "
+            "and are paid for, until a lifecycle rule ends them"
+        )
+
     def _at(self, key: str) -> str:
         return f"{self._url}: the object {key!r}"
 
@@ -246,7 +264,12 @@ class S3Store(ObjectStore):
     def _pages(self, wanted: KeyRange, **more: Any) -> Iterator[Page]:  # noqa: ANN401 - boto3's
         """The pages of a listing, with keys relative to the store, after a check of their order."""
         where = f"{self._url}: listing {wanted.prefix!r}"
-        request = {"Bucket": self._bucket, "Prefix": self._prefix + wanted.prefix, **more}
+        request = {
+            "Bucket": self._bucket,
+            "Prefix": self._prefix + wanted.prefix,
+            "MaxKeys": self._config.page_size,
+            **more,
+        }
         if wanted.start_after is not None:
             request["StartAfter"] = self._prefix + wanted.start_after
         last_key, last_prefix = request.get("StartAfter", ""), ""

@@ -19,7 +19,6 @@ from __future__ import annotations
 import re
 import xml.etree.ElementTree as ET
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 from urllib.parse import unquote_plus
 
@@ -29,6 +28,7 @@ from botocore.utils import parse_timestamp
 
 from lakegc_assets.storage.base import LISTING_SCHEMA
 from lakegc_assets.storage.errors import StorageError
+from lakegc_assets.storage.pages import Page
 
 _PAGE: Final = "LakegcPage"
 _OK: Final = 200
@@ -96,21 +96,6 @@ def _space(root: ET.Element) -> str:
     return root.tag[: root.tag.rfind("}") + 1]
 
 
-@dataclass(frozen=True)
-class Page:
-    """One page of a listing, with full keys.
-
-    Attributes:
-        objects: of ``LISTING_SCHEMA``, in strictly ascending order.
-        prefixes: common prefixes, where a delimiter was asked for.
-        next_token: what to ask for next, None at the end.
-    """
-
-    objects: pa.RecordBatch
-    prefixes: Sequence[str]
-    next_token: str | None
-
-
 def read_page(answer: Any, where: str) -> Page:  # noqa: ANN401 - botocore's answer plus our page
     """Read the page that ``keep_page`` took out of an answer.
 
@@ -124,23 +109,6 @@ def read_page(answer: Any, where: str) -> Page:  # noqa: ANN401 - botocore's ans
         return _read(page.root, page.rows)
     except (ValueError, TypeError, pa.ArrowInvalid) as error:
         raise StorageError(f"{where}: the store answered with a damaged page: {error}") from error
-
-
-def check_order(keys: pa.Array, prefix: str, last: str, where: str) -> str:
-    """The last of the keys, after a check that all are where they were asked for.
-
-    Raises:
-        StorageError: they are not strictly ascending after ``last``, or one has another prefix.
-    """
-    if not len(keys):
-        return last
-    ascending = pc.all(pc.less(keys[:-1], keys[1:])).as_py() is not False
-    if not ascending or keys[0].as_py() <= last or not pc.all(pc.starts_with(keys, prefix)).as_py():
-        raise StorageError(
-            f"{where}: the store's keys are out of order, or were not asked for, between "
-            f"{keys[0].as_py()!r} and {keys[-1].as_py()!r}: such a listing cannot be trusted"
-        )
-    return str(keys[-1].as_py())
 
 
 def _read(root: ET.Element, rows: Sequence[Sequence[str | None]]) -> Page:

@@ -3,36 +3,167 @@
 from __future__ import annotations
 
 import threading
+import uuid
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timedelta, timezone
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from urllib.parse import unquote
 
+import boto3
 import pytest
+import requests
+from azure.storage.blob import (
+    BlobServiceClient,
+    ContainerSasPermissions,
+    generate_container_sas,
+)
 from moto.core.models import DEFAULT_ACCOUNT_ID
 from moto.s3.models import s3_backends
 
+from lakegc_assets.storage.azure_auth import write_azure_credentials_file
 from lakegc_assets.storage.base import ObjectStore
-from lakegc_assets.storage.config import StoreConfig
+from lakegc_assets.storage.config import AzureAccess, GcsAccess, StoreConfig
+from lakegc_assets_tests.storage.servers import AZURE_ACCOUNT, AZURE_KEY, Server
 
 Plant = Callable[[Iterable[str]], None]
 
+_STORES = pytest.mark.stores
 
-@pytest.fixture(params=["local", "s3", "s3 whole bucket"])
-def store(request: pytest.FixtureRequest, tmp_path: Path) -> ObjectStore:
-    """An empty store of each kind."""
-    if request.param == "local":
-        root = tmp_path / "root %41"
-        root.mkdir()
-        return StoreConfig().open(str(root))
-    config = StoreConfig(endpoint_url=request.getfixturevalue("s3_server"))
-    bucket = request.getfixturevalue("s3_bucket")
-    return config.open(f"s3://{bucket}" if "whole" in request.param else f"s3a://{bucket}/n s/%41/")
+
+@dataclass(frozen=True)
+class Kind:
+    """What a store cannot do.
+
+    Attributes:
+        files: an object cannot hold others, as a directory does.
+        refused: characters that keys cannot have.
+        unlisted: characters that the server's listings cannot carry, so that they are refused.
+    """
+
+    files: bool = False
+    refused: str = ""
+    unlisted: str = ""
+
+    def takes(self, key: str) -> bool:
+        return not set(key) & set(self.refused + self.unlisted)
+
+
+_AZURE = Kind(refused="\\\x01\r")
+# It does not know ``encoding-type=url``.
+_VERSITYGW = Kind(files=True, unlisted="\t\n\r\x01")
+_KINDS = {
+    "local": Kind(files=True),
+    "s3": Kind(),
+    "s3 whole bucket": Kind(),
+    "versitygw": _VERSITYGW,
+    "versitygw whole bucket": _VERSITYGW,
+    "azurite": _AZURE,
+    "azurite whole container": _AZURE,
+    "azurite sas": _AZURE,
+    "fake gcs": Kind(),
+    "fake gcs whole bucket": Kind(),
+}
+_NEED_SERVERS = ("versitygw", "azurite", "fake gcs")
+
+
+@pytest.fixture(
+    params=[
+        pytest.param(name, marks=_STORES if name.startswith(_NEED_SERVERS) else ())
+        for name in _KINDS
+    ]
+)
+def kind_name(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
 
 
 @pytest.fixture
-def plant(store: ObjectStore, tmp_path: Path) -> Plant:
+def kind(kind_name: str) -> Kind:
+    return _KINDS[kind_name]
+
+
+@pytest.fixture
+def store(kind_name: str, request: pytest.FixtureRequest, tmp_path: Path) -> ObjectStore:
+    """An empty store of each kind."""
+    if kind_name == "local":
+        root = tmp_path / "root %41"
+        root.mkdir()
+        return StoreConfig().open(str(root))
+    whole = "whole" in kind_name
+    if kind_name.startswith("azurite"):
+        root_url: str
+        config: StoreConfig
+        root_url, config = request.getfixturevalue("azure_container")
+        if "sas" in kind_name:
+            config = request.getfixturevalue("azure_by_sas")
+        return config.open(root_url if whole else f"{root_url}/n s/%2541é/")
+    if kind_name.startswith("fake gcs"):
+        bucket, config = request.getfixturevalue("gcs_bucket")
+        return config.open(f"gs://{bucket}" if whole else f"gs://{bucket}/n s/%41é/")
+    if kind_name.startswith("versitygw"):
+        endpoint = request.getfixturevalue("versitygw_server").endpoint
+        bucket = f"bucket-{uuid.uuid4().hex}"
+        boto3.client("s3", endpoint_url=endpoint).create_bucket(Bucket=bucket)
+    else:
+        endpoint = request.getfixturevalue("s3_server")
+        bucket = request.getfixturevalue("s3_bucket")
+    config = StoreConfig(endpoint_url=endpoint)
+    return config.open(f"s3://{bucket}" if whole else f"s3a://{bucket}/n s/%41é/")
+
+
+@pytest.fixture
+def azure_container(azurite_server: Server, tmp_path: Path) -> tuple[str, StoreConfig]:
+    """URL of a new container, and a configuration that reaches it by the account's key."""
+    path = tmp_path / "azure.json"
+    write_azure_credentials_file(path, account_key=AZURE_KEY)
+    name = f"box-{uuid.uuid4().hex}"
+    azure_client(azurite_server).create_container(name)
+    access = AzureAccess(f"{azurite_server.endpoint}/{AZURE_ACCOUNT}", str(path))
+    return f"https://{AZURE_ACCOUNT}.blob.core.windows.net/{name}", StoreConfig(
+        azure=access, read_timeout_s=60
+    )
+
+
+@pytest.fixture
+def azure_by_sas(azure_container: tuple[str, StoreConfig], tmp_path: Path) -> StoreConfig:
+    """A configuration that reaches the same container by a SAS token."""
+    url, config = azure_container
+    token = generate_container_sas(
+        AZURE_ACCOUNT,
+        url.rsplit("/", 1)[-1],
+        AZURE_KEY,
+        permission=ContainerSasPermissions(
+            read=True, write=True, delete=True, list=True, create=True
+        ),
+        expiry=datetime.now(timezone.utc) + timedelta(hours=1),
+    )
+    path = tmp_path / "sas.json"
+    write_azure_credentials_file(path, sas_token=token)
+    return replace(config, azure=replace(config.azure, credentials_file=str(path)))
+
+
+def azure_client(server: Server) -> BlobServiceClient:
+    """Microsoft's own client, for what is done behind a store's back."""
+    return BlobServiceClient(
+        f"{server.endpoint}/{AZURE_ACCOUNT}", AZURE_KEY, api_version="2025-11-05"
+    )
+
+
+@pytest.fixture
+def gcs_bucket(fake_gcs_server: Server) -> tuple[str, StoreConfig]:
+    """Name of a new bucket, and a configuration that reaches it."""
+    name = f"bucket-{uuid.uuid4().hex}"
+    url = f"{fake_gcs_server.endpoint}/storage/v1/b"
+    requests.post(url, json={"name": name}, timeout=10).raise_for_status()
+    return name, StoreConfig(gcs=GcsAccess(endpoint=fake_gcs_server.endpoint), read_timeout_s=60)
+
+
+@pytest.fixture
+def plant(store: ObjectStore, request: pytest.FixtureRequest, tmp_path: Path) -> Plant:
     """Put many or odd keys into the store behind its back."""
+    scheme, _, rest = store.url.partition("://")
 
     def plant_files(keys: Iterable[str]) -> None:
         for key in keys:
@@ -41,12 +172,28 @@ def plant(store: ObjectStore, tmp_path: Path) -> Plant:
             path.write_bytes(b"x")
 
     def plant_objects(keys: Iterable[str]) -> None:
-        bucket, _, prefix = store.url.removeprefix("s3://").partition("/")
+        bucket, _, prefix = rest.partition("/")
         backend = s3_backends[DEFAULT_ACCOUNT_ID]["aws"]
         for key in keys:
             backend.put_object(bucket, f"{prefix}/{key}" if prefix else key, b"x")
 
-    return plant_files if store.url.startswith("file:") else plant_objects
+    def plant_blobs(keys: Iterable[str]) -> None:
+        _, container, *prefix = (unquote(part) for part in rest.split("/"))
+        client = azure_client(request.getfixturevalue("azurite_server"))
+        box = client.get_container_client(container)
+        with ThreadPoolExecutor(8) as pool:
+            list(pool.map(lambda key: box.upload_blob("/".join([*prefix, key]), b"x"), keys))
+
+    def plant_by_itself(keys: Iterable[str]) -> None:
+        with ThreadPoolExecutor(8) as pool:
+            list(pool.map(lambda key: store.put(key, b"x"), keys))
+
+    if scheme == "https":
+        return plant_blobs
+    if scheme == "file":
+        return plant_files
+    moto = scheme == "s3" and "versitygw" not in request.getfixturevalue("kind_name")
+    return plant_objects if moto else plant_by_itself
 
 
 @dataclass

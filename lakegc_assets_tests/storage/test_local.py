@@ -344,12 +344,6 @@ def test_local_namespaces_live_below_the_local_root(tmp_path: Path) -> None:
     assert (tmp_path / "repo" / "ns" / "data" / "a").read_bytes() == b"x"
 
 
-@pytest.mark.parametrize("url", ["gs://bucket/p", "https://acc.blob.core.windows.net/c/p"])
-def test_other_stores_are_refused_in_clear_words(url: str) -> None:
-    with pytest.raises(ConfigurationError, match="cannot be opened yet"):
-        StoreConfig().open(url)
-
-
 def test_settings_out_of_range_are_refused() -> None:
     for wrong in ({"max_attempts": 0}, {"connect_timeout_s": 0}, {"addressing": "dns"}):
         with pytest.raises(ConfigurationError):

@@ -28,6 +28,7 @@ from lakegc_assets.storage.errors import (
     StoreThrottledError,
     StoreUnavailableError,
 )
+from lakegc_assets.storage.pages import Page
 from lakegc_assets.storage.s3_client import clients
 from lakegc_assets_tests.storage.conftest import Answer, Script
 
@@ -63,7 +64,7 @@ KEYS = st.lists(
 )
 
 
-def read(body: str) -> s3_listing.Page:
+def read(body: str) -> Page:
     response = {"status_code": 200, "body": body.encode()}
     answer: dict[str, object] = {}
     s3_listing.keep_page(response, answer)

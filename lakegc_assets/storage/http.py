@@ -1,0 +1,175 @@
+"""Requests to stores that speak plain HTTP: signed, repeated where that is harmless, told apart."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from datetime import datetime, timezone
+from email.utils import parsedate_to_datetime
+from typing import Final
+
+import requests
+from requests.adapters import HTTPAdapter
+from requests.auth import AuthBase
+from urllib3.exceptions import ReadTimeoutError
+
+from lakegc_assets.storage.codes import error_class, explained
+from lakegc_assets.storage.config import StoreConfig
+from lakegc_assets.storage.errors import StorageError, StoreThrottledError, StoreUnavailableError
+
+_OK: Final = frozenset({200, 201, 202, 204, 206})
+_LONGEST_PAUSE_S: Final = 10.0
+_CONNECTIONS: Final = 32
+
+
+@dataclass
+class Request:
+    """One request, before it is signed.
+
+    Attributes:
+        method: of HTTP.
+        url: with its query, percent-encoded.
+        headers: signers add theirs.
+        body: all of it.
+    """
+
+    method: str
+    url: str
+    headers: dict[str, str] = field(default_factory=dict)
+    body: bytes = b""
+
+
+#: Adds to a request what proves who sends it; called for each try.
+Sign = Callable[[Request], None]
+
+
+class HttpFailure(Exception):  # noqa: N818 - it becomes an error, or the outcome of a key
+    """A request that was not carried out, or not known to be.
+
+    Attributes:
+        code: the store's own; ``Timeout``, ``ConnectionFailed`` or ``NoAnswer`` without an answer.
+        told: the store's message, for people.
+        status: of HTTP, None without an answer.
+    """
+
+    def __init__(self, code: str, told: object, status: int | None = None) -> None:
+        super().__init__(code, told, status)
+        self.code = code
+        self.told = told
+        self.status = status
+
+
+@contextmanager
+def explaining(where: str) -> Iterator[None]:
+    """Raise what went wrong with a request as our own errors; ``where`` names URL and key."""
+    try:
+        yield
+    except HttpFailure as failure:
+        raise explained(failure.code, failure.told, where) from failure
+
+
+class HttpClient:
+    """One pool of connections, which threads may share."""
+
+    def __init__(
+        self,
+        config: StoreConfig,
+        sign: Sign,
+        failure_of: Callable[[requests.Response], HttpFailure],
+    ) -> None:
+        """Args are timeouts and tries, the signer, and how the store's errors are read."""
+        self.sign = sign
+        self._failure_of = failure_of
+        self._timeout = (config.connect_timeout_s, config.read_timeout_s)
+        self._tries = config.max_attempts
+        self._session = requests.Session()
+        # Without a handler of its own, requests would send what ~/.netrc holds.
+        self._session.auth = _Signed()
+        self._session.headers.clear()
+        self._session.headers["User-Agent"] = "lakegc-assets"
+        self._session.headers["Accept-Encoding"] = "identity"
+        for scheme in ("http://", "https://"):
+            self._session.mount(scheme, HTTPAdapter(0, _CONNECTIONS, max_retries=0))
+
+    def send(
+        self,
+        method: str,
+        url: str,
+        headers: Mapping[str, str] | None = None,
+        body: bytes = b"",
+        *,
+        repeatable: bool = True,
+        also: Collection[int] = (),
+    ) -> requests.Response:
+        """Send a request, again where that is harmless, and return the good answer.
+
+        Args:
+            method: of HTTP.
+            url: with its query, percent-encoded.
+            headers: without those that signers add.
+            body: all of it.
+            repeatable: whether the store may see it twice; else it is sent again only after an
+                answer that says that it was not carried out.
+            also: statuses that are good answers, too.
+
+        Raises:
+            HttpFailure: the last try failed.
+        """
+        tries = 0
+        while True:
+            tries += 1
+            try:
+                answer = self._once(Request(method, url, dict(headers or {}), body))
+                if answer.status_code in _OK or answer.status_code in also:
+                    return answer
+                raise self._failure_of(answer)
+            except HttpFailure as failure:
+                kind = error_class(failure.code)
+                again = kind is StoreThrottledError or (
+                    repeatable and kind is StoreUnavailableError
+                )
+                if not again or tries >= self._tries:
+                    raise
+            time.sleep(min(_LONGEST_PAUSE_S, 0.1 * 2**tries) * random.uniform(0.5, 1))
+
+    def _once(self, request: Request) -> requests.Response:
+        self.sign(request)
+        try:
+            # A redirect could carry the credentials elsewhere, so none is followed.
+            return self._session.request(
+                request.method, request.url, headers=request.headers, data=request.body,
+                timeout=self._timeout, allow_redirects=False,
+            )  # fmt: skip
+        except requests.RequestException as error:
+            raise _of_exception(error) from error
+
+
+class _Signed(AuthBase):
+    """Leaves a request as the signer made it."""
+
+    def __call__(self, request: requests.PreparedRequest) -> requests.PreparedRequest:
+        return request
+
+
+def _of_exception(error: requests.RequestException) -> HttpFailure:
+    cause = error.args[0] if error.args else error
+    if isinstance(error, requests.Timeout) or isinstance(cause, ReadTimeoutError):
+        return HttpFailure("Timeout", "no answer in time")
+    # The text of such errors quotes the URL, whose query may hold a signature.
+    reason = getattr(cause, "reason", None)
+    host = error.request.url.split("?")[0] if error.request and error.request.url else ""
+    return HttpFailure(
+        "ConnectionFailed", f"{type(error).__name__} {type(reason or cause).__name__}, {host}"
+    )
+
+
+def date_of(answer: requests.Response, where: str) -> datetime:
+    """The time at which a store answered, by its own clock, UTC. Raises StorageError."""
+    date = answer.headers.get("Date", "")
+    try:
+        return parsedate_to_datetime(date).astimezone(timezone.utc)
+    except ValueError:
+        raise StorageError(f"{where}: the answer's Date is {date!r}") from None
