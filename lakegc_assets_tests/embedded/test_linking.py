@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import base64
+import signal
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -235,6 +238,43 @@ def test_a_link_that_dies_keeps_its_token_and_stages_nothing(
     assert linker.repo.staged() == {}
     linker.link(address)
     assert linker.repo.staged() == {"a": "added"}
+
+
+_DIES = """
+import os, sys
+from pathlib import Path
+from lakegc_assets.embedded import linking, staging
+from lakegc_assets.embedded.lake import Lake
+from lakegc_assets.embedded.settings import ServerSettings
+from lakegc_assets.graveler.entry import Entry
+
+data, address, moment = sys.argv[1:]
+stage = staging.stage
+
+def stage_and_die(*arguments):
+    stage(*arguments)
+    if moment == "before the commit":
+        os.kill(os.getpid(), 9)
+
+staging.stage = stage_and_die
+lake = Lake(ServerSettings(Path(data)))
+linking.link(lake, "repo", "main", "a", Entry(address, size=6, e_tag="c"))
+os.kill(os.getpid(), 9)
+"""
+
+
+@pytest.mark.parametrize("moment", ["before the commit", "after the commit"])
+def test_kill_9_leaves_a_good_token_or_a_linked_object(tmp_path: Path, moment: str) -> None:
+    with EmbeddedLakeFS(tmp_path) as server, Api.of(server) as api:
+        linker = Linker(server, api.repository())
+        address = linker.write(linker.ask())
+        command = [sys.executable, "-c", _DIES, str(tmp_path), address, moment]
+        assert subprocess.run(command, check=False, timeout=60).returncode == -signal.SIGKILL
+        if moment == "before the commit":
+            assert linker.repo.staged() == {}
+            linker.link(address)
+        assert linker.repo.read("a") == CONTENT
+        assert "it has been used" in linker.refused(address)
 
 
 def test_a_token_that_expires_while_the_object_is_looked_at_is_refused(

@@ -6,10 +6,12 @@ import re
 import threading
 from collections.abc import Iterator
 from contextlib import ExitStack
+from itertools import cycle
 from pathlib import Path
 from typing import Any
 
 import pytest
+from pyspark.sql import SparkSession
 
 from lakegc_assets.embedded import EmbeddedLakeFS
 from lakegc_assets.embedded.layouts import Layout, set_layout
@@ -17,9 +19,12 @@ from lakegc_assets.embedded.settings import ServerSettings
 from lakegc_assets.embedded.slices import Slices, Xids
 from lakegc_assets.errors import ConfigurationError
 from lakegc_assets.graveler.namespace import slice_time
+from lakegc_assets.sweep.sweep import sweep
 from lakegc_assets_tests.embedded.api import Api, Repo
 from lakegc_assets_tests.embedded.conftest import NOW, Clock
 from lakegc_assets_tests.embedded.test_durability import process
+from lakegc_assets_tests.lake import STAGES, running
+from lakegc_assets_tests.lake import _tell as tell
 
 FLAT = {Layout.FLAT_DATA: r"data/[\w-]{22}", Layout.FLAT_ROOT: r"[0-9a-f]{32}"}
 
@@ -159,6 +164,23 @@ def test_a_flat_repository_puts_every_kind_of_object_flat(
     assert len(token) == 43
     assert [repo.read(path) for path in ("a", "b", "old")] == [b"1", b"1", b"1"]
     assert stored(server) == {uploaded, dated, copied}
+
+
+@pytest.mark.conformance
+def test_the_collector_sweeps_all_that_is_dead_in_a_repository_of_all_layouts(
+    tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with running(tmp_path) as lake:
+        in_turn = cycle(Layout)
+        monkeypatch.setattr(lake.server.lake.slices, "_layout_of", lambda _: next(in_turn))
+        groups, _ = tell(lake)
+        dead = set().union(*groups.values())
+        live = lake.keys() - dead
+        for found in (dead, live):
+            assert {address.count("/") for address in found} == {0, 1, 2}
+        for stage in (*STAGES, sweep):
+            stage(lake.context(spark))
+        assert lake.keys() == live
 
 
 def test_an_upgraded_repository_goes_on_in_slices(tmp_path: Path) -> None:
