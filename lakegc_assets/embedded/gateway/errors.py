@@ -133,6 +133,7 @@ def of_api(error: ApiError) -> S3Error:
     known = {
         403: access_denied(error.message),
         404: no_such_key(),
+        409: S3Error(409, "OperationAborted", error.message),
         410: gone(),
         412: precondition_failed(),
     }

@@ -89,8 +89,10 @@ def put(call: Call) -> Response:
 
 def delete(call: Call) -> Response:
     """Delete a path from a branch; what is not there is no error."""
-    key = call.target()
-    objects.delete(call.lake, call.bucket, key.ref, [key.path])
+    key = Key.of(call.name)
+    check_target(call.lake, call.bucket, key.ref)
+    if key.path:
+        objects.delete(call.lake, call.bucket, key.ref, [key.path])
     return Response(status_code=204)
 
 

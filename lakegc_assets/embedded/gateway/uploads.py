@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import secrets
+import shutil
 import sqlite3
 from collections.abc import Mapping
 from contextlib import suppress
@@ -71,14 +72,16 @@ class Uploads:
         self._lake = lake
         root = lake.settings.data_dir.resolve() / "uploads"
         self._files = LocalStore(root, root.as_uri())
+        # Seen before the rows are read: an upload's row is there before its first file is.
+        seen = list(root.iterdir()) if root.exists() else []
         with lake.state.write() as db:
             for statement in _SCHEMA:
                 db.execute(statement)
             self._forget(db)
             known = {row[0] for row in db.execute("SELECT id FROM uploads WHERE etag IS NULL")}
-        for prefix in self._files.list_prefixes().prefixes:
-            if prefix.rstrip("/") not in known:
-                self._remove(prefix.rstrip("/"))
+        for directory in seen:
+            if directory.name not in known:
+                shutil.rmtree(directory, ignore_errors=True)
 
     def start(self, branch: int, path: str, content_type: str, metadata: Mapping[str, str]) -> str:
         """Begin an upload to a path of a branch; returns its id."""

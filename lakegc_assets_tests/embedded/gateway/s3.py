@@ -65,7 +65,7 @@ def send(
     server: EmbeddedLakeFS,
     method: str,
     path: str,
-    body: bytes = b"",
+    body: bytes | Iterator[bytes] = b"",
     declared: str | None = None,
     **headers: str,
 ) -> requests.Response:

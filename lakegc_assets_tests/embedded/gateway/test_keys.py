@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pyarrow as pa
@@ -15,7 +14,7 @@ from pyarrow import fs
 from lakegc_assets.embedded import EmbeddedLakeFS
 from lakegc_assets_tests.conformance.recorder import GATEWAY, conforms
 from lakegc_assets_tests.embedded.api import Api, Repo
-from lakegc_assets_tests.embedded.s3 import S3, client_of
+from lakegc_assets_tests.embedded.gateway.s3 import S3, client_of
 
 ODD_PATHS = [
     " ", "a b", " a ", "+", "%", "%2F", "%252F", "a%00b", "|", "a|b", "\n", "a\r\nb", "\t", "\x01",
@@ -27,23 +26,6 @@ ODD_PATHS = [
 ]  # fmt: skip
 # boto3 puts keys into the XML of bulk deletes as they are; XML has no way to say these.
 NOT_IN_XML = {"\x01", "\x00"}
-
-
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedLakeFS]:
-    with EmbeddedLakeFS(tmp_path_factory.mktemp("gateway")) as running:
-        yield running
-
-
-@pytest.fixture(scope="module")
-def s3(server: EmbeddedLakeFS) -> S3:
-    return client_of(server)
-
-
-@pytest.fixture(scope="module")
-def api(server: EmbeddedLakeFS) -> Iterator[Api]:
-    with Api.of(server) as found:
-        yield found
 
 
 @conforms(
