@@ -9,11 +9,17 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import timedelta
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import dagster as dg
 import yaml
 from dagster_aws.s3 import S3Resource
+from dagster_azure.blob import (
+    AzureBlobStorageDefaultCredential,
+    AzureBlobStorageKeyCredential,
+    AzureBlobStorageResource,
+    AzureBlobStorageSASTokenCredential,
+)
 from dagster_pyspark import PySparkResource
 from pydantic import Field, PrivateAttr
 
@@ -25,7 +31,8 @@ from lakegc_assets.lock import repository_lock
 from lakegc_assets.mark.context import Clocks, RunContext, SystemClocks
 from lakegc_assets.mark.spark import LOCAL, REQUIRED, prepare_environment
 from lakegc_assets.settings import Settings
-from lakegc_assets.storage.config import StoreConfig
+from lakegc_assets.storage.azure_auth import write_azure_credentials_file
+from lakegc_assets.storage.config import AzureAccess, GcsAccess, StoreConfig
 from lakegc_assets.storage.credentials import write_credentials_file
 
 
@@ -97,9 +104,20 @@ class LakeFSResource(dg.ConfigurableResource):  # type: ignore[type-arg]
 
 
 class ObjectStoreResource(dg.ConfigurableResource):  # type: ignore[type-arg]
-    """The object stores of namespaces and artifacts; S3 is configured as everywhere in Dagster."""
+    """The object stores of namespaces and artifacts.
+
+    S3 and Azure are configured as everywhere in Dagster: see dagster-aws and dagster-azure.
+    """
 
     s3: S3Resource
+    azure: AzureBlobStorageResource | None = None
+    gcs_credentials_file: str | None = Field(
+        default=None,
+        description="key file of a Google service account; else application default credentials",
+    )
+    gcs_endpoint: str | None = Field(
+        default=None, description="in place of https://storage.googleapis.com"
+    )
     addressing: Literal["auto", "path", "virtual"] = Field(
         default="auto", description="where the bucket's name goes in an S3 URL"
     )
@@ -109,6 +127,7 @@ class ObjectStoreResource(dg.ConfigurableResource):  # type: ignore[type-arg]
     connect_timeout_seconds: float = Field(default=10.0, description="for each try")
     read_timeout_seconds: float = Field(default=10.0, description="for each try")
     _file: str | None = PrivateAttr(default=None)
+    _azure_file: str | None = PrivateAttr(default=None)
 
     def config(self) -> StoreConfig:
         """What tasks open stores with, without secrets: keys that are set go to a private file."""
@@ -127,7 +146,36 @@ class ObjectStoreResource(dg.ConfigurableResource):  # type: ignore[type-arg]
             connect_timeout_s=self.connect_timeout_seconds,
             read_timeout_s=self.read_timeout_seconds,
             max_attempts=self.s3.max_attempts,
+            azure=self._azure(),
+            gcs=GcsAccess(self.gcs_endpoint, self.gcs_credentials_file),
         )
+
+    def _azure(self) -> AzureAccess:
+        """How Azure is reached: a key or a SAS token goes to a private file, too."""
+        if self.azure is None:
+            return AzureAccess()
+        credential = self.azure.credential
+        identity: tuple[tuple[str, Any], ...] = ()
+        secret: dict[str, str] = {}
+        if isinstance(credential, AzureBlobStorageDefaultCredential):
+            identity = tuple(
+                (name, tuple(value) if isinstance(value, list) else value)
+                for name, value in sorted(credential.kwargs.items())
+            )
+        elif isinstance(credential, AzureBlobStorageKeyCredential):
+            secret = {"account_key": credential.key or ""}
+        elif isinstance(credential, AzureBlobStorageSASTokenCredential):
+            secret = {"sas_token": credential.token or ""}
+        else:
+            raise ConfigurationError(
+                "a collector deletes, which Azure lets nobody do without credentials: take another "
+                "credential than the anonymous one"
+            )
+        if secret and self._azure_file is None:
+            path = _private_file("azure.json")
+            write_azure_credentials_file(path, **secret)
+            self._azure_file = str(path)
+        return AzureAccess(self.azure.account_url or None, self._azure_file, identity)
 
 
 class CollectorResource(dg.ConfigurableResource):  # type: ignore[type-arg]
@@ -150,12 +198,30 @@ class CollectorResource(dg.ConfigurableResource):  # type: ignore[type-arg]
     accept_missing: str | None = Field(
         default=None, description="digest of objects at HEADs that are known to be lost"
     )
+    skip_new_slices: bool = Field(
+        default=True, description="do not list slices made after the cutoff, by their names"
+    )
     range_num_partitions: int = Field(default=50, description="Spark tasks that read metaranges")
     address_num_partitions: int = Field(default=200, description="Spark tasks that read ranges")
     listing_num_partitions: int = Field(default=200, description="Spark tasks that list the store")
     sweep_num_partitions: int = Field(default=32, description="Spark tasks that delete")
     sweep_batch: int = Field(
         default=1000, description="objects in one delete request; 1,000 are the most"
+    )
+    sweep_keys_per_second: float = Field(
+        default=10_000.0, description="the most objects that a sweep deletes in a second"
+    )
+    sweep_requests_per_second: float = Field(
+        default=1_000.0, description="the most requests that delete it sends in a second"
+    )
+    require_conditional_deletes: bool = Field(
+        default=False, description="delete only what still has the etag that was listed"
+    )
+    lease_duration_seconds: float = Field(
+        default=180.0, description="for how long a sweep that died keeps others out"
+    )
+    lease_wait_seconds: float = Field(
+        default=0.0, description="how long to wait for another sweep of the repository"
     )
     max_served_lookups: int = Field(
         default=200_000, description="paths at HEADs to look up; what is beyond stays alive"
@@ -180,11 +246,17 @@ class CollectorResource(dg.ConfigurableResource):  # type: ignore[type-arg]
             max_candidate_share=self.max_candidate_share,
             protect_tags=self.protect_tags,
             accept_missing=self.accept_missing,
+            skip_new_slices=self.skip_new_slices,
             range_num_partitions=self.range_num_partitions,
             address_num_partitions=self.address_num_partitions,
             listing_num_partitions=self.listing_num_partitions,
             sweep_num_partitions=self.sweep_num_partitions,
             sweep_batch=self.sweep_batch,
+            sweep_keys_per_second=self.sweep_keys_per_second,
+            sweep_requests_per_second=self.sweep_requests_per_second,
+            require_conditional_deletes=self.require_conditional_deletes,
+            lease_duration=timedelta(seconds=self.lease_duration_seconds),
+            lease_wait=timedelta(seconds=self.lease_wait_seconds),
             max_served_lookups=self.max_served_lookups,
         )
 
@@ -219,6 +291,7 @@ class CollectorResource(dg.ConfigurableResource):  # type: ignore[type-arg]
             spark=pyspark.spark_session,
             clocks=self._clocks,
             log=context.log,
+            started_by=f"Dagster run {context.run.run_id}",
         )
         _, connections = ctx.connect()
         with repository_lock(connections.namespace_url), errors_of_tasks():

@@ -112,6 +112,8 @@ class RunContext:
         root: where artifacts live, and how to reach the stores.
         spark: the one session of the run.
         clocks: the clocks of the run.
+        log: where what happens is told.
+        started_by: who started it, where that is known: a Dagster run.
     """
 
     repository: str
@@ -122,6 +124,7 @@ class RunContext:
     spark: SparkSession
     clocks: Clocks = field(default_factory=SystemClocks)
     log: logging.Logger = field(default_factory=lambda: logging.getLogger("lakegc"))
+    started_by: str | None = None
 
     def __post_init__(self) -> None:
         """Give the session the settings that the mark relies on, whatever else configured it."""

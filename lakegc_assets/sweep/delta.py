@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
@@ -19,12 +18,13 @@ from pyspark.sql import functions as F  # noqa: N812 - Spark's own convention
 
 from lakegc_assets.artifacts import AttemptArtifacts, Manifest
 from lakegc_assets.lakefs.client import LakeFSClient
-from lakegc_assets.mark.commits import ACTIVE, branches_of, find_liveness, read_heads
+from lakegc_assets.mark.commits import ACTIVE, Liveness, branches_of, find_liveness, read_heads
 from lakegc_assets.mark.committed import live_tables
 from lakegc_assets.mark.context import Connections, RunContext
 from lakegc_assets.mark.ranges import entries_of, ranges_of
 from lakegc_assets.mark.served import UNVERIFIED, served_candidates
 from lakegc_assets.mark.uncommitted import prepare_uncommitted, read_uncommitted
+from lakegc_assets.sweep.moment import Moment
 
 
 @dataclass(frozen=True)
@@ -33,13 +33,15 @@ class DeltaMark:
 
     Attributes:
         fingerprint: of HEADs, rules and protecting tags when it began; while they stay it holds.
-        taken: wall-clock seconds since the epoch when it began.
+        taken: when it began.
         spared: what came back to life (address, why).
+        liveness: the active commits that it found; they say who needs an object.
     """
 
     fingerprint: str
-    taken: float
+    taken: Moment
     spared: DataFrame
+    liveness: Liveness | None = None
 
 
 def fingerprint(client: LakeFSClient, repository: str, *, protect_tags: bool) -> str:
@@ -68,7 +70,7 @@ def take_delta_mark(
     """
     client, connections = ctx.connect()
     ctx.check_clocks(client, connections.store())
-    taken = time.time()
+    taken = Moment.now(connections.store())
     seen = fingerprint(client, ctx.repository, protect_tags=ctx.settings.protect_tags)
 
     files = prepare_uncommitted(ctx, client, connections)
@@ -104,7 +106,7 @@ def take_delta_mark(
     # Of several reasons one that is certain counts: the alarm after a sweep looks at these only.
     best = F.min_by("why", F.struct(~_certain(), "why"))
     spared = spared.unionByName(served).groupBy("address").agg(best.alias("why"))
-    return DeltaMark(seen, taken, keep(spared, "spared"))
+    return DeltaMark(seen, taken, keep(spared, "spared"), liveness)
 
 
 def certainly_alive(spared: DataFrame) -> DataFrame:

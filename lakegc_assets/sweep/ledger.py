@@ -1,13 +1,13 @@
 """The durable record of what became of each marked object.
 
 Every batch of a sweep is one parquet file below ``swept_set/ledger/``, written atomically before
-the next batch starts. A killed sweep reads it and goes on where it was. An address may be recorded
-more than once (a task that was run again); what was done counts before what failed.
+the next batch of its task starts. A killed sweep reads it and goes on where it was. What a task did
+and could not record any more is asked of the store again by the next sweep. So an address may be
+recorded more than once; what was done counts before what failed.
 """
 
 from __future__ import annotations
 
-import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timezone
@@ -55,12 +55,13 @@ class Outcome:
     detail: str | None = None
 
 
-def record(artifacts: ObjectStore, outcomes: Sequence[Outcome]) -> None:
+def record(artifacts: ObjectStore, name: str, outcomes: Sequence[Outcome]) -> None:
     """Make outcomes durable: they are all in the ledger when this returns, or none is.
 
     Args:
         artifacts: the store rooted at the attempt.
-        outcomes: of one batch.
+        name: of the batch, which no other has.
+        outcomes: of that batch.
     """
     now = datetime.now(timezone.utc)
     rows = [(o.address, o.size, o.outcome, o.error_code, o.detail, now) for o in outcomes]
@@ -69,7 +70,6 @@ def record(artifacts: ObjectStore, outcomes: Sequence[Outcome]) -> None:
     ]
     sink = pa.BufferOutputStream()
     pq.write_table(pa.Table.from_arrays(columns, schema=_SCHEMA), sink)
-    name = f"{now:%Y%m%dT%H%M%S%f}-{secrets.token_hex(8)}"
     artifacts.put(f"{ASSET}/ledger/{name}.parquet", sink.getvalue().to_pybytes())
 
 

@@ -9,7 +9,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from lakegc_assets.mark import served
-from lakegc_assets_tests.lake import Marked, SmallLake, copy_of, make_marked, running
+from lakegc_assets_tests.lake import REPOSITORY, Marked, SmallLake, copy_of, make_marked, running
 
 
 @pytest.fixture(autouse=True)
@@ -26,4 +26,13 @@ def marked(tmp_path_factory: pytest.TempPathFactory, spark: SparkSession) -> Mar
 @pytest.fixture
 def lake(marked: Marked, tmp_path: Path) -> Iterator[SmallLake]:
     with running(copy_of(marked, tmp_path)) as found:
+        yield found
+
+
+@pytest.fixture
+def bare(tmp_path: Path) -> Iterator[SmallLake]:
+    """A repository that nobody has marked: for what needs branches and files, and no Spark."""
+    with running(tmp_path / "bare") as found:
+        found.client.create_repository(REPOSITORY, f"local://{REPOSITORY}")
+        found.client.create_branch(REPOSITORY, "busy", "main")
         yield found

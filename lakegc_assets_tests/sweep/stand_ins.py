@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
+from dataclasses import replace
+from datetime import timedelta
 from typing import Any
 
 import pyarrow as pa
 import pytest
 from pyspark.sql import DataFrame
 
-from lakegc_assets.artifacts import AttemptArtifacts
-from lakegc_assets.mark.context import Connections, RunContext
-from lakegc_assets.sweep import deletion
-from lakegc_assets.sweep import sweep as sweeping
+from lakegc_assets.mark.context import RunContext
+from lakegc_assets.sweep import alarm, deletion, rounds
 from lakegc_assets.sweep.delta import DeltaMark, fingerprint
+from lakegc_assets.sweep.moment import Moment
 
 Take = Callable[..., DeltaMark]
 
@@ -25,28 +25,27 @@ def stand_in(patch: pytest.MonkeyPatch, delta: Callable[[], Take]) -> None:
     def take(*args: Any) -> DeltaMark:
         return delta()(*args)
 
-    patch.setattr(sweeping, "take_delta_mark", take)
-    patch.setattr(sweeping, "evaluate", lambda _ctx, _survivors: [])
-    patch.setattr(sweeping, "require_passed", lambda _results: None)
-    patch.setattr(sweeping, "delete", in_this_process)
+    patch.setattr(rounds, "take_delta_mark", take)
+    patch.setattr(alarm, "take_delta_mark", take)
+    patch.setattr(rounds, "evaluate", lambda _ctx, _survivors: [])
+    patch.setattr(rounds, "require_passed", lambda _results: None)
+    patch.setattr(rounds, "delete", in_this_process)
 
 
 def in_this_process(
-    ctx: RunContext,
-    connections: Connections,
-    attempt: AttemptArtifacts,
-    survivors: DataFrame,
-    delta: DeltaMark,
+    _ctx: RunContext, orders: deletion.Orders, survivors: DataFrame
 ) -> deletion.Progress:
     """Delete as the tasks do, but here, where a kill can be placed."""
-    orders = deletion.Orders(
-        connections, ctx.repository, attempt.url, delta.fingerprint, delta.taken, False, 5
-    )
-    rows = sorted((row["address"], row["size"]) for row in survivors.collect())
-    addresses, sizes = zip(*rows, strict=True)
-    batch = pa.RecordBatch.from_pydict({"address": list(addresses), "size": list(sizes)})
-    counts = list(deletion._delete_batches(orders, iter([batch])))
-    return deletion.Progress(sum(c["objects"][0].as_py() for c in counts), 0, 0, "")
+    rows = sorted(survivors.select("address", "size", "etag").collect())
+    batch = pa.RecordBatch.from_pylist([row.asDict() for row in rows])
+    counts = deletion._delete_batches(replace(orders, batch=5), iter([batch]))
+    return deletion.progress_of([row for found in counts for row in found.to_pylist()])
+
+
+def earlier(moment: Moment, seconds: float) -> Moment:
+    """A moment so long before."""
+    before = moment.store_time - timedelta(seconds=seconds)
+    return replace(moment, elapsed=moment.elapsed - seconds, store_time=before)
 
 
 def spare(addresses: set[str], age: float = 0) -> Take:
@@ -55,11 +54,12 @@ def spare(addresses: set[str], age: float = 0) -> Take:
     def take(
         ctx: RunContext, _chain: object, _attempt: object, candidates: DataFrame, keep: Any
     ) -> DeltaMark:
-        client, _ = ctx.connect()
+        client, connections = ctx.connect()
         seen = fingerprint(client, ctx.repository, protect_tags=False)
         alive = [(address, "it is alive") for address in sorted(addresses)]
         frame = ctx.spark.createDataFrame(alive, "address string, why string")
         frame = frame.join(candidates, "address", "left_semi")
-        return DeltaMark(seen, time.time() - age, keep(frame, "spared"))
+        taken = earlier(Moment.now(connections.store()), age)
+        return DeltaMark(seen, taken, keep(frame, "spared"))
 
     return take

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 from pyspark.sql import SparkSession
@@ -12,11 +11,11 @@ from pyspark.sql import SparkSession
 from lakegc_assets.errors import IntegrityError, RefusedError
 from lakegc_assets.mark.context import RunContext
 from lakegc_assets.storage.errors import StorageError
-from lakegc_assets.sweep import ledger
-from lakegc_assets.sweep import sweep as sweeping
+from lakegc_assets.sweep import ledger, rounds
 from lakegc_assets.sweep.deletion import Progress
+from lakegc_assets.sweep.hold import HOLD
 from lakegc_assets.sweep.ledger import Outcome
-from lakegc_assets.sweep.sweep import HOLD, sweep
+from lakegc_assets.sweep.sweep import sweep
 from lakegc_assets_tests.lake import REPOSITORY, RUN, Marked, SmallLake
 from lakegc_assets_tests.sweep.outcomes import check_swept
 from lakegc_assets_tests.sweep.stand_ins import spare, stand_in
@@ -79,9 +78,9 @@ def test_rules_that_change_in_the_middle(
 def test_a_repository_that_never_rests(
     lake: SmallLake, marked: Marked, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sweeping, "_ROUNDS", 2)
-    monkeypatch.setattr(sweeping, "require_passed", lambda _results: None)
-    monkeypatch.setattr(sweeping, "evaluate", lambda _ctx, _survivors: [])
+    monkeypatch.setattr(rounds, "_IDLE_ROUNDS", 2)
+    monkeypatch.setattr(rounds, "require_passed", lambda _results: None)
+    monkeypatch.setattr(rounds, "evaluate", lambda _ctx, _survivors: [])
     busy = False
 
     def commit(method: str, path: str) -> None:
@@ -143,7 +142,7 @@ def test_what_is_gone_and_needed_raises_an_alarm(
         sweep(lake.context(spark, sweep_batch=6))
     assert all(key in str(raised.value) for key in needed)
     assert lake.keys() == marked.live
-    hold = Path(lake.root.url) / REPOSITORY / HOLD
+    hold = lake.objects / HOLD
     assert all(key in hold.read_text() for key in needed)
 
     with pytest.raises(RefusedError, match="on hold"):
@@ -170,10 +169,10 @@ def test_an_alarm_is_raised_also_after_a_failure(
     def fail(ctx: RunContext, *_: object) -> Progress:
         (lake.objects / gone).unlink()
         attempt = ctx.root.attempt(REPOSITORY, RUN)
-        ledger.record(attempt.store(), [Outcome(gone, 1, "deleted")])
+        ledger.record(attempt.store(), "a-batch", [Outcome(gone, 1, "deleted")])
         raise StorageError("the store is on fire")
 
-    monkeypatch.setattr(sweeping, "delete", fail)
+    monkeypatch.setattr(rounds, "delete", fail)
     with pytest.raises(IntegrityError, match=f"1 objects .* are gone, and are needed.*{gone}"):
         sweep(lake.context(spark))
     with pytest.raises(RefusedError, match="on hold"):

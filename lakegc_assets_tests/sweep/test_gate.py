@@ -21,6 +21,7 @@ from lakegc_assets.mark.cache import DecodedCache
 from lakegc_assets.mark.context import RunContext, SystemClocks
 from lakegc_assets.mark.listing import list_store
 from lakegc_assets.mark.publication import mark_folder
+from lakegc_assets.sweep.hold import HOLD
 from lakegc_assets.sweep.sweep import sweep
 from lakegc_assets_tests.lake import REPOSITORY, RUN, Marked, SmallLake
 
@@ -214,7 +215,9 @@ def test_a_namespace_inside_of_ours(lake: SmallLake, spark: SparkSession) -> Non
 
 
 def test_a_hold(lake: SmallLake, spark: SparkSession) -> None:
-    (lake.folder / "artifacts" / REPOSITORY / "hold.json").write_text('{"alarm": "look first"}')
+    hold = lake.objects / HOLD
+    hold.parent.mkdir(parents=True, exist_ok=True)
+    hold.write_text('{"alarm": "look first"}')
     refused(lake.context(spark), lake, RefusedError, r"on hold: .*look first.*remove .*hold\.json")
 
 

@@ -19,8 +19,7 @@ from pyspark.sql import SparkSession
 from lakegc_assets.artifacts import AttemptArtifacts
 from lakegc_assets.errors import RefusedError
 from lakegc_assets.storage.local import LocalStore
-from lakegc_assets.sweep import deletion, ledger
-from lakegc_assets.sweep import sweep as sweeping
+from lakegc_assets.sweep import alarm, deletion, ledger, rounds
 from lakegc_assets.sweep.sweep import sweep
 from lakegc_assets_tests.lake import Marked, SmallLake
 from lakegc_assets_tests.sweep.outcomes import check_swept
@@ -76,9 +75,9 @@ KILLS = (
     ("before _record_spared", 1),
     ("after _record_spared", 1),
     ("before delete", 1),
-    ("before _delete_batch", 1),
+    ("before _send", 1),
     ("after _delete", 3),
-    ("after _delete_batch", 1),
+    ("after _send", 1),
     ("before record", 1),
     ("after record", 1),
     ("after _delete", 7),
@@ -100,10 +99,11 @@ def test_killed_at_every_step(
     alive = set(sorted(marked.candidates)[::6])
     stand_in(monkeypatch, lambda: spare(alive))
     for owner, name in (
-        (sweeping, "take_delta_mark"),
-        (sweeping, "_record_spared"),
-        (sweeping, "delete"),
-        (deletion, "_delete_batch"),
+        (rounds, "take_delta_mark"),
+        (alarm, "take_delta_mark"),
+        (rounds, "_record_spared"),
+        (rounds, "delete"),
+        (deletion._Task, "_send"),
         (LocalStore, "_delete"),
         (ledger, "record"),
         (AttemptArtifacts, "write"),

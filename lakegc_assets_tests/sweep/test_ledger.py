@@ -41,8 +41,8 @@ def test_what_was_recorded_is_read(attempt: AttemptArtifacts, read: Read) -> Non
         Outcome("b", 0, "failed", "SlowDown", "later"),
         Outcome("c", 3, "spared", detail="it is staged"),
     ]
-    ledger.record(attempt.store(), outcomes[:2])
-    ledger.record(attempt.store(), outcomes[2:])
+    ledger.record(attempt.store(), "1", outcomes[:2])
+    ledger.record(attempt.store(), "2", outcomes[2:])
     assert read() == {o.address: (o.size, o.outcome, o.error_code, o.detail) for o in outcomes}
 
 
@@ -61,13 +61,13 @@ def test_what_was_done_counts_before_what_failed(
     attempt: AttemptArtifacts, read: Read, first: str, second: str, counts: str
 ) -> None:
     for outcome in (first, second):
-        ledger.record(attempt.store(), [Outcome("a", 1, outcome)])
+        ledger.record(attempt.store(), outcome, [Outcome("a", 1, outcome)])
     assert read()["a"][1] == counts
 
 
 def test_of_two_failures_the_last_counts(attempt: AttemptArtifacts, read: Read) -> None:
     for code in ("First", "Second"):
-        ledger.record(attempt.store(), [Outcome("a", 1, "failed", code)])
+        ledger.record(attempt.store(), code, [Outcome("a", 1, "failed", code)])
     assert read()["a"][2] == "Second"
 
 
@@ -75,7 +75,7 @@ def test_a_record_that_was_cut_short_does_not_count(
     attempt: AttemptArtifacts, read: Read, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A process that dies while it records leaves no row, and nothing that cannot be read."""
-    ledger.record(attempt.store(), [Outcome("a", 1, "deleted")])
+    ledger.record(attempt.store(), "1", [Outcome("a", 1, "deleted")])
 
     def die(*_: object) -> None:
         raise KeyboardInterrupt
@@ -84,7 +84,7 @@ def test_a_record_that_was_cut_short_does_not_count(
         patch.setattr("lakegc_assets.storage.local.replace", die)
         patch.setattr("lakegc_assets.storage.local.remove_if_there", lambda *_: None)
         with pytest.raises(KeyboardInterrupt):
-            ledger.record(attempt.store(), [Outcome("b", 1, "deleted")])
+            ledger.record(attempt.store(), "2", [Outcome("b", 1, "deleted")])
     left = list(Path(attempt.url, ledger.ASSET, "ledger").iterdir())
     assert any(path.name.startswith(".lakegc-tmp-") for path in left)
     assert set(read()) == {"a"}

@@ -1,0 +1,124 @@
+"""After a sweep: is anything gone that is needed? Then an alarm, and a hold on all sweeps."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict
+from functools import partial
+
+import pyarrow as pa
+from pyspark.sql import DataFrame
+
+from lakegc_assets.artifacts import AttemptArtifacts, Manifest
+from lakegc_assets.errors import IntegrityError, LakegcError
+from lakegc_assets.mark.context import Connections, RunContext
+from lakegc_assets.mark.ranges import spread
+from lakegc_assets.sweep.delta import DeltaMark, certainly_alive, take_delta_mark
+from lakegc_assets.sweep.hold import HOLD, write_hold
+from lakegc_assets.sweep.holders import Holder, holders_of
+from lakegc_assets.sweep.ledger import ASSET
+
+#: How many objects a task looks up, at least.
+_LOOKUPS_EACH = 100
+#: How many objects an alarm names, and how many the message of its error.
+_NAMED = 100
+_SHOWN = 20
+
+
+def raise_alarm_if_needed(
+    ctx: RunContext,
+    connections: Connections,
+    attempt: AttemptArtifacts,
+    chain: Mapping[str, Manifest],
+    candidates: DataFrame,
+) -> None:
+    """Compute the live set once more, and hold all sweeps if it needs what is gone.
+
+    All candidates are looked at, not only those that the ledger calls deleted: a sweep that was
+    killed between a delete and its record may have found the object alive when it was run again.
+
+    Raises:
+        IntegrityError: something is gone and needed; what, and who needs it.
+    """
+
+    def keep(frame: DataFrame, part: str) -> DataFrame:
+        return attempt.keep(ctx.spark, ASSET, frame, f"after/{part}")
+
+    delta = take_delta_mark(ctx, chain, attempt, candidates, keep)
+    alive = certainly_alive(delta.spared)
+    partitions = ctx.settings.sweep_num_partitions
+    missing = spread(alive, partitions, _LOOKUPS_EACH).mapInArrow(
+        partial(_missing, connections), "address string, why string"
+    )
+    missing = keep(missing, "missing")
+    count = missing.count()
+    if count == 0:
+        return
+    named = {row["address"]: row["why"] for row in missing.orderBy("address").take(_NAMED)}
+    what: dict[str, object] = {
+        "run": ctx.run,
+        "at": ctx.clocks.now().isoformat(),
+        "alarm": f"{count} objects of mark {ctx.run!r} are gone, and are needed",
+        "all": attempt.data_url(ASSET, "after/missing"),
+    }
+    # First without saying who needs them: that takes time, and may fail.
+    held = _hold(connections, what | {"objects": _objects(named, {})})
+    holders = _holders(ctx, connections, attempt, delta, named)
+    objects = _objects(named, holders)
+    held = _hold(connections, what | {"objects": objects}) and held
+    shown = [
+        f"{address} ({why}{f': {holders[address]}' if address in holders else ''})"
+        for address, why in list(named.items())[:_SHOWN]
+    ]
+    url = f"{connections.namespace_url}/{HOLD}"
+    raise IntegrityError(
+        f"{what['alarm']}: {shown}. Restore them from a backup or from object versions. "
+        + (
+            f"No sweep of {ctx.repository!r} starts until {url} is removed"
+            if held
+            else f"{url} COULD NOT BE WRITTEN: let nobody sweep {ctx.repository!r} until then"
+        )
+    )
+
+
+def _hold(connections: Connections, what: Mapping[str, object]) -> bool:
+    try:
+        write_hold(connections.store(), what)
+    except LakegcError:
+        return False
+    return True
+
+
+def _holders(
+    ctx: RunContext,
+    connections: Connections,
+    attempt: AttemptArtifacts,
+    delta: DeltaMark,
+    named: Mapping[str, str],
+) -> dict[str, Holder]:
+    """Who needs the objects; nobody where that cannot be found out now."""
+    if delta.liveness is None:
+        return {}
+    ranges = attempt.read(ctx.spark, ASSET, "after/new_ranges")
+    try:
+        return holders_of(ctx, connections, delta.liveness, ranges, named)
+    except LakegcError as error:
+        ctx.log.warning("who needs what is gone cannot be found out: %s", error)
+        return {}
+
+
+def _objects(named: Mapping[str, str], holders: Mapping[str, Holder]) -> list[dict[str, object]]:
+    return [
+        {"address": address, "why": why} | (asdict(holders[address]) if address in holders else {})
+        for address, why in named.items()
+    ]
+
+
+def _missing(
+    connections: Connections, batches: Iterator[pa.RecordBatch]
+) -> Iterator[pa.RecordBatch]:
+    """Of some objects, those that the store does not have."""
+    store = connections.store()
+    for batch in batches:
+        gone = [not store.exists(address) for address in batch["address"].to_pylist()]
+        yield batch.filter(pa.array(gone, pa.bool_()))

@@ -1,0 +1,362 @@
+"""One sweep at a time on a repository, whoever starts it and wherever: a lease in the namespace.
+
+``_lakefs/retention/gc/lakegc/lease.json`` names its owner and the time, by the store's own clock,
+until which it holds. It is only ever written on the condition that nobody else has written it, so
+of several sweeps that want it one gets it. Its owner renews it while it lives. Who dies leaves a
+lease that ends by itself, and who was suspended longer than the lease holds has lost it, even if
+nobody has taken it: a task that deletes reads it again before each batch.
+
+A released lease stays in its place, and says so: not every store can delete on a condition.
+"""
+
+from __future__ import annotations
+
+import getpass
+import json
+import logging
+import os
+import secrets
+import socket
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass, replace
+from datetime import datetime, timedelta
+from typing import Final
+
+from lakegc_assets.errors import IntegrityError, LakegcError, RefusedError
+from lakegc_assets.storage.base import ObjectStore
+from lakegc_assets.storage.errors import (
+    ObjectNotFoundError,
+    PreconditionFailedError,
+    StoreUnavailableError,
+)
+
+#: Below the namespace: what sweeps, backups and restores tell each other. No mark names it.
+FOLDER: Final = "_lakefs/retention/gc/lakegc/"
+LEASE: Final = f"{FOLDER}lease.json"
+
+#: How much of a lease must be left for a batch to be sent.
+MARGIN: Final = timedelta(seconds=60)
+#: How long a lease that nobody renews is waited for.
+_PATIENCE: Final = timedelta(minutes=10)
+_BEATS: Final = 6
+_POLL_S: Final = 5.0
+_TRIES: Final = 5
+_LOG: Final = logging.getLogger("lakegc")
+
+
+class LeaseLostError(RefusedError):
+    """Somebody else may sweep this repository now: this sweep must not go on."""
+
+
+@dataclass(frozen=True)
+class LeaseRecord:
+    """What the lease object says.
+
+    Attributes:
+        token: random; that of the owner.
+        owner: who that is, for people: host, user, pid, command, repository, run and the like.
+        expires: by the store's clock, UTC.
+        renewed: how often it was written, so that no two of its contents are equal.
+        round: which round of its sweep may delete; tasks of an earlier one must not.
+        released: whether its owner has given it back.
+    """
+
+    token: str
+    owner: Mapping[str, str]
+    expires: datetime
+    renewed: int = 0
+    round: int = 0
+    released: bool = False
+
+    def to_bytes(self) -> bytes:
+        """As it is stored: JSON."""
+        values = asdict(self) | {"expires": self.expires.isoformat()}
+        return json.dumps(values, indent=1).encode()
+
+    @classmethod
+    def from_bytes(cls, data: bytes, where: str) -> LeaseRecord:
+        """Read a stored lease.
+
+        Raises:
+            IntegrityError: it is damaged.
+        """
+        try:
+            values = json.loads(data)
+            expires = datetime.fromisoformat(values["expires"])
+            whole = (
+                isinstance(values["token"], str)
+                and values["token"]
+                and isinstance(values["owner"], dict)
+                and all(type(values[name]) is int for name in ("renewed", "round"))
+                and type(values["released"]) is bool
+                and expires.tzinfo is not None
+            )
+            if not whole:
+                raise ValueError("it is not a lease")  # noqa: TRY301 - it is damage
+            return cls(**(values | {"expires": expires}))
+        except (ValueError, KeyError, TypeError) as error:
+            raise IntegrityError(
+                f"{where} is damaged ({error}): nobody can tell who sweeps this repository. Make "
+                "sure that nobody does, then remove it",
+            ) from error
+
+    def __str__(self) -> str:
+        """The owner and the expiry, for messages."""
+        owner = ", ".join(f"{name} {value}" for name, value in self.owner.items())
+        return f"{owner}, until {self.expires.isoformat(timespec='seconds')} unless it is renewed"
+
+
+def owner_of(**more: str | None) -> Mapping[str, str]:
+    """Who this process is, as the lease names its owner."""
+    try:
+        user = getpass.getuser()
+    except (KeyError, OSError):
+        user = str(os.getuid())
+    known = {
+        "host": socket.gethostname(),
+        "user": user,
+        "pid": str(os.getpid()),
+        "command": " ".join(sys.argv[:6]),
+    }
+    return known | {name: value for name, value in more.items() if value}
+
+
+def read_lease(store: ObjectStore) -> LeaseRecord:
+    """The lease of a repository.
+
+    Args:
+        store: rooted at the storage namespace.
+
+    Raises:
+        ObjectNotFoundError: there is none.
+        IntegrityError: it is damaged.
+    """
+    return LeaseRecord.from_bytes(store.get(LEASE), f"{store.url}/{LEASE}")
+
+
+def lost(store: ObjectStore, token: str, number: int, now: datetime) -> str:
+    """Why a task must not delete any more; empty while the lease still holds long enough.
+
+    Args:
+        store: rooted at the storage namespace.
+        token: of the lease under which the task was started.
+        number: of the round to which it belongs.
+        now: the store's time, as it was just before.
+
+    Raises:
+        StorageError: nobody can tell.
+        IntegrityError: the lease is damaged.
+    """
+    try:
+        record = read_lease(store)
+    except ObjectNotFoundError:
+        return f"{store.url}/{LEASE} is gone"
+    if record.token != token or record.released:
+        return f"the lease is another's: {record}"
+    if record.round != number:
+        return f"round {record.round} of this sweep has begun"
+    if record.expires - now < MARGIN:
+        return f"the lease ran out, or is about to, at {record.expires.isoformat()}"
+    return ""
+
+
+class Lease:
+    """A lease that this process holds, and renews in a thread of its own."""
+
+    def __init__(
+        self, store: ObjectStore, record: LeaseRecord, etag: str, duration: timedelta
+    ) -> None:
+        self._store = store
+        self._record = record
+        self._etag = etag
+        self._duration = duration
+        self._lost = ""
+        self._changing = threading.Lock()
+        self._ended = threading.Event()
+        self._heart = threading.Thread(target=self._beat, name="lakegc-lease", daemon=True)
+        self._heart.start()
+
+    @property
+    def token(self) -> str:
+        """The owner's token, as tasks compare it."""
+        return self._record.token
+
+    def require(self) -> None:
+        """Go on only while the lease is held.
+
+        Raises:
+            LeaseLostError: it is lost, and why.
+        """
+        if self._lost:
+            raise LeaseLostError(
+                f"the lease on {self._store.url} was lost: {self._lost}. Nothing is deleted "
+                "without it; what was done is recorded. Sweep again",
+            )
+
+    def begin_round(self, number: int) -> None:
+        """Let only tasks of this round delete from now on.
+
+        Raises:
+            LeaseLostError: the lease is lost.
+            StorageError: the lease could not be written.
+        """
+        with self._changing:
+            for _ in range(_TRIES):
+                self.require()
+                self._renew(replace(self._record, round=number))
+                if self._record.round == number:
+                    break
+            self.require()
+            if self._record.round != number:
+                raise StoreUnavailableError(f"{self._store.url}/{LEASE} cannot be written")
+
+    def release(self) -> None:
+        """Give the lease back; it ends by itself if that fails."""
+        self._ended.set()
+        self._heart.join()
+        with self._changing, suppress(LakegcError):
+            if not self._lost:
+                self._write(replace(self._record, released=True))
+
+    def _beat(self) -> None:
+        pause = self._duration.total_seconds() / _BEATS
+        while not self._ended.wait(pause) and not self._lost:
+            # Until it expires there is time for other tries.
+            with self._changing, suppress(LakegcError):
+                self._renew(self._record)
+
+    def _renew(self, record: LeaseRecord) -> None:
+        """Write the lease with a new expiry, unless it has expired: then it is lost.
+
+        Raises:
+            StorageError: it is not known to be written, and not known to be lost.
+        """
+        now = self._store.server_time()
+        if now >= self._record.expires:
+            self._lost = f"it ran out at {self._record.expires.isoformat()}, and it is {now} there"
+            return
+        try:
+            self._write(replace(record, expires=now + self._duration))
+        except PreconditionFailedError:
+            self._look_after_conflict()
+        except StoreUnavailableError:
+            # A write without an answer may have been carried out.
+            before = self._record.renewed
+            self._look_after_conflict()
+            if self._record.renewed == before and not self._lost:
+                raise
+        except IntegrityError as error:
+            self._lost = str(error)
+
+    def _write(self, record: LeaseRecord) -> None:
+        record = replace(record, renewed=self._record.renewed + 1)
+        self._etag = self._store.put_if_match(LEASE, record.to_bytes(), self._etag)
+        self._record = record
+
+    def _look_after_conflict(self) -> None:
+        """After a write that failed, or may have: is the lease still this one?"""
+        try:
+            etag, record = _look(self._store)
+        except ObjectNotFoundError:
+            self._lost = f"{LEASE} is gone"
+            return
+        except IntegrityError as error:
+            self._lost = str(error)
+            return
+        if record.token != self.token or record.released:
+            self._lost = f"it is another's: {record}"
+            return
+        self._etag, self._record = etag, record
+
+
+@contextmanager
+def repository_lease(
+    store: ObjectStore,
+    owner: Mapping[str, str],
+    *,
+    duration: timedelta,
+    wait: timedelta = timedelta(0),
+    log: logging.Logger = _LOG,
+    pause: Callable[[float], None] = time.sleep,
+) -> Iterator[Lease]:
+    """Hold the lease of a repository.
+
+    A lease that nobody renews is waited for until it ends: its owner has died. One that is renewed
+    meanwhile has an owner who lives.
+
+    Args:
+        store: rooted at the storage namespace.
+        owner: who wants it, for people.
+        duration: for how long it holds without being renewed.
+        wait: how long to wait for an owner who lives.
+        log: is told who is waited for.
+        pause: waits for so many seconds.
+
+    Raises:
+        RefusedError: somebody else holds it; who.
+        IntegrityError: the lease is damaged.
+        StorageError: nobody can tell, or it could not be written.
+    """
+    lease = _acquire(store, owner, duration, wait, log, pause)
+    try:
+        yield lease
+    finally:
+        lease.release()
+
+
+def _acquire(
+    store: ObjectStore,
+    owner: Mapping[str, str],
+    duration: timedelta,
+    wait: timedelta,
+    log: logging.Logger,
+    pause: Callable[[float], None],
+) -> Lease:
+    token = secrets.token_hex(16)
+    begun = store.server_time()
+    first = ""
+    while True:
+        now = store.server_time()
+        try:
+            etag, record = _look(store)
+        except ObjectNotFoundError:
+            etag, record = "", None
+        if record is None or record.released or now >= record.expires:
+            mine = LeaseRecord(token, owner, now + duration)
+            if taken := _take(store, mine, etag):
+                return Lease(store, mine, taken, duration)
+            continue
+        if not first:
+            first = etag
+            log.info("waiting for the lease of %s: %s", store.url, record)
+        if now - begun >= (wait if etag != first else max(wait, _PATIENCE)):
+            raise RefusedError(
+                f"another sweep of {store.url} holds its lease: {record}. Wait for it to end",
+            )
+        pause(min(_POLL_S, max(1.0, (record.expires - now).total_seconds())))
+
+
+def _take(store: ObjectStore, mine: LeaseRecord, etag: str) -> str:
+    """Write the lease in place of one that has ended, or of none; its etag, or nothing."""
+    try:
+        if etag:
+            return store.put_if_match(LEASE, mine.to_bytes(), etag)
+        return store.put_if_absent(LEASE, mine.to_bytes())
+    except PreconditionFailedError:
+        return ""
+    except StoreUnavailableError:
+        # It may have been written all the same.
+        with suppress(ObjectNotFoundError):
+            etag, record = _look(store)
+            if record.token == mine.token:
+                return etag
+        raise
+
+
+def _look(store: ObjectStore) -> tuple[str, LeaseRecord]:
+    """The lease and its etag, which is not newer than what the lease says."""
+    return store.head(LEASE).etag, read_lease(store)

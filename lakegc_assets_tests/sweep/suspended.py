@@ -1,0 +1,65 @@
+"""A deleting task with its lease in a process of its own, so that it can be suspended.
+
+The store's time is what a file says, so that hours pass at once.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from datetime import datetime, timedelta
+from pathlib import Path
+
+from lakegc_assets.lakefs.config import LakeFSConfig
+from lakegc_assets.mark.context import Connections
+from lakegc_assets.storage.config import StoreConfig
+from lakegc_assets.storage.local import LocalStore
+from lakegc_assets.sweep.deletion import Marked, Orders, _Task
+from lakegc_assets.sweep.delta import fingerprint
+from lakegc_assets.sweep.lease import owner_of, repository_lease
+from lakegc_assets.sweep.moment import Moment
+from lakegc_assets.sweep.pace import Limits
+from lakegc_assets_tests.lake import REPOSITORY
+
+AHEAD = "seconds-ahead"
+
+
+def main(folder: Path, endpoint: str, local_root: str, addresses: list[str]) -> None:
+    """Delete two objects a batch under a lease, and print what became of them."""
+    real = LocalStore.server_time
+
+    def server_time(store: LocalStore) -> datetime:
+        return real(store) + timedelta(seconds=float((folder / AHEAD).read_text()))
+
+    LocalStore.server_time = server_time  # type: ignore[method-assign,assignment]
+    lakefs = LakeFSConfig(endpoint=endpoint, credentials_file=str(folder / "lakectl.yaml"))
+    stores = StoreConfig(local_root=local_root)
+    connections = Connections(lakefs, stores, f"local://{REPOSITORY}", "/nowhere")
+    store = connections.store()
+    with repository_lease(store, owner_of(), duration=timedelta(minutes=3)) as lease:
+        lease.begin_round(1)
+        orders = Orders(
+            connections=connections,
+            repository=REPOSITORY,
+            artifacts_url=str(folder / "attempt"),
+            delta=fingerprint(lakefs.connect(), REPOSITORY, protect_tags=False),
+            taken=Moment.now(store),
+            protect_tags=False,
+            lease=lease.token,
+            number=1,
+            condition="bulk",
+            batch=2,
+            limits=Limits(1e9, 1e9),
+        )
+        objects = (Marked(a, 7, store.head(a).etag) for a in addresses)
+        counts = [row for batch in _Task(orders, 0).run(objects) for row in batch.to_pylist()]
+        sys.stdout.write(f"{json.dumps(counts)}\n")
+        # A suspended owner does not get its lease back either.
+        try:
+            lease.begin_round(2)
+        except Exception as error:  # noqa: BLE001 - the test reads it
+            sys.stdout.write(f"{type(error).__name__}: {error}\n")
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), sys.argv[2], sys.argv[3], sys.argv[4:])

@@ -1,0 +1,369 @@
+"""One sweep at a time, by a lease in the namespace: who has it, may take it, or has lost it."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lakegc_assets.errors import IntegrityError, RefusedError
+from lakegc_assets.storage.errors import StorageError, StoreUnavailableError
+from lakegc_assets.sweep.lease import (
+    LEASE,
+    Lease,
+    LeaseLostError,
+    LeaseRecord,
+    lost,
+    owner_of,
+    read_lease,
+    repository_lease,
+)
+from lakegc_assets_tests.sweep.clocked import START, ClockedStore
+
+DURATION = timedelta(minutes=3)
+_WHOLE = (
+    b'{"token": "t", "owner": {}, "expires": "2026-01-01T00:00:00+00:00", "renewed": 0, '
+    b'"released": true, "round": 0}'
+)
+HOUR = timedelta(hours=1)
+ME = {"host": "here", "pid": "1"}
+OTHER = {"host": "elsewhere", "pid": "2", "command": "lakegc sweep"}
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> ClockedStore:
+    return ClockedStore(tmp_path / "namespace")
+
+
+@contextmanager
+def leased(store: ClockedStore, owner: dict[str, str] | None = None) -> Iterator[Lease]:
+    """A lease by somebody who does not wait: time passes only if a test lets it."""
+    with repository_lease(store, owner or ME, duration=DURATION, pause=store.advance) as lease:
+        yield lease
+
+
+class Killed(BaseException):
+    """Nothing handles it, as nothing handles a kill."""
+
+
+def die(store: ClockedStore, owner: dict[str, str]) -> LeaseRecord:
+    """Take the lease, and end as a process does that is killed: nothing is given back."""
+
+    def kill(name: str) -> None:
+        if name.startswith("put"):
+            raise Killed
+
+    store.after = kill
+    with pytest.raises(Killed), leased(store, owner):
+        raise AssertionError
+    store.after = lambda _name: None
+    return read_lease(store)
+
+
+def test_it_names_its_owner_and_ends_with_its_block(store: ClockedStore) -> None:
+    with leased(store) as lease:
+        record = read_lease(store)
+        assert (record.token, record.owner, record.round) == (lease.token, ME, 0)
+        assert (record.expires, record.released) == (START + DURATION, False)
+    assert read_lease(store).released
+    with leased(store, OTHER) as lease:
+        assert read_lease(store).owner == OTHER
+        assert read_lease(store).token == lease.token != record.token
+
+
+def test_it_is_given_back_after_an_error(store: ClockedStore) -> None:
+    with pytest.raises(KeyError), leased(store):
+        raise KeyError
+    assert read_lease(store).released
+
+
+def test_an_owner_who_lives_is_named(store: ClockedStore) -> None:
+    with leased(store, OTHER) as lease:
+
+        def wait_while_it_is_renewed(seconds: float) -> None:
+            store.advance(seconds)
+            lease._renew(lease._record)
+
+        with (
+            pytest.raises(
+                RefusedError, match=r"host elsewhere, pid 2, command lakegc sweep, until"
+            ),
+            repository_lease(store, ME, duration=DURATION, pause=wait_while_it_is_renewed),
+        ):
+            raise AssertionError
+        assert store.time - START == timedelta(seconds=5)
+
+
+def test_an_owner_who_lives_is_waited_for_as_long_as_is_asked(store: ClockedStore) -> None:
+    waited: list[float] = []
+
+    with leased(store, OTHER) as lease:
+
+        def wait(seconds: float) -> None:
+            waited.append(seconds)
+            store.advance(seconds)
+            if len(waited) < 20:
+                lease._renew(lease._record)
+            elif len(waited) == 20:
+                lease.release()
+
+        with repository_lease(store, ME, duration=DURATION, wait=HOUR, pause=wait):
+            assert read_lease(store).owner == ME
+    assert len(waited) == 20
+
+
+def test_who_died_is_waited_for_until_the_lease_ends_and_no_shorter(store: ClockedStore) -> None:
+    record = die(store, OTHER)
+    assert (record.owner, record.released) == (OTHER, False)
+    with leased(store):
+        assert read_lease(store).owner == ME
+    assert timedelta(0) <= store.time - record.expires < timedelta(seconds=5)
+
+
+def test_a_lease_that_does_not_end_in_sight_is_refused(store: ClockedStore) -> None:
+    with (
+        repository_lease(store, OTHER, duration=timedelta(days=1)),
+        pytest.raises(RefusedError, match="host elsewhere"),
+        leased(store),
+    ):
+        raise AssertionError
+    assert store.time - START == timedelta(minutes=10)
+
+
+@pytest.mark.parametrize("ended", [False, True])
+def test_of_many_one_takes_it(store: ClockedStore, *, ended: bool) -> None:
+    if ended:
+        store.time = die(store, OTHER).expires
+    together, decided = threading.Barrier(5), threading.Barrier(5)
+    holding: list[str] = []
+
+    def refuse(_seconds: float) -> None:
+        raise RefusedError
+
+    def take(number: int) -> None:
+        together.wait()
+        with (
+            suppress(RefusedError),
+            repository_lease(store, {"pid": str(number)}, duration=DURATION, pause=refuse),
+        ):
+            holding.append(str(number))
+            decided.wait()
+            return
+        decided.wait()
+
+    with ThreadPoolExecutor(5) as pool:
+        list(pool.map(take, range(5)))
+    assert len(holding) == 1
+    assert read_lease(store).owner == {"pid": holding[0]}
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"",
+        b"{}",
+        b"[]",
+        b"null",
+        _WHOLE.replace(b'"t"', b'""'),
+        _WHOLE.replace(b"+00:00", b""),
+        _WHOLE.replace(b"true", b'"no"'),
+        _WHOLE.replace(b"0}", b'"0"}'),
+        b"\xff\xfe",
+    ],
+)
+def test_a_damaged_lease_stops_everybody(store: ClockedStore, content: bytes) -> None:
+    store.put(LEASE, content)
+    store.time += 1000 * HOUR
+    with pytest.raises(IntegrityError, match=r"lease\.json is damaged"), leased(store):
+        raise AssertionError
+    with pytest.raises(IntegrityError):
+        lost(store, "t", 0, store.time)
+    assert store.get(LEASE) == content
+
+
+@given(
+    st.builds(
+        LeaseRecord,
+        st.text(min_size=1),
+        st.dictionaries(st.text(), st.text(), max_size=3),
+        st.datetimes(timezones=st.just(START.tzinfo)),
+        st.integers(0),
+        st.integers(0),
+        st.booleans(),
+    )
+)
+def test_what_is_written_is_read(record: LeaseRecord) -> None:
+    assert LeaseRecord.from_bytes(record.to_bytes(), "") == record
+
+
+@pytest.mark.parametrize("call", ["head", "get", "server_time", "put_if_absent"])
+def test_a_store_that_does_not_answer_stops_everybody(store: ClockedStore, call: str) -> None:
+    def fail(name: str) -> None:
+        if name == call:
+            raise StoreUnavailableError("no answer")
+
+    if call == "get":
+        die(store, OTHER)
+    store.before = fail
+    with pytest.raises(StoreUnavailableError), leased(store):
+        raise AssertionError
+
+
+def test_a_lease_that_was_written_without_an_answer_is_held(store: ClockedStore) -> None:
+    def lose_the_answer(name: str) -> None:
+        store.after = lambda _name: None
+        raise StoreUnavailableError(f"no answer to {name}")
+
+    def fail_to_write(name: str) -> None:
+        if name == "put_if_match":
+            raise StoreUnavailableError("nothing was written")
+
+    store.after = lose_the_answer
+    with leased(store) as lease:
+        assert read_lease(store).token == lease.token
+        store.after = lose_the_answer
+        lease.begin_round(1)
+        assert read_lease(store).round == 1
+        store.before = fail_to_write
+        with pytest.raises(StoreUnavailableError):
+            lease.begin_round(2)
+        store.before = lambda _name: None
+        lease.begin_round(2)
+        lease.require()
+        assert lost(store, lease.token, 2, store.time) == ""
+    assert read_lease(store).released
+
+
+def test_a_process_that_is_killed_at_any_call_leaves_nothing_or_what_ends(tmp_path: Path) -> None:
+    """Each call of the store while the lease is taken, renewed and given back."""
+
+    def live(store: ClockedStore) -> None:
+        with leased(store, OTHER) as lease:
+            lease.begin_round(1)
+            lease._renew(lease._record)
+
+    calls: list[str] = []
+    counted = ClockedStore(tmp_path / "counted")
+    counted.before = counted.after = calls.append
+    live(counted)
+    assert calls.count("put_if_absent") == 2
+    assert calls.count("put_if_match") == 6
+    for number in range(1, len(calls) + 1):
+        store = ClockedStore(tmp_path / str(number))
+        seen: list[str] = []
+
+        def kill(name: str, seen: list[str] = seen, number: int = number) -> None:
+            seen.append(name)
+            if len(seen) >= number:
+                raise Killed
+
+        store.before = store.after = kill
+        with pytest.raises(Killed):
+            live(store)
+        store.before = store.after = lambda _name: None
+        with leased(store):
+            assert read_lease(store).owner == ME
+        assert store.time - START <= DURATION + timedelta(seconds=5)
+
+
+def test_it_is_renewed_while_its_owner_lives(store: ClockedStore) -> None:
+    beats = threading.Semaphore(0)
+    with repository_lease(store, ME, duration=timedelta(seconds=0.06)) as lease:
+        store.after = lambda _name: beats.release()
+        for _ in range(3):
+            assert beats.acquire(timeout=20)
+        lease.require()
+    record = read_lease(store)
+    assert record.renewed > 3
+    assert record.released
+
+
+def _run_out(store: ClockedStore, _lease: Lease) -> None:
+    store.time += DURATION
+
+
+def _be_taken(store: ClockedStore, _lease: Lease) -> None:
+    store.time += DURATION
+    die(store, OTHER)
+
+
+def _be_removed(store: ClockedStore, _lease: Lease) -> None:
+    store.delete_many([LEASE])
+
+
+def _be_damaged(store: ClockedStore, _lease: Lease) -> None:
+    store.put(LEASE, b"?")
+
+
+@pytest.mark.parametrize(
+    ("lose", "words"),
+    [
+        (_run_out, "it ran out at 2026-01-01T00:03:00"),
+        (_be_taken, "it ran out"),
+        (_be_removed, "is gone"),
+        (_be_damaged, "is damaged"),
+    ],
+)
+def test_a_lost_lease_is_not_renewed(
+    store: ClockedStore, lose: Callable[[ClockedStore, Lease], None], words: str
+) -> None:
+    """A process that wakes up after hours does not get back what it had, taken or not."""
+    with leased(store) as lease:
+        lose(store, lease)
+        before = store.get(LEASE) if store.exists(LEASE) else b""
+        for _ in range(2):
+            with pytest.raises(LeaseLostError, match=words):
+                lease.begin_round(1)
+        with pytest.raises(LeaseLostError):
+            lease.require()
+        assert (store.get(LEASE) if store.exists(LEASE) else b"") == before
+    assert (store.get(LEASE) if store.exists(LEASE) else b"") == before
+
+
+def test_a_lease_that_was_taken_in_spite_of_us_is_lost(store: ClockedStore) -> None:
+    """Somebody overwrote it who should not have."""
+    with leased(store) as lease:
+        store.put(LEASE, LeaseRecord("t", OTHER, store.time + DURATION).to_bytes())
+        with pytest.raises(LeaseLostError, match="it is another's: host elsewhere"):
+            lease.begin_round(1)
+    assert read_lease(store).owner == OTHER
+
+
+def test_what_a_task_asks(store: ClockedStore) -> None:
+    with leased(store) as lease:
+        lease.begin_round(7)
+        assert lost(store, lease.token, 7, store.time) == ""
+        assert lost(store, lease.token, 7, store.time + timedelta(seconds=120)) == ""
+        assert "ran out" in lost(store, lease.token, 7, store.time + timedelta(seconds=121))
+        assert "ran out" in lost(store, lease.token, 7, store.time + HOUR)
+        assert "another's" in lost(store, "other", 7, store.time)
+        assert "round 7" in lost(store, lease.token, 6, store.time)
+    assert "another's" in lost(store, lease.token, 7, store.time)
+    store.delete_many([LEASE])
+    assert "is gone" in lost(store, lease.token, 7, store.time)
+
+
+def test_a_task_that_cannot_ask_stops(store: ClockedStore) -> None:
+    with leased(store) as lease:
+
+        def fail(_name: str) -> None:
+            raise StorageError("not now")
+
+        store.before = fail
+        with pytest.raises(StorageError):
+            lost(store, lease.token, 0, START)
+        store.before = lambda _name: None
+
+
+def test_owners_are_named_for_people() -> None:
+    owner = owner_of(run="r", started_by=None)
+    assert set(owner) == {"host", "user", "pid", "command", "run"}
+    assert json.dumps(owner)
