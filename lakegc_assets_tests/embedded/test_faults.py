@@ -264,7 +264,7 @@ def test_an_older_server_has_no_async_prepare(start: Start) -> None:
 def test_addresses_are_linked_more_than_once(start: Start) -> None:
     for faults, second in (((), 400), ((Fault.STATELESS_LINK_TOKENS,), 200)):
         repo = start(*faults)
-        where = {"params": {"path": "a"}}
+        where: dict[str, Any] = {"params": {"path": "a"}}
         handed = repo.call("GET", "/branches/main/staging/backing", **where)["physical_address"]
         file = lake_of(repo).settings.objects_dir / handed.removeprefix("local://")
         file.parent.mkdir(parents=True, exist_ok=True)

@@ -239,23 +239,23 @@ def test_a_branch_that_goes_away_at_any_moment_takes_no_other_rows(
 def test_a_branch_that_goes_away_inside_a_page_takes_no_rows_at_all(
     tmp_path: Path, clock: Clock
 ) -> None:
-    done = []
+    done: list[str] = []
 
     def act(name: str) -> None:
         if name == "b" and not done:
             done.append(name)
-            drop(lake, "a")
-            history.reset(lake, "repo", "b", kind="reset", path="")
+            drop(running, "a")
+            history.reset(running, "repo", "b", kind="reset", path="")
 
-    lake = make_lake(tmp_path, clock, at_scan_step=act)
+    running = make_lake(tmp_path, clock, at_scan_step=act)
     expected = set()
     for name in ("a", "b", "c"):
-        branch(lake, name)
-        expected.add(put(lake, name, "x"))
+        branch(running, name)
+        expected.add(put(running, name, "x"))
     # A page is one consistent view.
-    assert set(rows(lake.settings.objects_dir, direct_pages(lake, "repo"))) == expected
+    assert set(rows(running.settings.objects_dir, direct_pages(running, "repo"))) == expected
     assert done
-    lake.close()
+    running.close()
 
 
 def test_addresses_inside_the_namespace_are_made_relative(lake: Lake) -> None:

@@ -1,0 +1,1 @@
+"""The benchmarks: each is a module that is run by itself."""

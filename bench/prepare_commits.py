@@ -1,0 +1,59 @@
+"""How long the embedded lakeFS lists active commits: 30 K commits on 1 K branches.
+
+Run ``python -m bench.prepare_commits``.
+"""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from bench.active_commits import NOW, history
+from lakegc_assets.embedded import catalog, collect
+from lakegc_assets.embedded.catalog import Repository
+from lakegc_assets.embedded.history import create_repository
+from lakegc_assets.embedded.lake import Lake
+from lakegc_assets.embedded.settings import ServerSettings
+
+
+def plant(lake: Lake, n_commits: int, n_branches: int) -> None:
+    """The history of ``bench.active_commits``, in a repository of its own."""
+    now = int(NOW.timestamp())
+    repo = Repository("bench", "local://bench", "main", now, read_only=False, rules=None)
+    create_repository(lake, repo)
+    commits, heads = history(n_commits, n_branches)
+    with lake.state.write() as db:
+        for commit in commits.values():
+            made = catalog.Commit(
+                commit.id,
+                "c",
+                "m",
+                commit.metarange_id,
+                commit.creation_date,
+                {},
+                commit.parents,
+                1,
+            )
+            catalog.insert_commit(db, repo, made)
+        catalog.delete_branch(db, catalog.branch(db, repo, "main"))
+        for name, head in heads.items():
+            catalog.insert_branch(db, repo, name, head, hidden=False)
+    collect.set_rules(lake, "bench", 30, {name: 1 + i % 365 for i, name in enumerate(heads)})
+
+
+def main() -> None:
+    with TemporaryDirectory() as data:
+        lake = Lake(ServerSettings(Path(data), clock=NOW.timestamp))
+        plant(lake, 30_000, 1_000)
+        began = time.perf_counter()
+        location = collect.prepare_commits(lake, "bench")["gc_commits_location"]
+        seconds = time.perf_counter() - began
+        file = lake.settings.objects_dir / location.removeprefix("local://")
+        listed = len(file.read_text().splitlines()) - 1
+        lake.close()
+    print(f"30,000 commits on 1,000 branches: {listed:,} listed in {seconds:.2f} s")
+
+
+if __name__ == "__main__":
+    main()
