@@ -110,7 +110,10 @@ class ObjectStoreResource(dg.ConfigurableResource):  # type: ignore[type-arg]
     """
 
     s3: S3Resource
-    azure: AzureBlobStorageResource | None = None
+    azure: AzureBlobStorageResource | None = Field(
+        default=None,
+        description="its credential; account_url may be empty for the namespace's own account",
+    )
     gcs_credentials_file: str | None = Field(
         default=None,
         description="key file of a Google service account; else application default credentials",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from lakegc_assets.errors import ConfigurationError
 from lakegc_assets.graveler.namespace import StorageNamespace
@@ -28,7 +28,7 @@ class AzureAccess:
 
     account_url: str | None = None
     credentials_file: str | None = None
-    identity: tuple[tuple[str, str | bool], ...] = ()
+    identity: tuple[tuple[str, Any], ...] = ()
 
 
 @dataclass(frozen=True)

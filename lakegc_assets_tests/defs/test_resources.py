@@ -11,12 +11,21 @@ from typing import Any
 import dagster as dg
 import pytest
 from dagster_aws.s3 import S3Resource
+from dagster_azure.blob import (
+    AzureBlobStorageAnonymousCredential,
+    AzureBlobStorageDefaultCredential,
+    AzureBlobStorageKeyCredential,
+    AzureBlobStorageResource,
+    AzureBlobStorageSASTokenCredential,
+)
 
 from lakegc_assets.defs.resources import CollectorResource, LakeFSResource, ObjectStoreResource
 from lakegc_assets.errors import ConfigurationError
 from lakegc_assets.settings import Settings
+from lakegc_assets.storage.config import AzureAccess, GcsAccess
 
 _SECRET = "a-secret-that-nobody-may-see"
+_KEY = "YS1rZXktdGhhdC1ub2JvZHktbWF5LXNlZQ=="
 
 
 @pytest.fixture(autouse=True)
@@ -74,6 +83,52 @@ def test_keys_of_the_store_go_to_a_private_file() -> None:
     assert config.addressing == "path"
     assert _SECRET not in repr(config)
     assert _SECRET.encode() not in pickle.dumps(config)
+
+
+@pytest.mark.parametrize(
+    "credential",
+    [AzureBlobStorageKeyCredential(key=_KEY), AzureBlobStorageSASTokenCredential(token=_KEY)],
+)
+def test_keys_of_azure_go_to_a_private_file(credential: Any) -> None:
+    resource = ObjectStoreResource(
+        s3=S3Resource(),
+        azure=AzureBlobStorageResource(
+            account_url="https://acc.blob.core.windows.net", credential=credential
+        ),
+    )
+    config = resource.config()
+    assert _is_private(config.azure.credentials_file)
+    assert config == resource.config()
+    assert config.azure.account_url == "https://acc.blob.core.windows.net"
+    assert _KEY in Path(str(config.azure.credentials_file)).read_text()
+    assert _KEY not in repr(config) + str(pickle.dumps(config))
+
+
+def test_identities_of_azure_and_accounts_of_google_need_no_secret() -> None:
+    credential = AzureBlobStorageDefaultCredential(
+        kwargs={"managed_identity_client_id": "id", "additionally_allowed_tenants": ["a"]}
+    )
+    config = ObjectStoreResource(
+        s3=S3Resource(),
+        azure=AzureBlobStorageResource(account_url="", credential=credential),
+        gcs_credentials_file="/etc/key.json",
+        gcs_endpoint="https://gcs.example",
+    ).config()
+    tenants = ("additionally_allowed_tenants", ("a",))
+    assert config.azure == AzureAccess(identity=(tenants, ("managed_identity_client_id", "id")))
+    assert config.gcs == GcsAccess("https://gcs.example", "/etc/key.json")
+    assert hash(config)
+
+
+def test_azure_without_credentials_is_refused() -> None:
+    anonymous = AzureBlobStorageResource(
+        account_url="", credential=AzureBlobStorageAnonymousCredential()
+    )
+    with pytest.raises(ConfigurationError, match="anonymous"):
+        ObjectStoreResource(s3=S3Resource(), azure=anonymous).config()
+    unset = AzureBlobStorageResource(account_url="", credential=AzureBlobStorageKeyCredential())
+    with pytest.raises(ConfigurationError, match="account_key"):
+        ObjectStoreResource(s3=S3Resource(), azure=unset).config()
 
 
 def test_a_key_may_be_a_variable_of_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
