@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import sqlite3
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from lakegc_assets.embedded import catalog, errors, merging, refs, staging
+from lakegc_assets.embedded.catalog import Commit, Repository
 from lakegc_assets.embedded.faults import Fault
 from lakegc_assets.embedded.lake import Lake
 from lakegc_assets.embedded.merging import Difference
@@ -91,6 +93,28 @@ def merge_base(lake: Lake, repository: str, source_ref: str, branch: str) -> dic
             "destination_commit_id": destination.id,
             "base_commit_id": refs.merge_base(db, repo, source, destination).id,
         }
+
+
+def touches(
+    db: sqlite3.Connection,
+    repo: Repository,
+    trees: Trees,
+    commit: Commit,
+    objects: Iterable[str],
+    prefixes: Iterable[str],
+) -> bool:
+    """Whether a commit, other than a merge, changed one of these paths or anything below these."""
+    if len(commit.parents) != 1:
+        return False
+    before = catalog.commit(db, repo, commit.parents[0]).metarange_id
+    for key in (path.encode() for path in objects):
+        if _identity(trees.get(before, key)) != _identity(trees.get(commit.metarange_id, key)):
+            return True
+    for prefix in (path.encode() for path in prefixes):
+        found = next(merging.differences(trees, before, commit.metarange_id, prefix), None)
+        if found is not None and found.key.startswith(prefix):
+            return True
+    return False
 
 
 def is_two_dot(kind: str) -> bool:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from datetime import datetime
 from itertools import dropwhile, islice
 
 from starlette.responses import Response
 
-from lakegc_assets.embedded import catalog, errors, refs
+from lakegc_assets.embedded import catalog, changes, errors, refs
 from lakegc_assets.embedded.calls import Call, Endpoint, answer, done, one_page, text_answer
 from lakegc_assets.embedded.catalog import Branch, Commit
 
@@ -72,15 +74,30 @@ def get_commit(call: Call) -> Response:
 
 def log(call: Call) -> Response:
     """A page of a reference's commit and its ancestors."""
-    page = call.paging()
-    amount, after = page.amount, page.after
+    amount, after = call.paging().amount, call.paging().after
     with call.lake.state.read() as db:
         repo = catalog.repository(db, call.repository)
         start = refs.resolve_commit(db, repo, call.names["ref"])
         walk = refs.log(db, repo, start, first_parent=call.flag("first_parent"))
         if after:
             walk = islice(dropwhile(lambda c: c.id != after, walk), 1, None)
+        if "stop_at" in call.query:
+            stop = refs.resolve_commit(db, repo, call.query["stop_at"])
+            walk = _until(walk, stop)
+        if "since" in call.query:
+            since = _instant(call.query["since"])
+            walk = (commit for commit in walk if commit.creation_date >= since)
+        objects, prefixes = call.query.getlist("objects"), call.query.getlist("prefixes")
+        if objects or prefixes:
+            trees = call.lake.stores.trees(repo)
+            walk = (
+                commit
+                for commit in walk
+                if changes.touches(db, repo, trees, commit, objects, prefixes)
+            )
         found = list(islice(walk, amount + 1))
+    if call.flag("limit"):
+        found = found[:amount]
     return one_page(map(Commit.shown, found), amount, key="id")
 
 
@@ -122,6 +139,23 @@ def delete_tag(call: Call) -> Response:
         repo = catalog.writable_repository(db, call.repository, force=call.flag("force"))
         catalog.delete_tag(db, repo, call.names["tag"])
     return done()
+
+
+def _until(walk: Iterator[Commit], stop: Commit) -> Iterator[Commit]:
+    for commit in walk:
+        yield commit
+        if commit.id == stop.id:
+            return
+
+
+def _instant(text: str) -> float:
+    """Epoch seconds of a time as RFC 3339 has it."""
+    try:
+        return datetime.fromisoformat(text.replace("Z", "+00:00")).timestamp()
+    except ValueError:
+        raise errors.bad_request(
+            f'parameter "since" in query has an error: value {text}: not a date-time'
+        ) from None
 
 
 def _branch(branch: Branch) -> dict[str, object]:
