@@ -148,10 +148,7 @@ def _track(lake: Lake, db: sqlite3.Connection, repo: Repository, entry: Entry) -
 
 def _copy_data(lake: Lake, source: Found, repo: Repository, address: str, moment: float) -> None:
     """Let the store copy, within a namespace or a bucket; between others it takes our memory."""
-    if source.entry.address_type is AddressType.RELATIVE:
-        base, key = source.repository.namespace, source.entry.address
-    else:
-        base, _, key = source.physical_address.rpartition("/")
+    base, key = objects.locate(lake, source)
     origin, here = StorageNamespace.parse(base), repo.place
     if (origin.scheme, origin.authority) != (here.scheme, here.authority):
         lake.stores.write(repo, address, objects.content(lake, source), moment)

@@ -14,6 +14,14 @@ from lakegc_assets.errors import ConfigurationError
 from lakegc_assets.graveler.namespace import StorageNamespace
 from lakegc_assets.storage.config import StoreConfig
 
+_POSITIVE = (
+    "slice_max_age",
+    "slice_max_objects",
+    "grace_period",
+    "presign_seconds",
+    "copies_kept",
+)
+
 
 @dataclass(frozen=True)
 class ServerSettings:
@@ -74,7 +82,7 @@ class ServerSettings:
         Raises:
             ConfigurationError: it is not on S3; or a number that must be positive is not.
         """
-        for name in ("slice_max_age", "slice_max_objects", "grace_period", "presign_seconds"):
+        for name in _POSITIVE:
             if getattr(self, name) < 1:
                 raise ConfigurationError(f"{name} is {getattr(self, name)}: it must be 1 or more")
         if self.store and StorageNamespace.parse(self.store).scheme != "s3":
