@@ -38,8 +38,8 @@ class GcsAccess:
     Attributes:
         endpoint: in place of ``https://storage.googleapis.com``; else ``STORAGE_EMULATOR_HOST``,
             which is asked without credentials.
-        credentials_file: key of a service account, or a configuration of workload identity. None
-            for the application default credentials.
+        credentials_file: key of a service account. None for the application default credentials
+            (``GOOGLE_APPLICATION_CREDENTIALS``, gcloud's own, the machine's service account).
     """
 
     endpoint: str | None = None

@@ -11,6 +11,7 @@ import google.auth
 import google.auth.transport.requests
 import requests
 from google.auth.exceptions import DefaultCredentialsError, GoogleAuthError, TransportError
+from google.oauth2.service_account import Credentials
 
 from lakegc_assets.errors import ConfigurationError
 from lakegc_assets.storage.codes import error_class, usual_code
@@ -71,7 +72,7 @@ def _signer(credentials_file: str | None) -> Sign:
         if credentials_file is None:
             credentials, _ = google.auth.default(scopes=[_SCOPE])
         else:
-            credentials, _ = google.auth.load_credentials_from_file(  # type: ignore[no-untyped-call]
+            credentials = Credentials.from_service_account_file(  # type: ignore[no-untyped-call]
                 credentials_file, scopes=[_SCOPE]
             )
     except (DefaultCredentialsError, OSError, ValueError) as error:

@@ -202,6 +202,7 @@ class Answer:
     body: str = ""
     date: str = "Sat, 21 Nov 2026 07:00:00 GMT"
     cut: bool = False
+    headers: dict[str, str] = field(default_factory=dict)
 
 
 @dataclass
@@ -212,14 +213,14 @@ class Script:
     answers: list[Answer] = field(default_factory=list)
     requests: list[str] = field(default_factory=list)
     bodies: list[bytes] = field(default_factory=list)
+    headers: list[dict[str, str]] = field(default_factory=list)
 
     def config(self, max_attempts: int = 1) -> StoreConfig:
         return StoreConfig(endpoint_url=self.endpoint, max_attempts=max_attempts)
 
 
 @pytest.fixture
-def script(s3_server: str) -> Iterator[Script]:
-    assert s3_server, "its fixture sets the credentials"
+def script(aws_environment: None) -> Iterator[Script]:  # noqa: ARG001 - it is wanted to be there
     told = Script()
 
     class Handler(BaseHTTPRequestHandler):
@@ -227,11 +228,14 @@ def script(s3_server: str) -> Iterator[Script]:
 
         def _answer(self) -> None:
             told.requests.append(f"{self.command} {self.path}")
+            told.headers.append({name.lower(): value for name, value in self.headers.items()})
             told.bodies.append(self.rfile.read(int(self.headers.get("Content-Length", 0))))
             answer = told.answers.pop(0) if len(told.answers) > 1 else told.answers[0]
             body = answer.body.encode()
             self.send_response_only(answer.status)
             self.send_header("Date", answer.date)
+            for name, value in answer.headers.items():
+                self.send_header(name, value)
             self.send_header("Content-Length", str(len(body) + 10 * answer.cut))
             self.end_headers()
             if self.command != "HEAD":

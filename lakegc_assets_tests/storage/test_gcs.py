@@ -1,0 +1,323 @@
+"""What is particular to Google Cloud Storage: pages, generations, batches, errors, credentials."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from datetime import datetime, timezone
+from pathlib import Path
+from urllib.parse import parse_qs, urlsplit
+
+import google.auth.exceptions
+import pytest
+
+from lakegc_assets.errors import ConfigurationError, LakegcError
+from lakegc_assets.storage import gcs_service
+from lakegc_assets.storage.base import ObjectStore
+from lakegc_assets.storage.codes import error_class
+from lakegc_assets.storage.config import GcsAccess, StoreConfig
+from lakegc_assets.storage.errors import (
+    AccessDeniedError,
+    ObjectNotFoundError,
+    PreconditionFailedError,
+    StorageError,
+    StoreThrottledError,
+    StoreUnavailableError,
+)
+from lakegc_assets.storage.http import HttpFailure, Request
+from lakegc_assets_tests.storage.conftest import Answer, Script
+
+
+@pytest.fixture
+def told(script: Script) -> Callable[..., ObjectStore]:
+    """Opens a store whose server gives these answers."""
+
+    def opened(*answers: Answer, tries: int = 1) -> ObjectStore:
+        script.answers = list(answers)
+        gcs = GcsAccess(endpoint=script.endpoint)
+        return StoreConfig(max_attempts=tries, gcs=gcs).open("gs://bkt/ns")
+
+    return opened
+
+
+def item(name: str, generation: int = 7) -> dict[str, str]:
+    return {
+        "name": name, "size": "3", "updated": "2026-01-02T03:04:05.678Z",
+        "generation": str(generation),
+    }  # fmt: skip
+
+
+def page(*names: str, token: str | None = None, prefixes: tuple[str, ...] = ()) -> Answer:
+    content = {"items": [item(name) for name in names], "prefixes": prefixes}
+    return Answer(body=json.dumps(content | ({"nextPageToken": token} if token else {})))
+
+
+def refusal(status: int, reason: str) -> Answer:
+    errors = [{"reason": reason, "message": "m"}]
+    return Answer(status, json.dumps({"error": {"message": f"told {reason}", "errors": errors}}))
+
+
+def listed(store: ObjectStore, *args: str | None) -> list[str]:
+    return [key for b in store.list(*args) for key in b["key"].to_pylist()]  # type: ignore[arg-type]
+
+
+def query_of(request: str) -> dict[str, list[str]]:
+    return parse_qs(urlsplit(request.split(" ", 1)[1]).query, keep_blank_values=True)
+
+
+def test_a_listing_goes_on_until_there_is_no_token(
+    told: Callable[..., ObjectStore], script: Script
+) -> None:
+    store = told(page("ns/", "ns/a", token="t"), page(token="u"), page("ns/b é"))
+    (first, second) = store.list()
+    assert first.to_pylist() == [
+        {
+            "key": "a",
+            "size": 3,
+            "last_modified": datetime(2026, 1, 2, 3, 4, 5, 678000, timezone.utc),
+            "etag": "7",
+        }
+    ]
+    assert second["key"].to_pylist() == ["b é"]
+    assert [query_of(r).get("pageToken") for r in script.requests] == [None, ["t"], ["u"]]
+    assert not any("authorization" in headers for headers in script.headers)
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "asked"),
+    [
+        ("a", "c", ("ns/a", "ns/c")),
+        ("a\U0010ffff", "c\0", ("ns/a", "ns/c ")),
+        (None, "c\U0010ffff", (None, None)),
+        ("\0", None, ("ns/", None)),
+    ],
+)
+def test_bounds_are_sent_as_far_as_names_can_hold_them(
+    told: Callable[..., ObjectStore],
+    script: Script,
+    low: str | None,
+    high: str | None,
+    asked: tuple[str | None, str | None],
+) -> None:
+    keys = ["0", "a", "a\U0001f600", "b", "c", "c ", "d"]
+    store = told(page(*(f"ns/{key}" for key in keys)))
+    expected = [k for k in keys if k > (low or "") and (high is None or k < high)]
+    assert listed(store, "", low, high) == expected
+    query = query_of(script.requests[0])
+    sent = tuple(query.get(name, [None])[0] for name in ("startOffset", "endOffset"))
+    assert sent == asked
+
+
+@pytest.mark.parametrize(
+    "damaged",
+    [
+        Answer(body="<html/>"),
+        Answer(body="[]"),
+        Answer(body='{"items": [{"name": "ns/a"}]}'),
+        Answer(body='{"items": {"name": "ns/a"}}'),
+        Answer(body=json.dumps({"items": [item("ns/a") | {"size": "many"}]})),
+        Answer(body=json.dumps({"items": [item("ns/a") | {"updated": "soon"}]})),
+        page("elsewhere"),
+        page("ns/b", "ns/a"),
+        page("ns/a", "ns/a"),
+        page("ns/a", token="again"),
+    ],
+)
+def test_pages_that_cannot_be_trusted_are_refused(
+    told: Callable[..., ObjectStore], damaged: Answer
+) -> None:
+    with pytest.raises(StorageError, match="gs://bkt/ns"):
+        listed(told(damaged, damaged))
+
+
+@pytest.mark.parametrize(
+    ("status", "reason", "expected"),
+    [
+        (403, "forbidden", AccessDeniedError),
+        (401, "required", AccessDeniedError),
+        (403, "rateLimitExceeded", StoreThrottledError),
+        (429, "rateLimitExceeded", StoreThrottledError),
+        (503, "backendError", StoreUnavailableError),
+        (408, "odd", StoreUnavailableError),
+        (502, "", StoreUnavailableError),
+        (400, "invalid", StorageError),
+    ],
+)
+def test_errors_are_told_apart(
+    told: Callable[..., ObjectStore], status: int, reason: str, expected: type[LakegcError]
+) -> None:
+    store = told(refusal(status, reason) if reason else Answer(status, "<html>proxy</html>"))
+    calls: list[Callable[[], object]] = [
+        lambda: store.get("some/key"),
+        lambda: store.put("some/key", b""),
+        lambda: store.put_if_absent("some/key", b""),
+        lambda: store.copy("some/key", "b"),
+        lambda: listed(store, "some/key"),
+    ]
+    for call in calls:
+        with pytest.raises(expected, match="gs://bkt/ns") as raised:
+            call()
+        assert raised.type is expected
+    (outcome,) = store.delete_many(["some/key"])
+    assert outcome.outcome == "failed"
+    assert error_class(outcome.error_code or "") is expected
+
+
+def test_a_missing_bucket_is_told_from_a_missing_object(
+    told: Callable[..., ObjectStore],
+) -> None:
+    missing = refusal(404, "notFound")
+    calls: list[Callable[[ObjectStore], object]] = [
+        lambda store: store.get("k"),
+        lambda store: store.head("k"),
+        lambda store: store.copy("k", "l"),
+        lambda store: store.put_if_match("k", b"", "1"),
+        listed,
+    ]
+    for call in calls:
+        with pytest.raises(ConfigurationError, match="bucket does not exist"):
+            call(told(missing))
+    with pytest.raises(ObjectNotFoundError, match="'k'"):
+        told(missing, page()).get("k")
+    with pytest.raises(PreconditionFailedError):
+        told(missing, page()).put_if_match("k", b"", "1")
+    (outcome,) = told(missing).delete_many(["k"])
+    assert (outcome.outcome, outcome.error_code) == ("failed", "NoSuchBucket")
+    (outcome,) = told(missing, page()).delete_many(["k"])
+    assert outcome.outcome == "already_missing"
+
+
+def test_conditions_are_generations(told: Callable[..., ObjectStore], script: Script) -> None:
+    written = Answer(body=json.dumps(item("ns/k", 8)))
+    store = told(refusal(503, "rateLimitExceeded"), written, tries=3)
+    assert store.put_if_absent("k", b"x") == "8"
+    assert [query_of(r)["ifGenerationMatch"] for r in script.requests] == [["0"], ["0"]]
+    script.answers = [refusal(412, "conditionNotMet")]
+    with pytest.raises(PreconditionFailedError):
+        store.put_if_match("k", b"x", "8")
+    script.answers = [refusal(500, "backendError"), written]
+    with pytest.raises(StoreUnavailableError, match="not known whether"):
+        store.put_if_match("k", b"x", "8")
+    asked = len(script.requests)
+    for etag in ("0", "0x8D", ""):
+        with pytest.raises(PreconditionFailedError, match="numbers"):
+            store.put_if_match("k", b"x", etag)
+    assert len(script.requests) == asked
+
+
+def batch(*parts: tuple[int, int, str]) -> Answer:
+    lines = []
+    for number, status, reason in parts:
+        lines += ["--b", "Content-Type: application/http", f"Content-ID: <response-{number}>", ""]
+        lines += [f"HTTP/1.1 {status} Reason", "Content-Type: application/json", ""]
+        lines += [refusal(status, reason).body if reason else "", ""]
+    body = "\r\n".join([*lines, "--b--"])
+    return Answer(200, body, headers={"Content-Type": 'multipart/mixed; boundary="b"'})
+
+
+def test_each_key_of_a_batch_has_the_outcome_that_the_store_gave(
+    told: Callable[..., ObjectStore], script: Script
+) -> None:
+    answer = batch(
+        (4, 204, ""), (0, 404, "notFound"), (1, 403, "forbidden"), (2, 412, "conditionNotMet")
+    )
+    store = told(answer, page(), Answer(body=json.dumps(item("ns/2", 9))))
+    outcomes = store.delete_many(["0", "1/é", "2", "3", "4"], dict.fromkeys(
+        ["0", "1/é", "2", "3", "4"], "7"
+    ))  # fmt: skip
+    assert [(o.outcome, o.error_code) for o in outcomes] == [
+        ("already_missing", None),
+        ("failed", "forbidden"),
+        ("spared", None),
+        ("failed", "NoAnswer"),
+        ("deleted", None),
+    ]
+    line = b"DELETE /storage/v1/b/bkt/o/ns%2F1%2F%C3%A9?ifGenerationMatch=7 HTTP/1.1\r\n"
+    assert line in script.bodies[0]
+
+
+def test_after_a_batch_that_fails_as_a_whole_no_other_is_sent(
+    told: Callable[..., ObjectStore], script: Script
+) -> None:
+    good = batch(*((number, 204, "") for number in range(100)))
+    keys = [f"{n:04d}" for n in range(250)]
+    codes = [o.error_code for o in told(good, refusal(401, "required")).delete_many(keys)]
+    assert codes == [None] * 100 + ["required"] * 100 + ["NotSent"] * 50
+    assert len(script.requests) == 2
+
+
+def test_a_copy_goes_on_until_it_is_done(told: Callable[..., ObjectStore], script: Script) -> None:
+    half = Answer(body='{"done": false, "rewriteToken": "t 1"}')
+    told(half, Answer(body='{"done": true}')).copy("a/b", "c")
+    assert query_of(script.requests[1])["rewriteToken"] == ["t 1"]
+    path = "/storage/v1/b/bkt/o/ns%2Fa%2Fb/rewriteTo/b/bkt/o/ns%2Fc"
+    assert {urlsplit(r.split(" ")[1]).path for r in script.requests} == {path}
+    with pytest.raises(StorageError, match="damaged"):
+        told(Answer(body="{}")).copy("a", "b")
+
+
+def test_what_keeps_deleted_objects_is_told(told: Callable[..., ObjectStore]) -> None:
+    soft = {"softDeletePolicy": {"retentionDurationSeconds": "604800"}}
+    assert "7 days" in str(told(Answer(body=json.dumps(soft))).retention_notice())
+    more = {"versioning": {"enabled": True}, "retentionPolicy": {"retentionPeriod": "5"}}
+    notice = str(told(Answer(body=json.dumps(more))).retention_notice())
+    assert "versioning is on" in notice
+    assert "retention policy" in notice
+    off = {"softDeletePolicy": {"retentionDurationSeconds": "0"}, "versioning": {"enabled": False}}
+    assert told(Answer(body=json.dumps(off))).retention_notice() is None
+    notice = str(told(refusal(403, "forbidden")).retention_notice())
+    assert "could not be found out (forbidden)" in notice
+
+
+def test_credentials_that_cannot_be_used_are_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("STORAGE_EMULATOR_HOST", raising=False)
+    path = tmp_path / "key.json"
+    path.write_text('{"type": "service_account"}')
+    for file in (path, tmp_path / "missing.json"):
+        config = StoreConfig(gcs=GcsAccess(credentials_file=str(file)))
+        with pytest.raises(ConfigurationError, match="no credentials"):
+            config.open("gs://bkt/ns").get("k")
+
+
+def test_a_token_that_does_not_come_is_an_error_of_the_store(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    raised: list[Exception] = []
+
+    class Credentials:
+        def before_request(
+            self, _renewal: object, _method: str, _url: str, headers: object
+        ) -> None:
+            if raised:
+                raise raised[0]
+            assert isinstance(headers, dict)
+            headers["authorization"] = "Bearer t"
+
+    def load(*, scopes: list[str]) -> tuple[Credentials, None]:
+        assert scopes
+        return Credentials(), None
+
+    monkeypatch.setattr("google.auth.default", load)
+    sign = gcs_service._signer(None)
+    request = Request("GET", "https://storage.googleapis.com/")
+    sign(request)
+    assert request.headers == {"authorization": "Bearer t"}
+    for error, expected in (
+        (google.auth.exceptions.TransportError, StoreUnavailableError),
+        (google.auth.exceptions.RefreshError, AccessDeniedError),
+    ):
+        raised[:] = [error("down")]
+        with pytest.raises(HttpFailure) as found:
+            sign(request)
+        assert error_class(found.value.code) is expected
+
+
+def test_an_emulator_is_taken_from_the_environment_and_gets_no_credentials(
+    script: Script, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("STORAGE_EMULATOR_HOST", script.endpoint.removeprefix("http://"))
+    script.answers = [page("ns/a")]
+    assert listed(StoreConfig(max_attempts=1).open("gs://bkt/ns")) == ["a"]
+    assert "authorization" not in script.headers[0]
