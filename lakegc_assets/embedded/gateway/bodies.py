@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 
 from starlette.requests import ClientDisconnect
@@ -43,7 +44,7 @@ class Body:
         limit = most if kind == "content" else _MOST_DOCUMENT_BYTES
         too_large = errors.entity_too_large(most) if kind == "content" else errors.malformed_xml()
         length = headers.get("x-amz-decoded-content-length") or headers.get("content-length", "0")
-        if not length.isdecimal() or int(length) > limit:
+        if not re.fullmatch(r"[0-9]{1,18}", length) or int(length) > limit:
             raise too_large
         # Chunks of a few bytes each are a nuisance that no client makes.
         allowed = 2 * limit + _CHUNKS_OVERHEAD if is_stream(signed.payload) else limit

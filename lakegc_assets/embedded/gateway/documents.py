@@ -82,11 +82,12 @@ def parse(body: bytes, name: str) -> Element:
     Raises:
         S3Error: it is not well-formed, is another one, or defines entities of its own.
     """
-    if b"<!" in body:
+    # Only UTF-8 is read, so this finds every definition.
+    if b"<!" in body or b"\0" in body:
         raise errors.malformed_xml()
     try:
         root = Element(ET.fromstring(body))  # noqa: S314 - definitions were refused
-    except (ET.ParseError, ValueError):
+    except (ET.ParseError, LookupError, ValueError):
         raise errors.malformed_xml() from None
     if root.name != name:
         raise errors.malformed_xml()

@@ -50,7 +50,7 @@ class Operation(NamedTuple):
         marks: parameters that must be there.
         may: parameters that may be there; any other means another operation.
         handler: what answers it.
-        takes: what its body is: nothing, a ``document`` or ``content``.
+        takes: what its body is: nothing, a ``document``, one that names ``parts``, or ``content``.
     """
 
     level: str
@@ -112,7 +112,7 @@ class Gateway:
         raw = await body.read(operation.takes, signed, headers, settings.max_upload_bytes)
 
         def handle() -> Response:
-            payload = unpack(raw, signed, headers)
+            payload = unpack(raw, signed, headers, names_parts=operation.takes == "parts")
             if operation.takes == "content" and len(payload.data) > settings.max_upload_bytes:
                 raise errors.entity_too_large(settings.max_upload_bytes)
             call = Call(self._lake, bucket, name, query, headers, payload.data, payload.checksums)
@@ -150,7 +150,7 @@ def _operations(multipart: Multipart) -> list[Operation]:
         ),
         Operation("object", "PUT", nothing, nothing, objects.put, "content"),
         Operation("object", "POST", frozenset({"uploads"}), nothing, multipart.create),
-        Operation("object", "POST", upload, nothing, multipart.complete, "document"),
+        Operation("object", "POST", upload, nothing, multipart.complete, "parts"),
         Operation("object", "DELETE", upload, nothing, multipart.abort),
         Operation("object", "DELETE", nothing, nothing, objects.delete),
     ]

@@ -25,13 +25,14 @@ from lakegc_assets.embedded.gateway.calls import (
 from lakegc_assets.embedded.gateway.documents import Value, document, parse, time_of
 from lakegc_assets.embedded.gateway.errors import S3Error
 from lakegc_assets.embedded.gateway.objects import content, if_absent, quoted, source
+from lakegc_assets.embedded.gateway.payload import check_parts, object_checksums
 from lakegc_assets.embedded.gateway.uploads import EndedError, Part, Upload, Uploads
 from lakegc_assets.embedded.objects import DEFAULT_CONTENT_TYPE
 from lakegc_assets.graveler.entry import Entry
 
 _MOST_PARTS = 10_000
 _MOST_LISTED = 1000
-_COPY_RANGE = re.compile(r"bytes=(\d+)-(\d+)")
+_COPY_RANGE = re.compile(r"bytes=(\d{1,18})-(\d{1,18})")
 
 
 class Multipart:
@@ -157,6 +158,8 @@ class Multipart:
         if size > limit:
             raise errors.entity_too_large(limit)
         check_sizes(lake, [part.size for part in parts])
+        if object_checksums(call.headers):
+            check_parts([self._uploads.read(part) for part in parts], call.headers)
         repo = require_bucket(lake, call.bucket)
         moment = lake.now()
         address = lake.slices.new_address(repo.id, moment)

@@ -34,7 +34,7 @@ OVERRIDES = {
     "response-expires": "Expires",
 }
 _NO_BYTES = hashlib.md5(b"", usedforsecurity=False).hexdigest()
-_RANGE = re.compile(r"bytes=(\d*)-(\d*)")
+_RANGE = re.compile(r"bytes=(\d{0,18})-(\d{0,18})")
 
 
 def get(call: Call) -> Response:
@@ -238,7 +238,7 @@ def _names(tags: str, entry: Entry) -> bool:
 def _seconds(date: str | None) -> float | None:
     try:
         return parsedate_to_datetime(date).timestamp() if date else None
-    except (TypeError, ValueError):
+    except (IndexError, OSError, OverflowError, TypeError, ValueError):
         return None
 
 

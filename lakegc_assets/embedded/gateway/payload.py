@@ -8,7 +8,7 @@ import hashlib
 import hmac
 import re
 import zlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 import google_crc32c
@@ -18,6 +18,7 @@ from lakegc_assets.embedded.gateway.errors import S3Error
 from lakegc_assets.embedded.gateway.signature import UNSIGNED, Signed
 
 CHECKSUM = "x-amz-checksum-"
+_NO_CHECKSUMS = {CHECKSUM + "algorithm", CHECKSUM + "type", CHECKSUM + "mode"}
 _EMPTY = hashlib.sha256(b"").hexdigest()
 _SIGNED_CHUNKS = "STREAMING-AWS4-HMAC-SHA256-PAYLOAD"
 _STREAMS = {_SIGNED_CHUNKS, f"{_SIGNED_CHUNKS}-TRAILER", "STREAMING-UNSIGNED-PAYLOAD-TRAILER"}
@@ -42,13 +43,17 @@ def is_stream(declared: str) -> bool:
     return declared.startswith("STREAMING-")
 
 
-def unpack(raw: bytes, signed: Signed, headers: Mapping[str, str]) -> Payload:
+def unpack(
+    raw: bytes, signed: Signed, headers: Mapping[str, str], *, names_parts: bool = False
+) -> Payload:
     """The content of a request.
 
     Args:
         raw: the body.
         signed: its signature.
         headers: the request's, with names in lower case.
+        names_parts: the checksums in the headers are not of the body but of the object that is to
+            be put together.
 
     Raises:
         S3Error: the content is not what was signed, announced or checksummed.
@@ -65,7 +70,8 @@ def unpack(raw: bytes, signed: Signed, headers: Mapping[str, str]) -> Payload:
     elif signed.payload != UNSIGNED:
         _check_sha256(data, signed.payload)
     _check_md5(data, headers.get("content-md5"))
-    return Payload(data, check_checksums(data, {**headers, **trailers}))
+    told = trailers if names_parts else {**headers, **trailers}
+    return Payload(data, check_checksums(data, told))
 
 
 def check_checksums(data: bytes, headers: Mapping[str, str]) -> dict[str, str]:
@@ -74,20 +80,49 @@ def check_checksums(data: bytes, headers: Mapping[str, str]) -> dict[str, str]:
     Raises:
         S3Error: one is wrong, or of a kind that is not known.
     """
-    found = {
+    found = object_checksums(headers)
+    for name, value in found.items():
+        if _base64(_function(name)(data)) != value:
+            raise _wrong(name)
+    return found
+
+
+def check_parts(parts: Sequence[bytes], headers: Mapping[str, str]) -> None:
+    """Compare an object with checksums of the whole, or of the checksums of its parts.
+
+    Raises:
+        S3Error: one is neither, or of a kind that is not known.
+    """
+    for name, value in object_checksums(headers).items():
+        function = _function(name)
+        composite = _base64(function(b"".join(function(part) for part in parts)))
+        whole = _base64(function(b"".join(parts)))
+        if value not in {whole, composite, f"{composite}-{len(parts)}"}:
+            raise _wrong(name)
+
+
+def object_checksums(headers: Mapping[str, str]) -> dict[str, str]:
+    """Those headers that are checksums."""
+    return {
         name: value
         for name, value in headers.items()
-        if name.startswith(CHECKSUM)
-        and name not in {CHECKSUM + "algorithm", CHECKSUM + "type"}
-        and name != CHECKSUM + "mode"
+        if name.startswith(CHECKSUM) and name not in _NO_CHECKSUMS
     }
-    for name, value in found.items():
-        kind = name.removeprefix(CHECKSUM)
-        if kind not in _CHECKSUMS:
-            raise errors.not_implemented(f"the checksum {kind!r}")
-        if base64.b64encode(_CHECKSUMS[kind](data)).decode() != value:
-            raise errors.bad_digest(kind.upper())
-    return found
+
+
+def _function(name: str) -> Callable[[bytes], bytes]:
+    kind = name.removeprefix(CHECKSUM)
+    if kind not in _CHECKSUMS:
+        raise errors.not_implemented(f"the checksum {kind!r}")
+    return _CHECKSUMS[kind]
+
+
+def _wrong(name: str) -> S3Error:
+    return errors.bad_digest(name.removeprefix(CHECKSUM).upper())
+
+
+def _base64(digest: bytes) -> str:
+    return base64.b64encode(digest).decode()
 
 
 def _crc64(data: bytes) -> bytes:

@@ -234,11 +234,11 @@ def _time(incoming: Incoming) -> str:
         return time
     try:
         made = parsedate_to_datetime(incoming.header("date") or "")
-    except (TypeError, ValueError):
+        return strftime(_TIME, made.utctimetuple())
+    except (IndexError, OverflowError, TypeError, ValueError):
         raise access_denied(
             "AWS authentication requires a valid Date or x-amz-date header"
         ) from None
-    return strftime(_TIME, made.utctimetuple())
 
 
 def _check_time(claim: _Claim, now: float) -> None:

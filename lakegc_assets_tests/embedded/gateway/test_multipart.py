@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import base64
 import io
 import os
 import threading
+import zlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -190,6 +192,23 @@ def test_boto3_uploads_large_files_on_its_own(s3: S3, repo: Repo) -> None:
     config = TransferConfig(multipart_threshold=1 << 20, multipart_chunksize=6 << 20)
     s3.copy({"Bucket": "repo", "Key": KEY}, "repo", "main/copy", Config=config)
     assert repo.read("copy") == content
+
+
+@pytest.mark.parametrize("kind", ["COMPOSITE", "FULL_OBJECT"])
+def test_a_checksum_of_the_whole_is_compared(s3: S3, repo: Repo, kind: str) -> None:
+    data = [b"12345", b"6789"]
+    crcs = [zlib.crc32(part).to_bytes(4, "big") for part in data]
+    whole = b"".join(crcs if kind == "COMPOSITE" else data)
+    checksum = base64.b64encode(zlib.crc32(whole).to_bytes(4, "big")).decode()
+    if kind == "COMPOSITE":
+        checksum += "-2"
+    where = begin(s3, ChecksumAlgorithm="CRC32", ChecksumType=kind)
+    parts = [add(s3, where, number, part) for number, part in enumerate(data, 1)]
+    with refused(400, "BadDigest"):
+        complete(s3, where, *parts[:1], ChecksumCRC32=checksum, ChecksumType=kind)
+    assert repo.list() == []
+    complete(s3, where, *parts, ChecksumCRC32=checksum, ChecksumType=kind)
+    assert repo.read(PATH) == b"123456789"
 
 
 def test_of_an_abort_and_a_complete_one_wins(

@@ -122,7 +122,14 @@ def test_an_object_is_got_in_parts(s3: S3, repo: Repo) -> None:
             len(expected),
             found["ContentRange"],
         )
-    for whole in ("bytes=4-2", "bytes=x", "lines=1-2", "bytes=1-2,4-5", "bytes=-"):
+    for whole in (
+        "bytes=4-2",
+        "bytes=x",
+        "lines=1-2",
+        "bytes=1-2,4-5",
+        "bytes=-",
+        "bytes=0-" + "9" * 5000,
+    ):
         assert s3.get_object(**where, Range=whole)["Body"].read() == b"0123456789"
     for wanted in ("10-", "-0", "99-100"):
         with refused(416, "InvalidRange"):
@@ -236,6 +243,8 @@ def test_bulk_delete_answers_for_each_key(s3: S3, repo: Repo) -> None:
         b"<Delete><Object></Object></Delete>",
         b"<Delete><Object><Key>main/a</Key><Key>main/b</Key></Object></Delete>",
         b"<Delete><Object><Key>main/a</Key></Object>",
+        "<Delete><Object><Key>main/a</Key></Object></Delete>".encode("utf-16"),
+        b"<?xml version='1.0' encoding='none'?><Delete><Object><Key>a</Key></Object></Delete>",
         b"<!DOCTYPE x [<!ENTITY a 'main/a'>]><Delete><Object><Key>&a;</Key></Object></Delete>",
         b"<Delete>" + b"<Object><Key>main/a</Key></Object>" * 1001 + b"</Delete>",
     ],

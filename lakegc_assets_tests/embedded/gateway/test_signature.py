@@ -8,6 +8,8 @@ from calendar import timegm
 from time import strptime
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from lakegc_assets.embedded.gateway.errors import S3Error
 from lakegc_assets.embedded.gateway.payload import check_checksums, unpack
@@ -190,6 +192,36 @@ def test_what_is_not_signed_as_it_must_be_is_told_apart(incoming: Incoming, code
     assert code_of(incoming) == code
 
 
+TEXTS = st.one_of(
+    st.binary(max_size=40),
+    st.sampled_from([value for incoming in (GET, PUT) for _, value in incoming.headers]),
+    st.dates().map(lambda day: day.strftime("%Y%m%dT000000Z").encode()),
+    st.datetimes().map(lambda moment: moment.strftime("%a, %d %b %Y %X +1400").encode()),
+)
+NAMES = st.sampled_from([name for incoming in (GET, PUT) for name, _ in incoming.headers])
+QUERIES = st.one_of(
+    st.binary(max_size=40),
+    st.lists(st.sampled_from(PRESIGNED.query.split(b"&"))).map(b"&".join),
+    st.tuples(st.sampled_from(PRESIGNED.query.split(b"&")), TEXTS).map(
+        lambda pair: PRESIGNED.query.replace(pair[0], pair[0].partition(b"=")[0] + b"=" + pair[1])
+    ),
+)
+
+
+@given(
+    method=st.sampled_from(["GET", "PUT"]),
+    path=st.binary(max_size=20),
+    query=QUERIES,
+    headers=st.lists(st.tuples(NAMES, TEXTS)),
+)
+def test_whatever_is_sent_is_refused_in_s3s_words(
+    method: str, path: bytes, query: bytes, headers: list[tuple[bytes, bytes]]
+) -> None:
+    with pytest.raises(S3Error) as caught:
+        verify(Incoming(method, path, query, headers), ACCESS_KEY, SECRET_KEY, NOW)
+    assert 400 <= caught.value.status < 404
+
+
 def test_a_request_is_good_for_a_quarter_of_an_hour_either_way() -> None:
     for seconds in (-900, 900):
         verify(GET, ACCESS_KEY, SECRET_KEY, NOW + seconds)
@@ -257,6 +289,13 @@ def test_chunks_that_were_changed_or_cut_are_refused(raw: bytes, code: str) -> N
     with pytest.raises(S3Error) as caught:
         unpack(raw, chunked(), {})
     assert caught.value.code == code
+
+
+@given(raw=st.one_of(st.binary(), st.sampled_from(range(4)).map(lambda n: CHUNKED[: n * 22000])))
+def test_whatever_comes_in_chunks_is_refused_in_s3s_words(raw: bytes) -> None:
+    for signed in (chunked(), chunked()._replace(payload="STREAMING-UNSIGNED-PAYLOAD-TRAILER")):
+        with pytest.raises(S3Error):
+            unpack(raw, signed, {"x-amz-trailer": "x-amz-checksum-crc32"})
 
 
 def test_chunks_that_are_not_as_long_as_announced_are_refused() -> None:

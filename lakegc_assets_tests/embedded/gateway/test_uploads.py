@@ -55,6 +55,17 @@ def test_an_upload_goes_on_after_a_restart(tmp_path: Path) -> None:
         assert complete(s3, other, done) == f'"{etag_of(b"done")}"'
 
 
+def test_two_processes_share_an_upload(tmp_path: Path) -> None:
+    with EmbeddedLakeFS(tmp_path, secret_key="s") as one, Api.of(one) as api:
+        repo = api.repository()
+        where = begin(client_of(one))
+        first = add(client_of(one), where, 1, b"one")
+        with EmbeddedLakeFS(tmp_path, secret_key="s") as two:
+            second = add(client_of(two), where, 2, b"two")
+        complete(client_of(one), where, first, second)
+        assert repo.read(PATH) == b"onetwo"
+
+
 def test_ended_uploads_are_known_for_a_day(tmp_path: Path, clock: Clock) -> None:
     with EmbeddedLakeFS(tmp_path, clock=clock) as server, Api.of(server) as api:
         api.repository()
