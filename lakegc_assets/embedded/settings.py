@@ -48,8 +48,8 @@ class ServerSettings:
             with it; a test may do something in that very moment.
         copies_kept: seconds for which prepare_uncommited tells of a shallow copy. Each run of it
             must end within half of that, so it is well above the longest collection.
-        max_upload_bytes: the largest body and the largest object that the S3 gateway takes; it holds
-            them in memory.
+        max_upload_bytes: the largest body and the largest object that the S3 gateway takes; it
+            holds them in memory.
         grace_period: seconds for which an address from GetPhysicalAddress can be linked.
         presign_seconds: for which a presigned URL can be used.
         faults: in what the server answers as today's real lakeFS does, at the cost of data.

@@ -12,6 +12,7 @@ from lakegc_assets.embedded import EmbeddedLakeFS, catalog, copies, history, obj
 from lakegc_assets.embedded.catalog import Repository
 from lakegc_assets.embedded.errors import ApiError
 from lakegc_assets.embedded.lake import Lake
+from lakegc_assets.errors import ConfigurationError
 from lakegc_assets.storage.config import StoreConfig
 from lakegc_assets_tests.embedded.api import Api, Repo
 from lakegc_assets_tests.embedded.conftest import NOW, Clock
@@ -297,6 +298,11 @@ def test_a_copy_is_forgotten_when_no_scan_can_need_it(lake: Lake, clock: Clock) 
     assert listed(lake) == {address}
     clock.now += 1
     assert listed(lake) == set()
+
+
+def test_copies_must_be_kept_for_some_time(tmp_path: Path, clock: Clock) -> None:
+    with pytest.raises(ConfigurationError, match="copies_kept is 0"):
+        make_lake(tmp_path, clock, copies_kept=0)
 
 
 def test_the_last_copy_of_an_address_counts(lake: Lake, clock: Clock) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import errno
 import json
 from collections.abc import Iterator
 from pathlib import Path
@@ -24,7 +25,8 @@ from lakegc_assets.graveler.entry import (
     encode_entry,
 )
 from lakegc_assets.graveler.sstable import Record
-from lakegc_assets.storage.errors import StoreUnavailableError
+from lakegc_assets.storage import local
+from lakegc_assets.storage.errors import StorageError
 from lakegc_assets_tests.embedded.api import Api, Repo
 from lakegc_assets_tests.embedded.conftest import NOW, Clock
 from lakegc_assets_tests.embedded.scans import direct_pages, files, pages, rows
@@ -296,19 +298,25 @@ def test_damaged_entries_stop_the_list(lake: Lake) -> None:
         direct_pages(lake, "repo")
 
 
-def test_a_list_that_cannot_be_written_is_no_answer(
+def test_a_list_that_cannot_be_written_whole_is_not_there(
     lake: Lake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    put(lake, "main", "a")
-    store = lake.stores.open("local://repo")
+    address = put(lake, "main", "a")
+    lost = []
 
-    def fail(key: str, data: bytes) -> str:
-        raise StoreUnavailableError(f"cannot write {len(data)} bytes to {key}")
+    def die(directory: int, temporary: str, name: str) -> None:
+        # The file is written, and not yet under its name.
+        lost.append((directory, temporary, name))
+        raise OSError(errno.ENOSPC, "no room")
 
-    monkeypatch.setattr(store, "put", fail)
-    with pytest.raises(StoreUnavailableError):
-        direct_pages(lake, "repo")
-    assert not list((lake.settings.objects_dir / "repo" / "_lakefs").rglob("*uncommitted/*"))
+    with monkeypatch.context() as patched:
+        patched.setattr(local, "replace", die)
+        with pytest.raises(StorageError, match="no room"):
+            direct_pages(lake, "repo")
+    assert len(lost) == 1
+    folder = lake.settings.objects_dir / "repo" / "_lakefs"
+    assert not [path for path in folder.rglob("*") if path.is_file() and "uncommitted" in str(path)]
+    assert set(rows(lake.settings.objects_dir, direct_pages(lake, "repo"))) == {address}
 
 
 def token(**fields: object) -> str:
