@@ -11,18 +11,18 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from random import Random
+from threading import Semaphore
 
 import pytest
-import requests
 from click.testing import CliRunner
 
 from lakegc_assets.embedded import EmbeddedLakeFS, embedded, trees
-from lakegc_assets.embedded.trees import Breaks, Trees
-from lakegc_assets.graveler.ranges import read_range
-from lakegc_assets.storage.config import StoreConfig
 from lakegc_assets_tests.embedded.api import Api, Repo
+from lakegc_assets_tests.embedded.integrity import everything
+from lakegc_assets_tests.embedded.workload import Client
 
-OBJECTS = 300
+CLIENTS = 4
 
 
 @contextmanager
@@ -40,56 +40,58 @@ def process(data: Path, *options: str) -> Iterator[tuple[Api, subprocess.Popen[s
             running.send_signal(signal.SIGKILL)
 
 
-def test_acknowledged_writes_survive_kill_9_in_the_middle_of_work(tmp_path: Path) -> None:
-    acknowledged: dict[str, bytes] = {}
-    commits: list[str] = []
+def kill_again_and_again(data: Path, seed: int, kills: int) -> None:
+    """Clients work, the server is killed after a random number of answers, and starts again."""
+    random = Random(seed)
+    clients = [Client(number, seed) for number in range(CLIENTS)]
+    with process(data) as (api, _, _):
+        api.repository()
+        Repo(api, "repo").call("POST", "/tags", 201, json={"id": "empty", "ref": "main"})
+    for _ in range(kills):
+        answers = Semaphore(0)
+        until = random.randrange(10, 90)
+        with process(data) as (api, running, line):
+            keys = dict(part.split("=", 1) for part in line.split() if "=" in part)
+            stop = threading.Event()
+            threads = [
+                threading.Thread(
+                    target=work, args=(client, keys, data / "objects", answers.release, stop)
+                )
+                for client in clients
+            ]
+            for thread in threads:
+                thread.start()
+            for _ in range(until):
+                assert answers.acquire(timeout=60), f"seed {seed}: the clients have stopped"
+            os.kill(running.pid, signal.SIGKILL)
+            for thread in threads:
+                thread.join()
+        everything(data)
+        with process(data) as (api, _, _):
+            for client in clients:
+                client.settle(api)
+    assert sum(client.acknowledged for client in clients) > kills * 10
 
-    def work(repo: Repo) -> None:
-        try:
-            for number in range(OBJECTS):
-                path = f"{number % 40}"
-                content = f"{number}".encode()
-                repo.put(path, content)
-                acknowledged[path] = content
-                if number % 7 == 6:
-                    commits.append(repo.commit(f"{number}")["id"])
-                if number == OBJECTS // 3:
-                    far_enough.set()
-        except (requests.ConnectionError, requests.exceptions.ChunkedEncodingError):
-            pass
 
-    far_enough = threading.Event()
-    with process(tmp_path) as (api, running, _):
-        repo = api.repository()
-        repo.rules(3)
-        worker = threading.Thread(target=work, args=(repo,))
-        worker.start()
-        assert far_enough.wait(60)
-        os.kill(running.pid, signal.SIGKILL)
-        worker.join()
-    assert len(commits) < OBJECTS // 7, "it was killed while it worked"
-    with process(tmp_path) as (api, _, _):
-        repo = Repo(api, "repo")
-        last = max(acknowledged, key=lambda path: int(acknowledged[path]))
-        following = str(int(acknowledged[last]) + 1)
-        for path, content in acknowledged.items():
-            found = repo.read(path)
-            # The next upload may have been done without its answer having been sent.
-            assert found == content or (
-                found == following.encode() and path == f"{int(following) % 40}"
-            )
-        log = repo.call("GET", "/refs/main/commits", params={"amount": 1000})["results"]
-        known = [commit["id"] for commit in log]
-        assert set(commits) <= set(known)
-        assert len(known) <= len(commits) + 2
-        assert repo.call("GET", "/settings/gc_rules")["default_retention_days"] == 3
-        store = StoreConfig(local_root=str(tmp_path / "objects")).open("local://repo")
-        committed = Trees(store, Breaks(50_000, 1 << 20))
-        for commit in log:
-            for info in committed.ranges(commit["meta_range_id"]):
-                assert read_range(store.get(f"_lakefs/{info.id}"), info.id)
-        repo.put("after", b"the restart")
-        repo.commit("after")
+def work(
+    client: Client,
+    keys: dict[str, str],
+    objects: Path,
+    progress: Callable[[], None],
+    stop: threading.Event,
+) -> None:
+    with Api(keys["endpoint"], keys["access_key"], keys["secret_key"]) as api:
+        client.work(api, objects, progress, stop)
+
+
+def test_acknowledged_writes_survive_kill_9(tmp_path: Path) -> None:
+    kill_again_and_again(tmp_path, seed=1, kills=2)
+
+
+@pytest.mark.conformance
+@pytest.mark.parametrize("seed", range(2, 6))
+def test_acknowledged_writes_survive_many_kills(tmp_path: Path, seed: int) -> None:
+    kill_again_and_again(tmp_path, seed, kills=6)
 
 
 def test_the_command_keeps_its_credentials_and_takes_others(tmp_path: Path) -> None:

@@ -61,7 +61,7 @@ CONTENTS = st.sampled_from([b"", b"1", b"2"])
 METADATA = st.sampled_from([(), (("k", "ü"),)])
 BRANCHES = ["main", "dev", "old", "x-1"]
 TAGS = ["v1", "v2"]
-MODIFIERS = ["", "", "", "@", "~1", "~", "^", "^2", "~2^1"]
+MODIFIERS = [*[""] * 12, "@", "~1", "~", "^", "^2", "~2^1"]
 DAY = 24 * 3600
 
 paths = st.sampled_from(PATHS)
@@ -129,21 +129,24 @@ class Machine(RuleBasedStateMachine):
 
     def ref(self, draw: st.DataObject) -> str:
         """A reference: a branch, a tag or a commit, and ancestors of these."""
-        known = [*sorted(self.model.branches), *sorted(self.model.tags), *self.model.commits]
-        base = draw.draw(st.sampled_from([*known, "nothing"]), label="ref")
+        names = [*sorted(self.model.branches), *sorted(self.model.tags)]
+        known = [*names, *names, *self.model.commits, "nothing"]
+        base = draw.draw(st.sampled_from(known), label="ref")
         return base + draw.draw(st.sampled_from(MODIFIERS), label="modifier")
 
     def clean_branch(self, draw: st.DataObject) -> str:
         """A branch, mostly one without staged changes, which merges and the like ask for."""
         branch = self.branch(draw)
         if self.model.staged_kinds(branch) != {} and draw.draw(MOSTLY, label="clean"):
-            response = self.send(
-                "POST", f"/branches/{branch}/commits", json={"message": "m", "allow_empty": True}
-            )
-            head, tree = self.model.head(branch), self.model.committed(branch)
-            now = int(self.clock())
-            self.model.add(branch, response.json()["id"], tree, (head.id,), now)
+            self.commit_all(branch)
         return branch
+
+    def commit_all(self, branch: str) -> None:
+        body = {"message": "m", "allow_empty": True}
+        response = self.send("POST", f"/branches/{branch}/commits", json=body)
+        assert response.status_code == 201, response.text
+        head, tree = self.model.head(branch), self.model.committed(branch)
+        self.model.add(branch, response.json()["id"], tree, (head.id,), int(self.clock()))
 
     def resolve(self, ref: str) -> Commit | None:
         try:
@@ -155,7 +158,16 @@ class Machine(RuleBasedStateMachine):
 
     @initialize()
     def first_repository(self) -> None:
+        """Some history, so that merges have something to do from the start."""
         self.create_repository("repo")
+        for number, branch in enumerate(("main", "dev", "old")):
+            if branch != "main":
+                body = {"name": branch, "source": "main"}
+                assert self.send("POST", "/branches", json=body).status_code == 201
+                self.model.branches[branch] = Branch(self.model.branches["main"].head)
+            for path in (PATHS[number], PATHS[number + 1]):
+                self.put(branch, path, f"{number}".encode(), ())
+            self.commit_all(branch)
 
     @rule(name=st.sampled_from(["repo", "other"]))
     def create_repository(self, name: str) -> None:
@@ -172,7 +184,7 @@ class Machine(RuleBasedStateMachine):
             self.copied[name] = {}
 
     @precondition(lambda self: len(self.models) > 1)
-    @rule(draw=data, delete=st.sampled_from([False, False, False, True]))
+    @rule(draw=data, delete=st.sampled_from([False] * 7 + [True]))
     def another_repository(self, draw: st.DataObject, *, delete: bool) -> None:
         if delete:
             assert self.send("DELETE", "").status_code == 204
@@ -233,11 +245,24 @@ class Machine(RuleBasedStateMachine):
 
     # Objects
 
-    @rule(draw=data, path=paths, content=CONTENTS, metadata=METADATA, keep=flags)
-    def upload(
-        self, draw: st.DataObject, path: str, content: bytes, metadata: Metadata, *, keep: bool
-    ) -> None:
+    @rule(draw=data, writes=st.lists(st.tuples(paths, CONTENTS, METADATA), min_size=1, max_size=4))
+    def upload(self, draw: st.DataObject, writes: list[tuple[str, bytes, Metadata]]) -> None:
         branch = self.branch(draw)
+        for path, content, metadata in writes:
+            self.put(branch, path, content, metadata)
+
+    @rule(draw=data, several=st.lists(paths, min_size=1, max_size=3, unique=True))
+    def upload_and_delete(self, draw: st.DataObject, several: list[str]) -> None:
+        """What HEAD does not have leaves tombstones that are no change."""
+        branch = self.branch(draw)
+        for path in several:
+            self.put(branch, path, b"1", ())
+            where = {"path": path}
+            response = self.send("DELETE", f"/branches/{branch}/objects", params=where)
+            assert response.status_code == 204
+            self.model.delete(branch, path)
+
+    def put(self, branch: str, path: str, content: bytes, metadata: Metadata) -> None:
         response = self.send(
             "POST",
             f"/branches/{branch}/objects",
@@ -249,9 +274,6 @@ class Machine(RuleBasedStateMachine):
         address = response.json()["physical_address"]
         assert address not in {o.address for o in self.every_object()}
         self.model.branches[branch].staged[path] = Object(content, metadata, address)
-        if not keep:
-            self.send("DELETE", f"/branches/{branch}/objects", params={"path": path})
-            self.model.delete(branch, path)
 
     @rule(draw=data, several=st.lists(paths, min_size=1, max_size=3))
     def delete(self, draw: st.DataObject, several: list[str]) -> None:
