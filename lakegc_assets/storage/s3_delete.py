@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
 KEYS_PER_CALL: Final = 1000
 MAX_KEY_BYTES: Final = 1024
+_EXPIRED: Final = "ExpiredToken"
 # What XML 1.0 cannot carry, or parsers change: such keys can be sent in a URL only.
 _NOT_IN_XML: Final = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\ufffe\uffff]")
 # What proxies and servers rewrite in URLs: such keys can be deleted through XML only.
@@ -83,6 +84,10 @@ def delete_keys(
             continue
         try:
             outcomes |= calls.send(batch)
+        except RuntimeError as error:
+            # That is how botocore says that credentials were renewed, and are expired still.
+            failure = f"{where}: the credentials have expired: renew them and run again: {error}"
+            outcomes |= {k: DeleteOutcome(k, "failed", _EXPIRED, failure) for k in batch.keys}
         except BOTO_ERRORS as error:
             code, detail = code_of(error), str(translate(error, where))
             # What is said of a single key says nothing about the others.

@@ -11,9 +11,10 @@ from pyspark.sql import DataFrame
 
 from lakegc_assets.artifacts import AttemptArtifacts, Manifest
 from lakegc_assets.errors import IntegrityError, LakegcError
+from lakegc_assets.mark.commits import Liveness
 from lakegc_assets.mark.context import Connections, RunContext
 from lakegc_assets.mark.ranges import spread
-from lakegc_assets.sweep.delta import DeltaMark, certainly_alive, take_delta_mark
+from lakegc_assets.sweep.delta import certainly_alive, take_delta_mark
 from lakegc_assets.sweep.hold import HOLD, write_hold
 from lakegc_assets.sweep.holders import Holder, holders_of
 from lakegc_assets.sweep.ledger import ASSET
@@ -31,18 +32,28 @@ def raise_alarm_if_needed(
     attempt: AttemptArtifacts,
     chain: Mapping[str, Manifest],
     candidates: DataFrame,
+    sweep: str,
 ) -> None:
     """Compute the live set once more, and hold all sweeps if it needs what is gone.
 
     All candidates are looked at, not only those that the ledger calls deleted: a sweep that was
     killed between a delete and its record may have found the object alive when it was run again.
 
+    Args:
+        ctx: the run.
+        connections: how to reach lakeFS and the store.
+        attempt: the artifacts of the mark, and of its sweep.
+        chain: the manifests of the mark.
+        candidates: what the mark names.
+        sweep: short name of the sweep, for its files.
+
     Raises:
         IntegrityError: something is gone and needed; what, and who needs it.
     """
+    folder = f"{sweep}/after"
 
     def keep(frame: DataFrame, part: str) -> DataFrame:
-        return attempt.keep(ctx.spark, ASSET, frame, f"after/{part}")
+        return attempt.keep(ctx.spark, ASSET, frame, f"{folder}/{part}")
 
     delta = take_delta_mark(ctx, chain, attempt, candidates, keep)
     alive = certainly_alive(delta.spared)
@@ -54,30 +65,27 @@ def raise_alarm_if_needed(
     count = missing.count()
     if count == 0:
         return
-    named = {row["address"]: row["why"] for row in missing.orderBy("address").take(_NAMED)}
     what: dict[str, object] = {
         "run": ctx.run,
         "at": ctx.clocks.now().isoformat(),
         "alarm": f"{count} objects of mark {ctx.run!r} are gone, and are needed",
-        "all": attempt.data_url(ASSET, "after/missing"),
+        "all": attempt.data_url(ASSET, f"{folder}/missing"),
     }
+    named = {row["address"]: row["why"] for row in missing.orderBy("address").take(_NAMED)}
     # First without saying who needs them: that takes time, and may fail.
     held = _hold(connections, what | {"objects": _objects(named, {})})
-    holders = _holders(ctx, connections, attempt, delta, named)
-    objects = _objects(named, holders)
-    held = _hold(connections, what | {"objects": objects}) and held
-    shown = [
-        f"{address} ({why}{f': {holders[address]}' if address in holders else ''})"
-        for address, why in list(named.items())[:_SHOWN]
-    ]
+    holders: dict[str, Holder] = {}
+    if delta.liveness is not None:
+        ranges = attempt.read(ctx.spark, ASSET, f"{folder}/new_ranges")
+        holders = _holders(ctx, connections, delta.liveness, ranges, named)
+    held = _hold(connections, what | {"objects": _objects(named, holders)}) or held
     url = f"{connections.namespace_url}/{HOLD}"
+    then = f"No sweep of {ctx.repository!r} starts until {url} is removed"
+    if not held:
+        then = f"{url} COULD NOT BE WRITTEN: let nobody sweep {ctx.repository!r} until then"
     raise IntegrityError(
-        f"{what['alarm']}: {shown}. Restore them from a backup or from object versions. "
-        + (
-            f"No sweep of {ctx.repository!r} starts until {url} is removed"
-            if held
-            else f"{url} COULD NOT BE WRITTEN: let nobody sweep {ctx.repository!r} until then"
-        )
+        f"{what['alarm']}: {_shown(named, holders)}. Restore them from a backup or from object "
+        f"versions. {then}"
     )
 
 
@@ -92,19 +100,24 @@ def _hold(connections: Connections, what: Mapping[str, object]) -> bool:
 def _holders(
     ctx: RunContext,
     connections: Connections,
-    attempt: AttemptArtifacts,
-    delta: DeltaMark,
+    liveness: Liveness,
+    ranges: DataFrame,
     named: Mapping[str, str],
 ) -> dict[str, Holder]:
     """Who needs the objects; nobody where that cannot be found out now."""
-    if delta.liveness is None:
-        return {}
-    ranges = attempt.read(ctx.spark, ASSET, "after/new_ranges")
     try:
-        return holders_of(ctx, connections, delta.liveness, ranges, named)
-    except LakegcError as error:
+        return holders_of(ctx, connections, liveness, ranges, named)
+    except Exception as error:  # noqa: BLE001 - whatever it is, the alarm is raised
         ctx.log.warning("who needs what is gone cannot be found out: %s", error)
         return {}
+
+
+def _shown(named: Mapping[str, str], holders: Mapping[str, Holder]) -> list[str]:
+    """The first of the objects, for the message of an error."""
+    return [
+        f"{address} ({why}: {holders[address]})" if address in holders else f"{address} ({why})"
+        for address, why in list(named.items())[:_SHOWN]
+    ]
 
 
 def _objects(named: Mapping[str, str], holders: Mapping[str, Holder]) -> list[dict[str, object]]:

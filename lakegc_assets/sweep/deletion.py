@@ -33,7 +33,7 @@ from lakegc_assets.storage.errors import (
 from lakegc_assets.sweep import ledger
 from lakegc_assets.sweep.conditions import Condition
 from lakegc_assets.sweep.delta import DeltaMark, fingerprint
-from lakegc_assets.sweep.lease import lost
+from lakegc_assets.sweep.lease import lost, sweep_of
 from lakegc_assets.sweep.ledger import DONE, Outcome
 from lakegc_assets.sweep.moment import Moment, elapsed
 from lakegc_assets.sweep.pace import Limits, Pace, round_folder
@@ -108,7 +108,7 @@ class Orders:
     @property
     def notes(self) -> str:
         """Where the tasks of this round leave their notes."""
-        return round_folder(self.lease[:16], self.number)
+        return round_folder(sweep_of(self.lease), self.number)
 
 
 @dataclass(frozen=True)
@@ -116,15 +116,13 @@ class Progress:
     """What one pass over the survivors did.
 
     Attributes:
-        done: objects that have their outcome now.
-        deleted: those of them that are gone, those that were missing already among them.
+        deleted: objects that are gone, those that were missing already among them.
         failed: objects that the store did not delete.
         ended_early: what tasks said that stopped early, with the reason: stale, lost, stopped or
             taken.
         error: code, address and message of one failure; empty without any.
     """
 
-    done: int
     deleted: int
     failed: int
     ended_early: dict[str, str]
@@ -164,7 +162,6 @@ def progress_of(rows: Sequence[Mapping[str, Any]]) -> Progress:
         totals[row["outcome"]] = totals.get(row["outcome"], 0) + row["objects"]
     errors = [f"{row['error_code']}: {row['detail']}" for row in rows if row["outcome"] == "failed"]
     return Progress(
-        done=sum(totals.get(name, 0) for name in DONE),
         deleted=totals.get("deleted", 0) + totals.get("already_missing", 0),
         failed=totals.get("failed", 0),
         ended_early={
@@ -259,12 +256,13 @@ class _Task:
                 return
             outcomes, repeat = self._sort(batch, self._send(batch))
             if outcomes:
-                name = f"{self.orders.lease[:16]}-{self.orders.number:04d}-{self.partition:05d}"
+                sweep = sweep_of(self.orders.lease)
+                name = f"{sweep}-{self.orders.number:04d}-{self.partition:05d}"
                 ledger.record(self.artifacts, f"{name}-{number:06d}", outcomes)
                 number += 1
                 yield _counts(outcomes)
             again = repeat + again
-            if hopeless := next((o for o in outcomes if _kind(o) in _HOPELESS), None):
+            if hopeless := _hopeless(outcomes):
                 self.pace.stop(f"{hopeless.error_code}: {hopeless.address}: {hopeless.detail}")
                 return
 
@@ -346,6 +344,14 @@ def _worth_another_try(answer: DeleteOutcome) -> bool:
     return answer.outcome == "failed" and (
         _kind(answer) in {StoreThrottledError, StoreUnavailableError} or answer.error_code in _AGAIN
     )
+
+
+def _hopeless(outcomes: Sequence[Outcome]) -> Outcome | None:
+    """One of some outcomes after which no other batch fares better."""
+    failed = [outcome for outcome in outcomes if outcome.outcome == "failed"]
+    if len(failed) == len(outcomes) > 1:
+        return failed[0]
+    return next((outcome for outcome in failed if _kind(outcome) in _HOPELESS), None)
 
 
 def _asks_for_less(answer: DeleteOutcome) -> bool:

@@ -125,6 +125,11 @@ def owner_of(**more: str | None) -> Mapping[str, str]:
     return known | {name: value for name, value in more.items() if value}
 
 
+def sweep_of(token: str) -> str:
+    """The short name of what is done under the lease with this token."""
+    return token[:16]
+
+
 def read_lease(store: ObjectStore) -> LeaseRecord:
     """The lease of a repository.
 
@@ -184,6 +189,11 @@ class Lease:
     def token(self) -> str:
         """The owner's token, as tasks compare it."""
         return self._record.token
+
+    @property
+    def sweep(self) -> str:
+        """A short name for what is done under this lease, which nothing else has."""
+        return sweep_of(self.token)
 
     def require(self) -> None:
         """Go on only while the lease is held.

@@ -58,7 +58,6 @@ class Rounds:
         candidates: what the mark names.
         lease: that of this sweep.
         condition: which deletes are conditional.
-        deleted: how many objects are gone, missing ones included.
     """
 
     ctx: RunContext
@@ -68,7 +67,6 @@ class Rounds:
     candidates: DataFrame
     lease: Lease
     condition: Condition
-    deleted: int = 0
     _evaluated: bool = False
     _share: float = 1.0
 
@@ -79,49 +77,54 @@ class Rounds:
             RefusedError: a check fails, the lease is lost, or no round gets anything done.
             StorageError: the store refused deletes; what was done is in the ledger.
         """
-        number, idle, why = 0, 0, ""
+        number, idle, fewest, why = 0, 0, -1, ""
         while True:
             remaining = self._remaining(number + 1)
-            if remaining.isEmpty():
+            left = remaining.count()
+            if left == 0:
                 return number
-            number += 1
+            # What tasks did that died is in the ledger only, so that is what counts.
+            idle = idle + 1 if left == fewest else 0
             if idle == _IDLE_ROUNDS:
                 raise RefusedError(
-                    f"{self.ctx.repository!r} changes so fast that no delta mark holds ({why}); "
-                    f"what was done is recorded. Sweep {self.ctx.run!r} again at a quieter time",
+                    f"{self.ctx.repository!r} changes so fast that no delta mark holds, or tasks "
+                    f"end without doing anything ({why}); what was done is recorded. Sweep "
+                    f"{self.ctx.run!r} again at a quieter time",
                 )
-            progress = self._round(number, remaining)
-            idle = 0 if progress.done else idle + 1
-            why = "; ".join(f"{name}: {text}" for name, text in progress.ended_early.items())
+            number, fewest = number + 1, left
+            ended_early = self._round(number, remaining)
+            why = "; ".join(f"{name}: {text}" for name, text in ended_early.items())
 
     def _keep(self, number: int, frame: DataFrame, part: str) -> DataFrame:
-        return self.attempt.keep(self.ctx.spark, ASSET, frame, f"delta-{number:03d}/{part}")
+        # A sweep that has lost its lease and does not know it yet must not change another's files.
+        folder = f"{self.lease.sweep}/delta-{number:04d}"
+        return self.attempt.keep(self.ctx.spark, ASSET, frame, f"{folder}/{part}")
 
     def _remaining(self, number: int) -> DataFrame:
         done = ledger.read(self.ctx.spark, self.attempt).where(f"outcome in {DONE}")
         left = self.candidates.join(done, "address", "left_anti")
         return self._keep(number, left, "remaining")
 
-    def _round(self, number: int, remaining: DataFrame) -> Progress:
+    def _round(self, number: int, remaining: DataFrame) -> Mapping[str, str]:
+        """Delete what a delta mark leaves; what tasks said that ended early."""
         self.lease.begin_round(number)
         keep = partial(self._keep, number)
         delta = take_delta_mark(self.ctx, self.chain, self.attempt, remaining, keep)
         rewritten = keep(_rewritten(self.ctx, self.connections, remaining), "rewritten")
         spared = keep(delta.spared.union(rewritten).dropDuplicates(["address"]), "all_spared")
-        name = f"{self.lease.token[:16]}-{number:04d}-spared"
-        found = _record_spared(self.connections, self.attempt, name, remaining, spared)
+        name = f"{self.lease.sweep}-{number:04d}-spared"
+        _record_spared(self.connections, self.attempt, name, remaining, spared)
         survivors = keep(remaining.join(spared, "address", "left_anti"), "survivors")
-        done = Progress(done=found, deleted=0, failed=0, ended_early={})
         if survivors.isEmpty():
-            return done
+            return {}
         if not self._evaluated:
             require_passed(evaluate(self.ctx, survivors))
             self._evaluated = True
             if elapsed() - delta.taken.elapsed > _FRESH:
-                return done
+                return {"stale": "the delta mark aged while the invariants were evaluated"}
         return self._delete(number, delta, survivors)
 
-    def _delete(self, number: int, delta: DeltaMark, survivors: DataFrame) -> Progress:
+    def _delete(self, number: int, delta: DeltaMark, survivors: DataFrame) -> Mapping[str, str]:
         self.lease.require()
         orders = orders_of(
             self.ctx,
@@ -135,7 +138,6 @@ class Rounds:
         )
         progress = delete(self.ctx, orders, survivors)
         self._share = share_after(self.attempt.store(), orders.notes, self._share)
-        self.deleted += progress.deleted
         self.ctx.log.info("swept %d objects of %s", progress.deleted, self.ctx.repository)
         if progress.failed or STOPPED in progress.ended_early:
             raise self._failure(progress)
@@ -145,16 +147,18 @@ class Rounds:
                 f"the lease on {self.connections.namespace_url} was lost: "
                 f"{progress.ended_early[LOST]}. What was done is recorded. Sweep again",
             )
-        return progress
+        return progress.ended_early
 
     def _failure(self, progress: Progress) -> LakegcError:
         error = progress.error or progress.ended_early[STOPPED]
         kind = error_class(error.split(":", 1)[0])
         advice = f" {_ADVICE[kind]}." if kind in _ADVICE else ""
         raised = kind if issubclass(kind, StorageError) else StorageError
+        done = ledger.read(self.ctx.spark, self.attempt)
+        deleted = done.where("outcome in ('deleted', 'already_missing')").count()
         return raised(
             f"{progress.failed} objects of {self.connections.namespace_url} could not be deleted, "
-            f"for example {error}.{advice} {self.deleted} were deleted; what was done is "
+            f"for example {error}.{advice} {deleted} were deleted; what was done is "
             f"recorded. Sweep {self.ctx.run!r} again when this is mended",
         )
 
@@ -180,11 +184,11 @@ def _record_spared(
     name: str,
     remaining: DataFrame,
     spared: DataFrame,
-) -> int:
-    """Record what is spared, with the reasons; how many objects that are."""
+) -> None:
+    """Record what is spared, with the reasons."""
     rows = remaining.select("address", "size").join(spared, "address")
     record = partial(_record, connections, attempt.url, name)
-    return int(rows.mapInArrow(record, "rows long").agg({"rows": "sum"}).collect()[0][0] or 0)
+    rows.mapInArrow(record, "rows long").agg({"rows": "sum"}).collect()
 
 
 def _record(

@@ -64,9 +64,11 @@ def _sweep(ctx: RunContext, connections: Connections, lease: Lease) -> Manifest:
     except Exception:
         # Whatever went wrong, in a task too: what was deleted is looked at before it is told.
         if not ledger.read(ctx.spark, attempt).where("outcome = 'deleted'").isEmpty():
-            raise_alarm_if_needed(ctx, connections, attempt, chain, candidates)
+            raise_alarm_if_needed(ctx, connections, attempt, chain, candidates, lease.sweep)
         raise
 
+    # From here on no task deletes, and who has lost the lease writes nothing.
+    lease.begin_round(number + 1)
     swept = ledger.read(ctx.spark, attempt)
     attempt.write(swept, ASSET)
     swept = attempt.read(ctx.spark, ASSET)
@@ -77,7 +79,7 @@ def _sweep(ctx: RunContext, connections: Connections, lease: Lease) -> Manifest:
             f"objects that were not marked, and the mark has {chain['deletion_candidates'].rows}: "
             "the ledger is damaged. Nothing more was deleted",
         )
-    raise_alarm_if_needed(ctx, connections, attempt, chain, candidates)
+    raise_alarm_if_needed(ctx, connections, attempt, chain, candidates, lease.sweep)
     counts = swept.groupBy("outcome").agg({"*": "count", "size": "sum"}).collect()
     facts: dict[str, object] = {
         "outcomes": {

@@ -20,10 +20,10 @@ from lakegc_assets_tests.sessions import SMALL
 BATCH = 4
 
 
-def main(folder: Path, endpoint: str, local_root: str) -> None:
+def main(folder: Path, endpoint: str, local_root: str, master: str) -> None:
     prepare_environment()
     builder = SparkSession.builder
-    for name, value in (LOCAL | REQUIRED | SMALL).items():
+    for name, value in (LOCAL | REQUIRED | SMALL | {"spark.master": master}).items():
         builder = builder.config(name, value)
     sweep(
         RunContext(
@@ -38,4 +38,4 @@ def main(folder: Path, endpoint: str, local_root: str) -> None:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), sys.argv[2], sys.argv[3])
+    main(Path(sys.argv[1]), *sys.argv[2:])

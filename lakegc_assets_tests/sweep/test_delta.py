@@ -9,6 +9,7 @@ from pyspark.sql import SparkSession
 
 from lakegc_assets.errors import RefusedError
 from lakegc_assets.lakefs.client import LakeFSClient
+from lakegc_assets.mark.why import why
 from lakegc_assets.sweep.delta import fingerprint
 from lakegc_assets.sweep.sweep import sweep
 from lakegc_assets_tests.lake import REPOSITORY, Marked, SmallLake
@@ -38,6 +39,9 @@ def test_revert_branch_link_commit_and_write(
     spared = dict.fromkeys(marked.groups["removed"] | marked.groups["replaced"], HELD)
     spared |= {linked: STAGED, committed: HELD, rewritten: REWRITTEN}
     check_swept(lake, marked, spark, spared)
+    explained = why(lake.context(spark), linked)
+    assert explained.because.endswith(f"; the sweep: spared ({STAGED})")
+    assert manifest.facts["conditional_deletes"] == "bulk"
     assert manifest.rows == len(marked.candidates)
     assert manifest.facts["rounds"] == 1
     for n in range(4):

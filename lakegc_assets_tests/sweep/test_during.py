@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
@@ -11,7 +13,7 @@ from pyspark.sql import SparkSession
 from lakegc_assets.errors import IntegrityError, RefusedError
 from lakegc_assets.mark.context import RunContext
 from lakegc_assets.storage.errors import StorageError
-from lakegc_assets.sweep import ledger, rounds
+from lakegc_assets.sweep import alarm, ledger, rounds
 from lakegc_assets.sweep.deletion import Progress
 from lakegc_assets.sweep.hold import HOLD
 from lakegc_assets.sweep.ledger import Outcome
@@ -114,6 +116,10 @@ def test_an_object_that_cannot_be_deleted(
     check_swept(lake, marked, spark, {})
 
 
+def _holder(found: dict[str, Any]) -> tuple[object, ...]:
+    return tuple(found[name] for name in ("branch", "path", "commit"))
+
+
 def test_what_is_gone_and_needed_raises_an_alarm(
     lake: SmallLake, marked: Marked, spark: SparkSession
 ) -> None:
@@ -143,7 +149,14 @@ def test_what_is_gone_and_needed_raises_an_alarm(
     assert all(key in str(raised.value) for key in needed)
     assert lake.keys() == marked.live
     hold = lake.objects / HOLD
-    assert all(key in hold.read_text() for key in needed)
+    held = json.loads(hold.read_text())
+    assert held["run"] == RUN
+    assert {found["address"]: _holder(found) for found in held["objects"]} == {
+        unrecorded: ("main", "late/link", None),
+        **{key: ("busy", "too/late", lake.head("busy")) for key in needed - {unrecorded}},
+    }
+    assert "branch 'main', path 'late/link'" in str(raised.value)
+    assert f"path 'too/late', commit '{lake.head('busy')}'" in str(raised.value)
 
     with pytest.raises(RefusedError, match="on hold"):
         sweep(lake.context(spark))
@@ -167,12 +180,20 @@ def test_an_alarm_is_raised_also_after_a_failure(
     stand_in(monkeypatch, lambda: next(deltas))
 
     def fail(ctx: RunContext, *_: object) -> Progress:
-        (lake.objects / gone).unlink()
+        (lake.objects / gone).unlink(missing_ok=True)
         attempt = ctx.root.attempt(REPOSITORY, RUN)
-        ledger.record(attempt.store(), "a-batch", [Outcome(gone, 1, "deleted")])
+        ledger.record(attempt.store(), "batch", [Outcome(gone, 1, "deleted")])
         raise StorageError("the store is on fire")
 
+    def full(*_: object) -> None:
+        raise StorageError("the disk is full")
+
     monkeypatch.setattr(rounds, "delete", fail)
+    with monkeypatch.context() as patch:
+        patch.setattr(alarm, "write_hold", full)
+        with pytest.raises(IntegrityError, match=r"hold\.json COULD NOT BE WRITTEN"):
+            sweep(lake.context(spark))
+    deltas = iter([spare(set()), spare({gone})])
     with pytest.raises(IntegrityError, match=f"1 objects .* are gone, and are needed.*{gone}"):
         sweep(lake.context(spark))
     with pytest.raises(RefusedError, match="on hold"):

@@ -21,7 +21,10 @@ from lakegc_assets.mark.cache import DecodedCache
 from lakegc_assets.mark.context import RunContext, SystemClocks
 from lakegc_assets.mark.listing import list_store
 from lakegc_assets.mark.publication import mark_folder
+from lakegc_assets.sweep import lease
+from lakegc_assets.sweep import sweep as sweeping
 from lakegc_assets.sweep.hold import HOLD
+from lakegc_assets.sweep.lease import repository_lease
 from lakegc_assets.sweep.sweep import sweep
 from lakegc_assets_tests.lake import REPOSITORY, RUN, Marked, SmallLake
 
@@ -219,6 +222,34 @@ def test_a_hold(lake: SmallLake, spark: SparkSession) -> None:
     hold.parent.mkdir(parents=True, exist_ok=True)
     hold.write_text('{"alarm": "look first"}')
     refused(lake.context(spark), lake, RefusedError, r"on hold: .*look first.*remove .*hold\.json")
+
+
+def test_a_hold_that_cannot_be_read(lake: SmallLake, spark: SparkSession) -> None:
+    """Nobody can tell what it says, so it stops all sweeps, too."""
+    hold = lake.objects / HOLD
+    hold.parent.mkdir(parents=True, exist_ok=True)
+    hold.write_bytes(b"\xff\xfe")
+    refused(lake.context(spark), lake, RefusedError, "on hold")
+
+
+def test_a_sweep_on_another_machine(
+    lake: SmallLake, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lease, "_PATIENCE", timedelta(0))
+    store = lake.server.store_config.open(f"local://{REPOSITORY}")
+    owner = {"host": "elsewhere", "started_by": "Dagster run 4711"}
+    with repository_lease(store, owner, duration=timedelta(hours=1)):
+        words = "another sweep of local://repo holds its lease: host elsewhere, started_by Dagster"
+        refused(lake.context(spark), lake, RefusedError, words)
+
+
+def test_a_store_that_ignores_conditions_that_are_required(
+    lake: SmallLake, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sweeping, "probe_conditions", lambda _store: "none")
+    ctx = lake.context(spark, require_conditional_deletes=True)
+    refused(ctx, lake, RefusedError, "local://repo ignores the condition of conditional deletes")
+    assert not (lake.objects / HOLD).exists()
 
 
 def test_a_clock_of_lakefs_that_is_off(lake: SmallLake, spark: SparkSession) -> None:

@@ -9,8 +9,10 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from dataclasses import replace
+from datetime import timedelta
 from pathlib import Path
-from threading import Event
+from threading import Event, Lock
 from typing import Any
 
 import pytest
@@ -20,8 +22,10 @@ from lakegc_assets.artifacts import AttemptArtifacts
 from lakegc_assets.errors import RefusedError
 from lakegc_assets.storage.local import LocalStore
 from lakegc_assets.sweep import alarm, deletion, ledger, rounds
+from lakegc_assets.sweep import sweep as sweeping
+from lakegc_assets.sweep.lease import LEASE, read_lease
 from lakegc_assets.sweep.sweep import sweep
-from lakegc_assets_tests.lake import Marked, SmallLake
+from lakegc_assets_tests.lake import REPOSITORY, RUN, SETTINGS, Marked, SmallLake
 from lakegc_assets_tests.sweep.outcomes import check_swept
 from lakegc_assets_tests.sweep.stand_ins import spare, stand_in
 from lakegc_assets_tests.sweep.sweeper import BATCH
@@ -39,11 +43,19 @@ class Reaper:
         self.target = ""
         self.countdown = 0
 
-    def watch(self, owner: Any, name: str) -> None:
-        """A kill may come just before and just after each call of a function."""
+    def watch(self, owner: Any, name: str, about: str = "") -> None:
+        """A kill may come just before and just after each call of a function.
+
+        Args:
+            owner: of the function.
+            name: of the function.
+            about: how its first argument starts, if not every call counts.
+        """
         function = getattr(owner, name)
 
         def watched(*args: Any, **kwargs: Any) -> Any:
+            if about and not str(args[1]).startswith(about):
+                return function(*args, **kwargs)
             self.step(f"before {name}")
             found = function(*args, **kwargs)
             self.step(f"after {name}")
@@ -68,6 +80,8 @@ def reaper(monkeypatch: pytest.MonkeyPatch) -> Reaper:
 
 #: In this order each is reached by a sweep that the ones before have left behind.
 KILLS = (
+    ("before probe_conditions", 1),
+    ("after probe_conditions", 1),
     ("before write", 1),
     ("after write", 1),
     ("before take_delta_mark", 1),
@@ -104,12 +118,13 @@ def test_killed_at_every_step(
         (rounds, "_record_spared"),
         (rounds, "delete"),
         (deletion._Task, "_send"),
-        (LocalStore, "_delete"),
+        (sweeping, "probe_conditions"),
         (ledger, "record"),
         (AttemptArtifacts, "write"),
         (AttemptArtifacts, "finish"),
     ):
         reaper.watch(owner, name)
+    reaper.watch(LocalStore, "_delete", about="data/")
     left = [len(lake.keys())]
     for target, count in KILLS:
         reaper.arm(target, count)
@@ -141,13 +156,23 @@ def kill(process: subprocess.Popen[bytes]) -> None:
     process.wait()
 
 
-def start(lake: SmallLake) -> subprocess.Popen[bytes]:
+def start(lake: SmallLake, master: str = "local[2]") -> subprocess.Popen[bytes]:
     command = [sys.executable, "-m", "lakegc_assets_tests.sweep.sweeper"]
-    arguments = [str(lake.folder), lake.server.endpoint, str(lake.server.objects_dir)]
+    arguments = [str(lake.folder), lake.server.endpoint, str(lake.server.objects_dir), master]
     with (lake.folder / "sweeper.log").open("ab") as log:
         return subprocess.Popen(
             [*command, *arguments], stdout=log, stderr=log, start_new_session=True
         )
+
+
+def run_out(lake: SmallLake) -> None:
+    """Let the time pass for which a dead sweep's lease holds."""
+    store = lake.server.store_config.open(f"local://{REPOSITORY}")
+    record = read_lease(store)
+    assert not record.released
+    now = store.server_time()
+    assert timedelta(0) < record.expires - now <= SETTINGS.lease_duration
+    store.put(LEASE, replace(record, expires=now).to_bytes())
 
 
 def wait_for(condition: Callable[[], bool], process: subprocess.Popen[bytes]) -> None:
@@ -182,6 +207,7 @@ def test_kill_9_in_the_middle_of_a_batch_and_between_batches(
     assert len(marked.candidates) - BATCH <= len(after_first) < len(marked.candidates)
     assert lake.keys() == marked.live | after_first
 
+    run_out(lake)
     # The second is killed by the question that its task asks once a batch is recorded.
     process = start(lake)
 
@@ -201,7 +227,54 @@ def test_kill_9_in_the_middle_of_a_batch_and_between_batches(
     assert lake.keys() == marked.live | after_second
     assert after_second < after_first
 
+    run_out(lake)
     revived = min(after_second)
     lake.stage("main", "late/link", revived)
     sweep(lake.context(spark))
     check_swept(lake, marked, spark, {revived: "it is staged on a branch now"})
+
+
+def _workers(leader: int) -> list[int]:
+    """Python processes that run Spark's tasks in the session of a sweep, but not their parent."""
+    found = []
+    for pid in _session(leader):
+        with suppress(OSError):
+            if b"pyspark.daemon" in Path(f"/proc/{pid}/cmdline").read_bytes():
+                found.append(pid)
+    parents = {
+        int(Path(f"/proc/{p}/stat").read_text().rpartition(")")[2].split()[1]) for p in found
+    }
+    return [pid for pid in found if pid not in parents]
+
+
+@pytest.mark.conformance
+def test_killed_workers_and_retried_tasks(
+    lake: SmallLake, marked: Marked, spark: SparkSession
+) -> None:
+    """Spark runs the task of a dead worker again; what it had not done is left to a new round."""
+    process = start(lake, "local[2,4]")
+    kills: list[int] = []
+    one_at_a_time = Lock()
+
+    def strike(_method: str, path: str) -> None:
+        left = len(lake.keys() & marked.candidates)
+        with one_at_a_time:
+            if path.endswith("/branches") and len(kills) < 2 and left < len(marked.candidates):
+                if kills and left == kills[-1]:
+                    return
+                kills.append(left)
+                for pid in _workers(process.pid):
+                    os.kill(pid, signal.SIGKILL)
+
+    lake.on_request = strike
+    assert process.wait(600) == 0, (lake.folder / "sweeper.log").read_text()[-3000:]
+    assert len(kills) == 2
+    check_swept(lake, marked, spark, {})
+    manifest = lake.root.attempt(REPOSITORY, RUN).manifest("swept_set")
+    assert manifest.facts["rounds"] >= 3
+    rows = [r["address"] for r in _all_records(lake, spark)]
+    assert sorted(rows) == sorted(marked.candidates)
+
+
+def _all_records(lake: SmallLake, spark: SparkSession) -> Any:
+    return lake.root.attempt(REPOSITORY, RUN).read(spark, "swept_set", "ledger").collect()

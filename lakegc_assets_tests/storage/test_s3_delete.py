@@ -1,0 +1,144 @@
+"""Conditional deletes on S3: what is sent, and what becomes of each key by the answers."""
+
+from __future__ import annotations
+
+import json
+from datetime import datetime, timedelta, timezone
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from lakegc_assets.storage.base import ObjectStore
+from lakegc_assets.storage.config import StoreConfig
+from lakegc_assets.storage.credentials import write_credentials_file
+from lakegc_assets.storage.s3_client import clients
+from lakegc_assets_tests.storage.conftest import Answer, Script
+
+_FAILED = "<Error><Key>ns/{}</Key><Code>{}</Code><Message>m</Message></Error>"
+
+
+def deleted(*keys: str, failed: dict[str, str] | None = None) -> str:
+    """The body of an answer to a bulk delete."""
+    gone = "".join(f"<Deleted><Key>ns/{key}</Key></Deleted>" for key in keys)
+    errors = "".join(_FAILED.format(key, code) for key, code in (failed or {}).items())
+    return f"<DeleteResult>{gone}{errors}</DeleteResult>"
+
+
+def test_a_bulk_delete_names_the_etag_of_each_key(script: Script) -> None:
+    script.answers = [Answer(body=deleted("a", "b"))]
+    outcomes = script.config().open("s3://bkt/ns").delete_many(["a", "b"], {"a": "e1", "b": "e-2"})
+    assert [o.outcome for o in outcomes] == ["deleted", "deleted"]
+    body = script.bodies[0].decode().replace("&quot;", '"')
+    assert '<Key>ns/a</Key><ETag>"e1"</ETag>' in body
+    assert '<Key>ns/b</Key><ETag>"e-2"</ETag>' in body
+
+
+def test_without_etags_no_condition_is_sent(script: Script) -> None:
+    script.answers = [Answer(body=deleted("a"))]
+    script.config().open("s3://bkt/ns").delete_many(["a"])
+    assert b"ETag" not in script.bodies[0]
+
+
+def test_every_key_must_have_its_etag(script: Script) -> None:
+    with pytest.raises(KeyError, match="b"):
+        script.config().open("s3://bkt/ns").delete_many(["a", "b"], {"a": "e"})
+    assert script.requests == []
+
+
+def test_singly_there_is_one_request_for_each_key(script: Script) -> None:
+    script.answers = [Answer(status=204)]
+    store = script.config().open("s3://bkt/ns")
+    outcomes = store.delete_many(["a", "b c"], {"a": "e1", "b c": "e2"}, singly=True)
+    assert [o.outcome for o in outcomes] == ["deleted", "deleted"]
+    assert script.requests == ["DELETE /bkt/ns/a", "DELETE /bkt/ns/b%20c"]
+
+
+@pytest.mark.parametrize(
+    ("head", "outcome", "words"),
+    [
+        (Answer(headers={"ETag": '"new"'}), "spared", "it has the etag new, old was expected"),
+        (Answer(status=404), "already_missing", "it does not exist"),
+        (Answer(headers={"ETag": '"old"'}), "failed", "and then that it is"),
+        (Answer(status=403), "failed", "check the credentials"),
+        (Answer(status=503), "failed", "503"),
+    ],
+)
+@pytest.mark.parametrize("singly", [False, True])
+def test_after_a_failed_condition_the_store_is_asked_what_is_there(
+    script: Script, head: Answer, outcome: str, words: str, *, singly: bool
+) -> None:
+    """A store may say so of an object that is gone; that is not one that was written again."""
+    refusal = Answer(body=deleted(failed={"k": "PreconditionFailed"}))
+    if singly:
+        error = "<Error><Code>PreconditionFailed</Code><Message>m</Message></Error>"
+        refusal = Answer(status=412, body=error)
+    script.answers = [refusal, head]
+    (found,) = script.config().open("s3://bkt/ns").delete_many(["k"], {"k": "old"}, singly=singly)
+    assert found.outcome == outcome
+    assert words in str(found.detail)
+    assert [request.split()[0] for request in script.requests][1:] == ["HEAD"]
+
+
+def test_a_missing_object_is_told_by_a_condition(script: Script) -> None:
+    script.answers = [Answer(body=deleted(failed={"k": "NoSuchKey"}))]
+    (found,) = script.config().open("s3://bkt/ns").delete_many(["k"], {"k": "e"})
+    assert found.outcome == "already_missing"
+
+
+def test_without_a_condition_a_failed_one_is_a_failure(script: Script) -> None:
+    script.answers = [Answer(body=deleted(failed={"k": "PreconditionFailed"}))]
+    (found,) = script.config().open("s3://bkt/ns").delete_many(["k"])
+    assert (found.outcome, found.error_code) == ("failed", "PreconditionFailed")
+    assert len(script.requests) == 1
+
+
+def test_one_spared_key_does_not_keep_single_deletes_from_the_next(s3_store: ObjectStore) -> None:
+    etags = {key: s3_store.put(key, b"1") for key in ("a", "b", "c")}
+    s3_store.put("a", b"2")
+    s3_store.delete_many(["b"])
+    outcomes = s3_store.delete_many(etags, etags, singly=True)
+    assert [o.outcome for o in outcomes] == ["spared", "already_missing", "deleted"]
+    assert s3_store.get("a") == b"2"
+
+
+@pytest.fixture
+def s3_store(s3_server: str, s3_bucket: str) -> ObjectStore:
+    return StoreConfig(endpoint_url=s3_server).open(f"s3://{s3_bucket}/ns")
+
+
+def _after(start: datetime, minutes: int) -> datetime:
+    return start + timedelta(minutes=minutes)
+
+
+def test_credentials_that_expire_are_asked_for_again(script: Script, tmp_path: Path) -> None:
+    """Whoever renews the file renews the credentials of requests that are sent later."""
+    now = datetime.now(timezone.utc)
+    path = tmp_path / "credentials"
+    write_credentials_file(path, "first-key", "secret")
+    script.answers = [Answer(body=deleted("a"))]
+    config = StoreConfig(endpoint_url=script.endpoint, credentials_file=str(path), max_attempts=1)
+    store = config.open("s3://bkt/ns")
+    credentials = clients(config).usual._request_signer._credentials  # type: ignore[attr-defined]
+    used = []
+    for minutes in (0, 1, 6, 7):
+        credentials._time_fetcher = partial(_after, now, minutes)
+        store.delete_many(["a"])
+        used.append(script.headers[-1]["authorization"].split("Credential=")[1].split("/")[0])
+        write_credentials_file(path, f"key-after-{minutes}", "secret")
+    assert used == ["first-key", "first-key", "key-after-1", "key-after-6"]
+    assert json.loads(path.read_text())["access_key"] == "key-after-7"
+
+
+def test_credentials_that_cannot_be_renewed_are_denied(script: Script, tmp_path: Path) -> None:
+    """Botocore asks for new ones, and gets what has expired too: nothing is sent."""
+    path = tmp_path / "credentials"
+    write_credentials_file(path, "key", "secret")
+    config = StoreConfig(endpoint_url=script.endpoint, credentials_file=str(path), max_attempts=1)
+    store = config.open("s3://bkt/ns")
+    credentials = clients(config).usual._request_signer._credentials  # type: ignore[attr-defined]
+    credentials._time_fetcher = partial(_after, datetime.now(timezone.utc), 60)
+    (found,) = store.delete_many(["a"])
+    assert (found.outcome, found.error_code) == ("failed", "ExpiredToken")
+    assert "renew them" in str(found.detail)
+    assert script.requests == []
