@@ -9,7 +9,7 @@ from email.utils import formatdate
 from typing import NamedTuple
 
 from starlette.concurrency import run_in_threadpool
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
@@ -82,6 +82,9 @@ class Gateway:
             response = _told(error, request, request_id)
         except ApiError as error:
             response = _told(errors.of_api(error), request, request_id)
+        except ClientDisconnect:
+            # Nobody reads this.
+            response = _told(errors.incomplete_body(), request, request_id)
         except Exception as error:  # noqa: BLE001 - whatever it was, the client must be told
             _LOG.exception("%s %s failed", request.method, request.url.path)
             told = S3Error(500, "InternalError", str(error) or type(error).__name__)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, TypeAlias
 
@@ -75,11 +75,24 @@ def send(
     """
     url = server.endpoint + path
     given = {name.replace("_", "-"): value for name, value in headers.items()}
-    signed = AWSRequest(method, url, headers=given, data=body)
-    signed.context["payload_signing_enabled"] = True
-    _Declaring(Credentials(server.access_key, server.secret_key), declared).add_auth(signed)
-    prepared = requests.Request(method, url, headers=dict(signed.headers), data=body).prepare()
+    signed = signed_headers(server, method, url, body, declared, given)
+    prepared = requests.Request(method, url, headers=signed, data=body).prepare()
     # What was signed is what is sent: requests would resolve dots in the path.
     prepared.url = url
     with requests.Session() as session:
         return session.send(prepared, timeout=TIMEOUT)
+
+
+def signed_headers(
+    server: EmbeddedLakeFS,
+    method: str,
+    url: str,
+    body: bytes | Iterator[bytes] = b"",
+    declared: str | None = None,
+    headers: Mapping[str, str] | None = None,
+) -> dict[str, str]:
+    """The headers of a request, and those that sign it."""
+    request = AWSRequest(method, url, headers=headers or {}, data=body)
+    request.context["payload_signing_enabled"] = True
+    _Declaring(Credentials(server.access_key, server.secret_key), declared).add_auth(request)
+    return dict(request.headers)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 from pathlib import Path
 from time import time
@@ -11,9 +12,17 @@ import pytest
 import requests
 
 from lakegc_assets.embedded import EmbeddedLakeFS
+from lakegc_assets.embedded.gateway import Gateway
 from lakegc_assets_tests.conformance.recorder import GATEWAY, conforms, left_out
 from lakegc_assets_tests.embedded.api import TIMEOUT, Api, Repo
-from lakegc_assets_tests.embedded.gateway.s3 import S3, client, client_of, refused, send
+from lakegc_assets_tests.embedded.gateway.s3 import (
+    S3,
+    client,
+    client_of,
+    refused,
+    send,
+    signed_headers,
+)
 from lakegc_assets_tests.embedded.gateway.test_signature import SIGNATURES
 
 left_out(
@@ -177,6 +186,41 @@ def test_content_that_is_not_what_was_signed_is_refused(server: EmbeddedLakeFS, 
         answer = send(server, "PUT", path, b"content", declared)
         assert f"<Code>{code}</Code>" in answer.text
     assert repo.list() == []
+
+
+def test_a_body_that_breaks_off_writes_nothing(
+    server: EmbeddedLakeFS, repo: Repo, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = f"/{repo.name}/main/a"
+    headers = {"host": "h", "content-length": "10"}
+    signed = signed_headers(
+        server, "PUT", f"http://h{path}", declared="UNSIGNED-PAYLOAD", headers=headers
+    )
+    pieces = [
+        {"type": "http.request", "body": b"hello", "more_body": True},
+        {"type": "http.disconnect"},
+        {"type": "http.disconnect"},
+    ]
+    sent: list[Any] = []
+
+    async def receive() -> Any:
+        return pieces.pop(0)
+
+    async def keep(message: Any) -> None:
+        sent.append(message)
+
+    scope = {
+        "type": "http",
+        "method": "PUT",
+        "path": path,
+        "raw_path": path.encode(),
+        "query_string": b"",
+        "headers": [(k.lower().encode(), v.encode()) for k, v in signed.items()],
+    }
+    asyncio.run(Gateway(server.lake)(scope, receive, keep))
+    assert (sent[0]["status"], (b"connection", b"close") in sent[0]["headers"]) == (400, True)
+    assert repo.list() == []
+    assert not caplog.records, "it is no fault of the server"
 
 
 def test_what_is_too_large_is_refused(tmp_path: Path) -> None:
