@@ -121,6 +121,8 @@ class _TokenSigner:
         self._source = source
 
     def __call__(self, request: Request) -> None:
+        if not request.url.startswith("https://"):
+            raise ConfigurationError("account_url is not https: a token is not sent in the open")
         try:
             token = self._source.get_token(_SCOPE).token
         except ClientAuthenticationError as error:

@@ -245,9 +245,12 @@ def _go_program(package: str) -> Path:
     path, _, version = package.partition("@")
     name = path.rsplit("/", 1)[-1]
     folder = _CACHE / f"{name}-{version}"
-    go = _tool("go", "Go 1.26 or newer", name)
-    _install(folder, [go, "install", package], environment={"GOBIN": str(folder)})
+    _install(folder, [_go(), "install", package], environment={"GOBIN": str(folder)})
     return folder / name
+
+
+def _go() -> str:
+    return _tool("go", "Go 1.26 or newer", "versitygw and fake-gcs-server")
 
 
 def _azurite_program() -> tuple[str, Path]:

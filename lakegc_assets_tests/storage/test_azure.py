@@ -369,6 +369,18 @@ def test_a_damaged_file_is_refused_without_quoting_it(
         told(FLAT).get("k")
 
 
+def test_a_token_is_not_sent_in_the_open(script: Script, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("AZURE_STORAGE_KEY", "AZURE_STORAGE_SAS_TOKEN"):
+        monkeypatch.delenv(name, raising=False)
+    config = StoreConfig(azure=AzureAccess(f"{script.endpoint}/acc"))
+    with pytest.raises(ConfigurationError, match="in the open"):
+        config.open(URL).get("k")
+    monkeypatch.setenv("AZURE_STORAGE_KEY", AZURE_KEY)
+    script.answers = [Answer(body="x")]
+    assert config.open(URL).get("k") == b"x"
+    assert script.headers[0]["authorization"].startswith("SharedKey acc:")
+
+
 def test_the_url_of_an_account_must_be_that_of_the_namespace(key_file: str) -> None:
     access = AzureAccess("https://other.blob.core.windows.net", key_file)
     with pytest.raises(ConfigurationError, match="'acc'"):
