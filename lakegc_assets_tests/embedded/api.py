@@ -21,7 +21,8 @@ class Api:
     def __init__(self, endpoint: str, access_key: str, secret_key: str) -> None:
         self._base = f"{endpoint}/api/v1"
         self._session = requests.Session()
-        self._session.auth = (access_key, secret_key)
+        self.keys = access_key, secret_key
+        self._session.auth = self.keys
 
     @classmethod
     def of(cls, server: EmbeddedLakeFS) -> Api:

@@ -6,6 +6,7 @@ from lakegc_assets.graveler.errors import FormatError
 from lakegc_assets.graveler.ranges import read_metarange, read_range, write_metarange, write_range
 from lakegc_assets.graveler.sstable import INDEX_TYPE, Record, read_sstable
 from lakegc_assets.graveler.sstable_writer import SSTableWriter, write_sstable
+from lakegc_assets_tests.conformance.recorder import RECORDED, conforms
 from lakegc_assets_tests.graveler.samples import (
     EMPTY,
     PEBBLE,
@@ -19,6 +20,12 @@ from lakegc_assets_tests.graveler.samples import (
 )
 
 
+@conforms(
+    RECORDED,
+    "Ranges",
+    client="recording",
+    checked="each recorded range, written again from its records, byte for byte",
+)
 def test_every_recorded_range_is_written_again_byte_for_byte() -> None:
     ranges = tables("ranges")
     assert len(ranges) > 50
@@ -27,6 +34,12 @@ def test_every_recorded_range_is_written_again_byte_for_byte() -> None:
         assert (info.id, written) == (name, data)
 
 
+@conforms(
+    RECORDED,
+    "Metaranges",
+    client="recording",
+    checked="each recorded metarange, written again, byte for byte",
+)
 def test_every_recorded_metarange_is_written_again_byte_for_byte() -> None:
     metaranges = tables("metaranges")
     assert len(metaranges) > 50
