@@ -3,14 +3,20 @@
 Directories are no objects: on accounts with a hierarchical namespace they have a resource type, on
 others Hadoop marks them by an empty blob with the metadata ``hdi_isfolder``.
 
+The run of blobs in a page is read by one regular expression, if that matches it from end to end; a
+page of any other form goes through an XML parser, which takes three times as long.
+
 Format: https://learn.microsoft.com/rest/api/storageservices/list-blobs
 """
 
 from __future__ import annotations
 
+import re
 import xml.etree.ElementTree as ET
+from collections.abc import Iterator, Sequence
 from email.utils import parsedate_to_datetime
 from functools import lru_cache
+from typing import Final
 from urllib.parse import unquote
 
 import pyarrow as pa
@@ -20,6 +26,17 @@ from lakegc_assets.storage.base import LISTING_SCHEMA
 from lakegc_assets.storage.errors import StorageError
 from lakegc_assets.storage.pages import Page
 
+# A text without entities and line ends: XML changes nothing in it.
+_TEXT: Final = r"[^<&\x00-\x1f\x7f]*"
+# Metadata that are not empty, resource types and encoded names are left to the parser.
+_BLOB: Final = re.compile(
+    rf"(<Blob><Name>({_TEXT})</Name><Properties>"
+    rf"(?:<Creation-Time>{_TEXT}</Creation-Time>)?<Last-Modified>({_TEXT})</Last-Modified>"
+    rf"<Etag>({_TEXT})</Etag><Content-Length>({_TEXT})</Content-Length>"
+    rf"(?:<(?!ResourceType)[A-Za-z0-9-]+(?: ?/>|>{_TEXT}</[A-Za-z0-9-]+>))*"
+    r"</Properties>(?:<Metadata ?/>)?(?:<OrMetadata ?/>)?</Blob>)"
+)
+
 
 def read_page(body: bytes, where: str) -> Page:
     """Read a page of a listing.
@@ -28,36 +45,46 @@ def read_page(body: bytes, where: str) -> Page:
         StorageError: it is not a listing, or contradicts itself.
     """
     try:
-        root = ET.fromstring(body)  # noqa: S314 - expat refuses what would grow without bounds
+        rows, rest = _split(body)
+        root = ET.fromstring(rest)  # noqa: S314 - expat refuses what would grow without bounds
         blobs = root.find("Blobs")
         if root.tag != "EnumerationResults" or blobs is None:
             raise StorageError(f"{where}: the answer is not a listing: check the endpoint")
-        return _read(root, blobs, may_hold_returns=b"\r" in body)
+        return _read(root, blobs, rows, may_hold_returns=b"\r" in body)
     except (ET.ParseError, ValueError, TypeError, pa.ArrowInvalid) as error:
         raise StorageError(f"{where}: the store answered with a damaged page: {error}") from error
 
 
-def _read(root: ET.Element, blobs: ET.Element, *, may_hold_returns: bool) -> Page:
-    keys: list[str] = []
-    sizes: list[str | None] = []
-    times: list[object] = []
-    etags: list[str] = []
-    for blob in blobs.iter("Blob"):
-        properties = blob.find("Properties")
-        if properties is None:
-            raise ValueError("a blob has no properties")
-        if _is_directory(blob, properties):
-            continue
-        keys.append(_name(blob, may_hold_returns=may_hold_returns))
-        sizes.append(properties.findtext("Content-Length"))
-        times.append(_time(properties.findtext("Last-Modified") or ""))
-        etags.append((properties.findtext("Etag") or "").strip('"'))
+def _split(body: bytes) -> tuple[Sequence[Sequence[str | None]], bytes]:
+    """The blobs of a page (name, time, etag, size) that can be read fast, and the rest of it."""
+    start, end = body.find(b"<Blob>"), body.rfind(b"</Blob>") + len(b"</Blob>")
+    blobs = body[start:end].decode() if start >= 0 else ""
+    found = _BLOB.findall(blobs)
+    if not found or sum(len(row[0]) for row in found) != len(blobs):
+        return [], body
+    return [row[1:] for row in found], body[:start] + body[end:]
+
+
+def _read(
+    root: ET.Element,
+    blobs: ET.Element,
+    rows: Sequence[Sequence[str | None]],
+    *,
+    may_hold_returns: bool,
+) -> Page:
+    if not rows:
+        rows = list(_parsed(blobs, may_hold_returns=may_hold_returns))
+    keys, times, etags, sizes = map(list, zip(*rows, strict=True)) if rows else ([], [], [], [])
+    if not all(keys):
+        raise ValueError("a name is missing")
     objects = pa.RecordBatch.from_arrays(
         [
             pa.array(keys, pa.string()),
             pc.cast(pa.array(sizes, pa.string()), pa.int64()),
-            pa.array(times, LISTING_SCHEMA.field("last_modified").type),
-            pa.array(etags, pa.string()),
+            pa.array(
+                [_time(time or "") for time in times], LISTING_SCHEMA.field("last_modified").type
+            ),
+            pa.array([(etag or "").strip('"') for etag in etags], pa.string()),
         ],
         schema=LISTING_SCHEMA,
     )
@@ -68,6 +95,21 @@ def _read(root: ET.Element, blobs: ET.Element, *, may_hold_returns: bool) -> Pag
     if marker is None:
         raise ValueError("it has no NextMarker, so it may be cut")
     return Page(objects, prefixes, marker.text or None)
+
+
+def _parsed(blobs: ET.Element, *, may_hold_returns: bool) -> Iterator[Sequence[str | None]]:
+    """Name, time, etag and size of each blob that is no directory."""
+    for blob in blobs.iter("Blob"):
+        properties = blob.find("Properties")
+        if properties is None:
+            raise ValueError("a blob has no properties")
+        if not _is_directory(blob, properties):
+            yield (
+                _name(blob, may_hold_returns=may_hold_returns),
+                properties.findtext("Last-Modified"),
+                properties.findtext("Etag"),
+                properties.findtext("Content-Length"),
+            )
 
 
 def _name(item: ET.Element, *, may_hold_returns: bool) -> str:

@@ -58,6 +58,9 @@ def _sweep(ctx: RunContext, connections: Connections, lease: Lease) -> Manifest:
             ctx, settings=dataclasses.replace(ctx.settings, protect_tags=True)
         )
     condition = _condition(ctx, connections)
+    notice = connections.store().retention_notice()
+    if notice is not None:
+        ctx.log.warning("%s", notice)
     rounds = Rounds(ctx, connections, attempt, chain, candidates, lease, condition)
     try:
         number = rounds.run()
@@ -88,6 +91,7 @@ def _sweep(ctx: RunContext, connections: Connections, lease: Lease) -> Manifest:
         },
         "rounds": number,
         "conditional_deletes": condition,
+        "retention": notice,
     }
     return ctx.frame_manifest(ASSET, chain["gc_report"], started, facts)
 
