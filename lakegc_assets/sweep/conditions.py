@@ -17,13 +17,11 @@ from lakegc_assets.storage.errors import (
     StoreThrottledError,
     StoreUnavailableError,
 )
-from lakegc_assets.sweep.lease import FOLDER
+from lakegc_assets.sweep.lease import PROBES
 
 #: ``bulk``: calls with many keys honour it; ``single``: only those with one; ``none``: it is
 #: ignored, so what was rewritten must be found by a listing.
 Condition = Literal["bulk", "single", "none"]
-
-_PROBES = f"{FOLDER}probe-"
 
 
 def probe_conditions(store: ObjectStore) -> Condition:
@@ -36,7 +34,7 @@ def probe_conditions(store: ObjectStore) -> Condition:
         StorageError: the store did not answer, so that nothing is known.
     """
     _remove_probes(store)
-    folder = f"{_PROBES}{secrets.token_hex(8)}/"
+    folder = f"{PROBES}{secrets.token_hex(8)}/"
     try:
         if _honoured(store, f"{folder}bulk", singly=False):
             return "bulk"
@@ -74,7 +72,7 @@ def _remove_probes(store: ObjectStore) -> None:
     """Remove what this probe, and any that was killed, left behind; it harms nobody if it stays."""
     left = {
         key: etag
-        for batch in store.list(_PROBES)
+        for batch in store.list(PROBES)
         for key, etag in zip(batch["key"].to_pylist(), batch["etag"].to_pylist(), strict=True)
     }
     store.delete_many(left, left)

@@ -26,7 +26,7 @@ from dataclasses import asdict, dataclass, replace
 from datetime import datetime, timedelta
 from typing import Final
 
-from lakegc_assets.errors import IntegrityError, LakegcError, RefusedError
+from lakegc_assets.errors import ConfigurationError, IntegrityError, LakegcError, RefusedError
 from lakegc_assets.storage.base import ObjectStore
 from lakegc_assets.storage.errors import (
     ObjectNotFoundError,
@@ -37,6 +37,8 @@ from lakegc_assets.storage.errors import (
 #: Below the namespace: what sweeps, backups and restores tell each other. No mark names it.
 FOLDER: Final = "_lakefs/retention/gc/lakegc/"
 LEASE: Final = f"{FOLDER}lease.json"
+#: Objects that are written to see what a store does with them.
+PROBES: Final = f"{FOLDER}probe-"
 
 #: How much of a lease must be left for a batch to be sent.
 MARGIN: Final = timedelta(seconds=60)
@@ -307,6 +309,7 @@ def repository_lease(
         pause: waits for so many seconds.
 
     Raises:
+        ConfigurationError: the store keeps no leases.
         RefusedError: somebody else holds it; who.
         IntegrityError: the lease is damaged.
         StorageError: nobody can tell, or it could not be written.
@@ -327,6 +330,7 @@ def _acquire(
     pause: Callable[[float], None],
 ) -> Lease:
     token = secrets.token_hex(16)
+    _require_conditional_puts(store, f"{PROBES}{token}/put")
     begun = store.server_time()
     first = ""
     while True:
@@ -348,6 +352,30 @@ def _acquire(
                 f"another sweep of {store.url} holds its lease: {record}. Wait for it to end",
             )
         pause(min(_POLL_S, max(1.0, (record.expires - now).total_seconds())))
+
+
+def _require_conditional_puts(store: ObjectStore, key: str) -> None:
+    """Try conditional writes with an object of our own: a store that ignores them keeps no lease.
+
+    Raises:
+        ConfigurationError: the store ignores them.
+    """
+    etag = store.put_if_absent(key, b"first")
+    tries: list[Callable[[], str]] = [
+        lambda: store.put_if_absent(key, b"second"),
+        lambda: store.put_if_match(key, b"third", f"{etag}0"),
+    ]
+    for write in tries:
+        try:
+            write()
+        except PreconditionFailedError:
+            continue
+        raise ConfigurationError(
+            f"{store.url} ignores the condition of conditional writes, so no lease can keep two "
+            "sweeps apart there: use a store, or a version of it, that honours If-None-Match and "
+            "If-Match when an object is put",
+        )
+    store.delete_many([key])
 
 
 def _take(store: ObjectStore, mine: LeaseRecord, etag: str) -> str:

@@ -25,9 +25,9 @@ from lakegc_assets.storage.errors import (
 )
 from lakegc_assets.sweep import ledger
 from lakegc_assets.sweep.conditions import Condition
-from lakegc_assets.sweep.deletion import LOST, STOPPED, Progress, delete, orders_of
+from lakegc_assets.sweep.deletion import STOPPED, Progress, delete, orders_of
 from lakegc_assets.sweep.delta import DeltaMark, take_delta_mark
-from lakegc_assets.sweep.lease import Lease, LeaseLostError
+from lakegc_assets.sweep.lease import Lease
 from lakegc_assets.sweep.ledger import ASSET, DONE, Outcome
 from lakegc_assets.sweep.moment import elapsed
 from lakegc_assets.sweep.pace import share_after
@@ -141,12 +141,6 @@ class Rounds:
         self.ctx.log.info("swept %d objects of %s", progress.deleted, self.ctx.repository)
         if progress.failed or STOPPED in progress.ended_early:
             raise self._failure(progress)
-        if LOST in progress.ended_early:
-            self.lease.require()
-            raise LeaseLostError(
-                f"the lease on {self.connections.namespace_url} was lost: "
-                f"{progress.ended_early[LOST]}. What was done is recorded. Sweep again",
-            )
         return progress.ended_early
 
     def _failure(self, progress: Progress) -> LakegcError:

@@ -17,6 +17,7 @@ class ClockedStore(LocalStore):
 
     Attributes:
         time: what ``server_time`` answers.
+        key: of the last call.
         before: called with the name of each call before it is carried out.
         after: the same, once it is carried out.
     """
@@ -25,6 +26,7 @@ class ClockedStore(LocalStore):
         root.mkdir(parents=True, exist_ok=True)
         super().__init__(root, root.as_uri())
         self.time = START
+        self.key = ""
         self.before: Callable[[str], None] = lambda _name: None
         self.after: Callable[[str], None] = lambda _name: None
 
@@ -37,20 +39,24 @@ class ClockedStore(LocalStore):
         return self.time
 
     def head(self, key: str) -> ObjectInfo:
+        self.key = key
         self.before("head")
         return super().head(key)
 
     def get(self, key: str) -> bytes:
+        self.key = key
         self.before("get")
         return super().get(key)
 
     def put_if_absent(self, key: str, data: bytes) -> str:
+        self.key = key
         self.before("put_if_absent")
         etag = super().put_if_absent(key, data)
         self.after("put_if_absent")
         return etag
 
     def put_if_match(self, key: str, data: bytes, etag: str) -> str:
+        self.key = key
         self.before("put_if_match")
         etag = super().put_if_match(key, data, etag)
         self.after("put_if_match")

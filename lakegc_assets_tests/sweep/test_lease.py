@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lakegc_assets.errors import IntegrityError, RefusedError
+from lakegc_assets.errors import ConfigurationError, IntegrityError, RefusedError
 from lakegc_assets.storage.errors import StorageError, StoreUnavailableError
 from lakegc_assets.sweep.lease import (
     LEASE,
@@ -58,7 +58,7 @@ def die(store: ClockedStore, owner: dict[str, str]) -> LeaseRecord:
     """Take the lease, and end as a process does that is killed: nothing is given back."""
 
     def kill(name: str) -> None:
-        if name.startswith("put"):
+        if name.startswith("put") and store.key == LEASE:
             raise Killed
 
     store.after = kill
@@ -204,6 +204,18 @@ def test_what_is_written_is_read(record: LeaseRecord) -> None:
     assert LeaseRecord.from_bytes(record.to_bytes(), "") == record
 
 
+@pytest.mark.parametrize("ignored", ["put_if_absent", "put_if_match"])
+def test_a_store_that_ignores_conditions_keeps_no_lease(
+    store: ClockedStore, monkeypatch: pytest.MonkeyPatch, ignored: str
+) -> None:
+    """It would let two have it, so nothing is written to the lease."""
+    store.put(LEASE, b"somebody's")
+    monkeypatch.setattr(store, ignored, lambda key, data, *_etag: store.put(key, data))
+    with pytest.raises(ConfigurationError, match="ignores the condition of conditional writes"):
+        leased(store).__enter__()
+    assert store.get(LEASE) == b"somebody's"
+
+
 @pytest.mark.parametrize("call", ["head", "get", "server_time", "put_if_absent"])
 def test_a_store_that_does_not_answer_stops_everybody(store: ClockedStore, call: str) -> None:
     def fail(name: str) -> None:
@@ -219,6 +231,8 @@ def test_a_store_that_does_not_answer_stops_everybody(store: ClockedStore, call:
 
 def test_a_lease_that_was_written_without_an_answer_is_held(store: ClockedStore) -> None:
     def lose_the_answer(name: str) -> None:
+        if store.key != LEASE:
+            return
         store.after = lambda _name: None
         raise StoreUnavailableError(f"no answer to {name}")
 
@@ -254,8 +268,9 @@ def test_a_process_that_is_killed_at_any_call_leaves_nothing_or_what_ends(tmp_pa
     counted = ClockedStore(tmp_path / "counted")
     counted.before = counted.after = calls.append
     live(counted)
-    assert calls.count("put_if_absent") == 2
-    assert calls.count("put_if_match") == 6
+    # Before and after each: the lease is written four times; three writes are tries.
+    assert calls.count("put_if_absent") == 2 + 3
+    assert calls.count("put_if_match") == 6 + 1
     for number in range(1, len(calls) + 1):
         store = ClockedStore(tmp_path / str(number))
         seen: list[str] = []
