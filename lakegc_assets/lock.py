@@ -1,6 +1,8 @@
 """Keeps two runs on one repository apart on this machine, whoever started them.
 
-The lock is the kernel's (``flock``): it is released when its process ends, however it ends.
+The lock is the kernel's (``flock``): it is released when its process ends, however it ends. What
+keeps sweeps apart wherever they run is their lease in the namespace (``sweep.lease``); the lock is
+taken before Spark starts, and for marks too.
 """
 
 from __future__ import annotations
