@@ -12,7 +12,7 @@ from lakegc_assets.embedded.lake import Lake
 from lakegc_assets.embedded.layouts import Layout, set_layout
 from lakegc_assets.embedded.trees import commit_changes
 from lakegc_assets.graveler.errors import FormatError
-from lakegc_assets.storage.errors import ObjectNotFoundError
+from lakegc_assets.storage.errors import InvalidKeyError, ObjectNotFoundError
 
 COMMITTER = "admin"
 MERGE_STRATEGIES = ("", merging.SOURCE_WINS, merging.DEST_WINS)
@@ -126,7 +126,7 @@ def commit_tree(
         target, head = clean_branch(lake, db, repo, branch)
     try:
         lake.stores.trees(repo).ranges(metarange_id)
-    except (ObjectNotFoundError, FormatError):
+    except (ObjectNotFoundError, InvalidKeyError, FormatError):
         raise errors.not_found("metarange") from None
     made = Commit.new(
         committer=COMMITTER,

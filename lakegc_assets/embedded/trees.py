@@ -27,6 +27,9 @@ from lakegc_assets.storage.base import ObjectStore
 Change = tuple[bytes, Record | None]
 """A key, and its new record or None for its deletion."""
 
+Metadata = Mapping[str, str]
+"""Properties of files that are no trees: they say what they are."""
+
 _CACHED_RECORDS = 200_000
 _CACHED_METARANGES = 1000
 
@@ -126,14 +129,24 @@ class Trees:
             self._ranges.add(info.id, records)
         return info
 
-    def save_metarange(
-        self, ranges: Sequence[RangeInfo], metadata: Mapping[str, str] | None = None
-    ) -> str:
+    def save_metarange(self, ranges: Sequence[RangeInfo]) -> str:
         """Write a metarange, unless it is there already; its id."""
-        name, data = write_metarange(ranges, metadata)
+        name, data = write_metarange(ranges)
         if self._metaranges.get(name) is None:
             self._store.put(f"_lakefs/{name}", data)
             self._metaranges.add(name, ranges)
+        return name
+
+    def save_foreign_range(self, writer: SSTableWriter) -> RangeInfo:
+        """Write a range of other things than entries; it is not to be taken for a tree's."""
+        info, data = finish_range(writer)
+        self._store.put(f"_lakefs/{info.id}", data)
+        return info
+
+    def save_foreign_metarange(self, ranges: Sequence[RangeInfo], metadata: Metadata) -> str:
+        """Write the metarange of such ranges; its id."""
+        name, data = write_metarange(ranges, metadata)
+        self._store.put(f"_lakefs/{name}", data)
         return name
 
 
@@ -177,10 +190,10 @@ class TreeWriter:
 
     Args:
         trees: where it is written.
-        metadata: properties of all its files that say what they are, when they are no entries.
+        metadata: of all files, when the records are no entries.
     """
 
-    def __init__(self, trees: Trees, metadata: Mapping[str, str] | None = None) -> None:
+    def __init__(self, trees: Trees, metadata: Metadata | None = None) -> None:
         self._trees = trees
         self._metadata = metadata
         self._done: list[RangeInfo] = []
@@ -205,11 +218,17 @@ class TreeWriter:
     def finish(self) -> str:
         """Write what is open and the metarange; its id."""
         self._close()
-        return self._trees.save_metarange(tuple(self._done), self._metadata)
+        if self._metadata:
+            return self._trees.save_foreign_metarange(self._done, self._metadata)
+        return self._trees.save_metarange(tuple(self._done))
 
     def _close(self) -> None:
         if self._records:
-            self._done.append(self._trees.save_range(self._open, tuple(self._records)))
+            if self._metadata:
+                info = self._trees.save_foreign_range(self._open)
+            else:
+                info = self._trees.save_range(self._open, tuple(self._records))
+            self._done.append(info)
             self._records = []
             self._open = SSTableWriter("ranges", self._metadata)
 

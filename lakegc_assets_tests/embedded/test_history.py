@@ -165,10 +165,10 @@ def test_a_given_tree_is_committed(two_sides: Repo) -> None:
     made = two_sides.call("POST", path, 201, json=body, params={"source_metarange": tree})
     assert (made["meta_range_id"], made["creation_date"]) == (tree, 7)
     assert two_sides.list() == ["x/a", "x/c", "y/d"]
-    missing = {"source_metarange": "0" * 64}
-    assert two_sides.call("POST", path, 404, json=body, params=missing) == {
-        "message": "metarange not found"
-    }
+    dump = two_sides.call("PUT", "/refs/dump", 201)["commits_meta_range_id"]
+    for name in ("0" * 64, "../data", "dummy", "a/b", dump):
+        answer = two_sides.call("POST", path, 404, json=body, params={"source_metarange": name})
+        assert answer == {"message": "metarange not found"}
     two_sides.put("staged", b"1")
     two_sides.call("POST", path, 400, json=body, params={"source_metarange": tree})
 
