@@ -134,11 +134,23 @@ class Machine(RuleBasedStateMachine):
         base = draw.draw(st.sampled_from(known), label="ref")
         return base + draw.draw(st.sampled_from(MODIFIERS), label="modifier")
 
-    def clean_branch(self, draw: st.DataObject) -> str:
-        """A branch, mostly one without staged changes, which merges and the like ask for."""
+    def clean_branch(self, draw: st.DataObject, bringing: Commit | None) -> str:
+        """A branch, mostly without staged changes, which merges and the like ask for.
+
+        What HEAD does not have and was written and deleted leaves a tombstone that is no change,
+        here of something that the branch may be given next.
+        """
         branch = self.branch(draw)
         if self.model.staged_kinds(branch) != {} and draw.draw(MOSTLY, label="clean"):
             self.commit_all(branch)
+        new = sorted(set(bringing.tree if bringing else ()) - self.model.visible(branch).keys())
+        if len(new) > 0 and draw.draw(flags, label="idle tombstone"):
+            idle = draw.draw(st.sampled_from(new))
+            self.put(branch, idle, b"1", ())
+            where = {"path": idle}
+            response = self.send("DELETE", f"/branches/{branch}/objects", params=where)
+            assert response.status_code == 204, response.text
+            self.model.delete(branch, idle)
         return branch
 
     def commit_all(self, branch: str) -> None:
@@ -250,17 +262,6 @@ class Machine(RuleBasedStateMachine):
         branch = self.branch(draw)
         for path, content, metadata in writes:
             self.put(branch, path, content, metadata)
-
-    @rule(draw=data, several=st.lists(paths, min_size=1, max_size=3, unique=True))
-    def upload_and_delete(self, draw: st.DataObject, several: list[str]) -> None:
-        """What HEAD does not have leaves tombstones that are no change."""
-        branch = self.branch(draw)
-        for path in several:
-            self.put(branch, path, b"1", ())
-            where = {"path": path}
-            response = self.send("DELETE", f"/branches/{branch}/objects", params=where)
-            assert response.status_code == 204
-            self.model.delete(branch, path)
 
     def put(self, branch: str, path: str, content: bytes, metadata: Metadata) -> None:
         response = self.send(
@@ -374,8 +375,10 @@ class Machine(RuleBasedStateMachine):
         empty=flags,
     )
     def merge(self, draw: st.DataObject, strategy: str, *, squash: bool, empty: bool) -> None:
-        branch = self.clean_branch(draw)
         source_ref = self.ref(draw)
+        source = self.resolve(source_ref)
+        branch = self.clean_branch(draw, source)
+        # A branch that was itself the source has moved on.
         source, dest = self.resolve(source_ref), self.model.head(branch)
         response = self.send(
             "POST",
@@ -397,8 +400,8 @@ class Machine(RuleBasedStateMachine):
 
     @rule(draw=data, number=st.integers(0, 2), empty=flags)
     def revert(self, draw: st.DataObject, number: int, *, empty: bool) -> None:
-        branch = self.clean_branch(draw)
         commit = self.model.commits[draw.draw(st.sampled_from(sorted(self.model.commits)))]
+        branch = self.clean_branch(draw, commit)
         body = {"ref": commit.id, "parent_number": number, "allow_empty": empty}
         response = self.send("POST", f"/branches/{branch}/revert", json=body)
         if len(commit.parents) > 1 and number == 0:
@@ -415,8 +418,8 @@ class Machine(RuleBasedStateMachine):
 
     @rule(draw=data, number=st.sampled_from([None, None, 1, 2]))
     def cherry_pick(self, draw: st.DataObject, number: int | None) -> None:
-        branch = self.clean_branch(draw)
         commit = self.model.commits[draw.draw(st.sampled_from(sorted(self.model.commits)))]
+        branch = self.clean_branch(draw, commit)
         body = {"ref": commit.id, **({} if number is None else {"parent_number": number})}
         response = self.send("POST", f"/branches/{branch}/cherry-pick", json=body)
         parents = len(commit.parents)
@@ -471,8 +474,8 @@ class Machine(RuleBasedStateMachine):
 
     @rule(draw=data)
     def hard_reset(self, draw: st.DataObject) -> None:
-        branch = self.clean_branch(draw)
         ref = self.ref(draw)
+        branch = self.clean_branch(draw, self.resolve(ref))
         commit = self.resolve(ref)
         response = self.send("PUT", f"/branches/{branch}/hard_reset", params={"ref": ref})
         if self.model.staged_kinds(branch):
