@@ -5,8 +5,9 @@ from __future__ import annotations
 import base64
 import hmac
 import logging
+import re
 import uuid
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from email.utils import formatdate
 from urllib.parse import unquote_to_bytes
 
@@ -38,6 +39,7 @@ from lakegc_assets.embedded.lake import Lake
 
 BASE = "/api/v1"
 _LOG = logging.getLogger(__name__)
+_REFERENCE = re.compile(r"\{(tag|ref|left|right|source)\}")
 _ENDPOINTS = (
     *routes_server.ENDPOINTS,
     *routes_repositories.ENDPOINTS,
@@ -72,12 +74,17 @@ def _elsewhere(gateway: Gateway) -> ASGIApp:
     return handle
 
 
-def _routes(lake: Lake, endpoints: Iterable[Endpoint]) -> Iterable[Route]:
-    for endpoint in endpoints:
-        route = Route(BASE + endpoint.path, _handle(lake, endpoint), methods=[endpoint.method])
-        # Starlette lets HEAD pass wherever GET does; lakeFS has it for objects alone.
-        route.methods = {endpoint.method}
-        yield route
+def _routes(lake: Lake, endpoints: Sequence[Endpoint]) -> Iterable[Route]:
+    for with_slashes in (False, True):
+        for endpoint in endpoints:
+            # Starlette decodes %2F before it looks for a route, and tags may have slashes.
+            path = _REFERENCE.sub(r"{\1:path}", endpoint.path) if with_slashes else endpoint.path
+            if with_slashes and path == endpoint.path:
+                continue
+            route = Route(BASE + path, _handle(lake, endpoint), methods=[endpoint.method])
+            # Starlette lets HEAD pass wherever GET does; lakeFS has it for objects alone.
+            route.methods = {endpoint.method}
+            yield route
 
 
 def _handle(lake: Lake, endpoint: Endpoint) -> Callable[[Request], Awaitable[Response]]:

@@ -71,6 +71,8 @@ def start(lake: Lake, wanted: Wanted) -> str:
         ApiError: 404 for an unknown branch, 403 for a read-only repository, 400 for a source that
             is not one, lies inside the namespace or contains it.
     """
+    if not wanted.locations:
+        raise errors.bad_request("paths: required value: validation error")
     with lake.state.write() as db:
         repo = catalog.writable_repository(db, wanted.repository, force=wanted.force)
         catalog.branch(db, repo, wanted.branch)

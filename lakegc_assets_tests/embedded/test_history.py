@@ -240,6 +240,25 @@ def test_names_that_no_tag_can_have(repo: Repo, name: str) -> None:
     assert repo.call("GET", "/tags")["results"] == []
 
 
+def test_a_tag_may_have_slashes(two_sides: Repo) -> None:
+    name = "v/1/ü"
+    two_sides.call("POST", "/tags", 201, json={"id": name, "ref": "main"})
+    for spelling in ("v%2F1%2F%C3%BC", "v/1/ü"):
+        assert two_sides.call("GET", f"/tags/{spelling}")["id"] == name
+        assert two_sides.log(spelling) == two_sides.log()
+        assert two_sides.list(f"{spelling}~1") == two_sides.list("main~1")
+        assert two_sides.read("x/c", spelling) == b"main"
+        assert diff(two_sides, spelling, "dev") == diff(two_sides, "main", "dev")
+        assert diff(two_sides, "dev", spelling) == diff(two_sides, "dev", "main")
+        assert two_sides.call("GET", f"/commits/{spelling}")["id"] == two_sides.head()
+    merged = two_sides.call("POST", "/refs/v%2F1%2F%C3%BC/merge/dev", json={})["reference"]
+    assert two_sides.call("GET", f"/commits/{merged}")["parents"][1] == two_sides.head()
+    two_sides.branch("commits")
+    assert "base_commit_id" in two_sides.call("GET", "/refs/dev/merge/commits")
+    two_sides.call("DELETE", "/tags/v%2F1%2F%C3%BC", 204)
+    two_sides.call("GET", f"/tags/{name}", 404)
+
+
 def test_a_name_is_a_branch_a_tag_or_a_commit(repo: Repo) -> None:
     repo.call("POST", "/tags", 201, json={"id": "v1", "ref": "main"})
     repo.call("POST", "/branches", 409, json={"name": "v1", "source": "main"})

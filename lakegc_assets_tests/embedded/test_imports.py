@@ -157,6 +157,7 @@ def test_an_import_needs_a_clean_branch_that_may_be_written(
     body = {"paths": [source], "commit": {"message": "m"}}
     repo.call("POST", "/branches/none/import", 404, json=body)
     repo.call("POST", "/branches/main/import", 400, json={"paths": [source]})
+    repo.call("POST", "/branches/main/import", 400, json={**body, "paths": []})
     repo.call("POST", "/branches/main/import", 400, json={**body, "paths": ["a"]})
     repo.put("staged", b"1")
     assert "dirty branch" in ended(repo, source)["error"]["message"]
