@@ -3,7 +3,8 @@
 An upload whose size, checksum, metadata and content type equal what HEAD has at its path is served
 from its new address, yet neither ``diff`` nor ``prepare_uncommited`` names it. So a candidate that
 looks like an entry of some branch HEAD (equal size, and equal etag where etags can be compared) is
-a candidate only after lakeFS was asked which address it serves at each such path.
+a candidate only after lakeFS was asked which address it serves at each such path. So it is with
+what a branch's diff shows and ``prepare_uncommited`` may have lost.
 """
 
 from __future__ import annotations
@@ -21,14 +22,16 @@ from lakegc_assets.errors import IntegrityError
 from lakegc_assets.graveler.decode import etag_hash, etag_hashes
 from lakegc_assets.graveler.namespace import UnresolvableAddressError
 from lakegc_assets.graveler.ranges import read_range
-from lakegc_assets.lakefs.client import LakeFSClient
+from lakegc_assets.lakefs.client import LARGEST_PAGE, LakeFSClient
 from lakegc_assets.lakefs.errors import NotFoundError
 from lakegc_assets.mark.addresses import just_before, live_spellings
 from lakegc_assets.mark.context import Connections, RunContext
 from lakegc_assets.mark.ranges import entries_of, fetch, ranges_of, spread
+from lakegc_assets.mark.staged import staged_paths
 
 _MD5 = "^[0-9a-f]{32}$"
 _PATHS = "range_id string, path string, size long, etag_hash long"
+#: Paths in the first page of a place; the next is twice as long if it answered for several.
 _PAGE = 100
 _TASKS = 8
 UNVERIFIED = "more paths at branch HEADs look like it than may be asked"
@@ -130,11 +133,15 @@ def served_candidates(
     paths = spread(ranges, ctx.settings.address_num_partitions).mapInArrow(
         partial(_read_paths, connections), _PATHS
     )
-    served = (
+    alike_paths = (
         paths.alias("entry")
         .join(affordable.alias("group"), _alike(), "left_semi")
         .join(branch_ranges, "range_id")
         .select("branch", "path")
+    )
+    staged = staged_paths(connections, ctx.repository, heads, suspects, _TASKS)
+    served = (
+        alike_paths.union(staged)
         .distinct()
         .repartition(_TASKS, "branch")
         .sortWithinPartitions("branch", "path")
@@ -261,19 +268,24 @@ class _Page:
         self.low = ""
         self.high: str | None = ""
         self.addresses: dict[str, str] = {}
+        self.amount = _PAGE
+        self.answered = 0
 
     def address(self, branch: str, path: str) -> str | None:
         """The physical address that lakeFS serves at a path; None where it serves nothing."""
         known = branch == self.branch and path > self.low
         if not (known and (self.high is None or path <= self.high)):
             self._turn(branch, path)
+        self.answered += 1
         return self.addresses.get(path)
 
     def _turn(self, branch: str, path: str) -> None:
-        self.branch, self.low = branch, just_before(path)
+        useful = branch == self.branch and self.answered > 1
+        self.amount = min(2 * self.amount, LARGEST_PAGE) if useful else _PAGE
+        self.branch, self.low, self.answered = branch, just_before(path), 0
         try:
             objects, has_more = self.client.objects_page(
-                self.repository, branch, after=self.low, amount=_PAGE
+                self.repository, branch, after=self.low, amount=self.amount
             )
         except NotFoundError as error:
             if branch in {b.id for b in self.client.branches(self.repository)}:

@@ -31,7 +31,8 @@ def test_what_exceeds_the_budget_is_spared(golden: Goldens, tmp_path: Path) -> N
     marked = recorded.rewind(first, tmp_path, "deletion_candidates", max_served_lookups=0)
     asked = len(golden("identical").server.asked("GET", r".*/objects/.*"))
     manifest = find_candidates(marked.ctx)
-    assert len(golden("identical").server.asked("GET", r".*/objects/.*")) == asked
+    # What a diff names is asked for in any case: here one page for the one staged path.
+    assert len(golden("identical").server.asked("GET", r".*/objects/.*")) == asked + 1
     assert marked.candidates < recorded.expected("identical")
     assert four <= marked.spared.keys()
     assert set(marked.spared.values()) == {UNVERIFIED}
