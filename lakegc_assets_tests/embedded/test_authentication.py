@@ -111,7 +111,7 @@ def send(
 def test_endpoints_are_registered_with_the_door_that_they_declare(direct: Direct) -> None:
     assert {(e.method, e.path) for e in app._ENDPOINTS if e.open_to_all} == OPEN
     below = [route for route in direct._app.routes if route.path.startswith(app.BASE)]  # type: ignore[attr-defined]
-    registered = {(m, r.path) for r in below for m in r.methods}  # type: ignore[attr-defined]
+    registered = {(m, r.path.replace(":path}", "}")) for r in below for m in r.methods}  # type: ignore[attr-defined]
     assert registered == {(e.method, app.BASE + e.path) for e in app._ENDPOINTS}
 
 

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from random import Random
@@ -18,6 +19,7 @@ import pytest
 from click.testing import CliRunner
 
 from lakegc_assets.embedded import EmbeddedLakeFS, embedded, trees
+from lakegc_assets.embedded.server import _credentials
 from lakegc_assets_tests.embedded.api import Api, Repo
 from lakegc_assets_tests.embedded.integrity import everything
 from lakegc_assets_tests.embedded.workload import Client
@@ -107,6 +109,22 @@ def test_the_command_keeps_its_credentials_and_takes_others(tmp_path: Path) -> N
         api.call("GET", "/user")
 
 
+def test_first_starts_at_once_make_up_the_same_credentials(tmp_path: Path) -> None:
+    with ThreadPoolExecutor(8) as pool:
+        keys = list(pool.map(lambda _: _credentials(tmp_path, None, None), range(8)))
+    assert len(set(keys)) == 1
+    assert [path.name for path in tmp_path.iterdir()] == ["credentials.json"]
+
+
+def test_two_processes_share_state_and_credentials(tmp_path: Path) -> None:
+    with process(tmp_path) as (one, _, first), process(tmp_path) as (two, _, second):
+        keys = [line.partition("access_key")[2] for line in (first, second)]
+        assert keys[0] == keys[1]
+        repo = one.repository()
+        repo.put("a", b"1")
+        assert Repo(two, "repo").read("a") == b"1"
+
+
 def test_a_commit_that_dies_before_its_transaction_leaves_the_old_state(
     repo: Repo, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -192,33 +210,6 @@ def test_two_processes_on_one_state_write_different_slices(tmp_path: Path) -> No
         first.commit()
         assert second.staged() == {}
         assert len(second.list()) == 2
-
-
-def test_uploads_from_many_threads_are_all_there(repo: Repo, server: EmbeddedLakeFS) -> None:
-    def work(worker: int) -> None:
-        with Api.of(server) as api:
-            mine = Repo(api, "repo")
-            for number in range(20):
-                mine.put(f"{worker}/{number}", f"{number}")
-                if number == 10:
-                    response = api.send(
-                        "POST", "/repositories/repo/branches/main/commits", json={"message": "x"}
-                    )
-                    statuses.append(response.status_code)
-
-    statuses: list[int] = []
-    threads = [threading.Thread(target=work, args=(number,)) for number in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert 201 in statuses
-    assert set(statuses) <= {201, 400, 412}
-    expected = {f"{worker}/{number}" for worker in range(8) for number in range(20)}
-    assert set(repo.list(amount=1000)) == expected
-    repo.commit()
-    assert set(repo.list("main@", amount=1000)) == expected
-    assert repo.staged() == {}
 
 
 def test_a_store_that_is_not_on_s3_is_refused(tmp_path: Path) -> None:
