@@ -41,8 +41,10 @@ class Kind:
         files: an object cannot hold others, as a directory does.
         refused: characters that keys cannot have.
         unlisted: characters that the server's listings cannot carry, so that they are refused.
+        many: keys that make some pages and some calls that delete.
     """
 
+    many: int = 600
     files: bool = False
     refused: str = ""
     unlisted: str = ""
@@ -55,9 +57,9 @@ _AZURE = Kind(refused="\\\x01\r")
 # It does not know ``encoding-type=url``.
 _VERSITYGW = Kind(files=True, unlisted="\t\n\r\x01")
 _KINDS = {
-    "local": Kind(files=True),
-    "s3": Kind(),
-    "s3 whole bucket": Kind(),
+    "local": Kind(2500, files=True),
+    "s3": Kind(2500),
+    "s3 whole bucket": Kind(2500),
     "versitygw": _VERSITYGW,
     "versitygw whole bucket": _VERSITYGW,
     "azurite": _AZURE,
@@ -109,7 +111,8 @@ def store(kind_name: str, request: pytest.FixtureRequest, tmp_path: Path) -> Obj
     else:
         endpoint = request.getfixturevalue("s3_server")
         bucket = request.getfixturevalue("s3_bucket")
-    config = StoreConfig(endpoint_url=endpoint)
+    page_size = 100 if kind_name.startswith("versitygw") else 1000
+    config = StoreConfig(endpoint_url=endpoint, page_size=page_size)
     return config.open(f"s3://{bucket}" if whole else f"s3a://{bucket}/n s/%41é/")
 
 
