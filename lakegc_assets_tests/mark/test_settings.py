@@ -26,6 +26,11 @@ WRONG: list[dict[str, Any]] = [
     {"sweep_num_partitions": -1},
     {"snapshot_attempts": 0},
     {"max_served_lookups": -1},
+    {"sweep_keys_per_second": 0},
+    {"sweep_keys_per_second": float("nan")},
+    {"sweep_requests_per_second": float("inf")},
+    {"lease_duration": timedelta(minutes=1)},
+    {"lease_wait": timedelta(seconds=-1)},
 ]
 
 
