@@ -28,7 +28,10 @@ __all__ = [
     "spark", "versitygw_server",
 ]  # fmt: skip
 
-pytest_plugins = ["lakegc_assets_tests.conformance.recorder"]
+pytest_plugins = [
+    "lakegc_assets_tests.conformance.recorder",
+    "lakegc_assets_tests.reliability.recorder",
+]
 
 # First calls compile and load; a busy machine must not fail a property.
 settings.register_profile("no deadline", deadline=None)

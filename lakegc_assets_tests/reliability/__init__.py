@@ -1,0 +1,1 @@
+"""What becomes of listings, deletes, marks and sweeps while a store and its network misbehave."""

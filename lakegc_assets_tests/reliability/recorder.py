@@ -1,0 +1,141 @@
+"""The table of docs/reliability.md: each row is declared on the test that shows it.
+
+    from lakegc_assets_tests.reliability.recorder import AZURE, S3, shows
+
+    @shows("SlowDown storm", "a listing", (S3, AZURE), "asked again, and exact")
+    def test_a_storm_during_a_listing(...) -> None: ...
+
+`make test-stores` (``pytest -m stores``) runs every test that has a row, and writes the file if all
+of them ran and passed. The normal suite compares the file with the declared rows (test_table.py).
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+import pytest
+
+S3 = "S3"
+AZURE = "Azure"
+LOCAL = "local files"
+
+_HERE = Path(__file__).parent
+_ROOT = _HERE.parents[1]
+DOCUMENT = _ROOT / "docs" / "reliability.md"
+_INTRODUCTION = """\
+# What happens when a store fails
+
+`make test-stores` writes this file, and only when every test behind it has run and passed. The
+faults are made by a proxy in front of real servers: versitygw for S3, Azurite for Azure. "Always"
+means that every request meets the fault, "once" that the first one does. After each fault the tests
+compare what the store holds with what it must hold, and each record with the store: nothing but
+marked objects is ever gone, and nothing is recorded as deleted that is there.
+
+"""
+_HEAD = ("Fault", "Met by", "Store", "What happens", "Checked by")
+
+Test = TypeVar("Test", bound=Callable[..., Any])
+
+
+@dataclass(frozen=True)
+class Row:
+    """One line of the table; ``test`` is the file and the function, from the checkout's root."""
+
+    fault: str
+    met_by: str
+    stores: tuple[str, ...]
+    happens: str
+    test: str
+
+
+_rows: dict[Row, None] = {}
+
+
+def shows(fault: str, met_by: str, stores: Iterable[str], happens: str) -> Callable[[Test], Test]:
+    """Declare what a test shows, on each of its stores."""
+
+    def declare(test: Test) -> Test:
+        path = Path(test.__code__.co_filename).relative_to(_ROOT)
+        row = Row(fault, met_by, tuple(stores), happens, f"{path}::{test.__name__}")
+        _rows[row] = None
+        marked: Test = pytest.mark.shows(row)(test)
+        return marked
+
+    return declare
+
+
+def declared() -> list[Row]:
+    """All that the test modules declare, by fault, in the order of the modules."""
+    for path in sorted(_HERE.glob("test_*.py")):
+        importlib.import_module(f"lakegc_assets_tests.reliability.{path.stem}")
+    order = list(dict.fromkeys(row.fault for row in sorted(_rows, key=lambda row: row.test)))
+    return sorted(_rows, key=lambda row: (order.index(row.fault), row.test))
+
+
+def render(rows: Sequence[Row]) -> str:
+    """The document."""
+    rule = ["---"] * len(_HEAD)
+    lines = [
+        (row.fault, row.met_by, ", ".join(row.stores), row.happens, _link(row.test)) for row in rows
+    ]
+    return _INTRODUCTION + "".join(
+        "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |\n"
+        for cells in (_HEAD, rule, *lines)
+    )
+
+
+def _link(test: str) -> str:
+    path, _, name = test.partition("::")
+    return f"[`{name}`](../{path})"
+
+
+class Recorder:
+    """The pytest plugin: what of the declared rows a session has shown."""
+
+    def __init__(self) -> None:
+        self._of_test: dict[str, list[Row]] = {}
+        self._pending: dict[Row, set[str]] = {}
+        self._said = ""
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
+        """Let ``-m stores`` choose every test with a row, before anything is deselected."""
+        for item in items:
+            rows = [mark.args[0] for mark in item.iter_markers("shows")]
+            if rows:
+                item.add_marker(pytest.mark.stores)
+            self._of_test[item.nodeid] = rows
+            for row in rows:
+                self._pending.setdefault(row, set()).add(item.nodeid)
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        """Tick off the rows of a test that passed."""
+        if report.when == "call" and report.passed:
+            for row in self._of_test[report.nodeid]:
+                self._pending[row].discard(report.nodeid)
+
+    def pytest_sessionfinish(self, exitstatus: int) -> None:
+        """Write the document, if all that is declared was shown."""
+        rows = declared()
+        missing = [row.test for row in rows if self._pending.get(row, {"not collected"})]
+        if exitstatus or missing:
+            why = ", ".join(missing[:5]) or "something failed"
+            self._said = f"docs/reliability.md is left as it was; not shown: {why}"
+            return
+        DOCUMENT.write_text(render(rows))
+        self._said = f"docs/reliability.md: {len(rows)} rows, all shown"
+
+    def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
+        """Say what became of the document."""
+        terminalreporter.write_line(self._said)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Register the mark, and the plugin in sessions that may write the document."""
+    config.addinivalue_line("markers", "shows(row): shows a row of docs/reliability.md")
+    if config.option.markexpr == "stores":
+        config.pluginmanager.register(Recorder(), "reliability recorder")

@@ -1,0 +1,232 @@
+"""Deleting tasks while the store fails: every record is true, and what is not marked stays."""
+
+from __future__ import annotations
+
+import errno
+import os
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+from lakegc_assets.errors import LakegcError
+from lakegc_assets.storage.errors import StorageError
+from lakegc_assets.sweep import deletion
+from lakegc_assets.sweep.lease import LEASE, LeaseLostError, read_lease
+from lakegc_assets_tests.lake import SmallLake
+from lakegc_assets_tests.reliability.places import Place, clock_off, cut, unanswered
+from lakegc_assets_tests.reliability.proxy import Answer, Ask, Asked, Silence
+from lakegc_assets_tests.reliability.recorder import AZURE, LOCAL, S3, shows
+from lakegc_assets_tests.reliability.trial import KEPT, Trial, records
+
+BOTH = (S3, AZURE)
+HOUR = timedelta(hours=1)
+EXACT = "sent again in a later batch; exact, each key with one outcome"
+STOPS = "the keys are recorded as failed and the sweep stops; run again, it ends exact"
+
+pytestmark = [pytest.mark.stores, pytest.mark.usefixtures("no_pauses")]
+
+
+@pytest.fixture
+def trial(bare: SmallLake, place: Place) -> Trial:
+    return Trial(bare, place)
+
+
+@pytest.fixture
+def s3_trial(bare: SmallLake, s3_place: Place) -> Trial:
+    return Trial(bare, s3_place)
+
+
+@shows("SlowDown, 503", "deletes, a storm", BOTH, f"the rate of all tasks is halved; {EXACT}")
+def test_a_storm_during_deletes(trial: Trial) -> None:
+    assert trial.goes_on(lambda _ask: trial.place.says.busy, 4) == {"deleted": 25}
+    assert list(trial.bare.folder.glob("attempt/swept_set/tasks/*/0001/slow-*"))
+
+
+@shows("SlowDown, 503", "deletes, always", BOTH, STOPS)
+def test_a_storm_that_does_not_end(trial: Trial) -> None:
+    trial.stops(lambda _ask: trial.place.says.busy, "SlowDown", "ServerBusy")
+
+
+@shows("Timeout", "deletes, once", BOTH, f"the rate is halved; {EXACT}")
+def test_deletes_that_are_not_answered_in_time(
+    trial: Trial, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(deletion, "_REQUEST_TIMEOUT", 1.0)
+    assert trial.goes_on(lambda _ask: Silence.WAIT, 1) == {"deleted": 25}
+
+
+@shows("Connection reset", "deletes, before they are carried out, always", BOTH, STOPS)
+def test_resets_without_end(trial: Trial) -> None:
+    trial.stops(lambda _ask: Silence.RESET, "ConnectionFailed")
+
+
+@shows(
+    "Connection reset", "deletes, after they are carried out", BOTH,
+    f"{EXACT}: Azure says already_missing for what it deleted before, S3 deleted",
+)  # fmt: skip
+def test_deletes_whose_answer_is_lost(trial: Trial) -> None:
+    totals = trial.goes_on(unanswered, 2)
+    azure = {"deleted": 15, "already_missing": 10}
+    assert totals == (azure if trial.place.name == AZURE else {"deleted": 25})
+
+
+@shows(
+    "Connection reset", "conditional deletes, after they are carried out", [S3],
+    f"{EXACT}; what was written again meanwhile is spared",
+)  # fmt: skip
+def test_conditional_deletes_whose_answer_is_lost(s3_trial: Trial) -> None:
+    place = s3_trial.place
+    rewritten = s3_trial.marked[1].address
+
+    def write_again(ask: Ask) -> Silence:
+        lost = unanswered(ask)
+        place.direct.open(place.url).put(rewritten, b"written again")
+        return lost
+
+    with s3_trial.sweeping() as sweep:
+        place.meddle(place.says.deletes, write_again, times=3)
+        assert sweep.round(s3_trial.marked, "single") == {"deleted": 24, "spared": 1}
+        assert sweep.outcomes("spared").keys() == {rewritten}
+        assert s3_trial.there() == KEPT | {rewritten}
+
+
+@shows("Answer cut in the middle", "deletes", BOTH, EXACT)
+def test_cut_answers_to_deletes(trial: Trial) -> None:
+    trial.goes_on(cut, 2)
+
+
+@shows("Error inside a 200", "deletes, a few times", BOTH, EXACT)
+def test_errors_in_answers_to_deletes(trial: Trial) -> None:
+    assert trial.goes_on(lambda _ask: trial.place.says.error, 3) == {"deleted": 25}
+
+
+@shows("Error inside a 200", "deletes, always", BOTH, STOPS)
+def test_errors_in_all_answers_to_deletes(trial: Trial) -> None:
+    trial.stops(lambda _ask: trial.place.says.error, "InternalError", "NoAnswer", "500")
+
+
+@shows("Partial bulk results", "deletes: every second key is not named", BOTH, EXACT)
+def test_keys_that_the_answer_does_not_name(trial: Trial) -> None:
+    named: list[int] = []
+
+    def fault(ask: Ask) -> Answer:
+        answer = ask()
+        lacking = trial.place.says.some_unnamed(answer)
+        named.append(len(answer.body) - len(lacking.body))
+        return lacking
+
+    trial.goes_on(fault, 3)
+    assert len(named) == 3
+    assert min(named) > 0
+
+
+@shows(
+    "Listed, but gone", "deletes", BOTH,
+    "already_missing where the store says so (Azure, S3 with conditions), else deleted",
+)  # fmt: skip
+def test_objects_that_are_gone_already(trial: Trial) -> None:
+    gone = [marked.address for marked in trial.marked[3:9]]
+    trial.place.direct.open(trial.place.url).delete_many(gone)
+    totals = trial.goes_on(lambda ask: ask(), 0)
+    azure = {"deleted": 19, "already_missing": 6}
+    assert totals == (azure if trial.place.name == AZURE else {"deleted": 25})
+
+
+def after_first_batch(trial: Trial, hours: float) -> None:
+    """Let the store's clock jump once the first request has deleted something."""
+    jumped = clock_off(hours * HOUR)
+    deletes: list[Asked] = []
+
+    def meddle(asked: Asked, ask: Ask) -> Answer | Silence:
+        if trial.place.says.deletes(asked):
+            deletes.append(asked)
+        return jumped(asked, ask) if deletes else ask()
+
+    trial.place.proxy.meddle = meddle
+
+
+@shows(
+    "Clock an hour ahead", "a sweep in the middle", BOTH,
+    "no further batch is sent: the lease has run out by the store's clock, and cannot be renewed",
+)  # fmt: skip
+def test_a_clock_that_jumps_ahead(trial: Trial) -> None:
+    with trial.sweeping() as sweep:
+        after_first_batch(trial, 1)
+        assert sweep.round(trial.marked, "none") == {"deleted": 10, "lost": 1}
+        trial.check_records(sweep)
+        assert len(trial.there()) == 17
+        with pytest.raises(LeaseLostError, match="ran out"):
+            sweep.lease.begin_round(2)
+    assert len(trial.there()) == 17
+
+
+@shows(
+    "Clock an hour behind", "a sweep in the middle", BOTH,
+    "the round goes on by the machine's own clock, exact; the next delta mark refuses the clock",
+)  # fmt: skip
+def test_a_clock_that_jumps_back(trial: Trial) -> None:
+    with trial.sweeping() as sweep:
+        after_first_batch(trial, -1)
+        assert sweep.round(trial.marked, "none") == {"deleted": 25}
+        trial.check_finished(sweep)
+
+
+@shows(
+    "Connection reset", "the write of the lease, after it is carried out", BOTH,
+    "the lease is read, and found to be ours",
+)  # fmt: skip
+def test_a_lease_whose_write_is_not_answered(trial: Trial) -> None:
+    def writes_lease(asked: Asked) -> bool:
+        return asked.method == "PUT" and asked.path.endswith(LEASE)
+
+    trial.place.meddle(writes_lease, unanswered, times=1)
+    with trial.sweeping() as sweep:
+        assert read_lease(trial.place.store).token == sweep.lease.token
+        trial.place.meddle(writes_lease, unanswered, times=1)
+        assert sweep.round(trial.marked, "none") == {"deleted": 25}
+        trial.check_finished(sweep)
+
+
+@shows(
+    "Full disk", "the ledger", [f"{LOCAL} and {each}" for each in BOTH],
+    "StorageError, and the sweep stops after the batch that it could not record; run again, the "
+    "store is asked about these keys once more, and it ends exact",
+)  # fmt: skip
+def test_a_full_disk_under_the_ledger(trial: Trial, monkeypatch: pytest.MonkeyPatch) -> None:
+    synced, write = [0], os.fsync
+
+    def full(descriptor: int) -> None:
+        if "swept_set/ledger" in str(Path(f"/proc/self/fd/{descriptor}").readlink()):
+            synced[0] += 1
+            # A record is synced as a file, and then with its directory.
+            if synced[0] > 2:
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        write(descriptor)
+
+    with trial.sweeping() as sweep:
+        with monkeypatch.context() as patch:
+            patch.setattr(os, "fsync", full)
+            with pytest.raises(StorageError, match="No space left"):
+                sweep.round(trial.marked, "none")
+        assert len(records(sweep)) == 10
+        assert len(trial.there()) == 7
+        trial.check_records(sweep)
+        trial.finish(sweep)
+
+
+@shows(
+    "Full disk", "the notes of a task", [f"{LOCAL} and {each}" for each in BOTH],
+    "StorageError before anything is deleted",
+)  # fmt: skip
+def test_a_full_disk_under_the_notes(trial: Trial, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(_descriptor: int) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with trial.sweeping() as sweep:
+        with monkeypatch.context() as patch:
+            patch.setattr(os, "fsync", full)
+            with pytest.raises(LakegcError, match="No space left"):
+                sweep.round(trial.marked, "none")
+        assert len(trial.there()) == 27
+        trial.finish(sweep)
