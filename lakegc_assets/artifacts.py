@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from typing import Any
 
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame, Observation, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - Spark's own convention
 from pyspark.sql import types as T  # noqa: N812 - Spark's own convention
 
@@ -91,6 +91,29 @@ class KeyDigest:
     def __str__(self) -> str:
         """``count-hex``, as manifests and messages show it."""
         return f"{self.count}-{self.first:016x}{self.second:016x}"
+
+
+def _everybody_reads(spark: SparkSession, url: str) -> bool:
+    """Whether all processes of a session see the same place, whatever is mounted where."""
+    local = str(spark.sparkContext.master).startswith("local")
+    return local or ("://" in url and not url.startswith("file:"))
+
+
+def _write_and_count(frame: DataFrame, where: str) -> None:
+    """Write rows to a folder that a cluster should share.
+
+    Where it does not, Spark commits what the driver's machine has, and says nothing of the rest.
+    """
+    written = Observation()
+    counted = frame.observe(written, F.count(F.lit(1)).alias("rows"))
+    counted.write.mode("overwrite").parquet(where)
+    found = frame.sparkSession.read.schema(frame.schema).parquet(where).count()
+    if found != written.get["rows"]:
+        raise IntegrityError(
+            f"executors wrote {written.get['rows']} rows below {where}, and {found} are there: the "
+            "driver and all executors must share the artifact root. Let LAKEGC_ARTIFACT_ROOT name "
+            "a shared folder or an object store"
+        )
 
 
 def key_digest(frame: DataFrame, key: str = "address") -> KeyDigest:
@@ -271,12 +294,20 @@ class AttemptArtifacts:
 
         What an earlier try of the same asset left without a manifest is replaced. An asset that
         has finished is never written again.
+
+        Raises:
+            RefusedError: it has finished.
+            IntegrityError: the driver does not see what executors wrote.
         """
         if self.has(asset):
             raise RefusedError(
                 f"{asset} of {self.run!r} is finished: a new listing starts a new attempt",
             )
-        frame.write.mode("overwrite").parquet(self.data_url(asset, part))
+        where = self.data_url(asset, part)
+        if _everybody_reads(frame.sparkSession, where):
+            frame.write.mode("overwrite").parquet(where)
+        else:
+            _write_and_count(frame, where)
 
     def keep(self, spark: SparkSession, asset: str, frame: DataFrame, part: str) -> DataFrame:
         """Write rows below an asset and read them back, so that they are computed once."""

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import dagster as dg
+from py4j.protocol import Py4JError  # type: ignore[import-untyped]
 from pyspark.errors import PySparkRuntimeError
 from pyspark.sql import SparkSession
 
@@ -21,7 +22,7 @@ from lakegc_assets.lakefs.config import LakeFSConfig
 from lakegc_assets.mark.context import RunContext
 from lakegc_assets.mark.evaluation import read_results, require_passed
 from lakegc_assets.mark.publication import mark_folder
-from lakegc_assets.mark.spark import LOCAL, REQUIRED
+from lakegc_assets.mark.spark import session_settings
 from lakegc_assets.settings import Settings
 from lakegc_assets.storage.config import StoreConfig
 
@@ -64,8 +65,15 @@ class Site:
         return self.root.attempt(repository, run)
 
 
-def spark_failure(error: PySparkRuntimeError) -> ConfigurationError:
+def spark_failure(error: PySparkRuntimeError | Py4JError) -> ConfigurationError:
     """Why Spark did not start, and what to do about it."""
+    if isinstance(error, Py4JError):
+        # The first line has Java's own sentence; what follows are its stack traces.
+        told = str(error).replace(":\n", ": ").splitlines()[0]
+        return ConfigurationError(
+            f"Spark did not start with {session_settings()['spark.master']}: {told}. Is its master "
+            "there, and of the version of this pyspark? See docs/clusters.md",
+        )
     return ConfigurationError(
         f"Spark did not start: {error}. It needs Java 17, 21 or 25: install one, or let JAVA_HOME "
         "name it",
@@ -137,11 +145,11 @@ def local_context(repository: str, run: str) -> Iterator[RunContext]:
     site = Site.defined()
     site.attempt(repository, run)
     builder = SparkSession.builder
-    for name, value in {**LOCAL, **REQUIRED}.items():
+    for name, value in session_settings().items():
         builder = builder.config(name, value)
     try:
         spark = builder.getOrCreate()
-    except PySparkRuntimeError as error:
+    except (PySparkRuntimeError, Py4JError) as error:
         raise spark_failure(error) from error
     with errors_of_tasks():
         yield RunContext(

@@ -15,6 +15,7 @@ from dagster._core.errors import (
 )
 from dagster._core.instance.ref import InstanceRef
 from dagster._core.utils import make_new_run_id
+from py4j.protocol import Py4JError  # type: ignore[import-untyped]
 from pyspark.errors import PySparkRuntimeError
 
 from lakegc_assets.asking import Site, require_published, spark_failure
@@ -128,7 +129,7 @@ def _execute(
     except DagsterAssetCheckFailedError as error:
         raise RefusedError(_failed_checks(instance, run_id) or str(error)) from error
     except DagsterResourceFunctionError as error:
-        if isinstance(error.user_exception, PySparkRuntimeError):
+        if isinstance(error.user_exception, (PySparkRuntimeError, Py4JError)):
             raise spark_failure(error.user_exception) from error
         raise
     except DagsterExecutionInterruptedError as error:

@@ -29,17 +29,20 @@ from lakegc_assets.errors import ConfigurationError
 from lakegc_assets.lakefs.config import LakeFSConfig
 from lakegc_assets.lock import repository_lock
 from lakegc_assets.mark.context import Clocks, RunContext, SystemClocks
-from lakegc_assets.mark.spark import LOCAL, REQUIRED, prepare_environment
+from lakegc_assets.mark.spark import is_cluster, prepare_environment, session_settings
 from lakegc_assets.settings import Settings
 from lakegc_assets.storage.azure_auth import write_azure_credentials_file
 from lakegc_assets.storage.config import AzureAccess, GcsAccess, StoreConfig
 from lakegc_assets.storage.credentials import write_credentials_file
+
+_private_files: set[str] = set()
 
 
 def _private_file(name: str) -> Path:
     """A file that only this user can read, and that is gone when this process ends."""
     folder = Path(tempfile.mkdtemp(prefix="lakegc-"))
     path = folder / name
+    _private_files.add(str(path))
 
     def remove() -> None:
         path.unlink(missing_ok=True)
@@ -47,6 +50,20 @@ def _private_file(name: str) -> Path:
 
     atexit.register(remove)
     return path
+
+
+def _require_keys_on_nodes(master: str, *files: str | None) -> None:
+    """Refuse keys that are set in a resource where tasks may run on another machine.
+
+    Raises:
+        ConfigurationError: one is set, and the master is that of a cluster.
+    """
+    if is_cluster(master) and not _private_files.isdisjoint(files):
+        raise ConfigurationError(
+            f"keys that are set in the resources stay on this machine, and tasks run on {master}: "
+            "let its workers find their credentials (environment, files, roles), as "
+            "docs/clusters.md says, and set no keys here"
+        )
 
 
 class LakeFSResource(dg.ConfigurableResource):  # type: ignore[type-arg]
@@ -296,6 +313,12 @@ class CollectorResource(dg.ConfigurableResource):  # type: ignore[type-arg]
             log=context.log,
             started_by=f"Dagster run {context.run.run_id}",
         )
+        _require_keys_on_nodes(
+            pyspark.spark_context.master,
+            ctx.lakefs.credentials_file,
+            ctx.root.stores.credentials_file,
+            ctx.root.stores.azure.credentials_file,
+        )
         _, connections = ctx.connect()
         with repository_lock(connections.namespace_url), errors_of_tasks():
             yield ctx
@@ -311,7 +334,7 @@ def resources() -> dg.Definitions:
             "stores": ObjectStoreResource(
                 s3=S3Resource(), local_root=os.environ.get("LAKEGC_LOCAL_ROOT")
             ),
-            "pyspark": PySparkResource(spark_config={**LOCAL, **REQUIRED}),
+            "pyspark": PySparkResource(spark_config=session_settings()),
             "collector": CollectorResource(),
         },
     )

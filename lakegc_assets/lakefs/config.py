@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from lakegc_assets.errors import ConfigurationError
 from lakegc_assets.lakefs.client import LakeFSClient
@@ -41,6 +41,14 @@ class LakeFSConfig:
         self._limits()
         if min(self.prepare_read_timeout_s, self.prepare_commits_timeout_s) <= 0:
             raise ConfigurationError(f"timeouts must be above 0 s: {self}")
+
+    def settled(self) -> LakeFSConfig:
+        """With the endpoint that is found here, so that tasks elsewhere ask the same server.
+
+        Raises:
+            ConfigurationError: endpoint or credentials are missing or malformed.
+        """
+        return replace(self, endpoint=resolve(self.endpoint, self.credentials_file).endpoint)
 
     def connect(self) -> LakeFSClient:
         """A client for the calls of a collector.

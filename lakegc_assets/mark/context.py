@@ -14,7 +14,7 @@ from lakegc_assets.errors import ConfigurationError, IntegrityError, RefusedErro
 from lakegc_assets.graveler.namespace import StorageNamespace
 from lakegc_assets.lakefs.client import LakeFSClient
 from lakegc_assets.lakefs.config import LakeFSConfig
-from lakegc_assets.mark.spark import REQUIRED
+from lakegc_assets.mark.spark import prepare_session
 from lakegc_assets.settings import Settings
 from lakegc_assets.storage.base import ObjectStore
 from lakegc_assets.storage.config import StoreConfig
@@ -127,9 +127,8 @@ class RunContext:
     started_by: str | None = None
 
     def __post_init__(self) -> None:
-        """Give the session the settings that the mark relies on, whatever else configured it."""
-        for name, value in REQUIRED.items():
-            self.spark.conf.set(name, value)
+        """Give the session what the mark relies on, whatever else configured it."""
+        prepare_session(self.spark)
 
     def connect(self) -> tuple[LakeFSClient, Connections]:
         """A client of the server, and the connections that tasks use.
@@ -161,7 +160,9 @@ class RunContext:
                 "its place. Choose another artifact root",
             )
         cache_url = f"{self.root.url.rstrip('/')}/{self.repository}/_cache"
-        return client, Connections(self.lakefs, self.root.stores, namespace.url(), cache_url)
+        return client, Connections(
+            self.lakefs.settled(), self.root.stores, namespace.url(), cache_url
+        )
 
     def check_clocks(self, client: LakeFSClient, store: ObjectStore) -> datetime:
         """Compare the clocks of lakeFS and of the store with ours; the store's time, UTC.

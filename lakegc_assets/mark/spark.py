@@ -1,14 +1,25 @@
-"""The Spark settings that the mark and the sweep rely on, whatever else a session sets."""
+"""The Spark session of the mark and the sweep: its settings, and what a cluster needs besides."""
 
 from __future__ import annotations
 
+import atexit
 import os
+import re
+import shutil
 import sys
+import tempfile
 from pathlib import Path
 from typing import Final
 
-_LOG = Path(__file__).parents[1] / "log4j2.properties"
+from pyspark.sql import SparkSession
 
+from lakegc_assets.errors import ConfigurationError
+
+_PACKAGE: Final = Path(__file__).parents[1]
+_LOG: Final = _PACKAGE / "log4j2.properties"
+
+#: Names a file of settings in the form of ``spark-defaults.conf``.
+FILE_VARIABLE: Final = "LAKEGC_SPARK_CONF"
 #: Times are UTC on every machine, and a batch for Python is no larger than a page of a listing.
 REQUIRED: Final = {
     "spark.sql.session.timeZone": "UTC",
@@ -30,9 +41,104 @@ LOCAL: Final = {
     "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile={_LOG.as_uri()}",
     "spark.sql.shuffle.partitions": "64",
 }
+#: Of these, what is of use on a cluster too.
+_ANYWHERE: Final = (
+    "spark.app.name",
+    "spark.ui.showConsoleProgress",
+    "spark.driver.extraJavaOptions",
+)
+# Spark's own expression leaves out the keys of Azure accounts, among others.
+_REDACTED: Final = "(?i)secret|password|token|access[._]?key|account[._]?key|[._]sas"
+_SECRET: Final = re.compile(_REDACTED)
+#: What says where a secret is, and holds none.
+_PLACE: Final = re.compile(r"(?i)(file|path|dir|provider|type|endpoint|uri|enabled)$")
+_SETTING: Final = re.compile(r"(\S+?)(?:\s*[=:]\s*|\s+)(.*)")
+
+_shipped: set[str] = set()
+
+
+def session_settings() -> dict[str, str]:
+    """The settings of a new session: for this machine, or as the file says that is named.
+
+    ``LAKEGC_SPARK_CONF`` names a file in the form of Spark's own ``spark-defaults.conf``. What it
+    sets replaces ``LOCAL``, of which only a few remain where its ``spark.master`` is a cluster.
+
+    Raises:
+        ConfigurationError: the file cannot be read, or holds a secret, which Spark would show.
+    """
+    path = os.environ.get(FILE_VARIABLE)
+    given = _read_settings(Path(path).expanduser()) if path else {}
+    settings = dict(LOCAL)
+    if is_cluster(given.get("spark.master", LOCAL["spark.master"])):
+        settings = {name: LOCAL[name] for name in _ANYWHERE}
+        settings["spark.redaction.regex"] = _REDACTED
+    return settings | given | REQUIRED
+
+
+def is_cluster(master: str) -> bool:
+    """Whether tasks of a session with this master run in other processes than its JVM."""
+    return re.fullmatch(r"local(\[.*\])?", master) is None
 
 
 def prepare_environment() -> None:
-    """Let Spark run with this interpreter and on this machine, unless the environment says more."""
-    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+    """Let Spark run with this interpreter and on this machine, unless more is said.
+
+    On a cluster tasks run with ``PYSPARK_PYTHON``, or with ``spark.pyspark.python`` of the file of
+    settings, which must be a path on its nodes.
+
+    Raises:
+        ConfigurationError: as for ``session_settings``.
+    """
+    settings = session_settings()
+    python = settings.get("spark.pyspark.python", sys.executable)
+    os.environ.setdefault("PYSPARK_PYTHON", python)
+    if not is_cluster(settings["spark.master"]):
+        os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+
+
+def prepare_session(spark: SparkSession) -> None:
+    """Give a session what the mark relies on, whatever else configured it.
+
+    On a cluster this package is sent to the executors, ahead of one that may be installed there:
+    tasks run the very code that started them. What it depends on must be on the nodes.
+    """
+    for name, value in REQUIRED.items():
+        spark.conf.set(name, value)
+    context = spark.sparkContext
+    if is_cluster(str(context.master)) and context.applicationId not in _shipped:
+        # Unpacked where tasks import from; out of a zip, numba could not keep what it compiles.
+        context.addArchive(f"{_archive()}#{_PACKAGE.name}")
+        _shipped.add(context.applicationId)
+
+
+def _archive() -> str:
+    """This package as a zip, which is there until this process ends: executors come for it."""
+    folder = Path(tempfile.mkdtemp(prefix="lakegc-"))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    ignored = shutil.ignore_patterns("__pycache__")
+    content = shutil.copytree(_PACKAGE, folder / "content", ignore=ignored)
+    return shutil.make_archive(str(folder / _PACKAGE.name), "zip", content)
+
+
+def _read_settings(path: Path) -> dict[str, str]:
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeError) as error:
+        raise ConfigurationError(f"{FILE_VARIABLE}: {path} cannot be read: {error}") from error
+    settings: dict[str, str] = {}
+    for number, line in enumerate((line.strip() for line in lines), start=1):
+        if not line or line.startswith(("#", "!")):
+            continue
+        found = _SETTING.fullmatch(line)
+        if found is None or not found[1].startswith("spark.") or line.endswith("\\"):
+            raise ConfigurationError(
+                f"{path}, line {number}: this is not a setting of Spark and its value in one line"
+            )
+        if _SECRET.search(found[1]) and not _PLACE.search(found[1]):
+            raise ConfigurationError(
+                f"{path}, line {number}: {found[1]} is a secret, and Spark shows its settings to "
+                "everybody who sees its processes or its UI: docs/clusters.md says where "
+                "credentials belong"
+            )
+        settings[found[1]] = found[2]
+    return settings

@@ -1,0 +1,1 @@
+"""Tests of the graph on a Spark cluster on this machine."""

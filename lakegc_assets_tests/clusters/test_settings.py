@@ -1,0 +1,248 @@
+"""What a session is configured with, and what a cluster is refused."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+from py4j.protocol import Py4JError  # type: ignore[import-untyped]
+from pyspark.sql import DataFrameWriter, SparkSession
+from pyspark.sql import functions as F  # noqa: N812 - Spark's own convention
+
+import lakegc_assets
+from lakegc_assets import artifacts, asking
+from lakegc_assets.artifacts import ArtifactRoot
+from lakegc_assets.defs import resources
+from lakegc_assets.errors import ConfigurationError, IntegrityError
+from lakegc_assets.lakefs.config import LakeFSConfig
+from lakegc_assets.mark import spark as sessions
+from lakegc_assets.mark.spark import (
+    FILE_VARIABLE,
+    LOCAL,
+    REQUIRED,
+    is_cluster,
+    prepare_environment,
+    session_settings,
+)
+from lakegc_assets.storage.config import StoreConfig
+
+PACKAGE = Path(lakegc_assets.__file__).parent
+
+
+@pytest.fixture
+def settings_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    path = tmp_path / "a folder" / "spark.conf"
+    path.parent.mkdir()
+    monkeypatch.setenv(FILE_VARIABLE, str(path))
+    return path
+
+
+def test_without_a_file_spark_runs_here(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(FILE_VARIABLE, raising=False)
+    assert session_settings() == LOCAL | REQUIRED
+
+
+def test_a_file_for_this_machine_replaces_single_settings(settings_file: Path) -> None:
+    settings_file.write_text("\n  # more memory\n\nspark.driver.memory   16g\nspark.x=a=b c \n")
+    assert session_settings() == LOCAL | REQUIRED | {
+        "spark.driver.memory": "16g",
+        "spark.x": "a=b c",
+    }
+
+
+def test_nothing_of_this_machine_is_said_to_a_cluster(settings_file: Path) -> None:
+    settings_file.write_text(
+        "spark.master: spark://master:7077\nspark.sql.session.timeZone Asia/Tokyo\n"
+        "spark.driver.host = driver\n! said before\n"
+    )
+    found = session_settings()
+    assert found["spark.master"] == "spark://master:7077"
+    assert found["spark.driver.host"] == "driver"
+    assert found["spark.sql.session.timeZone"] == "UTC"
+    assert not {"spark.driver.bindAddress", "spark.ui.enabled", "spark.driver.memory"} & set(found)
+
+
+@pytest.mark.parametrize("name", [
+    "spark.hadoop.fs.s3a.secret.key", "spark.hadoop.fs.s3a.access.key",
+    "spark.hadoop.fs.azure.account.key.acc.dfs.core.windows.net",
+    "spark.hadoop.fs.azure.sas.fixed.token", "spark.executorEnv.AWS_SECRET_ACCESS_KEY",
+    "spark.executorEnv.LAKECTL_CREDENTIALS_ACCESS_KEY_ID", "spark.executorEnv.AZURE_CLIENT_SECRET",
+    "spark.authenticate.secret",
+])  # fmt: skip
+def test_secrets_are_refused(settings_file: Path, name: str) -> None:
+    settings_file.write_text(f"spark.master yarn\n{name} hush-hush\n")
+    with pytest.raises(ConfigurationError, match=r"line 2: .* is a secret") as caught:
+        session_settings()
+    assert name in str(caught.value)
+    assert "hush-hush" not in str(caught.value)
+
+
+def test_where_secrets_are_may_be_said(settings_file: Path) -> None:
+    names = (
+        "spark.hadoop.fs.s3a.aws.credentials.provider",
+        "spark.hadoop.hadoop.security.credential.provider.path",
+        "spark.executorEnv.AWS_SHARED_CREDENTIALS_FILE",
+        "spark.executorEnv.AWS_WEB_IDENTITY_TOKEN_FILE",
+        "spark.authenticate.secret.file",
+        "spark.security.credentials.hive.enabled",
+    )
+    settings_file.write_text("".join(f"{name} /etc/x\n" for name in names))
+    assert set(names) <= set(session_settings())
+
+
+@pytest.mark.parametrize("line", ["spark.master", "master yarn", "spark.a one \\", "= x"])
+def test_a_line_that_is_no_setting_is_an_error(settings_file: Path, line: str) -> None:
+    settings_file.write_text(f"# first\n{line}\n")
+    with pytest.raises(ConfigurationError, match="line 2"):
+        session_settings()
+
+
+def test_a_file_that_is_not_there_is_an_error(settings_file: Path) -> None:
+    with pytest.raises(ConfigurationError, match=f"{FILE_VARIABLE}: .*cannot be read"):
+        session_settings()
+    settings_file.write_bytes(b"\xff\xfe")
+    with pytest.raises(ConfigurationError, match=f"{FILE_VARIABLE}: .*cannot be read"):
+        session_settings()
+
+
+@pytest.mark.parametrize(("master", "cluster"), [
+    ("local", False), ("local[*]", False), ("local[2,4]", False), ("local-cluster[2,1,512]", True),
+    ("spark://localhost:7077", True), ("yarn", True), ("k8s://https://x", True),
+])  # fmt: skip
+def test_what_is_a_cluster(master: str, *, cluster: bool) -> None:
+    assert is_cluster(master) is cluster
+
+
+def test_the_python_of_tasks(settings_file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("PYSPARK_PYTHON", "SPARK_LOCAL_IP"):
+        monkeypatch.setenv(name, "x")
+        monkeypatch.delenv(name)
+    settings_file.write_text("spark.master yarn\nspark.pyspark.python /opt/lakegc/bin/python\n")
+    prepare_environment()
+    assert os.environ["PYSPARK_PYTHON"] == "/opt/lakegc/bin/python"
+    assert "SPARK_LOCAL_IP" not in os.environ
+    settings_file.write_text("")
+    prepare_environment()
+    assert os.environ["PYSPARK_PYTHON"] == "/opt/lakegc/bin/python"
+    assert os.environ["SPARK_LOCAL_IP"] == "127.0.0.1"
+    monkeypatch.delenv("PYSPARK_PYTHON")
+    prepare_environment()
+    assert os.environ["PYSPARK_PYTHON"] == sys.executable
+
+
+class Conf:
+    def __init__(self) -> None:
+        self.values: dict[str, str] = {}
+
+    def set(self, name: str, value: str) -> None:
+        self.values[name] = value
+
+
+class Session:
+    """What ``prepare_session`` sees of a session."""
+
+    def __init__(self, master: str, application: str) -> None:
+        self.conf = Conf()
+        self.sparkContext = self
+        self.master, self.applicationId = master, application
+        self.archives: list[str] = []
+
+    def addArchive(self, path: str) -> None:  # noqa: N802 - Spark's name
+        self.archives.append(path)
+
+
+def test_the_package_is_sent_once_and_whole(tmp_path: Path) -> None:
+    session: Any = Session("spark://x:1", "app-of-this-test")
+    sessions.prepare_session(session)
+    sessions.prepare_session(session)
+    assert session.conf.values == REQUIRED
+    (archive,) = session.archives
+    path, _, name = archive.partition("#")
+    assert name == "lakegc_assets"
+    shutil.unpack_archive(path, tmp_path)
+    sent = {p.relative_to(tmp_path) for p in tmp_path.rglob("*") if p.is_file()}
+    files = {p.relative_to(PACKAGE) for p in PACKAGE.rglob("*") if p.is_file()}
+    assert sent == {p for p in files if "__pycache__" not in p.parts}
+    assert zipfile.is_zipfile(path)
+
+
+def test_nothing_is_sent_on_this_machine() -> None:
+    session: Any = Session("local[2]", "another-app-of-this-test")
+    sessions.prepare_session(session)
+    assert session.archives == []
+
+
+def test_keys_of_resources_do_not_go_to_a_cluster(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(resources, "_private_files", {"/tmp/lakegc-1/store.json"})
+    resources._require_keys_on_nodes("local[4]", None, "/tmp/lakegc-1/store.json")
+    resources._require_keys_on_nodes("yarn", None, "/etc/lakectl.yaml")
+    with pytest.raises(ConfigurationError, match="tasks run on yarn"):
+        resources._require_keys_on_nodes("yarn", None, "/tmp/lakegc-1/store.json")
+
+
+def test_keys_of_resources_are_known_to_be_private(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(resources, "_private_files", set())
+    lakefs = resources.LakeFSResource(
+        endpoint="http://x", access_key_id="key", secret_access_key="secret"
+    )
+    with pytest.raises(ConfigurationError, match="tasks run on yarn"):
+        resources._require_keys_on_nodes("yarn", lakefs.config().credentials_file)
+
+
+def test_tasks_ask_the_server_of_the_driver(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LAKECTL_SERVER_ENDPOINT_URL", "http://here:8000")
+    monkeypatch.setenv("LAKECTL_CREDENTIALS_ACCESS_KEY_ID", "key")
+    monkeypatch.setenv("LAKECTL_CREDENTIALS_SECRET_ACCESS_KEY", "a secret of this test")
+    settled = LakeFSConfig(max_attempts=2).settled()
+    assert settled == LakeFSConfig("http://here:8000/api/v1", max_attempts=2)
+    assert "a secret" not in repr(settled)
+
+
+def test_a_master_that_is_not_there_is_named(settings_file: Path) -> None:
+    settings_file.write_text("spark.master spark://nowhere:7077\n")
+    told = str(asking.spark_failure(Py4JError("An error occurred:\njava.lang.X: all gone\n\tat x")))
+    assert (
+        "did not start with spark://nowhere:7077: An error occurred: java.lang.X: all gone." in told
+    )
+    assert "\tat" not in told
+
+
+def test_artifacts_that_the_driver_does_not_see_are_noticed(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As where each executor writes to a disk of its own: Spark itself does not notice."""
+    root = ArtifactRoot(str(tmp_path), StoreConfig())
+    attempt = root.new_attempt("repo", "one")
+    monkeypatch.setattr(artifacts, "_everybody_reads", lambda _spark, _url: False)
+    rows = spark.range(0, 100, 1, 4).withColumn("address", F.col("id").cast("string"))
+    for number, frame in enumerate((rows, rows.where("id < 0"), rows.coalesce(1))):
+        assert attempt.keep(spark, "x", frame, str(number)).count() == frame.count()
+
+    parquet = DataFrameWriter.parquet
+
+    def fail(seen: int, rows_seen: int) -> None:
+        def elsewhere(writer: DataFrameWriter, path: str) -> None:
+            parquet(writer, path)
+            for part in list(Path(path).glob("*.parquet"))[seen:]:
+                part.unlink()
+
+        monkeypatch.setattr(DataFrameWriter, "parquet", elsewhere)
+        said = f"wrote 100 rows below .*, and {rows_seen} are there"
+        with pytest.raises(IntegrityError, match=said):
+            attempt.write(rows, "x")
+
+    fail(3, 75)
+    fail(0, 0)
+
+
+def test_which_places_everybody_reads(spark: SparkSession) -> None:
+    assert artifacts._everybody_reads(spark, "/tmp/x")
+    cluster: Any = Session("spark://x:1", "a third app of this test")
+    assert artifacts._everybody_reads(cluster, "s3a://bucket/x")
+    assert not artifacts._everybody_reads(cluster, "/tmp/x")
+    assert not artifacts._everybody_reads(cluster, "file:///tmp/x")
