@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Sequence
 from collections.abc import Set as AbstractSet
@@ -129,24 +130,22 @@ class OrderDependentWalk(Trap):
     fault = Fault.ORDER_DEPENDENT_WALK
 
     def prepare(self, world: World) -> None:
-        number, passed = 0, False
-        while not passed:
-            number += 1
-            old, new = f"walk-old-{number}", f"walk-new-{number}"
-            world.branch(old)
-            with world.days_ago(60):
-                address = world.upload(old, "file", f"the first file of walk {number}")
-                parent = world.commit(old)
-            world.branch(new, old)
+        world.branch("walk")
+        with world.days_ago(60):
+            self.facts["address"] = world.upload("walk", "file", "the first file of the walk")
+            self.facts["parent"] = world.commit("walk")
+        with world.days_ago(RECENT):
+            world.upload("walk", "file", "replaced just now")
+            young = world.commit("walk")
+        # Walks start in the order of ids: the other branch must come first.
+        for number in itertools.count():
+            world.branch("walk-passing", self.facts["parent"])
             with world.days_ago(50):
-                world.upload(old, "file", f"replaced long ago on {old}")
-                first = world.commit(old)
-            with world.days_ago(RECENT):
-                world.upload(new, "file", f"replaced just now on {new}")
-                second = world.commit(new)
-            # The walk starts in the order of ids.
-            passed = first < second
-            self.facts = {"address": address, "parent": parent}
+                world.upload("walk-passing", "file", f"replaced long ago, {number}")
+                passing = world.commit("walk-passing")
+            if passing < young:
+                break
+            world.delete_branch("walk-passing")
 
     def shows(self, after: After) -> bool:
         world = after.world
@@ -222,8 +221,8 @@ class StageInsideNamespace(Trap):
     fault = Fault.STAGE_INSIDE_NAMESPACE
 
     def prepare(self, world: World) -> None:
-        for branch in ("a-inside", "zz-inside"):
-            world.branch(branch)
+        world.branch("a-inside")
+        _staged(world, "zz-inside", {}, 8)
         with world.days_ago(30):
             for name in ("kept", "odd"):
                 self.facts[name] = world.upload("zz-inside", name, f"not named by anything, {name}")
@@ -252,7 +251,7 @@ class StageInsideNamespace(Trap):
         world.remove(source, "file")
 
     def shows(self, after: After) -> bool:
-        return self.facts["moved"] not in after.listed and self.facts["kept"] in after.listed
+        return self.facts["moved"] not in after.listed
 
 
 TRAPS: tuple[type[Trap], ...] = (

@@ -41,12 +41,17 @@ class Restless:
     _acting: bool = False
 
     def prepare(self) -> None:
-        """Stage the objects, days ago."""
+        """Stage the objects, days ago.
+
+        The first page always has a row: what pages without any may mean is another test.
+        """
+        self.world.branch("at-rest")
         for number in range(_BRANCHES):
             self.world.branch(f"restless-{number}")
         for number in range(_COMMITS):
             self.world.branch(f"to-commit-{number:02}")
         with self.world.days_ago(5):
+            self.world.upload("at-rest", "file", "never touched")
             for number in range(_OBJECTS):
                 place = (f"restless-{number % _BRANCHES}", f"z/{number:02}")
                 self.world.upload(*place, f"staged once, number {number}")

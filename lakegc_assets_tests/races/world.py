@@ -206,9 +206,10 @@ class World:
         found: dict[str, tuple[str, str]] = {}
         for ref in (*heads, *active):
             for stats in self.lake.client.objects(REPOSITORY, ref):
-                address = stats.physical_address
-                if address.startswith(NAMESPACE):
-                    found.setdefault(address.removeprefix(NAMESPACE), (ref, stats.path))
+                address = stats.physical_address.removeprefix(NAMESPACE)
+                # An odd spelling is served, and nothing can be read there.
+                if address in self.contents:
+                    found.setdefault(address, (ref, stats.path))
         return found
 
     def context(self, spark: SparkSession, run: str, **settings: Any) -> RunContext:
