@@ -21,6 +21,7 @@ from lakegc_assets.graveler.sstable import table_kind
 from lakegc_assets.mark.commits import ACTIVE_KEY
 from lakegc_assets.mark.context import Connections, RunContext
 from lakegc_assets.mark.ranges import decode_ranges, entries_of, ranges_of
+from lakegc_assets.storage.base import ObjectStore
 
 _TABLE_ID = re.compile(r"_lakefs/([0-9a-f]{64})")
 
@@ -52,11 +53,14 @@ def live_tables(
         connections: how tasks reach the store.
         active: the active commits (commit_id, metarange_id).
         has_rules: whether the repository has retention rules; else all that is there is live.
+
+    Raises:
+        IntegrityError: without rules, the store's listing lacks what is there.
     """
     metaranges = active.select("metarange_id")
     if has_rules:
         return metaranges, None
-    tables = all_tables(ctx, connections)
+    tables = all_tables(ctx, connections, metaranges)
     return (
         metaranges.union(tables.where("kind = 'metaranges'").select("table_id")),
         tables.where("kind = 'ranges'").selectExpr(
@@ -127,20 +131,47 @@ def write_committed(
     }
 
 
-def all_tables(ctx: RunContext, connections: Connections) -> DataFrame:
-    """Every range and metarange below ``_lakefs/``: columns ``table_id`` and ``kind``."""
+def all_tables(ctx: RunContext, connections: Connections, active: DataFrame) -> DataFrame:
+    """Every range and metarange below ``_lakefs/``: columns ``table_id`` and ``kind``.
+
+    Raises:
+        IntegrityError: the store does not list all metaranges that are active.
+    """
     ids = [
         match.group(1)
-        for batch in connections.store().list("_lakefs/")
-        for key in batch["key"].to_pylist()
+        for key in _keys(connections.store(), "_lakefs/")
         if (match := _TABLE_ID.fullmatch(key))
     ]
-    partitions = max(1, min(ctx.settings.range_num_partitions, len(ids)))
-    return (
-        ctx.spark.createDataFrame([(table_id,) for table_id in ids], "table_id string")
-        .repartition(partitions)
-        .mapInArrow(partial(_kinds, connections), "table_id string, kind string")
+    listed = ctx.spark.createDataFrame([(table_id,) for table_id in ids], "table_id string")
+    unlisted = active.where("metarange_id != ''").join(
+        listed, F.col("metarange_id") == F.col("table_id"), "left_anti"
     )
+    if missing := unlisted.first():
+        raise IntegrityError(
+            f"{connections.namespace_url}/_lakefs/{missing[0]}, the metarange of an active "
+            "commit, is not listed: what a listing lacks would be taken for dead, since there are "
+            "no retention rules. If it is in the store, run again",
+        )
+    partitions = max(1, min(ctx.settings.range_num_partitions, len(ids)))
+    return listed.repartition(partitions).mapInArrow(
+        partial(_kinds, connections), "table_id string, kind string"
+    )
+
+
+def _keys(store: ObjectStore, prefix: str) -> Iterator[str]:
+    """The keys below a prefix, asked for again behind the last one until none follows.
+
+    A listing that the store ends early looks like a whole one, and what this one lacks would be
+    taken for dead.
+    """
+    last: str | None = None
+    while True:
+        before = last
+        for batch in store.list(prefix, start_after=last):
+            yield from batch["key"].to_pylist()
+            last = batch["key"][-1].as_py()
+        if last == before:
+            return
 
 
 def _kinds(connections: Connections, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

@@ -9,13 +9,11 @@ from functools import partial
 import pyarrow as pa
 from pyspark import TaskContext
 from pyspark.sql import DataFrame
-from pyspark.sql import functions as F  # noqa: N812 - Spark's own convention
 
 from lakegc_assets.artifacts import AttemptArtifacts, Manifest
 from lakegc_assets.errors import LakegcError, RefusedError
 from lakegc_assets.mark.context import Connections, RunContext
 from lakegc_assets.mark.evaluation import evaluate, require_passed
-from lakegc_assets.mark.listing import listed_objects
 from lakegc_assets.storage.codes import error_class
 from lakegc_assets.storage.errors import (
     AccessDeniedError,
@@ -31,12 +29,12 @@ from lakegc_assets.sweep.lease import Lease
 from lakegc_assets.sweep.ledger import ASSET, DONE, Outcome
 from lakegc_assets.sweep.moment import elapsed
 from lakegc_assets.sweep.pace import share_after
+from lakegc_assets.sweep.rewritten import find_rewritten
 
 #: How many rounds in a row may do nothing before the sweep gives up, to be run again later.
 _IDLE_ROUNDS = 20
 #: A delta mark older than this when the invariants have been evaluated is taken again, in seconds.
 _FRESH = 120.0
-_SAME = ("size", "last_modified", "etag")
 _ADVICE: dict[type[LakegcError], str] = {
     AccessDeniedError: "Let the credentials delete there (on S3 s3:DeleteObject, and s3:GetObject "
     "for conditional deletes), or renew them if they have expired",
@@ -110,7 +108,7 @@ class Rounds:
         self.lease.begin_round(number)
         keep = partial(self._keep, number)
         delta = take_delta_mark(self.ctx, self.chain, self.attempt, remaining, keep)
-        rewritten = keep(_rewritten(self.ctx, self.connections, remaining), "rewritten")
+        rewritten = keep(find_rewritten(self.ctx, self.connections, remaining, keep), "rewritten")
         spared = keep(delta.spared.union(rewritten).dropDuplicates(["address"]), "all_spared")
         name = f"{self.lease.sweep}-{number:04d}-spared"
         _record_spared(self.connections, self.attempt, name, remaining, spared)
@@ -155,21 +153,6 @@ class Rounds:
             f"for example {error}.{advice} {deleted} were deleted; what was done is "
             f"recorded. Sweep {self.ctx.run!r} again when this is mended",
         )
-
-
-def _rewritten(ctx: RunContext, connections: Connections, remaining: DataFrame) -> DataFrame:
-    """Marked objects that were written again since they were listed: ``address`` and ``why``.
-
-    Also where deletes are conditional: the same content written again has the same etag.
-    """
-    now = listed_objects(ctx, connections).select(
-        "address", *(F.col(name).alias(f"{name}_now") for name in _SAME)
-    )
-    changed = F.lit(False)
-    for name in _SAME:
-        changed |= F.col(name) != F.col(f"{name}_now")
-    found = remaining.join(now, "address").where(changed)
-    return found.select("address", F.lit("it was written again since it was listed").alias("why"))
 
 
 def _record_spared(
