@@ -139,12 +139,17 @@ class HttpClient:
         self.sign(request)
         try:
             # A redirect could carry the credentials elsewhere, so none is followed.
-            return self._session.request(
+            answer = self._session.request(
                 request.method, request.url, headers=request.headers, data=request.body,
                 timeout=self._timeout, allow_redirects=False,
             )  # fmt: skip
         except requests.RequestException as error:
             raise _of_exception(error) from error
+        # urllib3 compares the two from version 2 on only.
+        told = answer.headers.get("Content-Length", "")
+        if request.method != "HEAD" and told.isdigit() and len(answer.content) < int(told):
+            raise HttpFailure("ConnectionFailed", "the answer broke off in the middle")
+        return answer
 
 
 class _Signed(AuthBase):
