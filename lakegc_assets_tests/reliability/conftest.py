@@ -29,7 +29,8 @@ _ANSWER_S = 2.0
 _PAGE = 20
 
 
-def _s3(endpoint: str) -> Iterator[Place]:
+def s3_behind(endpoint: str) -> Iterator[Place]:
+    """A new bucket of an S3 server, behind a proxy."""
     bucket = f"bucket-{uuid.uuid4().hex}"
     boto3.client("s3", endpoint_url=endpoint).create_bucket(Bucket=bucket)
     direct = StoreConfig(endpoint_url=endpoint)
@@ -42,13 +43,13 @@ def _s3(endpoint: str) -> Iterator[Place]:
 
 @pytest.fixture
 def s3_place(versitygw_server: Server) -> Iterator[Place]:
-    yield from _s3(versitygw_server.endpoint)
+    yield from s3_behind(versitygw_server.endpoint)
 
 
 @pytest.fixture
 def moto_place(s3_server: str) -> Iterator[Place]:
     """For the few tests of the normal suite."""
-    yield from _s3(s3_server)
+    yield from s3_behind(s3_server)
 
 
 @pytest.fixture

@@ -12,6 +12,7 @@ import pytest
 from lakegc_assets.errors import LakegcError
 from lakegc_assets.storage.errors import StorageError
 from lakegc_assets.sweep import deletion
+from lakegc_assets.sweep.conditions import probe_conditions
 from lakegc_assets.sweep.lease import LEASE, LeaseLostError, read_lease
 from lakegc_assets_tests.lake import SmallLake
 from lakegc_assets_tests.reliability.places import Place, clock_off, cut, unanswered
@@ -122,7 +123,7 @@ def test_keys_that_the_answer_does_not_name(trial: Trial) -> None:
 
 
 @shows(
-    "Listed, but gone", "deletes", BOTH,
+    "Eventual disappearance: listed, but gone", "deletes", BOTH,
     "already_missing where the store says so (Azure, S3 with conditions), else deleted",
 )  # fmt: skip
 def test_objects_that_are_gone_already(trial: Trial) -> None:
@@ -230,3 +231,24 @@ def test_a_full_disk_under_the_notes(trial: Trial, monkeypatch: pytest.MonkeyPat
                 sweep.round(trial.marked, "none")
         assert len(trial.there()) == 27
         trial.finish(sweep)
+
+
+@shows(
+    "Connection reset", "the probe of conditional deletes, after it is carried out", BOTH,
+    "the store is not taken for better than it is",
+)  # fmt: skip
+def test_a_probe_whose_answer_is_lost(place: Place) -> None:
+    place.meddle(place.says.deletes, unanswered, times=1)
+    found = probe_conditions(place.store)
+    assert found in ({"none", "single"} if place.name == S3 else {"none", "single", "bulk"})
+    assert place.truth() == {}
+
+
+@shows(
+    "SlowDown, 503", "the probe of conditional deletes, always", BOTH,
+    "StorageError before anything is deleted",
+)  # fmt: skip
+def test_a_probe_in_a_storm(place: Place) -> None:
+    place.meddle(place.says.deletes, lambda _ask: place.says.busy)
+    with pytest.raises(StorageError, match="cannot be found out"):
+        probe_conditions(place.store)

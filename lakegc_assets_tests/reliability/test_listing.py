@@ -7,14 +7,19 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
+from lakegc_assets.mark.committed import _keys
 from lakegc_assets.storage.errors import (
+    ObjectNotFoundError,
+    PreconditionFailedError,
     StorageError,
     StoreThrottledError,
     StoreUnavailableError,
 )
-from lakegc_assets_tests.reliability.places import Place
+from lakegc_assets_tests.reliability.places import Place, cut, unanswered
 from lakegc_assets_tests.reliability.proxy import Answer, Ask, Asked
 from lakegc_assets_tests.reliability.recorder import AZURE, S3, shows
+
+pytestmark = pytest.mark.stores
 
 BOTH = (S3, AZURE)
 KEYS = [f"data/slice é/{number:03d} %41+" for number in range(70)]
@@ -56,56 +61,47 @@ def met_always(place: Place, fault: str, error: type[StorageError]) -> None:
         listed(place)
 
 
-@pytest.mark.stores
 @shows("SlowDown, 503", "a listing, once", BOTH, "the page is asked for again; exact")
 def test_a_slow_down_in_a_listing(filled: Place) -> None:
     met_once(filled, "busy")
 
 
-@pytest.mark.stores
 @shows("SlowDown, 503", "a listing, always", BOTH, "StoreThrottledError")
 def test_slow_downs_without_end_in_a_listing(filled: Place) -> None:
     met_always(filled, "busy", StoreThrottledError)
 
 
-@pytest.mark.stores
 @shows("Timeout", "a listing, once", BOTH, "the page is asked for again; exact")
 def test_a_page_that_does_not_come(filled: Place) -> None:
     met_once(filled, "timeout")
 
 
-@pytest.mark.stores
 @shows("Connection reset", "a listing, once", BOTH, "the page is asked for again; exact")
 def test_a_reset_in_a_listing(filled: Place) -> None:
     met_once(filled, "reset")
 
 
-@pytest.mark.stores
 @shows("Connection reset", "a listing, always", BOTH, "StoreUnavailableError")
 def test_resets_without_end_in_a_listing(filled: Place) -> None:
     met_always(filled, "reset", StoreUnavailableError)
 
 
-@pytest.mark.stores
 @shows("Answer cut in the middle", "a listing, once", BOTH, "the page is asked for again; exact")
 def test_a_cut_page(filled: Place) -> None:
     met_once(filled, "cut")
 
 
-@pytest.mark.stores
 @shows("Answer cut in the middle", "a listing, always", BOTH, "StoreUnavailableError")
 def test_cut_pages_without_end(filled: Place) -> None:
     met_always(filled, "cut", StoreUnavailableError)
 
 
-@pytest.mark.stores
 @shows("Error inside a 200", "a listing, once", [S3], "the page is asked for again; exact")
 def test_an_error_in_place_of_a_page(s3_place: Place) -> None:
     fill(s3_place)
     met_once(s3_place, "error in a 200")
 
 
-@pytest.mark.stores
 @shows("Error inside a 200", "a listing, always", BOTH, "StorageError")
 def test_errors_in_place_of_pages(filled: Place) -> None:
     met_always(filled, "error in a 200", StorageError)
@@ -130,19 +126,74 @@ def refused(place: Place, order: Sequence[int]) -> None:
         listed(place)
 
 
-@pytest.mark.stores
 @shows("Page repeated", "a listing", BOTH, "StorageError: such a listing cannot be trusted")
 def test_a_repeated_page(filled: Place) -> None:
     refused(filled, (0, 0, 1, 2, 3))
 
 
-@pytest.mark.stores
 @shows("Page repeated", "a listing, later", BOTH, "StorageError: such a listing cannot be trusted")
 def test_a_page_that_comes_again_later(filled: Place) -> None:
     refused(filled, (0, 1, 0, 2, 3))
 
 
-@pytest.mark.stores
 @shows("Pages out of order", "a listing", BOTH, "StorageError: such a listing cannot be trusted")
 def test_pages_in_another_order(filled: Place) -> None:
     refused(filled, (0, 2, 1, 3))
+
+
+@shows(
+    "Listing ends early", "the ranges of a repository without retention rules", [S3],
+    "asked for again behind the last key until none follows; exact",
+)  # fmt: skip
+def test_a_list_of_ranges_that_ends_early(s3_place: Place) -> None:
+    """What this listing lacks would be taken for dead."""
+    keys = [f"_lakefs/{number:064x}" for number in range(70)]
+    fill(s3_place, keys)
+    s3_place.meddle(s3_place.says.lists, lambda ask: s3_place.says.ended(ask()))
+    store = s3_place.store
+    assert [k for batch in store.list("_lakefs/") for k in batch["key"].to_pylist()] == keys[:20]
+    assert list(_keys(store, "_lakefs/")) == keys
+
+
+@shows(
+    "Connection reset", "a conditional write, after it is carried out", BOTH,
+    "not sent again; StoreUnavailableError: it is not known whether it was written",
+)  # fmt: skip
+def test_a_write_that_is_not_answered(place: Place) -> None:
+    place.meddle(lambda asked: asked.method == "PUT", unanswered)
+    with pytest.raises(StoreUnavailableError, match="not known whether it was written"):
+        place.store.put_if_absent("data/x", b"once")
+    assert place.truth().keys() == {"data/x"}
+    with pytest.raises(PreconditionFailedError):
+        place.direct.open(place.url).put_if_absent("data/x", b"twice")
+
+
+@shows("Answer cut in the middle", "a read, once", BOTH, "asked for again; exact")
+def test_a_cut_object(place: Place) -> None:
+    content = bytes(range(256)) * 40
+    store = place.direct.open(place.url)
+    store.put("data/x", content)
+    place.meddle(lambda asked: asked.method == "GET", cut, times=1)
+    assert place.store.get("data/x") == content
+
+
+@shows("Answer cut in the middle", "a read, always", BOTH, "StoreUnavailableError")
+def test_an_object_that_is_always_cut(place: Place) -> None:
+    place.direct.open(place.url).put("data/x", b"x" * 1000)
+    place.meddle(lambda asked: asked.method == "GET", cut)
+    with pytest.raises(StoreUnavailableError):
+        place.store.get("data/x")
+
+
+@shows(
+    "Eventual disappearance: listed, but gone",
+    "a read",
+    BOTH,
+    "ObjectNotFoundError; a range that is gone stops a mark",
+)
+def test_an_object_that_is_listed_and_gone(filled: Place) -> None:
+    place = filled
+    place.meddle(lambda asked: not place.says.lists(asked), lambda _ask: place.says.gone)
+    assert listed(place) == KEYS
+    with pytest.raises(ObjectNotFoundError):
+        place.store.get(KEYS[0])

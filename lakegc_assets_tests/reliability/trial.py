@@ -80,6 +80,7 @@ class Trial:
         with self.sweeping() as sweep:
             self.place.meddle(self.place.says.deletes, fault)
             assert sweep.round(self.marked, "none") == {"failed": 10}
-            assert {row["error_code"] for row in records(sweep)} <= set(codes)
+            found = {row["error_code"] for row in records(sweep)}
+            assert found <= set(codes), found
             self.check_records(sweep)
             self.finish(sweep)

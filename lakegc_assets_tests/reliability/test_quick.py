@@ -1,0 +1,59 @@
+"""The worst of the faults once more without real servers, in the normal suite."""
+
+from __future__ import annotations
+
+import pytest
+import requests
+from urllib3 import HTTPResponse
+
+from lakegc_assets.storage.config import StoreConfig
+from lakegc_assets.storage.http import HttpClient, HttpFailure
+from lakegc_assets_tests.lake import SmallLake
+from lakegc_assets_tests.reliability.places import Fault, Place, cut, unanswered
+from lakegc_assets_tests.reliability.proxy import Answer, Ask, Silence
+from lakegc_assets_tests.reliability.trial import Trial
+
+pytestmark = pytest.mark.usefixtures("no_pauses")
+
+
+@pytest.fixture
+def trial(bare: SmallLake, moto_place: Place) -> Trial:
+    return Trial(bare, moto_place)
+
+
+def test_every_kind_of_failing_delete(trial: Trial) -> None:
+    says = trial.place.says
+    faults: list[Fault] = [lambda _ask: says.busy, cut, unanswered, lambda _ask: says.error]
+
+    def fault(ask: Ask) -> Answer | Silence:
+        return faults.pop()(ask) if faults else says.some_unnamed(ask())
+
+    assert trial.goes_on(fault, 6) == {"deleted": 25}
+
+
+def test_a_store_that_never_answers_whole(trial: Trial) -> None:
+    trial.stops(cut, "ConnectionFailed", "NoAnswer", "500")
+
+
+@pytest.fixture
+def cutting(moto_place: Place) -> Place:
+    moto_place.proxy.meddle = lambda _asked, ask: cut(ask)
+    return moto_place
+
+
+@pytest.mark.parametrize("enforced", [True, False])
+def test_an_answer_shorter_than_it_says(
+    cutting: Place, *, enforced: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """urllib3 1 did not compare the length of an answer with what it says."""
+    if not enforced:
+        never = property(lambda _self: False, lambda _self, _value: None)
+        monkeypatch.setattr(HTTPResponse, "enforce_content_length", never, raising=False)
+
+    def failure_of(answer: requests.Response) -> HttpFailure:
+        return HttpFailure(str(answer.status_code), answer.text, answer.status_code)
+
+    client = HttpClient(StoreConfig(max_attempts=1), lambda _request: None, failure_of)
+    with pytest.raises(HttpFailure) as raised:
+        client.send("GET", f"{cutting.proxy.endpoint}/")
+    assert raised.value.code == "ConnectionFailed"
