@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import errno
 import os
+from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
 
 import pytest
 
-from lakegc_assets.errors import LakegcError
-from lakegc_assets.storage.errors import StorageError
+from lakegc_assets.errors import IntegrityError, LakegcError, RefusedError
+from lakegc_assets.storage.errors import ObjectNotFoundError, StorageError
 from lakegc_assets.sweep import deletion
 from lakegc_assets.sweep.conditions import probe_conditions
+from lakegc_assets.sweep.hold import HOLD, require_no_hold, write_hold
 from lakegc_assets.sweep.lease import LEASE, LeaseLostError, read_lease
 from lakegc_assets_tests.lake import SmallLake
 from lakegc_assets_tests.reliability.places import Place, clock_off, cut, unanswered
-from lakegc_assets_tests.reliability.proxy import Answer, Ask, Asked, Silence
+from lakegc_assets_tests.reliability.proxy import Answer, Ask, Asked, Silence, leave_alone
 from lakegc_assets_tests.reliability.recorder import AZURE, LOCAL, S3, shows
 from lakegc_assets_tests.reliability.trial import KEPT, Trial, records
 
@@ -187,6 +189,59 @@ def test_a_lease_whose_write_is_not_answered(trial: Trial) -> None:
         trial.place.meddle(writes_lease, unanswered, times=1)
         assert sweep.round(trial.marked, "none") == {"deleted": 25}
         trial.check_finished(sweep)
+
+
+def reads(name: str) -> Callable[[Asked], bool]:
+    return lambda asked: asked.method == "GET" and asked.path.endswith(name)
+
+
+@shows(
+    "Error inside a 200", "the lease, read before a batch", BOTH,
+    "IntegrityError, and nothing is sent",
+)  # fmt: skip
+def test_an_error_in_place_of_the_lease(trial: Trial) -> None:
+    with trial.sweeping() as sweep:
+        trial.place.meddle(reads(LEASE), lambda _ask: trial.place.says.error)
+        with pytest.raises(IntegrityError, match="is damaged"):
+            sweep.round(trial.marked, "none")
+        assert len(trial.there()) == 27
+        trial.finish(sweep)
+
+
+@shows(
+    "Eventual consistency: an older answer", "the lease, read before a batch", BOTH,
+    "it is that of an older round, so the task stops, and nothing is sent",
+)  # fmt: skip
+def test_an_older_lease(trial: Trial) -> None:
+    """The writes of the lease are answered as they should, and reads of it are not."""
+    with trial.sweeping() as sweep:
+        older: list[Answer] = []
+
+        def stale(ask: Ask) -> Answer:
+            older.append(older[0] if older else ask())
+            return older[-1]
+
+        trial.place.meddle(reads(LEASE), stale)
+        assert not read_lease(trial.place.store).round
+        assert sweep.round(trial.marked, "none") == {"lost": 1}
+        assert len(older) > 1
+        assert len(trial.there()) == 27
+        trial.finish(sweep)
+
+
+@shows(
+    "404 that is not the store's", "the hold after an alarm", BOTH,
+    "StorageError: a missing hold is believed by the store's own code only, and no sweep starts",
+)  # fmt: skip
+def test_a_hold_that_a_proxy_hides(place: Place) -> None:
+    write_hold(place.direct.open(place.url), {"alarm": "something is gone"})
+    place.meddle(reads(HOLD), lambda _ask: Answer(404, b"<html>no such page</html>"))
+    with pytest.raises(StorageError, match="404") as raised:
+        require_no_hold(place.store)
+    assert not isinstance(raised.value, ObjectNotFoundError)
+    place.proxy.meddle = leave_alone
+    with pytest.raises(RefusedError, match="on hold"):
+        require_no_hold(place.store)
 
 
 @shows(
