@@ -68,8 +68,9 @@ class Site:
 def spark_failure(error: PySparkRuntimeError | Py4JError) -> ConfigurationError:
     """Why Spark did not start, and what to do about it."""
     if isinstance(error, Py4JError):
-        # The first line has Java's own sentence; what follows are its stack traces.
-        told = str(error).replace(":\n", ": ").splitlines()[0]
+        # Java's own sentence is in the first line that starts with a colon; traces follow it.
+        lines = str(error).splitlines()
+        told = next((line[2:] for line in lines if line.startswith(": ")), lines[0])
         return ConfigurationError(
             f"Spark did not start with {session_settings()['spark.master']}: {told}. Is its master "
             "there, and of the version of this pyspark? See docs/clusters.md",
@@ -102,6 +103,7 @@ def outcome(repository: str, run: str) -> dict[str, Any]:
         "artifacts": attempt.url,
         "listed": candidates["listed"],
         "listed_bytes": candidates["listed_bytes"],
+        "skipped_slices": candidates["skipped_slices"],
         "outside_data": candidates["outside_data"],
         "too_young": candidates["too_young"],
         "spared": candidates["spared"],

@@ -246,6 +246,7 @@ def _show(found: dict[str, Any], as_json: bool) -> None:  # noqa: FBT001 - an op
 
     cutoff = datetime.fromisoformat(found["cutoff"])
     click.echo(f"repository {found['repository']}, mark {found['run']}")
+    click.echo(f"  slices made after the cutoff, not listed: {found['skipped_slices']:,}")
     line(2, "listed", found["listed"], found["listed_bytes"])
     kept, kept_bytes = found["listed"] - found["objects"], found["listed_bytes"] - found["bytes"]
     line(2, "kept", kept, kept_bytes)

@@ -93,7 +93,7 @@ class Site:
         spared = f"{unreferenced}\nby hand"
         odd = self.namespace(repository) / spared
         odd.write_text("put here by hand")
-        os.utime(odd, (time.time() - 40 * _DAY,) * 2)
+        os.utime(odd, (time.time() - 25 * _DAY,) * 2)
         told = Told(expired, unreferenced, live, staged, young, spared)
         self.repositories[repository] = told
         return told

@@ -77,9 +77,9 @@ def test_a_mark_is_told_as_json_and_its_progress_beside_it(marked: Result) -> No
     say(marked, 0)
     found = json.loads(marked.stdout)
     assert (found["repository"], found["run"], found["swept"]) == ("alpha", "m1", False)
-    assert (found["objects"], found["bytes"], found["listed"]) == (2, 35, 7)
+    assert (found["objects"], found["bytes"], found["listed"]) == (2, 35, 6)
     assert list(found["spared"].values()) == [1]
-    assert found["too_young"] == 1
+    assert (found["too_young"], found["skipped_slices"]) == (0, 1)
     for step in ("store_listing", "deletion_candidates", "candidate_checks", "gc_report"):
         assert any(step in line and "started" in line for line in marked.stderr.splitlines())
         assert any(step in line and " s" in line for line in marked.stderr.splitlines())
@@ -102,7 +102,8 @@ def test_a_sweep_is_told_in_words(site: Site, told: Told, swept: Result) -> None
     say(swept, 0)
     words = [" ".join(line.split()) for line in swept.stdout.splitlines()]
     assert words[0] == "repository alpha, mark m1"
-    assert any(line.startswith("listed 7 objects") for line in words)
+    assert "slices made after the cutoff, not listed: 1" in words
+    assert any(line.startswith("listed 6 objects") for line in words)
     assert "garbage 2 objects 35 B" in words
     assert "expired by the rule default, 20 days 1 objects 11 B" in words
     assert "unreferenced 1 objects 24 B" in words
@@ -168,7 +169,7 @@ def test_repositories_are_listed_with_their_runs() -> None:
 
 
 def test_a_check_that_fails_refuses_the_run(site: Site, stopped: Result) -> None:
-    say(stopped, 3, "refused: candidate_share: 2 of 7 listed objects are candidates")
+    say(stopped, 3, "refused: candidate_share: 2 of 6 listed objects are candidates")
     assert stopped.stdout == ""
     assert "approve this run by a higher max_candidate_share" in stopped.stderr
     assert site.published("beta") == []

@@ -68,6 +68,7 @@ def find_candidates(ctx: RunContext) -> Manifest:
     dead = unlisted.join(spared, "address", "left_anti")
     attempt.write(_with_reasons(ctx, connections, attempt, dead), ASSET)
     facts = _facts(attempt.read(ctx.spark, ASSET), listing, places, spared, cutoff)
+    facts["skipped_slices"] = len(chain["store_listing"].facts.get("skipped_slices", ()))
     return ctx.frame_manifest(ASSET, chain["committed_addresses"], started, facts)
 
 

@@ -129,6 +129,7 @@ def _verdict(
 
 
 _REPORT = "This is a fault of the mark, please report it"
+_MOVED = "If a branch moved while the mark was made, mark again. Else please report it"
 
 
 def inside_namespace(case: Case) -> CheckResult:
@@ -162,7 +163,7 @@ def older_than_cutoff(case: Case) -> CheckResult:
 def none_head_reachable(case: Case) -> CheckResult:
     """No candidate is held by the HEAD of any branch."""
     wrong = case.candidates.select("address").intersect(case.head_entries.select("address"))
-    return _verdict("none_head_reachable", wrong, "is held by a branch HEAD", _REPORT)
+    return _verdict("none_head_reachable", wrong, "is held by a branch HEAD", _MOVED)
 
 
 def none_staged(case: Case) -> CheckResult:
@@ -218,7 +219,7 @@ def none_shadowed(case: Case) -> CheckResult:
         .mapInArrow(served, "address string")
     )
     wrong = case.candidates.select("address").intersect(asked)
-    return _verdict("none_shadowed", wrong, "is served by lakeFS", _REPORT)
+    return _verdict("none_shadowed", wrong, "is served by lakeFS", _MOVED)
 
 
 def active_commits_complete(case: Case) -> CheckResult:

@@ -22,7 +22,8 @@ from lakegc_assets.errors import IntegrityError
 from lakegc_assets.graveler.decode import etag_hash, etag_hashes
 from lakegc_assets.graveler.namespace import UnresolvableAddressError
 from lakegc_assets.graveler.ranges import read_range
-from lakegc_assets.lakefs.client import LARGEST_PAGE, LakeFSClient
+from lakegc_assets.lakefs.calls import LARGEST_PAGE
+from lakegc_assets.lakefs.client import LakeFSClient
 from lakegc_assets.lakefs.errors import NotFoundError
 from lakegc_assets.mark.addresses import just_before, live_spellings
 from lakegc_assets.mark.context import Connections, RunContext

@@ -7,7 +7,7 @@ import re
 import shutil
 from collections.abc import Callable
 from dataclasses import replace
-from datetime import datetime, timedelta
+from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,7 @@ from pyspark.errors import PythonException
 from pyspark.sql import SparkSession
 
 from lakegc_assets.errors import IntegrityError, RefusedError
+from lakegc_assets.graveler.namespace import new_slice_name
 from lakegc_assets.lakefs.errors import UnexpectedAnswerError
 from lakegc_assets.mark.candidates import find_candidates
 from lakegc_assets.mark.commits import find_active_commits
@@ -34,7 +35,8 @@ from lakegc_assets_tests.recorded import Marked
 from lakegc_assets_tests.replay import GOLDEN, Answer, ReplayServer
 
 COLLECTED = ["small", "retention", "orderhz", "identical"]
-ORPHAN = "data/ft6u4f9ksduedv02f91g/dc0000000000000000g0"
+#: Below a slice that was made before it was written, as ``recorded.plant`` dates it.
+ORPHAN = f"data/{new_slice_name(datetime(2026, 11, 1, tzinfo=timezone.utc), b'abc', 7, 1)}/orphan"
 
 
 def manifest_of(repository: str) -> dict[str, Any]:

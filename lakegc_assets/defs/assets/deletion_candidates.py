@@ -34,6 +34,15 @@ def deletion_candidates(
         manifest = find_candidates(ctx)
     return dg.MaterializeResult(
         metadata=of_manifest(
-            manifest, ("by_reason", "spared", "listed", "listed_bytes", "too_young", "outside_data")
+            manifest,
+            (
+                "by_reason",
+                "spared",
+                "listed",
+                "listed_bytes",
+                "skipped_slices",
+                "too_young",
+                "outside_data",
+            ),
         )
     )
