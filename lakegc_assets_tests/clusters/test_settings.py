@@ -205,10 +205,10 @@ def test_tasks_ask_the_server_of_the_driver(monkeypatch: pytest.MonkeyPatch) -> 
 
 def test_a_master_that_is_not_there_is_named(settings_file: Path) -> None:
     settings_file.write_text("spark.master spark://nowhere:7077\n")
-    told = str(asking.spark_failure(Py4JError("An error occurred:\njava.lang.X: all gone\n\tat x")))
-    assert (
-        "did not start with spark://nowhere:7077: An error occurred: java.lang.X: all gone." in told
-    )
+    error = Py4JError("An error occurred while calling X.\n: java.lang.Y: all gone\n\tat x")
+    told = str(asking.spark_failure(error))
+    assert "did not start with spark://nowhere:7077: java.lang.Y: all gone. Is its" in told
+    assert "An error occurred. Is its" in str(asking.spark_failure(Py4JError("An error occurred")))
     assert "\tat" not in told
 
 

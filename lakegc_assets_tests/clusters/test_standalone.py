@@ -39,6 +39,9 @@ COLLECTOR = {
     "min_age_hours": 1 / 3600,
     "allow_unsafe_min_age": True,
     "max_candidate_share": 0.9,
+    "listing_num_partitions": 2,
+    "range_num_partitions": 2,
+    "address_num_partitions": 2,
     "sweep_num_partitions": 2,
     "sweep_batch": 2,
 }
