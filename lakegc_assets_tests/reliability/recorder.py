@@ -35,6 +35,9 @@ means that every request meets the fault, "once" that the first one does. After 
 compare what the store holds with what it must hold, and each record with the store: nothing but
 marked objects is ever gone, and nothing is recorded as deleted that is there.
 
+What no test can show: a listing that ends early and lacks only what is dead looks like a whole one.
+What it lacks stays in the store until the next mark.
+
 """
 _HEAD = ("Fault", "Met by", "Store", "What happens", "Checked by")
 
@@ -43,13 +46,23 @@ Test = TypeVar("Test", bound=Callable[..., Any])
 
 @dataclass(frozen=True)
 class Row:
-    """One line of the table; ``test`` is the file and the function, from the checkout's root."""
+    """One line of the table.
+
+    Attributes:
+        fault: what fails.
+        met_by: what the fault befalls, and how often.
+        stores: on which this was seen.
+        happens: what becomes of it.
+        test: file, from the checkout's root, and function.
+        line: of the function.
+    """
 
     fault: str
     met_by: str
     stores: tuple[str, ...]
     happens: str
     test: str
+    line: int
 
 
 _rows: dict[Row, None] = {}
@@ -60,7 +73,14 @@ def shows(fault: str, met_by: str, stores: Iterable[str], happens: str) -> Calla
 
     def declare(test: Test) -> Test:
         path = Path(test.__code__.co_filename).relative_to(_ROOT)
-        row = Row(fault, met_by, tuple(stores), happens, f"{path}::{test.__name__}")
+        row = Row(
+            fault,
+            met_by,
+            tuple(stores),
+            happens,
+            f"{path}::{test.__name__}",
+            test.__code__.co_firstlineno,
+        )
         _rows[row] = None
         marked: Test = pytest.mark.shows(row)(test)
         return marked
@@ -69,11 +89,12 @@ def shows(fault: str, met_by: str, stores: Iterable[str], happens: str) -> Calla
 
 
 def declared() -> list[Row]:
-    """All that the test modules declare, by fault, in the order of the modules."""
+    """All that the test modules declare, by fault, in the order in which they are written."""
     for path in sorted(_HERE.glob("test_*.py")):
         importlib.import_module(f"lakegc_assets_tests.reliability.{path.stem}")
-    order = list(dict.fromkeys(row.fault for row in sorted(_rows, key=lambda row: row.test)))
-    return sorted(_rows, key=lambda row: (order.index(row.fault), row.test))
+    rows = sorted(_rows, key=lambda row: (row.test.split("::")[0], row.line))
+    faults = list(dict.fromkeys(row.fault for row in rows))
+    return sorted(rows, key=lambda row: faults.index(row.fault))
 
 
 def render(rows: Sequence[Row]) -> str:

@@ -126,7 +126,7 @@ def test_keys_that_the_answer_does_not_name(trial: Trial) -> None:
 
 @shows(
     "Eventual disappearance: listed, but gone", "deletes", BOTH,
-    "already_missing where the store says so (Azure, S3 with conditions), else deleted",
+    "already_missing where the store says so (Azure), else deleted; exact",
 )  # fmt: skip
 def test_objects_that_are_gone_already(trial: Trial) -> None:
     gone = [marked.address for marked in trial.marked[3:9]]

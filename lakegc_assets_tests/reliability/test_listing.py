@@ -189,7 +189,7 @@ def test_an_object_that_is_always_cut(place: Place) -> None:
     "Eventual disappearance: listed, but gone",
     "a read",
     BOTH,
-    "ObjectNotFoundError; a range that is gone stops a mark",
+    "ObjectNotFoundError",
 )
 def test_an_object_that_is_listed_and_gone(filled: Place) -> None:
     place = filled
