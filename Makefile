@@ -26,7 +26,7 @@ demo: setup ## collect a year-old repository of an embedded lakeFS, and prove th
 
 .PHONY: test
 test: setup ## run all tests
-	@$(in_venv) python -m pytest -n 2 --dist loadgroup
+	@$(in_venv) python -m pytest -n 2 --dist loadscope
 
 .PHONY: conformance
 conformance: setup ## run the slow comparisons with lakeFS's clients, data, faults and races

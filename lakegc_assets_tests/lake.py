@@ -119,8 +119,11 @@ class SmallLake:
 
     def keys(self) -> set[str]:
         """What the store holds, but for lakeFS's own files."""
-        found = {str(p.relative_to(self.objects)) for p in self.objects.rglob("*") if p.is_file()}
-        return {key for key in found if not key.startswith("_lakefs/")}
+        # Folders may go while they are walked: a store removes those that became empty.
+        walked = os.walk(self.objects, onerror=lambda _: None)
+        found = (Path(folder, name) for folder, _, names in walked for name in names)
+        keys = {path.relative_to(self.objects).as_posix() for path in found}
+        return {key for key in keys if not key.startswith("_lakefs/")}
 
     def context(self, spark: SparkSession, run: str = RUN, **settings: object) -> RunContext:
         return RunContext(
