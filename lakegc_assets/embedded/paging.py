@@ -40,7 +40,8 @@ def page(
     """
     prefix, delimiter = wanted.prefix.encode(), wanted.delimiter.encode()
     after = wanted.after.encode()
-    start = max(prefix, _next_key(after, below=bool(delimiter) and after.endswith(delimiter)))
+    cut = after.find(delimiter, len(prefix)) if delimiter and after.startswith(prefix) else -1
+    start = max(prefix, _next_key(after, below=0 <= cut == len(after) - len(delimiter)))
     found: list[Item | str] = []
     ended = False
     while not ended and len(found) <= wanted.amount:

@@ -201,6 +201,12 @@ def test_lists_by_prefix_delimiter_and_page(repo: Repo) -> None:
         assert found == expected
 
 
+def test_a_page_may_end_at_an_object_whose_name_ends_with_the_delimiter(repo: Repo) -> None:
+    for path in ("a/b", "a/b/c"):
+        repo.put(path, b"x")
+    assert repo.list(prefix="a/", delimiter="/b", after="a/b") == ["a/b/c"]
+
+
 def test_bulk_delete(repo: Repo) -> None:
     for name in "abc":
         repo.put(name, b"1")
