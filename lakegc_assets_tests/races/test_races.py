@@ -76,6 +76,7 @@ def test_all_races_at(
     _race(positions, prepared, tmp_path, spark, monkeypatch)
 
 
+@pytest.mark.conformance
 def test_races_between_pages(
     prepared: Prepared, tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
