@@ -96,42 +96,48 @@ def served_addresses(
 
 
 class _Served:
-    """Asks for a path, and lists what follows it: as much as answered questions lately."""
+    """Asks for a path, and lists what follows it: as much as answered questions lately.
+
+    A page tells what is served, never what is not: a path that no page showed is asked for.
+    """
 
     def __init__(self, client: LakeFSClient, repository: str) -> None:
         self._client = client
         self._repository = repository
         self._branch = ""
         self._known: dict[str, str] = {}
-        self._until: str | None = ""
+        self._until = ""
         self._amount = _SMALLEST_PAGE
         self._answered = 0
 
     def address(self, branch: str, path: str) -> str | None:
         """The physical address at a path of a branch; None where nothing is served."""
-        if branch != self._branch or (self._until is not None and path > self._until):
-            return self._ask(branch, path)
-        self._answered += 1
-        return self._known.get(path)
+        if branch == self._branch and path <= self._until:
+            known = self._known.get(path)
+            self._answered += known is not None
+            return known or self._asked(branch, path)
+        found = self._asked(branch, path)
+        self._turn(branch, path)
+        return found
 
-    def _ask(self, branch: str, path: str) -> str | None:
+    def _asked(self, branch: str, path: str) -> str | None:
+        try:
+            return self._client.stat(self._repository, branch, path).physical_address
+        except NotFoundError:
+            return None
+
+    def _turn(self, branch: str, path: str) -> None:
         factor = 2 if self._answered > 1 else 0.5
         self._amount = min(max(int(self._amount * factor), _SMALLEST_PAGE), LARGEST_PAGE)
         self._branch, self._answered = branch, 0
         try:
-            found = self._client.stat(self._repository, branch, path).physical_address
-        except NotFoundError:
-            found = None
-        try:
-            objects, more = self._client.objects_page(
+            objects, _ = self._client.objects_page(
                 self._repository, branch, after=path, amount=self._amount
             )
         except NotFoundError:
-            # The branch is gone: every further path is asked for by itself, and is not there.
-            objects, more = [], True
+            objects = []
         self._known = {o.path: o.physical_address for o in objects}
-        self._until = max(self._known, default=path) if more else None
-        return found
+        self._until = max(self._known, default=path)
 
 
 def _ranges(

@@ -33,6 +33,7 @@ from lakegc_assets.storage.errors import (
 from lakegc_assets.sweep import ledger
 from lakegc_assets.sweep.conditions import Condition
 from lakegc_assets.sweep.delta import DeltaMark, fingerprint
+from lakegc_assets.sweep.hold import read_hold
 from lakegc_assets.sweep.lease import lost, sweep_of
 from lakegc_assets.sweep.ledger import DONE, Outcome
 from lakegc_assets.sweep.moment import Moment, elapsed
@@ -276,6 +277,8 @@ class _Task:
             now = Moment.now(self.asking)
             if reason := lost(self.asking, orders.lease, orders.number, now.store_time):
                 return _ended(LOST, reason)
+            if read_hold(self.asking) is not None:
+                return _ended(LOST, "an alarm holds all sweeps")
             if orders.taken.age(now) >= DELTA_LIFETIME - CHECK_LIFETIME:
                 return _ended(STALE, "the delta mark is too old")
             if seen != orders.delta:

@@ -18,6 +18,21 @@ from lakegc_assets.sweep.lease import FOLDER
 HOLD: Final = f"{FOLDER}hold.json"
 
 
+def read_hold(store: ObjectStore) -> str | None:
+    """What the hold says; None without one.
+
+    Args:
+        store: rooted at the storage namespace.
+
+    Raises:
+        StorageError: nobody can tell.
+    """
+    try:
+        return store.get(HOLD).decode(errors="replace")
+    except ObjectNotFoundError:
+        return None
+
+
 def require_no_hold(store: ObjectStore) -> None:
     """Refuse to go on while an alarm has not been looked at.
 
@@ -28,9 +43,8 @@ def require_no_hold(store: ObjectStore) -> None:
         RefusedError: there is a hold, with what it says.
         StorageError: nobody can tell.
     """
-    try:
-        hold = store.get(HOLD).decode(errors="replace")
-    except ObjectNotFoundError:
+    hold = read_hold(store)
+    if hold is None:
         return
     raise RefusedError(
         f"{store.url} is on hold: {hold}. Look at what happened, restore what is needed, then "

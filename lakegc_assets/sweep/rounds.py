@@ -25,6 +25,7 @@ from lakegc_assets.sweep import ledger
 from lakegc_assets.sweep.conditions import Condition
 from lakegc_assets.sweep.deletion import STOPPED, Progress, delete, orders_of
 from lakegc_assets.sweep.delta import DeltaMark, take_delta_mark
+from lakegc_assets.sweep.hold import require_no_hold
 from lakegc_assets.sweep.lease import Lease
 from lakegc_assets.sweep.ledger import ASSET, DONE, Outcome
 from lakegc_assets.sweep.moment import elapsed
@@ -106,6 +107,8 @@ class Rounds:
     def _round(self, number: int, remaining: DataFrame) -> Mapping[str, str]:
         """Delete what a delta mark leaves; what tasks said that ended early."""
         self.lease.begin_round(number)
+        # A sweep that has lost its lease looks at what it did, too, and may have found a loss.
+        require_no_hold(self.connections.store())
         keep = partial(self._keep, number)
         delta = take_delta_mark(self.ctx, self.chain, self.attempt, remaining, keep)
         rewritten = keep(find_rewritten(self.ctx, self.connections, remaining, keep), "rewritten")

@@ -38,6 +38,8 @@ class Server:
     """Serves some paths on each branch, and counts what it is asked."""
 
     branches: dict[str, list[str]]
+    unlisted: frozenset[str] = frozenset()
+    ends_early: bool = False
     calls: int = 0
 
     def connect(self) -> LakeFSClient:
@@ -57,8 +59,9 @@ class Server:
             raise NotFoundError("no such branch")
         paths = self.branches[branch]
         first = bisect_right(paths, after)
-        page = paths[first : first + amount]
-        return [shown(branch, path) for path in page], first + amount < len(paths)
+        page = [path for path in paths[first : first + amount] if path not in self.unlisted]
+        more = first + amount < len(paths) and not self.ends_early
+        return [shown(branch, path) for path in page], more
 
 
 @dataclass
@@ -98,6 +101,20 @@ def test_each_place_gets_what_is_served_there(
         for spelling in ("{}", "s3://bucket/ns/{}")
     }
     assert ask(server, places) == expected
+
+
+@given(served=st.sets(_NUMBERS), unlisted=st.sets(_NUMBERS), ends_early=st.booleans())
+def test_what_a_listing_leaves_out_is_found_all_the_same(
+    *, served: set[int], unlisted: set[int], ends_early: bool
+) -> None:
+    paths = names(served)
+    server = Server({"main": paths}, frozenset(names(unlisted)), ends_early)
+    expected = {
+        spelling.format(f"data/main/{path}")
+        for path in paths
+        for spelling in ("{}", "s3://bucket/ns/{}")
+    }
+    assert ask(server, [("main", path) for path in paths]) == expected
 
 
 def test_many_neighbours_take_few_calls() -> None:

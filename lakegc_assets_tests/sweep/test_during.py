@@ -13,9 +13,10 @@ from pyspark.sql import SparkSession
 from lakegc_assets.errors import IntegrityError, RefusedError
 from lakegc_assets.mark.context import RunContext
 from lakegc_assets.storage.errors import StorageError
+from lakegc_assets.storage.local import LocalStore
 from lakegc_assets.sweep import alarm, ledger, rounds
 from lakegc_assets.sweep.deletion import Progress
-from lakegc_assets.sweep.hold import HOLD
+from lakegc_assets.sweep.hold import HOLD, write_hold
 from lakegc_assets.sweep.ledger import Outcome
 from lakegc_assets.sweep.sweep import sweep
 from lakegc_assets_tests.lake import REPOSITORY, RUN, Marked, SmallLake
@@ -96,6 +97,25 @@ def test_a_repository_that_never_rests(
     with pytest.raises(RefusedError, match="changes so fast that no delta mark holds"):
         sweep(lake.context(spark))
     assert lake.keys() == marked.live | marked.candidates
+
+
+def test_an_alarm_of_another_sweep(lake: SmallLake, marked: Marked, spark: SparkSession) -> None:
+    """One that lost its lease, say, and found that it had deleted too much."""
+    left: list[int] = []
+
+    def hold(_method: str, _path: str) -> None:
+        there = len(lake.keys() & marked.candidates)
+        if not left and there < len(marked.candidates):
+            left.append(there)
+            write_hold(LocalStore(lake.objects, "local://repo"), {"alarm": "look first"})
+
+    lake.on_request = hold
+    with pytest.raises(RefusedError, match=r"(?s)on hold: .*look first.*remove .*hold\.json"):
+        sweep(lake.context(spark, sweep_batch=2, sweep_num_partitions=1))
+    assert len(lake.keys() & marked.candidates) == left[0]
+    (lake.objects / HOLD).unlink()
+    sweep(lake.context(spark))
+    check_swept(lake, marked, spark, {})
 
 
 def test_an_object_that_cannot_be_deleted(
