@@ -40,6 +40,7 @@ def copy(
     source_repository: str | None = None,
     metadata: Mapping[str, str] | None = None,
     content_type: str | None = None,
+    force: bool = False,
 ) -> Found:
     """Stage a copy of an object at a path of a branch.
 
@@ -56,10 +57,11 @@ def copy(
         source_repository: None for the same one.
         metadata: the user's, or None for the source's.
         content_type: None for the source's.
+        force: also into a read-only repository.
 
     Raises:
         ApiError: 404 when there is no such object, branch or repository, 410 when its data are
-            gone, 403 for a read-only repository.
+            gone, 403 for a read-only repository unless ``force``.
     """
     if not path:
         raise errors.bad_request("dest_path: required value: validation error")
@@ -73,7 +75,7 @@ def copy(
         )
 
     with lake.state.write() as db:
-        repo = catalog.writable_repository(db, repository)
+        repo = catalog.writable_repository(db, repository, force=force)
         target = catalog.branch(db, repo, branch)
         at = None
         if source_repository in {None, repo.id}:
@@ -94,7 +96,9 @@ def copy(
     entry = replace(
         copied(source.entry, moment), address=address, address_type=AddressType.RELATIVE
     )
-    return objects.stage_entry(lake, repository, branch, path, entry)
+    return objects.stage_entry(
+        lake, repository, branch, path, entry, force=force, namespace=repo.namespace
+    )
 
 
 def inside_addresses(lake: Lake, repo: Repository, address: str, address_type: int) -> set[str]:

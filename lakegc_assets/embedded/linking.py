@@ -54,7 +54,14 @@ def new_link_address(lake: Lake, repository: str, branch: str, path: str) -> str
 
 
 def link(
-    lake: Lake, repository: str, branch: str, path: str, entry: Entry, *, if_absent: bool = False
+    lake: Lake,
+    repository: str,
+    branch: str,
+    path: str,
+    entry: Entry,
+    *,
+    if_absent: bool = False,
+    force: bool = False,
 ) -> Found:
     """Stage what was written to an address from ``new_link_address``, and use its token up.
 
@@ -65,6 +72,7 @@ def link(
         path: of the object.
         entry: with the full address, and what the client says of size and checksum.
         if_absent: 412 when the path exists.
+        force: also in a read-only repository.
 
     Raises:
         ApiError: 400 for a token that was used, has expired, belongs to another repository, branch
@@ -76,7 +84,7 @@ def link(
     if not checksum:
         raise errors.bad_request("checksum is required")
     with lake.state.read() as db:
-        repo = catalog.writable_repository(db, repository)
+        repo = catalog.writable_repository(db, repository, force=force)
         _check_token(lake, db, repo, catalog.branch(db, repo, branch), path, entry.address)
     relative = entry.address.removeprefix(repo.address(""))
     _check_object(lake, repo, relative, entry.size, checksum)
@@ -94,7 +102,15 @@ def link(
         last_modified=objects.timestamp(lake.now()),
     )
     return objects.stage_entry(
-        lake, repository, branch, path, linked, if_absent=if_absent, first=use_token
+        lake,
+        repository,
+        branch,
+        path,
+        linked,
+        if_absent=if_absent,
+        force=force,
+        namespace=repo.namespace,
+        first=use_token,
     )
 
 

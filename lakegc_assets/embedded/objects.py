@@ -56,6 +56,7 @@ def upload(
     metadata: Mapping[str, str] | None = None,
     if_absent: bool = False,
     mtime: float | None = None,
+    force: bool = False,
 ) -> Found:
     """Write an object and stage it.
 
@@ -69,10 +70,11 @@ def upload(
         metadata: the user's.
         if_absent: 412 when the path exists.
         mtime: for trials and tests on local files: when it shall have been written.
+        force: also in a read-only repository.
     """
     require_path(path)
     with lake.state.read() as db:
-        repo = catalog.writable_repository(db, repository)
+        repo = catalog.writable_repository(db, repository, force=force)
         target = catalog.find_branch(db, repo, branch)
         if target is None:
             raise errors.ApiError(404, f"branch '{branch}' not found")
@@ -89,7 +91,16 @@ def upload(
         metadata=dict(metadata or {}),
         content_type=content_type or DEFAULT_CONTENT_TYPE,
     )
-    return stage_entry(lake, repository, branch, path, entry, if_absent=if_absent)
+    return stage_entry(
+        lake,
+        repository,
+        branch,
+        path,
+        entry,
+        if_absent=if_absent,
+        force=force,
+        namespace=repo.namespace,
+    )
 
 
 def stage_entry(
@@ -100,6 +111,8 @@ def stage_entry(
     entry: Entry,
     *,
     if_absent: bool = False,
+    force: bool = False,
+    namespace: str | None = None,
     first: Callable[[sqlite3.Connection, Repository, Branch], None] | None = None,
 ) -> Found:
     """Stage an entry whose object is in its place.
@@ -111,12 +124,16 @@ def stage_entry(
         path: of the object.
         entry: what to stage.
         if_absent: 412 when the path exists.
+        force: also in a read-only repository.
+        namespace: where the object is; 404 when the repository of this name is another one by now.
         first: done in the same transaction, before anything is staged; it may refuse.
     """
     require_path(path)
     key = path.encode()
     with lake.state.write() as db:
-        repo = catalog.writable_repository(db, repository)
+        repo = catalog.writable_repository(db, repository, force=force)
+        if namespace not in {None, repo.namespace}:
+            raise errors.not_found("repository")
         target = catalog.branch(db, repo, branch)
         if if_absent:
             _refuse_existing(lake, db, repo, target, path)
@@ -127,7 +144,9 @@ def stage_entry(
     return Found(repo, path, entry)
 
 
-def stage_outside(lake: Lake, repository: str, branch: str, path: str, entry: Entry) -> Found:
+def stage_outside(
+    lake: Lake, repository: str, branch: str, path: str, entry: Entry, *, force: bool = False
+) -> Found:
     """Stage an object that lies outside the namespace, by its full address.
 
     Raises:
@@ -138,14 +157,15 @@ def stage_outside(lake: Lake, repository: str, branch: str, path: str, entry: En
     if Fault.STAGE_INSIDE_NAMESPACE in lake.settings.faults:
         relative = entry.address.removeprefix(repo.address(""))
         if relative != entry.address:
-            return stage_entry(lake, repository, branch, path, replace(entry, address=relative))
+            inside = replace(entry, address=relative)
+            return stage_entry(lake, repository, branch, path, inside, force=force)
     elif reason := why_not_outside(repo.place, entry.address):
         raise errors.bad_request(
             f"address {entry.address!r} cannot be staged: {reason}; upload the object, link an "
             "address that the server gave out, or stage one that is clearly elsewhere"
         )
     full = replace(entry, address_type=AddressType.FULL)
-    return stage_entry(lake, repository, branch, path, full)
+    return stage_entry(lake, repository, branch, path, full, force=force)
 
 
 def get_entry(lake: Lake, repository: str, ref: str, path: str) -> Found:
@@ -201,14 +221,16 @@ def require_content(lake: Lake, found: Found) -> None:
         raise errors.gone() from None
 
 
-def delete(lake: Lake, repository: str, branch: str, paths: Sequence[str]) -> None:
+def delete(
+    lake: Lake, repository: str, branch: str, paths: Sequence[str], *, force: bool = False
+) -> None:
     """Delete paths from a branch; those that are not there are no error, as with lakeFS.
 
     A staged path becomes a tombstone even where HEAD has nothing: a commit that is being prepared
     may bring it there.
     """
     with lake.state.write() as db:
-        repo = catalog.writable_repository(db, repository)
+        repo = catalog.writable_repository(db, repository, force=force)
         target = catalog.branch(db, repo, branch)
         head = Resolved(catalog.commit(db, repo, target.commit_id), None)
         trees = lake.stores.trees(repo)

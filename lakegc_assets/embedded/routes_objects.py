@@ -44,6 +44,7 @@ def upload(call: Call) -> Response:
         },
         if_absent=call.only_if_absent(),
         mtime=_mtime(call),
+        force=call.flag("force"),
     )
     return answer(stats(found), 201)
 
@@ -88,14 +89,15 @@ def stat(call: Call) -> Response:
 
 def delete(call: Call) -> Response:
     """Delete a path from a branch."""
-    objects.delete(call.lake, call.repository, call.branch, [call.required("path")])
+    paths, force = [call.required("path")], call.flag("force")
+    objects.delete(call.lake, call.repository, call.branch, paths, force=force)
     return done()
 
 
 def delete_many(call: Call) -> Response:
     """Delete paths from a branch."""
     paths = [str(path) for path in call.json("PathList").items("paths")]
-    objects.delete(call.lake, call.repository, call.branch, paths)
+    objects.delete(call.lake, call.repository, call.branch, paths, force=call.flag("force"))
     return answer({"errors": []})
 
 
@@ -117,8 +119,7 @@ def list_objects(call: Call) -> Response:
 def copy(call: Call) -> Response:
     """Copy an object to a path of a branch; the server decides whether that needs its data."""
     body = call.json("ObjectCopyCreation")
-    for ignored in ("force", "shallow"):
-        body.flag(ignored)
+    body.flag("shallow")
     found = copies.copy(
         call.lake,
         call.repository,
@@ -126,6 +127,7 @@ def copy(call: Call) -> Response:
         call.required("dest_path"),
         source_ref=body.text("src_ref", "") or call.branch,
         source_path=body.text("src_path"),
+        force=body.flag("force"),
     )
     return answer(stats(found), 201)
 

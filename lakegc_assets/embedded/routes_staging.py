@@ -30,7 +30,12 @@ def stage(call: Call) -> Response:
         content_type=body.text("content_type", DEFAULT_CONTENT_TYPE),
     )
     found = objects.stage_outside(
-        call.lake, call.repository, call.branch, call.required("path"), entry
+        call.lake,
+        call.repository,
+        call.branch,
+        call.required("path"),
+        entry,
+        force=body.flag("force"),
     )
     return answer(stats(found, with_metadata=False), 201)
 
@@ -69,6 +74,7 @@ def link_physical_address(call: Call) -> Response:
         call.required("path"),
         entry,
         if_absent=call.only_if_absent(),
+        force=body.flag("force"),
     )
     return answer(stats(found))
 

@@ -287,6 +287,9 @@ def test_a_read_only_repository_is_changed_by_force_alone(api: Api, server: Embe
             ("POST", "/branches/main/cherry-pick", {"ref": "dev"}),
         ):
             repo.call(method, path, expected[method], json={**body, **fields})
+        undo = {**body, "ref": "main", "parent_number": 0, "allow_empty": True}
+        repo.call("POST", "/branches/main/revert", expected["PUT"], json=undo)
+        repo.call("POST", "/refs/dev/merge/main", 200 if force else 403, json=body)
         params = {"force": str(force).lower(), "ref": "dev"}
         repo.call("PUT", "/branches/new/hard_reset", expected["PUT"], params=params)
         repo.call("DELETE", "/branches/new", expected["PUT"], params=params)
