@@ -111,7 +111,7 @@ def _handle(lake: Lake, endpoint: Endpoint) -> Callable[[Request], Awaitable[Res
 async def _call(lake: Lake, request: Request) -> Call:
     _require_utf8(request)
     body, upload = b"", None
-    if request.headers.get("content-type", "").startswith("multipart/form-data"):
+    if request.headers.get("content-type", "").lower().startswith("multipart/form-data"):
         async with request.form() as form:
             content = form.get("content")
             if not isinstance(content, UploadFile):

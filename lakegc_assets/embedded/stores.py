@@ -77,9 +77,6 @@ class Stores:
                     store.head(DUMMY_KEY)
                 except ObjectNotFoundError:
                     store.put_if_absent(DUMMY_KEY, _DUMMY)
-                    # What an earlier repository wrote here may have been removed since.
-                    with self._lock:
-                        self._trees.pop(namespace, None)
                     return
         except (ConfigurationError, StorageError):
             raise errors.bad_request(

@@ -122,19 +122,20 @@ class Trees:
         return Cursor(self, self.ranges(metarange_id))
 
     def save_range(self, writer: SSTableWriter, records: Sequence[Record]) -> RangeInfo:
-        """Write a range that has taken these records, unless it is there already."""
+        """Write a range that has taken these records.
+
+        Also where it is known: what another process's repository had here may have been removed.
+        """
         info, data = finish_range(writer)
-        if self._ranges.get(info.id) is None:
-            self._store.put(f"_lakefs/{info.id}", data)
-            self._ranges.add(info.id, records)
+        self._store.put(f"_lakefs/{info.id}", data)
+        self._ranges.add(info.id, records)
         return info
 
     def save_metarange(self, ranges: Sequence[RangeInfo]) -> str:
-        """Write a metarange, unless it is there already; its id."""
+        """Write a metarange; its id."""
         name, data = write_metarange(ranges)
-        if self._metaranges.get(name) is None:
-            self._store.put(f"_lakefs/{name}", data)
-            self._metaranges.add(name, ranges)
+        self._store.put(f"_lakefs/{name}", data)
+        self._metaranges.add(name, ranges)
         return name
 
     def save_foreign_range(self, writer: SSTableWriter) -> RangeInfo:

@@ -54,6 +54,14 @@ class _Place(NamedTuple):
     key: str = ""
 
 
+class _Begun(NamedTuple):
+    """A run that goes on: where, its id, and the namespace of its repository."""
+
+    place: _Place
+    run_id: str
+    namespace: str
+
+
 def prepare_uncommitted(lake: Lake, repository: str, token: str) -> dict[str, str]:
     """Write one page of the addresses staged on all branches; where it is, as the API tells it.
 
@@ -66,14 +74,20 @@ def prepare_uncommitted(lake: Lake, repository: str, token: str) -> dict[str, st
         token: from the page before, or empty for a new run.
 
     Raises:
-        ApiError: 400 for a token that is none or too old, 403 for a read-only repository.
+        ApiError: 400 for a token that is none, too old, or another repository's; 403 for a
+            read-only repository.
     """
-    start, run_id = _parse(lake, token) if token else (_Place(), lake.xids.new_slice(lake.now()))
+    begun = _parse(lake, token) if token else None
+    start, run_id = begun[:2] if begun else (_Place(), lake.xids.new_slice(lake.now()))
     if not token:
         with lake.state.write() as db:
             copies.purge(lake, db)
     with lake.state.read() as db:
         repo = catalog.writable_repository(db, repository)
+        if begun and begun.namespace != repo.namespace:
+            raise errors.bad_request(
+                f"continuation token of {begun.namespace}: begin again without a token"
+            )
         page = _Page(lake, db, repo)
         following = page.fill(start)
     if Fault.PAGES_WITHOUT_LOCATION in lake.settings.faults and page.file.rows:
@@ -89,28 +103,30 @@ def prepare_uncommitted(lake: Lake, repository: str, token: str) -> dict[str, st
         store.put(folder + lake.xids.new(lake.now()), page.file.finish())
     answer = {"run_id": run_id, "gc_uncommitted_location": repo.address(folder) if told else ""}
     if following:
-        answer["continuation_token"] = _token(following, run_id)
+        answer["continuation_token"] = _token(_Begun(following, run_id, repo.namespace))
     return answer
 
 
-def _parse(lake: Lake, token: str) -> tuple[_Place, str]:
+def _parse(lake: Lake, token: str) -> _Begun:
     try:
         found = json.loads(base64.b64decode(token, validate=True))
         place = _Place(*(str(found[name]) for name in _Place._fields))
-        started = slice_time(run_id := str(found["run_id"]))
+        begun = _Begun(place, str(found["run_id"]), str(found["namespace"]))
+        started = slice_time(begun.run_id)
     except (binascii.Error, ValueError, KeyError, TypeError):
         started = None
     if started is None:
         raise errors.bad_request("invalid continuation token")
     if abs(lake.now() - started.timestamp()) > copies.longest_scan(lake):
         raise errors.bad_request(
-            f"continuation token of run {run_id} has expired: begin again without a token"
+            f"continuation token of run {begun.run_id} has expired: begin again without a token"
         )
-    return place, run_id
+    return begun
 
 
-def _token(place: _Place, run_id: str) -> str:
-    fields = {"branch": place.branch, "path": place.path, "run_id": run_id, "key": place.key}
+def _token(begun: _Begun) -> str:
+    place = begun.place._asdict()
+    fields = {**place, "run_id": begun.run_id, "namespace": begun.namespace}
     return base64.b64encode(json.dumps(fields, separators=(",", ":")).encode()).decode()
 
 

@@ -7,10 +7,11 @@ from datetime import datetime, timezone
 from typing import Any
 
 import pytest
+import requests
 
 from lakegc_assets.embedded import EmbeddedLakeFS
 from lakegc_assets.graveler.namespace import slice_time, try_decode_xid
-from lakegc_assets_tests.embedded.api import Repo
+from lakegc_assets_tests.embedded.api import Api, Repo
 from lakegc_assets_tests.embedded.conftest import NOW
 
 ODD_PATH = "dir with space/ü-ключ+%25&?.txt"
@@ -61,6 +62,21 @@ def test_a_form_without_content_is_refused(repo: Repo) -> None:
     form = {"other": ("name", b"content")}
     found = repo.call("POST", "/branches/main/objects", 400, params={"path": "a"}, files=form)
     assert "content" in found["message"]
+
+
+def test_a_form_may_be_announced_in_capitals(repo: Repo) -> None:
+    parts = {"content": ("name", b"in a form", "text/plain")}
+    made = requests.Request("POST", "http://server", files=parts).prepare()
+    kind = made.headers["Content-Type"].replace("multipart/form-data", "Multipart/Form-Data")
+    repo.call(
+        "POST",
+        "/branches/main/objects",
+        201,
+        params={"path": "form"},
+        data=made.body,
+        headers={"Content-Type": kind},
+    )
+    assert repo.read("form") == b"in a form"
 
 
 def test_an_object_is_read_in_parts(repo: Repo) -> None:
@@ -216,6 +232,42 @@ def test_bulk_delete(repo: Repo) -> None:
     )
     assert answer == {"errors": []}
     assert repo.list() == ["b"]
+
+
+def test_objects_of_a_read_only_repository_are_changed_by_force_alone(
+    api: Api, server: EmbeddedLakeFS
+) -> None:
+    repo = api.repository("repo")
+    repo.put("a", b"1")
+    repo.put("b", b"1")
+    repo.commit()
+    repo.put("c", b"1")
+    backing = "/branches/main/staging/backing"
+    address = repo.call("GET", backing, params={"path": "linked"})["physical_address"]
+    written = server.objects_dir / address.removeprefix("local://")
+    written.parent.mkdir(parents=True, exist_ok=True)
+    written.write_bytes(b"1")
+    with server.lake.state.write() as db:
+        db.execute("UPDATE repositories SET read_only = 1")
+    entry = {"size_bytes": 1, "checksum": "e"}
+    outside = {**entry, "physical_address": "s3://elsewhere/x"}
+    linked = {**entry, "staging": {"physical_address": address}}
+    for force in (False, True):
+        flag = {"force": force}
+        for method, path, status, params, body in (
+            ("POST", "", 201, {"path": "up", "force": force}, None),
+            ("PUT", "", 201, {"path": "out"}, {**outside, **flag}),
+            ("POST", "/copy", 201, {"dest_path": "shallow"}, {"src_path": "c", **flag}),
+            ("POST", "/copy", 201, {"dest_path": "deep"}, {"src_path": "a", **flag}),
+            ("DELETE", "", 204, {"path": "a", "force": force}, None),
+            ("POST", "/delete", 200, {"force": force}, {"paths": ["b"]}),
+        ):
+            where = f"/branches/main/objects{path}"
+            repo.call(method, where, status if force else 403, params=params, json=body)
+        status = 200 if force else 403
+        repo.call("PUT", backing, status, params={"path": "linked"}, json={**linked, **flag})
+        expected = ["c", "deep", "linked", "out", "shallow", "up"] if force else ["a", "b", "c"]
+        assert repo.list() == expected
 
 
 def test_reset_of_all_of_a_prefix_and_of_one_object(repo: Repo) -> None:

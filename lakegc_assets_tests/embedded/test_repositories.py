@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import shutil
+from typing import Any
 
 import pytest
 
 from lakegc_assets.embedded import EmbeddedLakeFS
-from lakegc_assets_tests.embedded.api import Api
+from lakegc_assets_tests.embedded.api import Api, Repo
+from lakegc_assets_tests.embedded.conftest import Clock
 
 
 def test_repositories_are_listed_by_name_and_page(api: Api) -> None:
@@ -70,3 +72,34 @@ def test_a_cleared_place_can_be_used_again(api: Api, server: EmbeddedLakeFS) -> 
         api.call("DELETE", "/repositories/repo", 204)
         shutil.rmtree(server.objects_dir / "repo")
     assert trees[0] == trees[1]
+
+
+def test_a_place_that_another_process_cleared_can_be_used_again(
+    server: EmbeddedLakeFS, api: Api, clock: Clock
+) -> None:
+    other = EmbeddedLakeFS(server.objects_dir.parent, clock=clock, range_raggedness=3)
+    with other, Api.of(other) as second:
+        for _ in range(2):
+            api.repository("repo")
+            tree = Repo(second, "repo").commit(allow_empty=True)["meta_range_id"]
+            # This process knows the tree from the first time, and nothing of what became of it.
+            assert (server.objects_dir / "repo" / "_lakefs" / tree).is_file()
+            api.call("DELETE", "/repositories/repo", 204)
+            shutil.rmtree(server.objects_dir / "repo")
+
+
+def test_what_is_written_while_its_repository_is_made_anew_is_not_acknowledged(
+    server: EmbeddedLakeFS, api: Api, repo: Repo, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def write_late(*args: Any, **options: Any) -> None:
+        write(*args, **options)
+        api.call("DELETE", "/repositories/repo", 204)
+        api.repository("repo", "local://elsewhere")
+
+    write = server.lake.stores.write
+    monkeypatch.setattr(server.lake.stores, "write", write_late)
+    where = {"params": {"path": "a"}, "data": b"1"}
+    assert repo.call("POST", "/branches/main/objects", 404, **where) == {
+        "message": "repository not found"
+    }
+    assert repo.list() == []

@@ -110,7 +110,13 @@ def test_tokens_say_where_the_next_page_starts(repo: Repo) -> None:
     repo.put("b", b"1")
     first = repo.call("POST", "/gc/prepare_uncommited", 201)
     token = json.loads(base64.b64decode(first["continuation_token"]))
-    assert token == {"branch": "main", "path": "b", "run_id": first["run_id"], "key": ""}
+    assert token == {
+        "branch": "main",
+        "path": "b",
+        "run_id": first["run_id"],
+        "key": "",
+        "namespace": "local://repo",
+    }
 
 
 def test_a_branch_deleted_between_pages_loses_no_other_rows(
@@ -325,7 +331,8 @@ def token(**fields: object) -> str:
 
 def test_tokens_that_are_none_or_too_old_are_refused(lake: Lake, clock: Clock) -> None:
     run_id = direct_pages(lake, "repo")[0]["run_id"]
-    whole = {"branch": "main", "path": "", "run_id": run_id, "key": ""}
+    place = {"branch": "main", "path": "", "key": ""}
+    whole = {**place, "run_id": run_id, "namespace": "local://repo"}
     uncommitted.prepare_uncommitted(lake, "repo", token(**whole))
     for bad in (
         "%%%",
@@ -338,6 +345,11 @@ def test_tokens_that_are_none_or_too_old_are_refused(lake: Lake, clock: Clock) -
         with pytest.raises(ApiError, match="invalid continuation token") as caught:
             uncommitted.prepare_uncommitted(lake, "repo", bad)
         assert caught.value.status == 400
+    # It would begin where another repository's list goes on, and leave out what is before.
+    with pytest.raises(ApiError, match="token of local://other: begin again"):
+        uncommitted.prepare_uncommitted(
+            lake, "repo", token(**{**whole, "namespace": "local://other"})
+        )
     clock.now += lake.settings.copies_kept / 2 + 1
     with pytest.raises(ApiError, match="begin again without a token"):
         uncommitted.prepare_uncommitted(lake, "repo", token(**whole))

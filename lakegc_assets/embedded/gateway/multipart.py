@@ -180,7 +180,14 @@ class Multipart:
             self._uploads.end(db, upload, etag)
 
         objects.stage_entry(
-            lake, call.bucket, key.ref, key.path, entry, if_absent=if_absent(call), first=end
+            lake,
+            call.bucket,
+            key.ref,
+            key.path,
+            entry,
+            if_absent=if_absent(call),
+            namespace=repo.namespace,
+            first=end,
         )
         return etag
 
