@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, NamedTuple
 
+from starlette.background import BackgroundTask
 from starlette.datastructures import Headers, QueryParams
 from starlette.responses import Response
 
-from lakegc_assets.embedded import errors
+from lakegc_assets.embedded import errors, tasks
 from lakegc_assets.embedded.lake import Lake
 from lakegc_assets.embedded.paging import Paging
 
@@ -209,6 +211,15 @@ def text_answer(content: str, status: int) -> Response:
 def done() -> Response:
     """An answer that has nothing to say."""
     return Response(status_code=204)
+
+
+def in_background(call: Call, prefix: str, work: Callable[[Lake, str], object]) -> Response:
+    """Record a task about a repository, to be done after the answer, which is its id."""
+    task = tasks.start(call.lake, call.repository, prefix)
+    found = answer({"id": task}, 202)
+    done = partial(work, call.lake, call.repository)
+    found.background = BackgroundTask(tasks.run, call.lake, task, done)
+    return found
 
 
 def page_answer(results: Sequence[Mapping[str, object]], *, has_more: bool, key: str) -> Response:

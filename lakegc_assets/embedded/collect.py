@@ -10,7 +10,7 @@ from datetime import datetime, timezone
 from random import shuffle
 from typing import Any
 
-from lakegc_assets.embedded import catalog, errors, tasks
+from lakegc_assets.embedded import catalog, errors
 from lakegc_assets.embedded.catalog import Repository
 from lakegc_assets.embedded.faults import Fault
 from lakegc_assets.embedded.lake import Lake
@@ -20,7 +20,7 @@ from lakegc_assets.retention.commits import Commit
 from lakegc_assets.retention.rules import Rules, RulesError
 
 GC_FOLDER = "_lakefs/retention/gc"
-_TASK_PREFIX = "GCPC"
+TASK_PREFIX = "GCPC"
 
 
 def rules(lake: Lake, repository: str) -> dict[str, Any]:
@@ -100,46 +100,3 @@ def _active(
     if Fault.ORDER_DEPENDENT_WALK in lake.settings.faults:
         return order_dependent_walk(commits, heads, parsed, now)
     return active_commits(commits, heads, parsed, now).active
-
-
-def start_task(lake: Lake, repository: str) -> str:
-    """Record a task of preparing commits; its id."""
-    with lake.state.write() as db:
-        repo = catalog.writable_repository(db, repository)
-        task = _TASK_PREFIX + lake.xids.new(lake.now())
-        tasks.insert(db, lake.owner, task, repo.id, rfc3339(lake.now()))
-    return task
-
-
-def run_task(lake: Lake, repository: str, task: str) -> None:
-    """Do a recorded task, and record its result or its error."""
-    outcome = tasks.outcome_of(lambda: prepare_commits(lake, repository))
-    with lake.state.write() as db:
-        tasks.finish(db, task, outcome, rfc3339(lake.now()))
-
-
-def end_interrupted_tasks(lake: Lake) -> None:
-    """Let the tasks of processes that are gone end as failed."""
-    with lake.state.write() as db:
-        tasks.end_interrupted(db, lake.owner, rfc3339(lake.now()))
-
-
-def task_status(lake: Lake, repository: str, task: str) -> dict[str, Any]:
-    """What is known of a task; 404 for an unknown one."""
-
-    def known() -> dict[str, Any]:
-        with lake.state.read() as db:
-            repo = catalog.repository(db, repository)
-            return tasks.status(db, task, repo.id)
-
-    found = known()
-    if not found["completed"]:
-        end_interrupted_tasks(lake)
-        found = known()
-    return found
-
-
-def rfc3339(seconds: float) -> str:
-    """Epoch seconds as answers have them."""
-    moment = datetime.fromtimestamp(seconds, tz=timezone.utc)
-    return moment.isoformat(timespec="microseconds").replace("+00:00", "Z")

@@ -18,9 +18,8 @@ from google.protobuf import (
     timestamp_pb2,
 )
 
-from lakegc_assets.embedded import catalog, tasks
+from lakegc_assets.embedded import catalog
 from lakegc_assets.embedded.catalog import Commit, Repository
-from lakegc_assets.embedded.collect import rfc3339
 from lakegc_assets.embedded.lake import Lake
 from lakegc_assets.embedded.trees import TreeWriter
 from lakegc_assets.graveler.sstable import Record
@@ -124,22 +123,6 @@ def dump(lake: Lake, repository: str) -> dict[str, str]:
             lake, repo, "TagData", ((n, c, _TAG(id=n, commit_id=c)) for n, c in tags)
         ),
     }
-
-
-def start(lake: Lake, repository: str) -> str:
-    """Record a dump to be made in the background; its task's id."""
-    with lake.state.write() as db:
-        repo = catalog.writable_repository(db, repository)
-        task = TASK_PREFIX + lake.xids.new(lake.now())
-        tasks.insert(db, lake.owner, task, repo.id, rfc3339(lake.now()))
-    return task
-
-
-def run(lake: Lake, repository: str, task: str) -> None:
-    """Make a recorded dump, and record its result or its error."""
-    outcome = tasks.outcome_of(lambda: dump(lake, repository))
-    with lake.state.write() as db:
-        tasks.finish(db, task, outcome, rfc3339(lake.now()))
 
 
 def _commit(commit: Commit) -> Any:  # noqa: ANN401 - made at run time

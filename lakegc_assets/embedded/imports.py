@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
+import sqlite3
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from lakegc_assets.embedded import catalog, errors, history, merging, tasks
 from lakegc_assets.embedded.catalog import Commit, Repository
-from lakegc_assets.embedded.collect import rfc3339
 from lakegc_assets.embedded.lake import Lake
 from lakegc_assets.embedded.trees import Cursor, Trees, TreeWriter
 from lakegc_assets.errors import ConfigurationError, LakegcError
@@ -73,34 +72,27 @@ def start(lake: Lake, wanted: Wanted) -> str:
     """
     if not wanted.locations:
         raise errors.bad_request("paths: required value: validation error")
-    with lake.state.write() as db:
-        repo = catalog.writable_repository(db, wanted.repository, force=wanted.force)
+
+    def check(db: sqlite3.Connection, repo: Repository) -> None:
         catalog.branch(db, repo, wanted.branch)
         for location in wanted.locations:
             _check(lake, repo, location)
-        task = TASK_PREFIX + lake.xids.new(lake.now())
-        tasks.insert(db, lake.owner, task, repo.id, rfc3339(lake.now()))
-    return task
+
+    return tasks.start(lake, wanted.repository, TASK_PREFIX, check, force=wanted.force)
 
 
 def run(lake: Lake, wanted: Wanted, task: str) -> None:
     """Do a recorded import, and record its commit or its error; nothing when it was cancelled."""
-    try:
-        _import(lake, wanted, task)
-    except Exception as error:  # noqa: BLE001 - whatever it was, whoever asks for the task must know
-        outcome = {"error": {"message": str(error) or type(error).__name__}}
-        with lake.state.write() as db:
-            tasks.finish(db, task, json.dumps(outcome), rfc3339(lake.now()))
+    tasks.run(lake, task, lambda: _import(lake, wanted, task))
 
 
 def cancel(lake: Lake, repository: str, task: str) -> None:
     """Let an import end without a commit; 409 when it has ended."""
     with lake.state.write() as db:
         repo = catalog.repository(db, repository)
-        if tasks.status(db, task, repo.id)["completed"]:
+        if tasks.recorded(db, repo, task)["completed"]:
             raise errors.conflict("conflict found")
-        outcome = {"error": {"message": _CANCELED}}
-        tasks.finish(db, task, json.dumps(outcome), rfc3339(lake.now()))
+        tasks.finish(lake, db, task, tasks.failed(_CANCELED))
 
 
 def status(found: Mapping[str, Any]) -> dict[str, Any]:
@@ -132,7 +124,8 @@ def _check(lake: Lake, repo: Repository, location: Location) -> None:
         )
 
 
-def _import(lake: Lake, wanted: Wanted, task: str) -> None:
+def _import(lake: Lake, wanted: Wanted, task: str) -> dict[str, object]:
+    """Commit what is wanted; the task has ended in the transaction that makes it true."""
     with lake.state.read() as db:
         repo = catalog.writable_repository(db, wanted.repository, force=wanted.force)
         target, head = history.clean_branch(lake, db, repo, wanted.branch)
@@ -155,11 +148,12 @@ def _import(lake: Lake, wanted: Wanted, task: str) -> None:
         "commit": made.shown(),
     }
     with lake.state.write() as db:
-        if tasks.status(db, task, repo.id)["completed"]:
-            return
+        if tasks.recorded(db, repo, task)["completed"]:
+            return result
         history.require_clean(lake, db, repo, target)
         history.advance(db, repo, target, made)
-        tasks.finish(db, task, json.dumps({"result": result}), rfc3339(lake.now()))
+        tasks.finish(lake, db, task, {"result": result})
+    return result
 
 
 def _records(lake: Lake, repo: Repository, locations: Iterable[Location]) -> dict[bytes, Record]:

@@ -5,11 +5,10 @@ from __future__ import annotations
 from typing import Any
 from urllib.parse import quote
 
-from starlette.background import BackgroundTask
 from starlette.responses import Response
 
-from lakegc_assets.embedded import catalog, collect, errors, uncommitted
-from lakegc_assets.embedded.calls import Body, Call, Endpoint, answer, done
+from lakegc_assets.embedded import catalog, collect, errors, tasks, uncommitted
+from lakegc_assets.embedded.calls import Body, Call, Endpoint, answer, done, in_background
 from lakegc_assets.embedded.faults import Fault
 
 
@@ -48,16 +47,13 @@ def prepare_commits(call: Call) -> Response:
 def prepare_commits_async(call: Call) -> Response:
     """Write the list of active commits in the background."""
     _refuse_in_old_servers(call)
-    task = collect.start_task(call.lake, call.repository)
-    found = answer({"id": task}, 202)
-    found.background = BackgroundTask(collect.run_task, call.lake, call.repository, task)
-    return found
+    return in_background(call, collect.TASK_PREFIX, collect.prepare_commits)
 
 
 def prepare_commits_status(call: Call) -> Response:
     """How far a background task is."""
     _refuse_in_old_servers(call)
-    return answer(collect.task_status(call.lake, call.repository, call.required("id")))
+    return answer(tasks.status(call.lake, call.repository, call.required("id")))
 
 
 def prepare_uncommitted(call: Call) -> Response:

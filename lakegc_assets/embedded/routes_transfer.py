@@ -7,8 +7,8 @@ from typing import Any
 from starlette.background import BackgroundTask
 from starlette.responses import Response
 
-from lakegc_assets.embedded import catalog, collect, dumps, errors, imports
-from lakegc_assets.embedded.calls import Call, Endpoint, answer, done
+from lakegc_assets.embedded import catalog, dumps, errors, imports, tasks
+from lakegc_assets.embedded.calls import Call, Endpoint, answer, done, in_background
 from lakegc_assets.embedded.imports import Location, Wanted
 from lakegc_assets.storage.errors import InvalidKeyError, ObjectNotFoundError
 
@@ -54,10 +54,7 @@ def dump_refs(call: Call) -> Response:
 
 def start_dump(call: Call) -> Response:
     """Write commits, branches and tags in the background."""
-    task = dumps.start(call.lake, call.repository)
-    found = answer({"id": task}, 202)
-    found.background = BackgroundTask(dumps.run, call.lake, call.repository, task)
-    return found
+    return in_background(call, dumps.TASK_PREFIX, dumps.dump)
 
 
 def dump_status(call: Call) -> Response:
@@ -95,7 +92,7 @@ def metadata_object(call: Call) -> Response:
 def _task(call: Call, parameter: str, prefix: str) -> dict[str, Any]:
     """A task of one kind; 404 for what is none of them."""
     task = call.required(parameter)
-    found = collect.task_status(call.lake, call.repository, task)
+    found = tasks.status(call.lake, call.repository, task)
     if not task.startswith(prefix):
         raise errors.not_found()
     return found

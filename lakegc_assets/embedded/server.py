@@ -17,8 +17,8 @@ from typing import Any
 import click
 import uvicorn
 
+from lakegc_assets.embedded import tasks
 from lakegc_assets.embedded.app import make_app
-from lakegc_assets.embedded.collect import end_interrupted_tasks
 from lakegc_assets.embedded.faults import Fault
 from lakegc_assets.embedded.lake import Lake
 from lakegc_assets.embedded.layouts import Layout
@@ -87,7 +87,7 @@ class EmbeddedLakeFS:
         self._socket = _listen("127.0.0.1", self._port)
         self._port = self._socket.getsockname()[1]
         self.lake = Lake(self._settings)
-        end_interrupted_tasks(self.lake)
+        tasks.end_interrupted(self.lake)
         self._server = _server(self.lake)
         self._thread = Thread(target=self._server.run, args=([self._socket],), daemon=True)
         self._thread.start()
@@ -201,7 +201,7 @@ def embedded(
         lake = Lake(settings)
     except LakegcError as error:
         raise click.ClickException(str(error)) from None
-    end_interrupted_tasks(lake)
+    tasks.end_interrupted(lake)
     with _listen(host, port) as listening:
         bound = listening.getsockname()[1]
         server = _server(lake, ready=lambda: click.echo(_banner(settings, host, bound)))

@@ -7,12 +7,17 @@ import json
 import os
 import secrets
 import sqlite3
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
+from datetime import datetime, timezone
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from lakegc_assets.embedded import errors
+from lakegc_assets.embedded import catalog, errors
+from lakegc_assets.embedded.catalog import Repository
+
+if TYPE_CHECKING:
+    from lakegc_assets.embedded.lake import Lake
 
 _INTERRUPTED = "the server that did this was stopped; start the task again"
 
@@ -65,48 +70,97 @@ class Owner:
         os.close(self._file)
 
 
-def insert(db: sqlite3.Connection, owner: Owner, task: str, repository: str, now: str) -> None:
-    """Record a task that this process is to do."""
-    db.execute(
-        "INSERT INTO prepare_tasks VALUES (?, ?, ?, ?, NULL)", (task, repository, owner.name, now)
-    )
+def start(
+    lake: Lake,
+    repository: str,
+    prefix: str,
+    check: Callable[[sqlite3.Connection, Repository], object] = lambda *_: None,
+    *,
+    force: bool = False,
+) -> str:
+    """Record a task that this process is to do in the background; its id.
+
+    Args:
+        lake: the server.
+        repository: its name.
+        prefix: of the id; it says what kind of task it is.
+        check: looks first, in the same transaction, whether it can be done.
+        force: also in a read-only repository.
+
+    Raises:
+        ApiError: 404 when there is no such repository, 403 for a read-only one unless ``force``.
+    """
+    with lake.state.write() as db:
+        repo = catalog.writable_repository(db, repository, force=force)
+        check(db, repo)
+        task = prefix + lake.xids.new(lake.now())
+        db.execute(
+            "INSERT INTO prepare_tasks VALUES (?, ?, ?, ?, NULL)",
+            (task, repo.id, lake.owner.name, _rfc3339(lake.now())),
+        )
+    return task
 
 
-def outcome_of(work: Callable[[], object]) -> str:
-    """Do the work; its result or its error, as it is recorded."""
+def run(lake: Lake, task: str, work: Callable[[], object]) -> None:
+    """Do a recorded task's work, and record its result or its error."""
     try:
-        return json.dumps({"result": work()})
-    except errors.ApiError as error:
-        message = error.message
+        outcome: dict[str, object] = {"result": work()}
     except Exception as error:  # noqa: BLE001 - whatever it was, whoever asks for the task must know
-        message = str(error) or type(error).__name__
-    return json.dumps({"error": {"message": message}})
+        outcome = failed(str(error) or type(error).__name__)
+    with lake.state.write() as db:
+        finish(lake, db, task, outcome)
 
 
-def finish(db: sqlite3.Connection, task: str, outcome: str, now: str) -> None:
+def failed(message: str) -> dict[str, object]:
+    """How a task ended that has no result."""
+    return {"error": {"message": message}}
+
+
+def finish(lake: Lake, db: sqlite3.Connection, task: str, outcome: Mapping[str, object]) -> None:
     """Record how a task ended, unless it was given up before."""
     db.execute(
         "UPDATE prepare_tasks SET outcome = ?, updated = ? WHERE id = ? AND outcome IS NULL",
-        (outcome, now, task),
+        (json.dumps(outcome), _rfc3339(lake.now()), task),
     )
 
 
-def end_interrupted(db: sqlite3.Connection, owner: Owner, now: str) -> None:
-    """End the tasks whose process is gone."""
-    open_tasks = db.execute("SELECT id, owner FROM prepare_tasks WHERE outcome IS NULL").fetchall()
-    for task, name in open_tasks:
-        if not owner.is_alive(name):
-            finish(db, task, json.dumps({"error": {"message": _INTERRUPTED}}), now)
+def end_interrupted(lake: Lake) -> None:
+    """Let the tasks of processes that are gone end as failed."""
+    with lake.state.write() as db:
+        query = "SELECT id, owner FROM prepare_tasks WHERE outcome IS NULL"
+        for task, name in db.execute(query).fetchall():
+            if not lake.owner.is_alive(name):
+                finish(lake, db, task, failed(_INTERRUPTED))
 
 
-def status(db: sqlite3.Connection, task: str, repository: str) -> dict[str, Any]:
+def status(lake: Lake, repository: str, task: str) -> dict[str, Any]:
     """What is known of a task, as the API tells it; 404 for an unknown one."""
+
+    def known() -> dict[str, Any]:
+        with lake.state.read() as db:
+            return recorded(db, catalog.repository(db, repository), task)
+
+    found = known()
+    if not found["completed"]:
+        end_interrupted(lake)
+        found = known()
+    return found
+
+
+def recorded(db: sqlite3.Connection, repo: Repository, task: str) -> dict[str, Any]:
+    """What is written down of a task; 404 for an unknown one."""
     row = db.execute(
         "SELECT updated, outcome FROM prepare_tasks WHERE id = ? AND repository = ?",
-        (task, repository),
+        (task, repo.id),
     ).fetchone()
     if row is None:
         raise errors.ApiError(404, "not found")
     updated, outcome = row
     known = {"task_id": task, "completed": outcome is not None, "update_time": updated}
     return {**known, **json.loads(outcome)} if outcome else known
+
+
+def _rfc3339(seconds: float) -> str:
+    """Epoch seconds as answers have them."""
+    moment = datetime.fromtimestamp(seconds, tz=timezone.utc)
+    return moment.isoformat(timespec="microseconds").replace("+00:00", "Z")

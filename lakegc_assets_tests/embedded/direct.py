@@ -13,8 +13,8 @@ import requests
 from anyio.from_thread import start_blocking_portal
 from requests.structures import CaseInsensitiveDict
 
+from lakegc_assets.embedded import tasks
 from lakegc_assets.embedded.app import make_app
-from lakegc_assets.embedded.collect import end_interrupted_tasks
 from lakegc_assets.embedded.lake import Lake
 from lakegc_assets.embedded.settings import ServerSettings
 from lakegc_assets_tests.embedded.api import Api
@@ -38,7 +38,7 @@ class Direct(Api):
     def on(cls, data: Path, **settings: Any) -> Direct:
         """A server of its own on a data directory."""
         lake = Lake(ServerSettings(data, secret_key=SECRET, **settings))
-        end_interrupted_tasks(lake)
+        tasks.end_interrupted(lake)
         return cls(lake)
 
     def __exit__(self, *_: object) -> None:

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from lakegc_assets.embedded import EmbeddedLakeFS, catalog, collect
+from lakegc_assets.embedded import EmbeddedLakeFS, catalog, collect, tasks
 from lakegc_assets.embedded.lake import Lake
 from lakegc_assets.embedded.settings import ServerSettings
 from lakegc_assets.retention.commits import Commit
@@ -131,9 +131,9 @@ def test_stored_rules_that_cannot_be_followed_are_named(
     message = repo.call("POST", "/gc/prepare_commits", 400)["message"]
     assert message.startswith("get gc rules: ")
     assert told in message
-    task = collect.start_task(server.lake, "repo")
-    collect.run_task(server.lake, "repo", task)
-    assert collect.task_status(server.lake, "repo", task)["error"] == {"message": message}
+    task = tasks.start(server.lake, "repo", collect.TASK_PREFIX)
+    tasks.run(server.lake, task, lambda: collect.prepare_commits(server.lake, "repo"))
+    assert tasks.status(server.lake, "repo", task)["error"] == {"message": message}
 
 
 def commit_files(server: EmbeddedLakeFS) -> list[Path]:
@@ -154,9 +154,9 @@ def test_a_list_is_complete_or_not_there(
         patched.setattr(local, "replace", die)
         message = repo.call("POST", "/gc/prepare_commits", 500)["message"]
         assert "No space" in message or "no room" in message
-        task = collect.start_task(server.lake, "repo")
-        collect.run_task(server.lake, "repo", task)
-        assert "error" in collect.task_status(server.lake, "repo", task)
+        task = tasks.start(server.lake, "repo", collect.TASK_PREFIX)
+        tasks.run(server.lake, task, lambda: collect.prepare_commits(server.lake, "repo"))
+        assert "error" in tasks.status(server.lake, "repo", task)
     assert published == ["commits.csv"] * 2
     assert commit_files(server) == []
     repo.call("POST", "/gc/prepare_commits", 201)
@@ -167,20 +167,20 @@ def test_a_list_is_complete_or_not_there(
 def test_a_task_ends_with_its_process(tmp_path: Path, clock: Clock) -> None:
     mine, other = make_lake(tmp_path, clock), Lake(ServerSettings(tmp_path, clock=clock))
     collect.set_rules(mine, "repo", 7, {})
-    done, lost = collect.start_task(other, "repo"), collect.start_task(other, "repo")
-    collect.run_task(other, "repo", done)
+    done, lost = (tasks.start(other, "repo", collect.TASK_PREFIX) for _ in range(2))
+    tasks.run(other, done, lambda: collect.prepare_commits(other, "repo"))
     # One that still works is left alone, whoever starts or asks.
-    collect.end_interrupted_tasks(mine)
-    assert not collect.task_status(mine, "repo", lost)["completed"]
-    assert "result" in collect.task_status(mine, "repo", done)
+    tasks.end_interrupted(mine)
+    assert not tasks.status(mine, "repo", lost)["completed"]
+    assert "result" in tasks.status(mine, "repo", done)
     other.close()
-    status = collect.task_status(mine, "repo", lost)
+    status = tasks.status(mine, "repo", lost)
     assert status["completed"]
     assert "start the task again" in status["error"]["message"]
-    assert "result" in collect.task_status(mine, "repo", done)
+    assert "result" in tasks.status(mine, "repo", done)
     # What was told stays told.
-    collect.run_task(mine, "repo", lost)
-    assert collect.task_status(mine, "repo", lost) == status
+    tasks.run(mine, lost, lambda: collect.prepare_commits(mine, "repo"))
+    assert tasks.status(mine, "repo", lost) == status
     mine.close()
 
 
@@ -188,16 +188,17 @@ def test_a_task_of_a_killed_process_has_failed(tmp_path: Path, clock: Clock) -> 
     lake = make_lake(tmp_path, clock)
     program = (
         "import os, signal, sys; from pathlib import Path\n"
-        "from lakegc_assets.embedded.collect import start_task\n"
+        "from lakegc_assets.embedded import tasks\n"
         "from lakegc_assets.embedded.lake import Lake\n"
         "from lakegc_assets.embedded.settings import ServerSettings\n"
-        "print(start_task(Lake(ServerSettings(Path(sys.argv[1]))), 'repo'), flush=True)\n"
+        "lake = Lake(ServerSettings(Path(sys.argv[1])))\n"
+        "print(tasks.start(lake, 'repo', 'GCPC'), flush=True)\n"
         "os.kill(os.getpid(), signal.SIGKILL)\n"
     )
     command = [sys.executable, "-c", program, str(tmp_path)]
     done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False)
     assert done.returncode == -signal.SIGKILL
-    status = collect.task_status(lake, "repo", done.stdout.strip())
+    status = tasks.status(lake, "repo", done.stdout.strip())
     assert status["completed"]
     assert "start the task again" in status["error"]["message"]
     # Its lock is gone, too.
