@@ -10,7 +10,7 @@ from datetime import datetime, timezone
 from random import shuffle
 from typing import Any
 
-from lakegc_assets.embedded import catalog, errors
+from lakegc_assets.embedded import catalog, errors, presigning
 from lakegc_assets.embedded.catalog import Repository
 from lakegc_assets.embedded.faults import Fault
 from lakegc_assets.embedded.lake import Lake
@@ -74,11 +74,15 @@ def prepare_commits(lake: Lake, repository: str) -> dict[str, str]:
     run_id = lake.xids.new_slice(lake.now())
     path = f"{GC_FOLDER}/commits/run_id={run_id}/commits.csv"
     lake.stores.open(repo.namespace).put(path, text.getvalue().encode())
-    return {
+    told = {
         "run_id": run_id,
         "gc_commits_location": repo.address(path),
         "gc_addresses_location": repo.address(f"{GC_FOLDER}/addresses/"),
     }
+    if presigning.is_supported(lake):
+        url = presigning.presigned_url(lake, "get_object", repo.namespace, path)
+        told["gc_commits_presigned_url"] = url.url
+    return told
 
 
 def _parsed_rules(repo: Repository) -> Rules:

@@ -24,9 +24,14 @@ class PresignedUrl(NamedTuple):
     expires: int
 
 
+def is_supported(lake: Lake) -> bool:
+    """Whether the block store has such URLs: local files have none."""
+    return bool(lake.settings.store)
+
+
 def require_support(lake: Lake) -> None:
     """400 when the block store has no such URLs, as lakeFS answers for local files."""
-    if not lake.settings.store:
+    if not is_supported(lake):
         raise errors.bad_request(
             f"{lake.settings.blockstore_type} adapter: operation not supported"
         )

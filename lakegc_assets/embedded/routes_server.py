@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from starlette.responses import Response
 
-from lakegc_assets.embedded import errors, history, logins
+from lakegc_assets.embedded import errors, history, logins, presigning
 from lakegc_assets.embedded.calls import Call, Endpoint, answer, done
 
 VERSION = "1.84.0"
@@ -104,7 +104,7 @@ def _storage(call: Call) -> dict[str, object]:
         "import_support": True,
         "import_validity_regex": regex,
         "pre_sign_multipart_upload": False,
-        "pre_sign_support": bool(settings.store),
+        "pre_sign_support": presigning.is_supported(call.lake),
         "pre_sign_support_ui": False,
     }
 

@@ -413,6 +413,14 @@ def test_a_presigned_read_is_served_by_the_store(on_s3: EmbeddedLakeFS, s3_repo:
     assert s3_repo.call("GET", "/refs/main/objects", 410, params=where) == {"message": "No data"}
 
 
+def test_the_list_of_active_commits_can_be_read_without_credentials(s3_repo: Repo) -> None:
+    s3_repo.rules(7)
+    told = s3_repo.call("POST", "/gc/prepare_commits", 201)
+    found = requests.get(told["gc_commits_presigned_url"], timeout=TIMEOUT)
+    assert found.status_code == 200
+    assert found.text.startswith("commit_id,expired,metarange_id\n" + s3_repo.head())
+
+
 def test_lakefs_own_client_uploads_and_reads_by_presigned_urls(
     on_s3: EmbeddedLakeFS, s3_repo: Repo
 ) -> None:
