@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from email.header import decode_header, make_header
 from typing import NamedTuple
-from urllib.parse import unquote_to_bytes
+from urllib.parse import quote, unquote_to_bytes
 
 from lakegc_assets.embedded import catalog
 from lakegc_assets.embedded.catalog import Branch, Repository
@@ -79,6 +79,13 @@ class Call:
                 f"Argument {name} must be an integer between 0 and 2147483647"
             )
         return min(int(text), limit)
+
+    def shown(self, key: str) -> str:
+        """A key as the answer tells it: percent-encoded where that is asked for."""
+        encoding = self.query.get("encoding-type", "")
+        if encoding not in {"", "url"}:
+            raise errors.invalid_argument("Invalid Encoding Method specified in Request")
+        return quote(key, safe="/") if encoding else key
 
     def target(self) -> Key:
         """The key that shall be written.

@@ -128,12 +128,20 @@ def _operations(multipart: Multipart) -> list[Operation]:
     nothing: frozenset[str] = frozenset()
     upload, list_type = frozenset({"uploadId"}), frozenset({"list-type"})
     parts = frozenset({"max-parts", "part-number-marker", "encoding-type"})
+    uploads = frozenset({"prefix", "key-marker", "upload-id-marker", "max-uploads"})
     v2 = _LIST | {"start-after", "continuation-token", "fetch-owner"}
     return [
         Operation("server", "GET", nothing, nothing, buckets.list_buckets),
         Operation("bucket", "HEAD", nothing, nothing, buckets.head),
         Operation("bucket", "GET", frozenset({"location"}), nothing, buckets.location),
         Operation("bucket", "GET", frozenset({"versioning"}), nothing, buckets.versioning),
+        Operation(
+            "bucket",
+            "GET",
+            frozenset({"uploads"}),
+            uploads | {"encoding-type"},
+            multipart.list_uploads,
+        ),
         Operation("bucket", "GET", list_type, v2, listing.list_v2),
         Operation("bucket", "GET", nothing, _LIST | {"marker"}, listing.list_v1),
         Operation(

@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import binascii
 from dataclasses import dataclass
-from urllib.parse import quote
 
 from starlette.responses import Response
 
@@ -41,7 +40,7 @@ def list_v2(call: Call) -> Response:
     found = _page(call, after)
     fields: list[tuple[str, Value]] = [
         ("KeyCount", len(found.keys) + len(found.prefixes)),
-        *([("StartAfter", _shown(call, start_after))] if start_after else []),
+        *([("StartAfter", call.shown(start_after))] if start_after else []),
         *([("ContinuationToken", token)] if token is not None else []),
         *([("NextContinuationToken", _encoded(found.last))] if found.has_more else []),
     ]
@@ -52,10 +51,10 @@ def list_v1(call: Call) -> Response:
     """ListObjects; the next page begins at the last key, which is told where it is no key."""
     marker = call.query.get("marker", "")
     found = _page(call, marker)
-    fields: list[tuple[str, Value]] = [("Marker", _shown(call, marker))]
+    fields: list[tuple[str, Value]] = [("Marker", call.shown(marker))]
     # Without a delimiter the last key does; branches are prefixes always.
     if found.has_more and (call.query.get("delimiter") or found.prefixes):
-        fields.append(("NextMarker", _shown(call, found.last)))
+        fields.append(("NextMarker", call.shown(found.last)))
     return _answer(call, found, fields)
 
 
@@ -66,7 +65,7 @@ def _answer(call: Call, found: _Page, fields: list[tuple[str, Value]]) -> Respon
         (
             "Contents",
             [
-                ("Key", _shown(call, key)),
+                ("Key", call.shown(key)),
                 ("LastModified", time_of(item.entry.last_modified.seconds)),
                 ("ETag", quoted(item.entry.e_tag).encode("latin-1").decode()),
                 ("Size", item.entry.size),
@@ -76,14 +75,14 @@ def _answer(call: Call, found: _Page, fields: list[tuple[str, Value]]) -> Respon
         for key, item in found.keys
     ]
     prefixes: list[tuple[str, Value]] = [
-        ("CommonPrefixes", [("Prefix", _shown(call, prefix))]) for prefix in found.prefixes
+        ("CommonPrefixes", [("Prefix", call.shown(prefix))]) for prefix in found.prefixes
     ]
     return document(
         "ListBucketResult",
         [
             ("Name", call.bucket),
-            ("Prefix", _shown(call, call.query.get("prefix", ""))),
-            *([("Delimiter", _shown(call, delimiter))] if delimiter else []),
+            ("Prefix", call.shown(call.query.get("prefix", ""))),
+            *([("Delimiter", call.shown(delimiter))] if delimiter else []),
             ("MaxKeys", _amount(call)),
             *([("EncodingType", encoding)] if encoding else []),
             ("IsTruncated", found.has_more),
@@ -96,8 +95,6 @@ def _answer(call: Call, found: _Page, fields: list[tuple[str, Value]]) -> Respon
 
 def _page(call: Call, after: str) -> _Page:
     """What comes after a key. A prefix without a slash lists branches, as lakeFS does."""
-    if call.query.get("encoding-type", "url") != "url":
-        raise errors.invalid_argument("Invalid Encoding Method specified in Request")
     repo = require_bucket(call.lake, call.bucket)
     prefix = call.query.get("prefix", "")
     amount = _amount(call)
@@ -145,10 +142,6 @@ def _paths(call: Call, prefix: Key, after: str, amount: int) -> _Page:
 
 def _amount(call: Call) -> int:
     return call.number("max-keys", _MOST_KEYS, _MOST_KEYS)
-
-
-def _shown(call: Call, text: str) -> str:
-    return quote(text, safe="/") if call.query.get("encoding-type") else text
 
 
 def _encoded(key: str) -> str:

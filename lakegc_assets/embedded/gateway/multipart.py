@@ -107,6 +107,36 @@ class Multipart:
         self._uploads.abort(self._open(call)[1])
         return Response(status_code=204)
 
+    def list_uploads(self, call: Call) -> Response:
+        """ListMultipartUploads, of one key by their ids."""
+        require_bucket(call.lake, call.bucket)
+        prefix, marker = call.query.get("prefix", ""), call.query.get("key-marker", "")
+        # Without a key the id of an upload means nothing.
+        id_marker = call.query.get("upload-id-marker", "") if marker else ""
+        amount = call.number("max-uploads", _MOST_LISTED, _MOST_LISTED)
+        after = [
+            (key, upload)
+            for key, upload in self._uploads.open_in(call.bucket)
+            if key.startswith(prefix)
+            and (key > marker or (id_marker and key == marker and upload.id > id_marker))
+        ]
+        listed = after[:amount]
+        return document(
+            "ListMultipartUploadsResult",
+            [
+                ("Bucket", call.bucket),
+                ("KeyMarker", call.shown(marker)),
+                ("UploadIdMarker", id_marker),
+                ("NextKeyMarker", call.shown(listed[-1][0] if listed else "")),
+                ("NextUploadIdMarker", listed[-1][1].id if listed else ""),
+                ("Prefix", call.shown(prefix)),
+                *([("EncodingType", "url")] if "encoding-type" in call.query else []),
+                ("MaxUploads", amount),
+                ("IsTruncated", bool(listed) and len(after) > amount),
+                *(("Upload", _listed_upload(call, *each)) for each in listed),
+            ],
+        )
+
     def list_parts(self, call: Call) -> Response:
         """ListParts."""
         _, upload, parts = self._open(call)
@@ -190,6 +220,18 @@ class Multipart:
             first=end,
         )
         return etag
+
+
+def _listed_upload(call: Call, key: str, upload: Upload) -> Value:
+    owner: Value = [("ID", "lakefs"), ("DisplayName", "lakefs")]
+    return [
+        ("Key", call.shown(key)),
+        ("UploadId", upload.id),
+        ("Initiator", owner),
+        ("Owner", owner),
+        ("StorageClass", "STANDARD"),
+        ("Initiated", time_of(upload.started)),
+    ]
 
 
 def _listed(call: Call) -> list[tuple[int, str]]:

@@ -11,9 +11,9 @@ import json
 import secrets
 import shutil
 import sqlite3
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from lakegc_assets.embedded.gateway import errors
 from lakegc_assets.embedded.lake import Lake
@@ -109,8 +109,18 @@ class Uploads:
                 "ORDER BY number",
                 (upload,),
             )
-            found = Upload(*row)._replace(metadata=json.loads(row[4]))
-            return found, {part[0]: Part(*part) for part in parts}
+            return _upload(row), {part[0]: Part(*part) for part in parts}
+
+    def open_in(self, repository: str) -> list[tuple[str, Upload]]:
+        """The uploads of a repository that have not ended, with their keys, by key and id."""
+        with self._lake.state.read() as db:
+            rows = db.execute(
+                "SELECT name || '/' || path, id, branch, path, content_type, metadata, started, "
+                "etag FROM uploads JOIN branches ON uid = branch "
+                "WHERE repository = ? AND etag IS NULL ORDER BY 1, id",
+                (repository,),
+            )
+            return [(key, _upload(row)) for key, *row in rows]
 
     def add(self, upload: Upload, number: int, data: bytes, etag: str) -> None:
         """Keep a part; one of the same number is replaced."""
@@ -175,3 +185,7 @@ class Uploads:
     def _remove(self, upload: str) -> None:
         for batch in self._files.list(f"{upload}/"):
             self._files.delete_many(batch["key"].to_pylist())
+
+
+def _upload(row: Sequence[Any]) -> Upload:
+    return Upload(*row)._replace(metadata=json.loads(row[4]))

@@ -131,7 +131,7 @@ def test_a_listing_without_encoding_escapes_what_xml_can_hold(
         ("prefix=%FF", 400, "InvalidURI"),
         ("acl=", 501, "NotImplemented"),
         ("versions=", 501, "NotImplemented"),
-        ("uploads=", 501, "NotImplemented"),
+        ("uploads=&delimiter=%2F", 501, "NotImplemented"),
         ("list-type=2&marker=a", 501, "NotImplemented"),
     ],
 )

@@ -54,7 +54,8 @@ def repo(server: EmbeddedLakeFS) -> Iterator[Repo]:
     GATEWAY,
     "Multipart uploads",
     client="boto3",
-    checked="create, parts in any order and again, list, complete, abort; wrong and missing parts; "
+    checked="create, parts in any order and again, list, complete, abort; what is under way, by "
+    "prefix and page; wrong and missing parts; "
     "ETag and store; copies as parts; races of complete, abort and parts",
 )
 def test_parts_become_one_object(s3: S3, repo: Repo, server: EmbeddedLakeFS) -> None:
@@ -96,6 +97,31 @@ def test_parts_are_listed_in_pages(s3: S3, repo: Repo) -> None:
     assert found == [[7, 14], [21, 28], [35]]
     assert s3.list_parts(**where, MaxParts=0)["IsTruncated"] is False
     assert repo.list() == []
+
+
+def test_uploads_that_are_under_way_are_listed_in_pages(s3: S3, repo: Repo) -> None:
+    repo.branch("dev")
+    assert "Uploads" not in s3.list_multipart_uploads(Bucket="repo")
+    keys = ["dev/a", "main/a", "main/a", "main/a", "main/odd +%é\n", "main/z"]
+    begun = [begin(s3, key) for key in reversed(keys)]
+    expected = sorted((each["Key"], each["UploadId"]) for each in begun)
+
+    def listed(**wanted: Any) -> list[tuple[str, str]]:
+        pages = s3.get_paginator("list_multipart_uploads").paginate(Bucket="repo", **wanted)
+        found = [upload for page in pages for upload in page.get("Uploads", [])]
+        return [(each["Key"], each["UploadId"]) for each in found]
+
+    for size in (1, 2, 4, 1000):
+        assert listed(PaginationConfig={"PageSize": size}) == expected
+    assert listed(Prefix="main/a") == expected[1:4]
+    assert listed(KeyMarker="main/a") == expected[4:]
+    assert listed(Prefix="other") == []
+    complete(s3, begun[0], add(s3, begun[0], 1, b"z"))
+    s3.abort_multipart_upload(**begun[-1])
+    assert listed() == expected[1:-1]
+    repo.call("DELETE", "/branches/dev", 204)
+    with refused(404, "NoSuchBucket"):
+        s3.list_multipart_uploads(Bucket="other")
 
 
 def test_an_aborted_upload_leaves_nothing(s3: S3, repo: Repo, server: EmbeddedLakeFS) -> None:
