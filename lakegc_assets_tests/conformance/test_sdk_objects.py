@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from dataclasses import replace
 
 import pytest
 
@@ -137,6 +138,30 @@ def test_stage_object(world: World) -> None:
     with refused(400):
         stage(world.repo, "main", "b", inside)
     assert world.paths() == ["a"]
+
+
+@pytest.mark.filterwarnings("ignore:PUT .* is deprecated:DeprecationWarning")
+def test_force_changes_objects_of_a_read_only_repository(world: World) -> None:
+    name = f"{world.repo}-frozen"
+    world.client.repositories_api.create_repository(
+        sdk.RepositoryCreation(name=name, storage_namespace=f"local://{name}", read_only=True)
+    )
+    frozen = replace(world, repo=name)
+    with refused(403):
+        frozen.put("a")
+    api = world.client.objects_api
+    for path in "abc":
+        api.upload_object(name, "main", path, content=b"one", force=True)
+    copied = sdk.ObjectCopyCreation(src_path="a", force=True)
+    assert api.copy_object(name, "main", "d", copied).path == "d"
+    api.delete_object(name, "main", "a", force=True)
+    assert api.delete_objects(name, "main", sdk.PathList(paths=["b"]), force=True).errors == []
+    outside = sdk.ObjectStageCreation(
+        physical_address="local://elsewhere/x", checksum="c0ffee", size_bytes=8, force=True
+    )
+    world.client.internal_api.stage_object(name, "main", "e", outside)
+    assert frozen.paths() == ["c", "d", "e"]
+    assert frozen.commit(force=True).id == frozen.head()
 
 
 @operation("get_physical_address", "an address below data/ with a token; nothing is staged")
