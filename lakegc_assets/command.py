@@ -85,6 +85,14 @@ def _run_options(function: Callable[..., None]) -> Callable[..., None]:
             ),
             click.option("--protect-tags", is_flag=True, help="Tagged commits keep their objects."),
             click.option("--accept-missing", help="Digest of objects at HEADs known to be lost."),
+            click.option(
+                "--set",
+                "others",
+                multiple=True,
+                metavar="NAME=VALUE",
+                help="Any other setting of the collector resource, lease_wait_seconds=600 say. "
+                "May be given several times.",
+            ),
             click.option("--json", "as_json", is_flag=True, help="Print JSON for programs."),
         ),
     ):
@@ -96,16 +104,29 @@ def _settings(
     min_age: timedelta | None,
     max_candidate_share: float | None,
     accept_missing: str | None,
+    others: tuple[str, ...],
     **flags: bool,
 ) -> dict[str, Any]:
-    """The configuration of the ``collector`` resource: only what was given."""
+    """The configuration of the ``collector`` resource: only what was given.
+
+    Raises:
+        ConfigurationError: one of the others has no value, or is given twice.
+    """
     chosen = {
         "min_age_hours": None if min_age is None else min_age.total_seconds() / 3600,
         "max_candidate_share": max_candidate_share,
         "accept_missing": accept_missing,
     }
     given: dict[str, Any] = {name: value for name, value in chosen.items() if value is not None}
-    return given | {name: True for name, value in flags.items() if value}
+    given |= {name: True for name, value in flags.items() if value}
+    for other in others:
+        name, is_given, value = other.partition("=")
+        if not is_given:
+            raise ConfigurationError(f"--set {other}: write NAME=VALUE")
+        if name in given:
+            raise ConfigurationError(f"--set {other}: {name} is given twice")
+        given[name] = value
+    return given
 
 
 def new_run_id() -> str:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import dagster as dg
+import pydantic
 from dagster._core.errors import (
     DagsterAssetCheckFailedError,
     DagsterExecutionInterruptedError,
@@ -58,7 +59,8 @@ def run_job(job: str, repository: str, run: str, settings: dict[str, Any]) -> No
         job: gc, gc_mark or gc_sweep.
         repository: lakeFS repository.
         run: id of the run.
-        settings: configuration of the ``collector`` resource; what is absent has its default.
+        settings: configuration of the ``collector`` resource, as values or as text; what is absent
+            has its default.
 
     Raises:
         ConfigurationError: there is no such repository, a name or setting is wrong, or Spark does
@@ -68,7 +70,7 @@ def run_job(job: str, repository: str, run: str, settings: dict[str, Any]) -> No
         KeyboardInterrupt: the run was interrupted.
     """
     partition_key(repository, run)
-    CollectorResource(**settings).settings()
+    settings = _checked(settings)
     site = Site.defined()
     namespace = _namespace(site, repository)
     with _instance() as instance, repository_lock(namespace):
@@ -79,6 +81,29 @@ def run_job(job: str, repository: str, run: str, settings: dict[str, Any]) -> No
         say(f"{job} of {repository}, run {run}: Spark starts")
         key = add_partition(instance, repository, run)
         _execute(job, key, settings, selection, instance)
+
+
+def _checked(settings: dict[str, Any]) -> dict[str, Any]:
+    """Settings with the types that the resource gives them.
+
+    Raises:
+        ConfigurationError: one is unknown, or its value makes no sense.
+    """
+    known = CollectorResource.model_fields
+    unknown = sorted(settings.keys() - known.keys())
+    if unknown:
+        raise ConfigurationError(
+            f"there is no setting {', '.join(unknown)}; there are {', '.join(sorted(known))}"
+        )
+    try:
+        collector = CollectorResource(**settings)
+    except pydantic.ValidationError as error:
+        found = error.errors(include_url=False)
+        raise ConfigurationError(
+            "; ".join(f"{e['loc'][0]} is {e['input']!r}: {e['msg']}" for e in found)
+        ) from error
+    collector.settings()
+    return {name: getattr(collector, name) for name in settings}
 
 
 def _namespace(site: Site, repository: str) -> str:

@@ -63,7 +63,7 @@ def finished(site: Site, marked: Result) -> Result:
 @pytest.fixture(scope="module")
 def swept(finished: Result) -> Result:
     assert finished.exit_code == 0, finished.output
-    return lakegc("sweep", "alpha", "--run", "m1")
+    return lakegc("sweep", "alpha", "--run", "m1", "--set", "sweep_batch=900")
 
 
 @pytest.fixture(scope="module")
@@ -217,6 +217,12 @@ def test_a_request_that_contradicts_what_is_there_is_refused(
         (("mark", "alpha", "--min-age", "-2h"), "write 90s, 30m, 25h or 2d"),
         (("mark", "alpha", "--min-age", "23h"), "below 1 day"),
         (("mark", "alpha", "--max-candidate-share", "1.5"), "--max-candidate-share"),
+        (("mark", "alpha", "--set", "sweep_batch"), "write NAME=VALUE"),
+        (("mark", "alpha", "--set", "sweep_batch=many"), "sweep_batch is 'many': Input should be"),
+        (("mark", "alpha", "--set", "sweep_batch=1001"), "it must be from 1 to 1000"),
+        (("mark", "alpha", "--set", "speed=9"), "no setting speed; there are accept_missing, "),
+        (("mark", "alpha", "--set", "sweep_batch=1", "--set", "sweep_batch=2"), "given twice"),
+        (("mark", "alpha", "--min-age", "2d", "--set", "min_age_hours=25"), "given twice"),
         (("mark", "alpha", "--run", "a|b"), "cannot be the id of a run"),
         (("mark", "al|pha"), "cannot be the name of a repository"),
         (("report", "../alpha", "--run", "m1"), "cannot be the name of a repository"),
@@ -238,11 +244,15 @@ def test_durations_and_flags_reach_the_run(site: Site, monkeypatch: pytest.Monke
     lakegc("mark", "alpha", "--run", "r", "--min-age", "2d", "--protect-tags")
     lakegc("sweep", "alpha", "--run", "r", "--max-candidate-share", "0", "--accept-missing", "1-a")
     lakegc("run", "alpha", "--run", "r", "--no-sweep")
+    lakegc(
+        "sweep", "alpha", "--run", "r", "--set", "lease_wait_seconds=60", "--set", "sweep_batch=9"
+    )
     assert seen == [
         ("gc", "alpha", "r", {"min_age_hours": 1.5, "allow_unsafe_min_age": True}),
         ("gc_mark", "alpha", "r", {"min_age_hours": 48.0, "protect_tags": True}),
         ("gc_sweep", "alpha", "r", {"max_candidate_share": 0.0, "accept_missing": "1-a"}),
         ("gc_mark", "alpha", "r", {}),
+        ("gc_sweep", "alpha", "r", {"lease_wait_seconds": "60"}),
     ]
     assert site.server.endpoint
 
