@@ -244,9 +244,7 @@ def test_durations_and_flags_reach_the_run(site: Site, monkeypatch: pytest.Monke
     lakegc("mark", "alpha", "--run", "r", "--min-age", "2d", "--protect-tags")
     lakegc("sweep", "alpha", "--run", "r", "--max-candidate-share", "0", "--accept-missing", "1-a")
     lakegc("run", "alpha", "--run", "r", "--no-sweep")
-    lakegc(
-        "sweep", "alpha", "--run", "r", "--set", "lease_wait_seconds=60", "--set", "sweep_batch=9"
-    )
+    lakegc("sweep", "alpha", "--run", "r", "--set", "lease_wait_seconds=60")
     assert seen == [
         ("gc", "alpha", "r", {"min_age_hours": 1.5, "allow_unsafe_min_age": True}),
         ("gc_mark", "alpha", "r", {"min_age_hours": 48.0, "protect_tags": True}),
