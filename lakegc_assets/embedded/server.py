@@ -111,6 +111,19 @@ class EmbeddedLakeFS:
         self.lake.close()
 
 
+def _numbers(command: Callable[..., None]) -> Callable[..., None]:
+    """An option for each setting that is a number."""
+    for name, what in reversed(ServerSettings.numbers().items()):
+        command = click.option(
+            f"--{name.replace('_', '-')}",
+            type=click.IntRange(1),
+            default=getattr(ServerSettings, name),
+            show_default=True,
+            help=what,
+        )(command)
+    return command
+
+
 @click.command("embedded")
 @click.option(
     "--data",
@@ -137,33 +150,13 @@ class EmbeddedLakeFS:
     help="Answer as today's real lakeFS does where that endangers data; may be repeated.",
 )
 @click.option(
-    "--slice-max-age",
-    type=click.IntRange(1),
-    default=ServerSettings.slice_max_age,
-    show_default=True,
-    help="Seconds until a slice is replaced.",
-)
-@click.option(
-    "--slice-max-objects",
-    type=click.IntRange(1),
-    default=ServerSettings.slice_max_objects,
-    show_default=True,
-    help="Objects until a slice is replaced.",
-)
-@click.option(
     "--layout",
     type=click.Choice([layout.value for layout in Layout]),
     default=ServerSettings.layout.value,
     show_default=True,
     help="Where new repositories have their objects; the flat ones are those of older lakeFS.",
 )
-@click.option(
-    "--grace-period",
-    type=click.IntRange(1),
-    default=ServerSettings.grace_period,
-    show_default=True,
-    help="Seconds for which an address that was handed out can be linked.",
-)
+@_numbers
 def embedded(
     data_dir: Path,
     host: str,
@@ -173,10 +166,8 @@ def embedded(
     secret_key: str | None,
     clock_offset: float,
     faults: tuple[str, ...],
-    slice_max_age: int,
-    slice_max_objects: int,
     layout: str,
-    grace_period: int,
+    **numbers: int,
 ) -> None:
     """Run a small lakeFS server, for trials and tests only."""
 
@@ -193,10 +184,8 @@ def embedded(
             secret_key=secret_key,
             clock=ahead if clock_offset else time,
             faults=frozenset(map(Fault, faults)),
-            slice_max_age=slice_max_age,
-            slice_max_objects=slice_max_objects,
             layout=Layout(layout),
-            grace_period=grace_period,
+            **numbers,  # type: ignore[arg-type] # all of them are numbers
         )
         lake = Lake(settings)
     except LakegcError as error:

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from lakegc_assets.embedded import EmbeddedLakeFS
+from lakegc_assets.embedded import EmbeddedLakeFS, embedded
 from lakegc_assets.embedded.layouts import Layout, set_layout
 from lakegc_assets.embedded.settings import ServerSettings
 from lakegc_assets.embedded.slices import Slices, Xids
@@ -216,8 +216,15 @@ def test_an_unknown_layout_is_refused(api: Api) -> None:
     assert "slices, flat-data, flat-root" in refused["message"]
 
 
-@pytest.mark.parametrize("name", ["slice_max_age", "slice_max_objects", "grace_period"])
+@pytest.mark.parametrize("name", list(ServerSettings.numbers()))
 def test_settings_that_make_no_sense_are_refused(tmp_path: Path, name: str) -> None:
     settings: dict[str, Any] = {name: 0}
     with pytest.raises(ConfigurationError, match=f"{name} is 0"):
         ServerSettings(tmp_path, **settings)
+
+
+def test_the_command_has_an_option_for_every_number() -> None:
+    options = {option.name: option.default for option in embedded.params}
+    for name in ServerSettings.numbers():
+        assert options[name] == getattr(ServerSettings, name)
+    assert "slice_max_age" in options

@@ -206,7 +206,7 @@ def test_a_page_ends_when_its_file_is_full(
 
 
 def test_a_file_size_that_nothing_fits_into_still_advances(tmp_path: Path, clock: Clock) -> None:
-    lake = make_lake(tmp_path, clock, uncommitted_file_bytes=0)
+    lake = make_lake(tmp_path, clock, uncommitted_file_bytes=1)
     expected = {put(lake, "main", "a"), put(lake, "main", "b")}
     found = direct_pages(lake, "repo")
     assert set(rows(lake.settings.objects_dir, found)) == expected
