@@ -13,8 +13,7 @@ import hashlib
 import re
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from datetime import datetime, timezone
-from email.utils import parsedate_to_datetime
+from datetime import datetime
 from functools import cached_property
 from typing import Final
 
@@ -40,32 +39,43 @@ from lakegc_assets.storage.base import (
     ObjectStore,
     Prefixes,
 )
-from lakegc_assets.storage.bulk import Bulk, key_problem
+from lakegc_assets.storage.bulk import Bulk, answer_of_one
 from lakegc_assets.storage.codes import error_class, explained
 from lakegc_assets.storage.config import StoreConfig
 from lakegc_assets.storage.errors import (
     InvalidKeyError,
     ObjectNotFoundError,
-    PreconditionFailedError,
     StorageError,
     StoreThrottledError,
     StoreUnavailableError,
 )
-from lakegc_assets.storage.http import HttpFailure, Request, date_of, explaining
+from lakegc_assets.storage.http import (
+    HttpFailure,
+    Request,
+    etag_in,
+    explaining,
+    time_in,
+    writing_once,
+)
+from lakegc_assets.storage.keys import path_problem
 from lakegc_assets.storage.pages import (
     Page,
+    all_sorted,
     check_order,
+    follow,
     in_byte_order,
-    inside,
+    read_level,
+    read_range,
     relative,
-    require_prefix,
     shared_prefix,
+    without_cut_prefixes,
 )
 from lakegc_assets.storage.parts import joined, split
 
 KEYS_PER_CALL: Final = 256
 _PAGE: Final = 5000
 _USUAL_PAGE: Final = 1000
+_ACCEPTED: Final = 202
 _BAD_REQUEST: Final = 400
 _COPY_POLL_S: Final = 0.5
 # What Azure reads as another key, or does not allow, or XML 1.0 cannot carry.
@@ -100,32 +110,19 @@ class AzureStore(ObjectStore):
     ) -> Iterator[pa.RecordBatch]:
         """See ``ObjectStore``. Memory grows with the largest directory, if these are real ones."""
         wanted = KeyRange(prefix, start_after, end_before)
-        where = f"{self._url}: listing {prefix!r}"
         if self._is_hierarchical():
             shared = shared_prefix(wanted)
             batches = self._walk(shared[: shared.rfind("/") + 1], wanted)
         else:
             batches = in_byte_order(page.objects for page in self._pages(wanted))
-        last = ""
-        for batch in batches:
-            last = check_order(batch["key"], "", last, where)
-            found = inside(batch, wanted)
-            if found.num_rows:
-                yield found
-            if end_before is not None and last >= end_before:
-                return
+        yield from read_range(batches, wanted, self._listing(prefix))
 
     def list_prefixes(self, prefix: str = "", max_objects: int | None = None) -> Prefixes:
         """See ``ObjectStore``."""
-        found = Prefixes([], [])
-        for page in self._pages(KeyRange(prefix), delimiter="/"):
-            found.prefixes.extend(page.prefixes)
-            found.objects.extend(ObjectInfo(**row) for row in page.objects.to_pylist())
-            if max_objects is not None and len(found.objects) > max_objects:
-                break
-        found.prefixes[:] = sorted(set(found.prefixes))
-        found.objects.sort(key=lambda info: info.key)
-        return found
+        pages = self._pages(KeyRange(prefix), one_level=True)
+        # Nobody says how an account sorts real directories and what is beside them.
+        in_order = all_sorted if self._is_hierarchical() else in_byte_order
+        return read_level(pages, self._listing(prefix), max_objects, in_order)
 
     def get(self, key: str) -> bytes:
         """See ``ObjectStore``."""
@@ -138,10 +135,13 @@ class AzureStore(ObjectStore):
         """See ``ObjectStore``."""
         with explaining(self._at(key)):
             answer = self._send("HEAD", self._target(key))
-        self._require_object(key, answer)
-        modified = parsedate_to_datetime(answer.headers["Last-Modified"])
-        size = int(answer.headers["Content-Length"])
-        return ObjectInfo(key, size, modified.astimezone(timezone.utc), _etag(answer))
+            self._require_object(key, answer)
+            etag = etag_in(answer.headers.get("ETag"))
+        modified = time_in(answer.headers.get("Last-Modified"), self._at(key))
+        size = answer.headers.get("Content-Length", "")
+        if not size.isdecimal():
+            raise StorageError(f"{self._at(key)}: the answer's length is {size!r}")
+        return ObjectInfo(key, int(size), modified, etag)
 
     def put(self, key: str, data: bytes) -> str:
         """See ``ObjectStore``."""
@@ -170,7 +170,7 @@ class AzureStore(ObjectStore):
             keys_per_call=1 if singly else KEYS_PER_CALL,
             problem=self._problem,
             send=self._delete,
-            look=lambda key: _etag(self._send("HEAD", self._target(key))),
+            look=self._look,
         )
         return bulk.delete(keys, etags)
 
@@ -194,14 +194,17 @@ class AzureStore(ObjectStore):
         query = {"restype": "container", "comp": "list", "maxresults": "1"}
         with explaining(where):
             answer = self._send("GET", self._service.target(self._container, query=query))
-        return date_of(answer, where)
+        return time_in(answer.headers.get("Date"), where)
 
     def _at(self, key: str) -> str:
         return f"{self._url}: the object {key!r}"
 
+    def _listing(self, prefix: str) -> str:
+        return f"{self._url}: listing {prefix!r}"
+
     def _problem(self, key: str) -> str | None:
         """Why a key cannot be sent, or None."""
-        problem = key_problem(self._prefix + key) if key else "it is empty"
+        problem = path_problem(self._prefix + key) if key else "it is empty"
         if problem is None and _NOT_ALLOWED.search(key):
             problem = "it has a backslash, which Azure reads as a slash, or a control character"
         return problem
@@ -237,20 +240,17 @@ class AzureStore(ObjectStore):
             "Content-MD5": base64.b64encode(digest).decode(),
             **condition,
         }
-        return _etag(self._send("PUT", self._target(key), headers, data, repeatable=repeatable))
+        answer = self._send("PUT", self._target(key), headers, data, repeatable=repeatable)
+        return etag_in(answer.headers.get("ETag"))
 
+    @writing_once()
     def _put_once(self, key: str, data: bytes, condition: Mapping[str, str]) -> str:
         """A conditional put, repeated only after an answer that says it was not carried out."""
-        where = self._at(key)
-        try:
-            with explaining(where):
-                return self._put(key, data, condition, repeatable=False)
-        except ObjectNotFoundError as error:
-            raise PreconditionFailedError(str(error)) from error
-        except StoreUnavailableError as error:
-            raise StoreUnavailableError(
-                f"{error}: it is not known whether it was written"
-            ) from error
+        with explaining(self._at(key)):
+            return self._put(key, data, condition, repeatable=False)
+
+    def _look(self, key: str) -> str:
+        return etag_in(self._send("HEAD", self._target(key)).headers.get("ETag"))
 
     def _delete(
         self, keys: Sequence[str], etags: Mapping[str, str] | None
@@ -258,8 +258,7 @@ class AzureStore(ObjectStore):
         """Delete up to 256 keys in one call. Raises HttpFailure where it failed as a whole."""
         conditions = [{} if etags is None else {"If-Match": f'"{etags[key]}"'} for key in keys]
         if len(keys) == 1:
-            self._send("DELETE", self._target(keys[0]), conditions[0])
-            return {keys[0]: None}
+            return {keys[0]: answer_of_one(lambda: self._delete_one(keys[0], conditions[0]))}
         requests_ = []
         for key, condition in zip(keys, conditions, strict=True):
             request = Request("DELETE", self._target(key), {"x-ms-version": VERSION, **condition})
@@ -274,14 +273,12 @@ class AzureStore(ObjectStore):
             {"Content-Type": content_type},
             body,
         )
-        parts = split(answer.headers.get("Content-Type", ""), answer.content)
-        if -1 in parts:
-            raise failure_of_part(parts[-1]) or HttpFailure("NoAnswer", "a batch was not answered")
-        return {
-            key: failure_of_part(parts[number])
-            for number, key in enumerate(keys)
-            if number in parts
-        }
+        return split(answer, keys, failure_of_part)
+
+    def _delete_one(self, key: str, condition: Mapping[str, str]) -> None:
+        status = self._send("DELETE", self._target(key), condition).status_code
+        if status != _ACCEPTED:
+            raise HttpFailure("NoAnswer", f"a delete was answered with {status}", status)
 
     def _is_hierarchical(self) -> bool:
         """Whether the account's directories are real ones.
@@ -304,11 +301,13 @@ class AzureStore(ObjectStore):
 
     def _walk(self, directory: str, wanted: KeyRange) -> Iterator[pa.RecordBatch]:
         """The objects of a directory and of those below it, in byte order."""
-        level = list(self._pages(KeyRange(directory), delimiter="/"))
+        level = list(self._pages(KeyRange(directory), one_level=True))
+        children = sorted(name for page in level for name in page.prefixes)
+        check_order(pa.array(children, pa.string()), "", self._listing(directory))
         objects = pa.Table.from_batches([p.objects for p in level], LISTING_SCHEMA).sort_by("key")
         keys = objects["key"]
         done = 0
-        for child in sorted({name for page in level for name in page.prefixes}):
+        for child in children:
             upto = pc.sum(pc.less(keys, child)).as_py() or 0
             yield from _whole(objects.slice(done, upto - done))
             done = upto
@@ -316,9 +315,9 @@ class AzureStore(ObjectStore):
                 yield from self._walk(child, wanted)
         yield from _whole(objects.slice(done))
 
-    def _pages(self, wanted: KeyRange, delimiter: str | None = None) -> Iterator[Page]:
+    def _pages(self, wanted: KeyRange, *, one_level: bool = False) -> Iterator[Page]:
         """The pages of a listing, with keys relative to the store."""
-        where = f"{self._url}: listing {wanted.prefix!r}"
+        where = self._listing(wanted.prefix)
         prefix = self._prefix + shared_prefix(wanted)
         size = self._config.page_size
         query = {
@@ -327,23 +326,20 @@ class AzureStore(ObjectStore):
             "include": "metadata",
             "maxresults": str(_PAGE if size == _USUAL_PAGE else size),
             **({"prefix": prefix} if prefix else {}),
-            **({"delimiter": delimiter} if delimiter else {}),
+            **({"delimiter": "/"} if one_level else {}),
         }
         start = self._prefix + _certain(wanted.start_after or "")
-        helps = delimiter is None and start.startswith(prefix) and len(start) > len(prefix)
-        seen = set()
-        while True:
+        helps = not one_level and start.startswith(prefix) and len(start) > len(prefix)
+
+        def ask(token: str | None) -> Page:
+            if token is not None:
+                query["marker"] = token
             with explaining(where):
                 answer = self._page(query, start if helps else None)
-            page = read_page(answer.content, where)
-            require_prefix(page, prefix, where)
+            return read_page(answer.content, where)
+
+        for page in without_cut_prefixes(follow(ask, prefix, where, one_level=one_level)):
             yield relative(page, self._prefix)
-            if page.next_token is None:
-                return
-            if page.next_token in seen:
-                raise StorageError(f"{where}: the store gave the same marker twice")
-            seen.add(page.next_token)
-            query["marker"] = page.next_token
 
     def _page(self, query: Mapping[str, str], start: str | None) -> requests.Response:
         """One page, from a name on where the service can start there."""
@@ -367,10 +363,6 @@ class AzureStore(ObjectStore):
 def _certain(bound: str) -> str:
     """The start of a bound that sorts alike in every kind of account."""
     return _UNCERTAIN.split(bound, maxsplit=1)[0]
-
-
-def _etag(answer: requests.Response) -> str:
-    return answer.headers.get("ETag", "").strip('"')
 
 
 def _whole(table: pa.Table) -> Iterator[pa.RecordBatch]:

@@ -24,7 +24,7 @@ import pyarrow.compute as pc
 
 from lakegc_assets.storage.base import LISTING_SCHEMA
 from lakegc_assets.storage.errors import StorageError
-from lakegc_assets.storage.pages import Page
+from lakegc_assets.storage.pages import Page, require_whole
 
 # A text without entities and line ends: XML changes nothing in it.
 _TEXT: Final = r"[^<&\x00-\x1f\x7f]*"
@@ -36,6 +36,7 @@ _BLOB: Final = re.compile(
     rf"(?:<(?!ResourceType)[A-Za-z0-9-]+(?: ?/>|>{_TEXT}</[A-Za-z0-9-]+>))*"
     r"</Properties>(?:<Metadata ?/>)?(?:<OrMetadata ?/>)?</Blob>)"
 )
+_ANOTHER: Final = re.compile(rb"<Blob[\s/>]")
 
 
 def read_page(body: bytes, where: str) -> Page:
@@ -59,10 +60,10 @@ def _split(body: bytes) -> tuple[Sequence[Sequence[str | None]], bytes]:
     """The blobs of a page (name, time, etag, size) that can be read fast, and the rest of it."""
     start, end = body.find(b"<Blob>"), body.rfind(b"</Blob>") + len(b"</Blob>")
     blobs = body[start:end].decode() if start >= 0 else ""
-    found = _BLOB.findall(blobs)
-    if not found or sum(len(row[0]) for row in found) != len(blobs):
+    found, rest = _BLOB.findall(blobs), body[:start] + body[end:]
+    if not found or sum(len(row[0]) for row in found) != len(blobs) or _ANOTHER.search(rest):
         return [], body
-    return [row[1:] for row in found], body[:start] + body[end:]
+    return [row[1:] for row in found], rest
 
 
 def _read(
@@ -75,8 +76,6 @@ def _read(
     if not rows:
         rows = list(_parsed(blobs, may_hold_returns=may_hold_returns))
     keys, times, etags, sizes = map(list, zip(*rows, strict=True)) if rows else ([], [], [], [])
-    if not all(keys):
-        raise ValueError("a name is missing")
     objects = pa.RecordBatch.from_arrays(
         [
             pa.array(keys, pa.string()),
@@ -84,12 +83,11 @@ def _read(
             pa.array(
                 [_time(time or "") for time in times], LISTING_SCHEMA.field("last_modified").type
             ),
-            pa.array([(etag or "").strip('"') for etag in etags], pa.string()),
+            pc.utf8_trim(pa.array(etags, pa.string()), '"'),
         ],
         schema=LISTING_SCHEMA,
     )
-    if objects["size"].null_count:
-        raise ValueError("a blob has no size")
+    require_whole(objects)
     prefixes = [_name(item, may_hold_returns=may_hold_returns) for item in blobs.iter("BlobPrefix")]
     marker = root.find("NextMarker")
     if marker is None:

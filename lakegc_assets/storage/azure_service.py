@@ -25,6 +25,7 @@ VERSION: Final = "2021-12-02"
 #: The first one whose listings can start at a name.
 VERSION_OF_START_FROM: Final = "2026-02-06"
 
+_ACCEPTED: Final = 202
 _MESSAGE: Final = re.compile(r"<Message>([^<]*)")
 _CODE: Final = re.compile(r"<Code>([^<]*)")
 
@@ -104,7 +105,7 @@ def failure_of(answer: requests.Response) -> HttpFailure:
 
 def failure_of_part(part: Part) -> HttpFailure | None:
     """What the answer to one request of a batch says; None that it was carried out."""
-    if part.status in {200, 202, 204}:
+    if part.status == _ACCEPTED:
         return None
     return _failure(part.status, part.headers.get("x-ms-error-code"), part.body)
 

@@ -1,9 +1,8 @@
-"""Deletes of many keys over plain HTTP, with exactly one outcome for each key."""
+"""Deletes of many keys, with exactly one outcome for each key, from the store's own answer."""
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -16,25 +15,23 @@ from lakegc_assets.storage.errors import (
 )
 from lakegc_assets.storage.http import HttpFailure
 
-MAX_KEY_BYTES: Final = 1024
-# What proxies and servers rewrite in URLs.
-_DOTS: Final = re.compile(r"(^|/)\.{1,2}(/|$)")
 #: What says nothing about any other key.
 _OF_ONE_KEY: Final = frozenset({StorageError, ObjectNotFoundError, PreconditionFailedError})
+_UNNAMED: Final = HttpFailure("NoAnswer", "the store's answer does not name this key")
 
 
-def key_problem(full_key: str) -> str | None:
-    """Why no URL can carry a key, or None."""
+def answer_of_one(send: Callable[[], object]) -> HttpFailure | None:
+    """What a request that deletes one object was answered; None that it was carried out.
+
+    Raises:
+        HttpFailure: it says as much about all other keys.
+    """
     try:
-        size = len(full_key.encode())
-    except UnicodeEncodeError:
-        return "it is not UTF-8"
-    if not full_key:
-        return "it is empty"
-    if size > MAX_KEY_BYTES:
-        return f"it has {size} bytes, {MAX_KEY_BYTES} are allowed"
-    if _DOTS.search(full_key):
-        return "it has a '.' or '..' path component, which servers and proxies rewrite in URLs"
+        send()
+    except HttpFailure as failure:
+        if error_class(failure.code) not in _OF_ONE_KEY:
+            raise
+        return failure
     return None
 
 
@@ -47,8 +44,10 @@ class Bulk:
         keys_per_call: the most that ``send`` takes.
         problem: why a key cannot be sent, or None.
         send: deletes keys that must still have these etags, where there are any. Returns for each
-            key None, or what went wrong; raises HttpFailure where the call failed as a whole.
-        look: the etag that an object has. Raises HttpFailure.
+            key None, or what went wrong; raises HttpFailure where the call failed as a whole, or
+            its answer is about something else.
+        look: the etag that an object has. Raises HttpFailure, or StorageError.
+        alone: whether ``send`` takes a key without any other only.
     """
 
     where: str
@@ -56,22 +55,23 @@ class Bulk:
     problem: Callable[[str], str | None]
     send: Callable[[Sequence[str], Mapping[str, str] | None], Mapping[str, HttpFailure | None]]
     look: Callable[[str], str]
+    alone: Callable[[str], bool] = lambda _key: False
 
     def delete(
         self, keys: Iterable[str], etags: Mapping[str, str] | None
     ) -> Sequence[DeleteOutcome]:
         """Delete keys; after a call that failed as a whole send no other."""
-        outcomes: dict[str, DeleteOutcome | None] = {}
-        for key in keys:
-            problem = self.problem(key)
-            refused = DeleteOutcome(key, "failed", "InvalidKey", problem)
-            outcomes[key] = refused if problem else None
+        outcomes: dict[str, DeleteOutcome | None] = dict.fromkeys(keys)
         if etags is not None:
             etags = {key: etags[key] for key in outcomes}
-        waiting = [key for key, outcome in outcomes.items() if outcome is None]
+        for key in outcomes:
+            problem = self.problem(key)
+            if problem is None and etags is not None and not etags[key]:
+                problem = "the etag that it must still have is not known"
+            if problem is not None:
+                outcomes[key] = DeleteOutcome(key, "failed", "InvalidKey", problem)
         failure: str | None = None
-        for start in range(0, len(waiting), self.keys_per_call):
-            batch = waiting[start : start + self.keys_per_call]
+        for batch in self._batches([key for key, outcome in outcomes.items() if outcome is None]):
             if failure is not None:
                 detail = f"an earlier call failed: {failure}"
                 outcomes |= {key: DeleteOutcome(key, "failed", "NotSent", detail) for key in batch}
@@ -79,25 +79,30 @@ class Bulk:
             try:
                 answers = self.send(batch, etags)
             except HttpFailure as error:
-                answers = dict.fromkeys(batch, error)
-                if len(batch) > 1 or error_class(error.code) not in _OF_ONE_KEY:
-                    failure = str(explained(error.code, error.told, self.where))
-            unnamed = HttpFailure("NoAnswer", "the store's answer does not name this key")
+                failure = str(explained(error.code, error.told, self.where))
+                outcomes |= {k: DeleteOutcome(k, "failed", error.code, failure) for k in batch}
+                continue
             for key in batch:
-                outcomes[key] = self._outcome(key, answers.get(key, unnamed), etags)
+                outcomes[key] = self._outcome(key, answers.get(key, _UNNAMED), etags)
         return [outcome for outcome in outcomes.values() if outcome is not None]
+
+    def _batches(self, keys: Sequence[str]) -> Iterator[Sequence[str]]:
+        together = [key for key in keys if not self.alone(key)]
+        for start in range(0, len(together), self.keys_per_call):
+            yield together[start : start + self.keys_per_call]
+        yield from ([key] for key in keys if self.alone(key))
 
     def _outcome(
         self, key: str, answer: HttpFailure | None, etags: Mapping[str, str] | None
     ) -> DeleteOutcome:
         if answer is None:
             return DeleteOutcome(key, "deleted")
-        detail = str(explained(answer.code, answer.told, self.where))
         kind = error_class(answer.code)
-        if kind is ObjectNotFoundError:
-            return DeleteOutcome(key, "already_missing", None, detail)
         if kind is PreconditionFailedError and etags is not None:
             return self._looked(key, answer.code, etags[key])
+        detail = str(explained(answer.code, answer.told, self.where))
+        if kind is ObjectNotFoundError:
+            return DeleteOutcome(key, "already_missing", None, detail)
         return DeleteOutcome(key, "failed", answer.code, detail)
 
     def _looked(self, key: str, code: str, expected: str) -> DeleteOutcome:
@@ -109,6 +114,8 @@ class Bulk:
             if error_class(error.code) is ObjectNotFoundError:
                 return DeleteOutcome(key, "already_missing", None, detail)
             return DeleteOutcome(key, "failed", error.code, detail)
+        except StorageError as error:
+            return DeleteOutcome(key, "failed", "NoAnswer", str(error))
         if present == expected:
             detail = f"the store says that its etag is not {present}, and then that it is"
             return DeleteOutcome(key, "failed", code, detail)

@@ -52,6 +52,10 @@ _MISCONFIGURED: Final = {
     "PermanentRedirect": "the bucket is in another region: set the region",
     "AuthorizationHeaderMalformed": "the bucket is in another region: set the region",
     "IllegalLocationConstraintException": "the bucket is in another region: set the region",
+    "NoCredentials": (
+        "there are no credentials: set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, a profile, or "
+        "credentials_file"
+    ),
     "RequestTimeTooSkewed": "this machine's clock is wrong: set it",
 }
 

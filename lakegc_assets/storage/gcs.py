@@ -11,6 +11,8 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
 from datetime import datetime
 from functools import cached_property
 from typing import Any, Final
@@ -22,19 +24,19 @@ import requests
 from lakegc_assets.errors import ConfigurationError
 from lakegc_assets.graveler.namespace import StorageNamespace
 from lakegc_assets.storage.base import DeleteOutcome, KeyRange, ObjectInfo, ObjectStore, Prefixes
-from lakegc_assets.storage.bulk import Bulk, key_problem
+from lakegc_assets.storage.bulk import Bulk, answer_of_one
 from lakegc_assets.storage.config import StoreConfig
 from lakegc_assets.storage.errors import (
     InvalidKeyError,
     ObjectNotFoundError,
     PreconditionFailedError,
     StorageError,
-    StoreUnavailableError,
 )
 from lakegc_assets.storage.gcs_listing import read_object, read_page
 from lakegc_assets.storage.gcs_service import GcsService, failure_of_part, open_service
-from lakegc_assets.storage.http import HttpFailure, Request, date_of, explaining
-from lakegc_assets.storage.pages import Page, check_order, inside, relative
+from lakegc_assets.storage.http import HttpFailure, Request, explaining, time_in, writing_once
+from lakegc_assets.storage.keys import url_problem
+from lakegc_assets.storage.pages import Page, follow, read_level, read_range, relative
 from lakegc_assets.storage.parts import joined, split
 
 KEYS_PER_CALL: Final = 100
@@ -71,37 +73,27 @@ class GcsStore(ObjectStore):
     ) -> Iterator[pa.RecordBatch]:
         """See ``ObjectStore``. One batch for each page of up to 1,000 keys."""
         wanted = KeyRange(prefix, start_after, end_before)
-        last = ""
-        for page in self._pages(wanted):
-            last = check_order(page.objects["key"], "", last, f"{self._url}: listing {prefix!r}")
-            found = inside(page.objects, wanted)
-            if found.num_rows:
-                yield found
-            if end_before is not None and last >= end_before:
-                return
+        objects = (page.objects for page in self._pages(wanted))
+        return read_range(objects, wanted, self._listing(prefix))
 
     def list_prefixes(self, prefix: str = "", max_objects: int | None = None) -> Prefixes:
         """See ``ObjectStore``."""
-        found = Prefixes([], [])
-        for page in self._pages(KeyRange(prefix), delimiter="/"):
-            found.prefixes.extend(page.prefixes)
-            found.objects.extend(ObjectInfo(**row) for row in page.objects.to_pylist())
-            if max_objects is not None and len(found.objects) > max_objects:
-                break
-        found.prefixes[:] = sorted(set(found.prefixes))
-        return found
+        pages = self._pages(KeyRange(prefix), one_level=True)
+        return read_level(pages, self._listing(prefix), max_objects)
 
     def get(self, key: str) -> bytes:
-        """See ``ObjectStore``."""
-        return self._of_object(key, self._target(key, {"alt": "media"})).content
+        """See ``ObjectStore``. A 404 in plain text, as a proxy's, makes it ask again."""
+        try:
+            return self._of_object(key, self._target(key, {"alt": "media"})).content
+        except ObjectNotFoundError:
+            raise
+        except StorageError:
+            self.head(key)
+            raise
 
     def head(self, key: str) -> ObjectInfo:
         """See ``ObjectStore``."""
-        answer = self._of_object(key, self._target(key, {"fields": _FIELDS}))
-        info = read_object(answer.content, self._at(key))
-        if info.key != self._prefix + key:
-            raise StorageError(f"{self._at(key)}: the answer names {info.key!r}")
-        return ObjectInfo(key, info.size, info.last_modified, info.etag)
+        return self._info(key, self._of_object(key, self._target(key, {"fields": _FIELDS})))
 
     def put(self, key: str, data: bytes) -> str:
         """See ``ObjectStore``."""
@@ -115,7 +107,7 @@ class GcsStore(ObjectStore):
     def put_if_match(self, key: str, data: bytes, etag: str) -> str:
         """See ``ObjectStore``."""
         self._target(key)
-        if not etag.isdecimal() or etag == "0":
+        if not _is_generation(etag):
             raise PreconditionFailedError(
                 f"{self._at(key)} cannot have the etag {etag!r}: generations are numbers"
             )
@@ -130,10 +122,16 @@ class GcsStore(ObjectStore):
         self, keys: Iterable[str], etags: Mapping[str, str] | None = None, *, singly: bool = False
     ) -> Sequence[DeleteOutcome]:
         """See ``ObjectStore``. Where a condition failed, the metadata tell what is there."""
+
+        def problem(key: str) -> str | None:
+            if etags is not None and not _is_generation(etags[key]):
+                return f"it cannot have the etag {etags[key]!r}: generations are numbers"
+            return self._problem(key)
+
         bulk = Bulk(
             where=self._url,
             keys_per_call=1 if singly else KEYS_PER_CALL,
-            problem=self._problem,
+            problem=problem,
             send=self._delete,
             look=self._look,
         )
@@ -158,9 +156,8 @@ class GcsStore(ObjectStore):
     def server_time(self) -> datetime:
         """See ``ObjectStore``: the ``Date`` of an answer of the store, to the second."""
         where = f"{self._url}: asking for the time"
-        return date_of(
-            self._list_page({"maxResults": "1", "fields": "nextPageToken"}, where), where
-        )
+        answer = self._list_page({"maxResults": "1", "fields": "nextPageToken"}, where)
+        return time_in(answer.headers.get("Date"), where)
 
     def retention_notice(self) -> str | None:
         """See ``ObjectStore``: soft delete, versions and retention policies of the bucket."""
@@ -190,13 +187,16 @@ class GcsStore(ObjectStore):
     def _at(self, key: str) -> str:
         return f"{self._url}: the object {key!r}"
 
+    def _listing(self, prefix: str) -> str:
+        return f"{self._url}: listing {prefix!r}"
+
     @property
     def _bucket_url(self) -> str:
         return f"{self._service.url}/storage/v1/b/{quote(self._bucket, safe='')}"
 
     def _problem(self, key: str) -> str | None:
         """Why a key cannot be sent, or None."""
-        return key_problem(self._prefix + key) if key else "it is empty"
+        return url_problem(self._prefix + key) if key else "it is empty"
 
     def _path(self, key: str) -> str:
         """Where an object is below ``/storage/v1``, after a check that a URL can carry the key."""
@@ -212,10 +212,15 @@ class GcsStore(ObjectStore):
         return self._service.client.send(method, url, **more)
 
     def _of_object(self, key: str, url: str, method: str = "GET") -> requests.Response:
-        """The answer about an object; a missing bucket is told from a missing object."""
+        with self._about(key):
+            return self._send(method, url)
+
+    @contextmanager
+    def _about(self, key: str) -> Iterator[None]:
+        """Raise our own errors, with a missing bucket told from a missing object."""
         try:
             with explaining(self._at(key)):
-                return self._send(method, url)
+                yield
         except ObjectNotFoundError:
             self._require_bucket()
             raise
@@ -236,21 +241,19 @@ class GcsStore(ObjectStore):
         )
         headers = {"Content-Type": "application/octet-stream"}
         answer = self._send("POST", url, headers=headers, body=data, repeatable=repeatable)
-        return read_object(answer.content, self._at(key)).etag
+        return self._info(key, answer).etag
 
+    @writing_once()
     def _put_once(self, key: str, data: bytes, generation: str) -> str:
         """A conditional put, repeated only after an answer that says it was not carried out."""
-        try:
-            with explaining(self._at(key)):
-                condition = {"ifGenerationMatch": generation}
-                return self._put(key, data, condition, repeatable=False)
-        except ObjectNotFoundError as error:
-            self._require_bucket()
-            raise PreconditionFailedError(str(error)) from error
-        except StoreUnavailableError as error:
-            raise StoreUnavailableError(
-                f"{error}: it is not known whether it was written"
-            ) from error
+        with self._about(key):
+            return self._put(key, data, {"ifGenerationMatch": generation}, repeatable=False)
+
+    def _info(self, key: str, answer: requests.Response) -> ObjectInfo:
+        info = read_object(answer.content, self._at(key))
+        if info.key != self._prefix + key:
+            raise StorageError(f"{self._at(key)}: the answer names {info.key!r}")
+        return replace(info, key=key)
 
     def _delete(
         self, keys: Sequence[str], etags: Mapping[str, str] | None
@@ -260,13 +263,7 @@ class GcsStore(ObjectStore):
         urls = [self._target(key, query) for key, query in zip(keys, queries, strict=True)]
         answers: Mapping[str, HttpFailure | None]
         if len(keys) == 1:
-            try:
-                self._send("DELETE", urls[0])
-                answers = {keys[0]: None}
-            except HttpFailure as failure:
-                answers = {keys[0]: failure}
-                if failure.code != "notFound":
-                    raise
+            answers = {keys[0]: answer_of_one(lambda: self._delete_one(urls[0]))}
         else:
             requests_ = [Request("DELETE", "/" + url.split("/", 3)[3]) for url in urls]
             content_type, body = joined(requests_)
@@ -276,11 +273,16 @@ class GcsStore(ObjectStore):
                 headers={"Content-Type": content_type},
                 body=body,
             )
-            parts = split(answer.headers.get("Content-Type", ""), answer.content)
-            answers = {key: failure_of_part(parts[n]) for n, key in enumerate(keys) if n in parts}
+            answers = split(answer, keys, failure_of_part)
         if any(failure is not None and failure.code == "notFound" for failure in answers.values()):
             self._require_bucket_exists()
         return answers
+
+    def _delete_one(self, url: str) -> None:
+        answer = self._send("DELETE", url)
+        # GCS has nothing to say of a delete; what an emulator says is the JSON of nothing.
+        if answer.content.strip() not in {b"", b"null"}:
+            raise HttpFailure("NoAnswer", f"a delete was answered with {answer.content[:80]!r}")
 
     def _require_bucket_exists(self) -> None:
         """Without its bucket an object is not known to be missing. Raises HttpFailure."""
@@ -292,8 +294,7 @@ class GcsStore(ObjectStore):
             raise HttpFailure("NoAnswer", error) from error
 
     def _look(self, key: str) -> str:
-        answer = self._send("GET", self._target(key, {"fields": _FIELDS}))
-        return read_object(answer.content, self._at(key)).etag
+        return self._info(key, self._send("GET", self._target(key, {"fields": _FIELDS}))).etag
 
     def _list_page(self, query: Mapping[str, str], where: str) -> requests.Response:
         try:
@@ -304,17 +305,16 @@ class GcsStore(ObjectStore):
                 f"{where}: the bucket does not exist: check its name and the endpoint ({error})"
             ) from error
 
-    def _pages(self, wanted: KeyRange, delimiter: str | None = None) -> Iterator[Page]:
+    def _pages(self, wanted: KeyRange, *, one_level: bool = False) -> Iterator[Page]:
         """The pages of a listing, with keys relative to the store."""
-        where = f"{self._url}: listing {wanted.prefix!r}"
+        where = self._listing(wanted.prefix)
         prefix = self._prefix + wanted.prefix
         query = {
             "prefix": prefix,
             "maxResults": str(self._config.page_size),
-            "fields": f"nextPageToken,prefixes,items({_FIELDS})",
+            "fields": f"kind,nextPageToken,prefixes,items({_FIELDS})",
+            **({"delimiter": "/"} if one_level else {}),
         }
-        if delimiter:
-            query["delimiter"] = delimiter
         if wanted.start_after:
             query["startOffset"] = self._prefix + _ODD.split(wanted.start_after, maxsplit=1)[0]
         if wanted.end_before:
@@ -322,11 +322,16 @@ class GcsStore(ObjectStore):
             plain, *odd = _ODD.split(wanted.end_before, maxsplit=1)
             if not odd or not wanted.end_before.startswith(plain + _LAST):
                 query["endOffset"] = self._prefix + plain + (" " if odd else "")
-        while True:
-            page = read_page(self._list_page(query, where).content, prefix, where)
+
+        def ask(token: str | None) -> Page:
+            if token is not None:
+                query["pageToken"] = token
+            return read_page(self._list_page(query, where).content, where)
+
+        for page in follow(ask, prefix, where, one_level=one_level):
             yield relative(page, self._prefix)
-            if page.next_token is None:
-                return
-            if page.next_token == query.get("pageToken"):
-                raise StorageError(f"{where}: the store gave the same page token twice")
-            query["pageToken"] = page.next_token
+
+
+def _is_generation(etag: str) -> bool:
+    """Whether a condition can name it: GCS may take another one for none, and 0 for no object."""
+    return etag.isascii() and etag.isdecimal() and etag != "0"

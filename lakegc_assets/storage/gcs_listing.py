@@ -11,24 +11,30 @@ import pyarrow.compute as pc
 
 from lakegc_assets.storage.base import LISTING_SCHEMA, ObjectInfo
 from lakegc_assets.storage.errors import StorageError
-from lakegc_assets.storage.pages import Page, require_prefix
+from lakegc_assets.storage.pages import Page, require_whole
 
 
-def read_page(body: bytes, prefix: str, where: str) -> Page:
+def read_page(body: bytes, where: str) -> Page:
     """Read a page of a listing.
 
     Raises:
-        StorageError: it is not a listing, contradicts itself, or holds what was not asked for.
+        StorageError: it is not a listing, or contradicts itself.
     """
     try:
-        page = json.loads(body)
-        objects = _objects(page.get("items", []))
-        prefixes = list(map(str, page.get("prefixes", [])))
-        found = Page(objects, prefixes, page.get("nextPageToken") or None)
+        return _page(json.loads(body))
     except (ValueError, LookupError, TypeError, AttributeError, pa.ArrowInvalid) as error:
         raise StorageError(f"{where}: the store answered with a damaged page: {error!r}") from error
-    require_prefix(found, prefix, where)
-    return found
+
+
+def _page(told: Any) -> Page:  # noqa: ANN401 - any JSON
+    # An empty listing is nothing but its kind: anything else is somebody else's answer.
+    if told["kind"] != "storage#objects":
+        raise ValueError(f"its kind is {told['kind']!r}")
+    prefixes = pa.array(told.get("prefixes", []), pa.string()).to_pylist()
+    token = told.get("nextPageToken")
+    if token is not None and not (token and isinstance(token, str)):
+        raise ValueError(f"its token for the next page is {token!r}")
+    return Page(_objects(told.get("items", [])), prefixes, token)
 
 
 def read_object(body: bytes, where: str) -> ObjectInfo:
@@ -47,7 +53,7 @@ def read_object(body: bytes, where: str) -> ObjectInfo:
 def _objects(items: list[Any]) -> pa.RecordBatch:
     columns = [[item[name] for item in items] for name in ("name", "size", "updated", "generation")]
     names, sizes, times, generations = (pa.array(column, pa.string()) for column in columns)
-    return pa.RecordBatch.from_arrays(
+    objects = pa.RecordBatch.from_arrays(
         [
             names,
             pc.cast(sizes, pa.int64()),
@@ -56,3 +62,5 @@ def _objects(items: list[Any]) -> pa.RecordBatch:
         ],
         schema=LISTING_SCHEMA,
     )
+    require_whole(objects)
+    return objects

@@ -94,7 +94,7 @@ def _signer(credentials_file: str | None) -> Sign:
 
 
 def failure_of(answer: requests.Response) -> HttpFailure:
-    """What an answer of the service says."""
+    """What an answer of the service says; without its own JSON a 404 means nothing."""
     return _failure(answer.status_code, answer.content.decode(errors="replace"))
 
 
@@ -109,8 +109,9 @@ def _failure(status: int, text: str) -> HttpFailure:
         error: Any = json.loads(text)["error"]
         told = error.get("message") or told
         code = str((error.get("errors") or [{}])[0].get("reason") or "")
+        if error_class(code) is StorageError:
+            code = {404: "notFound", 412: "conditionNotMet"}.get(status, code)
     except (ValueError, LookupError, TypeError, AttributeError):
+        # A 404 that is not the store's own does not say that an object is missing.
         pass
-    if error_class(code) is StorageError:
-        code = {404: "notFound", 412: "conditionNotMet"}.get(status, code)
     return HttpFailure(usual_code(code, str(status)), told, status)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
@@ -18,9 +18,18 @@ from urllib3.exceptions import ReadTimeoutError
 
 from lakegc_assets.storage.codes import error_class, explained
 from lakegc_assets.storage.config import StoreConfig
-from lakegc_assets.storage.errors import StorageError, StoreThrottledError, StoreUnavailableError
+from lakegc_assets.storage.errors import (
+    ObjectNotFoundError,
+    PreconditionFailedError,
+    StorageError,
+    StoreThrottledError,
+    StoreUnavailableError,
+)
 
-_OK: Final = frozenset({200, 201, 202, 204, 206})
+#: What says that a request was carried out. A part of what was asked for (206) does not.
+_OK: Final = {
+    "GET": {200}, "HEAD": {200}, "PUT": {201, 202}, "POST": {200, 202}, "DELETE": {200, 202, 204},
+}  # fmt: skip
 _LONGEST_PAUSE_S: Final = 10.0
 _CONNECTIONS: Final = 32
 
@@ -71,6 +80,17 @@ def explaining(where: str) -> Iterator[None]:
         raise explained(failure.code, failure.told, where) from failure
 
 
+@contextmanager
+def writing_once() -> Iterator[None]:
+    """Raise what went wrong with a conditional put, which is not repeated blindly."""
+    try:
+        yield
+    except ObjectNotFoundError as error:
+        raise PreconditionFailedError(str(error)) from error
+    except StoreUnavailableError as error:
+        raise StoreUnavailableError(f"{error}: it is not known whether it was written") from error
+
+
 class HttpClient:
     """One pool of connections, which threads may share."""
 
@@ -102,7 +122,6 @@ class HttpClient:
         body: bytes = b"",
         *,
         repeatable: bool = True,
-        also: Collection[int] = (),
     ) -> requests.Response:
         """Send a request, again where that is harmless, and return the good answer.
 
@@ -113,7 +132,6 @@ class HttpClient:
             body: all of it.
             repeatable: whether the store may see it twice; else it is sent again only after an
                 answer that says that it was not carried out.
-            also: statuses that are good answers, too.
 
         Raises:
             HttpFailure: the last try failed.
@@ -123,7 +141,7 @@ class HttpClient:
             tries += 1
             try:
                 answer = self._once(Request(method, url, dict(headers or {}), body))
-                if answer.status_code in _OK or answer.status_code in also:
+                if answer.status_code in _OK[method]:
                     return answer
                 raise self._failure_of(answer)
             except HttpFailure as failure:
@@ -171,10 +189,20 @@ def _of_exception(error: requests.RequestException) -> HttpFailure:
     )
 
 
-def date_of(answer: requests.Response, where: str) -> datetime:
-    """The time at which a store answered, by its own clock, UTC. Raises StorageError."""
-    date = answer.headers.get("Date", "")
+def etag_in(header: str | None) -> str:
+    """An etag without its quotes. Raises HttpFailure: without one it is no answer of a store."""
+    etag = (header or "").strip('"')
+    if not etag:
+        raise HttpFailure("NoAnswer", "the answer has no ETag")
+    return etag
+
+
+def time_in(header: str | None, where: str) -> datetime:
+    """The time that a header of an answer says, UTC. Raises StorageError."""
     try:
-        return parsedate_to_datetime(date).astimezone(timezone.utc)
+        found = parsedate_to_datetime(header or "")
     except ValueError:
-        raise StorageError(f"{where}: the answer's Date is {date!r}") from None
+        found = None
+    if found is None or found.tzinfo is None:
+        raise StorageError(f"{where}: the answer's time is {header!r}")
+    return found.astimezone(timezone.utc)

@@ -1,16 +1,18 @@
-"""Pages of listings: what every store's page is read into, and how pages are put in order."""
+"""Pages of listings: what every store's page is read into, checked for, and put in order."""
 
 from __future__ import annotations
 
+import heapq
 import itertools
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from operator import attrgetter
 from typing import Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lakegc_assets.storage.base import LISTING_SCHEMA, KeyRange
+from lakegc_assets.storage.base import LISTING_SCHEMA, KeyRange, ObjectInfo, Prefixes
 from lakegc_assets.storage.errors import StorageError
 
 #: Stores that compare names as UTF-16 have what lies beyond 16 bits before these.
@@ -33,19 +35,127 @@ class Page:
     next_token: str | None
 
 
-def check_order(keys: pa.Array, prefix: str, last: str, where: str) -> str:
-    """The last of the keys, after a check that all are where they were asked for.
+def follow(
+    ask: Callable[[str | None], Page], prefix: str, where: str, *, one_level: bool = False
+) -> Iterator[Page]:
+    """The pages of a listing, one after the other.
+
+    Args:
+        ask: for the page of a token; None for the first one.
+        prefix: what was asked for, a full key.
+        where: for messages.
+        one_level: whether the delimiter ``/`` was asked for.
 
     Raises:
-        StorageError: they are not strictly ascending after ``last``, or one has another prefix.
+        StorageError: a page holds what was not asked for, or a token comes again.
+    """
+    token, seen = None, set[str]()
+    while True:
+        page = ask(token)
+        _require_asked(page, prefix, where, one_level=one_level)
+        yield page
+        token = page.next_token
+        if token is None:
+            return
+        if token in seen:
+            raise StorageError(f"{where}: the store gave the same page token twice")
+        seen.add(token)
+
+
+def _require_asked(page: Page, prefix: str, where: str, *, one_level: bool) -> None:
+    keys = page.objects["key"]
+    good = pc.all(pc.starts_with(keys, prefix)).as_py() is not False
+    if one_level:
+        below = pc.utf8_slice_codeunits(keys, len(prefix))
+        good = good and not pc.any(pc.match_substring(below, "/")).as_py()
+        good = good and all(
+            name.startswith(prefix) and name.find("/", len(prefix)) == len(name) - 1
+            for name in page.prefixes
+        )
+    elif page.prefixes:
+        good = False
+    if not good:
+        raise StorageError(
+            f"{where}: the store gave keys that were not asked for: such a listing cannot be "
+            "trusted"
+        )
+
+
+def require_whole(objects: pa.RecordBatch) -> None:
+    """Raise ValueError where a store left out something of an object."""
+    for name in objects.schema.names:
+        if objects[name].null_count or (
+            pa.types.is_string(objects[name].type) and pc.any(pc.equal(objects[name], "")).as_py()
+        ):
+            raise ValueError(f"an object has no {name}")
+
+
+def read_range(
+    batches: Iterable[pa.RecordBatch], wanted: KeyRange, where: str, last: str = ""
+) -> Iterator[pa.RecordBatch]:
+    """The objects of a range, out of what a store lists in byte order; stops where it ends.
+
+    Raises:
+        StorageError: keys are not strictly ascending after ``last``.
+    """
+    for batch in batches:
+        last = check_order(batch["key"], last, where)
+        found = inside(batch, wanted)
+        if found.num_rows:
+            yield found
+        if wanted.end_before is not None and last >= wanted.end_before:
+            return
+
+
+def read_level(
+    pages: Iterable[Page],
+    where: str,
+    max_objects: int | None,
+    in_order: Callable[[Iterable[pa.RecordBatch]], Iterable[pa.RecordBatch]] = iter,
+) -> Prefixes:
+    """What pages of a listing with a delimiter hold; see ``ObjectStore.list_prefixes``.
+
+    Args:
+        pages: of the listing.
+        where: for messages.
+        max_objects: stop after more objects than this.
+        in_order: puts keys from the order of the store into byte order.
+
+    Raises:
+        StorageError: names are not strictly ascending in the order of the store.
+    """
+    found = Prefixes([], [])
+
+    def names() -> Iterator[pa.RecordBatch]:
+        for page in pages:
+            found.prefixes.extend(page.prefixes)
+            found.objects.extend(ObjectInfo(**row) for row in page.objects.to_pylist())
+            keys = heapq.merge(page.objects["key"].to_pylist(), page.prefixes)
+            yield pa.record_batch([pa.array(keys, pa.string())], names=["key"])
+            if max_objects is not None and len(found.objects) > max_objects:
+                return
+
+    last = ""
+    for batch in in_order(names()):
+        last = check_order(batch["key"], last, where)
+    found.prefixes.sort()
+    found.objects.sort(key=attrgetter("key"))
+    return found
+
+
+def check_order(keys: pa.Array, last: str, where: str) -> str:
+    """The last of the keys, after a check that they are strictly ascending after ``last``.
+
+    Raises:
+        StorageError: they are not.
     """
     if not len(keys):
         return last
     ascending = pc.all(pc.less(keys[:-1], keys[1:])).as_py() is not False
-    if not ascending or keys[0].as_py() <= last or not pc.all(pc.starts_with(keys, prefix)).as_py():
+    if not ascending or keys[0].as_py() <= last:
         raise StorageError(
-            f"{where}: the store's keys are out of order, or were not asked for, between "
-            f"{keys[0].as_py()!r} and {keys[-1].as_py()!r}: such a listing cannot be trusted"
+            f"{where}: the store's keys are out of order between {keys[0].as_py()!r} and "
+            f"{keys[-1].as_py()!r}, or before {last!r}: such a listing cannot be trusted"
         )
     return str(keys[-1].as_py())
 
@@ -90,6 +200,22 @@ def _parent(key: str) -> str | None:
     return None
 
 
+def all_sorted(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Put keys into byte order that come in any order."""
+    yield from _sorted([batch for batch in batches if batch.num_rows])
+
+
+def without_cut_prefixes(pages: Iterable[Page]) -> Iterator[Page]:
+    """The pages of a store that gives a common prefix again where the end of a page cut it."""
+    last: str | None = None
+    for page in pages:
+        prefixes = page.prefixes
+        if prefixes and prefixes[0] == last:
+            prefixes = prefixes[1:]
+        yield replace(page, prefixes=prefixes)
+        last = page.prefixes[-1] if page.prefixes else last
+
+
 def _sorted(batches: Sequence[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     if batches:
         yield from pa.Table.from_batches(batches).sort_by("key").combine_chunks().to_batches()
@@ -112,16 +238,6 @@ def relative(page: Page, prefix: str) -> Page:
     objects = page.objects.set_column(0, LISTING_SCHEMA.field("key"), keys)
     prefixes = [name[len(prefix) :] for name in page.prefixes]
     return replace(page, objects=objects.filter(pc.not_equal(keys, "")), prefixes=prefixes)
-
-
-def require_prefix(page: Page, prefix: str, where: str) -> None:
-    """Raise StorageError where a page holds what was not asked for."""
-    good = pc.all(pc.starts_with(page.objects["key"], prefix)).as_py() is not False
-    if not good or not all(name.startswith(prefix) for name in page.prefixes):
-        raise StorageError(
-            f"{where}: the store gave keys that were not asked for: such a listing cannot be "
-            "trusted"
-        )
 
 
 def shared_prefix(wanted: KeyRange) -> str:

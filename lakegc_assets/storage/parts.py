@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import re
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final, NamedTuple
+
+import requests
 
 from lakegc_assets.storage.http import HttpFailure, Request
 
@@ -30,11 +32,11 @@ class Part(NamedTuple):
     body: str
 
 
-def joined(requests: Sequence[Request]) -> tuple[str, bytes]:
-    """Content type and body of a batch; ``url`` of each request is its path and query."""
+def joined(batch: Sequence[Request]) -> tuple[str, bytes]:
+    """Content type and body of a batch; ``url`` of each is its path and query."""
     boundary = f"batch_{uuid.uuid4()}"
     lines: list[str] = []
-    for number, request in enumerate(requests):
+    for number, request in enumerate(batch):
         lines += [
             f"--{boundary}", "Content-Type: application/http", "Content-Transfer-Encoding: binary",
             f"Content-ID: {number}", "", f"{request.method} {request.url} HTTP/1.1",
@@ -45,18 +47,39 @@ def joined(requests: Sequence[Request]) -> tuple[str, bytes]:
     return f"multipart/mixed; boundary={boundary}", body
 
 
-def split(content_type: str, body: bytes) -> Mapping[int, Part]:
-    """The answers of a batch by the number of their request.
+def split(
+    answer: requests.Response,
+    keys: Sequence[str],
+    failure_of: Callable[[Part], HttpFailure | None],
+) -> Mapping[str, HttpFailure | None]:
+    """What the answer to a batch says of each key that it names.
 
-    An answer without a number is the answer to the batch as a whole: its number is -1.
+    Args:
+        answer: to a batch of one request for each key.
+        keys: in the order of the requests.
+        failure_of: what one part says; None that its request was carried out.
 
     Raises:
-        HttpFailure: it is not the answer to a batch, or names a request twice.
+        HttpFailure: it is not the answer to this batch, or refuses it as a whole.
     """
+    parts = _parts(answer.headers.get("Content-Type", ""), answer.content)
+    if None in parts:
+        raise failure_of(parts[None]) or HttpFailure("NoAnswer", "a batch was not answered")
+    found = {}
+    for number, part in parts.items():
+        if number is None or number >= len(keys):
+            told = f"a batch of {len(keys)} was answered with a part named {number}"
+            raise HttpFailure("NoAnswer", told)
+        found[keys[number]] = failure_of(part)
+    return found
+
+
+def _parts(content_type: str, body: bytes) -> Mapping[int | None, Part]:
+    """The parts of an answer by the number of their request; None for one without a number."""
     found = re.search(r'boundary="?([^";]+)"?', content_type)
     if found is None:
         raise HttpFailure("NoAnswer", f"a batch was answered with {content_type!r}")
-    parts: dict[int, Part] = {}
+    parts: dict[int | None, Part] = {}
     for text in body.replace(b"\r\n", b"\n").split(b"--" + found[1].encode())[1:]:
         status = _STATUS.search(text)
         if status is None:
@@ -64,7 +87,7 @@ def split(content_type: str, body: bytes) -> Mapping[int, Part]:
         head, message = text[: status.start()], text[status.end() :].lstrip(b"\n")
         fields, _, content = message.partition(b"\n\n")
         named = _ID.search(head)
-        number = int(named[1]) if named else -1
+        number = int(named[1]) if named else None
         if number in parts:
             raise HttpFailure("NoAnswer", f"a batch was answered with two parts named {number}")
         headers = {

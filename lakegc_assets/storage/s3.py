@@ -5,27 +5,18 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from datetime import datetime, timezone
-from email.utils import parsedate_to_datetime
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
-import pyarrow.compute as pc
 from boto3.s3.transfer import TransferConfig
 from botocore.exceptions import BotoCoreError
 
-from lakegc_assets.errors import LakegcError
 from lakegc_assets.graveler.namespace import StorageNamespace
-from lakegc_assets.storage.base import (
-    LISTING_SCHEMA,
-    DeleteOutcome,
-    KeyRange,
-    ObjectInfo,
-    ObjectStore,
-    Prefixes,
-)
+from lakegc_assets.storage.base import DeleteOutcome, KeyRange, ObjectInfo, ObjectStore, Prefixes
+from lakegc_assets.storage.bulk import Bulk
+from lakegc_assets.storage.codes import error_class, explained
 from lakegc_assets.storage.config import StoreConfig
 from lakegc_assets.storage.errors import (
     InvalidKeyError,
@@ -33,24 +24,12 @@ from lakegc_assets.storage.errors import (
     PreconditionFailedError,
     StorageError,
     StoreThrottledError,
-    StoreUnavailableError,
 )
-from lakegc_assets.storage.pages import Page, check_order
-from lakegc_assets.storage.s3_client import (
-    BOTO_ERRORS,
-    BotoError,
-    Clients,
-    clients,
-    code_of,
-    translate,
-    translated,
-)
-from lakegc_assets.storage.s3_delete import (
-    KEYS_PER_CALL,
-    delete_keys,
-    key_problem,
-    url_problem,
-)
+from lakegc_assets.storage.http import HttpFailure, etag_in, explaining, time_in, writing_once
+from lakegc_assets.storage.keys import url_problem
+from lakegc_assets.storage.pages import Page, follow, read_level, read_range, relative
+from lakegc_assets.storage.s3_client import Clients, clients, failing, translated
+from lakegc_assets.storage.s3_delete import KEYS_PER_CALL, S3Deletes
 from lakegc_assets.storage.s3_listing import read_page
 
 if TYPE_CHECKING:
@@ -63,6 +42,7 @@ _COPY_WHOLE: Final = TransferConfig(
 # Two conditional puts met: S3 carried out neither or the other one.
 _CONFLICTS: Final = frozenset({"409", "ConditionalRequestConflict"})
 _LONGEST_PAUSE_S: Final = 10.0
+_OK: Final = 200
 
 
 class S3Store(ObjectStore):
@@ -96,26 +76,13 @@ class S3Store(ObjectStore):
     ) -> Iterator[pa.RecordBatch]:
         """See ``ObjectStore``. One batch for each page of up to 1,000 keys."""
         wanted = KeyRange(prefix, start_after, end_before)
-        for page in self._pages(wanted):
-            objects = page.objects
-            if end_before is not None and objects.num_rows:
-                inside = pc.less(objects["key"], end_before).true_count
-                if inside < objects.num_rows:
-                    if inside:
-                        yield objects.slice(0, inside)
-                    return
-            if objects.num_rows:
-                yield objects
+        objects = (page.objects for page in self._pages(wanted))
+        return read_range(objects, wanted, self._listing(prefix), start_after or "")
 
     def list_prefixes(self, prefix: str = "", max_objects: int | None = None) -> Prefixes:
         """See ``ObjectStore``."""
-        found = Prefixes([], [])
-        for page in self._pages(KeyRange(prefix), Delimiter="/"):
-            found.prefixes.extend(page.prefixes)
-            found.objects.extend(ObjectInfo(**row) for row in page.objects.to_pylist())
-            if max_objects is not None and len(found.objects) > max_objects:
-                break
-        return found
+        pages = self._pages(KeyRange(prefix), one_level=True)
+        return read_level(pages, self._listing(prefix), max_objects)
 
     def get(self, key: str) -> bytes:
         """See ``ObjectStore``. An answer that breaks off in the middle is asked for again."""
@@ -123,9 +90,12 @@ class S3Store(ObjectStore):
         with translated(self._at(key)):
             while True:
                 tries += 1
-                body = self._client.get_object(Bucket=self._bucket, Key=full_key)["Body"]
+                answer = self._client.get_object(Bucket=self._bucket, Key=full_key)
+                status = answer["ResponseMetadata"]["HTTPStatusCode"]
+                if status != _OK:
+                    raise HttpFailure("NoAnswer", f"a read was answered with {status}", status)
                 try:
-                    return body.read()
+                    return answer["Body"].read()
                 except BotoCoreError:
                     if tries == self._config.max_attempts:
                         raise
@@ -136,17 +106,22 @@ class S3Store(ObjectStore):
         try:
             with translated(where):
                 answer = self._client.head_object(Bucket=self._bucket, Key=self._in_url(key))
+                etag = etag_in(answer.get("ETag"))
         except ObjectNotFoundError:
             self._require_bucket()
             raise
-        modified = answer["LastModified"].astimezone(timezone.utc)
-        return ObjectInfo(key, answer["ContentLength"], modified, _etag(answer))
+        try:
+            modified = answer["LastModified"].astimezone(timezone.utc)
+            return ObjectInfo(key, answer["ContentLength"], modified, etag)
+        except KeyError as error:
+            raise StorageError(f"{where}: the answer has no {error}") from error
 
     def put(self, key: str, data: bytes) -> str:
         """See ``ObjectStore``."""
         full_key = self._in_url(key)
         with translated(self._at(key)):
-            return _etag(self._client.put_object(Bucket=self._bucket, Key=full_key, Body=data))
+            answer = self._client.put_object(Bucket=self._bucket, Key=full_key, Body=data)
+            return etag_in(answer.get("ETag"))
 
     def put_if_absent(self, key: str, data: bytes) -> str:
         """See ``ObjectStore``."""
@@ -165,10 +140,16 @@ class S3Store(ObjectStore):
         self, keys: Iterable[str], etags: Mapping[str, str] | None = None, *, singly: bool = False
     ) -> Sequence[DeleteOutcome]:
         """See ``ObjectStore``. Where a condition failed, HEAD tells what is there."""
-        full_keys = {key: self._prefix + key if key else "" for key in keys}
-        return delete_keys(
-            self._client, self._bucket, full_keys, self._url, etags=etags, singly=singly
+        calls = S3Deletes(self._client, self._bucket, self._prefix, singly)
+        bulk = Bulk(
+            where=self._url,
+            keys_per_call=KEYS_PER_CALL,
+            problem=calls.problem,
+            send=calls.send,
+            look=calls.look,
+            alone=calls.alone,
         )
+        return bulk.delete(keys, etags)
 
     def copy(self, source_key: str, target_key: str) -> None:
         """See ``ObjectStore``. Up to 5 GiB in one request, more in parts."""
@@ -191,20 +172,17 @@ class S3Store(ObjectStore):
             answer = self._client.list_objects_v2(
                 Bucket=self._bucket, Prefix=self._prefix, MaxKeys=1
             )
-        date = answer["ResponseMetadata"]["HTTPHeaders"].get("date", "")
-        try:
-            return parsedate_to_datetime(date).astimezone(timezone.utc)
-        except ValueError:
-            raise StorageError(f"{where}: the answer's Date is {date!r}") from None
+        return time_in(answer["ResponseMetadata"]["HTTPHeaders"].get("date"), where)
 
     def retention_notice(self) -> str | None:
         """See ``ObjectStore``: the versioning of the bucket."""
         try:
-            answer = self._client.get_bucket_versioning(Bucket=self._bucket)
-        except BOTO_ERRORS as error:
+            with failing():
+                answer = self._client.get_bucket_versioning(Bucket=self._bucket)
+        except HttpFailure as failure:
             return (
                 f"{self._url}: whether the bucket keeps deleted objects could not be found out "
-                f"({code_of(error)}): look at its versioning, or allow s3:GetBucketVersioning"
+                f"({failure.code}): look at its versioning, or allow s3:GetBucketVersioning"
             )
         status = str(answer.get("Status", "")).lower()
         if not status:
@@ -217,11 +195,13 @@ class S3Store(ObjectStore):
     def _at(self, key: str) -> str:
         return f"{self._url}: the object {key!r}"
 
+    def _listing(self, prefix: str) -> str:
+        return f"{self._url}: listing {prefix!r}"
+
     def _in_url(self, key: str) -> str:
         """The full key, after a check that a URL can carry it."""
         full_key = self._prefix + key
-        problem = key_problem(full_key) if key else "it is empty"
-        if problem := problem or url_problem(full_key):
+        if problem := url_problem(full_key) if key else "it is empty":
             raise InvalidKeyError(f"{self._at(key)} cannot be asked for: {problem}")
         return full_key
 
@@ -231,71 +211,50 @@ class S3Store(ObjectStore):
             self.server_time()
             self._bucket_seen = True
 
+    @writing_once()
     def _put_once(self, key: str, data: bytes, condition: Mapping[str, Any]) -> str:
         """A conditional put, repeated only after an answer that says it was not carried out.
 
         A repeated put would meet its own first try, and report that as somebody else's.
         """
-        full_key, tries = self._in_url(key), 0
+        full_key, where, tries = self._in_url(key), self._at(key), 0
         while True:
             tries += 1
             try:
-                answer = self._clients.once.put_object(
-                    Bucket=self._bucket, Key=full_key, Body=data, **condition
-                )
-                return _etag(answer)
-            except BOTO_ERRORS as error:
-                found = self._not_put(error, key)
-                if tries == self._config.max_attempts or not (
-                    isinstance(found, StoreThrottledError) or code_of(error) in _CONFLICTS
-                ):
-                    raise found from error
+                with failing():
+                    answer = self._clients.once.put_object(
+                        Bucket=self._bucket, Key=full_key, Body=data, **condition
+                    )
+                break
+            except HttpFailure as failure:
+                conflict = failure.code in _CONFLICTS
+                again = conflict or error_class(failure.code) is StoreThrottledError
+                if not again or tries == self._config.max_attempts:
+                    error = explained(failure.code, failure.told, where)
+                    raise PreconditionFailedError(str(error)) if conflict else error from failure
             time.sleep(min(_LONGEST_PAUSE_S, 0.1 * 2**tries) * random.uniform(0.5, 1))
+        with explaining(where):
+            return etag_in(answer.get("ETag"))
 
-    def _not_put(self, error: BotoError, key: str) -> LakegcError:
-        """What an error says about a conditional put."""
-        found = translate(error, self._at(key))
-        if code_of(error) in _CONFLICTS or isinstance(found, ObjectNotFoundError):
-            return PreconditionFailedError(str(found))
-        if isinstance(found, StoreUnavailableError):
-            return StoreUnavailableError(f"{found}: it is not known whether it was written")
-        return found
-
-    def _pages(self, wanted: KeyRange, **more: Any) -> Iterator[Page]:  # noqa: ANN401 - boto3's
-        """The pages of a listing, with keys relative to the store, after a check of their order."""
-        where = f"{self._url}: listing {wanted.prefix!r}"
-        request = {
+    def _pages(self, wanted: KeyRange, *, one_level: bool = False) -> Iterator[Page]:
+        """The pages of a listing, with keys relative to the store."""
+        where = self._listing(wanted.prefix)
+        prefix = self._prefix + wanted.prefix
+        request: dict[str, Any] = {
             "Bucket": self._bucket,
-            "Prefix": self._prefix + wanted.prefix,
+            "Prefix": prefix,
             "MaxKeys": self._config.page_size,
-            **more,
+            **({"Delimiter": "/"} if one_level else {}),
         }
         if wanted.start_after is not None:
             request["StartAfter"] = self._prefix + wanted.start_after
-        last_key, last_prefix = request.get("StartAfter", ""), ""
-        while True:
+
+        def ask(token: str | None) -> Page:
+            if token is not None:
+                request["ContinuationToken"] = token
             with translated(where):
                 answer = self._client.list_objects_v2(**request)
-            page = read_page(answer, where)
-            last_key = check_order(page.objects["key"], request["Prefix"], last_key, where)
-            prefixes = pa.array(page.prefixes, pa.string())
-            last_prefix = check_order(prefixes, request["Prefix"], last_prefix, where)
-            yield self._relative(page)
-            if page.next_token is None:
-                return
-            if page.next_token == request.get("ContinuationToken"):
-                raise StorageError(f"{where}: the store gave the same page token twice")
-            request["ContinuationToken"] = page.next_token
+            return read_page(answer, where)
 
-    def _relative(self, page: Page) -> Page:
-        """The page with keys relative to the store, without the marker of its own directory."""
-        keys = pc.utf8_slice_codeunits(page.objects["key"], len(self._prefix))
-        objects = page.objects.set_column(0, LISTING_SCHEMA.field("key"), keys)
-        if len(keys) and not keys[0].as_py():
-            objects = objects.slice(1)
-        prefixes = [prefix[len(self._prefix) :] for prefix in page.prefixes]
-        return replace(page, objects=objects, prefixes=prefixes)
-
-
-def _etag(answer: Any) -> str:  # noqa: ANN401 - any of boto3's answers
-    return str(answer.get("ETag", "")).strip('"')
+        for page in follow(ask, prefix, where, one_level=one_level):
+            yield relative(page, self._prefix)

@@ -24,10 +24,11 @@ from botocore.exceptions import (
 )
 from botocore.parsers import ResponseParserError
 
-from lakegc_assets.errors import ConfigurationError, LakegcError
-from lakegc_assets.storage.codes import explained, usual_code
+from lakegc_assets.errors import ConfigurationError
+from lakegc_assets.storage.codes import usual_code
 from lakegc_assets.storage.config import StoreConfig
 from lakegc_assets.storage.credentials import open_session
+from lakegc_assets.storage.http import HttpFailure, explaining
 from lakegc_assets.storage.s3_listing import keep_page
 
 if TYPE_CHECKING:
@@ -37,46 +38,42 @@ BOTO_ERRORS: Final = (ClientError, BotoCoreError, ResponseParserError)
 BotoError = ClientError | BotoCoreError | ResponseParserError
 
 
-def code_of(error: BotoError) -> str:
-    """The store's own code; ``Timeout``, ``ConnectionFailed`` or ``NoAnswer`` without an answer."""
-    if isinstance(error, ClientError):
-        code = str(error.response.get("Error", {}).get("Code") or "")
-        status = str(error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", ""))
-        return usual_code(code, status)
-    if isinstance(error, (ConnectTimeoutError, ReadTimeoutError)):
-        return "Timeout"
-    if isinstance(error, ResponseParserError):
-        return "NoAnswer"
-    return "ConnectionFailed"
-
-
-def translate(error: BotoError, where: str) -> LakegcError:
-    """What went wrong, in our own words; ``where`` names the URL and the key.
+def failure_of(error: BotoError) -> HttpFailure:
+    """What boto3 raised, with the store's own code where it has answered.
 
     A 404 without the code ``NoSuchKey`` is not the store's word that an object is missing: proxies
     and wrong endpoints answer so, too. Only answers to HEAD cannot carry a code.
     """
+    if isinstance(error, ClientError):
+        told = error.response.get("Error", {})
+        status = error.response.get("ResponseMetadata", {}).get("HTTPStatusCode")
+        code = usual_code(str(told.get("Code") or ""), str(status or ""))
+        if code == "404" and error.operation_name == "HeadObject":
+            code = "NoSuchKey"
+        return HttpFailure(code, told.get("Message"), status)
     if isinstance(error, (NoCredentialsError, PartialCredentialsError)):
-        return ConfigurationError(
-            f"{where}: no credentials: set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, a profile, "
-            "or credentials_file"
-        )
-    code = code_of(error)
-    if code == "404" and isinstance(error, ClientError) and error.operation_name == "HeadObject":
-        code = "NoSuchKey"
-    told = (
-        error.response.get("Error", {}).get("Message") if isinstance(error, ClientError) else error
-    )
-    return explained(code, told, where)
+        return HttpFailure("NoCredentials", error)
+    if isinstance(error, (ConnectTimeoutError, ReadTimeoutError)):
+        return HttpFailure("Timeout", error)
+    if isinstance(error, ResponseParserError):
+        return HttpFailure("NoAnswer", error)
+    return HttpFailure("ConnectionFailed", error)
+
+
+@contextmanager
+def failing() -> Iterator[None]:
+    """Raise what boto3 raises as HttpFailure."""
+    try:
+        yield
+    except BOTO_ERRORS as error:
+        raise failure_of(error) from error
 
 
 @contextmanager
 def translated(where: str) -> Iterator[None]:
-    """Raise what boto3 raises as our own errors."""
-    try:
+    """Raise what boto3 raises as our own errors; ``where`` names the URL and the key."""
+    with explaining(where), failing():
         yield
-    except BOTO_ERRORS as error:
-        raise translate(error, where) from error
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""Deletes on S3, with exactly one outcome for each key, from the store's own answer.
+"""Deletes on S3: many keys in XML, or a single one in a URL.
 
 Conditions: ``If-Match`` of DeleteObject, and ``ETag`` of a key in DeleteObjects. AWS honours both,
 and asks for ``s3:GetObject`` besides ``s3:DeleteObject``; other servers honour one, both or none.
@@ -10,193 +10,111 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
-from itertools import islice
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final
 
-from lakegc_assets.storage.base import DeleteOutcome
-from lakegc_assets.storage.codes import error_class
-from lakegc_assets.storage.errors import (
-    ObjectNotFoundError,
-    PreconditionFailedError,
-    StorageError,
-)
-from lakegc_assets.storage.s3_client import BOTO_ERRORS, code_of, translate
+from lakegc_assets.storage.bulk import answer_of_one
+from lakegc_assets.storage.http import HttpFailure, etag_in
+from lakegc_assets.storage.keys import key_problem, path_problem
+from lakegc_assets.storage.s3_client import failing
 
 if TYPE_CHECKING:
     from mypy_boto3_s3.client import S3Client
     from mypy_boto3_s3.type_defs import ObjectIdentifierTypeDef
 
 KEYS_PER_CALL: Final = 1000
-MAX_KEY_BYTES: Final = 1024
-_EXPIRED: Final = "ExpiredToken"
+_NO_CONTENT: Final = 204
 # What XML 1.0 cannot carry, or parsers change: such keys can be sent in a URL only.
 _NOT_IN_XML: Final = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\ufffe\uffff]")
-# What proxies and servers rewrite in URLs: such keys can be deleted through XML only.
-_DOTS: Final = re.compile(r"(^|/)\.{1,2}(/|$)")
-_EMPTY_SEGMENT: Final = re.compile(r"^/|//")
-
-
-def key_problem(full_key: str) -> str | None:
-    """Why S3 cannot hold a key, or None."""
-    try:
-        size = len(full_key.encode())
-    except UnicodeEncodeError:
-        return "it is not UTF-8"
-    if not full_key:
-        return "it is empty"
-    return f"it has {size} bytes, S3 allows {MAX_KEY_BYTES}" if size > MAX_KEY_BYTES else None
-
-
-def url_problem(full_key: str) -> str | None:
-    """Why a key cannot be sent in a URL, or None."""
-    if _DOTS.search(full_key):
-        return "it has a '.' or '..' path component, which servers and proxies rewrite in URLs"
-    return None
-
-
-def delete_keys(
-    client: S3Client,
-    bucket: str,
-    keys: Mapping[str, str],
-    where: str,
-    *,
-    etags: Mapping[str, str] | None = None,
-    singly: bool = False,
-) -> Sequence[DeleteOutcome]:
-    """Delete keys with as few calls as possible; after a call that fails as a whole send no other.
-
-    Args:
-        client: its retries are the retries of the calls; a repeated delete does no harm.
-        bucket: of the keys.
-        keys: the full key of each key to report.
-        where: URL of the store, for messages.
-        etags: what each key to report must still have; None for whatever is there.
-        singly: one DeleteObject for each key.
-    """
-    calls = _Calls(client, bucket, where, None if etags is None else {k: etags[k] for k in keys})
-    outcomes: dict[str, DeleteOutcome] = {}
-    failure: str | None = None
-    for batch in _batches(keys, outcomes, singly=singly):
-        if failure is not None:
-            detail = f"an earlier call failed: {failure}"
-            outcomes |= {key: DeleteOutcome(key, "failed", "NotSent", detail) for key in batch.keys}
-            continue
-        try:
-            outcomes |= calls.send(batch)
-        except RuntimeError as error:
-            # That is how botocore says that credentials were renewed, and are expired still.
-            failure = f"{where}: the credentials have expired: renew them and run again: {error}"
-            outcomes |= {k: DeleteOutcome(k, "failed", _EXPIRED, failure) for k in batch.keys}
-        except BOTO_ERRORS as error:
-            code, detail = code_of(error), str(translate(error, where))
-            # What is said of a single key says nothing about the others.
-            told = {StorageError, ObjectNotFoundError, PreconditionFailedError}
-            if len(batch.keys) == 1 and error_class(code) in told:
-                outcomes |= {k: calls.refused(k, f, code, detail) for k, f in batch.keys.items()}
-            else:
-                outcomes |= {key: DeleteOutcome(key, "failed", code, detail) for key in batch.keys}
-                failure = detail
-    return [outcomes[key] for key in keys]
-
-
-class _Batch(NamedTuple):
-    """The keys of one call, and whether they are sent in XML or, a single one, in the URL."""
-
-    keys: Mapping[str, str]
-    in_xml: bool
-
-
-def _batches(
-    keys: Mapping[str, str], outcomes: dict[str, DeleteOutcome], *, singly: bool
-) -> Iterator[_Batch]:
-    """The keys of each call: many that XML can carry, or a single one that a URL can carry."""
-    bulk = {}
-    single = {}
-    for key, full_key in keys.items():
-        in_xml = not singly and not _NOT_IN_XML.search(full_key)
-        problem = key_problem(full_key)
-        if problem is None and not in_xml:
-            problem = url_problem(full_key)
-            if problem is None and _EMPTY_SEGMENT.search(full_key):
-                problem = "it has an empty path component, which proxies rewrite in URLs"
-        if problem is not None:
-            outcomes[key] = DeleteOutcome(key, "failed", "InvalidKey", problem)
-        elif in_xml:
-            bulk[key] = full_key
-        else:
-            single[key] = full_key
-    waiting = iter(bulk.items())
-    while batch := dict(islice(waiting, KEYS_PER_CALL)):
-        yield _Batch(batch, in_xml=True)
-    for key, full_key in single.items():
-        yield _Batch({key: full_key}, in_xml=False)
 
 
 @dataclass(frozen=True)
-class _Calls:
-    """Sends the calls of one ``delete_keys``, and sorts their answers by key."""
+class S3Deletes:
+    """What ``Bulk`` asks of S3.
+
+    Attributes:
+        client: its retries are the retries of the calls; a repeated delete does no harm.
+        bucket: of the keys.
+        prefix: that keys are relative to.
+        singly: one DeleteObject for each key.
+    """
 
     client: S3Client
     bucket: str
-    where: str
-    etags: Mapping[str, str] | None
+    prefix: str
+    singly: bool
 
-    def send(self, batch: _Batch) -> Mapping[str, DeleteOutcome]:
-        """Send one call. Raises what boto3 raises where the call failed as a whole."""
-        if batch.in_xml:
-            return self._send_bulk(batch.keys)
-        ((key, full_key),) = batch.keys.items()
-        condition: dict[str, Any] = {}
-        if self.etags is not None:
-            condition["IfMatch"] = f'"{self.etags[key]}"'
-        self.client.delete_object(Bucket=self.bucket, Key=full_key, **condition)
-        return {key: DeleteOutcome(key, "deleted")}
+    def problem(self, key: str) -> str | None:
+        """Why a key cannot be sent, or None."""
+        if not key:
+            return "it is empty"
+        full_key = self.prefix + key
+        return path_problem(full_key) if self.alone(key) else key_problem(full_key)
 
-    def _send_bulk(self, keys: Mapping[str, str]) -> Mapping[str, DeleteOutcome]:
-        objects: list[ObjectIdentifierTypeDef] = [{"Key": name} for name in keys.values()]
-        if self.etags is not None:
+    def alone(self, key: str) -> bool:
+        """Whether a key is sent in a URL."""
+        return self.singly or _NOT_IN_XML.search(self.prefix + key) is not None
+
+    def send(
+        self, keys: Sequence[str], etags: Mapping[str, str] | None
+    ) -> Mapping[str, HttpFailure | None]:
+        """Send one call. Raises HttpFailure where it failed as a whole."""
+        if self.alone(keys[0]):
+            (key,) = keys
+            return {key: answer_of_one(lambda: self._send_one(key, etags))}
+        objects: list[ObjectIdentifierTypeDef] = [{"Key": self.prefix + key} for key in keys]
+        if etags is not None:
             for identifier, key in zip(objects, keys, strict=True):
-                identifier["ETag"] = f'"{self.etags[key]}"'
-        answer = self.client.delete_objects(Bucket=self.bucket, Delete={"Objects": objects})
-        deleted = {entry.get("Key") for entry in answer.get("Deleted", ())}
-        errors = {entry.get("Key"): entry for entry in answer.get("Errors", ())}
-        strangers = (deleted | errors.keys()) - set(keys.values())
-        unnamed = "the store's answer does not name this key"
+                identifier["ETag"] = f'"{etags[key]}"'
+        with _renewing():
+            answer = self.client.delete_objects(Bucket=self.bucket, Delete={"Objects": objects})
+        told = _told(answer)
+        strangers = told.keys() - {entry["Key"] for entry in objects}
         if strangers:
-            unnamed += f"; it names {min(map(str, strangers))!r}, which was not asked for"
-        outcomes = {}
-        for key, full_key in keys.items():
-            if full_key in errors:
-                entry = errors[full_key]
-                code = entry.get("Code") or "NoCode"
-                outcomes[key] = self.refused(key, full_key, code, entry.get("Message"))
-            elif full_key in deleted:
-                outcomes[key] = DeleteOutcome(key, "deleted")
-            else:
-                outcomes[key] = DeleteOutcome(key, "failed", "NoAnswer", unnamed)
-        return outcomes
+            raise HttpFailure(
+                "NoAnswer",
+                f"the answer names {min(map(str, strangers))!r}, which was not asked for",
+            )
+        return {key: told[self.prefix + key] for key in keys if self.prefix + key in told}
 
-    def refused(self, key: str, full_key: str, code: str, detail: str | None) -> DeleteOutcome:
-        """The outcome of a key that the store did not delete."""
-        kind = error_class(code)
-        if kind is ObjectNotFoundError:
-            return DeleteOutcome(key, "already_missing", None, detail)
-        if kind is not PreconditionFailedError or self.etags is None or url_problem(full_key):
-            return DeleteOutcome(key, "failed", code, detail)
-        return self._look(key, full_key, self.etags[key], code)
+    def look(self, key: str) -> str:
+        """The etag that an object has. Raises HttpFailure."""
+        if problem := path_problem(self.prefix + key):
+            raise HttpFailure("PreconditionFailed", f"what is there cannot be asked for: {problem}")
+        with failing():
+            answer = self.client.head_object(Bucket=self.bucket, Key=self.prefix + key)
+        return etag_in(answer.get("ETag"))
 
-    def _look(self, key: str, full_key: str, etag: str, code: str) -> DeleteOutcome:
-        """What is there instead of the object with an etag, by HEAD."""
-        try:
-            answer = self.client.head_object(Bucket=self.bucket, Key=full_key)
-        except BOTO_ERRORS as error:
-            found = translate(error, self.where)
-            if isinstance(found, ObjectNotFoundError):
-                return DeleteOutcome(key, "already_missing", None, str(found))
-            return DeleteOutcome(key, "failed", code_of(error), str(found))
-        present = str(answer.get("ETag", "")).strip('"')
-        if present == etag:
-            detail = f"the store says that its etag is not {etag}, and then that it is"
-            return DeleteOutcome(key, "failed", code, detail)
-        return DeleteOutcome(key, "spared", None, f"it has the etag {present}, {etag} was expected")
+    def _send_one(self, key: str, etags: Mapping[str, str] | None) -> None:
+        condition: dict[str, Any] = {} if etags is None else {"IfMatch": f'"{etags[key]}"'}
+        with _renewing():
+            answer = self.client.delete_object(
+                Bucket=self.bucket, Key=self.prefix + key, **condition
+            )
+        status = answer["ResponseMetadata"]["HTTPStatusCode"]
+        if status != _NO_CONTENT:
+            raise HttpFailure("NoAnswer", f"a delete was answered with {status}", status)
+
+
+def _told(answer: Any) -> Mapping[str | None, HttpFailure | None]:  # noqa: ANN401 - boto3's answer
+    """What an answer says of each key that it names; contradictions are no answer."""
+    told: dict[str | None, HttpFailure | None] = {}
+    for entry in answer.get("Deleted", ()):
+        told[entry.get("Key")] = None
+    for entry in answer.get("Errors", ()):
+        key, code = entry.get("Key"), entry.get("Code") or "NoCode"
+        if key in told:
+            code = "NoAnswer"
+        told[key] = HttpFailure(code, entry.get("Message") or "it names this key twice")
+    return told
+
+
+@contextmanager
+def _renewing() -> Iterator[None]:
+    try:
+        with failing():
+            yield
+    except RuntimeError as error:
+        # That is how botocore says that credentials were renewed, and are expired still.
+        raise HttpFailure("ExpiredToken", error) from error

@@ -24,11 +24,10 @@ from urllib.parse import unquote_plus
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from botocore.utils import parse_timestamp
 
 from lakegc_assets.storage.base import LISTING_SCHEMA
 from lakegc_assets.storage.errors import StorageError
-from lakegc_assets.storage.pages import Page
+from lakegc_assets.storage.pages import Page, require_whole
 
 _PAGE: Final = "LakegcPage"
 _OK: Final = 200
@@ -122,8 +121,8 @@ def _read(root: ET.Element, rows: Sequence[Sequence[str | None]]) -> Page:
     if truncated not in {"true", "false"}:
         raise ValueError(f"IsTruncated is {truncated!r}")
     token = root.findtext(f"{space}NextContinuationToken")
-    if truncated == "true" and not token:
-        raise ValueError("it is truncated, and has no token for the next page")
+    if (truncated == "true") is not bool(token):
+        raise ValueError(f"IsTruncated is {truncated}, and its token for the next page {token!r}")
     count = root.findtext(f"{space}KeyCount")
     if count is not None and int(count) != len(rows) + len(prefixes):
         raise ValueError(f"it counts {count} keys, and has {len(rows) + len(prefixes)}")
@@ -132,14 +131,12 @@ def _read(root: ET.Element, rows: Sequence[Sequence[str | None]]) -> Page:
             pa.array([decode(key) for key in keys], pa.string()),
             pc.cast(pa.array(sizes, pa.string()), pa.int64()),
             _timestamps(times),
-            pc.utf8_trim(pa.array([etag or "" for etag in etags], pa.string()), '"'),
+            pc.utf8_trim(pa.array(etags, pa.string()), '"'),
         ],
         schema=LISTING_SCHEMA,
     )
-    for name in ("size", "last_modified"):
-        if objects[name].null_count:
-            raise ValueError(f"an object has no {name}")
-    return Page(objects, prefixes, token if truncated == "true" else None)
+    require_whole(objects)
+    return Page(objects, prefixes, token or None)
 
 
 def _decoder(encoding: str | None) -> Callable[[str | None], str]:
@@ -159,7 +156,6 @@ def _decoder(encoding: str | None) -> Callable[[str | None], str]:
 
 def _timestamps(times: list[str | None]) -> pa.Array:
     kind = LISTING_SCHEMA.field("last_modified").type
-    try:
-        return pc.cast(pa.array(times, pa.string()), kind)
-    except pa.ArrowInvalid:
-        return pa.array([parse_timestamp(time or "") for time in times], kind)
+    # Some servers give nanoseconds.
+    exact = pc.cast(pa.array(times, pa.string()), pa.timestamp("ns", "UTC"))
+    return pc.cast(exact, kind, safe=False)

@@ -22,6 +22,7 @@ from lakegc_assets.storage.codes import error_class
 from lakegc_assets.storage.config import AzureAccess, StoreConfig
 from lakegc_assets.storage.errors import (
     AccessDeniedError,
+    InvalidKeyError,
     ObjectNotFoundError,
     PreconditionFailedError,
     StorageError,
@@ -125,6 +126,12 @@ def test_the_fast_reader_is_the_one_that_reads_pages_of_azure() -> None:
     assert b"ns/b/" in rest
 
 
+def test_a_blob_in_another_form_is_not_lost_beside_usual_ones() -> None:
+    odd = blob("ns/a").replace("<Blob>", '<Blob kind="odd">')
+    found = read_page(page(odd, blob("ns/b"), blob("ns/c")).body.encode(), "there")
+    assert found.objects["key"].to_pylist() == ["ns/a", "ns/b", "ns/c"]
+
+
 def test_directories_are_no_objects(told: Callable[..., ObjectStore]) -> None:
     marked = blob("ns/d", metadata="<hdi_isfolder>true</hdi_isfolder>")
     capital = blob("ns/e", metadata="<Hdi_isfolder>True</Hdi_isfolder>")
@@ -156,6 +163,35 @@ def test_real_directories_are_listed_one_by_one_in_byte_order(
     script.answers = [page(blob("ns/a/b/1"), blob("ns/a/b/2"), blob("ns/a/b/3"))]
     assert listed(store, "a/", "a/b/1", "a/b/3") == ["a/b/2"]
     assert [query_of(request)["prefix"] for request in script.requests] == [["ns/a/b/"]]
+
+
+@pytest.mark.parametrize("account", [FLAT, REAL_DIRECTORIES], ids=["flat", "hierarchical"])
+def test_a_level_goes_over_pages_and_names_nothing_twice(
+    told: Callable[..., ObjectStore], account: Answer
+) -> None:
+    """A prefix that the end of a page cuts comes again, and is one."""
+    first, empty = page(blob("ns/a"), "ns/b/", marker="1"), page(marker="2")
+    found = told(account, first, empty, page("ns/b/", blob("ns/c"))).list_prefixes()
+    assert (found.prefixes, [info.key for info in found.objects]) == (["b/"], ["a", "c"])
+    for late in (page(blob("ns/a")), page(blob("ns/c"), "ns/b/", "ns/b/")):
+        with pytest.raises(StorageError, match="out of order"):
+            told(first, empty, late).list_prefixes()
+    with pytest.raises(StorageError, match="twice"):
+        told(first, empty, page(marker="1")).list_prefixes()
+    for other in (page("ns/"), page("ns/c/d/"), page(blob("ns/c/d"))):
+        with pytest.raises(StorageError, match="not asked for"):
+            told(first, other).list_prefixes()
+
+
+def test_a_level_of_a_flat_account_is_in_order(told: Callable[..., ObjectStore]) -> None:
+    with pytest.raises(StorageError, match="out of order"):
+        told(FLAT, page(blob("ns/b"), marker="1"), page("ns/a/")).list_prefixes()
+
+
+def test_a_directory_that_comes_twice_is_refused(told: Callable[..., ObjectStore]) -> None:
+    level = [page("ns/a/", marker="1"), page("ns/b/", marker="2"), page("ns/a/")]
+    with pytest.raises(StorageError, match="out of order"):
+        listed(told(REAL_DIRECTORIES, *level, page()))
 
 
 def test_who_may_not_ask_about_the_account_gets_a_listing_whose_order_is_checked(
@@ -206,6 +242,9 @@ def test_a_listing_starts_at_the_beginning_where_the_service_cannot_skip(
         page(blob("ns/b"), blob("ns/a")),
         page(blob("ns/a"), blob("ns/a")),
         page(blob("ns/a"), marker="again"),
+        page("ns/d/"),
+        page(blob("ns/a").replace("<Etag>0x8D</Etag>", "")),
+        page(blob("ns/a").replace("<Etag>0x8D</Etag>", "<Etag></Etag>")),
     ],
 )
 def test_pages_that_cannot_be_trusted_are_refused(
@@ -286,7 +325,7 @@ def test_each_key_of_a_batch_has_the_outcome_that_the_store_gave(
 ) -> None:
     answer = batch(
         (4, 202, ""), (0, 404, "BlobNotFound"), (1, 409, "SnapshotsPresent"),
-        (2, 503, "ServerBusy"), (77, 202, ""),
+        (2, 503, "ServerBusy"),
     )  # fmt: skip
     store = told(answer)
     outcomes = store.delete_many(["0", "1 é", "2", "3", "4", "b\\s"])
@@ -339,16 +378,69 @@ def test_after_a_batch_that_fails_as_a_whole_no_other_is_sent(
     assert {o.error_code for o in store.delete_many(["a", "b"])} == {"InvalidInput"}
 
 
+def test_a_batch_that_is_answered_for_another_one_says_nothing(
+    told: Callable[..., ObjectStore],
+) -> None:
+    outcomes = told(batch((0, 202, ""), (2, 202, ""))).delete_many(["a", "b"])
+    assert [(o.outcome, o.error_code) for o in outcomes] == [("failed", "NoAnswer")] * 2
+    assert "named 2" in str(outcomes[0].detail)
+
+
+def test_a_batch_that_is_missing_says_of_no_key_that_it_is(
+    told: Callable[..., ObjectStore],
+) -> None:
+    for code in ("BlobNotFound", "ConditionNotMet"):
+        outcomes = told(refusal(404, code)).delete_many("ab", {"a": "1", "b": "1"})
+        assert [(o.outcome, o.error_code) for o in outcomes] == [("failed", code)] * 2
+
+
+def test_what_no_store_says_is_no_answer(told: Callable[..., ObjectStore]) -> None:
+    """Whoever answers 200 to everything is no store."""
+    portal = told(Answer(body="It works!"))
+    for keys in (["a"], ["a", "b"]):
+        assert {o.error_code for o in portal.delete_many(keys)} == {"NoAnswer"}
+    for call in (
+        lambda: portal.put("k", b""),
+        lambda: portal.put_if_absent("k", b""),
+        lambda: portal.head("k"),
+    ):
+        with pytest.raises(StorageError):
+            call()
+    for part in (204, 206):
+        with pytest.raises(StorageError, match=str(part)):
+            told(Answer(part, "" if part == 204 else "par")).get("k")
+    with pytest.raises(StorageError, match="time is None"):
+        told(Answer(headers={"ETag": '"e"'})).head("k")
+    refused = batch((0, 412, "ConditionNotMet"), (1, 202, ""))
+    outcomes = told(refused, Answer()).delete_many("ab", {"a": "1", "b": "1"})
+    assert [o.error_code for o in outcomes] == ["NoAnswer", None]
+
+
+@pytest.mark.parametrize("key", ["a//b", "/a", "a/../b", "a/."])
+def test_keys_that_a_path_cannot_carry_are_not_sent(
+    told: Callable[..., ObjectStore], script: Script, key: str
+) -> None:
+    """Accounts with real directories, and proxies, read ``a//b`` as ``a/b``."""
+    store = told(Answer(202))
+    (outcome,) = store.delete_many([key])
+    assert (outcome.outcome, outcome.error_code) == ("failed", "InvalidKey")
+    with pytest.raises(InvalidKeyError):
+        store.get(key)
+    assert script.requests == []
+
+
 def test_a_copy_is_waited_for(
     told: Callable[..., ObjectStore], script: Script, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("lakegc_assets.storage.azure._COPY_POLL_S", 0)
-    source = Answer(headers={"Last-Modified": "Fri, 02 Jan 2026 03:04:05 GMT"})
-    pending, done, failed = (
-        Answer(202, headers={"x-ms-copy-status": status})
-        for status in ("pending", "success", "failed")
-    )
-    store = told(source, pending, pending, done)
+    source = Answer(headers={"Last-Modified": "Fri, 02 Jan 2026 03:04:05 GMT", "ETag": '"e"'})
+    begun, pending, done, failed = (
+        Answer(number, headers={"x-ms-copy-status": status})
+        for number, status in (
+            (202, "pending"), (200, "pending"), (200, "success"), (202, "failed"),
+        )
+    )  # fmt: skip
+    store = told(source, begun, pending, done)
     store.copy("a", "b")
     assert [request.split(" ")[0] for request in script.requests] == ["HEAD", "PUT", "HEAD", "HEAD"]
     assert script.headers[1]["x-ms-copy-source"].endswith("/acc/box/ns/a")

@@ -48,8 +48,13 @@ def item(name: str, generation: int = 7) -> dict[str, str]:
 
 
 def page(*names: str, token: str | None = None, prefixes: tuple[str, ...] = ()) -> Answer:
-    content = {"items": [item(name) for name in names], "prefixes": prefixes}
+    items = [item(name) for name in names]
+    content = {"kind": "storage#objects", "items": items, "prefixes": prefixes}
     return Answer(body=json.dumps(content | ({"nextPageToken": token} if token else {})))
+
+
+def with_items(*items: dict[str, str | None] | dict[str, str]) -> Answer:
+    return Answer(body=json.dumps({"kind": "storage#objects", "items": items}))
 
 
 def refusal(status: int, reason: str) -> Answer:
@@ -113,10 +118,18 @@ def test_bounds_are_sent_as_far_as_names_can_hold_them(
     [
         Answer(body="<html/>"),
         Answer(body="[]"),
-        Answer(body='{"items": [{"name": "ns/a"}]}'),
-        Answer(body='{"items": {"name": "ns/a"}}'),
-        Answer(body=json.dumps({"items": [item("ns/a") | {"size": "many"}]})),
-        Answer(body=json.dumps({"items": [item("ns/a") | {"updated": "soon"}]})),
+        Answer(body="{}"),
+        Answer(body='{"message": "It works!"}'),
+        Answer(body='{"kind": "storage#buckets"}'),
+        with_items({"name": "ns/a"}),
+        Answer(body='{"kind": "storage#objects", "items": {"name": "ns/a"}}'),
+        with_items(item("ns/a") | {"size": "many"}),
+        with_items(item("ns/a") | {"updated": "soon"}),
+        *(with_items({**item("ns/a"), name: None}) for name in item("ns/a")),
+        with_items(item("ns/a") | {"generation": ""}),
+        Answer(body='{"kind": "storage#objects", "nextPageToken": ""}'),
+        Answer(body='{"kind": "storage#objects", "nextPageToken": false}'),
+        page(prefixes=("ns/d/",)),
         page("elsewhere"),
         page("ns/b", "ns/a"),
         page("ns/a", "ns/a"),
@@ -128,6 +141,19 @@ def test_pages_that_cannot_be_trusted_are_refused(
 ) -> None:
     with pytest.raises(StorageError, match="gs://bkt/ns"):
         listed(told(damaged, damaged))
+
+
+def test_a_level_goes_over_pages_and_its_order_is_checked(
+    told: Callable[..., ObjectStore],
+) -> None:
+    first, empty = page("ns/b", prefixes=("ns/a/",), token="1"), page(token="2")
+    found = told(first, empty, page("ns/d", prefixes=("ns/c/",))).list_prefixes()
+    assert (found.prefixes, [info.key for info in found.objects]) == (["a/", "c/"], ["b", "d"])
+    for late in (page(prefixes=("ns/a/",)), page("ns/a-"), page("ns/b")):
+        with pytest.raises(StorageError, match="out of order"):
+            told(first, empty, late).list_prefixes()
+    with pytest.raises(StorageError, match="twice"):
+        told(first, empty, page(token="1")).list_prefixes()
 
 
 @pytest.mark.parametrize(
@@ -185,6 +211,50 @@ def test_a_missing_bucket_is_told_from_a_missing_object(
     assert (outcome.outcome, outcome.error_code) == ("failed", "NoSuchBucket")
     (outcome,) = told(missing, page()).delete_many(["k"])
     assert outcome.outcome == "already_missing"
+
+
+def test_a_404_of_somebody_else_does_not_say_that_an_object_is_missing(
+    told: Callable[..., ObjectStore],
+) -> None:
+    proxy = Answer(404, "<html>404 page not found</html>")
+    for odd in (proxy, Answer(404, '{"error": "not found"}')):
+        (outcome,) = told(odd, page()).delete_many(["k"])
+        assert (outcome.outcome, outcome.error_code) == ("failed", "404")
+    outcomes = told(refusal(404, "notFound")).delete_many(["k", "l"])
+    assert [(o.outcome, o.error_code) for o in outcomes] == [("failed", "notFound")] * 2
+    with pytest.raises(StorageError, match="404 page") as raised:
+        told(proxy, Answer(body=json.dumps(item("ns/k")))).get("k")
+    assert raised.type is StorageError
+    with pytest.raises(ObjectNotFoundError):
+        told(Answer(404, "No such object"), refusal(404, "notFound"), page()).get("k")
+
+
+def test_what_no_store_says_is_no_answer(told: Callable[..., ObjectStore]) -> None:
+    """Whoever answers 200 to everything is no store."""
+    portal = told(Answer(body="It works!"))
+    for keys in (["a"], ["a", "b"]):
+        assert {o.error_code for o in portal.delete_many(keys)} == {"NoAnswer"}
+    with pytest.raises(StorageError, match="names 'ns/other'"):
+        told(Answer(body=json.dumps(item("ns/other")))).put_if_absent("k", b"")
+    changed = batch((0, 412, "conditionNotMet"), (1, 204, ""))
+    for odd in (Answer(body="{}"), Answer(body=json.dumps(item("ns/other", 9)))):
+        outcomes = told(changed, odd).delete_many("ab", {"a": "7", "b": "7"})
+        assert [o.error_code for o in outcomes] == ["NoAnswer", None]
+    outcomes = told(batch((0, 204, ""), (2, 204, ""))).delete_many(["a", "b"])
+    assert [o.error_code for o in outcomes] == ["NoAnswer"] * 2
+
+
+@pytest.mark.parametrize("etag", ["", "0", "0x8D", "\u0663"])
+def test_what_is_no_generation_is_no_condition(
+    told: Callable[..., ObjectStore], script: Script, etag: str
+) -> None:
+    """GCS may read it as no condition at all."""
+    outcomes = told(Answer(204)).delete_many(["a", "b"], {"a": etag, "b": "7"})
+    assert [(o.outcome, o.error_code) for o in outcomes] == [
+        ("failed", "InvalidKey"),
+        ("deleted", None),
+    ]
+    assert [query_of(r) for r in script.requests] == [{"ifGenerationMatch": ["7"]}]
 
 
 def test_conditions_are_generations(told: Callable[..., ObjectStore], script: Script) -> None:

@@ -1,4 +1,4 @@
-"""Conditional deletes on S3: what is sent, and what becomes of each key by the answers."""
+"""Deletes on S3: what is sent, and what becomes of each key by the answers."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from datetime import datetime, timedelta, timezone
 from functools import partial
 from pathlib import Path
 
+import boto3
 import pytest
 
 from lakegc_assets.storage.base import ObjectStore
@@ -14,6 +15,7 @@ from lakegc_assets.storage.config import StoreConfig
 from lakegc_assets.storage.credentials import write_credentials_file
 from lakegc_assets.storage.s3_client import clients
 from lakegc_assets_tests.storage.conftest import Answer, Script
+from lakegc_assets_tests.storage.s3_answers import delete_result, error, listed
 
 _FAILED = "<Error><Key>ns/{}</Key><Code>{}</Code><Message>m</Message></Error>"
 
@@ -105,6 +107,121 @@ def test_one_spared_key_does_not_keep_single_deletes_from_the_next(s3_store: Obj
 @pytest.fixture
 def s3_store(s3_server: str, s3_bucket: str) -> ObjectStore:
     return StoreConfig(endpoint_url=s3_server).open(f"s3://{s3_bucket}/ns")
+
+
+def test_each_key_of_a_bulk_delete_has_the_outcome_that_the_store_gave(script: Script) -> None:
+    script.answers = [
+        Answer(
+            body=delete_result(
+                "<Deleted><Key>ns/gone</Key></Deleted>",
+                "<Deleted><Key>ns/both</Key></Deleted>",
+                "<Error><Key>ns/both</Key><Code>InternalError</Code><Message>m</Message></Error>",
+                "<Error><Key>ns/denied</Key><Code>AccessDenied</Code><Message>m</Message></Error>",
+                "<Error><Key>ns/missing</Key><Code>NoSuchKey</Code><Message>m</Message></Error>",
+            )
+        )
+    ]
+    keys = ["denied", "gone", "missing", "both", "unnamed"]
+    outcomes = script.config().open("s3://bkt/ns").delete_many(keys)
+    assert [(o.key, o.outcome, o.error_code) for o in outcomes] == [
+        ("denied", "failed", "AccessDenied"),
+        ("gone", "deleted", None),
+        ("missing", "already_missing", None),
+        ("both", "failed", "NoAnswer"),
+        ("unnamed", "failed", "NoAnswer"),
+    ]
+
+
+@pytest.mark.parametrize("stranger", ["ns/stranger", "a0", "ns/e\u0301", "other/a0"])
+def test_an_answer_that_names_a_key_that_was_not_sent_says_nothing(
+    script: Script, stranger: str
+) -> None:
+    """It is the answer to another request, so what it says of the same key is not about ours."""
+    keys = ["\u00e9", *(f"a{number}" for number in range(1100))]
+    gone = [f"<Deleted><Key>{name}</Key></Deleted>" for name in ("ns/a0", "ns/a1", stranger)]
+    script.answers = [Answer(body=delete_result(*gone))]
+    outcomes = script.config().open("s3://bkt/ns").delete_many(keys)
+    assert {o.outcome for o in outcomes} == {"failed"}
+    assert [o.error_code for o in outcomes] == ["NoAnswer"] * 1000 + ["NotSent"] * 101
+    assert stranger in str(outcomes[0].detail)
+
+
+def test_a_key_that_is_named_twice_is_not_known_to_be_gone(script: Script) -> None:
+    errors = [_FAILED.format("k", code) for code in ("AccessDenied", "NoSuchKey")]
+    script.answers = [Answer(body=delete_result(*errors))]
+    (outcome,) = script.config().open("s3://bkt/ns").delete_many(["k"])
+    assert (outcome.outcome, outcome.error_code) == ("failed", "NoAnswer")
+
+
+def test_a_call_with_many_keys_says_of_none_that_it_is_missing(script: Script) -> None:
+    """A 404 for the whole call is about the call, also where it holds one key."""
+    script.answers = [Answer(404, error("NoSuchKey"))]
+    store = script.config().open("s3://bkt/ns")
+    for keys in (["k"], ["k", "l"]):
+        outcomes = store.delete_many(keys)
+        assert {(o.outcome, o.error_code) for o in outcomes} == {("failed", "NoSuchKey")}
+
+
+def test_only_an_answer_without_content_says_that_one_object_is_gone(script: Script) -> None:
+    script.answers = [Answer(200)]
+    (outcome,) = script.config().open("s3://bkt/ns").delete_many(["k"], singly=True)
+    assert (outcome.outcome, outcome.error_code) == ("failed", "NoAnswer")
+
+
+def test_a_key_without_an_etag_is_not_deleted_on_a_condition(script: Script) -> None:
+    script.answers = [Answer(body=deleted("b"))]
+    outcomes = script.config().open("s3://bkt/ns").delete_many(["a", "b"], {"a": "", "b": "e"})
+    assert [(o.outcome, o.error_code) for o in outcomes] == [
+        ("failed", "InvalidKey"),
+        ("deleted", None),
+    ]
+    assert b"ns/a" not in script.bodies[0]
+
+
+def test_what_a_url_would_change_is_not_looked_at(script: Script) -> None:
+    """A proxy may read ``a//b`` as ``a/b``, and tell of that."""
+    script.answers = [Answer(body=deleted(failed={"a//b": "PreconditionFailed"})), Answer(404)]
+    (outcome,) = script.config().open("s3://bkt/ns").delete_many(["a//b"], {"a//b": "e"})
+    assert (outcome.outcome, outcome.error_code) == ("failed", "PreconditionFailed")
+    assert len(script.requests) == 1
+
+
+def test_after_a_call_that_fails_as_a_whole_no_other_is_sent(script: Script) -> None:
+    keys = [f"{n:04d}" for n in range(2100)]
+    first = delete_result(*(f"<Deleted><Key>ns/{key}</Key></Deleted>" for key in keys[:1000]))
+    script.answers = [Answer(body=first), Answer(403, error("AccessDenied")), Answer()]
+    outcomes = script.config().open("s3://bkt/ns").delete_many([*keys, "ctl\x01"])
+    codes = [o.error_code for o in outcomes]
+    assert codes == [None] * 1000 + ["AccessDenied"] * 1000 + ["NotSent"] * 101
+    assert len(script.requests) == 2
+
+
+def test_keys_are_sent_so_that_nothing_on_the_way_can_change_them(script: Script) -> None:
+    """XML keeps dots and empty segments, a URL keeps control characters; neither keeps both."""
+    script.answers = [Answer(body=delete_result()), Answer(204), Answer(204)]
+    keys = ["a/../b", "a//b", "n\nl", "\x01 +", "cr\r", "../\x01"]
+    outcomes = script.config().open("s3://bkt/ns").delete_many(keys)
+    assert script.requests == [
+        "POST /bkt?delete",
+        "DELETE /bkt/ns/%01%20%2B",
+        "DELETE /bkt/ns/cr%0D",
+    ]
+    for text in (b"<Key>ns/a/../b</Key>", b"<Key>ns/a//b</Key>", b"<Key>ns/n&#xA;l</Key>"):
+        assert text in script.bodies[0]
+    assert [o.outcome for o in outcomes] == ["failed"] * 3 + ["deleted"] * 2 + ["failed"]
+    assert [o.error_code for o in outcomes][-1] == "InvalidKey"
+
+
+def test_keys_that_urls_cannot_carry_are_listed_and_deleted(s3_server: str, s3_bucket: str) -> None:
+    store = StoreConfig(endpoint_url=s3_server).open(f"s3://{s3_bucket}/ns")
+    plain = boto3.client("s3", endpoint_url=s3_server)
+    keys = ["a/../b", "a/./b", "a//b", "/lead", "//", "dir/", "..", "q/."]
+    for key in keys:
+        plain.put_object(Bucket=s3_bucket, Key=f"ns/{key}", Body=b"x")
+    plain.put_object(Bucket=s3_bucket, Key="ns/b", Body=b"alive")
+    assert listed(store) == sorted([*keys, "b"])
+    assert {o.outcome for o in store.delete_many(keys)} == {"deleted"}
+    assert listed(store) == ["b"]
 
 
 def _after(start: datetime, minutes: int) -> datetime:

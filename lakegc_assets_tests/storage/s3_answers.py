@@ -1,0 +1,38 @@
+"""What an S3 server answers, for tests that write its answers."""
+
+from __future__ import annotations
+
+from urllib.parse import quote_plus
+from xml.sax.saxutils import escape
+
+from lakegc_assets.storage.base import ObjectStore
+
+SPACE = 'xmlns="http://s3.amazonaws.com/doc/2006-03-01/"'
+
+
+def entry(key: str, *, encoded: bool = True, extra: str = "") -> str:
+    text = quote_plus(key, safe="/") if encoded else escape(key)
+    return (
+        f"<Contents><Key>{text}</Key><LastModified>2026-01-02T03:04:05.678Z</LastModified>"
+        f"<ETag>&quot;abc-2&quot;</ETag>{extra}<Size>7</Size></Contents>"
+    )
+
+
+def page(entries: str, *, more: str = "", encoded: bool = True, truncated: str = "false") -> str:
+    encoding = "<EncodingType>url</EncodingType>" if encoded else ""
+    return (
+        f'<?xml version="1.0" encoding="UTF-8"?>\n<ListBucketResult {SPACE}><Name>b</Name>'
+        f"{encoding}<IsTruncated>{truncated}</IsTruncated>{more}{entries}</ListBucketResult>"
+    )
+
+
+def error(code: str) -> str:
+    return f"<Error><Code>{code}</Code><Message>told {code}</Message></Error>"
+
+
+def delete_result(*parts: str) -> str:
+    return f"<DeleteResult {SPACE}>{''.join(parts)}</DeleteResult>"
+
+
+def listed(store: ObjectStore, *args: str | None) -> list[str]:
+    return [key for b in store.list(*args) for key in b["key"].to_pylist()]  # type: ignore[arg-type]

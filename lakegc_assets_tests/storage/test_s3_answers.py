@@ -1,0 +1,180 @@
+"""What S3 answers to single requests: errors told apart, repeats, conditional puts, the time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import datetime, timezone
+
+import pytest
+from botocore.stub import Stubber
+
+from lakegc_assets.errors import ConfigurationError, LakegcError
+from lakegc_assets.storage.codes import error_class
+from lakegc_assets.storage.config import StoreConfig
+from lakegc_assets.storage.errors import (
+    AccessDeniedError,
+    PreconditionFailedError,
+    StorageError,
+    StoreThrottledError,
+    StoreUnavailableError,
+)
+from lakegc_assets.storage.s3_client import clients
+from lakegc_assets_tests.storage.conftest import Answer, Script
+from lakegc_assets_tests.storage.s3_answers import entry, error, listed, page
+
+
+def test_an_answer_that_is_cut_off_is_asked_for_again(script: Script) -> None:
+    whole = Answer(body=page(entry("ns/a")))
+    script.answers = [Answer(body=whole.body[:-40], cut=True), whole]
+    assert listed(script.config(2).open("s3://bkt/ns")) == ["a"]
+    script.answers = [Answer(body="hal", cut=True), Answer(body="whole")]
+    assert script.config(2).open("s3://bkt/ns").get("k") == b"whole"
+    script.answers = [Answer(body="hal", cut=True)]
+    for ask in (lambda s: s.get("k"), listed):
+        with pytest.raises(StoreUnavailableError):
+            ask(script.config(2).open("s3://bkt/ns"))
+
+
+@pytest.mark.parametrize(
+    ("status", "code", "expected", "advice"),
+    [
+        (403, "AccessDenied", AccessDeniedError, "policy"),
+        (403, "InvalidAccessKeyId", AccessDeniedError, "credentials"),
+        (400, "ExpiredToken", AccessDeniedError, "renew"),
+        (404, "NoSuchBucket", ConfigurationError, "bucket does not exist"),
+        (400, "AuthorizationHeaderMalformed", ConfigurationError, "region"),
+        (403, "RequestTimeTooSkewed", ConfigurationError, "clock"),
+        (503, "SlowDown", StoreThrottledError, "SlowDown"),
+        (503, "", StoreThrottledError, "503"),
+        (429, "Odd", StoreThrottledError, "429"),
+        (500, "InternalError", StoreUnavailableError, "InternalError"),
+        (502, "", StoreUnavailableError, "502"),
+        (404, "", StorageError, "404"),
+        (400, "Odd", StorageError, "Odd"),
+    ],
+)
+def test_errors_are_told_apart(
+    script: Script, status: int, code: str, expected: type[LakegcError], advice: str
+) -> None:
+    script.answers = [Answer(status, error(code) if code else "")]
+    store = script.config().open("s3://bkt/ns")
+    calls: list[Callable[[], object]] = [
+        lambda: store.get("some/key"),
+        lambda: store.put("some/key", b""),
+        lambda: store.put_if_absent("some/key", b""),
+        lambda: listed(store, "some/key"),
+    ]
+    for call in calls:
+        with pytest.raises(expected, match=advice) as raised:
+            call()
+        assert raised.type is expected
+        assert "s3://bkt/ns" in str(raised.value)
+        assert "some/key" in str(raised.value)
+        assert "test-secret-key" not in str(raised.value)
+    (outcome,) = store.delete_many(["some/key"])
+    assert outcome.outcome == "failed"
+    assert outcome.error_code in {code, str(status)}
+    assert error_class(outcome.error_code or "") is expected
+
+
+def test_a_server_that_cannot_be_reached(s3_server: str) -> None:
+    assert s3_server
+    store = StoreConfig(endpoint_url="http://127.0.0.1:9", max_attempts=1).open("s3://bkt/ns")
+    with pytest.raises(StoreUnavailableError, match=r"127\.0\.0\.1:9"):
+        store.get("k")
+    with pytest.raises(StoreUnavailableError, match="not known whether"):
+        store.put_if_absent("k", b"")
+    assert [o.error_code for o in store.delete_many(["k"])] == ["ConnectionFailed"]
+
+
+def test_a_wrong_bucket_is_not_a_missing_object(s3_server: str) -> None:
+    store = StoreConfig(endpoint_url=s3_server).open("s3://no-such-bucket/ns")
+    calls: list[Callable[[], object]] = [
+        lambda: store.get("k"),
+        lambda: store.head("k"),
+        lambda: store.put("k", b""),
+        lambda: store.copy("k", "l"),
+        lambda: listed(store),
+        store.server_time,
+    ]
+    for call in calls:
+        with pytest.raises(ConfigurationError, match="no-such-bucket"):
+            call()
+
+
+def test_throttling_is_waited_for_and_retries_can_be_turned_off(script: Script) -> None:
+    slow = Answer(503, error("SlowDown"))
+    deleted = Answer(body="<DeleteResult><Deleted><Key>ns/k</Key></Deleted></DeleteResult>")
+    script.answers = [slow, slow, deleted]
+    assert [o.outcome for o in script.config(3).open("s3://bkt/ns").delete_many(["k"])] == [
+        "deleted"
+    ]
+    assert len(script.requests) == 3
+    script.answers = [slow, deleted]
+    outcomes = script.config(1).open("s3://bkt/ns").delete_many(["k"])
+    assert [(o.outcome, o.error_code) for o in outcomes] == [("failed", "SlowDown")]
+    assert len(script.requests) == 4
+
+
+def test_a_conditional_put_is_repeated_only_if_it_was_refused(script: Script) -> None:
+    store = script.config(3).open("s3://bkt/ns")
+    script.answers = [
+        Answer(503, error("SlowDown")),
+        Answer(409, error("ConditionalRequestConflict")),
+        Answer(headers={"ETag": '"e"'}),
+    ]
+    store.put_if_absent("k", b"x")
+    assert len(script.requests) == 3
+    script.answers = [Answer(500, error("InternalError")), Answer()]
+    with pytest.raises(StoreUnavailableError, match="not known whether"):
+        store.put_if_absent("k", b"x")
+    script.answers = [Answer(409, error("ConditionalRequestConflict"))]
+    with pytest.raises(PreconditionFailedError):
+        store.put_if_match("k", b"x", "e")
+
+
+def test_the_time_comes_from_the_answer(script: Script) -> None:
+    script.answers = [Answer(body=page(""), date="Fri, 01 Jan 2027 01:02:03 GMT")]
+    store = script.config().open("s3://bkt/ns")
+    assert store.server_time() == datetime(2027, 1, 1, 1, 2, 3, tzinfo=timezone.utc)
+    script.answers = [Answer(body=page(""), date="soon")]
+    with pytest.raises(StorageError, match="'soon'"):
+        store.server_time()
+    script.answers = [Answer(body=page(""), date="Fri, 01 Jan 2027 01:02:03")]
+    with pytest.raises(StorageError, match="01:02:03"):
+        store.server_time()
+
+
+def test_a_copy_keeps_to_the_bucket(s3_server: str) -> None:
+    """The request that copies, as boto3 gets it."""
+    config = StoreConfig(endpoint_url=s3_server, read_timeout_s=9)
+    client = clients(config).usual
+    with Stubber(client) as stub:
+        stub.add_response("head_object", {"ContentLength": 3, "ETag": '"e"'})
+        stub.add_response(
+            "copy_object",
+            {},
+            {"Bucket": "bkt", "Key": "ns/t", "CopySource": {"Bucket": "bkt", "Key": "ns/s"}},
+        )
+        config.open("s3://bkt/ns").copy("s", "t")
+        stub.assert_no_pending_responses()
+
+
+def test_an_answer_that_lacks_what_a_store_says_is_none(script: Script) -> None:
+    """Whoever answers 200 to everything is no store."""
+    script.answers = [Answer()]
+    store = script.config().open("s3://bkt/ns")
+    for call in (
+        lambda: store.put("k", b""),
+        lambda: store.put_if_absent("k", b""),
+        lambda: store.head("k"),
+        lambda: store.exists("k"),
+    ):
+        with pytest.raises(StoreUnavailableError, match="no ETag"):
+            call()
+    script.answers = [Answer(headers={"ETag": '"e"'})]
+    with pytest.raises(StorageError, match="LastModified"):
+        store.head("k")
+    script.answers = [Answer(206, "par")]
+    with pytest.raises(StoreUnavailableError, match="206"):
+        store.get("k")

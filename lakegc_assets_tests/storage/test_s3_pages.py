@@ -1,0 +1,174 @@
+"""Pages of S3 listings: every key exact, whatever cannot be trusted refused."""
+
+from __future__ import annotations
+
+from datetime import datetime, timezone
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lakegc_assets.storage import s3_listing
+from lakegc_assets.storage.config import StoreConfig
+from lakegc_assets.storage.errors import (
+    StorageError,
+)
+from lakegc_assets.storage.pages import Page
+from lakegc_assets_tests.storage.conftest import Answer, Script
+from lakegc_assets_tests.storage.s3_answers import SPACE, entry, listed, page
+
+KEYS = st.lists(
+    st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=8), unique=True
+)
+
+
+COMMON = "<CommonPrefixes><Prefix>{}</Prefix></CommonPrefixes>"
+
+
+def token(name: str) -> str:
+    return f"<NextContinuationToken>{name}</NextContinuationToken>"
+
+
+def read(body: str) -> Page:
+    response = {"status_code": 200, "body": body.encode()}
+    answer: dict[str, object] = {}
+    s3_listing.keep_page(response, answer)
+    return s3_listing.read_page(answer, "s3://b")
+
+
+@given(keys=KEYS)
+def test_both_readers_of_pages_agree_on_every_key(keys: list[str]) -> None:
+    """The second page has one element that the fast reader does not know."""
+    fast = read(page("".join(map(entry, keys))))
+    slow = read(page("".join(entry(key, extra="<Owner><ID>x</ID></Owner>") for key in keys)))
+    assert fast.objects["key"].to_pylist() == keys
+    assert fast == slow
+    if keys:
+        assert fast.objects.slice(0, 1).to_pylist() == [
+            {
+                "key": keys[0],
+                "size": 7,
+                "last_modified": datetime(2026, 1, 2, 3, 4, 5, 678000, timezone.utc),
+                "etag": "abc-2",
+            }
+        ]
+
+
+def test_the_fast_reader_is_the_one_that_reads_pages_of_s3(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    parsed = []
+    parse = s3_listing._parse
+
+    def spy(body: bytes) -> object:
+        parsed.append(body)
+        return parse(body)
+
+    monkeypatch.setattr(s3_listing, "_parse", spy)
+    extra = (
+        "<ChecksumAlgorithm>CRC64NVME</ChecksumAlgorithm><ChecksumType>FULL_OBJECT</ChecksumType>"
+    )
+    assert read(page(entry("a b", extra=extra) + entry("c+d"))).objects["key"].to_pylist() == [
+        "a b",
+        "c+d",
+    ]
+    (rest,) = parsed
+    assert b"Contents" not in rest
+
+
+def test_keys_of_servers_that_do_not_encode_them() -> None:
+    body = page(entry("a%20+b&<é", encoded=False), encoded=False)
+    assert read(body).objects["key"].to_pylist() == ["a%20+b&<é"]
+    with pytest.raises(StorageError, match="not percent-encoded"):
+        read(page(entry("a\nb", encoded=False), encoded=False))
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        page("", truncated="maybe"),
+        page(entry("a"), truncated="true"),
+        page(entry("a"), more="<KeyCount>2</KeyCount>"),
+        page("<Contents><Key>a</Key></Contents>"),
+        page(entry("a").replace("<Size>7</Size>", "")),
+        page(entry("a").replace("<Size>7</Size>", "<Size>many</Size>")),
+        page(entry("a").replace("2026-01-02T03", "yesterday")),
+        page(entry("a").replace("<Key>a</Key>", "<Key></Key>")),
+        page(entry("a").replace("<Key>a</Key>", "<Key>%FF</Key>")),
+        page(entry("a").replace("05.678Z", "05.678")),
+        page(entry("a").replace("<ETag>&quot;abc-2&quot;</ETag>", "")),
+        page(entry("a").replace("abc-2", "")),
+        page(entry("a"), more="<NextContinuationToken>t</NextContinuationToken>"),
+        page(entry("ns/a"), more=COMMON.format("ns/b/")),
+        f"<ListBucketResult {SPACE}/>",
+        "<html><body>It works!</body></html>",
+    ],
+)
+def test_a_damaged_page_is_an_error_and_never_a_shorter_listing(script: Script, body: str) -> None:
+    script.answers = [Answer(body=body)]
+    with pytest.raises(StorageError, match=r"s3://bkt/ns: listing"):
+        listed(script.config().open("s3://bkt/ns"))
+
+
+@pytest.mark.parametrize("keys", [["ns/b", "ns/a"], ["ns/a", "ns/a"], ["ns/a", "nt/b"], ["a"]])
+def test_keys_out_of_order_or_not_asked_for_are_an_error(script: Script, keys: list[str]) -> None:
+    script.answers = [Answer(body=page("".join(map(entry, keys))))]
+    with pytest.raises(StorageError, match="cannot be trusted"):
+        listed(script.config().open("s3://bkt/ns"))
+
+
+def test_pages_that_repeat_themselves_are_an_error(script: Script) -> None:
+    first = Answer(body=page(entry("ns/a"), more=token("t"), truncated="true"))
+    script.answers = [first, first]
+    with pytest.raises(StorageError, match="cannot be trusted"):
+        listed(script.config().open("s3://bkt/ns"))
+    script.answers = [first, Answer(body=page("", more=token("t"), truncated="true"))]
+    with pytest.raises(StorageError, match="same page token"):
+        listed(script.config().open("s3://bkt/ns"))
+
+
+def test_empty_pages_in_the_middle_are_passed(script: Script) -> None:
+    script.answers = [
+        Answer(body=page("", more=token("1"), truncated="true")),
+        Answer(body=page(entry("ns/a"), more=token("2"), truncated="true")),
+        Answer(body=page("")),
+    ]
+    assert listed(script.config().open("s3://bkt/ns")) == ["a"]
+
+
+def test_pages_end_where_the_range_ends(s3_server: str, s3_bucket: str) -> None:
+    store = StoreConfig(endpoint_url=s3_server).open(f"s3://{s3_bucket}/ns")
+    for key in ("a", "b", "c"):
+        store.put(key, b"")
+    assert listed(store, "", None, "b") == ["a"]
+    assert listed(store, "", None, "a") == []
+
+
+def test_times_may_be_exact_to_the_nanosecond() -> None:
+    body = page(entry("a").replace("05.678Z", "05.678901234Z"))
+    (time,) = read(body).objects["last_modified"].to_pylist()
+    assert time == datetime(2026, 1, 2, 3, 4, 5, 678901, timezone.utc)
+
+
+def test_a_level_is_followed_over_pages_and_its_order_is_checked(script: Script) -> None:
+    first = Answer(
+        body=page(entry("ns/b"), more=COMMON.format("ns/a/") + token("1"), truncated="true")
+    )
+    empty = Answer(body=page("", more=token("2"), truncated="true"))
+    script.answers = [first, empty, Answer(body=page("", more=COMMON.format("ns/c/")))]
+    found = script.config().open("s3://bkt/ns").list_prefixes()
+    assert (found.prefixes, [info.key for info in found.objects]) == (["a/", "c/"], ["b"])
+    for late in ("ns/a-/", "ns/a/", "ns/b"):
+        body = page(entry(late)) if late == "ns/b" else page("", more=COMMON.format(late))
+        script.answers = [first, empty, Answer(body=body)]
+        with pytest.raises(StorageError, match="out of order"):
+            script.config().open("s3://bkt/ns").list_prefixes()
+    script.answers = [first, empty, Answer(body=page("", more=token("1"), truncated="true"))]
+    with pytest.raises(StorageError, match="same page token"):
+        script.config().open("s3://bkt/ns").list_prefixes()
+
+
+def test_a_store_that_ignores_where_to_start_is_refused(script: Script) -> None:
+    script.answers = [Answer(body=page(entry("ns/a") + entry("ns/c")))]
+    with pytest.raises(StorageError, match="out of order"):
+        listed(script.config().open("s3://bkt/ns"), "", "b")
