@@ -1,23 +1,29 @@
-"""How long the embedded lakeFS lists what is staged: 5 M objects on 1 K branches, all pages.
+"""What it costs to know all that is staged, by both witnesses: the list, and a diff a branch.
 
-Run ``python -m bench.prepare_uncommitted``. The objects are planted straight into the state, which
-takes longer than the list; the list is made by a process of its own, for its memory to be seen.
+The first is lakeFS's own list, all its pages, made by a process of its own for its memory to be
+seen. The second is the diff of every branch, as a mark takes them in Spark tasks from an embedded
+lakeFS that runs beside them. The objects are planted straight into the state, which takes longer.
+
+    python -m bench.prepare_uncommitted --objects 5000000 --branches 1000
 """
 
 from __future__ import annotations
 
 import json
+import os
 import resource
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import click
 import pyarrow.parquet as pq
 
+from bench._run import session
 from lakegc_assets.embedded import catalog, history
 from lakegc_assets.embedded.catalog import Repository
 from lakegc_assets.embedded.lake import Lake
@@ -25,9 +31,14 @@ from lakegc_assets.embedded.settings import ServerSettings
 from lakegc_assets.embedded.slices import Xids
 from lakegc_assets.embedded.uncommitted import prepare_uncommitted
 from lakegc_assets.graveler.entry import Entry, Timestamp, encode_entry, entry_identity
+from lakegc_assets.lakefs.config import LakeFSConfig
+from lakegc_assets.mark.context import Connections
+from lakegc_assets.mark.staged import staged_paths
+from lakegc_assets.storage.config import StoreConfig
 
 REPOSITORY = "bench"
 NOW = 1_795_236_036
+SIZE = 123_456
 
 
 def staged(xids: Xids, uid: int, first: int, count: int) -> Iterator[tuple[object, ...]]:
@@ -37,7 +48,7 @@ def staged(xids: Xids, uid: int, first: int, count: int) -> Iterator[tuple[objec
     entry = Entry(
         sample,
         Timestamp(NOW, 123_456_789),
-        size=123_456,
+        size=SIZE,
         e_tag="d41d8cd98f00b204e9800998ecf8427e",
         content_type="application/octet-stream",
     )
@@ -90,13 +101,47 @@ def measure(data: Path, page_seconds: float) -> dict[str, float]:
     }
 
 
+def diff(data: Path, tasks: int) -> tuple[int, float]:
+    """Take the diff of every branch, as a mark does; how many paths came, and seconds."""
+    with embedded(data) as lakefs:
+        spark = session(**{"spark.master": f"local[{tasks}]"})
+        names = [branch.id for branch in lakefs.connect().branches(REPOSITORY)]
+        connections = Connections(lakefs, StoreConfig(), f"local://{REPOSITORY}", str(data))
+        branches = spark.createDataFrame([(name,) for name in names], "branch string")
+        # All staged objects have this size, so no path is left out.
+        suspects = spark.createDataFrame([(SIZE,)], "size long")
+        began = time.perf_counter()
+        found = staged_paths(connections, REPOSITORY, branches, suspects, tasks).count()
+        seconds = time.perf_counter() - began
+        spark.stop()
+    return found, seconds
+
+
+@contextmanager
+def embedded(data: Path) -> Iterator[LakeFSConfig]:
+    """Run the server of a data directory in a process of its own; how to reach it."""
+    command = [sys.executable, "-m", "lakegc_assets.embedded", "--data", str(data), "--port", "0"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server:
+        assert server.stdout is not None
+        said = dict(word.split("=", 1) for word in server.stdout.readline().split() if "=" in word)
+        os.environ.update(
+            LAKECTL_CREDENTIALS_ACCESS_KEY_ID=said["access_key"],
+            LAKECTL_CREDENTIALS_SECRET_ACCESS_KEY=said["secret_key"],
+        )
+        try:
+            yield LakeFSConfig(endpoint=said["endpoint"])
+        finally:
+            server.terminate()
+
+
 @click.command()
-@click.option("--objects", default=5_000_000)
-@click.option("--branches", default=1000)
+@click.option("--objects", default=500_000, show_default=True)
+@click.option("--branches", default=100, show_default=True)
 @click.option("--page-seconds", default=60.0)
+@click.option("--tasks", default=2, help="Spark tasks that take diffs.")
 @click.option("--data", type=click.Path(path_type=Path), help="What was planted before.")
-def main(objects: int, branches: int, page_seconds: float, data: Path | None) -> None:
-    """Plant, list, and say what it took."""
+def main(objects: int, branches: int, page_seconds: float, tasks: int, data: Path | None) -> None:
+    """Plant, list, take diffs, and say what it took."""
     if data is not None:
         print(json.dumps(measure(data, page_seconds)))
         return
@@ -111,12 +156,19 @@ def main(objects: int, branches: int, page_seconds: float, data: Path | None) ->
             stdout=subprocess.PIPE,
             text=True,
         )
-    found = json.loads(done.stdout)
-    print(
-        f"{found['rows']:,} staged objects on {branches:,} branches: {found['seconds']:.1f} s, "
-        f"{found['files']} files, {found['mb']:.0f} MB; "
-        f"memory {found['mb_before']:.0f} MB before, {found['mb_peak']:.0f} MB at most"
-    )
+        found = json.loads(done.stdout)
+        print(
+            f"{found['rows']:,} staged objects on {branches:,} branches: {found['seconds']:.1f} s, "
+            f"{found['files']} files, {found['mb']:.0f} MB; "
+            f"memory {found['mb_before']:.0f} MB before, {found['mb_peak']:.0f} MB at most"
+        )
+        paths, seconds = diff(Path(made), tasks)
+        if paths != found["rows"]:
+            raise SystemExit(f"the diffs name {paths:,} paths of {found['rows']:,}")
+        print(
+            f"their diffs, by {tasks} tasks: {seconds:.1f} s, {paths / seconds:,.0f} paths/s, "
+            f"{1000 * seconds / branches:,.0f} ms a branch"
+        )
 
 
 if __name__ == "__main__":

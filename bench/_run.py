@@ -1,0 +1,96 @@
+"""What the benchmarks have in common: a Spark session, versitygw, and how long something takes."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+import boto3
+from pyspark.sql import SparkSession
+
+from lakegc_assets.mark.spark import LOCAL, REQUIRED, prepare_environment
+from lakegc_assets_tests.storage.servers import (
+    S3_ACCESS_KEY,
+    S3_SECRET_KEY,
+    Server,
+    ServerUnavailableError,
+    versitygw,
+)
+
+BUCKET = "bench"
+
+
+def timed(name: str, work: Callable[[], object]) -> float:
+    """Do something, and print how long it took; seconds."""
+    begun = time.monotonic()
+    work()
+    seconds = time.monotonic() - begun
+    print(f"{name:<28} {seconds:8.1f} s", flush=True)
+    return seconds
+
+
+def session(**more: str) -> SparkSession:
+    """The session of a run on this machine."""
+    prepare_environment()
+    builder = SparkSession.builder
+    for name, value in {**LOCAL, **REQUIRED, **more}.items():
+        builder = builder.config(name, value)
+    return builder.getOrCreate()
+
+
+def use_s3(endpoint: str) -> None:
+    """Let this process, and what it starts, reach an S3 server of this machine."""
+    os.environ.update(
+        AWS_ACCESS_KEY_ID=S3_ACCESS_KEY,
+        AWS_SECRET_ACCESS_KEY=S3_SECRET_KEY,
+        AWS_REGION="us-east-1",
+        AWS_DEFAULT_REGION="us-east-1",
+        AWS_EC2_METADATA_DISABLED="true",
+        AWS_ENDPOINT_URL=endpoint,
+    )
+
+
+class Files:
+    """A bucket of versitygw, whose objects are files, written without a request for each.
+
+    Attributes:
+        server: versitygw.
+    """
+
+    def __init__(self, server: Server) -> None:
+        self.server = server
+        use_s3(server.endpoint)
+        boto3.client("s3").create_bucket(Bucket=BUCKET)
+        self._folder = server.log.parent / "objects" / BUCKET
+
+    def write(self, key: str, size: int, moment: float, etag: str) -> None:
+        """An object of a size (bytes, all zero), a time (epoch seconds) and an etag."""
+        path = self._folder / key
+        # versitygw removes directories that become empty.
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with path.open("wb") as file:
+            os.truncate(file.fileno(), size)
+            # There versitygw keeps it.
+            os.setxattr(file.fileno(), "user.etag", f'"{etag}"'.encode())
+        os.utime(path, (moment, moment))
+
+
+@contextmanager
+def real_s3(folder: Path) -> Iterator[Files]:
+    """Run versitygw, with an empty bucket.
+
+    Where it cannot be had, the process ends with a sentence that says why, and without an error: it
+    is one benchmark of several.
+    """
+    folder.mkdir(exist_ok=True)
+    with ExitStack() as stack:
+        try:
+            server = stack.enter_context(versitygw(folder))
+        except ServerUnavailableError as error:
+            print(f"not measured, since versitygw, an S3 server, cannot be had: {error}")
+            sys.exit(0)
+        yield Files(server)
