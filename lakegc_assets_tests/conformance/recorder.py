@@ -25,11 +25,13 @@ file with the declared rows (test_table.py).
 from __future__ import annotations
 
 import importlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+
+from lakegc_assets_tests.recorder import Recorder, table
 
 REST = "REST API"
 CLIENTS = "Other clients"
@@ -122,66 +124,20 @@ def render(rows: Sequence[Row], omitted: Sequence[LeftOut]) -> str:
         ]
         if lines:
             head = ("Operation", "Client", "How it is checked", "Differences and why")
-            parts.append(f"## {section}\n\n{_table(head, lines)}")
+            parts.append(f"## {section}\n\n{table(head, lines)}")
         gone = [
             (", ".join(line.operations), line.why) for line in omitted if line.section == section
         ]
         if gone:
-            parts.append(f"### Left out of: {section}\n\n{_table(('What', 'Why'), gone)}")
+            parts.append(f"### Left out of: {section}\n\n{table(('What', 'Why'), gone)}")
     return "\n".join(parts)
 
 
-def _table(head: Sequence[str], lines: Iterable[Sequence[str]]) -> str:
-    rule = ["---"] * len(head)
-    return "".join(
-        "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |\n"
-        for cells in (head, rule, *lines)
-    )
-
-
-class Recorder:
-    """The pytest plugin: what of the declared rows a session has shown."""
-
-    def __init__(self) -> None:
-        self._of_test: dict[str, list[Row]] = {}
-        self._pending: dict[Row, set[str]] = {}
-        self._said = ""
-
-    @pytest.hookimpl(tryfirst=True)
-    def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
-        """Let ``-m conformance`` choose every test with a row, before anything is deselected."""
-        for item in items:
-            rows = [mark.args[0] for mark in item.iter_markers("conforms")]
-            if rows:
-                item.add_marker(pytest.mark.conformance)
-            self._of_test[item.nodeid] = rows
-            for row in rows:
-                self._pending.setdefault(row, set()).add(item.nodeid)
-
-    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        """Tick off the rows of a test that passed."""
-        if report.when == "call" and report.passed:
-            for row in self._of_test[report.nodeid]:
-                self._pending[row].discard(report.nodeid)
-
-    def pytest_sessionfinish(self, exitstatus: int) -> None:
-        """Write the document, if all that is declared was shown."""
-        rows, omitted = declared()
-        missing = [row for row in rows if self._pending.get(row, {"not collected"})]
-        if exitstatus or missing:
-            names = ", ".join(f"{row.operation} ({row.client})" for row in missing[:5])
-            self._said = f"docs/conformance.md is left as it was; not shown: {names or 'failures'}"
-            return
-        DOCUMENT.write_text(render(rows, omitted))
-        self._said = f"docs/conformance.md: {len(rows)} rows, all shown"
-
-    def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
-        """Say what became of the document."""
-        terminalreporter.write_line(self._said)
-
-
 def pytest_configure(config: pytest.Config) -> None:
-    """Register the mark, and the plugin in sessions that may write the document."""
-    config.addinivalue_line("markers", "conforms(row): shows a row of docs/conformance.md")
-    if config.option.markexpr == "conformance":
-        config.pluginmanager.register(Recorder(), "conformance recorder")
+    """Called by pytest."""
+    Recorder(DOCUMENT, "conforms", "conformance", _tell).configure(config)
+
+
+def _tell() -> tuple[Mapping[Hashable, str], str]:
+    rows, omitted = declared()
+    return {row: f"{row.operation} ({row.client})" for row in rows}, render(rows, omitted)

@@ -12,12 +12,14 @@ of them ran and passed. The normal suite compares the file with the declared row
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
 import pytest
+
+from lakegc_assets_tests.recorder import Recorder, table
 
 S3 = "S3"
 AZURE = "Azure"
@@ -99,14 +101,10 @@ def declared() -> list[Row]:
 
 def render(rows: Sequence[Row]) -> str:
     """The document."""
-    rule = ["---"] * len(_HEAD)
     lines = [
         (row.fault, row.met_by, ", ".join(row.stores), row.happens, _link(row.test)) for row in rows
     ]
-    return _INTRODUCTION + "".join(
-        "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |\n"
-        for cells in (_HEAD, rule, *lines)
-    )
+    return _INTRODUCTION + table(_HEAD, lines)
 
 
 def _link(test: str) -> str:
@@ -114,49 +112,11 @@ def _link(test: str) -> str:
     return f"[`{name}`](../{path})"
 
 
-class Recorder:
-    """The pytest plugin: what of the declared rows a session has shown."""
-
-    def __init__(self) -> None:
-        self._of_test: dict[str, list[Row]] = {}
-        self._pending: dict[Row, set[str]] = {}
-        self._said = ""
-
-    @pytest.hookimpl(tryfirst=True)
-    def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
-        """Let ``-m stores`` choose every test with a row, before anything is deselected."""
-        for item in items:
-            rows = [mark.args[0] for mark in item.iter_markers("shows")]
-            if rows:
-                item.add_marker(pytest.mark.stores)
-            self._of_test[item.nodeid] = rows
-            for row in rows:
-                self._pending.setdefault(row, set()).add(item.nodeid)
-
-    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        """Tick off the rows of a test that passed."""
-        if report.when == "call" and report.passed:
-            for row in self._of_test[report.nodeid]:
-                self._pending[row].discard(report.nodeid)
-
-    def pytest_sessionfinish(self, exitstatus: int) -> None:
-        """Write the document, if all that is declared was shown."""
-        rows = declared()
-        missing = [row.test for row in rows if self._pending.get(row, {"not collected"})]
-        if exitstatus or missing:
-            why = ", ".join(missing[:5]) or "something failed"
-            self._said = f"docs/reliability.md is left as it was; not shown: {why}"
-            return
-        DOCUMENT.write_text(render(rows))
-        self._said = f"docs/reliability.md: {len(rows)} rows, all shown"
-
-    def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
-        """Say what became of the document."""
-        terminalreporter.write_line(self._said)
-
-
 def pytest_configure(config: pytest.Config) -> None:
-    """Register the mark, and the plugin in sessions that may write the document."""
-    config.addinivalue_line("markers", "shows(row): shows a row of docs/reliability.md")
-    if config.option.markexpr == "stores":
-        config.pluginmanager.register(Recorder(), "reliability recorder")
+    """Called by pytest."""
+    Recorder(DOCUMENT, "shows", "stores", _tell).configure(config)
+
+
+def _tell() -> tuple[Mapping[Hashable, str], str]:
+    rows = declared()
+    return {row: row.test for row in rows}, render(rows)

@@ -30,6 +30,7 @@ from lakegc_assets_tests.storage.servers import AZURE_ACCOUNT, AZURE_KEY, Server
 
 Plant = Callable[[Iterable[str]], None]
 
+AZURE_URL = "https://acc.blob.core.windows.net/box/ns"
 _STORES = pytest.mark.stores
 
 
@@ -258,3 +259,22 @@ def script(aws_environment: None) -> Iterator[Script]:  # noqa: ARG001 - it is w
     server.shutdown()
     thread.join()
     server.server_close()
+
+
+@pytest.fixture
+def azure_key_file(tmp_path: Path) -> str:
+    path = tmp_path / "azure.json"
+    write_azure_credentials_file(path, account_key=AZURE_KEY)
+    return str(path)
+
+
+@pytest.fixture
+def azure(script: Script, azure_key_file: str) -> Callable[..., ObjectStore]:
+    """Opens a store of Azure whose server gives these answers."""
+
+    def opened(*answers: Answer, tries: int = 1, url: str = AZURE_URL) -> ObjectStore:
+        script.answers = list(answers)
+        access = AzureAccess(f"{script.endpoint}/acc", azure_key_file)
+        return StoreConfig(max_attempts=tries, azure=access).open(url)
+
+    return opened

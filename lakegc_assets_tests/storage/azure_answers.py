@@ -1,0 +1,49 @@
+"""What Azure answers, for tests that write its answers."""
+
+from __future__ import annotations
+
+from urllib.parse import parse_qs, urlsplit
+
+from lakegc_assets.storage.base import ObjectStore
+from lakegc_assets_tests.storage.conftest import AZURE_URL, Answer
+
+URL = AZURE_URL
+
+
+FLAT = Answer(headers={"x-ms-is-hns-enabled": "false"})
+
+
+REAL_DIRECTORIES = Answer(headers={"x-ms-is-hns-enabled": "true"})
+
+
+def blob(name: str, *, properties: str = "", metadata: str = "", encoded: bool = False) -> str:
+    attribute = ' Encoded="true"' if encoded else ""
+    return (
+        f"<Blob><Name{attribute}>{name}</Name><Properties>{properties}"
+        "<Last-Modified>Fri, 02 Jan 2026 03:04:05 GMT</Last-Modified><Etag>0x8D</Etag>"
+        f"<Content-Length>7</Content-Length></Properties>"
+        f"{f'<Metadata>{metadata}</Metadata>' if metadata else '<Metadata />'}</Blob>"
+    )
+
+
+def page(*items: str, marker: str = "") -> Answer:
+    names = [
+        i if i.startswith("<") else f"<BlobPrefix><Name>{i}</Name></BlobPrefix>" for i in items
+    ]
+    return Answer(
+        body="<?xml version='1.0' encoding='utf-8'?><EnumerationResults><Blobs>"
+        f"{''.join(names)}</Blobs><NextMarker>{marker}</NextMarker></EnumerationResults>"
+    )
+
+
+def refusal(status: int, code: str) -> Answer:
+    body = f"<Error><Code>{code}</Code><Message>told {code}\nRequestId:1</Message></Error>"
+    return Answer(status, body, headers={"x-ms-error-code": code})
+
+
+def listed(store: ObjectStore, *args: str | None) -> list[str]:
+    return [key for b in store.list(*args) for key in b["key"].to_pylist()]  # type: ignore[arg-type]
+
+
+def query_of(request: str) -> dict[str, list[str]]:
+    return parse_qs(urlsplit(request.split(" ", 1)[1]).query)
