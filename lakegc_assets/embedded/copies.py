@@ -40,6 +40,7 @@ def copy(
     source_repository: str | None = None,
     metadata: Mapping[str, str] | None = None,
     content_type: str | None = None,
+    expected: Entry | None = None,
     force: bool = False,
 ) -> Found:
     """Stage a copy of an object at a path of a branch.
@@ -57,6 +58,7 @@ def copy(
         source_repository: None for the same one.
         metadata: the user's, or None for the source's.
         content_type: None for the source's.
+        expected: 412 when the source is another one by now.
         force: also into a read-only repository.
 
     Raises:
@@ -67,6 +69,8 @@ def copy(
         raise errors.bad_request("dest_path: required value: validation error")
 
     def copied(source: Entry, moment: float) -> Entry:
+        if expected is not None and expected != source:
+            raise errors.ApiError(412, "the source has changed")
         return replace(
             source,
             last_modified=objects.timestamp(moment),
@@ -92,10 +96,10 @@ def copy(
     source = objects.get_entry(lake, source_repository or repository, source_ref, source_path)
     moment = lake.now()
     address = lake.slices.new_address(repo.id, moment)
-    _copy_data(lake, source, repo, address, moment)
     entry = replace(
         copied(source.entry, moment), address=address, address_type=AddressType.RELATIVE
     )
+    _copy_data(lake, source, repo, address, moment)
     return objects.stage_entry(
         lake, repository, branch, path, entry, force=force, namespace=repo.namespace
     )

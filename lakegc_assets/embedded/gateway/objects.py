@@ -33,6 +33,7 @@ OVERRIDES = {
     "response-content-type": "Content-Type",
     "response-expires": "Expires",
 }
+_SOURCE_CONDITION = "x-amz-copy-source-if-"
 _NO_BYTES = hashlib.md5(b"", usedforsecurity=False).hexdigest()
 _RANGE = re.compile(r"bytes=(\d{0,18})-(\d{0,18})")
 
@@ -160,7 +161,8 @@ def _copy(call: Call) -> Response:
         raise errors.invalid_argument("Unknown metadata directive.")
     if if_absent(call):
         raise errors.not_implemented("conditions on the target of a copy")
-    bucket, key, _ = source(call)
+    bucket, key, found = source(call)
+    conditional = any(name.startswith(_SOURCE_CONDITION) for name in call.headers)
     replaces = directive == "REPLACE"
     if not replaces and (bucket, key) == (call.bucket, target):
         raise errors.S3Error(
@@ -169,7 +171,7 @@ def _copy(call: Call) -> Response:
             "This copy request is illegal because it is trying to copy an object to itself "
             "without changing the object's metadata.",
         )
-    found = copies.copy(
+    made = copies.copy(
         call.lake,
         call.bucket,
         target.ref,
@@ -179,12 +181,13 @@ def _copy(call: Call) -> Response:
         source_repository=bucket,
         metadata=user_metadata(call.headers) if replaces else None,
         content_type=call.headers.get("content-type", DEFAULT_CONTENT_TYPE) if replaces else None,
+        expected=found.entry if conditional else None,
     )
     return document(
         "CopyObjectResult",
         [
-            ("LastModified", time_of(found.entry.last_modified.seconds)),
-            ("ETag", quoted(found.entry.e_tag)),
+            ("LastModified", time_of(made.entry.last_modified.seconds)),
+            ("ETag", quoted(made.entry.e_tag)),
         ],
     )
 

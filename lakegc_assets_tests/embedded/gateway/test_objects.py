@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from lakegc_assets.embedded import EmbeddedLakeFS
+from lakegc_assets.embedded import EmbeddedLakeFS, copies
 from lakegc_assets_tests.conformance.recorder import GATEWAY, conforms
 from lakegc_assets_tests.embedded.api import Api, Repo
 from lakegc_assets_tests.embedded.gateway.s3 import S3, refused, send
@@ -318,6 +318,30 @@ def test_copies(s3: S3, repo: Repo, api: Api) -> None:
             Bucket=repo.name, Key="main/x", CopySource={"Bucket": "none", "Key": "main/deep"}
         )
     assert repo.stat("x", status=404)
+
+
+@pytest.mark.parametrize("target", ["main", "dev"], ids=["shallow", "deep"])
+def test_a_source_that_changes_after_its_conditions_were_compared_is_not_copied(
+    s3: S3, repo: Repo, monkeypatch: pytest.MonkeyPatch, target: str
+) -> None:
+    def overwrite_first(*args: Any, **options: Any) -> Any:
+        repo.put("a", b"two")
+        return copy(*args, **options)
+
+    copy = copies.copy
+    repo.branch("dev")
+    where = {
+        "Bucket": repo.name,
+        "Key": f"{target}/b",
+        "CopySource": {"Bucket": repo.name, "Key": "main/a"},
+    }
+    etag = repo.put("a", b"one")["checksum"]
+    monkeypatch.setattr(copies, "copy", overwrite_first)
+    with refused(412, "PreconditionFailed"):
+        s3.copy_object(**where, CopySourceIfMatch=etag)
+    assert repo.list(target) == (["a"] if target == "main" else [])
+    s3.copy_object(**where)
+    assert repo.read("b", target) == b"two"
 
 
 @pytest.mark.parametrize(
