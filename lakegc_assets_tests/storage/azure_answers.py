@@ -5,10 +5,7 @@ from __future__ import annotations
 from urllib.parse import parse_qs, urlsplit
 
 from lakegc_assets.storage.base import ObjectStore
-from lakegc_assets_tests.storage.conftest import AZURE_URL, Answer
-
-URL = AZURE_URL
-
+from lakegc_assets_tests.storage.conftest import Answer
 
 FLAT = Answer(headers={"x-ms-is-hns-enabled": "false"})
 

@@ -25,13 +25,12 @@ from lakegc_assets.storage.errors import (
 )
 from lakegc_assets_tests.storage.azure_answers import (
     FLAT,
-    URL,
     blob,
     listed,
     page,
     refusal,
 )
-from lakegc_assets_tests.storage.conftest import Answer, Script
+from lakegc_assets_tests.storage.conftest import AZURE_URL, Answer, Script
 from lakegc_assets_tests.storage.servers import AZURE_KEY
 
 
@@ -65,7 +64,7 @@ def test_errors_are_told_apart(
         with pytest.raises(expected) as raised:
             call()
         assert raised.type is expected
-        assert URL in str(raised.value)
+        assert AZURE_URL in str(raised.value)
         assert AZURE_KEY not in str(raised.value)
     (outcome,) = store.delete_many(["some/key"])
     assert outcome.outcome == "failed"
@@ -278,17 +277,17 @@ def test_a_token_is_not_sent_in_the_open(script: Script, monkeypatch: pytest.Mon
         monkeypatch.delenv(name, raising=False)
     config = StoreConfig(azure=AzureAccess(f"{script.endpoint}/acc"))
     with pytest.raises(ConfigurationError, match="in the open"):
-        config.open(URL).get("k")
+        config.open(AZURE_URL).get("k")
     monkeypatch.setenv("AZURE_STORAGE_KEY", AZURE_KEY)
     script.answers = [Answer(body="x")]
-    assert config.open(URL).get("k") == b"x"
+    assert config.open(AZURE_URL).get("k") == b"x"
     assert script.headers[0]["authorization"].startswith("SharedKey acc:")
 
 
 def test_the_url_of_an_account_must_be_that_of_the_namespace(azure_key_file: str) -> None:
     access = AzureAccess("https://other.blob.core.windows.net", azure_key_file)
     with pytest.raises(ConfigurationError, match="'acc'"):
-        StoreConfig(azure=access).open(URL).get("k")
+        StoreConfig(azure=access).open(AZURE_URL).get("k")
 
 
 @pytest.mark.parametrize(
@@ -303,4 +302,4 @@ def test_the_url_of_an_account_must_be_that_of_the_namespace(azure_key_file: str
 def test_every_form_of_a_namespace_opens_the_same_store(url: str) -> None:
     store = StoreConfig().open(url)
     assert isinstance(store, AzureStore)
-    assert store.url == URL
+    assert store.url == AZURE_URL

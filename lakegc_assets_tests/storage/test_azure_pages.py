@@ -21,14 +21,13 @@ from lakegc_assets.storage.errors import (
 from lakegc_assets_tests.storage.azure_answers import (
     FLAT,
     REAL_DIRECTORIES,
-    URL,
     blob,
     listed,
     page,
     query_of,
     refusal,
 )
-from lakegc_assets_tests.storage.conftest import Answer, Script
+from lakegc_assets_tests.storage.conftest import AZURE_URL, Answer, Script
 
 
 def test_a_listing_goes_on_until_there_is_no_marker(
@@ -144,7 +143,7 @@ def test_who_may_not_ask_about_the_account_gets_a_listing_whose_order_is_checked
     with pytest.raises(StorageError, match="out of order"):
         listed(azure(page(blob("ns/a/b"), blob("ns/a-b"))))
     with pytest.raises(StoreThrottledError, match="kind of account"):
-        listed(azure(refusal(503, "ServerBusy"), url=URL.replace("acc", "busy")))
+        listed(azure(refusal(503, "ServerBusy"), url=AZURE_URL.replace("acc", "busy")))
 
 
 def test_a_listing_starts_at_a_name_where_the_service_can(

@@ -62,6 +62,21 @@ def s3_store(versitygw_server: Server) -> ObjectStore:
     return StoreConfig(endpoint_url=versitygw_server.endpoint).open(f"s3://{bucket}/ns")
 
 
+@pytest.mark.parametrize("fixture", ["s3_store", "azure_store"])
+def test_a_level_of_many_pages_is_whole(fixture: str, request: pytest.FixtureRequest) -> None:
+    """The stand-in for Google's service gives all prefixes on each page, which is refused."""
+    store: ObjectStore = request.getfixturevalue(fixture)
+    folders = [f"l/{number}{end}" for number in range(4) for end in ("-", "")]
+    keys = [*(f"{folder}/{n}" for folder in folders for n in range(3)), "l/1 x", "l/2.x", "l/3~"]
+    for key in keys:
+        store.put(key, b"x")
+    for size in (1, 2, 3, 5):
+        config: StoreConfig = replace(store._config, page_size=size)  # type: ignore[attr-defined]
+        found = config.open(store.url).list_prefixes("l/")
+        assert found.prefixes == sorted(f"{folder}/" for folder in folders)
+        assert [info.key for info in found.objects] == ["l/1 x", "l/2.x", "l/3~"]
+
+
 @pytest.mark.parametrize(
     ("fixture", "wrong", "honoured"),
     [
