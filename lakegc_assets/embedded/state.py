@@ -45,7 +45,6 @@ CREATE TABLE IF NOT EXISTS prepare_tasks (
     id TEXT PRIMARY KEY, repository TEXT NOT NULL, owner TEXT NOT NULL, updated TEXT NOT NULL,
     outcome TEXT
 );
-DROP TABLE IF EXISTS tasks;
 CREATE TABLE IF NOT EXISTS copies (
     repository TEXT NOT NULL, address TEXT NOT NULL, created INTEGER NOT NULL,
     copied REAL NOT NULL, PRIMARY KEY (repository, address)
@@ -58,7 +57,6 @@ CREATE TABLE IF NOT EXISTS link_tokens (
 CREATE INDEX IF NOT EXISTS link_tokens_by_time ON link_tokens (expires);
 CREATE TABLE IF NOT EXISTS link_key (key BLOB NOT NULL);
 INSERT INTO link_key SELECT randomblob(32) WHERE NOT EXISTS (SELECT 1 FROM link_key);
-DROP TABLE IF EXISTS link_addresses;
 CREATE TABLE IF NOT EXISTS layouts (
     repository TEXT PRIMARY KEY, layout TEXT NOT NULL
 ) WITHOUT ROWID;
