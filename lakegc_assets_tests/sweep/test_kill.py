@@ -2,15 +2,9 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
-from contextlib import suppress
-from dataclasses import replace
-from datetime import timedelta
 from pathlib import Path
 from threading import Event, Lock
 from typing import Any
@@ -23,9 +17,9 @@ from lakegc_assets.errors import RefusedError
 from lakegc_assets.storage.local import LocalStore
 from lakegc_assets.sweep import alarm, deletion, ledger, rounds
 from lakegc_assets.sweep import sweep as sweeping
-from lakegc_assets.sweep.lease import LEASE, read_lease
 from lakegc_assets.sweep.sweep import sweep
-from lakegc_assets_tests.lake import REPOSITORY, RUN, SETTINGS, Marked, SmallLake
+from lakegc_assets_tests.lake import REPOSITORY, RUN, Marked, SmallLake
+from lakegc_assets_tests.sweep.killing import kill, kill_workers, run_out, tail, wait_for
 from lakegc_assets_tests.sweep.outcomes import check_swept
 from lakegc_assets_tests.sweep.stand_ins import spare, stand_in
 from lakegc_assets_tests.sweep.sweeper import BATCH
@@ -140,52 +134,25 @@ def test_killed_at_every_step(
         sweep(lake.context(spark))
 
 
-def _session(leader: int) -> Iterator[int]:
-    """Processes of the session that a process leads: the sweep, its JVM and its workers."""
-    for entry in Path("/proc").iterdir():
-        with suppress(OSError, ValueError):
-            if os.getsid(int(entry.name)) == leader:
-                yield int(entry.name)
-
-
-def kill(process: subprocess.Popen[bytes]) -> None:
-    """End everything that a process has started, at once."""
-    for pid in [process.pid, *_session(process.pid)]:
-        with suppress(ProcessLookupError):
-            os.kill(pid, signal.SIGKILL)
-    process.wait()
-
-
 def start(lake: SmallLake, master: str = "local[2]") -> subprocess.Popen[bytes]:
     command = [sys.executable, "-m", "lakegc_assets_tests.sweep.sweeper"]
     arguments = [str(lake.folder), lake.server.endpoint, str(lake.server.objects_dir), master]
-    with (lake.folder / "sweeper.log").open("ab") as log:
+    with log_of(lake).open("ab") as log:
         return subprocess.Popen(
             [*command, *arguments], stdout=log, stderr=log, start_new_session=True
         )
 
 
-def run_out(lake: SmallLake) -> None:
-    """Let the time pass for which a dead sweep's lease holds."""
-    store = lake.server.store_config.open(f"local://{REPOSITORY}")
-    record = read_lease(store)
-    assert not record.released
-    now = store.server_time()
-    assert timedelta(0) < record.expires - now <= SETTINGS.lease_duration
-    store.put(LEASE, replace(record, expires=now).to_bytes())
-
-
-def wait_for(condition: Callable[[], bool], process: subprocess.Popen[bytes]) -> None:
-    deadline = time.monotonic() + 300
-    while not condition():
-        assert process.poll() is None, "the sweep ended before it was killed"
-        assert time.monotonic() < deadline
-        time.sleep(0.001)
+def log_of(lake: SmallLake) -> Path:
+    """What all sweeps have printed."""
+    return lake.folder / "sweeper.log"
 
 
 def test_kill_9_in_the_middle_of_a_batch_and_between_batches(
     lake: SmallLake, marked: Marked, spark: SparkSession
 ) -> None:
+    store = lake.server.store_config.open(f"local://{REPOSITORY}")
+
     def left() -> set[str]:
         return lake.keys() & marked.candidates
 
@@ -199,7 +166,7 @@ def test_kill_9_in_the_middle_of_a_batch_and_between_batches(
 
     lake.on_request = hold
     try:
-        wait_for(lambda: left() != marked.candidates, process)
+        wait_for(lambda: left() != marked.candidates, process, log_of(lake))
     finally:
         kill(process)
         killed.set()
@@ -207,7 +174,7 @@ def test_kill_9_in_the_middle_of_a_batch_and_between_batches(
     assert len(marked.candidates) - BATCH <= len(after_first) < len(marked.candidates)
     assert lake.keys() == marked.live | after_first
 
-    run_out(lake)
+    run_out(store)
     # The second is killed by the question that its task asks once a batch is recorded.
     process = start(lake)
 
@@ -217,7 +184,7 @@ def test_kill_9_in_the_middle_of_a_batch_and_between_batches(
 
     lake.on_request = strike
     try:
-        wait_for(lambda: left() != after_first, process)
+        wait_for(lambda: left() != after_first, process, log_of(lake))
         process.wait(60)
     finally:
         kill(process)
@@ -227,24 +194,11 @@ def test_kill_9_in_the_middle_of_a_batch_and_between_batches(
     assert lake.keys() == marked.live | after_second
     assert after_second < after_first
 
-    run_out(lake)
+    run_out(store)
     revived = min(after_second)
     lake.stage("main", "late/link", revived)
     sweep(lake.context(spark))
     check_swept(lake, marked, spark, {revived: "it is staged on a branch now"})
-
-
-def _workers(leader: int) -> list[int]:
-    """Python processes that run Spark's tasks in the session of a sweep, but not their parent."""
-    found = []
-    for pid in _session(leader):
-        with suppress(OSError):
-            if b"pyspark.daemon" in Path(f"/proc/{pid}/cmdline").read_bytes():
-                found.append(pid)
-    parents = {
-        int(Path(f"/proc/{p}/stat").read_text().rpartition(")")[2].split()[1]) for p in found
-    }
-    return [pid for pid in found if pid not in parents]
 
 
 @pytest.mark.conformance
@@ -263,11 +217,10 @@ def test_killed_workers_and_retried_tasks(
                 if kills and left == kills[-1]:
                     return
                 kills.append(left)
-                for pid in _workers(process.pid):
-                    os.kill(pid, signal.SIGKILL)
+                kill_workers(process.pid)
 
     lake.on_request = strike
-    assert process.wait(600) == 0, (lake.folder / "sweeper.log").read_text()[-3000:]
+    assert process.wait(600) == 0, tail(log_of(lake))
     assert len(kills) == 2
     check_swept(lake, marked, spark, {})
     manifest = lake.root.attempt(REPOSITORY, RUN).manifest("swept_set")

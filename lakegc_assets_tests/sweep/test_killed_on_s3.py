@@ -1,0 +1,194 @@
+"""A sweep of a real S3 server that is killed ten times at random, and still ends exact."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Literal
+
+import pyarrow.parquet as pq
+import pytest
+from click.testing import CliRunner
+from pyspark.sql import SparkSession
+
+from lakegc_assets.command import main as command
+from lakegc_assets.sweep import ledger
+from lakegc_assets.sweep.lease import read_lease
+from lakegc_assets_tests.lake import REPOSITORY, RUN
+from lakegc_assets_tests.storage.servers import Server
+from lakegc_assets_tests.sweep.killing import kill, kill_workers, run_out, tail, wait_for, workers
+from lakegc_assets_tests.sweep.s3_lake import S3Lake, mark, s3_lake
+
+pytestmark = [
+    pytest.mark.stores,
+    # Dagster itself makes nested resources in this way.
+    pytest.mark.filterwarnings("ignore:InitResourceContext.dagster_run:DeprecationWarning"),
+]
+
+SEED = 20
+KILLS = 10
+#: How many of them end the workers, and leave the rest of the sweep alone.
+_OF_WORKERS = 5
+
+What = Literal["all", "workers"]
+Sign = Literal["keys gone", "batches recorded", "files written"]
+#: The most of each that comes before a kill; all kills together leave something to do.
+_MOST: Mapping[Sign, int] = {"keys gone": 200, "batches recorded": 10, "files written": 20}
+
+
+@dataclass(frozen=True)
+class Kill:
+    """What is killed, as soon as so many more of something are seen than at the kill before."""
+
+    what: What
+    sign: Sign
+    count: int
+
+
+def planned(seed: int) -> list[Kill]:
+    """Ten kills; the last one leaves nobody to go on."""
+    rng = random.Random(seed)
+    whats: list[What] = ["all"] * (KILLS - 1)
+    whats[:_OF_WORKERS] = ["workers"] * _OF_WORKERS
+    rng.shuffle(whats)
+    signs = [rng.choice(list(_MOST)) for _ in range(KILLS)]
+    return [
+        Kill(what, sign, rng.randint(1, _MOST[sign]))
+        for what, sign in zip([*whats, "all"], signs, strict=True)
+    ]
+
+
+@pytest.fixture
+def found(tmp_path: Path, versitygw_server: Server) -> Iterator[S3Lake]:
+    with s3_lake(tmp_path / "lake", versitygw_server) as made:
+        yield made
+
+
+def start(found: S3Lake) -> subprocess.Popen[bytes]:
+    """A sweep, as the leader of a session of its own."""
+    command = [sys.executable, "-m", "lakegc_assets_tests.sweep.s3_sweeper"]
+    lake = found.lake
+    arguments = [str(lake.folder), lake.server.endpoint, found.server.endpoint]
+    with log_of(found).open("ab") as log:
+        return subprocess.Popen(
+            [*command, *arguments], stdout=log, stderr=log, start_new_session=True
+        )
+
+
+def log_of(found: S3Lake) -> Path:
+    """What all sweeps have printed."""
+    return found.lake.folder / "sweeper.log"
+
+
+def written(found: S3Lake) -> int:
+    """How many files sweeps have written beside the objects: what they keep, notes, the ledger."""
+    folder = found.lake.folder / "artifacts" / REPOSITORY / RUN
+    # Spark's temporary folders may go while they are walked.
+    walked = os.walk(folder, onerror=lambda _: None)
+    return sum(len(names) for place, _, names in walked if "/swept_set" in place)
+
+
+def records(found: S3Lake) -> list[Path]:
+    """The batches in the ledger, as they are on disk."""
+    folder = found.lake.folder / "artifacts" / REPOSITORY / RUN
+    return list(folder.glob("*/swept_set/ledger/*.parquet"))
+
+
+def seen(found: S3Lake, dead: frozenset[str], sign: Sign) -> int:
+    """How much there is of what a kill waits for."""
+    if sign == "keys gone":
+        return len(dead - found.keys())
+    return len(records(found)) if sign == "batches recorded" else written(found)
+
+
+def test_it_ends_exact(found: S3Lake, spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
+    dead = mark(found, spark)
+    live = found.keys() - dead
+    others = found.contents(without=dead)
+    kills = planned(SEED)
+    struck = strike(found, dead, kills)
+    told = f"seed {SEED}: {kills}, after which so many were left: {struck}"
+    # Some came in the middle of the deletes, and not all of them in one batch.
+    assert len(set(struck)) > KILLS // 2, told
+    assert 0 < struck[-1] < len(dead), told
+
+    abandoned = read_lease(found.store)
+    process = start(found)
+    try:
+        wait_for(
+            lambda: read_lease(found.store).token != abandoned.token,
+            process, log_of(found), pause=0.5,
+        )  # fmt: skip
+        # Nobody waits for longer than the dead sweep's lease holds, and nobody for less.
+        assert found.store.server_time() >= abandoned.expires, told
+        assert process.wait(600) == 0, f"{told}\n{tail(log_of(found))}"
+    finally:
+        kill(process)
+    assert read_lease(found.store).released
+
+    assert found.keys() == live, told
+    after = found.contents()
+    changed = [key for key in others if after.get(key) != others[key]]
+    assert not changed, f"{told}: these changed or are gone: {changed[:10]}"
+    new = {key for key in after if key not in others}
+    assert all(key.startswith(f"{REPOSITORY}/_lakefs/") for key in new), (told, sorted(new)[:10])
+    check_ledger(found, dead, spark, told)
+    monkeypatch.setenv("LAKEGC_ARTIFACT_ROOT", found.lake.root.url)
+    told_by_command = CliRunner().invoke(command, ["report", REPOSITORY, "--run", RUN, "--json"])
+    assert told_by_command.exit_code == 0, told_by_command.output
+    reported = json.loads(told_by_command.stdout)
+    counts = {name: counted["objects"] for name, counted in reported["outcomes"].items()}
+    assert (reported["objects"], counts) == (len(dead), {"deleted": len(dead)}), told
+
+
+def strike(found: S3Lake, dead: frozenset[str], kills: list[Kill]) -> list[int]:
+    """Sweep and kill as planned; how many marked objects were left after each kill."""
+    live, left = found.keys() - dead, [len(dead)]
+    process = None
+    try:
+        for due in kills:
+            target = seen(found, dead, due.sign) + due.count
+            process = process or start(found)
+            # A look at all keys takes a core for some milliseconds.
+            is_due = partial(is_time, found, dead, due, target, process.pid)
+            wait_for(is_due, process, log_of(found), pause=0.02)
+            if due.what == "workers":
+                kill_workers(process.pid)
+            else:
+                kill(process)
+                process = None
+                if due is not kills[-1]:
+                    run_out(found.store)
+            keys = found.keys()
+            assert live <= keys <= live | dead, (due, left, sorted(live - keys)[:10])
+            left.append(len(keys - live))
+            assert left[-1] <= left[-2], (due, left)
+    finally:
+        if process:
+            kill(process)
+    return left[1:]
+
+
+def is_time(found: S3Lake, dead: frozenset[str], due: Kill, target: int, pid: int) -> bool:
+    """Whether enough is seen for a kill; one of workers needs some that work, too."""
+    return seen(found, dead, due.sign) >= target and (due.what == "all" or bool(workers(pid)))
+
+
+def check_ledger(found: S3Lake, dead: frozenset[str], spark: SparkSession, told: str) -> None:
+    """Each marked object was recorded once, and has one outcome wherever that is read."""
+    rows = [row for path in records(found) for row in pq.read_table(path).to_pylist()]
+    often = {a: n for a, n in Counter(row["address"] for row in rows).items() if n > 1}
+    assert not often, f"{told}: recorded more than once: {often}"
+    attempt = found.lake.root.attempt(REPOSITORY, RUN)
+    for frame in (ledger.read(spark, attempt), attempt.read(spark, "swept_set")):
+        final = [(row["address"], row["outcome"]) for row in frame.collect()]
+        assert sorted(final) == sorted((address, "deleted") for address in dead), told
+    assert attempt.manifest("swept_set").rows == len(dead), told
