@@ -121,8 +121,8 @@ def _read(root: ET.Element, rows: Sequence[Sequence[str | None]]) -> Page:
     if truncated not in {"true", "false"}:
         raise ValueError(f"IsTruncated is {truncated!r}")
     token = root.findtext(f"{space}NextContinuationToken")
-    if truncated == "true" and not token:
-        raise ValueError("it is truncated, and has no token for the next page")
+    if (truncated == "true") is not bool(token):
+        raise ValueError(f"IsTruncated is {truncated}, and the token for the next page {token!r}")
     count = root.findtext(f"{space}KeyCount")
     if count is not None and int(count) != len(rows) + len(prefixes):
         raise ValueError(f"it counts {count} keys, and has {len(rows) + len(prefixes)}")
@@ -136,7 +136,7 @@ def _read(root: ET.Element, rows: Sequence[Sequence[str | None]]) -> Page:
         schema=LISTING_SCHEMA,
     )
     require_whole(objects)
-    return Page(objects, prefixes, token if truncated == "true" else None)
+    return Page(objects, prefixes, token or None)
 
 
 def _decoder(encoding: str | None) -> Callable[[str | None], str]:

@@ -18,6 +18,7 @@ Fault = Callable[[Ask], Answer | Silence]
 Which = Callable[[Asked], bool]
 
 _PART = re.compile(rb"--batch[^\r\n]*\r\n.*?(?=--batch)", re.DOTALL)
+_TOKEN = re.compile(rb"<NextContinuationToken>[^<]*</NextContinuationToken>")
 _DELETED = re.compile(rb"<Deleted>.*?</Deleted>", re.DOTALL)
 
 
@@ -46,7 +47,7 @@ class S3Dialect:
     def ended(page: Answer) -> Answer:
         """The page, as if it were the last."""
         body = page.body.replace(b"<IsTruncated>true<", b"<IsTruncated>false<")
-        return replace(page, body=body)
+        return replace(page, body=_TOKEN.sub(b"", body))
 
     @staticmethod
     def some_unnamed(answer: Answer) -> Answer:

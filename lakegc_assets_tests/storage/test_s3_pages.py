@@ -88,6 +88,7 @@ def test_keys_of_servers_that_do_not_encode_them() -> None:
     [
         page("", truncated="maybe"),
         page(entry("a"), truncated="true"),
+        page(entry("a"), more=token("t")),
         page(entry("a"), more="<KeyCount>2</KeyCount>"),
         page("<Contents><Key>a</Key></Contents>"),
         page(entry("a").replace("<Size>7</Size>", "")),
