@@ -148,6 +148,7 @@ def log_of(lake: SmallLake) -> Path:
     return lake.folder / "sweeper.log"
 
 
+@pytest.mark.conformance
 def test_kill_9_in_the_middle_of_a_batch_and_between_batches(
     lake: SmallLake, marked: Marked, spark: SparkSession
 ) -> None:
