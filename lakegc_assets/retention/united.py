@@ -55,12 +55,20 @@ def unite(
     computed = head_reasons | own.active
     kept = previous or {}
     from_server = {commit_id: Reason(None, "server") for commit_id in listed}
+    # The next mark knows only what is told here, so of two reasons the one that holds longer is.
+    longer = {
+        c: kept[c] for c in kept.keys() & computed.keys() if _ends_before(computed[c], kept[c])
+    }
     return UnitedActiveCommits(
-        active=from_server | dict(kept) | computed,
+        active=from_server | dict(kept) | computed | longer,
         only_server=listed - computed.keys() - kept.keys(),
         only_own=frozenset(computed.keys() - listed),
         only_previous=frozenset(kept.keys() - computed.keys() - listed),
     )
+
+
+def _ends_before(one: Reason, other: Reason) -> bool:
+    return one.until is not None and other.until is not None and one.until < other.until
 
 
 def still_inside(

@@ -32,13 +32,39 @@ def test_heads_that_moved_meanwhile_are_active() -> None:
     assert missing_heads(united.active, {"main": "new head"}) == {}
 
 
-def test_the_previous_mark_adds_but_never_replaces_a_reason() -> None:
+def test_the_previous_mark_adds_but_never_replaces_a_reason_that_lasts_as_long() -> None:
     kept = Reason("dev", "previous mark", NOW + DAY, NOW - DAY)
     own = ActiveCommits({"own": INSIDE}, frozenset())
     united = unite(["server"], own, previous={"own": kept, "server": kept, "kept": kept})
     assert united.active == {"own": INSIDE, "server": kept, "kept": kept}
     assert united.only_previous == {"kept"}
     assert united.only_server == frozenset()
+
+
+def test_of_two_reasons_the_next_mark_knows_the_one_that_lasts_longer() -> None:
+    kept = Reason("main", "previous mark", NOW + 2 * DAY, NOW - 5 * DAY)
+    forever = Reason("main", "head")
+    own = ActiveCommits({"c": INSIDE, "head": forever}, frozenset())
+    united = unite(["c"], own, previous={"c": kept, "head": kept})
+    assert united.active == {"c": kept, "head": forever}
+    assert united.only_previous == united.only_own - {"head"} == frozenset()
+
+
+@given(st.integers(1, 40), st.sets(st.integers(1, 30)))
+def test_a_head_that_was_reset_stays_for_its_days_however_often_is_marked(
+    age: int, marks: set[int]
+) -> None:
+    """The commit's own date is inside, too, for fewer days or none."""
+    commits = graph(commit("a", 100), commit("b", age, "a"))
+    rules = Rules(20)
+    at = NOW
+    found = unite(["a", "b"], active_commits(commits, {"main": "b"}, rules, NOW)).active
+    for day in sorted({*marks, 19}):
+        heads, now = {"main": "a"}, NOW + day * DAY
+        kept = still_inside(found, marked_at=at, heads=heads, rules=rules, now=now)
+        own = active_commits(commits, heads, rules, now)
+        found, at = unite(["a"], own, later_heads=heads, previous=kept).active, now
+        assert ("b" in found) is (day < 20)
 
 
 def test_missing_heads_are_named_with_their_branches() -> None:
