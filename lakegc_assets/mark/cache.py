@@ -1,8 +1,8 @@
 """Decoded ranges and metaranges, kept so that each is decoded once in the life of a repository.
 
 They are immutable and named by their content, so a cached table never goes stale. A cached object
-is the SHA-256 of the rest, then the rest: a parquet file. Anything in the cache may be deleted
-without harm, and what does not match its digest is decoded again.
+is the SHA-256 of its name and the rest, then the rest: a parquet file. Anything in the cache may be
+deleted without harm, and what does not match its digest, or is another table's, is decoded again.
 """
 
 from __future__ import annotations
@@ -28,12 +28,13 @@ class DecodedCache:
 
     def get(self, kind: str, table_id: str) -> pa.Table | None:
         """The cached table; None if there is none, or if it is damaged."""
+        key = _key(kind, table_id)
         try:
-            data = self.store.get(_key(kind, table_id))
+            data = self.store.get(key)
         except ObjectNotFoundError:
             return None
         digest, payload = data[:_DIGEST_SIZE], data[_DIGEST_SIZE:]
-        if hashlib.sha256(payload).digest() != digest:
+        if _digest(key, payload) != digest:
             return None
         return pq.read_table(pa.BufferReader(payload))
 
@@ -49,9 +50,13 @@ class DecodedCache:
         """Keep a table; the write is atomic, so that a reader finds all of it or nothing."""
         sink = pa.BufferOutputStream()
         pq.write_table(table, sink, compression="zstd")
-        payload = sink.getvalue().to_pybytes()
-        self.store.put(_key(kind, table_id), hashlib.sha256(payload).digest() + payload)
+        key, payload = _key(kind, table_id), sink.getvalue().to_pybytes()
+        self.store.put(key, _digest(key, payload) + payload)
 
 
 def _key(kind: str, table_id: str) -> str:
     return f"{kind}/v{DECODER_VERSION}/{table_id[:2]}/{table_id}"
+
+
+def _digest(key: str, payload: bytes) -> bytes:
+    return hashlib.sha256(key.encode() + payload).digest()
