@@ -259,26 +259,29 @@ class CollectorResource(dg.ConfigurableResource):  # type: ignore[type-arg]
         Raises:
             ConfigurationError: one makes no sense.
         """
-        return Settings(
-            min_age=timedelta(hours=self.min_age_hours),
-            allow_unsafe_min_age=self.allow_unsafe_min_age,
-            clock_skew=timedelta(seconds=self.clock_skew_seconds),
-            max_candidate_share=self.max_candidate_share,
-            protect_tags=self.protect_tags,
-            accept_missing=self.accept_missing,
-            skip_new_slices=self.skip_new_slices,
-            range_num_partitions=self.range_num_partitions,
-            address_num_partitions=self.address_num_partitions,
-            listing_num_partitions=self.listing_num_partitions,
-            sweep_num_partitions=self.sweep_num_partitions,
-            sweep_batch=self.sweep_batch,
-            sweep_keys_per_second=self.sweep_keys_per_second,
-            sweep_requests_per_second=self.sweep_requests_per_second,
-            require_conditional_deletes=self.require_conditional_deletes,
-            lease_duration=timedelta(seconds=self.lease_duration_seconds),
-            lease_wait=timedelta(seconds=self.lease_wait_seconds),
-            max_served_lookups=self.max_served_lookups,
-        )
+        try:
+            return Settings(
+                min_age=timedelta(hours=self.min_age_hours),
+                allow_unsafe_min_age=self.allow_unsafe_min_age,
+                clock_skew=timedelta(seconds=self.clock_skew_seconds),
+                max_candidate_share=self.max_candidate_share,
+                protect_tags=self.protect_tags,
+                accept_missing=self.accept_missing,
+                skip_new_slices=self.skip_new_slices,
+                range_num_partitions=self.range_num_partitions,
+                address_num_partitions=self.address_num_partitions,
+                listing_num_partitions=self.listing_num_partitions,
+                sweep_num_partitions=self.sweep_num_partitions,
+                sweep_batch=self.sweep_batch,
+                sweep_keys_per_second=self.sweep_keys_per_second,
+                sweep_requests_per_second=self.sweep_requests_per_second,
+                require_conditional_deletes=self.require_conditional_deletes,
+                lease_duration=timedelta(seconds=self.lease_duration_seconds),
+                lease_wait=timedelta(seconds=self.lease_wait_seconds),
+                max_served_lookups=self.max_served_lookups,
+            )
+        except (ValueError, OverflowError) as error:
+            raise ConfigurationError(f"hours and seconds must be usual numbers: {error}") from error
 
     def root(self, stores: ObjectStoreResource) -> ArtifactRoot:
         """Where the artifacts live."""

@@ -189,6 +189,8 @@ def test_every_setting_reaches_the_core() -> None:
 @pytest.mark.parametrize(
     ("given", "said"),
     [
+        ({"min_age_hours": float("nan")}, "usual numbers"),
+        ({"lease_wait_seconds": 1e300}, "usual numbers"),
         ({"min_age_hours": 1.0}, "allow_unsafe_min_age"),
         ({"min_age_hours": -1.0, "allow_unsafe_min_age": True}, "cannot be negative"),
         ({"max_candidate_share": 1.5}, "share from 0 to 1"),
