@@ -31,12 +31,15 @@ _DATA = f"{NAMESPACE}/data/"
 _MACHINE, _PID = b"lgc", 7
 _MADE = datetime(2026, 1, 2, 3, 4, 5, tzinfo=timezone.utc)
 _GAP = b"@" * 20
+#: The etag's first 20 digits are the slice's number, the others that of the object in it.
+_TAG = b"#" * 20
+SIZE = 4096
 _OBJECT = (
     f"<Contents><Key>{_DATA}{_GAP.decode()}/%s</Key>"
     "<LastModified>2026-01-02T03:04:05.000Z</LastModified>"
-    "<ETag>&quot;d41d8cd98f00b204e9800998ecf8427e&quot;</ETag>"
+    f"<ETag>&quot;{_TAG.decode()}%012x&quot;</ETag>"
     "<ChecksumAlgorithm>CRC64NVME</ChecksumAlgorithm><ChecksumType>FULL_OBJECT</ChecksumType>"
-    "<Size>4096</Size><StorageClass>STANDARD</StorageClass></Contents>"
+    f"<Size>{SIZE}</Size><StorageClass>STANDARD</StorageClass></Contents>"
 )
 
 
@@ -49,9 +52,15 @@ class Pages:
         )
         moment = int(_MADE.timestamp())
         self.ids = [encode_xid(Xid(moment, _MACHINE, _PID, n)) for n in range(KEYS_EACH)]
-        self.objects = "".join(_OBJECT % name for name in self.ids).encode()
+        self.objects = "".join(_OBJECT % (name, n) for n, name in enumerate(self.ids)).encode()
         self.width = len(self.objects) // KEYS_EACH
         self.count = slices * KEYS_EACH
+
+    def named(self) -> Iterator[tuple[str, str]]:
+        """Address and etag of each object, in their order."""
+        for number, name in enumerate(self.slices):
+            for row, of_object in enumerate(self.ids):
+                yield f"data/{name}/{of_object}", f"{number:020x}{row:012x}"
 
     def answer(self, target: str) -> bytes:
         """The body that answers a request for a page, or for a page of folders."""
@@ -76,7 +85,7 @@ class Pages:
             number, row = divmod(first, KEYS_EACH)
             end = min(KEYS_EACH, row + last - first)
             rows = self.objects[row * self.width : end * self.width]
-            yield rows.replace(_GAP, self.slices[number].encode())
+            yield rows.replace(_GAP, self.slices[number].encode()).replace(_TAG, b"%020x" % number)
             first += end - row
 
     def _behind(self, key: str) -> int:

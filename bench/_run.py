@@ -7,6 +7,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 import boto3
@@ -54,33 +55,40 @@ def use_s3(endpoint: str) -> None:
     )
 
 
-class Files:
-    """A bucket of versitygw, whose objects are files, written without a request for each.
+@dataclass(frozen=True)
+class ObjectFiles:
+    """Objects that are files, and are written without a request for each.
 
     Attributes:
-        server: versitygw.
+        folder: of local storage, or of a bucket of versitygw.
+        etags: keep them where versitygw does.
     """
 
-    def __init__(self, server: Server) -> None:
-        self.server = server
-        use_s3(server.endpoint)
-        boto3.client("s3").create_bucket(Bucket=BUCKET)
-        self._folder = server.log.parent / "objects" / BUCKET
+    folder: Path
+    etags: bool
 
     def write(self, key: str, size: int, moment: float, etag: str) -> None:
         """An object of a size (bytes, all zero), a time (epoch seconds) and an etag."""
-        path = self._folder / key
+        path = self.folder / key
         # versitygw removes directories that become empty.
         path.parent.mkdir(parents=True, exist_ok=True)
         with path.open("wb") as file:
             os.truncate(file.fileno(), size)
-            # There versitygw keeps it.
-            os.setxattr(file.fileno(), "user.etag", f'"{etag}"'.encode())
+            if self.etags:
+                os.setxattr(file.fileno(), "user.etag", f'"{etag}"'.encode())
         os.utime(path, (moment, moment))
 
 
+@dataclass(frozen=True)
+class RealS3:
+    """versitygw, and the files of its bucket."""
+
+    server: Server
+    files: ObjectFiles
+
+
 @contextmanager
-def real_s3(folder: Path) -> Iterator[Files]:
+def real_s3(folder: Path) -> Iterator[RealS3]:
     """Run versitygw, with an empty bucket.
 
     Where it cannot be had, the process ends with a sentence that says why, and without an error: it
@@ -93,4 +101,6 @@ def real_s3(folder: Path) -> Iterator[Files]:
         except ServerUnavailableError as error:
             print(f"not measured, since versitygw, an S3 server, cannot be had: {error}")
             sys.exit(0)
-        yield Files(server)
+        use_s3(server.endpoint)
+        boto3.client("s3").create_bucket(Bucket=BUCKET)
+        yield RealS3(server, ObjectFiles(server.log.parent / "objects" / BUCKET, etags=True))

@@ -26,7 +26,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pyspark.sql import DataFrame
 
-from bench._run import BUCKET, Files, real_s3, session
+from bench._run import BUCKET, RealS3, real_s3, session
 from lakegc_assets.artifacts import ArtifactRoot
 from lakegc_assets.embedded import EmbeddedLakeFS
 from lakegc_assets.lakefs.config import LakeFSConfig
@@ -147,9 +147,7 @@ def _show(what: str, keys: Sequence[str], work: Callable[[], None]) -> None:
     print(f"{what:<56} {seconds:8.1f} s {len(keys) / seconds:10,.0f} keys/s", flush=True)
 
 
-def _compare(
-    files: Files, folder: str, arguments: argparse.Namespace, lakefs: LakeFSConfig
-) -> None:
+def _compare(s3: RealS3, folder: str, arguments: argparse.Namespace, lakefs: LakeFSConfig) -> None:
     spark = session(**{"spark.master": f"local[{arguments.tasks}]"})
     settings = Settings(
         sweep_num_partitions=arguments.tasks,
@@ -163,11 +161,11 @@ def _compare(
 
     def plant(wanted: Sequence[str]) -> None:
         for key in wanted:
-            files.write(f"{_NAMESPACE}/{key}", 1, time.time(), _ETAG)
+            s3.files.write(f"{_NAMESPACE}/{key}", 1, time.time(), _ETAG)
 
-    job.compare("versitygw", files.server.endpoint, plant)
+    job.compare("versitygw", s3.server.endpoint, plant)
     if arguments.condition == "none":
-        with proxied(files.server.address) as proxy:
+        with proxied(s3.server.address) as proxy:
             proxy.meddle = _at_once
             job.compare("answers at once", proxy.endpoint, lambda _keys: None)
     spark.stop()
@@ -184,7 +182,7 @@ def main() -> None:
     arguments = parser.parse_args()
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
-        files = stack.enter_context(real_s3(folder / "versitygw"))
+        s3 = stack.enter_context(real_s3(folder / "versitygw"))
         server = stack.enter_context(EmbeddedLakeFS(folder / "lakefs"))
         os.environ.update(
             LAKECTL_SERVER_ENDPOINT_URL=server.endpoint,
@@ -193,7 +191,7 @@ def main() -> None:
         )
         lakefs = LakeFSConfig().settled()
         lakefs.connect_writer().create_repository(_REPOSITORY, f"local://{_REPOSITORY}")
-        _compare(files, str(folder), arguments, lakefs)
+        _compare(s3, str(folder), arguments, lakefs)
 
 
 if __name__ == "__main__":
