@@ -51,11 +51,21 @@ logger = logging.getLogger(__name__)
 OLDEST_VERSION = (0, 87)
 _FIRST_POLL_S = 0.1
 _LONGEST_POLL_S = 10.0
+_START_OF_COMMIT_ID = re.compile(r"[0-9a-fA-F]{1,64}")
 
 
 def utc_now() -> datetime:
     """Our own clock."""
     return datetime.now(timezone.utc)
+
+
+def branch_ref(branch: str) -> str:
+    """The ref of a branch and what is staged on it.
+
+    lakeFS takes hexadecimal digits for the commit whose id begins so, if there is just one. What
+    ends in ``$`` is a branch to it, or an error.
+    """
+    return f"{branch}$" if _START_OF_COMMIT_ID.fullmatch(branch) else branch
 
 
 class LakeFSClient(Calls):
@@ -179,6 +189,10 @@ class LakeFSClient(Calls):
     def tags(self, repository: str) -> Iterator[Tag]:
         """All tags, by name."""
         return self._list(Page[Tag], "repositories", repository, "tags", key="id")
+
+    def tag(self, repository: str, tag: str) -> Tag:
+        """A tag."""
+        return self._get(Tag, "repositories", repository, "tags", tag)
 
     def commit(self, repository: str, commit_id: str) -> Commit:
         """A commit."""

@@ -110,8 +110,7 @@ def find_active_commits(ctx: RunContext) -> Manifest:
     chain = attempt.chain("uncommitted_snapshot", connections.namespace_url)
     start = datetime.fromisoformat(str(chain["store_listing"].facts["start"]))
     latest = _latest_attempt(ctx, "active_commits", connections.namespace_url)
-    known = [] if latest is None else branches_of(ctx, latest)
-    liveness = find_liveness(ctx, client, connections, start, known)
+    liveness = find_liveness(ctx, client, connections, start, latest)
 
     metaranges = {commit: row.metarange_id for commit, row in liveness.commits.items()}
     heads = [(b, c, metaranges[c]) for b, c in sorted(liveness.heads.items())]
@@ -150,7 +149,7 @@ def find_liveness(
     client: LakeFSClient,
     connections: Connections,
     now: datetime,
-    known: Iterable[str] = (),
+    earlier: AttemptArtifacts | None = None,
 ) -> Liveness:
     """Find the active commits by all the ways there are.
 
@@ -160,11 +159,11 @@ def find_liveness(
         connections: how to reach the store.
         now: the moment against which ages are taken; the start of the run, so that the time a run
             takes never makes anything expire.
-        known: branches that were there earlier.
+        earlier: a mark; its branches, and the tags where they protect, may not just be missing.
     """
     raw_rules = client.gc_rules(ctx.repository)
     rules = None if raw_rules is None else Rules.parse(raw_rules)
-    heads_before = read_heads(client, ctx.repository, known)
+    heads_before = read_heads(client, ctx.repository, _names(ctx, earlier, "heads", "branch"))
     listed: dict[str, str] = {}
     run_id = ""
     if rules is not None:
@@ -181,7 +180,8 @@ def find_liveness(
             f"the active commits that lakeFS wrote to {prepared.gc_commits_location}: the list is "
             "cut or of another time. Run again",
         )
-    tags = {t.id: t.commit_id for t in client.tags(ctx.repository)}
+    known_tags = _names(ctx, earlier, "tags", "tag") if ctx.settings.protect_tags else []
+    tags = read_tags(client, ctx.repository, known_tags)
     previous: dict[str, Reason] = {}
     if rules is not None:
         previous = _previously_active(ctx, connections, heads, rules, now)
@@ -209,10 +209,12 @@ def find_liveness(
     return Liveness(rules, heads, tags, commits, united, run_id)
 
 
-def branches_of(ctx: RunContext, attempt: AttemptArtifacts) -> list[str]:
-    """The branches that a mark found."""
-    rows = attempt.read(ctx.spark, "active_commits", "heads").select("branch").collect()
-    return [row["branch"] for row in rows]
+def _names(ctx: RunContext, mark: AttemptArtifacts | None, part: str, column: str) -> list[str]:
+    """The branches or tags that a mark found; none without one."""
+    if mark is None:
+        return []
+    rows = mark.read(ctx.spark, "active_commits", part).select(column).collect()
+    return [row[column] for row in rows]
 
 
 def read_heads(client: LakeFSClient, repository: str, known: Iterable[str] = ()) -> dict[str, str]:
@@ -244,6 +246,30 @@ def read_heads(client: LakeFSClient, repository: str, known: Iterable[str] = ())
             "list is not complete. Run again",
         )
     return heads
+
+
+def read_tags(client: LakeFSClient, repository: str, known: Iterable[str] = ()) -> dict[str, str]:
+    """Commit of every tag.
+
+    Args:
+        client: the server.
+        repository: its name.
+        known: tags that were there earlier; each that is not listed any more is asked for.
+
+    Raises:
+        IntegrityError: a tag that still exists is not in the list.
+    """
+    tags = {tag.id: tag.commit_id for tag in client.tags(repository)}
+    for tag in set(known) - tags.keys():
+        try:
+            client.tag(repository, tag)
+        except NotFoundError:
+            continue
+        raise IntegrityError(
+            f"tag {tag!r} of {repository!r} exists, but the list of tags lacks it: the list is not "
+            "complete. Run again",
+        )
+    return tags
 
 
 def governing_branches(

@@ -17,13 +17,15 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - Spark's own convention
 
 from lakegc_assets.artifacts import AttemptArtifacts, Manifest
+from lakegc_assets.errors import IntegrityError
 from lakegc_assets.lakefs.client import LakeFSClient
-from lakegc_assets.mark.commits import ACTIVE, Liveness, branches_of, find_liveness, read_heads
+from lakegc_assets.mark.commits import ACTIVE, Liveness, find_liveness, read_heads, read_tags
 from lakegc_assets.mark.committed import live_tables
 from lakegc_assets.mark.context import Connections, RunContext
 from lakegc_assets.mark.ranges import entries_of, ranges_of
 from lakegc_assets.mark.served import UNVERIFIED, served_candidates
 from lakegc_assets.mark.uncommitted import prepare_uncommitted, read_uncommitted
+from lakegc_assets.retention.rules import Rules
 from lakegc_assets.sweep.moment import Moment
 
 
@@ -33,6 +35,7 @@ class DeltaMark:
 
     Attributes:
         fingerprint: of HEADs, rules and protecting tags when it began; while they stay it holds.
+            Empty, so that no others are equal to it, if they changed while it was taken.
         taken: when it began.
         spared: what came back to life (address, why).
         liveness: the active commits that it found; they say who needs an object.
@@ -46,10 +49,15 @@ class DeltaMark:
 
 def fingerprint(client: LakeFSClient, repository: str, *, protect_tags: bool) -> str:
     """A digest of all branch HEADs, the retention rules and, where they protect, the tags."""
-    heads = sorted(read_heads(client, repository).items())
+    heads = read_heads(client, repository)
     rules = client.gc_rules(repository)
-    tags = sorted((t.id, t.commit_id) for t in client.tags(repository)) if protect_tags else []
-    return hashlib.sha256(json.dumps([heads, rules, tags], sort_keys=True).encode()).hexdigest()
+    tags = read_tags(client, repository) if protect_tags else {}
+    return _digest(heads, None if rules is None else Rules.parse(rules), tags)
+
+
+def _digest(heads: Mapping[str, str], rules: Rules | None, tags: Mapping[str, str]) -> str:
+    told = [sorted(heads.items()), rules.to_json() if rules else None, sorted(tags.items())]
+    return hashlib.sha256(json.dumps(told, sort_keys=True).encode()).hexdigest()
 
 
 def take_delta_mark(
@@ -67,8 +75,16 @@ def take_delta_mark(
         attempt: the artifacts of the mark.
         candidates: marked objects (address, size, last_modified, etag).
         keep: writes rows under a name and reads them back.
+
+    Raises:
+        IntegrityError: the repository is at another namespace now, or an answer is not whole.
     """
     client, connections = ctx.connect()
+    if connections.namespace_url != chain["store_listing"].namespace:
+        raise IntegrityError(
+            f"{ctx.repository!r} is at {connections.namespace_url} now, and the mark is about "
+            f"{chain['store_listing'].namespace}: it was made anew, so mark it under a new id",
+        )
     ctx.check_clocks(client, connections.store())
     taken = Moment.now(connections.store())
     seen = fingerprint(client, ctx.repository, protect_tags=ctx.settings.protect_tags)
@@ -78,7 +94,11 @@ def take_delta_mark(
     spared = _among(candidates, staged.select("address"), "it is staged on a branch now")
 
     start = datetime.fromisoformat(str(chain["store_listing"].facts["start"]))
-    liveness = find_liveness(ctx, client, connections, start, branches_of(ctx, attempt))
+    liveness = find_liveness(ctx, client, connections, start, attempt)
+    tags = liveness.tags if ctx.settings.protect_tags else {}
+    if _digest(liveness.heads, liveness.rules, tags) != seen:
+        # HEADs that came back since would look like those that this delta mark is about.
+        seen = ""
     active = ctx.spark.createDataFrame(liveness.active_rows(), ACTIVE)
     has_rules = liveness.rules is not None
     entries = _new_entries(ctx, connections, attempt, active, keep, has_rules=has_rules)

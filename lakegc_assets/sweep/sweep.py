@@ -65,8 +65,10 @@ def _sweep(ctx: RunContext, connections: Connections, lease: Lease) -> Manifest:
     try:
         number = rounds.run()
     except Exception:
-        # Whatever went wrong, in a task too: what was deleted is looked at before it is told.
-        if not ledger.read(ctx.spark, attempt).where("outcome = 'deleted'").isEmpty():
+        # Whatever went wrong, in a task too: what was deleted is looked at before it is told. What
+        # failed may be gone as well: a store that did not answer may have done what it was asked.
+        tried = "outcome in ('deleted', 'failed')"
+        if not ledger.read(ctx.spark, attempt).where(tried).isEmpty():
             raise_alarm_if_needed(ctx, connections, attempt, chain, candidates, lease.sweep)
         raise
 

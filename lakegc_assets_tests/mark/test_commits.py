@@ -21,6 +21,7 @@ from lakegc_assets.mark.commits import (
     load_commits,
     read_commits_csv,
     read_heads,
+    read_tags,
 )
 from lakegc_assets.storage.config import StoreConfig
 from lakegc_assets_tests import recorded
@@ -248,6 +249,24 @@ def test_a_list_that_lacks_a_branch_stops_the_run(
     assert "dev" not in read_heads(client, "retention", ["main", "dev"])
 
 
+def list_tags(server: ReplayServer, *tags: dict[str, str], repository: str = "retention") -> None:
+    pagination: dict[str, Any] = {"has_more": False, "max_per_page": 1000, "next_offset": ""}
+    pagination["results"] = len(tags)
+    server.overrides["GET", f"/repositories/{repository}/tags"] = Answer(
+        200, {"pagination": pagination, "results": list(tags)}
+    )
+
+
+def test_a_list_that_lacks_a_tag_stops_the_run(server: ReplayServer, client: LakeFSClient) -> None:
+    list_tags(server, {"id": "v2", "commit_id": TWO})
+    one = ("GET", "/repositories/retention/tags/v1")
+    server.overrides[one] = Answer(200, {"id": "v1", "commit_id": ONE})
+    with pytest.raises(IntegrityError, match="tag 'v1' of 'retention' exists, but the list"):
+        read_tags(client, "retention", ["v1", "v2"])
+    server.overrides[one] = Answer(404, {"message": "tag not found"})
+    assert read_tags(client, "retention", ["v1", "v2"]) == {"v2": TWO}
+
+
 # The whole stage
 
 
@@ -277,10 +296,8 @@ def test_tags_can_be_protected(golden: Goldens, tmp_path: Path) -> None:
         ).collect()
     }
     tagged = min(expired)
-    pagination = {"has_more": False, "max_per_page": 1000, "next_offset": "", "results": 1}
-    golden_small.server.overrides["GET", r"/repositories/small/tags"] = Answer(
-        200, {"pagination": pagination, "results": [{"id": "v1", "commit_id": tagged}]}
-    )
+    tag = {"id": "v1", "commit_id": tagged}
+    list_tags(golden_small.server, tag, repository="small")
     for protect in (True, False):
         folder = tmp_path / str(protect)
         marked = recorded.rewind(
@@ -289,8 +306,21 @@ def test_tags_can_be_protected(golden: Goldens, tmp_path: Path) -> None:
         find_active_commits(marked.ctx)
         rows = marked.attempt.read(marked.ctx.spark, "active_commits").collect()
         assert ({row["commit_id"]: row["kind"] for row in rows}.get(tagged) == "tag") is protect
-        (tag,) = marked.attempt.read(marked.ctx.spark, "active_commits", "tags").collect()
-        assert (tag["tag"], tag["commit_id"], tag["active"]) == ("v1", tagged, protect)
+        (row,) = marked.attempt.read(marked.ctx.spark, "active_commits", "tags").collect()
+        assert (row["tag"], row["commit_id"], row["active"]) == ("v1", tagged, protect)
+
+        # Another mark finds no tags listed, although the one of this mark is there.
+        list_tags(golden_small.server, repository="small")
+        golden_small.server.overrides["GET", "/repositories/small/tags/v1"] = Answer(200, tag)
+        later = replace(marked.ctx, run="later")
+        for stage in recorded.STAGES[:2]:
+            stage(later)
+        if protect:
+            with pytest.raises(IntegrityError, match="tag 'v1' of 'small' exists, but the list"):
+                find_active_commits(later)
+        else:
+            find_active_commits(later)
+        list_tags(golden_small.server, tag, repository="small")
 
 
 def test_what_the_previous_mark_kept_stays_while_it_is_inside(

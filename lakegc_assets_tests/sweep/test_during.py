@@ -99,6 +99,48 @@ def test_a_repository_that_never_rests(
     assert lake.keys() == marked.live | marked.candidates
 
 
+def test_heads_that_were_others_while_the_delta_mark_looked(
+    lake: SmallLake, marked: Marked, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A branch is there at first and when deletes begin, and not while its commits are read."""
+    monkeypatch.setattr(rounds, "evaluate", lambda _ctx, _survivors: [])
+    monkeypatch.setattr(rounds, "require_passed", lambda _results: None)
+    rescue = f"/api/v1/repositories/{REPOSITORY}"
+    lake.client.create_branch(REPOSITORY, "rescue", marked.commits["first"])
+    seen: list[str] = []
+
+    def flicker(_method: str, path: str) -> None:
+        seen.append(path.removeprefix(rescue))
+        # The rules are read for the fingerprint, and then again before the commits are.
+        if seen.count("/settings/gc_rules") == 2 and seen[-1] == "/settings/gc_rules":
+            lake.client.delete_branch(REPOSITORY, "rescue")
+        if seen[-1] == "/tags" and seen.count("/tags") == 1:
+            lake.client.create_branch(REPOSITORY, "rescue", marked.commits["first"])
+
+    lake.on_request = flicker
+    manifest = sweep(lake.context(spark))
+    assert manifest.facts["rounds"] == 2
+    back = dict.fromkeys(marked.groups["replaced"], "an active commit holds it now")
+    check_swept(lake, marked, spark, back)
+
+
+def test_a_repository_that_was_made_anew_elsewhere(
+    lake: SmallLake, marked: Marked, spark: SparkSession
+) -> None:
+    """What lies at its old place may belong to another repository by now."""
+    there: list[set[str]] = []
+
+    def make_anew(_left: set[str]) -> None:
+        there.append(lake.keys())
+        lake.client._transport.call("DELETE", f"/repositories/{REPOSITORY}")
+        lake.client.create_repository(REPOSITORY, "local://elsewhere")
+
+    after_first_delete(lake, marked, make_anew)
+    with pytest.raises(IntegrityError, match="is at local://elsewhere now, and the mark is about"):
+        sweep(lake.context(spark, sweep_batch=2))
+    assert [lake.keys()] == there
+
+
 def test_an_alarm_of_another_sweep(lake: SmallLake, marked: Marked, spark: SparkSession) -> None:
     """One that lost its lease, say, and found that it had deleted too much."""
     left: list[int] = []
@@ -191,8 +233,13 @@ def test_what_is_gone_and_needed_raises_an_alarm(
     assert lake.root.attempt(REPOSITORY, RUN).has("swept_set")
 
 
+@pytest.mark.parametrize("told", [("deleted",), ("failed", "Timeout")])
 def test_an_alarm_is_raised_also_after_a_failure(
-    lake: SmallLake, marked: Marked, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+    lake: SmallLake,
+    marked: Marked,
+    spark: SparkSession,
+    monkeypatch: pytest.MonkeyPatch,
+    told: tuple[str, ...],
 ) -> None:
     """The store fails after one object was deleted, which is alive by then."""
     gone = min(marked.candidates)
@@ -202,7 +249,7 @@ def test_an_alarm_is_raised_also_after_a_failure(
     def fail(ctx: RunContext, *_: object) -> Progress:
         (lake.objects / gone).unlink(missing_ok=True)
         attempt = ctx.root.attempt(REPOSITORY, RUN)
-        ledger.record(attempt.store(), "batch", [Outcome(gone, 1, "deleted")])
+        ledger.record(attempt.store(), "batch", [Outcome(gone, 1, *told)])
         raise StorageError("the store is on fire")
 
     def full(*_: object) -> None:
