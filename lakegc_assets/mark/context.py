@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timezone
+from itertools import product
 from typing import Protocol
+from urllib.parse import unquote
 
 from pyspark.sql import SparkSession
 
@@ -82,13 +84,16 @@ def overlap(namespace: StorageNamespace, url: str) -> bool:
         ConfigurationError: it is of this namespace's kind, but cannot be read.
     """
     try:
-        return namespace.overlaps(StorageNamespace.parse(url))
+        other = StorageNamespace.parse(url)
     except ConfigurationError:
         # Repositories on other kinds of stores (mem://, another cloud) are none of our business.
         schemes = {"azure": ("http", "https", "abfs", "wasb")}.get(namespace.scheme, ("s3",))
         if namespace.scheme in {"s3", "azure"} and not url.lower().startswith(schemes):
             return False
         raise
+    # Servers percent-decode what this reads as it stands.
+    readings = ({n, replace(n, prefix=unquote(n.prefix))} for n in (namespace, other))
+    return any(ours.overlaps(theirs) for ours, theirs in product(*readings))
 
 
 def artifacts_inside(namespace: StorageNamespace, root: ArtifactRoot) -> bool:

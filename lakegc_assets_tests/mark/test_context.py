@@ -51,7 +51,13 @@ def add_repository(server: ReplayServer, namespace: str) -> None:
 
 @pytest.mark.parametrize(
     "namespace",
-    ["s3://lab/emptyrepo", "s3a://lab/emptyrepo/", "s3://lab", "s3://lab/emptyrepo/data/inner"],
+    [
+        "s3://lab/emptyrepo",
+        "s3a://lab/emptyrepo/",
+        "s3://lab",
+        "s3://lab/emptyrepo/data/inner",
+        "s3://lab/%65mptyrepo/data/inner",
+    ],
 )
 def test_repositories_that_share_a_namespace_are_refused(
     namespace: str, server: ReplayServer, ctx: RunContext
