@@ -5,24 +5,35 @@ Where a spelling is open to doubt every meaning counts: an address too many in a
 
 from __future__ import annotations
 
+import posixpath
+from typing import Final
+
 from lakegc_assets.graveler.namespace import StorageNamespace, UnresolvableAddressError
 
+#: Addresses that ``plain_path`` may change.
+UNUSUAL: Final = r"(^|/)\.{0,2}(/|$)|\\"
 _LAST = "\U0010ffff"
+
+
+def plain_path(address: str) -> str:
+    """A relative address as file systems, Azure and older servers read it.
+
+    lakeFS keeps addresses as clients gave them: ``data//a`` is the file ``data/a``.
+    """
+    return posixpath.normpath("/" + address.replace("\\", "/")).lstrip("/")
 
 
 def live_spellings(namespace: StorageNamespace, address: str) -> list[str]:
     """The relative addresses that an address of unknown type keeps alive.
 
     The literal text is the first of them; a full address inside the namespace adds its relative
-    form, as written and percent-decoded.
+    form, as written and percent-decoded. Each counts as a plain path, too.
 
     Raises:
         UnresolvableAddressError: it has a scheme, and nobody can tell where it points.
     """
-    spellings = [address]
-    if "://" in address:
-        spellings += sorted(namespace.relatives(address))
-    return list(dict.fromkeys(spellings))
+    relative = sorted(namespace.relatives(address)) if "://" in address else [address]
+    return list(dict.fromkeys([address, *relative, *map(plain_path, relative)]))
 
 
 def entry_spellings(
@@ -34,7 +45,8 @@ def entry_spellings(
     its last path components and False: candidates that end in it are spared.
     """
     try:
-        return sorted(namespace.resolve(address, address_type)), True
+        found = namespace.resolve(address, address_type)
+        return sorted({*found, *map(plain_path, found)}), True
     except UnresolvableAddressError as error:
         return sorted(error.last_components), False
 

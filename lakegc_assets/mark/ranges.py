@@ -13,7 +13,7 @@ from lakegc_assets.errors import IntegrityError
 from lakegc_assets.graveler.decode import decode_range
 from lakegc_assets.graveler.entry import AddressType
 from lakegc_assets.graveler.ranges import read_metarange
-from lakegc_assets.mark.addresses import entry_spellings
+from lakegc_assets.mark.addresses import UNUSUAL, entry_spellings
 from lakegc_assets.mark.cache import DecodedCache
 from lakegc_assets.mark.context import Connections
 from lakegc_assets.storage.base import ObjectStore
@@ -142,8 +142,11 @@ def _read_entries(
 
 def _resolved(connections: Connections, range_id: str, page: pa.RecordBatch) -> pa.RecordBatch:
     """Entries with their addresses relative to the namespace."""
-    relative = pc.equal(page["address_type"], AddressType.RELATIVE)
-    if pc.all(relative).as_py() is not False:
+    usual = pc.and_not(
+        pc.equal(page["address_type"], AddressType.RELATIVE),
+        pc.match_substring_regex(page["address"], UNUSUAL),
+    )
+    if pc.all(usual).as_py() is not False:
         addresses, resolved, kept = page["address"], [True] * page.num_rows, page
     else:
         namespace = connections.namespace()

@@ -6,6 +6,7 @@ nor the lists of lakeFS with the mark that it checks.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator
 from functools import partial
 
@@ -17,7 +18,7 @@ from lakegc_assets.graveler.entry import AddressType
 from lakegc_assets.graveler.namespace import StorageNamespace, UnresolvableAddressError
 from lakegc_assets.graveler.ranges import read_metarange, read_range
 from lakegc_assets.lakefs.calls import LARGEST_PAGE
-from lakegc_assets.lakefs.client import LakeFSClient
+from lakegc_assets.lakefs.client import LakeFSClient, branch_ref
 from lakegc_assets.lakefs.errors import NotFoundError
 from lakegc_assets.mark.context import Connections
 from lakegc_assets.retention.commits import Commit
@@ -89,7 +90,7 @@ def served_addresses(
                 continue
             spellings.append(found)
             try:
-                spellings += sorted(namespace.relatives(found))
+                spellings += as_paths(namespace.relatives(found))
             except UnresolvableAddressError as error:
                 spellings += sorted(error.last_components)
         yield pa.RecordBatch.from_arrays([pa.array(spellings, pa.string())], names=["address"])
@@ -122,7 +123,7 @@ class _Served:
 
     def _asked(self, branch: str, path: str) -> str | None:
         try:
-            return self._client.stat(self._repository, branch, path).physical_address
+            return self._client.stat(self._repository, branch_ref(branch), path).physical_address
         except NotFoundError:
             return None
 
@@ -132,7 +133,7 @@ class _Served:
         self._branch, self._answered = branch, 0
         try:
             objects, _ = self._client.objects_page(
-                self._repository, branch, after=path, amount=self._amount
+                self._repository, branch_ref(branch), after=path, amount=self._amount
             )
         except NotFoundError:
             objects = []
@@ -199,6 +200,20 @@ def _entries(
                 [pa.array(column, kind) for column, kind in zip(columns, types, strict=True)],
                 names=["range_id", "path", "address", "size", "etag", "entry_modified"],
             )
+
+
+def as_paths(addresses: Iterable[str]) -> list[str]:
+    """Relative addresses, and the paths that some stores take them for: ``data//a``, ``data/a``."""
+    paths = []
+    for address in addresses:
+        parts: list[str] = []
+        for part in re.split(r"[/\\]", address):
+            if part == "..":
+                del parts[-1:]
+            elif part not in ("", "."):
+                parts.append(part)
+        paths += [address, "/".join(parts)]
+    return paths
 
 
 def _addresses(

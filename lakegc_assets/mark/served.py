@@ -23,7 +23,7 @@ from lakegc_assets.graveler.decode import etag_hash, etag_hashes
 from lakegc_assets.graveler.namespace import UnresolvableAddressError
 from lakegc_assets.graveler.ranges import read_range
 from lakegc_assets.lakefs.calls import LARGEST_PAGE
-from lakegc_assets.lakefs.client import LakeFSClient
+from lakegc_assets.lakefs.client import LakeFSClient, branch_ref
 from lakegc_assets.lakefs.errors import NotFoundError
 from lakegc_assets.mark.addresses import just_before, live_spellings
 from lakegc_assets.mark.context import Connections, RunContext
@@ -286,7 +286,7 @@ class _Page:
         self.branch, self.low, self.answered = branch, just_before(path), 0
         try:
             objects, has_more = self.client.objects_page(
-                self.repository, branch, after=self.low, amount=self.amount
+                self.repository, branch_ref(branch), after=self.low, amount=self.amount
             )
         except NotFoundError as error:
             if branch in {b.id for b in self.client.branches(self.repository)}:

@@ -10,7 +10,7 @@ from typing import Any
 from pyspark.sql import functions as F  # noqa: N812 - Spark's own convention
 
 from lakegc_assets.artifacts import AttemptArtifacts, Manifest
-from lakegc_assets.lakefs.client import LakeFSClient
+from lakegc_assets.lakefs.client import LakeFSClient, branch_ref
 from lakegc_assets.lakefs.errors import NotFoundError
 from lakegc_assets.mark.addresses import live_spellings
 from lakegc_assets.mark.candidates import in_data
@@ -49,7 +49,8 @@ def why(ctx: RunContext, address: str) -> Explanation:
     client, connections = ctx.connect()
     attempt = ctx.root.attempt(ctx.repository, ctx.run)
     chain = attempt.chain("deletion_candidates", connections.namespace_url)
-    address = live_spellings(connections.namespace(), address)[-1]
+    if "://" in address:
+        address = live_spellings(connections.namespace(), address)[-1]
     explanations = (
         _candidate(ctx, attempt, address),
         _spared(ctx, attempt, address),
@@ -170,7 +171,7 @@ def staging_areas(
             if change.type == "removed":
                 continue
             try:
-                found = client.stat(repository, branch.id, change.path).physical_address
+                found = client.stat(repository, branch_ref(branch.id), change.path).physical_address
             except NotFoundError:
                 continue
             for address in live_spellings(connections.namespace(), found):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from urllib.parse import quote
 
 import pytest
@@ -10,7 +11,14 @@ from hypothesis import strategies as st
 
 from lakegc_assets.graveler.entry import AddressType
 from lakegc_assets.graveler.namespace import StorageNamespace, UnresolvableAddressError
-from lakegc_assets.mark.addresses import entry_spellings, just_before, live_spellings
+from lakegc_assets.mark.addresses import (
+    UNUSUAL,
+    entry_spellings,
+    just_before,
+    live_spellings,
+    plain_path,
+)
+from lakegc_assets.mark.second_opinion import as_paths
 
 NAMESPACE = StorageNamespace.parse("s3://lab/repo")
 TEXT = st.text(st.characters(exclude_categories=["Cs"]))
@@ -57,7 +65,37 @@ def test_relative_addresses_are_taken_literally(key: str) -> None:
     for kind in (AddressType.RELATIVE, AddressType.BY_PREFIX_DEPRECATED):
         assert entry_spellings(NAMESPACE, key, kind) == ([key], True)
     odd = f"s3://elsewhere/{key}"
-    assert entry_spellings(NAMESPACE, odd, AddressType.RELATIVE) == ([odd], True)
+    assert odd in entry_spellings(NAMESPACE, odd, AddressType.RELATIVE)[0]
+
+
+UNUSUAL_ADDRESSES = {
+    "/data/s/x": "data/s/x",
+    "data//s/x": "data/s/x",
+    "./data/s/./x": "data/s/x",
+    "data/t/../s/x": "data/s/x",
+    "../data/s/x": "data/s/x",
+    "data/s/x/": "data/s/x",
+    "data\\s\\x": "data/s/x",
+    "data/s/..": "data",
+    "data/s/.": "data/s",
+}
+
+
+@pytest.mark.parametrize("address", UNUSUAL_ADDRESSES)
+def test_an_unusual_address_keeps_the_path_alive_that_some_stores_take_it_for(address: str) -> None:
+    both = {address, UNUSUAL_ADDRESSES[address]}
+    assert set(live_spellings(NAMESPACE, address)) == both
+    assert set(as_paths([address])) == both
+    for kind in (AddressType.RELATIVE, AddressType.BY_PREFIX_DEPRECATED):
+        assert entry_spellings(NAMESPACE, address, kind) == (sorted(both), True)
+    assert re.search(UNUSUAL, address)
+
+
+@given(TEXT)
+def test_both_opinions_take_an_address_for_the_same_path(address: str) -> None:
+    assert set(live_spellings(NAMESPACE, address)) >= set(as_paths([address])) or "://" in address
+    if not re.search(UNUSUAL, address):
+        assert plain_path(address) == address
 
 
 @given(

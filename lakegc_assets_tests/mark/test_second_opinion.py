@@ -122,3 +122,12 @@ def test_many_neighbours_take_few_calls() -> None:
     found = ask(server, [("main", path) for path in server.branches["main"]])
     assert len(found) == 18_000
     assert server.calls < 60
+
+
+def test_a_branch_with_the_name_of_a_commit_is_asked_for_as_a_branch() -> None:
+    """To lakeFS ``20240115`` is the commit whose id begins so; ``20240115$`` is not."""
+    server = Server({"20240115": [], "20240115$": names({1, 2})})
+    found = ask(server, [("20240115", path) for path in names({1, 2})])
+    assert {address for address in found if "://" not in address} == {
+        f"data/20240115$/{path}" for path in names({1, 2})
+    }

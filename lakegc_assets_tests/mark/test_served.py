@@ -97,11 +97,13 @@ class Listing:
     def __init__(self, paths: Sequence[str]) -> None:
         self.paths = sorted(set(paths), key=str.encode)
         self.calls = 0
+        self.refs: set[str] = set()
 
     def objects_page(
         self, _: str, branch: str, after: str, amount: int
     ) -> tuple[list[SimpleNamespace], bool]:
         self.calls += 1
+        self.refs.add(branch)
         if branch == "gone":
             raise NotFoundError("branch not found")
         rest = [path for path in self.paths if path > after]
@@ -150,3 +152,12 @@ def test_not_found_from_a_branch_that_exists_stops_the_run() -> None:
     listing.branches = lambda _: [SimpleNamespace(id="gone")]  # type: ignore[method-assign]
     with pytest.raises(IntegrityError, match="exists, but listing its objects says not found"):
         page_of(listing).address("gone", "a")
+
+
+@pytest.mark.parametrize("branch", ["1", "add", "20240115", "F" * 64])
+def test_a_branch_with_the_name_of_a_commit_is_asked_for_as_a_branch(branch: str) -> None:
+    """To lakeFS such a ref is the commit whose id begins so; with a ``$`` it is not."""
+    listing = Listing(["a"])
+    page_of(listing).address(branch, "a")
+    page_of(listing).address("main", "a")
+    assert listing.refs == {f"{branch}$", "main"}
