@@ -23,6 +23,9 @@ ASSET = "deletion_candidates"
 DUMMY = "dummy"
 _MULTIPART = r"^[0-9a-fA-F]{32}-[0-9]+$"
 _ODD = r"(^|/)\.\.?(/|$)|://"
+#: What breaks a list with one address a line, or what a bulk delete cannot name: such keys would be
+#: deleted one by one, the last of a batch long after HEADs were read.
+_UNNAMEABLE = r"[\x00-\x1f\x7f-\x9f\x{fffe}\x{ffff}]"
 
 
 def in_data(address: Column) -> Column:
@@ -83,7 +86,7 @@ def _spared(
     ambiguous = unlisted.withColumn("last_part", last_part).join(
         unresolved, "last_part", "left_semi"
     )
-    newline = unlisted.where(F.col("address").rlike(r"[\x00-\x1f\x7f]"))
+    newline = unlisted.where(F.col("address").rlike(_UNNAMEABLE))
     multipart = unlisted.where(F.col("etag").rlike(_MULTIPART))
     seen = _seen_before(ctx, attempt, cutoff)
     if seen is not None:

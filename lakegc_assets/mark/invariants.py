@@ -23,6 +23,7 @@ from lakegc_assets.errors import IntegrityError
 from lakegc_assets.lakefs.client import LakeFSClient
 from lakegc_assets.mark.context import Connections, RunContext
 from lakegc_assets.mark.second_opinion import (
+    as_paths,
     entries_of_ranges,
     main_ancestries,
     ranges_of_commits,
@@ -129,6 +130,10 @@ def _verdict(
 
 
 _REPORT = "This is a fault of the mark, please report it"
+_NESTED = (
+    "If another repository lies in this one's namespace, of whatever lakeFS server, what one of "
+    "them needs looks like garbage in the other: do not collect it. Else please report it"
+)
 _MOVED = "If a branch moved while the mark was made, mark again. Else please report it"
 
 
@@ -143,12 +148,12 @@ def inside_namespace(case: Case) -> CheckResult:
 
 
 def not_special(case: Case) -> CheckResult:
-    """No candidate is below ``_lakefs/``, is ``dummy``, or has a line break in its name."""
+    """No candidate is lakeFS's own, of whatever repository, or has a line break in its name."""
     address = F.col("address")
-    wrong = case.candidates.where(
-        address.startswith("_lakefs") | (address == "dummy") | address.rlike(r"[\r\n]")
-    )
-    return _verdict("not_special", wrong, "is lakeFS's own or cannot be listed", _REPORT)
+    # Below data/ they are of a repository in there, which this server may know nothing of.
+    own = address.startswith("_lakefs") | address.rlike("(^|/)(_lakefs/|dummy$)")
+    wrong = case.candidates.where(own | address.rlike(r"[\r\n]"))
+    return _verdict("not_special", wrong, "is lakeFS's own or cannot be listed", _NESTED)
 
 
 def older_than_cutoff(case: Case) -> CheckResult:
@@ -189,7 +194,7 @@ def _staged(
             for page in reader.iter_batches(columns=["physical_address"]):
                 addresses = page["physical_address"].to_pylist()
                 full = [namespace.relatives(a) for a in addresses if "://" in a]
-                both = [*addresses, *(a for found in full for a in found)]
+                both = as_paths([*addresses, *(a for found in full for a in found)])
                 yield pa.RecordBatch.from_arrays([pa.array(both, pa.string())], names=["address"])
 
 

@@ -19,6 +19,7 @@ from lakegc_assets_tests.replay import GOLDEN, ReplayServer
 DEAD = {"data/s/dead", "data/flat", "flat", "data/s/outside", "data/s/parts-seen"}
 LIVE = {"data/s/full inside", "data/s/full%20inside", "data/s/by-prefix", "data/s/relative"}
 LIVE |= {"lost-part"}  # It may be this very object that the address means.
+LIVE |= {"data/s/unusual"}  # As file systems and older servers read the address.
 ALONE = {
     "dummy",
     "_lakefsish",
@@ -34,6 +35,8 @@ ENDS_LIKE = "a full address that cannot be resolved ends like it"
 SPARED = {
     "data/s/lost-part": ENDS_LIKE,
     "data/s/line\nbreak": "its name has a line break or another control character",
+    "data/s/c1\x85control": "its name has a line break or another control character",
+    "data/s/no\uffffcharacter": "its name has a line break or another control character",
     "data/s/parts-new": PARTS,
     "data/s/parts-changed": PARTS,
 }
@@ -64,6 +67,7 @@ def plant_ranges() -> str:
             ("3", entry("data/s/by-prefix", AddressType.BY_PREFIX_DEPRECATED)),
             ("4", entry("data/s/relative", AddressType.RELATIVE)),
             ("5", entry("s3://elsewhere/data/s/outside", AddressType.FULL)),
+            ("6", entry("/data/s//unusual", AddressType.RELATIVE)),
         ]
     )
     recorded.plant("norules", f"_lakefs/{info.id}", body)
@@ -117,7 +121,7 @@ def test_what_is_spared_is_reported_with_the_reason(planted: Marked) -> None:
     assert facts["spared"] == {
         ENDS_LIKE: 1,
         PARTS: 2,
-        "its name has a line break or another control character": 1,
+        "its name has a line break or another control character": 3,
     }
     assert (facts["too_young"], facts["too_young_bytes"]) == (2, 14)
 

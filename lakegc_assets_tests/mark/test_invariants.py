@@ -96,7 +96,11 @@ def test_a_candidate_outside_of_the_namespace_is_seen(address: str, marked: Mark
     assert repr(address) in fails(invariants.inside_namespace(case_of(marked, [address])))
 
 
-@pytest.mark.parametrize("address", ["_lakefs/dummy", "dummy", "_lakefs", "data/a\nb", "data/a\rb"])
+LAKEFS_OWN = ["_lakefs/dummy", "dummy", "_lakefs", "data/a\nb", "data/a\rb"]
+LAKEFS_OWN += ["data/team/_lakefs/0123abcd", "data/_lakefs/x", "data/team/dummy", "data/dummy"]
+
+
+@pytest.mark.parametrize("address", LAKEFS_OWN)
 def test_a_candidate_that_is_lakefs_own_is_seen(address: str, marked: Marked) -> None:
     assert repr(address) in fails(invariants.not_special(case_of(marked, [address])))
 
