@@ -200,12 +200,18 @@ def _staged(
 
 def none_shadowed(case: Case) -> CheckResult:
     """No candidate is served at a path whose HEAD entry has its size, and its etag if an MD5."""
-    looks = case.candidates.select("size", "etag").distinct().alias("candidate")
-    same_etag = (F.col("entry.etag") == F.col("candidate.etag")) | ~F.col("candidate.etag").rlike(
-        "^[0-9a-f]{32}$"
-    )
-    alike = case.head_entries.alias("entry").join(
-        looks, (F.col("entry.size") == F.col("candidate.size")) & same_etag, "left_semi"
+    compared = F.when(F.col("etag").rlike("^[0-9a-f]{32}$"), F.col("etag"))
+    looks = case.candidates.select("size", compared.alias("etag")).distinct().alias("candidate")
+    either = F.explode(F.array("etag", F.lit(None).cast("string")))
+    alike = (
+        case.head_entries.withColumn("etag", either)
+        .alias("entry")
+        .join(
+            looks,
+            (F.col("entry.size") == F.col("candidate.size"))
+            & F.col("entry.etag").eqNullSafe(F.col("candidate.etag")),
+            "left_semi",
+        )
     )
     commits = case.ctx.spark.createDataFrame(
         [(commit, branch) for branch, commit in case.heads.items()],

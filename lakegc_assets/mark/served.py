@@ -122,21 +122,21 @@ def served_candidates(
         "address", "size", F.when(comparable, F.col("hash")).alias("etag_hash")
     )
     weighed, alike = _weigh(ctx, branch_ranges, entries, suspects, keep)
-    same = _same_group("suspect", "group")
     unverified = (
-        suspects.alias("suspect")
-        .join(weighed.where("not affordable").alias("group"), same, "left_semi")
+        suspects.alias("one")
+        .join(weighed.where("not affordable").alias("group"), _same_group(), "left_semi")
         .select("address", F.lit(UNVERIFIED).alias("why"))
     )
     affordable = weighed.where("affordable")
-    ranges = alike.alias("suspect").join(affordable.alias("group"), same, "left_semi")
+    ranges = alike.alias("one").join(affordable.alias("group"), _same_group(), "left_semi")
     ranges = keep(ranges.select("range_id").distinct(), "alike_ranges")
     paths = spread(ranges, ctx.settings.address_num_partitions).mapInArrow(
         partial(_read_paths, connections), _PATHS
     )
     alike_paths = (
-        paths.alias("entry")
-        .join(affordable.alias("group"), _alike(), "left_semi")
+        _looks(paths)
+        .alias("one")
+        .join(affordable.alias("group"), _same_group(), "left_semi")
         .join(branch_ranges, "range_id")
         .select("branch", "path")
     )
@@ -159,10 +159,20 @@ def served_candidates(
     )
 
 
-def _alike() -> Column:
-    """Whether an ``entry`` looks like a ``group`` of candidates."""
-    return (F.col("entry.size") == F.col("group.size")) & (
-        F.col("group.etag_hash").isNull() | (F.col("entry.etag_hash") == F.col("group.etag_hash"))
+def _looks(entries: DataFrame) -> DataFrame:
+    """Entries, each with both groups that may look like it: that of its etag, that of none."""
+    either = F.array("etag_hash", F.lit(None).cast("long"))
+    return entries.withColumn("etag_hash", F.explode(either))
+
+
+def _same_group() -> Column:
+    """Whether ``one`` belongs to a ``group`` of candidates.
+
+    All of it is equality: a join by size alone would pair every object with every other one where
+    all are equally large.
+    """
+    return (F.col("one.size") == F.col("group.size")) & F.col("one.etag_hash").eqNullSafe(
+        F.col("group.etag_hash")
     )
 
 
@@ -181,9 +191,10 @@ def _weigh(
     """
     groups = suspects.select("size", "etag_hash").distinct()
     alike = (
-        entries.alias("entry")
-        .join(groups.alias("group"), _alike())
-        .groupBy("entry.range_id", "group.size", "group.etag_hash")
+        _looks(entries)
+        .alias("one")
+        .join(groups.alias("group"), _same_group())
+        .groupBy("one.range_id", "group.size", "group.etag_hash")
         .agg(F.count("*").alias("entries"))
     )
     alike = keep(alike, "alike")
@@ -199,12 +210,6 @@ def _weigh(
         .withColumn("affordable", F.col("total") <= ctx.settings.max_served_lookups)
     )
     return keep(weighed, "lookup_groups"), alike
-
-
-def _same_group(left: str, right: str) -> Column:
-    return (F.col(f"{left}.size") == F.col(f"{right}.size")) & F.col(
-        f"{left}.etag_hash"
-    ).eqNullSafe(F.col(f"{right}.etag_hash"))
 
 
 def _read_paths(

@@ -25,6 +25,8 @@ REQUIRED: Final = {
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.execution.arrow.maxRecordsPerBatch": "10000",
     "spark.sql.caseSensitive": "true",
+    # Addresses are packed so well that a table of a few megabytes can take gigabytes of the driver.
+    "spark.sql.autoBroadcastJoinThreshold": "1m",
     # A file that is missing or damaged stops the run, whatever the cluster's default is.
     "spark.sql.files.ignoreMissingFiles": "false",
     "spark.sql.files.ignoreCorruptFiles": "false",

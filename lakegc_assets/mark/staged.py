@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from functools import partial
 
 import pyarrow as pa
-from pyspark.sql import Column, DataFrame
+from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - Spark's own convention
 
 from lakegc_assets.errors import IntegrityError
@@ -43,17 +43,13 @@ def staged_paths(
     changes = spread(branches.select("branch").distinct(), partitions).mapInArrow(
         partial(_changes, connections, repository), _CHANGES
     )
-    sizes = suspects.select("size").distinct()
+    sizes = suspects.select("size", F.lit(True).alias("of_suspect")).distinct()
+    # The size of what replaces something may be that of either, so it is null and does not count.
     return (
-        changes.alias("change")
-        .join(F.broadcast(sizes).alias("suspect"), _may_be_one(), "left_semi")
+        changes.join(sizes, "size", "left")
+        .where("size is null or of_suspect")
         .select("branch", "path")
     )
-
-
-def _may_be_one() -> Column:
-    """The size of what replaces something may be that of either, so it does not count."""
-    return F.col("change.size").isNull() | (F.col("change.size") == F.col("suspect.size"))
 
 
 def _changes(
