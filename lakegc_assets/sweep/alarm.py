@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import asdict
 from functools import partial
 
@@ -15,7 +16,7 @@ from lakegc_assets.mark.commits import Liveness
 from lakegc_assets.mark.context import Connections, RunContext
 from lakegc_assets.mark.ranges import spread
 from lakegc_assets.sweep.delta import certainly_alive, take_delta_mark
-from lakegc_assets.sweep.hold import HOLD, write_hold
+from lakegc_assets.sweep.hold import HOLD, read_hold, write_hold
 from lakegc_assets.sweep.holders import Holder, holders_of
 from lakegc_assets.sweep.ledger import ASSET
 
@@ -71,6 +72,10 @@ def raise_alarm_if_needed(
         "alarm": f"{count} objects of mark {ctx.run!r} are gone, and are needed",
         "all": attempt.data_url(ASSET, f"{folder}/missing"),
     }
+    with suppress(LakegcError):
+        # Of another sweep, since this one began without: what that lost is to be restored, too.
+        if (earlier := read_hold(connections.store())) is not None:
+            what["earlier"] = earlier
     named = {row["address"]: row["why"] for row in missing.orderBy("address").take(_NAMED)}
     # First without saying who needs them: that takes time, and may fail.
     held = _hold(connections, what | {"objects": _objects(named, {})})
