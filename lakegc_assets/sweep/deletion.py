@@ -230,14 +230,18 @@ class _Task:
 
     def run(self, objects: Iterator[Marked]) -> Iterator[pa.RecordBatch]:
         """Delete, and count what became of the objects."""
-        if not self.pace.begin():
-            yield _ended(TAKEN, "another attempt of this task has begun")
+        if taken := self.pace.begin():
+            yield _ended(TAKEN, taken)
             return
+        failure = ""
         try:
             yield from self._batches(objects)
+        except Exception as error:
+            failure = f"{type(error).__name__}: {error}"
+            raise
         finally:
             with suppress(LakegcError):
-                self.pace.end()
+                self.pace.end(failure)
 
     def _batches(self, objects: Iterator[Marked]) -> Iterator[pa.RecordBatch]:
         again: list[Marked] = []

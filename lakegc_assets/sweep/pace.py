@@ -6,6 +6,7 @@ lists before every batch.
 * ``<partition>.begun`` and ``.ended``: who deletes now. The limits are divided by their
   number. A partition that has begun belongs to the attempt that began it: another attempt of the
   same task, a retry or a speculative copy, leaves it alone, and the next round takes what is left.
+  The end of one that failed says why, since Spark tells only of the last attempt.
 * ``slow-<n>``: the store asked for less the n-th time; the note holds what share of the limits
   remains. Tasks that meet one storm want to write the same number, and only one can, so that a
   storm halves the rate once, however many tasks it hits.
@@ -19,11 +20,12 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final
 
 from lakegc_assets.storage.base import ObjectStore
-from lakegc_assets.storage.errors import PreconditionFailedError
+from lakegc_assets.storage.errors import ObjectNotFoundError, PreconditionFailedError
 from lakegc_assets.sweep.moment import elapsed
 
 _SLOW: Final = "slow-"
@@ -111,17 +113,23 @@ class Pace:
         self._free = clock()
         self._failures = 0
 
-    def begin(self) -> bool:
-        """Take the partition; False if another attempt of this task took it before."""
+    def begin(self) -> str:
+        """Take the partition; nothing, or why not, if another attempt of this task took it."""
         try:
             self._artifacts.put_if_absent(f"{self._mine}.begun", b"")
         except PreconditionFailedError:
-            return False
-        return True
+            said = self._said()
+            return "another attempt of this task has begun" + (said and f", and failed: {said}")
+        return ""
 
-    def end(self) -> None:
-        """Leave the limits to the others."""
-        self._artifacts.put(f"{self._mine}.ended", b"")
+    def _said(self) -> str:
+        with suppress(ObjectNotFoundError):
+            return self._artifacts.get(f"{self._mine}.ended").decode()
+        return ""
+
+    def end(self, failure: str = "") -> None:
+        """Leave the limits to the others, and say what went wrong to who tries again."""
+        self._artifacts.put(f"{self._mine}.ended", failure.encode())
 
     def look(self) -> str:
         """Read the others' notes; why all must stop, or nothing."""

@@ -270,6 +270,21 @@ def test_a_second_attempt_of_a_task_does_nothing(bare: SmallLake, orders: Orders
     assert sum(pq.read_table(path).num_rows for path in ledger) == len(addresses)
 
 
+def test_the_second_attempt_tells_why_the_first_one_failed(
+    bare: SmallLake, orders: Orders, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    addresses = plant(bare, 3)
+    before = bare.keys()
+    with monkeypatch.context() as patch:
+        patch.setattr(deletion, "fingerprint", lambda *_, **__: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            list(run(orders, addresses))
+    (row,) = run(orders, addresses)
+    assert row["outcome"] == "taken"
+    assert str(row["detail"]).endswith("has begun, and failed: ZeroDivisionError: division by zero")
+    assert bare.keys() == before
+
+
 def test_a_task_of_an_earlier_round_stops(bare: SmallLake, orders: Orders) -> None:
     addresses = plant(bare, 3)
     (row,) = run(replace(orders, number=0), addresses)

@@ -38,7 +38,7 @@ class Tasks:
 
     def begin(self, partition: int, share: float = 1.0) -> Pace:
         pace = self.attempt(partition, share)
-        assert pace.begin()
+        assert not pace.begin()
         return pace
 
     def attempt(self, partition: int, share: float = 1.0) -> Pace:
@@ -59,8 +59,8 @@ def send(task: Pace, keys: int) -> None:
 
 def test_a_partition_belongs_to_the_first_attempt(tasks: Tasks) -> None:
     tasks.begin(3)
-    assert not tasks.attempt(3).begin()
-    assert tasks.attempt(4).begin()
+    assert tasks.attempt(3).begin() == "another attempt of this task has begun"
+    assert not tasks.attempt(4).begin()
 
 
 def test_one_task_keeps_the_limit_of_keys(tasks: Tasks) -> None:
