@@ -18,6 +18,9 @@ _HADOOP_AZURE: Final = {"abfs": "dfs", "abfss": "dfs", "wasb": "blob", "wasbs": 
 _BUCKET: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 _AZURE_HOST: Final = re.compile(r"([a-z0-9]{3,24})\.(blob|dfs)\.core\.windows\.net")
 _AZURE_CONTAINER: Final = re.compile(r"[a-z0-9$][a-z0-9-]*")
+# Of access points and the like: other names of some bucket.
+_ALIASES: Final = ("-s3alias", "--ol-s3", "--op-s3", "--xa-s3")
+_SLASHES: Final = re.compile("/{2,}")
 _SCHEME: Final = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://")
 
 
@@ -34,9 +37,10 @@ class UnresolvableAddressError(IntegrityError):
         super().__init__(f"cannot tell which object the address {address!r} names: {reason}")
         self.address = address
         self.reason = reason
+        paths = (address, unquote(address), _as_lakefs_reads(address))
+        # No key ends in what is not UTF-8.
         self.last_components = frozenset(
-            path.rsplit("/", 1)[-1]
-            for path in (address, unquote(address), _as_lakefs_reads(address))
+            path.rsplit("/", 1)[-1] for path in paths if _is_utf8(path)
         )
 
     def __reduce__(self) -> tuple[type[UnresolvableAddressError], tuple[str, str]]:
@@ -116,7 +120,8 @@ class StorageNamespace:
         """Every relative address that a full address may name; empty when provably outside.
 
         lakeFS parses a full address as a URL, so it percent-decodes its path and cuts it at ``?``;
-        importers have written plain keys, too. Both readings count.
+        importers have written plain keys, too. Both readings count, and so does what a server that
+        drops empty path components would find there.
 
         Raises:
             UnresolvableAddressError: for unknown schemes and hosts, and paths that stores
@@ -143,6 +148,8 @@ class StorageNamespace:
             if problem := _doubtful(scheme, reading):
                 raise UnresolvableAddressError(address, problem)
         start = f"{self.prefix}/" if self.prefix else ""
+        # Some servers read //a//b as /a/b.
+        readings |= {_SLASHES.sub("/", f"/{r}")[1:] for r in readings if not r.startswith(start)}
         inside = {r[len(start) :] for r in readings if r.startswith(start)}
         return frozenset(inside - {""})
 
@@ -186,7 +193,7 @@ def _split(address: str) -> tuple[str, str, str]:
     if scheme == "local" and not host:
         return "local", "", path
     if scheme in _BUCKET_SCHEMES:
-        if not _BUCKET.fullmatch(host) or host.endswith("-s3alias"):
+        if not _BUCKET.fullmatch(host) or host.endswith(_ALIASES):
             raise ValueError(f"{host!r} is not the name of a bucket")
         return _BUCKET_SCHEMES[scheme], host, path
     container = ""
@@ -214,11 +221,15 @@ def _doubtful(scheme: str, path: str) -> str | None:
         return "it has an empty path segment"
     if scheme == "azure" and "\\" in path:
         return "it has a backslash, which Azure reads as a slash"
+    return None if _is_utf8(path) else "it is not UTF-8 once percent-decoded"
+
+
+def _is_utf8(path: str) -> bool:
     try:
         path.encode()
     except UnicodeEncodeError:
-        return "it is not UTF-8 once percent-decoded"
-    return None
+        return False
+    return True
 
 
 _ALPHABET: Final = "0123456789abcdefghijklmnopqrstuv"

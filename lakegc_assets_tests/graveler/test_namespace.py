@@ -136,6 +136,9 @@ def test_full_addresses_are_resolved(
         (LAB, "s3://lab/small/%ff"),
         (LAB, "s3://LAB/small/x"),
         (LAB, "s3://point-s3alias/small/x"),
+        (LAB, "s3://point-0abc--ol-s3/small/x"),
+        (LAB, "s3://point-0abc--op-s3/small/x"),
+        (LAB, "s3://point--usw2-az1--xa-s3/small/x"),
         (LAB, "minio://lab/small/x"),
         (LAB, "https://s3.amazonaws.com/lab/small/x"),
         (LAB, "/lab/small/x"),
@@ -165,6 +168,18 @@ def test_an_address_that_lakefs_reads_otherwise_keeps_both_objects_alive() -> No
     with pytest.raises(UnresolvableAddressError) as caught:
         LAB.relative("s3://lab/small/d/a%20b")
     assert caught.value.last_components == {"a%20b", "a b"}
+
+
+def test_an_address_that_only_some_servers_find_in_the_namespace_counts() -> None:
+    assert LAB.relatives("s3://lab//small/data/x") == {"data/x"}
+    assert LAB.relatives("s3://lab/%2Fsmall%2F/data/x") == {"data/x"}
+    assert LAB.relatives("s3://lab/other//small/data/x") == set()
+
+
+def test_what_the_end_of_an_address_may_be_is_always_a_key() -> None:
+    with pytest.raises(UnresolvableAddressError) as caught:
+        LAB.relatives("s3://lab/imports/caf%E9.txt")
+    assert caught.value.last_components == {"caf%E9.txt", "caf\ufffd.txt"}
 
 
 def test_an_entry_is_resolved_by_its_address_type() -> None:
