@@ -6,6 +6,7 @@ import heapq
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from datetime import datetime, timezone
 from operator import attrgetter
 from typing import Final
 
@@ -18,6 +19,7 @@ from lakegc_assets.storage.errors import StorageError
 #: Stores that compare names as UTF-16 have what lies beyond 16 bits before these.
 _LAST_16_BITS: Final = "\ue000"
 _UNORDERED: Final = r"[\x{E000}-\x{10FFFF}]"
+_ZERO: Final = datetime(1970, 1, 1, tzinfo=timezone.utc)
 
 
 @dataclass(frozen=True)
@@ -82,11 +84,15 @@ def _require_asked(page: Page, prefix: str, where: str, *, one_level: bool) -> N
 
 
 def require_whole(objects: pa.RecordBatch) -> None:
-    """Raise ValueError where a store left out something of an object."""
+    """Raise ValueError where a store left out something of an object.
+
+    A time of zero is what servers say that do not know it: as an age it would be the greatest.
+    """
     for name in objects.schema.names:
-        if objects[name].null_count or (
-            pa.types.is_string(objects[name].type) and pc.any(pc.equal(objects[name], "")).as_py()
-        ):
+        column = objects[name]
+        nothing: str | datetime = _ZERO if pa.types.is_timestamp(column.type) else ""
+        numbers = pa.types.is_integer(column.type)
+        if column.null_count or (not numbers and pc.any(pc.equal(column, nothing)).as_py()):
             raise ValueError(f"an object has no {name}")
 
 

@@ -193,3 +193,9 @@ def test_an_object_of_which_something_is_missing_is_refused(name: str) -> None:
     ]
     with pytest.raises(ValueError, match=name):
         require_whole(pa.RecordBatch.from_arrays(columns, schema=whole.schema))
+
+
+def test_an_object_of_an_unknown_time_is_refused() -> None:
+    unknown = ObjectInfo("b", 1, datetime(1970, 1, 1, tzinfo=timezone.utc), "e")
+    with pytest.raises(ValueError, match="last_modified"):
+        require_whole(to_batch([ObjectInfo("a", 1, _TIME, "e"), unknown]))
