@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import posixpath
 import re
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
@@ -29,15 +30,16 @@ class UnresolvableAddressError(IntegrityError):
 
     Attributes:
         address: the address as the entry has it.
-        last_components: its last path component, as it stands and percent-decoded; whatever
-            ends in one of these must be spared.
+        last_components: its last path component, as it stands, percent-decoded, and as servers and
+            file systems read paths; whatever ends in one of these must be spared.
     """
 
     def __init__(self, address: str, reason: str) -> None:
         super().__init__(f"cannot tell which object the address {address!r} names: {reason}")
         self.address = address
         self.reason = reason
-        paths = (address, unquote(address), _as_lakefs_reads(address))
+        paths = {address, unquote(address), _as_lakefs_reads(address)}
+        paths |= {posixpath.normpath(path.replace("\\", "/")) for path in paths}
         # No key ends in what is not UTF-8.
         self.last_components = frozenset(
             path.rsplit("/", 1)[-1] for path in paths if _is_utf8(path)

@@ -176,6 +176,25 @@ def test_an_address_that_only_some_servers_find_in_the_namespace_counts() -> Non
     assert LAB.relatives("s3://lab/other//small/data/x") == set()
 
 
+@pytest.mark.parametrize(
+    ("namespace", "address"),
+    [
+        (AZURE, "https://account.blob.core.windows.net/box/repo\\data\\x"),
+        (AZURE, "https://account.blob.core.windows.net/box/repo/data%5Cx"),
+        (AZURE, "https://account.blob.core.windows.net/box/repo//data/x/"),
+        (LAB, "s3://lab/small/data/x/."),
+        (LAB, "s3://lab/small/data/x/y/.."),
+        (LAB, "other://lab/small/data/x/?y"),
+    ],
+)
+def test_the_end_of_an_address_is_also_what_servers_read_there(
+    namespace: StorageNamespace, address: str
+) -> None:
+    with pytest.raises(UnresolvableAddressError) as caught:
+        namespace.relatives(address)
+    assert "x" in caught.value.last_components
+
+
 def test_what_the_end_of_an_address_may_be_is_always_a_key() -> None:
     with pytest.raises(UnresolvableAddressError) as caught:
         LAB.relatives("s3://lab/imports/caf%E9.txt")
