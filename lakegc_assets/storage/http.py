@@ -101,7 +101,7 @@ class HttpClient:
         failure_of: Callable[[requests.Response], HttpFailure],
     ) -> None:
         """Args are timeouts and tries, the signer, and how the store's errors are read."""
-        self.sign = sign
+        self._sign = sign
         self._failure_of = failure_of
         self._timeout = (config.connect_timeout_s, config.read_timeout_s)
         self._tries = config.max_attempts
@@ -153,6 +153,16 @@ class HttpClient:
                     raise
             time.sleep(min(_LONGEST_PAUSE_S, 0.1 * 2**tries) * random.uniform(0.5, 1))
 
+    def sign(self, request: Request) -> None:
+        """Add to a request what proves who sends it.
+
+        Raises:
+            HttpFailure: there is no proof, or it came too late.
+        """
+        started = seconds()
+        self._sign(request)
+        require_soon(started, self._timeout[0])
+
     def _once(self, request: Request) -> requests.Response:
         self.sign(request)
         try:
@@ -168,6 +178,22 @@ class HttpClient:
         if request.method != "HEAD" and told.isdigit() and len(answer.content) < int(told):
             raise HttpFailure("ConnectionFailed", "the answer broke off in the middle")
         return answer
+
+
+def seconds() -> float:
+    """On a clock that nobody sets, and that counts suspension."""
+    return time.clock_gettime(time.CLOCK_BOOTTIME)
+
+
+def require_soon(started: float, limit: float) -> None:
+    """Refuse to send a request whose signature took long, as where credentials are renewed.
+
+    What was true when it was made, as for a delete, may be so no more. Raises HttpFailure.
+    """
+    if seconds() - started > limit:
+        raise HttpFailure(
+            "ConnectionFailed", f"nothing was sent: credentials took longer than {limit:g} s"
+        )
 
 
 class _Signed(AuthBase):

@@ -8,7 +8,7 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any, Final, Literal
 from urllib.parse import urlsplit
 
@@ -28,11 +28,13 @@ from lakegc_assets.errors import ConfigurationError
 from lakegc_assets.storage.codes import usual_code
 from lakegc_assets.storage.config import StoreConfig
 from lakegc_assets.storage.credentials import open_session
-from lakegc_assets.storage.http import HttpFailure, explaining
+from lakegc_assets.storage.http import HttpFailure, explaining, require_soon, seconds
 from lakegc_assets.storage.s3_listing import keep_page
 
 if TYPE_CHECKING:
     from mypy_boto3_s3.client import S3Client
+
+_BEGUN: Final = "lakegc_begun"
 
 BOTO_ERRORS: Final = (ClientError, BotoCoreError, ResponseParserError)
 BotoError = ClientError | BotoCoreError | ResponseParserError
@@ -127,6 +129,12 @@ def _clients(config: StoreConfig, _variables: frozenset[tuple[str, str]], _pid: 
         # The wildcard puts it before botocore's own handlers of S3, one of which parses the page.
         made.meta.events.register("before-parse.*.ListObjectsV2", keep_page)
         made.meta.events.register("before-sign.s3.DeleteObjects", _add_md5)
+        # botocore signs, and renews credentials, between the two.
+        for name in ("DeleteObject", "DeleteObjects"):
+            made.meta.events.register_first(f"request-created.s3.{name}", _begin_signing)
+            made.meta.events.register_last(
+                f"request-created.s3.{name}", partial(_end_signing, config.connect_timeout_s)
+            )
         return made
 
     addressing = config.addressing
@@ -138,6 +146,14 @@ def _clients(config: StoreConfig, _variables: frozenset[tuple[str, str]], _pid: 
         return Clients(client(config.max_attempts, addressing), client(1, addressing))
     except (BotoCoreError, ValueError) as error:
         raise ConfigurationError(f"S3 cannot be reached with these settings: {error}") from error
+
+
+def _begin_signing(request: Any, **_: object) -> None:  # noqa: ANN401 - as below
+    request.context[_BEGUN] = seconds()
+
+
+def _end_signing(limit: float, request: Any, **_: object) -> None:  # noqa: ANN401 - as below
+    require_soon(request.context[_BEGUN], limit)
 
 
 def _add_md5(request: Any, **_: object) -> None:  # noqa: ANN401 - botocore's AWSRequest, untyped

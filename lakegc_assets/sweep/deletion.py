@@ -43,13 +43,14 @@ from lakegc_assets.sweep.pace import Limits, Pace, round_folder
 DELTA_LIFETIME: Final = 600.0
 #: The request of a batch ends within this time after HEADs and rules were read, in seconds.
 CHECK_LIFETIME: Final = 60.0
-#: Of these, what reading them may take; the rest is for the request, connecting included.
+#: Of these, what reading them may take; the rest is for the request, with what it takes to renew
+#: credentials, and to connect.
 _CHECK_TIME: Final = 15.0
 _CONNECT_TIMEOUT: Final = 5.0
-_REQUEST_TIMEOUT: Final = CHECK_LIFETIME - _CHECK_TIME - _CONNECT_TIMEOUT
+_REQUEST_TIMEOUT: Final = CHECK_LIFETIME - _CHECK_TIME - 2 * _CONNECT_TIMEOUT
 #: Requests with one key each have less time, so that many of them follow one look.
 _SINGLE_TIMEOUT: Final = 10.0
-_SINGLES_TIME: Final = CHECK_LIFETIME - _SINGLE_TIMEOUT - _CONNECT_TIMEOUT
+_SINGLES_TIME: Final = CHECK_LIFETIME - _SINGLE_TIMEOUT - 2 * _CONNECT_TIMEOUT
 #: How often a key is sent before its failure counts, where the store may yet take it.
 _TRIES: Final = 8
 #: Answers after which a key is sent again although the store did not ask for less.

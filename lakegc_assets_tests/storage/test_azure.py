@@ -9,7 +9,7 @@ from urllib.parse import quote
 import pytest
 
 from lakegc_assets.errors import ConfigurationError, LakegcError
-from lakegc_assets.storage import azure_auth
+from lakegc_assets.storage import azure_auth, http
 from lakegc_assets.storage.azure import AzureStore
 from lakegc_assets.storage.azure_auth import write_azure_credentials_file
 from lakegc_assets.storage.base import ObjectStore
@@ -257,6 +257,21 @@ def test_a_renewed_file_takes_effect(
     assert listed(store) == ["a"]
     assert "authorization" not in script.headers[-1]
     assert script.requests[-1].endswith("&sv=1&sig=s%2Fe")
+
+
+@pytest.mark.parametrize("keys", [["k"], ["k", "l"]])
+def test_a_delete_is_not_sent_after_its_credentials_took_long_to_renew(
+    azure: Callable[..., ObjectStore],
+    script: Script,
+    monkeypatch: pytest.MonkeyPatch,
+    keys: list[str],
+) -> None:
+    store = azure(Answer(202))
+    readings = iter([0.0, 11.0])
+    monkeypatch.setattr(http, "seconds", lambda: next(readings))
+    outcomes = store.delete_many(keys)
+    assert {(o.outcome, o.error_code) for o in outcomes} == {("failed", "ConnectionFailed")}
+    assert script.requests == []
 
 
 @pytest.mark.parametrize("content", ["{", "[]", '{"account_key": ""}', '{"key": "hidden"}'])

@@ -10,6 +10,7 @@ from pathlib import Path
 import boto3
 import pytest
 
+from lakegc_assets.storage import http, s3_client
 from lakegc_assets.storage.base import ObjectStore
 from lakegc_assets.storage.config import StoreConfig
 from lakegc_assets.storage.credentials import write_credentials_file
@@ -259,3 +260,20 @@ def test_credentials_that_cannot_be_renewed_are_denied(script: Script, tmp_path:
     assert (found.outcome, found.error_code) == ("failed", "ExpiredToken")
     assert "renew them" in str(found.detail)
     assert script.requests == []
+
+
+@pytest.mark.parametrize("singly", [False, True])
+def test_a_delete_is_not_sent_after_its_credentials_took_long_to_renew(
+    script: Script, monkeypatch: pytest.MonkeyPatch, *, singly: bool
+) -> None:
+    script.answers = [Answer(status=204) if singly else Answer(body=deleted("a"))]
+    store = script.config().open("s3://bkt/ns")
+    readings = iter([0.0, 11.0, 20.0, 29.0])
+    monkeypatch.setattr(http, "seconds", lambda: next(readings))
+    monkeypatch.setattr(s3_client, "seconds", http.seconds)
+    (late,) = store.delete_many(["a"], singly=singly)
+    assert (late.outcome, late.error_code) == ("failed", "ConnectionFailed")
+    assert "nothing was sent" in str(late.detail)
+    assert script.requests == []
+    (found,) = store.delete_many(["a"], singly=singly)
+    assert found.outcome == "deleted"
