@@ -38,7 +38,13 @@ class Site:
 
     @classmethod
     def defined(cls) -> Site:
-        """From the definitions that Dagster loads."""
+        """From the definitions that Dagster loads.
+
+        Raises:
+            ConfigurationError: the file of Spark settings is wrong, or a resource.
+        """
+        # Before Dagster wraps what is wrong with them into a trace of its own.
+        session_settings()
         defined = defs().resources or {}
         names = ("lakefs", "stores", "collector")
         # As a run does: what is given as EnvVar gets its value.

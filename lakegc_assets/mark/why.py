@@ -49,20 +49,30 @@ def why(ctx: RunContext, address: str) -> Explanation:
     client, connections = ctx.connect()
     attempt = ctx.root.attempt(ctx.repository, ctx.run)
     chain = attempt.chain("deletion_candidates", connections.namespace_url)
+    spellings = [address]
     if "://" in address:
-        address = live_spellings(connections.namespace(), address)[-1]
-    explanations = (
-        _candidate(ctx, attempt, address),
-        _spared(ctx, attempt, address),
-        _not_listed(ctx, attempt, chain["store_listing"], address),
-        _committed(ctx, connections, attempt, address),
-        _staged(ctx, client, connections, attempt, address),
-        _too_young(ctx, attempt, chain["store_listing"], address),
-    )
-    return next(
-        (found for found in explanations if found is not None),
-        Explanation(address, "unknown", "no part of the mark says anything about it"),
-    )
+        spellings = live_spellings(connections.namespace(), address)[1:]
+    if not spellings:
+        because = f"it is not below {connections.namespace_url}"
+        return Explanation(address, "unknown", because)
+
+    def explained(spelling: str) -> Explanation:
+        explanations = (
+            _candidate(ctx, attempt, spelling),
+            _spared(ctx, attempt, spelling),
+            _not_listed(ctx, attempt, chain["store_listing"], spelling),
+            _committed(ctx, connections, attempt, spelling),
+            _staged(ctx, client, connections, attempt, spelling),
+            _too_young(ctx, attempt, chain["store_listing"], spelling),
+        )
+        return next(
+            (found for found in explanations if found is not None),
+            Explanation(spelling, "unknown", "no part of the mark says anything about it"),
+        )
+
+    # A full address may be meant percent-decoded or not: the object that is there was meant.
+    found = [explained(spelling) for spelling in spellings]
+    return next((one for one in found if one.verdict != "unknown"), found[0])
 
 
 def _rows(ctx: RunContext, attempt: AttemptArtifacts, asset: str, part: str, address: str) -> Any:  # noqa: ANN401 - Spark rows
@@ -98,6 +108,9 @@ def _spared(ctx: RunContext, attempt: AttemptArtifacts, address: str) -> Explana
 def _not_listed(
     ctx: RunContext, attempt: AttemptArtifacts, manifest: Manifest, address: str
 ) -> Explanation | None:
+    if address.startswith("_lakefs/"):
+        because = "it belongs to lakeFS itself, and nothing below _lakefs/ is ever listed"
+        return Explanation(address, "outside data", because)
     folder = "/".join(address.split("/")[:2]) + "/"
     if folder in manifest.facts.get("skipped_slices", ()):
         because = "its slice was made after the cutoff, so it was not looked at"
