@@ -32,12 +32,22 @@ from lakegc_assets.progress import progress, say
 
 
 def dagster_home() -> Path:
-    """``DAGSTER_HOME``, or ``.lakegc/dagster`` below the working directory, ready to be used."""
+    """``DAGSTER_HOME``, or ``.lakegc/dagster`` below the working directory, ready to be used.
+
+    Raises:
+        ConfigurationError: it cannot be made.
+    """
     home = Path(os.environ.get("DAGSTER_HOME") or ".lakegc/dagster").expanduser().resolve()
     os.environ["DAGSTER_HOME"] = str(home)
-    home.mkdir(parents=True, exist_ok=True)
-    if not (home / "dagster.yaml").exists():
-        shutil.copyfile(Path(__file__).with_name("dagster.yaml"), home / "dagster.yaml")
+    try:
+        home.mkdir(parents=True, exist_ok=True)
+        if not (home / "dagster.yaml").exists():
+            shutil.copyfile(Path(__file__).with_name("dagster.yaml"), home / "dagster.yaml")
+    except OSError as error:
+        raise ConfigurationError(
+            f"no Dagster instance can be made at {home} ({error}): set DAGSTER_HOME to a folder "
+            "that can be written"
+        ) from error
     return home
 
 
@@ -94,6 +104,11 @@ def _checked(settings: dict[str, Any]) -> dict[str, Any]:
     if unknown:
         raise ConfigurationError(
             f"there is no setting {', '.join(unknown)}; there are {', '.join(sorted(known))}"
+        )
+    if "artifact_root" in settings:
+        raise ConfigurationError(
+            "artifact_root is set by LAKEGC_ARTIFACT_ROOT: `lakegc report` and `lakegc why` look "
+            "there, and would not find a mark at another place"
         )
     try:
         collector = CollectorResource(**settings)

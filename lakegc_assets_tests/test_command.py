@@ -134,10 +134,12 @@ def test_the_report_says_the_same_later(swept: Result) -> None:
         ("young", "too young", "after the cutoff"),
         ("spared", "spared", "its name has a line break"),
         ("nowhere", "unknown", "the store did not hold it"),
+        ("_lakefs/settings", "outside data", "belongs to lakeFS itself"),
+        ("local://beta/data/a", "unknown", "it is not below local://alpha"),
     ],
 )
 def test_why(told: Told, kind: str, verdict: str, because: str) -> None:
-    address = getattr(told, kind, "data/nothing/like-it")
+    address = getattr(told, kind, "data/nothing/like-it" if kind == "nowhere" else kind)
     result = lakegc("why", "alpha", address, "--run", "m1")
     say(result, 0, because)
     assert result.stdout.startswith(f"{address}: {verdict}: ")
@@ -151,6 +153,17 @@ def test_why_as_json_takes_full_addresses(told: Told) -> None:
     assert found["verdict"] == "candidate"
     assert found["facts"]["size"] == 11
     assert found["facts"]["outcome"] == "deleted"
+
+
+@pytest.mark.usefixtures("swept")
+def test_why_takes_a_full_address_as_written_unless_only_its_decoded_form_is_there(
+    told: Told,
+) -> None:
+    found = lakegc("why", "alpha", f"local://alpha/{told.young}%41", "--run", "m1")
+    assert found.stdout.startswith(f"{told.young}%41: too young: ")
+    encoded = told.expired.replace("d", "%64", 1)
+    found = lakegc("why", "alpha", f"local://alpha/{encoded}", "--run", "m1")
+    assert found.stdout.startswith(f"{told.expired}: candidate: ")
 
 
 @pytest.mark.usefixtures("swept", "stopped")
@@ -221,6 +234,7 @@ def test_a_request_that_contradicts_what_is_there_is_refused(
         (("mark", "alpha", "--set", "sweep_batch=many"), "sweep_batch is 'many': Input should be"),
         (("mark", "alpha", "--set", "sweep_batch=1001"), "it must be from 1 to 1000"),
         (("mark", "alpha", "--set", "speed=9"), "no setting speed; there are accept_missing, "),
+        (("mark", "alpha", "--set", "artifact_root=/else"), "is set by LAKEGC_ARTIFACT_ROOT"),
         (("mark", "alpha", "--set", "sweep_batch=1", "--set", "sweep_batch=2"), "given twice"),
         (("mark", "alpha", "--min-age", "2d", "--set", "min_age_hours=25"), "given twice"),
         (("mark", "alpha", "--run", "a|b"), "cannot be the id of a run"),
@@ -279,6 +293,22 @@ def test_no_keys_at_all(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None
 def test_a_read_only_repository(site: Site) -> None:
     site.client.create_repository("mirror", "local://mirror", read_only=True)
     say(lakegc("mark", "mirror"), 1, "failed: ", "read-only")
+
+
+@pytest.mark.usefixtures("site")
+@pytest.mark.parametrize(
+    ("variable", "words"),
+    [
+        ("LAKEGC_SPARK_CONF", "LAKEGC_SPARK_CONF: {here}/file/below cannot be read"),
+        ("DAGSTER_HOME", "no Dagster instance can be made at {here}/file/below"),
+    ],
+)
+def test_a_path_in_the_environment_that_cannot_be_used(
+    variable: str, words: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv(variable, str(tmp_path / "file/below"))
+    say(lakegc("mark", "alpha"), 2, "configuration: ", words.format(here=tmp_path))
 
 
 def test_interrupts_are_told_in_a_sentence(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
