@@ -39,6 +39,8 @@ def spark(s3_server: str) -> Iterator[SparkSession]:  # noqa: ARG001 - its varia
         builder = builder.config(name, value)
     LAKECTL_OF_TASKS.touch()
     with pytest.MonkeyPatch.context() as patch:
+        for name in [name for name in os.environ if name.startswith(("LAKECTL_", "LAKEGC_"))]:
+            patch.delenv(name)
         patch.setenv("LAKECTL_CONFIG_FILE", str(LAKECTL_OF_TASKS))
         session = builder.getOrCreate()
     yield session
