@@ -226,12 +226,14 @@ class ArtifactRoot:
         """
         where = f"{self.url}/{repository}/{run}/attempt.json"
         try:
-            attempt = json.loads(self.open(repository, run).get("attempt.json"))["attempt"]
-            validate_run_id(attempt)
+            told = self.open(repository, run).get("attempt.json")
         except ObjectNotFoundError as error:
             raise RefusedError(
                 f"there is no mark {run!r} of repository {repository!r} ({where} does not exist)",
             ) from error
+        try:
+            attempt = json.loads(told)["attempt"]
+            validate_run_id(attempt)
         except (ValueError, KeyError, TypeError, ConfigurationError) as error:
             raise IntegrityError(
                 f"{where} is damaged ({error}): mark again under a new id"

@@ -6,6 +6,7 @@ import json
 import os
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -395,6 +396,17 @@ def test_the_embedded_lakefs_tells_how_to_reach_it(tmp_path: Path) -> None:
     finally:
         process.terminate()
         process.communicate(timeout=30)
+
+
+def test_the_embedded_lakefs_says_why_it_cannot_start(tmp_path: Path) -> None:
+    folder, file = tmp_path / "lakefs", tmp_path / "file"
+    file.touch()
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        port = str(other.getsockname()[1])
+        result = lakegc("embedded", "--data", str(folder), "--port", port)
+    say(result, 1, f"cannot listen on 127.0.0.1:{port} ", "choose another --port")
+    assert not folder.exists()
+    say(lakegc("embedded", "--data", str(file), "--port", "0"), 1, str(file), "File exists")
 
 
 def test_paths_are_told_from_where_the_user_is(

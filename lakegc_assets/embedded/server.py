@@ -174,28 +174,29 @@ def embedded(
     def ahead() -> float:
         return time() + clock_offset
 
-    data_dir.mkdir(parents=True, exist_ok=True)
-    access_key, secret_key = _credentials(data_dir, access_key, secret_key)
-    try:
-        settings = ServerSettings(
-            data_dir,
-            store,
-            access_key=access_key,
-            secret_key=secret_key,
-            clock=ahead if clock_offset else time,
-            faults=frozenset(map(Fault, faults)),
-            layout=Layout(layout),
-            **numbers,  # type: ignore[arg-type] # all of them are numbers
-        )
-        lake = Lake(settings)
-    except LakegcError as error:
-        raise click.ClickException(str(error)) from None
-    tasks.end_interrupted(lake)
-    with _listen(host, port) as listening:
+    with ExitStack() as stack:
+        try:
+            listening = stack.enter_context(_listen(host, port))
+            data_dir.mkdir(parents=True, exist_ok=True)
+            access_key, secret_key = _credentials(data_dir, access_key, secret_key)
+            settings = ServerSettings(
+                data_dir,
+                store,
+                access_key=access_key,
+                secret_key=secret_key,
+                clock=ahead if clock_offset else time,
+                faults=frozenset(map(Fault, faults)),
+                layout=Layout(layout),
+                **numbers,  # type: ignore[arg-type] # all of them are numbers
+            )
+            lake = Lake(settings)
+        except (LakegcError, OSError) as error:
+            raise click.ClickException(str(error)) from None
+        stack.callback(lake.close)
+        tasks.end_interrupted(lake)
         bound = listening.getsockname()[1]
         server = _server(lake, ready=lambda: click.echo(_banner(settings, host, bound)))
         server.run([listening])
-    lake.close()
 
 
 def main(argv: list[str] | None = None) -> None:
@@ -235,7 +236,13 @@ def _server(lake: Lake, ready: Callable[[], None] = lambda: None) -> _Server:
 def _listen(host: str, port: int) -> socket.socket:
     listening = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
     listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    listening.bind((host, port))
+    try:
+        listening.bind((host, port))
+    except OSError as error:
+        listening.close()
+        raise LakegcError(
+            f"cannot listen on {host}:{port} ({error}): choose another --port, or 0 for a free one"
+        ) from error
     listening.listen(128)
     return listening
 

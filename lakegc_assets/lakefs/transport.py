@@ -204,7 +204,7 @@ def _of_exception(call: str, error: requests.RequestException) -> LakeFSError:
         failure.never_sent = True
     elif isinstance(error, requests.Timeout) or isinstance(reason, ReadTimeoutError):
         failure = TimedOutError(
-            f"{call}: the answer did not come in time. Try again, or raise read_timeout_s"
+            f"{call}: the answer did not come in time. Try again, or raise read_timeout_seconds"
         )
     elif isinstance(error, requests.exceptions.SSLError):
         failure = ConnectionFailedError(

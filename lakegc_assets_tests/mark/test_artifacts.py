@@ -245,6 +245,11 @@ def test_a_damaged_attempt_is_told(body: bytes, tmp_path: Path) -> None:
             ask("small", "run1")
 
 
+def test_a_root_of_an_unknown_kind_is_not_taken_for_a_damaged_one() -> None:
+    with pytest.raises(ConfigurationError, match="ftp"):
+        ArtifactRoot("ftp://host/artifacts", StoreConfig()).attempt("small", "run1")
+
+
 def test_runs_are_listed_without_what_else_is_kept_there(tmp_path: Path) -> None:
     root = root_at(tmp_path)
     assert root.runs("small") == []
