@@ -29,6 +29,7 @@ from lakegc_assets.storage.base import ObjectStore
 from lakegc_assets.storage.config import StoreConfig
 from lakegc_assets.storage.errors import ObjectNotFoundError
 
+#: Raised with the form of artifacts, and with what counts as alive: older marks are then not swept.
 SCHEMA_VERSION = 1
 
 #: The order of the graph, which is part of the safety argument: each manifest names the one before.
