@@ -30,7 +30,7 @@ from lakegc_assets.storage.config import StoreConfig
 from lakegc_assets.storage.errors import ObjectNotFoundError
 
 #: Raised with the form of artifacts, and with what counts as alive: older marks are then not swept.
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 
 #: The order of the graph, which is part of the safety argument: each manifest names the one before.
 MARK_ASSETS = (

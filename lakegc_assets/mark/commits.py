@@ -11,7 +11,7 @@ from __future__ import annotations
 import csv
 import io
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from datetime import datetime, timezone
 
@@ -236,15 +236,7 @@ def read_heads(client: LakeFSClient, repository: str, known: Iterable[str] = ())
             f"the list of branches of {repository!r} has {len(heads)} branches, and not its "
             f"default branch {default!r}: it is not complete. Run again",
         )
-    for branch in set(known) - heads.keys():
-        try:
-            client.branch(repository, branch)
-        except NotFoundError:
-            continue
-        raise IntegrityError(
-            f"branch {branch!r} of {repository!r} exists, but the list of branches lacks it: the "
-            "list is not complete. Run again",
-        )
+    _require_gone("branch", repository, set(known) - heads.keys(), client.branch)
     return heads
 
 
@@ -260,16 +252,23 @@ def read_tags(client: LakeFSClient, repository: str, known: Iterable[str] = ()) 
         IntegrityError: a tag that still exists is not in the list.
     """
     tags = {tag.id: tag.commit_id for tag in client.tags(repository)}
-    for tag in set(known) - tags.keys():
+    _require_gone("tag", repository, set(known) - tags.keys(), client.tag)
+    return tags
+
+
+def _require_gone(
+    kind: str, repository: str, names: Iterable[str], ask: Callable[[str, str], object]
+) -> None:
+    """Raise IntegrityError where something exists that a list lacks."""
+    for name in names:
         try:
-            client.tag(repository, tag)
+            ask(repository, name)
         except NotFoundError:
             continue
         raise IntegrityError(
-            f"tag {tag!r} of {repository!r} exists, but the list of tags lacks it: the list is not "
+            f"{kind} {name!r} of {repository!r} exists, but the list lacks it: the list is not "
             "complete. Run again",
         )
-    return tags
 
 
 def governing_branches(

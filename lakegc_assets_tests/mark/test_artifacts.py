@@ -19,6 +19,7 @@ from pyspark.sql import SparkSession
 
 from lakegc_assets.artifacts import (
     MARK_ASSETS,
+    SCHEMA_VERSION,
     ArtifactRoot,
     AttemptArtifacts,
     KeyDigest,
@@ -104,7 +105,7 @@ CHANGES: dict[str, Change] = {
     "a file more": lambda m: replace(m, files={**m.files, "data/part-1.parquet": 1}),
     "a file fewer": lambda m: replace(m, files={}),
     "a file of another size": lambda m: replace(m, files=dict.fromkeys(m.files, 1)),
-    "another schema": lambda m: replace(m, schema_version=2),
+    "another schema": lambda m: replace(m, schema_version=SCHEMA_VERSION + 1),
 }
 
 
@@ -183,7 +184,7 @@ def test_any_damage_to_a_manifest_is_told_or_breaks_the_chain(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize(
-    "body", [b"", b"[]", b"null", b'{"schema_version": 1}', b'{"schema_version": 1, "cutoff": 3}']
+    "body", [b"", b"[]", b"null", b'{"schema_version": 2}', b'{"schema_version": 2, "cutoff": 3}']
 )
 def test_a_manifest_in_another_form_is_damaged(body: bytes) -> None:
     with pytest.raises(IntegrityError, match=r"x/manifest\.json is damaged"):
