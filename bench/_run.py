@@ -13,7 +13,7 @@ from pathlib import Path
 import boto3
 from pyspark.sql import SparkSession
 
-from lakegc_assets.mark.spark import LOCAL, REQUIRED, prepare_environment
+from lakegc_assets.run.spark import LOCAL, REQUIRED, prepare_environment
 from lakegc_assets_tests.storage.servers import (
     S3_ACCESS_KEY,
     S3_SECRET_KEY,

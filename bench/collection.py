@@ -23,17 +23,17 @@ from bench._lake import REPOSITORY, Plan, planted
 from bench._memory import Memory
 from bench._pages import KEYS_EACH
 from bench._run import real_s3, session, timed
-from lakegc_assets.artifacts import ArtifactRoot, Manifest
 from lakegc_assets.lakefs.config import LakeFSConfig
 from lakegc_assets.mark.candidates import find_candidates
 from lakegc_assets.mark.commits import find_active_commits
 from lakegc_assets.mark.committed import read_committed_addresses
-from lakegc_assets.mark.context import RunContext
 from lakegc_assets.mark.evaluation import check_candidates, require_passed
 from lakegc_assets.mark.listing import list_store
 from lakegc_assets.mark.report import report
 from lakegc_assets.mark.uncommitted import snapshot_uncommitted
-from lakegc_assets.settings import Settings
+from lakegc_assets.run.artifacts import ArtifactRoot, Manifest
+from lakegc_assets.run.context import RunContext
+from lakegc_assets.run.settings import Settings
 from lakegc_assets.storage.config import StoreConfig
 from lakegc_assets.sweep.sweep import sweep
 

@@ -27,11 +27,11 @@ import pyarrow.parquet as pq
 from pyspark.sql import DataFrame
 
 from bench._run import BUCKET, RealS3, real_s3, session
-from lakegc_assets.artifacts import ArtifactRoot
 from lakegc_assets.embedded import EmbeddedLakeFS
 from lakegc_assets.lakefs.config import LakeFSConfig
-from lakegc_assets.mark.context import Connections, RunContext
-from lakegc_assets.settings import Settings
+from lakegc_assets.run.artifacts import ArtifactRoot
+from lakegc_assets.run.context import Connections, RunContext
+from lakegc_assets.run.settings import Settings
 from lakegc_assets.storage.config import StoreConfig
 from lakegc_assets.sweep.conditions import Condition
 from lakegc_assets.sweep.deletion import delete, orders_of

@@ -17,11 +17,11 @@ from pathlib import Path
 from bench._memory import Memory
 from bench._pages import KEYS_EACH, NAMESPACE, Server, pages_server
 from bench._run import BUCKET, session
-from lakegc_assets.artifacts import ArtifactRoot
 from lakegc_assets.lakefs.config import LakeFSConfig
-from lakegc_assets.mark.context import Connections, RunContext
 from lakegc_assets.mark.listing import listed_objects, plan_listing
-from lakegc_assets.settings import Settings
+from lakegc_assets.run.artifacts import ArtifactRoot
+from lakegc_assets.run.context import Connections, RunContext
+from lakegc_assets.run.settings import Settings
 from lakegc_assets.storage.config import StoreConfig
 
 #: Pages that the bare loop reads.

@@ -32,8 +32,8 @@ from lakegc_assets.embedded.slices import Xids
 from lakegc_assets.embedded.uncommitted import prepare_uncommitted
 from lakegc_assets.graveler.entry import Entry, Timestamp, encode_entry, entry_identity
 from lakegc_assets.lakefs.config import LakeFSConfig
-from lakegc_assets.mark.context import Connections
 from lakegc_assets.mark.staged import staged_paths
+from lakegc_assets.run.context import Connections
 from lakegc_assets.storage.config import StoreConfig
 
 REPOSITORY = "bench"

@@ -12,18 +12,18 @@ from py4j.protocol import Py4JError  # type: ignore[import-untyped]
 from pyspark.errors import PySparkRuntimeError
 from pyspark.sql import SparkSession
 
-from lakegc_assets.artifacts import ArtifactRoot, AttemptArtifacts
 from lakegc_assets.definitions import defs
 from lakegc_assets.defs.failures import errors_of_tasks
 from lakegc_assets.defs.partitions import partition_key
 from lakegc_assets.defs.resources import CollectorResource, LakeFSResource, ObjectStoreResource
 from lakegc_assets.errors import ConfigurationError, LakegcError, RefusedError
 from lakegc_assets.lakefs.config import LakeFSConfig
-from lakegc_assets.mark.context import RunContext
 from lakegc_assets.mark.evaluation import read_results, require_passed
 from lakegc_assets.mark.publication import mark_folder
-from lakegc_assets.mark.spark import session_settings
-from lakegc_assets.settings import Settings
+from lakegc_assets.run.artifacts import ArtifactRoot, AttemptArtifacts
+from lakegc_assets.run.context import RunContext
+from lakegc_assets.run.settings import Settings
+from lakegc_assets.run.spark import session_settings
 from lakegc_assets.storage.config import StoreConfig
 
 

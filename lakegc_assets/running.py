@@ -26,9 +26,9 @@ from lakegc_assets.defs.resources import CollectorResource
 from lakegc_assets.errors import ConfigurationError, RefusedError
 from lakegc_assets.graveler.namespace import StorageNamespace
 from lakegc_assets.lakefs.errors import NotFoundError
-from lakegc_assets.lock import repository_lock
 from lakegc_assets.mark.publication import read_summary
 from lakegc_assets.progress import progress, say
+from lakegc_assets.run.lock import repository_lock
 
 
 def dagster_home() -> Path:

@@ -17,7 +17,6 @@ from pyspark.sql import SparkSession
 from starlette.concurrency import run_in_threadpool
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from lakegc_assets.artifacts import ArtifactRoot
 from lakegc_assets.embedded import EmbeddedLakeFS, objects
 from lakegc_assets.embedded.app import make_app
 from lakegc_assets.embedded.lake import Lake
@@ -26,12 +25,13 @@ from lakegc_assets.lakefs.config import LakeFSConfig
 from lakegc_assets.mark.candidates import find_candidates
 from lakegc_assets.mark.commits import find_active_commits
 from lakegc_assets.mark.committed import read_committed_addresses
-from lakegc_assets.mark.context import RunContext
 from lakegc_assets.mark.evaluation import check_candidates
 from lakegc_assets.mark.listing import list_store
 from lakegc_assets.mark.report import report
 from lakegc_assets.mark.uncommitted import snapshot_uncommitted
-from lakegc_assets.settings import Settings
+from lakegc_assets.run.artifacts import ArtifactRoot
+from lakegc_assets.run.context import RunContext
+from lakegc_assets.run.settings import Settings
 
 REPOSITORY = "repo"
 RUN = "mark-1"

@@ -18,18 +18,18 @@ from moto.core.models import DEFAULT_ACCOUNT_ID
 from moto.s3.models import s3_backends
 from pyspark.sql import SparkSession
 
-from lakegc_assets.artifacts import MARK_ASSETS, ArtifactRoot, AttemptArtifacts, Manifest
 from lakegc_assets.graveler.namespace import slice_time
 from lakegc_assets.mark.candidates import find_candidates
 from lakegc_assets.mark.commits import find_active_commits
 from lakegc_assets.mark.committed import read_committed_addresses
-from lakegc_assets.mark.context import RunContext
 from lakegc_assets.mark.evaluation import check_candidates
 from lakegc_assets.mark.invariants import CheckResult
 from lakegc_assets.mark.listing import list_store
 from lakegc_assets.mark.report import report
 from lakegc_assets.mark.uncommitted import snapshot_uncommitted
-from lakegc_assets.settings import Settings
+from lakegc_assets.run.artifacts import MARK_ASSETS, ArtifactRoot, AttemptArtifacts, Manifest
+from lakegc_assets.run.context import RunContext
+from lakegc_assets.run.settings import Settings
 from lakegc_assets.storage.config import StoreConfig
 from lakegc_assets_tests.replay import GOLDEN, ReplayServer
 

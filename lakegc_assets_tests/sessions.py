@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from lakegc_assets.mark.spark import LOCAL, REQUIRED, prepare_environment
+from lakegc_assets.run.spark import LOCAL, REQUIRED, prepare_environment
 
 #: The environment of tasks is that of the JVM, which is older than most tests: this file stands for
 #: what they would find there about lakeFS.

@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from lakegc_assets.artifacts import ArtifactRoot
 from lakegc_assets.embedded.server import EmbeddedLakeFS
 from lakegc_assets.lakefs.config import LakeFSConfig
-from lakegc_assets.mark.spark import LOCAL
+from lakegc_assets.run.artifacts import ArtifactRoot
+from lakegc_assets.run.spark import LOCAL
 from lakegc_assets_tests.sessions import LAKECTL_OF_TASKS, SMALL
 
 _DAY = 86_400

@@ -11,11 +11,11 @@ from pathlib import Path
 import pytest
 
 from lakegc_assets.errors import RefusedError
-from lakegc_assets.lock import lock_file, repository_lock
+from lakegc_assets.run.lock import lock_file, repository_lock
 
 _HOLD = """
 import sys
-from lakegc_assets.lock import repository_lock
+from lakegc_assets.run.lock import repository_lock
 with repository_lock("s3://bucket/repo"):
     print("held", flush=True)
     sys.stdin.read()

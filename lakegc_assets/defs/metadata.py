@@ -10,7 +10,7 @@ from typing import Any
 import dagster as dg
 from matplotlib.figure import Figure
 
-from lakegc_assets.artifacts import Manifest
+from lakegc_assets.run.artifacts import Manifest
 
 _UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
 _STEP = 1024

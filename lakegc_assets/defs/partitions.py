@@ -6,8 +6,8 @@ import re
 
 import dagster as dg
 
-from lakegc_assets.artifacts import validate_run_id
 from lakegc_assets.errors import ConfigurationError
+from lakegc_assets.run.artifacts import validate_run_id
 
 #: Looser than lakeFS, but nothing that Dagster would drop or that would leave the artifact root.
 _REPOSITORY = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")

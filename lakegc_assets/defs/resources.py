@@ -23,14 +23,14 @@ from dagster_azure.blob import (
 from dagster_pyspark import PySparkResource
 from pydantic import Field, PrivateAttr
 
-from lakegc_assets.artifacts import ArtifactRoot
 from lakegc_assets.defs.failures import errors_of_tasks
 from lakegc_assets.errors import ConfigurationError
 from lakegc_assets.lakefs.config import LakeFSConfig
-from lakegc_assets.lock import repository_lock
-from lakegc_assets.mark.context import Clocks, RunContext, SystemClocks
-from lakegc_assets.mark.spark import is_cluster, prepare_environment, session_settings
-from lakegc_assets.settings import Settings
+from lakegc_assets.run.artifacts import ArtifactRoot
+from lakegc_assets.run.context import Clocks, RunContext, SystemClocks
+from lakegc_assets.run.lock import repository_lock
+from lakegc_assets.run.settings import Settings
+from lakegc_assets.run.spark import is_cluster, prepare_environment, session_settings
 from lakegc_assets.storage.azure_auth import write_azure_credentials_file
 from lakegc_assets.storage.config import AzureAccess, GcsAccess, StoreConfig
 from lakegc_assets.storage.credentials import write_credentials_file

@@ -12,11 +12,11 @@ from functools import partial
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - Spark's own convention
 
-from lakegc_assets.artifacts import AttemptArtifacts, Manifest
 from lakegc_assets.errors import LakegcError
-from lakegc_assets.mark.context import Connections, RunContext
 from lakegc_assets.mark.ranges import entries_of, ranges_of
 from lakegc_assets.mark.served import served_candidates
+from lakegc_assets.run.artifacts import AttemptArtifacts, Manifest
+from lakegc_assets.run.context import Connections, RunContext
 
 ASSET = "deletion_candidates"
 #: lakeFS's own object at the root, written when a repository is created.

@@ -15,18 +15,18 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from datetime import datetime, timezone
 
-from lakegc_assets.artifacts import AttemptArtifacts, Manifest
 from lakegc_assets.errors import IntegrityError, LakegcError
 from lakegc_assets.graveler.ident import commit_id as content_id
 from lakegc_assets.graveler.namespace import StorageNamespace
 from lakegc_assets.lakefs.client import LakeFSClient
 from lakegc_assets.lakefs.errors import NotFoundError
 from lakegc_assets.lakefs.models import Commit as ApiCommit
-from lakegc_assets.mark.context import Connections, RunContext
 from lakegc_assets.retention.active_commits import ActiveCommits, Reason, active_commits
 from lakegc_assets.retention.commits import Commit
 from lakegc_assets.retention.rules import Rules
 from lakegc_assets.retention.united import UnitedActiveCommits, missing_heads, still_inside, unite
+from lakegc_assets.run.artifacts import AttemptArtifacts, Manifest
+from lakegc_assets.run.context import Connections, RunContext
 from lakegc_assets.storage.base import ObjectStore
 
 ACTIVE = (

@@ -15,12 +15,12 @@ import pyarrow as pa
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - Spark's own convention
 
-from lakegc_assets.artifacts import AttemptArtifacts, Manifest
 from lakegc_assets.errors import IntegrityError
 from lakegc_assets.graveler.sstable import table_kind
 from lakegc_assets.mark.commits import ACTIVE_KEY
-from lakegc_assets.mark.context import Connections, RunContext
 from lakegc_assets.mark.ranges import decode_ranges, entries_of, ranges_of
+from lakegc_assets.run.artifacts import AttemptArtifacts, Manifest
+from lakegc_assets.run.context import Connections, RunContext
 from lakegc_assets.storage.base import ObjectStore
 
 _TABLE_ID = re.compile(r"_lakefs/([0-9a-f]{64})")

@@ -7,12 +7,12 @@ import json
 
 from pyspark.sql import DataFrame
 
-from lakegc_assets.artifacts import AttemptArtifacts, Manifest
 from lakegc_assets.errors import IntegrityError, RefusedError
 from lakegc_assets.mark import invariants
-from lakegc_assets.mark.context import RunContext
 from lakegc_assets.mark.invariants import Case, CheckResult
 from lakegc_assets.mark.listing_check import listing_holds_heads
+from lakegc_assets.run.artifacts import AttemptArtifacts, Manifest
+from lakegc_assets.run.context import RunContext
 from lakegc_assets.storage.errors import ObjectNotFoundError
 
 #: Every invariant of a set of candidates, in the order in which they are evaluated.

@@ -18,10 +18,8 @@ import pyarrow.parquet as pq
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - Spark's own convention
 
-from lakegc_assets.artifacts import AttemptArtifacts, Manifest
 from lakegc_assets.errors import IntegrityError
 from lakegc_assets.lakefs.client import LakeFSClient
-from lakegc_assets.mark.context import Connections, RunContext
 from lakegc_assets.mark.second_opinion import (
     as_paths,
     entries_of_ranges,
@@ -31,6 +29,8 @@ from lakegc_assets.mark.second_opinion import (
 )
 from lakegc_assets.retention.naive import naive_active_commits
 from lakegc_assets.retention.rules import Rules
+from lakegc_assets.run.artifacts import AttemptArtifacts, Manifest
+from lakegc_assets.run.context import Connections, RunContext
 
 _EXAMPLES = 5
 

@@ -15,12 +15,12 @@ import pyarrow as pa
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - Spark's own convention
 
-from lakegc_assets.artifacts import LISTING, Manifest, key_digest
 from lakegc_assets.errors import IntegrityError
 from lakegc_assets.graveler.namespace import slice_time
-from lakegc_assets.mark.context import Connections, RunContext
 from lakegc_assets.mark.key_ranges import Plan, TimeRange, pack, plan
 from lakegc_assets.mark.publication import require_unused
+from lakegc_assets.run.artifacts import LISTING, Manifest, key_digest
+from lakegc_assets.run.context import Connections, RunContext
 
 #: Keys in a page that is only looked at, to plan the listing.
 _LOOK = 100

@@ -17,10 +17,10 @@ import pyarrow.parquet as pq
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - Spark's own convention
 
-from lakegc_assets.artifacts import key_digest
 from lakegc_assets.errors import LakegcError
-from lakegc_assets.mark.context import Connections
 from lakegc_assets.mark.invariants import Case, CheckResult
+from lakegc_assets.run.artifacts import key_digest
+from lakegc_assets.run.context import Connections
 
 NAME = "listing_holds_heads"
 _ACCEPTED = "_accepted_missing"

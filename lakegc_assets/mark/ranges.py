@@ -15,7 +15,7 @@ from lakegc_assets.graveler.entry import AddressType
 from lakegc_assets.graveler.ranges import read_metarange
 from lakegc_assets.mark.addresses import UNUSUAL, entry_spellings
 from lakegc_assets.mark.cache import DecodedCache
-from lakegc_assets.mark.context import Connections
+from lakegc_assets.run.context import Connections
 from lakegc_assets.storage.base import ObjectStore
 from lakegc_assets.storage.errors import ObjectNotFoundError
 

@@ -20,8 +20,8 @@ from lakegc_assets.graveler.ranges import read_metarange, read_range
 from lakegc_assets.lakefs.calls import LARGEST_PAGE
 from lakegc_assets.lakefs.client import LakeFSClient, branch_ref
 from lakegc_assets.lakefs.errors import NotFoundError
-from lakegc_assets.mark.context import Connections
 from lakegc_assets.retention.commits import Commit
+from lakegc_assets.run.context import Connections
 from lakegc_assets.storage.errors import ObjectNotFoundError
 
 _SMALLEST_PAGE = 16

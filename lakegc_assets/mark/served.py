@@ -26,9 +26,9 @@ from lakegc_assets.lakefs.calls import LARGEST_PAGE
 from lakegc_assets.lakefs.client import LakeFSClient, branch_ref
 from lakegc_assets.lakefs.errors import NotFoundError
 from lakegc_assets.mark.addresses import just_before, live_spellings
-from lakegc_assets.mark.context import Connections, RunContext
 from lakegc_assets.mark.ranges import entries_of, fetch, ranges_of, spread
 from lakegc_assets.mark.staged import staged_paths
+from lakegc_assets.run.context import Connections, RunContext
 
 _MD5 = "^[0-9a-f]{32}$"
 _PATHS = "range_id string, path string, size long, etag_hash long"

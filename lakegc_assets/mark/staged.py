@@ -17,8 +17,8 @@ from pyspark.sql import functions as F  # noqa: N812 - Spark's own convention
 from lakegc_assets.errors import IntegrityError
 from lakegc_assets.lakefs.client import LakeFSClient
 from lakegc_assets.lakefs.errors import NotFoundError
-from lakegc_assets.mark.context import Connections
 from lakegc_assets.mark.ranges import spread
+from lakegc_assets.run.context import Connections
 
 _CHANGES = "branch string, path string, size long"
 _ROWS = 10_000

@@ -19,7 +19,6 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from pyspark.sql import DataFrame
 
-from lakegc_assets.artifacts import UNCOMMITTED, Manifest
 from lakegc_assets.errors import IntegrityError
 from lakegc_assets.graveler.namespace import StorageNamespace, UnresolvableAddressError
 from lakegc_assets.lakefs.client import LakeFSClient
@@ -27,7 +26,8 @@ from lakegc_assets.lakefs.errors import NotFoundError
 from lakegc_assets.lakefs.models import UncommittedPage
 from lakegc_assets.mark.addresses import just_before, live_spellings
 from lakegc_assets.mark.commits import read_heads
-from lakegc_assets.mark.context import Connections, RunContext
+from lakegc_assets.run.artifacts import UNCOMMITTED, Manifest
+from lakegc_assets.run.context import Connections, RunContext
 
 
 @dataclass

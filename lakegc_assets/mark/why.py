@@ -9,13 +9,13 @@ from typing import Any
 
 from pyspark.sql import functions as F  # noqa: N812 - Spark's own convention
 
-from lakegc_assets.artifacts import AttemptArtifacts, Manifest
 from lakegc_assets.lakefs.client import LakeFSClient, branch_ref
 from lakegc_assets.lakefs.errors import NotFoundError
 from lakegc_assets.mark.addresses import live_spellings
 from lakegc_assets.mark.candidates import in_data
-from lakegc_assets.mark.context import Connections, RunContext
 from lakegc_assets.mark.ranges import entries_of
+from lakegc_assets.run.artifacts import AttemptArtifacts, Manifest
+from lakegc_assets.run.context import Connections, RunContext
 
 
 @dataclass(frozen=True)

@@ -10,11 +10,11 @@ from functools import partial
 import pyarrow as pa
 from pyspark.sql import DataFrame
 
-from lakegc_assets.artifacts import AttemptArtifacts, Manifest
 from lakegc_assets.errors import IntegrityError, LakegcError
 from lakegc_assets.mark.commits import Liveness
-from lakegc_assets.mark.context import Connections, RunContext
 from lakegc_assets.mark.ranges import spread
+from lakegc_assets.run.artifacts import AttemptArtifacts, Manifest
+from lakegc_assets.run.context import Connections, RunContext
 from lakegc_assets.sweep.delta import certainly_alive, take_delta_mark
 from lakegc_assets.sweep.hold import HOLD, read_hold, write_hold
 from lakegc_assets.sweep.holders import Holder, holders_of

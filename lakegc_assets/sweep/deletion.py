@@ -19,10 +19,10 @@ import pyarrow as pa
 from pyspark import TaskContext
 from pyspark.sql import DataFrame
 
-from lakegc_assets.artifacts import AttemptArtifacts
 from lakegc_assets.errors import ConfigurationError, LakegcError
-from lakegc_assets.mark.context import Connections, RunContext
 from lakegc_assets.mark.ranges import spread
+from lakegc_assets.run.artifacts import AttemptArtifacts
+from lakegc_assets.run.context import Connections, RunContext
 from lakegc_assets.storage.base import DeleteOutcome
 from lakegc_assets.storage.codes import error_class
 from lakegc_assets.storage.errors import (

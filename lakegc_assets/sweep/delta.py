@@ -16,16 +16,16 @@ from datetime import datetime
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - Spark's own convention
 
-from lakegc_assets.artifacts import AttemptArtifacts, Manifest
 from lakegc_assets.errors import IntegrityError
 from lakegc_assets.lakefs.client import LakeFSClient
 from lakegc_assets.mark.commits import ACTIVE, Liveness, find_liveness, read_heads, read_tags
 from lakegc_assets.mark.committed import live_tables
-from lakegc_assets.mark.context import Connections, RunContext
 from lakegc_assets.mark.ranges import entries_of, ranges_of
 from lakegc_assets.mark.served import UNVERIFIED, served_candidates
 from lakegc_assets.mark.uncommitted import prepare_uncommitted, read_uncommitted
 from lakegc_assets.retention.rules import Rules
+from lakegc_assets.run.artifacts import AttemptArtifacts, Manifest
+from lakegc_assets.run.context import Connections, RunContext
 from lakegc_assets.sweep.moment import Moment
 
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from datetime import datetime
 
-from lakegc_assets.artifacts import AttemptArtifacts, Manifest
 from lakegc_assets.errors import IntegrityError, RefusedError
-from lakegc_assets.mark.context import Connections, RunContext
 from lakegc_assets.mark.publication import instant, mark_folder, read_summary
+from lakegc_assets.run.artifacts import AttemptArtifacts, Manifest
+from lakegc_assets.run.context import Connections, RunContext
 from lakegc_assets.sweep.ledger import ASSET
 
 

@@ -11,9 +11,9 @@ from pyspark.sql import functions as F  # noqa: N812 - Spark's own convention
 from lakegc_assets.graveler.ranges import read_range
 from lakegc_assets.mark.addresses import entry_spellings
 from lakegc_assets.mark.commits import ACTIVE, Liveness
-from lakegc_assets.mark.context import Connections, RunContext
 from lakegc_assets.mark.ranges import entries_of, fetch, ranges_of
 from lakegc_assets.mark.why import staging_areas
+from lakegc_assets.run.context import Connections, RunContext
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ import pyarrow.parquet as pq
 from pyspark.sql import DataFrame, SparkSession, Window
 from pyspark.sql import functions as F  # noqa: N812 - Spark's own convention
 
-from lakegc_assets.artifacts import AttemptArtifacts
+from lakegc_assets.run.artifacts import AttemptArtifacts
 from lakegc_assets.storage.base import ObjectStore
 
 ASSET = "swept_set"

@@ -15,9 +15,9 @@ import pyarrow as pa
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - Spark's own convention
 
-from lakegc_assets.mark.context import Connections, RunContext
 from lakegc_assets.mark.listing import listed_objects
 from lakegc_assets.mark.ranges import spread
+from lakegc_assets.run.context import Connections, RunContext
 from lakegc_assets.storage.errors import ObjectNotFoundError
 
 _SAME: Final = ("size", "last_modified", "etag")

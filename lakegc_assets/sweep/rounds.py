@@ -10,10 +10,10 @@ import pyarrow as pa
 from pyspark import TaskContext
 from pyspark.sql import DataFrame
 
-from lakegc_assets.artifacts import AttemptArtifacts, Manifest
 from lakegc_assets.errors import LakegcError, RefusedError
-from lakegc_assets.mark.context import Connections, RunContext
 from lakegc_assets.mark.evaluation import evaluate, require_passed
+from lakegc_assets.run.artifacts import AttemptArtifacts, Manifest
+from lakegc_assets.run.context import Connections, RunContext
 from lakegc_assets.storage.codes import error_class
 from lakegc_assets.storage.errors import (
     AccessDeniedError,

@@ -10,9 +10,9 @@ from __future__ import annotations
 
 import dataclasses
 
-from lakegc_assets.artifacts import Manifest
 from lakegc_assets.errors import IntegrityError, RefusedError
-from lakegc_assets.mark.context import Connections, RunContext
+from lakegc_assets.run.artifacts import Manifest
+from lakegc_assets.run.context import Connections, RunContext
 from lakegc_assets.sweep import ledger
 from lakegc_assets.sweep.alarm import raise_alarm_if_needed
 from lakegc_assets.sweep.conditions import Condition, probe_conditions

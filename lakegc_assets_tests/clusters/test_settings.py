@@ -15,13 +15,14 @@ from pyspark.sql import DataFrameWriter, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - Spark's own convention
 
 import lakegc_assets
-from lakegc_assets import artifacts, asking
-from lakegc_assets.artifacts import ArtifactRoot
+from lakegc_assets import asking
 from lakegc_assets.defs import resources
 from lakegc_assets.errors import ConfigurationError, IntegrityError
 from lakegc_assets.lakefs.config import LakeFSConfig
-from lakegc_assets.mark import spark as sessions
-from lakegc_assets.mark.spark import (
+from lakegc_assets.run import artifacts
+from lakegc_assets.run import spark as sessions
+from lakegc_assets.run.artifacts import ArtifactRoot
+from lakegc_assets.run.spark import (
     FILE_VARIABLE,
     LOCAL,
     REQUIRED,

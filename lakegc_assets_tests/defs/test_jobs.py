@@ -9,12 +9,12 @@ from typing import Any
 import dagster as dg
 import pytest
 
-from lakegc_assets.artifacts import MARK_ASSETS
 from lakegc_assets.definitions import defs
 from lakegc_assets.defs.partitions import add_partition
 from lakegc_assets.errors import IntegrityError, RefusedError
-from lakegc_assets.lock import repository_lock
 from lakegc_assets.mark.evaluation import NAMES
+from lakegc_assets.run.artifacts import MARK_ASSETS
+from lakegc_assets.run.lock import repository_lock
 from lakegc_assets_tests.site import Site
 
 # Dagster itself makes nested resources (S3Resource) in this way.
@@ -222,8 +222,8 @@ def test_a_run_refuses_a_repository_that_another_process_works_on(
     definitions: dg.Definitions, instance: dg.DagsterInstance, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     key = add_partition(instance, "collected", "wave-4")
-    monkeypatch.setattr("lakegc_assets.lock._held.namespaces", set())
+    monkeypatch.setattr("lakegc_assets.run.lock._held.namespaces", set())
     with repository_lock("local://collected"):
-        monkeypatch.setattr("lakegc_assets.lock._held.namespaces", set())
+        monkeypatch.setattr("lakegc_assets.run.lock._held.namespaces", set())
         with pytest.raises(RefusedError, match=f"another run holds.*{os.getpid()}"):
             _materialize(definitions, instance, key, "store_listing")

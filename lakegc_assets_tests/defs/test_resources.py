@@ -21,7 +21,7 @@ from dagster_azure.blob import (
 
 from lakegc_assets.defs.resources import CollectorResource, LakeFSResource, ObjectStoreResource
 from lakegc_assets.errors import ConfigurationError
-from lakegc_assets.settings import Settings
+from lakegc_assets.run.settings import Settings
 from lakegc_assets.storage.config import AzureAccess, GcsAccess
 
 _SECRET = "a-secret-that-nobody-may-see"

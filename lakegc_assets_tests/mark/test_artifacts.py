@@ -17,7 +17,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from pyspark.sql import SparkSession
 
-from lakegc_assets.artifacts import (
+from lakegc_assets.errors import ConfigurationError, IntegrityError, RefusedError
+from lakegc_assets.run.artifacts import (
     MARK_ASSETS,
     SCHEMA_VERSION,
     ArtifactRoot,
@@ -27,7 +28,6 @@ from lakegc_assets.artifacts import (
     key_digest,
     validate_run_id,
 )
-from lakegc_assets.errors import ConfigurationError, IntegrityError, RefusedError
 from lakegc_assets.storage.config import StoreConfig
 from lakegc_assets.storage.errors import PreconditionFailedError
 

@@ -16,10 +16,10 @@ from pyspark.sql import SparkSession
 
 from lakegc_assets.errors import IntegrityError, RefusedError
 from lakegc_assets.lakefs.errors import ReadOnlyRepositoryError
-from lakegc_assets.lock import repository_lock
-from lakegc_assets.mark.context import RunContext
 from lakegc_assets.mark.listing import list_store
 from lakegc_assets.mark.publication import mark_folder, read_summary, require_unused
+from lakegc_assets.run.context import RunContext
+from lakegc_assets.run.lock import repository_lock
 from lakegc_assets_tests import recorded
 from lakegc_assets_tests.replay import Answer, ReplayServer
 
@@ -134,7 +134,7 @@ def test_a_mark_id_that_is_in_use_is_refused(ctx: RunContext) -> None:
 
 HOLD = """
 import sys
-from lakegc_assets.lock import repository_lock
+from lakegc_assets.run.lock import repository_lock
 with repository_lock(sys.argv[1]):
     print("held", flush=True)
     sys.stdin.read()

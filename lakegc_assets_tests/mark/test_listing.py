@@ -15,14 +15,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pyspark.sql import SparkSession
 
-from lakegc_assets.artifacts import LISTING
 from lakegc_assets.errors import IntegrityError
 from lakegc_assets.graveler.namespace import Xid, encode_xid, new_slice_name
 from lakegc_assets.mark import key_ranges
-from lakegc_assets.mark.context import RunContext
 from lakegc_assets.mark.key_ranges import KeyRange, Plan, TimeRange, pack, plan
 from lakegc_assets.mark.listing import size_of_slices
-from lakegc_assets.settings import Settings
+from lakegc_assets.run.artifacts import LISTING
+from lakegc_assets.run.context import RunContext
+from lakegc_assets.run.settings import Settings
 from lakegc_assets.storage.base import KeyRange as Bounds
 from lakegc_assets.storage.base import ObjectInfo, ObjectStore, Prefixes, to_batch
 from lakegc_assets.storage.config import StoreConfig

@@ -14,8 +14,8 @@ from lakegc_assets.graveler.namespace import StorageNamespace
 from lakegc_assets.lakefs.client import LakeFSClient
 from lakegc_assets.lakefs.errors import NotFoundError
 from lakegc_assets.lakefs.models import ObjectStats
-from lakegc_assets.mark.context import Connections
 from lakegc_assets.mark.second_opinion import served_addresses
+from lakegc_assets.run.context import Connections
 
 _NUMBERS = st.integers(0, 300)
 

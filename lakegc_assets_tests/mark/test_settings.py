@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lakegc_assets.errors import ConfigurationError
-from lakegc_assets.settings import Settings
+from lakegc_assets.run.settings import Settings
 
 WRONG: list[dict[str, Any]] = [
     {"min_age": timedelta(seconds=-1), "allow_unsafe_min_age": True},

@@ -17,12 +17,12 @@ from pyspark.sql import SparkSession
 
 from lakegc_assets.errors import IntegrityError
 from lakegc_assets.lakefs.errors import UnexpectedAnswerError
-from lakegc_assets.mark.context import RunContext
 from lakegc_assets.mark.uncommitted import (
     UncommittedFiles,
     prepare_uncommitted,
     read_uncommitted,
 )
+from lakegc_assets.run.context import RunContext
 from lakegc_assets_tests import recorded
 from lakegc_assets_tests.replay import Answer, ReplayServer, Request
 

@@ -20,10 +20,10 @@ from lakegc_assets.graveler.namespace import StorageNamespace
 from lakegc_assets.lakefs.client import LakeFSClient
 from lakegc_assets.lakefs.models import ObjectStats
 from lakegc_assets.lakefs.transport import parse, path_of
-from lakegc_assets.mark.context import RunContext
 from lakegc_assets.retention.commits import Commit
 from lakegc_assets.retention.naive import naive_active_commits
 from lakegc_assets.retention.rules import Rules
+from lakegc_assets.run.context import RunContext
 from lakegc_assets.storage.base import ObjectStore
 from lakegc_assets_tests.lake import REPOSITORY, Calendar, SmallLake, running
 

@@ -13,8 +13,8 @@ from typing import Any
 
 from pyspark.sql import SparkSession
 
-from lakegc_assets.artifacts import ArtifactRoot
-from lakegc_assets.mark.context import RunContext
+from lakegc_assets.run.artifacts import ArtifactRoot
+from lakegc_assets.run.context import RunContext
 from lakegc_assets_tests.lake import REPOSITORY, RUN, STAGES, SmallLake, running
 from lakegc_assets_tests.reliability.places import Place
 

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import DataFrame
 
-from lakegc_assets.mark.context import RunContext
+from lakegc_assets.run.context import RunContext
 from lakegc_assets.sweep import alarm, deletion, rounds
 from lakegc_assets.sweep.delta import DeltaMark, fingerprint
 from lakegc_assets.sweep.moment import Moment

@@ -11,7 +11,7 @@ from datetime import datetime, timedelta
 from pathlib import Path
 
 from lakegc_assets.lakefs.config import LakeFSConfig
-from lakegc_assets.mark.context import Connections
+from lakegc_assets.run.context import Connections
 from lakegc_assets.storage.config import StoreConfig
 from lakegc_assets.storage.local import LocalStore
 from lakegc_assets.sweep.deletion import Marked, Orders, _Task

@@ -17,8 +17,8 @@ from hypothesis import strategies as st
 from moto.s3.responses import S3Response
 
 from lakegc_assets.errors import ConfigurationError
-from lakegc_assets.mark.context import Connections
-from lakegc_assets.settings import Settings
+from lakegc_assets.run.context import Connections
+from lakegc_assets.run.settings import Settings
 from lakegc_assets.storage.base import ObjectStore
 from lakegc_assets.storage.config import StoreConfig
 from lakegc_assets.sweep import deletion

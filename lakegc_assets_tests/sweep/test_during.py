@@ -11,7 +11,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from lakegc_assets.errors import IntegrityError, RefusedError
-from lakegc_assets.mark.context import RunContext
+from lakegc_assets.run.context import RunContext
 from lakegc_assets.storage.errors import StorageError
 from lakegc_assets.storage.local import LocalStore
 from lakegc_assets.sweep import alarm, ledger, rounds

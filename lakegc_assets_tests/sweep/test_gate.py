@@ -15,12 +15,12 @@ import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import SparkSession
 
-from lakegc_assets.artifacts import AttemptArtifacts, Manifest
 from lakegc_assets.errors import IntegrityError, LakegcError, RefusedError
 from lakegc_assets.mark.cache import DecodedCache
-from lakegc_assets.mark.context import RunContext, SystemClocks
 from lakegc_assets.mark.listing import list_store
 from lakegc_assets.mark.publication import mark_folder
+from lakegc_assets.run.artifacts import AttemptArtifacts, Manifest
+from lakegc_assets.run.context import RunContext, SystemClocks
 from lakegc_assets.sweep import lease
 from lakegc_assets.sweep import sweep as sweeping
 from lakegc_assets.sweep.hold import HOLD

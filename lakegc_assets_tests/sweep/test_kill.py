@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from lakegc_assets.artifacts import AttemptArtifacts
 from lakegc_assets.errors import RefusedError
+from lakegc_assets.run.artifacts import AttemptArtifacts
 from lakegc_assets.storage.local import LocalStore
 from lakegc_assets.sweep import alarm, deletion, ledger, rounds
 from lakegc_assets.sweep import sweep as sweeping

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from lakegc_assets.artifacts import ArtifactRoot, AttemptArtifacts
+from lakegc_assets.run.artifacts import ArtifactRoot, AttemptArtifacts
 from lakegc_assets.storage.config import StoreConfig
 from lakegc_assets.sweep import ledger
 from lakegc_assets.sweep.ledger import Outcome

@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from lakegc_assets.errors import RefusedError
-from lakegc_assets.mark.context import Connections
+from lakegc_assets.run.context import Connections
 from lakegc_assets.storage.azure_auth import write_azure_credentials_file
 from lakegc_assets.storage.base import DeleteOutcome, ObjectStore
 from lakegc_assets.storage.config import AzureAccess, StoreConfig

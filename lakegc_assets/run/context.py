@@ -11,13 +11,13 @@ from urllib.parse import unquote
 
 from pyspark.sql import SparkSession
 
-from lakegc_assets.artifacts import ArtifactRoot, Manifest, key_digest
 from lakegc_assets.errors import ConfigurationError, IntegrityError, RefusedError
 from lakegc_assets.graveler.namespace import StorageNamespace
 from lakegc_assets.lakefs.client import LakeFSClient
 from lakegc_assets.lakefs.config import LakeFSConfig
-from lakegc_assets.mark.spark import prepare_session
-from lakegc_assets.settings import Settings
+from lakegc_assets.run.artifacts import ArtifactRoot, Manifest, key_digest
+from lakegc_assets.run.settings import Settings
+from lakegc_assets.run.spark import prepare_session
 from lakegc_assets.storage.base import ObjectStore
 from lakegc_assets.storage.config import StoreConfig
 

@@ -1,0 +1,1 @@
+"""What every stage of a run stands on: its context, settings, artifacts, tasks and lock."""
