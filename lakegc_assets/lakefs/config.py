@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 from lakegc_assets.errors import ConfigurationError
 from lakegc_assets.lakefs.client import LakeFSClient
-from lakegc_assets.lakefs.credentials import resolve
+from lakegc_assets.lakefs.credentials import Access, resolve
 from lakegc_assets.lakefs.transport import Limits, Transport
 from lakegc_assets.lakefs.writes import LakeFSWriter
 
@@ -50,6 +50,14 @@ class LakeFSConfig:
         """
         return replace(self, endpoint=resolve(self.endpoint, self.credentials_file).endpoint)
 
+    def access(self) -> Access:
+        """Endpoint and keys as they are found now; they hold a secret.
+
+        Raises:
+            ConfigurationError: endpoint or credentials are missing or malformed.
+        """
+        return resolve(self.endpoint, self.credentials_file)
+
     def connect(self) -> LakeFSClient:
         """A client for the calls of a collector.
 
@@ -80,4 +88,4 @@ class LakeFSConfig:
         )
 
     def _transport(self) -> Transport:
-        return Transport(resolve(self.endpoint, self.credentials_file), self._limits())
+        return Transport(self.access(), self._limits())

@@ -1,205 +1,199 @@
-"""Metaranges and ranges read in Spark tasks, through the cache of decoded tables."""
+"""The entries of ranges, as hashes of the addresses that they keep alive, through the cache.
+
+Each entry has a row for every relative address that it may mean: the hash of the address, and the
+size and the hash of the etag, by which an upload is known that it may shadow.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
+from typing import Any, Final, NamedTuple
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyspark.sql import DataFrame
 
 from lakegc_assets.errors import IntegrityError
 from lakegc_assets.graveler.decode import decode_range
 from lakegc_assets.graveler.entry import AddressType
-from lakegc_assets.graveler.ranges import read_metarange
+from lakegc_assets.graveler.namespace import StorageNamespace
 from lakegc_assets.mark.addresses import UNUSUAL, entry_spellings
-from lakegc_assets.mark.cache import DecodedCache
-from lakegc_assets.run.context import Connections
-from lakegc_assets.storage.base import ObjectStore
-from lakegc_assets.storage.errors import ObjectNotFoundError
+from lakegc_assets.mark.metaranges import fetch
+from lakegc_assets.mark.packs import Decoded, Slot, by_pack, read_group, write_pack
+from lakegc_assets.run.connections import Connections
+from lakegc_assets.run.hashing import address_hashes, key_digest
+from lakegc_assets.run.tasks import each, spread
 
-#: Ranges of metaranges: how many entries each holds by the metarange's word.
-RANGES_OF = "metarange_id string, range_id string, entries long, from_cache boolean"
-#: What was done for each range: its entries, and whether the cache had them.
-RANGE_STATISTICS = "range_id string, entries long, from_cache boolean"
-#: Entries of ranges; where ``resolved`` is false, ``address`` is the last part of a full address.
-ENTRIES = (
-    "range_id string, address string, resolved boolean, size long, etag_hash long, "
-    "entry_modified long"
-)
+#: Groups of columns in a pack of ranges: the hashes, and what the shadow rule compares.
+HASHES: Final = "hashes"
+LOOKS: Final = "looks"
+#: Work on one core, in seconds: to fetch a range, to decode an entry, to read a cached one.
+_FETCH_S: Final = 0.02
+_DECODE_S: Final = 1.5e-6
+_CACHED_S: Final = 3e-8
+_THREADS: Final = 8
+#: Rows in a pack, about: what a reader holds at a time.
+_PACK_ROWS: Final = 2_000_000
 
 
-def spread(frame: DataFrame, most: int, rows_each: int = 1) -> DataFrame:
-    """Spread rows over tasks: at most ``most``, and none with nothing to do. Counts the rows first.
+class Wanted(NamedTuple):
+    """A range to read.
 
-    Args:
-        frame: small, and read from files or cached, so that counting it is cheap.
-        most: of the tasks.
-        rows_each: that are worth a task.
+    Attributes:
+        range_id: its id.
+        entries: how many it holds, by the metarange's word; None where nobody says.
+        slot: where it is cached; None where it is not.
     """
-    return frame.repartition(max(1, min(most, -(-frame.count() // rows_each))))
+
+    range_id: str
+    entries: int | None
+    slot: Slot | None
 
 
-def ranges_of(connections: Connections, metarange_ids: DataFrame, partitions: int) -> DataFrame:
-    """The ranges of metaranges (``RANGES_OF``), one row for each pair.
+@dataclass(frozen=True)
+class Entries:
+    """What a range holds.
 
-    Args:
-        connections: how tasks reach the store and the cache.
-        metarange_ids: one column ``metarange_id`` without repetitions or empty ids.
-        partitions: the most Spark tasks to read with.
+    Attributes:
+        range_id: its id.
+        group: the rows of one group of columns: ``hash``; or ``size`` and ``etag_hash``.
+        entries: how many it holds.
+        digest: ``KeyDigest`` of its addresses as they stand in it, as text.
+        unresolved: last path components of full addresses that nobody can place.
+        from_cache: whether it was decoded before.
     """
-    return spread(metarange_ids, partitions).mapInArrow(
-        partial(_read_metaranges, connections), RANGES_OF
-    )
+
+    range_id: str
+    group: pa.Table
+    entries: int
+    digest: str
+    unresolved: Sequence[str]
+    from_cache: bool
 
 
-def decode_ranges(connections: Connections, ranges: DataFrame, partitions: int) -> DataFrame:
-    """Decode the ranges that the cache lacks (``RANGE_STATISTICS``).
+def wanted(ranges: pa.Table, slots: Mapping[str, Slot]) -> list[Wanted]:
+    """Ranges (range_id, entries) with the places where they are cached."""
+    columns = (ranges[name].to_pylist() for name in ("range_id", "entries"))
+    return [Wanted(i, entries, slots.get(i)) for i, entries in zip(*columns, strict=True)]
 
-    Args:
-        connections: how tasks reach the store and the cache.
-        ranges: columns ``range_id`` and ``entries``, a row for each range.
-        partitions: the most Spark tasks to read with.
+
+def seconds(one: Wanted) -> float:
+    """About how much work a range is, on one core."""
+    if one.slot is not None:
+        return one.slot.rows * _CACHED_S
+    # A range without a metarange is taken for one of lakeFS's usual size.
+    return _FETCH_S + (50_000 if one.entries is None else one.entries) * _DECODE_S
+
+
+def spread_ranges(ranges: Sequence[Wanted], most: int) -> list[list[Wanted]]:
+    """Ranges for tasks; those of one pack stay together, since it is read as a whole."""
+    packs: dict[str, list[Wanted]] = {}
+    for one in ranges:
+        packs.setdefault(one.slot.pack.index if one.slot else one.range_id, []).append(one)
+    groups = list(packs.values())
+    spreaded = spread(groups, [sum(map(seconds, group)) for group in groups], most)
+    return [[one for group in groups for one in group] for groups in spreaded]
+
+
+def read_entries(
+    connections: Connections, ranges: Sequence[Wanted], group: str
+) -> Iterator[Entries]:
+    """One group of columns of some ranges; what is not cached is decoded, and kept.
+
+    Raises:
+        IntegrityError: a range is missing, damaged, or not of the length that its metarange says.
     """
-    return spread(ranges.select("range_id", "entries"), partitions).mapInArrow(
-        partial(_decode_ranges, connections), RANGE_STATISTICS
-    )
+    missing = [one for one in ranges if one.slot is None]
+    known = {id(one.slot): one for one in ranges if one.slot is not None}
+    cache = connections.cache()
+    for pack, slots in by_pack(one.slot for one in known.values() if one.slot):
+        tables = read_group(cache, pack, group, slots)
+        if tables is None:
+            missing += [known[id(slot)] for slot in slots]
+            continue
+        for slot, table in zip(slots, tables, strict=True):
+            one = known[id(slot)]
+            yield _checked(connections, one, _entries(one.range_id, table, slot.facts, cached=True))
+    waiting: list[Decoded] = []
+    for one, decoded in _decode(connections, missing):
+        rows, facts = decoded.groups[group], decoded.facts
+        yield _checked(connections, one, _entries(one.range_id, rows, facts, cached=False))
+        waiting.append(decoded)
+        if sum(d.groups[HASHES].num_rows for d in waiting) >= _PACK_ROWS:
+            write_pack(cache, "ranges", waiting)
+            waiting = []
+    if waiting:
+        write_pack(cache, "ranges", waiting)
 
 
-def entries_of(connections: Connections, ranges: DataFrame, partitions: int) -> DataFrame:
-    """The entries of ranges (``ENTRIES``); an address counts as often as it occurs."""
-    return spread(ranges.select("range_id", "entries"), partitions).mapInArrow(
-        partial(_read_entries, connections), ENTRIES
-    )
+def _entries(range_id: str, group: pa.Table, facts: Mapping[str, Any], *, cached: bool) -> Entries:
+    entries, digest, unresolved = (facts[n] for n in ("entries", "digest", "unresolved"))
+    return Entries(range_id, group, entries, digest, unresolved, cached)
 
 
-def _read_metaranges(
-    connections: Connections, batches: Iterator[pa.RecordBatch]
-) -> Iterator[pa.RecordBatch]:
-    store, cache = connections.store(), DecodedCache(connections.cache())
-    for batch in batches:
-        for metarange_id in batch["metarange_id"].to_pylist():
-            table = cache.get("metaranges", metarange_id)
-            from_cache = table is not None
-            if table is None:
-                infos = read_metarange(fetch(store, connections, metarange_id), metarange_id)
-                table = pa.table(
-                    {
-                        "range_id": pa.array([info.id for info in infos], pa.string()),
-                        "entries": pa.array([info.count for info in infos], pa.int64()),
-                    },
-                )
-                cache.put("metaranges", metarange_id, table)
-            for page in table.to_batches():
-                yield pa.RecordBatch.from_arrays(
-                    [
-                        pa.array([metarange_id] * page.num_rows, pa.string()),
-                        page["range_id"],
-                        page["entries"],
-                        pa.array([from_cache] * page.num_rows, pa.bool_()),
-                    ],
-                    names=["metarange_id", "range_id", "entries", "from_cache"],
-                )
-
-
-def _decode_ranges(
-    connections: Connections, batches: Iterator[pa.RecordBatch]
-) -> Iterator[pa.RecordBatch]:
-    store, cache = connections.store(), DecodedCache(connections.cache())
-    for batch in batches:
-        rows = []
-        for row in batch.to_pylist():
-            if cache.has("ranges", row["range_id"]):
-                rows.append((row["range_id"], row["entries"], True))
-                continue
-            table = _decode(store, cache, connections, row["range_id"])
-            _check_count(connections, row, table)
-            rows.append((row["range_id"], table.num_rows, False))
-        yield pa.RecordBatch.from_arrays(
-            [
-                pa.array([row[0] for row in rows], pa.string()),
-                pa.array([row[1] for row in rows], pa.int64()),
-                pa.array([row[2] for row in rows], pa.bool_()),
-            ],
-            names=["range_id", "entries", "from_cache"],
+def _checked(connections: Connections, one: Wanted, found: Entries) -> Entries:
+    if one.entries is not None and one.entries != found.entries:
+        raise IntegrityError(
+            f"range {one.range_id} of {connections.namespace_url} holds {found.entries} "
+            f"entries, but its metarange says {one.entries}: the repository is damaged",
         )
-
-
-def _read_entries(
-    connections: Connections, batches: Iterator[pa.RecordBatch]
-) -> Iterator[pa.RecordBatch]:
-    store, cache = connections.store(), DecodedCache(connections.cache())
-    for batch in batches:
-        for row in batch.to_pylist():
-            table = cache.get("ranges", row["range_id"])
-            if table is None:
-                table = _decode(store, cache, connections, row["range_id"])
-            _check_count(connections, row, table)
-            for page in table.to_batches(max_chunksize=65_536):
-                yield _resolved(connections, row["range_id"], page)
-
-
-def _resolved(connections: Connections, range_id: str, page: pa.RecordBatch) -> pa.RecordBatch:
-    """Entries with their addresses relative to the namespace."""
-    usual = pc.and_not(
-        pc.equal(page["address_type"], AddressType.RELATIVE),
-        pc.match_substring_regex(page["address"], UNUSUAL),
-    )
-    if pc.all(usual).as_py() is not False:
-        addresses, resolved, kept = page["address"], [True] * page.num_rows, page
-    else:
-        namespace = connections.namespace()
-        spelled: list[str] = []
-        resolved, indices = [], []
-        columns = zip(page["address"].to_pylist(), page["address_type"].to_pylist(), strict=True)
-        for index, (address, address_type) in enumerate(columns):
-            spellings, known = entry_spellings(namespace, address, address_type)
-            # What is outside keeps its row: its size and etag tell what an upload may shadow.
-            spellings = spellings or [address]
-            spelled += spellings
-            resolved += [known] * len(spellings)
-            indices += [index] * len(spellings)
-        addresses, kept = pa.array(spelled, pa.string()), page.take(pa.array(indices, pa.int64()))
-    return pa.RecordBatch.from_arrays(
-        [
-            pa.array([range_id] * len(addresses), pa.string()),
-            addresses,
-            pa.array(resolved, pa.bool_()),
-            kept["size"],
-            kept["etag_hash"],
-            kept["last_modified"],
-        ],
-        names=["range_id", "address", "resolved", "size", "etag_hash", "entry_modified"],
-    )
+    return found
 
 
 def _decode(
-    store: ObjectStore, cache: DecodedCache, connections: Connections, range_id: str
-) -> pa.Table:
-    table = pa.Table.from_batches([decode_range(fetch(store, connections, range_id), range_id)])
-    cache.put("ranges", range_id, table)
-    return table
+    connections: Connections, missing: Sequence[Wanted]
+) -> Iterator[tuple[Wanted, Decoded]]:
+    store, namespace = connections.store(), connections.namespace()
+    get = partial(fetch, store, connections.namespace_url)
+    for at in range(0, len(missing), _THREADS):
+        some = missing[at : at + _THREADS]
+        files = each(get, [one.range_id for one in some], _THREADS)
+        for one, data in zip(some, files, strict=True):
+            yield one, decode(namespace, one.range_id, decode_range(data, one.range_id))
 
 
-def _check_count(connections: Connections, row: dict[str, object], table: pa.Table) -> None:
-    if row["entries"] is not None and row["entries"] != table.num_rows:
-        raise IntegrityError(
-            f"range {row['range_id']} of {connections.namespace_url} holds {table.num_rows} "
-            f"entries, but its metarange says {row['entries']}: the repository is damaged",
-        )
+def decode(namespace: StorageNamespace, range_id: str, entries: pa.RecordBatch) -> Decoded:
+    """What is kept of a range.
 
-
-def fetch(store: ObjectStore, connections: Connections, table_id: str) -> bytes:
-    """The file of a range or metarange.
-
-    Raises:
-        IntegrityError: it is missing.
+    Args:
+        namespace: of the repository.
+        range_id: its id.
+        entries: as ``decode_range`` gives them.
     """
-    try:
-        return store.get(f"_lakefs/{table_id}")
-    except ObjectNotFoundError as error:
-        raise IntegrityError(
-            f"{connections.namespace_url}/_lakefs/{table_id}, which a commit needs, is missing: "
-            "what that commit keeps alive cannot be known. Restore the file, then run again",
-        ) from error
+    addresses = entries["address"]
+    usual = pc.and_not(
+        pc.equal(entries["address_type"], AddressType.RELATIVE),
+        pc.match_substring_regex(addresses, UNUSUAL),
+    ).to_numpy(zero_copy_only=False)
+    hashes = address_hashes(addresses)
+    odd = np.flatnonzero(~usual)
+    spelled: list[str] = []
+    indices: list[int] = []
+    unresolved: set[str] = set()
+    types = entries["address_type"]
+    for index in odd:
+        address = addresses[int(index)].as_py()
+        spellings, known = entry_spellings(namespace, address, types[int(index)].as_py())
+        if not known:
+            unresolved.update(spellings)
+        # What is outside keeps its row: its size and etag tell what an upload may shadow.
+        spellings = spellings or [address]
+        spelled += spellings
+        indices += [int(index)] * len(spellings)
+    rows = np.concatenate([np.flatnonzero(usual), np.array(indices, np.int64)])
+    more = address_hashes(pa.array(spelled, pa.string()))
+    looks = pa.table({"size": entries["size"], "etag_hash": entries["etag_hash"]})
+    return Decoded(
+        range_id,
+        {
+            HASHES: pa.table({"hash": np.concatenate([hashes[usual], more])}),
+            LOOKS: looks.take(pa.array(rows)),
+        },
+        {
+            "entries": entries.num_rows,
+            "digest": str(key_digest(addresses)),
+            "unresolved": sorted(unresolved),
+        },
+    )

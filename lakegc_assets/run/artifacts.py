@@ -1,9 +1,10 @@
 """Where the artifacts of a run live, and the chain of manifests that says they are whole.
 
-``<root>/<repository>/<run>/<attempt>/<asset>/data/*.parquet`` holds an asset's rows, and
-``<asset>/manifest.json``, written last and atomically, says that it finished: schema version, row
-count, a digest of the keys, the files with their sizes, the settings, the cutoff, start and finish,
-and the digest of the manifest before it. No manifest means that the asset did not finish.
+``<root>/<repository>/<run>/<attempt>/<asset>/<part>/*.parquet`` holds an asset's rows, those of its
+part ``data`` first of all, and ``<asset>/manifest.json``, written last and atomically, says that it
+finished: schema version, rows, a digest of the keys, each file with its size and SHA-256, the
+settings, the cutoff, start and finish, and the digest of the manifest before it. No manifest means
+that the asset did not finish. What a manifest does not name is never read.
 
 ``<root>/<repository>/<run>/attempt.json`` names the present attempt. A new listing starts a new
 attempt; once a mark is published it is frozen, and no attempt can follow it.
@@ -15,22 +16,21 @@ import hashlib
 import json
 import re
 import secrets
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from typing import Any
 
-from pyspark.sql import DataFrame, Observation, SparkSession
-from pyspark.sql import functions as F  # noqa: N812 - Spark's own convention
-from pyspark.sql import types as T  # noqa: N812 - Spark's own convention
+import pyarrow as pa
 
 from lakegc_assets.errors import ConfigurationError, IntegrityError, RefusedError
+from lakegc_assets.run.parts import Part, PartWriter, read_parts
 from lakegc_assets.storage.base import ObjectStore
 from lakegc_assets.storage.config import StoreConfig
-from lakegc_assets.storage.errors import ObjectNotFoundError
+from lakegc_assets.storage.errors import ObjectNotFoundError, PreconditionFailedError
 
 #: Raised with the form of artifacts, and with what counts as alive: older marks are then not swept.
-SCHEMA_VERSION = 2
+SCHEMA_VERSION = 3
 
 #: The order of the graph, which is part of the safety argument: each manifest names the one before.
 MARK_ASSETS = (
@@ -43,21 +43,21 @@ MARK_ASSETS = (
 )
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
-_TIMESTAMP = T.TimestampType()
+_TIMESTAMP = pa.timestamp("us", "UTC")
 
-LISTING = T.StructType(
+LISTING = pa.schema(
     [
-        T.StructField("address", T.StringType(), nullable=False),
-        T.StructField("size", T.LongType(), nullable=False),
-        T.StructField("last_modified", _TIMESTAMP, nullable=False),
-        T.StructField("etag", T.StringType(), nullable=False),
+        pa.field("address", pa.string(), nullable=False),
+        pa.field("size", pa.int64(), nullable=False),
+        pa.field("last_modified", _TIMESTAMP, nullable=False),
+        pa.field("etag", pa.string(), nullable=False),
     ],
 )
-UNCOMMITTED = T.StructType(
+UNCOMMITTED = pa.schema(
     [
-        T.StructField("address", T.StringType(), nullable=False),
-        T.StructField("created", _TIMESTAMP, nullable=True),
-        T.StructField("resolved", T.BooleanType(), nullable=False),
+        pa.field("address", pa.string(), nullable=False),
+        pa.field("created", _TIMESTAMP),
+        pa.field("resolved", pa.bool_(), nullable=False),
     ],
 )
 
@@ -78,59 +78,6 @@ def validate_run_id(run: str) -> str:
 
 
 @dataclass(frozen=True)
-class KeyDigest:
-    """Digest of a set of keys that does not depend on their order.
-
-    ``count`` keys, and the sums modulo 2^64 of two xxHash64 values of each key with different
-    seeds: 128 bits in all, computed by Spark where the keys are.
-    """
-
-    count: int
-    first: int
-    second: int
-
-    def __str__(self) -> str:
-        """``count-hex``, as manifests and messages show it."""
-        return f"{self.count}-{self.first:016x}{self.second:016x}"
-
-
-def _everybody_reads(spark: SparkSession, url: str) -> bool:
-    """Whether all processes of a session see the same place, whatever is mounted where."""
-    local = str(spark.sparkContext.master).startswith("local")
-    return local or ("://" in url and not url.startswith("file:"))
-
-
-def _write_and_count(frame: DataFrame, where: str) -> None:
-    """Write rows to a folder that a cluster should share.
-
-    Where it does not, Spark commits what the driver's machine has, and says nothing of the rest.
-    """
-    written = Observation()
-    counted = frame.observe(written, F.count(F.lit(1)).alias("rows"))
-    counted.write.mode("overwrite").parquet(where)
-    found = frame.sparkSession.read.schema(frame.schema).parquet(where).count()
-    if found != written.get["rows"]:
-        raise IntegrityError(
-            f"executors wrote {written.get['rows']} rows below {where}, and {found} are there: the "
-            "driver and all executors must share the artifact root. Let LAKEGC_ARTIFACT_ROOT name "
-            "a shared folder or an object store"
-        )
-
-
-def key_digest(frame: DataFrame, key: str = "address") -> KeyDigest:
-    """The digest of a key, which is an SQL expression of strings; reads every row once."""
-    hashes = frame.select(
-        F.xxhash64(F.expr(key)).cast("decimal(38,0)").alias("first"),
-        F.xxhash64(F.lit("lakegc"), F.expr(key)).cast("decimal(38,0)").alias("second"),
-    )
-    row = hashes.agg(F.count("*"), F.sum("first"), F.sum("second")).first()
-    if row is None:
-        raise IntegrityError(f"Spark gave no answer for the digest of {key}")
-    count, first, second = row
-    return KeyDigest(count, int(first or 0) % 2**64, int(second or 0) % 2**64)
-
-
-@dataclass(frozen=True)
 class Manifest:
     """What an asset of an attempt wrote, and after which manifest.
 
@@ -145,7 +92,7 @@ class Manifest:
         finished: when its rows were written.
         rows: number of rows.
         digest: ``KeyDigest`` of its keys, as text; empty where it has no keys.
-        files: size in bytes of each data file.
+        parts: the files of each of its parts, by name; their keys are relative to the attempt.
         previous: SHA-256 of the manifest before this one, in hex; empty for the first.
         settings: the settings of the run, as ``Settings.to_json`` gives them.
         facts: what later stages and the report need to know, as JSON values.
@@ -161,7 +108,7 @@ class Manifest:
     finished: datetime
     rows: int
     digest: str
-    files: Mapping[str, int]
+    parts: Mapping[str, Sequence[Part]]
     previous: str
     settings: Mapping[str, Any]
     facts: Mapping[str, Any] = field(default_factory=dict)
@@ -173,6 +120,7 @@ class Manifest:
             name: value.isoformat() if isinstance(value, datetime) else value
             for name, value in self.__dict__.items()
         }
+        values["parts"] = {n: [p.to_json() for p in parts] for n, parts in self.parts.items()}
         return json.dumps(values, indent=1, sort_keys=True).encode()
 
     @classmethod
@@ -193,6 +141,9 @@ class Manifest:
                 values[name] = datetime.fromisoformat(values[name])
                 if values[name].tzinfo is None:
                     raise ValueError(f"{name} has no time zone")  # noqa: TRY301 - it is damage
+            values["parts"] = {
+                name: [Part(*part) for part in parts] for name, parts in values["parts"].items()
+            }
             return cls(**values)
         except (ValueError, KeyError, TypeError) as error:
             raise IntegrityError(f"{where} is damaged ({error}): mark again") from error
@@ -277,7 +228,7 @@ class AttemptArtifacts:
         return f"{self.root.url.rstrip('/')}/{self.repository}/{self.run}/{self.attempt}"
 
     def data_url(self, asset: str, part: str = "data") -> str:
-        """Where Spark writes and reads the rows of an asset."""
+        """Where the rows of an asset are."""
         return f"{self.url}/{asset}/{part}"
 
     def store(self) -> ObjectStore:
@@ -292,53 +243,47 @@ class AttemptArtifacts:
             return False
         return True
 
-    def write(self, frame: DataFrame, asset: str, part: str = "data") -> None:
-        """Write rows below an asset; they count only once its manifest is there.
-
-        What an earlier try of the same asset left without a manifest is replaced. An asset that
-        has finished is never written again.
-
-        Raises:
-            RefusedError: it has finished.
-            IntegrityError: the driver does not see what executors wrote.
-        """
-        if self.has(asset):
-            raise RefusedError(
-                f"{asset} of {self.run!r} is finished: a new listing starts a new attempt",
-            )
-        where = self.data_url(asset, part)
-        if _everybody_reads(frame.sparkSession, where):
-            frame.write.mode("overwrite").parquet(where)
-        else:
-            _write_and_count(frame, where)
-
-    def keep(self, spark: SparkSession, asset: str, frame: DataFrame, part: str) -> DataFrame:
-        """Write rows below an asset and read them back, so that they are computed once."""
-        self.write(frame, asset, part)
-        return self.read(spark, asset, part)
+    def writer(self, asset: str, schema: pa.Schema, part: str = "data") -> PartWriter:
+        """Writes rows below an asset; they count only once its manifest names their files."""
+        return PartWriter(self.store(), f"{asset}/{part}/", schema)
 
     def files(self, asset: str) -> dict[str, int]:
-        """Size in bytes of each parquet file below an asset, by key below the asset."""
-        sizes: dict[str, int] = {}
-        for batch in self.store().list(f"{asset}/"):
-            for key, size in zip(batch["key"].to_pylist(), batch["size"].to_pylist(), strict=True):
-                if key.endswith(".parquet"):
-                    sizes[key[len(asset) + 1 :]] = size
-        return sizes
+        """Size in bytes of each parquet file below an asset, by its key."""
+        return {
+            key: size
+            for batch in self.store().list(f"{asset}/")
+            for key, size in zip(batch["key"].to_pylist(), batch["size"].to_pylist(), strict=True)
+            if key.endswith(".parquet")
+        }
 
     def finish(self, manifest: Manifest) -> Manifest:
         """Write the manifest of an asset: from now on it counts.
 
         Raises:
+            IntegrityError: a file that tasks have written is not there.
             RefusedError: the asset has finished already, in another process.
         """
-        store = self.store()
+        self._require_files(manifest, "the driver and all executors must share the artifact root")
         key = f"{manifest.asset}/manifest.json"
-        store.put_if_absent(key, manifest.to_bytes())
+        try:
+            self.store().put_if_absent(key, manifest.to_bytes())
+        except PreconditionFailedError as error:
+            raise RefusedError(
+                f"{manifest.asset} of {self.run!r} is finished: a new listing starts a new attempt",
+            ) from error
         return manifest
 
+    def _require_files(self, manifest: Manifest, hint: str) -> None:
+        there = self.files(manifest.asset)
+        for part in (part for parts in manifest.parts.values() for part in parts):
+            if there.get(part.key) != part.size:
+                raise IntegrityError(
+                    f"{self.url}/{part.key} should have {part.size} bytes, and has "
+                    f"{there.get(part.key, 'gone')}: {hint}",
+                )
+
     def manifest(self, asset: str) -> Manifest:
-        """The manifest of a finished asset, with its files checked.
+        """The manifest of a finished asset, whose files are there in their sizes.
 
         Raises:
             IntegrityError: it is missing, damaged, of another attempt, or a file is not as it says.
@@ -354,11 +299,7 @@ class AttemptArtifacts:
         found = (manifest.asset, manifest.repository, manifest.run, manifest.attempt)
         if found != expected:
             raise IntegrityError(f"{where} belongs to {found}, not to {expected}: mark again")
-        if dict(manifest.files) != self.files(asset):
-            raise IntegrityError(
-                f"the data files below {self.url}/{asset} are not those that its manifest names: "
-                "something wrote, removed or cut them. Mark again under a new id",
-            )
+        self._require_files(manifest, "something removed or cut it. Mark again under a new id")
         return manifest
 
     def chain(self, last: str, namespace: str) -> dict[str, Manifest]:
@@ -393,23 +334,18 @@ class AttemptArtifacts:
             chain[asset] = previous = manifest
         return chain
 
-    def read(self, spark: SparkSession, asset: str, part: str = "data") -> DataFrame:
-        """The rows of an asset. Call ``manifest`` or ``chain`` before; this checks nothing."""
-        return spark.read.parquet(self.data_url(asset, part))
+    def read(
+        self, asset: str, part: str = "data", columns: Sequence[str] | None = None
+    ) -> pa.Table:
+        """The rows of a part of a finished asset, each file compared with the manifest.
 
-    def read_verified(
-        self, spark: SparkSession, manifest: Manifest, key: str = "address"
-    ) -> DataFrame:
-        """The rows of an asset after count and digest of its keys were compared with its manifest.
+        For what fits into this process; tasks read ``Manifest.parts`` file by file.
 
         Raises:
-            IntegrityError: they differ.
+            IntegrityError: a file is missing, or is not what the manifest says.
         """
-        frame = self.read(spark, manifest.asset)
-        digest = key_digest(frame, key)
-        if str(digest) != manifest.digest or digest.count != manifest.rows:
-            raise IntegrityError(
-                f"{manifest.asset} below {self.url} holds {digest}, but its manifest says "
-                f"{manifest.digest}: something changed it. Mark again under a new id",
-            )
-        return frame
+        manifest = self.manifest(asset)
+        if part not in manifest.parts:
+            raise IntegrityError(f"{self.url}/{asset} has no part {part!r}: mark again")
+        tables = list(read_parts(self.store(), manifest.parts[part], columns))
+        return pa.concat_tables(tables) if tables else pa.table({})

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timezone
 from itertools import product
@@ -15,11 +16,14 @@ from lakegc_assets.errors import ConfigurationError, IntegrityError, RefusedErro
 from lakegc_assets.graveler.namespace import StorageNamespace
 from lakegc_assets.lakefs.client import LakeFSClient
 from lakegc_assets.lakefs.config import LakeFSConfig
-from lakegc_assets.run.artifacts import ArtifactRoot, Manifest, key_digest
+from lakegc_assets.run.artifacts import ArtifactRoot, Manifest
+from lakegc_assets.run.connections import Connections
+from lakegc_assets.run.hashing import KeyDigest
+from lakegc_assets.run.parts import Part
 from lakegc_assets.run.settings import Settings
 from lakegc_assets.run.spark import prepare_session
+from lakegc_assets.run.tasks import Tasks
 from lakegc_assets.storage.base import ObjectStore
-from lakegc_assets.storage.config import StoreConfig
 
 
 class Clocks(Protocol):
@@ -53,28 +57,6 @@ class SystemClocks:
     def of_store(self, store: ObjectStore) -> datetime:
         """The object store's time, UTC."""
         return store.server_time()
-
-
-@dataclass(frozen=True)
-class Connections:
-    """How a task reaches lakeFS, the store and the caches. Picklable, and holds no secrets."""
-
-    lakefs: LakeFSConfig
-    stores: StoreConfig
-    namespace_url: str
-    cache_url: str
-
-    def namespace(self) -> StorageNamespace:
-        """The repository's storage namespace."""
-        return StorageNamespace.parse(self.namespace_url)
-
-    def store(self) -> ObjectStore:
-        """The object store, rooted at the storage namespace."""
-        return self.stores.open(self.namespace_url)
-
-    def cache(self) -> ObjectStore:
-        """The store of the caches of this repository."""
-        return self.stores.open(self.cache_url)
 
 
 def overlap(namespace: StorageNamespace, url: str) -> bool:
@@ -115,7 +97,7 @@ class RunContext:
         settings: what may be collected, and how the work is split.
         lakefs: how to reach the lakeFS server.
         root: where artifacts live, and how to reach the stores.
-        spark: the one session of the run.
+        session: gives the one Spark session of the run, where there is work for it.
         clocks: the clocks of the run.
         log: where what happens is told.
         started_by: who started it, where that is known: a Dagster run.
@@ -126,14 +108,21 @@ class RunContext:
     settings: Settings
     lakefs: LakeFSConfig
     root: ArtifactRoot
-    spark: SparkSession
+    session: Callable[[], SparkSession]
     clocks: Clocks = field(default_factory=SystemClocks)
     log: logging.Logger = field(default_factory=lambda: logging.getLogger("lakegc"))
     started_by: str | None = None
 
-    def __post_init__(self) -> None:
-        """Give the session what the mark relies on, whatever else configured it."""
-        prepare_session(self.spark)
+    @property
+    def tasks(self) -> Tasks:
+        """Runs the tasks of a stage."""
+
+        def prepared() -> SparkSession:
+            spark = self.session()
+            prepare_session(spark)
+            return spark
+
+        return Tasks(prepared, self.settings.spark_seconds)
 
     def connect(self) -> tuple[LakeFSClient, Connections]:
         """A client of the server, and the connections that tasks use.
@@ -188,26 +177,26 @@ class RunContext:
                 )
         return store_time
 
-    def frame_manifest(
+    def finish(
         self,
         asset: str,
         previous: Manifest,
         started: datetime,
-        facts: dict[str, object],
-        key: str = "address",
+        parts: Mapping[str, Sequence[Part]],
+        facts: Mapping[str, object],
+        digest: KeyDigest | None = None,
     ) -> Manifest:
-        """Finish an asset whose rows are written: digest them and write its manifest.
+        """Write the manifest of an asset whose files are written.
 
         Args:
-            asset: name of the asset; its rows are below ``data``.
+            asset: name of the asset.
             previous: manifest of the asset before it in the graph.
             started: when the asset started.
+            parts: the files of each part; the rows of the asset are those of ``data``.
             facts: what later stages and the report need to know.
-            key: SQL expression of what is digested of each row; empty for nothing.
+            digest: of the keys of its rows; None where it has no keys.
         """
         attempt = self.root.attempt(self.repository, self.run)
-        frame = attempt.read(self.spark, asset)
-        digest = key_digest(frame, key) if key else None
         return attempt.finish(
             Manifest(
                 asset=asset,
@@ -218,9 +207,9 @@ class RunContext:
                 cutoff=previous.cutoff,
                 started=started,
                 finished=self.clocks.now(),
-                rows=digest.count if digest else frame.count(),
+                rows=sum(part.rows for part in parts["data"]),
                 digest=str(digest) if digest else "",
-                files=attempt.files(asset),
+                parts=parts,
                 previous=previous.sha256,
                 settings=self.settings.to_json(),
                 facts=facts,

@@ -31,10 +31,10 @@ class Settings:
             hold, and the operator has looked at. The error that stops a run names it.
         skip_new_slices: do not list slices that were made after the cutoff, by their names: they
             cannot hold a candidate.
-        range_num_partitions: Spark partitions that read metaranges.
-        address_num_partitions: Spark partitions that read ranges and addresses.
-        listing_num_partitions: Spark partitions that list the store.
-        sweep_num_partitions: Spark partitions that delete.
+        range_num_partitions: the most tasks that read metaranges.
+        address_num_partitions: the most tasks that read ranges, or compare addresses.
+        listing_num_partitions: the most tasks that list the store.
+        sweep_num_partitions: the most tasks that delete.
         sweep_batch: objects in one delete request, 1 to 1,000 (the most that S3 takes). HEADs and
             rules are read before each.
         sweep_keys_per_second: the most objects that a sweep deletes in a second, in all its tasks.
@@ -47,6 +47,8 @@ class Settings:
         lease_wait: how long a sweep waits for another one of its repository, 0 to refuse at once.
         max_served_lookups: how many paths at branch HEADs may be looked up to see which address
             lakeFS serves there; candidates beyond it stay alive and are reported.
+        spark_seconds: from how much work on, in seconds of one core, the tasks of a stage run on
+            Spark; below it they run in this process. 0 for always.
         snapshot_attempts: how often an uncommitted snapshot is started again before the run stops.
     """
 
@@ -69,6 +71,7 @@ class Settings:
     lease_wait: timedelta = timedelta(0)
     max_served_lookups: int = 200_000
     snapshot_attempts: int = 3
+    spark_seconds: float = 10.0
 
     def __post_init__(self) -> None:
         """Refuse values that make no sense.
@@ -99,6 +102,10 @@ class Settings:
         ):
             if getattr(self, name) < 1:
                 raise ConfigurationError(f"{name} is {getattr(self, name)}: it must be 1 or more")
+        if not self.spark_seconds >= 0:
+            raise ConfigurationError(
+                f"spark_seconds is {self.spark_seconds}: it cannot be negative"
+            )
         self._check_sweep()
         if self.max_served_lookups < 0:
             raise ConfigurationError(

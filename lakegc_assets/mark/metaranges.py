@@ -1,0 +1,209 @@
+"""The ranges of metaranges, read in tasks through the cache."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from lakegc_assets.errors import IntegrityError
+from lakegc_assets.graveler.ranges import read_metarange
+from lakegc_assets.mark.packs import Decoded, Slot, by_pack, read_group, read_slots, write_pack
+from lakegc_assets.run.connections import Connections
+from lakegc_assets.run.context import RunContext
+from lakegc_assets.run.tasks import each, spread
+from lakegc_assets.storage.base import ObjectStore
+from lakegc_assets.storage.errors import ObjectNotFoundError
+
+#: Rows: one for each range of each metarange, with how many entries the metarange says it holds.
+PAIRS: Final = pa.schema(
+    [("metarange_id", pa.string()), ("range_id", pa.string()), ("entries", pa.int64())]
+)
+_RANGES: Final = pa.schema([("range_id", pa.string()), ("entries", pa.int64())])
+#: Work of one metarange on one core, in seconds: that is to be fetched and read, and that is not.
+_READ_S: Final = 0.02
+_CACHED_S: Final = 0.0005
+_THREADS: Final = 8
+#: Rows in a pack, about.
+_PACK_ROWS: Final = 1_000_000
+
+
+@dataclass(frozen=True)
+class _Order:
+    """What one task reads.
+
+    Attributes:
+        connections: how to reach the store and the cache.
+        slots: of metaranges that are cached, by id.
+        missing: ids of the others.
+        without: ranges that are of no interest.
+        pairs: whether a row for each metarange and range is wanted, or only one for each range.
+        ranks: what is told of a range is the highest rank of its metaranges.
+    """
+
+    connections: Connections
+    slots: Mapping[str, Slot]
+    missing: Sequence[str]
+    without: pa.Array | None
+    pairs: bool
+    ranks: Mapping[str, int]
+
+
+@dataclass(frozen=True)
+class RangesRead:
+    """The ranges of some metaranges.
+
+    Attributes:
+        rows: ``PAIRS``; or range_id, entries and rank, a row for each range.
+        metaranges: how many were read.
+        cached: how many of these came from the cache.
+    """
+
+    rows: pa.Table
+    metaranges: int
+    cached: int
+
+
+def pairs_of(
+    ctx: RunContext, connections: Connections, metarange_ids: Collection[str]
+) -> RangesRead:
+    """A row for each range of each metarange (``PAIRS``), for metaranges that are few.
+
+    Raises:
+        IntegrityError: one is missing or damaged.
+    """
+    return _read(ctx, connections, dict.fromkeys(metarange_ids, 0), pairs=True)
+
+
+def ranges_of(
+    ctx: RunContext,
+    connections: Connections,
+    ranks: Mapping[str, int],
+    without: pa.Array | None = None,
+) -> RangesRead:
+    """The ranges of metaranges: range_id, entries, and the highest rank of those that hold it.
+
+    Args:
+        ctx: the run.
+        connections: how tasks reach the store and the cache.
+        ranks: a number for each metarange.
+        without: ids of ranges that are of no interest.
+
+    Raises:
+        IntegrityError: a metarange is missing or damaged.
+    """
+    return _read(ctx, connections, ranks, without=without)
+
+
+def _read(
+    ctx: RunContext,
+    connections: Connections,
+    ranks: Mapping[str, int],
+    without: pa.Array | None = None,
+    *,
+    pairs: bool = False,
+) -> RangesRead:
+    ids = sorted(ranks.keys() - {""})
+    slots = read_slots(connections.cache(), "metaranges") if ids else {}
+    costs = [_CACHED_S if i in slots else _READ_S for i in ids]
+    orders = [
+        _Order(
+            connections,
+            {i: slots[i] for i in group if i in slots},
+            [i for i in group if i not in slots],
+            without,
+            pairs,
+            {i: ranks[i] for i in group},
+        )
+        for group in spread(ids, costs, ctx.settings.range_num_partitions)
+    ]
+    tables = ctx.tasks.run("read metaranges", _read_order, orders, sum(costs))
+    empty = _rows([], pairs=pairs)
+    rows = pa.concat_tables([empty, *tables])
+    if not pairs:
+        rows = _one_each(rows)
+    return RangesRead(rows, len(ids), sum(1 for i in ids if i in slots))
+
+
+def _read_order(order: _Order) -> pa.Table:
+    rows = _rows(list(_tables(order)), order.ranks, pairs=order.pairs)
+    if order.without is not None:
+        rows = rows.filter(pc.invert(pc.is_in(rows["range_id"], order.without)))
+    return rows if order.pairs else _one_each(rows)
+
+
+def _rows(
+    tables: Sequence[tuple[str, pa.Table]],
+    ranks: Mapping[str, int] | None = None,
+    *,
+    pairs: bool,
+) -> pa.Table:
+    """Rows of several metaranges as one table, without repetitions where pairs are not wanted."""
+    named = [
+        table.append_column(
+            *(
+                ("metarange_id", pa.array([table_id] * table.num_rows, pa.string()))
+                if pairs
+                else ("rank", pa.array([(ranks or {})[table_id]] * table.num_rows, pa.int64()))
+            )
+        )
+        for table_id, table in tables
+    ]
+    label = pa.field("metarange_id", pa.string()) if pairs else pa.field("rank", pa.int64())
+    schema = pa.schema([*_RANGES, label])
+    found = pa.concat_tables([schema.empty_table(), *named])
+    return found.select(PAIRS.names) if pairs else found
+
+
+def _one_each(rows: pa.Table) -> pa.Table:
+    grouped = rows.group_by("range_id").aggregate([("entries", "max"), ("rank", "max")])
+    return grouped.rename_columns(["range_id", "entries", "rank"])
+
+
+def _tables(order: _Order) -> Iterator[tuple[str, pa.Table]]:
+    cache, missing = order.connections.cache(), list(order.missing)
+    ids = {id(slot): table_id for table_id, slot in order.slots.items()}
+    for pack, slots in by_pack(order.slots.values()):
+        tables = read_group(cache, pack, "ranges", slots)
+        found = [ids[id(slot)] for slot in slots]
+        if tables is None:
+            missing += found
+        else:
+            yield from zip(found, tables, strict=True)
+    store = order.connections.store()
+    waiting: list[Decoded] = []
+    for at in range(0, len(missing), 100):
+        some = missing[at : at + 100]
+        for table_id, data in zip(
+            some,
+            each(partial(fetch, store, order.connections.namespace_url), some, _THREADS),
+            strict=True,
+        ):
+            infos = read_metarange(data, table_id)
+            table = pa.table([[i.id for i in infos], [i.count for i in infos]], schema=_RANGES)
+            yield table_id, table
+            waiting.append(Decoded(table_id, {"ranges": table}, {}))
+        if sum(d.groups["ranges"].num_rows for d in waiting) >= _PACK_ROWS:
+            write_pack(cache, "metaranges", waiting)
+            waiting = []
+    if waiting:
+        write_pack(cache, "metaranges", waiting)
+
+
+def fetch(store: ObjectStore, namespace_url: str, table_id: str) -> bytes:
+    """The file of a range or metarange.
+
+    Raises:
+        IntegrityError: it is missing.
+    """
+    try:
+        return store.get(f"_lakefs/{table_id}")
+    except ObjectNotFoundError as error:
+        raise IntegrityError(
+            f"{namespace_url}/_lakefs/{table_id}, which a commit needs, is missing: "
+            "what that commit keeps alive cannot be known. Restore the file, then run again",
+        ) from error

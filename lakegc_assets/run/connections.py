@@ -1,0 +1,50 @@
+"""How tasks reach lakeFS, the store and the caches: plain values, and what is kept of them."""
+
+from __future__ import annotations
+
+import os
+import threading
+from dataclasses import dataclass
+
+from lakegc_assets.graveler.namespace import StorageNamespace
+from lakegc_assets.lakefs.client import LakeFSClient
+from lakegc_assets.lakefs.config import LakeFSConfig
+from lakegc_assets.storage.base import ObjectStore
+from lakegc_assets.storage.config import StoreConfig
+
+_own = threading.local()
+
+
+@dataclass(frozen=True)
+class Connections:
+    """How a task reaches lakeFS, the store and the caches. Picklable, and holds no secrets."""
+
+    lakefs: LakeFSConfig
+    stores: StoreConfig
+    namespace_url: str
+    cache_url: str
+
+    def namespace(self) -> StorageNamespace:
+        """The repository's storage namespace."""
+        return StorageNamespace.parse(self.namespace_url)
+
+    def store(self) -> ObjectStore:
+        """The object store, rooted at the storage namespace."""
+        return self.stores.open(self.namespace_url)
+
+    def cache(self) -> ObjectStore:
+        """The store of the caches of this repository."""
+        return self.stores.open(self.cache_url)
+
+    def client(self) -> LakeFSClient:
+        """A client of lakeFS, the same for every task in this thread.
+
+        Raises:
+            ConfigurationError: endpoint or credentials are missing or malformed.
+        """
+        # Credentials may be renewed while a worker lives, and a fork must share no connection.
+        key = (os.getpid(), self.lakefs, self.lakefs.access())
+        known: tuple[object, LakeFSClient] | None = getattr(_own, "client", None)
+        if known is None or known[0] != key:
+            known = _own.client = (key, self.lakefs.connect())
+        return known[1]

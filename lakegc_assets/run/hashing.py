@@ -1,0 +1,123 @@
+"""The 64-bit hash by which live sets know addresses, and the digest of a set of keys.
+
+A live set is a set of hashes: two addresses with one hash make a dead object look alive, never the
+other way round. So the hash is only ever used to keep objects, or to find what is then compared
+exactly. It is FNV-1a (64 bits, over the UTF-8 bytes) behind the finalizer of SplitMix64, without
+which the upper bits of similar addresses would be similar, too.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numba
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+Hashes = npt.NDArray[np.uint64]
+
+_FNV_OFFSET: Final = np.uint64(0xCBF29CE484222325)
+_FNV_PRIME: Final = np.uint64(0x100000001B3)
+#: Another beginning, for the second half of a digest.
+_SECOND_OFFSET: Final = np.uint64(0x9AE16A3B2F90404F)
+
+
+@dataclass(frozen=True)
+class KeyDigest:
+    """Digest of a set of keys that does not depend on their order; digests of parts add up.
+
+    ``count`` keys, and the sums modulo 2^64 of two 64-bit hashes of each key: 128 bits in all.
+    """
+
+    count: int = 0
+    first: int = 0
+    second: int = 0
+
+    def __add__(self, other: KeyDigest) -> KeyDigest:
+        """The digest of both sets of keys together."""
+        return KeyDigest(
+            self.count + other.count,
+            (self.first + other.first) % 2**64,
+            (self.second + other.second) % 2**64,
+        )
+
+    def __str__(self) -> str:
+        """``count-hex``, as manifests and messages show it."""
+        return f"{self.count}-{self.first:016x}{self.second:016x}"
+
+
+def address_hashes(addresses: pa.Array | pa.ChunkedArray) -> Hashes:
+    """The hash of each of an array of strings without nulls."""
+    return _hashes(addresses, _FNV_OFFSET)
+
+
+def key_digest(keys: pa.Array | pa.ChunkedArray) -> KeyDigest:
+    """The digest of an array of strings without nulls."""
+    return KeyDigest(
+        len(keys),
+        int(_hashes(keys, _FNV_OFFSET).sum(dtype=np.uint64)),
+        int(_hashes(keys, _SECOND_OFFSET).sum(dtype=np.uint64)),
+    )
+
+
+def digest_of_hashes(hashes: Hashes) -> KeyDigest:
+    """The digest of a set that is known by its hashes only."""
+    return KeyDigest(
+        len(hashes),
+        int(hashes.sum(dtype=np.uint64)),
+        int((hashes * _FNV_PRIME ^ (hashes >> np.uint64(29))).sum(dtype=np.uint64)),
+    )
+
+
+def pair_hashes(first: Hashes, second: Hashes) -> Hashes:
+    """One hash for each pair of two 64-bit values."""
+    return _mixed(first * _FNV_PRIME + (second ^ _SECOND_OFFSET))
+
+
+def _mixed(values: Hashes) -> Hashes:
+    mixed: Hashes = np.empty(len(values), np.uint64)
+    _mix_all(values, mixed)
+    return mixed
+
+
+def _hashes(strings: pa.Array | pa.ChunkedArray, offset: np.uint64) -> Hashes:
+    chunks = strings.chunks if isinstance(strings, pa.ChunkedArray) else [strings]
+    parts = [_of_array(chunk, offset) for chunk in chunks]
+    return np.concatenate(parts) if parts else np.empty(0, np.uint64)
+
+
+def _of_array(strings: pa.Array, offset: np.uint64) -> Hashes:
+    if strings.null_count:
+        raise ValueError("a key that is null has no hash")
+    plain = strings.cast(pa.large_string())
+    hashes: Hashes = np.empty(len(plain), np.uint64)
+    if len(plain):
+        _, offsets, content = plain.buffers()
+        ends = np.frombuffer(offsets, np.int64, len(plain) + 1, plain.offset * 8)
+        raw = np.frombuffer(content, np.uint8) if content else np.empty(0, np.uint8)
+        _hash_all(raw, ends, offset, hashes)
+    return hashes
+
+
+@numba.njit(cache=True, nogil=True, inline="always")
+def _mix(value: Any) -> Any:  # noqa: ANN401 - a numpy number
+    value = (value ^ (value >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    value = (value ^ (value >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return value ^ (value >> np.uint64(31))
+
+
+@numba.njit(cache=True, nogil=True)
+def _mix_all(values: Any, mixed: Any) -> None:  # noqa: ANN401 - numpy arrays
+    for i in range(len(values)):
+        mixed[i] = _mix(values[i])
+
+
+@numba.njit(cache=True, nogil=True)
+def _hash_all(raw: Any, ends: Any, offset: Any, hashes: Any) -> None:  # noqa: ANN401 - numpy arrays
+    for i in range(len(hashes)):
+        value = offset
+        for at in range(ends[i], ends[i + 1]):
+            value = (value ^ np.uint64(raw[at])) * _FNV_PRIME
+        hashes[i] = _mix(value)

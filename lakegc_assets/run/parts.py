@@ -1,0 +1,128 @@
+"""Rows of artifacts: parquet files of a name of their own each, known by size and SHA-256.
+
+A task that is repeated, or that Spark has given up, writes other files than the attempt that
+counts: only what a manifest names is ever read, and its bytes are compared when they are.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import secrets
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from lakegc_assets.errors import IntegrityError
+from lakegc_assets.storage.base import ObjectStore
+from lakegc_assets.storage.errors import ObjectNotFoundError
+
+#: Rows in one file: what a reader holds in memory at a time.
+ROWS_EACH: Final = 250_000
+
+
+@dataclass(frozen=True)
+class Part:
+    """One file of rows.
+
+    Attributes:
+        key: relative to the store that it was written to.
+        rows: number of rows.
+        size: bytes.
+        sha256: of its bytes, in hex.
+    """
+
+    key: str
+    rows: int
+    size: int
+    sha256: str
+
+    def to_json(self) -> list[Any]:
+        """As manifests hold it."""
+        return [self.key, self.rows, self.size, self.sha256]
+
+
+def write_part(store: ObjectStore, folder: str, table: pa.Table, *, plain: bool = False) -> Part:
+    """Write rows to a new file.
+
+    Args:
+        store: to write to.
+        folder: relative to the store, with a slash at its end.
+        table: the rows.
+        plain: write numbers as they are, for columns that do not compress.
+    """
+    sink = pa.BufferOutputStream()
+    if plain:
+        pq.write_table(
+            table, sink, compression="none", use_dictionary=False, write_statistics=False
+        )
+    else:
+        pq.write_table(table, sink, compression="zstd", compression_level=1)
+    data = sink.getvalue().to_pybytes()
+    key = f"{folder}part-{secrets.token_hex(8)}.parquet"
+    store.put(key, data)
+    return Part(key, table.num_rows, len(data), hashlib.sha256(data).hexdigest())
+
+
+def read_part(store: ObjectStore, part: Part, columns: Sequence[str] | None = None) -> pa.Table:
+    """The rows of a file, after its bytes were compared with what is known of them.
+
+    Raises:
+        IntegrityError: it is missing, or not what it was.
+    """
+    try:
+        data = store.get(part.key)
+    except ObjectNotFoundError as error:
+        raise IntegrityError(
+            f"{store.url}/{part.key} is missing: something removed it. Mark again under a new id"
+        ) from error
+    if len(data) != part.size or hashlib.sha256(data).hexdigest() != part.sha256:
+        raise IntegrityError(
+            f"{store.url}/{part.key} is not what its manifest says: something changed it. Mark "
+            "again under a new id"
+        )
+    return pq.read_table(pa.BufferReader(data), columns=columns)
+
+
+def read_parts(
+    store: ObjectStore, parts: Iterable[Part], columns: Sequence[str] | None = None
+) -> Iterator[pa.Table]:
+    """The rows of several files, one after the other."""
+    return (read_part(store, part, columns) for part in parts)
+
+
+class PartWriter:
+    """Collects rows and writes a file whenever there are enough for one.
+
+    Args:
+        store: to write to.
+        folder: relative to the store, with a slash at its end.
+        schema: of the rows.
+    """
+
+    def __init__(self, store: ObjectStore, folder: str, schema: pa.Schema) -> None:
+        self.parts: list[Part] = []
+        self._store, self._folder, self._schema = store, folder, schema
+        self._waiting: list[pa.RecordBatch] = []
+        self._rows = 0
+
+    def add(self, rows: pa.RecordBatch | pa.Table) -> None:
+        """Take some rows."""
+        batches = rows.to_batches() if isinstance(rows, pa.Table) else [rows]
+        self._waiting += batches
+        self._rows += rows.num_rows
+        if self._rows >= ROWS_EACH:
+            self._flush()
+
+    def finish(self) -> list[Part]:
+        """The files, when all rows are in them; without any row there is an empty one."""
+        if self._rows or not self.parts:
+            self._flush()
+        return self.parts
+
+    def _flush(self) -> None:
+        table = pa.Table.from_batches(self._waiting, self._schema)
+        self.parts.append(write_part(self._store, self._folder, table))
+        self._waiting, self._rows = [], 0
