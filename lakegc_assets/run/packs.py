@@ -1,10 +1,11 @@
-"""What was decoded of ranges and metaranges, kept so that each is decoded once in its life.
+"""What was read of ranges and metaranges, kept so that each is read once in its life.
 
-They are immutable and named by their content, so what is cached never goes stale. Many of them
-share a pack: one file for each of its columns groups, with the rows of one table after those of
-another, and an index that says where each begins. An index is named by the SHA-256 of its content
-and holds that of its files, so nothing damaged is ever taken for whole: it is decoded again.
-Anything in the cache may be deleted without harm.
+They are immutable and named by their content, so what is cached never goes stale. Each reader has
+a kind of its own, with a version that it raises when it changes. Many tables share a pack: one file
+for each of its columns groups, with the rows of one table after those of another, and an index that
+says where each begins. An index is named by the SHA-256 of its content and holds that of its files,
+so nothing damaged is ever taken for whole: it is read again. Anything in the cache may be deleted
+without harm.
 """
 
 from __future__ import annotations
@@ -19,14 +20,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from lakegc_assets.errors import IntegrityError
-from lakegc_assets.graveler.decode import DECODER_VERSION
 from lakegc_assets.run.parts import Part, read_part, write_part
 from lakegc_assets.storage.base import ObjectStore
 from lakegc_assets.storage.errors import ObjectNotFoundError
 
 _SUFFIX: Final = ".index"
-#: Part of the key of everything cached: a new number makes all be decoded again.
-_VERSION: Final = f"v{DECODER_VERSION}-packs-1"
+#: Part of the key of everything cached: the form of packs.
+_FORM: Final = "packs-1"
 
 
 @dataclass(frozen=True)
@@ -72,24 +72,25 @@ class Decoded(NamedTuple):
     facts: Mapping[str, Any]
 
 
-def read_slots(cache: ObjectStore, kind: str) -> dict[str, Slot]:
+def read_slots(cache: ObjectStore, kind: str, version: int) -> dict[str, Slot]:
     """Where every cached table is; what is damaged is left out.
 
     Args:
         cache: of the repository.
-        kind: ranges or metaranges.
+        kind: what is kept, and by whom.
+        version: of the reader: another one finds nothing.
     """
     slots: dict[str, Slot] = {}
-    for batch in cache.list(_folder(kind)):
+    for batch in cache.list(_folder(kind, version)):
         for key in batch["key"].to_pylist():
             if key.endswith(_SUFFIX):
                 slots.update(_read_index(cache, key))
     return slots
 
 
-def write_pack(cache: ObjectStore, kind: str, tables: Sequence[Decoded]) -> None:
+def write_pack(cache: ObjectStore, kind: str, version: int, tables: Sequence[Decoded]) -> None:
     """Keep some tables; a reader finds all of them or none."""
-    folder = _folder(kind)
+    folder = _folder(kind, version)
     files = {
         name: write_part(
             cache, folder, pa.concat_tables([t.groups[name] for t in tables]), plain=True
@@ -133,8 +134,8 @@ def by_pack(slots: Iterable[Slot]) -> list[tuple[Pack, list[Slot]]]:
     return list(found.values())
 
 
-def _folder(kind: str) -> str:
-    return f"{kind}/{_VERSION}/"
+def _folder(kind: str, version: int) -> str:
+    return f"{kind}/v{version}-{_FORM}/"
 
 
 def _read_index(cache: ObjectStore, key: str) -> dict[str, Slot]:
