@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from lakegc_assets.embedded.layouts import Layout, layout_of
+from lakegc_assets.embedded.owner import Owner
 from lakegc_assets.embedded.settings import ServerSettings
 from lakegc_assets.embedded.slices import Slices, Xids
 from lakegc_assets.embedded.state import State
 from lakegc_assets.embedded.stores import Stores
-from lakegc_assets.embedded.tasks import Owner
 
 
 class Lake:
