@@ -21,8 +21,8 @@ from lakegc_assets.embedded import tasks
 from lakegc_assets.embedded.app import make_app
 from lakegc_assets.embedded.faults import Fault
 from lakegc_assets.embedded.lake import Lake
-from lakegc_assets.embedded.layouts import Layout
-from lakegc_assets.embedded.settings import ServerSettings
+from lakegc_assets.embedded.lake.layouts import Layout
+from lakegc_assets.embedded.lake.settings import ServerSettings
 from lakegc_assets.errors import LakegcError
 from lakegc_assets.storage.config import StoreConfig
 from lakegc_assets.storage.files import locked, open_directories, temporary_name

@@ -8,9 +8,9 @@ from collections.abc import Callable, Mapping
 from datetime import datetime, timezone
 from typing import Any
 
-from lakegc_assets.embedded import catalog, errors
-from lakegc_assets.embedded.catalog import Repository
-from lakegc_assets.embedded.lake import Lake
+from lakegc_assets.embedded import errors
+from lakegc_assets.embedded.lake import Lake, catalog
+from lakegc_assets.embedded.lake.catalog import Repository
 
 _INTERRUPTED = "the server that did this was stopped; start the task again"
 

@@ -6,10 +6,12 @@ import re
 
 from starlette.responses import Response
 
-from lakegc_assets.embedded import catalog, errors, history, refs
-from lakegc_assets.embedded.calls import Call, Endpoint, answer, done, one_page
-from lakegc_assets.embedded.catalog import Repository
-from lakegc_assets.embedded.layouts import Layout
+from lakegc_assets.embedded import errors
+from lakegc_assets.embedded.api.calls import Call, Endpoint, answer, done, one_page
+from lakegc_assets.embedded.lake import catalog
+from lakegc_assets.embedded.lake.catalog import Repository
+from lakegc_assets.embedded.lake.layouts import Layout
+from lakegc_assets.embedded.refs import history, refs
 
 LAYOUT_HEADER = "X-Lakegc-Layout"
 _NAME = "^[a-z0-9][a-z0-9-]{2,62}$"

@@ -8,9 +8,11 @@ from itertools import dropwhile, islice
 
 from starlette.responses import Response
 
-from lakegc_assets.embedded import catalog, changes, errors, refs
-from lakegc_assets.embedded.calls import Call, Endpoint, answer, done, one_page, text_answer
-from lakegc_assets.embedded.catalog import Branch, Commit
+from lakegc_assets.embedded import errors
+from lakegc_assets.embedded.api.calls import Call, Endpoint, answer, done, one_page, text_answer
+from lakegc_assets.embedded.lake import catalog
+from lakegc_assets.embedded.lake.catalog import Branch, Commit
+from lakegc_assets.embedded.refs import changes, refs
 
 
 def list_branches(call: Call) -> Response:

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from starlette.responses import Response
 
-from lakegc_assets.embedded import errors, history, logins, presigning
-from lakegc_assets.embedded.calls import Call, Endpoint, answer, done
+from lakegc_assets.embedded import errors
+from lakegc_assets.embedded.api import logins
+from lakegc_assets.embedded.api.calls import Call, Endpoint, answer, done
+from lakegc_assets.embedded.objects import presigning
+from lakegc_assets.embedded.refs import history
 
 VERSION = "1.84.0"
 
