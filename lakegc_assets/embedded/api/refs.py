@@ -83,9 +83,9 @@ def log(call: Call) -> Response:
         walk = refs.log(db, repo, start, first_parent=call.flag("first_parent"))
         if after:
             walk = islice(dropwhile(lambda c: c.id != after, walk), 1, None)
-        if "stop_at" in call.query:
-            stop = refs.resolve_commit(db, repo, call.query["stop_at"])
-            walk = _until(walk, stop)
+        # lakectl sends an empty one when it is to stop nowhere.
+        if stop_at := call.query.get("stop_at"):
+            walk = _until(walk, refs.resolve_commit(db, repo, stop_at))
         if "since" in call.query:
             since = _instant(call.query["since"])
             walk = (commit for commit in walk if commit.creation_date >= since)
