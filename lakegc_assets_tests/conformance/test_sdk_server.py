@@ -303,7 +303,8 @@ def test_get_config(world: World) -> None:
     found = world.client.config_api.get_config()
     assert found.storage_config.blockstore_type == "local"
     assert found.storage_config.import_support is True
-    assert found.version_config.version == "1.84.0"
+    told = found.version_config
+    assert (told.version, told.version_context) == ("1.84.0", "lakeFS")
 
 
 @operation("get_storage_config", "the same as in get_config")

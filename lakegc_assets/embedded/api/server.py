@@ -91,7 +91,8 @@ def user(_: Call) -> Response:
 
 
 def _version() -> dict[str, object]:
-    return {"version": VERSION, "version_context": "lakegc-embedded"}
+    # lakectl warns of servers that name another edition.
+    return {"version": VERSION, "version_context": "lakeFS"}
 
 
 def _storage(call: Call) -> dict[str, object]:
