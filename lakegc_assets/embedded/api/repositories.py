@@ -69,6 +69,13 @@ def repository_metadata(call: Call) -> Response:
     return answer({})
 
 
+def branch_protection(call: Call) -> Response:
+    """The rules that protect branches: none can be set."""
+    with call.lake.state.read() as db:
+        catalog.repository(db, call.repository)
+    return answer([])
+
+
 def _layout(call: Call) -> Layout | None:
     text = call.headers.get(LAYOUT_HEADER)
     try:
@@ -96,4 +103,6 @@ ENDPOINTS = (
     Endpoint("GET", _ONE, get_repository),
     Endpoint("DELETE", _ONE, delete_repository),
     Endpoint("GET", f"{_ONE}/metadata", repository_metadata),
+    Endpoint("GET", f"{_ONE}/branch_protection", branch_protection),
+    Endpoint("GET", f"{_ONE}/settings/branch_protection", branch_protection),
 )
