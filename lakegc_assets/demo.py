@@ -211,10 +211,7 @@ def _prove(
 def _environment(folder: Path, server: EmbeddedLakeFS) -> Iterator[None]:
     """Point the command and the graph at the demo's lakeFS."""
     values = {
-        "LAKECTL_SERVER_ENDPOINT_URL": server.endpoint,
-        "LAKECTL_CREDENTIALS_ACCESS_KEY_ID": server.access_key,
-        "LAKECTL_CREDENTIALS_SECRET_ACCESS_KEY": server.secret_key,
-        "LAKEGC_LOCAL_ROOT": str(server.objects_dir),
+        **server.environment,
         "LAKEGC_ARTIFACT_ROOT": str(folder / "artifacts"),
         "DAGSTER_HOME": str(folder / "dagster"),
     }

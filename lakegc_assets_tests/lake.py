@@ -17,9 +17,10 @@ from pyspark.sql import SparkSession
 from starlette.concurrency import run_in_threadpool
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from lakegc_assets.embedded import EmbeddedLakeFS, objects
+from lakegc_assets.embedded import EmbeddedLakeFS
 from lakegc_assets.embedded.app import make_app
 from lakegc_assets.embedded.lake import Lake
+from lakegc_assets.embedded.objects import objects
 from lakegc_assets.graveler.entry import Entry
 from lakegc_assets.lakefs.config import LakeFSConfig
 from lakegc_assets.mark.candidates import find_candidates

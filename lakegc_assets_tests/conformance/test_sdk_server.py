@@ -76,6 +76,23 @@ def test_get_repository_metadata(world: World) -> None:
     assert world.client.repositories_api.get_repository_metadata(world.repo) == {}
 
 
+@operation("get_branch_protection_rules", "none; 404")
+def test_get_branch_protection_rules(world: World) -> None:
+    rules_of = world.client.repositories_api.get_branch_protection_rules
+    assert rules_of(world.repo) == []
+    with refused(404):
+        rules_of("none")
+
+
+@operation("internal_get_branch_protection_rules", "none; 404")
+@pytest.mark.filterwarnings("ignore:.* is deprecated:DeprecationWarning")
+def test_internal_get_branch_protection_rules(world: World) -> None:
+    rules_of = world.client.internal_api.internal_get_branch_protection_rules
+    assert rules_of(world.repo) == []
+    with refused(404):
+        rules_of("none")
+
+
 def rules(days: int, **branches: int) -> Any:
     return sdk.GarbageCollectionRules(
         default_retention_days=days,
@@ -303,7 +320,8 @@ def test_get_config(world: World) -> None:
     found = world.client.config_api.get_config()
     assert found.storage_config.blockstore_type == "local"
     assert found.storage_config.import_support is True
-    assert found.version_config.version == "1.84.0"
+    told = found.version_config
+    assert (told.version, told.version_context) == ("1.84.0", "lakeFS")
 
 
 @operation("get_storage_config", "the same as in get_config")

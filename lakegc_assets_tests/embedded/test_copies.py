@@ -8,10 +8,12 @@ from typing import Any
 
 import pytest
 
-from lakegc_assets.embedded import EmbeddedLakeFS, catalog, copies, history, objects
-from lakegc_assets.embedded.catalog import Repository
+from lakegc_assets.embedded import EmbeddedLakeFS
 from lakegc_assets.embedded.errors import ApiError
-from lakegc_assets.embedded.lake import Lake
+from lakegc_assets.embedded.lake import Lake, catalog
+from lakegc_assets.embedded.lake.catalog import Repository
+from lakegc_assets.embedded.objects import copies, objects
+from lakegc_assets.embedded.refs import history
 from lakegc_assets.errors import ConfigurationError
 from lakegc_assets.storage.config import StoreConfig
 from lakegc_assets_tests.embedded.api import Api, Repo

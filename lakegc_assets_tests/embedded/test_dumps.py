@@ -6,7 +6,8 @@ import json
 
 import pytest
 
-from lakegc_assets.embedded import EmbeddedLakeFS, dumps
+from lakegc_assets.embedded import EmbeddedLakeFS
+from lakegc_assets.embedded.refs import dumps
 from lakegc_assets.graveler import ident, sstable
 from lakegc_assets.graveler.errors import FormatError
 from lakegc_assets.graveler.sstable import SSTable, read_sstable, table_kind

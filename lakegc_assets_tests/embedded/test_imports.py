@@ -9,9 +9,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lakegc_assets.embedded import EmbeddedLakeFS, catalog, imports
-from lakegc_assets.embedded.imports import Location, overlay
-from lakegc_assets.embedded.trees import Breaks, Trees, TreeWriter
+from lakegc_assets.embedded import EmbeddedLakeFS
+from lakegc_assets.embedded.lake import catalog
+from lakegc_assets.embedded.lake.trees import Breaks, Trees, TreeWriter
+from lakegc_assets.embedded.refs import imports
+from lakegc_assets.embedded.refs.imports import Location, overlay
 from lakegc_assets.graveler.entry import AddressType, Entry, decode_entry
 from lakegc_assets.graveler.ranges import range_record
 from lakegc_assets.storage.config import StoreConfig

@@ -14,8 +14,10 @@ from typing import Any
 import pytest
 import requests
 
-from lakegc_assets.embedded import EmbeddedLakeFS, linking, staging
+from lakegc_assets.embedded import EmbeddedLakeFS
 from lakegc_assets.embedded.faults import Fault
+from lakegc_assets.embedded.objects import linking
+from lakegc_assets.embedded.refs import staging
 from lakegc_assets.storage.config import StoreConfig
 from lakegc_assets_tests.embedded.api import TIMEOUT, Api, Repo
 from lakegc_assets_tests.embedded.conftest import Clock
@@ -243,9 +245,10 @@ def test_a_link_that_dies_keeps_its_token_and_stages_nothing(
 _DIES = """
 import os, sys
 from pathlib import Path
-from lakegc_assets.embedded import linking, staging
+from lakegc_assets.embedded.objects import linking
+from lakegc_assets.embedded.refs import staging
 from lakegc_assets.embedded.lake import Lake
-from lakegc_assets.embedded.settings import ServerSettings
+from lakegc_assets.embedded.lake.settings import ServerSettings
 from lakegc_assets.graveler.entry import Entry
 
 data, address, moment = sys.argv[1:]

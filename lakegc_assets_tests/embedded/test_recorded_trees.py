@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from lakegc_assets.embedded import refs
-from lakegc_assets.embedded.catalog import Commit, Repository, insert_commit
-from lakegc_assets.embedded.merging import differences, merge
-from lakegc_assets.embedded.state import State
-from lakegc_assets.embedded.trees import Breaks, Trees, commit_changes
+from lakegc_assets.embedded.lake.catalog import Commit, Repository, insert_commit
+from lakegc_assets.embedded.lake.state import State
+from lakegc_assets.embedded.lake.trees import Breaks, Trees, commit_changes
+from lakegc_assets.embedded.refs import refs
+from lakegc_assets.embedded.refs.merging import differences, merge
 from lakegc_assets.storage.config import StoreConfig
 from lakegc_assets_tests.conformance.recorder import RECORDED, conforms
 

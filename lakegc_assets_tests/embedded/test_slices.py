@@ -14,9 +14,9 @@ import pytest
 from pyspark.sql import SparkSession
 
 from lakegc_assets.embedded import EmbeddedLakeFS, embedded
-from lakegc_assets.embedded.layouts import Layout, set_layout
-from lakegc_assets.embedded.settings import ServerSettings
-from lakegc_assets.embedded.slices import Slices, Xids
+from lakegc_assets.embedded.lake.layouts import Layout, set_layout
+from lakegc_assets.embedded.lake.settings import ServerSettings
+from lakegc_assets.embedded.lake.slices import Slices, Xids
 from lakegc_assets.errors import ConfigurationError
 from lakegc_assets.graveler.namespace import slice_time
 from lakegc_assets.sweep.sweep import sweep

@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lakegc_assets.embedded.errors import ApiError
-from lakegc_assets.embedded.merging import differences, merge
-from lakegc_assets.embedded.trees import Breaks, Trees, commit_changes
+from lakegc_assets.embedded.lake.trees import Breaks, Trees, commit_changes
+from lakegc_assets.embedded.refs.merging import differences, merge
 from lakegc_assets.graveler.ranges import is_range_break
 from lakegc_assets.graveler.sstable import Record
 from lakegc_assets.storage.config import StoreConfig

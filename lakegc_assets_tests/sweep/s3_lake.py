@@ -14,7 +14,7 @@ from typing import Any
 import boto3
 from pyspark.sql import SparkSession
 
-from lakegc_assets.embedded import objects
+from lakegc_assets.embedded.objects import objects
 from lakegc_assets.graveler.entry import Entry
 from lakegc_assets.storage.base import ObjectStore
 from lakegc_assets.storage.config import StoreConfig

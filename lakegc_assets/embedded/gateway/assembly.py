@@ -9,9 +9,9 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from lakegc_assets.embedded.catalog import Repository
 from lakegc_assets.embedded.gateway.errors import S3Error
 from lakegc_assets.embedded.lake import Lake
+from lakegc_assets.embedded.lake.catalog import Repository
 
 if TYPE_CHECKING:
     from mypy_boto3_s3.client import S3Client

@@ -8,9 +8,11 @@ from itertools import dropwhile, islice
 
 from starlette.responses import Response
 
-from lakegc_assets.embedded import catalog, changes, errors, refs
-from lakegc_assets.embedded.calls import Call, Endpoint, answer, done, one_page, text_answer
-from lakegc_assets.embedded.catalog import Branch, Commit
+from lakegc_assets.embedded import errors
+from lakegc_assets.embedded.api.calls import Call, Endpoint, answer, done, one_page, text_answer
+from lakegc_assets.embedded.lake import catalog
+from lakegc_assets.embedded.lake.catalog import Branch, Commit
+from lakegc_assets.embedded.refs import changes, refs
 
 
 def list_branches(call: Call) -> Response:
@@ -81,9 +83,9 @@ def log(call: Call) -> Response:
         walk = refs.log(db, repo, start, first_parent=call.flag("first_parent"))
         if after:
             walk = islice(dropwhile(lambda c: c.id != after, walk), 1, None)
-        if "stop_at" in call.query:
-            stop = refs.resolve_commit(db, repo, call.query["stop_at"])
-            walk = _until(walk, stop)
+        # lakectl sends an empty one when it is to stop nowhere.
+        if stop_at := call.query.get("stop_at"):
+            walk = _until(walk, refs.resolve_commit(db, repo, stop_at))
         if "since" in call.query:
             since = _instant(call.query["since"])
             walk = (commit for commit in walk if commit.creation_date >= since)

@@ -6,14 +6,15 @@ import sqlite3
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from lakegc_assets.embedded import catalog, errors, merging, refs, staging
-from lakegc_assets.embedded.catalog import Commit, Repository
+from lakegc_assets.embedded import errors
 from lakegc_assets.embedded.faults import Fault
-from lakegc_assets.embedded.lake import Lake
-from lakegc_assets.embedded.merging import Difference
+from lakegc_assets.embedded.lake import Lake, catalog
+from lakegc_assets.embedded.lake.catalog import Commit, Repository
+from lakegc_assets.embedded.lake.trees import Change as Staged
+from lakegc_assets.embedded.lake.trees import Trees
 from lakegc_assets.embedded.paging import Paging, page
-from lakegc_assets.embedded.trees import Change as Staged
-from lakegc_assets.embedded.trees import Trees
+from lakegc_assets.embedded.refs import merging, refs, staging
+from lakegc_assets.embedded.refs.merging import Difference
 from lakegc_assets.graveler.entry import decode_entry
 from lakegc_assets.graveler.sstable import Record
 

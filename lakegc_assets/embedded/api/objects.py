@@ -7,9 +7,9 @@ from contextlib import suppress
 
 from starlette.responses import Response
 
-from lakegc_assets.embedded import copies, errors, objects, presigning
-from lakegc_assets.embedded.calls import Call, Endpoint, answer, done, page_answer
-from lakegc_assets.embedded.object_answers import (
+from lakegc_assets.embedded import errors
+from lakegc_assets.embedded.api.calls import Call, Endpoint, answer, done, page_answer
+from lakegc_assets.embedded.api.object_answers import (
     METADATA_HEADER,
     asked_stats,
     common_prefix,
@@ -17,7 +17,8 @@ from lakegc_assets.embedded.object_answers import (
     headers,
     stats,
 )
-from lakegc_assets.embedded.objects import Found
+from lakegc_assets.embedded.objects import copies, objects, presigning
+from lakegc_assets.embedded.objects.objects import Found
 
 MTIME_HEADER = "X-Lakegc-Mtime"
 # Names of objects and slices hold seconds in 32 bits.

@@ -10,11 +10,12 @@ from datetime import datetime, timezone
 from random import shuffle
 from typing import Any
 
-from lakegc_assets.embedded import catalog, errors, presigning
-from lakegc_assets.embedded.catalog import Repository
+from lakegc_assets.embedded import errors
 from lakegc_assets.embedded.faults import Fault
-from lakegc_assets.embedded.lake import Lake
-from lakegc_assets.embedded.lakefs_walk import order_dependent_walk
+from lakegc_assets.embedded.gc.lakefs_walk import order_dependent_walk
+from lakegc_assets.embedded.lake import Lake, catalog
+from lakegc_assets.embedded.lake.catalog import Repository
+from lakegc_assets.embedded.objects import presigning
 from lakegc_assets.retention.active_commits import active_commits
 from lakegc_assets.retention.commits import Commit
 from lakegc_assets.retention.rules import Rules, RulesError

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from starlette.responses import Response
 
-from lakegc_assets.embedded import changes, history
-from lakegc_assets.embedded.calls import Body, Call, Endpoint, answer, done, page_answer
-from lakegc_assets.embedded.changes import Change
-from lakegc_assets.embedded.history import Overrides
+from lakegc_assets.embedded.api.calls import Body, Call, Endpoint, answer, done, page_answer
+from lakegc_assets.embedded.refs import changes, history
+from lakegc_assets.embedded.refs.changes import Change
+from lakegc_assets.embedded.refs.history import Overrides
 
 
 def commit(call: Call) -> Response:

@@ -7,13 +7,14 @@ import sqlite3
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from lakegc_assets.embedded import catalog, errors, staging
-from lakegc_assets.embedded.catalog import Branch, Repository
+from lakegc_assets.embedded import errors
 from lakegc_assets.embedded.faults import Fault
-from lakegc_assets.embedded.lake import Lake
-from lakegc_assets.embedded.outside import why_not_outside
+from lakegc_assets.embedded.lake import Lake, catalog
+from lakegc_assets.embedded.lake.catalog import Branch, Repository
+from lakegc_assets.embedded.objects.outside import why_not_outside
 from lakegc_assets.embedded.paging import Paging, page
-from lakegc_assets.embedded.refs import Resolved, resolve
+from lakegc_assets.embedded.refs import staging
+from lakegc_assets.embedded.refs.refs import Resolved, resolve
 from lakegc_assets.graveler.entry import (
     AddressType,
     Entry,

@@ -8,8 +8,9 @@ import sqlite3
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from lakegc_assets.embedded import catalog, errors
-from lakegc_assets.embedded.catalog import Branch, Commit, Repository
+from lakegc_assets.embedded import errors
+from lakegc_assets.embedded.lake import catalog
+from lakegc_assets.embedded.lake.catalog import Branch, Commit, Repository
 
 _MODIFIERS = re.compile(r"([~^][0-9]{0,9}|@|\$)")
 _BRANCH_NAME = re.compile(r"\w[-\w]*", re.ASCII)

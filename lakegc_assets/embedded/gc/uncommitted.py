@@ -20,11 +20,12 @@ from typing import NamedTuple
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from lakegc_assets.embedded import catalog, copies, errors
-from lakegc_assets.embedded.catalog import Branch, Repository
-from lakegc_assets.embedded.collect import GC_FOLDER
+from lakegc_assets.embedded import errors
 from lakegc_assets.embedded.faults import Fault
-from lakegc_assets.embedded.lake import Lake
+from lakegc_assets.embedded.gc.collect import GC_FOLDER
+from lakegc_assets.embedded.lake import Lake, catalog
+from lakegc_assets.embedded.lake.catalog import Branch, Repository
+from lakegc_assets.embedded.objects import copies
 from lakegc_assets.graveler.entry import (
     AddressType,
     decode_entry,

@@ -7,9 +7,11 @@ from typing import Any
 from starlette.background import BackgroundTask
 from starlette.responses import Response
 
-from lakegc_assets.embedded import catalog, dumps, errors, imports, tasks
-from lakegc_assets.embedded.calls import Call, Endpoint, answer, done, in_background
-from lakegc_assets.embedded.imports import Location, Wanted
+from lakegc_assets.embedded import errors, tasks
+from lakegc_assets.embedded.api.calls import Call, Endpoint, answer, done, in_background
+from lakegc_assets.embedded.lake import catalog
+from lakegc_assets.embedded.refs import dumps, imports
+from lakegc_assets.embedded.refs.imports import Location, Wanted
 from lakegc_assets.storage.errors import InvalidKeyError, ObjectNotFoundError
 
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from lakegc_assets.embedded.layouts import Layout, layout_of
-from lakegc_assets.embedded.settings import ServerSettings
-from lakegc_assets.embedded.slices import Slices, Xids
-from lakegc_assets.embedded.state import State
-from lakegc_assets.embedded.stores import Stores
-from lakegc_assets.embedded.tasks import Owner
+from lakegc_assets.embedded.lake.layouts import Layout, layout_of
+from lakegc_assets.embedded.lake.owner import Owner
+from lakegc_assets.embedded.lake.settings import ServerSettings
+from lakegc_assets.embedded.lake.slices import Slices, Xids
+from lakegc_assets.embedded.lake.state import State
+from lakegc_assets.embedded.lake.stores import Stores
 
 
 class Lake:

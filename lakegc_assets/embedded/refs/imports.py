@@ -7,10 +7,11 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from lakegc_assets.embedded import catalog, errors, history, merging, tasks
-from lakegc_assets.embedded.catalog import Commit, Repository
-from lakegc_assets.embedded.lake import Lake
-from lakegc_assets.embedded.trees import Cursor, Trees, TreeWriter
+from lakegc_assets.embedded import errors, tasks
+from lakegc_assets.embedded.lake import Lake, catalog
+from lakegc_assets.embedded.lake.catalog import Commit, Repository
+from lakegc_assets.embedded.lake.trees import Cursor, Trees, TreeWriter
+from lakegc_assets.embedded.refs import history, merging
 from lakegc_assets.errors import ConfigurationError, LakegcError
 from lakegc_assets.graveler.entry import AddressType, Entry, Timestamp
 from lakegc_assets.graveler.namespace import StorageNamespace, UnresolvableAddressError

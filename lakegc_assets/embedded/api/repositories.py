@@ -6,10 +6,12 @@ import re
 
 from starlette.responses import Response
 
-from lakegc_assets.embedded import catalog, errors, history, refs
-from lakegc_assets.embedded.calls import Call, Endpoint, answer, done, one_page
-from lakegc_assets.embedded.catalog import Repository
-from lakegc_assets.embedded.layouts import Layout
+from lakegc_assets.embedded import errors
+from lakegc_assets.embedded.api.calls import Call, Endpoint, answer, done, one_page
+from lakegc_assets.embedded.lake import catalog
+from lakegc_assets.embedded.lake.catalog import Repository
+from lakegc_assets.embedded.lake.layouts import Layout
+from lakegc_assets.embedded.refs import history, refs
 
 LAYOUT_HEADER = "X-Lakegc-Layout"
 _NAME = "^[a-z0-9][a-z0-9-]{2,62}$"
@@ -67,6 +69,13 @@ def repository_metadata(call: Call) -> Response:
     return answer({})
 
 
+def branch_protection(call: Call) -> Response:
+    """The rules that protect branches: none can be set."""
+    with call.lake.state.read() as db:
+        catalog.repository(db, call.repository)
+    return answer([])
+
+
 def _layout(call: Call) -> Layout | None:
     text = call.headers.get(LAYOUT_HEADER)
     try:
@@ -94,4 +103,6 @@ ENDPOINTS = (
     Endpoint("GET", _ONE, get_repository),
     Endpoint("DELETE", _ONE, delete_repository),
     Endpoint("GET", f"{_ONE}/metadata", repository_metadata),
+    Endpoint("GET", f"{_ONE}/branch_protection", branch_protection),
+    Endpoint("GET", f"{_ONE}/settings/branch_protection", branch_protection),
 )

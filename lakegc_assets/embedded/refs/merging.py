@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from lakegc_assets.embedded import errors
-from lakegc_assets.embedded.trees import Cursor, Trees, TreeWriter
+from lakegc_assets.embedded.lake.trees import Cursor, Trees, TreeWriter
 from lakegc_assets.graveler.ranges import RangeInfo
 from lakegc_assets.graveler.sstable import Record
 

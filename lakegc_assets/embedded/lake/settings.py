@@ -9,7 +9,7 @@ from pathlib import Path
 from time import time
 
 from lakegc_assets.embedded.faults import Fault
-from lakegc_assets.embedded.layouts import Layout
+from lakegc_assets.embedded.lake.layouts import Layout
 from lakegc_assets.errors import ConfigurationError
 from lakegc_assets.graveler.namespace import StorageNamespace
 from lakegc_assets.storage.config import StoreConfig

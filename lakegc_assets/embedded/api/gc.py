@@ -7,9 +7,11 @@ from urllib.parse import quote
 
 from starlette.responses import Response
 
-from lakegc_assets.embedded import catalog, collect, errors, tasks, uncommitted
-from lakegc_assets.embedded.calls import Body, Call, Endpoint, answer, done, in_background
+from lakegc_assets.embedded import errors, tasks
+from lakegc_assets.embedded.api.calls import Body, Call, Endpoint, answer, done, in_background
 from lakegc_assets.embedded.faults import Fault
+from lakegc_assets.embedded.gc import collect, uncommitted
+from lakegc_assets.embedded.lake import catalog
 
 
 def get_rules(call: Call) -> Response:

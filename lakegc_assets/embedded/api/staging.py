@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from starlette.responses import Response
 
-from lakegc_assets.embedded import errors, linking, objects, presigning
-from lakegc_assets.embedded.calls import Body, Call, Endpoint, answer
-from lakegc_assets.embedded.object_answers import stats
-from lakegc_assets.embedded.objects import DEFAULT_CONTENT_TYPE
+from lakegc_assets.embedded import errors
+from lakegc_assets.embedded.api.calls import Body, Call, Endpoint, answer
+from lakegc_assets.embedded.api.object_answers import stats
+from lakegc_assets.embedded.objects import linking, objects, presigning
+from lakegc_assets.embedded.objects.objects import DEFAULT_CONTENT_TYPE
 from lakegc_assets.graveler.entry import Entry, Timestamp
 
 # The dates that HTTP can tell.

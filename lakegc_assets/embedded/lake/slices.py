@@ -15,7 +15,7 @@ from collections.abc import Callable
 from datetime import datetime, timezone
 from threading import Lock
 
-from lakegc_assets.embedded.layouts import Layout, new_flat_address
+from lakegc_assets.embedded.lake.layouts import Layout, new_flat_address
 from lakegc_assets.graveler.namespace import Xid, encode_xid, new_slice_name
 
 _COUNTER_LIMIT = 1 << 24

@@ -5,9 +5,9 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Iterator
 
-from lakegc_assets.embedded.catalog import Branch
-from lakegc_assets.embedded.refs import Resolved
-from lakegc_assets.embedded.trees import Change, Trees
+from lakegc_assets.embedded.lake.catalog import Branch
+from lakegc_assets.embedded.lake.trees import Change, Trees
+from lakegc_assets.embedded.refs.refs import Resolved
 from lakegc_assets.graveler.sstable import Record
 
 

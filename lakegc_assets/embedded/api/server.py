@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from starlette.responses import Response
 
-from lakegc_assets.embedded import errors, history, logins, presigning
-from lakegc_assets.embedded.calls import Call, Endpoint, answer, done
+from lakegc_assets.embedded import errors
+from lakegc_assets.embedded.api import logins
+from lakegc_assets.embedded.api.calls import Call, Endpoint, answer, done
+from lakegc_assets.embedded.objects import presigning
+from lakegc_assets.embedded.refs import history
 
 VERSION = "1.84.0"
 
@@ -88,7 +91,8 @@ def user(_: Call) -> Response:
 
 
 def _version() -> dict[str, object]:
-    return {"version": VERSION, "version_context": "lakegc-embedded"}
+    # lakectl warns of servers that name another edition.
+    return {"version": VERSION, "version_context": "lakeFS"}
 
 
 def _storage(call: Call) -> dict[str, object]:

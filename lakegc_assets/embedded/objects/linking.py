@@ -14,12 +14,13 @@ import struct
 from dataclasses import replace
 from datetime import datetime, timedelta, timezone
 
-from lakegc_assets.embedded import catalog, errors, objects
-from lakegc_assets.embedded.catalog import Branch, Repository
+from lakegc_assets.embedded import errors
 from lakegc_assets.embedded.errors import ApiError
 from lakegc_assets.embedded.faults import Fault
-from lakegc_assets.embedded.lake import Lake
-from lakegc_assets.embedded.objects import Found
+from lakegc_assets.embedded.lake import Lake, catalog
+from lakegc_assets.embedded.lake.catalog import Branch, Repository
+from lakegc_assets.embedded.objects import objects
+from lakegc_assets.embedded.objects.objects import Found
 from lakegc_assets.graveler.entry import Entry
 from lakegc_assets.storage.errors import ObjectNotFoundError
 

@@ -6,11 +6,12 @@ import sqlite3
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from lakegc_assets.embedded import catalog, errors, merging, refs, staging
-from lakegc_assets.embedded.catalog import Branch, Commit, Repository
-from lakegc_assets.embedded.lake import Lake
-from lakegc_assets.embedded.layouts import Layout, set_layout
-from lakegc_assets.embedded.trees import commit_changes
+from lakegc_assets.embedded import errors
+from lakegc_assets.embedded.lake import Lake, catalog
+from lakegc_assets.embedded.lake.catalog import Branch, Commit, Repository
+from lakegc_assets.embedded.lake.layouts import Layout, set_layout
+from lakegc_assets.embedded.lake.trees import commit_changes
+from lakegc_assets.embedded.refs import merging, refs, staging
 from lakegc_assets.graveler.errors import FormatError
 from lakegc_assets.storage.errors import InvalidKeyError, ObjectNotFoundError
 

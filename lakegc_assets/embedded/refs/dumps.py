@@ -18,10 +18,9 @@ from google.protobuf import (
     timestamp_pb2,
 )
 
-from lakegc_assets.embedded import catalog
-from lakegc_assets.embedded.catalog import Commit, Repository
-from lakegc_assets.embedded.lake import Lake
-from lakegc_assets.embedded.trees import TreeWriter
+from lakegc_assets.embedded.lake import Lake, catalog
+from lakegc_assets.embedded.lake.catalog import Commit, Repository
+from lakegc_assets.embedded.lake.trees import TreeWriter
 from lakegc_assets.graveler.sstable import Record
 
 TASK_PREFIX = "DR"
@@ -34,7 +33,7 @@ _ONE, _MANY = _KINDS.LABEL_OPTIONAL, _KINDS.LABEL_REPEATED
 def _descriptors() -> descriptor_pb2.FileDescriptorProto:
     """The messages of lakeFS that dumps have."""
     file = descriptor_pb2.FileDescriptorProto(
-        name="lakegc_assets/embedded/dumps.proto",
+        name="lakegc_assets/embedded/refs/dumps.proto",
         package=_PACKAGE,
         syntax="proto3",
         dependency=[timestamp_pb2.DESCRIPTOR.name],

@@ -12,11 +12,13 @@ import sqlite3
 from collections.abc import Mapping
 from dataclasses import replace
 
-from lakegc_assets.embedded import catalog, errors, objects, refs, staging
-from lakegc_assets.embedded.catalog import Repository
+from lakegc_assets.embedded import errors
 from lakegc_assets.embedded.faults import Fault
-from lakegc_assets.embedded.lake import Lake
-from lakegc_assets.embedded.objects import Found
+from lakegc_assets.embedded.lake import Lake, catalog
+from lakegc_assets.embedded.lake.catalog import Repository
+from lakegc_assets.embedded.objects import objects
+from lakegc_assets.embedded.objects.objects import Found
+from lakegc_assets.embedded.refs import refs, staging
 from lakegc_assets.graveler.entry import (
     AddressType,
     Entry,

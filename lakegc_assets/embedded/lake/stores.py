@@ -11,9 +11,9 @@ from threading import Lock
 from time import time
 
 from lakegc_assets.embedded import errors
-from lakegc_assets.embedded.catalog import Repository
-from lakegc_assets.embedded.settings import ServerSettings
-from lakegc_assets.embedded.trees import Breaks, Trees
+from lakegc_assets.embedded.lake.catalog import Repository
+from lakegc_assets.embedded.lake.settings import ServerSettings
+from lakegc_assets.embedded.lake.trees import Breaks, Trees
 from lakegc_assets.errors import ConfigurationError
 from lakegc_assets.storage.base import ObjectStore
 from lakegc_assets.storage.errors import (

@@ -6,9 +6,9 @@ import re
 from collections.abc import Mapping
 from email.utils import formatdate
 
-from lakegc_assets.embedded import objects, presigning
-from lakegc_assets.embedded.calls import Call
-from lakegc_assets.embedded.objects import Found
+from lakegc_assets.embedded.api.calls import Call
+from lakegc_assets.embedded.objects import objects, presigning
+from lakegc_assets.embedded.objects.objects import Found
 
 METADATA_HEADER = "x-lakefs-meta-"
 _HEADER_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
