@@ -42,7 +42,7 @@ settings.load_profile("no deadline")
 #: Where the tests are that use Spark.
 _SPARK = tuple(
     f"lakegc_assets_tests/{name}"
-    for name in ("clusters/", "defs/", "mark/", "races/", "sweep/", "test_command.py")
+    for name in ("clusters/", "defs/", "mark/", "races/", "sweep/", "cli/test_command.py")
 )
 
 _VARIABLES = {

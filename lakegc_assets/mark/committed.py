@@ -18,10 +18,11 @@ import pyarrow.compute as pc
 
 from lakegc_assets.errors import IntegrityError
 from lakegc_assets.graveler.sstable import table_kind
-from lakegc_assets.mark.metaranges import ranges_of
+from lakegc_assets.mark.metaranges import cached_metaranges, ranges_of
 from lakegc_assets.mark.ranges import (
     HASHES,
     Wanted,
+    cached_ranges,
     read_entries,
     seconds,
     spread_ranges,
@@ -32,7 +33,6 @@ from lakegc_assets.run.artifacts import Manifest
 from lakegc_assets.run.connections import Connections
 from lakegc_assets.run.context import RunContext
 from lakegc_assets.run.hashing import Hashes, KeyDigest, digest_of_hashes
-from lakegc_assets.run.packs import read_slots
 from lakegc_assets.run.parts import Part, write_part
 from lakegc_assets.run.sets import RUN_LENGTH, union, write_set
 from lakegc_assets.run.tasks import each, spread
@@ -167,7 +167,7 @@ def read_live(
     Raises:
         IntegrityError: a range is missing or damaged.
     """
-    slots = read_slots(connections.cache(), "ranges") if ranges.num_rows else {}
+    slots = cached_ranges(connections) if ranges.num_rows else {}
     orders = spread_ranges(wanted(ranges, slots), ctx.settings.address_num_partitions)
     cost = sum(seconds(one) for order in orders for one in order)
     task = partial(_read_ranges, connections, artifacts.url, folder)
@@ -237,11 +237,8 @@ def all_tables(
             "commit, is not listed: what a listing lacks would be taken for dead, since there are "
             "no retention rules. If it is in the store, run again",
         )
-    known = {
-        i: kind
-        for kind in ("ranges", "metaranges")
-        for i in read_slots(connections.cache(), kind).keys() & set(ids)
-    }
+    cached = {"ranges": cached_ranges(connections), "metaranges": cached_metaranges(connections)}
+    known = {i: kind for kind, slots in cached.items() for i in slots.keys() & set(ids)}
     unknown = [i for i in ids if i not in known]
     costs = [_KIND_S] * len(unknown)
     tasks = spread(unknown, costs, ctx.settings.range_num_partitions)

@@ -19,7 +19,8 @@ from dagster._core.utils import make_new_run_id
 from py4j.protocol import Py4JError  # type: ignore[import-untyped]
 from pyspark.errors import PySparkRuntimeError
 
-from lakegc_assets.asking import Site, require_published, spark_failure
+from lakegc_assets.cli.progress import progress, say
+from lakegc_assets.cli.queries import Site, require_published, spark_failure
 from lakegc_assets.definitions import defs
 from lakegc_assets.defs.partitions import add_partition, partition_key
 from lakegc_assets.defs.resources import CollectorResource
@@ -27,8 +28,9 @@ from lakegc_assets.errors import ConfigurationError, RefusedError
 from lakegc_assets.graveler.namespace import StorageNamespace
 from lakegc_assets.lakefs.errors import NotFoundError
 from lakegc_assets.mark.publication import read_summary
-from lakegc_assets.progress import progress, say
 from lakegc_assets.run.lock import repository_lock
+
+_PACKAGE = Path(__file__).parents[1]
 
 
 def dagster_home() -> Path:
@@ -42,7 +44,7 @@ def dagster_home() -> Path:
     try:
         home.mkdir(parents=True, exist_ok=True)
         if not (home / "dagster.yaml").exists():
-            shutil.copyfile(Path(__file__).with_name("dagster.yaml"), home / "dagster.yaml")
+            shutil.copyfile(_PACKAGE / "dagster.yaml", home / "dagster.yaml")
     except OSError as error:
         raise ConfigurationError(
             f"no Dagster instance can be made at {home} ({error}): set DAGSTER_HOME to a folder "

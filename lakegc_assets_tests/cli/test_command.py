@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import pkgutil
 import shutil
 import signal
 import socket
@@ -17,7 +18,7 @@ import dagster as dg
 import pytest
 from click.testing import CliRunner, Result
 
-from lakegc_assets.command import main, near
+from lakegc_assets.cli.main import main, near
 from lakegc_assets.lakefs.config import LakeFSConfig
 from lakegc_assets.mark.publication import mark_folder
 from lakegc_assets_tests.site import Site, Told
@@ -27,7 +28,7 @@ pytestmark = pytest.mark.filterwarnings(
     "ignore:InitResourceContext.dagster_run is deprecated:DeprecationWarning"
 )
 
-_LAKEGC = str(Path(sys.executable).with_name("lakegc"))
+_LAKEGC = (sys.executable, "-m", "lakegc_assets.cli")
 
 
 def lakegc(*arguments: str) -> Result:
@@ -254,7 +255,7 @@ def test_wrong_usage(arguments: tuple[str, ...], words: str) -> None:
 
 def test_durations_and_flags_reach_the_run(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[Any] = []
-    monkeypatch.setattr("lakegc_assets.running.run_job", lambda *given: seen.append(given))
+    monkeypatch.setattr("lakegc_assets.cli.jobs.run_job", lambda *given: seen.append(given))
     lakegc("run", "alpha", "--run", "r", "--min-age", "1.5h", "--allow-unsafe-min-age")
     lakegc("mark", "alpha", "--run", "r", "--min-age", "2d", "--protect-tags")
     lakegc("sweep", "alpha", "--run", "r", "--max-candidate-share", "0", "--accept-missing", "1-a")
@@ -316,7 +317,7 @@ def test_interrupts_are_told_in_a_sentence(site: Site, monkeypatch: pytest.Monke
     def interrupted(*_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("lakegc_assets.running.run_job", interrupted)
+    monkeypatch.setattr("lakegc_assets.cli.jobs.run_job", interrupted)
     say(lakegc("mark", "alpha", "--run", "m9"), 1, "interrupted: ")
     assert site.server.endpoint
 
@@ -326,7 +327,7 @@ def process(site: Site) -> Iterator[subprocess.Popen[str]]:
     """A mark of ``gamma`` in a process of its own, after its first step began."""
     site.tell("gamma")
     process = subprocess.Popen(
-        [_LAKEGC, "mark", "gamma", "--run", "g1"],
+        [*_LAKEGC, "mark", "gamma", "--run", "g1"],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -365,7 +366,7 @@ def test_another_process_is_kept_out_and_an_interrupted_one_ends(
 def test_a_missing_java_is_told_in_a_sentence(site: Site, tmp_path: Path) -> None:
     site.client.create_repository("delta", "local://delta")
     done = subprocess.run(
-        [_LAKEGC, "mark", "delta"],
+        [*_LAKEGC, "mark", "delta"],
         env={**os.environ, "JAVA_HOME": str(tmp_path)},
         capture_output=True,
         text=True,
@@ -377,9 +378,15 @@ def test_a_missing_java_is_told_in_a_sentence(site: Site, tmp_path: Path) -> Non
     assert done.stdout == ""
 
 
+def test_what_is_installed_as_lakegc_is_this_command() -> None:
+    project = (Path(__file__).parents[2] / "pyproject.toml").read_text()
+    place = project.partition('\nlakegc = "')[2].partition('"')[0]
+    assert pkgutil.resolve_name(place) is main
+
+
 def test_the_embedded_lakefs_tells_how_to_reach_it(tmp_path: Path) -> None:
     process = subprocess.Popen(
-        [_LAKEGC, "embedded", "--data", str(tmp_path / "lakefs"), "--port", "0"],
+        [*_LAKEGC, "embedded", "--data", str(tmp_path / "lakefs"), "--port", "0"],
         stdout=subprocess.PIPE,
         text=True,
     )

@@ -150,8 +150,8 @@ def _start(
     settings: dict[str, Any],
     as_json: bool,  # noqa: FBT001 - a plain option
 ) -> None:
-    from lakegc_assets.asking import outcome  # noqa: PLC0415 - Dagster loads slowly
-    from lakegc_assets.running import run_job  # noqa: PLC0415 - Dagster loads slowly
+    from lakegc_assets.cli.jobs import run_job  # noqa: PLC0415 - Dagster loads slowly
+    from lakegc_assets.cli.queries import outcome  # noqa: PLC0415 - Dagster loads slowly
 
     run_job(job, repository, run_id, settings)
     _show(outcome(repository, run_id), as_json)
@@ -214,7 +214,7 @@ def sweep(repository: str, run_id: str | None, as_json: bool, **options: Any) ->
 @_exit_status
 def report(repository: str, run_id: str, as_json: bool) -> None:  # noqa: FBT001 - an option
     """What a run found, and what became of it."""
-    from lakegc_assets.asking import outcome  # noqa: PLC0415 - Dagster loads slowly
+    from lakegc_assets.cli.queries import outcome  # noqa: PLC0415 - Dagster loads slowly
 
     _show(outcome(repository, run_id), as_json)
 
@@ -227,7 +227,7 @@ def report(repository: str, run_id: str, as_json: bool) -> None:  # noqa: FBT001
 @_exit_status
 def why(repository: str, address: str, run_id: str, as_json: bool) -> None:  # noqa: FBT001 - an option
     """Why a mark named the object at ADDRESS, or why it did not."""
-    from lakegc_assets.asking import local_context  # noqa: PLC0415 - Dagster loads slowly
+    from lakegc_assets.cli.queries import local_context  # noqa: PLC0415 - Dagster loads slowly
     from lakegc_assets.mark.why import why as explain  # noqa: PLC0415 - Spark loads slowly
 
     with local_context(repository, run_id) as ctx:
@@ -243,7 +243,7 @@ def why(repository: str, address: str, run_id: str, as_json: bool) -> None:  # n
 @_exit_status
 def repositories(as_json: bool) -> None:  # noqa: FBT001 - an option
     """The repositories of the lakeFS server, and the runs that each has had."""
-    from lakegc_assets.asking import known_runs  # noqa: PLC0415 - Dagster loads slowly
+    from lakegc_assets.cli.queries import known_runs  # noqa: PLC0415 - Dagster loads slowly
 
     found = known_runs()
     if as_json:

@@ -18,8 +18,8 @@ from pathlib import Path
 
 import click
 
-from lakegc_assets.command import main as command
-from lakegc_assets.command import near
+from lakegc_assets.cli.main import main as command
+from lakegc_assets.cli.main import near
 from lakegc_assets.embedded.server import EmbeddedLakeFS
 from lakegc_assets.errors import IntegrityError
 from lakegc_assets.lakefs.config import LakeFSConfig
