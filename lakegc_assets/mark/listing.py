@@ -21,6 +21,7 @@ from lakegc_assets.mark.key_ranges import Plan, TimeRange, pack, plan
 from lakegc_assets.mark.publication import require_unused
 from lakegc_assets.run.artifacts import LISTING, Manifest, key_digest
 from lakegc_assets.run.context import Connections, RunContext
+from lakegc_assets.storage.opening import open_store
 
 #: Keys in a page that is only looked at, to plan the listing.
 _LOOK = 100
@@ -81,7 +82,7 @@ def list_store(ctx: RunContext) -> Manifest:
 def plan_listing(connections: Connections, new: TimeRange | None = None) -> Plan:
     """Cut the repository's namespace into key ranges, without slices that are ``new``."""
     stores = dataclasses.replace(connections.stores, page_size=_LOOK)
-    return plan(stores.open(connections.namespace_url), _LOOK, new)
+    return plan(open_store(connections.namespace_url, stores), _LOOK, new)
 
 
 def listed_objects(

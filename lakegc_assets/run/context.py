@@ -20,6 +20,7 @@ from lakegc_assets.run.settings import Settings
 from lakegc_assets.run.spark import prepare_session
 from lakegc_assets.storage.base import ObjectStore
 from lakegc_assets.storage.config import StoreConfig
+from lakegc_assets.storage.opening import open_store
 
 
 class Clocks(Protocol):
@@ -70,11 +71,11 @@ class Connections:
 
     def store(self) -> ObjectStore:
         """The object store, rooted at the storage namespace."""
-        return self.stores.open(self.namespace_url)
+        return open_store(self.namespace_url, self.stores)
 
     def cache(self) -> ObjectStore:
         """The store of the caches of this repository."""
-        return self.stores.open(self.cache_url)
+        return open_store(self.cache_url, self.stores)
 
 
 def overlap(namespace: StorageNamespace, url: str) -> bool:
