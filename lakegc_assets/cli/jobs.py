@@ -29,6 +29,7 @@ from lakegc_assets.graveler.namespace import StorageNamespace
 from lakegc_assets.lakefs.errors import NotFoundError
 from lakegc_assets.mark.publication import read_summary
 from lakegc_assets.run.lock import repository_lock
+from lakegc_assets.storage.opening import open_store
 
 _PACKAGE = Path(__file__).parents[1]
 
@@ -142,7 +143,11 @@ def _selection(
     except RefusedError:
         return None
     published = attempt.has("deletion_candidates") and not attempt.has("gc_report")
-    if job == "gc_sweep" or not published or read_summary(site.stores.open(namespace), run) is None:
+    if (
+        job == "gc_sweep"
+        or not published
+        or read_summary(open_store(namespace, site.stores), run) is None
+    ):
         return None
     say(f"mark {run} was published, but not reported: this finishes it")
     return [dg.AssetKey(n) for n in ("gc_report", *(("swept_set",) if job == "gc" else ()))]

@@ -183,7 +183,7 @@ def read_live(
 def _read_ranges(
     connections: Connections, url: str, folder: str, ranges: Sequence[Wanted]
 ) -> Live:
-    artifacts = connections.stores.open(url)
+    artifacts = connections.open(url)
     rows: list[tuple[str, int, str, bool]] = []
     unresolved: set[str] = set()
     runs: list[Part] = []

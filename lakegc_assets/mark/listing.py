@@ -27,6 +27,7 @@ from lakegc_assets.run.context import RunContext
 from lakegc_assets.run.hashing import KeyDigest, key_digest
 from lakegc_assets.run.parts import Part, PartWriter
 from lakegc_assets.run.tasks import each, spread
+from lakegc_assets.storage.opening import open_store
 
 ASSET: Final = "store_listing"
 #: Keys in a page that is only looked at, to plan the listing.
@@ -124,7 +125,7 @@ def plan_listing(
 ) -> Plan:
     """Cut the repository's namespace into key ranges, without slices that are ``new``."""
     stores = dataclasses.replace(connections.stores, page_size=_LOOK)
-    return plan(stores.open(connections.namespace_url), _LOOK, new, cuts)
+    return plan(open_store(connections.namespace_url, stores), _LOOK, new, cuts)
 
 
 def earlier_cuts(ctx: RunContext, namespace: str) -> list[str]:
@@ -161,7 +162,7 @@ def _list(
 
 
 def _list_ranges(connections: Connections, url: str, ranges: Sequence[KeyRange]) -> _Listed:
-    artifacts = connections.stores.open(url)
+    artifacts = connections.open(url)
     writers = {
         name: PartWriter(artifacts, f"{ASSET}/{name}/", schema)
         for name, schema in (("data", LISTING), ("multipart", MULTIPART_ROWS), ("cuts", CUTS))

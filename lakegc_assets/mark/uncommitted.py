@@ -267,7 +267,7 @@ def _joined(found: Sequence[Staged]) -> Staged:
 
 
 def _read_files(connections: Connections, url: str, folder: str, keys: Sequence[str]) -> Staged:
-    artifacts, namespace = connections.stores.open(url), connections.namespace()
+    artifacts, namespace = connections.open(url), connections.namespace()
     writer = PartWriter(artifacts, f"{folder}data/", UNCOMMITTED)
     hashes: list[Hashes] = []
     unresolved: set[str] = set()

@@ -28,6 +28,7 @@ from lakegc_assets.run.parts import Part, PartWriter, read_parts
 from lakegc_assets.storage.base import ObjectStore
 from lakegc_assets.storage.config import StoreConfig
 from lakegc_assets.storage.errors import ObjectNotFoundError, PreconditionFailedError
+from lakegc_assets.storage.opening import open_store
 
 #: Raised with the form of artifacts, and with what counts as alive: older marks are then not swept.
 SCHEMA_VERSION = 3
@@ -163,7 +164,7 @@ class ArtifactRoot:
 
     def open(self, *parts: str) -> ObjectStore:
         """The store rooted at a folder below the root."""
-        return self.stores.open("/".join((self.url.rstrip("/"), *parts)))
+        return open_store("/".join((self.url.rstrip("/"), *parts)), self.stores)
 
     def runs(self, repository: str) -> list[str]:
         """Ids of the runs that have left artifacts, in the order of their names."""

@@ -11,6 +11,7 @@ import pytest
 
 from lakegc_assets.graveler.ranges import read_metarange, read_range
 from lakegc_assets.graveler.sstable import table_kind
+from lakegc_assets.storage.opening import open_store
 from lakegc_assets_tests.conformance.world import (
     World,
     close_client,
@@ -265,7 +266,7 @@ def start_import(world: World, *paths: tuple[str, str, str]) -> str:
 @operation("import_status", "the commit, the metarange and the number of objects; 404")
 @operation("import_cancel", "404, and 409 once the import has ended")
 def test_import(world: World) -> None:
-    outside = world.server.store_config.open("local://outside")
+    outside = open_store("local://outside", world.server.store_config)
     for key in ("p/1", "p/2", "q"):
         outside.put(f"{world.repo}/{key}", key.encode())
     base = f"local://outside/{world.repo}"

@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 
 from lakegc_assets.mark.cache import DecodedCache
-from lakegc_assets.storage.config import StoreConfig
+from lakegc_assets.storage.opening import open_store
 
 ONE, TWO = "1" * 64, "2" * 64
 TABLE = pa.table({"range_id": ["a", "b"]})
@@ -16,7 +16,7 @@ TABLE = pa.table({"range_id": ["a", "b"]})
 
 @pytest.fixture
 def cache(tmp_path: Path) -> DecodedCache:
-    return DecodedCache(StoreConfig().open(str(tmp_path)))
+    return DecodedCache(open_store(str(tmp_path)))
 
 
 def file_of(cache: DecodedCache, table_id: str) -> str:

@@ -25,7 +25,7 @@ from lakegc_assets.run.context import RunContext
 from lakegc_assets.run.settings import Settings
 from lakegc_assets.storage.base import KeyRange as Bounds
 from lakegc_assets.storage.base import ObjectInfo, ObjectStore, Prefixes, to_batch
-from lakegc_assets.storage.config import StoreConfig
+from lakegc_assets.storage.opening import open_store
 
 NOW = datetime(2026, 11, 21, tzinfo=timezone.utc)
 
@@ -180,7 +180,7 @@ def test_slices_of_a_time_are_left_out() -> None:
 
 
 def test_an_empty_store_has_no_keys(tmp_path: Path) -> None:
-    assert listed(StoreConfig().open(str(tmp_path))) == []
+    assert listed(open_store(str(tmp_path))) == []
 
 
 def test_real_files_are_listed_once(tmp_path: Path) -> None:
@@ -189,7 +189,7 @@ def test_real_files_are_listed_once(tmp_path: Path) -> None:
     for name in names:
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_bytes(b"x")
-    found = listed(StoreConfig().open(str(tmp_path)))
+    found = listed(open_store(str(tmp_path)))
     assert sorted(found) == sorted(set(names) - {"_lakefs/x"})
 
 

@@ -51,7 +51,7 @@ def write_parts(
         lake.stores.write(repo, address, b"".join(part() for part in parts), moment)
         return
     # Loading boto3 takes longer than most work on local files.
-    from lakegc_assets.storage.s3_client import clients, translated  # noqa: PLC0415
+    from lakegc_assets.storage.s3.client import clients, translated  # noqa: PLC0415
 
     place = repo.place
     with translated(repo.address(address)):

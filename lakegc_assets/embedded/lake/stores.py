@@ -6,7 +6,7 @@ import os
 import re
 from contextlib import suppress
 from dataclasses import replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from threading import Lock
 from time import time
 
@@ -21,6 +21,7 @@ from lakegc_assets.storage.errors import (
     PreconditionFailedError,
     StorageError,
 )
+from lakegc_assets.storage.opening import open_store
 
 DUMMY_KEY = "_lakefs/dummy"
 _DUMMY = b"this is dummy data - created by lakeFS to check accessibility"
@@ -37,7 +38,7 @@ class Stores:
     def __init__(self, settings: ServerSettings) -> None:
         self._settings = settings
         config = replace(settings.store_config, local_root=str(settings.objects_dir))
-        self._open = lru_cache(maxsize=_OPEN_STORES)(config.open)
+        self._open = lru_cache(maxsize=_OPEN_STORES)(partial(open_store, config=config))
         self._trees: dict[str, Trees] = {}
         self._lock = Lock()
 

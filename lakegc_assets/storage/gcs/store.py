@@ -14,7 +14,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from datetime import datetime
-from functools import cached_property
 from typing import Any, Final
 from urllib.parse import quote, urlencode
 
@@ -32,8 +31,8 @@ from lakegc_assets.storage.errors import (
     PreconditionFailedError,
     StorageError,
 )
-from lakegc_assets.storage.gcs_listing import read_object, read_page
-from lakegc_assets.storage.gcs_service import GcsService, failure_of_part, open_service
+from lakegc_assets.storage.gcs.listing import read_object, read_page
+from lakegc_assets.storage.gcs.service import GcsService, failure_of_part, open_service
 from lakegc_assets.storage.http import HttpFailure, Request, explaining, time_in, writing_once
 from lakegc_assets.storage.keys import url_problem
 from lakegc_assets.storage.pages import Page, follow, read_level, read_range, relative
@@ -64,7 +63,7 @@ class GcsStore(ObjectStore):
     def __repr__(self) -> str:
         return f"GcsStore({self._url!r}, {self._config!r})"
 
-    @cached_property
+    @property
     def _service(self) -> GcsService:
         return open_service(self._config)
 

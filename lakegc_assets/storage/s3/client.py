@@ -8,7 +8,7 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import lru_cache, partial
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Literal
 from urllib.parse import urlsplit
 
@@ -27,9 +27,10 @@ from botocore.parsers import ResponseParserError
 from lakegc_assets.errors import ConfigurationError
 from lakegc_assets.storage.codes import usual_code
 from lakegc_assets.storage.config import StoreConfig
-from lakegc_assets.storage.credentials import open_session
 from lakegc_assets.storage.http import HttpFailure, explaining, require_soon, seconds
-from lakegc_assets.storage.s3_listing import keep_page
+from lakegc_assets.storage.s3.credentials import open_session
+from lakegc_assets.storage.s3.listing import keep_page
+from lakegc_assets.storage.shared import once_per_process
 
 if TYPE_CHECKING:
     from mypy_boto3_s3.client import S3Client
@@ -96,19 +97,13 @@ class Clients:
         return self.usual.meta.endpoint_url
 
 
+@once_per_process("AWS_")
 def clients(config: StoreConfig) -> Clients:
     """The clients for a configuration; the same ones as long as the AWS variables stay the same.
 
     Raises:
         ConfigurationError: a profile, a region or an endpoint cannot be used.
     """
-    variables = frozenset((k, v) for k, v in os.environ.items() if k.startswith("AWS_"))
-    return _clients(config, variables, os.getpid())
-
-
-@lru_cache(maxsize=16)
-def _clients(config: StoreConfig, _variables: frozenset[tuple[str, str]], _pid: int) -> Clients:
-    # The variables say when to look again; a forked process must not share its parent's sockets.
     session = boto3.Session(botocore_session=open_session(config.profile, config.credentials_file))
     region = config.region or os.environ.get("AWS_REGION") or session.region_name or "us-east-1"
 

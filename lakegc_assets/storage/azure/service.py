@@ -2,23 +2,22 @@
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import Final
 from urllib.parse import quote, urlencode, urlsplit
 
 import requests
 
 from lakegc_assets.errors import ConfigurationError
-from lakegc_assets.storage.azure_auth import signer
-from lakegc_assets.storage.azure_listing import soft_delete_days
+from lakegc_assets.storage.azure.auth import signer
+from lakegc_assets.storage.azure.listing import soft_delete_days
 from lakegc_assets.storage.codes import usual_code
 from lakegc_assets.storage.config import StoreConfig
 from lakegc_assets.storage.http import HttpClient, HttpFailure
 from lakegc_assets.storage.parts import Part
+from lakegc_assets.storage.shared import once_per_process
 
 #: Of the service, in every request: old enough for private clouds and emulators.
 VERSION: Final = "2021-12-02"
@@ -72,21 +71,13 @@ class AzureService:
         return f"{parts.path}?{parts.query}" if parts.query else parts.path
 
 
+@once_per_process("AZURE_")
 def open_service(config: StoreConfig, account: str) -> AzureService:
     """The service of an account; the same one as long as the Azure variables stay the same.
 
     Raises:
         ConfigurationError: the credentials, or the URL of the account, cannot be used.
     """
-    variables = frozenset((k, v) for k, v in os.environ.items() if k.startswith("AZURE_"))
-    return _open_service(config, account, variables, os.getpid())
-
-
-@lru_cache(maxsize=16)
-def _open_service(
-    config: StoreConfig, account: str, _variables: frozenset[tuple[str, str]], _pid: int
-) -> AzureService:
-    # The variables say when to look again; a forked process must not share its parent's sockets.
     url = (config.azure.account_url or f"https://{account}.blob.core.windows.net").rstrip("/")
     host = urlsplit(url).hostname or ""
     if host.endswith(".core.windows.net") and host.partition(".")[0] != account:

@@ -6,7 +6,6 @@ import random
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime, timezone
-from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
@@ -28,9 +27,9 @@ from lakegc_assets.storage.errors import (
 from lakegc_assets.storage.http import HttpFailure, etag_in, explaining, time_in, writing_once
 from lakegc_assets.storage.keys import url_problem
 from lakegc_assets.storage.pages import Page, follow, read_level, read_range, relative
-from lakegc_assets.storage.s3_client import Clients, clients, failing, translated
-from lakegc_assets.storage.s3_delete import KEYS_PER_CALL, S3Deletes
-from lakegc_assets.storage.s3_listing import read_page
+from lakegc_assets.storage.s3.client import Clients, clients, failing, translated
+from lakegc_assets.storage.s3.deletes import KEYS_PER_CALL, S3Deletes
+from lakegc_assets.storage.s3.listing import read_page
 
 if TYPE_CHECKING:
     from mypy_boto3_s3.client import S3Client
@@ -63,7 +62,7 @@ class S3Store(ObjectStore):
     def __repr__(self) -> str:
         return f"S3Store({self._url!r}, {self._config!r})"
 
-    @cached_property
+    @property
     def _clients(self) -> Clients:
         return clients(self._config)
 

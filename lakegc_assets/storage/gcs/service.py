@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-from functools import lru_cache
 from typing import Any, Final
 
 import google.auth
@@ -19,6 +18,7 @@ from lakegc_assets.storage.config import StoreConfig
 from lakegc_assets.storage.errors import StorageError
 from lakegc_assets.storage.http import HttpClient, HttpFailure, Request, Sign
 from lakegc_assets.storage.parts import Part
+from lakegc_assets.storage.shared import once_per_process
 
 _ENDPOINT: Final = "https://storage.googleapis.com"
 _SCOPE: Final = "https://www.googleapis.com/auth/devstorage.read_write"
@@ -38,22 +38,13 @@ class GcsService:
         self.url = url
 
 
+@once_per_process("GOOGLE_", "GCLOUD_", "CLOUDSDK_", "STORAGE_EMULATOR_HOST")
 def open_service(config: StoreConfig) -> GcsService:
     """The service of a configuration; the same one as long as Google's variables stay the same.
 
     Raises:
         ConfigurationError: the credentials cannot be used.
     """
-    names = ("GOOGLE_", "GCLOUD_", "CLOUDSDK_", "STORAGE_EMULATOR_HOST")
-    variables = frozenset((k, v) for k, v in os.environ.items() if k.startswith(names))
-    return _open_service(config, variables, os.getpid())
-
-
-@lru_cache(maxsize=16)
-def _open_service(
-    config: StoreConfig, _variables: frozenset[tuple[str, str]], _pid: int
-) -> GcsService:
-    # The variables say when to look again; a forked process must not share its parent's sockets.
     emulator = os.environ.get("STORAGE_EMULATOR_HOST")
     if emulator and "://" not in emulator:
         emulator = f"http://{emulator}"

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 from lakegc_assets.storage.bulk import answer_of_one
 from lakegc_assets.storage.http import HttpFailure, etag_in
 from lakegc_assets.storage.keys import key_problem, path_problem
-from lakegc_assets.storage.s3_client import failing
+from lakegc_assets.storage.s3.client import failing
 
 if TYPE_CHECKING:
     from mypy_boto3_s3.client import S3Client

@@ -14,7 +14,6 @@ import re
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
-from functools import cached_property
 from typing import Final
 
 import pyarrow as pa
@@ -22,8 +21,8 @@ import pyarrow.compute as pc
 import requests
 
 from lakegc_assets.graveler.namespace import StorageNamespace
-from lakegc_assets.storage.azure_listing import read_page
-from lakegc_assets.storage.azure_service import (
+from lakegc_assets.storage.azure.listing import read_page
+from lakegc_assets.storage.azure.service import (
     VERSION,
     VERSION_OF_START_FROM,
     AzureService,
@@ -101,7 +100,7 @@ class AzureStore(ObjectStore):
     def __repr__(self) -> str:
         return f"AzureStore({self._url!r}, {self._config!r})"
 
-    @cached_property
+    @property
     def _service(self) -> AzureService:
         return open_service(self._config, self._account)
 
