@@ -311,7 +311,7 @@ class CollectorResource(dg.ConfigurableResource):  # type: ignore[type-arg]
             settings=self.settings(),
             lakefs=lakefs.config(),
             root=self.root(stores),
-            spark=pyspark.spark_session,
+            session=lambda: pyspark.spark_session,
             clocks=self._clocks,
             log=context.log,
             started_by=f"Dagster run {context.run.run_id}",
