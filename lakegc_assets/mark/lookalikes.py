@@ -111,9 +111,7 @@ def head_ranges(ctx: RunContext, connections: Connections, heads: pa.Table) -> H
     Raises:
         IntegrityError: a metarange is missing or damaged.
     """
-    named = dict(
-        zip(heads["branch"].to_pylist(), heads["metarange_id"].to_pylist(), strict=True)
-    )
+    named = dict(zip(heads["branch"].to_pylist(), heads["metarange_id"].to_pylist(), strict=True))
     pairs = pairs_of(ctx, connections, set(named.values())).rows
     unique = pairs.group_by("range_id").aggregate([("entries", "max")])
     unique = unique.rename_columns(["range_id", "entries"])
@@ -260,7 +258,9 @@ def _evidence(store: ObjectStore, parts: Sequence[Part], entries: _Entries) -> I
 
 
 def _numbers(column: pa.ChunkedArray | pa.Array) -> Integers:
-    numbers: Integers = column.to_numpy() if isinstance(column, pa.ChunkedArray) else (
-        column.to_numpy(zero_copy_only=False)
+    numbers: Integers = (
+        column.to_numpy()
+        if isinstance(column, pa.ChunkedArray)
+        else (column.to_numpy(zero_copy_only=False))
     )
     return numbers

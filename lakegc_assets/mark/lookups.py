@@ -225,9 +225,7 @@ def _ask(order: _Asking) -> Answer:
     names = [branch for branch, _ in order.branches]
     store = order.connections.stores.open(order.url)
     sizes = [read_run(store, part) for part in order.question.sizes]
-    staged = each(
-        partial(staged_paths, client, order.repository, sizes=sizes), names, _THREADS
-    )
+    staged = each(partial(staged_paths, client, order.repository, sizes=sizes), names, _THREADS)
     units = [
         _Unit(branch, _STAGED, pa.array(sorted(paths), pa.string()), np.empty(0, np.uint64))
         for branch, paths in zip(names, staged, strict=True)
@@ -249,7 +247,8 @@ def _units(order: _Asking) -> list[_Unit]:
     held = [positions for _, positions in order.branches]
     wanted = pa.array(np.unique(np.concatenate([np.empty(0, np.int32), *held])))
     tables = [
-        table.filter(pc.is_in(table["position"], wanted)) for table in read_parts(store, order.paths)
+        table.filter(pc.is_in(table["position"], wanted))
+        for table in read_parts(store, order.paths)
     ]
     rows = pa.concat_tables([_PATHS.empty_table(), *tables])
     rows = rows.sort_by([("turn", "ascending"), ("path", "ascending")])
