@@ -1,10 +1,10 @@
-"""The one Spark session of the test suite."""
+"""The one Spark session of the test suite, started where a test has work for it."""
 
 from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -31,18 +31,34 @@ SMALL = {
 }
 
 
+#: Gives the session, which is started when it is first asked for.
+Session = Callable[[], SparkSession]
+
+
 @pytest.fixture(scope="session")
-def spark(s3_server: str) -> Iterator[SparkSession]:  # noqa: ARG001 - its variables must be set before the workers start
+def spark(s3_server: str) -> Iterator[Session]:  # noqa: ARG001 - its variables must be set before the workers start
+    """The session, for tests whose tasks run on Spark; most have too little work for it."""
+    started: list[SparkSession] = []
+
+    def session() -> SparkSession:
+        if not started:
+            started.append(_start())
+        return started[0]
+
+    LAKECTL_OF_TASKS.touch()
+    yield session
+    for one in started:
+        one.stop()
+    LAKECTL_OF_TASKS.unlink(missing_ok=True)
+
+
+def _start() -> SparkSession:
     prepare_environment()
     builder = SparkSession.builder
     for name, value in (LOCAL | REQUIRED | SMALL).items():
         builder = builder.config(name, value)
-    LAKECTL_OF_TASKS.touch()
     with pytest.MonkeyPatch.context() as patch:
         for name in [name for name in os.environ if name.startswith(("LAKECTL_", "LAKEGC_"))]:
             patch.delenv(name)
         patch.setenv("LAKECTL_CONFIG_FILE", str(LAKECTL_OF_TASKS))
-        session = builder.getOrCreate()
-    yield session
-    session.stop()
-    LAKECTL_OF_TASKS.unlink(missing_ok=True)
+        return builder.getOrCreate()

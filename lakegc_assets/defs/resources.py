@@ -31,9 +31,9 @@ from lakegc_assets.run.context import Clocks, RunContext, SystemClocks
 from lakegc_assets.run.lock import repository_lock
 from lakegc_assets.run.settings import Settings
 from lakegc_assets.run.spark import is_cluster, prepare_environment, session_settings
-from lakegc_assets.storage.azure_auth import write_azure_credentials_file
+from lakegc_assets.storage.azure.auth import write_azure_credentials_file
 from lakegc_assets.storage.config import AzureAccess, GcsAccess, StoreConfig
-from lakegc_assets.storage.credentials import write_credentials_file
+from lakegc_assets.storage.s3.credentials import write_credentials_file
 
 _private_files: set[str] = set()
 
@@ -311,7 +311,7 @@ class CollectorResource(dg.ConfigurableResource):  # type: ignore[type-arg]
             settings=self.settings(),
             lakefs=lakefs.config(),
             root=self.root(stores),
-            spark=pyspark.spark_session,
+            session=lambda: pyspark.spark_session,
             clocks=self._clocks,
             log=context.log,
             started_by=f"Dagster run {context.run.run_id}",

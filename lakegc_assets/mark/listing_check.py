@@ -21,6 +21,7 @@ from lakegc_assets.errors import LakegcError
 from lakegc_assets.mark.invariants import Case, CheckResult
 from lakegc_assets.run.artifacts import key_digest
 from lakegc_assets.run.context import Connections
+from lakegc_assets.storage.opening import open_store
 
 NAME = "listing_holds_heads"
 _ACCEPTED = "_accepted_missing"
@@ -128,7 +129,7 @@ def _read_addresses(
 ) -> Iterator[pa.RecordBatch]:
     for batch in batches:
         for row in batch.to_pylist():
-            data = connections.stores.open(row["url"]).get(row["key"])
+            data = open_store(row["url"], connections.stores).get(row["key"])
             table = pq.read_table(pa.BufferReader(data), columns=["address"])
             addresses = table["address"].cast(pa.string()).combine_chunks()
             yield pa.RecordBatch.from_arrays([addresses], names=["address"])

@@ -11,10 +11,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lakegc_assets.errors import IntegrityError
+from lakegc_assets.graveler.decode import DECODER_VERSION
 from lakegc_assets.graveler.ranges import read_metarange
-from lakegc_assets.mark.packs import Decoded, Slot, by_pack, read_group, read_slots, write_pack
 from lakegc_assets.run.connections import Connections
 from lakegc_assets.run.context import RunContext
+from lakegc_assets.run.packs import Decoded, Slot, by_pack, read_group, read_slots, write_pack
 from lakegc_assets.run.tasks import each, spread
 from lakegc_assets.storage.base import ObjectStore
 from lakegc_assets.storage.errors import ObjectNotFoundError
@@ -68,6 +69,11 @@ class RangesRead:
     cached: int
 
 
+def cached_metaranges(connections: Connections) -> dict[str, Slot]:
+    """Where the ranges of every metarange are that was read before."""
+    return read_slots(connections.cache(), "metaranges", DECODER_VERSION)
+
+
 def pairs_of(
     ctx: RunContext, connections: Connections, metarange_ids: Collection[str]
 ) -> RangesRead:
@@ -108,7 +114,7 @@ def _read(
     pairs: bool = False,
 ) -> RangesRead:
     ids = sorted(ranks.keys() - {""})
-    slots = read_slots(connections.cache(), "metaranges") if ids else {}
+    slots = cached_metaranges(connections) if ids else {}
     costs = [_CACHED_S if i in slots else _READ_S for i in ids]
     orders = [
         _Order(
@@ -188,10 +194,10 @@ def _tables(order: _Order) -> Iterator[tuple[str, pa.Table]]:
             yield table_id, table
             waiting.append(Decoded(table_id, {"ranges": table}, {}))
         if sum(d.groups["ranges"].num_rows for d in waiting) >= _PACK_ROWS:
-            write_pack(cache, "metaranges", waiting)
+            write_pack(cache, "metaranges", DECODER_VERSION, waiting)
             waiting = []
     if waiting:
-        write_pack(cache, "metaranges", waiting)
+        write_pack(cache, "metaranges", DECODER_VERSION, waiting)
 
 
 def fetch(store: ObjectStore, namespace_url: str, table_id: str) -> bytes:

@@ -20,7 +20,7 @@ from pyspark import TaskContext
 from pyspark.sql import DataFrame
 
 from lakegc_assets.errors import IntegrityError, RefusedError
-from lakegc_assets.run.artifacts import key_digest
+from lakegc_assets.run.hashing import key_digest
 from lakegc_assets.run.context import Connections, RunContext
 from lakegc_assets.storage.base import ObjectStore
 from lakegc_assets.storage.errors import ObjectNotFoundError, PreconditionFailedError

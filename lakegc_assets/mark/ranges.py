@@ -16,14 +16,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lakegc_assets.errors import IntegrityError
-from lakegc_assets.graveler.decode import decode_range
+from lakegc_assets.graveler.decode import DECODER_VERSION, decode_range
 from lakegc_assets.graveler.entry import AddressType
 from lakegc_assets.graveler.namespace import StorageNamespace
 from lakegc_assets.mark.addresses import UNUSUAL, entry_spellings
 from lakegc_assets.mark.metaranges import fetch
-from lakegc_assets.mark.packs import Decoded, Slot, by_pack, read_group, write_pack
 from lakegc_assets.run.connections import Connections
 from lakegc_assets.run.hashing import address_hashes, key_digest
+from lakegc_assets.run.packs import Decoded, Slot, by_pack, read_group, read_slots, write_pack
 from lakegc_assets.run.tasks import each, spread
 
 #: Groups of columns in a pack of ranges: the hashes, and what the shadow rule compares.
@@ -71,6 +71,11 @@ class Entries:
     digest: str
     unresolved: Sequence[str]
     from_cache: bool
+
+
+def cached_ranges(connections: Connections) -> dict[str, Slot]:
+    """Where the entries of every range are that was decoded before."""
+    return read_slots(connections.cache(), "ranges", DECODER_VERSION)
 
 
 def wanted(ranges: pa.Table, slots: Mapping[str, Slot]) -> list[Wanted]:
@@ -122,10 +127,10 @@ def read_entries(
         yield _checked(connections, one, _entries(one.range_id, rows, facts, cached=False))
         waiting.append(decoded)
         if sum(d.groups[HASHES].num_rows for d in waiting) >= _PACK_ROWS:
-            write_pack(cache, "ranges", waiting)
+            write_pack(cache, "ranges", DECODER_VERSION, waiting)
             waiting = []
     if waiting:
-        write_pack(cache, "ranges", waiting)
+        write_pack(cache, "ranges", DECODER_VERSION, waiting)
 
 
 def _entries(range_id: str, group: pa.Table, facts: Mapping[str, Any], *, cached: bool) -> Entries:

@@ -30,6 +30,7 @@ from lakegc_assets.storage.errors import (
     StoreThrottledError,
     StoreUnavailableError,
 )
+from lakegc_assets.storage.opening import open_store
 from lakegc_assets.sweep import ledger
 from lakegc_assets.sweep.conditions import Condition
 from lakegc_assets.sweep.delta import DeltaMark, fingerprint
@@ -223,9 +224,9 @@ class _Task:
             connect_timeout_s=_CONNECT_TIMEOUT,
             read_timeout_s=(_SINGLE_TIMEOUT if orders.condition == "single" else _REQUEST_TIMEOUT),
         )
-        self.store = once.open(orders.connections.namespace_url)
+        self.store = open_store(orders.connections.namespace_url, once)
         self.asking = orders.connections.store()
-        self.artifacts = orders.connections.stores.open(orders.artifacts_url)
+        self.artifacts = open_store(orders.artifacts_url, orders.connections.stores)
         self.pace = Pace(self.artifacts, orders.notes, partition, orders.limits, share=orders.share)
         self.checked = 0.0
 

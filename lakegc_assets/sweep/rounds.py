@@ -21,6 +21,7 @@ from lakegc_assets.storage.errors import (
     StoreThrottledError,
     StoreUnavailableError,
 )
+from lakegc_assets.storage.opening import open_store
 from lakegc_assets.sweep import ledger
 from lakegc_assets.sweep.conditions import Condition
 from lakegc_assets.sweep.deletion import STOPPED, Progress, delete, orders_of
@@ -174,7 +175,7 @@ def _record_spared(
 def _record(
     connections: Connections, url: str, name: str, batches: Iterator[pa.RecordBatch]
 ) -> Iterator[pa.RecordBatch]:
-    artifacts = connections.stores.open(url)
+    artifacts = open_store(url, connections.stores)
     context = TaskContext.get()
     partition = context.partitionId() if context else 0
     for number, batch in enumerate(batches):

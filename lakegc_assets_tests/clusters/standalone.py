@@ -228,14 +228,14 @@ class Driver:
 
     def start(self, *arguments: str) -> subprocess.Popen[bytes]:
         """Start ``lakegc`` with these arguments."""
-        return self._start(str(Path(sys.executable).with_name("lakegc")), *arguments)
+        return self._start(sys.executable, "-m", "lakegc_assets.cli", *arguments)
 
     def start_job(
         self, job: str, repository: str, run: str, settings: Mapping[str, Any]
     ) -> subprocess.Popen[bytes]:
         """Start a job as ``lakegc`` does, with settings that have no option."""
         code = (
-            f"from lakegc_assets.running import run_job; run_job{(job, repository, run, settings)}"
+            f"from lakegc_assets.cli.jobs import run_job; run_job{(job, repository, run, settings)}"
         )
         return self._start(sys.executable, "-c", code)
 

@@ -23,7 +23,7 @@ from lakegc_assets.mark.commits import (
     read_heads,
     read_tags,
 )
-from lakegc_assets.storage.config import StoreConfig
+from lakegc_assets.storage.opening import open_store
 from lakegc_assets_tests import recorded
 from lakegc_assets_tests.mark.conftest import Goldens
 from lakegc_assets_tests.replay import GOLDEN, Answer, ReplayServer, Request
@@ -35,7 +35,7 @@ ONE, TWO, THREE = ("1" * 64, "2" * 64, "3" * 64)
 
 def read(text: str | bytes, folder: Path) -> dict[str, str]:
     body = text.encode() if isinstance(text, str) else text
-    store = StoreConfig().open(str(folder))
+    store = open_store(str(folder))
     store.put("x/commits.csv", body)
     return read_commits_csv(store, NAMESPACE, "s3a://lab/small/x/commits.csv")
 
@@ -81,7 +81,7 @@ def test_a_list_in_another_form_is_refused(name: str, tmp_path: Path) -> None:
 
 
 def test_a_list_elsewhere_is_refused(tmp_path: Path) -> None:
-    store = StoreConfig().open(str(tmp_path))
+    store = open_store(str(tmp_path))
     with pytest.raises(IntegrityError, match="outside of s3://lab/small"):
         read_commits_csv(store, NAMESPACE, "s3://lab/smaller/commits.csv")
 

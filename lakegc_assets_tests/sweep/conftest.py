@@ -6,10 +6,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from pyspark.sql import SparkSession
 
 from lakegc_assets.mark import served
 from lakegc_assets_tests.lake import REPOSITORY, Marked, SmallLake, copy_of, make_marked, running
+from lakegc_assets_tests.sessions import Session
 
 
 @pytest.fixture(autouse=True)
@@ -19,7 +19,7 @@ def _few_tasks(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture(scope="session")
-def marked(tmp_path_factory: pytest.TempPathFactory, spark: SparkSession) -> Marked:
+def marked(tmp_path_factory: pytest.TempPathFactory, spark: Session) -> Marked:
     return make_marked(tmp_path_factory.mktemp("marked"), spark)
 
 

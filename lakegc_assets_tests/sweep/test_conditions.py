@@ -12,6 +12,7 @@ from lakegc_assets.storage.base import DeleteOutcome, ObjectStore
 from lakegc_assets.storage.config import StoreConfig
 from lakegc_assets.storage.errors import StorageError
 from lakegc_assets.storage.local import LocalStore
+from lakegc_assets.storage.opening import open_store
 from lakegc_assets.sweep.conditions import probe_conditions
 from lakegc_assets.sweep.lease import FOLDER, LEASE
 
@@ -72,17 +73,17 @@ def test_a_store_that_does_not_answer_is_not_judged(tmp_path: Path, code: str) -
 
 
 def test_local_files(tmp_path: Path) -> None:
-    assert probe_conditions(StoreConfig().open(str(tmp_path))) == "bulk"
+    assert probe_conditions(open_store(str(tmp_path))) == "bulk"
 
 
 def test_moto_honours_single_deletes_only(s3_server: str, s3_bucket: str) -> None:
-    store = StoreConfig(endpoint_url=s3_server).open(f"s3://{s3_bucket}/n s/%41")
+    store = open_store(f"s3://{s3_bucket}/n s/%41", StoreConfig(endpoint_url=s3_server))
     assert probe_conditions(store) == "single"
     assert left(store) == []
 
 
 def test_what_a_killed_probe_left_goes_and_nothing_else(tmp_path: Path) -> None:
-    store = StoreConfig().open(str(tmp_path))
+    store = open_store(str(tmp_path))
     others = [LEASE, "data/x", f"{FOLDER}hold.json", "_lakefs/retention/gc/probe-x"]
     for key in [*others, f"{FOLDER}probe-old/bulk-changed"]:
         store.put(key, b"x")

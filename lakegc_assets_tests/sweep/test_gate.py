@@ -21,6 +21,7 @@ from lakegc_assets.mark.listing import list_store
 from lakegc_assets.mark.publication import mark_folder
 from lakegc_assets.run.artifacts import AttemptArtifacts, Manifest
 from lakegc_assets.run.context import RunContext, SystemClocks
+from lakegc_assets.storage.opening import open_store
 from lakegc_assets.sweep import lease
 from lakegc_assets.sweep import sweep as sweeping
 from lakegc_assets.sweep.hold import HOLD
@@ -242,7 +243,7 @@ def test_a_sweep_on_another_machine(
     lake: SmallLake, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(lease, "_PATIENCE", timedelta(0))
-    store = lake.server.store_config.open(f"local://{REPOSITORY}")
+    store = open_store(f"local://{REPOSITORY}", lake.server.store_config)
     owner = {"host": "elsewhere", "started_by": "Dagster run 4711"}
     with repository_lease(store, owner, duration=timedelta(hours=1)):
         words = "another sweep of local://repo holds its lease: host elsewhere, started_by Dagster"

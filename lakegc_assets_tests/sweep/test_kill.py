@@ -15,6 +15,7 @@ from pyspark.sql import SparkSession
 from lakegc_assets.errors import RefusedError
 from lakegc_assets.run.artifacts import AttemptArtifacts
 from lakegc_assets.storage.local import LocalStore
+from lakegc_assets.storage.opening import open_store
 from lakegc_assets.sweep import alarm, deletion, ledger, rounds
 from lakegc_assets.sweep import sweep as sweeping
 from lakegc_assets.sweep.sweep import sweep
@@ -152,7 +153,7 @@ def log_of(lake: SmallLake) -> Path:
 def test_kill_9_in_the_middle_of_a_batch_and_between_batches(
     lake: SmallLake, marked: Marked, spark: SparkSession
 ) -> None:
-    store = lake.server.store_config.open(f"local://{REPOSITORY}")
+    store = open_store(f"local://{REPOSITORY}", lake.server.store_config)
 
     def left() -> set[str]:
         return lake.keys() & marked.candidates

@@ -19,7 +19,7 @@ import pytest
 from click.testing import CliRunner
 from pyspark.sql import SparkSession
 
-from lakegc_assets.command import main as command
+from lakegc_assets.cli.main import main as command
 from lakegc_assets.sweep import ledger
 from lakegc_assets.sweep.lease import read_lease
 from lakegc_assets_tests.lake import REPOSITORY, RUN
