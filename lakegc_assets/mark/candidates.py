@@ -69,7 +69,8 @@ def find_candidates(ctx: RunContext) -> Manifest:
     written = ctx.tasks.run("write candidates", task, pieces, dead.rows * _ROW_S)
     parts = [part for one in written for part in one.parts]
     parts = parts or [write_part(store, f"{ASSET}/data/", CANDIDATES.empty_table())]
-    facts = sifted.facts | {
+    facts = {
+        **sifted.facts,
         "by_reason": _by_reason([one.by_reason for one in written]),
         "spared": dict(Counter(w for t in read_parts(store, spared) for w in t["why"].to_pylist())),
         "skipped_slices": len(listing.facts.get("skipped_slices", ())),

@@ -248,6 +248,6 @@ def _seen(
 
 
 def _pairs(rows: pa.Table) -> pa.Array:
-    """Address and etag in one string each, behind another character than any etag has."""
+    """Etag and address in one string each; etags of uploads in parts have no slash."""
     joined = pc.binary_join_element_wise(rows["etag"], rows["address"], "/")
     return pa.concat_arrays([pa.array([], pa.string()), *joined.chunks])
