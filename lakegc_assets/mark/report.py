@@ -9,7 +9,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - Spark's own convention
 
 from lakegc_assets.graveler.namespace import slice_time
-from lakegc_assets.mark.evaluation import read_results, require_passed
+from lakegc_assets.checks.evaluation import read_results, require_passed
 from lakegc_assets.mark.publication import Summary, instant, publish
 from lakegc_assets.run.artifacts import Manifest
 from lakegc_assets.run.context import RunContext
