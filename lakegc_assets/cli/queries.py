@@ -18,7 +18,7 @@ from lakegc_assets.defs.partitions import partition_key
 from lakegc_assets.defs.resources import CollectorResource, LakeFSResource, ObjectStoreResource
 from lakegc_assets.errors import ConfigurationError, LakegcError, RefusedError
 from lakegc_assets.lakefs.config import LakeFSConfig
-from lakegc_assets.mark.evaluation import read_results, require_passed
+from lakegc_assets.checks.evaluation import read_results, require_passed
 from lakegc_assets.mark.publication import mark_folder
 from lakegc_assets.run.artifacts import ArtifactRoot, AttemptArtifacts
 from lakegc_assets.run.context import RunContext

@@ -8,7 +8,7 @@ from dagster_pyspark import PySparkResource
 from lakegc_assets.defs.metadata import value_of
 from lakegc_assets.defs.partitions import REPOSITORY_RUN
 from lakegc_assets.defs.resources import CollectorResource, LakeFSResource, ObjectStoreResource
-from lakegc_assets.mark.evaluation import INVARIANTS, WARNINGS, check_candidates
+from lakegc_assets.checks.evaluation import INVARIANTS, WARNINGS, check_candidates
 
 ASSET = dg.AssetKey("deletion_candidates")
 

@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 
 from lakegc_assets.errors import IntegrityError
 from lakegc_assets.graveler.namespace import slice_time
-from lakegc_assets.mark.evaluation import read_results, require_passed
+from lakegc_assets.checks.evaluation import read_results, require_passed
 from lakegc_assets.mark.publication import (
     Summary,
     begin,

@@ -18,7 +18,7 @@ from lakegc_assets.mark.addresses import (
     live_spellings,
     plain_path,
 )
-from lakegc_assets.mark.second_opinion import as_paths
+from lakegc_assets.checks.second_opinion import as_paths
 
 NAMESPACE = StorageNamespace.parse("s3://lab/repo")
 TEXT = st.text(st.characters(exclude_categories=["Cs"]))

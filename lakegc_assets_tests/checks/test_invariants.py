@@ -14,10 +14,6 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-
-import lakegc_assets
-from lakegc_assets.errors import IntegrityError, RefusedError
-from lakegc_assets.mark import invariants
 from lakegc_assets.mark.evaluation import (
     INVARIANTS,
     NAMES,
@@ -28,8 +24,12 @@ from lakegc_assets.mark.evaluation import (
 )
 from lakegc_assets.mark.invariants import Case, CheckResult
 from lakegc_assets.mark.listing_check import listing_holds_heads
-from lakegc_assets.mark.report import report
 from lakegc_assets.mark.second_opinion import entries_of_ranges
+
+import lakegc_assets
+from lakegc_assets.errors import IntegrityError, RefusedError
+from lakegc_assets.mark import invariants
+from lakegc_assets.mark.report import report
 from lakegc_assets.run.artifacts import Manifest
 from lakegc_assets_tests import recorded
 from lakegc_assets_tests.mark.conftest import Goldens
