@@ -10,7 +10,6 @@ from typing import Any
 import dagster as dg
 from py4j.protocol import Py4JError  # type: ignore[import-untyped]
 from pyspark.errors import PySparkRuntimeError
-from pyspark.sql import SparkSession
 
 from lakegc_assets.definitions import defs
 from lakegc_assets.defs.failures import errors_of_tasks
@@ -23,7 +22,7 @@ from lakegc_assets.mark.publication import mark_folder
 from lakegc_assets.run.artifacts import ArtifactRoot, AttemptArtifacts
 from lakegc_assets.run.context import RunContext
 from lakegc_assets.run.settings import Settings
-from lakegc_assets.run.spark import session_settings
+from lakegc_assets.run.spark import session_settings, start_session
 from lakegc_assets.storage.config import StoreConfig
 
 
@@ -152,11 +151,8 @@ def local_context(repository: str, run: str) -> Iterator[RunContext]:
     """
     site = Site.defined()
     site.attempt(repository, run)
-    builder = SparkSession.builder
-    for name, value in session_settings().items():
-        builder = builder.config(name, value)
     try:
-        spark = builder.getOrCreate()
+        spark = start_session()
     except (PySparkRuntimeError, Py4JError) as error:
         raise spark_failure(error) from error
     with errors_of_tasks():

@@ -43,6 +43,12 @@ def settings_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return path
 
 
+@pytest.fixture(autouse=True)
+def no_archive(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No archive of Spark's classes, which this machine may have."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "caches"))
+
+
 def test_without_a_file_spark_runs_here(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(FILE_VARIABLE, raising=False)
     assert session_settings() == LOCAL | REQUIRED
@@ -66,6 +72,7 @@ def test_nothing_of_this_machine_is_said_to_a_cluster(settings_file: Path) -> No
     assert found["spark.driver.host"] == "driver"
     assert found["spark.sql.session.timeZone"] == "UTC"
     assert not {"spark.driver.bindAddress", "spark.ui.enabled", "spark.driver.memory"} & set(found)
+    assert "-XX:" not in found["spark.driver.extraJavaOptions"]
 
 
 @pytest.mark.parametrize("name", [
