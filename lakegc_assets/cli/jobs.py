@@ -20,7 +20,7 @@ from py4j.protocol import Py4JError  # type: ignore[import-untyped]
 from pyspark.errors import PySparkRuntimeError
 
 from lakegc_assets.cli.progress import progress, say
-from lakegc_assets.cli.queries import Site, require_published, spark_failure
+from lakegc_assets.cli.queries import Site, require_published
 from lakegc_assets.definitions import defs
 from lakegc_assets.defs.partitions import add_partition, partition_key
 from lakegc_assets.defs.resources import CollectorResource
@@ -29,6 +29,7 @@ from lakegc_assets.graveler.namespace import StorageNamespace
 from lakegc_assets.lakefs.errors import NotFoundError
 from lakegc_assets.mark.publication import read_summary
 from lakegc_assets.run.lock import repository_lock
+from lakegc_assets.run.spark import spark_failure
 
 _PACKAGE = Path(__file__).parents[1]
 

@@ -12,9 +12,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
-from py4j.protocol import Py4JError  # type: ignore[import-untyped]
-from pyspark.errors import PySparkRuntimeError
-
+from lakegc_assets.errors import ConfigurationError
 from lakegc_assets.run.class_archive import QUIET, archive_path
 from lakegc_assets.run.spark import (
     FILE_VARIABLE,
@@ -37,7 +35,7 @@ def main() -> None:
     sys.stderr.write("Making an archive of Spark's classes, with which it starts fast\n")
     for name in (*_FOLDERS, FILE_VARIABLE):
         os.environ.pop(name, None)
-    with suppress(OSError, PySparkRuntimeError, Py4JError):
+    with suppress(OSError, ConfigurationError):
         path.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(prefix=".new-", dir=path.parent) as folder:
             new = Path(folder, path.name)

@@ -9,8 +9,8 @@ import shutil
 import sys
 import tempfile
 import threading
-from collections.abc import Mapping
-from contextlib import suppress
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final
 
@@ -112,13 +112,42 @@ def start_session(settings: Mapping[str, str] | None = None) -> SparkSession:
         settings: else ``session_settings``.
 
     Raises:
-        ConfigurationError: as for ``session_settings``.
-        PySparkRuntimeError, Py4JError: it does not start.
+        ConfigurationError: as for ``session_settings``; or Spark does not start.
     """
     builder = SparkSession.builder
     for name, value in (session_settings() if settings is None else settings).items():
         builder = builder.config(name, value)
-    return builder.getOrCreate()
+    with starting():
+        return builder.getOrCreate()
+
+
+@contextmanager
+def starting() -> Iterator[None]:
+    """Say in a sentence why Spark does not start here.
+
+    Raises:
+        ConfigurationError: it does not, with what to do about it.
+    """
+    try:
+        yield
+    except (PySparkRuntimeError, Py4JError) as error:
+        raise spark_failure(error) from error
+
+
+def spark_failure(error: PySparkRuntimeError | Py4JError) -> ConfigurationError:
+    """Why Spark did not start, and what to do about it."""
+    if isinstance(error, Py4JError):
+        # Java's own sentence is in the first line that starts with a colon; traces follow it.
+        lines = str(error).splitlines()
+        told = next((line[2:] for line in lines if line.startswith(": ")), lines[0])
+        return ConfigurationError(
+            f"Spark did not start with {session_settings()['spark.master']}: {told}. Is its master "
+            "there, and of the version of this pyspark? See docs/clusters.md",
+        )
+    return ConfigurationError(
+        f"Spark did not start: {error}. It needs Java 17, 21 or 25: install one, or let JAVA_HOME "
+        "name it",
+    )
 
 
 def warm_up() -> threading.Thread:
@@ -136,7 +165,7 @@ def warm_up() -> threading.Thread:
     settings = session_settings()
 
     def start() -> None:
-        with suppress(PySparkRuntimeError, Py4JError):
+        with suppress(ConfigurationError):
             start_session(settings)
 
     thread = threading.Thread(target=start, name="Spark starts", daemon=True)

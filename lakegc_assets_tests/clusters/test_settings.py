@@ -15,7 +15,6 @@ from pyspark.sql import DataFrameWriter, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - Spark's own convention
 
 import lakegc_assets
-from lakegc_assets.cli import queries
 from lakegc_assets.defs import resources
 from lakegc_assets.errors import ConfigurationError, IntegrityError
 from lakegc_assets.lakefs.config import LakeFSConfig
@@ -214,9 +213,11 @@ def test_tasks_ask_the_server_of_the_driver(monkeypatch: pytest.MonkeyPatch) -> 
 def test_a_master_that_is_not_there_is_named(settings_file: Path) -> None:
     settings_file.write_text("spark.master spark://nowhere:7077\n")
     error = Py4JError("An error occurred while calling X.\n: java.lang.Y: all gone\n\tat x")
-    told = str(queries.spark_failure(error))
+    told = str(sessions.spark_failure(error))
     assert "did not start with spark://nowhere:7077: java.lang.Y: all gone. Is its" in told
-    assert "An error occurred. Is its" in str(queries.spark_failure(Py4JError("An error occurred")))
+    assert "An error occurred. Is its" in str(
+        sessions.spark_failure(Py4JError("An error occurred"))
+    )
     assert "\tat" not in told
 
 
