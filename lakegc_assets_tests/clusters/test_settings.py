@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from dagster_pyspark import PySparkResource
 from py4j.protocol import Py4JError  # type: ignore[import-untyped]
 from pyspark.sql import DataFrameWriter, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - Spark's own convention
@@ -190,6 +191,19 @@ def test_keys_of_resources_do_not_go_to_a_cluster(monkeypatch: pytest.MonkeyPatc
     resources._require_keys_on_nodes("yarn", None, "/etc/lakectl.yaml")
     with pytest.raises(ConfigurationError, match="tasks run on yarn"):
         resources._require_keys_on_nodes("yarn", None, "/tmp/lakegc-1/store.json")
+
+
+def test_the_master_is_known_before_a_session_starts(monkeypatch: pytest.MonkeyPatch) -> None:
+    def start(_: object) -> Session:
+        return Session("yarn", "an app that was started")
+
+    monkeypatch.setattr(resources, "_session", start)
+    for settings, master in (
+        ({"spark.master": "local[2]"}, "local[2]"),
+        ({"spark": {"master": "yarn"}}, "yarn"),
+        ({}, "yarn"),
+    ):
+        assert resources._master(PySparkResource(spark_config=settings)) == master
 
 
 def test_keys_of_resources_are_known_to_be_private(monkeypatch: pytest.MonkeyPatch) -> None:
