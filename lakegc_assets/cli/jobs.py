@@ -12,12 +12,9 @@ import pydantic
 from dagster._core.errors import (
     DagsterAssetCheckFailedError,
     DagsterExecutionInterruptedError,
-    DagsterResourceFunctionError,
 )
 from dagster._core.instance.ref import InstanceRef
 from dagster._core.utils import make_new_run_id
-from py4j.protocol import Py4JError  # type: ignore[import-untyped]
-from pyspark.errors import PySparkRuntimeError
 
 from lakegc_assets.cli.progress import progress, say
 from lakegc_assets.cli.queries import Site, require_published
@@ -29,7 +26,6 @@ from lakegc_assets.graveler.namespace import StorageNamespace
 from lakegc_assets.lakefs.errors import NotFoundError
 from lakegc_assets.mark.publication import read_summary
 from lakegc_assets.run.lock import repository_lock
-from lakegc_assets.run.spark import spark_failure
 
 _PACKAGE = Path(__file__).parents[1]
 
@@ -87,11 +83,11 @@ def run_job(job: str, repository: str, run: str, settings: dict[str, Any]) -> No
     site = Site.defined()
     namespace = _namespace(site, repository)
     with _instance() as instance, repository_lock(namespace):
-        # Before Spark starts, which takes a while.
+        # Before anything is started, which takes a while.
         if job == "gc_sweep":
             require_published(site.attempt(repository, run))
         selection = _selection(site, namespace, job, repository, run)
-        say(f"{job} of {repository}, run {run}: Spark starts")
+        say(f"{job} of {repository}, run {run}")
         key = add_partition(instance, repository, run)
         _execute(job, key, settings, selection, instance)
 
@@ -171,10 +167,6 @@ def _execute(
             )
     except DagsterAssetCheckFailedError as error:
         raise RefusedError(_failed_checks(instance, run_id) or str(error)) from error
-    except DagsterResourceFunctionError as error:
-        if isinstance(error.user_exception, (PySparkRuntimeError, Py4JError)):
-            raise spark_failure(error.user_exception) from error
-        raise
     except DagsterExecutionInterruptedError as error:
         raise KeyboardInterrupt from error
 

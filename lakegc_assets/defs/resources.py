@@ -20,7 +20,7 @@ from dagster_azure.blob import (
     AzureBlobStorageResource,
     AzureBlobStorageSASTokenCredential,
 )
-from dagster_pyspark import PySparkResource
+from dagster_pyspark import LazyPySparkResource
 from pydantic import Field, PrivateAttr
 from pyspark.sql import SparkSession
 
@@ -67,7 +67,7 @@ def _require_keys_on_nodes(master: str, *files: str | None) -> None:
         )
 
 
-def _session(pyspark: PySparkResource) -> SparkSession:
+def _session(pyspark: LazyPySparkResource) -> SparkSession:
     """The session, which starts when it is asked for first.
 
     Raises:
@@ -78,7 +78,7 @@ def _session(pyspark: PySparkResource) -> SparkSession:
         return session
 
 
-def _master(pyspark: PySparkResource) -> str:
+def _master(pyspark: LazyPySparkResource) -> str:
     """The master of the session that is there or would be started."""
     # Where the configuration does not say it in this form, Spark knows.
     return str(pyspark.spark_config.get("spark.master") or _session(pyspark).sparkContext.master)
@@ -313,7 +313,7 @@ class CollectorResource(dg.ConfigurableResource):  # type: ignore[type-arg]
         context: dg.AssetExecutionContext | dg.AssetCheckExecutionContext,
         lakefs: LakeFSResource,
         stores: ObjectStoreResource,
-        pyspark: PySparkResource,
+        pyspark: LazyPySparkResource,
     ) -> Iterator[RunContext]:
         """The run of this partition, with the repository locked while it is used.
 
@@ -355,7 +355,7 @@ def resources() -> dg.Definitions:
             "stores": ObjectStoreResource(
                 s3=S3Resource(), local_root=os.environ.get("LAKEGC_LOCAL_ROOT")
             ),
-            "pyspark": PySparkResource(spark_config=session_settings()),
+            "pyspark": LazyPySparkResource(spark_config=session_settings()),
             "collector": CollectorResource(),
         },
     )

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from dagster_pyspark import PySparkResource
+from dagster_pyspark import LazyPySparkResource
 from py4j.protocol import Py4JError  # type: ignore[import-untyped]
 from pyspark.sql import DataFrameWriter, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - Spark's own convention
@@ -203,7 +203,7 @@ def test_the_master_is_known_before_a_session_starts(monkeypatch: pytest.MonkeyP
         ({"spark": {"master": "yarn"}}, "yarn"),
         ({}, "yarn"),
     ):
-        assert resources._master(PySparkResource(spark_config=settings)) == master
+        assert resources._master(LazyPySparkResource(spark_config=settings)) == master
 
 
 def test_keys_of_resources_are_known_to_be_private(monkeypatch: pytest.MonkeyPatch) -> None:
