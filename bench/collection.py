@@ -19,7 +19,7 @@ from contextlib import ExitStack
 from datetime import timedelta
 from pathlib import Path
 
-from lakegc_assets.mark.evaluation import check_candidates, require_passed
+from lakegc_assets.checks.evaluation import check_candidates, require_passed
 
 from bench._lake import REPOSITORY, Plan, planted
 from bench._memory import Memory

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
-from lakegc_assets.mark.evaluation import check_candidates
+from lakegc_assets.checks.evaluation import check_candidates
 from starlette.concurrency import run_in_threadpool
 from starlette.types import ASGIApp, Receive, Scope, Send
 

@@ -14,7 +14,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from lakegc_assets.mark.evaluation import (
+from lakegc_assets.checks.evaluation import (
     INVARIANTS,
     NAMES,
     WARNINGS,
@@ -22,9 +22,9 @@ from lakegc_assets.mark.evaluation import (
     read_results,
     require_passed,
 )
-from lakegc_assets.mark.invariants import Case, CheckResult
-from lakegc_assets.mark.listing_check import listing_holds_heads
-from lakegc_assets.mark.second_opinion import entries_of_ranges
+from lakegc_assets.checks.invariants import Case, CheckResult
+from lakegc_assets.checks.listing_check import listing_holds_heads
+from lakegc_assets.checks.second_opinion import entries_of_ranges
 
 import lakegc_assets
 from lakegc_assets.errors import IntegrityError, RefusedError
