@@ -15,7 +15,6 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from pyspark.errors import PythonException
-from pyspark.sql import SparkSession
 
 from lakegc_assets.checks.evaluation import NAMES, check_candidates
 from lakegc_assets.errors import IntegrityError, RefusedError
@@ -33,6 +32,7 @@ from lakegc_assets_tests import recorded
 from lakegc_assets_tests.mark.conftest import Goldens
 from lakegc_assets_tests.recorded import Marked
 from lakegc_assets_tests.replay import GOLDEN, Answer, ReplayServer
+from lakegc_assets_tests.sessions import Session
 
 COLLECTED = ["small", "retention", "orderhz", "identical"]
 #: Below a slice that was made before it was written, as ``recorded.plant`` dates it.
@@ -113,7 +113,7 @@ def test_the_report_says_why_each_object_goes(golden: Goldens) -> None:
     assert set(totals) == {"reason", "branch rule", "slice age", "age in days"}
     assert list(totals.values()) == [[11, facts["bytes"]]] * 4
     attempt = golden("retention").marked.attempt
-    rows = attempt.read(golden("retention").marked.ctx.spark, "deletion_candidates").collect()
+    rows = attempt.read("deletion_candidates").to_pylist()
     expired = manifest_of("retention")["expected_expired"]
     commits = manifest_of("retention")["commits"]
     held = {row["commit_id"] for row in rows if row["reason"] == "expired"}
@@ -124,10 +124,7 @@ def test_the_report_says_why_each_object_goes(golden: Goldens) -> None:
 def test_every_commit_is_active_or_expired_as_the_rules_have_it(golden: Goldens) -> None:
     marked = golden("retention").marked
     found = {
-        part: {
-            row["commit_id"]
-            for row in marked.attempt.read(marked.ctx.spark, "active_commits", part).collect()
-        }
+        part: {row["commit_id"] for row in marked.attempt.read("active_commits", part).to_pylist()}
         for part in ("data", "expired")
     }
     told = manifest_of("retention")
@@ -143,7 +140,7 @@ def test_every_commit_is_active_or_expired_as_the_rules_have_it(golden: Goldens)
 
 def test_the_order_of_commit_ids_expires_no_commit(golden: Goldens) -> None:
     marked = golden("orderhz").marked
-    sources = marked.attempt.read(marked.ctx.spark, "active_commits").collect()
+    sources = marked.attempt.read("active_commits").to_pylist()
     active = {row["commit_id"]: row["source"] for row in sources}
     facts = marked.manifests["active_commits"].facts
     assert facts["expired"] == 0
@@ -171,7 +168,7 @@ def test_an_upload_equal_to_head_is_not_marked(golden: Goldens) -> None:
 
 
 def test_a_last_page_without_location_marks_no_staged_object(
-    spark: SparkSession, s3_server: str, tmp_path: Path
+    spark: Session, s3_server: str, tmp_path: Path
 ) -> None:
     recorded.load("paged", "prepare_interval_9ms")
     recorded.plant("paged", ORPHAN)
@@ -202,7 +199,7 @@ def test_a_404_from_the_async_call_expires_no_commit(golden: Goldens, tmp_path: 
 
 @pytest.mark.parametrize("variant", ["prepare", "prepare_interval_14ms"])
 def test_every_page_of_the_staged_objects_is_kept(
-    variant: str, spark: SparkSession, s3_server: str, tmp_path: Path
+    variant: str, spark: Session, s3_server: str, tmp_path: Path
 ) -> None:
     recorded.load("paged", variant)
     with ReplayServer("paged", prepare=variant) as server:
@@ -216,7 +213,7 @@ def test_every_page_of_the_staged_objects_is_kept(
 
 
 def test_a_token_that_does_not_advance_stops_the_run(
-    spark: SparkSession, s3_server: str, tmp_path: Path
+    spark: Session, s3_server: str, tmp_path: Path
 ) -> None:
     recorded.load("paged", "prepare_max_file_size_3")
     with ReplayServer("paged", prepare="prepare_max_file_size_3") as server:
@@ -271,7 +268,7 @@ def test_a_whole_line_too_few_is_made_good_by_our_own_computation(
     active = {
         row[0]
         for row in golden("retention")
-        .marked.attempt.read(marked.ctx.spark, "active_commits")
+        .marked.attempt.read("active_commits")
         .select("commit_id")
         .collect()
     }
@@ -285,13 +282,13 @@ def test_a_whole_line_too_few_is_made_good_by_our_own_computation(
     with recorded.preserved("retention"):
         recorded.plant("retention", csv_key("retention"), without(lines, lambda x: x == line))
         manifest = find_active_commits(marked.ctx)
-    rows = marked.attempt.read(marked.ctx.spark, "active_commits").collect()
+    rows = marked.attempt.read("active_commits").to_pylist()
     assert {row["commit_id"] for row in rows} == active
     assert line[:64] in manifest.facts["only_own"]
 
 
 def metarange_and_range(marked: Marked) -> tuple[str, str]:
-    row = marked.attempt.read(marked.ctx.spark, "committed_addresses", "metaranges").first()
+    row = marked.attempt.read("committed_addresses", "metaranges").first()
     assert row is not None
     return row["metarange_id"], row["range_id"]
 
@@ -336,7 +333,7 @@ def test_a_damaged_or_foreign_table_stops_the_run(
 
 
 def marked_pairs(marked: Marked) -> list[tuple[str, str]]:
-    frame = marked.attempt.read(marked.ctx.spark, "committed_addresses", "metaranges")
+    frame = marked.attempt.read("committed_addresses", "metaranges")
     return [(row["metarange_id"], row["range_id"]) for row in frame.collect()]
 
 
@@ -376,7 +373,7 @@ def test_a_second_mark_of_an_unchanged_repository_decodes_nothing(
 
 
 def test_an_empty_repository_has_nothing_to_mark(
-    spark: SparkSession, s3_server: str, tmp_path: Path
+    spark: Session, s3_server: str, tmp_path: Path
 ) -> None:
     recorded.load("emptyrepo")
     with ReplayServer("emptyrepo") as server:
