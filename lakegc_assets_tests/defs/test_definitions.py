@@ -9,8 +9,8 @@ from pathlib import Path
 
 import dagster as dg
 import pytest
-from lakegc_assets.checks.evaluation import NAMES
 
+from lakegc_assets.checks.evaluation import NAMES
 from lakegc_assets.definitions import defs
 from lakegc_assets.defs.partitions import REPOSITORY_RUN, add_partition, partition_key
 from lakegc_assets.errors import ConfigurationError

@@ -63,7 +63,9 @@ def test_candidates_tell_who_held_them_last(told: Told, spark: Session) -> None:
     assert ask(told, spark, orphan)[1].startswith("no branch, tag or commit")
     verdict, because = ask(told, spark, removed)
     assert verdict == "candidate"
-    assert because.startswith(f"the expired commit {told.commits['second']} in the main ancestry of")
+    assert because.startswith(
+        f"the expired commit {told.commits['second']} in the main ancestry of"
+    )
     assert ask(told, spark, f"local://{REPOSITORY}/{removed}") == (verdict, because)
 
 
