@@ -45,8 +45,15 @@ _SLICE: Final = len("data/") + 20
 
 
 @dataclass(frozen=True)
-class _Slice:
-    """What is listed in one slice; ``name`` is empty for what is in none."""
+class Slice:
+    """What is listed in one slice.
+
+    Attributes:
+        name: of the slice; empty for what is in none.
+        keys: number of objects.
+        size: of all of them, in bytes.
+        oldest: when the oldest was written.
+    """
 
     name: str
     keys: int
@@ -60,7 +67,7 @@ class _Listed:
 
     parts: Mapping[str, Sequence[Part]]
     digest: KeyDigest
-    slices: Sequence[_Slice]
+    slices: Sequence[Slice]
 
 
 def list_store(ctx: RunContext) -> Manifest:
@@ -87,7 +94,7 @@ def list_store(ctx: RunContext) -> Manifest:
     listed = _list(ctx, connections, attempt, found)
 
     slices = _added_up(listed)
-    _require_ages(ctx, slices, start)
+    require_ages(ctx, slices, start)
     digest = sum((one.digest for one in listed), KeyDigest())
     named = sorted(filter(None, (s.name for s in slices)))
     unlisted = [folder.split("/")[1] for folder in found.skipped]
@@ -168,7 +175,7 @@ def _list_ranges(connections: Connections, url: str, ranges: Sequence[KeyRange])
         for name, schema in (("data", LISTING), ("multipart", MULTIPART_ROWS), ("cuts", CUTS))
     }
     taking = threading.Lock()
-    digest, slices = KeyDigest(), list[_Slice]()
+    digest, slices = KeyDigest(), list[Slice]()
 
     def one(wanted: KeyRange) -> None:
         nonlocal digest
@@ -177,7 +184,7 @@ def _list_ranges(connections: Connections, url: str, ranges: Sequence[KeyRange])
         for page in connections.store().list(start_after=wanted.low, end_before=end):
             rows = pa.RecordBatch.from_arrays(page.columns, schema=LISTING)
             parts = rows.filter(pc.match_substring_regex(rows["etag"], MULTIPART))
-            add, counted = key_digest(rows["address"]), _by_slice(rows)
+            add, counted = key_digest(rows["address"]), slices_of(rows)
             seen += rows.num_rows
             with taking:
                 writers["data"].add(rows)
@@ -194,8 +201,8 @@ def _list_ranges(connections: Connections, url: str, ranges: Sequence[KeyRange])
     return _Listed(parts, digest, _joined(slices))
 
 
-def _by_slice(rows: pa.RecordBatch) -> list[_Slice]:
-    """What one page holds of each slice."""
+def slices_of(rows: pa.RecordBatch) -> list[Slice]:
+    """What one page, with at least one row, holds of each slice."""
     address = rows["address"]
     inside = pc.and_(
         pc.starts_with(address, "data/"),
@@ -205,24 +212,24 @@ def _by_slice(rows: pa.RecordBatch) -> list[_Slice]:
     if pc.all(inside).as_py() and name[0] == name[-1]:
         # In order, so that all between two of one slice are of it, too.
         oldest = pc.min(rows["last_modified"]).as_py()
-        return [_Slice(name[0].as_py(), len(name), pc.sum(rows["size"]).as_py(), oldest)]
+        return [Slice(name[0].as_py(), len(name), pc.sum(rows["size"]).as_py(), oldest)]
     grouped = (
         pa.table({"name": name, "size": rows["size"], "last_modified": rows["last_modified"]})
         .group_by("name")
         .aggregate([("size", "count"), ("size", "sum"), ("last_modified", "min")])
     )
     columns = ("name", "size_count", "size_sum", "last_modified_min")
-    return [_Slice(*row) for row in zip(*(grouped[c].to_pylist() for c in columns), strict=True)]
+    return [Slice(*row) for row in zip(*(grouped[c].to_pylist() for c in columns), strict=True)]
 
 
-def _joined(found: Iterable[_Slice]) -> list[_Slice]:
-    joined: dict[str, _Slice] = {}
+def _joined(found: Iterable[Slice]) -> list[Slice]:
+    joined: dict[str, Slice] = {}
     for one in found:
         known = joined.get(one.name)
         joined[one.name] = (
             one
             if known is None
-            else _Slice(
+            else Slice(
                 one.name,
                 one.keys + known.keys,
                 one.size + known.size,
@@ -232,11 +239,11 @@ def _joined(found: Iterable[_Slice]) -> list[_Slice]:
     return list(joined.values())
 
 
-def _added_up(listed: Sequence[_Listed]) -> list[_Slice]:
+def _added_up(listed: Sequence[_Listed]) -> list[Slice]:
     return _joined(one for task in listed for one in task.slices)
 
 
-def _require_ages(ctx: RunContext, slices: Iterable[_Slice], start: datetime) -> None:
+def require_ages(ctx: RunContext, slices: Iterable[Slice], start: datetime) -> None:
     """Look whether slices are as old as their names say.
 
     What may stay unlisted is told from names of slices. So no object may be older than its slice.

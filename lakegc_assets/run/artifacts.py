@@ -301,6 +301,10 @@ class AttemptArtifacts:
         if found != expected:
             raise IntegrityError(f"{where} belongs to {found}, not to {expected}: mark again")
         self._require_files(manifest, "something removed or cut it. Mark again under a new id")
+        if sum(part.rows for part in manifest.parts.get("data", ())) != manifest.rows:
+            raise IntegrityError(
+                f"{where} has {manifest.rows} rows, and its files have not: mark again"
+            )
         return manifest
 
     def chain(self, last: str, namespace: str) -> dict[str, Manifest]:

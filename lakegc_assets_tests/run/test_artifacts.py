@@ -8,14 +8,11 @@ from collections.abc import Callable
 from dataclasses import replace
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
-from pyspark.sql import SparkSession
 
 from lakegc_assets.errors import ConfigurationError, IntegrityError, RefusedError
 from lakegc_assets.run.artifacts import (
@@ -23,13 +20,11 @@ from lakegc_assets.run.artifacts import (
     SCHEMA_VERSION,
     ArtifactRoot,
     AttemptArtifacts,
-    KeyDigest,
     Manifest,
-    key_digest,
     validate_run_id,
 )
+from lakegc_assets.run.parts import Part, write_part
 from lakegc_assets.storage.config import StoreConfig
-from lakegc_assets.storage.errors import PreconditionFailedError
 
 NAMESPACE = "s3://lab/small"
 START = datetime(2026, 11, 21, 4, 41, tzinfo=timezone.utc)
@@ -42,11 +37,9 @@ def root_at(folder: Path) -> ArtifactRoot:
     return ArtifactRoot(str(folder / "artifacts"), StoreConfig())
 
 
-def write_rows(attempt: AttemptArtifacts, asset: str, rows: int = 2) -> None:
-    folder = Path(attempt.data_url(asset))
-    folder.mkdir(parents=True)
+def write_rows(attempt: AttemptArtifacts, asset: str, rows: int = 2) -> Part:
     table = pa.table({"address": [f"data/{number}" for number in range(rows)]})
-    pq.write_table(table, folder / "part-0.parquet")
+    return write_part(attempt.store(), f"{asset}/data/", table)
 
 
 def write_chain(
@@ -56,7 +49,7 @@ def write_chain(
     chain: dict[str, Manifest] = {}
     previous = ""
     for number, asset in enumerate(MARK_ASSETS):
-        write_rows(attempt, asset)
+        part = write_rows(attempt, asset)
         manifest = Manifest(
             asset=asset,
             repository=attempt.repository,
@@ -68,7 +61,7 @@ def write_chain(
             finished=START + timedelta(seconds=2 * number + 1),
             rows=2,
             digest="2-0",
-            files=attempt.files(asset),
+            parts={"data": [part]},
             previous=previous,
             settings={"min_age": 86400.0},
             facts={"number": number},
@@ -102,9 +95,14 @@ CHANGES: dict[str, Change] = {
         m, started=m.started - timedelta(seconds=2)
     ),
     "finished before it began": lambda m: replace(m, finished=m.started - timedelta(seconds=1)),
-    "a file more": lambda m: replace(m, files={**m.files, "data/part-1.parquet": 1}),
-    "a file fewer": lambda m: replace(m, files={}),
-    "a file of another size": lambda m: replace(m, files=dict.fromkeys(m.files, 1)),
+    "a file more": lambda m: replace(
+        m, parts={**m.parts, "more": [replace(m.parts["data"][0], key="data/part-1.parquet")]}
+    ),
+    "a file fewer": lambda m: replace(m, parts={}),
+    "a file of another size": lambda m: replace(
+        m, parts={"data": [replace(m.parts["data"][0], size=1)]}
+    ),
+    "other rows": lambda m: replace(m, rows=3),
     "another schema": lambda m: replace(m, schema_version=SCHEMA_VERSION + 1),
 }
 
@@ -142,21 +140,40 @@ def test_a_missing_manifest_means_that_the_asset_did_not_finish(tmp_path: Path) 
         attempt.chain(LAST, NAMESPACE)
 
 
-@pytest.mark.parametrize("damage", ["missing", "cut", "extra"])
+@pytest.mark.parametrize("damage", ["missing", "cut"])
 def test_data_files_that_are_not_those_of_the_manifest_are_refused(
     damage: str, tmp_path: Path
 ) -> None:
     attempt = root_at(tmp_path).new_attempt("small", "run1")
-    write_chain(attempt)
-    path = Path(attempt.data_url("active_commits")) / "part-0.parquet"
+    chain = write_chain(attempt)
+    path = Path(attempt.url) / chain["active_commits"].parts["data"][0].key
     if damage == "missing":
         path.unlink()
-    elif damage == "cut":
-        path.write_bytes(path.read_bytes()[:-1])
     else:
-        path.with_name("part-1.parquet").write_bytes(path.read_bytes())
-    with pytest.raises(IntegrityError, match="are not those that its manifest names"):
+        path.write_bytes(path.read_bytes()[:-1])
+    with pytest.raises(IntegrityError, match="something removed or cut it"):
         attempt.chain(LAST, NAMESPACE)
+
+
+def test_a_file_of_the_right_size_and_other_bytes_is_refused_when_it_is_read(
+    tmp_path: Path,
+) -> None:
+    attempt = root_at(tmp_path).new_attempt("small", "run1")
+    chain = write_chain(attempt)
+    path = Path(attempt.url) / chain["active_commits"].parts["data"][0].key
+    whole = path.read_bytes()
+    for at in range(0, len(whole), 29):
+        path.write_bytes(whole[:at] + bytes([whole[at] ^ 1]) + whole[at + 1 :])
+        with pytest.raises(IntegrityError, match="something changed it"):
+            attempt.read("active_commits")
+
+
+def test_what_no_manifest_names_is_never_read(tmp_path: Path) -> None:
+    attempt = root_at(tmp_path).new_attempt("small", "run1")
+    write_chain(attempt)
+    write_rows(attempt, "active_commits", 7)
+    assert attempt.chain(LAST, NAMESPACE)
+    assert attempt.read("active_commits").num_rows == 2
 
 
 def test_any_damage_to_a_manifest_is_told_or_breaks_the_chain(tmp_path: Path) -> None:
@@ -184,7 +201,7 @@ def test_any_damage_to_a_manifest_is_told_or_breaks_the_chain(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize(
-    "body", [b"", b"[]", b"null", b'{"schema_version": 2}', b'{"schema_version": 2, "cutoff": 3}']
+    "body", [b"", b"[]", b"null", b'{"schema_version": 3}', b'{"schema_version": 3, "cutoff": 3}']
 )
 def test_a_manifest_in_another_form_is_damaged(body: bytes) -> None:
     with pytest.raises(IntegrityError, match=r"x/manifest\.json is damaged"):
@@ -222,13 +239,19 @@ def test_a_published_mark_is_frozen(tmp_path: Path) -> None:
     assert root.attempt("small", "run1") == attempt
 
 
-def test_an_asset_is_finished_once(spark: SparkSession, tmp_path: Path) -> None:
+def test_an_asset_is_finished_once(tmp_path: Path) -> None:
     attempt = root_at(tmp_path).new_attempt("small", "run1")
     manifest = write_chain(attempt)["store_listing"]
     with pytest.raises(RefusedError, match="store_listing of 'run1' is finished"):
-        attempt.write(spark.createDataFrame([("data/x",)], "address string"), "store_listing")
-    with pytest.raises(PreconditionFailedError):
         attempt.finish(manifest)
+
+
+def test_what_tasks_wrote_elsewhere_finishes_nothing(tmp_path: Path) -> None:
+    attempt = root_at(tmp_path).new_attempt("small", "run1")
+    manifest = write_chain(root_at(tmp_path).new_attempt("small", "run2"))["store_listing"]
+    with pytest.raises(IntegrityError, match="all executors must share the artifact root"):
+        attempt.finish(manifest)
+    assert not attempt.has("store_listing")
 
 
 def test_an_unknown_run_is_refused(tmp_path: Path) -> None:
@@ -280,44 +303,3 @@ def test_plain_names_are_ids_of_runs(run: str) -> None:
 def test_other_names_are_refused(start: str, odd: str, end: str) -> None:
     with pytest.raises(ConfigurationError, match="cannot be the id of a run"):
         validate_run_id(start + odd + end)
-
-
-# Digests
-
-
-KEYS = st.lists(st.text(st.characters(exclude_categories=["Cs"])), unique=True, max_size=20)
-
-
-@settings(max_examples=8)
-@given(KEYS, st.randoms(use_true_random=False))
-def test_a_digest_depends_on_the_keys_alone(
-    spark: SparkSession, keys: list[str], chance: random.Random
-) -> None:
-    def digest(values: list[str], partitions: int = 1) -> KeyDigest:
-        rows: list[tuple[Any, ...]] = [(value,) for value in values]
-        return key_digest(spark.createDataFrame(rows, "address string").repartition(partitions))
-
-    shuffled = chance.sample(keys, len(keys))
-    expected = digest(keys)
-    assert digest(shuffled, 3) == expected
-    assert expected.count == len(keys)
-    if keys:
-        assert digest(keys[1:]) != expected
-        assert digest([*keys[1:], keys[0] + "x"]) != expected
-        assert digest([*keys, keys[0]]) != expected
-
-
-def test_rows_that_changed_are_refused(spark: SparkSession, tmp_path: Path) -> None:
-    attempt = root_at(tmp_path).new_attempt("small", "run1")
-    frame = spark.createDataFrame([("data/1",), ("data/2",)], "address string")
-    attempt.write(frame, "store_listing")
-    digest = str(key_digest(frame))
-    manifest = replace(
-        write_chain(root_at(tmp_path).new_attempt("small", "run2"))["store_listing"],
-        digest=digest,
-        rows=2,
-    )
-    assert attempt.read_verified(spark, manifest).count() == 2
-    for wrong in (replace(manifest, rows=3), replace(manifest, digest="2-" + "0" * 32)):
-        with pytest.raises(IntegrityError, match="something changed it"):
-            attempt.read_verified(spark, wrong)
