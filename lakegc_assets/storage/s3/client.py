@@ -30,6 +30,7 @@ from lakegc_assets.storage.config import StoreConfig
 from lakegc_assets.storage.http import HttpFailure, explaining, require_soon, seconds
 from lakegc_assets.storage.s3.credentials import open_session
 from lakegc_assets.storage.s3.listing import keep_page
+from lakegc_assets.storage.s3.signing import prepare
 from lakegc_assets.storage.shared import once_per_process
 
 if TYPE_CHECKING:
@@ -124,12 +125,13 @@ def clients(config: StoreConfig) -> Clients:
         # The wildcard puts it before botocore's own handlers of S3, one of which parses the page.
         made.meta.events.register("before-parse.*.ListObjectsV2", keep_page)
         made.meta.events.register("before-sign.s3.DeleteObjects", _add_md5)
-        # botocore signs, and renews credentials, between the two.
+        prepare(made, session)
+        # What is registered for an operation comes before what signs, and renews credentials.
         for name in ("DeleteObject", "DeleteObjects"):
             made.meta.events.register_first(f"request-created.s3.{name}", _begin_signing)
-            made.meta.events.register_last(
-                f"request-created.s3.{name}", partial(_end_signing, config.connect_timeout_s)
-            )
+        made.meta.events.register_last(
+            "request-created.s3", partial(_end_signing, config.connect_timeout_s)
+        )
         return made
 
     addressing = config.addressing
@@ -148,7 +150,9 @@ def _begin_signing(request: Any, **_: object) -> None:  # noqa: ANN401 - as belo
 
 
 def _end_signing(limit: float, request: Any, **_: object) -> None:  # noqa: ANN401 - as below
-    require_soon(request.context[_BEGUN], limit)
+    begun = request.context.pop(_BEGUN, None)
+    if begun is not None:
+        require_soon(begun, limit)
 
 
 def _add_md5(request: Any, **_: object) -> None:  # noqa: ANN401 - botocore's AWSRequest, untyped

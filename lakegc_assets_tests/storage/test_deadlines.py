@@ -1,0 +1,510 @@
+"""Deletes that come too late: what is signed, what stores answer, and which stores keep to it."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import hmac
+import re
+import uuid
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from datetime import datetime, timedelta, timezone
+from pathlib import Path
+from urllib.parse import parse_qs, quote, urlsplit
+
+import boto3
+import pytest
+from azure.storage.blob import UserDelegationKey, generate_blob_sas
+from azure.storage.blob._shared.constants import X_MS_VERSION
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import padding, rsa
+from google.oauth2.service_account import Credentials
+
+from lakegc_assets.errors import ConfigurationError
+from lakegc_assets.storage import deadlines
+from lakegc_assets.storage.azure import sas
+from lakegc_assets.storage.base import DeleteOutcome, ObjectStore
+from lakegc_assets.storage.codes import error_class
+from lakegc_assets.storage.config import AzureAccess, GcsAccess, StoreConfig
+from lakegc_assets.storage.deadlines import Deadline, probe_deadlines
+from lakegc_assets.storage.errors import StorageError, StoreUnavailableError
+from lakegc_assets.storage.gcs.store import GcsStore
+from lakegc_assets.storage.http import HttpFailure
+from lakegc_assets.storage.local import LocalStore
+from lakegc_assets.storage.opening import open_store
+from lakegc_assets_tests.storage.conftest import AZURE_URL, Answer, Script
+from lakegc_assets_tests.storage.s3_answers import delete_result, listed
+from lakegc_assets_tests.storage.servers import AZURE_KEY, Server
+
+_FOLDER = "_lakefs/retention/gc/lakegc/probe-"
+_SPACE = "<Error><Key>ns/{}</Key><Code>AccessDenied</Code><Message>{}</Message></Error>"
+_GONE = "<Deleted><Key>ns/{}</Key></Deleted>"
+
+
+def codes(outcomes: Sequence[DeleteOutcome]) -> list[str | None]:
+    return [outcome.error_code for outcome in outcomes]
+
+
+def query_of(request: str) -> dict[str, str]:
+    query = parse_qs(urlsplit(request).query, keep_blank_values=True)
+    return {name: value for name, (value,) in query.items()}
+
+
+class Clock:
+    """In place of the one that nobody sets; the machine is suspended when a test says so."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.now = 1000.0
+        monkeypatch.setattr(deadlines, "seconds", lambda: self.now)
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    return Clock(monkeypatch)
+
+
+def test_a_window_is_what_is_left_since_the_deadline_was_set(clock: Clock) -> None:
+    deadline = Deadline.after(60)
+    clock.now += 12.5
+    begin, length = deadline.window()
+    assert abs(datetime.now(timezone.utc) - begin) < timedelta(seconds=30)
+    assert length == 47
+    clock.now += 46.6
+    with pytest.raises(HttpFailure, match="nothing was sent") as raised:
+        deadline.window()
+    assert error_class(raised.value.code) is StoreUnavailableError
+
+
+def test_a_window_that_is_over_from_the_beginning_is_signed_to_try_a_store(clock: Clock) -> None:
+    clock.now += 5
+    begin, length = Deadline.after(-30).window()
+    ended = datetime.now(timezone.utc) - begin - timedelta(seconds=length)
+    assert timedelta(seconds=25) < ended < timedelta(seconds=60)
+
+
+@pytest.mark.parametrize(
+    ("code", "told", "later", "read"),
+    [
+        ("AccessDenied", "Access Denied.", 0, "AccessDenied"),
+        ("AccessDenied", "Access Denied.", 60, "Expired"),
+        ("AccessDenied", "Request has expired", 0, "Expired"),
+        ("ExpiredToken", "The provided token has expired.", 0, "ExpiredToken"),
+        ("ExpiredToken", "Request signature expired at: 2026-01-01T00:00:00", 0, "Expired"),
+        ("AuthenticationFailed", "Signature not valid in the specified time frame", 0, "Expired"),
+        ("SlowDown", "Request has expired", 60, "SlowDown"),
+        ("NoSuchKey", "", 60, "NoSuchKey"),
+    ],
+)
+def test_only_a_refusal_that_the_deadline_explains_is_one(
+    clock: Clock, code: str, told: str, later: float, read: str
+) -> None:
+    deadline = Deadline.after(60)
+    clock.now += later
+    assert deadline.read(HttpFailure(code, told, 403)).code == read
+
+
+def test_a_bulk_delete_on_s3_is_signed_in_its_url(script: Script) -> None:
+    script.answers = [Answer(body=delete_result(_GONE.format("a"), _GONE.format("b")))]
+    store = open_store("s3://bkt/ns", script.config())
+    outcomes = store.delete_many(["a", "b"], {"a": "e1", "b": "e2"}, expires_s=60)
+    assert [o.outcome for o in outcomes] == ["deleted", "deleted"]
+    query = query_of(script.requests[0])
+    assert {"delete", "X-Amz-Signature", "X-Amz-Credential"} <= query.keys()
+    assert 55 <= int(query["X-Amz-Expires"]) <= 60
+    signed = datetime.strptime(query["X-Amz-Date"], "%Y%m%dT%H%M%S%z")
+    assert abs(datetime.now(timezone.utc) - signed) < timedelta(seconds=30)
+    assert "authorization" not in script.headers[0]
+    digest = hashlib.md5(script.bodies[0]).digest()
+    assert script.headers[0]["content-md5"] == base64.b64encode(digest).decode()
+    # The digest is signed, so that nobody can send the signature with another body.
+    assert "content-md5" in query["X-Amz-SignedHeaders"].split(";")
+    assert script.bodies[0].count(b"<ETag>") == 2
+
+
+def test_a_single_delete_on_s3_keeps_its_condition(script: Script) -> None:
+    script.answers = [Answer(204)]
+    store = open_store("s3://bkt/ns", script.config())
+    (outcome,) = store.delete_many(["a b"], {"a b": "e1"}, singly=True, expires_s=60)
+    assert outcome.outcome == "deleted"
+    assert script.requests[0].startswith("DELETE /bkt/ns/a%20b?")
+    assert script.headers[0]["if-match"] == '"e1"'
+    query = query_of(script.requests[0])
+    assert "if-match" in query["X-Amz-SignedHeaders"].split(";")
+    assert "authorization" not in script.headers[0]
+
+
+def test_other_requests_are_signed_as_ever(script: Script) -> None:
+    script.answers = [Answer(body=delete_result(_GONE.format("a")))]
+    store = open_store("s3://bkt/ns", script.config())
+    store.delete_many(["a"], expires_s=60)
+    store.delete_many(["a"])
+    assert script.requests[1] == "POST /bkt?delete"
+    assert "authorization" in script.headers[1]
+
+
+def test_temporary_credentials_are_sent_with_their_token(
+    script: Script, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AWS_SESSION_TOKEN", "the token")
+    script.answers = [Answer(body=delete_result(_GONE.format("a")))]
+    open_store("s3://bkt/ns", script.config()).delete_many(["a"], expires_s=60)
+    assert query_of(script.requests[0])["X-Amz-Security-Token"] == "the token"
+
+
+def test_what_s3_says_of_a_late_delete_is_no_missing_permission(script: Script) -> None:
+    """Some answer so for each key, and some for the request; who is denied in time is denied."""
+    late = delete_result(
+        _SPACE.format("a", "Request has expired"), _SPACE.format("b", "Access Denied")
+    )
+    whole = "<Error><Code>AccessDenied</Code><Message>Request has expired</Message></Error>"
+    script.answers = [Answer(body=late), Answer(403, whole), Answer(403, whole)]
+    store = open_store("s3://bkt/ns", script.config())
+    assert codes(store.delete_many(["a", "b"], expires_s=60)) == ["Expired", "AccessDenied"]
+    assert codes(store.delete_many(["a", "b"], expires_s=60)) == ["Expired", "Expired"]
+    assert codes(store.delete_many(["a", "b"], singly=True, expires_s=60)) == ["Expired", "NotSent"]
+
+
+def test_without_a_deadline_the_same_words_are_a_refusal(script: Script) -> None:
+    late = delete_result(_SPACE.format("a", "Request has expired"))
+    script.answers = [Answer(body=late)]
+    assert codes(open_store("s3://bkt/ns", script.config()).delete_many(["a"])) == ["AccessDenied"]
+
+
+def test_all_requests_of_one_call_end_at_its_deadline(script: Script, clock: Clock) -> None:
+    """A machine that was suspended after the first of them does not sign the others anew."""
+    keys = [f"{number:04d}" for number in range(2500)]
+    script.answers = [
+        Answer(body=delete_result(*(_GONE.format(key) for key in keys[start : start + 1000])))
+        for start in (0, 1000)
+    ]
+    store = open_store("s3://bkt/ns", script.config())
+    taken = iter([0.0, 20.0, 100.0])
+
+    class Suspended(list[str]):
+        def append(self, request: str) -> None:
+            super().append(request)
+            clock.now += next(taken) + 20.0
+
+    script.requests = Suspended()
+    outcomes = store.delete_many(keys, expires_s=60)
+    spans = [int(query_of(request)["X-Amz-Expires"]) for request in script.requests]
+    assert spans == [60, 40]
+    assert codes(outcomes) == [None] * 2000 + ["Expired"] * 500
+    assert "nothing was sent" in str(outcomes[-1].detail)
+
+
+def test_a_repeated_request_is_not_signed_for_longer(script: Script, clock: Clock) -> None:
+    script.answers = [Answer(503), Answer(body=delete_result(_GONE.format("a")))]
+    store = open_store("s3://bkt/ns", script.config(2))
+
+    class Slow(list[str]):
+        def append(self, request: str) -> None:
+            super().append(request)
+            clock.now += 20.0
+
+    script.requests = Slow()
+    assert codes(store.delete_many(["a"], expires_s=60)) == [None]
+    assert [query_of(r)["X-Amz-Expires"] for r in script.requests] == ["60", "40"]
+
+
+def test_a_store_that_ignores_deadlines_is_found_out(s3_server: str, s3_bucket: str) -> None:
+    store = open_store(f"s3://{s3_bucket}/n s/%41", StoreConfig(endpoint_url=s3_server))
+    assert store.delete_deadlines()
+    assert not probe_deadlines(store, _FOLDER)
+    assert listed(store) == []
+
+
+def test_a_delete_in_time_is_carried_out(s3_server: str, s3_bucket: str) -> None:
+    store = open_store(f"s3://{s3_bucket}/n s/%41", StoreConfig(endpoint_url=s3_server))
+    keys = ["a//b", "plain", "é +", "ctl\x01"]
+    for key in keys:
+        store.put(key.replace("//", "/"), b"1")
+    assert codes(store.delete_many(keys, expires_s=60)) == [None] * 4
+    assert listed(store) == ["a/b"]
+
+
+def test_local_files_have_no_store_that_keeps_a_deadline(tmp_path: Path, clock: Clock) -> None:
+    store = open_store(str(tmp_path))
+    assert not store.delete_deadlines()
+    assert not probe_deadlines(store, _FOLDER)
+    assert listed(store) == []
+    store.put("a", b"1")
+    assert codes(store.delete_many(["a"], expires_s=-1)) == ["Expired"]
+    assert store.exists("a")
+    clock.now += 1
+    assert codes(store.delete_many(["a"], expires_s=1)) == [None]
+    assert not store.exists("a")
+
+
+class Claiming(LocalStore):
+    """Says that it keeps deadlines; how it answers to those that are over is up to a test."""
+
+    def __init__(
+        self, root: Path, late: str = "Expired", in_time: str | None = None, *, only: str = ""
+    ) -> None:
+        super().__init__(root, root.as_uri())
+        self.late, self.in_time, self.only = late, in_time, only
+
+    def delete_deadlines(self) -> bool:
+        return True
+
+    def delete_many(
+        self,
+        keys: Iterable[str],
+        etags: Mapping[str, str] | None = None,
+        *,
+        singly: bool = False,
+        expires_s: float | None = None,
+    ) -> Sequence[DeleteOutcome]:
+        asked = list(keys)
+        meant = self.only in {"", "single" if singly else "bulk"}
+        code = None
+        if expires_s is not None and meant:
+            code = self.late if expires_s < 0 else self.in_time
+        if code == "carried out":
+            return super().delete_many(asked, etags)
+        if code == "a lie":
+            super().delete_many(asked, etags)
+            code = "Expired"
+        if code is not None:
+            return [DeleteOutcome(key, "failed", code, "no") for key in asked]
+        return super().delete_many(asked, etags, singly=singly, expires_s=expires_s)
+
+
+@pytest.mark.parametrize(
+    ("late", "in_time", "kept"),
+    [
+        ("Expired", None, True),
+        ("carried out", None, False),
+        ("a lie", None, False),
+        ("NotImplemented", None, False),
+        ("Expired", "AccessDenied", False),
+        ("Expired", "Expired", False),
+    ],
+)
+@pytest.mark.parametrize("only", ["", "single", "bulk"])
+def test_a_store_must_refuse_what_is_late_and_take_what_is_not(
+    tmp_path: Path, late: str, in_time: str | None, only: str, *, kept: bool
+) -> None:
+    store = Claiming(tmp_path, late, in_time, only=only)
+    assert probe_deadlines(store, _FOLDER) is kept
+    assert listed(store) == []
+
+
+@pytest.mark.parametrize("code", ["SlowDown", "NoAnswer", "Timeout"])
+def test_a_store_that_does_not_answer_has_said_nothing(tmp_path: Path, code: str) -> None:
+    for store in (Claiming(tmp_path, late=code), Claiming(tmp_path, in_time=code)):
+        with pytest.raises(StorageError, match=f"cannot be found out: {code}"):
+            probe_deadlines(store, _FOLDER)
+        assert listed(store) == []
+
+
+def test_each_delete_of_a_batch_on_azure_has_its_own_end(
+    azure: Callable[..., ObjectStore], script: Script
+) -> None:
+    store = azure(Answer(503))
+    assert store.delete_deadlines()
+    store.delete_many(["a b", "c"], {"a b": "e1", "c": "e2"}, expires_s=60)
+    assert script.headers[0]["authorization"].startswith("SharedKey acc:")
+    body = script.bodies[0].decode()
+    assert "Authorization" not in body
+    sent = re.findall(r"^DELETE (\S+) HTTP/1.1", body, re.MULTILINE)
+    assert [urlsplit(url).path for url in sent] == ["/acc/box/ns/a%20b", "/acc/box/ns/c"]
+    for url, etag in zip(sent, ("e1", "e2"), strict=True):
+        query = query_of(url)
+        assert (query["sp"], query["sr"]) == ("d", "b")
+        ends = datetime.strptime(query["se"], "%Y-%m-%dT%H:%M:%S%z")
+        assert timedelta(seconds=30) < ends - datetime.now(timezone.utc) < timedelta(seconds=61)
+        assert f'If-Match: "{etag}"' in body
+
+
+def test_a_single_delete_on_azure_is_signed_by_its_end_alone(
+    azure: Callable[..., ObjectStore], script: Script
+) -> None:
+    told = (
+        "<Error><Code>AuthenticationFailed</Code><Message>Server failed.\nRequestId:1</Message>"
+        "<AuthenticationErrorDetail>Signature not valid in the specified time frame: Start [x]"
+        "</AuthenticationErrorDetail></Error>"
+    )
+    store = azure(Answer(202), Answer(403, told), Answer(403, told.replace("time frame", "form")))
+    assert codes(store.delete_many(["a"], {"a": "e"}, expires_s=60)) == [None]
+    assert "sig=" in script.requests[0]
+    assert "authorization" not in script.headers[0]
+    assert script.headers[0]["if-match"] == '"e"'
+    assert codes(store.delete_many(["a"], expires_s=60)) == ["Expired"]
+    assert codes(store.delete_many(["a"], expires_s=60)) == ["AuthenticationFailed"]
+
+
+def test_a_sas_token_cannot_be_given_another_end(
+    script: Script, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("AZURE_STORAGE_KEY", raising=False)
+    monkeypatch.setenv("AZURE_STORAGE_SAS_TOKEN", "sv=1&sig=s")
+    config = StoreConfig(azure=AzureAccess(f"{script.endpoint}/acc"))
+    store = open_store(AZURE_URL, config)
+    assert not store.delete_deadlines()
+    with pytest.raises(ConfigurationError, match="SAS token"):
+        store.delete_many(["a"], expires_s=60)
+    assert script.requests == []
+
+
+_NAMED = {
+    "skoid": "o", "sktid": "t", "skt": "2026-01-01T00:00:00Z", "ske": "2026-01-02T00:00:00Z",
+    "sks": "b", "skv": sas.VERSION,
+}  # fmt: skip
+#: What the library signs besides, for identities whose key is for another one; all of it is empty.
+_LATER_FIELDS = {13, 14, 21, 22}
+
+
+@pytest.mark.parametrize("told", [None, _NAMED])
+def test_signatures_for_azure_are_those_of_its_own_library(
+    monkeypatch: pytest.MonkeyPatch, told: dict[str, str] | None
+) -> None:
+    monkeypatch.setattr(sas, "VERSION", X_MS_VERSION)
+    ends = datetime(2026, 1, 1, 12, tzinfo=timezone.utc)
+    delegation = None
+    if told is not None:
+        delegation = UserDelegationKey()  # type: ignore[no-untyped-call]
+        delegation.value = AZURE_KEY
+        delegation.signed_oid, delegation.signed_tid = told["skoid"], told["sktid"]
+        delegation.signed_start, delegation.signed_expiry = told["skt"], told["ske"]
+        delegation.signed_service, delegation.signed_version = told["sks"], told["skv"]
+    signed: list[str] = []
+    theirs = generate_blob_sas(
+        "acc", "box", "n s/é", account_key=None if told else AZURE_KEY,
+        user_delegation_key=delegation, permission="d", expiry=ends, sts_hook=signed.append,
+    )  # fmt: skip
+    if told is not None:
+        lines = signed[0].split("\n")
+        assert {lines[number] for number in _LATER_FIELDS} == {""}
+        text = "\n".join(line for n, line in enumerate(lines) if n not in _LATER_FIELDS)
+        digest = hmac.digest(base64.b64decode(AZURE_KEY), text.encode(), "sha256")
+        theirs = f"{theirs.rpartition('&sig=')[0]}&sig={quote(base64.b64encode(digest))}"
+    ours = sas.signature(base64.b64decode(AZURE_KEY), "/blob/acc/box/n s/é", ends, told)
+    assert parse_qs(ours) == parse_qs(theirs)
+
+
+def test_a_key_of_an_identity_is_read_strictly() -> None:
+    now = datetime(2026, 1, 1, 12, tzinfo=timezone.utc)
+    parts = "".join(f"<{tag}>{tag}</{tag}>" for tag in sas._NAMES.values())
+    body = f"<UserDelegationKey>{parts}<Value>{AZURE_KEY}</Value></UserDelegationKey>".encode()
+    found = sas.read_delegation(body, now)
+    assert found.key == base64.b64decode(AZURE_KEY)
+    assert list(found.told) == ["skoid", "sktid", "skt", "ske", "sks", "skv"]
+    assert now < found.renewed < now + timedelta(hours=1)
+    for damaged in (b"", b"<UserDelegationKey/>", body.replace(b"==", b"")):
+        with pytest.raises(HttpFailure, match="no key to sign with"):
+            sas.read_delegation(damaged, now)
+
+
+@pytest.fixture(scope="module")
+def account_key() -> rsa.RSAPrivateKey:
+    return rsa.generate_private_key(65537, 2048)
+
+
+@pytest.fixture
+def gcs(script: Script, account_key: rsa.RSAPrivateKey) -> GcsStore:
+    pem = account_key.private_bytes(
+        serialization.Encoding.PEM,
+        serialization.PrivateFormat.PKCS8,
+        serialization.NoEncryption(),
+    ).decode()
+    told = {"client_email": "me@project", "private_key": pem, "token_uri": "https://none"}
+    config = StoreConfig(max_attempts=1, gcs=GcsAccess(endpoint=script.endpoint))
+    store = open_store("gs://bkt/n s", config)
+    assert isinstance(store, GcsStore)
+    store._service.key = Credentials.from_service_account_info(told)  # type: ignore[no-untyped-call]
+    return store
+
+
+def test_a_delete_on_google_is_signed_in_its_url(
+    gcs: GcsStore, script: Script, account_key: rsa.RSAPrivateKey
+) -> None:
+    script.answers = [Answer(204)]
+    assert gcs.delete_deadlines()
+    keys = ["a/é ~", "b"]
+    assert codes(gcs.delete_many(keys, dict.fromkeys(keys, "7"), expires_s=60)) == [None, None]
+    path, _, query = script.requests[0].removeprefix("DELETE ").partition("?")
+    assert path == "/bkt/n%20s/a/%C3%A9%20~"
+    assert script.headers[0]["x-goog-if-generation-match"] == "7"
+    signed, _, signature = query.rpartition("&X-Goog-Signature=")
+    host = script.endpoint.removeprefix("http://")
+    headers = f"host:{host}\nx-goog-if-generation-match:7\n"
+    names = "host;x-goog-if-generation-match"
+    canonical = f"DELETE\n{path}\n{signed}\n{headers}\n{names}\nUNSIGNED-PAYLOAD"
+    told = query_of(script.requests[0])
+    assert told["X-Goog-SignedHeaders"] == names
+    assert 55 <= int(told["X-Goog-Expires"]) <= 60
+    day = told["X-Goog-Date"][:8]
+    assert told["X-Goog-Credential"] == f"me@project/{day}/auto/storage/goog4_request"
+    digest = hashlib.sha256(canonical.encode()).hexdigest()
+    text = f"GOOG4-RSA-SHA256\n{told['X-Goog-Date']}\n{day}/auto/storage/goog4_request\n{digest}"
+    account_key.public_key().verify(
+        bytes.fromhex(signature), text.encode(), padding.PKCS1v15(), hashes.SHA256()
+    )
+
+
+def test_what_google_answers_to_signed_deletes_is_told_apart(gcs: GcsStore, script: Script) -> None:
+    def error(code: str, details: str = "") -> str:
+        told = f"<Message>m</Message><Details>{details}</Details>"
+        return f"<?xml version='1.0' encoding='UTF-8'?><Error><Code>{code}</Code>{told}</Error>"
+
+    expired = error("ExpiredToken", "Request signature expired at: 2026-01-01T00:00:00+00:00")
+    script.answers = [
+        Answer(404, error("NoSuchKey")),
+        Answer(412, error("PreconditionFailed")), Answer(404, "no word of the store"),
+        Answer(400, expired),
+    ]  # fmt: skip
+    keys = ["a", "b", "c", "d"]
+    outcomes = gcs.delete_many(keys, dict.fromkeys(keys, "7"), expires_s=60)
+    assert [o.outcome for o in outcomes] == ["already_missing", *["failed"] * 3]
+    assert codes(outcomes)[2:] == ["Expired", "NotSent"]
+    script.answers = [Answer(403, error("SignatureDoesNotMatch"))]
+    assert codes(gcs.delete_many(["a"], expires_s=60)) == ["SignatureDoesNotMatch"]
+    assert codes(gcs.delete_many(["a//b"], expires_s=60)) == ["InvalidKey"]
+
+
+def test_without_a_key_google_gets_no_deadline(script: Script) -> None:
+    config = StoreConfig(max_attempts=2, gcs=GcsAccess(endpoint=script.endpoint))
+    store = open_store("gs://bkt/ns", config)
+    assert not store.delete_deadlines()
+    assert not probe_deadlines(store, _FOLDER)
+    with pytest.raises(ConfigurationError, match="service account"):
+        store.delete_many(["a"], expires_s=60)
+    assert script.requests == []
+
+
+@pytest.mark.stores
+def test_versitygw_keeps_deadlines(versitygw_server: Server) -> None:
+    bucket = f"bucket-{uuid.uuid4().hex}"
+    boto3.client("s3", endpoint_url=versitygw_server.endpoint).create_bucket(Bucket=bucket)
+    config = StoreConfig(endpoint_url=versitygw_server.endpoint)
+    store = open_store(f"s3://{bucket}/n s/%41é", config)
+    assert probe_deadlines(store, _FOLDER)
+    store.put("a", b"1")
+    for singly in (False, True):
+        (outcome,) = store.delete_many(["a"], singly=singly, expires_s=-30)
+        assert (outcome.error_code, store.exists("a")) == ("Expired", True)
+    assert "expired" in str(outcome.detail).lower()
+
+
+@pytest.mark.stores
+def test_azurite_keeps_deadlines(
+    azure_container: tuple[str, StoreConfig], azure_by_sas: StoreConfig
+) -> None:
+    url, config = azure_container
+    store = open_store(f"{url}/n s/%2541é", config)
+    assert probe_deadlines(store, _FOLDER)
+    keys = ["a", "b"]
+    for key in keys:
+        store.put(key, b"1")
+    assert set(codes(store.delete_many(keys, expires_s=-30))) == {"Expired"}
+    assert [*map(store.exists, keys)] == [True, True]
+    assert not probe_deadlines(open_store(f"{url}/n s", azure_by_sas), _FOLDER)
+
+
+@pytest.mark.stores
+def test_the_stand_in_for_google_has_none(gcs_bucket: tuple[str, StoreConfig]) -> None:
+    """It asks for no credentials, so nothing can be signed."""
+    bucket, config = gcs_bucket
+    assert not probe_deadlines(open_store(f"gs://{bucket}/ns", config), _FOLDER)
