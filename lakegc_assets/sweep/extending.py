@@ -26,7 +26,7 @@ from lakegc_assets.mark.metaranges import fetch
 from lakegc_assets.mark.ranges import HASHES, LOOKS, decode
 from lakegc_assets.retention.united import missing_heads
 from lakegc_assets.run.connections import Connections
-from lakegc_assets.run.hashing import Hashes, address_hashes
+from lakegc_assets.run.hashing import Hashes, address_hashes, pair_hashes
 from lakegc_assets.run.packs import Decoded
 from lakegc_assets.run.sets import members_of, union
 from lakegc_assets.run.tasks import each
@@ -62,32 +62,34 @@ class Found:
     last_parts: AbstractSet[str]
     looks: pa.Table
 
-    def spares(self, objects: pa.Table, *, etags: bool) -> dict[str, str]:
-        """Which of some objects must stay, with the reason.
+    def spares(self, objects: pa.Table) -> dict[str, str]:
+        """Which of some objects (address, size, etag) must stay, with the reason.
 
-        Args:
-            objects: address, size and etag.
-            etags: whether etags that look like an MD5 are the checksums that entries have; else
-                an object of an entry's size looks like it.
+        What branches served was asked for by the delta mark, and no move of a HEAD makes lakeFS
+        serve another upload. So that an object looks like an entry is a reason beyond need.
         """
         addresses = objects["address"]
         held = members_of([self.hashes], address_hashes(addresses))
         last = pc.replace_substring_regex(addresses, pattern="(?s)^.*/", replacement="")
         unclear = pc.is_in(last, pa.array(sorted(self.last_parts), pa.string()))
         spared: dict[str, str] = {}
-        for which, why in ((held, HELD), (unclear, UNCLEAR), (self._alike(objects, etags), ALIKE)):
+        for which, why in ((held, HELD), (unclear, UNCLEAR), (self._alike(objects), ALIKE)):
             mask = pa.array(np.asarray(which), pa.bool_())
             for address in addresses.filter(mask).to_pylist():
                 spared.setdefault(address, why)
         return spared
 
-    def _alike(self, objects: pa.Table, etags: bool) -> npt.NDArray[np.bool_]:  # noqa: FBT001 - private
-        sizes = objects["size"].to_numpy()
-        alike: npt.NDArray[np.bool_] = np.isin(sizes, self.looks["size"].to_numpy())
-        if etags:
-            found = etag_hashes(objects["etag"].combine_chunks()).to_numpy(zero_copy_only=False)
-            told = np.asarray(pc.match_substring_regex(objects["etag"], _MD5))
-            alike &= ~told | np.isin(found, self.looks["etag_hash"].to_numpy())
+    def _alike(self, objects: pa.Table) -> npt.NDArray[np.bool_]:
+        """Whether an entry has the size, and the etag where it could be a checksum."""
+        sizes, etags = self.looks["size"].to_numpy(), self.looks["etag_hash"].to_numpy()
+        found = etag_hashes(objects["etag"].combine_chunks()).to_numpy(zero_copy_only=False)
+        checksum = np.asarray(pc.match_substring_regex(objects["etag"], _MD5))
+        by_size = np.isin(objects["size"].to_numpy(), sizes)
+        by_both = np.isin(
+            pair_hashes(objects["size"].to_numpy().view(np.uint64), found.view(np.uint64)),
+            pair_hashes(sizes.view(np.uint64), etags.view(np.uint64)),
+        )
+        alike: npt.NDArray[np.bool_] = np.where(checksum, by_both, by_size)
         return alike
 
 

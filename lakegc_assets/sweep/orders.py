@@ -42,7 +42,6 @@ class Orders:
         share: of the limits, to begin with.
         known: what the delta mark knew; None where it cannot be extended, so that it is over as
             soon as a branch moves.
-        etags: whether etags that look like an MD5 are the checksums that entries have.
         expires_s: after so many seconds from the look at HEADs and rules the store is to refuse a
             delete; None where it keeps no deadlines.
     """
@@ -60,7 +59,6 @@ class Orders:
     limits: Limits
     share: float = 1.0
     known: KnownFiles | None = None
-    etags: bool = False
     expires_s: float | None = None
 
     @property
