@@ -21,15 +21,18 @@ import pyarrow as pa
 from lakegc_assets.graveler.decode import etag_hash
 from lakegc_assets.graveler.ranges import read_range
 from lakegc_assets.mark.addresses import entry_spellings
-from lakegc_assets.mark.lookalikes import SMALL, Integers
+from lakegc_assets.mark.lookalikes import Integers
 from lakegc_assets.mark.metaranges import fetch
 from lakegc_assets.run.connections import Connections
 from lakegc_assets.run.context import RunContext
-from lakegc_assets.run.parts import Part, read_part
+from lakegc_assets.run.parts import Part
+from lakegc_assets.run.selection import Selection
 from lakegc_assets.run.tasks import each
 from lakegc_assets.storage.base import ObjectStore
 from lakegc_assets.storage.errors import ObjectNotFoundError
 
+#: Objects that are read to learn a habit, in bytes at most.
+SAMPLE: Final = 1 << 20
 #: Objects that are read to learn a habit: the newest ones, and others at random.
 NEWEST: Final = 5
 AT_RANDOM: Final = 3
@@ -127,6 +130,7 @@ class _Reading:
 
     connections: Connections
     url: str
+    selection: Selection
     part: Part
     rows: npt.NDArray[np.int64]
     deadline: float
@@ -136,6 +140,7 @@ def read_contents(
     ctx: RunContext,
     connections: Connections,
     url: str,
+    selection: Selection,
     chosen: Sequence[tuple[Part, Integers]],
     deadline: float,
 ) -> list[tuple[npt.NDArray[np.bool_], Integers]]:
@@ -145,7 +150,8 @@ def read_contents(
         ctx: the run.
         connections: how tasks reach the store.
         url: of the store of the parts.
-        chosen: parts of listed objects, and the rows of each that are to be read.
+        selection: of listed objects.
+        chosen: parts of it, and which of their rows that count are to be read.
         deadline: seconds since 1970 after which no more is read.
 
     Returns:
@@ -157,7 +163,7 @@ def read_contents(
     for number, (part, rows) in enumerate(chosen):
         for at in range(0, len(rows), _READ_EACH):
             some = rows[at : at + _READ_EACH]
-            orders.append(_Reading(connections, url, part, some, deadline))
+            orders.append(_Reading(connections, url, selection, part, some, deadline))
             of_part.append(number)
     seconds = READ_S * sum(len(order.rows) for order in orders)
     answers = ctx.tasks.run("read small candidates", _read_contents, orders, seconds)
@@ -171,8 +177,10 @@ def read_contents(
 
 
 def _read_contents(order: _Reading) -> tuple[npt.NDArray[np.bool_], Integers]:
-    artifacts = order.connections.stores.open(order.url)
-    table = read_part(artifacts, order.part, ["address", "size"]).take(pa.array(order.rows))
+    artifacts = order.connections.open(order.url)
+    table = order.selection.read(artifacts, order.part, ["address", "size"]).take(
+        pa.array(order.rows)
+    )
     rows = list(zip(table["address"].to_pylist(), table["size"].to_pylist(), strict=True))
     store = order.connections.store()
     hashes = each(partial(_content_hash, store, order.deadline), rows, _THREADS)
@@ -185,8 +193,3 @@ def _content_hash(store: ObjectStore, deadline: float, row: tuple[str, int]) -> 
         return None
     data = _get(store, *row)
     return None if data is None else etag_hash(_md5(data))
-
-
-def may_be_read(sizes: Integers) -> npt.NDArray[np.bool_]:
-    """Which objects are small enough to be read."""
-    return sizes <= SMALL

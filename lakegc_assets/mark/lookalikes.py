@@ -16,8 +16,15 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lakegc_assets.mark.metaranges import pairs_of
-from lakegc_assets.mark.packs import read_slots
-from lakegc_assets.mark.ranges import HASHES, LOOKS, Wanted, read_entries, seconds, wanted
+from lakegc_assets.mark.ranges import (
+    HASHES,
+    LOOKS,
+    Wanted,
+    cached_ranges,
+    read_entries,
+    seconds,
+    wanted,
+)
 from lakegc_assets.run.connections import Connections
 from lakegc_assets.run.context import RunContext
 from lakegc_assets.run.hashing import Hashes, pair_hashes
@@ -126,7 +133,7 @@ def head_ranges(ctx: RunContext, connections: Connections, heads: pa.Table) -> H
     branches = np.zeros(unique.num_rows, np.int64)
     for found in of_branch.values():
         branches[found] += 1
-    slots = read_slots(connections.cache(), "ranges") if unique.num_rows else {}
+    slots = cached_ranges(connections) if unique.num_rows else {}
     return HeadRanges(wanted(unique, slots), branches, of_branch)
 
 
@@ -195,7 +202,7 @@ def _joined(parts: Sequence[Alike]) -> Alike:
 
 
 def _compare(order: _Order) -> tuple[Alike, Evidence]:
-    store = order.connections.stores.open(order.url)
+    store = order.connections.open(order.url)
     found: list[Alike] = []
     evidence = Evidence()
     for chunk in order.chunks:

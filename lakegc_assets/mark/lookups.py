@@ -160,7 +160,7 @@ def _find_paths(
 
 def _read_paths(order: _Reading) -> list[Part]:
     """Paths of ranges, read again by the slow reader, which is independent of the cache."""
-    artifacts = order.connections.stores.open(order.url)
+    artifacts = order.connections.open(order.url)
     store, namespace_url = order.connections.store(), order.connections.namespace_url
     turns = read_part(artifacts, order.turns)
     groups, numbers = turns["group"].to_numpy(), turns["turn"].to_numpy()
@@ -223,7 +223,7 @@ class _Unit:
 def _ask(order: _Asking) -> Answer:
     client = order.connections.client()
     names = [branch for branch, _ in order.branches]
-    store = order.connections.stores.open(order.url)
+    store = order.connections.open(order.url)
     sizes = [read_run(store, part) for part in order.question.sizes]
     staged = each(partial(staged_paths, client, order.repository, sizes=sizes), names, _THREADS)
     units = [
@@ -243,7 +243,7 @@ def _ask(order: _Asking) -> Answer:
 
 
 def _units(order: _Asking) -> list[_Unit]:
-    store = order.connections.stores.open(order.url)
+    store = order.connections.open(order.url)
     held = [positions for _, positions in order.branches]
     wanted = pa.array(np.unique(np.concatenate([np.empty(0, np.int32), *held])))
     tables = [
@@ -282,7 +282,7 @@ def _ask_unit(
         if address is not None:
             served.update(_names(namespace, address))
     found = pa.array(sorted(served), pa.string())
-    store = order.connections.stores.open(order.url)
+    store = order.connections.open(order.url)
     known = members(store, order.question.names, address_hashes(found))
     return found.filter(pa.array(known)).to_pylist(), unasked
 

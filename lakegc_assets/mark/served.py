@@ -24,6 +24,7 @@ from lakegc_assets.mark.etags import (
     AT_RANDOM,
     NEWEST,
     READ_S,
+    SAMPLE,
     agreement,
     entries_are_checksums,
     read_contents,
@@ -39,16 +40,19 @@ from lakegc_assets.mark.lookalikes import (
     head_ranges,
 )
 from lakegc_assets.mark.lookups import Question, ask
+from lakegc_assets.run.artifacts import LISTING
 from lakegc_assets.run.connections import Connections
 from lakegc_assets.run.context import RunContext
 from lakegc_assets.run.hashing import Hashes, address_hashes
 from lakegc_assets.run.parts import Part, read_part, write_part
+from lakegc_assets.run.selection import Selection
 from lakegc_assets.run.sets import write_set
 from lakegc_assets.storage.base import ObjectStore
 
 SPARED: Final = pa.schema([("address", pa.string()), ("why", pa.string())])
 SERVED: Final = "lakeFS serves it"
 UNVERIFIED: Final = "more paths at branch HEADs look like it than may be asked"
+_MD5: Final = "^[0-9a-f]{32}$"
 #: Seconds for which lakeFS may be asked at least.
 LEAST_SECONDS: Final = 60.0
 #: Bytes of candidates that are read at most, to know their checksums.
@@ -72,7 +76,8 @@ class Suspects:
     """What nothing lists any more, as numbers; one each, in the order of the files.
 
     Attributes:
-        parts: files of address, size, last_modified and etag.
+        selection: files of address, size, last_modified and etag.
+        rows: that count of each file.
         sizes: in bytes.
         etags: hashes of the etags.
         modified: in microseconds since 1970.
@@ -81,7 +86,8 @@ class Suspects:
         names: hashes of all addresses and of their last parts, without an order.
     """
 
-    parts: Sequence[Part]
+    selection: Selection
+    rows: Sequence[int]
     sizes: Integers
     etags: Integers
     modified: Integers
@@ -90,45 +96,41 @@ class Suspects:
     names: Hashes
 
     @classmethod
-    def read(cls, store: ObjectStore, parts: Sequence[Part]) -> Suspects:
+    def read(cls, store: ObjectStore, selection: Selection) -> Suspects:
         """Read them.
 
         Raises:
             IntegrityError: a file is missing or changed.
         """
-        columns: list[tuple[npt.NDArray[np.generic], ...]] = []
-        for part in parts:
-            table = read_part(store, part)
-            columns.append(
-                (
-                    table["size"].to_numpy(),
-                    etag_hashes(
-                        pa.concat_arrays([c for c in table["etag"].chunks] or [_NO_TEXT])
-                    ).to_numpy(),
-                    table["last_modified"].cast(pa.int64()).to_numpy(),
-                    pc.match_substring_regex(table["etag"], "^[0-9a-f]{32}$").to_numpy(),
-                    address_hashes(table["address"]),
-                    address_hashes(last_parts(table["address"])),
-                )
-            )
-        types = (np.int64, np.int64, np.int64, np.bool_, np.uint64, np.uint64)
-        joined = [
-            np.concatenate([np.empty(0, kind), *(c[number] for c in columns)])
-            for number, kind in enumerate(types)
-        ]
-        return cls(parts, *joined[:5], np.concatenate(joined[4:]))
+        found = [_as_numbers(selection.read(store, part)) for part in selection.parts]
+        rows = [len(columns[0]) for columns in found]
+        found.append(_as_numbers(LISTING.empty_table()))
+        sizes, etags, modified, plain, addresses, last = (
+            np.concatenate(column) for column in zip(*found, strict=True)
+        )
+        names = np.concatenate([addresses, last])
+        return cls(selection, rows, sizes, etags, modified, plain, addresses, names)
 
-    def rows(self, indices: Integers) -> list[tuple[Part, Integers]]:
-        """Some of them by their files: rows in each."""
-        starts = np.cumsum([0, *(part.rows for part in self.parts)])
+    def by_part(self, indices: Integers) -> list[tuple[Part, Integers]]:
+        """Some of them by their files: which of the rows that count in each."""
+        ends = np.cumsum([0, *self.rows])
         found = [
-            (part, indices[(indices >= low) & (indices < low + part.rows)] - low)
-            for part, low in zip(self.parts, starts[:-1], strict=True)
+            (part, indices[(indices >= low) & (indices < high)] - low)
+            for part, low, high in zip(self.selection.parts, ends[:-1], ends[1:], strict=True)
         ]
         return [(part, rows) for part, rows in found if len(rows)]
 
 
-_NO_TEXT: Final = pa.array([], pa.string())
+def _as_numbers(table: pa.Table) -> tuple[Integers, Integers, Integers, Flags, Hashes, Hashes]:
+    addresses, etags = (table[name].combine_chunks() for name in ("address", "etag"))
+    return (
+        table["size"].to_numpy(),
+        etag_hashes(etags).to_numpy(),
+        table["last_modified"].cast(pa.int64()).to_numpy(),
+        pc.match_substring_regex(etags, _MD5).to_numpy(zero_copy_only=False),
+        address_hashes(addresses),
+        address_hashes(last_parts(addresses)),
+    )
 
 
 def served_candidates(
@@ -137,7 +139,7 @@ def served_candidates(
     heads: pa.Table,
     store: ObjectStore,
     folder: str,
-    candidates: Sequence[Part],
+    candidates: Selection,
     etags: Sequence[Part],
     seconds: float,
 ) -> pa.Table:
@@ -149,7 +151,7 @@ def served_candidates(
         heads: HEAD of each branch (branch, metarange_id).
         store: of artifacts.
         folder: of working files in it, with a slash at its end.
-        candidates: files there of what nothing lists any more (address, size, last_modified, etag).
+        candidates: what nothing lists any more (address, size, last_modified, etag).
         etags: files there of what is listed: rows of ``lookalikes.ETAGS``.
         seconds: for how long small candidates may be read and lakeFS may be asked.
 
@@ -164,7 +166,8 @@ def served_candidates(
     question = rule.question(ranges, groups, alike)
     answer = ask(ctx, connections, ranges, store.url, folder, question)
     over = _beyond(store, question, groups, alike)
-    unverified = np.isin(groups, np.union1d(over, answer.unasked)).any(axis=0)
+    doubtful = np.isin(groups, np.union1d(over, answer.unasked))
+    unverified: Flags = doubtful[0] | doubtful[1]
     return _named(store, suspects, answer.served, unverified)
 
 
@@ -183,12 +186,12 @@ def _named(
     names = pa.array(served, pa.string())
     found = [SPARED.empty_table()]
     at = 0
-    for part in suspects.parts:
-        doubtful = unverified[at : at + part.rows]
-        at += part.rows
+    for part, rows in zip(suspects.selection.parts, suspects.rows, strict=True):
+        doubtful = unverified[at : at + rows]
+        at += rows
         if not served and not doubtful.any():
             continue
-        addresses = read_part(store, part, ["address"])["address"].combine_chunks()
+        addresses = suspects.selection.read(store, part, ["address"])["address"].combine_chunks()
         # What is served from an address that cannot be resolved is known by its last part only.
         is_served = pc.or_(
             pc.is_in(addresses, names), pc.is_in(last_parts(addresses), names)
@@ -239,7 +242,7 @@ class _ShadowRule:
     def _compare(
         self, heads: HeadRanges, groups: Hashes, etags: Sequence[Part] = ()
     ) -> tuple[Alike, Evidence]:
-        runs = write_set(self.store, f"{self.folder}groups/", groups)
+        runs = write_set(self.store, f"{self.folder}groups/", [groups])
         return compare(self.ctx, self.connections, heads, self.store.url, runs, etags)
 
     def _comparable_until(self, evidence: Evidence, like_heads: Flags) -> int | None:
@@ -250,13 +253,14 @@ class _ShadowRule:
         """
         if evidence.agree is False:
             return None
-        until = evidence.newest if evidence.agree else None
-        doubtful = self.suspects.plain & like_heads & (self.suspects.sizes <= SMALL)
-        doubtful &= self.suspects.modified > (-1 if until is None else until)
-        agree, newest = self._sample(np.flatnonzero(doubtful))
-        if agree is None:
-            return until
-        return max(until or newest, newest) if agree else None
+        until = evidence.newest if evidence.agree else -1
+        doubtful = self.suspects.plain & (self.suspects.modified > until)
+        if (doubtful & like_heads).any():
+            agree, newest = self._sample(np.flatnonzero(doubtful & (self.suspects.sizes <= SAMPLE)))
+            if agree is False:
+                return None
+            until = max(until, newest if agree else -1)
+        return None if until < 0 else until
 
     def _sample(self, indices: Integers) -> tuple[bool | None, int]:
         """Compare etags with the content of the newest of some objects, and of a few others."""
@@ -266,8 +270,8 @@ class _ShadowRule:
         random = indices[np.argsort(self.suspects.addresses[indices], kind="stable")]
         chosen = np.unique(np.concatenate([newest[-NEWEST:], random[:AT_RANDOM]]))
         tables = [
-            read_part(self.store, part).take(pa.array(rows))
-            for part, rows in self.suspects.rows(chosen)
+            self.suspects.selection.read(self.store, part).take(pa.array(rows))
+            for part, rows in self.suspects.by_part(chosen)
         ]
         return agreement(self.connections.store(), pa.concat_tables(tables))
 
@@ -275,17 +279,23 @@ class _ShadowRule:
         self, heads: HeadRanges, alike: Alike, by_size: Hashes, doubtful: Flags
     ) -> Integers:
         """Small candidates without a comparable etag that are read sooner than asked about."""
-        indices = np.flatnonzero(doubtful & (self.suspects.sizes <= SMALL))
+        small = doubtful & (self.suspects.sizes <= SMALL) & np.isin(by_size, alike.groups)
+        indices = np.flatnonzero(small)
         groups, which, members = np.unique(
             by_size[indices], return_inverse=True, return_counts=True
         )
+        mine = np.isin(alike.groups, groups)
+        positions, of_group = alike.positions[mine], np.searchsorted(groups, alike.groups[mine])
+        branches, found = heads.branches[positions], alike.entries[mine]
+        held = np.array([one.entries or 0 for one in heads.ranges], np.int64)[positions]
         # Paths that lie close by share a page.
-        entries = np.array([one.entries or 0 for one in heads.ranges], np.int64)[alike.positions]
-        pages = np.minimum(alike.entries, entries // _OF_PAGE + 1) * heads.branches[alike.positions]
-        at = np.searchsorted(groups, alike.groups)
-        known = (at < len(groups)) & np.isin(alike.groups, groups)
-        costs = np.bincount(at[known], pages[known], len(groups)) * _PAGE_S
-        chosen = indices[(costs > members * READ_S)[which]] if len(groups) else indices
+        seconds = np.minimum(found, held // _OF_PAGE + 1) * branches * _PAGE_S
+        left = self.deadline - time.time()
+        few = (found * branches).sum() <= self.ctx.settings.max_served_lookups
+        if not len(groups) or (few and seconds.sum() < left / 4):
+            return indices[:0]
+        costs = np.bincount(of_group, seconds, len(groups))
+        chosen = indices[(costs > members * READ_S)[which]]
         total = np.cumsum(self.suspects.sizes[chosen])
         worth: Integers = chosen[total <= _MOST_BYTES]
         return worth
@@ -301,8 +311,11 @@ class _ShadowRule:
     def _read(self, chosen: Integers) -> tuple[Integers, Integers]:
         """Which of some candidates could be read, and the hashes of their contents' MD5s."""
         half = (time.time() + self.deadline) / 2
-        by_part = self.suspects.rows(chosen)
-        answers = read_contents(self.ctx, self.connections, self.store.url, by_part, half)
+        suspects = self.suspects
+        by_part = suspects.by_part(chosen)
+        answers = read_contents(
+            self.ctx, self.connections, self.store.url, suspects.selection, by_part, half
+        )
         known = np.concatenate([known for known, _ in answers])
         hashes = np.concatenate([hashes for _, hashes in answers])
         return chosen[known], hashes[known]
@@ -324,8 +337,8 @@ class _ShadowRule:
         return Question(
             write_part(write, f"{folder}turns/", table, plain=True),
             np.unique(alike.positions[asked]),
-            write_set(write, f"{folder}sizes/", self.suspects.sizes.view(np.uint64)),
-            write_set(write, f"{folder}names/", self.suspects.names),
+            write_set(write, f"{folder}sizes/", [self.suspects.sizes.view(np.uint64)]),
+            write_set(write, f"{folder}names/", [self.suspects.names]),
             int(paths[affordable].sum()),
             self.deadline,
         )
