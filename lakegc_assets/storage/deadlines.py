@@ -80,12 +80,13 @@ class Deadline:
         return failure
 
 
-def probe_deadlines(store: ObjectStore, folder: str) -> bool:
+def probe_deadlines(store: ObjectStore, folder: str, *, conditional: bool = False) -> bool:
     """Find out whether a store refuses deletes that are late, and takes those that are not.
 
     Args:
         store: to be tried, with objects of our own that are gone afterwards.
         folder: key prefix of these objects, ending in ``/``.
+        conditional: whether deletes name an etag, which some stores refuse, or sign badly.
 
     Raises:
         StorageError: the store did not answer, so that nothing is known.
@@ -94,14 +95,17 @@ def probe_deadlines(store: ObjectStore, folder: str) -> bool:
         return False
     keys = [f"{folder}deadline-{secrets.token_hex(8)}-{number}" for number in range(2)]
     try:
-        return all(_kept(store, keys, singly=singly) for singly in (False, True))
+        return all(
+            _kept(store, keys, conditional=conditional, singly=singly) for singly in (False, True)
+        )
     finally:
         store.delete_many(keys)
 
 
-def _kept(store: ObjectStore, keys: list[str], *, singly: bool) -> bool:
+def _kept(store: ObjectStore, keys: list[str], *, conditional: bool, singly: bool) -> bool:
     """Whether objects survive a delete that is late, and do not survive one in time."""
-    etags = {key: store.put(key, b"tried") for key in keys}
+    written = {key: store.put(key, b"tried") for key in keys}
+    etags = written if conditional else None
     late = store.delete_many(keys, etags, singly=singly, expires_s=-_MARGIN_S)
     for outcome in late:
         _require_answer(store, outcome)

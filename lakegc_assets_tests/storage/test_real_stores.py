@@ -228,6 +228,7 @@ def azurite_with_tokens(
     claims = {
         "aud": "https://storage.azure.com", "iss": "https://sts.windows.net/tenant/",
         "iat": expires - 7200, "nbf": expires - 7200, "exp": expires,
+        "oid": "object", "tid": "tenant",
     }  # fmt: skip
     parts = (json.dumps(part).encode() for part in ({"alg": "none", "typ": "JWT"}, claims))
     token = ".".join(base64.urlsafe_b64encode(part).decode().rstrip("=") for part in parts) + ".eA"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import os
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -36,6 +37,7 @@ from lakegc_assets.storage.shared import once_per_process
 if TYPE_CHECKING:
     from mypy_boto3_s3.client import S3Client
 
+_QUERY: Final = re.compile(r"(?<=\S)\?[^\s\"']+")
 _BEGUN: Final = "lakegc_begun"
 
 BOTO_ERRORS: Final = (ClientError, BotoCoreError, ResponseParserError)
@@ -49,19 +51,21 @@ def failure_of(error: BotoError) -> HttpFailure:
     and wrong endpoints answer so, too. Only answers to HEAD cannot carry a code.
     """
     if isinstance(error, ClientError):
-        told = error.response.get("Error", {})
+        answer = error.response.get("Error", {})
         status = error.response.get("ResponseMetadata", {}).get("HTTPStatusCode")
-        code = usual_code(str(told.get("Code") or ""), str(status or ""))
+        code = usual_code(str(answer.get("Code") or ""), str(status or ""))
         if code == "404" and error.operation_name == "HeadObject":
             code = "NoSuchKey"
-        return HttpFailure(code, told.get("Message"), status)
+        return HttpFailure(code, answer.get("Message"), status)
     if isinstance(error, (NoCredentialsError, PartialCredentialsError)):
         return HttpFailure("NoCredentials", error)
+    # The text may quote the URL, whose query may hold a signature.
+    told = _QUERY.sub("", str(error))
     if isinstance(error, (ConnectTimeoutError, ReadTimeoutError)):
-        return HttpFailure("Timeout", error)
+        return HttpFailure("Timeout", told)
     if isinstance(error, ResponseParserError):
-        return HttpFailure("NoAnswer", error)
-    return HttpFailure("ConnectionFailed", error)
+        return HttpFailure("NoAnswer", told)
+    return HttpFailure("ConnectionFailed", told)
 
 
 @contextmanager
