@@ -244,7 +244,7 @@ class CollectorResource(dg.ConfigurableResource):  # type: ignore[type-arg]
         default=0.0, description="how long to wait for another sweep of the repository"
     )
     max_served_lookups: int = Field(
-        default=200_000, description="paths at HEADs to look up; what is beyond stays alive"
+        default=100_000_000, description="paths at HEADs to look up; what is beyond stays alive"
     )
     _clocks: Clocks = PrivateAttr(default_factory=SystemClocks)
 

@@ -18,8 +18,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from lakegc_assets.errors import IntegrityError, RefusedError
-from lakegc_assets.run.hashing import key_digest
-from lakegc_assets.run.context import Connections, RunContext
+from lakegc_assets.run.connections import Connections
+from lakegc_assets.run.context import RunContext
+from lakegc_assets.run.hashing import KeyDigest, key_digest
+from lakegc_assets.run.tasks import spread
 from lakegc_assets.storage.base import ObjectStore
 from lakegc_assets.storage.errors import ObjectNotFoundError, PreconditionFailedError
 

@@ -194,20 +194,16 @@ def _largest(rows: Iterable[tuple[str, int, str]]) -> list[tuple[str, int, str]]
 
 def _dimensions(rows: pa.Table, order: _Order) -> dict[str, pa.Array | pa.ChunkedArray]:
     """What each candidate counts for, by dimension."""
-    seconds = pc.floor(
-        pc.divide(
-            pc.cast(rows["last_modified"].cast(pa.int64()), pa.float64(), safe=False), 1_000_000.0
-        )
-    ).cast(pa.int64())
-    age = pc.subtract(pa.scalar(int(order.start.timestamp()), pa.int64()), seconds)
-    days = pc.floor(pc.divide(age.cast(pa.float64()), float(_DAY))).cast(pa.int64())
+    # All of these are older than the run, so that whole numbers are rounded down.
+    seconds = pc.divide(rows["last_modified"].cast(pa.int64()), 1_000_000)
+    days = pc.divide(pc.subtract(int(order.start.timestamp()), seconds), _DAY)
     slices = pc.struct_field(
         pc.extract_regex(rows["address"].combine_chunks(), r"^data/(?P<slice>[^/]+)/"), "slice"
     )
     return {
         "reason": rows["reason"],
-        "branch rule": _mapped(_held(rows), partial(_rule, order.rules)),
-        "slice age": _mapped(slices, partial(_slice_age, order.start)),
+        "branch rule": _mapped(_held(rows), partial(_rule, order.rules), pa.string()),
+        "slice age": _mapped(slices, partial(_slice_age, order.start), pa.int64()),
         "age in days": days,
     }
 
@@ -219,11 +215,13 @@ def _held(rows: pa.Table) -> pa.ChunkedArray:
 
 
 def _mapped(
-    column: pa.Array | pa.ChunkedArray, function: Callable[[str | None], str | int | None]
+    column: pa.Array | pa.ChunkedArray,
+    function: Callable[[str | None], str | int | None],
+    kind: pa.DataType,
 ) -> pa.ChunkedArray | pa.Array:
     """What a function says of each value; it is asked once for each that is different."""
     values = pc.unique(column)
-    answers = pa.array([function(value) for value in values.to_pylist()])
+    answers = pa.array([function(value) for value in values.to_pylist()], kind)
     return answers.take(pc.index_in(column, values, skip_nulls=False))
 
 

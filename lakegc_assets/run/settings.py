@@ -69,7 +69,7 @@ class Settings:
     require_conditional_deletes: bool = False
     lease_duration: timedelta = timedelta(minutes=3)
     lease_wait: timedelta = timedelta(0)
-    max_served_lookups: int = 200_000
+    max_served_lookups: int = 100_000_000
     snapshot_attempts: int = 3
     spark_seconds: float = 10.0
 
