@@ -223,9 +223,7 @@ class DeletingTask:
     def _look(self) -> Look:
         orders, asking = self._orders, self._reach.asking
         self._checked = self._reach.clock()
-        seen = fingerprint(
-            self._reach.client, orders.repository, protect_tags=orders.protect_tags
-        )
+        seen = fingerprint(self._reach.client, orders.repository, protect_tags=orders.protect_tags)
         # The store's time comes after all that may take long, and before the lease.
         now = Moment.now(asking, self._reach.clock)
         return Look(

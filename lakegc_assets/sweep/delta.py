@@ -29,6 +29,7 @@ from lakegc_assets.run.connections import Connections
 from lakegc_assets.run.context import RunContext
 from lakegc_assets.run.hashing import Hashes, address_hashes
 from lakegc_assets.run.parts import Part
+from lakegc_assets.run.selection import Selection
 from lakegc_assets.run.sets import members
 from lakegc_assets.sweep.extending import HELD, UNCLEAR
 from lakegc_assets.sweep.extension import Known
@@ -186,8 +187,8 @@ class Deltas:
             liveness.tables()["heads"],
             self.attempt.store(),
             folder,
-            candidates.parts,
-            self.chain["store_listing"].parts["etags"],
+            Selection(candidates.parts),
+            self.chain["deletion_candidates"].parts["etags"],
             _ASKING_S,
         )
 

@@ -136,7 +136,7 @@ class Extender:
         return with_commits(known, read) if read else known
 
     def _listed(self, heads: Mapping[str, str]) -> Mapping[str, str]:
-        """lakeFS's list of active commits, with their metaranges."""
+        """The list of active commits that lakeFS makes, with their metaranges."""
         location = self.client.prepare_commits(self.repository).gc_commits_location
         store, namespace = self.connections.store(), self.connections.namespace()
         listed = read_commits_csv(store, namespace, location)

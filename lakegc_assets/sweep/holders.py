@@ -90,9 +90,7 @@ def _committed(
             yield Holder(address, branch, path, commit)
 
 
-def _holding(
-    connections: Connections, ranges: pa.Table, addresses: Collection[str]
-) -> list[str]:
+def _holding(connections: Connections, ranges: pa.Table, addresses: Collection[str]) -> list[str]:
     """The ranges that may hold some addresses."""
     hashes = union([address_hashes(pa.array(sorted(addresses), pa.string()))])
     found = read_entries(connections, wanted(ranges, cached_ranges(connections)), HASHES)

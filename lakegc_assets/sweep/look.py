@@ -85,10 +85,8 @@ def judge(look: Look, delta: Fingerprint, taken: Moment) -> tuple[Verdict, str]:
         delta: what the delta mark, or its extension, is about.
         taken: when the delta mark was begun.
     """
-    if look.lost:
-        return "lost", look.lost
-    if look.held:
-        return "lost", "an alarm holds all sweeps"
+    if lost := look.lost or ("an alarm holds all sweeps" if look.held else ""):
+        return "lost", lost
     if taken.age(look.now) >= DELTA_LIFETIME - CHECK_LIFETIME:
         return "stale", "the delta mark is too old"
     if look.seen.rules != delta.rules:

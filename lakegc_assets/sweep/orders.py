@@ -127,9 +127,7 @@ def told_of(outcomes: Iterable[Outcome]) -> list[Told]:
                 error_code=None if done else one.error_code,
                 detail=None if done else f"{one.address}: {one.detail}",
             )
-        totals[one.outcome] = total._replace(
-            objects=total.objects + 1, size=total.size + one.size
-        )
+        totals[one.outcome] = total._replace(objects=total.objects + 1, size=total.size + one.size)
     return list(totals.values())
 
 

@@ -224,4 +224,6 @@ def _record_spared(
 ) -> None:
     """Record what is spared, with the reasons."""
     sizes = remaining.rows.select(["address", "size"])
-    ledger.record_spared(attempt.store(), name, delta.spared.join(sizes, "address", join_type="inner"))
+    ledger.record_spared(
+        attempt.store(), name, delta.spared.join(sizes, "address", join_type="inner")
+    )

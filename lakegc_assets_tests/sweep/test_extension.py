@@ -110,7 +110,9 @@ def histories(draw: st.DrawFn) -> tuple[list[Commit], dict[str, str], dict[str, 
     for number in range(draw(st.integers(1, 12))):
         before = [c.id for c in commits]
         most = min(2, len(before))
-        parents = draw(st.lists(st.sampled_from(before), max_size=most, unique=True)) if most else []
+        parents = (
+            draw(st.lists(st.sampled_from(before), max_size=most, unique=True)) if most else []
+        )
         commits.append(commit(str(number), draw(_DAYS), *parents))
     seen = draw(st.integers(1, len(commits)))
     names = st.sampled_from(["main", "short", "long", "dev"])
@@ -145,9 +147,7 @@ def test_two_extensions_are_as_one() -> None:
     more = with_commits(before, read)
     once = extended(more, {"main": "f", "rescue": "a"}, {})
     first = extended(with_commits(before, {"e": read["e"]}), {"main": "e"}, {})
-    second = extended(
-        with_commits(first.known, {"f": read["f"]}), {"main": "f", "rescue": "a"}, {}
-    )
+    second = extended(with_commits(first.known, {"f": read["f"]}), {"main": "f", "rescue": "a"}, {})
     assert first.metaranges | second.metaranges == once.metaranges
     assert second.known == replace(once.known, active=second.known.active)
     assert second.known.active == once.known.active

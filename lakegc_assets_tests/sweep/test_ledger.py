@@ -70,7 +70,9 @@ def test_what_was_done_counts_before_what_failed(
 
 def test_what_is_spared_is_recorded_with_its_size(attempt: AttemptArtifacts, read: Read) -> None:
     """Whole tables at once, among records of other tasks."""
-    spared = pa.table({"address": ["b", "a"], "size": [2, 1], "why": ["it is staged", "it is held"]})
+    spared = pa.table(
+        {"address": ["b", "a"], "size": [2, 1], "why": ["it is staged", "it is held"]}
+    )
     ledger.record(attempt.store(), "1", [Outcome("c", 3, "deleted"), Outcome("a", 1, "failed")])
     ledger.record_spared(attempt.store(), "spared", spared)
     assert read() == {
