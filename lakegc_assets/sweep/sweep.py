@@ -110,7 +110,7 @@ def _candidates(attempt: AttemptArtifacts, marked: Manifest) -> Candidates:
     Raises:
         IntegrityError: it is something else.
     """
-    rows = attempt.read(marked.asset, columns=_COLUMNS)
+    rows = attempt.read(marked.asset, columns=list(_COLUMNS))
     if str(key_digest(rows["address"])) != marked.digest or rows.num_rows != marked.rows:
         raise IntegrityError(
             f"{attempt.data_url(marked.asset)} holds {key_digest(rows['address'])}, but its "

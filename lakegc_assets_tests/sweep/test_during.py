@@ -8,7 +8,6 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from pyspark.sql import SparkSession
 
 from lakegc_assets.errors import IntegrityError, RefusedError
 from lakegc_assets.run.context import RunContext
@@ -20,6 +19,7 @@ from lakegc_assets.sweep.hold import HOLD, write_hold
 from lakegc_assets.sweep.ledger import Outcome
 from lakegc_assets.sweep.sweep import sweep
 from lakegc_assets_tests.lake import REPOSITORY, RUN, Marked, SmallLake
+from lakegc_assets_tests.sessions import Session
 from lakegc_assets_tests.sweep.outcomes import check_swept
 from lakegc_assets_tests.sweep.stand_ins import spare, stand_in
 
@@ -51,7 +51,7 @@ def after_first_delete(
 
 
 def test_what_comes_alive_in_the_middle_is_spared(
-    lake: SmallLake, marked: Marked, spark: SparkSession
+    lake: SmallLake, marked: Marked, spark: Session
 ) -> None:
     revived: list[str] = []
 
@@ -65,21 +65,21 @@ def test_what_comes_alive_in_the_middle_is_spared(
     manifest = sweep(lake.context(spark, sweep_batch=2))
     assert seen == [f"GET /api/v1/repositories/{REPOSITORY}/branches"]
     assert manifest.facts["rounds"] == 2
-    check_swept(lake, marked, spark, {revived[0]: "an active commit holds it now"})
+    check_swept(lake, marked, {revived[0]: "an active commit holds it now"})
 
 
 def test_rules_that_change_in_the_middle(
-    lake: SmallLake, marked: Marked, spark: SparkSession
+    lake: SmallLake, marked: Marked, spark: Session
 ) -> None:
     """The rule is a new one, but brings nothing back."""
     after_first_delete(lake, marked, lambda _left: lake.rules(20, main=11))
     manifest = sweep(lake.context(spark, sweep_batch=6))
     assert manifest.facts["rounds"] == 2
-    check_swept(lake, marked, spark, {})
+    check_swept(lake, marked, {})
 
 
 def test_a_repository_that_never_rests(
-    lake: SmallLake, marked: Marked, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+    lake: SmallLake, marked: Marked, spark: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(rounds, "_IDLE_ROUNDS", 2)
     monkeypatch.setattr(rounds, "require_passed", lambda _results: None)
@@ -100,7 +100,7 @@ def test_a_repository_that_never_rests(
 
 
 def test_heads_that_were_others_while_the_delta_mark_looked(
-    lake: SmallLake, marked: Marked, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+    lake: SmallLake, marked: Marked, spark: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A branch is there at first and when deletes begin, and not while its commits are read."""
     monkeypatch.setattr(rounds, "evaluate", lambda _ctx, _survivors: [])
@@ -121,11 +121,11 @@ def test_heads_that_were_others_while_the_delta_mark_looked(
     manifest = sweep(lake.context(spark))
     assert manifest.facts["rounds"] == 2
     back = dict.fromkeys(marked.groups["replaced"], "an active commit holds it now")
-    check_swept(lake, marked, spark, back)
+    check_swept(lake, marked, back)
 
 
 def test_a_repository_that_was_made_anew_elsewhere(
-    lake: SmallLake, marked: Marked, spark: SparkSession
+    lake: SmallLake, marked: Marked, spark: Session
 ) -> None:
     """What lies at its old place may belong to another repository by now."""
     there: list[set[str]] = []
@@ -141,7 +141,7 @@ def test_a_repository_that_was_made_anew_elsewhere(
     assert [lake.keys()] == there
 
 
-def test_an_alarm_of_another_sweep(lake: SmallLake, marked: Marked, spark: SparkSession) -> None:
+def test_an_alarm_of_another_sweep(lake: SmallLake, marked: Marked, spark: Session) -> None:
     """One that lost its lease, say, and found that it had deleted too much."""
     left: list[int] = []
 
@@ -157,11 +157,11 @@ def test_an_alarm_of_another_sweep(lake: SmallLake, marked: Marked, spark: Spark
     assert len(lake.keys() & marked.candidates) == left[0]
     (lake.objects / HOLD).unlink()
     sweep(lake.context(spark))
-    check_swept(lake, marked, spark, {})
+    check_swept(lake, marked, {})
 
 
 def test_an_object_that_cannot_be_deleted(
-    lake: SmallLake, marked: Marked, spark: SparkSession
+    lake: SmallLake, marked: Marked, spark: Session
 ) -> None:
     """The store refuses one; the others are done and recorded; mended, the sweep goes on."""
     stuck = min(marked.groups["second"])
@@ -175,7 +175,7 @@ def test_an_object_that_cannot_be_deleted(
     aside.rename(path)
     assert lake.keys() == marked.live | {stuck}
     sweep(lake.context(spark))
-    check_swept(lake, marked, spark, {})
+    check_swept(lake, marked, {})
 
 
 def _holder(found: dict[str, Any]) -> tuple[object, ...]:
@@ -183,7 +183,7 @@ def _holder(found: dict[str, Any]) -> tuple[object, ...]:
 
 
 def test_what_is_gone_and_needed_raises_an_alarm(
-    lake: SmallLake, marked: Marked, spark: SparkSession
+    lake: SmallLake, marked: Marked, spark: Session
 ) -> None:
     """One comes alive just after it was deleted; one was deleted by a sweep that never said so."""
     unrecorded, *_ = sorted(marked.groups["orphans"])
@@ -237,7 +237,7 @@ def test_what_is_gone_and_needed_raises_an_alarm(
 def test_an_alarm_is_raised_also_after_a_failure(
     lake: SmallLake,
     marked: Marked,
-    spark: SparkSession,
+    spark: Session,
     monkeypatch: pytest.MonkeyPatch,
     told: tuple[str, ...],
 ) -> None:
@@ -273,11 +273,11 @@ def test_an_alarm_is_raised_also_after_a_failure(
 
 
 def test_a_delta_mark_that_aged_under_the_invariants_is_taken_again(
-    lake: SmallLake, marked: Marked, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+    lake: SmallLake, marked: Marked, spark: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     late = min(marked.candidates)
     deltas = iter([spare(set(), age=200), spare({late}), spare({late})])
     stand_in(monkeypatch, lambda: next(deltas))
     manifest = sweep(lake.context(spark))
     assert manifest.facts["rounds"] == 2
-    check_swept(lake, marked, spark, {late: "it is alive"})
+    check_swept(lake, marked, {late: "it is alive"})
