@@ -23,7 +23,7 @@ _PRIME: Final = np.uint64(1099511628211)
 _BASE, _OTHER = (np.uint64(base) for base in BASES)
 
 
-def hash_strings(strings: pa.Array | pa.ChunkedArray) -> Hashes:
+def hash_strings(strings: pa.Array | pa.ChunkedArray, base: int = BASES[0]) -> Hashes:
     """The hash of each of an array of strings; ValueError where one is null."""
     if strings.null_count:
         raise ValueError("what is null has no hash")
@@ -38,7 +38,8 @@ def hash_strings(strings: pa.Array | pa.ChunkedArray) -> Hashes:
             text = np.frombuffer(content, np.uint8)
         else:
             bounds, text = np.zeros(len(wide) + 1, np.int64), np.empty(0, np.uint8)
-        hash_spans(text, bounds[:-1], bounds[1:], hashes[filled : filled + len(wide)])
+        room = hashes[filled : filled + len(wide)]
+        hash_spans(text, bounds[:-1], bounds[1:], np.uint64(base), room)
         filled += len(wide)
     return hashes
 
@@ -53,6 +54,11 @@ def as_hashes(values: Iterable[int]) -> Hashes:
     return np.fromiter(values, np.uint64)
 
 
+def digest_of(strings: pa.Array | pa.ChunkedArray) -> str:
+    """The digest of keys."""
+    return digest_text(*(hash_strings(strings, base) for base in BASES))
+
+
 def digest_text(first: Hashes, second: Hashes) -> str:
     """The digest of keys by their two hashes, as manifests show it: ``count-hex``."""
     sums = (int(np.add.reduce(hashes, dtype=np.uint64)) for hashes in (first, second))
@@ -61,15 +67,17 @@ def digest_text(first: Hashes, second: Hashes) -> str:
 
 def looks_of(sizes: npt.NDArray[np.int64], etags: Hashes) -> Hashes:
     """One hash for each pair of a size and the hash of an etag."""
-    return finished(sizes.astype(np.uint64) * _PRIME + etags)
+    looks: Hashes = finished(sizes.astype(np.uint64) * _PRIME + etags)
+    return looks
 
 
 def is_in(members: Hashes, hashes: Hashes) -> Bools:
     """Which of some hashes are among others, which are sorted."""
-    if not len(members):
-        return np.zeros(len(hashes), np.bool_)
-    at = np.searchsorted(members, hashes)
-    return members[np.minimum(at, len(members) - 1)] == hashes  # type: ignore[no-any-return]
+    found = np.zeros(len(hashes), np.bool_)
+    if len(members):
+        at = np.searchsorted(members, hashes)
+        np.equal(members[np.minimum(at, len(members) - 1)], hashes, out=found)
+    return found
 
 
 @numba.njit(cache=True, nogil=True)
@@ -92,10 +100,10 @@ def finished(values: Any) -> Any:  # noqa: ANN401 - an array
 
 
 @numba.njit(cache=True, nogil=True)
-def hash_spans(text: Any, begins: Any, ends: Any, hashes: Any) -> None:  # noqa: ANN401 - arrays
-    """Hash what is between each two positions of a text."""
+def hash_spans(text: Any, begins: Any, ends: Any, base: Any, hashes: Any) -> None:  # noqa: ANN401
+    """Hash what is between each two positions of a text, from a base on."""
     for i in range(len(hashes)):
-        value = _BASE
+        value = base
         for byte in text[begins[i] : ends[i]]:
             value = (value ^ np.uint64(byte)) * _PRIME
         hashes[i] = finish(value)

@@ -7,6 +7,8 @@ the two disagree about what a range holds, no run goes on.
 
 from __future__ import annotations
 
+import re
+
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
@@ -32,6 +34,9 @@ _PLACES = pa.schema(
         ("folder", pa.uint64()),
     ]
 )
+_BASE = np.uint64(hashing.BASES[0])
+_SLICE = re.compile("data/[^/]*/")
+#: Bytes of an entry in a block: lengths, the key's kind, and lengths within the value.
 _SMALLEST_ENTRY = 13
 #: What fits into microseconds, in seconds.
 _MOST_SECONDS = 9_000_000_000_000
@@ -64,7 +69,7 @@ def witness(data: bytes, range_id: str, namespace: StorageNamespace) -> Decoded:
     marks, etags = np.empty(count, np.uint8), np.empty(count, np.uint64)
     spans = (text, fields.address_at, fields.address_end)
     hashing.hash_addresses(*spans, (first, second, folders, marks))
-    hashing.hash_spans(text, fields.etag_at, fields.etag_end, etags)
+    hashing.hash_spans(text, fields.etag_at, fields.etag_end, _BASE, etags)
     seconds = np.clip(fields.seconds, -_MOST_SECONDS, _MOST_SECONDS)
     odd = _Odd(text, fields, range_id, namespace)
     odd.require_utf8(np.flatnonzero(marks & 2))
@@ -116,12 +121,8 @@ def _fields(blocks: Blocks, range_id: str) -> tuple[npt.NDArray[np.uint8], kerne
 def _places_of(addresses: list[str]) -> tuple[hashing.Hashes, hashing.Hashes]:
     """The hash of each address and that of its slice's folder."""
     hashes = hashing.hash_strings(pa.array(addresses, pa.string()))
-    folders = [
-        hashing.hash_text("/".join(parts[:2]) + "/")
-        if len(parts) == 3 and parts[0] == "data"
-        else 0  # noqa: PLR2004
-        for parts in (address.split("/", 2) for address in addresses)
-    ]
+    slices = (_SLICE.match(address) for address in addresses)
+    folders = [hashing.hash_text(found[0]) if found else 0 for found in slices]
     return hashes, np.array(folders, np.uint64)
 
 

@@ -75,36 +75,47 @@ def _moment(data: Any, at: Any, end: Any, row: Any, fields: Any) -> Any:  # noqa
     return True
 
 
+@numba.njit(inline="always")
+def _field(data: Any, at: Any, end: Any) -> Any:  # noqa: ANN401 - an array and positions
+    """A field's number, its value or length, where that ends, and whether bytes follow.
+
+    The number is 0 where there is no field that lakeFS writes: 3 and 6 are numbers, the others are
+    bytes.
+    """
+    tag, at = _number(data, at, end)
+    value = np.int64(0)
+    if at >= 0:
+        value, at = _number(data, at, end)
+    number, has_bytes = tag >> 3, tag & 7 == 2  # noqa: PLR2004 - the wire type of bytes
+    sound = at >= 0 and 8 <= tag < 1 << 32 and tag & 7 in (0, 2)  # noqa: PLR2004 - the first field's
+    if sound and number <= 7:  # noqa: PLR2004 - the last field that is known
+        sound = has_bytes != (number in (3, 6))
+    if sound and has_bytes:
+        sound = 0 <= value <= end - at
+    return number if sound else np.int64(0), value, at, has_bytes
+
+
 @numba.njit(cache=True, nogil=True)
 def _entry(data: Any, at: Any, end: Any, row: Any, fields: Any) -> Any:  # noqa: ANN401 - arrays
     """Read an Entry into a row; whether it is one. Of a repeated field the last one counts."""
     for column in fields:
         column[row] = 0
     while at < end:
-        tag, at = _number(data, at, end)
-        if at < 0 or tag < 8 or tag >= 1 << 32:  # noqa: PLR2004 - the first field's
-            return False
-        value, at = _number(data, at, end)
-        wire, number = tag & 7, tag >> 3
-        if at < 0 or wire not in (0, 2):
-            return False
-        if (number in (3, 6)) != (wire == 0) and number <= 7:  # noqa: PLR2004 - of seven fields
-            return False
-        if wire == 0:
-            if number == 3:  # noqa: PLR2004 - size
-                fields.size[row] = value
-            elif number == 6:  # noqa: PLR2004 - address_type
-                fields.address_type[row] = value
-            continue
-        if value < 0 or value > end - at:
+        number, value, at, has_bytes = _field(data, at, end)
+        if number == 0:
             return False
         if number == 1:
             fields.address_at[row], fields.address_end[row] = at, at + value
-        elif number == 4:  # noqa: PLR2004 - e_tag
-            fields.etag_at[row], fields.etag_end[row] = at, at + value
         elif number == 2 and not _moment(data, at, at + value, row, fields):  # noqa: PLR2004
             return False
-        at += value
+        elif number == 3:  # noqa: PLR2004 - size
+            fields.size[row] = value
+        elif number == 4:  # noqa: PLR2004 - e_tag
+            fields.etag_at[row], fields.etag_end[row] = at, at + value
+        elif number == 6:  # noqa: PLR2004 - address_type
+            fields.address_type[row] = value
+        if has_bytes:
+            at += value
     return 0 <= fields.address_type[row] <= 2  # noqa: PLR2004 - AddressType
 
 
@@ -150,6 +161,32 @@ def _key(data: Any, at: Any, shared: Any, rest: Any, key: Any, old: Any) -> Any:
 
 
 @numba.njit(cache=True, nogil=True)
+def _limit(data: Any, at: Any, end: Any) -> Any:  # noqa: ANN401 - an array and positions
+    """Where the entries of a block end and its restart points begin; -1 where they cannot."""
+    if end - at < 8:  # noqa: PLR2004 - one restart point and their number
+        return np.int64(-1)
+    restarts = np.int64(0)
+    for i in range(4):
+        restarts = restarts * 256 + np.int64(data[end - 1 - i])
+    limit = end - 4 - 4 * restarts
+    return limit if restarts >= 1 and limit >= at else np.int64(-1)
+
+
+@numba.njit(inline="always")
+def _lengths(data: Any, at: Any, limit: Any) -> Any:  # noqa: ANN401 - an array and positions
+    """What an entry shares, the rest of its key, its value, and where they begin; -1 if nowhere."""
+    rest, length = np.int64(-1), np.int64(-1)
+    shared, at = _number(data, at, limit)
+    if at >= 0:
+        rest, at = _number(data, at, limit)
+    if at >= 0:
+        length, at = _number(data, at, limit)
+    sound = at >= 0 and shared >= 0 and 0 <= rest <= limit - at
+    sound = sound and 0 <= length <= limit - at - rest
+    return shared, rest, length, at if sound else np.int64(-1)
+
+
+@numba.njit(cache=True, nogil=True)
 def walk(data: Any, starts: Any, key: Any, fields: Any) -> Any:  # noqa: ANN401 - arrays
     """Find the fields of every entry.
 
@@ -163,36 +200,27 @@ def walk(data: Any, starts: Any, key: Any, fields: Any) -> Any:  # noqa: ANN401 
         A code, the block that was read last, how many entries there are, and the length of the
         last key with its kind.
     """
-    row, last = 0, 0
+    row, last = np.int64(0), np.int64(0)
     for block in range(len(starts) - 1):
-        at, end = starts[block], starts[block + 1]
-        if end - at < 8:  # noqa: PLR2004 - one restart point and their number
-            return _SHORT, block, row, last
-        restarts = np.int64(0)
-        for i in range(4):
-            restarts = restarts * 256 + np.int64(data[end - 1 - i])
-        limit = end - 4 - 4 * restarts
-        if restarts < 1 or limit < at:
-            return _SHORT, block, row, last
-        known = 0
-        while at < limit:
-            shared, at = _number(data, at, limit)
-            if at >= 0:
-                rest, at = _number(data, at, limit)
-            if at >= 0:
-                length, at = _number(data, at, limit)
-            if at < 0 or not 0 <= shared <= known or rest < 0 or length < 0:
-                return _BEYOND, block, row, last
-            if rest > limit - at or length > limit - at - rest:
-                return _BEYOND, block, row, last
-            if row == len(fields.size):
-                return _MORE, block, row, last
-            code = _key(data, at, shared, rest, key, last)
+        at, limit, known = (
+            starts[block],
+            _limit(data, starts[block], starts[block + 1]),
+            np.int64(0),
+        )
+        code = FINE if limit >= 0 else _SHORT
+        while code == FINE and at < limit:
+            shared, rest, length, at = _lengths(data, at, limit)
+            if at < 0 or shared > known:
+                code = _BEYOND
+            elif row == len(fields.size):
+                code = _MORE
+            else:
+                code = _key(data, at, shared, rest, key, last)
             if code == FINE:
                 code = _value(data, at + rest, at + rest + length, row, fields)
-            if code != FINE:
-                return code, block, row, last
-            known = last = shared + rest
-            at += rest + length
-            row += 1
+                known = last = shared + rest
+                at += rest + length
+                row += 1
+        if code != FINE:
+            return code, block, row, last
     return FINE, 0, row, last

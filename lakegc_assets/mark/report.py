@@ -12,9 +12,9 @@ from typing import Any, Final, NamedTuple
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from lakegc_assets.checks.evaluation import read_results, require_passed
 from lakegc_assets.errors import IntegrityError
 from lakegc_assets.graveler.namespace import slice_time
-from lakegc_assets.mark.evaluation import read_results, require_passed
 from lakegc_assets.mark.publication import (
     Summary,
     begin,

@@ -192,6 +192,7 @@ class ObjectStore(ABC):
         *,
         singly: bool = False,
         expires_s: float | None = None,
+        since: datetime | None = None,
     ) -> Sequence[DeleteOutcome]:
         """Delete any number of keys, in calls of the size that the store allows.
 
@@ -204,9 +205,11 @@ class ObjectStore(ABC):
                 condition is sent to the store: many ignore it without a word, so try a store with
                 objects of your own before you rely on it.
             singly: one call for each key: some stores honour the condition only there.
-            expires_s: so many seconds after this method was called, the store itself is to refuse
-                what was not carried out until then; where it keeps such deadlines, as
+            expires_s: the store itself is to refuse what it has not carried out so many whole
+                seconds after ``since``; where it keeps such deadlines, as
                 ``deadlines.probe_deadlines`` finds out. It is refused already if this is negative.
+            since: a time that the store has told. None for the call of this method, by this
+                machine's clock: what the clocks differ by is added to the deadline then.
 
         Returns:
             Exactly one outcome for each distinct key, in the order of their first appearance.

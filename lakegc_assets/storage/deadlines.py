@@ -2,14 +2,15 @@
 
 Between the last look at what is alive and the moment at which a store carries out a delete, a
 process may be suspended and a network may hold a request back. So the signature of the request ends
-at a moment, by the store's own clock. The moment is set by this machine's clock: what the two
-differ by adds to it, or takes from it.
+at a moment by the store's own clock. Where that is counted from a time that the store told before
+the last look, nothing that happens here, and no clock but the store's own, makes it later.
 """
 
 from __future__ import annotations
 
 import re
 import secrets
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
 from typing import Final
@@ -28,32 +29,35 @@ from lakegc_assets.storage.http import HttpFailure, seconds
 _LATE: Final = re.compile(
     r"request (has|signature) expired|not valid in the specified time frame", re.IGNORECASE
 )
-#: How long before, and after, the end of a signature a store is tried, in seconds. Clocks that
-#: differ by more make the trial fail.
+#: How long before, and after, the end of a signature a store is tried, in seconds. A store whose
+#: servers' clocks differ by more among each other keeps no deadlines.
 _MARGIN_S: Final = 30.0
 
 
 @dataclass(frozen=True)
 class Deadline:
-    """The moment at which what was asked for by one call must have reached the store.
+    """The moment until which the store may carry out what was asked for by one call.
 
     Attributes:
-        ends: seconds, on a clock that nobody sets and that counts suspension.
-        tried: it lay in the past from the beginning, so that the store can be tried with it.
+        expires_s: after ``since``; in the past from the beginning if it is negative, so that a
+            store can be tried with it.
+        since: by the store's clock, UTC; None for ``called``.
+        called: on a clock that nobody sets and that counts suspension, in seconds.
     """
 
-    ends: float
-    tried: bool
+    expires_s: float
+    since: datetime | None
+    called: float
 
     @classmethod
-    def after(cls, expires_s: float) -> Deadline:
-        """So many seconds from now on."""
-        return cls(seconds() + expires_s, expires_s <= 0)
+    def after(cls, expires_s: float, since: datetime | None = None) -> Deadline:
+        """So many seconds after a time that the store has told, or from now on."""
+        return cls(expires_s, since and since.astimezone(timezone.utc), seconds())
 
     @property
     def passed(self) -> bool:
-        """Whether it is over by this machine's clock."""
-        return seconds() >= self.ends
+        """Whether it is over without doubt, whenever it was counted from."""
+        return seconds() >= self.called + self.expires_s
 
     def window(self) -> tuple[datetime, int]:
         """From when on (UTC), and for how many whole seconds, a signature made now is to hold.
@@ -61,12 +65,15 @@ class Deadline:
         Raises:
             HttpFailure: less than a second is left, so that there is nothing to send.
         """
-        now, left = datetime.now(timezone.utc), self.ends - seconds()
-        if left >= 1:
-            return now, int(left)
-        if not self.tried:
+        gone = seconds() - self.called
+        if 0 < self.expires_s < gone + 1:
             raise HttpFailure(EXPIRED, "nothing was sent: it took too long to get there")
-        return now + timedelta(seconds=left - 1), 1
+        begin, length = self.since, self.expires_s
+        if begin is None:
+            begin, length = datetime.now(timezone.utc), self.expires_s - gone
+        if length < 1:
+            return begin + timedelta(seconds=length - 1), 1
+        return begin, int(length)
 
     def read(self, failure: HttpFailure) -> HttpFailure:
         """A failure, as what it is if the deadline explains it.
@@ -104,19 +111,23 @@ def probe_deadlines(store: ObjectStore, folder: str, *, conditional: bool = Fals
 
 def _kept(store: ObjectStore, keys: list[str], *, conditional: bool, singly: bool) -> bool:
     """Whether objects survive a delete that is late, and do not survive one in time."""
+
+    def delete(expires_s: float) -> Sequence[DeleteOutcome]:
+        outcomes = store.delete_many(
+            keys, etags, singly=singly, expires_s=expires_s, since=store.server_time()
+        )
+        for outcome in outcomes:
+            _require_answer(store, outcome)
+        return outcomes
+
     written = {key: store.put(key, b"tried") for key in keys}
     etags = written if conditional else None
-    late = store.delete_many(keys, etags, singly=singly, expires_s=-_MARGIN_S)
-    for outcome in late:
-        _require_answer(store, outcome)
+    late = delete(-_MARGIN_S)
     if not all(outcome.error_code in {EXPIRED, "NotSent"} for outcome in late):
         return False
     if not all(map(store.exists, keys)):
         return False
-    in_time = store.delete_many(keys, etags, singly=singly, expires_s=_MARGIN_S)
-    for outcome in in_time:
-        _require_answer(store, outcome)
-    return all(outcome.outcome == "deleted" for outcome in in_time)
+    return all(outcome.outcome == "deleted" for outcome in delete(_MARGIN_S))
 
 
 def _require_answer(store: ObjectStore, outcome: DeleteOutcome) -> None:

@@ -157,6 +157,7 @@ class LocalStore(ObjectStore):
         *,
         singly: bool = False,  # noqa: ARG002 - each file is deleted for itself
         expires_s: float | None = None,
+        since: datetime | None = None,
     ) -> Sequence[DeleteOutcome]:
         """See ``ObjectStore``. Directories that become empty go, too, but never the root.
 
@@ -166,7 +167,7 @@ class LocalStore(ObjectStore):
         Writers that hold no lock on the directory, as lakeFS's own, can come between the look at a
         file's etag and its removal, which follows at once.
         """
-        deadline = None if expires_s is None else Deadline.after(expires_s)
+        deadline = None if expires_s is None else Deadline.after(expires_s, since)
         return [
             self._delete(key, None if etags is None else etags[key], deadline)
             for key in dict.fromkeys(keys)

@@ -72,9 +72,9 @@ def plain_hash(text: str) -> int:
 def plain_rows(data: bytes, name: str) -> list[Row]:
     """What the slow reader says, in no order."""
     rows: list[Row] = []
-    for _, entry in read_range(data, name):
-        moment = entry.last_modified.seconds * 1_000_000 + entry.last_modified.nanos // 1000
-        for address in plain_meanings(entry):
+    for _, one in read_range(data, name):
+        moment = one.last_modified.seconds * 1_000_000 + one.last_modified.nanos // 1000
+        for address in plain_meanings(one):
             parts = (address or "").split("/", 2)
             sliced = len(parts) == 3 and parts[0] == "data"
             rows.append(
@@ -83,8 +83,8 @@ def plain_rows(data: bytes, name: str) -> list[Row]:
                     plain_hash(address) if address is not None else 0,
                     moment,
                     plain_hash(f"data/{parts[1]}/") if sliced else 0,
-                    entry.size,
-                    plain_hash(entry.e_tag),
+                    one.size,
+                    plain_hash(one.e_tag),
                 )
             )
     return sorted(rows)
@@ -98,7 +98,7 @@ def witnessed_rows(data: bytes, name: str) -> list[Row]:
 
 
 def plain_digest(data: bytes, name: str) -> str:
-    addresses = [entry.address for _, entry in read_range(data, name)]
+    addresses = [one.address for _, one in read_range(data, name)]
     return str(of_the_mark.key_digest(pa.array(addresses, pa.string())))
 
 

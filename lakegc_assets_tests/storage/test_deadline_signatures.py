@@ -50,6 +50,14 @@ def test_each_delete_of_a_batch_on_azure_has_its_own_end(
         assert f'If-Match: "{etag}"' in body
 
 
+def test_the_end_on_azure_counts_from_the_stores_time(
+    azure: Callable[..., ObjectStore], script: Script
+) -> None:
+    told = datetime(2026, 1, 2, 3, 4, 5, tzinfo=timezone.utc)
+    assert codes(azure(Answer(202)).delete_many(["a"], expires_s=45, since=told)) == [None]
+    assert query_of(script.requests[0])["se"] == "2026-01-02T03:04:50Z"
+
+
 def test_a_single_delete_on_azure_is_signed_by_its_end_alone(
     azure: Callable[..., ObjectStore], script: Script
 ) -> None:

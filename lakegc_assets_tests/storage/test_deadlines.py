@@ -103,6 +103,32 @@ def test_a_bulk_delete_on_s3_is_signed_in_its_url(script: Script) -> None:
     assert script.bodies[0].count(b"<ETag>") == 2
 
 
+def test_a_deadline_that_counts_from_the_stores_time_asks_no_clock_of_ours(
+    script: Script, clock: Clock
+) -> None:
+    """However long it takes to get there, and however wrong this machine's clock is."""
+    script.answers = [Answer(503), Answer(body=delete_result(_GONE.format("a")))]
+    store = open_store("s3://bkt/ns", script.config(2))
+
+    class Slow(list[str]):
+        def append(self, request: str) -> None:
+            super().append(request)
+            clock.now += 20.0
+
+    script.requests = Slow()
+    told = datetime(2026, 1, 2, 5, 4, 5, tzinfo=timezone(timedelta(hours=2)))
+    assert codes(store.delete_many(["a"], expires_s=45, since=told)) == [None]
+    for request in script.requests:
+        query = query_of(request)
+        assert (query["X-Amz-Date"], query["X-Amz-Expires"]) == ("20260102T030405Z", "45")
+        assert query["X-Amz-Credential"].split("/")[1] == "20260102"
+
+
+def test_a_deadline_that_is_over_by_the_stores_time_is_signed_to_try_it() -> None:
+    told = datetime(2026, 1, 2, 3, 4, 5, tzinfo=timezone.utc)
+    assert Deadline.after(-30, told).window() == (told - timedelta(seconds=31), 1)
+
+
 def test_a_single_delete_on_s3_keeps_its_condition(script: Script) -> None:
     script.answers = [Answer(204)]
     store = open_store("s3://bkt/ns", script.config())
@@ -245,6 +271,7 @@ class Claiming(LocalStore):
         *,
         singly: bool = False,
         expires_s: float | None = None,
+        since: datetime | None = None,
     ) -> Sequence[DeleteOutcome]:
         asked = list(keys)
         meant = self.only in {"", "single" if singly else "bulk"}
@@ -258,7 +285,7 @@ class Claiming(LocalStore):
             code = "Expired"
         if code is not None:
             return [DeleteOutcome(key, "failed", code, "no") for key in asked]
-        return super().delete_many(asked, etags, singly=singly, expires_s=expires_s)
+        return super().delete_many(asked, etags, singly=singly, expires_s=expires_s, since=since)
 
 
 @pytest.mark.parametrize(
@@ -290,10 +317,11 @@ def test_a_condition_is_sent_only_where_deletes_have_one(tmp_path: Path) -> None
             *,
             singly: bool = False,
             expires_s: float | None = None,
+            since: datetime | None = None,
         ) -> Sequence[DeleteOutcome]:
             if etags is not None:
                 return [DeleteOutcome(key, "failed", "NotImplemented", "no") for key in keys]
-            return super().delete_many(keys, singly=singly, expires_s=expires_s)
+            return super().delete_many(keys, singly=singly, expires_s=expires_s, since=since)
 
     assert probe_deadlines(Strict(tmp_path), _FOLDER)
     assert not probe_deadlines(Strict(tmp_path), _FOLDER, conditional=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime
 from pathlib import Path
 from typing import Literal
 
@@ -32,6 +33,7 @@ class Stubborn(LocalStore):
         *,
         singly: bool = False,
         expires_s: float | None = None,
+        since: datetime | None = None,
     ) -> Sequence[DeleteOutcome]:
         asked = list(keys)
         if ("single" if singly else "bulk") not in self.honours:
@@ -40,7 +42,7 @@ class Stubborn(LocalStore):
         if changed and "answers" in self.lies:
             code = self.lies["answers"]
             return [DeleteOutcome(key, "failed", code, "no") for key in asked]
-        outcomes = super().delete_many(asked, etags, expires_s=expires_s)
+        outcomes = super().delete_many(asked, etags, expires_s=expires_s, since=since)
         if changed and self.lies.get("says") == "spared":
             return [DeleteOutcome(o.key, "spared") if o.key in changed else o for o in outcomes]
         return outcomes

@@ -15,7 +15,6 @@ import pyarrow.parquet as pq
 import pytest
 
 from lakegc_assets.errors import IntegrityError, LakegcError, RefusedError
-from lakegc_assets.mark.cache import DecodedCache
 from lakegc_assets.mark.listing import list_store
 from lakegc_assets.mark.publication import mark_folder
 from lakegc_assets.run.artifacts import AttemptArtifacts, Manifest

@@ -170,9 +170,10 @@ class AzureStore(ObjectStore):
         *,
         singly: bool = False,
         expires_s: float | None = None,
+        since: datetime | None = None,
     ) -> Sequence[DeleteOutcome]:
         """See ``ObjectStore``. Where a condition failed, HEAD tells what is there."""
-        deadline = None if expires_s is None else Deadline.after(expires_s)
+        deadline = None if expires_s is None else Deadline.after(expires_s, since)
         bulk = Bulk(
             where=self._url,
             keys_per_call=1 if singly else KEYS_PER_CALL,

@@ -126,12 +126,13 @@ class GcsStore(ObjectStore):
         *,
         singly: bool = False,
         expires_s: float | None = None,
+        since: datetime | None = None,
     ) -> Sequence[DeleteOutcome]:
         """See ``ObjectStore``. Where a condition failed, the metadata tell what is there.
 
         With a deadline there is one request for each key, since batches cannot be signed for one.
         """
-        deadline = None if expires_s is None else Deadline.after(expires_s)
+        deadline = None if expires_s is None else Deadline.after(expires_s, since)
         sign = None if deadline is None else self._service.until(deadline)
 
         def problem(key: str) -> str | None:

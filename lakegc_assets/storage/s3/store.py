@@ -143,9 +143,10 @@ class S3Store(ObjectStore):
         *,
         singly: bool = False,
         expires_s: float | None = None,
+        since: datetime | None = None,
     ) -> Sequence[DeleteOutcome]:
         """See ``ObjectStore``. Where a condition failed, HEAD tells what is there."""
-        deadline = None if expires_s is None else Deadline.after(expires_s)
+        deadline = None if expires_s is None else Deadline.after(expires_s, since)
         calls = S3Deletes(self._client, self._bucket, self._prefix, singly, deadline)
         bulk = Bulk(
             where=self._url,
