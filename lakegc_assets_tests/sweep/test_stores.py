@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from lakegc_assets.errors import RefusedError
-from lakegc_assets.run.context import Connections
+from lakegc_assets.run.connections import Connections
 from lakegc_assets.storage.azure.auth import write_azure_credentials_file
 from lakegc_assets.storage.base import DeleteOutcome, ObjectStore
 from lakegc_assets.storage.config import AzureAccess, StoreConfig
@@ -23,7 +23,7 @@ from lakegc_assets.storage.opening import open_store
 from lakegc_assets.sweep import deletion
 from lakegc_assets.sweep.conditions import Condition, probe_conditions
 from lakegc_assets.sweep.deletion import Marked, Orders, _Task
-from lakegc_assets.sweep.delta import fingerprint
+from lakegc_assets.sweep.look import fingerprint
 from lakegc_assets.sweep.lease import LEASE, Lease, LeaseLostError, read_lease, repository_lease
 from lakegc_assets.sweep.moment import Moment
 from lakegc_assets.sweep.pace import Limits, Pace
