@@ -128,13 +128,14 @@ class Lab:
     def lists(self) -> list[str]:
         """Keys of the lists of staged objects."""
         root = self.golden / "prepare" / "files"
-        return sorted(
-            str(path.relative_to(root)) for path in root.rglob("uncommitted/**/*.parquet")
-        )
+        files = (path for path in root.rglob("*") if path.is_file())
+        keys = (str(path.relative_to(root)) for path in files)
+        return sorted(key for key in keys if "/gc/uncommitted/" in key)
 
     @cached_property
     def now(self) -> datetime:
-        return max(row["last_modified"] for row in self.listing) + timedelta(hours=1)
+        newest: datetime = max(row["last_modified"] for row in self.listing)
+        return newest + timedelta(hours=1)
 
     def load(self) -> None:
         for row in self.listing:
@@ -275,7 +276,7 @@ class Lab:
         return sorted({range_id for commit in commits for range_id in self.ranges(commit)})
 
     def _kept(self, commit_id: str) -> bool:
-        metarange = self.server.recording.commits[commit_id]["meta_range_id"]
+        metarange: str = self.server.recording.commits[commit_id]["meta_range_id"]
         return (self.golden / "raw" / "_lakefs" / metarange).is_file()
 
     def range_row(self, range_id: str) -> Row:
