@@ -22,7 +22,7 @@ setup: ## only set up
 .PHONY: demo
 demo: setup ## collect a year-old repository of an embedded lakeFS, and prove that nothing live is lost
 	@$(call dagster_home,.demo/dagster)
-	@$(in_venv) python -m lakegc_assets.demo
+	@$(in_venv) python -m lakegc_assets.cli.demo
 
 .PHONY: test
 test: setup ## run all tests

@@ -18,7 +18,9 @@ from pathlib import Path
 
 from bench._pages import NAMESPACE, SIZE, Pages
 from bench._run import BUCKET, ObjectFiles, timed
-from lakegc_assets.embedded import EmbeddedLakeFS, catalog, history, staging
+from lakegc_assets.embedded import EmbeddedLakeFS
+from lakegc_assets.embedded.lake import catalog
+from lakegc_assets.embedded.refs import history, staging
 from lakegc_assets.graveler.entry import Entry, Timestamp, encode_entry, entry_identity
 from lakegc_assets.graveler.sstable import Record
 from lakegc_assets.lakefs.config import LakeFSConfig

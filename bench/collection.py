@@ -19,6 +19,8 @@ from contextlib import ExitStack
 from datetime import timedelta
 from pathlib import Path
 
+from lakegc_assets.checks.evaluation import check_candidates, require_passed
+
 from bench._lake import REPOSITORY, Plan, planted
 from bench._memory import Memory
 from bench._pages import KEYS_EACH
@@ -27,7 +29,6 @@ from lakegc_assets.lakefs.config import LakeFSConfig
 from lakegc_assets.mark.candidates import find_candidates
 from lakegc_assets.mark.commits import find_active_commits
 from lakegc_assets.mark.committed import read_committed_addresses
-from lakegc_assets.mark.evaluation import check_candidates, require_passed
 from lakegc_assets.mark.listing import list_store
 from lakegc_assets.mark.report import report
 from lakegc_assets.mark.uncommitted import snapshot_uncommitted

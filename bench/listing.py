@@ -15,11 +15,11 @@ import boto3
 
 from bench._pages import KEYS_EACH, NAMESPACE, pages_server
 from bench._run import BUCKET
-from lakegc_assets.storage.config import StoreConfig
+from lakegc_assets.storage.opening import open_store
 
 
 def _ours() -> Iterator[int]:
-    for batch in StoreConfig().open(f"s3://{BUCKET}/{NAMESPACE}").list():
+    for batch in open_store(f"s3://{BUCKET}/{NAMESPACE}").list():
         yield batch.num_rows
 
 

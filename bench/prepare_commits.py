@@ -10,11 +10,11 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from bench.active_commits import NOW, history
-from lakegc_assets.embedded import catalog, collect
-from lakegc_assets.embedded.catalog import Repository
-from lakegc_assets.embedded.history import create_repository
-from lakegc_assets.embedded.lake import Lake
-from lakegc_assets.embedded.settings import ServerSettings
+from lakegc_assets.embedded.gc import collect
+from lakegc_assets.embedded.lake import Lake, catalog
+from lakegc_assets.embedded.lake.catalog import Repository
+from lakegc_assets.embedded.lake.settings import ServerSettings
+from lakegc_assets.embedded.refs.history import create_repository
 
 
 def plant(lake: Lake, n_commits: int, n_branches: int) -> None:

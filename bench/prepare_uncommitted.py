@@ -24,12 +24,12 @@ import click
 import pyarrow.parquet as pq
 
 from bench._run import session
-from lakegc_assets.embedded import catalog, history
-from lakegc_assets.embedded.catalog import Repository
-from lakegc_assets.embedded.lake import Lake
-from lakegc_assets.embedded.settings import ServerSettings
-from lakegc_assets.embedded.slices import Xids
-from lakegc_assets.embedded.uncommitted import prepare_uncommitted
+from lakegc_assets.embedded.gc.uncommitted import prepare_uncommitted
+from lakegc_assets.embedded.lake import Lake, catalog
+from lakegc_assets.embedded.lake.catalog import Repository
+from lakegc_assets.embedded.lake.settings import ServerSettings
+from lakegc_assets.embedded.lake.slices import Xids
+from lakegc_assets.embedded.refs import history
 from lakegc_assets.graveler.entry import Entry, Timestamp, encode_entry, entry_identity
 from lakegc_assets.lakefs.config import LakeFSConfig
 from lakegc_assets.mark.staged import staged_paths

@@ -6,14 +6,12 @@ import logging
 import threading
 import uuid
 from collections.abc import Iterator
-from typing import Any
 
 import boto3
 import pytest
 from hypothesis import settings
 from moto.s3.responses import S3Response
 from moto.server import ThreadedMotoServer
-from xdist.scheduler import LoadScopeScheduling
 
 from lakegc_assets_tests.sessions import spark
 from lakegc_assets_tests.site import site
@@ -39,12 +37,6 @@ pytest_plugins = [
 settings.register_profile("no deadline", deadline=None)
 settings.load_profile("no deadline")
 
-#: Where the tests are that use Spark.
-_SPARK = tuple(
-    f"lakegc_assets_tests/{name}"
-    for name in ("clusters/", "defs/", "mark/", "races/", "sweep/", "test_command.py")
-)
-
 _VARIABLES = {
     "AWS_ACCESS_KEY_ID": S3_ACCESS_KEY,
     "AWS_SECRET_ACCESS_KEY": S3_SECRET_KEY,
@@ -54,22 +46,6 @@ _VARIABLES = {
     "AWS_CONFIG_FILE": "/dev/null",
     "AWS_SHARED_CREDENTIALS_FILE": "/dev/null",
 }
-
-
-class OneSparkSession(LoadScopeScheduling):  # type: ignore[misc]
-    """Gives all tests that use Spark to one worker of xdist, and the others out file by file."""
-
-    def _split_scope(self, nodeid: str) -> str:
-        file = nodeid.partition("::")[0]
-        return "spark" if file.startswith(_SPARK) else file
-
-
-def pytest_xdist_make_scheduler(
-    config: pytest.Config,
-    log: Any,
-) -> OneSparkSession:
-    """Called by xdist where tests are run by several workers."""
-    return OneSparkSession(config, log)
 
 
 @pytest.fixture(scope="session")

@@ -13,25 +13,26 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
-from pyspark.sql import SparkSession
 from starlette.concurrency import run_in_threadpool
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from lakegc_assets.embedded import EmbeddedLakeFS, objects
+from lakegc_assets.checks.evaluation import check_candidates
+from lakegc_assets.embedded import EmbeddedLakeFS
 from lakegc_assets.embedded.app import make_app
 from lakegc_assets.embedded.lake import Lake
+from lakegc_assets.embedded.objects import objects
 from lakegc_assets.graveler.entry import Entry
 from lakegc_assets.lakefs.config import LakeFSConfig
 from lakegc_assets.mark.candidates import find_candidates
 from lakegc_assets.mark.commits import find_active_commits
 from lakegc_assets.mark.committed import read_committed_addresses
-from lakegc_assets.mark.evaluation import check_candidates
 from lakegc_assets.mark.listing import list_store
 from lakegc_assets.mark.report import report
 from lakegc_assets.mark.uncommitted import snapshot_uncommitted
 from lakegc_assets.run.artifacts import ArtifactRoot
 from lakegc_assets.run.context import RunContext
 from lakegc_assets.run.settings import Settings
+from lakegc_assets_tests.sessions import Session
 
 REPOSITORY = "repo"
 RUN = "mark-1"
@@ -125,14 +126,14 @@ class SmallLake:
         keys = {path.relative_to(self.objects).as_posix() for path in found}
         return {key for key in keys if not key.startswith("_lakefs/")}
 
-    def context(self, spark: SparkSession, run: str = RUN, **settings: object) -> RunContext:
+    def context(self, spark: Session, run: str = RUN, **settings: object) -> RunContext:
         return RunContext(
             repository=REPOSITORY,
             run=run,
             settings=replace(SETTINGS, **settings),  # type: ignore[arg-type] # checked by Settings
             lakefs=self.config,
             root=self.root,
-            spark=spark,
+            session=spark,
         )
 
     def upload(self, branch: str, path: str, content: str) -> str:
@@ -231,7 +232,7 @@ def copy_lake(lake: Path, target: Path) -> Path:
     return shutil.copytree(lake, target, copy_function=copy)
 
 
-def make_marked(folder: Path, spark: SparkSession) -> Marked:
+def make_marked(folder: Path, spark: Session) -> Marked:
     """Tell a short history with every kind of candidate, and mark it.
 
     Rules: main 10 days, all others 20. ``replaced`` and ``removed`` are held by old commits of

@@ -13,25 +13,26 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 from moto.core.models import DEFAULT_ACCOUNT_ID
 from moto.s3.models import s3_backends
-from pyspark.sql import SparkSession
 
+from lakegc_assets.checks.case import CheckResult
+from lakegc_assets.checks.evaluation import check_candidates
 from lakegc_assets.graveler.namespace import slice_time
 from lakegc_assets.mark.candidates import find_candidates
 from lakegc_assets.mark.commits import find_active_commits
 from lakegc_assets.mark.committed import read_committed_addresses
-from lakegc_assets.checks.evaluation import check_candidates
-from lakegc_assets.checks.case import CheckResult
 from lakegc_assets.mark.listing import list_store
 from lakegc_assets.mark.report import report
 from lakegc_assets.mark.uncommitted import snapshot_uncommitted
 from lakegc_assets.run.artifacts import MARK_ASSETS, ArtifactRoot, AttemptArtifacts, Manifest
 from lakegc_assets.run.context import RunContext
+from lakegc_assets.run.hashing import address_hashes, key_digest
+from lakegc_assets.run.parts import Part, write_part
 from lakegc_assets.run.settings import Settings
 from lakegc_assets.storage.config import StoreConfig
 from lakegc_assets_tests.replay import GOLDEN, ReplayServer
+from lakegc_assets_tests.sessions import Session
 
 BUCKET = "lab"
 _LONG_AGO = datetime(2026, 11, 20, tzinfo=timezone.utc)
@@ -169,7 +170,7 @@ def context(
     server: ReplayServer,
     endpoint: str,
     folder: Path,
-    spark: SparkSession,
+    spark: Session,
     run: str = "run1",
     **settings: Any,
 ) -> RunContext:
@@ -189,7 +190,7 @@ def context(
         settings=replace(SETTINGS, **settings),
         lakefs=server.config(folder),
         root=ArtifactRoot(str(folder / "artifacts"), StoreConfig(endpoint_url=endpoint)),
-        spark=spark,
+        session=spark,
         clocks=FixedClocks(mark_time(server.repository)),
     )
 
@@ -212,12 +213,16 @@ class Marked:
 
     @property
     def spared(self) -> dict[str, str]:
-        rows = self.attempt.read(self.ctx.spark, "deletion_candidates", "spared").collect()
+        rows = self.attempt.read("deletion_candidates", "spared").to_pylist()
         return {row["address"]: row["why"] for row in rows}
 
     def addresses(self, asset: str) -> set[str]:
-        rows = self.attempt.read(self.ctx.spark, asset).select("address").collect()
-        return {row[0] for row in rows}
+        return set(self.attempt.read(asset)["address"].to_pylist())
+
+    def commits_hold(self, addresses: set[str]) -> bool:
+        """Whether active commits hold all of some addresses, by their hashes."""
+        found = set(self.attempt.read("committed_addresses")["hash"].to_pylist())
+        return set(address_hashes(pa.array(sorted(addresses))).tolist()) <= found
 
 
 def mark(ctx: RunContext, *, publish: bool = False) -> Marked:
@@ -255,7 +260,14 @@ def folder_of(ctx: RunContext, asset: str) -> Path:
     return Path(attempt.url.removeprefix("file://")) / asset
 
 
-def rewrite(ctx: RunContext, asset: str, part: str, change: Callable[[Any], Any]) -> None:
+def rewrite(
+    ctx: RunContext,
+    asset: str,
+    part: str,
+    change: Callable[[Any], Any],
+    *,
+    manifests: bool = False,
+) -> None:
     """Change the rows of an asset behind its manifest's back.
 
     Args:
@@ -263,10 +275,38 @@ def rewrite(ctx: RunContext, asset: str, part: str, change: Callable[[Any], Any]
         asset: whose rows.
         part: of the asset, ``data`` for its own rows.
         change: from the list of rows (dicts) to the rows to be written in their place.
+        manifests: change the manifests as well, so that the chain is whole.
     """
     folder = folder_of(ctx, asset) / part
-    table = pq.read_table(folder)
+    attempt = ctx.root.attempt(ctx.repository, ctx.run)
+    table = attempt.read(asset, part)
     rows: Iterable[dict[str, Any]] = change(table.to_pylist())
     for path in folder.iterdir():
         path.unlink()
-    pq.write_table(pa.Table.from_pylist(list(rows), schema=table.schema), folder / "part-0.parquet")
+    changed = pa.Table.from_pylist(list(rows), schema=table.schema)
+    written = write_part(attempt.store(), f"{asset}/{part}/", changed)
+    if manifests:
+        _rechain(attempt, asset, part, written, changed)
+
+
+def _rechain(
+    attempt: AttemptArtifacts, asset: str, part: str, written: Part, rows: pa.Table
+) -> None:
+    """Let the manifests of a mark say that a part is what it is now."""
+    previous = ""
+    for name in MARK_ASSETS:
+        key = f"{name}/manifest.json"
+        if not attempt.has(name):
+            return
+        manifest = Manifest.from_bytes(attempt.store().get(key), key)
+        if name == asset:
+            parts = {**manifest.parts, part: [written]}
+            manifest = replace(manifest, parts=parts)
+            if part == "data":
+                digest = key_digest(rows["address"]) if "address" in rows.column_names else None
+                told = str(digest) if digest else manifest.digest
+                manifest = replace(manifest, rows=rows.num_rows, digest=told)
+        if previous:
+            manifest = replace(manifest, previous=previous)
+        previous = manifest.sha256
+        attempt.store().put(key, manifest.to_bytes())

@@ -10,13 +10,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
-from pyspark.sql import SparkSession
 
 from lakegc_assets.embedded.server import EmbeddedLakeFS
 from lakegc_assets.lakefs.config import LakeFSConfig
 from lakegc_assets.run.artifacts import ArtifactRoot
 from lakegc_assets.run.spark import LOCAL
-from lakegc_assets_tests.sessions import LAKECTL_OF_TASKS, SMALL
+from lakegc_assets_tests.sessions import LAKECTL_OF_TASKS, SMALL, Session
 
 _DAY = 86_400
 
@@ -128,6 +127,6 @@ def serving(folder: Path) -> Iterator[Site]:
 
 
 @pytest.fixture(scope="module")
-def site(tmp_path_factory: pytest.TempPathFactory, spark: SparkSession) -> Iterator[Site]:  # noqa: ARG001 - its tasks must not outlive it
+def site(tmp_path_factory: pytest.TempPathFactory, spark: Session) -> Iterator[Site]:  # noqa: ARG001 - its tasks must not outlive it
     with serving(tmp_path_factory.mktemp("site")) as found:
         yield found

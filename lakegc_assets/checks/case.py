@@ -198,7 +198,11 @@ class Case:
         ]
         asked = [i for i in sorted(self.head_ranges) if self.witnessed.ranges[i].alike]
         places = [(i, self.head_ranges[i]) for i in asked]
-        weights = [served.RANGE_S * len(branches) for _, branches in places]
+        weights = [
+            served.seconds(of.entries, of.alike * len(branches))
+            for i, branches in places
+            for of in [self.witnessed.ranges[i]]
+        ]
         orders += [
             served.Question(self.scratch, self.ctx.repository, group, looked.looks, looked.hashes)
             for group in spread(places, weights, most)

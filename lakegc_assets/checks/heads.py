@@ -48,13 +48,15 @@ class Range:
         range_id: its id.
         digest: of its addresses, as text.
         held: hashes of the addresses that may be candidates.
-        alike: whether an entry looks like a candidate.
+        alike: how many entries look like a candidate.
+        entries: how many there are.
     """
 
     range_id: str
     digest: str
     held: Hashes
-    alike: bool
+    alike: int
+    entries: int
 
 
 @dataclass(frozen=True)
@@ -84,8 +86,8 @@ def look_at(order: Witness) -> Heads:
         of_head = found.range_id in order.of_heads
         hashes, old = placed(found, order.before, order.unlisted)
         held = np.unique(hashes[in_any(candidates, hashes)])
-        look_alike = of_head and bool(_alike(found, order.looks).any())
-        ranges[found.range_id] = Range(found.range_id, found.digest, held, look_alike)
+        alike = int(_alike(found, order.looks).sum()) if of_head else 0
+        ranges[found.range_id] = Range(found.range_id, found.digest, held, alike, found.entries)
         if of_head:
             waiting.append(old)
         if sum(map(len, waiting)) >= _WAITING:

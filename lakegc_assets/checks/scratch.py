@@ -34,7 +34,7 @@ class Scratch:
 
     def artifacts(self) -> ObjectStore:
         """The store rooted at the attempt."""
-        return self.connections.stores.open(self.url)
+        return self.connections.open(self.url)
 
     def write(self, hashes: Hashes) -> list[Part]:
         """Write hashes, each once and sorted; no file where there are none."""

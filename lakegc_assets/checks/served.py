@@ -16,8 +16,11 @@ from lakegc_assets.checks.second_opinion import served_addresses
 from lakegc_assets.graveler.ranges import read_range
 from lakegc_assets.run.parts import Part
 
-#: Work of a range on one core, in seconds, for the slow reader and lakeFS.
-RANGE_S: Final = 2.0
+#: Work on one core, in seconds: of the slow reader for a range and each entry of it, and of asking
+#: what a branch serves at a path.
+_RANGE_S: Final = 0.02
+_ENTRY_S: Final = 2e-5
+_PATH_S: Final = 3e-4
 _ASKED: Final = 10_000
 
 
@@ -38,6 +41,11 @@ class Question:
     ranges: Sequence[tuple[str, Sequence[str]]]
     looks: Hashes
     candidates: Sequence[Part]
+
+
+def seconds(entries: int, places: int) -> float:
+    """About how much work a range is that has so many entries, and is asked about at places."""
+    return _RANGE_S + entries * _ENTRY_S + places * _PATH_S
 
 
 def serve(order: Question) -> list[str]:

@@ -20,19 +20,19 @@ from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from lakegc_assets.embedded import (
-    errors,
+from lakegc_assets.embedded import errors
+from lakegc_assets.embedded.api import (
+    gc,
+    history,
     logins,
-    routes_gc,
-    routes_history,
-    routes_objects,
-    routes_refs,
-    routes_repositories,
-    routes_server,
-    routes_staging,
-    routes_transfer,
+    objects,
+    refs,
+    repositories,
+    server,
+    staging,
+    transfer,
 )
-from lakegc_assets.embedded.calls import Call, Endpoint, Upload, answer
+from lakegc_assets.embedded.api.calls import Call, Endpoint, Upload, answer
 from lakegc_assets.embedded.errors import ApiError
 from lakegc_assets.embedded.gateway import Gateway
 from lakegc_assets.embedded.lake import Lake
@@ -41,14 +41,14 @@ BASE = "/api/v1"
 _LOG = logging.getLogger(__name__)
 _REFERENCE = re.compile(r"\{(tag|ref|left|right|source)\}")
 _ENDPOINTS = (
-    *routes_server.ENDPOINTS,
-    *routes_repositories.ENDPOINTS,
-    *routes_objects.ENDPOINTS,
-    *routes_staging.ENDPOINTS,
-    *routes_refs.ENDPOINTS,
-    *routes_history.ENDPOINTS,
-    *routes_transfer.ENDPOINTS,
-    *routes_gc.ENDPOINTS,
+    *server.ENDPOINTS,
+    *repositories.ENDPOINTS,
+    *objects.ENDPOINTS,
+    *staging.ENDPOINTS,
+    *refs.ENDPOINTS,
+    *history.ENDPOINTS,
+    *transfer.ENDPOINTS,
+    *gc.ENDPOINTS,
 )
 
 

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
+from shlex import quote
 from threading import Thread
 from time import sleep, time
 from types import TracebackType
@@ -21,9 +22,10 @@ from lakegc_assets.embedded import tasks
 from lakegc_assets.embedded.app import make_app
 from lakegc_assets.embedded.faults import Fault
 from lakegc_assets.embedded.lake import Lake
-from lakegc_assets.embedded.layouts import Layout
-from lakegc_assets.embedded.settings import ServerSettings
+from lakegc_assets.embedded.lake.layouts import Layout
+from lakegc_assets.embedded.lake.settings import ServerSettings
 from lakegc_assets.errors import LakegcError
+from lakegc_assets.lakefs.credentials import ENDPOINT_VARIABLE, KEY_VARIABLE, SECRET_VARIABLE
 from lakegc_assets.storage.config import StoreConfig
 from lakegc_assets.storage.files import locked, open_directories, temporary_name
 from lakegc_assets.storage.files import replace as replace_file
@@ -82,6 +84,11 @@ class EmbeddedLakeFS:
     def store_config(self) -> StoreConfig:
         """How others reach the objects of its repositories."""
         return replace(self._settings.store_config, local_root=str(self.objects_dir))
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """The variables with which ``lakegc`` and ``lakectl`` find it and its local objects."""
+        return _environment(self._settings, self.endpoint)
 
     def __enter__(self) -> EmbeddedLakeFS:  # noqa: PYI034 - typing has no Self in Python 3.10
         self._socket = _listen("127.0.0.1", self._port)
@@ -194,8 +201,8 @@ def embedded(
             raise click.ClickException(str(error)) from None
         stack.callback(lake.close)
         tasks.end_interrupted(lake)
-        bound = listening.getsockname()[1]
-        server = _server(lake, ready=lambda: click.echo(_banner(settings, host, bound)))
+        endpoint = f"http://{host}:{listening.getsockname()[1]}"
+        server = _server(lake, ready=lambda: click.echo(_banner(settings, endpoint)))
         server.run([listening])
 
 
@@ -277,8 +284,23 @@ def _write_private(directory: int, name: str, text: str) -> None:
     os.fsync(directory)
 
 
-def _banner(settings: ServerSettings, host: str, port: int) -> str:
-    return (
-        f"lakeFS for trials and tests is ready: endpoint=http://{host}:{port} "
+def _environment(settings: ServerSettings, endpoint: str) -> dict[str, str]:
+    found = {
+        ENDPOINT_VARIABLE: endpoint,
+        KEY_VARIABLE: settings.access_key,
+        SECRET_VARIABLE: settings.secret_key,
+    }
+    if not settings.store:
+        found["LAKEGC_LOCAL_ROOT"] = str(settings.objects_dir.absolute())
+    return found
+
+
+def _banner(settings: ServerSettings, endpoint: str) -> str:
+    """One line for programs, and the lines that a reader pastes into another shell."""
+    variables = _environment(settings, endpoint).items()
+    ready = (
+        f"lakeFS for trials and tests is ready: endpoint={endpoint} "
         f"access_key={settings.access_key} secret_key={settings.secret_key}"
     )
+    exports = (f"export {name}={quote(value)}" for name, value in variables)
+    return "\n".join((ready, "To use it, paste this into another shell:", *exports))

@@ -11,9 +11,14 @@ from __future__ import annotations
 import csv
 import io
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
-from datetime import datetime, timezone
+from datetime import datetime
+from typing import Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
 
 from lakegc_assets.errors import IntegrityError, LakegcError
 from lakegc_assets.graveler.ident import commit_id as content_id
@@ -26,18 +31,43 @@ from lakegc_assets.retention.commits import Commit
 from lakegc_assets.retention.rules import Rules
 from lakegc_assets.retention.united import UnitedActiveCommits, missing_heads, still_inside, unite
 from lakegc_assets.run.artifacts import AttemptArtifacts, Manifest
-from lakegc_assets.run.context import Connections, RunContext
+from lakegc_assets.run.connections import Connections
+from lakegc_assets.run.context import RunContext
+from lakegc_assets.run.hashing import key_digest
+from lakegc_assets.run.history import Earlier, earlier
+from lakegc_assets.run.parts import write_part
 from lakegc_assets.storage.base import ObjectStore
 
-ACTIVE = (
-    "commit_id string, metarange_id string, branch string, kind string, counted_from timestamp, "
-    "source string"
+ASSET: Final = "active_commits"
+ACTIVE: Final = pa.schema(
+    [
+        ("commit_id", pa.string()),
+        ("metarange_id", pa.string()),
+        ("branch", pa.string()),
+        ("kind", pa.string()),
+        ("counted_from", pa.timestamp("us", "UTC")),
+        ("source", pa.string()),
+    ]
 )
-#: What the digest of the active commits is made of.
-ACTIVE_KEY = "concat(commit_id, ' ', metarange_id)"
-EXPIRED = "commit_id string, metarange_id string, creation_date long, branch string"
-HEADS = "branch string, commit_id string, metarange_id string"
-TAGS = "tag string, commit_id string, metarange_id string, active boolean"
+EXPIRED: Final = pa.schema(
+    [
+        ("commit_id", pa.string()),
+        ("metarange_id", pa.string()),
+        ("creation_date", pa.int64()),
+        ("branch", pa.string()),
+    ]
+)
+HEADS: Final = pa.schema(
+    [("branch", pa.string()), ("commit_id", pa.string()), ("metarange_id", pa.string())]
+)
+TAGS: Final = pa.schema(
+    [
+        ("tag", pa.string()),
+        ("commit_id", pa.string()),
+        ("metarange_id", pa.string()),
+        ("active", pa.bool_()),
+    ]
+)
 
 _HEADER = ["commit_id", "expired", "metarange_id"]
 _COMMIT_ID = re.compile(r"[0-9a-f]{64}")
@@ -63,6 +93,18 @@ class Liveness:
     commits: dict[str, Commit]
     active: UnitedActiveCommits
     server_run_id: str
+
+    def tables(self) -> dict[str, pa.Table]:
+        """The parts of the asset: ``data``, ``expired``, ``heads`` and ``tags``."""
+        of, active = self.commits, self.active.active
+        heads = [(b, c, of[c].metarange_id) for b, c in sorted(self.heads.items())]
+        tags = [(t, c, of[c].metarange_id, c in active) for t, c in sorted(self.tags.items())]
+        return {
+            "data": _table(self.active_rows(), ACTIVE),
+            "expired": _table(self.expired_rows(), EXPIRED),
+            "heads": _table(heads, HEADS),
+            "tags": _table(tags, TAGS),
+        }
 
     def active_rows(self) -> list[tuple[object, ...]]:
         """Rows of ``ACTIVE``."""
@@ -96,6 +138,12 @@ class Liveness:
         ]
 
 
+def _table(rows: Sequence[tuple[object, ...]], schema: pa.Schema) -> pa.Table:
+    columns = list(zip(*rows, strict=True)) or [()] * len(schema)
+    arrays = [pa.array(c, f.type) for c, f in zip(columns, schema, strict=True)]
+    return pa.Table.from_arrays(arrays, schema=schema)
+
+
 def find_active_commits(ctx: RunContext) -> Manifest:
     """Write the ``active_commits`` asset, with expired commits, HEADs and tags beside it.
 
@@ -109,39 +157,28 @@ def find_active_commits(ctx: RunContext) -> Manifest:
     attempt = ctx.root.attempt(ctx.repository, ctx.run)
     chain = attempt.chain("uncommitted_snapshot", connections.namespace_url)
     start = datetime.fromisoformat(str(chain["store_listing"].facts["start"]))
-    latest = _latest_attempt(ctx, "active_commits", connections.namespace_url)
-    liveness = find_liveness(ctx, client, connections, start, latest)
+    latest = _latest(ctx, connections)
+    liveness = find_liveness(ctx, client, connections, start, latest and latest.attempt)
 
-    metaranges = {commit: row.metarange_id for commit, row in liveness.commits.items()}
-    heads = [(b, c, metaranges[c]) for b, c in sorted(liveness.heads.items())]
+    store = attempt.store()
+    tables = liveness.tables()
+    parts = {name: [write_part(store, f"{ASSET}/{name}/", table)] for name, table in tables.items()}
     active = liveness.active
-    tags = [(t, c, metaranges[c], c in active.active) for t, c in sorted(liveness.tags.items())]
-    expired = liveness.expired_rows()
-    for part, rows, schema in (
-        ("data", liveness.active_rows(), ACTIVE),
-        ("expired", expired, EXPIRED),
-        ("heads", heads, HEADS),
-        ("tags", tags, TAGS),
-    ):
-        frame = ctx.spark.createDataFrame(rows, schema).coalesce(1)
-        written = attempt.keep(ctx.spark, "active_commits", frame, part).count()
-        if written != len(rows):
-            raise IntegrityError(
-                f"{written} of {len(rows)} rows of {attempt.data_url('active_commits', part)} can "
-                "be read back: the store of the artifacts lost some. Mark again",
-            )
     facts: dict[str, object] = {
         "rules": liveness.rules.to_json() if liveness.rules else None,
         "server_run_id": liveness.server_run_id,
         "active": len(active.active),
-        "expired": len(expired),
-        "branches": len(heads),
+        "expired": tables["expired"].num_rows,
+        "branches": len(liveness.heads),
         "only_server": sorted(active.only_server)[:1000],
         "only_own": sorted(active.only_own)[:1000],
         "only_previous_mark": sorted(active.only_previous)[:1000],
     }
+    keys = pc.binary_join_element_wise(
+        tables["data"]["commit_id"], tables["data"]["metarange_id"], " "
+    )
     manifest = chain["uncommitted_snapshot"]
-    return ctx.frame_manifest("active_commits", manifest, started, facts, key=ACTIVE_KEY)
+    return ctx.finish(ASSET, manifest, started, parts, facts, key_digest(keys))
 
 
 def find_liveness(
@@ -163,7 +200,7 @@ def find_liveness(
     """
     raw_rules = client.gc_rules(ctx.repository)
     rules = None if raw_rules is None else Rules.parse(raw_rules)
-    heads_before = read_heads(client, ctx.repository, _names(ctx, earlier, "heads", "branch"))
+    heads_before = read_heads(client, ctx.repository, _names(earlier, "heads", "branch"))
     listed: dict[str, str] = {}
     run_id = ""
     if rules is not None:
@@ -180,7 +217,7 @@ def find_liveness(
             f"the active commits that lakeFS wrote to {prepared.gc_commits_location}: the list is "
             "cut or of another time. Run again",
         )
-    known_tags = _names(ctx, earlier, "tags", "tag") if ctx.settings.protect_tags else []
+    known_tags = _names(earlier, "tags", "tag") if ctx.settings.protect_tags else []
     tags = read_tags(client, ctx.repository, known_tags)
     previous: dict[str, Reason] = {}
     if rules is not None:
@@ -209,12 +246,12 @@ def find_liveness(
     return Liveness(rules, heads, tags, commits, united, run_id)
 
 
-def _names(ctx: RunContext, mark: AttemptArtifacts | None, part: str, column: str) -> list[str]:
+def _names(mark: AttemptArtifacts | None, part: str, column: str) -> list[str]:
     """The branches or tags that a mark found; none without one."""
     if mark is None:
         return []
-    rows = mark.read(ctx.spark, "active_commits", part).select(column).collect()
-    return [row[column] for row in rows]
+    found: list[str] = mark.read(ASSET, part)[column].to_pylist()
+    return found
 
 
 def read_heads(client: LakeFSClient, repository: str, known: Iterable[str] = ()) -> dict[str, str]:
@@ -284,6 +321,16 @@ def governing_branches(
     return governing
 
 
+def _latest(ctx: RunContext, connections: Connections) -> Earlier | None:
+    """The latest other run whose active commits are whole."""
+    found = earlier(ctx.root, ctx.repository, ASSET, connections.namespace_url, ctx.run)
+    for one in found:
+        with suppress(LakegcError):
+            one.attempt.manifest(ASSET)
+            return one
+    return None
+
+
 def _previously_active(
     ctx: RunContext,
     connections: Connections,
@@ -292,39 +339,15 @@ def _previously_active(
     now: datetime,
 ) -> dict[str, Reason]:
     """Commits of the latest earlier mark that are still inside their retention."""
-    latest = _latest_attempt(ctx, "active_commits", connections.namespace_url)
+    latest = _latest(ctx, connections)
     if latest is None:
         return {}
-    marked_at = latest.manifest("active_commits").started
+    marked_at = latest.manifest.started
     previous = {
-        row["commit_id"]: Reason(row["branch"], row["kind"], None, _aware(row["counted_from"]))
-        for row in latest.read(ctx.spark, "active_commits").collect()
+        row["commit_id"]: Reason(row["branch"], row["kind"], None, row["counted_from"])
+        for row in latest.attempt.read(ASSET).to_pylist()
     }
     return still_inside(previous, marked_at=marked_at, heads=heads, rules=rules, now=now)
-
-
-def _aware(moment: datetime | None) -> datetime | None:
-    """A time of a collected row, which Spark gives in this machine's zone, without saying so."""
-    return None if moment is None else moment.astimezone(timezone.utc)
-
-
-def _latest_attempt(ctx: RunContext, asset: str, namespace: str) -> AttemptArtifacts | None:
-    """The attempt of another run in which an asset finished last; damaged ones do not count.
-
-    What was at another namespace was another repository of the same name.
-    """
-    found: list[tuple[datetime, AttemptArtifacts]] = []
-    for run in ctx.root.runs(ctx.repository):
-        if run == ctx.run:
-            continue
-        try:
-            attempt = ctx.root.attempt(ctx.repository, run)
-            manifest = attempt.manifest(asset)
-        except LakegcError:
-            continue
-        if manifest.namespace == namespace:
-            found.append((manifest.finished, attempt))
-    return max(found, key=lambda pair: pair[0])[1] if found else None
 
 
 def read_commits_csv(
@@ -368,11 +391,22 @@ def read_commits_csv(
     return listed
 
 
-def load_commits(client: LakeFSClient, repository: str, roots: Iterable[str]) -> dict[str, Commit]:
+def load_commits(
+    client: LakeFSClient,
+    repository: str,
+    roots: Iterable[str],
+    known: Collection[str] = frozenset(),
+) -> dict[str, Commit]:
     """Every commit that can be reached from some commits, by all parents.
 
     Main ancestries are read page by page until they meet what is known. Each commit's id is
     computed again from its content, so that the metarange it names is the one it was made with.
+
+    Args:
+        client: the server.
+        repository: its name.
+        roots: ids of the commits to begin with.
+        known: commits that were read before, with all that can be reached from them; left out.
 
     Raises:
         IntegrityError: a parent is missing, or a commit's content does not match its id.
@@ -381,11 +415,11 @@ def load_commits(client: LakeFSClient, repository: str, roots: Iterable[str]) ->
     waiting = list(dict.fromkeys(roots))
     while waiting:
         ref = waiting.pop()
-        if ref in commits:
+        if ref in commits or ref in known:
             continue
         try:
             for found in client.log(repository, ref, first_parent=True):
-                if found.id in commits:
+                if found.id in commits or found.id in known:
                     break
                 commits[found.id] = _checked(repository, found)
                 waiting.extend(parent for parent in found.parents if parent not in commits)

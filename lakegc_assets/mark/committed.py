@@ -1,4 +1,4 @@
-"""Stage 4, ``committed_addresses``: every address that an active commit holds.
+"""Stage 4, ``committed_addresses``: every address that an active commit holds, as hashes.
 
 Read by ranges: a range that several commits share is decoded once, and once in the life of the
 repository. Without retention rules every range below ``_lakefs/`` counts as active, since the log
@@ -8,22 +8,67 @@ does not reach the commits that only a deleted branch, a tag or a reset held.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass
 from functools import partial
+from typing import Final
 
 import pyarrow as pa
-from pyspark.sql import DataFrame
-from pyspark.sql import functions as F  # noqa: N812 - Spark's own convention
+import pyarrow.compute as pc
 
 from lakegc_assets.errors import IntegrityError
 from lakegc_assets.graveler.sstable import table_kind
-from lakegc_assets.mark.commits import ACTIVE_KEY
-from lakegc_assets.mark.ranges import decode_ranges, entries_of, ranges_of
-from lakegc_assets.run.artifacts import AttemptArtifacts, Manifest
-from lakegc_assets.run.context import Connections, RunContext
+from lakegc_assets.mark.metaranges import cached_metaranges, ranges_of
+from lakegc_assets.mark.ranges import (
+    HASHES,
+    Wanted,
+    cached_ranges,
+    read_entries,
+    seconds,
+    spread_ranges,
+    wanted,
+)
+from lakegc_assets.mark.uncommitted import write_last_parts
+from lakegc_assets.run.artifacts import Manifest
+from lakegc_assets.run.connections import Connections
+from lakegc_assets.run.context import RunContext
+from lakegc_assets.run.hashing import Hashes, KeyDigest, digest_of_hashes
+from lakegc_assets.run.parts import Part, write_part
+from lakegc_assets.run.sets import RUN_LENGTH, union, write_set
+from lakegc_assets.run.tasks import each, spread
 from lakegc_assets.storage.base import ObjectStore
 
-_TABLE_ID = re.compile(r"_lakefs/([0-9a-f]{64})")
+ASSET: Final = "committed_addresses"
+#: What was read: how many entries each range holds, and ``KeyDigest`` of their addresses.
+RANGES: Final = pa.schema(
+    [
+        ("range_id", pa.string()),
+        ("entries", pa.int64()),
+        ("digest", pa.string()),
+        ("from_cache", pa.bool_()),
+    ]
+)
+_TABLE_ID: Final = re.compile(r"_lakefs/([0-9a-f]{64})")
+#: Work of telling a range from a metarange, on one core, in seconds.
+_KIND_S: Final = 0.01
+_THREADS: Final = 8
+
+
+@dataclass(frozen=True)
+class Live:
+    """What some ranges keep alive.
+
+    Attributes:
+        runs: of the hashes of addresses.
+        ranges: what was read (``RANGES``).
+        unresolved: last path components of full addresses that nobody can place.
+        digest: of the runs' hashes.
+    """
+
+    runs: Sequence[Part]
+    ranges: pa.Table
+    unresolved: Sequence[str]
+    digest: KeyDigest
 
 
 def read_committed_addresses(ctx: RunContext) -> Manifest:
@@ -36,103 +81,147 @@ def read_committed_addresses(ctx: RunContext) -> Manifest:
     _, connections = ctx.connect()
     attempt = ctx.root.attempt(ctx.repository, ctx.run)
     chain = attempt.chain("active_commits", connections.namespace_url)
-    active = attempt.read_verified(ctx.spark, chain["active_commits"], ACTIVE_KEY)
+    ids = attempt.read("active_commits", columns=["metarange_id"])["metarange_id"].to_pylist()
     rules = chain["active_commits"].facts["rules"]
-    metaranges, more_ranges = live_tables(ctx, connections, active, has_rules=rules is not None)
-    facts = write_committed(ctx, connections, attempt, metaranges, more_ranges)
-    return ctx.frame_manifest("committed_addresses", chain["active_commits"], started, facts)
+    found = live_ranges(ctx, connections, set(ids), has_rules=rules is not None)
+    store = attempt.store()
+    live = read_live(ctx, connections, found.ranges, store, f"{ASSET}/")
+    parts = {
+        "data": live.runs,
+        "ranges": [write_part(store, f"{ASSET}/ranges/", live.ranges)],
+        "unresolved": [write_last_parts(store, ASSET, live.unresolved)],
+    }
+    cached = pc.sum(live.ranges["from_cache"].cast(pa.int64())).as_py() or 0
+    facts: dict[str, object] = {
+        "ranges": live.ranges.num_rows,
+        "ranges_from_cache": cached,
+        "ranges_decoded": live.ranges.num_rows - cached,
+        "metaranges": found.metaranges,
+        "metaranges_from_cache": found.cached,
+        "metaranges_decoded": found.metaranges - found.cached,
+        "entries": pc.sum(live.ranges["entries"]).as_py() or 0,
+    }
+    return ctx.finish(ASSET, chain["active_commits"], started, parts, facts, live.digest)
 
 
-def live_tables(
-    ctx: RunContext, connections: Connections, active: DataFrame, *, has_rules: bool
-) -> tuple[DataFrame, DataFrame | None]:
-    """The metaranges whose ranges are live, and more live ranges (range_id, entries) if any.
+@dataclass(frozen=True)
+class LiveRanges:
+    """The ranges that are live.
+
+    Attributes:
+        ranges: range_id, and entries by the metaranges' word, null where none tells.
+        metaranges: how many metaranges were read.
+        cached: how many of these came from the cache.
+    """
+
+    ranges: pa.Table
+    metaranges: int
+    cached: int
+
+
+def live_ranges(
+    ctx: RunContext, connections: Connections, metarange_ids: Collection[str], *, has_rules: bool
+) -> LiveRanges:
+    """The ranges of active commits; without retention rules all that are there.
 
     Args:
         ctx: the run.
         connections: how tasks reach the store.
-        active: the active commits (commit_id, metarange_id).
-        has_rules: whether the repository has retention rules; else all that is there is live.
+        metarange_ids: of the active commits; empty ones are those of commits without objects.
+        has_rules: whether the repository has retention rules.
 
     Raises:
-        IntegrityError: without rules, the store's listing lacks what is there.
+        IntegrityError: a metarange is missing or damaged; or, without rules, the store's listing
+            lacks what is there.
     """
-    metaranges = active.select("metarange_id")
-    if has_rules:
-        return metaranges, None
-    tables = all_tables(ctx, connections, metaranges)
-    return (
-        metaranges.union(tables.where("kind = 'metaranges'").select("table_id")),
-        tables.where("kind = 'ranges'").selectExpr(
-            "table_id as range_id", "cast(null as long) as entries"
-        ),
+    ids = set(metarange_ids) - {""}
+    lone: list[str] = []
+    if not has_rules:
+        kinds = all_tables(ctx, connections, ids)
+        ids |= {table_id for table_id, kind in kinds.items() if kind == "metaranges"}
+        lone = [table_id for table_id, kind in kinds.items() if kind == "ranges"]
+    read = ranges_of(ctx, connections, dict.fromkeys(ids, 0))
+    known = read.rows.select(["range_id", "entries"])
+    found = pa.table(
+        {
+            "range_id": pa.array(lone, pa.string()),
+            "entries": pa.nulls(len(lone), pa.int64()),
+        }
     )
+    more = found.filter(pc.invert(pc.is_in(found["range_id"], known["range_id"])))
+    return LiveRanges(pa.concat_tables([known, more]), read.metaranges, read.cached)
 
 
-def write_committed(
-    ctx: RunContext,
-    connections: Connections,
-    attempt: AttemptArtifacts,
-    metaranges: DataFrame,
-    more_ranges: DataFrame | None = None,
-) -> dict[str, object]:
-    """Read metaranges down to addresses; what was read and what came from the cache.
+def read_live(
+    ctx: RunContext, connections: Connections, ranges: pa.Table, artifacts: ObjectStore, folder: str
+) -> Live:
+    """Read ranges down to the hashes of the addresses that they keep alive.
 
     Args:
         ctx: the run.
         connections: how tasks reach the store and the cache.
-        attempt: where ``metaranges``, ``ranges`` and the addresses are written, below
-            ``committed_addresses``.
-        metaranges: one column ``metarange_id``; empty ids and repetitions are dropped.
-        more_ranges: ranges (range_id, entries) that count beside those of the metaranges.
+        ranges: range_id and entries.
+        artifacts: where the runs are written.
+        folder: relative to ``artifacts``, with a slash at its end.
+
+    Raises:
+        IntegrityError: a range is missing or damaged.
     """
-    asset = "committed_addresses"
-    ids = metaranges.where("metarange_id != ''").distinct()
-    pairs = ranges_of(connections, ids, ctx.settings.range_num_partitions)
-    attempt.write(pairs, asset, "metaranges")
-    pairs = attempt.read(ctx.spark, asset, "metaranges")
-    ranges = pairs.select("range_id", "entries")
-    if more_ranges is not None:
-        ranges = ranges.unionByName(more_ranges)
-    ranges = ranges.groupBy("range_id").agg(F.max("entries").alias("entries"))
-    partitions = ctx.settings.address_num_partitions
-    attempt.write(decode_ranges(connections, ranges, partitions), asset, "ranges")
-    ranges = attempt.read(ctx.spark, asset, "ranges")
-    entries = entries_of(connections, ranges, partitions)
-    written = attempt.keep(ctx.spark, asset, entries.select("address", "resolved"), "data").count()
-
-    counts = ranges.agg(
-        F.count("*"),
-        F.sum(F.col("from_cache").cast("long")),
-        F.sum("entries"),
-    ).first()
-    metarange_counts = (
-        pairs.select("metarange_id", "from_cache")
-        .distinct()
-        .agg(F.count("*"), F.sum(F.col("from_cache").cast("long")))
-        .first()
+    slots = cached_ranges(connections) if ranges.num_rows else {}
+    orders = spread_ranges(wanted(ranges, slots), ctx.settings.address_num_partitions)
+    cost = sum(seconds(one) for order in orders for one in order)
+    task = partial(_read_ranges, connections, artifacts.url, folder)
+    read = ctx.tasks.run("read ranges", task, orders, cost)
+    return Live(
+        runs=[run for one in read for run in one.runs],
+        ranges=pa.concat_tables([RANGES.empty_table(), *(one.ranges for one in read)]),
+        unresolved=sorted({last for one in read for last in one.unresolved}),
+        digest=sum((one.digest for one in read), KeyDigest()),
     )
-    total, cached, count = (int(value or 0) for value in counts or (0, 0, 0))
-    if written < count:
-        # Every entry has at least one row.
-        raise IntegrityError(
-            f"{written} rows of {attempt.data_url(asset)} can be read back for {count} entries of "
-            f"{total} ranges: the store of the artifacts lost some. Mark again",
-        )
-    metarange_total, metarange_cached = (int(value or 0) for value in metarange_counts or (0, 0))
-    return {
-        "ranges": total,
-        "ranges_from_cache": cached,
-        "ranges_decoded": total - cached,
-        "metaranges": metarange_total,
-        "metaranges_from_cache": metarange_cached,
-        "metaranges_decoded": metarange_total - metarange_cached,
-        "entries": count,
-    }
 
 
-def all_tables(ctx: RunContext, connections: Connections, active: DataFrame) -> DataFrame:
-    """Every range and metarange below ``_lakefs/``: columns ``table_id`` and ``kind``.
+def _read_ranges(
+    connections: Connections, url: str, folder: str, ranges: Sequence[Wanted]
+) -> Live:
+    artifacts = connections.open(url)
+    rows: list[tuple[str, int, str, bool]] = []
+    unresolved: set[str] = set()
+    runs: list[Part] = []
+    digest = KeyDigest()
+    held: list[Hashes] = []
+
+    def write() -> None:
+        nonlocal digest, held
+        whole = union(held)
+        runs.extend(write_set(artifacts, f"{folder}data/", [whole]))
+        digest += digest_of_hashes(whole)
+        held = []
+
+    for one in read_entries(connections, ranges, HASHES):
+        held.append(one.group["hash"].to_numpy())
+        unresolved.update(one.unresolved)
+        rows.append((one.range_id, one.entries, one.digest, one.from_cache))
+        # Ranges share most of their addresses, so many of them fit into one run.
+        if sum(map(len, held)) > 2 * RUN_LENGTH:
+            held = [union(held)]
+            if len(held[0]) > RUN_LENGTH:
+                write()
+    if held:
+        write()
+    columns = list(zip(*rows, strict=True)) or [()] * len(RANGES)
+    arrays = [pa.array(c, f.type) for c, f in zip(columns, RANGES, strict=True)]
+    return Live(runs, pa.Table.from_arrays(arrays, schema=RANGES), sorted(unresolved), digest)
+
+
+def all_tables(
+    ctx: RunContext, connections: Connections, active: Collection[str]
+) -> dict[str, str]:
+    """Every range and metarange below ``_lakefs/``, and which of the two it is.
+
+    Args:
+        ctx: the run.
+        connections: how tasks reach the store.
+        active: metaranges that must be listed.
 
     Raises:
         IntegrityError: the store does not list all metaranges that are active.
@@ -142,20 +231,19 @@ def all_tables(ctx: RunContext, connections: Connections, active: DataFrame) -> 
         for key in _keys(connections.store(), "_lakefs/")
         if (match := _TABLE_ID.fullmatch(key))
     ]
-    listed = ctx.spark.createDataFrame([(table_id,) for table_id in ids], "table_id string")
-    unlisted = active.where("metarange_id != ''").join(
-        listed, F.col("metarange_id") == F.col("table_id"), "left_anti"
-    )
-    if missing := unlisted.first():
+    if missing := sorted(set(active) - set(ids)):
         raise IntegrityError(
             f"{connections.namespace_url}/_lakefs/{missing[0]}, the metarange of an active "
             "commit, is not listed: what a listing lacks would be taken for dead, since there are "
             "no retention rules. If it is in the store, run again",
         )
-    partitions = max(1, min(ctx.settings.range_num_partitions, len(ids)))
-    return listed.repartition(partitions).mapInArrow(
-        partial(_kinds, connections), "table_id string, kind string"
-    )
+    cached = {"ranges": cached_ranges(connections), "metaranges": cached_metaranges(connections)}
+    known = {i: kind for kind, slots in cached.items() for i in slots.keys() & set(ids)}
+    unknown = [i for i in ids if i not in known]
+    costs = [_KIND_S] * len(unknown)
+    tasks = spread(unknown, costs, ctx.settings.range_num_partitions)
+    told = ctx.tasks.run("tell ranges", partial(_kinds, connections), tasks, sum(costs))
+    return known | {i: kind for task in told for i, kind in task.items()}
 
 
 def _keys(store: ObjectStore, prefix: str) -> Iterator[str]:
@@ -174,13 +262,10 @@ def _keys(store: ObjectStore, prefix: str) -> Iterator[str]:
             return
 
 
-def _kinds(connections: Connections, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+def _kinds(connections: Connections, table_ids: Sequence[str]) -> dict[str, str]:
     store = connections.store()
-    for batch in batches:
-        kinds = [
-            table_kind(store.get(f"_lakefs/{table_id}"), table_id)
-            for table_id in batch["table_id"].to_pylist()
-        ]
-        yield pa.RecordBatch.from_arrays(
-            [batch["table_id"], pa.array(kinds, pa.string())], names=["table_id", "kind"]
-        )
+
+    def kind(table_id: str) -> str:
+        return table_kind(store.get(f"_lakefs/{table_id}"), table_id)
+
+    return dict(zip(table_ids, each(kind, table_ids, _THREADS), strict=True))

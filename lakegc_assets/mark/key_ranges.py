@@ -1,14 +1,16 @@
 """How a namespace is cut into key ranges of about equal size, so that many tasks can list it.
 
-Slices are found by listing folders. What holds many keys in one folder (repositories of older
-lakeFS, a slice that grew) is cut where its keys are: a page shows how dense they lie, and so where
-the next cut should be; the page behind that cut shows it again.
+Slices are found by listing folders. lakeFS bounds their size, so they are listed as they are, but
+for what an earlier listing has seen to be large: that is cut at keys which it met on its way. What
+holds many keys in one folder otherwise (repositories of older lakeFS) is cut where its keys are: a
+page shows how dense they lie, and so where the next cut should be; the page behind that cut shows
+it again.
 """
 
 from __future__ import annotations
 
-import heapq
 import itertools
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from collections.abc import Set as AbstractSet
 from concurrent.futures import ThreadPoolExecutor
@@ -34,6 +36,11 @@ _USUAL = (10, 16, 32, 36, 62)
 _FLAT = 2000
 #: About how many keys a range shall have.
 KEYS_EACH = 100_000
+#: What a slice is taken for that was not looked at, and how many are.
+_SLICE_KEYS = 25_000
+_SAMPLES = 16
+#: Neighbours with fewer keys than this are one range.
+_FEW = 10_000
 #: Cuts in one range: a bound for stores whose answers make no sense.
 _MOST_CUTS = 10_000
 #: Characters of a name that are looked at to tell where a cut should be.
@@ -74,7 +81,8 @@ class Plan:
     """What is to be listed.
 
     Attributes:
-        ranges: cover every key of the namespace but those below ``_lakefs/`` and in ``skipped``.
+        ranges: cover every key of the namespace but those below ``_lakefs/``, in ``skipped`` and
+            in slices that were carried forward.
         skipped: folders of slices that are too new to hold a candidate, by their names.
     """
 
@@ -82,58 +90,107 @@ class Plan:
     skipped: Sequence[str]
 
 
-def plan(store: ObjectStore, page_size: int, new: TimeRange | None = None) -> Plan:
+def plan(
+    store: ObjectStore,
+    page_size: int,
+    new: TimeRange | None = None,
+    cuts: Sequence[str] = (),
+    known: AbstractSet[str] = frozenset(),
+) -> Plan:
     """Cut a namespace into ranges.
 
     Args:
         store: rooted at the namespace; its listings have pages of ``page_size``.
         page_size: keys in a page. A small one makes looking cheap.
         new: slices that were made in this time need not be listed; None to list them all.
+        cuts: keys of an earlier listing, half ``KEYS_EACH`` apart: further edges of ranges.
+        known: names of slices that need not be listed.
     """
     with ThreadPoolExecutor(_THREADS) as pool:
-        folders = _folders(store, pool)
+        folders, loose = _folders(store, pool)
         skipped = {folder for folder in folders if new and new.holds(folder)}
-        gaps, slices = _between(folders, skipped)
+        carried = {f"{DATA_PREFIX}{name}/" for name in known} & set(folders)
+        gaps, slices = _between(folders, skipped | carried, loose)
         pages = pool.map(partial(_page, store), gaps)
+        unnamed = [r for r in slices if slice_time(_name(r.low)) is None]
         for gap, page in zip(gaps, pages, strict=True):
-            slices += _by_character(gap) if len(page) >= page_size else [gap]
-        cut = pool.map(partial(_cut, store, page_size), slices)
-        ranges = sorted(itertools.chain.from_iterable(cut), key=lambda r: r.low or "")
+            unnamed += _by_character(gap) if len(page) >= page_size else [gap]
+        named = [r for r in slices if slice_time(_name(r.low)) is not None]
+        each = _keys_of_slices(store, page_size, named, pool)
+        cut = pool.map(partial(_cut, store, page_size), unnamed)
+        ranges = [
+            *itertools.chain.from_iterable(cut),
+            *(r._replace(keys=each) for r in named),
+        ]
+        ranges = [part for r in ranges for part in _cut_at(r, sorted(cuts))]
+        ranges.sort(key=lambda r: r.low or "")
         return Plan(list(_joined(ranges)), sorted(skipped))
 
 
-def pack(ranges: Iterable[KeyRange], tasks: int) -> list[list[KeyRange]]:
-    """Spread ranges over at most so many tasks, each with about as many keys, none without any."""
-    loads: list[tuple[int, int, list[KeyRange]]] = [(0, number, []) for number in range(tasks)]
-    for found in sorted(ranges, key=lambda r: r.keys, reverse=True):
-        load, number, task = loads[0]
-        task.append(found)
-        # A range without keys still takes a request.
-        heapq.heapreplace(loads, (load + found.keys + 1, number, task))
-    return [task for _, _, task in loads if task]
+def _name(folder: str | None) -> str:
+    return (folder or "").removeprefix(DATA_PREFIX).removesuffix("/")
 
 
-def _folders(store: ObjectStore, pool: ThreadPoolExecutor) -> list[str]:
-    """The folders of ``data/``: all of them, or most where it is full of objects, too."""
+def _keys_of_slices(
+    store: ObjectStore, page_size: int, slices: Sequence[KeyRange], pool: ThreadPoolExecutor
+) -> int:
+    """About how many keys a slice has, by a look at a few of them."""
+    some = slices[:: max(1, len(slices) // _SAMPLES)][:_SAMPLES]
+    pages = [len(page) for page in pool.map(partial(_page, store), some)]
+    if not pages or max(pages) >= page_size:
+        return _SLICE_KEYS
+    return sum(pages) // len(pages)
+
+
+def _cut_at(wanted: KeyRange, cuts: Sequence[str]) -> list[KeyRange]:
+    """A range cut at those of some keys, which are in order, that lie inside of it."""
+    first = 0 if wanted.low is None else bisect_right(cuts, wanted.low)
+    end = len(cuts) if wanted.high is None else bisect_left(cuts, wanted.high)
+    inside = cuts[first:end]
+    if not inside:
+        return [wanted]
+    edges = itertools.pairwise([wanted.low, *inside, wanted.high])
+    return [KeyRange(low, high, KEYS_EACH // 2) for low, high in edges]
+
+
+def _folders(store: ObjectStore, pool: ThreadPoolExecutor) -> tuple[list[str], list[str] | None]:
+    """The folders of ``data/``, and the objects beside them.
+
+    Most of the folders, and None, where it is full of objects, too.
+    """
     found = store.list_prefixes(DATA_PREFIX, max_objects=_FLAT)
     if len(found.objects) <= _FLAT:
-        return sorted(found.prefixes)
+        return sorted(found.prefixes), sorted(one.key for one in found.objects)
     parts = pool.map(
         lambda character: store.list_prefixes(DATA_PREFIX + character, max_objects=_FLAT).prefixes,
         _FIRST_CHARACTERS,
     )
-    return sorted({*found.prefixes, *itertools.chain.from_iterable(parts)})
+    return sorted({*found.prefixes, *itertools.chain.from_iterable(parts)}), None
 
 
 def _between(
-    folders: Sequence[str], skipped: AbstractSet[str]
+    folders: Sequence[str], skipped: AbstractSet[str], loose: Sequence[str] | None
 ) -> tuple[list[KeyRange], list[KeyRange]]:
-    """The ranges that begin at no slice, and those that do; ``_lakefs/`` and skipped ones apart."""
+    """The ranges that begin at no slice, and those that do; ``_lakefs/`` and skipped ones apart.
+
+    Behind a skipped slice, up to the next folder, there is nothing where no object is beside them:
+    thousands of such ranges need no look.
+    """
     edges = [LAKEFS_PREFIX, _LAKEFS_END, DATA_PREFIX, *folders, _DATA_END]
     edges += [folder + _LAST for folder in skipped]
-    ranges = itertools.pairwise([None, *sorted(edges), None])
-    wanted = [KeyRange(*r) for r in ranges if r[0] not in {LAKEFS_PREFIX, *skipped}]
     begun = set(folders)
+    ends = {folder + _LAST for folder in skipped}
+
+    def empty(low: str | None, high: str | None) -> bool:
+        if loose is None or low not in ends or high not in begun:
+            return False
+        after = bisect_right(loose, low or "")
+        return after == len(loose) or loose[after] > (high or "")
+
+    ranges = itertools.pairwise([None, *sorted(edges), None])
+    wanted = [
+        KeyRange(*r) for r in ranges if r[0] not in {LAKEFS_PREFIX, *skipped} and not empty(*r)
+    ]
     return [r for r in wanted if r.low not in begun], [r for r in wanted if r.low in begun]
 
 
@@ -166,7 +223,7 @@ def _joined(ranges: Iterable[KeyRange]) -> Iterator[KeyRange]:
     """Neighbours with few keys as one range."""
     last: KeyRange | None = None
     for found in ranges:
-        if last and last.high == found.low and last.keys + found.keys <= KEYS_EACH:
+        if last and last.high == found.low and last.keys + found.keys <= min(_FEW, KEYS_EACH):
             last = KeyRange(last.low, found.high, last.keys + found.keys)
             continue
         if last:

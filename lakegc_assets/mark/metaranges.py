@@ -69,6 +69,11 @@ class RangesRead:
     cached: int
 
 
+def cached_metaranges(connections: Connections) -> dict[str, Slot]:
+    """Where the ranges of every metarange are that was read before."""
+    return read_slots(connections.cache(), "metaranges", DECODER_VERSION)
+
+
 def pairs_of(
     ctx: RunContext, connections: Connections, metarange_ids: Collection[str]
 ) -> RangesRead:
@@ -109,7 +114,7 @@ def _read(
     pairs: bool = False,
 ) -> RangesRead:
     ids = sorted(ranks.keys() - {""})
-    slots = read_slots(connections.cache(), "metaranges", DECODER_VERSION) if ids else {}
+    slots = cached_metaranges(connections) if ids else {}
     costs = [_CACHED_S if i in slots else _READ_S for i in ids]
     orders = [
         _Order(

@@ -10,24 +10,34 @@ from __future__ import annotations
 
 import base64
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from typing import Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
-from pyspark.sql import DataFrame
 
 from lakegc_assets.errors import IntegrityError
 from lakegc_assets.graveler.namespace import StorageNamespace, UnresolvableAddressError
 from lakegc_assets.lakefs.client import LakeFSClient
 from lakegc_assets.lakefs.errors import NotFoundError
 from lakegc_assets.lakefs.models import UncommittedPage
-from lakegc_assets.mark.addresses import just_before, live_spellings
+from lakegc_assets.mark.addresses import UNUSUAL, just_before, live_spellings
 from lakegc_assets.mark.commits import read_heads
 from lakegc_assets.run.artifacts import UNCOMMITTED, Manifest
-from lakegc_assets.run.context import Connections, RunContext
+from lakegc_assets.run.connections import Connections
+from lakegc_assets.run.context import RunContext
+from lakegc_assets.run.hashing import Hashes, KeyDigest, address_hashes, key_digest
+from lakegc_assets.run.parts import Part, PartWriter, write_part
+from lakegc_assets.run.sets import write_set
+from lakegc_assets.run.tasks import spread
+from lakegc_assets.storage.base import ObjectStore
+
+ASSET: Final = "uncommitted_snapshot"
+#: Work of reading a byte of lakeFS's lists, on one core, in seconds.
+_BYTE_S: Final = 2e-8
 
 
 @dataclass
@@ -49,6 +59,25 @@ class UncommittedFiles:
     tries: int = 0
 
 
+@dataclass(frozen=True)
+class Staged:
+    """What lakeFS's lists say is staged.
+
+    Attributes:
+        parts: rows of ``UNCOMMITTED``.
+        hashes: runs of the hashes of their addresses.
+        unresolved: last path components of full addresses that nobody can place.
+        listed: how many rows lakeFS's lists have.
+        digest: of the addresses.
+    """
+
+    parts: Sequence[Part]
+    hashes: Sequence[Part]
+    unresolved: Sequence[str]
+    listed: int
+    digest: KeyDigest
+
+
 def snapshot_uncommitted(ctx: RunContext) -> Manifest:
     """Write the ``uncommitted_snapshot`` asset.
 
@@ -61,22 +90,27 @@ def snapshot_uncommitted(ctx: RunContext) -> Manifest:
     attempt = ctx.root.attempt(ctx.repository, ctx.run)
     previous = attempt.chain("store_listing", connections.namespace_url)["store_listing"]
     files = prepare_uncommitted(ctx, client, connections)
-    rows = read_uncommitted(ctx, connections, files.keys)
-    written = attempt.keep(ctx.spark, "uncommitted_snapshot", rows, "data").count()
-    if written < (listed := _rows_of(connections, files.keys)):
-        # Every listed object has at least one row.
-        raise IntegrityError(
-            f"{written} rows of {attempt.data_url('uncommitted_snapshot')} can be read back for "
-            f"{listed} staged objects: the store of the artifacts lost some. Mark again",
-        )
+    staged = read_staged(ctx, connections, attempt.store(), f"{ASSET}/", files.keys)
     facts: dict[str, object] = {
         "lakefs_run_ids": files.run_ids,
         "files": files.keys,
+        "listed": staged.listed,
         "pages": files.pages,
         "pages_without_location": files.empty_pages,
         "tries": files.tries,
     }
-    return ctx.frame_manifest("uncommitted_snapshot", previous, started, facts)
+    parts = {
+        "data": staged.parts,
+        "hashes": staged.hashes,
+        "unresolved": [write_last_parts(attempt.store(), ASSET, staged.unresolved)],
+    }
+    return ctx.finish(ASSET, previous, started, parts, facts, staged.digest)
+
+
+def write_last_parts(artifacts: ObjectStore, asset: str, last_parts: Sequence[str]) -> Part:
+    """Write the part ``unresolved`` of an asset: last components of addresses in doubt."""
+    rows = pa.table({"last_part": pa.array(last_parts, pa.string())})
+    return write_part(artifacts, f"{asset}/unresolved/", rows)
 
 
 def prepare_uncommitted(
@@ -196,63 +230,102 @@ def _has_staged(
     return False
 
 
-def read_uncommitted(ctx: RunContext, connections: Connections, keys: list[str]) -> DataFrame:
-    """The staged addresses in lakeFS's parquet files, in every spelling that could be meant."""
-    partitions = max(1, min(ctx.settings.address_num_partitions, len(keys)))
-    return (
-        ctx.spark.createDataFrame([(key,) for key in keys], "key string")
-        .repartition(partitions)
-        .mapInArrow(partial(_read_files, connections), UNCOMMITTED)
+def read_staged(
+    ctx: RunContext,
+    connections: Connections,
+    artifacts: ObjectStore,
+    folder: str,
+    keys: Sequence[str],
+) -> Staged:
+    """The staged addresses in lakeFS's parquet files, in every spelling that could be meant.
+
+    Args:
+        ctx: the run.
+        connections: how tasks reach the store.
+        artifacts: where rows are written.
+        folder: relative to ``artifacts``, with a slash at its end.
+        keys: of lakeFS's files, relative to the namespace.
+
+    Raises:
+        IntegrityError: a file is no list as lakeFS writes it.
+    """
+    store = connections.store()
+    costs = [store.head(key).size * _BYTE_S for key in keys]
+    task = partial(_read_files, connections, artifacts.url, folder)
+    orders = spread(keys, costs, ctx.settings.address_num_partitions) or [[]]
+    return _joined(ctx.tasks.run("read staged addresses", task, orders, sum(costs)))
+
+
+def _joined(found: Sequence[Staged]) -> Staged:
+    return Staged(
+        parts=[part for one in found for part in one.parts],
+        hashes=[run for one in found for run in one.hashes],
+        unresolved=sorted({last for one in found for last in one.unresolved}),
+        listed=sum(one.listed for one in found),
+        digest=sum((one.digest for one in found), KeyDigest()),
     )
 
 
-def _rows_of(connections: Connections, keys: list[str]) -> int:
-    """How many staged objects lakeFS's files list, by their footers; one file at a time."""
-    store = connections.store()
-    return sum(pq.read_metadata(pa.BufferReader(store.get(key))).num_rows for key in keys)
+def _read_files(connections: Connections, url: str, folder: str, keys: Sequence[str]) -> Staged:
+    artifacts, namespace = connections.open(url), connections.namespace()
+    writer = PartWriter(artifacts, f"{folder}data/", UNCOMMITTED)
+    hashes: list[Hashes] = []
+    unresolved: set[str] = set()
+    digest, listed = KeyDigest(), 0
+    for key in keys:
+        table = _read_list(connections, key)
+        listed += table.num_rows
+        for rows in _meanings(namespace, table):
+            writer.add(rows)
+            digest += key_digest(rows["address"])
+            hashes.append(address_hashes(rows["address"]))
+            last_parts = rows.filter(pc.invert(rows["resolved"]))["address"].to_pylist()
+            unresolved.update(last_parts)
+    parts = writer.finish()
+    return Staged(
+        parts, write_set(artifacts, f"{folder}hashes/", hashes), sorted(unresolved), listed, digest
+    )
 
 
-def _read_files(
-    connections: Connections, batches: Iterator[pa.RecordBatch]
-) -> Iterator[pa.RecordBatch]:
-    store = connections.store()
-    namespace = connections.namespace()
-    for batch in batches:
-        for key in batch["key"].to_pylist():
-            try:
-                table = pq.read_table(pa.BufferReader(store.get(key)))
-                addresses = table["physical_address"].cast(pa.string())
-                created = table["creation_date"].cast(pa.int64())
-            except (pa.ArrowException, KeyError) as error:
-                raise IntegrityError(
-                    f"{connections.namespace_url}/{key} is no list of staged objects as lakeFS "
-                    f"writes it ({error}): run again",
-                ) from error
-            if addresses.null_count:
-                raise IntegrityError(f"{connections.namespace_url}/{key} holds an empty address")
-            moments = pc.multiply(created, 1_000_000).cast(pa.timestamp("us", "UTC"))
-            rows = [
-                (spelling, moment, resolved)
-                for address, moment in zip(addresses.to_pylist(), moments.to_pylist(), strict=True)
-                for spelling, resolved in _meanings(namespace, address)
-            ]
-            yield pa.RecordBatch.from_arrays(
-                [
-                    pa.array([row[0] for row in rows], pa.string()),
-                    pa.array([row[1] for row in rows], pa.timestamp("us", "UTC")),
-                    pa.array([row[2] for row in rows], pa.bool_()),
-                ],
-                schema=pa.schema(
-                    [
-                        pa.field("address", pa.string(), nullable=False),
-                        pa.field("created", pa.timestamp("us", "UTC")),
-                        pa.field("resolved", pa.bool_(), nullable=False),
-                    ],
-                ),
-            )
+def _read_list(connections: Connections, key: str) -> pa.Table:
+    """A list of staged objects: address, and created in seconds since 1970."""
+    where = f"{connections.namespace_url}/{key}"
+    try:
+        table = pq.read_table(pa.BufferReader(connections.store().get(key)))
+        addresses = table["physical_address"].cast(pa.string())
+        created = table["creation_date"].cast(pa.int64())
+    except (pa.ArrowException, KeyError) as error:
+        raise IntegrityError(
+            f"{where} is no list of staged objects as lakeFS writes it ({error}): run again",
+        ) from error
+    if addresses.null_count:
+        raise IntegrityError(f"{where} holds an empty address")
+    moments = pc.multiply(created, 1_000_000).cast(pa.timestamp("us", "UTC"))
+    return pa.table({"address": addresses, "created": moments})
 
 
-def _meanings(namespace: StorageNamespace, address: str) -> list[tuple[str, bool]]:
+def _meanings(namespace: StorageNamespace, listed: pa.Table) -> Iterator[pa.Table]:
+    """Rows of ``UNCOMMITTED``: first those that mean what they say, then all others."""
+    odd = pc.or_(
+        pc.match_substring(listed["address"], "://"),
+        pc.match_substring_regex(listed["address"], UNUSUAL),
+    )
+    plain = listed.filter(pc.invert(odd))
+    resolved = pa.array([True]).take(pa.array([0] * plain.num_rows, pa.int64()))
+    yield plain.append_column("resolved", resolved).cast(UNCOMMITTED)
+    rows = [
+        (spelling, row["created"], known)
+        for row in listed.filter(odd).to_pylist()
+        for spelling, known in _spellings(namespace, row["address"])
+    ]
+    columns = [list(column) for column in zip(*rows, strict=True)] or [[], [], []]
+    yield pa.Table.from_arrays(
+        [pa.array(c, f.type) for c, f in zip(columns, UNCOMMITTED, strict=True)],
+        schema=UNCOMMITTED,
+    )
+
+
+def _spellings(namespace: StorageNamespace, address: str) -> list[tuple[str, bool]]:
     try:
         return [(spelling, True) for spelling in live_spellings(namespace, address)]
     except UnresolvableAddressError as error:

@@ -28,6 +28,7 @@ from lakegc_assets.run.parts import Part, PartWriter, read_parts
 from lakegc_assets.storage.base import ObjectStore
 from lakegc_assets.storage.config import StoreConfig
 from lakegc_assets.storage.errors import ObjectNotFoundError, PreconditionFailedError
+from lakegc_assets.storage.opening import open_store
 
 #: Raised with the form of artifacts, and with what counts as alive: older marks are then not swept.
 SCHEMA_VERSION = 3
@@ -163,7 +164,7 @@ class ArtifactRoot:
 
     def open(self, *parts: str) -> ObjectStore:
         """The store rooted at a folder below the root."""
-        return self.stores.open("/".join((self.url.rstrip("/"), *parts)))
+        return open_store("/".join((self.url.rstrip("/"), *parts)), self.stores)
 
     def runs(self, repository: str) -> list[str]:
         """Ids of the runs that have left artifacts, in the order of their names."""
@@ -282,11 +283,11 @@ class AttemptArtifacts:
                     f"{there.get(part.key, 'gone')}: {hint}",
                 )
 
-    def manifest(self, asset: str) -> Manifest:
-        """The manifest of a finished asset, whose files are there in their sizes.
+    def recorded(self, asset: str) -> Manifest:
+        """The manifest of a finished asset; whether its files are there was not looked at.
 
         Raises:
-            IntegrityError: it is missing, damaged, of another attempt, or a file is not as it says.
+            IntegrityError: it is missing, damaged, or of another attempt.
         """
         where = f"{self.url}/{asset}/manifest.json"
         try:
@@ -299,7 +300,21 @@ class AttemptArtifacts:
         found = (manifest.asset, manifest.repository, manifest.run, manifest.attempt)
         if found != expected:
             raise IntegrityError(f"{where} belongs to {found}, not to {expected}: mark again")
+        return manifest
+
+    def manifest(self, asset: str) -> Manifest:
+        """The manifest of a finished asset, whose files are there in their sizes.
+
+        Raises:
+            IntegrityError: it is missing, damaged, of another attempt, or a file is not as it says.
+        """
+        manifest = self.recorded(asset)
         self._require_files(manifest, "something removed or cut it. Mark again under a new id")
+        if sum(part.rows for part in manifest.parts.get("data", ())) != manifest.rows:
+            raise IntegrityError(
+                f"{self.url}/{asset}/manifest.json has {manifest.rows} rows, and its files have "
+                "not: mark again"
+            )
         return manifest
 
     def chain(self, last: str, namespace: str) -> dict[str, Manifest]:

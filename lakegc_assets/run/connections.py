@@ -11,6 +11,7 @@ from lakegc_assets.lakefs.client import LakeFSClient
 from lakegc_assets.lakefs.config import LakeFSConfig
 from lakegc_assets.storage.base import ObjectStore
 from lakegc_assets.storage.config import StoreConfig
+from lakegc_assets.storage.opening import open_store
 
 _own = threading.local()
 
@@ -28,13 +29,17 @@ class Connections:
         """The repository's storage namespace."""
         return StorageNamespace.parse(self.namespace_url)
 
+    def open(self, url: str) -> ObjectStore:
+        """The store at a URL: of artifacts, for one."""
+        return open_store(url, self.stores)
+
     def store(self) -> ObjectStore:
         """The object store, rooted at the storage namespace."""
-        return self.stores.open(self.namespace_url)
+        return self.open(self.namespace_url)
 
     def cache(self) -> ObjectStore:
         """The store of the caches of this repository."""
-        return self.stores.open(self.cache_url)
+        return self.open(self.cache_url)
 
     def client(self) -> LakeFSClient:
         """A client of lakeFS, the same for every task in this thread.

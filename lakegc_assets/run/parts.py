@@ -123,6 +123,8 @@ class PartWriter:
         return self.parts
 
     def _flush(self) -> None:
-        table = pa.Table.from_batches(self._waiting, self._schema)
+        table = self._schema.empty_table()
+        if self._waiting:
+            table = pa.Table.from_batches(self._waiting).cast(self._schema)
         self.parts.append(write_part(self._store, self._folder, table))
         self._waiting, self._rows = [], 0

@@ -29,15 +29,15 @@ _kept: OrderedDict[str, Hashes] = OrderedDict()
 _lock = Lock()
 
 
-def write_set(store: ObjectStore, folder: str, hashes: Hashes) -> list[Part]:
+def write_set(store: ObjectStore, folder: str, hashes: Sequence[Hashes]) -> list[Part]:
     """Write a set of hashes, which may come in any order and more than once.
 
     Args:
         store: to write to.
         folder: relative to the store, with a slash at its end.
-        hashes: of the members.
+        hashes: of the members, in several arrays.
     """
-    members = np.unique(hashes)
+    members = union(hashes)
     return [
         write_part(store, folder, pa.table({"hash": members[at : at + RUN_LENGTH]}), plain=True)
         for at in range(0, len(members), RUN_LENGTH)

@@ -3,13 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Literal
 
 from lakegc_assets.errors import ConfigurationError
-from lakegc_assets.graveler.namespace import StorageNamespace
-from lakegc_assets.storage.base import ObjectStore
-from lakegc_assets.storage.local import LocalStore
 
 
 @dataclass(frozen=True)
@@ -100,35 +96,3 @@ class StoreConfig:
         for name in ("connect_timeout_s", "read_timeout_s"):
             if getattr(self, name) <= 0:
                 raise ConfigurationError(f"{name} is {getattr(self, name)}: it must be positive")
-
-    def open(self, url: str) -> ObjectStore:
-        """The store at a URL. Cheap: connections are made when they are used, and shared.
-
-        Raises:
-            ConfigurationError: the URL is not one that can be opened, or a setting is missing.
-        """
-        namespace = StorageNamespace.parse(url)
-        # Loading what each store needs takes longer than most work on local files.
-        if namespace.scheme == "s3":
-            from lakegc_assets.storage.s3 import S3Store  # noqa: PLC0415
-
-            return S3Store(namespace, self)
-        if namespace.scheme == "azure":
-            from lakegc_assets.storage.azure import AzureStore  # noqa: PLC0415
-
-            return AzureStore(namespace, self)
-        if namespace.scheme == "gs":
-            from lakegc_assets.storage.gcs import GcsStore  # noqa: PLC0415
-
-            return GcsStore(namespace, self)
-        if namespace.scheme == "file":
-            return LocalStore(Path("/", namespace.prefix), namespace.url())
-        if self.local_root is None:
-            raise ConfigurationError(
-                f"{url}: set local_root to the directory where the lakeFS server keeps "
-                "local:// namespaces (its blockstore.local.path); no API tells it"
-            )
-        root = Path(self.local_root)
-        if not root.is_dir():
-            raise ConfigurationError(f"{url}: local_root {root} is not a directory")
-        return LocalStore(root / namespace.authority / namespace.prefix, namespace.url())

@@ -25,6 +25,7 @@ from typing import Any, Final
 import pyarrow.parquet as pq
 import pyspark
 
+from lakegc_assets.run.spark import LOCAL, OPTIONS
 from lakegc_assets_tests.sessions import SMALL
 
 _HOME: Final = Path(pyspark.__file__).parent
@@ -216,7 +217,7 @@ class Driver:
             "spark.ui.port": str(self.ui_port),
             # Of what makes a query on tiny data fast, as for the other tests.
             **{name: value for name, value in SMALL.items() if name.startswith("spark.sql.")},
-            "spark.driver.extraJavaOptions": SMALL["spark.driver.extraJavaOptions"],
+            OPTIONS: LOCAL[OPTIONS],
             "spark.eventLog.enabled": "true",
             "spark.eventLog.dir": events.as_uri(),
             "spark.eventLog.compress": "false",
@@ -228,14 +229,14 @@ class Driver:
 
     def start(self, *arguments: str) -> subprocess.Popen[bytes]:
         """Start ``lakegc`` with these arguments."""
-        return self._start(str(Path(sys.executable).with_name("lakegc")), *arguments)
+        return self._start(sys.executable, "-m", "lakegc_assets.cli", *arguments)
 
     def start_job(
         self, job: str, repository: str, run: str, settings: Mapping[str, Any]
     ) -> subprocess.Popen[bytes]:
         """Start a job as ``lakegc`` does, with settings that have no option."""
         code = (
-            f"from lakegc_assets.running import run_job; run_job{(job, repository, run, settings)}"
+            f"from lakegc_assets.cli.jobs import run_job; run_job{(job, repository, run, settings)}"
         )
         return self._start(sys.executable, "-c", code)
 

@@ -17,7 +17,8 @@ import pytest
 
 from lakegc_assets.lakefs.writes import LakeFSWriter
 from lakegc_assets.storage.config import StoreConfig
-from lakegc_assets.storage.credentials import write_credentials_file
+from lakegc_assets.storage.opening import open_store
+from lakegc_assets.storage.s3.credentials import write_credentials_file
 from lakegc_assets_tests.clusters.standalone import (
     Cluster,
     Driver,
@@ -192,7 +193,7 @@ def test_no_secret_is_shown_or_written(
             "--max-candidate-share", "0.9",
         )  # fmt: skip
         assert watch.process.wait(900) == 0, user.log()[-5000:]
-        store = access.open(f"s3://lake/{REPOSITORY}")
+        store = open_store(f"s3://lake/{REPOSITORY}", access)
         left = {key for batch in store.list("data/") for key in batch["key"].to_pylist()}
     assert left == live
     assert user.outcomes("one") == dict.fromkeys(dead, "deleted")

@@ -32,10 +32,8 @@ left_out(
     REST,
     [
         "create_branch_protection_rule_preflight",
-        "get_branch_protection_rules",
         "internal_create_branch_protection_rule",
         "internal_delete_branch_protection_rule",
-        "internal_get_branch_protection_rules",
         "set_branch_protection_rules",
     ],
     "the one user may do everything",

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from lakegc_assets.storage.opening import open_store
 from lakegc_assets_tests.conformance.recorder import CLIENTS, conforms, left_out
 from lakegc_assets_tests.conformance.world import World, close_client, lakefs
 
@@ -161,7 +162,7 @@ def test_transactions(repo: Any) -> None:
 
 @shows("Imports", "a prefix and an object, waited for; a failed one raises; cancelled too late")
 def test_imports(repo: Any, world: World) -> None:
-    outside = world.server.store_config.open("local://outside")
+    outside = open_store("local://outside", world.server.store_config)
     for key in ("p/1", "p/2", "q"):
         outside.put(f"{world.repo}/{key}", key.encode())
     base, main = f"local://outside/{world.repo}", repo.branch("main")

@@ -11,6 +11,7 @@ import pytest
 
 from lakegc_assets.graveler.ranges import read_metarange, read_range
 from lakegc_assets.graveler.sstable import table_kind
+from lakegc_assets.storage.opening import open_store
 from lakegc_assets_tests.conformance.world import (
     World,
     close_client,
@@ -74,6 +75,23 @@ def test_delete_repository(world: World) -> None:
 @operation("get_repository_metadata", "empty", "an import does not set its time there")
 def test_get_repository_metadata(world: World) -> None:
     assert world.client.repositories_api.get_repository_metadata(world.repo) == {}
+
+
+@operation("get_branch_protection_rules", "none; 404")
+def test_get_branch_protection_rules(world: World) -> None:
+    rules_of = world.client.repositories_api.get_branch_protection_rules
+    assert rules_of(world.repo) == []
+    with refused(404):
+        rules_of("none")
+
+
+@operation("internal_get_branch_protection_rules", "none; 404")
+@pytest.mark.filterwarnings("ignore:.* is deprecated:DeprecationWarning")
+def test_internal_get_branch_protection_rules(world: World) -> None:
+    rules_of = world.client.internal_api.internal_get_branch_protection_rules
+    assert rules_of(world.repo) == []
+    with refused(404):
+        rules_of("none")
 
 
 def rules(days: int, **branches: int) -> Any:
@@ -248,7 +266,7 @@ def start_import(world: World, *paths: tuple[str, str, str]) -> str:
 @operation("import_status", "the commit, the metarange and the number of objects; 404")
 @operation("import_cancel", "404, and 409 once the import has ended")
 def test_import(world: World) -> None:
-    outside = world.server.store_config.open("local://outside")
+    outside = open_store("local://outside", world.server.store_config)
     for key in ("p/1", "p/2", "q"):
         outside.put(f"{world.repo}/{key}", key.encode())
     base = f"local://outside/{world.repo}"
@@ -303,7 +321,8 @@ def test_get_config(world: World) -> None:
     found = world.client.config_api.get_config()
     assert found.storage_config.blockstore_type == "local"
     assert found.storage_config.import_support is True
-    assert found.version_config.version == "1.84.0"
+    told = found.version_config
+    assert (told.version, told.version_context) == ("1.84.0", "lakeFS")
 
 
 @operation("get_storage_config", "the same as in get_config")

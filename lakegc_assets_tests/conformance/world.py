@@ -12,6 +12,7 @@ import pytest
 
 from lakegc_assets.embedded import EmbeddedLakeFS
 from lakegc_assets.storage.base import ObjectStore
+from lakegc_assets.storage.opening import open_store
 from lakegc_assets_tests.conformance.recorder import REST, conforms
 
 # Their annotations call required what their constructors do not require.
@@ -51,7 +52,7 @@ class World:
     @property
     def store(self) -> ObjectStore:
         """The repository's objects."""
-        return self.server.store_config.open(self.namespace)
+        return open_store(self.namespace, self.server.store_config)
 
     def put(self, path: str, data: bytes = b"content", branch: str = "main") -> Any:
         return self.client.objects_api.upload_object(self.repo, branch, path, content=data)

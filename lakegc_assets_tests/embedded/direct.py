@@ -16,7 +16,7 @@ from requests.structures import CaseInsensitiveDict
 from lakegc_assets.embedded import tasks
 from lakegc_assets.embedded.app import make_app
 from lakegc_assets.embedded.lake import Lake
-from lakegc_assets.embedded.settings import ServerSettings
+from lakegc_assets.embedded.lake.settings import ServerSettings
 from lakegc_assets_tests.embedded.api import Api
 
 Headers = list[tuple[bytes, bytes]]

@@ -15,6 +15,7 @@ from lakegc_assets.graveler.ranges import read_metarange, read_range
 from lakegc_assets.graveler.sstable import read_sstable
 from lakegc_assets.storage.base import ObjectStore
 from lakegc_assets.storage.config import StoreConfig
+from lakegc_assets.storage.opening import open_store
 
 Contents = dict[str, bytes]
 
@@ -31,7 +32,7 @@ def everything(data: Path) -> dict[str, object]:
         assert db.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
         repositories = db.execute("SELECT id, namespace, rules FROM repositories").fetchall()
         for name, namespace, rules in repositories:
-            store = stores.open(namespace)
+            store = open_store(namespace, stores)
             commits = _commits(db, store, name)
             listed = {commits[commit]["id"] for commit in commits}
             assert listed == set(commits)

@@ -12,7 +12,7 @@ from urllib.parse import quote, unquote
 
 import pyarrow.parquet as pq
 
-from lakegc_assets.embedded.merging import differences
+from lakegc_assets.embedded.refs.merging import differences
 from lakegc_assets.graveler.entry import decode_entry
 from lakegc_assets.graveler.namespace import StorageNamespace
 from lakegc_assets.storage.base import ObjectStore

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pyarrow.parquet as pq
 
+from lakegc_assets.embedded.gc.uncommitted import prepare_uncommitted
 from lakegc_assets.embedded.lake import Lake
-from lakegc_assets.embedded.uncommitted import prepare_uncommitted
 from lakegc_assets_tests.embedded.api import Repo
 
 Pages = list[dict[str, str]]

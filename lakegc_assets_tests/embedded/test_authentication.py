@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from lakegc_assets.embedded import EmbeddedLakeFS, app
-from lakegc_assets.embedded.calls import Endpoint
+from lakegc_assets.embedded.api.calls import Endpoint
 from lakegc_assets_tests.embedded.api import Api
 from lakegc_assets_tests.embedded.direct import SECRET, Direct
 

@@ -17,6 +17,7 @@ from lakegc_assets.embedded import EmbeddedLakeFS
 from lakegc_assets.lakefs.config import LakeFSConfig
 from lakegc_assets.lakefs.errors import GoneError, NoRulesError
 from lakegc_assets.storage.config import StoreConfig
+from lakegc_assets.storage.opening import open_store
 from lakegc_assets_tests.embedded.api import Api
 from lakegc_assets_tests.embedded.conftest import Clock
 
@@ -86,7 +87,7 @@ def test_the_sdk_drives_garbage_collection(sdk: Any, server: EmbeddedLakeFS) -> 
     assert prepared.gc_commits_location.endswith(f"run_id={prepared.run_id}/commits.csv")
     stats = sdk.objects_api.upload_object("demo", "main", "a", content=b"one")
     page = sdk.internal_api.prepare_garbage_collection_uncommitted("demo")
-    store = server.store_config.open("local://demo")
+    store = open_store("local://demo", server.store_config)
     folder = page.gc_uncommitted_location.removeprefix("local://demo/")
     (batch,) = store.list(folder)
     table = pq.read_table(io.BytesIO(store.get(batch["key"][0].as_py())))

@@ -8,12 +8,15 @@ from typing import Any
 
 import pytest
 
-from lakegc_assets.embedded import EmbeddedLakeFS, catalog, copies, history, objects
-from lakegc_assets.embedded.catalog import Repository
+from lakegc_assets.embedded import EmbeddedLakeFS
 from lakegc_assets.embedded.errors import ApiError
-from lakegc_assets.embedded.lake import Lake
+from lakegc_assets.embedded.lake import Lake, catalog
+from lakegc_assets.embedded.lake.catalog import Repository
+from lakegc_assets.embedded.objects import copies, objects
+from lakegc_assets.embedded.refs import history
 from lakegc_assets.errors import ConfigurationError
 from lakegc_assets.storage.config import StoreConfig
+from lakegc_assets.storage.opening import open_store
 from lakegc_assets_tests.embedded.api import Api, Repo
 from lakegc_assets_tests.embedded.conftest import NOW, Clock
 from lakegc_assets_tests.embedded.scans import direct_pages, rows
@@ -370,7 +373,7 @@ def test_copies_on_s3_stay_in_the_store(
         repo = api.repository(namespace=f"{store}/repo")
         repo.put("a ü", b"content")
         outside = f"s3://{s3_bucket}/elsewhere/x"
-        config.open(f"s3://{s3_bucket}").put("elsewhere/x", b"outside")
+        open_store(f"s3://{s3_bucket}", config).put("elsewhere/x", b"outside")
         body = {"physical_address": outside, "checksum": "c", "size_bytes": 7}
         repo.call("PUT", "/branches/main/objects", 201, params={"path": "x"}, json=body)
         repo.commit()

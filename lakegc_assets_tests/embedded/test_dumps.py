@@ -6,10 +6,12 @@ import json
 
 import pytest
 
-from lakegc_assets.embedded import EmbeddedLakeFS, dumps
+from lakegc_assets.embedded import EmbeddedLakeFS
+from lakegc_assets.embedded.refs import dumps
 from lakegc_assets.graveler import ident, sstable
 from lakegc_assets.graveler.errors import FormatError
 from lakegc_assets.graveler.sstable import SSTable, read_sstable, table_kind
+from lakegc_assets.storage.opening import open_store
 from lakegc_assets_tests.embedded.api import Repo
 
 
@@ -33,7 +35,7 @@ def table(server: EmbeddedLakeFS, repo: Repo, kind: str, name: str) -> SSTable:
     answer = repo.api.send("GET", f"{repo.path}/metadata/object/{kind}/{name}")
     assert answer.status_code == 200
     assert answer.headers["Content-Type"] == "application/octet-stream"
-    assert answer.content == server.store_config.open("local://repo").get(f"_lakefs/{name}")
+    assert answer.content == open_store("local://repo", server.store_config).get(f"_lakefs/{name}")
     assert table_kind(answer.content, name) == "refs"
     with pytest.raises(FormatError, match="dump of refs"):
         read_sstable(answer.content, name)

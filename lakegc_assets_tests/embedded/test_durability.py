@@ -18,7 +18,8 @@ from threading import Semaphore
 import pytest
 from click.testing import CliRunner
 
-from lakegc_assets.embedded import EmbeddedLakeFS, embedded, trees
+from lakegc_assets.embedded import EmbeddedLakeFS, embedded
+from lakegc_assets.embedded.lake import trees
 from lakegc_assets.embedded.server import _credentials
 from lakegc_assets_tests.embedded.api import Api, Repo
 from lakegc_assets_tests.embedded.integrity import everything
@@ -135,7 +136,7 @@ def test_a_commit_that_dies_before_its_transaction_leaves_the_old_state(
         raise RuntimeError("died")
 
     with monkeypatch.context() as patch:
-        patch.setattr("lakegc_assets.embedded.catalog.move_branch", die)
+        patch.setattr("lakegc_assets.embedded.lake.catalog.move_branch", die)
         assert (
             "died"
             in repo.call("POST", "/branches/main/commits", 500, json={"message": "x"})["message"]

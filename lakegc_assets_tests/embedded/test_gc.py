@@ -14,9 +14,10 @@ from typing import Any
 
 import pytest
 
-from lakegc_assets.embedded import EmbeddedLakeFS, catalog, collect, tasks
-from lakegc_assets.embedded.lake import Lake
-from lakegc_assets.embedded.settings import ServerSettings
+from lakegc_assets.embedded import EmbeddedLakeFS, tasks
+from lakegc_assets.embedded.gc import collect
+from lakegc_assets.embedded.lake import Lake, catalog
+from lakegc_assets.embedded.lake.settings import ServerSettings
 from lakegc_assets.retention.commits import Commit
 from lakegc_assets.retention.naive import naive_active_commits
 from lakegc_assets.retention.rules import Rules
@@ -190,7 +191,7 @@ def test_a_task_of_a_killed_process_has_failed(tmp_path: Path, clock: Clock) -> 
         "import os, signal, sys; from pathlib import Path\n"
         "from lakegc_assets.embedded import tasks\n"
         "from lakegc_assets.embedded.lake import Lake\n"
-        "from lakegc_assets.embedded.settings import ServerSettings\n"
+        "from lakegc_assets.embedded.lake.settings import ServerSettings\n"
         "lake = Lake(ServerSettings(Path(sys.argv[1])))\n"
         "print(tasks.start(lake, 'repo', 'GCPC'), flush=True)\n"
         "os.kill(os.getpid(), signal.SIGKILL)\n"

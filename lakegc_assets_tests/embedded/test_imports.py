@@ -9,12 +9,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lakegc_assets.embedded import EmbeddedLakeFS, catalog, imports
-from lakegc_assets.embedded.imports import Location, overlay
-from lakegc_assets.embedded.trees import Breaks, Trees, TreeWriter
+from lakegc_assets.embedded import EmbeddedLakeFS
+from lakegc_assets.embedded.lake import catalog
+from lakegc_assets.embedded.lake.trees import Breaks, Trees, TreeWriter
+from lakegc_assets.embedded.refs import imports
+from lakegc_assets.embedded.refs.imports import Location, overlay
 from lakegc_assets.graveler.entry import AddressType, Entry, decode_entry
 from lakegc_assets.graveler.ranges import range_record
-from lakegc_assets.storage.config import StoreConfig
+from lakegc_assets.storage.opening import open_store
 from lakegc_assets_tests.embedded.api import Repo
 
 
@@ -23,7 +25,7 @@ def outside(server: EmbeddedLakeFS) -> Callable[..., None]:
     """Put objects into ``local://outside``."""
 
     def put(*keys: str) -> None:
-        store = server.store_config.open("local://outside")
+        store = open_store("local://outside", server.store_config)
         for key in keys:
             store.put(key, key.encode())
 
@@ -130,7 +132,7 @@ def test_a_namespace_whose_name_begins_like_the_source_is_seen(
     inner = repo.api.repository("inner", "local://outside/names/pace")
     inner.put("a", b"1")
     inner.commit("inside")
-    server.store_config.open("local://outside").put("names/plain", b"1")
+    open_store("local://outside", server.store_config).put("names/plain", b"1")
     found = ended(inner, location("common_prefix", "local://outside/names/p", "x"))
     assert "inside the repository's storage namespace" in found["error"]["message"]
     assert inner.log() == ["inside", "Repository created"]
@@ -210,7 +212,7 @@ def test_a_commit_meanwhile_makes_an_import_fail(
 
 @pytest.fixture(scope="module")
 def trees(tmp_path_factory: pytest.TempPathFactory) -> Trees:
-    store = StoreConfig().open(str(tmp_path_factory.mktemp("trees")))
+    store = open_store(str(tmp_path_factory.mktemp("trees")))
     return Trees(store, Breaks(raggedness=4, max_bytes=1 << 20))
 
 

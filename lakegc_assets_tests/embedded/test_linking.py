@@ -14,9 +14,12 @@ from typing import Any
 import pytest
 import requests
 
-from lakegc_assets.embedded import EmbeddedLakeFS, linking, staging
+from lakegc_assets.embedded import EmbeddedLakeFS
 from lakegc_assets.embedded.faults import Fault
+from lakegc_assets.embedded.objects import linking
+from lakegc_assets.embedded.refs import staging
 from lakegc_assets.storage.config import StoreConfig
+from lakegc_assets.storage.opening import open_store
 from lakegc_assets_tests.embedded.api import TIMEOUT, Api, Repo
 from lakegc_assets_tests.embedded.conftest import Clock
 from lakegc_assets_tests.embedded.test_clients import lakefs
@@ -243,9 +246,10 @@ def test_a_link_that_dies_keeps_its_token_and_stages_nothing(
 _DIES = """
 import os, sys
 from pathlib import Path
-from lakegc_assets.embedded import linking, staging
+from lakegc_assets.embedded.objects import linking
+from lakegc_assets.embedded.refs import staging
 from lakegc_assets.embedded.lake import Lake
-from lakegc_assets.embedded.settings import ServerSettings
+from lakegc_assets.embedded.lake.settings import ServerSettings
 from lakegc_assets.graveler.entry import Entry
 
 data, address, moment = sys.argv[1:]
@@ -408,7 +412,7 @@ def test_a_presigned_read_is_served_by_the_store(on_s3: EmbeddedLakeFS, s3_repo:
     for url in (found.headers["Location"], stat["physical_address"], listed["physical_address"]):
         assert requests.get(url, timeout=TIMEOUT).content == CONTENT
     assert stat["physical_address_expiry"] >= on_s3.lake.now()
-    store = on_s3.store_config.open(address.rpartition("/")[0])
+    store = open_store(address.rpartition("/")[0], on_s3.store_config)
     store.delete_many([address.rpartition("/")[2]])
     assert s3_repo.call("GET", "/refs/main/objects", 410, params=where) == {"message": "No data"}
 

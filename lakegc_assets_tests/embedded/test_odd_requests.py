@@ -18,7 +18,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from lakegc_assets.embedded import app
-from lakegc_assets.embedded.calls import Endpoint
+from lakegc_assets.embedded.api.calls import Endpoint
 from lakegc_assets_tests.embedded.direct import Direct, Headers
 
 Request = tuple[Endpoint, bytes, bytes, Headers, bytes]

@@ -13,6 +13,7 @@ import pytest
 from lakegc_assets.embedded import EmbeddedLakeFS
 from lakegc_assets.embedded.faults import Fault
 from lakegc_assets.storage.config import StoreConfig
+from lakegc_assets.storage.opening import open_store
 from lakegc_assets_tests.conformance.recorder import RECORDED, conforms
 from lakegc_assets_tests.embedded.api import Api
 from lakegc_assets_tests.embedded.conftest import Clock
@@ -42,7 +43,7 @@ def lab(s3_server: str, tmp_path: Path, clock: Clock) -> Iterator[EmbeddedLakeFS
 
 
 def rebuilt_on(lab: EmbeddedLakeFS, api: Api, clock: Clock, name: str) -> Rebuilt:
-    return Rebuilt(api, lab.store_config.open(f"s3://{BUCKET}/{name}"), clock, name)
+    return Rebuilt(api, open_store(f"s3://{BUCKET}/{name}", lab.store_config), clock, name)
 
 
 def set_recorded_rules(rebuilt: Rebuilt) -> None:

@@ -9,11 +9,12 @@ from typing import Any
 
 import pytest
 
-from lakegc_assets.embedded import catalog, collect, history, staging
-from lakegc_assets.embedded.catalog import Repository
-from lakegc_assets.embedded.lake import Lake
-from lakegc_assets.embedded.merging import differences
-from lakegc_assets.embedded.settings import ServerSettings
+from lakegc_assets.embedded.gc import collect
+from lakegc_assets.embedded.lake import Lake, catalog
+from lakegc_assets.embedded.lake.catalog import Repository
+from lakegc_assets.embedded.lake.settings import ServerSettings
+from lakegc_assets.embedded.refs import history, staging
+from lakegc_assets.embedded.refs.merging import differences
 from lakegc_assets_tests.conformance.recorder import RECORDED, conforms
 from lakegc_assets_tests.embedded.conftest import Clock
 from lakegc_assets_tests.embedded.test_recorded_trees import (

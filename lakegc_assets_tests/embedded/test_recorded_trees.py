@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
-from lakegc_assets.embedded import refs
-from lakegc_assets.embedded.catalog import Commit, Repository, insert_commit
-from lakegc_assets.embedded.merging import differences, merge
-from lakegc_assets.embedded.state import State
-from lakegc_assets.embedded.trees import Breaks, Trees, commit_changes
-from lakegc_assets.storage.config import StoreConfig
+from lakegc_assets.embedded.lake.catalog import Commit, Repository, insert_commit
+from lakegc_assets.embedded.lake.state import State
+from lakegc_assets.embedded.lake.trees import Breaks, Trees, commit_changes
+from lakegc_assets.embedded.refs import refs
+from lakegc_assets.embedded.refs.merging import differences, merge
+from lakegc_assets.storage.opening import open_store
 from lakegc_assets_tests.conformance.recorder import RECORDED, conforms
 
 GOLDEN = Path(__file__).parents[1] / "golden"
@@ -33,7 +33,7 @@ def recorded_commits(repository: str) -> dict[str, dict[str, Any]]:
 
 
 def trees_of(repository: str) -> Trees:
-    return Trees(StoreConfig().open(str(GOLDEN / repository / "raw")), BREAKS)
+    return Trees(open_store(str(GOLDEN / repository / "raw")), BREAKS)
 
 
 def made_from(recorded: dict[str, Any], known: dict[str, Commit]) -> Commit:
@@ -81,7 +81,7 @@ def test_committing_the_recorded_changes_gives_the_recorded_trees(
 ) -> None:
     recorded_trees = trees_of(repository)
     commits = recorded_commits(repository)
-    store = StoreConfig().open(str(tmp_path))
+    store = open_store(str(tmp_path))
     rebuilt = Trees(store, BREAKS)
     checked = 0
     for commit in in_order(repository):
@@ -126,7 +126,7 @@ def test_merging_the_recorded_branches_gives_the_recorded_trees(tmp_path: Path) 
             by_message[recorded["message"]] = known[recorded["id"]]
             insert_commit(db, repo, known[recorded["id"]])
     shutil.copytree(GOLDEN / "retention" / "raw", tmp_path / "raw")
-    trees = Trees(StoreConfig().open(str(tmp_path / "raw")), BREAKS)
+    trees = Trees(open_store(str(tmp_path / "raw")), BREAKS)
     for source, dest, result in (("F2", "M6", "merge feat"), ("Q1", "merge feat", "squash sq")):
         with state.read() as db:
             base = refs.merge_base(db, repo, by_message[source], by_message[dest])

@@ -83,6 +83,15 @@ def test_the_log_is_paged(repo: Repo) -> None:
     assert repo.log(after=after, amount=2) == ["1", "0"]
 
 
+def test_the_log_stops_where_it_is_told_to(repo: Repo) -> None:
+    first = repo.commit("first", allow_empty=True)
+    repo.commit("second", allow_empty=True)
+    assert repo.log(stop_at=first["id"]) == ["second", "first"]
+    # As lakectl asks for all of it.
+    assert repo.log(stop_at="") == ["second", "first", "Repository created"]
+    repo.call("GET", "/refs/main/commits", 404, params={"stop_at": "nothing"})
+
+
 def test_a_commit_keeps_its_date_and_metadata(repo: Repo) -> None:
     repo.put("a", b"1")
     made = repo.commit("m", metadata={"k": "ü"}, date=123)

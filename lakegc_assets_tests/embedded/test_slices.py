@@ -14,11 +14,12 @@ import pytest
 from pyspark.sql import SparkSession
 
 from lakegc_assets.embedded import EmbeddedLakeFS, embedded
-from lakegc_assets.embedded.layouts import Layout, set_layout
-from lakegc_assets.embedded.settings import ServerSettings
-from lakegc_assets.embedded.slices import Slices, Xids
+from lakegc_assets.embedded.lake.layouts import Layout, set_layout
+from lakegc_assets.embedded.lake.settings import ServerSettings
+from lakegc_assets.embedded.lake.slices import Slices, Xids
 from lakegc_assets.errors import ConfigurationError
 from lakegc_assets.graveler.namespace import slice_time
+from lakegc_assets.storage.opening import open_store
 from lakegc_assets.sweep.sweep import sweep
 from lakegc_assets_tests.embedded.api import Api, Repo
 from lakegc_assets_tests.embedded.conftest import NOW, Clock
@@ -38,7 +39,7 @@ def stored(server: EmbeddedLakeFS) -> set[str]:
     """What the store holds of ``local://repo``, but for lakeFS's own files."""
     keys = [
         key
-        for batch in server.store_config.open("local://repo").list()
+        for batch in open_store("local://repo", server.store_config).list()
         for key in batch["key"].to_pylist()
     ]
     assert len(keys) == len(set(keys))
@@ -73,7 +74,7 @@ def test_slices_are_replaced_by_age_and_by_count_and_newer_ones_list_first(
     numbers = [made.index(name) for name in made]
     assert numbers == [0, 0, 2, 2, 4, 4, 6, 7]
     order = list(dict.fromkeys(made))
-    store = small_slices.store_config.open("local://repo")
+    store = open_store("local://repo", small_slices.store_config)
     assert store.list_prefixes("data/").prefixes == [f"data/{name}/" for name in reversed(order)]
     times = [slice_time(name) for name in order]
     assert [time.timestamp() - int(NOW) for time in times if time] == [0, 0, 0, 60, 3660]

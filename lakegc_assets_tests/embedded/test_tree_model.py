@@ -11,11 +11,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lakegc_assets.embedded.errors import ApiError
-from lakegc_assets.embedded.merging import differences, merge
-from lakegc_assets.embedded.trees import Breaks, Trees, commit_changes
+from lakegc_assets.embedded.lake.trees import Breaks, Trees, commit_changes
+from lakegc_assets.embedded.refs.merging import differences, merge
 from lakegc_assets.graveler.ranges import is_range_break
 from lakegc_assets.graveler.sstable import Record
-from lakegc_assets.storage.config import StoreConfig
+from lakegc_assets.storage.opening import open_store
 
 Model = dict[bytes, int]
 
@@ -43,7 +43,7 @@ def content(trees: Trees, tree: str, start: bytes = b"") -> Model:
 
 
 def new_trees(folder: str) -> Trees:
-    return Trees(StoreConfig().open(folder), Breaks(RAGGEDNESS, 1 << 20))
+    return Trees(open_store(folder), Breaks(RAGGEDNESS, 1 << 20))
 
 
 @settings(deadline=None, max_examples=60)

@@ -11,11 +11,14 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
-from lakegc_assets.embedded import EmbeddedLakeFS, catalog, history, objects, staging, uncommitted
-from lakegc_assets.embedded.catalog import Repository
+from lakegc_assets.embedded import EmbeddedLakeFS
 from lakegc_assets.embedded.errors import ApiError
-from lakegc_assets.embedded.lake import Lake
-from lakegc_assets.embedded.settings import ServerSettings
+from lakegc_assets.embedded.gc import uncommitted
+from lakegc_assets.embedded.lake import Lake, catalog
+from lakegc_assets.embedded.lake.catalog import Repository
+from lakegc_assets.embedded.lake.settings import ServerSettings
+from lakegc_assets.embedded.objects import objects
+from lakegc_assets.embedded.refs import history, staging
 from lakegc_assets.graveler.entry import (
     AddressType,
     Entry,

@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from functools import cache
 
 import pytest
-from pyspark.sql import SparkSession
 
 from lakegc_assets_tests import recorded
 from lakegc_assets_tests.recorded import Marked
 from lakegc_assets_tests.replay import ReplayServer
+from lakegc_assets_tests.sessions import Session
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,7 @@ Goldens = Callable[[str], Golden]
 
 @pytest.fixture(scope="session")
 def _goldens(
-    spark: SparkSession,
+    spark: Session,
     s3_server: str,
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[Goldens]:

@@ -23,7 +23,7 @@ from lakegc_assets.mark.commits import (
     read_heads,
     read_tags,
 )
-from lakegc_assets.storage.config import StoreConfig
+from lakegc_assets.storage.opening import open_store
 from lakegc_assets_tests import recorded
 from lakegc_assets_tests.mark.conftest import Goldens
 from lakegc_assets_tests.replay import GOLDEN, Answer, ReplayServer, Request
@@ -35,7 +35,7 @@ ONE, TWO, THREE = ("1" * 64, "2" * 64, "3" * 64)
 
 def read(text: str | bytes, folder: Path) -> dict[str, str]:
     body = text.encode() if isinstance(text, str) else text
-    store = StoreConfig().open(str(folder))
+    store = open_store(str(folder))
     store.put("x/commits.csv", body)
     return read_commits_csv(store, NAMESPACE, "s3a://lab/small/x/commits.csv")
 
@@ -81,7 +81,7 @@ def test_a_list_in_another_form_is_refused(name: str, tmp_path: Path) -> None:
 
 
 def test_a_list_elsewhere_is_refused(tmp_path: Path) -> None:
-    store = StoreConfig().open(str(tmp_path))
+    store = open_store(str(tmp_path))
     with pytest.raises(IntegrityError, match="outside of s3://lab/small"):
         read_commits_csv(store, NAMESPACE, "s3://lab/smaller/commits.csv")
 
@@ -291,9 +291,7 @@ def test_tags_can_be_protected(golden: Goldens, tmp_path: Path) -> None:
     golden_small = golden("small")
     expired = {
         row["commit_id"]
-        for row in golden_small.marked.attempt.read(
-            golden_small.marked.ctx.spark, "active_commits", "expired"
-        ).collect()
+        for row in golden_small.marked.attempt.read("active_commits", "expired").to_pylist()
     }
     tagged = min(expired)
     tag = {"id": "v1", "commit_id": tagged}
@@ -304,9 +302,9 @@ def test_tags_can_be_protected(golden: Goldens, tmp_path: Path) -> None:
             golden_small.marked, folder, "active_commits", protect_tags=protect
         )
         find_active_commits(marked.ctx)
-        rows = marked.attempt.read(marked.ctx.spark, "active_commits").collect()
+        rows = marked.attempt.read("active_commits").to_pylist()
         assert ({row["commit_id"]: row["kind"] for row in rows}.get(tagged) == "tag") is protect
-        (row,) = marked.attempt.read(marked.ctx.spark, "active_commits", "tags").collect()
+        (row,) = marked.attempt.read("active_commits", "tags").to_pylist()
         assert (row["tag"], row["commit_id"], row["active"]) == ("v1", tagged, protect)
 
         # Another mark finds no tags listed, although the one of this mark is there.
@@ -347,7 +345,7 @@ def test_what_the_previous_mark_kept_stays_while_it_is_inside(
             for stage in recorded.STAGES[:3]:
                 stage(ctx)
             attempt = ctx.root.attempt("retention", ctx.run)
-            rows = attempt.read(ctx.spark, "active_commits").collect()
+            rows = attempt.read("active_commits").to_pylist()
             sources = {row["commit_id"]: row["source"] for row in rows}
             assert (gone in sources) is active
             if active:

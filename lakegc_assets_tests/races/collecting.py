@@ -166,8 +166,8 @@ def collect(world: World, schedule: Schedule, spark: SparkSession) -> Collected:
     for event in schedule.events:
         assert event.happened, f"nothing came by {event.position}"
     attempt = world.lake.root.attempt(REPOSITORY, RUN)
-    marked = attempt.read(spark, "deletion_candidates").select("address").collect()
-    swept = world.lake.root.attempt(REPOSITORY, run).read(spark, "swept_set").collect()
+    marked = attempt.read("deletion_candidates").to_pylist()
+    swept = world.lake.root.attempt(REPOSITORY, run).read("swept_set").to_pylist()
     return Collected(
         marked=frozenset(row["address"] for row in marked),
         spared={row["address"]: row["detail"] for row in swept if row["outcome"] == "spared"},

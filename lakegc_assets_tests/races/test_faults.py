@@ -68,8 +68,8 @@ def _check(
     told: Told, traps: Traps, world: World, alive: AbstractSet[str], spark: SparkSession
 ) -> None:
     attempt = world.lake.root.attempt(REPOSITORY, RUN)
-    listed = attempt.read(spark, "uncommitted_snapshot").select("address").collect()
-    marked = attempt.read(spark, "deletion_candidates").select("address").collect()
+    listed = attempt.read("uncommitted_snapshot").to_pylist()
+    marked = attempt.read("deletion_candidates").to_pylist()
     after = After(world, {row["address"] for row in listed})
     for trap in traps.traps:
         assert trap.shows(after), f"the server does not have {trap.fault}"

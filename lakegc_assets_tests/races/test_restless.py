@@ -106,7 +106,7 @@ def test_a_rename_at_every_request(tmp_path: Path, spark: SparkSession) -> None:
         assert marked_after > 5 * _COMMITS, "the commits did not all happen in the mark"
         assert restless.moves > marked_after + _OBJECTS, "not every object moved in the sweep"
         attempt = world.lake.root.attempt(REPOSITORY, RUN)
-        rows = attempt.read(spark, "deletion_candidates").select("address").collect()
+        rows = attempt.read("deletion_candidates").to_pylist()
         assert not {row["address"] for row in rows} & alive
         for number, place in enumerate(restless.paths):
             assert world.read(*place) == f"staged once, number {number}".encode()

@@ -15,7 +15,7 @@ from typing import Any
 
 from pyspark.sql import SparkSession
 
-from lakegc_assets.embedded import catalog
+from lakegc_assets.embedded.lake import catalog
 from lakegc_assets.graveler.namespace import StorageNamespace
 from lakegc_assets.lakefs.client import LakeFSClient
 from lakegc_assets.lakefs.models import ObjectStats
@@ -25,6 +25,7 @@ from lakegc_assets.retention.naive import naive_active_commits
 from lakegc_assets.retention.rules import Rules
 from lakegc_assets.run.context import RunContext
 from lakegc_assets.storage.base import ObjectStore
+from lakegc_assets.storage.opening import open_store
 from lakegc_assets_tests.lake import REPOSITORY, Calendar, SmallLake, running
 
 NOW = datetime(2026, 3, 1, 12, tzinfo=timezone.utc)
@@ -166,7 +167,7 @@ class World:
     @property
     def store(self) -> ObjectStore:
         """The store that holds the repository."""
-        return self.lake.server.store_config.open(NAMESPACE)
+        return open_store(NAMESPACE, self.lake.server.store_config)
 
     @property
     def namespace(self) -> StorageNamespace:

@@ -10,7 +10,7 @@ from pathlib import Path
 import boto3
 import pytest
 
-from lakegc_assets.storage.azure_auth import write_azure_credentials_file
+from lakegc_assets.storage.azure.auth import write_azure_credentials_file
 from lakegc_assets.storage.base import ObjectStore
 from lakegc_assets.storage.config import AzureAccess, StoreConfig
 from lakegc_assets.sweep import deletion

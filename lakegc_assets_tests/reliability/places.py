@@ -11,6 +11,7 @@ from email.utils import format_datetime, parsedate_to_datetime
 
 from lakegc_assets.storage.base import ObjectInfo, ObjectStore
 from lakegc_assets.storage.config import StoreConfig
+from lakegc_assets.storage.opening import open_store
 from lakegc_assets_tests.reliability.proxy import Answer, Ask, Asked, Meddle, Proxy, Silence
 
 #: An answer in place of the server's; gets what asks the server.
@@ -117,11 +118,11 @@ class Place:
     @property
     def store(self) -> ObjectStore:
         """As the product sees it."""
-        return self.config.open(self.url)
+        return open_store(self.url, self.config)
 
     def truth(self) -> dict[str, ObjectInfo]:
         """What is there."""
-        batches = self.direct.open(self.url).list()
+        batches = open_store(self.url, self.direct).list()
         return {row["key"]: ObjectInfo(**row) for batch in batches for row in batch.to_pylist()}
 
     def meddle(self, which: Which, fault: Fault, *, times: int | None = None) -> None:

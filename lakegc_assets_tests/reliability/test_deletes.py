@@ -12,6 +12,7 @@ import pytest
 
 from lakegc_assets.errors import IntegrityError, LakegcError, RefusedError
 from lakegc_assets.storage.errors import ObjectNotFoundError, StorageError
+from lakegc_assets.storage.opening import open_store
 from lakegc_assets.sweep import deletion
 from lakegc_assets.sweep.conditions import probe_conditions
 from lakegc_assets.sweep.hold import HOLD, require_no_hold, write_hold
@@ -84,7 +85,7 @@ def test_conditional_deletes_whose_answer_is_lost(s3_trial: Trial) -> None:
 
     def write_again(ask: Ask) -> Silence:
         lost = unanswered(ask)
-        place.direct.open(place.url).put(rewritten, b"written again")
+        open_store(place.url, place.direct).put(rewritten, b"written again")
         return lost
 
     with s3_trial.sweeping() as sweep:
@@ -130,7 +131,7 @@ def test_keys_that_the_answer_does_not_name(trial: Trial) -> None:
 )  # fmt: skip
 def test_objects_that_are_gone_already(trial: Trial) -> None:
     gone = [marked.address for marked in trial.marked[3:9]]
-    trial.place.direct.open(trial.place.url).delete_many(gone)
+    open_store(trial.place.url, trial.place.direct).delete_many(gone)
     totals = trial.goes_on(lambda ask: ask(), 0)
     azure = {"deleted": 19, "already_missing": 6}
     assert totals == (azure if trial.place.name == AZURE else {"deleted": 25})
@@ -234,7 +235,7 @@ def test_an_older_lease(trial: Trial) -> None:
     "StorageError: a missing hold is believed by the store's own code only, and no sweep starts",
 )  # fmt: skip
 def test_a_hold_that_a_proxy_hides(place: Place) -> None:
-    write_hold(place.direct.open(place.url), {"alarm": "something is gone"})
+    write_hold(open_store(place.url, place.direct), {"alarm": "something is gone"})
     place.meddle(reads(HOLD), lambda _ask: Answer(404, b"<html>no such page</html>"))
     with pytest.raises(StorageError, match="404") as raised:
         require_no_hold(place.store)

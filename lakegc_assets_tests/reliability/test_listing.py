@@ -15,6 +15,7 @@ from lakegc_assets.storage.errors import (
     StoreThrottledError,
     StoreUnavailableError,
 )
+from lakegc_assets.storage.opening import open_store
 from lakegc_assets_tests.reliability.places import Place, cut, unanswered
 from lakegc_assets_tests.reliability.proxy import Answer, Ask, Asked
 from lakegc_assets_tests.reliability.recorder import AZURE, S3, shows
@@ -26,7 +27,7 @@ KEYS = [f"data/slice é/{number:03d} %41+" for number in range(70)]
 
 
 def fill(place: Place, keys: Iterable[str] = KEYS) -> None:
-    store = place.direct.open(place.url)
+    store = open_store(place.url, place.direct)
     with ThreadPoolExecutor(8) as pool:
         list(pool.map(lambda key: store.put(key, b"x"), keys))
 
@@ -165,13 +166,13 @@ def test_a_write_that_is_not_answered(place: Place) -> None:
         place.store.put_if_absent("data/x", b"once")
     assert place.truth().keys() == {"data/x"}
     with pytest.raises(PreconditionFailedError):
-        place.direct.open(place.url).put_if_absent("data/x", b"twice")
+        open_store(place.url, place.direct).put_if_absent("data/x", b"twice")
 
 
 @shows("Answer cut in the middle", "a read, once", BOTH, "asked for again; exact")
 def test_a_cut_object(place: Place) -> None:
     content = bytes(range(256)) * 40
-    store = place.direct.open(place.url)
+    store = open_store(place.url, place.direct)
     store.put("data/x", content)
     place.meddle(lambda asked: asked.method == "GET", cut, times=1)
     assert place.store.get("data/x") == content
@@ -179,7 +180,7 @@ def test_a_cut_object(place: Place) -> None:
 
 @shows("Answer cut in the middle", "a read, always", BOTH, "StoreUnavailableError")
 def test_an_object_that_is_always_cut(place: Place) -> None:
-    place.direct.open(place.url).put("data/x", b"x" * 1000)
+    open_store(place.url, place.direct).put("data/x", b"x" * 1000)
     place.meddle(lambda asked: asked.method == "GET", cut)
     with pytest.raises(StoreUnavailableError):
         place.store.get("data/x")

@@ -19,6 +19,7 @@ from lakegc_assets.mark.listing import list_store
 from lakegc_assets.mark.publication import read_summary
 from lakegc_assets.mark.uncommitted import snapshot_uncommitted
 from lakegc_assets.storage.errors import StorageError
+from lakegc_assets.storage.opening import open_store
 from lakegc_assets.sweep.sweep import sweep
 from lakegc_assets_tests.lake import REPOSITORY, RUN, STAGES, SmallLake
 from lakegc_assets_tests.reliability.conftest import s3_behind
@@ -114,7 +115,7 @@ def test_a_sweep_through_all_of_it(
     """The object that was written again is the last, which the cut listing does not show."""
     rewritten = max(marked.dead)
     path = marked.bucket.folder / REPOSITORY / rewritten
-    store = place.direct.open(f"{place.url}/{REPOSITORY}")
+    store = open_store(f"{place.url}/{REPOSITORY}", place.direct)
     store.put(rewritten, path.read_bytes())
     failures: list[str] = []
     pages: list[Answer] = []
@@ -155,7 +156,7 @@ def test_a_mark_whose_listing_ends_early(
         stage(ctx)
     with pytest.raises(RefusedError, match="the listing is not complete"):
         publish(ctx)
-    store = place.direct.open(f"{place.url}/{REPOSITORY}")
+    store = open_store(f"{place.url}/{REPOSITORY}", place.direct)
     assert read_summary(store, "mark-2") is None
     assert marked.bucket.keys() == marked.live | marked.dead
 

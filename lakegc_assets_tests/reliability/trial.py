@@ -9,6 +9,7 @@ from typing import Any
 
 import pyarrow.parquet as pq
 
+from lakegc_assets.storage.opening import open_store
 from lakegc_assets.sweep.conditions import Condition
 from lakegc_assets.sweep.lease import repository_lease
 from lakegc_assets_tests.lake import SmallLake
@@ -33,7 +34,7 @@ class Trial:
     def __init__(self, bare: SmallLake, place: Place) -> None:
         self.bare = bare
         self.place = place
-        direct = place.direct.open(place.url)
+        direct = open_store(place.url, place.direct)
         self.marked = plant(direct, 25)
         for key in KEPT:
             direct.put(key, b"not marked")

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import threading
 import uuid
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta, timezone
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from urllib.parse import unquote
+from urllib.parse import parse_qs, unquote, urlsplit
 
 import boto3
 import pytest
@@ -23,9 +23,10 @@ from azure.storage.blob import (
 from moto.core.models import DEFAULT_ACCOUNT_ID
 from moto.s3.models import s3_backends
 
-from lakegc_assets.storage.azure_auth import write_azure_credentials_file
-from lakegc_assets.storage.base import ObjectStore
+from lakegc_assets.storage.azure.auth import write_azure_credentials_file
+from lakegc_assets.storage.base import DeleteOutcome, ObjectStore
 from lakegc_assets.storage.config import AzureAccess, GcsAccess, StoreConfig
+from lakegc_assets.storage.opening import open_store
 from lakegc_assets_tests.storage.servers import AZURE_ACCOUNT, AZURE_KEY, Server
 
 Plant = Callable[[Iterable[str]], None]
@@ -93,7 +94,7 @@ def store(kind_name: str, request: pytest.FixtureRequest, tmp_path: Path) -> Obj
     if kind_name == "local":
         root = tmp_path / "root %41"
         root.mkdir()
-        return StoreConfig().open(str(root))
+        return open_store(str(root))
     whole = "whole" in kind_name
     if kind_name.startswith("azurite"):
         root_url: str
@@ -101,10 +102,10 @@ def store(kind_name: str, request: pytest.FixtureRequest, tmp_path: Path) -> Obj
         root_url, config = request.getfixturevalue("azure_container")
         if "sas" in kind_name:
             config = request.getfixturevalue("azure_by_sas")
-        return config.open(root_url if whole else f"{root_url}/n s/%2541é/")
+        return open_store(root_url if whole else f"{root_url}/n s/%2541é/", config)
     if kind_name.startswith("fake gcs"):
         bucket, config = request.getfixturevalue("gcs_bucket")
-        return config.open(f"gs://{bucket}" if whole else f"gs://{bucket}/n s/%41é/")
+        return open_store(f"gs://{bucket}" if whole else f"gs://{bucket}/n s/%41é/", config)
     if kind_name.startswith("versitygw"):
         endpoint = request.getfixturevalue("versitygw_server").endpoint
         bucket = f"bucket-{uuid.uuid4().hex}"
@@ -114,7 +115,7 @@ def store(kind_name: str, request: pytest.FixtureRequest, tmp_path: Path) -> Obj
         bucket = request.getfixturevalue("s3_bucket")
     page_size = 100 if kind_name.startswith("versitygw") else 1000
     config = StoreConfig(endpoint_url=endpoint, page_size=page_size)
-    return config.open(f"s3://{bucket}" if whole else f"s3a://{bucket}/n s/%41é/")
+    return open_store(f"s3://{bucket}" if whole else f"s3a://{bucket}/n s/%41é/", config)
 
 
 @pytest.fixture
@@ -261,6 +262,15 @@ def script(aws_environment: None) -> Iterator[Script]:  # noqa: ARG001 - it is w
     server.server_close()
 
 
+def codes(outcomes: Sequence[DeleteOutcome]) -> list[str | None]:
+    return [outcome.error_code for outcome in outcomes]
+
+
+def query_of(request: str) -> dict[str, str]:
+    query = parse_qs(urlsplit(request).query, keep_blank_values=True)
+    return {name: value for name, (value,) in query.items()}
+
+
 @pytest.fixture
 def azure_key_file(tmp_path: Path) -> str:
     path = tmp_path / "azure.json"
@@ -275,6 +285,6 @@ def azure(script: Script, azure_key_file: str) -> Callable[..., ObjectStore]:
     def opened(*answers: Answer, tries: int = 1, url: str = AZURE_URL) -> ObjectStore:
         script.answers = list(answers)
         access = AzureAccess(f"{script.endpoint}/acc", azure_key_file)
-        return StoreConfig(max_attempts=tries, azure=access).open(url)
+        return open_store(url, StoreConfig(max_attempts=tries, azure=access))
 
     return opened

@@ -9,9 +9,10 @@ from urllib.parse import quote
 import pytest
 
 from lakegc_assets.errors import ConfigurationError, LakegcError
-from lakegc_assets.storage import azure_auth, http
-from lakegc_assets.storage.azure import AzureStore
-from lakegc_assets.storage.azure_auth import write_azure_credentials_file
+from lakegc_assets.storage import http
+from lakegc_assets.storage.azure import auth as azure_auth
+from lakegc_assets.storage.azure.auth import write_azure_credentials_file
+from lakegc_assets.storage.azure.store import AzureStore
 from lakegc_assets.storage.base import ObjectStore
 from lakegc_assets.storage.codes import error_class
 from lakegc_assets.storage.config import AzureAccess, StoreConfig
@@ -23,6 +24,7 @@ from lakegc_assets.storage.errors import (
     StoreThrottledError,
     StoreUnavailableError,
 )
+from lakegc_assets.storage.opening import open_store
 from lakegc_assets_tests.storage.azure_answers import (
     FLAT,
     blob,
@@ -212,7 +214,7 @@ def test_keys_that_a_path_cannot_carry_are_not_sent(
 def test_a_copy_is_waited_for(
     azure: Callable[..., ObjectStore], script: Script, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("lakegc_assets.storage.azure._COPY_POLL_S", 0)
+    monkeypatch.setattr("lakegc_assets.storage.azure.store._COPY_POLL_S", 0)
     source = Answer(headers={"Last-Modified": "Fri, 02 Jan 2026 03:04:05 GMT", "ETag": '"e"'})
     begun, pending, done, failed = (
         Answer(number, headers={"x-ms-copy-status": status})
@@ -292,17 +294,17 @@ def test_a_token_is_not_sent_in_the_open(script: Script, monkeypatch: pytest.Mon
         monkeypatch.delenv(name, raising=False)
     config = StoreConfig(azure=AzureAccess(f"{script.endpoint}/acc"))
     with pytest.raises(ConfigurationError, match="in the open"):
-        config.open(AZURE_URL).get("k")
+        open_store(AZURE_URL, config).get("k")
     monkeypatch.setenv("AZURE_STORAGE_KEY", AZURE_KEY)
     script.answers = [Answer(body="x")]
-    assert config.open(AZURE_URL).get("k") == b"x"
+    assert open_store(AZURE_URL, config).get("k") == b"x"
     assert script.headers[0]["authorization"].startswith("SharedKey acc:")
 
 
 def test_the_url_of_an_account_must_be_that_of_the_namespace(azure_key_file: str) -> None:
     access = AzureAccess("https://other.blob.core.windows.net", azure_key_file)
     with pytest.raises(ConfigurationError, match="'acc'"):
-        StoreConfig(azure=access).open(AZURE_URL).get("k")
+        open_store(AZURE_URL, StoreConfig(azure=access)).get("k")
 
 
 @pytest.mark.parametrize(
@@ -315,6 +317,6 @@ def test_the_url_of_an_account_must_be_that_of_the_namespace(azure_key_file: str
     ],
 )
 def test_every_form_of_a_namespace_opens_the_same_store(url: str) -> None:
-    store = StoreConfig().open(url)
+    store = open_store(url)
     assert isinstance(store, AzureStore)
     assert store.url == AZURE_URL

@@ -18,6 +18,7 @@ from lakegc_assets.storage.errors import (
     PreconditionFailedError,
     StorageError,
 )
+from lakegc_assets.storage.opening import open_store
 from lakegc_assets_tests.storage.conftest import Kind, Plant
 from lakegc_assets_tests.storage.servers import AZURE_KEY, S3_SECRET_KEY
 
@@ -131,7 +132,7 @@ def test_ranges_are_open_at_both_ends_and_bounds_need_not_exist(store: ObjectSto
 def test_the_directory_of_the_root_itself_is_no_key(store: ObjectStore, kind: Kind) -> None:
     keys = ["ns/a", "nsx"] if kind.files else ["ns", "ns/", "ns/a", "nsx"]
     fill(store, keys)
-    inner = config_of(store).open(f"{store.url}/ns/")
+    inner = open_store(f"{store.url}/ns/", config_of(store))
     assert listed(inner) == ["a"]
     assert [o.key for o in inner.list_prefixes().objects] == ["a"]
     assert listed(store) == keys
@@ -243,6 +244,6 @@ def test_the_clock_is_that_of_the_store(store: ObjectStore) -> None:
 def test_the_configuration_travels_and_opens_the_same_store(store: ObjectStore) -> None:
     config = config_of(store)
     store.put("x", b"1")
-    assert pickle.loads(pickle.dumps(config)).open(store.url).get("x") == b"1"
+    assert open_store(store.url, pickle.loads(pickle.dumps(config))).get("x") == b"1"
     for secret in (S3_SECRET_KEY, AZURE_KEY):
         assert secret not in repr(config) + repr(store) + str(pickle.dumps(config))

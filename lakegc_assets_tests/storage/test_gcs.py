@@ -12,7 +12,6 @@ import google.auth.exceptions
 import pytest
 
 from lakegc_assets.errors import ConfigurationError, LakegcError
-from lakegc_assets.storage import gcs_service
 from lakegc_assets.storage.base import ObjectStore
 from lakegc_assets.storage.codes import error_class
 from lakegc_assets.storage.config import GcsAccess, StoreConfig
@@ -24,7 +23,9 @@ from lakegc_assets.storage.errors import (
     StoreThrottledError,
     StoreUnavailableError,
 )
+from lakegc_assets.storage.gcs import service as gcs_service
 from lakegc_assets.storage.http import HttpFailure, Request
+from lakegc_assets.storage.opening import open_store
 from lakegc_assets_tests.storage.conftest import Answer, Script
 
 
@@ -35,7 +36,7 @@ def told(script: Script) -> Callable[..., ObjectStore]:
     def opened(*answers: Answer, tries: int = 1) -> ObjectStore:
         script.answers = list(answers)
         gcs = GcsAccess(endpoint=script.endpoint)
-        return StoreConfig(max_attempts=tries, gcs=gcs).open("gs://bkt/ns")
+        return open_store("gs://bkt/ns", StoreConfig(max_attempts=tries, gcs=gcs))
 
     return opened
 
@@ -348,7 +349,7 @@ def test_credentials_that_cannot_be_used_are_refused(
     for file in (path, tmp_path / "missing.json"):
         config = StoreConfig(gcs=GcsAccess(credentials_file=str(file)))
         with pytest.raises(ConfigurationError, match="no credentials"):
-            config.open("gs://bkt/ns").get("k")
+            open_store("gs://bkt/ns", config).get("k")
 
 
 def test_a_token_that_does_not_come_is_an_error_of_the_store(
@@ -370,7 +371,7 @@ def test_a_token_that_does_not_come_is_an_error_of_the_store(
         return Credentials(), None
 
     monkeypatch.setattr("google.auth.default", load)
-    sign = gcs_service._signer(None)
+    sign = gcs_service._signer(gcs_service._credentials(None))
     request = Request("GET", "https://storage.googleapis.com/")
     sign(request)
     assert request.headers == {"authorization": "Bearer t"}
@@ -389,5 +390,5 @@ def test_an_emulator_is_taken_from_the_environment_and_gets_no_credentials(
 ) -> None:
     monkeypatch.setenv("STORAGE_EMULATOR_HOST", script.endpoint.removeprefix("http://"))
     script.answers = [page("ns/a")]
-    assert listed(StoreConfig(max_attempts=1).open("gs://bkt/ns")) == ["a"]
+    assert listed(open_store("gs://bkt/ns", StoreConfig(max_attempts=1))) == ["a"]
     assert "authorization" not in script.headers[0]

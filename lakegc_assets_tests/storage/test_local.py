@@ -28,6 +28,7 @@ from lakegc_assets.storage.errors import (
     PreconditionFailedError,
     StorageError,
 )
+from lakegc_assets.storage.opening import open_store
 
 _SPAWN = multiprocessing.get_context("spawn")
 
@@ -41,7 +42,7 @@ def root(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def store(root: Path) -> ObjectStore:
-    return StoreConfig().open(str(root))
+    return open_store(str(root))
 
 
 def listed(store: ObjectStore, *args: str | None) -> list[str]:
@@ -75,7 +76,7 @@ def test_listings_are_those_of_a_sorted_set_of_strings(
             path.parent.mkdir(parents=True, exist_ok=True)
             path.touch()
             held.add(key)
-    store = StoreConfig().open(str(root))
+    store = open_store(str(root))
     ordered = sorted(held, key=str.encode)
     assert listed(store) == ordered
     for low, high in bounds:
@@ -209,7 +210,7 @@ def test_a_failed_write_leaves_the_old_object_and_nothing_else(
 
 def _killed_at_line(root: str, operation: str, line: int) -> None:
     """Run a write, and kill this process at its n-th line."""
-    store = StoreConfig().open(root)
+    store = open_store(root)
     etag = store.head("k").etag if operation == "put_if_match" else ""
     left = line
 
@@ -236,7 +237,7 @@ def test_a_process_killed_at_any_line_leaves_old_or_new(tmp_path: Path, operatio
     seen = set()
     for line in range(1, 1000, 6):
         root = tmp_path / str(line)
-        store = StoreConfig().open(str(root))
+        store = open_store(str(root))
         store.put("k", b"old")
         pid = os.fork()
         if pid == 0:
@@ -255,7 +256,7 @@ def test_a_process_killed_at_any_line_leaves_old_or_new(tmp_path: Path, operatio
 
 
 def _count(root: str, times: int, ready: Connection) -> None:
-    store = StoreConfig().open(root)
+    store = open_store(root)
     ready.send("ready")
     ready.recv()
     for _ in range(times):
@@ -302,7 +303,7 @@ def test_without_directory_locks_only_conditional_replacement_is_refused(
 
 
 def test_a_root_that_does_not_exist_is_empty_until_it_is_written(tmp_path: Path) -> None:
-    store = StoreConfig().open(str(tmp_path / "new" / "root"))
+    store = open_store(str(tmp_path / "new" / "root"))
     assert listed(store) == []
     assert store.list_prefixes() == ([], [])
     with pytest.raises(ConfigurationError, match="does not exist"):
@@ -313,7 +314,7 @@ def test_a_root_that_does_not_exist_is_empty_until_it_is_written(tmp_path: Path)
 
 def test_a_root_that_is_a_file_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    store = StoreConfig().open(str(tmp_path / "file"))
+    store = open_store(str(tmp_path / "file"))
     with pytest.raises(StorageError):
         listed(store)
     with pytest.raises(StorageError):
@@ -335,10 +336,10 @@ def test_a_directory_that_cannot_be_read_is_an_error(
 
 def test_local_namespaces_live_below_the_local_root(tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError, match="local_root"):
-        StoreConfig().open("local://repo/ns")
+        open_store("local://repo/ns")
     with pytest.raises(ConfigurationError, match="not a directory"):
-        StoreConfig(local_root=str(tmp_path / "missing")).open("local://repo/ns")
-    store = StoreConfig(local_root=str(tmp_path)).open("local://repo/ns/")
+        open_store("local://repo/ns", StoreConfig(local_root=str(tmp_path / "missing")))
+    store = open_store("local://repo/ns/", StoreConfig(local_root=str(tmp_path)))
     store.put("data/a", b"x")
     assert store.url == "local://repo/ns"
     assert (tmp_path / "repo" / "ns" / "data" / "a").read_bytes() == b"x"

@@ -25,10 +25,14 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
-from lakegc_assets.storage.azure import AzureStore
-from lakegc_assets.storage.azure_auth import write_azure_credentials_file
+from lakegc_assets.storage.azure import sas
+from lakegc_assets.storage.azure import service as azure_service
+from lakegc_assets.storage.azure.auth import write_azure_credentials_file
+from lakegc_assets.storage.azure.store import AzureStore
 from lakegc_assets.storage.base import ObjectStore
 from lakegc_assets.storage.config import AzureAccess, StoreConfig
+from lakegc_assets.storage.deadlines import probe_deadlines
+from lakegc_assets.storage.opening import open_store
 from lakegc_assets_tests.storage import servers
 from lakegc_assets_tests.storage.conftest import Answer, Script, azure_client
 from lakegc_assets_tests.storage.servers import (
@@ -46,20 +50,20 @@ pytestmark = pytest.mark.stores
 @pytest.fixture
 def azure_store(azure_container: tuple[str, StoreConfig]) -> ObjectStore:
     url, config = azure_container
-    return config.open(f"{url}/ns")
+    return open_store(f"{url}/ns", config)
 
 
 @pytest.fixture
 def gcs_store(gcs_bucket: tuple[str, StoreConfig]) -> ObjectStore:
     bucket, config = gcs_bucket
-    return config.open(f"gs://{bucket}/ns")
+    return open_store(f"gs://{bucket}/ns", config)
 
 
 @pytest.fixture
 def s3_store(versitygw_server: Server) -> ObjectStore:
     bucket = f"bucket-{uuid.uuid4().hex}"
     boto3.client("s3", endpoint_url=versitygw_server.endpoint).create_bucket(Bucket=bucket)
-    return StoreConfig(endpoint_url=versitygw_server.endpoint).open(f"s3://{bucket}/ns")
+    return open_store(f"s3://{bucket}/ns", StoreConfig(endpoint_url=versitygw_server.endpoint))
 
 
 @pytest.mark.parametrize("fixture", ["s3_store", "azure_store"])
@@ -72,7 +76,7 @@ def test_a_level_of_many_pages_is_whole(fixture: str, request: pytest.FixtureReq
         store.put(key, b"x")
     for size in (1, 2, 3, 5):
         config: StoreConfig = replace(store._config, page_size=size)  # type: ignore[attr-defined]
-        found = config.open(store.url).list_prefixes("l/")
+        found = open_store(store.url, config).list_prefixes("l/")
         assert found.prefixes == sorted(f"{folder}/" for folder in folders)
         assert [info.key for info in found.objects] == ["l/1 x", "l/2.x", "l/3~"]
 
@@ -106,7 +110,7 @@ def test_versions_of_a_bucket_are_told(tmp_path: Path, aws_environment: None) ->
     with versitygw(tmp_path, versioning=True) as server:
         client = boto3.client("s3", endpoint_url=server.endpoint)
         client.create_bucket(Bucket="versions")
-        store = StoreConfig(endpoint_url=server.endpoint).open("s3://versions/ns")
+        store = open_store("s3://versions/ns", StoreConfig(endpoint_url=server.endpoint))
         assert store.retention_notice() is None
         client.put_bucket_versioning(
             Bucket="versions", VersioningConfiguration={"Status": "Enabled"}
@@ -120,7 +124,9 @@ def test_soft_delete_of_an_account_is_told(tmp_path: Path) -> None:
         client.create_container("box")
         write_azure_credentials_file(tmp_path / "key", account_key=AZURE_KEY)
         access = AzureAccess(f"{server.endpoint}/{AZURE_ACCOUNT}", str(tmp_path / "key"))
-        store = StoreConfig(azure=access).open(f"https://{AZURE_ACCOUNT}.blob.core.windows.net/box")
+        store = open_store(
+            f"https://{AZURE_ACCOUNT}.blob.core.windows.net/box", StoreConfig(azure=access)
+        )
         assert store.retention_notice() is None
         client.set_service_properties(delete_retention_policy=RetentionPolicy(True, 5))
         assert "5 days" in str(store.retention_notice())
@@ -132,7 +138,7 @@ def test_soft_delete_that_cannot_be_read_is_told(
     azure_container: tuple[str, StoreConfig], azure_by_sas: StoreConfig
 ) -> None:
     """A SAS token of one container says nothing about the account."""
-    notice = azure_by_sas.open(azure_container[0]).retention_notice()
+    notice = open_store(azure_container[0], azure_by_sas).retention_notice()
     assert "could not be found out" in str(notice)
 
 
@@ -145,7 +151,7 @@ def test_versions_of_a_bucket_of_google_are_told(
     content = {"name": name, "versioning": {"enabled": True}}
     requests.post(url, json=content, timeout=10).raise_for_status()
     config: StoreConfig = gcs_store._config  # type: ignore[attr-defined]
-    assert "versioning is on" in str(config.open(f"gs://{name}").retention_notice())
+    assert "versioning is on" in str(open_store(f"gs://{name}", config).retention_notice())
 
 
 def test_directories_that_hadoop_made_are_neither_listed_nor_read(
@@ -187,7 +193,7 @@ def test_a_batch_that_azurite_does_not_take_deletes_nothing(
     write_azure_credentials_file(tmp_path / "sas", sas_token=token)
     config: StoreConfig = azure_store._config  # type: ignore[attr-defined]
     access = replace(config.azure, credentials_file=str(tmp_path / "sas"))
-    store = replace(config, azure=access, max_attempts=1).open(azure_store.url)
+    store = open_store(azure_store.url, replace(config, azure=access, max_attempts=1))
     for key in ("a", "b"):
         store.put(key, b"1")
     assert {o.error_code for o in store.delete_many(["a", "b"])} == {"500"}
@@ -222,6 +228,7 @@ def azurite_with_tokens(
     claims = {
         "aud": "https://storage.azure.com", "iss": "https://sts.windows.net/tenant/",
         "iat": expires - 7200, "nbf": expires - 7200, "exp": expires,
+        "oid": "object", "tid": "tenant",
     }  # fmt: skip
     parts = (json.dumps(part).encode() for part in ({"alg": "none", "typ": "JWT"}, claims))
     token = ".".join(base64.urlsafe_b64encode(part).decode().rstrip("=") for part in parts) + ".eA"
@@ -259,7 +266,7 @@ def test_a_managed_identity_is_enough(azurite_with_tokens: str, script: Script) 
     )
     only = (("exclude_environment_credential", True), ("exclude_cli_credential", True))
     config = StoreConfig(azure=AzureAccess(azurite_with_tokens, identity=only))
-    store = config.open(f"https://{AZURE_ACCOUNT}.blob.core.windows.net/box/ns")
+    store = open_store(f"https://{AZURE_ACCOUNT}.blob.core.windows.net/box/ns", config)
     for key in ("a", "b", "c"):
         store.put(key, b"1")
     store.copy("a", "d")
@@ -271,6 +278,26 @@ def test_a_managed_identity_is_enough(azurite_with_tokens: str, script: Script) 
     assert len(script.requests) == 1
 
 
+def test_an_identity_keeps_deadlines_by_a_key_of_the_service(
+    azurite_with_tokens: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    BlobServiceClient(azurite_with_tokens, AZURE_KEY, api_version="2025-11-05").create_container(
+        "box"
+    )
+    only = (("exclude_environment_credential", True), ("exclude_cli_credential", True))
+    config = StoreConfig(azure=AzureAccess(azurite_with_tokens, identity=only))
+    store = open_store(f"https://{AZURE_ACCOUNT}.blob.core.windows.net/box/n s/é", config)
+    asked = []
+
+    def wanted(now: datetime) -> bytes:
+        asked.append(now)
+        return sas.wanted(now)
+
+    monkeypatch.setattr(azure_service, "wanted", wanted)
+    assert probe_deadlines(store, "_lakefs/probe-")
+    assert len(asked) == 1
+
+
 def test_a_server_that_is_killed_comes_back_with_what_it_had(
     tmp_path: Path,
     aws_environment: None,  # noqa: ARG001
@@ -278,7 +305,7 @@ def test_a_server_that_is_killed_comes_back_with_what_it_had(
     with versitygw(tmp_path) as server:
         endpoint = server.endpoint
         boto3.client("s3", endpoint_url=endpoint).create_bucket(Bucket="box")
-        store = StoreConfig(endpoint_url=endpoint, max_attempts=1).open("s3://box")
+        store = open_store("s3://box", StoreConfig(endpoint_url=endpoint, max_attempts=1))
         store.put("a", b"1")
         server.kill()
         assert [o.error_code for o in store.delete_many(["a"])] == ["ConnectionFailed"]

@@ -18,7 +18,8 @@ from lakegc_assets.storage.errors import (
     StoreThrottledError,
     StoreUnavailableError,
 )
-from lakegc_assets.storage.s3_client import clients
+from lakegc_assets.storage.opening import open_store
+from lakegc_assets.storage.s3.client import clients
 from lakegc_assets_tests.storage.conftest import Answer, Script
 from lakegc_assets_tests.storage.s3_answers import entry, error, listed, page
 
@@ -26,13 +27,13 @@ from lakegc_assets_tests.storage.s3_answers import entry, error, listed, page
 def test_an_answer_that_is_cut_off_is_asked_for_again(script: Script) -> None:
     whole = Answer(body=page(entry("ns/a")))
     script.answers = [Answer(body=whole.body[:-40], cut=True), whole]
-    assert listed(script.config(2).open("s3://bkt/ns")) == ["a"]
+    assert listed(open_store("s3://bkt/ns", script.config(2))) == ["a"]
     script.answers = [Answer(body="hal", cut=True), Answer(body="whole")]
-    assert script.config(2).open("s3://bkt/ns").get("k") == b"whole"
+    assert open_store("s3://bkt/ns", script.config(2)).get("k") == b"whole"
     script.answers = [Answer(body="hal", cut=True)]
     for ask in (lambda s: s.get("k"), listed):
         with pytest.raises(StoreUnavailableError):
-            ask(script.config(2).open("s3://bkt/ns"))
+            ask(open_store("s3://bkt/ns", script.config(2)))
 
 
 @pytest.mark.parametrize(
@@ -57,7 +58,7 @@ def test_errors_are_told_apart(
     script: Script, status: int, code: str, expected: type[LakegcError], advice: str
 ) -> None:
     script.answers = [Answer(status, error(code) if code else "")]
-    store = script.config().open("s3://bkt/ns")
+    store = open_store("s3://bkt/ns", script.config())
     calls: list[Callable[[], object]] = [
         lambda: store.get("some/key"),
         lambda: store.put("some/key", b""),
@@ -79,7 +80,9 @@ def test_errors_are_told_apart(
 
 def test_a_server_that_cannot_be_reached(s3_server: str) -> None:
     assert s3_server
-    store = StoreConfig(endpoint_url="http://127.0.0.1:9", max_attempts=1).open("s3://bkt/ns")
+    store = open_store(
+        "s3://bkt/ns", StoreConfig(endpoint_url="http://127.0.0.1:9", max_attempts=1)
+    )
     with pytest.raises(StoreUnavailableError, match=r"127\.0\.0\.1:9"):
         store.get("k")
     with pytest.raises(StoreUnavailableError, match="not known whether"):
@@ -88,7 +91,7 @@ def test_a_server_that_cannot_be_reached(s3_server: str) -> None:
 
 
 def test_a_wrong_bucket_is_not_a_missing_object(s3_server: str) -> None:
-    store = StoreConfig(endpoint_url=s3_server).open("s3://no-such-bucket/ns")
+    store = open_store("s3://no-such-bucket/ns", StoreConfig(endpoint_url=s3_server))
     calls: list[Callable[[], object]] = [
         lambda: store.get("k"),
         lambda: store.head("k"),
@@ -106,18 +109,18 @@ def test_throttling_is_waited_for_and_retries_can_be_turned_off(script: Script) 
     slow = Answer(503, error("SlowDown"))
     deleted = Answer(body="<DeleteResult><Deleted><Key>ns/k</Key></Deleted></DeleteResult>")
     script.answers = [slow, slow, deleted]
-    assert [o.outcome for o in script.config(3).open("s3://bkt/ns").delete_many(["k"])] == [
+    assert [o.outcome for o in open_store("s3://bkt/ns", script.config(3)).delete_many(["k"])] == [
         "deleted"
     ]
     assert len(script.requests) == 3
     script.answers = [slow, deleted]
-    outcomes = script.config(1).open("s3://bkt/ns").delete_many(["k"])
+    outcomes = open_store("s3://bkt/ns", script.config(1)).delete_many(["k"])
     assert [(o.outcome, o.error_code) for o in outcomes] == [("failed", "SlowDown")]
     assert len(script.requests) == 4
 
 
 def test_a_conditional_put_is_repeated_only_if_it_was_refused(script: Script) -> None:
-    store = script.config(3).open("s3://bkt/ns")
+    store = open_store("s3://bkt/ns", script.config(3))
     script.answers = [
         Answer(503, error("SlowDown")),
         Answer(409, error("ConditionalRequestConflict")),
@@ -135,7 +138,7 @@ def test_a_conditional_put_is_repeated_only_if_it_was_refused(script: Script) ->
 
 def test_the_time_comes_from_the_answer(script: Script) -> None:
     script.answers = [Answer(body=page(""), date="Fri, 01 Jan 2027 01:02:03 GMT")]
-    store = script.config().open("s3://bkt/ns")
+    store = open_store("s3://bkt/ns", script.config())
     assert store.server_time() == datetime(2027, 1, 1, 1, 2, 3, tzinfo=timezone.utc)
     script.answers = [Answer(body=page(""), date="soon")]
     with pytest.raises(StorageError, match="'soon'"):
@@ -156,14 +159,14 @@ def test_a_copy_keeps_to_the_bucket(s3_server: str) -> None:
             {},
             {"Bucket": "bkt", "Key": "ns/t", "CopySource": {"Bucket": "bkt", "Key": "ns/s"}},
         )
-        config.open("s3://bkt/ns").copy("s", "t")
+        open_store("s3://bkt/ns", config).copy("s", "t")
         stub.assert_no_pending_responses()
 
 
 def test_an_answer_that_lacks_what_a_store_says_is_none(script: Script) -> None:
     """Whoever answers 200 to everything is no store."""
     script.answers = [Answer()]
-    store = script.config().open("s3://bkt/ns")
+    store = open_store("s3://bkt/ns", script.config())
     for call in (
         lambda: store.put("k", b""),
         lambda: store.put_if_absent("k", b""),

@@ -10,8 +10,9 @@ import pytest
 
 from lakegc_assets.errors import ConfigurationError
 from lakegc_assets.storage.config import StoreConfig
-from lakegc_assets.storage.credentials import read_credentials_file, write_credentials_file
-from lakegc_assets.storage.s3_client import clients
+from lakegc_assets.storage.opening import open_store
+from lakegc_assets.storage.s3.client import clients
+from lakegc_assets.storage.s3.credentials import read_credentials_file, write_credentials_file
 from lakegc_assets_tests.storage.conftest import Script
 
 
@@ -72,7 +73,7 @@ def test_a_store_without_credentials_says_so(
 ) -> None:
     monkeypatch.delenv("AWS_ACCESS_KEY_ID")
     with pytest.raises(ConfigurationError, match="no credentials"):
-        script.config().open("s3://bkt/ns").get("k")
+        open_store("s3://bkt/ns", script.config()).get("k")
 
 
 def test_clients_are_shared(s3_server: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -93,7 +94,7 @@ def test_a_credentials_file(tmp_path: Path, s3_server: str) -> None:
     write_credentials_file(path, "key2", "secret2")
     credentials._expiry_time = datetime.now(timezone.utc)
     assert credentials.get_frozen_credentials()[:3] == ("key2", "secret2", None)
-    assert "secret" not in repr(config) + repr(config.open("s3://b/p"))
+    assert "secret" not in repr(config) + repr(open_store("s3://b/p", config))
     assert list(tmp_path.iterdir()) == [path]
 
 
@@ -115,7 +116,9 @@ def test_a_credentials_file_that_others_can_read_is_refused(tmp_path: Path, s3_s
     path = tmp_path / "credentials.json"
     write_credentials_file(path, "a", "b")
     path.chmod(0o640)
-    store = StoreConfig(endpoint_url=s3_server, credentials_file=str(path)).open("s3://bkt/ns")
+    store = open_store(
+        "s3://bkt/ns", StoreConfig(endpoint_url=s3_server, credentials_file=str(path))
+    )
     with pytest.raises(ConfigurationError, match="chmod 600"):
         store.get("k")
     with pytest.raises(ConfigurationError, match="cannot read"):

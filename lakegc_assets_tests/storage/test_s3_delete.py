@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from datetime import datetime, timedelta, timezone
 from functools import partial
 from pathlib import Path
@@ -10,11 +11,14 @@ from pathlib import Path
 import boto3
 import pytest
 
-from lakegc_assets.storage import http, s3_client
+from lakegc_assets.storage import http
 from lakegc_assets.storage.base import ObjectStore
 from lakegc_assets.storage.config import StoreConfig
-from lakegc_assets.storage.credentials import write_credentials_file
-from lakegc_assets.storage.s3_client import clients
+from lakegc_assets.storage.opening import open_store
+from lakegc_assets.storage.s3 import client as s3_client
+from lakegc_assets.storage.s3 import credentials as s3_credentials
+from lakegc_assets.storage.s3.client import clients
+from lakegc_assets.storage.s3.credentials import write_credentials_file
 from lakegc_assets_tests.storage.conftest import Answer, Script
 from lakegc_assets_tests.storage.s3_answers import delete_result, error, listed
 
@@ -30,7 +34,9 @@ def deleted(*keys: str, failed: dict[str, str] | None = None) -> str:
 
 def test_a_bulk_delete_names_the_etag_of_each_key(script: Script) -> None:
     script.answers = [Answer(body=deleted("a", "b"))]
-    outcomes = script.config().open("s3://bkt/ns").delete_many(["a", "b"], {"a": "e1", "b": "e-2"})
+    outcomes = open_store("s3://bkt/ns", script.config()).delete_many(
+        ["a", "b"], {"a": "e1", "b": "e-2"}
+    )
     assert [o.outcome for o in outcomes] == ["deleted", "deleted"]
     body = script.bodies[0].decode().replace("&quot;", '"')
     assert '<Key>ns/a</Key><ETag>"e1"</ETag>' in body
@@ -39,19 +45,19 @@ def test_a_bulk_delete_names_the_etag_of_each_key(script: Script) -> None:
 
 def test_without_etags_no_condition_is_sent(script: Script) -> None:
     script.answers = [Answer(body=deleted("a"))]
-    script.config().open("s3://bkt/ns").delete_many(["a"])
+    open_store("s3://bkt/ns", script.config()).delete_many(["a"])
     assert b"ETag" not in script.bodies[0]
 
 
 def test_every_key_must_have_its_etag(script: Script) -> None:
     with pytest.raises(KeyError, match="b"):
-        script.config().open("s3://bkt/ns").delete_many(["a", "b"], {"a": "e"})
+        open_store("s3://bkt/ns", script.config()).delete_many(["a", "b"], {"a": "e"})
     assert script.requests == []
 
 
 def test_singly_there_is_one_request_for_each_key(script: Script) -> None:
     script.answers = [Answer(status=204)]
-    store = script.config().open("s3://bkt/ns")
+    store = open_store("s3://bkt/ns", script.config())
     outcomes = store.delete_many(["a", "b c"], {"a": "e1", "b c": "e2"}, singly=True)
     assert [o.outcome for o in outcomes] == ["deleted", "deleted"]
     assert script.requests == ["DELETE /bkt/ns/a", "DELETE /bkt/ns/b%20c"]
@@ -77,7 +83,9 @@ def test_after_a_failed_condition_the_store_is_asked_what_is_there(
         error = "<Error><Code>PreconditionFailed</Code><Message>m</Message></Error>"
         refusal = Answer(status=412, body=error)
     script.answers = [refusal, head]
-    (found,) = script.config().open("s3://bkt/ns").delete_many(["k"], {"k": "old"}, singly=singly)
+    (found,) = open_store("s3://bkt/ns", script.config()).delete_many(
+        ["k"], {"k": "old"}, singly=singly
+    )
     assert found.outcome == outcome
     assert words in str(found.detail)
     assert [request.split()[0] for request in script.requests][1:] == ["HEAD"]
@@ -85,13 +93,13 @@ def test_after_a_failed_condition_the_store_is_asked_what_is_there(
 
 def test_a_missing_object_is_told_by_a_condition(script: Script) -> None:
     script.answers = [Answer(body=deleted(failed={"k": "NoSuchKey"}))]
-    (found,) = script.config().open("s3://bkt/ns").delete_many(["k"], {"k": "e"})
+    (found,) = open_store("s3://bkt/ns", script.config()).delete_many(["k"], {"k": "e"})
     assert found.outcome == "already_missing"
 
 
 def test_without_a_condition_a_failed_one_is_a_failure(script: Script) -> None:
     script.answers = [Answer(body=deleted(failed={"k": "PreconditionFailed"}))]
-    (found,) = script.config().open("s3://bkt/ns").delete_many(["k"])
+    (found,) = open_store("s3://bkt/ns", script.config()).delete_many(["k"])
     assert (found.outcome, found.error_code) == ("failed", "PreconditionFailed")
     assert len(script.requests) == 1
 
@@ -107,7 +115,7 @@ def test_one_spared_key_does_not_keep_single_deletes_from_the_next(s3_store: Obj
 
 @pytest.fixture
 def s3_store(s3_server: str, s3_bucket: str) -> ObjectStore:
-    return StoreConfig(endpoint_url=s3_server).open(f"s3://{s3_bucket}/ns")
+    return open_store(f"s3://{s3_bucket}/ns", StoreConfig(endpoint_url=s3_server))
 
 
 def test_each_key_of_a_bulk_delete_has_the_outcome_that_the_store_gave(script: Script) -> None:
@@ -123,7 +131,7 @@ def test_each_key_of_a_bulk_delete_has_the_outcome_that_the_store_gave(script: S
         )
     ]
     keys = ["denied", "gone", "missing", "both", "unnamed"]
-    outcomes = script.config().open("s3://bkt/ns").delete_many(keys)
+    outcomes = open_store("s3://bkt/ns", script.config()).delete_many(keys)
     assert [(o.key, o.outcome, o.error_code) for o in outcomes] == [
         ("denied", "failed", "AccessDenied"),
         ("gone", "deleted", None),
@@ -141,7 +149,7 @@ def test_an_answer_that_names_a_key_that_was_not_sent_says_nothing(
     keys = ["\u00e9", *(f"a{number}" for number in range(1100))]
     gone = [f"<Deleted><Key>{name}</Key></Deleted>" for name in ("ns/a0", "ns/a1", stranger)]
     script.answers = [Answer(body=delete_result(*gone))]
-    outcomes = script.config().open("s3://bkt/ns").delete_many(keys)
+    outcomes = open_store("s3://bkt/ns", script.config()).delete_many(keys)
     assert {o.outcome for o in outcomes} == {"failed"}
     assert [o.error_code for o in outcomes] == ["NoAnswer"] * 1000 + ["NotSent"] * 101
     assert stranger in str(outcomes[0].detail)
@@ -150,14 +158,14 @@ def test_an_answer_that_names_a_key_that_was_not_sent_says_nothing(
 def test_a_key_that_is_named_twice_is_not_known_to_be_gone(script: Script) -> None:
     errors = [_FAILED.format("k", code) for code in ("AccessDenied", "NoSuchKey")]
     script.answers = [Answer(body=delete_result(*errors))]
-    (outcome,) = script.config().open("s3://bkt/ns").delete_many(["k"])
+    (outcome,) = open_store("s3://bkt/ns", script.config()).delete_many(["k"])
     assert (outcome.outcome, outcome.error_code) == ("failed", "NoAnswer")
 
 
 def test_a_call_with_many_keys_says_of_none_that_it_is_missing(script: Script) -> None:
     """A 404 for the whole call is about the call, also where it holds one key."""
     script.answers = [Answer(404, error("NoSuchKey"))]
-    store = script.config().open("s3://bkt/ns")
+    store = open_store("s3://bkt/ns", script.config())
     for keys in (["k"], ["k", "l"]):
         outcomes = store.delete_many(keys)
         assert {(o.outcome, o.error_code) for o in outcomes} == {("failed", "NoSuchKey")}
@@ -165,13 +173,15 @@ def test_a_call_with_many_keys_says_of_none_that_it_is_missing(script: Script) -
 
 def test_only_an_answer_without_content_says_that_one_object_is_gone(script: Script) -> None:
     script.answers = [Answer(200)]
-    (outcome,) = script.config().open("s3://bkt/ns").delete_many(["k"], singly=True)
+    (outcome,) = open_store("s3://bkt/ns", script.config()).delete_many(["k"], singly=True)
     assert (outcome.outcome, outcome.error_code) == ("failed", "NoAnswer")
 
 
 def test_a_key_without_an_etag_is_not_deleted_on_a_condition(script: Script) -> None:
     script.answers = [Answer(body=deleted("b"))]
-    outcomes = script.config().open("s3://bkt/ns").delete_many(["a", "b"], {"a": "", "b": "e"})
+    outcomes = open_store("s3://bkt/ns", script.config()).delete_many(
+        ["a", "b"], {"a": "", "b": "e"}
+    )
     assert [(o.outcome, o.error_code) for o in outcomes] == [
         ("failed", "InvalidKey"),
         ("deleted", None),
@@ -182,7 +192,7 @@ def test_a_key_without_an_etag_is_not_deleted_on_a_condition(script: Script) -> 
 def test_what_a_url_would_change_is_not_looked_at(script: Script) -> None:
     """A proxy may read ``a//b`` as ``a/b``, and tell of that."""
     script.answers = [Answer(body=deleted(failed={"a//b": "PreconditionFailed"})), Answer(404)]
-    (outcome,) = script.config().open("s3://bkt/ns").delete_many(["a//b"], {"a//b": "e"})
+    (outcome,) = open_store("s3://bkt/ns", script.config()).delete_many(["a//b"], {"a//b": "e"})
     assert (outcome.outcome, outcome.error_code) == ("failed", "PreconditionFailed")
     assert len(script.requests) == 1
 
@@ -191,7 +201,7 @@ def test_after_a_call_that_fails_as_a_whole_no_other_is_sent(script: Script) -> 
     keys = [f"{n:04d}" for n in range(2100)]
     first = delete_result(*(f"<Deleted><Key>ns/{key}</Key></Deleted>" for key in keys[:1000]))
     script.answers = [Answer(body=first), Answer(403, error("AccessDenied")), Answer()]
-    outcomes = script.config().open("s3://bkt/ns").delete_many([*keys, "ctl\x01"])
+    outcomes = open_store("s3://bkt/ns", script.config()).delete_many([*keys, "ctl\x01"])
     codes = [o.error_code for o in outcomes]
     assert codes == [None] * 1000 + ["AccessDenied"] * 1000 + ["NotSent"] * 101
     assert len(script.requests) == 2
@@ -201,7 +211,7 @@ def test_keys_are_sent_so_that_nothing_on_the_way_can_change_them(script: Script
     """XML keeps dots and empty segments, a URL keeps control characters; neither keeps both."""
     script.answers = [Answer(body=delete_result()), Answer(204), Answer(204)]
     keys = ["a/../b", "a//b", "n\nl", "\x01 +", "cr\r", "../\x01"]
-    outcomes = script.config().open("s3://bkt/ns").delete_many(keys)
+    outcomes = open_store("s3://bkt/ns", script.config()).delete_many(keys)
     assert script.requests == [
         "POST /bkt?delete",
         "DELETE /bkt/ns/%01%20%2B",
@@ -214,7 +224,7 @@ def test_keys_are_sent_so_that_nothing_on_the_way_can_change_them(script: Script
 
 
 def test_keys_that_urls_cannot_carry_are_listed_and_deleted(s3_server: str, s3_bucket: str) -> None:
-    store = StoreConfig(endpoint_url=s3_server).open(f"s3://{s3_bucket}/ns")
+    store = open_store(f"s3://{s3_bucket}/ns", StoreConfig(endpoint_url=s3_server))
     plain = boto3.client("s3", endpoint_url=s3_server)
     keys = ["a/../b", "a/./b", "a//b", "/lead", "//", "dir/", "..", "q/."]
     for key in keys:
@@ -236,7 +246,7 @@ def test_credentials_that_expire_are_asked_for_again(script: Script, tmp_path: P
     write_credentials_file(path, "first-key", "secret")
     script.answers = [Answer(body=deleted("a"))]
     config = StoreConfig(endpoint_url=script.endpoint, credentials_file=str(path), max_attempts=1)
-    store = config.open("s3://bkt/ns")
+    store = open_store("s3://bkt/ns", config)
     credentials = clients(config).usual._request_signer._credentials  # type: ignore[attr-defined]
     used = []
     for minutes in (0, 1, 6, 7):
@@ -253,7 +263,7 @@ def test_credentials_that_cannot_be_renewed_are_denied(script: Script, tmp_path:
     path = tmp_path / "credentials"
     write_credentials_file(path, "key", "secret")
     config = StoreConfig(endpoint_url=script.endpoint, credentials_file=str(path), max_attempts=1)
-    store = config.open("s3://bkt/ns")
+    store = open_store("s3://bkt/ns", config)
     credentials = clients(config).usual._request_signer._credentials  # type: ignore[attr-defined]
     credentials._time_fetcher = partial(_after, datetime.now(timezone.utc), 60)
     (found,) = store.delete_many(["a"])
@@ -267,7 +277,7 @@ def test_a_delete_is_not_sent_after_its_credentials_took_long_to_renew(
     script: Script, monkeypatch: pytest.MonkeyPatch, *, singly: bool
 ) -> None:
     script.answers = [Answer(status=204) if singly else Answer(body=deleted("a"))]
-    store = script.config().open("s3://bkt/ns")
+    store = open_store("s3://bkt/ns", script.config())
     readings = iter([0.0, 11.0, 20.0, 29.0])
     monkeypatch.setattr(http, "seconds", lambda: next(readings))
     monkeypatch.setattr(s3_client, "seconds", http.seconds)
@@ -276,4 +286,40 @@ def test_a_delete_is_not_sent_after_its_credentials_took_long_to_renew(
     assert "nothing was sent" in str(late.detail)
     assert script.requests == []
     (found,) = store.delete_many(["a"], singly=singly)
+    assert found.outcome == "deleted"
+
+
+@pytest.mark.parametrize("expires_s", [None, 60])
+@pytest.mark.parametrize("singly", [False, True])
+def test_the_time_that_botocore_takes_to_renew_credentials_counts(
+    script: Script,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    expires_s: int | None,
+    *,
+    singly: bool,
+) -> None:
+    path = tmp_path / "credentials"
+    write_credentials_file(path, "key", "secret")
+    script.answers = [Answer(status=204) if singly else Answer(body=deleted("a"))]
+    config = StoreConfig(endpoint_url=script.endpoint, credentials_file=str(path), max_attempts=1)
+    store = open_store("s3://bkt/ns", config)
+    now = [0.0]
+    credentials = clients(config).usual._request_signer._credentials  # type: ignore[attr-defined]
+    read = s3_credentials.read_credentials_file
+
+    def slowly(path: str) -> Mapping[str, str | None]:
+        now[0] += 11.0
+        return read(path)
+
+    monkeypatch.setattr(s3_client, "seconds", lambda: now[0])
+    monkeypatch.setattr(http, "seconds", lambda: now[0])
+    monkeypatch.setattr(s3_credentials, "read_credentials_file", slowly)
+    credentials._time_fetcher = partial(_after, datetime.now(timezone.utc), 6)
+    (late,) = store.delete_many(["a"], singly=singly, expires_s=expires_s)
+    assert (late.outcome, late.error_code) == ("failed", "ConnectionFailed")
+    assert "nothing was sent" in str(late.detail)
+    assert script.requests == []
+    credentials._time_fetcher = partial(_after, datetime.now(timezone.utc), 0)
+    (found,) = store.delete_many(["a"], singly=singly, expires_s=expires_s)
     assert found.outcome == "deleted"

@@ -8,12 +8,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lakegc_assets.storage import s3_listing
 from lakegc_assets.storage.config import StoreConfig
 from lakegc_assets.storage.errors import (
     StorageError,
 )
+from lakegc_assets.storage.opening import open_store
 from lakegc_assets.storage.pages import Page
+from lakegc_assets.storage.s3 import listing as s3_listing
 from lakegc_assets_tests.storage.conftest import Answer, Script
 from lakegc_assets_tests.storage.s3_answers import SPACE, entry, listed, page
 
@@ -107,24 +108,24 @@ def test_keys_of_servers_that_do_not_encode_them() -> None:
 def test_a_damaged_page_is_an_error_and_never_a_shorter_listing(script: Script, body: str) -> None:
     script.answers = [Answer(body=body)]
     with pytest.raises(StorageError, match=r"s3://bkt/ns: listing"):
-        listed(script.config().open("s3://bkt/ns"))
+        listed(open_store("s3://bkt/ns", script.config()))
 
 
 @pytest.mark.parametrize("keys", [["ns/b", "ns/a"], ["ns/a", "ns/a"], ["ns/a", "nt/b"], ["a"]])
 def test_keys_out_of_order_or_not_asked_for_are_an_error(script: Script, keys: list[str]) -> None:
     script.answers = [Answer(body=page("".join(map(entry, keys))))]
     with pytest.raises(StorageError, match="cannot be trusted"):
-        listed(script.config().open("s3://bkt/ns"))
+        listed(open_store("s3://bkt/ns", script.config()))
 
 
 def test_pages_that_repeat_themselves_are_an_error(script: Script) -> None:
     first = Answer(body=page(entry("ns/a"), more=token("t"), truncated="true"))
     script.answers = [first, first]
     with pytest.raises(StorageError, match="cannot be trusted"):
-        listed(script.config().open("s3://bkt/ns"))
+        listed(open_store("s3://bkt/ns", script.config()))
     script.answers = [first, Answer(body=page("", more=token("t"), truncated="true"))]
     with pytest.raises(StorageError, match="same page token"):
-        listed(script.config().open("s3://bkt/ns"))
+        listed(open_store("s3://bkt/ns", script.config()))
 
 
 def test_empty_pages_in_the_middle_are_passed(script: Script) -> None:
@@ -133,11 +134,11 @@ def test_empty_pages_in_the_middle_are_passed(script: Script) -> None:
         Answer(body=page(entry("ns/a"), more=token("2"), truncated="true")),
         Answer(body=page("")),
     ]
-    assert listed(script.config().open("s3://bkt/ns")) == ["a"]
+    assert listed(open_store("s3://bkt/ns", script.config())) == ["a"]
 
 
 def test_pages_end_where_the_range_ends(s3_server: str, s3_bucket: str) -> None:
-    store = StoreConfig(endpoint_url=s3_server).open(f"s3://{s3_bucket}/ns")
+    store = open_store(f"s3://{s3_bucket}/ns", StoreConfig(endpoint_url=s3_server))
     for key in ("a", "b", "c"):
         store.put(key, b"")
     assert listed(store, "", None, "b") == ["a"]
@@ -156,19 +157,19 @@ def test_a_level_is_followed_over_pages_and_its_order_is_checked(script: Script)
     )
     empty = Answer(body=page("", more=token("2"), truncated="true"))
     script.answers = [first, empty, Answer(body=page("", more=COMMON.format("ns/c/")))]
-    found = script.config().open("s3://bkt/ns").list_prefixes()
+    found = open_store("s3://bkt/ns", script.config()).list_prefixes()
     assert (found.prefixes, [info.key for info in found.objects]) == (["a/", "c/"], ["b"])
     for late in ("ns/a-/", "ns/a/", "ns/b"):
         body = page(entry(late)) if late == "ns/b" else page("", more=COMMON.format(late))
         script.answers = [first, empty, Answer(body=body)]
         with pytest.raises(StorageError, match="out of order"):
-            script.config().open("s3://bkt/ns").list_prefixes()
+            open_store("s3://bkt/ns", script.config()).list_prefixes()
     script.answers = [first, empty, Answer(body=page("", more=token("1"), truncated="true"))]
     with pytest.raises(StorageError, match="same page token"):
-        script.config().open("s3://bkt/ns").list_prefixes()
+        open_store("s3://bkt/ns", script.config()).list_prefixes()
 
 
 def test_a_store_that_ignores_where_to_start_is_refused(script: Script) -> None:
     script.answers = [Answer(body=page(entry("ns/a") + entry("ns/c")))]
     with pytest.raises(StorageError, match="out of order"):
-        listed(script.config().open("s3://bkt/ns"), "", "b")
+        listed(open_store("s3://bkt/ns", script.config()), "", "b")

@@ -6,20 +6,20 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from pyspark.sql import SparkSession
 
-from lakegc_assets.mark import served
+from lakegc_assets.mark import lookups
 from lakegc_assets_tests.lake import REPOSITORY, Marked, SmallLake, copy_of, make_marked, running
+from lakegc_assets_tests.sessions import Session
 
 
 @pytest.fixture(autouse=True)
 def _few_tasks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Small data needs few tasks."""
-    monkeypatch.setattr(served, "_TASKS", 1)
+    monkeypatch.setattr(lookups, "_TASKS", 1)
 
 
 @pytest.fixture(scope="session")
-def marked(tmp_path_factory: pytest.TempPathFactory, spark: SparkSession) -> Marked:
+def marked(tmp_path_factory: pytest.TempPathFactory, spark: Session) -> Marked:
     return make_marked(tmp_path_factory.mktemp("marked"), spark)
 
 

@@ -14,10 +14,11 @@ from typing import Any
 import boto3
 from pyspark.sql import SparkSession
 
-from lakegc_assets.embedded import objects
+from lakegc_assets.embedded.objects import objects
 from lakegc_assets.graveler.entry import Entry
 from lakegc_assets.storage.base import ObjectStore
 from lakegc_assets.storage.config import StoreConfig
+from lakegc_assets.storage.opening import open_store
 from lakegc_assets.sweep.lease import FOLDER
 from lakegc_assets_tests.lake import REPOSITORY, STAGES, SmallLake, running
 from lakegc_assets_tests.storage.servers import Server
@@ -54,7 +55,7 @@ class S3Lake:
     def store(self) -> ObjectStore:
         """Rooted at the repository's namespace."""
         config = StoreConfig(endpoint_url=self.server.endpoint)
-        return config.open(f"s3://{self.bucket}/{REPOSITORY}")
+        return open_store(f"s3://{self.bucket}/{REPOSITORY}", config)
 
     def keys(self) -> set[str]:
         """The objects of the repository, but for lakeFS's own, as they are on disk."""

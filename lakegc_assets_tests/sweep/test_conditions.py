@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime
 from pathlib import Path
 from typing import Literal
 
@@ -12,6 +13,7 @@ from lakegc_assets.storage.base import DeleteOutcome, ObjectStore
 from lakegc_assets.storage.config import StoreConfig
 from lakegc_assets.storage.errors import StorageError
 from lakegc_assets.storage.local import LocalStore
+from lakegc_assets.storage.opening import open_store
 from lakegc_assets.sweep.conditions import probe_conditions
 from lakegc_assets.sweep.lease import FOLDER, LEASE
 
@@ -25,7 +27,13 @@ class Stubborn(LocalStore):
         self.lies = lies
 
     def delete_many(
-        self, keys: Iterable[str], etags: Mapping[str, str] | None = None, *, singly: bool = False
+        self,
+        keys: Iterable[str],
+        etags: Mapping[str, str] | None = None,
+        *,
+        singly: bool = False,
+        expires_s: float | None = None,
+        since: datetime | None = None,
     ) -> Sequence[DeleteOutcome]:
         asked = list(keys)
         if ("single" if singly else "bulk") not in self.honours:
@@ -34,7 +42,7 @@ class Stubborn(LocalStore):
         if changed and "answers" in self.lies:
             code = self.lies["answers"]
             return [DeleteOutcome(key, "failed", code, "no") for key in asked]
-        outcomes = super().delete_many(asked, etags)
+        outcomes = super().delete_many(asked, etags, expires_s=expires_s, since=since)
         if changed and self.lies.get("says") == "spared":
             return [DeleteOutcome(o.key, "spared") if o.key in changed else o for o in outcomes]
         return outcomes
@@ -72,17 +80,17 @@ def test_a_store_that_does_not_answer_is_not_judged(tmp_path: Path, code: str) -
 
 
 def test_local_files(tmp_path: Path) -> None:
-    assert probe_conditions(StoreConfig().open(str(tmp_path))) == "bulk"
+    assert probe_conditions(open_store(str(tmp_path))) == "bulk"
 
 
 def test_moto_honours_single_deletes_only(s3_server: str, s3_bucket: str) -> None:
-    store = StoreConfig(endpoint_url=s3_server).open(f"s3://{s3_bucket}/n s/%41")
+    store = open_store(f"s3://{s3_bucket}/n s/%41", StoreConfig(endpoint_url=s3_server))
     assert probe_conditions(store) == "single"
     assert left(store) == []
 
 
 def test_what_a_killed_probe_left_goes_and_nothing_else(tmp_path: Path) -> None:
-    store = StoreConfig().open(str(tmp_path))
+    store = open_store(str(tmp_path))
     others = [LEASE, "data/x", f"{FOLDER}hold.json", "_lakefs/retention/gc/probe-x"]
     for key in [*others, f"{FOLDER}probe-old/bulk-changed"]:
         store.put(key, b"x")

@@ -10,15 +10,16 @@ from threading import Event, Lock
 from typing import Any
 
 import pytest
-from pyspark.sql import SparkSession
 
 from lakegc_assets.errors import RefusedError
 from lakegc_assets.run.artifacts import AttemptArtifacts
 from lakegc_assets.storage.local import LocalStore
+from lakegc_assets.storage.opening import open_store
 from lakegc_assets.sweep import alarm, deletion, ledger, rounds
 from lakegc_assets.sweep import sweep as sweeping
 from lakegc_assets.sweep.sweep import sweep
 from lakegc_assets_tests.lake import REPOSITORY, RUN, Marked, SmallLake
+from lakegc_assets_tests.sessions import Session
 from lakegc_assets_tests.sweep.killing import kill, kill_workers, run_out, tail, wait_for
 from lakegc_assets_tests.sweep.outcomes import check_swept
 from lakegc_assets_tests.sweep.stand_ins import spare, stand_in
@@ -100,7 +101,7 @@ KILLS = (
 def test_killed_at_every_step(
     lake: SmallLake,
     marked: Marked,
-    spark: SparkSession,
+    spark: Session,
     monkeypatch: pytest.MonkeyPatch,
     reaper: Reaper,
 ) -> None:
@@ -129,7 +130,7 @@ def test_killed_at_every_step(
     assert left == sorted(left, reverse=True)
     # Killed after 3 deletes, after the batch of 5, and after 7 more of which 2 were new.
     assert {left[0], left[0] - 3, left[0] - 5, left[0] - 15} <= set(left)
-    check_swept(lake, marked, spark, dict.fromkeys(alive, "it is alive"))
+    check_swept(lake, marked, dict.fromkeys(alive, "it is alive"))
     with pytest.raises(RefusedError, match="was swept already"):
         sweep(lake.context(spark))
 
@@ -150,9 +151,9 @@ def log_of(lake: SmallLake) -> Path:
 
 @pytest.mark.conformance
 def test_kill_9_in_the_middle_of_a_batch_and_between_batches(
-    lake: SmallLake, marked: Marked, spark: SparkSession
+    lake: SmallLake, marked: Marked, spark: Session
 ) -> None:
-    store = lake.server.store_config.open(f"local://{REPOSITORY}")
+    store = open_store(f"local://{REPOSITORY}", lake.server.store_config)
 
     def left() -> set[str]:
         return lake.keys() & marked.candidates
@@ -199,12 +200,12 @@ def test_kill_9_in_the_middle_of_a_batch_and_between_batches(
     revived = min(after_second)
     lake.stage("main", "late/link", revived)
     sweep(lake.context(spark))
-    check_swept(lake, marked, spark, {revived: "it is staged on a branch now"})
+    check_swept(lake, marked, {revived: "it is staged on a branch now"})
 
 
 @pytest.mark.conformance
 def test_killed_workers_and_retried_tasks(
-    lake: SmallLake, marked: Marked, spark: SparkSession
+    lake: SmallLake, marked: Marked, spark: Session
 ) -> None:
     """Spark runs the task of a dead worker again; what it had not done is left to a new round."""
     process = start(lake, "local[2,4]")
@@ -223,12 +224,12 @@ def test_killed_workers_and_retried_tasks(
     lake.on_request = strike
     assert process.wait(600) == 0, tail(log_of(lake))
     assert len(kills) == 2
-    check_swept(lake, marked, spark, {})
+    check_swept(lake, marked, {})
     manifest = lake.root.attempt(REPOSITORY, RUN).manifest("swept_set")
     assert manifest.facts["rounds"] >= 3
     rows = [r["address"] for r in _all_records(lake, spark)]
     assert sorted(rows) == sorted(marked.candidates)
 
 
-def _all_records(lake: SmallLake, spark: SparkSession) -> Any:
+def _all_records(lake: SmallLake, spark: Session) -> Any:
     return lake.root.attempt(REPOSITORY, RUN).read(spark, "swept_set", "ledger").collect()

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lakegc_assets.storage.config import StoreConfig
+from lakegc_assets.storage.opening import open_store
 from lakegc_assets.sweep.pace import LEAST, Limits, Pace, round_folder, share_after
 
 FOLDER = round_folder("sweep", 1)
@@ -32,7 +32,7 @@ class Tasks:
     """Tasks of one round, all on one clock."""
 
     def __init__(self, folder: Path, keys: float = 100.0, requests: float = 1e6) -> None:
-        self.store = StoreConfig().open(str(folder))
+        self.store = open_store(str(folder))
         self.limits = Limits(keys=keys, requests=requests)
         self.time = Time()
 
@@ -94,7 +94,7 @@ def test_tasks_share_the_limits_and_leave_them_to_others(tasks: Tasks) -> None:
 
 @given(st.integers(1, 1000), st.floats(0.01, 1e6), st.integers(1, 40))
 def test_a_batch_takes_seconds_and_is_never_empty(batch: int, keys: float, count: int) -> None:
-    pace = Pace(StoreConfig().open("/nowhere"), FOLDER, 0, Limits(keys, 1e6))
+    pace = Pace(open_store("/nowhere"), FOLDER, 0, Limits(keys, 1e6))
     pace._tasks = count
     most = pace.most(batch)
     assert 1 <= most <= batch

@@ -15,14 +15,15 @@ import pyarrow.parquet as pq
 import pytest
 
 from lakegc_assets.errors import RefusedError
-from lakegc_assets.run.context import Connections
-from lakegc_assets.storage.azure_auth import write_azure_credentials_file
+from lakegc_assets.run.connections import Connections
+from lakegc_assets.storage.azure.auth import write_azure_credentials_file
 from lakegc_assets.storage.base import DeleteOutcome, ObjectStore
 from lakegc_assets.storage.config import AzureAccess, StoreConfig
+from lakegc_assets.storage.opening import open_store
 from lakegc_assets.sweep import deletion
 from lakegc_assets.sweep.conditions import Condition, probe_conditions
 from lakegc_assets.sweep.deletion import Marked, Orders, _Task
-from lakegc_assets.sweep.delta import fingerprint
+from lakegc_assets.sweep.look import fingerprint
 from lakegc_assets.sweep.lease import LEASE, Lease, LeaseLostError, read_lease, repository_lease
 from lakegc_assets.sweep.moment import Moment
 from lakegc_assets.sweep.pace import Limits, Pace
@@ -66,17 +67,17 @@ def place(request: pytest.FixtureRequest) -> Place:
 @pytest.fixture
 def store(place: Place) -> ObjectStore:
     url, config = place
-    return config.open(url)
+    return open_store(url, config)
 
 
 def test_versitygw_honours_conditions_of_single_deletes_only(s3: Place) -> None:
-    store = s3[1].open(s3[0])
+    store = open_store(s3[0], s3[1])
     assert probe_conditions(store) == "single"
     assert [batch for batch in store.list() if batch.num_rows] == []
 
 
 def test_azurite_honours_conditions_of_its_batches(azure: Place) -> None:
-    store = azure[1].open(azure[0])
+    store = open_store(azure[0], azure[1])
     assert probe_conditions(store) == "bulk"
     assert [batch for batch in store.list() if batch.num_rows] == []
 
@@ -215,7 +216,7 @@ def test_a_store_that_dies_in_the_middle(
     bare: SmallLake, versitygw_server: Server, s3: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Killed while its requests are on their way, and started again: each key has one outcome."""
-    store = s3[1].open(s3[0])
+    store = open_store(s3[0], s3[1])
     marked = plant(store, 60)
     store.put("data/kept", b"not marked")
     with repository_lease(store, {"pid": "1"}, duration=DURATION) as lease:

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from lakegc_assets.storage.opening import open_store
 from lakegc_assets.sweep.lease import LEASE, LeaseRecord
 from lakegc_assets_tests.lake import REPOSITORY, SmallLake
 from lakegc_assets_tests.sweep.suspended import AHEAD
@@ -73,7 +74,7 @@ def test_it_wakes_up_and_deletes_nothing(bare: SmallLake, *, taken: bool) -> Non
 
 def _take_over(bare: SmallLake) -> None:
     """Another machine takes the lease that has run out, and keeps it."""
-    store = bare.server.store_config.open(f"local://{REPOSITORY}")
+    store = open_store(f"local://{REPOSITORY}", bare.server.store_config)
     seen = store.head(LEASE).etag
     record = LeaseRecord.from_bytes(store.get(LEASE), "")
     theirs = LeaseRecord("theirs", {"host": "elsewhere"}, record.expires + timedelta(hours=9))

@@ -9,9 +9,9 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from lakegc_assets.embedded.catalog import Repository
 from lakegc_assets.embedded.gateway.errors import S3Error
 from lakegc_assets.embedded.lake import Lake
+from lakegc_assets.embedded.lake.catalog import Repository
 
 if TYPE_CHECKING:
     from mypy_boto3_s3.client import S3Client
@@ -51,7 +51,7 @@ def write_parts(
         lake.stores.write(repo, address, b"".join(part() for part in parts), moment)
         return
     # Loading boto3 takes longer than most work on local files.
-    from lakegc_assets.storage.s3_client import clients, translated  # noqa: PLC0415
+    from lakegc_assets.storage.s3.client import clients, translated  # noqa: PLC0415
 
     place = repo.place
     with translated(repo.address(address)):

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from starlette.responses import Response
 
-from lakegc_assets.embedded import catalog, objects
 from lakegc_assets.embedded.errors import ApiError
 from lakegc_assets.embedded.gateway import errors
 from lakegc_assets.embedded.gateway.calls import Call, Key, check_target, require_bucket
 from lakegc_assets.embedded.gateway.documents import Value, document, parse, time_of
 from lakegc_assets.embedded.gateway.errors import S3Error
+from lakegc_assets.embedded.lake import catalog
+from lakegc_assets.embedded.objects import objects
 
 _REGION = "us-east-1"
 _MOST_DELETES = 1000

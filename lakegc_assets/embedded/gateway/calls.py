@@ -10,12 +10,11 @@ from email.header import decode_header, make_header
 from typing import NamedTuple
 from urllib.parse import quote, unquote_to_bytes
 
-from lakegc_assets.embedded import catalog
-from lakegc_assets.embedded.catalog import Branch, Repository
 from lakegc_assets.embedded.errors import ApiError
 from lakegc_assets.embedded.gateway import errors
-from lakegc_assets.embedded.lake import Lake
-from lakegc_assets.embedded.refs import resolve
+from lakegc_assets.embedded.lake import Lake, catalog
+from lakegc_assets.embedded.lake.catalog import Branch, Repository
+from lakegc_assets.embedded.refs.refs import resolve
 
 METADATA = "x-amz-meta-"
 # What lakeFS calls it in an entry. What the API was given has other names, and is not told here.

@@ -8,13 +8,14 @@ from dataclasses import dataclass
 
 from starlette.responses import Response
 
-from lakegc_assets.embedded import catalog, objects
 from lakegc_assets.embedded.errors import ApiError
 from lakegc_assets.embedded.gateway import errors
 from lakegc_assets.embedded.gateway.calls import Call, Key, require_bucket
 from lakegc_assets.embedded.gateway.documents import Value, document, time_of
 from lakegc_assets.embedded.gateway.objects import quoted
-from lakegc_assets.embedded.objects import Found
+from lakegc_assets.embedded.lake import catalog
+from lakegc_assets.embedded.objects import objects
+from lakegc_assets.embedded.objects.objects import Found
 from lakegc_assets.embedded.paging import Paging
 
 _MOST_KEYS = 1000

@@ -11,8 +11,6 @@ from itertools import pairwise
 
 from starlette.responses import Response
 
-from lakegc_assets.embedded import objects
-from lakegc_assets.embedded.catalog import Branch, Repository
 from lakegc_assets.embedded.gateway import errors
 from lakegc_assets.embedded.gateway.assembly import check_sizes, write_parts
 from lakegc_assets.embedded.gateway.calls import (
@@ -27,7 +25,9 @@ from lakegc_assets.embedded.gateway.errors import S3Error
 from lakegc_assets.embedded.gateway.objects import content, if_absent, quoted, source
 from lakegc_assets.embedded.gateway.payload import check_parts, object_checksums
 from lakegc_assets.embedded.gateway.uploads import EndedError, Part, Upload, Uploads
-from lakegc_assets.embedded.objects import DEFAULT_CONTENT_TYPE
+from lakegc_assets.embedded.lake.catalog import Branch, Repository
+from lakegc_assets.embedded.objects import objects
+from lakegc_assets.embedded.objects.objects import DEFAULT_CONTENT_TYPE
 from lakegc_assets.graveler.entry import Entry
 
 _MOST_PARTS = 10_000

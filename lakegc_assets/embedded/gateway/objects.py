@@ -9,7 +9,6 @@ from email.utils import formatdate, parsedate_to_datetime
 
 from starlette.responses import Response
 
-from lakegc_assets.embedded import copies, objects
 from lakegc_assets.embedded.errors import ApiError
 from lakegc_assets.embedded.gateway import errors
 from lakegc_assets.embedded.gateway.calls import (
@@ -22,7 +21,8 @@ from lakegc_assets.embedded.gateway.calls import (
     user_metadata,
 )
 from lakegc_assets.embedded.gateway.documents import document, time_of
-from lakegc_assets.embedded.objects import DEFAULT_CONTENT_TYPE, Found
+from lakegc_assets.embedded.objects import copies, objects
+from lakegc_assets.embedded.objects.objects import DEFAULT_CONTENT_TYPE, Found
 from lakegc_assets.graveler.entry import Entry
 
 OVERRIDES = {

@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from lakegc_assets.embedded import EmbeddedLakeFS, copies
+from lakegc_assets.embedded import EmbeddedLakeFS
+from lakegc_assets.embedded.objects import copies
 from lakegc_assets_tests.conformance.recorder import GATEWAY, conforms
 from lakegc_assets_tests.embedded.api import Api, Repo
 from lakegc_assets_tests.embedded.gateway.s3 import S3, refused, send

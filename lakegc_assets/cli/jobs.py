@@ -1,0 +1,189 @@
+"""Runs the jobs in this process, with the same definitions and the same instance as the UI."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+from typing import Any
+
+import dagster as dg
+import pydantic
+from dagster._core.errors import (
+    DagsterAssetCheckFailedError,
+    DagsterExecutionInterruptedError,
+)
+from dagster._core.instance.ref import InstanceRef
+from dagster._core.utils import make_new_run_id
+
+from lakegc_assets.cli.progress import progress, say
+from lakegc_assets.cli.queries import Site, require_published
+from lakegc_assets.definitions import defs
+from lakegc_assets.defs.partitions import add_partition, partition_key
+from lakegc_assets.defs.resources import CollectorResource
+from lakegc_assets.errors import ConfigurationError, RefusedError
+from lakegc_assets.graveler.namespace import StorageNamespace
+from lakegc_assets.lakefs.errors import NotFoundError
+from lakegc_assets.mark.publication import read_summary
+from lakegc_assets.run.lock import repository_lock
+from lakegc_assets.storage.opening import open_store
+
+_PACKAGE = Path(__file__).parents[1]
+
+
+def dagster_home() -> Path:
+    """``DAGSTER_HOME``, or ``.lakegc/dagster`` below the working directory, ready to be used.
+
+    Raises:
+        ConfigurationError: it cannot be made.
+    """
+    home = Path(os.environ.get("DAGSTER_HOME") or ".lakegc/dagster").expanduser().resolve()
+    os.environ["DAGSTER_HOME"] = str(home)
+    try:
+        home.mkdir(parents=True, exist_ok=True)
+        if not (home / "dagster.yaml").exists():
+            shutil.copyfile(_PACKAGE / "dagster.yaml", home / "dagster.yaml")
+    except OSError as error:
+        raise ConfigurationError(
+            f"no Dagster instance can be made at {home} ({error}): set DAGSTER_HOME to a folder "
+            "that can be written"
+        ) from error
+    return home
+
+
+def _instance() -> dg.DagsterInstance:
+    """The instance that the UI shows, but what this process prints goes to the terminal alone."""
+    logs = {"module": "dagster._core.storage.noop_compute_log_manager"}
+    logs["class"] = "NoOpComputeLogManager"
+    ref = InstanceRef.from_dir(str(dagster_home()), overrides={"compute_logs": logs})
+    return dg.DagsterInstance.from_ref(ref)
+
+
+def run_job(job: str, repository: str, run: str, settings: dict[str, Any]) -> None:
+    """Run a job of the graph on one repository.
+
+    A mark whose publication was interrupted after its summary was written is finished, not begun
+    again: only its report is made.
+
+    Args:
+        job: gc, gc_mark or gc_sweep.
+        repository: lakeFS repository.
+        run: id of the run.
+        settings: configuration of the ``collector`` resource, as values or as text; what is absent
+            has its default.
+
+    Raises:
+        ConfigurationError: there is no such repository, a name or setting is wrong, or Spark does
+            not start here.
+        RefusedError: a blocking check failed, with what it found; or the core refused.
+        LakegcError: the core failed.
+        KeyboardInterrupt: the run was interrupted.
+    """
+    partition_key(repository, run)
+    settings = _checked(settings)
+    site = Site.defined()
+    namespace = _namespace(site, repository)
+    with _instance() as instance, repository_lock(namespace):
+        # Before anything is started, which takes a while.
+        if job == "gc_sweep":
+            require_published(site.attempt(repository, run))
+        selection = _selection(site, namespace, job, repository, run)
+        say(f"{job} of {repository}, run {run}")
+        key = add_partition(instance, repository, run)
+        _execute(job, key, settings, selection, instance)
+
+
+def _checked(settings: dict[str, Any]) -> dict[str, Any]:
+    """Settings with the types that the resource gives them.
+
+    Raises:
+        ConfigurationError: one is unknown, or its value makes no sense.
+    """
+    known = CollectorResource.model_fields
+    unknown = sorted(settings.keys() - known.keys())
+    if unknown:
+        raise ConfigurationError(
+            f"there is no setting {', '.join(unknown)}; there are {', '.join(sorted(known))}"
+        )
+    if "artifact_root" in settings:
+        raise ConfigurationError(
+            "artifact_root is set by LAKEGC_ARTIFACT_ROOT: `lakegc report` and `lakegc why` look "
+            "there, and would not find a mark at another place"
+        )
+    try:
+        collector = CollectorResource(**settings)
+    except pydantic.ValidationError as error:
+        found = error.errors(include_url=False)
+        raise ConfigurationError(
+            "; ".join(f"{e['loc'][0]} is {e['input']!r}: {e['msg']}" for e in found)
+        ) from error
+    collector.settings()
+    return {name: getattr(collector, name) for name in settings}
+
+
+def _namespace(site: Site, repository: str) -> str:
+    try:
+        found = site.lakefs.connect().writable_repository(repository)
+    except NotFoundError as error:
+        raise ConfigurationError(
+            f"there is no repository {repository!r} ({error}): `lakegc repositories` lists them",
+        ) from error
+    return StorageNamespace.parse(found.storage_namespace).url()
+
+
+def _selection(
+    site: Site, namespace: str, job: str, repository: str, run: str
+) -> list[dg.AssetKey] | None:
+    """The assets that an interrupted publication still needs; None for all of the job."""
+    try:
+        attempt = site.root.attempt(repository, run)
+    except RefusedError:
+        return None
+    published = attempt.has("deletion_candidates") and not attempt.has("gc_report")
+    if (
+        job == "gc_sweep"
+        or not published
+        or read_summary(open_store(namespace, site.stores), run) is None
+    ):
+        return None
+    say(f"mark {run} was published, but not reported: this finishes it")
+    return [dg.AssetKey(n) for n in ("gc_report", *(("swept_set",) if job == "gc" else ()))]
+
+
+def _execute(
+    job: str,
+    key: dg.MultiPartitionKey,
+    settings: dict[str, Any],
+    selection: list[dg.AssetKey] | None,
+    instance: dg.DagsterInstance,
+) -> None:
+    run_id = make_new_run_id()
+    try:
+        with progress(instance, run_id):
+            defs().resolve_job_def(job).execute_in_process(
+                partition_key=key,
+                asset_selection=selection,
+                instance=instance,
+                run_id=run_id,
+                run_config={
+                    "resources": {"collector": {"config": settings}},
+                    "loggers": {"console": {"config": {"log_level": "CRITICAL"}}},
+                },
+            )
+    except DagsterAssetCheckFailedError as error:
+        raise RefusedError(_failed_checks(instance, run_id) or str(error)) from error
+    except DagsterExecutionInterruptedError as error:
+        raise KeyboardInterrupt from error
+
+
+def _failed_checks(instance: dg.DagsterInstance, run_id: str) -> str:
+    """What the blocking checks of a run that failed have found, a line each."""
+    entries = instance.all_logs(run_id, of_type=dg.DagsterEventType.ASSET_CHECK_EVALUATION)
+    failed = []
+    for entry in entries:
+        event = entry.dagster_event
+        if event is not None:
+            evaluation = event.asset_check_evaluation_data
+            if not evaluation.passed and evaluation.severity is dg.AssetCheckSeverity.ERROR:
+                failed.append(f"{evaluation.check_name}: {evaluation.description}")
+    return "\n".join(failed)

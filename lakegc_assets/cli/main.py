@@ -1,0 +1,301 @@
+"""The command ``lakegc``: the jobs of the graph from a shell, in this process.
+
+Exit status: 0 success; 1 failure; 2 wrong usage or configuration; 3 refused, by a check or because
+the request contradicts what is there.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from collections.abc import Callable
+from dataclasses import asdict
+from datetime import datetime, timedelta, timezone
+from functools import wraps
+from pathlib import Path
+from typing import Any, ParamSpec, TypeVar
+
+import click
+
+from lakegc_assets.embedded.server import embedded
+from lakegc_assets.errors import ConfigurationError, LakegcError, RefusedError
+
+FAILURE, USAGE, REFUSED = 1, 2, 3
+
+_UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
+_P = ParamSpec("_P")
+_R = TypeVar("_R")
+
+
+class Duration(click.ParamType[timedelta]):
+    """A number with a unit: 90s, 30m, 25h, 2d."""
+
+    name = "duration"
+
+    def convert(
+        self, value: object, param: click.Parameter | None, ctx: click.Context | None
+    ) -> timedelta:
+        """Read it, or say what it should look like."""
+        if isinstance(value, timedelta):
+            return value
+        match = re.fullmatch(r"(\d+(?:\.\d+)?)([smhd])", str(value))
+        if match is None:
+            self.fail(f"{value!r} is no duration: write 90s, 30m, 25h or 2d", param, ctx)
+        return timedelta(**{_UNITS[match[2]]: float(match[1])})
+
+
+def _exit_status(function: Callable[_P, _R]) -> Callable[_P, _R]:
+    """Turn errors into a sentence and an exit status."""
+
+    @wraps(function)
+    def wrapper(*args: _P.args, **kwargs: _P.kwargs) -> _R:
+        try:
+            return function(*args, **kwargs)
+        except RefusedError as error:
+            click.echo(f"refused: {error}", err=True)
+            sys.exit(REFUSED)
+        except ConfigurationError as error:
+            click.echo(f"configuration: {error}", err=True)
+            sys.exit(USAGE)
+        except LakegcError as error:
+            click.echo(f"failed: {error}", err=True)
+            sys.exit(FAILURE)
+        except KeyboardInterrupt:
+            click.echo("interrupted: the same command with the same --run goes on", err=True)
+            sys.exit(FAILURE)
+
+    return wrapper
+
+
+def _run_options(function: Callable[..., None]) -> Callable[..., None]:
+    """The settings of a run, as options."""
+    for option in reversed(
+        (
+            click.option("--min-age", type=Duration(), help="Spare younger objects. Default 24h."),
+            click.option(
+                "--allow-unsafe-min-age",
+                is_flag=True,
+                help="Take --min-age as it is, below 24 h too.",
+            ),
+            click.option(
+                "--max-candidate-share",
+                type=click.FloatRange(0, 1),
+                help="Approve a larger share of the listing as candidates. Default 0.5.",
+            ),
+            click.option("--protect-tags", is_flag=True, help="Tagged commits keep their objects."),
+            click.option("--accept-missing", help="Digest of objects at HEADs known to be lost."),
+            click.option(
+                "--set",
+                "others",
+                multiple=True,
+                metavar="NAME=VALUE",
+                help="Any other setting of the collector resource, lease_wait_seconds=600 say. "
+                "May be given several times.",
+            ),
+            click.option("--json", "as_json", is_flag=True, help="Print JSON for programs."),
+        ),
+    ):
+        function = option(function)
+    return function
+
+
+def _settings(
+    min_age: timedelta | None,
+    max_candidate_share: float | None,
+    accept_missing: str | None,
+    others: tuple[str, ...],
+    **flags: bool,
+) -> dict[str, Any]:
+    """The configuration of the ``collector`` resource: only what was given.
+
+    Raises:
+        ConfigurationError: one of the others has no value, or is given twice.
+    """
+    chosen = {
+        "min_age_hours": None if min_age is None else min_age.total_seconds() / 3600,
+        "max_candidate_share": max_candidate_share,
+        "accept_missing": accept_missing,
+    }
+    given: dict[str, Any] = {name: value for name, value in chosen.items() if value is not None}
+    given |= {name: True for name, value in flags.items() if value}
+    for other in others:
+        name, is_given, value = other.partition("=")
+        if not is_given:
+            raise ConfigurationError(f"--set {other}: write NAME=VALUE")
+        if name in given:
+            raise ConfigurationError(f"--set {other}: {name} is given twice")
+        given[name] = value
+    return given
+
+
+def new_run_id() -> str:
+    """An id that sorts by time."""
+    return f"{datetime.now(timezone.utc):%Y%m%dT%H%M%SZ}"
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+@click.version_option(package_name="lakegc-assets")
+def main() -> None:
+    """Garbage collection for lakeFS: finds what nothing needs, says why, deletes it safely."""
+
+
+main.add_command(embedded)
+
+
+def _start(
+    job: str,
+    repository: str,
+    run_id: str,
+    settings: dict[str, Any],
+    as_json: bool,  # noqa: FBT001 - a plain option
+) -> None:
+    from lakegc_assets.cli.jobs import run_job  # noqa: PLC0415 - Dagster loads slowly
+    from lakegc_assets.cli.queries import outcome  # noqa: PLC0415 - Dagster loads slowly
+
+    run_job(job, repository, run_id, settings)
+    _show(outcome(repository, run_id), as_json)
+
+
+@main.command()
+@click.argument("repository")
+@click.option("--run", "run_id", help="Id of the run, also the mark id. Default: the time.")
+@click.option("--mark/--no-mark", default=True, help="Mark first. Default.")
+@click.option("--sweep/--no-sweep", default=True, help="Sweep afterwards. Default.")
+@_run_options
+@_exit_status
+def run(
+    repository: str,
+    run_id: str | None,
+    mark: bool,  # noqa: FBT001 - an option
+    sweep: bool,  # noqa: FBT001 - an option
+    as_json: bool,  # noqa: FBT001 - an option
+    **options: Any,  # noqa: ANN401 - passed on to _settings
+) -> None:
+    """Mark REPOSITORY, check the mark, publish it, and sweep it."""
+    if not mark and not sweep:
+        raise RefusedError("nothing to do: neither a mark nor a sweep was asked for")
+    if not mark and run_id is None:
+        raise RefusedError("a sweep without a mark needs the mark id: --run ID")
+    job = "gc" if mark and sweep else "gc_mark" if mark else "gc_sweep"
+    _start(job, repository, run_id or new_run_id(), _settings(**options), as_json)
+
+
+@main.command()
+@click.argument("repository")
+@click.option("--run", "run_id", help="Id of the run, also the mark id. Default: the time.")
+@_run_options
+@_exit_status
+def mark(repository: str, run_id: str | None, as_json: bool, **options: Any) -> None:  # noqa: ANN401, FBT001 - options
+    """Mark REPOSITORY, check the mark and publish it. Deletes nothing.
+
+    A mark that was killed is begun again under the same id; one that was killed after it was
+    published is finished.
+    """
+    _start("gc_mark", repository, run_id or new_run_id(), _settings(**options), as_json)
+
+
+@main.command()
+@click.argument("repository")
+@click.option("--run", "run_id", help="The mark id.")
+@_run_options
+@_exit_status
+def sweep(repository: str, run_id: str | None, as_json: bool, **options: Any) -> None:  # noqa: ANN401, FBT001 - options
+    """Sweep a published mark of REPOSITORY. A killed sweep is run again in the same way."""
+    if run_id is None:
+        raise RefusedError("a sweep without a mark needs the mark id: --run ID")
+    _start("gc_sweep", repository, run_id, _settings(**options), as_json)
+
+
+@main.command()
+@click.argument("repository")
+@click.option("--run", "run_id", required=True, help="The mark id.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON for programs.")
+@_exit_status
+def report(repository: str, run_id: str, as_json: bool) -> None:  # noqa: FBT001 - an option
+    """What a run found, and what became of it."""
+    from lakegc_assets.cli.queries import outcome  # noqa: PLC0415 - Dagster loads slowly
+
+    _show(outcome(repository, run_id), as_json)
+
+
+@main.command()
+@click.argument("repository")
+@click.argument("address")
+@click.option("--run", "run_id", required=True, help="The mark id.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON for programs.")
+@_exit_status
+def why(repository: str, address: str, run_id: str, as_json: bool) -> None:  # noqa: FBT001 - an option
+    """Why a mark named the object at ADDRESS, or why it did not."""
+    from lakegc_assets.cli.queries import local_context  # noqa: PLC0415 - Dagster loads slowly
+    from lakegc_assets.mark.why import why as explain  # noqa: PLC0415 - Spark loads slowly
+
+    with local_context(repository, run_id) as ctx:
+        found = explain(ctx, address)
+    if as_json:
+        click.echo(json.dumps(asdict(found), indent=1, default=str))
+    else:
+        click.echo(f"{found.address}: {found.verdict}: {found.because}")
+
+
+@main.command()
+@click.option("--json", "as_json", is_flag=True, help="Print JSON for programs.")
+@_exit_status
+def repositories(as_json: bool) -> None:  # noqa: FBT001 - an option
+    """The repositories of the lakeFS server, and the runs that each has had."""
+    from lakegc_assets.cli.queries import known_runs  # noqa: PLC0415 - Dagster loads slowly
+
+    found = known_runs()
+    if as_json:
+        click.echo(json.dumps(found, indent=1))
+        return
+    for entry in found:
+        runs = ", ".join(f"{run['run']} ({run['state']})" for run in entry["runs"]) or "no run yet"
+        read_only = " (read-only)" if entry["read_only"] else ""
+        click.echo(f"{entry['repository']}{read_only}\t{entry['storage_namespace']}\t{runs}")
+
+
+def _show(found: dict[str, Any], as_json: bool) -> None:  # noqa: FBT001 - an option
+    if as_json:
+        click.echo(json.dumps(found, indent=1))
+        return
+    from lakegc_assets.defs.metadata import human_bytes  # noqa: PLC0415 - Dagster loads slowly
+
+    def line(indent: int, name: str, objects: int, size: int | None = None) -> None:
+        shown = "" if size is None else f"{human_bytes(size):>12}"
+        click.echo(f"{' ' * indent + name:<44} {objects:>12,} objects {shown}".rstrip())
+
+    cutoff = datetime.fromisoformat(found["cutoff"])
+    click.echo(f"repository {found['repository']}, mark {found['run']}")
+    click.echo(f"  slices made after the cutoff, not listed: {found['skipped_slices']:,}")
+    line(2, "listed", found["listed"], found["listed_bytes"])
+    kept, kept_bytes = found["listed"] - found["objects"], found["listed_bytes"] - found["bytes"]
+    line(2, "kept", kept, kept_bytes)
+    for name, objects in (
+        (f"not older than {cutoff:%Y-%m-%d %H:%M} UTC", found["too_young"]),
+        ("not where lakeFS keeps objects", found["outside_data"]),
+        *found["spared"].items(),
+    ):
+        if objects:
+            line(6, name, objects)
+    line(2, "garbage", found["objects"], found["bytes"])
+    for dimension, key, objects, size in found["breakdown"]:
+        if dimension == "branch rule":
+            why_dead = key if key == "unreferenced" else f"expired by the rule {key}"
+            line(6, why_dead, objects, size)
+    for outcome, totals in found["outcomes"].items():
+        line(2, outcome.replace("_", " "), totals["objects"], totals["bytes"])
+    for warning in found["warnings"]:
+        click.echo(f"  warning: {warning}")
+    click.echo(f"  mark       {found['mark_url']}")
+    click.echo(f"  artifacts  {near(found['artifacts'])}")
+    if not found["swept"]:
+        click.echo(f"  to delete  lakegc sweep {found['repository']} --run {found['run']}")
+
+
+def near(path: str | Path) -> str:
+    """A local path relative to the working directory where it is below it; else as it is."""
+    try:
+        return str(Path(path).relative_to(Path.cwd()))
+    except ValueError:
+        return str(path)

@@ -1,0 +1,173 @@
+"""What is known about repositories and their runs, from the artifacts and from lakeFS."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import dagster as dg
+
+from lakegc_assets.checks.evaluation import read_results, require_passed
+from lakegc_assets.definitions import defs
+from lakegc_assets.defs.failures import errors_of_tasks
+from lakegc_assets.defs.partitions import partition_key
+from lakegc_assets.defs.resources import CollectorResource, LakeFSResource, ObjectStoreResource
+from lakegc_assets.errors import LakegcError, RefusedError
+from lakegc_assets.lakefs.config import LakeFSConfig
+from lakegc_assets.mark.publication import mark_folder
+from lakegc_assets.run.artifacts import ArtifactRoot, AttemptArtifacts
+from lakegc_assets.run.context import RunContext
+from lakegc_assets.run.settings import Settings
+from lakegc_assets.run.spark import session_settings, start_session
+from lakegc_assets.storage.config import StoreConfig
+
+
+@dataclass(frozen=True)
+class Site:
+    """The resources as they are defined, in the core's own terms."""
+
+    lakefs: LakeFSConfig
+    stores: StoreConfig
+    root: ArtifactRoot
+    settings: Settings
+
+    @classmethod
+    def defined(cls) -> Site:
+        """From the definitions that Dagster loads.
+
+        Raises:
+            ConfigurationError: the file of Spark settings is wrong, or a resource.
+        """
+        # Before Dagster wraps what is wrong with them into a trace of its own.
+        session_settings()
+        defined = defs().resources or {}
+        names = ("lakefs", "stores", "collector")
+        # As a run does: what is given as EnvVar gets its value.
+        with dg.build_resources({name: defined[name] for name in names}) as resources:
+            lakefs, stores, collector = (getattr(resources, name) for name in names)
+            if not (
+                isinstance(lakefs, LakeFSResource)
+                and isinstance(stores, ObjectStoreResource)
+                and isinstance(collector, CollectorResource)
+            ):
+                raise TypeError("these are not the resources of this project")
+            return cls(
+                lakefs.config(), stores.config(), collector.root(stores), collector.settings()
+            )
+
+    def attempt(self, repository: str, run: str) -> AttemptArtifacts:
+        """The present attempt of a run.
+
+        Raises:
+            ConfigurationError: a name cannot be one.
+            RefusedError: the run is unknown.
+        """
+        partition_key(repository, run)
+        return self.root.attempt(repository, run)
+
+
+def outcome(repository: str, run: str) -> dict[str, Any]:
+    """What a run found and what became of it, as JSON values.
+
+    Raises:
+        RefusedError: there is no such run, or its mark did not finish.
+        IntegrityError: its artifacts are damaged.
+    """
+    attempt = Site.defined().attempt(repository, run)
+    require_published(attempt)
+    report = attempt.manifest("gc_report")
+    candidates = attempt.manifest("deletion_candidates").facts
+    committed = attempt.manifest("committed_addresses").facts
+    swept = attempt.manifest("swept_set").facts if attempt.has("swept_set") else None
+    return {
+        "repository": repository,
+        "run": run,
+        "attempt": attempt.attempt,
+        "cutoff": report.cutoff.isoformat(),
+        "mark_url": f"{report.namespace}/{mark_folder(run)}",
+        "artifacts": attempt.url,
+        "listed": candidates["listed"],
+        "listed_bytes": candidates["listed_bytes"],
+        "skipped_slices": candidates["skipped_slices"],
+        "outside_data": candidates["outside_data"],
+        "too_young": candidates["too_young"],
+        "spared": candidates["spared"],
+        "objects": report.facts["objects"],
+        "bytes": report.facts["bytes"],
+        "breakdown": report.facts["breakdown"],
+        "largest": report.facts["largest"],
+        "files": report.facts["files"],
+        "warnings": report.facts["warnings"],
+        "read": {name: committed[name] for name in sorted(committed)},
+        "swept": swept is not None,
+        "outcomes": swept["outcomes"] if swept else {},
+    }
+
+
+def require_published(attempt: AttemptArtifacts) -> None:
+    """Refuse a mark that did not finish.
+
+    Raises:
+        RefusedError: it did not, with the check that stopped it if one did.
+    """
+    if attempt.has("gc_report"):
+        return
+    text = f"mark {attempt.run!r} of {attempt.repository!r} did not finish"
+    if attempt.has("deletion_candidates"):
+        try:
+            require_passed(read_results(attempt, attempt.manifest("deletion_candidates")))
+        except RefusedError as error:
+            raise RefusedError(f"{text}: {error}") from error
+    raise RefusedError(f"{text}: mark again")
+
+
+@contextmanager
+def local_context(repository: str, run: str) -> Iterator[RunContext]:
+    """A run with a Spark session, to ask its artifacts something.
+
+    Raises:
+        RefusedError: the run is unknown.
+        ConfigurationError: Spark does not start here.
+    """
+    site = Site.defined()
+    site.attempt(repository, run)
+    spark = start_session()
+    with errors_of_tasks():
+        yield RunContext(
+            repository=repository,
+            run=run,
+            settings=site.settings,
+            lakefs=site.lakefs,
+            root=site.root,
+            spark=spark,
+        )
+
+
+def known_runs() -> list[dict[str, Any]]:
+    """The repositories of the server with their namespaces and the runs in the artifacts."""
+    site = Site.defined()
+    return [
+        {
+            "repository": repository.id,
+            "storage_namespace": repository.storage_namespace,
+            "read_only": repository.read_only,
+            "runs": _runs(site.root, repository.id),
+        }
+        for repository in site.lakefs.connect().repositories()
+    ]
+
+
+def _runs(root: ArtifactRoot, repository: str) -> list[dict[str, str]]:
+    return [{"run": r, "state": _state(root, repository, r)} for r in root.runs(repository)]
+
+
+def _state(root: ArtifactRoot, repository: str, run: str) -> str:
+    """How far a run came: swept, marked, or unfinished."""
+    try:
+        attempt = root.attempt(repository, run)
+        assets = {"swept_set": "swept", "gc_report": "marked"}
+        return next((state for asset, state in assets.items() if attempt.has(asset)), "unfinished")
+    except LakegcError:
+        return "unfinished"

@@ -1,0 +1,1 @@
+"""The REST API: a module for each kind of routes, and what they share of requests and answers."""

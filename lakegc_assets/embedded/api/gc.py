@@ -1,0 +1,103 @@
+"""REST: retention rules, what a collector asks for, and where metadata files are."""
+
+from __future__ import annotations
+
+from typing import Any
+from urllib.parse import quote
+
+from starlette.responses import Response
+
+from lakegc_assets.embedded import errors, tasks
+from lakegc_assets.embedded.api.calls import Body, Call, Endpoint, answer, done, in_background
+from lakegc_assets.embedded.faults import Fault
+from lakegc_assets.embedded.gc import collect, uncommitted
+from lakegc_assets.embedded.lake import catalog
+
+
+def get_rules(call: Call) -> Response:
+    """The rules; 404 when there are none."""
+    return answer(collect.rules(call.lake, call.repository))
+
+
+def set_rules(call: Call) -> Response:
+    """Replace the rules; of two for one branch the last wins."""
+    body = call.json("GarbageCollectionRules")
+    days = body.number("default_retention_days")
+    branches = dict(_rule(item) for item in body.items("branches"))
+    collect.set_rules(call.lake, call.repository, days, branches)
+    return done()
+
+
+def delete_rules(call: Call) -> Response:
+    """Remove the rules."""
+    collect.set_rules(call.lake, call.repository, 0, {})
+    return done()
+
+
+def may_set_rules(call: Call) -> Response:
+    """Whether rules may be set: always."""
+    with call.lake.state.read() as db:
+        catalog.repository(db, call.repository)
+    return done()
+
+
+def prepare_commits(call: Call) -> Response:
+    """Write the list of active commits, now."""
+    return answer(collect.prepare_commits(call.lake, call.repository), 201)
+
+
+def prepare_commits_async(call: Call) -> Response:
+    """Write the list of active commits in the background."""
+    _refuse_in_old_servers(call)
+    return in_background(call, collect.TASK_PREFIX, collect.prepare_commits)
+
+
+def prepare_commits_status(call: Call) -> Response:
+    """How far a background task is."""
+    _refuse_in_old_servers(call)
+    return answer(tasks.status(call.lake, call.repository, call.required("id")))
+
+
+def prepare_uncommitted(call: Call) -> Response:
+    """Write one page of the staged addresses."""
+    body = call.json("PrepareGCUncommittedRequest", optional=True)
+    token = body.text("continuation_token", "")
+    return answer(uncommitted.prepare_uncommitted(call.lake, call.repository, token), 201)
+
+
+def metadata_file(call: Call) -> Response:
+    """Where a range or metarange is; lakeFS does not look whether it is there."""
+    with call.lake.state.read() as db:
+        catalog.repository(db, call.repository)
+    location = f"_lakefs/{call.names['id']}"
+    return answer({"location": location}, Location=quote(location))
+
+
+def _refuse_in_old_servers(call: Call) -> None:
+    if Fault.NO_ASYNC_PREPARE in call.lake.settings.faults:
+        raise errors.ApiError(404, "invalid API endpoint")
+
+
+def _rule(item: Any) -> tuple[str, int]:  # noqa: ANN401 - it is any JSON until it was checked
+    if not isinstance(item, dict):
+        raise errors.bad_body("GarbageCollectionRules", "branches", "value must be an object")
+    rule = Body("GarbageCollectionRule", item)
+    return rule.text("branch_id"), rule.number("retention_days")
+
+
+_REPO = "/repositories/{repository}"
+ENDPOINTS = (
+    Endpoint("GET", _REPO + "/settings/gc_rules", get_rules),
+    Endpoint("PUT", _REPO + "/settings/gc_rules", set_rules),
+    Endpoint("DELETE", _REPO + "/settings/gc_rules", delete_rules),
+    Endpoint("GET", _REPO + "/gc/rules", get_rules),
+    Endpoint("POST", _REPO + "/gc/rules", set_rules),
+    Endpoint("DELETE", _REPO + "/gc/rules", delete_rules),
+    Endpoint("GET", _REPO + "/gc/rules/set_allowed", may_set_rules),
+    Endpoint("POST", _REPO + "/gc/prepare_commits", prepare_commits),
+    Endpoint("POST", _REPO + "/gc/prepare_commits/async", prepare_commits_async),
+    Endpoint("GET", _REPO + "/gc/prepare_commits/status", prepare_commits_status),
+    Endpoint("POST", _REPO + "/gc/prepare_uncommited", prepare_uncommitted),
+    Endpoint("GET", _REPO + "/metadata/meta_range/{id}", metadata_file),
+    Endpoint("GET", _REPO + "/metadata/range/{id}", metadata_file),
+)

@@ -1,0 +1,184 @@
+"""REST: branches, tags, commits and logs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import datetime
+from itertools import dropwhile, islice
+
+from starlette.responses import Response
+
+from lakegc_assets.embedded import errors
+from lakegc_assets.embedded.api.calls import Call, Endpoint, answer, done, one_page, text_answer
+from lakegc_assets.embedded.lake import catalog
+from lakegc_assets.embedded.lake.catalog import Branch, Commit
+from lakegc_assets.embedded.refs import changes, refs
+
+
+def list_branches(call: Call) -> Response:
+    """A page of branches, hidden ones only with ``show_hidden``."""
+    page = call.paging()
+    amount = page.amount
+    with call.lake.state.read() as db:
+        repo = catalog.repository(db, call.repository)
+        found = catalog.branches(
+            db,
+            repo,
+            prefix=page.prefix,
+            after=page.after,
+            amount=amount + 1,
+            show_hidden=call.flag("show_hidden"),
+        )
+    return one_page(map(_branch, found), amount, key="id")
+
+
+def create_branch(call: Call) -> Response:
+    """A branch at a reference; the answer is the commit's id."""
+    body = call.json("BranchCreation")
+    name, source = body.text("name"), body.text("source")
+    refs.check_branch_name(name)
+    with call.lake.state.write() as db:
+        repo = catalog.writable_repository(db, call.repository, force=body.flag("force"))
+        refs.check_free(db, repo, name, kind="branch")
+        head = refs.resolve_commit(db, repo, source)
+        catalog.insert_branch(db, repo, name, head.id, hidden=body.flag("hidden"))
+    return text_answer(head.id, 201)
+
+
+def get_branch(call: Call) -> Response:
+    """One branch."""
+    with call.lake.state.read() as db:
+        repo = catalog.repository(db, call.repository)
+        return answer(_branch(catalog.branch(db, repo, call.branch)))
+
+
+def delete_branch(call: Call) -> Response:
+    """Delete a branch, and what is staged on it; never the default one."""
+    with call.lake.state.write() as db:
+        repo = catalog.writable_repository(db, call.repository, force=call.flag("force"))
+        gone = catalog.branch(db, repo, call.branch)
+        if gone.name == repo.default_branch:
+            raise errors.bad_request("cannot delete repository default branch")
+        catalog.delete_branch(db, gone)
+    return done()
+
+
+def get_commit(call: Call) -> Response:
+    """The commit that a reference names."""
+    with call.lake.state.read() as db:
+        repo = catalog.repository(db, call.repository)
+        try:
+            found = refs.resolve(db, repo, call.names["ref"]).commit
+        except errors.ApiError:
+            raise errors.not_found("commit") from None
+    return answer(found.shown())
+
+
+def log(call: Call) -> Response:
+    """A page of a reference's commit and its ancestors."""
+    amount, after = call.paging().amount, call.paging().after
+    with call.lake.state.read() as db:
+        repo = catalog.repository(db, call.repository)
+        start = refs.resolve_commit(db, repo, call.names["ref"])
+        walk = refs.log(db, repo, start, first_parent=call.flag("first_parent"))
+        if after:
+            walk = islice(dropwhile(lambda c: c.id != after, walk), 1, None)
+        # lakectl sends an empty one when it is to stop nowhere.
+        if stop_at := call.query.get("stop_at"):
+            walk = _until(walk, refs.resolve_commit(db, repo, stop_at))
+        if "since" in call.query:
+            since = _instant(call.query["since"])
+            walk = (commit for commit in walk if commit.creation_date >= since)
+        objects, prefixes = call.query.getlist("objects"), call.query.getlist("prefixes")
+        if objects or prefixes:
+            trees = call.lake.stores.trees(repo)
+            walk = (
+                commit
+                for commit in walk
+                if changes.touches(db, repo, trees, commit, objects, prefixes)
+            )
+        found = list(islice(walk, amount + 1))
+    if call.flag("limit"):
+        found = found[:amount]
+    return one_page(map(Commit.shown, found), amount, key="id")
+
+
+def list_tags(call: Call) -> Response:
+    """A page of tags."""
+    page = call.paging()
+    with call.lake.state.read() as db:
+        repo = catalog.repository(db, call.repository)
+        found = catalog.tags(db, repo, prefix=page.prefix, after=page.after, amount=page.amount + 1)
+    return one_page((_tag(*tag) for tag in found), page.amount, key="id")
+
+
+def create_tag(call: Call) -> Response:
+    """A tag at a reference."""
+    body = call.json("TagCreation")
+    name, ref = body.text("id"), body.text("ref")
+    refs.check_tag_name(name)
+    with call.lake.state.write() as db:
+        repo = catalog.writable_repository(db, call.repository, force=body.flag("force"))
+        refs.check_free(db, repo, name, kind="tag")
+        commit = refs.resolve_commit(db, repo, ref)
+        catalog.insert_tag(db, repo, name, commit.id)
+    return answer(_tag(name, commit.id), 201)
+
+
+def get_tag(call: Call) -> Response:
+    """One tag."""
+    name = call.names["tag"]
+    with call.lake.state.read() as db:
+        commit_id = catalog.find_tag(db, catalog.repository(db, call.repository), name)
+    if commit_id is None:
+        raise errors.not_found("tag")
+    return answer(_tag(name, commit_id))
+
+
+def delete_tag(call: Call) -> Response:
+    """Delete a tag; its commit stays."""
+    with call.lake.state.write() as db:
+        repo = catalog.writable_repository(db, call.repository, force=call.flag("force"))
+        catalog.delete_tag(db, repo, call.names["tag"])
+    return done()
+
+
+def _until(walk: Iterator[Commit], stop: Commit) -> Iterator[Commit]:
+    for commit in walk:
+        yield commit
+        if commit.id == stop.id:
+            return
+
+
+def _instant(text: str) -> float:
+    """Epoch seconds of a time as RFC 3339 has it."""
+    try:
+        return datetime.fromisoformat(text.replace("Z", "+00:00")).timestamp()
+    except ValueError:
+        raise errors.bad_request(
+            f'parameter "since" in query has an error: value {text}: not a date-time'
+        ) from None
+
+
+def _branch(branch: Branch) -> dict[str, object]:
+    return {"commit_id": branch.commit_id, "id": branch.name}
+
+
+def _tag(name: str, commit_id: str) -> dict[str, object]:
+    return {"commit_id": commit_id, "id": name}
+
+
+_REPO = "/repositories/{repository}"
+_BRANCH = _REPO + "/branches/{branch}"
+ENDPOINTS = (
+    Endpoint("GET", _REPO + "/branches", list_branches),
+    Endpoint("POST", _REPO + "/branches", create_branch),
+    Endpoint("GET", _BRANCH, get_branch),
+    Endpoint("DELETE", _BRANCH, delete_branch),
+    Endpoint("GET", _REPO + "/refs/{ref}/commits", log),
+    Endpoint("GET", _REPO + "/commits/{ref}", get_commit),
+    Endpoint("GET", _REPO + "/tags", list_tags),
+    Endpoint("POST", _REPO + "/tags", create_tag),
+    Endpoint("GET", _REPO + "/tags/{tag}", get_tag),
+    Endpoint("DELETE", _REPO + "/tags/{tag}", delete_tag),
+)

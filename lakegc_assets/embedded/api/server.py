@@ -1,0 +1,127 @@
+"""REST: the server's configuration, who calls, and what clients ask before all else."""
+
+from __future__ import annotations
+
+from starlette.responses import Response
+
+from lakegc_assets.embedded import errors
+from lakegc_assets.embedded.api import logins
+from lakegc_assets.embedded.api.calls import Call, Endpoint, answer, done
+from lakegc_assets.embedded.objects import presigning
+from lakegc_assets.embedded.refs import history
+
+VERSION = "1.84.0"
+
+
+def version(_: Call) -> Response:
+    """The version of lakeFS whose API this is."""
+    return answer(_version())
+
+
+def storage(call: Call) -> Response:
+    """What the server says of its block store."""
+    return answer(_storage(call))
+
+
+def config(call: Call) -> Response:
+    """All of the configuration that the server tells."""
+    return answer(
+        {
+            "capabilities_config": {},
+            "storage_config": _storage(call),
+            "storage_config_list": [],
+            "ui_config": {},
+            "version_config": _version(),
+        }
+    )
+
+
+def garbage_collection(call: Call) -> Response:
+    """For how long an address that was handed out can be linked."""
+    return answer({"grace_period": call.lake.settings.grace_period})
+
+
+def healthcheck(_: Call) -> Response:
+    """The server answers."""
+    return done()
+
+
+def setup_state(_: Call) -> Response:
+    """The server has its user from the start."""
+    login = {
+        "login_url": "",
+        "login_failed_message": "The credentials don't match.",
+        "login_cookie_names": [],
+        "logout_url": "",
+        "RBAC": "none",
+    }
+    return answer({"comm_prefs_missing": False, "login_config": login, "state": "initialized"})
+
+
+def setup(_: Call) -> Response:
+    """A second user cannot be set up."""
+    raise errors.conflict("lakeFS already initialized")
+
+
+def statistics(call: Call) -> Response:
+    """What clients say of their use is not kept."""
+    call.json("StatsEventsList").bodies("events", "StatsEvent")
+    return done()
+
+
+def log_in(call: Call) -> Response:
+    """A token for the user's keys."""
+    body = call.json("LoginInformation")
+    found = logins.log_in(call.lake, body.text("access_key_id"), body.text("secret_access_key"))
+    return answer({"token": found.token, "token_expiration": found.expires})
+
+
+def user(_: Call) -> Response:
+    """The one user."""
+    return answer(
+        {
+            "user": {
+                "creation_date": 0,
+                "email": "",
+                "friendly_name": "",
+                "id": history.COMMITTER,
+            }
+        }
+    )
+
+
+def _version() -> dict[str, object]:
+    # lakectl warns of servers that name another edition.
+    return {"version": VERSION, "version_context": "lakeFS"}
+
+
+def _storage(call: Call) -> dict[str, object]:
+    settings = call.lake.settings
+    regex = call.lake.stores.namespace_regex
+    return {
+        "blockstore_description": "",
+        "blockstore_id": "",
+        "blockstore_namespace_ValidityRegex": regex,
+        "blockstore_namespace_example": f"{settings.blockstore_type}://example-bucket/",
+        "blockstore_type": settings.blockstore_type,
+        "default_namespace_prefix": settings.store or "local://",
+        "import_support": True,
+        "import_validity_regex": regex,
+        "pre_sign_multipart_upload": False,
+        "pre_sign_support": presigning.is_supported(call.lake),
+        "pre_sign_support_ui": False,
+    }
+
+
+ENDPOINTS = (
+    Endpoint("GET", "/config", config),
+    Endpoint("GET", "/config/version", version),
+    Endpoint("GET", "/config/storage", storage),
+    Endpoint("GET", "/config/garbage-collection", garbage_collection),
+    Endpoint("GET", "/healthcheck", healthcheck, open_to_all=True),
+    Endpoint("GET", "/setup_lakefs", setup_state, open_to_all=True),
+    Endpoint("POST", "/setup_lakefs", setup, open_to_all=True),
+    Endpoint("POST", "/statistics", statistics),
+    Endpoint("POST", "/auth/login", log_in, open_to_all=True),
+    Endpoint("GET", "/user", user),
+)

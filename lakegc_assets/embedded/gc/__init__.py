@@ -1,0 +1,1 @@
+"""The server's half of garbage collection: what it prepares for a collector."""

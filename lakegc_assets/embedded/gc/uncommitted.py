@@ -1,0 +1,287 @@
+"""The list of all that is staged, page by page: lakeFS's ``prepare_uncommited``.
+
+A page is one consistent view of the state, and one parquet file. Pages go through the branches by
+name and through each branch by path; shallow copies come last (see ``copies``). So what is staged
+when a run begins is on one of its pages, unless it was committed, deleted or reset meanwhile, and
+what happens to one branch takes no row of another.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import io
+import json
+import sqlite3
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from lakegc_assets.embedded import errors
+from lakegc_assets.embedded.faults import Fault
+from lakegc_assets.embedded.gc.collect import GC_FOLDER
+from lakegc_assets.embedded.lake import Lake, catalog
+from lakegc_assets.embedded.lake.catalog import Branch, Repository
+from lakegc_assets.embedded.objects import copies
+from lakegc_assets.graveler.entry import (
+    AddressType,
+    decode_entry,
+    decode_place,
+    entry_identity,
+)
+from lakegc_assets.graveler.namespace import slice_time
+
+_SCHEMA = pa.schema(
+    [
+        pa.field("physical_address", pa.string(), nullable=False),
+        pa.field("creation_date", pa.int64(), nullable=False),
+    ]
+)
+# So many rows are held in memory, and are one row group.
+_GROUP_ROWS = 50_000
+_BATCH_ROWS = 1000
+# No branch can have this name, and none sorts behind it.
+_BEHIND_BRANCHES = "\U0010ffff"
+
+
+class _Place(NamedTuple):
+    """What a page begins with: a path of a branch, or behind the branches the address of a copy."""
+
+    branch: str = ""
+    path: str = ""
+    key: str = ""
+
+
+class _Begun(NamedTuple):
+    """A run that goes on: where, its id, and the namespace of its repository."""
+
+    place: _Place
+    run_id: str
+    namespace: str
+
+
+def prepare_uncommitted(lake: Lake, repository: str, token: str) -> dict[str, str]:
+    """Write one page of the addresses staged on all branches; where it is, as the API tells it.
+
+    A page without rows has no location, unless the run has written files before: then it names
+    them, with one more that has no rows, so that whoever reads the last answer alone finds all.
+
+    Args:
+        lake: the server.
+        repository: its name.
+        token: from the page before, or empty for a new run.
+
+    Raises:
+        ApiError: 400 for a token that is none, too old, or another repository's; 403 for a
+            read-only repository.
+    """
+    begun = _parse(lake, token) if token else None
+    start, run_id = begun[:2] if begun else (_Place(), lake.xids.new_slice(lake.now()))
+    if not token:
+        with lake.state.write() as db:
+            copies.purge(lake, db)
+    with lake.state.read() as db:
+        repo = catalog.writable_repository(db, repository)
+        if begun and begun.namespace != repo.namespace:
+            raise errors.bad_request(
+                f"continuation token of {begun.namespace}: begin again without a token"
+            )
+        page = _Page(lake, db, repo)
+        following = page.fill(start)
+    if Fault.PAGES_WITHOUT_LOCATION in lake.settings.faults and page.file.rows:
+        following = following or _Place(_BEHIND_BRANCHES, "", _BEHIND_BRANCHES)
+    folder = f"{GC_FOLDER}/uncommitted/{run_id}/uncommitted/"
+    store = lake.stores.open(repo.namespace)
+    told = page.file.rows > 0 or (
+        token != ""
+        and Fault.PAGES_WITHOUT_LOCATION not in lake.settings.faults
+        and next(iter(store.list(folder)), None) is not None
+    )
+    if told:
+        store.put(folder + lake.xids.new(lake.now()), page.file.finish())
+    answer = {"run_id": run_id, "gc_uncommitted_location": repo.address(folder) if told else ""}
+    if following:
+        answer["continuation_token"] = _token(_Begun(following, run_id, repo.namespace))
+    return answer
+
+
+def _parse(lake: Lake, token: str) -> _Begun:
+    try:
+        found = json.loads(base64.b64decode(token, validate=True))
+        place = _Place(*(str(found[name]) for name in _Place._fields))
+        begun = _Begun(place, str(found["run_id"]), str(found["namespace"]))
+        started = slice_time(begun.run_id)
+    except (binascii.Error, ValueError, KeyError, TypeError):
+        started = None
+    if started is None:
+        raise errors.bad_request("invalid continuation token")
+    if abs(lake.now() - started.timestamp()) > copies.longest_scan(lake):
+        raise errors.bad_request(
+            f"continuation token of run {begun.run_id} has expired: begin again without a token"
+        )
+    return begun
+
+
+def _token(begun: _Begun) -> str:
+    place = begun.place._asdict()
+    fields = {**place, "run_id": begun.run_id, "namespace": begun.namespace}
+    return base64.b64encode(json.dumps(fields, separators=(",", ":")).encode()).decode()
+
+
+class _File:
+    """A parquet file of rows that need not be in memory at once.
+
+    Attributes:
+        rows: how many it has.
+    """
+
+    def __init__(self) -> None:
+        self.rows = 0
+        self._addresses: list[str] = []
+        self._dates: list[int] = []
+        self._sink = io.BytesIO()
+        self._writer = pq.ParquetWriter(
+            self._sink,
+            _SCHEMA,
+            compression="gzip",
+            compression_level=1,
+            use_dictionary=["creation_date"],
+        )
+
+    def add(self, address: str, date: int) -> None:
+        """Append a row."""
+        self._addresses.append(address)
+        self._dates.append(date)
+        self.rows += 1
+        if len(self._addresses) == _GROUP_ROWS:
+            self._flush()
+
+    @property
+    def size(self) -> int:
+        """Bytes that are written so far."""
+        return self._sink.tell()
+
+    def finish(self) -> bytes:
+        """The whole file."""
+        self._flush()
+        self._writer.close()
+        return self._sink.getvalue()
+
+    def _flush(self) -> None:
+        if self._addresses:
+            columns = [pa.array(self._addresses, pa.string()), pa.array(self._dates, pa.int64())]
+            self._writer.write_batch(pa.record_batch(columns, schema=_SCHEMA))
+            self._addresses, self._dates = [], []
+
+
+@dataclass
+class _Page:
+    """One page while it is made: it ends after so many steps, so many seconds, or a full file."""
+
+    lake: Lake
+    db: sqlite3.Connection
+    repo: Repository
+    file: _File = field(default_factory=_File)
+    steps: int = 0
+
+    def __post_init__(self) -> None:
+        self._deadline = self.lake.now() + self.lake.settings.uncommitted_page_seconds
+
+    def fill(self, start: _Place) -> _Place | None:
+        """Read on from a place; where the next page begins, or None at the end."""
+        for branch in catalog.branches(self.db, self.repo):
+            if branch.name < start.branch:
+                continue
+            path = start.path if branch.name == start.branch else ""
+            if (stopped := self._scan(branch, path)) is not None:
+                return _Place(branch.name, stopped)
+        return self._read_copies(start.key if start.branch == _BEHIND_BRANCHES else "")
+
+    def _scan(self, branch: Branch, path: str) -> str | None:
+        """Take a branch's entries from a path on; the path to go on with, or None at its end."""
+        self.lake.settings.at_scan_step(branch.name)
+        if not path:
+            if self._is_over():
+                return ""
+            self.steps += 1
+        if Fault.ROWS_LOST_ON_BRANCH_DELETE in self._faults and self._is_gone(branch):
+            self.file = _File()
+            return None
+        limit = self._half(branch, path) if Fault.SCAN_ENDS_EARLY in self._faults else -1
+        found = self.db.execute(
+            "SELECT key, value FROM staged WHERE branch = ? AND key >= ? ORDER BY key LIMIT ?",
+            (branch.uid, path.encode(), limit),
+        )
+        while rows := found.fetchmany(self._batch_rows()):
+            self.lake.settings.at_scan_step(branch.name)
+            if self._is_over():
+                return str(rows[0][0], "utf-8")
+            self.steps += len(rows)
+            if Fault.SHADOWED_UPLOADS in self._faults:
+                rows = [row for row in rows if not self._is_shadowed(branch, *row)]
+            self._take(rows)
+        return None
+
+    def _read_copies(self, address: str) -> _Place | None:
+        found = copies.tracked(self.db, self.repo, address)
+        while rows := found.fetchmany(self._batch_rows()):
+            if self._is_over():
+                return _Place(_BEHIND_BRANCHES, "", rows[0][0])
+            self.steps += len(rows)
+            for row in rows:
+                self.file.add(*row)
+        return None
+
+    def _take(self, rows: Sequence[tuple[bytes, bytes | None]]) -> None:
+        for _, value in rows:
+            if value is None:
+                continue
+            address, kind, created = decode_place(value)
+            if kind == AddressType.RELATIVE:
+                self.file.add(address, created)
+            else:
+                for inside in copies.inside_addresses(self.lake, self.repo, address, kind):
+                    self.file.add(inside, created)
+
+    def _is_over(self) -> bool:
+        """Whether nothing more may be taken; a page takes something in any case."""
+        settings = self.lake.settings
+        return self.steps > 0 and (
+            self.steps == settings.uncommitted_page_steps
+            or self.file.size >= settings.uncommitted_file_bytes
+            or self.lake.now() >= self._deadline
+        )
+
+    def _batch_rows(self) -> int:
+        limit = self.lake.settings.uncommitted_page_steps
+        # With no step left it takes one row more to see where the next page begins.
+        return _BATCH_ROWS if limit is None else max(1, min(_BATCH_ROWS, limit - self.steps))
+
+    @property
+    def _faults(self) -> frozenset[Fault]:
+        return self.lake.settings.faults
+
+    def _is_gone(self, branch: Branch) -> bool:
+        with self.lake.state.read() as db:
+            now = catalog.find_branch(db, self.repo, branch.name)
+        return now is None or now.uid != branch.uid
+
+    def _half(self, branch: Branch, path: str) -> int:
+        """How many entries from a path on are in the first half of what is staged."""
+        count = "SELECT COUNT(*) FROM staged WHERE branch = ? AND key >= ?"
+        (whole,) = self.db.execute(count, (branch.uid, b"")).fetchone()
+        (left,) = self.db.execute(count, (branch.uid, path.encode())).fetchone()
+        return int(max(0, whole // 2 - (whole - left)))
+
+    def _is_shadowed(self, branch: Branch, key: bytes, value: bytes | None) -> bool:
+        """Whether an entry equals HEAD's in all but its address."""
+        head = catalog.commit(self.db, self.repo, branch.commit_id)
+        old = self.lake.stores.trees(self.repo).get(head.metarange_id, key)
+        return (
+            value is not None
+            and old is not None
+            and old.identity == entry_identity(decode_entry(value))
+        )

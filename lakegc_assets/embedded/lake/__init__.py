@@ -1,0 +1,7 @@
+"""What one server works with: its settings, its state, its stores, and the names that it makes."""
+
+from __future__ import annotations
+
+from lakegc_assets.embedded.lake.lake import Lake
+
+__all__ = ["Lake"]

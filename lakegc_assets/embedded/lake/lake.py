@@ -1,0 +1,50 @@
+"""One server's working parts, which every operation is given."""
+
+from __future__ import annotations
+
+from lakegc_assets.embedded.lake.layouts import Layout, layout_of
+from lakegc_assets.embedded.lake.owner import Owner
+from lakegc_assets.embedded.lake.settings import ServerSettings
+from lakegc_assets.embedded.lake.slices import Slices, Xids
+from lakegc_assets.embedded.lake.state import State
+from lakegc_assets.embedded.lake.stores import Stores
+
+
+class Lake:
+    """State, stores and names of one server process.
+
+    Args:
+        settings: what was set for this server; its directories are made here.
+
+    Attributes:
+        settings: the same.
+        state: refs, commits and what is staged.
+        stores: objects, ranges and metaranges.
+        xids: makes ids.
+        slices: makes addresses of new objects.
+        owner: this process, as the one that does tasks.
+    """
+
+    def __init__(self, settings: ServerSettings) -> None:
+        settings.objects_dir.mkdir(parents=True, exist_ok=True)
+        self.settings = settings
+        self.state = State(settings.data_dir / "state.db")
+        self.owner = Owner(settings.data_dir / "processes")
+        self.stores = Stores(settings)
+        self.xids = Xids()
+        self.slices = Slices(
+            self.xids, settings.slice_max_age, settings.slice_max_objects, self._layout_of
+        )
+
+    def now(self) -> float:
+        """The server's present, in epoch seconds."""
+        return self.settings.clock()
+
+    def _layout_of(self, repository: str) -> Layout:
+        with self.state.read() as db:
+            return layout_of(db, repository)
+
+    def close(self) -> None:
+        """Let go of the state's file; tasks that are not finished have failed."""
+        self.owner.close()
+        self.state.close()

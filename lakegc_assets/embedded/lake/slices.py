@@ -1,0 +1,92 @@
+"""New physical addresses: ``data/<slice>/<id>``, in slices that this process alone writes.
+
+Repositories in an older layout get flat addresses instead.
+
+A slice's name counts the seconds down, so newer slices list first, and a collector can skip slices
+that are too young without reading them. The names and their limits are lakeFS's
+(its pkg/upload/path_provider.go).
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+from collections.abc import Callable
+from datetime import datetime, timezone
+from threading import Lock
+
+from lakegc_assets.embedded.lake.layouts import Layout, new_flat_address
+from lakegc_assets.graveler.namespace import Xid, encode_xid, new_slice_name
+
+_COUNTER_LIMIT = 1 << 24
+
+
+class Xids:
+    """Makes xids that no other process makes."""
+
+    def __init__(self) -> None:
+        self._machine = secrets.token_bytes(3)
+        self._pid = os.getpid() & 0xFFFF
+        self._counter = secrets.randbelow(_COUNTER_LIMIT)
+        self._lock = Lock()
+
+    def new(self, seconds: float) -> str:
+        """An xid made at a time, in epoch seconds."""
+        return encode_xid(Xid(int(seconds), self._machine, self._pid, self._count()))
+
+    def new_slice(self, seconds: float) -> str:
+        """The name of a slice, or of a run, made at a time: later ones sort first.
+
+        So do those that this process makes later within a second, since their counter counts down.
+        """
+        moment = datetime.fromtimestamp(int(seconds), tz=timezone.utc)
+        down = _COUNTER_LIMIT - 1 - self._count()
+        return new_slice_name(moment, self._machine, self._pid, down)
+
+    def _count(self) -> int:
+        with self._lock:
+            self._counter = (self._counter + 1) % _COUNTER_LIMIT
+            return self._counter
+
+
+class Slices:
+    """The open slices of one process.
+
+    Args:
+        xids: where names come from.
+        max_age: seconds until a slice is replaced.
+        max_objects: objects until a slice is replaced.
+        layout_of: the layout of a repository, by its name.
+    """
+
+    def __init__(
+        self, xids: Xids, max_age: int, max_objects: int, layout_of: Callable[[str], Layout]
+    ) -> None:
+        self._xids = xids
+        self._max_age = max_age
+        self._max_objects = max_objects
+        self._layout_of = layout_of
+        self._open: dict[tuple[str, int | None], tuple[str, float, int]] = {}
+        self._lock = Lock()
+
+    def new_address(self, repository: str, now: float, *, backdated: bool = False) -> str:
+        """A relative address that nothing has yet.
+
+        Args:
+            repository: the repository's name.
+            now: epoch seconds; what the slice's and the object's names say.
+            backdated: ``now`` is a time given for a test or the demo. Such objects have slices of
+                their own for each ``max_age`` seconds, whatever the order they come in.
+        """
+        layout = self._layout_of(repository)
+        if layout is not Layout.SLICES:
+            return new_flat_address(layout)
+        period = int(now // self._max_age) if backdated else None
+        start = now if period is None else float(period * self._max_age)
+        with self._lock:
+            name, created, count = self._open.get((repository, period), ("", 0.0, 0))
+            old = period is None and not 0 <= now - created < self._max_age
+            if not name or old or count >= self._max_objects:
+                name, created, count = self._xids.new_slice(start), start, 0
+            self._open[repository, period] = (name, created, count + 1)
+        return f"data/{name}/{self._xids.new(now)}"

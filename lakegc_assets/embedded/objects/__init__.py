@@ -1,0 +1,1 @@
+"""Objects at paths of branches, and the addresses that their data have."""

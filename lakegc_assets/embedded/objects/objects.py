@@ -1,0 +1,278 @@
+"""Objects on branches: upload, stage, read, delete, list."""
+
+from __future__ import annotations
+
+import hashlib
+import sqlite3
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from lakegc_assets.embedded import errors
+from lakegc_assets.embedded.faults import Fault
+from lakegc_assets.embedded.lake import Lake, catalog
+from lakegc_assets.embedded.lake.catalog import Branch, Repository
+from lakegc_assets.embedded.objects.outside import why_not_outside
+from lakegc_assets.embedded.paging import Paging, page
+from lakegc_assets.embedded.refs import staging
+from lakegc_assets.embedded.refs.refs import Resolved, resolve
+from lakegc_assets.graveler.entry import (
+    AddressType,
+    Entry,
+    Timestamp,
+    decode_entry,
+    encode_entry,
+    entry_identity,
+)
+from lakegc_assets.graveler.sstable import Record
+from lakegc_assets.storage.errors import ObjectNotFoundError
+
+DEFAULT_CONTENT_TYPE = "application/octet-stream"
+_BLOCKSTORES = {"s3": "s3", "s3a": "s3", "s3n": "s3", "local": "local"}
+
+
+@dataclass(frozen=True)
+class Found:
+    """An entry at a path, in a repository."""
+
+    repository: Repository
+    path: str
+    entry: Entry
+
+    @property
+    def physical_address(self) -> str:
+        """Where its object is, in full."""
+        if self.entry.address_type is AddressType.RELATIVE:
+            return self.repository.address(self.entry.address)
+        return self.entry.address
+
+
+def upload(
+    lake: Lake,
+    repository: str,
+    branch: str,
+    path: str,
+    data: bytes,
+    *,
+    content_type: str = "",
+    metadata: Mapping[str, str] | None = None,
+    if_absent: bool = False,
+    mtime: float | None = None,
+    force: bool = False,
+) -> Found:
+    """Write an object and stage it.
+
+    Args:
+        lake: the server.
+        repository: its name.
+        branch: its name.
+        path: of the object.
+        data: its content.
+        content_type: as given; empty for lakeFS's default.
+        metadata: the user's.
+        if_absent: 412 when the path exists.
+        mtime: for trials and tests on local files: when it shall have been written.
+        force: also in a read-only repository.
+    """
+    require_path(path)
+    with lake.state.read() as db:
+        repo = catalog.writable_repository(db, repository, force=force)
+        target = catalog.find_branch(db, repo, branch)
+        if target is None:
+            raise errors.ApiError(404, f"branch '{branch}' not found")
+        if if_absent:
+            _refuse_existing(lake, db, repo, target, path)
+    moment = lake.now() if mtime is None else mtime
+    address = lake.slices.new_address(repo.id, moment, backdated=mtime is not None)
+    lake.stores.write(repo, address, data, moment, dated=mtime is not None)
+    entry = Entry(
+        address=address,
+        last_modified=timestamp(moment),
+        size=len(data),
+        e_tag=hashlib.md5(data, usedforsecurity=False).hexdigest(),
+        metadata=dict(metadata or {}),
+        content_type=content_type or DEFAULT_CONTENT_TYPE,
+    )
+    return stage_entry(
+        lake,
+        repository,
+        branch,
+        path,
+        entry,
+        if_absent=if_absent,
+        force=force,
+        namespace=repo.namespace,
+    )
+
+
+def stage_entry(
+    lake: Lake,
+    repository: str,
+    branch: str,
+    path: str,
+    entry: Entry,
+    *,
+    if_absent: bool = False,
+    force: bool = False,
+    namespace: str | None = None,
+    first: Callable[[sqlite3.Connection, Repository, Branch], None] | None = None,
+) -> Found:
+    """Stage an entry whose object is in its place.
+
+    Args:
+        lake: the server.
+        repository: its name.
+        branch: its name.
+        path: of the object.
+        entry: what to stage.
+        if_absent: 412 when the path exists.
+        force: also in a read-only repository.
+        namespace: where the object is; 404 when the repository of this name is another one by now.
+        first: done in the same transaction, before anything is staged; it may refuse.
+    """
+    require_path(path)
+    key = path.encode()
+    with lake.state.write() as db:
+        repo = catalog.writable_repository(db, repository, force=force)
+        if namespace not in {None, repo.namespace}:
+            raise errors.not_found("repository")
+        target = catalog.branch(db, repo, branch)
+        if if_absent:
+            _refuse_existing(lake, db, repo, target, path)
+        if first is not None:
+            first(db, repo, target)
+        record = Record(key, entry_identity(entry), encode_entry(entry))
+        staging.stage(db, target, (key, record))
+    return Found(repo, path, entry)
+
+
+def stage_outside(
+    lake: Lake, repository: str, branch: str, path: str, entry: Entry, *, force: bool = False
+) -> Found:
+    """Stage an object that lies outside the namespace, by its full address.
+
+    Raises:
+        ApiError: 400 for an address inside the namespace, or one that might be.
+    """
+    with lake.state.read() as db:
+        repo = catalog.repository(db, repository)
+    if Fault.STAGE_INSIDE_NAMESPACE in lake.settings.faults:
+        relative = entry.address.removeprefix(repo.address(""))
+        if relative != entry.address:
+            inside = replace(entry, address=relative)
+            return stage_entry(lake, repository, branch, path, inside, force=force)
+    elif reason := why_not_outside(repo.place, entry.address):
+        raise errors.bad_request(
+            f"address {entry.address!r} cannot be staged: {reason}; upload the object, link an "
+            "address that the server gave out, or stage one that is clearly elsewhere"
+        )
+    full = replace(entry, address_type=AddressType.FULL)
+    return stage_entry(lake, repository, branch, path, full, force=force)
+
+
+def get_entry(lake: Lake, repository: str, ref: str, path: str) -> Found:
+    """What a reader of a reference sees at a path; 404 when nothing is there."""
+    with lake.state.read() as db:
+        repo = catalog.repository(db, repository)
+        at = resolve(db, repo, ref)
+        record = staging.find(db, lake.stores.trees(repo), at, path.encode())
+    if record is None:
+        raise errors.ApiError(404, "not found")
+    return Found(repo, path, decode_entry(record.value))
+
+
+def locate(lake: Lake, found: Found) -> tuple[str, str]:
+    """Where an object is: the URL of a namespace or a bucket, and the key there.
+
+    Raises:
+        ApiError: 400 for an address of another kind than the server's block store.
+    """
+    if found.entry.address_type is AddressType.RELATIVE:
+        return found.repository.namespace, found.entry.address
+    address = found.entry.address
+    scheme = address.partition("://")[0].lower()
+    if _BLOCKSTORES.get(scheme) != lake.settings.blockstore_type:
+        raise errors.bad_request(f"invalid blockstore type: the server cannot read {address!r}")
+    return bucket_and_key(address)
+
+
+def bucket_and_key(address: str) -> tuple[str, str]:
+    """The URL of the bucket of a full address, and the key there."""
+    scheme, _, rest = address.partition("://")
+    bucket, _, key = rest.partition("/")
+    return f"{scheme}://{bucket}", key
+
+
+def content(lake: Lake, found: Found) -> bytes:
+    """The content of an object; 410 when the store no longer has it."""
+    base, key = locate(lake, found)
+    try:
+        return lake.stores.open(base).get(key)
+    except ObjectNotFoundError:
+        raise errors.gone() from None
+
+
+def require_content(lake: Lake, found: Found) -> None:
+    """410 when the store no longer has an object of the namespace; others nobody sweeps."""
+    inside = found.repository.address("")
+    if not found.physical_address.startswith(inside):
+        return
+    try:
+        lake.stores.open(found.repository.namespace).head(found.physical_address[len(inside) :])
+    except ObjectNotFoundError:
+        raise errors.gone() from None
+
+
+def delete(
+    lake: Lake, repository: str, branch: str, paths: Sequence[str], *, force: bool = False
+) -> None:
+    """Delete paths from a branch; those that are not there are no error, as with lakeFS.
+
+    A staged path becomes a tombstone even where HEAD has nothing: a commit that is being prepared
+    may bring it there.
+    """
+    with lake.state.write() as db:
+        repo = catalog.writable_repository(db, repository, force=force)
+        target = catalog.branch(db, repo, branch)
+        head = Resolved(catalog.commit(db, repo, target.commit_id), None)
+        trees = lake.stores.trees(repo)
+        for key in (path.encode() for path in paths):
+            staged = staging.staged_change(db, target, key)
+            if staged is None and staging.find(db, trees, head, key) is None:
+                continue
+            if staged is None or staged[1] is not None:
+                staging.stage(db, target, (key, None))
+
+
+def list_objects(
+    lake: Lake, repository: str, ref: str, wanted: Paging
+) -> tuple[list[Found | str], bool]:
+    """A page of what a reader of a reference sees: entries, and common prefixes as strings."""
+    with lake.state.read() as db:
+        repo = catalog.repository(db, repository)
+        at = resolve(db, repo, ref)
+        trees = lake.stores.trees(repo)
+
+        def read(start: bytes) -> Iterator[tuple[bytes, Found]]:
+            for key, record in staging.scan(db, trees, at, start):
+                yield key, Found(repo, key.decode(), decode_entry(record.value))
+
+        return page(read, wanted)
+
+
+def _refuse_existing(
+    lake: Lake, db: sqlite3.Connection, repo: Repository, branch: Branch, path: str
+) -> None:
+    at = Resolved(catalog.commit(db, repo, branch.commit_id), branch)
+    if staging.find(db, lake.stores.trees(repo), at, path.encode()) is not None:
+        raise errors.ApiError(412, "path already exists")
+
+
+def require_path(path: str) -> None:
+    """400 for an empty path."""
+    if not path:
+        raise errors.bad_request("path: required value: validation error")
+
+
+def timestamp(seconds: float) -> Timestamp:
+    """Epoch seconds as entries have them."""
+    return Timestamp(int(seconds), int(seconds % 1 * 1e9))

@@ -1,0 +1,81 @@
+"""URLs with which a client reads and writes objects on S3 itself, for a while, without credentials.
+
+They are signed with version 4, as lakeFS's are, which boto3 does not do on its own for all regions.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import TYPE_CHECKING, Literal, NamedTuple
+
+from lakegc_assets.embedded import errors
+from lakegc_assets.embedded.lake import Lake
+from lakegc_assets.graveler.namespace import StorageNamespace
+from lakegc_assets.storage.config import StoreConfig
+
+if TYPE_CHECKING:
+    from mypy_boto3_s3.client import S3Client
+
+
+class PresignedUrl(NamedTuple):
+    """A URL, and when it ends to work, in epoch seconds by the server's clock."""
+
+    url: str
+    expires: int
+
+
+def is_supported(lake: Lake) -> bool:
+    """Whether the block store has such URLs: local files have none."""
+    return bool(lake.settings.store)
+
+
+def require_support(lake: Lake) -> None:
+    """400 when the block store has no such URLs, as lakeFS answers for local files."""
+    if not is_supported(lake):
+        raise errors.bad_request(
+            f"{lake.settings.blockstore_type} adapter: operation not supported"
+        )
+
+
+def presigned_url(
+    lake: Lake, operation: Literal["get_object", "put_object"], base: str, key: str
+) -> PresignedUrl:
+    """A URL for one request.
+
+    Args:
+        lake: the server.
+        operation: boto3's name of it.
+        base: the URL of a bucket or a prefix in one.
+        key: the object's, relative to it.
+
+    Raises:
+        ApiError: 400 when the block store has no such URLs.
+    """
+    require_support(lake)
+    # Loading boto3 takes longer than most work on local files.
+    from lakegc_assets.storage.s3.client import clients, translated  # noqa: PLC0415
+
+    place = StorageNamespace.parse(base)
+    config, seconds = lake.settings.store_config, lake.settings.presign_seconds
+    where = {"Bucket": place.authority, "Key": place.key(key)}
+    with translated(f"{base}: signing a URL for {key!r}"):
+        client = _signing_client(config, clients(config).usual)
+        url = client.generate_presigned_url(operation, Params=where, ExpiresIn=seconds)
+    return PresignedUrl(url, int(lake.now()) + seconds)
+
+
+@lru_cache(maxsize=4)
+def _signing_client(config: StoreConfig, usual: S3Client) -> S3Client:
+    """A client like the store's, but for the version of the signature."""
+    import boto3  # noqa: PLC0415
+    from botocore.config import Config  # noqa: PLC0415
+
+    from lakegc_assets.storage.s3.credentials import open_session  # noqa: PLC0415
+
+    session = boto3.Session(botocore_session=open_session(config.profile, config.credentials_file))
+    return session.client(
+        "s3",
+        endpoint_url=usual.meta.endpoint_url,
+        region_name=usual.meta.region_name,
+        config=usual.meta.config.merge(Config(signature_version="s3v4")),
+    )

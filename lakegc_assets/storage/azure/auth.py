@@ -1,0 +1,214 @@
+"""Who asks Azure: an account key, a SAS token, or a token of Microsoft Entra ID.
+
+Format: https://learn.microsoft.com/rest/api/storageservices/authorize-with-shared-key
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import hashlib
+import hmac
+import json
+import os
+import time
+from collections.abc import Mapping
+from datetime import datetime, timezone
+from email.utils import format_datetime
+from pathlib import Path
+from typing import Final, Protocol
+from urllib.parse import parse_qsl, urlsplit
+
+from azure.core.credentials import TokenCredential
+from azure.core.exceptions import AzureError, ClientAuthenticationError
+from azure.identity import ClientSecretCredential, DefaultAzureCredential
+
+from lakegc_assets.errors import ConfigurationError
+from lakegc_assets.storage.config import AzureAccess
+from lakegc_assets.storage.files import read_private_file, write_private_file
+from lakegc_assets.storage.http import HttpFailure, Request
+
+_SCOPE: Final = "https://storage.azure.com/.default"
+#: A renewed file is noticed after so many seconds.
+_REREAD_S: Final = 300.0
+_SIGNED_HEADERS: Final = (
+    "Content-Encoding", "Content-Language", "Content-Length", "Content-MD5", "Content-Type", "Date",
+    "If-Modified-Since", "If-Match", "If-None-Match", "If-Unmodified-Since", "Range",
+)  # fmt: skip
+_FORMS: Final = (
+    {"account_key"}, {"sas_token"}, {"tenant_id", "client_id", "client_secret"},
+)  # fmt: skip
+
+
+def write_azure_credentials_file(path: str | os.PathLike[str], **fields: str) -> None:
+    """Write a file for ``AzureAccess.credentials_file``, readable by its owner only, atomically.
+
+    Writing it again renews the credentials of the stores that use it.
+
+    Args:
+        path: of the file.
+        fields: ``account_key``, or ``sas_token``, or ``tenant_id``, ``client_id`` and
+            ``client_secret`` of a service principal.
+
+    Raises:
+        ConfigurationError: these are not the fields of one form, or one is empty.
+    """
+    _require_form(fields, "azure credentials")
+    write_private_file(path, json.dumps(fields))
+
+
+class Signer(Protocol):
+    """Adds to a request what proves who sends it; called for each try."""
+
+    @property
+    def key(self) -> bytes | None:
+        """The account's, which can sign in the name of the account."""
+
+    @property
+    def delegated(self) -> bool:
+        """Whether the service may give an identity a key to sign with."""
+
+    def __call__(self, request: Request) -> None:
+        """Sign a request."""
+
+
+def signer(access: AzureAccess, account: str) -> Signer:
+    """What signs the requests to an account.
+
+    Raises:
+        ConfigurationError: the credentials cannot be used.
+    """
+    if access.credentials_file is not None:
+        return _FileSigner(access.credentials_file, account)
+    if key := os.environ.get("AZURE_STORAGE_KEY"):
+        return _KeySigner(account, key, "AZURE_STORAGE_KEY")
+    if token := os.environ.get("AZURE_STORAGE_SAS_TOKEN"):
+        return _SasSigner(token)
+    return _TokenSigner(DefaultAzureCredential(**dict(access.identity)))
+
+
+class _KeySigner:
+    delegated = False
+
+    def __init__(self, account: str, key: str, source: str) -> None:
+        self._account = account
+        try:
+            self.key = base64.b64decode(key, validate=True)
+        except (binascii.Error, ValueError):
+            raise ConfigurationError(
+                f"the account key in {source} is not base64: copy it again"
+            ) from None
+
+    def __call__(self, request: Request) -> None:
+        headers = request.headers
+        headers["x-ms-date"] = format_datetime(datetime.now(timezone.utc), usegmt=True)
+        known = {name.lower(): value for name, value in headers.items()}
+        if request.body:
+            known["content-length"] = str(len(request.body))
+        lines = [request.method, *(known.get(name.lower(), "") for name in _SIGNED_HEADERS)]
+        own = sorted((name, value) for name, value in known.items() if name.startswith("x-ms-"))
+        lines += [f"{name}:{value}" for name, value in own]
+        url = urlsplit(request.url)
+        lines.append(f"/{self._account}{url.path}")
+        query = sorted(parse_qsl(url.query, keep_blank_values=True))
+        lines += [f"{name.lower()}:{value}" for name, value in query]
+        digest = hmac.new(self.key, "\n".join(lines).encode(), hashlib.sha256).digest()
+        signature = base64.b64encode(digest).decode()
+        headers["Authorization"] = f"SharedKey {self._account}:{signature}"
+
+
+class _SasSigner:
+    key = None
+    delegated = False
+
+    def __init__(self, token: str) -> None:
+        self._token = token.strip().removeprefix("?")
+
+    def __call__(self, request: Request) -> None:
+        request.url = self._signed(request.url)
+        source = request.headers.get("x-ms-copy-source")
+        if source is not None:
+            request.headers["x-ms-copy-source"] = self._signed(source)
+
+    def _signed(self, url: str) -> str:
+        return f"{url}{'&' if '?' in url else '?'}{self._token}"
+
+
+class _TokenSigner:
+    """azure-identity keeps a token, and renews it before it expires."""
+
+    key = None
+    delegated = True
+
+    def __init__(self, source: TokenCredential) -> None:
+        self._source = source
+
+    def __call__(self, request: Request) -> None:
+        if not request.url.startswith("https://"):
+            raise ConfigurationError("account_url is not https: a token is not sent in the open")
+        try:
+            token = self._source.get_token(_SCOPE).token
+        except ClientAuthenticationError as error:
+            raise HttpFailure("NoAuthenticationInformation", error.message) from error
+        except AzureError as error:
+            raise HttpFailure("ConnectionFailed", f"no token came: {error.message}") from error
+        request.headers["Authorization"] = f"Bearer {token}"
+
+
+class _FileSigner:
+    """Signs with what a private file holds, and reads it again after a while."""
+
+    def __init__(self, path: str, account: str) -> None:
+        self._path = path
+        self._account = account
+        self._fields: Mapping[str, str] = {}
+        self._read_at = 0.0
+        self._signer: Signer | None = None
+
+    @property
+    def key(self) -> bytes | None:
+        return self._present().key
+
+    @property
+    def delegated(self) -> bool:
+        return self._present().delegated
+
+    def __call__(self, request: Request) -> None:
+        self._present()(request)
+
+    def _present(self) -> Signer:
+        now = time.monotonic()
+        if self._signer is None or now - self._read_at > _REREAD_S:
+            fields = _read(self._path)
+            if self._signer is None or fields != self._fields:
+                self._signer = self._from(fields)
+            self._fields, self._read_at = fields, now
+        return self._signer
+
+    def _from(self, fields: Mapping[str, str]) -> Signer:
+        if "account_key" in fields:
+            return _KeySigner(self._account, fields["account_key"], self._path)
+        if "sas_token" in fields:
+            return _SasSigner(fields["sas_token"])
+        return _TokenSigner(ClientSecretCredential(**fields))
+
+
+def _read(path: str) -> Mapping[str, str]:
+    try:
+        content = json.loads(read_private_file(Path(path)))
+        fields = {str(name): str(value) for name, value in content.items()}
+    except (ValueError, AttributeError):
+        # The error is not chained: it could quote what the file holds.
+        raise ConfigurationError(
+            f"the credentials file {path} is damaged: write it again with "
+            "write_azure_credentials_file"
+        ) from None
+    _require_form(fields, f"the credentials file {path}")
+    return fields
+
+
+def _require_form(fields: Mapping[str, str], what: str) -> None:
+    if set(fields) not in _FORMS or not all(fields.values()):
+        raise ConfigurationError(
+            f"{what}: set account_key, or sas_token, or tenant_id, client_id and client_secret"
+        )

@@ -1,0 +1,181 @@
+"""The REST API of one Azure storage account: URLs, versions, errors, shared connections."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime, timedelta, timezone
+from typing import Final
+from urllib.parse import quote, urlencode, urlsplit
+
+import requests
+
+from lakegc_assets.errors import ConfigurationError
+from lakegc_assets.storage.azure.auth import Signer, signer
+from lakegc_assets.storage.azure.listing import soft_delete_days
+from lakegc_assets.storage.azure.sas import Delegation, read_delegation, signature, wanted
+from lakegc_assets.storage.codes import usual_code
+from lakegc_assets.storage.config import StoreConfig
+from lakegc_assets.storage.deadlines import Deadline
+from lakegc_assets.storage.http import HttpClient, HttpFailure, Request, Sign
+from lakegc_assets.storage.parts import Part
+from lakegc_assets.storage.shared import once_per_process
+
+#: Of the service, in every request: old enough for private clouds and emulators.
+VERSION: Final = "2021-12-02"
+#: The first one whose listings can start at a name.
+VERSION_OF_START_FROM: Final = "2026-02-06"
+
+_ACCEPTED: Final = 202
+_MESSAGE: Final = re.compile(r"<Message>([^<]*)")
+_LATE: Final = re.compile(r"Signature not valid in the specified time frame[^<]*")
+_CODE: Final = re.compile(r"<Code>([^<]*)")
+
+
+@dataclass
+class AzureService:
+    """One account, and what is known of it.
+
+    Attributes:
+        client: signs and sends.
+        signer: of the account.
+        account: its name.
+        url: of the blob service, without a slash at its end.
+        starts_from_names: whether its listings can start at a name, until it says no.
+        hierarchical: whether its directories are real ones; None until somebody asked.
+    """
+
+    client: HttpClient
+    signer: Signer
+    account: str
+    url: str
+    starts_from_names: bool = True
+    hierarchical: bool | None = None
+    _delegation: Delegation | None = None
+
+    def target(self, container: str, blob: str = "", query: Mapping[str, str] | None = None) -> str:
+        """The percent-encoded URL of a container or blob."""
+        url = f"{self.url}/{quote(container)}"
+        if blob:
+            url += f"/{quote(blob)}"
+        return f"{url}?{urlencode(query, quote_via=quote)}" if query else url
+
+    def send(
+        self,
+        method: str,
+        url: str,
+        headers: Mapping[str, str] | None = None,
+        body: bytes = b"",
+        *,
+        repeatable: bool = True,
+        sign: Sign | None = None,
+    ) -> requests.Response:
+        """Send a request in the usual version. See ``HttpClient.send``."""
+        headers = {"x-ms-version": VERSION, **(headers or {})}
+        return self.client.send(method, url, headers, body, repeatable=repeatable, sign=sign)
+
+    def signs_deadlines(self) -> bool:
+        """Whether there is a key that can sign until a deadline; a given SAS token has an end."""
+        return self.signer.key is not None or self.signer.delegated
+
+    def deleting(self, container: str, blob: str, deadline: Deadline) -> Sign:
+        """What signs the delete of a blob so that the service refuses it after a deadline.
+
+        Raises:
+            ConfigurationError: there is no key that could do so.
+        """
+        if not self.signs_deadlines():
+            raise ConfigurationError(
+                "a SAS token cannot be given an earlier end: use an account key, or an identity"
+            )
+
+        def sign(request: Request) -> None:
+            # What takes long here is over before the window is known.
+            key, told = self.signer.key, None
+            if key is None:
+                key, told, _ = self._delegated()
+            begin, length = deadline.window()
+            ends = begin + timedelta(seconds=length)
+            query = signature(key, f"/blob/{self.account}/{container}/{blob}", ends, told)
+            request.url += f"{'&' if '?' in request.url else '?'}{query}"
+
+        return sign
+
+    def _delegated(self) -> Delegation:
+        now = datetime.now(timezone.utc)
+        found = self._delegation
+        if found is None or now >= found.renewed:
+            url = f"{self.url}/?restype=service&comp=userdelegationkey"
+            found = read_delegation(self.send("POST", url, body=wanted(now)).content, now)
+            self._delegation = found
+        return found
+
+    def path(self, url: str) -> str:
+        """Path and query of a URL of this service."""
+        parts = urlsplit(url)
+        return f"{parts.path}?{parts.query}" if parts.query else parts.path
+
+
+@once_per_process("AZURE_")
+def open_service(config: StoreConfig, account: str) -> AzureService:
+    """The service of an account; the same one as long as the Azure variables stay the same.
+
+    Raises:
+        ConfigurationError: the credentials, or the URL of the account, cannot be used.
+    """
+    url = (config.azure.account_url or f"https://{account}.blob.core.windows.net").rstrip("/")
+    host = urlsplit(url).hostname or ""
+    if host.endswith(".core.windows.net") and host.partition(".")[0] != account:
+        raise ConfigurationError(
+            f"the namespace is in the account {account!r}, and account_url is {url}"
+        )
+    sign = signer(config.azure, account)
+    return AzureService(HttpClient(config, sign, failure_of), sign, account, url)
+
+
+def failure_of(answer: requests.Response) -> HttpFailure:
+    """What an answer of the service says. Without Azure's own code a 404 means nothing."""
+    text = answer.content.decode(errors="replace")
+    return _failure(answer.status_code, answer.headers.get("x-ms-error-code"), text)
+
+
+def failure_of_part(part: Part) -> HttpFailure | None:
+    """What the answer to one request of a batch says; None that it was carried out."""
+    if part.status == _ACCEPTED:
+        return None
+    return _failure(part.status, part.headers.get("x-ms-error-code"), part.body)
+
+
+def _failure(status: int, code: str | None, text: str) -> HttpFailure:
+    if code is None:
+        found = _CODE.search(text)
+        code = found[1] if found else ""
+    message, late = _MESSAGE.search(text), _LATE.search(text)
+    told = message[1].partition("\n")[0] if message else text[:200] or f"HTTP {status}"
+    if late:
+        told = f"{told} {late[0]}"
+    return HttpFailure(usual_code(code, str(status)), told.strip(), status)
+
+
+def kept_after_deletion(service: AzureService, container: str) -> str | None:
+    """What keeps deleted blobs for a while, or that it could not be found out; None for nothing."""
+    try:
+        answer = service.send("GET", f"{service.url}/?restype=service&comp=properties")
+        days = soft_delete_days(answer.content)
+        query = {"restype": "container", "comp": "list", "include": "versions", "maxresults": "1"}
+        versions = not days and service.send("GET", service.target(container, query=query)).content
+    except (HttpFailure, ValueError) as error:
+        code = error.code if isinstance(error, HttpFailure) else error
+        return (
+            f"whether the account keeps deleted blobs could not be found out ({code}): look at its "
+            "data protection settings"
+        )
+    if days:
+        return f"soft delete is on: deleted blobs stay for {days} days, and are paid for until then"
+    if versions and b"<VersionId>" in versions:
+        return (
+            "versioning is on: deleted blobs stay as versions, and are paid for until a lifecycle "
+            "rule removes them"
+        )
+    return None

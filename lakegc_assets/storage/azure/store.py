@@ -1,0 +1,390 @@
+"""Azure Blob Storage and ADLS Gen2 as an object store, over its REST API.
+
+Keys that Azure reads as others (a backslash is a slash to it) or that its XML cannot carry are
+refused. Listings come in byte order, whatever order the account has: a flat one compares names as
+16-bit characters (see ``pages.in_byte_order``); one with a hierarchical namespace goes through its
+directories, so it is listed one directory after the other, each held in memory.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import re
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from datetime import datetime
+from functools import partial
+from typing import Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import requests
+
+from lakegc_assets.graveler.namespace import StorageNamespace
+from lakegc_assets.storage.azure.listing import read_page
+from lakegc_assets.storage.azure.service import (
+    VERSION,
+    VERSION_OF_START_FROM,
+    AzureService,
+    failure_of_part,
+    kept_after_deletion,
+    open_service,
+)
+from lakegc_assets.storage.base import (
+    LISTING_SCHEMA,
+    DeleteOutcome,
+    KeyRange,
+    ObjectInfo,
+    ObjectStore,
+    Prefixes,
+)
+from lakegc_assets.storage.bulk import Bulk, answer_of_one
+from lakegc_assets.storage.codes import error_class, explained
+from lakegc_assets.storage.config import StoreConfig
+from lakegc_assets.storage.deadlines import Deadline
+from lakegc_assets.storage.errors import (
+    InvalidKeyError,
+    ObjectNotFoundError,
+    StorageError,
+    StoreThrottledError,
+    StoreUnavailableError,
+)
+from lakegc_assets.storage.http import (
+    HttpFailure,
+    Request,
+    Sign,
+    etag_in,
+    explaining,
+    time_in,
+    writing_once,
+)
+from lakegc_assets.storage.keys import path_problem
+from lakegc_assets.storage.pages import (
+    Page,
+    all_sorted,
+    check_order,
+    follow,
+    in_byte_order,
+    read_level,
+    read_range,
+    relative,
+    shared_prefix,
+    without_cut_prefixes,
+)
+from lakegc_assets.storage.parts import joined, split
+
+KEYS_PER_CALL: Final = 256
+_PAGE: Final = 5000
+_USUAL_PAGE: Final = 1000
+_ACCEPTED: Final = 202
+_BAD_REQUEST: Final = 400
+_COPY_POLL_S: Final = 0.5
+# What Azure reads as another key, or does not allow, or XML 1.0 cannot carry.
+_NOT_ALLOWED: Final = re.compile(r"[\\\x00-\x08\x0b-\x1f\ufffe\uffff]")
+# Where accounts may disagree on the order of names: nothing from here on is used to skip keys.
+_UNCERTAIN: Final = re.compile(r"[^0-9A-Za-z_/]")
+
+
+class AzureStore(ObjectStore):
+    """The blobs of a container below a prefix."""
+
+    def __init__(self, namespace: StorageNamespace, config: StoreConfig) -> None:
+        self._url = namespace.url()
+        self._account, _, self._container = namespace.authority.partition("/")
+        self._prefix = f"{namespace.prefix}/" if namespace.prefix else ""
+        self._config = config
+
+    @property
+    def url(self) -> str:
+        """See ``ObjectStore``."""
+        return self._url
+
+    def __repr__(self) -> str:
+        return f"AzureStore({self._url!r}, {self._config!r})"
+
+    @property
+    def _service(self) -> AzureService:
+        return open_service(self._config, self._account)
+
+    def list(
+        self, prefix: str = "", start_after: str | None = None, end_before: str | None = None
+    ) -> Iterator[pa.RecordBatch]:
+        """See ``ObjectStore``. Memory grows with the largest directory, if these are real ones."""
+        wanted = KeyRange(prefix, start_after, end_before)
+        if self._is_hierarchical():
+            shared = shared_prefix(wanted)
+            batches = self._walk(shared[: shared.rfind("/") + 1], wanted)
+        else:
+            batches = in_byte_order(page.objects for page in self._pages(wanted))
+        yield from read_range(batches, wanted, self._listing(prefix))
+
+    def list_prefixes(self, prefix: str = "", max_objects: int | None = None) -> Prefixes:
+        """See ``ObjectStore``."""
+        pages = self._pages(KeyRange(prefix), one_level=True)
+        # Nobody says how an account sorts real directories and what is beside them.
+        in_order = all_sorted if self._is_hierarchical() else in_byte_order
+        return read_level(pages, self._listing(prefix), max_objects, in_order)
+
+    def get(self, key: str) -> bytes:
+        """See ``ObjectStore``."""
+        with explaining(self._at(key)):
+            answer = self._send("GET", self._target(key))
+        self._require_object(key, answer)
+        return answer.content
+
+    def head(self, key: str) -> ObjectInfo:
+        """See ``ObjectStore``."""
+        with explaining(self._at(key)):
+            answer = self._send("HEAD", self._target(key))
+            self._require_object(key, answer)
+            etag = etag_in(answer.headers.get("ETag"))
+        modified = time_in(answer.headers.get("Last-Modified"), self._at(key))
+        size = answer.headers.get("Content-Length", "")
+        if not size.isdecimal():
+            raise StorageError(f"{self._at(key)}: the answer's length is {size!r}")
+        return ObjectInfo(key, int(size), modified, etag)
+
+    def put(self, key: str, data: bytes) -> str:
+        """See ``ObjectStore``."""
+        with explaining(self._at(key)):
+            return self._put(key, data, {})
+
+    def put_if_absent(self, key: str, data: bytes) -> str:
+        """See ``ObjectStore``."""
+        return self._put_once(key, data, {"If-None-Match": "*"})
+
+    def put_if_match(self, key: str, data: bytes, etag: str) -> str:
+        """See ``ObjectStore``."""
+        return self._put_once(key, data, {"If-Match": f'"{etag}"'})
+
+    @property
+    def keys_per_delete(self) -> int:
+        """See ``ObjectStore``."""
+        return KEYS_PER_CALL
+
+    def delete_many(
+        self,
+        keys: Iterable[str],
+        etags: Mapping[str, str] | None = None,
+        *,
+        singly: bool = False,
+        expires_s: float | None = None,
+        since: datetime | None = None,
+    ) -> Sequence[DeleteOutcome]:
+        """See ``ObjectStore``. Where a condition failed, HEAD tells what is there."""
+        deadline = None if expires_s is None else Deadline.after(expires_s, since)
+        bulk = Bulk(
+            where=self._url,
+            keys_per_call=1 if singly else KEYS_PER_CALL,
+            problem=self._problem,
+            send=partial(self._delete, deadline),
+            look=self._look,
+            deadline=deadline,
+        )
+        return bulk.delete(keys, etags)
+
+    def delete_deadlines(self) -> bool:
+        """See ``ObjectStore``: not with a SAS token."""
+        return self._service.signs_deadlines()
+
+    def copy(self, source_key: str, target_key: str) -> None:
+        """See ``ObjectStore``. Inside an account it is done at once, or soon."""
+        where = f"{self._at(source_key)}, copied to {target_key!r}"
+        source, target = self._target(source_key), self._target(target_key)
+        self.head(source_key)
+        with explaining(where):
+            answer = self._send("PUT", target, {"x-ms-copy-source": source})
+            while (status := answer.headers.get("x-ms-copy-status")) == "pending":
+                time.sleep(_COPY_POLL_S)
+                answer = self._send("HEAD", target)
+        if status != "success":
+            told = answer.headers.get("x-ms-copy-status-description", "")
+            raise StorageError(f"{where}: the copy ended as {status!r} {told}".rstrip())
+
+    def server_time(self) -> datetime:
+        """See ``ObjectStore``: the ``Date`` of an answer of the store, to the second."""
+        where = f"{self._url}: asking for the time"
+        query = {"restype": "container", "comp": "list", "maxresults": "1"}
+        with explaining(where):
+            answer = self._send("GET", self._service.target(self._container, query=query))
+        return time_in(answer.headers.get("Date"), where)
+
+    def _at(self, key: str) -> str:
+        return f"{self._url}: the object {key!r}"
+
+    def _listing(self, prefix: str) -> str:
+        return f"{self._url}: listing {prefix!r}"
+
+    def _problem(self, key: str) -> str | None:
+        """Why a key cannot be sent, or None."""
+        problem = path_problem(self._prefix + key) if key else "it is empty"
+        if problem is None and _NOT_ALLOWED.search(key):
+            problem = "it has a backslash, which Azure reads as a slash, or a control character"
+        return problem
+
+    def _target(self, key: str) -> str:
+        """The URL of an object, after a check that it can carry the key."""
+        if problem := self._problem(key):
+            raise InvalidKeyError(f"{self._at(key)} cannot be asked for: {problem}")
+        return self._service.target(self._container, self._prefix + key)
+
+    def _send(
+        self,
+        method: str,
+        url: str,
+        headers: Mapping[str, str] | None = None,
+        body: bytes = b"",
+        *,
+        repeatable: bool = True,
+        sign: Sign | None = None,
+    ) -> requests.Response:
+        return self._service.send(method, url, headers, body, repeatable=repeatable, sign=sign)
+
+    def _require_object(self, key: str, answer: requests.Response) -> None:
+        if answer.headers.get("x-ms-meta-hdi_isfolder", "").lower() == "true":
+            raise ObjectNotFoundError(f"{self._at(key)} is a directory, and no object")
+
+    def _put(
+        self, key: str, data: bytes, condition: Mapping[str, str], *, repeatable: bool = True
+    ) -> str:
+        digest = hashlib.md5(data, usedforsecurity=False).digest()
+        headers = {
+            "x-ms-blob-type": "BlockBlob",
+            "Content-Type": "application/octet-stream",
+            "Content-MD5": base64.b64encode(digest).decode(),
+            **condition,
+        }
+        answer = self._send("PUT", self._target(key), headers, data, repeatable=repeatable)
+        return etag_in(answer.headers.get("ETag"))
+
+    @writing_once()
+    def _put_once(self, key: str, data: bytes, condition: Mapping[str, str]) -> str:
+        """A conditional put, repeated only after an answer that says it was not carried out."""
+        with explaining(self._at(key)):
+            return self._put(key, data, condition, repeatable=False)
+
+    def _look(self, key: str) -> str:
+        return etag_in(self._send("HEAD", self._target(key)).headers.get("ETag"))
+
+    def _delete(
+        self, deadline: Deadline | None, keys: Sequence[str], etags: Mapping[str, str] | None
+    ) -> Mapping[str, HttpFailure | None]:
+        """Delete up to 256 keys in one call. Raises HttpFailure where it failed as a whole."""
+        conditions = [{} if etags is None else {"If-Match": f'"{etags[key]}"'} for key in keys]
+        if len(keys) == 1:
+            sign = self._signer(keys[0], deadline)
+            return {keys[0]: answer_of_one(lambda: self._delete_one(keys[0], conditions[0], sign))}
+        requests_ = []
+        for key, condition in zip(keys, conditions, strict=True):
+            request = Request("DELETE", self._target(key), {"x-ms-version": VERSION, **condition})
+            self._service.client.sign(request, self._signer(key, deadline))
+            request.url = self._service.path(request.url)
+            requests_.append(request)
+        content_type, body = joined(requests_)
+        query = {"restype": "container", "comp": "batch"}
+        answer = self._send(
+            "POST",
+            self._service.target(self._container, query=query),
+            {"Content-Type": content_type},
+            body,
+        )
+        return split(answer, keys, failure_of_part)
+
+    def _signer(self, key: str, deadline: Deadline | None) -> Sign | None:
+        if deadline is None:
+            return None
+        return self._service.deleting(self._container, self._prefix + key, deadline)
+
+    def _delete_one(self, key: str, condition: Mapping[str, str], sign: Sign | None) -> None:
+        status = self._send("DELETE", self._target(key), condition, sign=sign).status_code
+        if status != _ACCEPTED:
+            raise HttpFailure("NoAnswer", f"a delete was answered with {status}", status)
+
+    def _is_hierarchical(self) -> bool:
+        """Whether the account's directories are real ones.
+
+        Who may not ask about the account gets a flat listing, whose order is checked.
+        """
+        service = self._service
+        if service.hierarchical is None:
+            query = {"restype": "account", "comp": "properties"}
+            try:
+                answer = self._send("GET", service.target(self._container, query=query))
+                found = answer.headers.get("x-ms-is-hns-enabled", "")
+            except HttpFailure as failure:
+                if error_class(failure.code) in {StoreThrottledError, StoreUnavailableError}:
+                    where = f"{self._url}: asking what kind of account it is"
+                    raise explained(failure.code, failure.told, where) from failure
+                found = ""
+            service.hierarchical = found.lower() == "true"
+        return service.hierarchical
+
+    def _walk(self, directory: str, wanted: KeyRange) -> Iterator[pa.RecordBatch]:
+        """The objects of a directory and of those below it, in byte order."""
+        level = list(self._pages(KeyRange(directory), one_level=True))
+        children = sorted(name for page in level for name in page.prefixes)
+        check_order(pa.array(children, pa.string()), "", self._listing(directory))
+        objects = pa.Table.from_batches([p.objects for p in level], LISTING_SCHEMA).sort_by("key")
+        keys = objects["key"]
+        done = 0
+        for child in children:
+            upto = pc.sum(pc.less(keys, child)).as_py() or 0
+            yield from _whole(objects.slice(done, upto - done))
+            done = upto
+            if wanted.may_hold_below(child):
+                yield from self._walk(child, wanted)
+        yield from _whole(objects.slice(done))
+
+    def _pages(self, wanted: KeyRange, *, one_level: bool = False) -> Iterator[Page]:
+        """The pages of a listing, with keys relative to the store."""
+        where = self._listing(wanted.prefix)
+        prefix = self._prefix + shared_prefix(wanted)
+        size = self._config.page_size
+        query = {
+            "restype": "container",
+            "comp": "list",
+            "include": "metadata",
+            "maxresults": str(_PAGE if size == _USUAL_PAGE else size),
+            **({"prefix": prefix} if prefix else {}),
+            **({"delimiter": "/"} if one_level else {}),
+        }
+        start = self._prefix + _certain(wanted.start_after or "")
+        helps = not one_level and start.startswith(prefix) and len(start) > len(prefix)
+
+        def ask(token: str | None) -> Page:
+            if token is not None:
+                query["marker"] = token
+            with explaining(where):
+                answer = self._page(query, start if helps else None)
+            return read_page(answer.content, where)
+
+        for page in without_cut_prefixes(follow(ask, prefix, where, one_level=one_level)):
+            yield relative(page, self._prefix)
+
+    def _page(self, query: Mapping[str, str], start: str | None) -> requests.Response:
+        """One page, from a name on where the service can start there."""
+        service = self._service
+        if start is not None and service.starts_from_names:
+            url = service.target(self._container, query={**query, "startFrom": start})
+            try:
+                return self._send("GET", url, {"x-ms-version": VERSION_OF_START_FROM})
+            except HttpFailure as failure:
+                if failure.status != _BAD_REQUEST:
+                    raise
+                service.starts_from_names = False
+        return self._send("GET", service.target(self._container, query=query))
+
+    def retention_notice(self) -> str | None:
+        """See ``ObjectStore``: soft delete of blobs, and versions."""
+        told = kept_after_deletion(self._service, self._container)
+        return f"{self._url}: {told}" if told else None
+
+
+def _certain(bound: str) -> str:
+    """The start of a bound that sorts alike in every kind of account."""
+    return _UNCERTAIN.split(bound, maxsplit=1)[0]
+
+
+def _whole(table: pa.Table) -> Iterator[pa.RecordBatch]:
+    yield from (batch for batch in table.combine_chunks().to_batches() if batch.num_rows)

@@ -1,0 +1,134 @@
+"""The JSON API of Google Cloud Storage: credentials, errors, shared connections."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from typing import Any, Final
+
+import google.auth
+import google.auth.transport.requests
+import requests
+from google.auth.exceptions import DefaultCredentialsError, GoogleAuthError, TransportError
+from google.oauth2.service_account import Credentials
+
+from lakegc_assets.errors import ConfigurationError
+from lakegc_assets.storage.codes import error_class, usual_code
+from lakegc_assets.storage.config import StoreConfig
+from lakegc_assets.storage.deadlines import Deadline
+from lakegc_assets.storage.errors import StorageError
+from lakegc_assets.storage.gcs.signing import ending
+from lakegc_assets.storage.http import HttpClient, HttpFailure, Request, Sign
+from lakegc_assets.storage.parts import Part
+from lakegc_assets.storage.shared import once_per_process
+
+_ENDPOINT: Final = "https://storage.googleapis.com"
+_SCOPE: Final = "https://www.googleapis.com/auth/devstorage.read_write"
+# As the XML API answers.
+_CODE_IN_XML: Final = re.compile(r"<Error><Code>([^<]*)")
+_TOLD_IN_XML: Final = re.compile(r"<(?:Message|Details)>([^<]*)")
+_DONE: Final = frozenset({200, 204})
+
+
+class GcsService:
+    """An endpoint and its connections.
+
+    Attributes:
+        client: signs and sends.
+        url: of the endpoint, without a slash at its end.
+        key: of a service account, which can sign until a deadline; None for who has none.
+    """
+
+    def __init__(self, client: HttpClient, url: str, key: Credentials | None) -> None:
+        self.client = client
+        self.url = url
+        self.key = key
+
+    def until(self, deadline: Deadline) -> Sign:
+        """What signs a request without a query so that it is refused after a deadline.
+
+        Raises:
+            ConfigurationError: there is no key that could do so.
+        """
+        if self.key is None:
+            raise ConfigurationError(
+                "only the key of a service account can sign for a deadline on Google Cloud Storage"
+            )
+        return ending(self.key, deadline)
+
+
+@once_per_process("GOOGLE_", "GCLOUD_", "CLOUDSDK_", "STORAGE_EMULATOR_HOST")
+def open_service(config: StoreConfig) -> GcsService:
+    """The service of a configuration; the same one as long as Google's variables stay the same.
+
+    Raises:
+        ConfigurationError: the credentials cannot be used.
+    """
+    emulator = os.environ.get("STORAGE_EMULATOR_HOST")
+    if emulator and "://" not in emulator:
+        emulator = f"http://{emulator}"
+    url = (config.gcs.endpoint or emulator or _ENDPOINT).rstrip("/")
+    anonymous = url.startswith("http://") or (emulator is not None and config.gcs.endpoint is None)
+    if anonymous:
+        return GcsService(HttpClient(config, _nothing, failure_of), url, None)
+    credentials = _credentials(config.gcs.credentials_file)
+    key = credentials if isinstance(credentials, Credentials) else None
+    return GcsService(HttpClient(config, _signer(credentials), failure_of), url, key)
+
+
+def _nothing(_request: Request) -> None:
+    """Emulators ask for no credentials, and none are ever sent without TLS."""
+
+
+def _credentials(file: str | None) -> Any:  # noqa: ANN401 - google-auth's, untyped
+    try:
+        if file is None:
+            return google.auth.default(scopes=[_SCOPE])[0]
+        return Credentials.from_service_account_file(  # type: ignore[no-untyped-call]
+            file, scopes=[_SCOPE]
+        )
+    except (DefaultCredentialsError, OSError, ValueError) as error:
+        raise ConfigurationError(f"no credentials for Google Cloud Storage: {error}") from error
+
+
+def _signer(credentials: Any) -> Sign:  # noqa: ANN401 - as above
+    renewal = google.auth.transport.requests.Request()
+
+    def sign(request: Request) -> None:
+        try:
+            # It asks for a new token when the last one is about to expire.
+            credentials.before_request(renewal, request.method, request.url, request.headers)
+        except TransportError as error:
+            raise HttpFailure("ConnectionFailed", f"no token came: {error}") from error
+        except GoogleAuthError as error:
+            raise HttpFailure("authError", f"no token came: {error}") from error
+
+    return sign
+
+
+def failure_of(answer: requests.Response) -> HttpFailure:
+    """What an answer of the service says; without its own JSON a 404 means nothing."""
+    return _failure(answer.status_code, answer.content.decode(errors="replace"))
+
+
+def failure_of_part(part: Part) -> HttpFailure | None:
+    """What the answer to one request of a batch says; None that it was carried out."""
+    return None if part.status in _DONE else _failure(part.status, part.body)
+
+
+def _failure(status: int, text: str) -> HttpFailure:
+    code, told = "", text[:200] or f"HTTP {status}"
+    if named := _CODE_IN_XML.search(text):
+        details = " ".join(_TOLD_IN_XML.findall(text))
+        return HttpFailure(usual_code(named[1], str(status)), details or told, status)
+    try:
+        error: Any = json.loads(text)["error"]
+        told = error.get("message") or told
+        code = str((error.get("errors") or [{}])[0].get("reason") or "")
+        if error_class(code) is StorageError:
+            code = {404: "notFound", 412: "conditionNotMet"}.get(status, code)
+    except (ValueError, LookupError, TypeError, AttributeError):
+        # A 404 that is not the store's own does not say that an object is missing.
+        pass
+    return HttpFailure(usual_code(code, str(status)), told, status)

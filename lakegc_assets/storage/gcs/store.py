@@ -1,0 +1,364 @@
+"""Google Cloud Storage as an object store, over its JSON API.
+
+An object's generation is its etag here: it changes with each write, and GCS takes it as a condition
+for puts and deletes alike.
+
+Format: https://cloud.google.com/storage/docs/json_api/v1
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from datetime import datetime
+from functools import partial
+from typing import Any, Final
+from urllib.parse import quote, urlencode
+
+import pyarrow as pa
+import requests
+
+from lakegc_assets.errors import ConfigurationError
+from lakegc_assets.graveler.namespace import StorageNamespace
+from lakegc_assets.storage.base import DeleteOutcome, KeyRange, ObjectInfo, ObjectStore, Prefixes
+from lakegc_assets.storage.bulk import Bulk, answer_of_one
+from lakegc_assets.storage.config import StoreConfig
+from lakegc_assets.storage.deadlines import Deadline
+from lakegc_assets.storage.errors import (
+    InvalidKeyError,
+    ObjectNotFoundError,
+    PreconditionFailedError,
+    StorageError,
+)
+from lakegc_assets.storage.gcs.listing import read_object, read_page
+from lakegc_assets.storage.gcs.service import GcsService, failure_of_part, open_service
+from lakegc_assets.storage.http import HttpFailure, Request, Sign, explaining, time_in, writing_once
+from lakegc_assets.storage.keys import path_problem, url_problem
+from lakegc_assets.storage.pages import Page, follow, read_level, read_range, relative
+from lakegc_assets.storage.parts import joined, split
+
+KEYS_PER_CALL: Final = 100
+# What a bound may hold, and an object's name may not: the listing is asked for less than the bound.
+_LAST: Final = "\U0010ffff"
+_ODD: Final = re.compile(rf"[\x00-\x1f{_LAST}]")
+_FIELDS: Final = "name,size,updated,generation"
+
+
+class GcsStore(ObjectStore):
+    """The objects of a bucket below a prefix."""
+
+    def __init__(self, namespace: StorageNamespace, config: StoreConfig) -> None:
+        self._url = namespace.url()
+        self._bucket = namespace.authority
+        self._prefix = f"{namespace.prefix}/" if namespace.prefix else ""
+        self._config = config
+        self._bucket_seen = False
+
+    @property
+    def url(self) -> str:
+        """See ``ObjectStore``."""
+        return self._url
+
+    def __repr__(self) -> str:
+        return f"GcsStore({self._url!r}, {self._config!r})"
+
+    @property
+    def _service(self) -> GcsService:
+        return open_service(self._config)
+
+    def list(
+        self, prefix: str = "", start_after: str | None = None, end_before: str | None = None
+    ) -> Iterator[pa.RecordBatch]:
+        """See ``ObjectStore``. One batch for each page of up to 1,000 keys."""
+        wanted = KeyRange(prefix, start_after, end_before)
+        objects = (page.objects for page in self._pages(wanted))
+        return read_range(objects, wanted, self._listing(prefix))
+
+    def list_prefixes(self, prefix: str = "", max_objects: int | None = None) -> Prefixes:
+        """See ``ObjectStore``."""
+        pages = self._pages(KeyRange(prefix), one_level=True)
+        return read_level(pages, self._listing(prefix), max_objects)
+
+    def get(self, key: str) -> bytes:
+        """See ``ObjectStore``. A 404 in plain text, as a proxy's, makes it ask again."""
+        try:
+            return self._of_object(key, self._target(key, {"alt": "media"})).content
+        except ObjectNotFoundError:
+            raise
+        except StorageError:
+            self.head(key)
+            raise
+
+    def head(self, key: str) -> ObjectInfo:
+        """See ``ObjectStore``."""
+        return self._info(key, self._of_object(key, self._target(key, {"fields": _FIELDS})))
+
+    def put(self, key: str, data: bytes) -> str:
+        """See ``ObjectStore``."""
+        with explaining(self._at(key)):
+            return self._put(key, data, {})
+
+    def put_if_absent(self, key: str, data: bytes) -> str:
+        """See ``ObjectStore``."""
+        return self._put_once(key, data, "0")
+
+    def put_if_match(self, key: str, data: bytes, etag: str) -> str:
+        """See ``ObjectStore``."""
+        self._target(key)
+        if not _is_generation(etag):
+            raise PreconditionFailedError(
+                f"{self._at(key)} cannot have the etag {etag!r}: generations are numbers"
+            )
+        return self._put_once(key, data, etag)
+
+    @property
+    def keys_per_delete(self) -> int:
+        """See ``ObjectStore``."""
+        return KEYS_PER_CALL
+
+    def delete_many(
+        self,
+        keys: Iterable[str],
+        etags: Mapping[str, str] | None = None,
+        *,
+        singly: bool = False,
+        expires_s: float | None = None,
+        since: datetime | None = None,
+    ) -> Sequence[DeleteOutcome]:
+        """See ``ObjectStore``. Where a condition failed, the metadata tell what is there.
+
+        With a deadline there is one request for each key, since batches cannot be signed for one.
+        """
+        deadline = None if expires_s is None else Deadline.after(expires_s, since)
+        sign = None if deadline is None else self._service.until(deadline)
+
+        def problem(key: str) -> str | None:
+            if etags is not None and not _is_generation(etags[key]):
+                return f"it cannot have the etag {etags[key]!r}: generations are numbers"
+            problem = self._problem(key)
+            return path_problem(self._prefix + key) if sign and not problem else problem
+
+        bulk = Bulk(
+            where=self._url,
+            keys_per_call=1 if singly or sign else KEYS_PER_CALL,
+            problem=problem,
+            send=partial(self._delete_until, sign) if sign else self._delete,
+            look=self._look,
+            deadline=deadline,
+        )
+        return bulk.delete(keys, etags)
+
+    def delete_deadlines(self) -> bool:
+        """See ``ObjectStore``: only with the key of a service account."""
+        return self._service.key is not None
+
+    def copy(self, source_key: str, target_key: str) -> None:
+        """See ``ObjectStore``."""
+        where = f"{self._at(source_key)}, copied to {target_key!r}"
+        url = f"{self._target(source_key)}/rewriteTo{self._path(target_key)}"
+        token: dict[str, str] = {}
+        while True:
+            query = urlencode({"fields": "done,rewriteToken", **token})
+            answer = self._of_object(source_key, f"{url}?{query}", "POST")
+            try:
+                told = json.loads(answer.content)
+                if told["done"]:
+                    return
+                token = {"rewriteToken": told["rewriteToken"]}
+            except (ValueError, LookupError, TypeError) as error:
+                raise StorageError(f"{where}: the store's answer is damaged") from error
+
+    def server_time(self) -> datetime:
+        """See ``ObjectStore``: the ``Date`` of an answer of the store, to the second."""
+        where = f"{self._url}: asking for the time"
+        answer = self._list_page({"maxResults": "1", "fields": "nextPageToken"}, where)
+        return time_in(answer.headers.get("Date"), where)
+
+    def retention_notice(self) -> str | None:
+        """See ``ObjectStore``: soft delete, versions and retention policies of the bucket."""
+        fields = urlencode({"fields": "softDeletePolicy,versioning,retentionPolicy"})
+        try:
+            answer = self._send("GET", f"{self._bucket_url}?{fields}")
+            told = json.loads(answer.content)
+            soft = int(told.get("softDeletePolicy", {}).get("retentionDurationSeconds", 0))
+            versions = bool(told.get("versioning", {}).get("enabled"))
+        except (HttpFailure, ValueError, AttributeError) as error:
+            code = error.code if isinstance(error, HttpFailure) else error
+            return (
+                f"{self._url}: whether the bucket keeps deleted objects could not be found out "
+                f"({code}): look at its soft delete policy and its versioning"
+            )
+        found = []
+        if soft:
+            found.append(f"soft delete is on: deleted objects stay for {soft / 86400:g} days")
+        if versions:
+            found.append(
+                "versioning is on: deleted objects stay until a lifecycle rule removes them"
+            )
+        if told.get("retentionPolicy"):
+            found.append("a retention policy is set: younger objects cannot be deleted")
+        return f"{self._url}: {'; '.join(found)}" if found else None
+
+    def _at(self, key: str) -> str:
+        return f"{self._url}: the object {key!r}"
+
+    def _listing(self, prefix: str) -> str:
+        return f"{self._url}: listing {prefix!r}"
+
+    @property
+    def _bucket_url(self) -> str:
+        return f"{self._service.url}/storage/v1/b/{quote(self._bucket, safe='')}"
+
+    def _problem(self, key: str) -> str | None:
+        """Why a key cannot be sent, or None."""
+        return url_problem(self._prefix + key) if key else "it is empty"
+
+    def _path(self, key: str) -> str:
+        """Where an object is below ``/storage/v1``, after a check that a URL can carry the key."""
+        if problem := self._problem(key):
+            raise InvalidKeyError(f"{self._at(key)} cannot be asked for: {problem}")
+        return f"/b/{quote(self._bucket, safe='')}/o/{quote(self._prefix + key, safe='')}"
+
+    def _target(self, key: str, query: Mapping[str, str] | None = None) -> str:
+        url = f"{self._service.url}/storage/v1{self._path(key)}"
+        return f"{url}?{urlencode(query)}" if query else url
+
+    def _send(self, method: str, url: str, **more: Any) -> requests.Response:  # noqa: ANN401 - send's
+        return self._service.client.send(method, url, **more)
+
+    def _of_object(self, key: str, url: str, method: str = "GET") -> requests.Response:
+        with self._about(key):
+            return self._send(method, url)
+
+    @contextmanager
+    def _about(self, key: str) -> Iterator[None]:
+        """Raise our own errors, with a missing bucket told from a missing object."""
+        try:
+            with explaining(self._at(key)):
+                yield
+        except ObjectNotFoundError:
+            self._require_bucket()
+            raise
+
+    def _require_bucket(self) -> None:
+        if not self._bucket_seen:
+            self.server_time()
+            self._bucket_seen = True
+
+    def _put(
+        self, key: str, data: bytes, condition: Mapping[str, str], *, repeatable: bool = True
+    ) -> str:
+        self._path(key)
+        query = {"uploadType": "media", "name": self._prefix + key, "fields": _FIELDS, **condition}
+        url = (
+            f"{self._service.url}/upload/storage/v1/b/{quote(self._bucket, safe='')}/o"
+            f"?{urlencode(query)}"
+        )
+        headers = {"Content-Type": "application/octet-stream"}
+        answer = self._send("POST", url, headers=headers, body=data, repeatable=repeatable)
+        return self._info(key, answer).etag
+
+    @writing_once()
+    def _put_once(self, key: str, data: bytes, generation: str) -> str:
+        """A conditional put, repeated only after an answer that says it was not carried out."""
+        with self._about(key):
+            return self._put(key, data, {"ifGenerationMatch": generation}, repeatable=False)
+
+    def _info(self, key: str, answer: requests.Response) -> ObjectInfo:
+        info = read_object(answer.content, self._at(key))
+        if info.key != self._prefix + key:
+            raise StorageError(f"{self._at(key)}: the answer names {info.key!r}")
+        return replace(info, key=key)
+
+    def _delete(
+        self, keys: Sequence[str], etags: Mapping[str, str] | None
+    ) -> Mapping[str, HttpFailure | None]:
+        """Delete up to 100 keys in one call. Raises HttpFailure where it failed as a whole."""
+        queries = [None if etags is None else {"ifGenerationMatch": etags[key]} for key in keys]
+        urls = [self._target(key, query) for key, query in zip(keys, queries, strict=True)]
+        answers: Mapping[str, HttpFailure | None]
+        if len(keys) == 1:
+            answers = {keys[0]: answer_of_one(lambda: self._delete_one(urls[0]))}
+        else:
+            requests_ = [Request("DELETE", "/" + url.split("/", 3)[3]) for url in urls]
+            content_type, body = joined(requests_)
+            answer = self._send(
+                "POST",
+                f"{self._service.url}/batch/storage/v1",
+                headers={"Content-Type": content_type},
+                body=body,
+            )
+            answers = split(answer, keys, failure_of_part)
+        if any(failure is not None and failure.code == "notFound" for failure in answers.values()):
+            self._require_bucket_exists()
+        return answers
+
+    def _delete_until(
+        self, sign: Sign, keys: Sequence[str], etags: Mapping[str, str] | None
+    ) -> Mapping[str, HttpFailure | None]:
+        """Delete one object, unless it is too late. Raises HttpFailure."""
+        (key,) = keys
+        url = f"{self._service.url}/{quote(f'{self._bucket}/{self._prefix}{key}', safe='/~')}"
+        condition = {} if etags is None else {"x-goog-if-generation-match": etags[key]}
+        return {key: answer_of_one(lambda: self._delete_one(url, headers=condition, sign=sign))}
+
+    def _delete_one(self, url: str, **more: Any) -> None:  # noqa: ANN401 - send's
+        answer = self._send("DELETE", url, **more)
+        # GCS has nothing to say of a delete; what an emulator says is the JSON of nothing.
+        if answer.content.strip() not in {b"", b"null"}:
+            raise HttpFailure("NoAnswer", f"a delete was answered with {answer.content[:80]!r}")
+
+    def _require_bucket_exists(self) -> None:
+        """Without its bucket an object is not known to be missing. Raises HttpFailure."""
+        try:
+            self._require_bucket()
+        except ConfigurationError as error:
+            raise HttpFailure("NoSuchBucket", error) from error
+        except StorageError as error:
+            raise HttpFailure("NoAnswer", error) from error
+
+    def _look(self, key: str) -> str:
+        return self._info(key, self._send("GET", self._target(key, {"fields": _FIELDS}))).etag
+
+    def _list_page(self, query: Mapping[str, str], where: str) -> requests.Response:
+        try:
+            with explaining(where):
+                return self._send("GET", f"{self._bucket_url}/o?{urlencode(query)}")
+        except ObjectNotFoundError as error:
+            raise ConfigurationError(
+                f"{where}: the bucket does not exist: check its name and the endpoint ({error})"
+            ) from error
+
+    def _pages(self, wanted: KeyRange, *, one_level: bool = False) -> Iterator[Page]:
+        """The pages of a listing, with keys relative to the store."""
+        where = self._listing(wanted.prefix)
+        prefix = self._prefix + wanted.prefix
+        query = {
+            "prefix": prefix,
+            "maxResults": str(self._config.page_size),
+            "fields": f"kind,nextPageToken,prefixes,items({_FIELDS})",
+            **({"delimiter": "/"} if one_level else {}),
+        }
+        if wanted.start_after:
+            query["startOffset"] = self._prefix + _ODD.split(wanted.start_after, maxsplit=1)[0]
+        if wanted.end_before:
+            # A space sorts after every control character; what is too much is left out later.
+            plain, *odd = _ODD.split(wanted.end_before, maxsplit=1)
+            if not odd or not wanted.end_before.startswith(plain + _LAST):
+                query["endOffset"] = self._prefix + plain + (" " if odd else "")
+
+        def ask(token: str | None) -> Page:
+            if token is not None:
+                query["pageToken"] = token
+            return read_page(self._list_page(query, where).content, where)
+
+        for page in follow(ask, prefix, where, one_level=one_level):
+            yield relative(page, self._prefix)
+
+
+def _is_generation(etag: str) -> bool:
+    """Whether a condition can name it: GCS may take another one for none, and 0 for no object."""
+    return etag.isascii() and etag.isdecimal() and etag != "0"

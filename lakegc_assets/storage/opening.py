@@ -1,0 +1,51 @@
+"""From a URL and its settings to an object store, whatever kind it is."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from lakegc_assets.errors import ConfigurationError
+from lakegc_assets.graveler.namespace import StorageNamespace
+from lakegc_assets.storage.base import ObjectStore
+from lakegc_assets.storage.config import StoreConfig
+from lakegc_assets.storage.local import LocalStore
+
+
+def open_store(url: str, config: StoreConfig | None = None) -> ObjectStore:
+    """The store at a URL.
+
+    Cheap: clients and connections are made when they are used, once for a process and its settings.
+
+    Args:
+        url: of a bucket, container or directory, or of a prefix in one.
+        config: how it is reached; None for the defaults.
+
+    Raises:
+        ConfigurationError: the URL is not one that can be opened, or a setting is missing.
+    """
+    config = config or StoreConfig()
+    namespace = StorageNamespace.parse(url)
+    # Loading what each store needs takes longer than most work on local files.
+    if namespace.scheme == "s3":
+        from lakegc_assets.storage.s3.store import S3Store  # noqa: PLC0415
+
+        return S3Store(namespace, config)
+    if namespace.scheme == "azure":
+        from lakegc_assets.storage.azure.store import AzureStore  # noqa: PLC0415
+
+        return AzureStore(namespace, config)
+    if namespace.scheme == "gs":
+        from lakegc_assets.storage.gcs.store import GcsStore  # noqa: PLC0415
+
+        return GcsStore(namespace, config)
+    if namespace.scheme == "file":
+        return LocalStore(Path("/", namespace.prefix), namespace.url())
+    if config.local_root is None:
+        raise ConfigurationError(
+            f"{url}: set local_root to the directory where the lakeFS server keeps "
+            "local:// namespaces (its blockstore.local.path); no API tells it"
+        )
+    root = Path(config.local_root)
+    if not root.is_dir():
+        raise ConfigurationError(f"{url}: local_root {root} is not a directory")
+    return LocalStore(root / namespace.authority / namespace.prefix, namespace.url())

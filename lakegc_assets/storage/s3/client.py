@@ -1,0 +1,165 @@
+"""Clients for S3 and its compatible servers, and their answers told apart as our own errors."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import os
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final, Literal
+from urllib.parse import urlsplit
+
+import boto3
+from botocore.config import Config
+from botocore.exceptions import (
+    BotoCoreError,
+    ClientError,
+    ConnectTimeoutError,
+    NoCredentialsError,
+    PartialCredentialsError,
+    ReadTimeoutError,
+)
+from botocore.parsers import ResponseParserError
+
+from lakegc_assets.errors import ConfigurationError
+from lakegc_assets.storage.codes import usual_code
+from lakegc_assets.storage.config import StoreConfig
+from lakegc_assets.storage.http import HttpFailure, explaining, require_soon, seconds
+from lakegc_assets.storage.s3.credentials import open_session
+from lakegc_assets.storage.s3.listing import keep_page
+from lakegc_assets.storage.s3.signing import prepare
+from lakegc_assets.storage.shared import once_per_process
+
+if TYPE_CHECKING:
+    from mypy_boto3_s3.client import S3Client
+
+_QUERY: Final = re.compile(r"(?<=\S)\?[^\s\"']+")
+_BEGUN: Final = "lakegc_begun"
+
+BOTO_ERRORS: Final = (ClientError, BotoCoreError, ResponseParserError)
+BotoError = ClientError | BotoCoreError | ResponseParserError
+
+
+def failure_of(error: BotoError) -> HttpFailure:
+    """What boto3 raised, with the store's own code where it has answered.
+
+    A 404 without the code ``NoSuchKey`` is not the store's word that an object is missing: proxies
+    and wrong endpoints answer so, too. Only answers to HEAD cannot carry a code.
+    """
+    if isinstance(error, ClientError):
+        answer = error.response.get("Error", {})
+        status = error.response.get("ResponseMetadata", {}).get("HTTPStatusCode")
+        code = usual_code(str(answer.get("Code") or ""), str(status or ""))
+        if code == "404" and error.operation_name == "HeadObject":
+            code = "NoSuchKey"
+        return HttpFailure(code, answer.get("Message"), status)
+    if isinstance(error, (NoCredentialsError, PartialCredentialsError)):
+        return HttpFailure("NoCredentials", error)
+    # The text may quote the URL, whose query may hold a signature.
+    told = _QUERY.sub("", str(error))
+    if isinstance(error, (ConnectTimeoutError, ReadTimeoutError)):
+        return HttpFailure("Timeout", told)
+    if isinstance(error, ResponseParserError):
+        return HttpFailure("NoAnswer", told)
+    return HttpFailure("ConnectionFailed", told)
+
+
+@contextmanager
+def failing() -> Iterator[None]:
+    """Raise what boto3 raises as HttpFailure."""
+    try:
+        yield
+    except BOTO_ERRORS as error:
+        raise failure_of(error) from error
+
+
+@contextmanager
+def translated(where: str) -> Iterator[None]:
+    """Raise what boto3 raises as our own errors; ``where`` names the URL and the key."""
+    with explaining(where), failing():
+        yield
+
+
+@dataclass(frozen=True)
+class Clients:
+    """Two clients of the same server, which threads may share.
+
+    Attributes:
+        usual: retries what failed.
+        once: sends a request once, for what must not be repeated blindly.
+    """
+
+    usual: S3Client
+    once: S3Client
+
+    @property
+    def endpoint(self) -> str:
+        """URL of the server."""
+        return self.usual.meta.endpoint_url
+
+
+@once_per_process("AWS_")
+def clients(config: StoreConfig) -> Clients:
+    """The clients for a configuration; the same ones as long as the AWS variables stay the same.
+
+    Raises:
+        ConfigurationError: a profile, a region or an endpoint cannot be used.
+    """
+    session = boto3.Session(botocore_session=open_session(config.profile, config.credentials_file))
+    region = config.region or os.environ.get("AWS_REGION") or session.region_name or "us-east-1"
+
+    def client(attempts: int, addressing: Literal["auto", "path", "virtual"]) -> S3Client:
+        settings = Config(
+            connect_timeout=config.connect_timeout_s,
+            read_timeout=config.read_timeout_s,
+            retries={"mode": "standard", "total_max_attempts": attempts},
+            max_pool_connections=32,
+            # Compatible servers know only what S3 has always required.
+            request_checksum_calculation="when_required",
+            response_checksum_validation="when_required",
+            s3={"addressing_style": addressing},
+        )
+        made = session.client(
+            "s3", endpoint_url=config.endpoint_url, region_name=region, config=settings
+        )
+        # The wildcard puts it before botocore's own handlers of S3, one of which parses the page.
+        made.meta.events.register("before-parse.*.ListObjectsV2", keep_page)
+        made.meta.events.register("before-sign.s3.DeleteObjects", _add_md5)
+        prepare(made, session)
+        # What is registered for an operation comes before what signs, and renews credentials.
+        for name in ("DeleteObject", "DeleteObjects"):
+            made.meta.events.register_first(f"request-created.s3.{name}", _begin_signing)
+        made.meta.events.register_last(
+            "request-created.s3", partial(_end_signing, config.connect_timeout_s)
+        )
+        return made
+
+    addressing = config.addressing
+    try:
+        if addressing == "auto":
+            host = urlsplit(client(1, "auto").meta.endpoint_url).hostname or ""
+            aws = host.endswith((".amazonaws.com", ".amazonaws.com.cn"))
+            addressing = "auto" if aws else "path"
+        return Clients(client(config.max_attempts, addressing), client(1, addressing))
+    except (BotoCoreError, ValueError) as error:
+        raise ConfigurationError(f"S3 cannot be reached with these settings: {error}") from error
+
+
+def _begin_signing(request: Any, **_: object) -> None:  # noqa: ANN401 - as below
+    request.context[_BEGUN] = seconds()
+
+
+def _end_signing(limit: float, request: Any, **_: object) -> None:  # noqa: ANN401 - as below
+    begun = request.context.pop(_BEGUN, None)
+    if begun is not None:
+        require_soon(begun, limit)
+
+
+def _add_md5(request: Any, **_: object) -> None:  # noqa: ANN401 - botocore's AWSRequest, untyped
+    """Add the digest of a bulk delete's body that older compatible servers ask for."""
+    digest = hashlib.md5(request.body, usedforsecurity=False).digest()
+    request.headers["Content-MD5"] = base64.b64encode(digest).decode()

@@ -1,0 +1,272 @@
+"""S3 and its compatible servers as an object store, through boto3."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from datetime import datetime, timezone
+from typing import TYPE_CHECKING, Any, Final
+
+import pyarrow as pa
+from boto3.s3.transfer import TransferConfig
+from botocore.exceptions import BotoCoreError
+
+from lakegc_assets.graveler.namespace import StorageNamespace
+from lakegc_assets.storage.base import DeleteOutcome, KeyRange, ObjectInfo, ObjectStore, Prefixes
+from lakegc_assets.storage.bulk import Bulk
+from lakegc_assets.storage.codes import error_class, explained
+from lakegc_assets.storage.config import StoreConfig
+from lakegc_assets.storage.deadlines import Deadline
+from lakegc_assets.storage.errors import (
+    InvalidKeyError,
+    ObjectNotFoundError,
+    PreconditionFailedError,
+    StorageError,
+    StoreThrottledError,
+)
+from lakegc_assets.storage.http import HttpFailure, etag_in, explaining, time_in, writing_once
+from lakegc_assets.storage.keys import url_problem
+from lakegc_assets.storage.pages import Page, follow, read_level, read_range, relative
+from lakegc_assets.storage.s3.client import Clients, clients, failing, translated
+from lakegc_assets.storage.s3.deletes import KEYS_PER_CALL, S3Deletes
+from lakegc_assets.storage.s3.listing import read_page
+
+if TYPE_CHECKING:
+    from mypy_boto3_s3.client import S3Client
+    from mypy_boto3_s3.type_defs import CopySourceTypeDef
+
+_COPY_WHOLE: Final = TransferConfig(
+    multipart_threshold=5 * 2**30, multipart_chunksize=2**30, use_threads=False
+)
+# Two conditional puts met: S3 carried out neither or the other one.
+_CONFLICTS: Final = frozenset({"409", "ConditionalRequestConflict"})
+_LONGEST_PAUSE_S: Final = 10.0
+_OK: Final = 200
+
+
+class S3Store(ObjectStore):
+    """The objects of a bucket below a prefix."""
+
+    def __init__(self, namespace: StorageNamespace, config: StoreConfig) -> None:
+        self._url = namespace.url()
+        self._bucket = namespace.authority
+        self._prefix = f"{namespace.prefix}/" if namespace.prefix else ""
+        self._config = config
+        self._bucket_seen = False
+
+    @property
+    def url(self) -> str:
+        """See ``ObjectStore``."""
+        return self._url
+
+    def __repr__(self) -> str:
+        return f"S3Store({self._url!r}, {self._config!r})"
+
+    @property
+    def _clients(self) -> Clients:
+        return clients(self._config)
+
+    @property
+    def _client(self) -> S3Client:
+        return self._clients.usual
+
+    def list(
+        self, prefix: str = "", start_after: str | None = None, end_before: str | None = None
+    ) -> Iterator[pa.RecordBatch]:
+        """See ``ObjectStore``. One batch for each page of up to 1,000 keys."""
+        wanted = KeyRange(prefix, start_after, end_before)
+        objects = (page.objects for page in self._pages(wanted))
+        return read_range(objects, wanted, self._listing(prefix), start_after or "")
+
+    def list_prefixes(self, prefix: str = "", max_objects: int | None = None) -> Prefixes:
+        """See ``ObjectStore``."""
+        pages = self._pages(KeyRange(prefix), one_level=True)
+        return read_level(pages, self._listing(prefix), max_objects)
+
+    def get(self, key: str) -> bytes:
+        """See ``ObjectStore``. An answer that breaks off in the middle is asked for again."""
+        full_key, tries = self._in_url(key), 0
+        with translated(self._at(key)):
+            while True:
+                tries += 1
+                answer = self._client.get_object(Bucket=self._bucket, Key=full_key)
+                status = answer["ResponseMetadata"]["HTTPStatusCode"]
+                if status != _OK:
+                    raise HttpFailure("NoAnswer", f"a read was answered with {status}", status)
+                try:
+                    return answer["Body"].read()
+                except BotoCoreError:
+                    if tries == self._config.max_attempts:
+                        raise
+
+    def head(self, key: str) -> ObjectInfo:
+        """See ``ObjectStore``."""
+        where = self._at(key)
+        try:
+            with translated(where):
+                answer = self._client.head_object(Bucket=self._bucket, Key=self._in_url(key))
+                etag = etag_in(answer.get("ETag"))
+        except ObjectNotFoundError:
+            self._require_bucket()
+            raise
+        try:
+            modified = answer["LastModified"].astimezone(timezone.utc)
+            return ObjectInfo(key, answer["ContentLength"], modified, etag)
+        except KeyError as error:
+            raise StorageError(f"{where}: the answer has no {error}") from error
+
+    def put(self, key: str, data: bytes) -> str:
+        """See ``ObjectStore``."""
+        full_key = self._in_url(key)
+        with translated(self._at(key)):
+            answer = self._client.put_object(Bucket=self._bucket, Key=full_key, Body=data)
+            return etag_in(answer.get("ETag"))
+
+    def put_if_absent(self, key: str, data: bytes) -> str:
+        """See ``ObjectStore``."""
+        return self._put_once(key, data, {"IfNoneMatch": "*"})
+
+    def put_if_match(self, key: str, data: bytes, etag: str) -> str:
+        """See ``ObjectStore``."""
+        return self._put_once(key, data, {"IfMatch": f'"{etag}"'})
+
+    @property
+    def keys_per_delete(self) -> int:
+        """See ``ObjectStore``."""
+        return KEYS_PER_CALL
+
+    def delete_many(
+        self,
+        keys: Iterable[str],
+        etags: Mapping[str, str] | None = None,
+        *,
+        singly: bool = False,
+        expires_s: float | None = None,
+        since: datetime | None = None,
+    ) -> Sequence[DeleteOutcome]:
+        """See ``ObjectStore``. Where a condition failed, HEAD tells what is there."""
+        deadline = None if expires_s is None else Deadline.after(expires_s, since)
+        calls = S3Deletes(self._client, self._bucket, self._prefix, singly, deadline)
+        bulk = Bulk(
+            where=self._url,
+            keys_per_call=KEYS_PER_CALL,
+            problem=calls.problem,
+            send=calls.send,
+            look=calls.look,
+            alone=calls.alone,
+            deadline=deadline,
+        )
+        return bulk.delete(keys, etags)
+
+    def delete_deadlines(self) -> bool:
+        """See ``ObjectStore``: every key pair can sign one."""
+        return True
+
+    def copy(self, source_key: str, target_key: str) -> None:
+        """See ``ObjectStore``. Up to 5 GiB in one request, more in parts."""
+        source: CopySourceTypeDef = {
+            "Bucket": self._bucket,
+            "Key": self._in_url(source_key),
+        }
+        target = self._in_url(target_key)
+        try:
+            with translated(f"{self._at(source_key)}, copied to {target_key!r}"):
+                self._client.copy(source, self._bucket, target, Config=_COPY_WHOLE)
+        except ObjectNotFoundError:
+            self._require_bucket()
+            raise
+
+    def server_time(self) -> datetime:
+        """See ``ObjectStore``: the ``Date`` of an answer of the store, to the second."""
+        where = f"{self._url}: asking for the time"
+        with translated(where):
+            answer = self._client.list_objects_v2(
+                Bucket=self._bucket, Prefix=self._prefix, MaxKeys=1
+            )
+        return time_in(answer["ResponseMetadata"]["HTTPHeaders"].get("date"), where)
+
+    def retention_notice(self) -> str | None:
+        """See ``ObjectStore``: the versioning of the bucket."""
+        try:
+            with failing():
+                answer = self._client.get_bucket_versioning(Bucket=self._bucket)
+        except HttpFailure as failure:
+            return (
+                f"{self._url}: whether the bucket keeps deleted objects could not be found out "
+                f"({failure.code}): look at its versioning, or allow s3:GetBucketVersioning"
+            )
+        status = str(answer.get("Status", "")).lower()
+        if not status:
+            return None
+        return (
+            f"{self._url}: versioning is {status}: older versions of deleted objects stay, "
+            "and are paid for, until a lifecycle rule ends them"
+        )
+
+    def _at(self, key: str) -> str:
+        return f"{self._url}: the object {key!r}"
+
+    def _listing(self, prefix: str) -> str:
+        return f"{self._url}: listing {prefix!r}"
+
+    def _in_url(self, key: str) -> str:
+        """The full key, after a check that a URL can carry it."""
+        full_key = self._prefix + key
+        if problem := url_problem(full_key) if key else "it is empty":
+            raise InvalidKeyError(f"{self._at(key)} cannot be asked for: {problem}")
+        return full_key
+
+    def _require_bucket(self) -> None:
+        """Tell a missing bucket from a missing object, which HEAD's answers do not."""
+        if not self._bucket_seen:
+            self.server_time()
+            self._bucket_seen = True
+
+    @writing_once()
+    def _put_once(self, key: str, data: bytes, condition: Mapping[str, Any]) -> str:
+        """A conditional put, repeated only after an answer that says it was not carried out.
+
+        A repeated put would meet its own first try, and report that as somebody else's.
+        """
+        full_key, where, tries = self._in_url(key), self._at(key), 0
+        while True:
+            tries += 1
+            try:
+                with failing():
+                    answer = self._clients.once.put_object(
+                        Bucket=self._bucket, Key=full_key, Body=data, **condition
+                    )
+                break
+            except HttpFailure as failure:
+                conflict = failure.code in _CONFLICTS
+                again = conflict or error_class(failure.code) is StoreThrottledError
+                if not again or tries == self._config.max_attempts:
+                    error = explained(failure.code, failure.told, where)
+                    raise PreconditionFailedError(str(error)) if conflict else error from failure
+            time.sleep(min(_LONGEST_PAUSE_S, 0.1 * 2**tries) * random.uniform(0.5, 1))
+        with explaining(where):
+            return etag_in(answer.get("ETag"))
+
+    def _pages(self, wanted: KeyRange, *, one_level: bool = False) -> Iterator[Page]:
+        """The pages of a listing, with keys relative to the store."""
+        where = self._listing(wanted.prefix)
+        prefix = self._prefix + wanted.prefix
+        request: dict[str, Any] = {
+            "Bucket": self._bucket,
+            "Prefix": prefix,
+            "MaxKeys": self._config.page_size,
+            **({"Delimiter": "/"} if one_level else {}),
+        }
+        if wanted.start_after is not None:
+            request["StartAfter"] = self._prefix + wanted.start_after
+
+        def ask(token: str | None) -> Page:
+            if token is not None:
+                request["ContinuationToken"] = token
+            with translated(where):
+                answer = self._client.list_objects_v2(**request)
+            return read_page(answer, where)
+
+        for page in follow(ask, prefix, where, one_level=one_level):
+            yield relative(page, self._prefix)

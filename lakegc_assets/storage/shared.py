@@ -1,0 +1,46 @@
+"""What is made once for a process and shared by its threads: clients and their connections."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from functools import lru_cache, wraps
+from threading import Lock
+from typing import Final, ParamSpec, TypeVar
+
+_Asked = ParamSpec("_Asked")
+_Made = TypeVar("_Made")
+
+_KEPT: Final = 16
+
+
+def once_per_process(
+    *variables: str,
+) -> Callable[[Callable[_Asked, _Made]], Callable[_Asked, _Made]]:
+    """Let a function make what it returns once for its arguments, which are hashable.
+
+    It is made again after one of some environment variables has changed, and in a forked process,
+    which must use neither the sockets nor the locks of its parent.
+
+    Args:
+        variables: what the names of these variables start with.
+    """
+
+    def decorate(make: Callable[_Asked, _Made]) -> Callable[_Asked, _Made]:
+        locks: dict[int, Lock] = {}
+
+        made = lru_cache(maxsize=_KEPT)(
+            lambda _pid, _seen, *args, **kwargs: make(*args, **kwargs),
+        )
+
+        @wraps(make)
+        def shared(*args: _Asked.args, **kwargs: _Asked.kwargs) -> _Made:
+            pid = os.getpid()
+            seen = frozenset((k, v) for k, v in os.environ.items() if k.startswith(variables))
+            # A thread of the parent may have held its lock at the moment of the fork.
+            with locks.setdefault(pid, Lock()):
+                return made(pid, seen, *args, **kwargs)  # type: ignore[arg-type]  # hashable
+
+        return shared
+
+    return decorate

@@ -1,0 +1,425 @@
+"""The command: what it says and where, its exit status, and what it refuses."""
+
+from __future__ import annotations
+
+import json
+import os
+import pkgutil
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import dagster as dg
+import pytest
+from click.testing import CliRunner, Result
+
+from lakegc_assets.cli.main import main, near
+from lakegc_assets.lakefs.config import LakeFSConfig
+from lakegc_assets.mark.publication import mark_folder
+from lakegc_assets_tests.site import Site, Told
+
+# Dagster itself makes nested resources (S3Resource) in this way.
+pytestmark = pytest.mark.filterwarnings(
+    "ignore:InitResourceContext.dagster_run is deprecated:DeprecationWarning"
+)
+
+_LAKEGC = (sys.executable, "-m", "lakegc_assets.cli")
+
+
+def lakegc(*arguments: str) -> Result:
+    return CliRunner().invoke(main, arguments)
+
+
+def say(result: Result, status: int, *words: str) -> None:
+    """The command ended with this status, and told people why without a trace."""
+    assert result.exit_code == status, result.output
+    assert "Traceback" not in result.output
+    assert isinstance(result.exception, SystemExit | None)
+    for word in words:
+        assert word in result.output
+
+
+@pytest.fixture(scope="module")
+def told(site: Site) -> Told:
+    return site.tell("alpha")
+
+
+@pytest.fixture(scope="module")
+def marked(told: Told) -> Result:  # noqa: ARG001 - what it marks
+    return lakegc("mark", "alpha", "--run", "m1", "--json")
+
+
+@pytest.fixture(scope="module")
+def finished(site: Site, marked: Result) -> Result:
+    """The mark once more, after it was killed between its summary and its report."""
+    assert marked.exit_code == 0, marked.output
+    shutil.rmtree(site.root.attempt("alpha", "m1").url + "/gc_report")
+    return lakegc("mark", "alpha", "--run", "m1")
+
+
+@pytest.fixture(scope="module")
+def swept(finished: Result) -> Result:
+    assert finished.exit_code == 0, finished.output
+    return lakegc("sweep", "alpha", "--run", "m1", "--set", "sweep_batch=900")
+
+
+@pytest.fixture(scope="module")
+def stopped(site: Site) -> Result:
+    """A run that a check stopped."""
+    site.tell("beta")
+    return lakegc("run", "beta", "--run", "b1", "--max-candidate-share", "0.1", "--json")
+
+
+def test_a_mark_is_told_as_json_and_its_progress_beside_it(marked: Result) -> None:
+    say(marked, 0)
+    found = json.loads(marked.stdout)
+    assert (found["repository"], found["run"], found["swept"]) == ("alpha", "m1", False)
+    assert (found["objects"], found["bytes"], found["listed"]) == (2, 35, 6)
+    assert list(found["spared"].values()) == [1]
+    assert (found["too_young"], found["skipped_slices"]) == (0, 1)
+    for step in ("store_listing", "deletion_candidates", "candidate_checks", "gc_report"):
+        assert any(step in line and "started" in line for line in marked.stderr.splitlines())
+        assert any(step in line and " s" in line for line in marked.stderr.splitlines())
+
+
+def test_an_interrupted_publication_is_finished_by_the_same_command(
+    site: Site, finished: Result
+) -> None:
+    say(finished, 0, "was published, but not reported: this finishes it")
+    assert "gc_report" in finished.stderr
+    assert "store_listing" not in finished.stderr
+    assert len(site.published("alpha")) == 3
+    assert "lakegc sweep alpha --run m1" in finished.stdout
+    with dg.DagsterInstance.get() as instance:
+        last = instance.get_run_records(limit=1)[0].dagster_run
+    assert last.asset_selection == {dg.AssetKey("gc_report")}
+
+
+def test_a_sweep_is_told_in_words(site: Site, told: Told, swept: Result) -> None:
+    say(swept, 0)
+    words = [" ".join(line.split()) for line in swept.stdout.splitlines()]
+    assert words[0] == "repository alpha, mark m1"
+    assert "slices made after the cutoff, not listed: 1" in words
+    assert any(line.startswith("listed 6 objects") for line in words)
+    assert "garbage 2 objects 35 B" in words
+    assert "expired by the rule default, 20 days 1 objects 11 B" in words
+    assert "unreferenced 1 objects 24 B" in words
+    assert any(line.startswith("its name has a line break") for line in words)
+    assert "deleted 2 objects 35 B" in words
+    assert f"mark local://alpha/{mark_folder('m1')}" in words
+    gone = {told.expired, told.unreferenced}
+    assert not any((site.namespace("alpha") / address).exists() for address in gone)
+    assert (site.namespace("alpha") / told.live).exists()
+
+
+def test_the_report_says_the_same_later(swept: Result) -> None:
+    assert lakegc("report", "alpha", "--run", "m1").stdout == swept.stdout
+    as_json = lakegc("report", "alpha", "--run", "m1", "--json")
+    found = json.loads(as_json.stdout)
+    assert found["swept"]
+    assert found["outcomes"] == {"deleted": {"objects": 2, "bytes": 35}}
+
+
+@pytest.mark.usefixtures("swept")
+@pytest.mark.parametrize(
+    ("kind", "verdict", "because"),
+    [
+        ("expired", "candidate", "held it last; the sweep: deleted"),
+        ("unreferenced", "candidate", "no branch, tag or commit"),
+        ("live", "live", "of branch 'main' holds it (head)"),
+        ("staged", "live", "it is staged on branch 'main' at 'c'"),
+        ("young", "too young", "after the cutoff"),
+        ("spared", "spared", "its name has a line break"),
+        ("nowhere", "unknown", "the store did not hold it"),
+        ("_lakefs/settings", "outside data", "belongs to lakeFS itself"),
+        ("local://beta/data/a", "unknown", "it is not below local://alpha"),
+    ],
+)
+def test_why(told: Told, kind: str, verdict: str, because: str) -> None:
+    address = getattr(told, kind, "data/nothing/like-it" if kind == "nowhere" else kind)
+    result = lakegc("why", "alpha", address, "--run", "m1")
+    say(result, 0, because)
+    assert result.stdout.startswith(f"{address}: {verdict}: ")
+
+
+@pytest.mark.usefixtures("swept")
+def test_why_as_json_takes_full_addresses(told: Told) -> None:
+    result = lakegc("why", "alpha", f"local://alpha/{told.expired}", "--run", "m1", "--json")
+    found: dict[str, Any] = json.loads(result.stdout)
+    assert found["address"] == told.expired
+    assert found["verdict"] == "candidate"
+    assert found["facts"]["size"] == 11
+    assert found["facts"]["outcome"] == "deleted"
+
+
+@pytest.mark.usefixtures("swept")
+def test_why_takes_a_full_address_as_written_unless_only_its_decoded_form_is_there(
+    told: Told,
+) -> None:
+    found = lakegc("why", "alpha", f"local://alpha/{told.young}%41", "--run", "m1")
+    assert found.stdout.startswith(f"{told.young}%41: too young: ")
+    encoded = told.expired.replace("d", "%64", 1)
+    found = lakegc("why", "alpha", f"local://alpha/{encoded}", "--run", "m1")
+    assert found.stdout.startswith(f"{told.expired}: candidate: ")
+
+
+@pytest.mark.usefixtures("swept", "stopped")
+def test_repositories_are_listed_with_their_runs() -> None:
+    found = {
+        entry["repository"]: entry for entry in json.loads(lakegc("repositories", "--json").stdout)
+    }
+    assert found["alpha"] == {
+        "repository": "alpha",
+        "storage_namespace": "local://alpha",
+        "read_only": False,
+        "runs": [{"run": "m1", "state": "swept"}],
+    }
+    assert found["beta"]["runs"] == [{"run": "b1", "state": "unfinished"}]
+    assert "alpha\tlocal://alpha\tm1 (swept)\n" in lakegc("repositories").stdout
+
+
+def test_a_check_that_fails_refuses_the_run(site: Site, stopped: Result) -> None:
+    say(stopped, 3, "refused: candidate_share: 2 of 6 listed objects are candidates")
+    assert stopped.stdout == ""
+    assert "approve this run by a higher max_candidate_share" in stopped.stderr
+    assert site.published("beta") == []
+
+
+@pytest.mark.usefixtures("stopped")
+@pytest.mark.parametrize("command", ["report", "sweep"])
+def test_a_failed_mark_is_refused_with_the_check_that_stopped_it(command: str) -> None:
+    say(
+        lakegc(command, "beta", "--run", "b1"),
+        3,
+        "'b1' of 'beta' did not finish",
+        "candidate_share",
+    )
+
+
+@pytest.mark.usefixtures("swept")
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("run", "alpha", "--no-mark", "--no-sweep"), "nothing to do"),
+        (("run", "alpha", "--no-mark"), "needs the mark id: --run ID"),
+        (("sweep", "alpha"), "needs the mark id: --run ID"),
+        (("sweep", "alpha", "--run", "unknown"), "there is no mark 'unknown'"),
+        (("run", "alpha", "--no-mark", "--run", "unknown"), "there is no mark 'unknown'"),
+        (("report", "alpha", "--run", "unknown"), "there is no mark 'unknown'"),
+        (("why", "alpha", "data/a", "--run", "unknown"), "there is no mark 'unknown'"),
+        (("mark", "alpha", "--run", "m1"), "exists already"),
+        (("sweep", "alpha", "--run", "m1"), "was swept already"),
+    ],
+)
+def test_a_request_that_contradicts_what_is_there_is_refused(
+    arguments: tuple[str, ...], words: str
+) -> None:
+    result = lakegc(*arguments)
+    say(result, 3, "refused: ", words)
+    assert result.stdout == ""
+
+
+@pytest.mark.usefixtures("site")
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("mark", "alpha", "--min-age", "5 parsecs"), "write 90s, 30m, 25h or 2d"),
+        (("mark", "alpha", "--min-age", "-2h"), "write 90s, 30m, 25h or 2d"),
+        (("mark", "alpha", "--min-age", "23h"), "below 1 day"),
+        (("mark", "alpha", "--max-candidate-share", "1.5"), "--max-candidate-share"),
+        (("mark", "alpha", "--set", "sweep_batch"), "write NAME=VALUE"),
+        (("mark", "alpha", "--set", "sweep_batch=many"), "sweep_batch is 'many': Input should be"),
+        (("mark", "alpha", "--set", "sweep_batch=1001"), "it must be from 1 to 1000"),
+        (("mark", "alpha", "--set", "speed=9"), "no setting speed; there are accept_missing, "),
+        (("mark", "alpha", "--set", "artifact_root=/else"), "is set by LAKEGC_ARTIFACT_ROOT"),
+        (("mark", "alpha", "--set", "sweep_batch=1", "--set", "sweep_batch=2"), "given twice"),
+        (("mark", "alpha", "--min-age", "2d", "--set", "min_age_hours=25"), "given twice"),
+        (("mark", "alpha", "--run", "a|b"), "cannot be the id of a run"),
+        (("mark", "al|pha"), "cannot be the name of a repository"),
+        (("report", "../alpha", "--run", "m1"), "cannot be the name of a repository"),
+        (("mark", "no-such-repository"), "there is no repository 'no-such-repository'"),
+        (("report", "alpha"), "--run"),
+        (("collect", "alpha"), "No such command"),
+    ],
+)
+def test_wrong_usage(arguments: tuple[str, ...], words: str) -> None:
+    result = lakegc(*arguments)
+    say(result, 2, words)
+    assert result.stdout == ""
+
+
+def test_durations_and_flags_reach_the_run(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[Any] = []
+    monkeypatch.setattr("lakegc_assets.cli.jobs.run_job", lambda *given: seen.append(given))
+    lakegc("run", "alpha", "--run", "r", "--min-age", "1.5h", "--allow-unsafe-min-age")
+    lakegc("mark", "alpha", "--run", "r", "--min-age", "2d", "--protect-tags")
+    lakegc("sweep", "alpha", "--run", "r", "--max-candidate-share", "0", "--accept-missing", "1-a")
+    lakegc("run", "alpha", "--run", "r", "--no-sweep")
+    lakegc("sweep", "alpha", "--run", "r", "--set", "lease_wait_seconds=60")
+    assert seen == [
+        ("gc", "alpha", "r", {"min_age_hours": 1.5, "allow_unsafe_min_age": True}),
+        ("gc_mark", "alpha", "r", {"min_age_hours": 48.0, "protect_tags": True}),
+        ("gc_sweep", "alpha", "r", {"max_candidate_share": 0.0, "accept_missing": "1-a"}),
+        ("gc_mark", "alpha", "r", {}),
+        ("gc_sweep", "alpha", "r", {"lease_wait_seconds": "60"}),
+    ]
+    assert site.server.endpoint
+
+
+@pytest.mark.usefixtures("site")
+def test_a_server_that_cannot_be_reached(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LAKECTL_SERVER_ENDPOINT_URL", "http://127.0.0.1:9")
+    monkeypatch.setattr("lakegc_assets.lakefs.transport.time.sleep", lambda _: None, raising=False)
+    say(lakegc("repositories"), 1, "failed: ", "127.0.0.1:9")
+
+
+@pytest.mark.usefixtures("site")
+def test_keys_that_the_server_does_not_know(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LAKECTL_CREDENTIALS_SECRET_ACCESS_KEY", "wrong")
+    say(lakegc("mark", "alpha"), 1, "failed: ", "401")
+
+
+@pytest.mark.usefixtures("site")
+def test_no_keys_at_all(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.delenv("LAKECTL_CREDENTIALS_ACCESS_KEY_ID")
+    monkeypatch.delenv("LAKECTL_CREDENTIALS_SECRET_ACCESS_KEY")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    say(lakegc("mark", "alpha"), 2, "configuration: no lakeFS credentials: set LAKECTL_")
+
+
+def test_a_read_only_repository(site: Site) -> None:
+    site.client.create_repository("mirror", "local://mirror", read_only=True)
+    say(lakegc("mark", "mirror"), 1, "failed: ", "read-only")
+
+
+@pytest.mark.usefixtures("site")
+@pytest.mark.parametrize(
+    ("variable", "words"),
+    [
+        ("LAKEGC_SPARK_CONF", "LAKEGC_SPARK_CONF: {here}/file/below cannot be read"),
+        ("DAGSTER_HOME", "no Dagster instance can be made at {here}/file/below"),
+    ],
+)
+def test_a_path_in_the_environment_that_cannot_be_used(
+    variable: str, words: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv(variable, str(tmp_path / "file/below"))
+    say(lakegc("mark", "alpha"), 2, "configuration: ", words.format(here=tmp_path))
+
+
+def test_interrupts_are_told_in_a_sentence(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("lakegc_assets.cli.jobs.run_job", interrupted)
+    say(lakegc("mark", "alpha", "--run", "m9"), 1, "interrupted: ")
+    assert site.server.endpoint
+
+
+@pytest.fixture
+def process(site: Site) -> Iterator[subprocess.Popen[str]]:
+    """A mark of ``gamma`` in a process of its own, after its first step began."""
+    site.tell("gamma")
+    process = subprocess.Popen(
+        [*_LAKEGC, "mark", "gamma", "--run", "g1"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    try:
+        assert process.stderr is not None
+        for line in process.stderr:
+            if "store_listing" in line:
+                break
+        yield process
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def test_another_process_is_kept_out_and_an_interrupted_one_ends(
+    process: subprocess.Popen[str],
+) -> None:
+    say(
+        lakegc("mark", "gamma", "--run", "g2"),
+        3,
+        "another run holds local://gamma",
+        f"{process.pid}",
+    )
+    os.killpg(process.pid, signal.SIGINT)
+    out, err = process.communicate(timeout=120)
+    assert process.returncode == 1
+    assert out == ""
+    assert "interrupted: " in err
+    assert "Traceback" not in err
+    # The lock is free again, and the run is not lost: the same id may be marked anew.
+    say(lakegc("report", "gamma", "--run", "g1"), 3, "did not finish")
+
+
+def test_a_missing_java_is_told_in_a_sentence(site: Site, tmp_path: Path) -> None:
+    site.client.create_repository("delta", "local://delta")
+    done = subprocess.run(
+        [*_LAKEGC, "mark", "delta"],
+        env={**os.environ, "JAVA_HOME": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 2
+    assert "configuration: Spark did not start" in done.stderr
+    assert "Traceback" not in done.stderr
+    assert done.stdout == ""
+
+
+def test_what_is_installed_as_lakegc_is_this_command() -> None:
+    project = (Path(__file__).parents[2] / "pyproject.toml").read_text()
+    place = project.partition('\nlakegc = "')[2].partition('"')[0]
+    assert pkgutil.resolve_name(place) is main
+
+
+def test_the_embedded_lakefs_tells_how_to_reach_it(tmp_path: Path) -> None:
+    process = subprocess.Popen(
+        [*_LAKEGC, "embedded", "--data", str(tmp_path / "lakefs"), "--port", "0"],
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        assert process.stdout is not None
+        words = dict(w.split("=", 1) for w in process.stdout.readline().split() if "=" in w)
+        credentials = tmp_path / "lakectl.yaml"
+        credentials.write_text(
+            f"credentials:\n  access_key_id: {words['access_key']}\n"
+            f"  secret_access_key: {words['secret_key']}\n"
+        )
+        client = LakeFSConfig(words["endpoint"], str(credentials)).connect()
+        assert list(client.repositories()) == []
+    finally:
+        process.terminate()
+        process.communicate(timeout=30)
+
+
+def test_the_embedded_lakefs_says_why_it_cannot_start(tmp_path: Path) -> None:
+    folder, file = tmp_path / "lakefs", tmp_path / "file"
+    file.touch()
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        port = str(other.getsockname()[1])
+        result = lakegc("embedded", "--data", str(folder), "--port", port)
+    say(result, 1, f"cannot listen on 127.0.0.1:{port} ", "choose another --port")
+    assert not folder.exists()
+    say(lakegc("embedded", "--data", str(file), "--port", "0"), 1, str(file), "File exists")
+
+
+def test_paths_are_told_from_where_the_user_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert near(tmp_path / "a/b") == "a/b"
+    assert near("/elsewhere") == "/elsewhere"
+    assert near("s3://bucket/a") == "s3://bucket/a"

@@ -1,0 +1,305 @@
+"""The chain of manifests holds only if every link is whole, in order, and of one attempt."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Callable
+from dataclasses import replace
+from datetime import datetime, timedelta, timezone
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from lakegc_assets.errors import ConfigurationError, IntegrityError, RefusedError
+from lakegc_assets.run.artifacts import (
+    MARK_ASSETS,
+    SCHEMA_VERSION,
+    ArtifactRoot,
+    AttemptArtifacts,
+    Manifest,
+    validate_run_id,
+)
+from lakegc_assets.run.parts import Part, write_part
+from lakegc_assets.storage.config import StoreConfig
+
+NAMESPACE = "s3://lab/small"
+START = datetime(2026, 11, 21, 4, 41, tzinfo=timezone.utc)
+LAST = "deletion_candidates"
+
+Change = Callable[[Manifest], Manifest]
+
+
+def root_at(folder: Path) -> ArtifactRoot:
+    return ArtifactRoot(str(folder / "artifacts"), StoreConfig())
+
+
+def write_rows(attempt: AttemptArtifacts, asset: str, rows: int = 2) -> Part:
+    table = pa.table({"address": [f"data/{number}" for number in range(rows)]})
+    return write_part(attempt.store(), f"{asset}/data/", table)
+
+
+def write_chain(
+    attempt: AttemptArtifacts, broken: str = "", change: Change = lambda manifest: manifest
+) -> dict[str, Manifest]:
+    """The artifacts of a mark; the manifest of one asset is another than it should be."""
+    chain: dict[str, Manifest] = {}
+    previous = ""
+    for number, asset in enumerate(MARK_ASSETS):
+        part = write_rows(attempt, asset)
+        manifest = Manifest(
+            asset=asset,
+            repository=attempt.repository,
+            run=attempt.run,
+            attempt=attempt.attempt,
+            namespace=NAMESPACE,
+            cutoff=START - timedelta(hours=25),
+            started=START + timedelta(seconds=2 * number),
+            finished=START + timedelta(seconds=2 * number + 1),
+            rows=2,
+            digest="2-0",
+            parts={"data": [part]},
+            previous=previous,
+            settings={"min_age": 86400.0},
+            facts={"number": number},
+        )
+        manifest = change(manifest) if asset == broken else manifest
+        attempt.store().put(f"{asset}/manifest.json", manifest.to_bytes())
+        chain[asset] = manifest
+        previous = manifest.sha256
+    return chain
+
+
+def test_a_whole_chain_is_read_as_it_was_written(tmp_path: Path) -> None:
+    attempt = root_at(tmp_path).new_attempt("small", "run1")
+    written = write_chain(attempt)
+    read = attempt.chain("gc_report", NAMESPACE)
+    assert list(read) == list(MARK_ASSETS)
+    assert read == written
+    assert list(attempt.chain("active_commits", NAMESPACE)) == list(MARK_ASSETS[:3])
+
+
+CHANGES: dict[str, Change] = {
+    "another attempt": lambda m: replace(m, attempt="20261121T044100Z-00000000"),
+    "another run": lambda m: replace(m, run="run2"),
+    "another repository": lambda m: replace(m, repository="retention"),
+    "another asset": lambda m: replace(m, asset="gc_report"),
+    "another namespace": lambda m: replace(m, namespace="s3://lab/retention"),
+    "another cutoff": lambda m: replace(m, cutoff=m.cutoff + timedelta(microseconds=1)),
+    "another manifest before it": lambda m: replace(m, previous="0" * 64),
+    "none before it": lambda m: replace(m, previous=""),
+    "begun before the one before it ended": lambda m: replace(
+        m, started=m.started - timedelta(seconds=2)
+    ),
+    "finished before it began": lambda m: replace(m, finished=m.started - timedelta(seconds=1)),
+    "a file more": lambda m: replace(
+        m, parts={**m.parts, "more": [replace(m.parts["data"][0], key="data/part-1.parquet")]}
+    ),
+    "a file fewer": lambda m: replace(m, parts={}),
+    "a file of another size": lambda m: replace(
+        m, parts={"data": [replace(m.parts["data"][0], size=1)]}
+    ),
+    "other rows": lambda m: replace(m, rows=3),
+    "another schema": lambda m: replace(m, schema_version=SCHEMA_VERSION + 1),
+}
+
+
+@pytest.mark.parametrize("name", CHANGES)
+def test_a_broken_link_is_refused(name: str, tmp_path: Path) -> None:
+    attempt = root_at(tmp_path).new_attempt("small", "run1")
+    write_chain(attempt, "active_commits", CHANGES[name])
+    assert list(attempt.chain("uncommitted_snapshot", NAMESPACE)) == list(MARK_ASSETS[:2])
+    with pytest.raises(IntegrityError, match=r"[Mm]ark again"):
+        attempt.chain(LAST, NAMESPACE)
+
+
+def test_a_first_manifest_that_follows_another_is_refused(tmp_path: Path) -> None:
+    attempt = root_at(tmp_path).new_attempt("small", "run1")
+    write_chain(attempt, "store_listing", lambda m: replace(m, previous="0" * 64))
+    with pytest.raises(IntegrityError, match="does not follow the one before it"):
+        attempt.chain("store_listing", NAMESPACE)
+
+
+def test_a_manifest_that_was_made_again_breaks_the_chain(tmp_path: Path) -> None:
+    attempt = root_at(tmp_path).new_attempt("small", "run1")
+    chain = write_chain(attempt)
+    again = replace(chain["uncommitted_snapshot"], facts={"number": 7})
+    attempt.store().put("uncommitted_snapshot/manifest.json", again.to_bytes())
+    with pytest.raises(IntegrityError, match=r"active_commits .* does not follow"):
+        attempt.chain(LAST, NAMESPACE)
+
+
+def test_a_missing_manifest_means_that_the_asset_did_not_finish(tmp_path: Path) -> None:
+    attempt = root_at(tmp_path).new_attempt("small", "run1")
+    write_chain(attempt)
+    (Path(attempt.url) / "active_commits" / "manifest.json").unlink()
+    with pytest.raises(IntegrityError, match="active_commits did not finish"):
+        attempt.chain(LAST, NAMESPACE)
+
+
+@pytest.mark.parametrize("damage", ["missing", "cut"])
+def test_data_files_that_are_not_those_of_the_manifest_are_refused(
+    damage: str, tmp_path: Path
+) -> None:
+    attempt = root_at(tmp_path).new_attempt("small", "run1")
+    chain = write_chain(attempt)
+    path = Path(attempt.url) / chain["active_commits"].parts["data"][0].key
+    if damage == "missing":
+        path.unlink()
+    else:
+        path.write_bytes(path.read_bytes()[:-1])
+    with pytest.raises(IntegrityError, match="something removed or cut it"):
+        attempt.chain(LAST, NAMESPACE)
+
+
+def test_a_file_of_the_right_size_and_other_bytes_is_refused_when_it_is_read(
+    tmp_path: Path,
+) -> None:
+    attempt = root_at(tmp_path).new_attempt("small", "run1")
+    chain = write_chain(attempt)
+    path = Path(attempt.url) / chain["active_commits"].parts["data"][0].key
+    whole = path.read_bytes()
+    for at in range(0, len(whole), 29):
+        path.write_bytes(whole[:at] + bytes([whole[at] ^ 1]) + whole[at + 1 :])
+        with pytest.raises(IntegrityError, match="something changed it"):
+            attempt.read("active_commits")
+
+
+def test_what_no_manifest_names_is_never_read(tmp_path: Path) -> None:
+    attempt = root_at(tmp_path).new_attempt("small", "run1")
+    write_chain(attempt)
+    write_rows(attempt, "active_commits", 7)
+    assert attempt.chain(LAST, NAMESPACE)
+    assert attempt.read("active_commits").num_rows == 2
+
+
+def test_any_damage_to_a_manifest_is_told_or_breaks_the_chain(tmp_path: Path) -> None:
+    attempt = root_at(tmp_path).new_attempt("small", "run1")
+    chain = write_chain(attempt)
+    path = Path(attempt.url) / "uncommitted_snapshot" / "manifest.json"
+    sound = path.read_bytes()
+    chance, told = random.Random(7), 0
+    for _ in range(300):
+        at = chance.randrange(len(sound))
+        bit = 1 << chance.randrange(8)
+        path.write_bytes(sound[:at] + bytes([sound[at] ^ bit]) + sound[at + 1 :])
+        try:
+            read = attempt.chain("gc_report", NAMESPACE)
+        except IntegrityError:
+            told += 1
+        else:
+            # A time may have another letter between day and hour, and so mean the same.
+            assert read == chain
+    assert told > 290
+    for length in range(0, len(sound), 17):
+        path.write_bytes(sound[:length])
+        with pytest.raises(IntegrityError, match="is damaged"):
+            attempt.chain(LAST, NAMESPACE)
+
+
+@pytest.mark.parametrize(
+    "body", [b"", b"[]", b"null", b'{"schema_version": 3}', b'{"schema_version": 3, "cutoff": 3}']
+)
+def test_a_manifest_in_another_form_is_damaged(body: bytes) -> None:
+    with pytest.raises(IntegrityError, match=r"x/manifest\.json is damaged"):
+        Manifest.from_bytes(body, "x/manifest.json")
+
+
+def test_a_time_without_a_zone_is_damage(tmp_path: Path) -> None:
+    chain = write_chain(root_at(tmp_path).new_attempt("small", "run1"))
+    values = json.loads(chain["store_listing"].to_bytes())
+    values["started"] = values["started"].removesuffix("+00:00")
+    with pytest.raises(IntegrityError, match="started has no time zone"):
+        Manifest.from_bytes(json.dumps(values).encode(), "x")
+
+
+# Attempts and runs
+
+
+def test_a_new_attempt_leaves_the_old_one_as_it_is(tmp_path: Path) -> None:
+    root = root_at(tmp_path)
+    first = root.new_attempt("small", "run1")
+    write_rows(first, "store_listing")
+    second = root.new_attempt("small", "run1")
+    assert first.attempt != second.attempt
+    assert root.attempt("small", "run1") == second
+    assert not second.files("store_listing")
+    assert first.files("store_listing")
+
+
+def test_a_published_mark_is_frozen(tmp_path: Path) -> None:
+    root = root_at(tmp_path)
+    attempt = root.new_attempt("small", "run1")
+    write_chain(attempt)
+    with pytest.raises(RefusedError, match="'run1' of repository 'small' exists already"):
+        root.new_attempt("small", "run1")
+    assert root.attempt("small", "run1") == attempt
+
+
+def test_an_asset_is_finished_once(tmp_path: Path) -> None:
+    attempt = root_at(tmp_path).new_attempt("small", "run1")
+    manifest = write_chain(attempt)["store_listing"]
+    with pytest.raises(RefusedError, match="store_listing of 'run1' is finished"):
+        attempt.finish(manifest)
+
+
+def test_what_tasks_wrote_elsewhere_finishes_nothing(tmp_path: Path) -> None:
+    attempt = root_at(tmp_path).new_attempt("small", "run1")
+    manifest = write_chain(root_at(tmp_path).new_attempt("small", "run2"))["store_listing"]
+    with pytest.raises(IntegrityError, match="all executors must share the artifact root"):
+        attempt.finish(manifest)
+    assert not attempt.has("store_listing")
+
+
+def test_an_unknown_run_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(RefusedError, match="there is no mark 'run1' of repository 'small'"):
+        root_at(tmp_path).attempt("small", "run1")
+
+
+@pytest.mark.parametrize("body", [b"", b"[]", b"{}", b'{"attempt"', b"null", b'{"attempt": "."}'])
+def test_a_damaged_attempt_is_told(body: bytes, tmp_path: Path) -> None:
+    root = root_at(tmp_path)
+    root.new_attempt("small", "run1")
+    root.open("small", "run1").put("attempt.json", body)
+    for ask in (root.attempt, root.new_attempt):
+        with pytest.raises(IntegrityError, match=r"attempt\.json is damaged"):
+            ask("small", "run1")
+
+
+def test_a_root_of_an_unknown_kind_is_not_taken_for_a_damaged_one() -> None:
+    with pytest.raises(ConfigurationError, match="ftp"):
+        ArtifactRoot("ftp://host/artifacts", StoreConfig()).attempt("small", "run1")
+
+
+def test_runs_are_listed_without_what_else_is_kept_there(tmp_path: Path) -> None:
+    root = root_at(tmp_path)
+    assert root.runs("small") == []
+    for run in ("b", "a"):
+        root.new_attempt("small", run)
+    root.open("small", "_cache").put("ranges/x", b"")
+    assert root.runs("small") == ["a", "b"]
+    assert root.runs("retention") == []
+
+
+NAME = st.from_regex(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}", fullmatch=True)
+
+
+@given(NAME)
+def test_plain_names_are_ids_of_runs(run: str) -> None:
+    assert validate_run_id(run) == run
+
+
+@given(NAME, st.sampled_from("/|\\ \n\0%é:*?\u202e"), NAME)
+@example("", "", "")
+@example("", "", ".")
+@example("", "", "..")
+@example("", "", "-a")
+@example("", "", "_cache")
+@example("", "a", "\n")
+@example("a" * 64, "a", "a" * 64)
+def test_other_names_are_refused(start: str, odd: str, end: str) -> None:
+    with pytest.raises(ConfigurationError, match="cannot be the id of a run"):
+        validate_run_id(start + odd + end)

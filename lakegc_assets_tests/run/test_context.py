@@ -1,0 +1,163 @@
+"""What stops a run before it begins: shared namespaces, clocks, used ids, and other runs."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import replace
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lakegc_assets.errors import IntegrityError, RefusedError
+from lakegc_assets.lakefs.errors import ReadOnlyRepositoryError
+from lakegc_assets.mark.listing import list_store
+from lakegc_assets.mark.publication import mark_folder, read_summary, require_unused
+from lakegc_assets.run.context import RunContext
+from lakegc_assets.run.lock import repository_lock
+from lakegc_assets_tests import recorded
+from lakegc_assets_tests.replay import Answer, ReplayServer
+from lakegc_assets_tests.sessions import Session
+
+REPOSITORIES = ("GET", "/repositories")
+MINUTES = timedelta(minutes=1)
+
+
+@pytest.fixture
+def server() -> Iterator[ReplayServer]:
+    recorded.load("emptyrepo")
+    with ReplayServer("emptyrepo") as found:
+        yield found
+
+
+@pytest.fixture
+def ctx(server: ReplayServer, s3_server: str, spark: Session, tmp_path: Path) -> RunContext:
+    return recorded.context(server, s3_server, tmp_path, spark, clock_skew=5 * MINUTES)
+
+
+def add_repository(server: ReplayServer, namespace: str) -> None:
+    found: list[dict[str, Any]] = server.recording.body("repositories")["results"]
+    other = {**found[0], "id": "another", "storage_namespace": namespace}
+    pagination = {"has_more": False, "max_per_page": 1000, "next_offset": "", "results": 1}
+    pagination["results"] = len(found) + 1
+    server.overrides[REPOSITORIES] = Answer(
+        200, {"pagination": pagination, "results": [other, *found]}
+    )
+
+
+@pytest.mark.parametrize(
+    "namespace",
+    [
+        "s3://lab/emptyrepo",
+        "s3a://lab/emptyrepo/",
+        "s3://lab",
+        "s3://lab/emptyrepo/data/inner",
+        "s3://lab/%65mptyrepo/data/inner",
+    ],
+)
+def test_repositories_that_share_a_namespace_are_refused(
+    namespace: str, server: ReplayServer, ctx: RunContext
+) -> None:
+    add_repository(server, namespace)
+    with pytest.raises(IntegrityError, match=r"'emptyrepo' .* and 'another' .* overlap"):
+        ctx.connect()
+    with pytest.raises(IntegrityError, match="Neither can be collected"):
+        list_store(ctx)
+    assert ctx.root.runs("emptyrepo") == []
+
+
+@pytest.mark.parametrize("namespace", ["s3://lab/emptyrepo2", "s3://other/emptyrepo", "gs://lab"])
+def test_neighbours_do_not_share_a_namespace(
+    namespace: str, server: ReplayServer, ctx: RunContext
+) -> None:
+    add_repository(server, namespace)
+    assert ctx.connect()[1].namespace_url == "s3://lab/emptyrepo"
+
+
+def test_a_read_only_repository_is_refused(server: ReplayServer, ctx: RunContext) -> None:
+    found = server.recording.body("repository")
+    server.overrides["GET", "/repositories/emptyrepo"] = Answer(200, {**found, "read_only": True})
+    with pytest.raises(ReadOnlyRepositoryError):
+        ctx.connect()
+
+
+@pytest.mark.parametrize("minutes", [-6, 6])
+@pytest.mark.parametrize(
+    ("clock", "name"), [("lakefs_skew", "lakeFS server"), ("store_skew", "object store")]
+)
+def test_a_clock_that_is_off_is_refused(
+    clock: str, name: str, minutes: int, ctx: RunContext
+) -> None:
+    moment = ctx.clocks.now()
+    off = replace(ctx, clocks=recorded.FixedClocks(moment, **{clock: minutes * MINUTES}))
+    with pytest.raises(RefusedError, match=f"the clock of the {name} differs .* by 0:06:00"):
+        list_store(off)
+    assert ctx.root.runs("emptyrepo") == []
+
+
+def test_the_clock_of_the_store_begins_the_run(ctx: RunContext) -> None:
+    moment = ctx.clocks.now()
+    near = recorded.FixedClocks(moment, lakefs_skew=-5 * MINUTES, store_skew=5 * MINUTES)
+    safe = replace(ctx.settings, allow_unsafe_min_age=False, min_age=timedelta(hours=30))
+    listing = list_store(replace(ctx, clocks=near, settings=safe))
+    assert listing.facts["start"] == (moment + 5 * MINUTES).isoformat()
+    assert listing.facts["grace_period_seconds"] == 86400
+    assert moment + 5 * MINUTES - listing.cutoff == timedelta(hours=31) + 10 * MINUTES
+    assert (listing.started, listing.finished) == (moment, moment)
+
+
+def test_a_mark_id_that_is_in_use_is_refused(ctx: RunContext) -> None:
+    store = ctx.connect()[1].store()
+    require_unused(store, ctx.run)
+    key = mark_folder(ctx.run) + "summary.json"
+    summary = {
+        "run_id": ctx.run,
+        "success": False,
+        "first_slice": "",
+        "start_time": "",
+        "cutoff_time": "",
+        "num_deleted_objects": 0,
+    }
+    store.put(key, json.dumps(summary).encode())
+    for stage in (lambda: require_unused(store, ctx.run), lambda: list_store(ctx)):
+        with pytest.raises(RefusedError, match="mark id 'run1' exists already in s3://lab/emp"):
+            stage()
+    for damaged in (b"", b"[]", b"{}", b"\xff"):
+        store.put(key, damaged)
+        with pytest.raises(IntegrityError, match=r"summary\.json is damaged"):
+            read_summary(store, ctx.run)
+
+
+HOLD = """
+import sys
+from lakegc_assets.run.lock import repository_lock
+with repository_lock(sys.argv[1]):
+    print("held", flush=True)
+    sys.stdin.read()
+"""
+
+
+def test_another_process_keeps_the_repository(tmp_path: Path) -> None:
+    url = f"s3://lab/{tmp_path.name}-{tmp_path.parent.name}"
+    command = [sys.executable, "-c", HOLD, url]
+    with subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as holder:
+        assert holder.stdout is not None
+        assert holder.stdout.readline() == "held\n"
+        told = f'another run holds {url} .*"pid": {holder.pid}'
+        with pytest.raises(RefusedError, match=told), repository_lock(url):
+            pass
+        with repository_lock(url + "/other"):
+            pass
+        holder.kill()
+        holder.wait()
+    with repository_lock(url), repository_lock(url):
+        result = subprocess.run(command, input="", capture_output=True, text=True, check=False)
+        assert "RefusedError: another run holds" in result.stderr
+    result = subprocess.run(command, input="", capture_output=True, text=True, check=False)
+    assert (result.stdout, result.returncode) == ("held\n", 0)
