@@ -14,7 +14,7 @@ import boto3
 import pyarrow as pa
 from pyspark.sql import SparkSession
 
-from lakegc_assets.checks.case import Case
+from lakegc_assets.checks.case import Case, CheckResult
 from lakegc_assets.graveler.entry import AddressType
 from lakegc_assets.graveler.namespace import StorageNamespace
 from lakegc_assets.graveler.ranges import read_metarange, read_range
@@ -333,3 +333,8 @@ class Marked:
             return []
         table = pa.Table.from_pylist(rows, LISTING)
         return [write_part(self.attempt.store(), "planted/", table)]
+
+
+def fails(result: CheckResult, *, blocking: bool = True) -> str:
+    assert (result.passed, result.blocking) == (False, blocking)
+    return result.summary
