@@ -18,7 +18,7 @@ def test_the_contracts_of_imports_hold() -> None:
         check=False,
     )
     assert done.returncode == 0, done.stdout
-    assert "4 kept, 0 broken" in done.stdout
+    assert "8 kept, 0 broken" in done.stdout
 
 
 def test_help_loads_neither_dagster_nor_spark() -> None:
