@@ -15,7 +15,7 @@ from lakegc_assets.mark.candidates import find_candidates
 from lakegc_assets.mark.sifting import CONTROL
 from lakegc_assets.mark.why import why
 from lakegc_assets.run import sets
-from lakegc_assets.run.hashing import Hashes
+from lakegc_assets.run.hashing import Hashes, address_hashes
 from lakegc_assets_tests.lake import REPOSITORY, STAGES, SmallLake, running
 from lakegc_assets_tests.lake import _tell as tell
 from lakegc_assets_tests.sessions import Session
@@ -63,7 +63,9 @@ def test_candidates_tell_who_held_them_last(told: Told, spark: Session) -> None:
     assert ask(told, spark, orphan)[1].startswith("no branch, tag or commit")
     verdict, because = ask(told, spark, removed)
     assert verdict == "candidate"
-    assert because.startswith(f"the expired commit {told.commits['second']} in the main ancestry of")
+    assert because.startswith(
+        f"the expired commit {told.commits['second']} in the main ancestry of"
+    )
     assert ask(told, spark, f"local://{REPOSITORY}/{removed}") == (verdict, because)
 
 
@@ -89,11 +91,10 @@ def test_an_address_that_only_has_the_hash_of_a_live_one_says_so(
 ) -> None:
     """It stays, although nobody holds it: hashes only ever keep objects."""
     wanted, twin = getattr(told, live), "data/in/doubt"
-    whole = module.address_hashes
 
     def colliding(addresses: pa.Array | pa.ChunkedArray) -> Hashes:
         texts = [wanted if text == twin else text for text in addresses.to_pylist()]
-        return whole(pa.array(texts, pa.string()))
+        return address_hashes(pa.array(texts, pa.string()))
 
     monkeypatch.setattr(sets, "_kept", type(sets._kept)())
     monkeypatch.setattr(module, "address_hashes", colliding)
