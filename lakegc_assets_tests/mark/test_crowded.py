@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import os
+import pickle
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +16,12 @@ import pytest
 
 from lakegc_assets.embedded.faults import Fault
 from lakegc_assets.errors import IntegrityError
+from lakegc_assets.mark import served
 from lakegc_assets.mark.candidates import find_candidates
 from lakegc_assets.mark.commits import find_active_commits
 from lakegc_assets.mark.committed import read_committed_addresses
 from lakegc_assets.mark.listing import list_store
+from lakegc_assets.mark.lookalikes import Alike, Evidence
 from lakegc_assets.mark.report import report
 from lakegc_assets.mark.served import SERVED, UNVERIFIED, served_candidates
 from lakegc_assets.mark.uncommitted import snapshot_uncommitted
@@ -153,6 +156,24 @@ def test_an_entry_whose_etag_is_no_checksum_makes_contents_say_nothing(
     assert spared == dict.fromkeys(crowded.dead | crowded.shadows, UNVERIFIED)
 
 
+def test_entries_with_the_etags_of_the_store_make_contents_say_nothing(
+    lake: SmallLake, crowded: Crowded, spark: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A copy that lakeFS makes of such an object keeps an etag that no content tells."""
+    compare = served.compare
+
+    def mixed(*args: Any) -> tuple[Alike, Evidence]:
+        alike, evidence = compare(*args)
+        return alike, replace(evidence, small_agree=True)
+
+    monkeypatch.setattr(served, "compare", mixed)
+    ctx = lake.context(spark, max_served_lookups=50)
+    find_candidates(ctx)
+    candidates, spared = found(ctx)
+    assert candidates == set()
+    assert spared == dict.fromkeys(crowded.dead | crowded.shadows, UNVERIFIED)
+
+
 def test_when_time_is_over_what_was_not_asked_stays(
     lake: SmallLake, crowded: Crowded, spark: Session
 ) -> None:
@@ -219,6 +240,23 @@ def test_live_ranges_without_an_address_stop_the_run(
         find_candidates(ctx)
 
 
+def test_an_object_that_is_listed_twice_stops_the_run(
+    lake: SmallLake, spark: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ctx = lake.context(spark)
+    whole = AttemptArtifacts.chain
+
+    def doubled(self: AttemptArtifacts, *args: Any) -> dict[str, Manifest]:
+        chain = whole(self, *args)
+        manifest = chain["store_listing"]
+        parts = {**manifest.parts, "data": [*manifest.parts["data"]] * 2}
+        return {**chain, "store_listing": Manifest(**{**manifest.__dict__, "parts": parts})}
+
+    monkeypatch.setattr(AttemptArtifacts, "chain", doubled)
+    with pytest.raises(IntegrityError, match="lists an object twice"):
+        find_candidates(ctx)
+
+
 def test_few_jobs_whatever_the_size(
     lake: SmallLake, spark: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -227,7 +265,10 @@ def test_few_jobs_whatever_the_size(
 
     def counted(self: Tasks, what: str, *args: Any) -> list[Any]:
         jobs.append(what)
-        return run(self, what, *args)
+        # As Spark sends them, and what they answer.
+        sent = pickle.loads(pickle.dumps(args))
+        answers: list[Any] = pickle.loads(pickle.dumps(run(self, what, *sent)))
+        return answers
 
     monkeypatch.setattr(Tasks, "run", counted)
     monkeypatch.setattr("lakegc_assets.mark.report.read_results", lambda *_: [])

@@ -15,7 +15,7 @@ from lakegc_assets.mark.candidates import find_candidates
 from lakegc_assets.mark.sifting import CONTROL
 from lakegc_assets.mark.why import why
 from lakegc_assets.run import sets
-from lakegc_assets.run.hashing import Hashes
+from lakegc_assets.run.hashing import Hashes, address_hashes
 from lakegc_assets_tests.lake import REPOSITORY, STAGES, SmallLake, running
 from lakegc_assets_tests.lake import _tell as tell
 from lakegc_assets_tests.sessions import Session
@@ -91,11 +91,10 @@ def test_an_address_that_only_has_the_hash_of_a_live_one_says_so(
 ) -> None:
     """It stays, although nobody holds it: hashes only ever keep objects."""
     wanted, twin = getattr(told, live), "data/in/doubt"
-    whole = module.address_hashes
 
     def colliding(addresses: pa.Array | pa.ChunkedArray) -> Hashes:
         texts = [wanted if text == twin else text for text in addresses.to_pylist()]
-        return whole(pa.array(texts, pa.string()))
+        return address_hashes(pa.array(texts, pa.string()))
 
     monkeypatch.setattr(sets, "_kept", type(sets._kept)())
     monkeypatch.setattr(module, "address_hashes", colliding)
