@@ -10,11 +10,11 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 import pyarrow as pa
 
@@ -130,6 +130,7 @@ class DeletingTask:
             reach.sleep,
         )
         self._checked = 0.0
+        self._deadline: Mapping[str, Any] = {}
         self._delta = orders.delta
         self._known: Known | None = None
         self._ranges: AbstractSet[str] = frozenset()
@@ -226,13 +227,15 @@ class DeletingTask:
         seen = fingerprint(self._reach.client, orders.repository, protect_tags=orders.protect_tags)
         # The store's time comes after all that may take long, and before the lease.
         now = Moment.now(asking, self._reach.clock)
-        return Look(
+        look = Look(
             seen=seen,
             now=now,
             lost=lost(asking, orders.lease, orders.number, now.store_time),
             held=read_hold(asking) is not None,
             took=self._reach.clock() - self._checked,
         )
+        self._deadline = _deadline(orders, look)
+        return look
 
     def _extend(self, objects: pa.Table) -> None:
         """Follow the branches that have moved, and spare what they brought to life.
@@ -262,8 +265,7 @@ class DeletingTask:
         if self._orders.condition != "single":
             self._pace.sent(len(batch))
             addresses = [marked.address for marked in batch]
-            expires = self._expires()
-            return list(self._reach.deleting.delete_many(addresses, etags, expires_s=expires))
+            return list(self._reach.deleting.delete_many(addresses, etags, **self._deadline))
         outcomes: list[DeleteOutcome] = []
         for marked in batch:
             self._pace.wait()
@@ -271,20 +273,23 @@ class DeletingTask:
                 break
             self._pace.sent(1)
             outcomes += self._reach.deleting.delete_many(
-                [marked.address], etags, singly=True, expires_s=self._expires()
+                [marked.address], etags, singly=True, **self._deadline
             )
             if outcomes[-1].outcome == "failed":
                 break
         return outcomes
 
-    def _expires(self) -> float | None:
-        """In how many seconds the store is to refuse what is sent now."""
-        lifetime = self._orders.expires_s
-        return None if lifetime is None else lifetime - (self._reach.clock() - self._checked)
-
     def _record(self, number: int, outcomes: Sequence[Outcome]) -> None:
         name = f"{sweep_of(self._orders.lease)}-{self._orders.number:04d}-{self._number:05d}"
         ledger.record(self._reach.artifacts, f"{name}-{number:06d}", outcomes)
+
+
+def _deadline(orders: Orders, look: Look) -> Mapping[str, Any]:
+    """Until when, by its own clock, the store is to carry out what is sent after a look."""
+    if orders.expires_s is None:
+        return {}
+    # The store told its time within the look, so by then no more of it had passed.
+    return {"expires_s": int(orders.expires_s - look.took), "since": look.now.store_time}
 
 
 def _settled(

@@ -69,7 +69,11 @@ def _sweep(ctx: RunContext, connections: Connections, lease: Lease) -> Manifest:
             ctx, settings=dataclasses.replace(ctx.settings, protect_tags=True)
         )
     store = connections.store()
-    means = Means(_condition(ctx, connections), probe_deadlines(store, f"{PROBES}{lease.token}/"))
+    condition = _condition(ctx, connections)
+    deadlines = probe_deadlines(
+        store, f"{PROBES}{lease.token}/", conditional=condition != "none"
+    )
+    means = Means(condition, deadlines)
     notice = store.retention_notice()
     if notice is not None:
         ctx.log.warning("%s", notice)

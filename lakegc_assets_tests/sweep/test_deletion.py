@@ -475,8 +475,9 @@ def test_single_deletes_stop_when_the_look_is_old(s3_orders: Orders, s3_time: Ti
 def test_a_delete_carries_what_is_left_of_its_minute(
     bare: SmallLake, orders: Orders, time: Time, condition: Any
 ) -> None:
+    """From the time that the store told in the look, whenever it is sent."""
     addresses = plant(bare, 4)
-    slow_answers(bare, time, [14, 0, 3])
+    slow_answers(bare, time, [14, 3])
     dated = replace(orders, condition=condition, expires_s=60)
 
     def take_time(_keys: Sequence[str]) -> None:
@@ -485,7 +486,10 @@ def test_a_delete_carries_what_is_left_of_its_minute(
     reach, store = meddling(dated, take_time)
     list(run(dated, addresses, reach=replace(reach, clock=time, sleep=time.sleep)))
     left = [call["expires_s"] for call in store.calls]
-    assert left == ([46, 60] if condition == "none" else [46, 44, 60, 58])
+    assert left == ([46, 57] if condition == "none" else [46, 46, 57, 57])
+    told = [call["since"] for call in store.calls]
+    assert told == sorted(told)
+    assert len(set(told)) == 2
     assert recorded(orders) == dict.fromkeys(addresses, "deleted")
 
 
