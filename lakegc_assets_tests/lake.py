@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
+from lakegc_assets.checks.evaluation import check_candidates
 from starlette.concurrency import run_in_threadpool
 from starlette.types import ASGIApp, Receive, Scope, Send
 
@@ -25,7 +26,6 @@ from lakegc_assets.lakefs.config import LakeFSConfig
 from lakegc_assets.mark.candidates import find_candidates
 from lakegc_assets.mark.commits import find_active_commits
 from lakegc_assets.mark.committed import read_committed_addresses
-from lakegc_assets.mark.evaluation import check_candidates
 from lakegc_assets.mark.listing import list_store
 from lakegc_assets.mark.report import report
 from lakegc_assets.mark.uncommitted import snapshot_uncommitted

@@ -16,12 +16,12 @@ import pyarrow as pa
 from moto.core.models import DEFAULT_ACCOUNT_ID
 from moto.s3.models import s3_backends
 
+from lakegc_assets.checks.case import CheckResult
+from lakegc_assets.checks.evaluation import check_candidates
 from lakegc_assets.graveler.namespace import slice_time
 from lakegc_assets.mark.candidates import find_candidates
 from lakegc_assets.mark.commits import find_active_commits
 from lakegc_assets.mark.committed import read_committed_addresses
-from lakegc_assets.mark.evaluation import check_candidates
-from lakegc_assets.mark.invariants import CheckResult
 from lakegc_assets.mark.listing import list_store
 from lakegc_assets.mark.report import report
 from lakegc_assets.mark.uncommitted import snapshot_uncommitted

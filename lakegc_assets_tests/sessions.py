@@ -10,19 +10,17 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from lakegc_assets.run.spark import LOCAL, REQUIRED, prepare_environment
+from lakegc_assets.run.spark import prepare_environment, session_settings, start_session
 
 #: The environment of tasks is that of the JVM, which is older than most tests: this file stands for
 #: what they would find there about lakeFS.
 LAKECTL_OF_TASKS = Path(tempfile.gettempdir()) / f"lakegc-tests-{os.getpid()}-lakectl.yaml"
 
 # Data is tiny, so what a query costs is planning and compiling it: no code is generated, one
-# shuffle partition, no adaptive plans, and the JVM stops at its quick compiler.
+# shuffle partition, no adaptive plans.
 SMALL = {
     "spark.master": "local[2]",
     "spark.driver.memory": "2g",
-    "spark.driver.extraJavaOptions": LOCAL["spark.driver.extraJavaOptions"]
-    + " -XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
     "spark.sql.shuffle.partitions": "1",
     "spark.sql.adaptive.enabled": "false",
     "spark.sql.codegen.wholeStage": "false",
@@ -53,12 +51,9 @@ def spark(s3_server: str) -> Iterator[Session]:  # noqa: ARG001 - its variables 
 
 
 def _start() -> SparkSession:
-    prepare_environment()
-    builder = SparkSession.builder
-    for name, value in (LOCAL | REQUIRED | SMALL).items():
-        builder = builder.config(name, value)
     with pytest.MonkeyPatch.context() as patch:
         for name in [name for name in os.environ if name.startswith(("LAKECTL_", "LAKEGC_"))]:
             patch.delenv(name)
         patch.setenv("LAKECTL_CONFIG_FILE", str(LAKECTL_OF_TASKS))
-        return builder.getOrCreate()
+        prepare_environment()
+        return start_session(session_settings() | SMALL)

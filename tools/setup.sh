@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Makes .venv ready: the pinned Python packages, and .venv/java-home, the Java that Spark runs on.
+# Makes .venv ready: the pinned Python packages, and .venv/java-home, the Java that Spark runs on;
+# and an archive in the user's cache folder with which Spark starts fast.
 #
 # Says and does nothing where all is there. What is missing is installed with the system's package
 # manager where that is allowed; else one sentence says what to install.
@@ -139,3 +140,4 @@ set_up_java() {
 
 set_up_python
 set_up_java
+JAVA_HOME="$PWD/.venv/java-home" .venv/bin/python -m lakegc_assets.run || true # it starts without, too

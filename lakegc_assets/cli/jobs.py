@@ -12,15 +12,12 @@ import pydantic
 from dagster._core.errors import (
     DagsterAssetCheckFailedError,
     DagsterExecutionInterruptedError,
-    DagsterResourceFunctionError,
 )
 from dagster._core.instance.ref import InstanceRef
 from dagster._core.utils import make_new_run_id
-from py4j.protocol import Py4JError  # type: ignore[import-untyped]
-from pyspark.errors import PySparkRuntimeError
 
 from lakegc_assets.cli.progress import progress, say
-from lakegc_assets.cli.queries import Site, require_published, spark_failure
+from lakegc_assets.cli.queries import Site, require_published
 from lakegc_assets.definitions import defs
 from lakegc_assets.defs.partitions import add_partition, partition_key
 from lakegc_assets.defs.resources import CollectorResource
@@ -87,11 +84,11 @@ def run_job(job: str, repository: str, run: str, settings: dict[str, Any]) -> No
     site = Site.defined()
     namespace = _namespace(site, repository)
     with _instance() as instance, repository_lock(namespace):
-        # Before Spark starts, which takes a while.
+        # Before anything is started, which takes a while.
         if job == "gc_sweep":
             require_published(site.attempt(repository, run))
         selection = _selection(site, namespace, job, repository, run)
-        say(f"{job} of {repository}, run {run}: Spark starts")
+        say(f"{job} of {repository}, run {run}")
         key = add_partition(instance, repository, run)
         _execute(job, key, settings, selection, instance)
 
@@ -175,10 +172,6 @@ def _execute(
             )
     except DagsterAssetCheckFailedError as error:
         raise RefusedError(_failed_checks(instance, run_id) or str(error)) from error
-    except DagsterResourceFunctionError as error:
-        if isinstance(error.user_exception, (PySparkRuntimeError, Py4JError)):
-            raise spark_failure(error.user_exception) from error
-        raise
     except DagsterExecutionInterruptedError as error:
         raise KeyboardInterrupt from error
 

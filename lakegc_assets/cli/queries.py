@@ -8,22 +8,19 @@ from dataclasses import dataclass
 from typing import Any
 
 import dagster as dg
-from py4j.protocol import Py4JError  # type: ignore[import-untyped]
-from pyspark.errors import PySparkRuntimeError
-from pyspark.sql import SparkSession
 
+from lakegc_assets.checks.evaluation import read_results, require_passed
 from lakegc_assets.definitions import defs
 from lakegc_assets.defs.failures import errors_of_tasks
 from lakegc_assets.defs.partitions import partition_key
 from lakegc_assets.defs.resources import CollectorResource, LakeFSResource, ObjectStoreResource
-from lakegc_assets.errors import ConfigurationError, LakegcError, RefusedError
+from lakegc_assets.errors import LakegcError, RefusedError
 from lakegc_assets.lakefs.config import LakeFSConfig
-from lakegc_assets.mark.evaluation import read_results, require_passed
 from lakegc_assets.mark.publication import mark_folder
 from lakegc_assets.run.artifacts import ArtifactRoot, AttemptArtifacts
 from lakegc_assets.run.context import RunContext
 from lakegc_assets.run.settings import Settings
-from lakegc_assets.run.spark import session_settings
+from lakegc_assets.run.spark import session_settings, start_session
 from lakegc_assets.storage.config import StoreConfig
 
 
@@ -69,22 +66,6 @@ class Site:
         """
         partition_key(repository, run)
         return self.root.attempt(repository, run)
-
-
-def spark_failure(error: PySparkRuntimeError | Py4JError) -> ConfigurationError:
-    """Why Spark did not start, and what to do about it."""
-    if isinstance(error, Py4JError):
-        # Java's own sentence is in the first line that starts with a colon; traces follow it.
-        lines = str(error).splitlines()
-        told = next((line[2:] for line in lines if line.startswith(": ")), lines[0])
-        return ConfigurationError(
-            f"Spark did not start with {session_settings()['spark.master']}: {told}. Is its master "
-            "there, and of the version of this pyspark? See docs/clusters.md",
-        )
-    return ConfigurationError(
-        f"Spark did not start: {error}. It needs Java 17, 21 or 25: install one, or let JAVA_HOME "
-        "name it",
-    )
 
 
 def outcome(repository: str, run: str) -> dict[str, Any]:
@@ -152,13 +133,7 @@ def local_context(repository: str, run: str) -> Iterator[RunContext]:
     """
     site = Site.defined()
     site.attempt(repository, run)
-    builder = SparkSession.builder
-    for name, value in session_settings().items():
-        builder = builder.config(name, value)
-    try:
-        spark = builder.getOrCreate()
-    except (PySparkRuntimeError, Py4JError) as error:
-        raise spark_failure(error) from error
+    spark = start_session()
     with errors_of_tasks():
         yield RunContext(
             repository=repository,

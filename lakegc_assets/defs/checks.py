@@ -3,12 +3,12 @@
 from collections.abc import Iterator
 
 import dagster as dg
-from dagster_pyspark import PySparkResource
+from dagster_pyspark import LazyPySparkResource
 
+from lakegc_assets.checks.evaluation import INVARIANTS, WARNINGS, check_candidates
 from lakegc_assets.defs.metadata import value_of
 from lakegc_assets.defs.partitions import REPOSITORY_RUN
 from lakegc_assets.defs.resources import CollectorResource, LakeFSResource, ObjectStoreResource
-from lakegc_assets.mark.evaluation import INVARIANTS, WARNINGS, check_candidates
 
 ASSET = dg.AssetKey("deletion_candidates")
 
@@ -30,7 +30,7 @@ def candidate_checks(
     collector: CollectorResource,
     lakefs: LakeFSResource,
     stores: ObjectStoreResource,
-    pyspark: PySparkResource,
+    pyspark: LazyPySparkResource,
 ) -> Iterator[dg.AssetCheckResult]:
     """Evaluate every invariant on the candidates, on a path that shares nothing with the mark."""
     with collector.run_context(context, lakefs, stores, pyspark) as ctx:

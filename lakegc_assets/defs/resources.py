@@ -20,8 +20,9 @@ from dagster_azure.blob import (
     AzureBlobStorageResource,
     AzureBlobStorageSASTokenCredential,
 )
-from dagster_pyspark import PySparkResource
+from dagster_pyspark import LazyPySparkResource
 from pydantic import Field, PrivateAttr
+from pyspark.sql import SparkSession
 
 from lakegc_assets.defs.failures import errors_of_tasks
 from lakegc_assets.errors import ConfigurationError
@@ -30,7 +31,7 @@ from lakegc_assets.run.artifacts import ArtifactRoot
 from lakegc_assets.run.context import Clocks, RunContext, SystemClocks
 from lakegc_assets.run.lock import repository_lock
 from lakegc_assets.run.settings import Settings
-from lakegc_assets.run.spark import is_cluster, prepare_environment, session_settings
+from lakegc_assets.run.spark import is_cluster, prepare_environment, session_settings, starting
 from lakegc_assets.storage.azure.auth import write_azure_credentials_file
 from lakegc_assets.storage.config import AzureAccess, GcsAccess, StoreConfig
 from lakegc_assets.storage.s3.credentials import write_credentials_file
@@ -64,6 +65,23 @@ def _require_keys_on_nodes(master: str, *files: str | None) -> None:
             "let its workers find their credentials (environment, files, roles), as "
             "docs/clusters.md says, and set no keys here"
         )
+
+
+def _session(pyspark: LazyPySparkResource) -> SparkSession:
+    """The session, which starts when it is asked for first.
+
+    Raises:
+        ConfigurationError: it does not start.
+    """
+    with starting():
+        session: SparkSession = pyspark.spark_session
+        return session
+
+
+def _master(pyspark: LazyPySparkResource) -> str:
+    """The master of the session that is there or would be started."""
+    # Where the configuration does not say it in this form, Spark knows.
+    return str(pyspark.spark_config.get("spark.master") or _session(pyspark).sparkContext.master)
 
 
 class LakeFSResource(dg.ConfigurableResource):  # type: ignore[type-arg]
@@ -244,7 +262,7 @@ class CollectorResource(dg.ConfigurableResource):  # type: ignore[type-arg]
         default=0.0, description="how long to wait for another sweep of the repository"
     )
     max_served_lookups: int = Field(
-        default=200_000, description="paths at HEADs to look up; what is beyond stays alive"
+        default=100_000_000, description="paths at HEADs to look up; what is beyond stays alive"
     )
     _clocks: Clocks = PrivateAttr(default_factory=SystemClocks)
 
@@ -295,7 +313,7 @@ class CollectorResource(dg.ConfigurableResource):  # type: ignore[type-arg]
         context: dg.AssetExecutionContext | dg.AssetCheckExecutionContext,
         lakefs: LakeFSResource,
         stores: ObjectStoreResource,
-        pyspark: PySparkResource,
+        pyspark: LazyPySparkResource,
     ) -> Iterator[RunContext]:
         """The run of this partition, with the repository locked while it is used.
 
@@ -311,13 +329,13 @@ class CollectorResource(dg.ConfigurableResource):  # type: ignore[type-arg]
             settings=self.settings(),
             lakefs=lakefs.config(),
             root=self.root(stores),
-            session=lambda: pyspark.spark_session,
+            session=lambda: _session(pyspark),
             clocks=self._clocks,
             log=context.log,
             started_by=f"Dagster run {context.run.run_id}",
         )
         _require_keys_on_nodes(
-            pyspark.spark_context.master,
+            _master(pyspark),
             ctx.lakefs.credentials_file,
             ctx.root.stores.credentials_file,
             ctx.root.stores.azure.credentials_file,
@@ -337,7 +355,7 @@ def resources() -> dg.Definitions:
             "stores": ObjectStoreResource(
                 s3=S3Resource(), local_root=os.environ.get("LAKEGC_LOCAL_ROOT")
             ),
-            "pyspark": PySparkResource(spark_config=session_settings()),
+            "pyspark": LazyPySparkResource(spark_config=session_settings()),
             "collector": CollectorResource(),
         },
     )

@@ -57,6 +57,20 @@ class Handle(NamedTuple):
     length: int
 
 
+class Blocks(NamedTuple):
+    """The data blocks of a table.
+
+    Attributes:
+        properties: all of them, RocksDB's own included.
+        offsets: where each block is in the file.
+        payloads: what each holds, decompressed.
+    """
+
+    properties: dict[str, bytes]
+    offsets: list[int]
+    payloads: list[bytes]
+
+
 @dataclass(frozen=True)
 class SSTable:
     """A whole table, checked.
@@ -106,6 +120,21 @@ def read_sstable(data: bytes, name: str) -> SSTable:
     if named and found != named[1]:
         raise file.error(0, f"the content has the id {found}")
     return table
+
+
+def read_blocks(data: bytes, name: str) -> Blocks:
+    """The properties and data blocks of a range, as they are: nobody has looked into them.
+
+    Raises:
+        FormatError: a checksum does not match, a block is not in the file, or it is no range.
+    """
+    file = _File(data, name)
+    metaindex, index = file.footer()
+    properties = file.properties(metaindex)
+    if "entity" in properties or properties.get("type") != b"ranges":
+        raise file.error(metaindex.offset, "it holds no entries")
+    handles = [handle for _, handle in file.data_blocks(index, properties)]
+    return Blocks(properties, [h.offset for h in handles], [file.block(h) for h in handles])
 
 
 def table_kind(data: bytes, name: str) -> str:

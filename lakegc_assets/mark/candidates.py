@@ -6,36 +6,31 @@ reported as unknown and left alone. What cannot be proven dead is spared, with t
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Sequence
 from datetime import datetime
 from functools import partial
+from typing import NamedTuple
 
-from pyspark.sql import Column, DataFrame
-from pyspark.sql import functions as F  # noqa: N812 - Spark's own convention
+import numpy as np
+import pyarrow as pa
 
-from lakegc_assets.errors import LakegcError
-from lakegc_assets.mark.ranges import entries_of, ranges_of
-from lakegc_assets.mark.served import served_candidates
+from lakegc_assets.errors import IntegrityError, LakegcError
+from lakegc_assets.mark.reasons import CANDIDATES, last_holders, with_reasons
+from lakegc_assets.mark.served import LEAST_SECONDS, SPARED, served_candidates
+from lakegc_assets.mark.sifting import Sieve, Sifted, seen_before, sift
 from lakegc_assets.run.artifacts import AttemptArtifacts, Manifest
-from lakegc_assets.run.context import Connections, RunContext
+from lakegc_assets.run.connections import Connections
+from lakegc_assets.run.context import RunContext
+from lakegc_assets.run.hashing import Hashes, KeyDigest, address_hashes
+from lakegc_assets.run.parts import Part, read_part, read_parts, write_part
+from lakegc_assets.run.selection import Selection
+from lakegc_assets.run.tasks import spread
+from lakegc_assets.storage.base import ObjectStore
 
 ASSET = "deletion_candidates"
-#: lakeFS's own object at the root, written when a repository is created.
-DUMMY = "dummy"
-_MULTIPART = r"^[0-9a-fA-F]{32}-[0-9]+$"
-_ODD = r"(^|/)\.\.?(/|$)|://"
-#: What breaks a list with one address a line, or what a bulk delete cannot name: such keys would be
-#: deleted one by one, the last of a batch long after HEADs were read.
-_UNNAMEABLE = r"[\x00-\x1f\x7f-\x9f\x{fffe}\x{ffff}]"
-
-
-def in_data(address: Column) -> Column:
-    """Whether an address is where lakeFS writes objects, now or in older versions.
-
-    What the invariants would refuse whole marks for is left alone: names that lakeFS gives nothing.
-    """
-    flat = ~address.contains("/") & (address != DUMMY) & ~address.startswith("_lakefs")
-    below = address.startswith("data/") & (address != "data/")
-    return (below | flat) & ~address.rlike(_ODD)
+#: Work on one core, in seconds, to write a candidate.
+_ROW_S = 2e-6
 
 
 def find_candidates(ctx: RunContext) -> Manifest:
@@ -49,150 +44,152 @@ def find_candidates(ctx: RunContext) -> Manifest:
     _, connections = ctx.connect()
     attempt = ctx.root.attempt(ctx.repository, ctx.run)
     chain = attempt.chain("committed_addresses", connections.namespace_url)
-    listing = attempt.read_verified(ctx.spark, chain["store_listing"])
-    uncommitted = attempt.read_verified(ctx.spark, chain["uncommitted_snapshot"])
-    committed = attempt.read_verified(ctx.spark, chain["committed_addresses"])
-    cutoff = chain["store_listing"].cutoff
+    listing, store = chain["store_listing"], attempt.store()
 
-    places = listing.dropDuplicates(["address"]).where(in_data(F.col("address")))
-    unlisted = (
-        places.where(F.col("last_modified") < F.lit(cutoff))
-        .join(committed, "address", "left_anti")
-        .join(uncommitted, "address", "left_anti")
+    sifted = sift(ctx, connections, listing.parts["data"], _sieve(attempt, chain))
+    unlisted = _old_enough_uploads(ctx, connections, attempt, listing, sifted)
+    spent = (ctx.clocks.now() - listing.started).total_seconds()
+    served = served_candidates(
+        ctx,
+        connections,
+        attempt.read("active_commits", "heads"),
+        store,
+        f"{ASSET}/served/",
+        Selection(unlisted.parts),
+        sifted.etags,
+        max(LEAST_SECONDS, spent),
     )
-    keep = partial(attempt.keep, ctx.spark, ASSET)
-    unlisted = keep(unlisted, "unlisted")
-    spared = keep(_spared(ctx, attempt, unlisted, cutoff), "spared_before_asking")
-    dead = unlisted.join(spared, "address", "left_anti")
-    heads = attempt.read(ctx.spark, "active_commits", "heads")
-    served = served_candidates(ctx, connections, dead, listing, heads, keep)
-    spared = keep(spared.unionByName(served).distinct(), "spared")
+    more = pa.concat_tables([unlisted.spared, served])
+    spared = [*sifted.spared, write_part(store, f"{ASSET}/spared/", more)]
 
-    dead = unlisted.join(spared, "address", "left_anti")
-    attempt.write(_with_reasons(ctx, connections, attempt, dead), ASSET)
-    facts = _facts(attempt.read(ctx.spark, ASSET), listing, places, spared, cutoff)
-    facts["skipped_slices"] = len(chain["store_listing"].facts.get("skipped_slices", ()))
-    return ctx.frame_manifest(ASSET, chain["committed_addresses"], started, facts)
-
-
-def _spared(
-    ctx: RunContext, attempt: AttemptArtifacts, unlisted: DataFrame, cutoff: datetime
-) -> DataFrame:
-    """What is on no list, but cannot be proven dead: columns ``address`` and ``why``."""
-    last_part = F.element_at(F.split("address", "/"), -1)
-    live = attempt.read(ctx.spark, "committed_addresses").select("address", "resolved")
-    live = live.union(attempt.read(ctx.spark, "uncommitted_snapshot").select("address", "resolved"))
-    unresolved = live.where("not resolved").selectExpr("address as last_part").distinct()
-    ambiguous = unlisted.withColumn("last_part", last_part).join(
-        unresolved, "last_part", "left_semi"
-    )
-    newline = unlisted.where(F.col("address").rlike(_UNNAMEABLE))
-    multipart = unlisted.where(F.col("etag").rlike(_MULTIPART))
-    seen = _seen_before(ctx, attempt, cutoff)
-    if seen is not None:
-        multipart = multipart.join(seen, ["address", "etag"], "left_anti")
-    return (
-        ambiguous.selectExpr(
-            "address", "'a full address that cannot be resolved ends like it' as why"
-        )
-        .unionByName(
-            newline.selectExpr(
-                "address", "'its name has a line break or another control character' as why"
-            )
-        )
-        .unionByName(
-            multipart.selectExpr(
-                "address", "'uploaded in parts, and not seen before the cutoff' as why"
-            )
-        )
+    dead = Selection(unlisted.parts, spared)
+    holders = last_holders(ctx, connections, attempt, _hashes(store, dead))
+    pieces = spread(dead.parts, [p.rows * _ROW_S for p in dead.parts], _tasks(ctx))
+    task = partial(with_reasons, connections, attempt.url, dead, holders)
+    written = ctx.tasks.run("write candidates", task, pieces, dead.rows * _ROW_S)
+    parts = [part for one in written for part in one.parts]
+    parts = parts or [write_part(store, f"{ASSET}/data/", CANDIDATES.empty_table())]
+    facts = {
+        **sifted.facts,
+        "by_reason": _by_reason([one.by_reason for one in written]),
+        "spared": dict(Counter(w for t in read_parts(store, spared) for w in t["why"].to_pylist())),
+        "skipped_slices": len(listing.facts.get("skipped_slices", ())),
+    }
+    return ctx.finish(
+        ASSET,
+        chain["committed_addresses"],
+        started,
+        {"data": parts, "spared": spared, "etags": sifted.etags},
+        facts,
+        sum((one.digest for one in written), KeyDigest()),
     )
 
 
-def _seen_before(ctx: RunContext, present: AttemptArtifacts, cutoff: datetime) -> DataFrame | None:
-    """Objects of the latest earlier listing of this namespace that was finished before the cutoff.
+def _tasks(ctx: RunContext) -> int:
+    return ctx.settings.address_num_partitions
 
-    Objects of multipart uploads carry the time at which the upload began, so they age from the
-    first finished listing that saw them.
+
+def _sieve(attempt: AttemptArtifacts, chain: dict[str, Manifest]) -> Sieve:
+    """What keeps an object from being a candidate.
+
+    Raises:
+        IntegrityError: there are live ranges, and no addresses of them.
     """
-    namespace = present.manifest("store_listing").namespace
-    found: list[tuple[datetime, AttemptArtifacts]] = []
+    committed, uncommitted = chain["committed_addresses"], chain["uncommitted_snapshot"]
+    for name, manifest, rows, live in (
+        ("committed_addresses", committed, "ranges", "data"),
+        ("uncommitted_snapshot", uncommitted, "data", "hashes"),
+    ):
+        if _rows(manifest.parts[rows]) and not _rows(manifest.parts[live]):
+            raise IntegrityError(
+                f"{attempt.url}/{name} names what is live, and holds no address of it: mark again"
+            )
+    return Sieve(
+        attempt.url,
+        f"{ASSET}/",
+        chain["store_listing"].cutoff,
+        [*committed.parts["data"], *uncommitted.parts["hashes"]],
+        [*committed.parts["unresolved"], *uncommitted.parts["unresolved"]],
+    )
+
+
+def _rows(parts: Sequence[Part]) -> int:
+    return sum(part.rows for part in parts)
+
+
+class _Unlisted(NamedTuple):
+    """What is on no list and old enough; and of the rest what is spared."""
+
+    parts: Sequence[Part]
+    spared: pa.Table
+
+
+def _old_enough_uploads(
+    ctx: RunContext,
+    connections: Connections,
+    attempt: AttemptArtifacts,
+    listing: Manifest,
+    sifted: Sifted,
+) -> _Unlisted:
+    """Sort out what was uploaded in parts.
+
+    Such objects carry the time at which the upload began, so they age from the first finished
+    listing that saw them.
+    """
+    store = attempt.store()
+    earlier = _earlier_listing(ctx, listing)
+    seen = seen_before(ctx, connections, attempt.url, sifted.multipart, earlier)
+    parts, spared = list(sifted.unlisted), [SPARED.empty_table()]
+    for part, known in zip(sifted.multipart, seen, strict=True):
+        rows = read_part(store, part)
+        if known.any():
+            parts.append(write_part(store, f"{ASSET}/unlisted/", rows.filter(pa.array(known))))
+        new = rows["address"].filter(pa.array(~known))
+        why = pa.array(
+            ["uploaded in parts, and not seen before the cutoff"] * len(new), pa.string()
+        )
+        spared.append(pa.table([new, why], schema=SPARED))
+    return _Unlisted(parts, pa.concat_tables(spared))
+
+
+def _earlier_listing(ctx: RunContext, listing: Manifest) -> tuple[str, Sequence[Part]] | None:
+    """The latest earlier listing of this namespace that was finished before the cutoff.
+
+    Returns:
+        The URL of its attempt, and what it saw that was uploaded in parts.
+    """
+    found: list[tuple[datetime, str, Sequence[Part]]] = []
     for run in ctx.root.runs(ctx.repository):
         try:
             attempt = ctx.root.attempt(ctx.repository, run)
-            listing = attempt.manifest("store_listing")
+            earlier = attempt.manifest("store_listing")
         except LakegcError:
             continue
-        if run != ctx.run and listing.namespace == namespace and listing.finished < cutoff:
-            found.append((listing.finished, attempt))
-    if not found:
-        return None
-    latest = max(found, key=lambda pair: pair[0])[1]
-    return latest.read(ctx.spark, "store_listing").select("address", "etag")
+        sound = earlier.namespace == listing.namespace and earlier.finished < listing.cutoff
+        if run != ctx.run and sound:
+            found.append((earlier.finished, attempt.url, earlier.parts["multipart"]))
+    return max(found, key=lambda one: one[0])[1:] if found else None
 
 
-def _with_reasons(
-    ctx: RunContext, connections: Connections, attempt: AttemptArtifacts, dead: DataFrame
-) -> DataFrame:
-    """Candidates with the reason, and the expired commit and branch that held them last.
+def _hashes(store: ObjectStore, dead: Selection) -> Hashes:
+    """The sorted hashes of all candidates.
 
-    Ranges of expired commits that active commits hold as well cannot name a candidate (B without A
-    of lakeFS #1932), so they are not read.
+    Raises:
+        IntegrityError: the listing holds one of them twice.
     """
-    expired = attempt.read(ctx.spark, "active_commits", "expired").where("metarange_id != ''")
-    active_ranges = attempt.read(ctx.spark, "committed_addresses", "ranges").select("range_id")
-    pairs = ranges_of(
-        connections,
-        expired.select("metarange_id").distinct(),
-        ctx.settings.range_num_partitions,
-    ).join(active_ranges, "range_id", "left_anti")
-    pairs = attempt.keep(ctx.spark, ASSET, pairs, "expired_ranges")
-    ranges = pairs.groupBy("range_id").agg(F.max("entries").alias("entries"))
-    holders = F.struct("creation_date", "commit_id", "branch")
-    last_of_range = (
-        pairs.join(expired, "metarange_id").groupBy("range_id").agg(F.max(holders).alias("held"))
+    tables = (dead.read(store, part, ["address"]) for part in dead.parts)
+    found = np.concatenate(
+        [np.empty(0, np.uint64), *(address_hashes(t["address"]) for t in tables)]
     )
-    last = (
-        entries_of(connections, ranges, ctx.settings.address_num_partitions)
-        .where("resolved")
-        .select("range_id", "address")
-        .join(dead.select("address"), "address", "left_semi")
-        .join(last_of_range, "range_id")
-        .groupBy("address")
-        .agg(F.max("held").alias("held"))
-    )
-    return dead.join(last, "address", "left").select(
-        "address",
-        "size",
-        "last_modified",
-        "etag",
-        F.when(F.col("held").isNull(), "unreferenced").otherwise("expired").alias("reason"),
-        F.col("held.commit_id").alias("commit_id"),
-        F.col("held.branch").alias("branch"),
-    )
+    hashes = np.unique(found)
+    if len(hashes) != len(found):
+        raise IntegrityError(f"{store.url} lists an object twice: mark again under a new id")
+    return hashes
 
 
-def _facts(
-    candidates: DataFrame,
-    listing: DataFrame,
-    places: DataFrame,
-    spared: DataFrame,
-    cutoff: datetime,
-) -> dict[str, object]:
-    by_reason = candidates.groupBy("reason").agg(F.count("*"), F.sum("size")).collect()
-    total, size = _count_and_bytes(listing)
-    placed, _ = _count_and_bytes(places)
-    young, young_size = _count_and_bytes(places.where(F.col("last_modified") >= F.lit(cutoff)))
-    return {
-        "listed": total,
-        "listed_bytes": size,
-        "outside_data": total - placed,
-        "too_young": young,
-        "too_young_bytes": young_size,
-        "by_reason": {r[0]: {"objects": r[1], "bytes": int(r[2] or 0)} for r in by_reason},
-        "spared": {row[0]: row[1] for row in spared.groupBy("why").count().collect()},
-    }
-
-
-def _count_and_bytes(frame: DataFrame) -> tuple[int, int]:
-    row = frame.agg(F.count("*"), F.sum("size")).first()
-    return (0, 0) if row is None else (int(row[0]), int(row[1] or 0))
+def _by_reason(counts: Sequence[pa.Table]) -> dict[str, dict[str, int]]:
+    if not counts:
+        return {}
+    total = pa.concat_tables(counts).group_by("reason")
+    rows = total.aggregate([("objects", "sum"), ("bytes", "sum")]).sort_by("reason").to_pylist()
+    return {r["reason"]: {"objects": r["objects_sum"], "bytes": r["bytes_sum"]} for r in rows}

@@ -12,6 +12,7 @@ import csv
 import io
 import re
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Final
@@ -33,6 +34,7 @@ from lakegc_assets.run.artifacts import AttemptArtifacts, Manifest
 from lakegc_assets.run.connections import Connections
 from lakegc_assets.run.context import RunContext
 from lakegc_assets.run.hashing import key_digest
+from lakegc_assets.run.history import Earlier, earlier
 from lakegc_assets.run.parts import write_part
 from lakegc_assets.storage.base import ObjectStore
 
@@ -155,8 +157,8 @@ def find_active_commits(ctx: RunContext) -> Manifest:
     attempt = ctx.root.attempt(ctx.repository, ctx.run)
     chain = attempt.chain("uncommitted_snapshot", connections.namespace_url)
     start = datetime.fromisoformat(str(chain["store_listing"].facts["start"]))
-    latest = _latest_attempt(ctx, "active_commits", connections.namespace_url)
-    liveness = find_liveness(ctx, client, connections, start, latest)
+    latest = _latest(ctx, connections)
+    liveness = find_liveness(ctx, client, connections, start, latest and latest.attempt)
 
     store = attempt.store()
     tables = liveness.tables()
@@ -319,6 +321,16 @@ def governing_branches(
     return governing
 
 
+def _latest(ctx: RunContext, connections: Connections) -> Earlier | None:
+    """The latest other run whose active commits are whole."""
+    found = earlier(ctx.root, ctx.repository, ASSET, connections.namespace_url, ctx.run)
+    for one in found:
+        with suppress(LakegcError):
+            one.attempt.manifest(ASSET)
+            return one
+    return None
+
+
 def _previously_active(
     ctx: RunContext,
     connections: Connections,
@@ -327,34 +339,15 @@ def _previously_active(
     now: datetime,
 ) -> dict[str, Reason]:
     """Commits of the latest earlier mark that are still inside their retention."""
-    latest = _latest_attempt(ctx, "active_commits", connections.namespace_url)
+    latest = _latest(ctx, connections)
     if latest is None:
         return {}
-    marked_at = latest.manifest("active_commits").started
+    marked_at = latest.manifest.started
     previous = {
         row["commit_id"]: Reason(row["branch"], row["kind"], None, row["counted_from"])
-        for row in latest.read(ASSET).to_pylist()
+        for row in latest.attempt.read(ASSET).to_pylist()
     }
     return still_inside(previous, marked_at=marked_at, heads=heads, rules=rules, now=now)
-
-
-def _latest_attempt(ctx: RunContext, asset: str, namespace: str) -> AttemptArtifacts | None:
-    """The attempt of another run in which an asset finished last; damaged ones do not count.
-
-    What was at another namespace was another repository of the same name.
-    """
-    found: list[tuple[datetime, AttemptArtifacts]] = []
-    for run in ctx.root.runs(ctx.repository):
-        if run == ctx.run:
-            continue
-        try:
-            attempt = ctx.root.attempt(ctx.repository, run)
-            manifest = attempt.manifest(asset)
-        except LakegcError:
-            continue
-        if manifest.namespace == namespace:
-            found.append((manifest.finished, attempt))
-    return max(found, key=lambda pair: pair[0])[1] if found else None
 
 
 def read_commits_csv(

@@ -81,7 +81,8 @@ class Plan:
     """What is to be listed.
 
     Attributes:
-        ranges: cover every key of the namespace but those below ``_lakefs/`` and in ``skipped``.
+        ranges: cover every key of the namespace but those below ``_lakefs/``, in ``skipped`` and
+            in slices that were carried forward.
         skipped: folders of slices that are too new to hold a candidate, by their names.
     """
 
@@ -90,7 +91,11 @@ class Plan:
 
 
 def plan(
-    store: ObjectStore, page_size: int, new: TimeRange | None = None, cuts: Sequence[str] = ()
+    store: ObjectStore,
+    page_size: int,
+    new: TimeRange | None = None,
+    cuts: Sequence[str] = (),
+    known: AbstractSet[str] = frozenset(),
 ) -> Plan:
     """Cut a namespace into ranges.
 
@@ -99,21 +104,23 @@ def plan(
         page_size: keys in a page. A small one makes looking cheap.
         new: slices that were made in this time need not be listed; None to list them all.
         cuts: keys of an earlier listing, half ``KEYS_EACH`` apart: further edges of ranges.
+        known: names of slices that need not be listed.
     """
     with ThreadPoolExecutor(_THREADS) as pool:
-        folders = _folders(store, pool)
+        folders, loose = _folders(store, pool)
         skipped = {folder for folder in folders if new and new.holds(folder)}
-        gaps, slices = _between(folders, skipped)
+        carried = {f"{DATA_PREFIX}{name}/" for name in known} & set(folders)
+        gaps, slices = _between(folders, skipped | carried, loose)
         pages = pool.map(partial(_page, store), gaps)
-        unknown = [r for r in slices if slice_time(_name(r.low)) is None]
+        unnamed = [r for r in slices if slice_time(_name(r.low)) is None]
         for gap, page in zip(gaps, pages, strict=True):
-            unknown += _by_character(gap) if len(page) >= page_size else [gap]
-        known = [r for r in slices if slice_time(_name(r.low)) is not None]
-        each = _keys_of_slices(store, page_size, known, pool)
-        cut = pool.map(partial(_cut, store, page_size), unknown)
+            unnamed += _by_character(gap) if len(page) >= page_size else [gap]
+        named = [r for r in slices if slice_time(_name(r.low)) is not None]
+        each = _keys_of_slices(store, page_size, named, pool)
+        cut = pool.map(partial(_cut, store, page_size), unnamed)
         ranges = [
             *itertools.chain.from_iterable(cut),
-            *(r._replace(keys=each) for r in known),
+            *(r._replace(keys=each) for r in named),
         ]
         ranges = [part for r in ranges for part in _cut_at(r, sorted(cuts))]
         ranges.sort(key=lambda r: r.low or "")
@@ -146,27 +153,44 @@ def _cut_at(wanted: KeyRange, cuts: Sequence[str]) -> list[KeyRange]:
     return [KeyRange(low, high, KEYS_EACH // 2) for low, high in edges]
 
 
-def _folders(store: ObjectStore, pool: ThreadPoolExecutor) -> list[str]:
-    """The folders of ``data/``: all of them, or most where it is full of objects, too."""
+def _folders(store: ObjectStore, pool: ThreadPoolExecutor) -> tuple[list[str], list[str] | None]:
+    """The folders of ``data/``, and the objects beside them.
+
+    Most of the folders, and None, where it is full of objects, too.
+    """
     found = store.list_prefixes(DATA_PREFIX, max_objects=_FLAT)
     if len(found.objects) <= _FLAT:
-        return sorted(found.prefixes)
+        return sorted(found.prefixes), sorted(one.key for one in found.objects)
     parts = pool.map(
         lambda character: store.list_prefixes(DATA_PREFIX + character, max_objects=_FLAT).prefixes,
         _FIRST_CHARACTERS,
     )
-    return sorted({*found.prefixes, *itertools.chain.from_iterable(parts)})
+    return sorted({*found.prefixes, *itertools.chain.from_iterable(parts)}), None
 
 
 def _between(
-    folders: Sequence[str], skipped: AbstractSet[str]
+    folders: Sequence[str], skipped: AbstractSet[str], loose: Sequence[str] | None
 ) -> tuple[list[KeyRange], list[KeyRange]]:
-    """The ranges that begin at no slice, and those that do; ``_lakefs/`` and skipped ones apart."""
+    """The ranges that begin at no slice, and those that do; ``_lakefs/`` and skipped ones apart.
+
+    Behind a skipped slice, up to the next folder, there is nothing where no object is beside them:
+    thousands of such ranges need no look.
+    """
     edges = [LAKEFS_PREFIX, _LAKEFS_END, DATA_PREFIX, *folders, _DATA_END]
     edges += [folder + _LAST for folder in skipped]
-    ranges = itertools.pairwise([None, *sorted(edges), None])
-    wanted = [KeyRange(*r) for r in ranges if r[0] not in {LAKEFS_PREFIX, *skipped}]
     begun = set(folders)
+    ends = {folder + _LAST for folder in skipped}
+
+    def empty(low: str | None, high: str | None) -> bool:
+        if loose is None or low not in ends or high not in begun:
+            return False
+        after = bisect_right(loose, low or "")
+        return after == len(loose) or loose[after] > (high or "")
+
+    ranges = itertools.pairwise([None, *sorted(edges), None])
+    wanted = [
+        KeyRange(*r) for r in ranges if r[0] not in {LAKEFS_PREFIX, *skipped} and not empty(*r)
+    ]
     return [r for r in wanted if r.low not in begun], [r for r in wanted if r.low in begun]
 
 

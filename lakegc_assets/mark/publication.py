@@ -8,7 +8,7 @@ summary never happened. The forms are those that lakeFS's Spark collector writes
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from functools import partial
@@ -16,16 +16,18 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-from pyspark import TaskContext
-from pyspark.sql import DataFrame
 
 from lakegc_assets.errors import IntegrityError, RefusedError
-from lakegc_assets.run.hashing import key_digest
-from lakegc_assets.run.context import Connections, RunContext
+from lakegc_assets.run.connections import Connections
+from lakegc_assets.run.context import RunContext
+from lakegc_assets.run.hashing import KeyDigest, key_digest
+from lakegc_assets.run.tasks import spread
 from lakegc_assets.storage.base import ObjectStore
 from lakegc_assets.storage.errors import ObjectNotFoundError, PreconditionFailedError
 
 _ROWS_PER_FILE = 200_000
+#: Work on one core, in seconds, to read one of them.
+_READ_S = 0.1
 _MARKS = "_lakefs/retention/gc/unified/"
 
 
@@ -86,66 +88,105 @@ def require_unused(store: ObjectStore, run: str) -> None:
         )
 
 
-def publish(
-    ctx: RunContext, connections: Connections, candidates: DataFrame, digest: str, summary: Summary
+def begin(store: ObjectStore, summary: Summary) -> bool:
+    """Make room for the lists of a mark.
+
+    Args:
+        store: of the repository.
+        summary: what ``summary.json`` shall say.
+
+    Returns:
+        Whether they are to be written; not if an earlier try published this very mark.
+
+    Raises:
+        IntegrityError: what a try left that was killed cannot be removed.
+        RefusedError: another mark has this id.
+    """
+    folder = mark_folder(summary.run_id)
+    existing = read_summary(store, summary.run_id)
+    if existing is not None:
+        if existing != summary:
+            raise RefusedError(
+                f"mark id {summary.run_id!r} is in use in {store.url}/{folder} by another mark"
+            )
+        return False
+    # A try that was killed may have left lists of other candidates: no one may ever sweep them.
+    failed = [o for o in store.delete_many(_keys(store, folder)) if o.outcome == "failed"]
+    if failed:
+        raise IntegrityError(
+            f"{store.url}/{failed[0].key} is left from an earlier try and cannot be removed "
+            f"({failed[0].error_code}): the mark was not published",
+        )
+    return True
+
+
+def files_of(rows: int) -> int:
+    """How many files the addresses of some candidates are written to; at least one."""
+    return max(1, -(-rows // _ROWS_PER_FILE))
+
+
+def write_lists(store: ObjectStore, run: str, number: int, addresses: pa.Array) -> None:
+    """Write some addresses of a mark; writing them again changes nothing.
+
+    Args:
+        store: of the repository.
+        run: id of the mark.
+        number: of the first of their ``files_of`` files.
+        addresses: relative to the namespace.
+    """
+    folder = mark_folder(run)
+    for file in range(files_of(len(addresses))):
+        some = addresses.slice(file * _ROWS_PER_FILE, _ROWS_PER_FILE)
+        part = f"part-{number + file:05d}"
+        sink = pa.BufferOutputStream()
+        pq.write_table(pa.table({"address": some}), sink)
+        store.put(f"{folder}deleted/{part}.snappy.parquet", sink.getvalue().to_pybytes())
+        text = "".join(f"{address}\n" for address in some.to_pylist())
+        store.put(f"{folder}deleted.text/{part}.txt", text.encode())
+
+
+def finish(
+    ctx: RunContext, connections: Connections, digest: str, summary: Summary, *, written: bool
 ) -> list[str]:
-    """Write the lists of a mark, read them back, then write its summary. May be repeated.
+    """Read the lists of a mark back, then write its summary.
 
     Args:
         ctx: the run.
         connections: how tasks reach the store.
-        candidates: the addresses of the mark (column ``address``), verified.
-        digest: the ``KeyDigest`` of these, as their manifest has it.
+        digest: the ``KeyDigest`` of the candidates, as their manifest has it.
         summary: what ``summary.json`` shall say.
+        written: whether this try wrote the lists; else the summary is there.
 
     Returns:
         Keys of the files, relative to the namespace, the summary last.
 
     Raises:
         IntegrityError: what was written does not read back as it should.
-        RefusedError: another mark has this id.
+        RefusedError: another process published a mark under this id.
     """
     store = connections.store()
     folder = mark_folder(ctx.run)
-    existing = read_summary(store, ctx.run)
-    if existing is None:
-        # A try that was killed may have left lists of other candidates: no one may ever sweep them.
-        leftovers = [key for batch in store.list(folder) for key in batch["key"].to_pylist()]
-        failed = [o for o in store.delete_many(leftovers) if o.outcome == "failed"]
-        if failed:
-            raise IntegrityError(
-                f"{store.url}/{failed[0].key} is left from an earlier try and cannot be removed "
-                f"({failed[0].error_code}): the mark was not published",
-            )
-        files = max(1, -(-summary.num_deleted_objects // _ROWS_PER_FILE))
-        (
-            candidates.select("address")
-            .repartitionByRange(files, "address")
-            .mapInArrow(partial(_write_lists, connections, folder), "rows long")
-            .agg({"rows": "sum"})
-            .collect()
-        )
-    elif existing != summary:
-        raise RefusedError(f"mark id {ctx.run!r} is in use in {store.url}/{folder} by another mark")
-    keys = [key for batch in store.list(folder) for key in batch["key"].to_pylist()]
-    parquet = [key for key in keys if key.endswith(".parquet")]
-    _verify(ctx, connections, parquet, digest)
-    if existing is None:
+    keys = [key for key in _keys(store, folder) if not key.endswith("summary.json")]
+    _verify(ctx, connections, [key for key in keys if key.endswith(".parquet")], digest)
+    if written:
         try:
             store.put_if_absent(folder + "summary.json", summary.to_bytes())
         except PreconditionFailedError as error:
             raise RefusedError(f"another process published mark id {ctx.run!r}") from error
-    return [*(key for key in keys if not key.endswith("summary.json")), folder + "summary.json"]
+    return [*keys, folder + "summary.json"]
+
+
+def _keys(store: ObjectStore, folder: str) -> list[str]:
+    return [key for batch in store.list(folder) for key in batch["key"].to_pylist()]
 
 
 def _verify(ctx: RunContext, connections: Connections, keys: list[str], digest: str) -> None:
     """Read the published addresses back."""
-    published = (
-        ctx.spark.createDataFrame([(key,) for key in keys], "key string")
-        .repartition(max(1, min(50, len(keys))))
-        .mapInArrow(partial(_read_list, connections), "address string")
-    )
-    found = str(key_digest(published))
+    groups = spread(keys, [_READ_S] * len(keys), ctx.settings.address_num_partitions)
+    task = partial(_digest_of, connections)
+    seconds = _READ_S * len(keys)
+    digests = ctx.tasks.run("read the published lists back", task, groups, seconds)
+    found = str(sum(digests, KeyDigest()))
     if found != digest:
         raise IntegrityError(
             f"the lists in {connections.namespace_url}/{mark_folder(ctx.run)} hold {found}, but "
@@ -153,26 +194,7 @@ def _verify(ctx: RunContext, connections: Connections, keys: list[str], digest: 
         )
 
 
-def _write_lists(
-    connections: Connections, folder: str, batches: Iterator[pa.RecordBatch]
-) -> Iterator[pa.RecordBatch]:
-    task = TaskContext.get()
-    part = f"part-{task.partitionId() if task else 0:05d}"
-    addresses = [a for batch in batches for a in batch["address"].to_pylist()]
-    sink = pa.BufferOutputStream()
-    pq.write_table(pa.table({"address": pa.array(addresses, pa.string())}), sink)
+def _digest_of(connections: Connections, keys: Sequence[str]) -> KeyDigest:
     store = connections.store()
-    store.put(f"{folder}deleted/{part}.snappy.parquet", sink.getvalue().to_pybytes())
-    text = "".join(f"{address}\n" for address in addresses)
-    store.put(f"{folder}deleted.text/{part}.txt", text.encode())
-    yield pa.RecordBatch.from_arrays([pa.array([len(addresses)], pa.int64())], names=["rows"])
-
-
-def _read_list(
-    connections: Connections, batches: Iterator[pa.RecordBatch]
-) -> Iterator[pa.RecordBatch]:
-    store = connections.store()
-    for batch in batches:
-        for key in batch["key"].to_pylist():
-            table = pq.read_table(pa.BufferReader(store.get(key)))
-            yield from table.select(["address"]).to_batches()
+    tables = (pq.read_table(pa.BufferReader(store.get(key)), columns=["address"]) for key in keys)
+    return sum((key_digest(table["address"]) for table in tables), KeyDigest())

@@ -2,21 +2,90 @@
 
 from __future__ import annotations
 
+import heapq
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
+from functools import partial
+from typing import Any, Final, NamedTuple
 
-from pyspark.sql import Column, DataFrame
-from pyspark.sql import functions as F  # noqa: N812 - Spark's own convention
+import pyarrow as pa
+import pyarrow.compute as pc
 
+from lakegc_assets.checks.evaluation import read_results, require_passed
+from lakegc_assets.errors import IntegrityError
 from lakegc_assets.graveler.namespace import slice_time
-from lakegc_assets.mark.evaluation import read_results, require_passed
-from lakegc_assets.mark.publication import Summary, instant, publish
+from lakegc_assets.mark.publication import (
+    Summary,
+    begin,
+    files_of,
+    finish,
+    instant,
+    write_lists,
+)
 from lakegc_assets.run.artifacts import Manifest
+from lakegc_assets.run.connections import Connections
 from lakegc_assets.run.context import RunContext
+from lakegc_assets.run.hashing import KeyDigest, key_digest
+from lakegc_assets.run.parts import Part, read_part, write_part
+from lakegc_assets.run.tasks import spread
 
-_LARGEST = 20
-_DAY = 86_400
-BREAKDOWN = "dimension string, key string, objects long, bytes long"
+ASSET: Final = "gc_report"
+_LARGEST: Final = 20
+_DAY: Final = 86_400
+#: Work on one core, in seconds, to count and to publish a candidate.
+_ROW_S: Final = 3e-6
+BREAKDOWN: Final = pa.schema(
+    [
+        pa.field("dimension", pa.string()),
+        pa.field("key", pa.string()),
+        pa.field("objects", pa.int64()),
+        pa.field("bytes", pa.int64()),
+    ]
+)
+
+Key = tuple[str, str | int | None]
+
+
+class Total(NamedTuple):
+    """Objects and their bytes."""
+
+    objects: int
+    size: int
+
+
+@dataclass(frozen=True)
+class _Order:
+    """What all tasks need to know.
+
+    Attributes:
+        url: of the store of the candidates' files.
+        run: the mark that is published.
+        publish: whether lists are to be written.
+        start: of the run.
+        rules: that let commits expire, as JSON; None without any.
+    """
+
+    url: str
+    run: str
+    publish: bool
+    start: datetime
+    rules: Mapping[str, Any] | None
+
+
+@dataclass(frozen=True)
+class _Counted:
+    """What one task has seen of the candidates.
+
+    Attributes:
+        totals: by dimension and key.
+        largest: address, size, reason.
+        digest: of the addresses.
+    """
+
+    totals: Mapping[Key, Total]
+    largest: Sequence[tuple[str, int, str]]
+    digest: KeyDigest
 
 
 def report(ctx: RunContext) -> Manifest:
@@ -30,82 +99,182 @@ def report(ctx: RunContext) -> Manifest:
     _, connections = ctx.connect()
     attempt = ctx.root.attempt(ctx.repository, ctx.run)
     chain = attempt.chain("deletion_candidates", connections.namespace_url)
-    manifest = chain["deletion_candidates"]
+    manifest, listing = chain["deletion_candidates"], chain["store_listing"]
     results = read_results(attempt, manifest)
     require_passed(results)
-    candidates = attempt.read_verified(ctx.spark, manifest)
 
-    start = datetime.fromisoformat(str(chain["store_listing"].facts["start"]))
-    rules = chain["active_commits"].facts["rules"]
-    rows = [
-        *_grouped(candidates, "reason", F.col("reason")),
-        *_grouped(candidates, "branch rule", _rule(rules)),
-        *_by_slice_age(candidates, start),
-        *_by_age(candidates, start),
-    ]
-    attempt.write(ctx.spark.createDataFrame(rows, BREAKDOWN).coalesce(1), "gc_report")
-    slices = F.regexp_extract("address", "^data/([^/]+)/", 1)
-    listing = attempt.read(ctx.spark, "store_listing").select(slices.alias("slice"))
-    listed = listing.where("slice != ''").agg(F.min("slice")).first()
-    unlisted = chain["store_listing"].facts.get("skipped_slices", ())
-    slice_names = [listed[0] if listed else None, *(f.split("/")[1] for f in unlisted)]
+    start = datetime.fromisoformat(str(listing.facts["start"]))
     summary = Summary(
         run_id=ctx.run,
         success=True,
-        first_slice=min(filter(None, slice_names), default=""),
+        first_slice=str(listing.facts["first_slice"]),
         start_time=instant(start),
         cutoff_time=instant(manifest.cutoff),
         num_deleted_objects=manifest.rows,
     )
-    keys = publish(ctx, connections, candidates, manifest.digest, summary)
-    largest = candidates.orderBy(F.desc("size"), "address").limit(_LARGEST).collect()
+    publish = begin(connections.store(), summary)
+    order = _Order(attempt.url, ctx.run, publish, start, chain["active_commits"].facts["rules"])
+    counted = _count(ctx, connections, order, manifest.parts["data"])
+    digest = sum((one.digest for one in counted), KeyDigest())
+    if str(digest) != manifest.digest:
+        raise IntegrityError(
+            f"{attempt.url}/deletion_candidates holds {digest}, and its manifest says "
+            f"{manifest.digest}: the mark is not published. Mark again under a new id"
+        )
+    keys = finish(ctx, connections, manifest.digest, summary, written=publish)
+
+    rows = _breakdown(counted)
+    columns = [
+        pa.array(column, f.type) for column, f in zip(_columns(rows), BREAKDOWN, strict=True)
+    ]
+    table = pa.table(columns, schema=BREAKDOWN)
     facts: dict[str, object] = {
         "objects": manifest.rows,
         "bytes": sum(row[3] for row in rows if row[0] == "reason"),
         "breakdown": [list(row) for row in rows],
-        "largest": [[r["address"], r["size"], r["reason"]] for r in largest],
+        "largest": [list(row) for row in _largest(row for one in counted for row in one.largest)],
         "files": [f"{connections.namespace_url}/{key}" for key in keys],
         "checks": {r.name: r.summary for r in results},
         "warnings": [r.summary for r in results if not r.passed],
     }
-    return ctx.frame_manifest("gc_report", manifest, started, facts, key="")
+    parts = {"data": [write_part(attempt.store(), f"{ASSET}/data/", table)]}
+    return ctx.finish(ASSET, manifest, started, parts, facts)
 
 
-def _rule(rules: dict[str, Any] | None) -> Column:
+def _columns(rows: Sequence[tuple[str, str, int, int]]) -> list[list[Any]]:
+    return [[row[number] for row in rows] for number in range(len(BREAKDOWN))]
+
+
+def _count(
+    ctx: RunContext, connections: Connections, order: _Order, parts: Sequence[Part]
+) -> list[_Counted]:
+    numbered: list[tuple[int, Part]] = []
+    files = 0
+    for part in parts:
+        numbered.append((files, part))
+        files += files_of(part.rows)
+    costs = [part.rows * _ROW_S for part in parts]
+    groups = spread(numbered, costs, ctx.settings.address_num_partitions)
+    task = partial(_count_parts, connections, order)
+    return ctx.tasks.run("count and publish candidates", task, groups, sum(costs))
+
+
+def _count_parts(
+    connections: Connections, order: _Order, parts: Sequence[tuple[int, Part]]
+) -> _Counted:
+    artifacts, store = connections.open(order.url), connections.store()
+    totals: dict[Key, Total] = {}
+    largest: list[tuple[str, int, str]] = []
+    digest = KeyDigest()
+    for number, part in parts:
+        rows = read_part(artifacts, part)
+        addresses = rows["address"].combine_chunks()
+        if order.publish:
+            write_lists(store, order.run, number, addresses)
+        digest += key_digest(addresses)
+        for dimension, keys in _dimensions(rows, order).items():
+            _add(totals, _grouped(dimension, keys, rows["size"]))
+        top = rows.select(["address", "size", "reason"]).sort_by(
+            [("size", "descending"), ("address", "ascending")]
+        )
+        largest = _largest([*largest, *map(_row, top.slice(0, _LARGEST).to_pylist())])
+    return _Counted(totals, largest, digest)
+
+
+def _row(row: Mapping[str, Any]) -> tuple[str, int, str]:
+    return row["address"], row["size"], row["reason"]
+
+
+def _largest(rows: Iterable[tuple[str, int, str]]) -> list[tuple[str, int, str]]:
+    return heapq.nsmallest(_LARGEST, rows, key=lambda row: (-row[1], row[0]))
+
+
+# Groups
+
+
+def _dimensions(rows: pa.Table, order: _Order) -> dict[str, pa.Array | pa.ChunkedArray]:
+    """What each candidate counts for, by dimension."""
+    # All of these are older than the run, so that whole numbers are rounded down.
+    seconds = pc.divide(rows["last_modified"].cast(pa.int64()), 1_000_000)
+    days = pc.divide(pc.subtract(int(order.start.timestamp()), seconds), _DAY)
+    slices = pc.struct_field(
+        pc.extract_regex(rows["address"].combine_chunks(), r"^data/(?P<slice>[^/]+)/"), "slice"
+    )
+    return {
+        "reason": rows["reason"],
+        "branch rule": _mapped(_held(rows), partial(_rule, order.rules), pa.string()),
+        "slice age": _mapped(slices, partial(_slice_age, order.start), pa.int64()),
+        "age in days": days,
+    }
+
+
+def _held(rows: pa.Table) -> pa.ChunkedArray:
+    """The branch that held each candidate last, behind a slash; ``unreferenced`` for none."""
+    branch = pc.binary_join_element_wise("", pc.fill_null(rows["branch"], ""), "/")
+    return pc.if_else(pc.equal(rows["reason"], "unreferenced"), "unreferenced", branch)
+
+
+def _mapped(
+    column: pa.Array | pa.ChunkedArray,
+    function: Callable[[str | None], str | int | None],
+    kind: pa.DataType,
+) -> pa.ChunkedArray | pa.Array:
+    """What a function says of each value; it is asked once for each that is different."""
+    values = pc.unique(column)
+    answers = pa.array([function(value) for value in values.to_pylist()], kind)
+    return answers.take(pc.index_in(column, values, skip_nulls=False))
+
+
+def _rule(rules: Mapping[str, Any] | None, held: str | None) -> str:
     """The rule that let a candidate expire, in words."""
     if rules is None:
-        return F.lit("no rules")
+        return "no rules"
+    if held is None or not held.startswith("/"):
+        return "unreferenced"
     days = {r["branch_id"]: r["retention_days"] for r in rules["branches"]}
-    label = F.lit(f"default, {rules['default_retention_days']} days")
-    for branch, count in days.items():
-        label = F.when(F.col("branch") == branch, f"{branch}, {count} days").otherwise(label)
-    return F.when(F.col("reason") == "unreferenced", "unreferenced").otherwise(label)
+    branch = held[1:]
+    if branch in days:
+        return f"{branch}, {days[branch]} days"
+    return f"default, {rules['default_retention_days']} days"
 
 
-def _grouped(candidates: DataFrame, dimension: str, key: Column) -> list[tuple[str, str, int, int]]:
-    rows = candidates.groupBy(key.alias("key")).agg(F.count("*"), F.sum("size")).orderBy("key")
-    return [(dimension, str(row[0]), row[1], int(row[2] or 0)) for row in rows.collect()]
+def _slice_age(start: datetime, name: str | None) -> int | None:
+    """Whole days since a slice was begun; None for what is in no slice."""
+    begun = None if name is None else slice_time(name)
+    return None if begun is None else max(0, int((start - begun).total_seconds() // _DAY))
 
 
-def _by_slice_age(candidates: DataFrame, start: datetime) -> list[tuple[str, str, int, int]]:
-    """By whole days since the slice was begun; the driver holds a row for each slice."""
-    name = F.regexp_extract("address", "^data/([^/]+)/", 1)
-    ages: dict[int | None, list[int]] = {}
-    for _, slice_name, objects, size in _grouped(candidates, "slice", name):
-        begun = slice_time(slice_name)
-        age = None if begun is None else max(0, int((start - begun).total_seconds() // _DAY))
-        total = ages.setdefault(age, [0, 0])
-        total[0] += objects
-        total[1] += size
-    ordered = sorted(ages.items(), key=lambda item: -1 if item[0] is None else item[0])
+def _grouped(
+    dimension: str, keys: pa.Array | pa.ChunkedArray, sizes: pa.ChunkedArray
+) -> dict[Key, Total]:
+    table = pa.table({"key": keys, "size": sizes}).group_by("key")
+    rows = table.aggregate([("size", "count"), ("size", "sum")]).to_pylist()
+    return {(dimension, r["key"]): Total(r["size_count"], r["size_sum"]) for r in rows}
+
+
+def _add(totals: dict[Key, Total], more: Mapping[Key, Total]) -> None:
+    for key, total in more.items():
+        known = totals.get(key, Total(0, 0))
+        totals[key] = Total(known.objects + total.objects, known.size + total.size)
+
+
+def _breakdown(counted: Sequence[_Counted]) -> list[tuple[str, str, int, int]]:
+    totals: dict[Key, Total] = {}
+    for one in counted:
+        _add(totals, one.totals)
     return [
-        ("slice age", "not in a slice" if age is None else f"{age} days", count, size)
-        for age, (count, size) in ordered
+        (dimension, _label(dimension, key), *totals[dimension, key])
+        for dimension in ("reason", "branch rule", "slice age", "age in days")
+        for key in sorted((k for d, k in totals if d == dimension), key=_place)
     ]
 
 
-def _by_age(candidates: DataFrame, start: datetime) -> list[tuple[str, str, int, int]]:
-    """By whole days since the object was written."""
-    seconds = F.lit(int(start.timestamp())) - F.col("last_modified").cast("long")
-    rows = _grouped(candidates, "age in days", F.floor(seconds / _DAY))
-    return sorted(rows, key=lambda row: int(row[1]))
+def _place(key: str | int | None) -> tuple[int, str]:
+    """Where a key comes in its dimension: numbers in their order, nothing before them."""
+    return (key, "") if isinstance(key, int) else (-1, key or "")
+
+
+def _label(dimension: str, key: str | int | None) -> str:
+    if dimension == "slice age":
+        return "not in a slice" if key is None else f"{key} days"
+    return str(key)

@@ -9,301 +9,336 @@ what a branch's diff shows and ``prepare_uncommited`` may have lost.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from datetime import datetime
-from functools import partial
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
 
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
-from pyspark.sql import Column, DataFrame, Window
-from pyspark.sql import functions as F  # noqa: N812 - Spark's own convention
-from pyspark.sql import types as T  # noqa: N812 - Spark's own convention
+import pyarrow.compute as pc
 
-from lakegc_assets.errors import IntegrityError
-from lakegc_assets.graveler.decode import etag_hash, etag_hashes
-from lakegc_assets.graveler.namespace import UnresolvableAddressError
-from lakegc_assets.graveler.ranges import read_range
-from lakegc_assets.lakefs.calls import LARGEST_PAGE
-from lakegc_assets.lakefs.client import LakeFSClient, branch_ref
-from lakegc_assets.lakefs.errors import NotFoundError
-from lakegc_assets.mark.addresses import just_before, live_spellings
-from lakegc_assets.mark.ranges import entries_of, fetch, ranges_of, spread
-from lakegc_assets.mark.staged import staged_paths
-from lakegc_assets.run.context import Connections, RunContext
+from lakegc_assets.graveler.decode import etag_hashes
+from lakegc_assets.mark.etags import (
+    AT_RANDOM,
+    NEWEST,
+    READ_S,
+    SAMPLE,
+    agreement,
+    entries_are_checksums,
+    read_contents,
+)
+from lakegc_assets.mark.lookalikes import (
+    SMALL,
+    Alike,
+    Evidence,
+    HeadRanges,
+    Integers,
+    compare,
+    groups_of,
+    head_ranges,
+)
+from lakegc_assets.mark.lookups import Question, ask
+from lakegc_assets.run.artifacts import LISTING
+from lakegc_assets.run.connections import Connections
+from lakegc_assets.run.context import RunContext
+from lakegc_assets.run.hashing import Hashes, address_hashes
+from lakegc_assets.run.parts import Part, read_part, write_part
+from lakegc_assets.run.selection import Selection
+from lakegc_assets.run.sets import write_set
+from lakegc_assets.storage.base import ObjectStore
 
-_MD5 = "^[0-9a-f]{32}$"
-_PATHS = "range_id string, path string, size long, etag_hash long"
-#: Paths in the first page of a place; the next is twice as long if it answered for several.
-_PAGE = 100
-_TASKS = 8
-UNVERIFIED = "more paths at branch HEADs look like it than may be asked"
+SPARED: Final = pa.schema([("address", pa.string()), ("why", pa.string())])
+SERVED: Final = "lakeFS serves it"
+UNVERIFIED: Final = "more paths at branch HEADs look like it than may be asked"
+_MD5: Final = "^[0-9a-f]{32}$"
+#: Seconds for which lakeFS may be asked at least.
+LEAST_SECONDS: Final = 60.0
+#: Bytes of candidates that are read at most, to know their checksums.
+_MOST_BYTES: Final = 1 << 30
+#: A page of a listing, in seconds, and the paths that one answers for where they lie close by.
+_PAGE_S: Final = 0.03
+_OF_PAGE: Final = 500
+#: Paths that are asked for in the first turn; all turns before one hold as many as it does.
+_FIRST_TURN: Final = 10_000
+
+Flags = npt.NDArray[np.bool_]
 
 
-def head_entries(
-    ctx: RunContext,
-    connections: Connections,
-    heads: DataFrame,
-    keep: Callable[[DataFrame, str], DataFrame],
-) -> tuple[DataFrame, DataFrame]:
-    """What the branch HEADs hold.
+def last_parts(addresses: pa.Array | pa.ChunkedArray) -> pa.Array | pa.ChunkedArray:
+    """The last path component of each address."""
+    return pc.replace_substring_regex(addresses, r"(?s)^.*/", "")
 
-    Args:
-        ctx: the run.
-        connections: how tasks reach the store and the cache.
-        heads: columns ``branch`` and ``metarange_id``.
-        keep: writes rows under a name and reads them back.
 
-    Returns:
-        The ranges of each branch (branch, range_id, entries), and the entries of these ranges.
+@dataclass(frozen=True)
+class Suspects:
+    """What nothing lists any more, as numbers; one each, in the order of the files.
+
+    Attributes:
+        selection: files of address, size, last_modified and etag.
+        rows: that count of each file.
+        sizes: in bytes.
+        etags: hashes of the etags.
+        modified: in microseconds since 1970.
+        plain: whether the etag could be an MD5.
+        addresses: hashes of the addresses.
+        names: hashes of all addresses and of their last parts, without an order.
     """
-    metaranges = heads.where("metarange_id != ''").select("metarange_id").distinct()
-    pairs = ranges_of(connections, metaranges, ctx.settings.range_num_partitions)
-    branch_ranges = heads.join(pairs, "metarange_id").select("branch", "range_id", "entries")
-    branch_ranges = keep(branch_ranges, "head_ranges")
-    ranges = branch_ranges.select("range_id", "entries").distinct()
-    return branch_ranges, entries_of(connections, ranges, ctx.settings.address_num_partitions)
 
+    selection: Selection
+    rows: Sequence[int]
+    sizes: Integers
+    etags: Integers
+    modified: Integers
+    plain: Flags
+    addresses: Hashes
+    names: Hashes
 
-def comparable_until(listing: DataFrame, entries: DataFrame) -> datetime | None:
-    """Until which time of writing an object's etag in the store is the checksum in its entry.
+    @classmethod
+    def read(cls, store: ObjectStore, selection: Selection) -> Suspects:
+        """Read them.
 
-    Stores differ: encryption with managed keys and uploads in parts give etags that are no
-    checksums. Etags count as comparable only if they agree for every object at a branch HEAD, and
-    only for objects written before the latest of these.
-    """
-    row = (
-        entries.where("resolved")
-        .join(_with_hash(listing), "address")
-        .select((F.col("hash") == F.col("etag_hash")).alias("agrees"), "last_modified")
-        .agg(F.min("agrees"), F.max("last_modified"))
-        .first()
-    )
-    return row[1] if row is not None and row[0] else None
-
-
-def _with_hash(objects: DataFrame) -> DataFrame:
-    """Objects (address, size, last_modified, etag) with a column ``hash``: that of their etag."""
-    columns = objects.select("address", "size", "last_modified", "etag")
-    schema = T.StructType([*columns.schema.fields, T.StructField("hash", T.LongType())])
-    return columns.mapInArrow(_append_hash, schema)
-
-
-def _append_hash(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    for batch in batches:
-        yield pa.RecordBatch.from_arrays(
-            [*batch.columns, etag_hashes(batch["etag"])], names=[*batch.schema.names, "hash"]
+        Raises:
+            IntegrityError: a file is missing or changed.
+        """
+        found = [_as_numbers(selection.read(store, part)) for part in selection.parts]
+        rows = [len(columns[0]) for columns in found]
+        found.append(_as_numbers(LISTING.empty_table()))
+        sizes, etags, modified, plain, addresses, last = (
+            np.concatenate(column) for column in zip(*found, strict=True)
         )
+        names = np.concatenate([addresses, last])
+        return cls(selection, rows, sizes, etags, modified, plain, addresses, names)
+
+    def by_part(self, indices: Integers) -> list[tuple[Part, Integers]]:
+        """Some of them by their files: which of the rows that count in each."""
+        ends = np.cumsum([0, *self.rows])
+        found = [
+            (part, indices[(indices >= low) & (indices < high)] - low)
+            for part, low, high in zip(self.selection.parts, ends[:-1], ends[1:], strict=True)
+        ]
+        return [(part, rows) for part, rows in found if len(rows)]
+
+
+def _as_numbers(table: pa.Table) -> tuple[Integers, Integers, Integers, Flags, Hashes, Hashes]:
+    addresses, etags = (table[name].combine_chunks() for name in ("address", "etag"))
+    return (
+        table["size"].to_numpy(),
+        etag_hashes(etags).to_numpy(),
+        table["last_modified"].cast(pa.int64()).to_numpy(),
+        pc.match_substring_regex(etags, _MD5).to_numpy(zero_copy_only=False),
+        address_hashes(addresses),
+        address_hashes(last_parts(addresses)),
+    )
 
 
 def served_candidates(
     ctx: RunContext,
     connections: Connections,
-    dead: DataFrame,
-    listing: DataFrame,
-    heads: DataFrame,
-    keep: Callable[[DataFrame, str], DataFrame],
-) -> DataFrame:
+    heads: pa.Table,
+    store: ObjectStore,
+    folder: str,
+    candidates: Selection,
+    etags: Sequence[Part],
+    seconds: float,
+) -> pa.Table:
     """The candidates that must stay, with the reason: columns ``address`` and ``why``.
 
     Args:
         ctx: the run.
         connections: how tasks reach lakeFS, the store and the cache.
-        dead: what nothing lists any more (address, size, last_modified, etag).
-        listing: the whole listing.
         heads: HEAD of each branch (branch, metarange_id).
-        keep: writes rows under a name and reads them back, so that they are computed once.
+        store: of artifacts.
+        folder: of working files in it, with a slash at its end.
+        candidates: what nothing lists any more (address, size, last_modified, etag).
+        etags: files there of what is listed: rows of ``lookalikes.ETAGS``.
+        seconds: for how long small candidates may be read and lakeFS may be asked.
+
+    Raises:
+        IntegrityError: a range or a file is missing or damaged, or an answer cannot be true.
+        LakeFSError: lakeFS did not answer.
     """
-    branch_ranges, entries = head_entries(ctx, connections, heads, keep)
-    until = comparable_until(listing, entries)
-    ctx.log.info("etags of the store are comparable until %s", until)
-    comparable = F.lit(False)
-    if until is not None:
-        comparable = F.col("etag").rlike(_MD5) & (F.col("last_modified") <= F.lit(until))
-    suspects = _with_hash(dead).select(
-        "address", "size", F.when(comparable, F.col("hash")).alias("etag_hash")
-    )
-    weighed, alike = _weigh(ctx, branch_ranges, entries, suspects, keep)
-    unverified = (
-        suspects.alias("one")
-        .join(weighed.where("not affordable").alias("group"), _same_group(), "left_semi")
-        .select("address", F.lit(UNVERIFIED).alias("why"))
-    )
-    affordable = weighed.where("affordable")
-    ranges = alike.alias("one").join(affordable.alias("group"), _same_group(), "left_semi")
-    ranges = keep(ranges.select("range_id").distinct(), "alike_ranges")
-    paths = spread(ranges, ctx.settings.address_num_partitions).mapInArrow(
-        partial(_read_paths, connections), _PATHS
-    )
-    alike_paths = (
-        _looks(paths)
-        .alias("one")
-        .join(affordable.alias("group"), _same_group(), "left_semi")
-        .join(branch_ranges, "range_id")
-        .select("branch", "path")
-    )
-    staged = staged_paths(connections, ctx.repository, heads, suspects, _TASKS)
-    served = (
-        alike_paths.union(staged)
-        .distinct()
-        .repartition(_TASKS, "branch")
-        .sortWithinPartitions("branch", "path")
-        .mapInArrow(partial(_ask, connections, ctx.repository), "address string")
-    )
-    served = keep(served, "served").distinct()
-    # What is served from an address that cannot be resolved is known by its last part only.
-    last_part = F.element_at(F.split("address", "/"), -1)
-    names = suspects.select("address", F.explode(F.array("address", last_part)).alias("name"))
-    return (
-        names.join(served.withColumnRenamed("address", "name"), "name", "left_semi")
-        .selectExpr("address", "'lakeFS serves it' as why")
-        .unionByName(unverified)
-    )
+    suspects = Suspects.read(store, candidates)
+    rule = _ShadowRule(ctx, connections, store, folder, suspects, time.time() + seconds)
+    ranges = head_ranges(ctx, connections, heads)
+    groups, alike = rule.choose(ranges, etags)
+    question = rule.question(ranges, groups, alike)
+    answer = ask(ctx, connections, ranges, store.url, folder, question)
+    over = _beyond(store, question, groups, alike)
+    doubtful = np.isin(groups, np.union1d(over, answer.unasked))
+    unverified: Flags = doubtful[0] | doubtful[1]
+    return _named(store, suspects, answer.served, unverified)
 
 
-def _looks(entries: DataFrame) -> DataFrame:
-    """Entries, each with both groups that may look like it: that of its etag, that of none."""
-    either = F.array("etag_hash", F.lit(None).cast("long"))
-    return entries.withColumn("etag_hash", F.explode(either))
+def _beyond(store: ObjectStore, question: Question, groups: Hashes, alike: Alike) -> Hashes:
+    """Groups that entries look like, and that are not asked for."""
+    asked = read_part(store, question.turns)["group"].to_numpy()
+    needed = np.intersect1d(groups.ravel(), alike.groups)
+    beyond: Hashes = np.setdiff1d(needed, asked)
+    return beyond
 
 
-def _same_group() -> Column:
-    """Whether ``one`` belongs to a ``group`` of candidates.
-
-    All of it is equality: a join by size alone would pair every object with every other one where
-    all are equally large.
-    """
-    return (F.col("one.size") == F.col("group.size")) & F.col("one.etag_hash").eqNullSafe(
-        F.col("group.etag_hash")
-    )
-
-
-def _weigh(
-    ctx: RunContext,
-    branch_ranges: DataFrame,
-    entries: DataFrame,
-    suspects: DataFrame,
-    keep: Callable[[DataFrame, str], DataFrame],
-) -> tuple[DataFrame, DataFrame]:
-    """How many paths would have to be looked up for each group of candidates, before any is read.
-
-    Returns:
-        The groups (size, etag_hash) with ``affordable``: the smallest ones, until the budget is
-        used up; and the ranges whose entries look like a group (range_id, size, etag_hash).
-    """
-    groups = suspects.select("size", "etag_hash").distinct()
-    alike = (
-        _looks(entries)
-        .alias("one")
-        .join(groups.alias("group"), _same_group())
-        .groupBy("one.range_id", "group.size", "group.etag_hash")
-        .agg(F.count("*").alias("entries"))
-    )
-    alike = keep(alike, "alike")
-    branches = branch_ranges.groupBy("range_id").agg(F.count("*").alias("branches"))
-    order = Window.orderBy("paths", "size", "etag_hash").rowsBetween(
-        Window.unboundedPreceding, Window.currentRow
-    )
-    weighed = (
-        alike.join(branches, "range_id")
-        .groupBy("size", "etag_hash")
-        .agg(F.sum(F.col("entries") * F.col("branches")).alias("paths"))
-        .withColumn("total", F.sum("paths").over(order))
-        .withColumn("affordable", F.col("total") <= ctx.settings.max_served_lookups)
-    )
-    return keep(weighed, "lookup_groups"), alike
+def _named(
+    store: ObjectStore, suspects: Suspects, served: Sequence[str], unverified: Flags
+) -> pa.Table:
+    """The rows of those that stay; what is served is compared by its name, letter by letter."""
+    names = pa.array(served, pa.string())
+    found = [SPARED.empty_table()]
+    at = 0
+    for part, rows in zip(suspects.selection.parts, suspects.rows, strict=True):
+        doubtful = unverified[at : at + rows]
+        at += rows
+        if not served and not doubtful.any():
+            continue
+        addresses = suspects.selection.read(store, part, ["address"])["address"].combine_chunks()
+        # What is served from an address that cannot be resolved is known by its last part only.
+        is_served = pc.or_(
+            pc.is_in(addresses, names), pc.is_in(last_parts(addresses), names)
+        ).to_numpy(zero_copy_only=False)
+        for why, those in ((SERVED, is_served), (UNVERIFIED, doubtful & ~is_served)):
+            some = addresses.filter(pa.array(those))
+            found.append(pa.table([some, pa.array([why] * len(some), pa.string())], schema=SPARED))
+    return pa.concat_tables(found)
 
 
-def _read_paths(
-    connections: Connections, batches: Iterator[pa.RecordBatch]
-) -> Iterator[pa.RecordBatch]:
-    """Paths of ranges, read again by the slow reader, which is independent of the cache."""
-    store = connections.store()
-    for batch in batches:
-        for range_id in batch["range_id"].to_pylist():
-            items = read_range(fetch(store, connections, range_id), range_id)
-            if any(not _is_text(path) for path, _ in items):
-                raise IntegrityError(
-                    f"range {range_id} of {connections.namespace_url} has a path that is not "
-                    "UTF-8: lakeFS cannot be asked what it serves there",
-                )
-            yield pa.RecordBatch.from_arrays(
-                [
-                    pa.array([range_id] * len(items), pa.string()),
-                    pa.array([path for path, _ in items], pa.string()),
-                    pa.array([entry.size for _, entry in items], pa.int64()),
-                    pa.array([etag_hash(entry.e_tag) for _, entry in items], pa.int64()),
-                ],
-                names=["range_id", "path", "size", "etag_hash"],
-            )
+@dataclass(frozen=True)
+class _ShadowRule:
+    """What is asked about which candidate."""
 
+    ctx: RunContext
+    connections: Connections
+    store: ObjectStore
+    folder: str
+    suspects: Suspects
+    deadline: float
 
-def _is_text(path: str) -> bool:
-    """Whether a path is UTF-8; what is not has surrogates in place of its bytes."""
-    try:
-        path.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
+    def choose(self, heads: HeadRanges, etags: Sequence[Part]) -> tuple[Hashes, Alike]:
+        """The two groups of each candidate (equal where it has one), and entries like them."""
+        suspects = self.suspects
+        by_etag, by_size = groups_of(suspects.sizes, suspects.etags), groups_of(suspects.sizes)
+        alike, evidence = self._compare(heads, np.concatenate([by_etag, by_size]), etags)
+        until = self._comparable_until(evidence, np.isin(by_size, alike.groups))
+        self.ctx.log.info(
+            "etags of the store are comparable until %s",
+            None if until is None else np.datetime64(until, "us"),
+        )
+        comparable = suspects.plain & (suspects.modified <= (-1 if until is None else until))
+        groups = np.stack([np.where(comparable, by_etag, by_size)] * 2)
+        chosen = self._worth_reading(heads, alike, by_size, ~comparable)
+        if not len(chosen) or evidence.small_agree or not self._checksums(heads, alike, chosen):
+            return groups, alike
+        known, contents = self._read(chosen)
+        # Where the entry's etag is not the content's MD5, it is the one that the store gave.
+        groups[0, known] = groups_of(suspects.sizes[known], contents)
+        groups[1, known] = by_etag[known]
+        more, _ = self._compare(heads, groups[0, known])
+        return groups, Alike(
+            np.concatenate([alike.positions, more.positions]),
+            np.concatenate([alike.groups, more.groups]),
+            np.concatenate([alike.entries, more.entries]),
+        )
 
+    def _compare(
+        self, heads: HeadRanges, groups: Hashes, etags: Sequence[Part] = ()
+    ) -> tuple[Alike, Evidence]:
+        runs = write_set(self.store, f"{self.folder}groups/", [groups])
+        return compare(self.ctx, self.connections, heads, self.store.url, runs, etags)
 
-def _ask(
-    connections: Connections, repository: str, batches: Iterator[pa.RecordBatch]
-) -> Iterator[pa.RecordBatch]:
-    """Addresses that lakeFS serves at the given paths, which come in order."""
-    client = connections.lakefs.connect()
-    namespace = connections.namespace()
-    page = _Page(client, repository)
-    for batch in batches:
-        served: list[str] = []
-        for row in batch.to_pylist():
-            address = page.address(row["branch"], row["path"])
-            if address is not None:
-                try:
-                    served += live_spellings(namespace, address)
-                except UnresolvableAddressError as error:
-                    served += error.last_components
-        yield pa.RecordBatch.from_arrays([pa.array(served, pa.string())], names=["address"])
+    def _comparable_until(self, evidence: Evidence, like_heads: Flags) -> int | None:
+        """Until which time of writing an object's etag in the store is the checksum in its entry.
 
+        Etags count as comparable only if they agree for every object at a branch HEAD, and for
+        every one that was read; and only for objects written before the latest of these.
+        """
+        if evidence.agree is False:
+            return None
+        until = evidence.newest if evidence.agree else -1
+        doubtful = self.suspects.plain & (self.suspects.modified > until)
+        if (doubtful & like_heads).any():
+            agree, newest = self._sample(np.flatnonzero(doubtful & (self.suspects.sizes <= SAMPLE)))
+            if agree is False:
+                return None
+            until = max(until, newest if agree else -1)
+        return None if until < 0 else until
 
-class _Page:
-    """The part of a branch that was listed last: one call answers for many paths in order."""
+    def _sample(self, indices: Integers) -> tuple[bool | None, int]:
+        """Compare etags with the content of the newest of some objects, and of a few others."""
+        if not len(indices):
+            return None, 0
+        newest = indices[np.argsort(self.suspects.modified[indices], kind="stable")]
+        random = indices[np.argsort(self.suspects.addresses[indices], kind="stable")]
+        chosen = np.unique(np.concatenate([newest[-NEWEST:], random[:AT_RANDOM]]))
+        tables = [
+            self.suspects.selection.read(self.store, part).take(pa.array(rows))
+            for part, rows in self.suspects.by_part(chosen)
+        ]
+        return agreement(self.connections.store(), pa.concat_tables(tables))
 
-    def __init__(self, client: LakeFSClient, repository: str) -> None:
-        self.client = client
-        self.repository = repository
-        self.branch = ""
-        self.low = ""
-        self.high: str | None = ""
-        self.addresses: dict[str, str] = {}
-        self.amount = _PAGE
-        self.answered = 0
+    def _worth_reading(
+        self, heads: HeadRanges, alike: Alike, by_size: Hashes, doubtful: Flags
+    ) -> Integers:
+        """Small candidates without a comparable etag that are read sooner than asked about."""
+        small = doubtful & (self.suspects.sizes <= SMALL) & np.isin(by_size, alike.groups)
+        indices = np.flatnonzero(small)
+        groups, which, members = np.unique(
+            by_size[indices], return_inverse=True, return_counts=True
+        )
+        mine = np.isin(alike.groups, groups)
+        positions, of_group = alike.positions[mine], np.searchsorted(groups, alike.groups[mine])
+        branches, found = heads.branches[positions], alike.entries[mine]
+        held = np.array([one.entries or 0 for one in heads.ranges], np.int64)[positions]
+        # Paths that lie close by share a page.
+        seconds = np.minimum(found, held // _OF_PAGE + 1) * branches * _PAGE_S
+        left = self.deadline - time.time()
+        few = (found * branches).sum() <= self.ctx.settings.max_served_lookups
+        if not len(groups) or (few and seconds.sum() < left / 4):
+            return indices[:0]
+        costs = np.bincount(of_group, seconds, len(groups))
+        chosen = indices[(costs > members * READ_S)[which]]
+        total = np.cumsum(self.suspects.sizes[chosen])
+        worth: Integers = chosen[total <= _MOST_BYTES]
+        return worth
 
-    def address(self, branch: str, path: str) -> str | None:
-        """The physical address that lakeFS serves at a path; None where it serves nothing."""
-        known = branch == self.branch and path > self.low
-        if not (known and (self.high is None or path <= self.high)):
-            self._turn(branch, path)
-        self.answered += 1
-        return self.addresses.get(path)
+    def _checksums(self, heads: HeadRanges, alike: Alike, chosen: Integers) -> bool:
+        sizes = np.unique(self.suspects.sizes[chosen])
+        mine = np.isin(alike.groups, groups_of(sizes))
+        positions = np.unique(alike.positions[mine])
+        some = positions[:: max(1, len(positions) // 3)][:3]
+        ids = [heads.ranges[position].range_id for position in some]
+        return entries_are_checksums(self.connections, ids, frozenset(sizes.tolist()))
 
-    def _turn(self, branch: str, path: str) -> None:
-        useful = branch == self.branch and self.answered > 1
-        self.amount = min(2 * self.amount, LARGEST_PAGE) if useful else _PAGE
-        self.branch, self.low, self.answered = branch, just_before(path), 0
-        try:
-            objects, has_more = self.client.objects_page(
-                self.repository, branch_ref(branch), after=self.low, amount=self.amount
-            )
-        except NotFoundError as error:
-            if branch in {b.id for b in self.client.branches(self.repository)}:
-                raise IntegrityError(
-                    f"branch {branch!r} of {self.repository!r} exists, but listing its objects "
-                    f"says not found ({error}): run again",
-                ) from error
-            objects, has_more = [], False
-        self.addresses = {found.path: found.physical_address for found in objects}
-        self.high = max(self.addresses) if has_more else None
-        if has_more and (self.high is None or self.high < path):
-            # Nothing is served at this path if even the page that starts before it ends before it.
-            raise IntegrityError(
-                f"listing branch {branch!r} after {self.low!r} skipped {path!r}: run again"
-            )
+    def _read(self, chosen: Integers) -> tuple[Integers, Integers]:
+        """Which of some candidates could be read, and the hashes of their contents' MD5s."""
+        half = (time.time() + self.deadline) / 2
+        suspects = self.suspects
+        by_part = suspects.by_part(chosen)
+        answers = read_contents(
+            self.ctx, self.connections, self.store.url, suspects.selection, by_part, half
+        )
+        known = np.concatenate([known for known, _ in answers])
+        hashes = np.concatenate([hashes for _, hashes in answers])
+        return chosen[known], hashes[known]
+
+    def question(self, heads: HeadRanges, groups: Hashes, alike: Alike) -> Question:
+        """What to ask: the rarest groups first, as far as paths may be looked up."""
+        mine = np.isin(alike.groups, groups)
+        unique, which = np.unique(alike.groups[mine], return_inverse=True)
+        weights = alike.entries[mine] * heads.branches[alike.positions[mine]]
+        paths = np.bincount(which, weights, len(unique)).astype(np.int64)
+        order = np.lexsort((unique, paths))
+        total = np.empty(len(unique), np.int64)
+        total[order] = np.cumsum(paths[order])
+        affordable = total <= self.ctx.settings.max_served_lookups
+        turns = np.ceil(np.log2(np.maximum(total / _FIRST_TURN, 1))).astype(np.int32)
+        table = pa.table({"group": unique[affordable], "turn": turns[affordable]})
+        asked = mine & np.isin(alike.groups, unique[affordable])
+        write, folder = self.store, self.folder
+        return Question(
+            write_part(write, f"{folder}turns/", table, plain=True),
+            np.unique(alike.positions[asked]),
+            write_set(write, f"{folder}sizes/", [self.suspects.sizes.view(np.uint64)]),
+            write_set(write, f"{folder}names/", [self.suspects.names]),
+            int(paths[affordable].sum()),
+            self.deadline,
+        )

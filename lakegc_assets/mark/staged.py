@@ -7,64 +7,36 @@ where a candidate could lie.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from functools import partial
+from collections.abc import Iterator, Sequence
 
-import pyarrow as pa
-from pyspark.sql import DataFrame
-from pyspark.sql import functions as F  # noqa: N812 - Spark's own convention
+import numpy as np
 
 from lakegc_assets.errors import IntegrityError
 from lakegc_assets.lakefs.client import LakeFSClient
 from lakegc_assets.lakefs.errors import NotFoundError
-from lakegc_assets.mark.ranges import spread
-from lakegc_assets.run.context import Connections
-
-_CHANGES = "branch string, path string, size long"
-_ROWS = 10_000
+from lakegc_assets.run.hashing import Hashes
+from lakegc_assets.run.sets import members_of
 
 
 def staged_paths(
-    connections: Connections,
-    repository: str,
-    branches: DataFrame,
-    suspects: DataFrame,
-    partitions: int,
-) -> DataFrame:
-    """Where branches have staged what may be one of the suspects: columns ``branch`` and ``path``.
+    client: LakeFSClient, repository: str, branch: str, sizes: Sequence[Hashes]
+) -> set[str]:
+    """Where a branch has staged what may be a candidate, by the sizes of these.
 
     Args:
-        connections: how tasks reach lakeFS.
+        client: of lakeFS.
         repository: lakeFS repository.
-        branches: column ``branch``.
-        suspects: column ``size``, in bytes.
-        partitions: tasks that ask.
+        branch: to ask.
+        sizes: sorted arrays of the candidates' sizes, in bytes.
+
+    Raises:
+        IntegrityError: the branch exists, and lakeFS says that it does not.
     """
-    changes = spread(branches.select("branch").distinct(), partitions).mapInArrow(
-        partial(_changes, connections, repository), _CHANGES
-    )
-    sizes = suspects.select("size", F.lit(True).alias("of_suspect")).distinct()
+    changes = list(_diff(client, repository, branch))
+    told = np.array([-1 if size is None else size for _, size in changes], np.int64)
     # The size of what replaces something may be that of either, so it is null and does not count.
-    return (
-        changes.join(sizes, "size", "left")
-        .where("size is null or of_suspect")
-        .select("branch", "path")
-    )
-
-
-def _changes(
-    connections: Connections, repository: str, batches: Iterator[pa.RecordBatch]
-) -> Iterator[pa.RecordBatch]:
-    client = connections.lakefs.connect()
-    for batch in batches:
-        for branch in batch["branch"].to_pylist():
-            rows: list[tuple[str, int | None]] = []
-            for change in _diff(client, repository, branch):
-                rows.append(change)
-                if len(rows) == _ROWS:
-                    yield _batch(branch, rows)
-                    rows = []
-            yield _batch(branch, rows)
+    alike = (told < 0) | members_of(sizes, told.view(np.uint64))
+    return {path for (path, _), asked in zip(changes, alike, strict=True) if asked}
 
 
 def _diff(client: LakeFSClient, repository: str, branch: str) -> Iterator[tuple[str, int | None]]:
@@ -79,14 +51,3 @@ def _diff(client: LakeFSClient, repository: str, branch: str) -> Iterator[tuple[
                 f"branch {branch!r} of {repository!r} exists, but its diff says not found "
                 f"({error}): run again",
             ) from error
-
-
-def _batch(branch: str, rows: list[tuple[str, int | None]]) -> pa.RecordBatch:
-    return pa.RecordBatch.from_arrays(
-        [
-            pa.array([branch] * len(rows), pa.string()),
-            pa.array([path for path, _ in rows], pa.string()),
-            pa.array([size for _, size in rows], pa.int64()),
-        ],
-        names=["branch", "path", "size"],
-    )

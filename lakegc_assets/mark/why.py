@@ -2,20 +2,40 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any
+from functools import partial
+from typing import Any, Final
 
-from pyspark.sql import functions as F  # noqa: N812 - Spark's own convention
+import pyarrow as pa
+import pyarrow.compute as pc
 
+from lakegc_assets.graveler.ranges import read_range
 from lakegc_assets.lakefs.client import LakeFSClient, branch_ref
 from lakegc_assets.lakefs.errors import NotFoundError
-from lakegc_assets.mark.addresses import live_spellings
-from lakegc_assets.mark.candidates import in_data
-from lakegc_assets.mark.ranges import entries_of
-from lakegc_assets.run.artifacts import AttemptArtifacts, Manifest
-from lakegc_assets.run.context import Connections, RunContext
+from lakegc_assets.mark.addresses import entry_spellings, live_spellings
+from lakegc_assets.mark.metaranges import fetch, pairs_of
+from lakegc_assets.mark.ranges import (
+    HASHES,
+    Wanted,
+    cached_ranges,
+    read_entries,
+    seconds,
+    spread_ranges,
+    wanted,
+)
+from lakegc_assets.mark.sifting import in_data
+from lakegc_assets.run.artifacts import AttemptArtifacts
+from lakegc_assets.run.connections import Connections
+from lakegc_assets.run.context import RunContext
+from lakegc_assets.run.hashing import Hashes, address_hashes
+from lakegc_assets.run.parts import Part, read_parts
+from lakegc_assets.run.sets import members
+from lakegc_assets.run.tasks import spread
+
+#: Work on one core, in seconds, to look at a row.
+_ROW_S: Final = 1e-6
 
 
 @dataclass(frozen=True)
@@ -48,7 +68,7 @@ def why(ctx: RunContext, address: str) -> Explanation:
     """
     client, connections = ctx.connect()
     attempt = ctx.root.attempt(ctx.repository, ctx.run)
-    chain = attempt.chain("deletion_candidates", connections.namespace_url)
+    attempt.chain("deletion_candidates", connections.namespace_url)
     spellings = [address]
     if "://" in address:
         spellings = live_spellings(connections.namespace(), address)[1:]
@@ -57,14 +77,9 @@ def why(ctx: RunContext, address: str) -> Explanation:
         return Explanation(address, "unknown", because)
 
     def explained(spelling: str) -> Explanation:
-        explanations = (
-            _candidate(ctx, attempt, spelling),
-            _spared(ctx, attempt, spelling),
-            _not_listed(ctx, attempt, chain["store_listing"], spelling),
-            _committed(ctx, connections, attempt, spelling),
-            _staged(ctx, client, connections, attempt, spelling),
-            _too_young(ctx, attempt, chain["store_listing"], spelling),
-        )
+        asked = _Asked(ctx, client, connections, attempt, spelling)
+        ask = (_candidate, _spared, _not_listed, _committed, _staged, _too_young)
+        explanations = (function(asked) for function in ask)
         return next(
             (found for found in explanations if found is not None),
             Explanation(spelling, "unknown", "no part of the mark says anything about it"),
@@ -75,82 +90,108 @@ def why(ctx: RunContext, address: str) -> Explanation:
     return next((one for one in found if one.verdict != "unknown"), found[0])
 
 
-def _rows(ctx: RunContext, attempt: AttemptArtifacts, asset: str, part: str, address: str) -> Any:  # noqa: ANN401 - Spark rows
-    frame = attempt.read(ctx.spark, asset, part)
-    return frame.where(F.col("address") == address).limit(1).collect()
+@dataclass(frozen=True)
+class _Asked:
+    """One address, and where to look for it."""
+
+    ctx: RunContext
+    client: LakeFSClient
+    connections: Connections
+    attempt: AttemptArtifacts
+    address: str
+
+    def row(self, asset: str, part: str = "data") -> dict[str, Any] | None:
+        """The row of an asset about this address."""
+        parts = self.attempt.manifest(asset).parts[part]
+        costs = [one.rows * _ROW_S for one in parts]
+        groups = spread(parts, costs, self.ctx.settings.address_num_partitions)
+        task = partial(_find, self.connections, self.attempt.url, self.address)
+        found = self.ctx.tasks.run(f"look into {asset}", task, groups, sum(costs))
+        return next((row for row in found if row is not None), None)
+
+    def has_hash(self, asset: str, part: str) -> bool:
+        """Whether a set of hashes may hold this address."""
+        runs = self.attempt.manifest(asset).parts[part]
+        return bool(members(self.attempt.store(), runs, self.hashes)[0])
+
+    @property
+    def hashes(self) -> Hashes:
+        """The hash of the address, alone."""
+        return address_hashes(pa.array([self.address], pa.string()))
 
 
-def _candidate(ctx: RunContext, attempt: AttemptArtifacts, address: str) -> Explanation | None:
-    rows = _rows(ctx, attempt, "deletion_candidates", "data", address)
-    if not rows:
+def _find(
+    connections: Connections, url: str, address: str, parts: Sequence[Part]
+) -> dict[str, Any] | None:
+    for table in read_parts(connections.open(url), parts):
+        rows = table.filter(pc.equal(table["address"], address))
+        if rows.num_rows:
+            row: dict[str, Any] = rows.slice(0, 1).to_pylist()[0]
+            return row
+    return None
+
+
+def _candidate(asked: _Asked) -> Explanation | None:
+    row = asked.row("deletion_candidates")
+    if row is None:
         return None
-    row = rows[0]
     facts = {"size": row["size"], "reason": row["reason"]}
     because = "no branch, tag or commit that lakeFS still names holds it, and it is staged nowhere"
     if row["reason"] == "expired":
         facts |= {"commit": row["commit_id"], "branch": row["branch"]}
         on = f" in the main ancestry of branch {row['branch']!r}" if row["branch"] else ""
         because = f"the expired commit {row['commit_id']}{on} held it last"
-    if attempt.has("swept_set"):
-        swept = _rows(ctx, attempt, "swept_set", "data", address)[0]
+    swept = asked.row("swept_set") if asked.attempt.has("swept_set") else None
+    if swept is not None:
         facts |= {"outcome": swept["outcome"], "detail": swept["detail"]}
         because += f"; the sweep: {swept['outcome']}"
         if swept["detail"]:
             because += f" ({swept['detail']})"
-    return Explanation(address, "candidate", because, facts)
+    return Explanation(asked.address, "candidate", because, facts)
 
 
-def _spared(ctx: RunContext, attempt: AttemptArtifacts, address: str) -> Explanation | None:
-    rows = _rows(ctx, attempt, "deletion_candidates", "spared", address)
-    return Explanation(address, "spared", rows[0]["why"]) if rows else None
+def _spared(asked: _Asked) -> Explanation | None:
+    row = asked.row("deletion_candidates", "spared")
+    return Explanation(asked.address, "spared", row["why"]) if row else None
 
 
-def _not_listed(
-    ctx: RunContext, attempt: AttemptArtifacts, manifest: Manifest, address: str
-) -> Explanation | None:
+def _not_listed(asked: _Asked) -> Explanation | None:
+    address = asked.address
     if address.startswith("_lakefs/"):
         because = "it belongs to lakeFS itself, and nothing below _lakefs/ is ever listed"
         return Explanation(address, "outside data", because)
     folder = "/".join(address.split("/")[:2]) + "/"
-    if folder in manifest.facts.get("skipped_slices", ()):
+    if folder in asked.attempt.manifest("store_listing").facts.get("skipped_slices", ()):
         because = "its slice was made after the cutoff, so it was not looked at"
         return Explanation(address, "too young", because)
-    listing = attempt.read(ctx.spark, "store_listing").where(F.col("address") == address)
-    rows = listing.select(in_data(F.col("address"))).limit(1).collect()
-    if not rows:
+    if asked.row("store_listing") is None:
         because = "the store did not hold it when it was listed"
         return Explanation(address, "unknown", because)
-    if not rows[0][0]:
+    if not in_data(pa.array([address], pa.string()))[0].as_py():
         because = "it is neither below data/ nor at the root, where lakeFS writes objects"
         return Explanation(address, "outside data", because)
     return None
 
 
-def _committed(
-    ctx: RunContext, connections: Connections, attempt: AttemptArtifacts, address: str
-) -> Explanation | None:
+def _committed(asked: _Asked) -> Explanation | None:
     """The active commit that holds an object: a HEAD if there is one."""
-    if not _rows(ctx, attempt, "committed_addresses", "data", address):
+    if not asked.has_hash("committed_addresses", "data"):
         return None
-    ranges = attempt.read(ctx.spark, "committed_addresses", "ranges")
-    holding = (
-        entries_of(connections, ranges, ctx.settings.address_num_partitions)
-        .where(F.col("resolved") & (F.col("address") == address))
-        .select("range_id")
-        .distinct()
-    )
-    pairs = attempt.read(ctx.spark, "committed_addresses", "metaranges")
-    commits = (
-        attempt.read(ctx.spark, "active_commits")
-        .join(pairs.join(holding, "range_id").select("metarange_id").distinct(), "metarange_id")
-        .orderBy((F.col("kind") == "head").desc(), "commit_id")
-        .collect()
-    )
+    address, attempt = asked.address, asked.attempt
+    suspected = _ranges_with_hash(asked)
+    holding = [range_id for range_id in suspected if _holds(asked, range_id)]
+    if not holding:
+        return Explanation(address, "live", "its hash is that of a live address: it stays")
+    active = attempt.read("active_commits")
+    ids = set(active["metarange_id"].to_pylist()) - {""}
+    pairs = pairs_of(asked.ctx, asked.connections, ids).rows
+    held = pairs.filter(pc.is_in(pairs["range_id"], pa.array(holding)))["metarange_id"]
+    commits = active.filter(pc.is_in(active["metarange_id"], held.combine_chunks())).to_pylist()
     if not commits:
         return Explanation(
             address, "live", "a range below _lakefs/ holds it, and there are no rules"
         )
-    row = commits[0]
+    row = min(commits, key=lambda c: (c["kind"] != "head", c["commit_id"]))
     on = f" of branch {row['branch']!r}" if row["branch"] else ""
     facts = {"commit": row["commit_id"], "branch": row["branch"], "kind": row["kind"]}
     because = f"the active commit {row['commit_id']}{on} holds it ({row['kind']})"
@@ -159,20 +200,58 @@ def _committed(
     return Explanation(address, "live", because, facts | {"commits": len(commits)})
 
 
-def _staged(
-    ctx: RunContext,
-    client: LakeFSClient,
-    connections: Connections,
-    attempt: AttemptArtifacts,
-    address: str,
-) -> Explanation | None:
-    if not _rows(ctx, attempt, "uncommitted_snapshot", "data", address):
+def _ranges_with_hash(asked: _Asked) -> list[str]:
+    """The live ranges that hold an address of this hash."""
+    live = asked.attempt.read("committed_addresses", "ranges", ["range_id", "entries"])
+    ranges = wanted(live, cached_ranges(asked.connections))
+    groups = spread_ranges(ranges, asked.ctx.settings.address_num_partitions)
+    task = partial(_with_hash, asked.connections, asked.hashes)
+    found = asked.ctx.tasks.run("look into ranges", task, groups, sum(map(seconds, ranges)))
+    return sorted(range_id for some in found for range_id in some)
+
+
+def _with_hash(connections: Connections, hashes: Hashes, ranges: Sequence[Wanted]) -> list[str]:
+    return [
+        entries.range_id
+        for entries in read_entries(connections, ranges, HASHES)
+        if (entries.group["hash"].to_numpy() == hashes[0]).any()
+    ]
+
+
+def _holds(asked: _Asked, range_id: str) -> bool:
+    """Whether a range names this very address, in whatever spelling."""
+    connections = asked.connections
+    data = fetch(connections.store(), connections.namespace_url, range_id)
+    return any(
+        asked.address in entry_spellings(connections.namespace(), e.address, e.address_type)[0]
+        for _, e in read_range(data, range_id)
+    )
+
+
+def _staged(asked: _Asked) -> Explanation | None:
+    if not asked.has_hash("uncommitted_snapshot", "hashes"):
         return None
-    for _, branch, path in staging_areas(client, ctx.repository, connections, {address}):
+    address = asked.address
+    if asked.row("uncommitted_snapshot") is None:
+        return Explanation(address, "live", "its hash is that of a staged address: it stays")
+    areas = staging_areas(asked.client, asked.ctx.repository, asked.connections, {address})
+    for _, branch, path in areas:
         because = f"it is staged on branch {branch!r} at {path!r}"
         return Explanation(address, "live", because, {"branch": branch, "path": path})
     because = "it was staged when the mark was made, and is not any more"
     return Explanation(address, "live", because)
+
+
+def _too_young(asked: _Asked) -> Explanation | None:
+    row = asked.row("store_listing")
+    if row is None:
+        return None
+    written: datetime = row["last_modified"].astimezone()
+    cutoff = asked.attempt.manifest("store_listing").cutoff
+    if written < cutoff:
+        return None
+    because = f"it was written at {written.isoformat()}, after the cutoff {cutoff}"
+    return Explanation(asked.address, "too young", because)
 
 
 def staging_areas(
@@ -190,16 +269,3 @@ def staging_areas(
             for address in live_spellings(connections.namespace(), found):
                 if address in addresses:
                     yield address, branch.id, change.path
-
-
-def _too_young(
-    ctx: RunContext, attempt: AttemptArtifacts, listing: Manifest, address: str
-) -> Explanation | None:
-    rows = _rows(ctx, attempt, "store_listing", "data", address)
-    if not rows:
-        return None
-    written: datetime = rows[0]["last_modified"].astimezone()
-    if written < listing.cutoff:
-        return None
-    because = f"it was written at {written.isoformat()}, after the cutoff {listing.cutoff}"
-    return Explanation(address, "too young", because)

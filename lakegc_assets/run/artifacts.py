@@ -283,11 +283,11 @@ class AttemptArtifacts:
                     f"{there.get(part.key, 'gone')}: {hint}",
                 )
 
-    def manifest(self, asset: str) -> Manifest:
-        """The manifest of a finished asset, whose files are there in their sizes.
+    def recorded(self, asset: str) -> Manifest:
+        """The manifest of a finished asset; whether its files are there was not looked at.
 
         Raises:
-            IntegrityError: it is missing, damaged, of another attempt, or a file is not as it says.
+            IntegrityError: it is missing, damaged, or of another attempt.
         """
         where = f"{self.url}/{asset}/manifest.json"
         try:
@@ -300,10 +300,20 @@ class AttemptArtifacts:
         found = (manifest.asset, manifest.repository, manifest.run, manifest.attempt)
         if found != expected:
             raise IntegrityError(f"{where} belongs to {found}, not to {expected}: mark again")
+        return manifest
+
+    def manifest(self, asset: str) -> Manifest:
+        """The manifest of a finished asset, whose files are there in their sizes.
+
+        Raises:
+            IntegrityError: it is missing, damaged, of another attempt, or a file is not as it says.
+        """
+        manifest = self.recorded(asset)
         self._require_files(manifest, "something removed or cut it. Mark again under a new id")
         if sum(part.rows for part in manifest.parts.get("data", ())) != manifest.rows:
             raise IntegrityError(
-                f"{where} has {manifest.rows} rows, and its files have not: mark again"
+                f"{self.url}/{asset}/manifest.json has {manifest.rows} rows, and its files have "
+                "not: mark again"
             )
         return manifest
 

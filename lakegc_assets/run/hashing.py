@@ -43,6 +43,12 @@ class KeyDigest:
             (self.second + other.second) % 2**64,
         )
 
+    @classmethod
+    def parse(cls, text: str) -> KeyDigest:
+        """The digest that was written as this text; ValueError if none was."""
+        count, _, sums = text.partition("-")
+        return cls(int(count), int(sums[:16], 16), int(sums[16:], 16))
+
     def __str__(self) -> str:
         """``count-hex``, as manifests and messages show it."""
         return f"{self.count}-{self.first:016x}{self.second:016x}"

@@ -31,6 +31,9 @@ class Settings:
             hold, and the operator has looked at. The error that stops a run names it.
         skip_new_slices: do not list slices that were made after the cutoff, by their names: they
             cannot hold a candidate.
+        clean: list the whole store; else what earlier runs saw of slices that nobody writes to any
+            more is carried forward.
+        clean_every: a run is a clean one if the last clean one is older than this.
         range_num_partitions: the most tasks that read metaranges.
         address_num_partitions: the most tasks that read ranges, or compare addresses.
         listing_num_partitions: the most tasks that list the store.
@@ -59,6 +62,8 @@ class Settings:
     protect_tags: bool = False
     accept_missing: str | None = None
     skip_new_slices: bool = True
+    clean: bool = False
+    clean_every: timedelta = timedelta(days=7)
     range_num_partitions: int = 50
     address_num_partitions: int = 200
     listing_num_partitions: int = 200
@@ -69,7 +74,7 @@ class Settings:
     require_conditional_deletes: bool = False
     lease_duration: timedelta = timedelta(minutes=3)
     lease_wait: timedelta = timedelta(0)
-    max_served_lookups: int = 200_000
+    max_served_lookups: int = 100_000_000
     snapshot_attempts: int = 3
     spark_seconds: float = 10.0
 

@@ -8,16 +8,24 @@ import re
 import shutil
 import sys
 import tempfile
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final
 
+from py4j.protocol import Py4JError  # type: ignore[import-untyped]
+from pyspark.errors import PySparkRuntimeError
 from pyspark.sql import SparkSession
 
 from lakegc_assets.errors import ConfigurationError
+from lakegc_assets.run.class_archive import FAST, archive_options
 
 _PACKAGE: Final = Path(__file__).parents[1]
-_LOG: Final = _PACKAGE / "log4j2.properties"
+_LOG: Final = f"-Dlog4j2.configurationFile={(_PACKAGE / 'log4j2.properties').as_uri()}"
 
+#: The setting that holds the options of the driver's JVM.
+OPTIONS: Final = "spark.driver.extraJavaOptions"
 #: Names a file of settings in the form of ``spark-defaults.conf``.
 FILE_VARIABLE: Final = "LAKEGC_SPARK_CONF"
 #: Times are UTC on every machine, and a batch for Python is no larger than a page of a listing.
@@ -35,20 +43,19 @@ REQUIRED: Final = {
 LOCAL: Final = {
     "spark.master": "local[*]",
     "spark.app.name": "lakegc",
-    "spark.driver.memory": "4g",
+    # Rows are kept out of the JVM.
+    "spark.driver.memory": "1g",
     "spark.driver.bindAddress": "127.0.0.1",
     "spark.driver.host": "127.0.0.1",
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
-    "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile={_LOG.as_uri()}",
+    OPTIONS: f"{_LOG} {FAST}",
     "spark.sql.shuffle.partitions": "64",
 }
 #: Of these, what is of use on a cluster too.
-_ANYWHERE: Final = (
-    "spark.app.name",
-    "spark.ui.showConsoleProgress",
-    "spark.driver.extraJavaOptions",
-)
+_ANYWHERE: Final = {
+    name: LOCAL[name] for name in ("spark.app.name", "spark.ui.showConsoleProgress")
+} | {OPTIONS: _LOG}
 # Spark's own expression leaves out the keys of Azure accounts, among others.
 _REDACTED: Final = "(?i)secret|password|token|access[._]?key|account[._]?key|[._]sas"
 _SECRET: Final = re.compile(_REDACTED)
@@ -70,10 +77,10 @@ def session_settings() -> dict[str, str]:
     """
     path = os.environ.get(FILE_VARIABLE)
     given = _read_settings(Path(path).expanduser()) if path else {}
-    settings = dict(LOCAL)
     if is_cluster(given.get("spark.master", LOCAL["spark.master"])):
-        settings = {name: LOCAL[name] for name in _ANYWHERE}
-        settings["spark.redaction.regex"] = _REDACTED
+        settings = _ANYWHERE | {"spark.redaction.regex": _REDACTED}
+    else:
+        settings = LOCAL | {OPTIONS: f"{LOCAL[OPTIONS]} {archive_options()}".rstrip()}
     return settings | given | REQUIRED
 
 
@@ -96,6 +103,74 @@ def prepare_environment() -> None:
     os.environ.setdefault("PYSPARK_PYTHON", python)
     if not is_cluster(settings["spark.master"]):
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+
+
+def start_session(settings: Mapping[str, str] | None = None) -> SparkSession:
+    """The session of this process, started with these settings if there is none.
+
+    Args:
+        settings: else ``session_settings``.
+
+    Raises:
+        ConfigurationError: as for ``session_settings``; or Spark does not start.
+    """
+    builder = SparkSession.builder
+    for name, value in (session_settings() if settings is None else settings).items():
+        builder = builder.config(name, value)
+    with starting():
+        return builder.getOrCreate()
+
+
+@contextmanager
+def starting() -> Iterator[None]:
+    """Say in a sentence why Spark does not start here.
+
+    Raises:
+        ConfigurationError: it does not, with what to do about it.
+    """
+    try:
+        yield
+    except (PySparkRuntimeError, Py4JError) as error:
+        raise spark_failure(error) from error
+
+
+def spark_failure(error: PySparkRuntimeError | Py4JError) -> ConfigurationError:
+    """Why Spark did not start, and what to do about it."""
+    if isinstance(error, Py4JError):
+        # Java's own sentence is in the first line that starts with a colon; traces follow it.
+        lines = str(error).splitlines()
+        told = next((line[2:] for line in lines if line.startswith(": ")), lines[0])
+        return ConfigurationError(
+            f"Spark did not start with {session_settings()['spark.master']}: {told}. Is its master "
+            "there, and of the version of this pyspark? See docs/clusters.md",
+        )
+    return ConfigurationError(
+        f"Spark did not start: {error}. It needs Java 17, 21 or 25: install one, or let JAVA_HOME "
+        "name it",
+    )
+
+
+def warm_up() -> threading.Thread:
+    """Start the session of this process in the background, for a run that will surely need it.
+
+    Who asks for a session before it is there waits for it. Who asks after it did not start tries
+    once more, and learns why.
+
+    Returns:
+        The thread, which ends when the session is there.
+
+    Raises:
+        ConfigurationError: as for ``session_settings``.
+    """
+    settings = session_settings()
+
+    def start() -> None:
+        with suppress(ConfigurationError):
+            start_session(settings)
+
+    thread = threading.Thread(target=start, name="Spark starts", daemon=True)
+    thread.start()
+    return thread
 
 
 def prepare_session(spark: SparkSession) -> None:

@@ -60,8 +60,9 @@ class DeleteOutcome:
         outcome: ``already_missing`` only where the store tells: S3 answers ``deleted`` for keys
             that did not exist, too. ``spared`` where another object than the expected one is there.
         error_code: the store's code when failed; or ``InvalidKey`` (not sent), ``NotSent`` (an
-            earlier call of the same request failed as a whole), or ``NoAnswer``, ``Timeout``,
-            ``ConnectionFailed`` (it is not known whether the object still exists).
+            earlier call of the same request failed as a whole), ``Expired`` (it came too late, see
+            ``expires_s``), or ``NoAnswer``, ``Timeout``, ``ConnectionFailed`` (it is not known
+            whether the object still exists).
         detail: the store's message, for people.
     """
 
@@ -185,7 +186,13 @@ class ObjectStore(ABC):
 
     @abstractmethod
     def delete_many(
-        self, keys: Iterable[str], etags: Mapping[str, str] | None = None, *, singly: bool = False
+        self,
+        keys: Iterable[str],
+        etags: Mapping[str, str] | None = None,
+        *,
+        singly: bool = False,
+        expires_s: float | None = None,
+        since: datetime | None = None,
     ) -> Sequence[DeleteOutcome]:
         """Delete any number of keys, in calls of the size that the store allows.
 
@@ -198,13 +205,26 @@ class ObjectStore(ABC):
                 condition is sent to the store: many ignore it without a word, so try a store with
                 objects of your own before you rely on it.
             singly: one call for each key: some stores honour the condition only there.
+            expires_s: the store itself is to refuse what it has not carried out so many whole
+                seconds after ``since``; where it keeps such deadlines, as
+                ``deadlines.probe_deadlines`` finds out. It is refused already if this is negative.
+            since: a time that the store has told. None for the call of this method, by this
+                machine's clock: what the clocks differ by is added to the deadline then.
 
         Returns:
             Exactly one outcome for each distinct key, in the order of their first appearance.
 
         Raises:
             KeyError: ``etags`` lacks a key.
+            ConfigurationError: there is a deadline, and these credentials cannot sign one.
         """
+
+    def delete_deadlines(self) -> bool:
+        """Whether deletes can be signed so that the store itself refuses them after a while.
+
+        Whether it does is another question, which ``deadlines.probe_deadlines`` answers.
+        """
+        return False
 
     @abstractmethod
     def copy(self, source_key: str, target_key: str) -> None:

@@ -8,6 +8,7 @@ from typing import Final
 
 from lakegc_assets.storage.base import DeleteOutcome
 from lakegc_assets.storage.codes import error_class, explained
+from lakegc_assets.storage.deadlines import Deadline
 from lakegc_assets.storage.errors import (
     ObjectNotFoundError,
     PreconditionFailedError,
@@ -48,6 +49,7 @@ class Bulk:
             its answer is about something else.
         look: the etag that an object has. Raises HttpFailure, or StorageError.
         alone: whether ``send`` takes a key without any other only.
+        deadline: that ``send`` signs for.
     """
 
     where: str
@@ -56,6 +58,7 @@ class Bulk:
     send: Callable[[Sequence[str], Mapping[str, str] | None], Mapping[str, HttpFailure | None]]
     look: Callable[[str], str]
     alone: Callable[[str], bool] = lambda _key: False
+    deadline: Deadline | None = None
 
     def delete(
         self, keys: Iterable[str], etags: Mapping[str, str] | None
@@ -78,7 +81,8 @@ class Bulk:
                 continue
             try:
                 answers = self.send(batch, etags)
-            except HttpFailure as error:
+            except HttpFailure as told:
+                error = self._read(told)
                 failure = str(explained(error.code, error.told, self.where))
                 outcomes |= {k: DeleteOutcome(k, "failed", error.code, failure) for k in batch}
                 continue
@@ -97,6 +101,7 @@ class Bulk:
     ) -> DeleteOutcome:
         if answer is None:
             return DeleteOutcome(key, "deleted")
+        answer = self._read(answer)
         kind = error_class(answer.code)
         if kind is PreconditionFailedError and etags is not None:
             return self._looked(key, answer.code, etags[key])
@@ -104,6 +109,9 @@ class Bulk:
         if kind is ObjectNotFoundError:
             return DeleteOutcome(key, "already_missing", None, detail)
         return DeleteOutcome(key, "failed", answer.code, detail)
+
+    def _read(self, failure: HttpFailure) -> HttpFailure:
+        return self.deadline.read(failure) if self.deadline else failure
 
     def _looked(self, key: str, code: str, expected: str) -> DeleteOutcome:
         """What is there instead of the object with an etag."""

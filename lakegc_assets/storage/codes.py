@@ -14,13 +14,16 @@ from lakegc_assets.storage.errors import (
     StoreUnavailableError,
 )
 
+#: Our own: a request came after the deadline that it was signed for, and was not carried out.
+EXPIRED: Final = "Expired"
+
 _MISSING: Final = frozenset({"NoSuchKey", "BlobNotFound", "notFound"})
 _CHANGED: Final = frozenset({
     "412", "PreconditionFailed", "BlobAlreadyExists", "ConditionNotMet", "TargetConditionNotMet",
     "conditionNotMet",
 })  # fmt: skip
-_EXPIRED: Final = frozenset({"ExpiredToken", "ExpiredTokenException", "TokenRefreshRequired"})
-_DENIED: Final = _EXPIRED | {
+_OLD: Final = frozenset({"ExpiredToken", "ExpiredTokenException", "TokenRefreshRequired"})
+_DENIED: Final = _OLD | {
     "403", "401", "AccessDenied", "AccessDeniedException", "AccountProblem", "AllAccessDisabled",
     "Forbidden", "InvalidAccessKeyId", "InvalidToken", "SignatureDoesNotMatch", "Unauthorized",
     "AccountIsDisabled", "AuthenticationFailed", "AuthorizationFailure",
@@ -39,7 +42,7 @@ _THROTTLED: Final = frozenset({
 _UNAVAILABLE: Final = frozenset({
     "408", "500", "502", "504", "BadGateway", "ConnectionFailed", "GatewayTimeout",
     "InternalError", "InternalServerError", "NoAnswer", "OperationAborted", "OperationTimedOut",
-    "RequestTimeout", "Timeout", "backendError", "internalError",
+    "RequestTimeout", "Timeout", "backendError", "internalError", EXPIRED,
 })  # fmt: skip
 _MISCONFIGURED: Final = {
     "NoSuchBucket": "the bucket does not exist: check its name and the endpoint",
@@ -86,7 +89,7 @@ def explained(code: str, told: object, where: str) -> LakegcError:
     """The error for a store's code and message; ``where`` names the URL and the key."""
     kind = error_class(code)
     advice = _MISCONFIGURED.get(code, "")
-    if code in _EXPIRED:
+    if code in _OLD:
         advice = "the credentials have expired: renew them and run again"
     elif kind is AccessDeniedError:
         advice = "check the credentials, and what the bucket's policy lets them do"

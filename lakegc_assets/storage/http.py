@@ -122,6 +122,7 @@ class HttpClient:
         body: bytes = b"",
         *,
         repeatable: bool = True,
+        sign: Sign | None = None,
     ) -> requests.Response:
         """Send a request, again where that is harmless, and return the good answer.
 
@@ -132,6 +133,7 @@ class HttpClient:
             body: all of it.
             repeatable: whether the store may see it twice; else it is sent again only after an
                 answer that says that it was not carried out.
+            sign: in place of the usual signer.
 
         Raises:
             HttpFailure: the last try failed.
@@ -140,7 +142,7 @@ class HttpClient:
         while True:
             tries += 1
             try:
-                answer = self._once(Request(method, url, dict(headers or {}), body))
+                answer = self._once(Request(method, url, dict(headers or {}), body), sign)
                 if answer.status_code in _OK[method]:
                     return answer
                 raise self._failure_of(answer)
@@ -153,18 +155,18 @@ class HttpClient:
                     raise
             time.sleep(min(_LONGEST_PAUSE_S, 0.1 * 2**tries) * random.uniform(0.5, 1))
 
-    def sign(self, request: Request) -> None:
+    def sign(self, request: Request, sign: Sign | None = None) -> None:
         """Add to a request what proves who sends it.
 
         Raises:
             HttpFailure: there is no proof, or it came too late.
         """
         started = seconds()
-        self._sign(request)
+        (sign or self._sign)(request)
         require_soon(started, self._timeout[0])
 
-    def _once(self, request: Request) -> requests.Response:
-        self.sign(request)
+    def _once(self, request: Request, sign: Sign | None) -> requests.Response:
+        self.sign(request, sign)
         try:
             # A redirect could carry the credentials elsewhere, so none is followed.
             answer = self._session.request(

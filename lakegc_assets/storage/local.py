@@ -31,6 +31,8 @@ from lakegc_assets.storage.base import (
     Prefixes,
     to_batch,
 )
+from lakegc_assets.storage.codes import EXPIRED
+from lakegc_assets.storage.deadlines import Deadline
 from lakegc_assets.storage.errors import (
     AccessDeniedError,
     InvalidKeyError,
@@ -154,14 +156,21 @@ class LocalStore(ObjectStore):
         etags: Mapping[str, str] | None = None,
         *,
         singly: bool = False,  # noqa: ARG002 - each file is deleted for itself
+        expires_s: float | None = None,
+        since: datetime | None = None,
     ) -> Sequence[DeleteOutcome]:
         """See ``ObjectStore``. Directories that become empty go, too, but never the root.
+
+        There is no store to keep a deadline: this process looks at it before it removes a file, and
+        removes that file late if it is suspended in between.
 
         Writers that hold no lock on the directory, as lakeFS's own, can come between the look at a
         file's etag and its removal, which follows at once.
         """
+        deadline = None if expires_s is None else Deadline.after(expires_s, since)
         return [
-            self._delete(key, None if etags is None else etags[key]) for key in dict.fromkeys(keys)
+            self._delete(key, None if etags is None else etags[key], deadline)
+            for key in dict.fromkeys(keys)
         ]
 
     def copy(self, source_key: str, target_key: str) -> None:
@@ -271,7 +280,7 @@ class LocalStore(ObjectStore):
                 return etag
         raise StoreUnavailableError(f"{self._at(key)}: its directory is being deleted all the time")
 
-    def _delete(self, key: str, etag: str | None) -> DeleteOutcome:
+    def _delete(self, key: str, etag: str | None, deadline: Deadline | None) -> DeleteOutcome:
         try:
             *parents, name = self._segments(key)
             with ExitStack() as stack, self._errors(key):
@@ -279,14 +288,8 @@ class LocalStore(ObjectStore):
                     directories = open_directories(stack, self._root, parents, create=False)
                     with locked(directories[-1], required=False):
                         status = os.lstat(name, dir_fd=directories[-1])
-                        if stat.S_ISDIR(status.st_mode):
-                            return DeleteOutcome(key, "already_missing")
-                        if not stat.S_ISREG(status.st_mode):
-                            detail = "it is not a regular file: look at it and remove it by hand"
-                            return DeleteOutcome(key, "failed", "InvalidKey", detail)
-                        if etag is not None and _etag(status) != etag:
-                            detail = f"it has the etag {_etag(status)}, {etag} was expected"
-                            return DeleteOutcome(key, "spared", None, detail)
+                        if outcome := _kept(key, status, etag, deadline):
+                            return outcome
                         os.unlink(name, dir_fd=directories[-1])
                 except (FileNotFoundError, NotADirectoryError):
                     return DeleteOutcome(key, "already_missing")
@@ -352,6 +355,23 @@ def _problem(key: str) -> str | None:
         return "it is not UTF-8"
     if any(segment.startswith(TEMPORARY) for segment in segments):
         return f"names that start with {TEMPORARY!r} are those of unfinished writes"
+    return None
+
+
+def _kept(
+    key: str, status: os.stat_result, etag: str | None, deadline: Deadline | None
+) -> DeleteOutcome | None:
+    """Why what is at a key is not to be removed, or None."""
+    if stat.S_ISDIR(status.st_mode):
+        return DeleteOutcome(key, "already_missing")
+    if not stat.S_ISREG(status.st_mode):
+        detail = "it is not a regular file: look at it and remove it by hand"
+        return DeleteOutcome(key, "failed", "InvalidKey", detail)
+    if etag is not None and _etag(status) != etag:
+        detail = f"it has the etag {_etag(status)}, {etag} was expected"
+        return DeleteOutcome(key, "spared", None, detail)
+    if deadline is not None and deadline.passed:
+        return DeleteOutcome(key, "failed", EXPIRED, "it is too late to remove it")
     return None
 
 

@@ -10,8 +10,8 @@ import pyarrow as pa
 from pyspark import TaskContext
 from pyspark.sql import DataFrame
 
+from lakegc_assets.checks.evaluation import evaluate, require_passed
 from lakegc_assets.errors import LakegcError, RefusedError
-from lakegc_assets.mark.evaluation import evaluate, require_passed
 from lakegc_assets.run.artifacts import AttemptArtifacts, Manifest
 from lakegc_assets.run.context import Connections, RunContext
 from lakegc_assets.storage.codes import error_class

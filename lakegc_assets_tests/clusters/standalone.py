@@ -25,6 +25,7 @@ from typing import Any, Final
 import pyarrow.parquet as pq
 import pyspark
 
+from lakegc_assets.run.spark import LOCAL, OPTIONS
 from lakegc_assets_tests.sessions import SMALL
 
 _HOME: Final = Path(pyspark.__file__).parent
@@ -216,7 +217,7 @@ class Driver:
             "spark.ui.port": str(self.ui_port),
             # Of what makes a query on tiny data fast, as for the other tests.
             **{name: value for name, value in SMALL.items() if name.startswith("spark.sql.")},
-            "spark.driver.extraJavaOptions": SMALL["spark.driver.extraJavaOptions"],
+            OPTIONS: LOCAL[OPTIONS],
             "spark.eventLog.enabled": "true",
             "spark.eventLog.dir": events.as_uri(),
             "spark.eventLog.compress": "false",

@@ -10,12 +10,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from dagster_pyspark import LazyPySparkResource
 from py4j.protocol import Py4JError  # type: ignore[import-untyped]
 from pyspark.sql import DataFrameWriter, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - Spark's own convention
 
 import lakegc_assets
-from lakegc_assets.cli import queries
 from lakegc_assets.defs import resources
 from lakegc_assets.errors import ConfigurationError, IntegrityError
 from lakegc_assets.lakefs.config import LakeFSConfig
@@ -43,6 +43,12 @@ def settings_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return path
 
 
+@pytest.fixture(autouse=True)
+def no_archive(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No archive of Spark's classes, which this machine may have."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "caches"))
+
+
 def test_without_a_file_spark_runs_here(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(FILE_VARIABLE, raising=False)
     assert session_settings() == LOCAL | REQUIRED
@@ -66,6 +72,7 @@ def test_nothing_of_this_machine_is_said_to_a_cluster(settings_file: Path) -> No
     assert found["spark.driver.host"] == "driver"
     assert found["spark.sql.session.timeZone"] == "UTC"
     assert not {"spark.driver.bindAddress", "spark.ui.enabled", "spark.driver.memory"} & set(found)
+    assert "-XX:" not in found["spark.driver.extraJavaOptions"]
 
 
 @pytest.mark.parametrize("name", [
@@ -186,6 +193,19 @@ def test_keys_of_resources_do_not_go_to_a_cluster(monkeypatch: pytest.MonkeyPatc
         resources._require_keys_on_nodes("yarn", None, "/tmp/lakegc-1/store.json")
 
 
+def test_the_master_is_known_before_a_session_starts(monkeypatch: pytest.MonkeyPatch) -> None:
+    def start(_: object) -> Session:
+        return Session("yarn", "an app that was started")
+
+    monkeypatch.setattr(resources, "_session", start)
+    for settings, master in (
+        ({"spark.master": "local[2]"}, "local[2]"),
+        ({"spark": {"master": "yarn"}}, "yarn"),
+        ({}, "yarn"),
+    ):
+        assert resources._master(LazyPySparkResource(spark_config=settings)) == master
+
+
 def test_keys_of_resources_are_known_to_be_private(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(resources, "_private_files", set())
     lakefs = resources.LakeFSResource(
@@ -207,9 +227,11 @@ def test_tasks_ask_the_server_of_the_driver(monkeypatch: pytest.MonkeyPatch) -> 
 def test_a_master_that_is_not_there_is_named(settings_file: Path) -> None:
     settings_file.write_text("spark.master spark://nowhere:7077\n")
     error = Py4JError("An error occurred while calling X.\n: java.lang.Y: all gone\n\tat x")
-    told = str(queries.spark_failure(error))
+    told = str(sessions.spark_failure(error))
     assert "did not start with spark://nowhere:7077: java.lang.Y: all gone. Is its" in told
-    assert "An error occurred. Is its" in str(queries.spark_failure(Py4JError("An error occurred")))
+    assert "An error occurred. Is its" in str(
+        sessions.spark_failure(Py4JError("An error occurred"))
+    )
     assert "\tat" not in told
 
 

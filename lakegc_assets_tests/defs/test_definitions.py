@@ -9,11 +9,11 @@ from pathlib import Path
 
 import dagster as dg
 import pytest
+from lakegc_assets.checks.evaluation import NAMES
 
 from lakegc_assets.definitions import defs
 from lakegc_assets.defs.partitions import REPOSITORY_RUN, add_partition, partition_key
 from lakegc_assets.errors import ConfigurationError
-from lakegc_assets.mark.evaluation import NAMES
 from lakegc_assets.run.artifacts import MARK_ASSETS
 
 _PROJECT = Path(__file__).parents[2]

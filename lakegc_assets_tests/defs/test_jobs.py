@@ -9,10 +9,10 @@ from typing import Any
 import dagster as dg
 import pytest
 
+from lakegc_assets.checks.evaluation import NAMES
 from lakegc_assets.definitions import defs
 from lakegc_assets.defs.partitions import add_partition
 from lakegc_assets.errors import IntegrityError, RefusedError
-from lakegc_assets.mark.evaluation import NAMES
 from lakegc_assets.run.artifacts import MARK_ASSETS
 from lakegc_assets.run.lock import repository_lock
 from lakegc_assets_tests.site import Site

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from lakegc_assets.checks.second_opinion import as_paths
 from lakegc_assets.graveler.entry import AddressType
 from lakegc_assets.graveler.namespace import StorageNamespace, UnresolvableAddressError
 from lakegc_assets.mark.addresses import (
@@ -18,7 +19,6 @@ from lakegc_assets.mark.addresses import (
     live_spellings,
     plain_path,
 )
-from lakegc_assets.mark.second_opinion import as_paths
 
 NAMESPACE = StorageNamespace.parse("s3://lab/repo")
 TEXT = st.text(st.characters(exclude_categories=["Cs"]))

@@ -17,13 +17,13 @@ import pytest
 from pyspark.errors import PythonException
 from pyspark.sql import SparkSession
 
+from lakegc_assets.checks.evaluation import NAMES, check_candidates
 from lakegc_assets.errors import IntegrityError, RefusedError
 from lakegc_assets.graveler.namespace import new_slice_name
 from lakegc_assets.lakefs.errors import UnexpectedAnswerError
 from lakegc_assets.mark.candidates import find_candidates
 from lakegc_assets.mark.commits import find_active_commits
 from lakegc_assets.mark.committed import read_committed_addresses
-from lakegc_assets.mark.evaluation import NAMES, check_candidates
 from lakegc_assets.mark.publication import mark_folder
 from lakegc_assets.mark.report import report
 from lakegc_assets.mark.uncommitted import snapshot_uncommitted

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import threading
 import uuid
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta, timezone
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from urllib.parse import unquote
+from urllib.parse import parse_qs, unquote, urlsplit
 
 import boto3
 import pytest
@@ -24,7 +24,7 @@ from moto.core.models import DEFAULT_ACCOUNT_ID
 from moto.s3.models import s3_backends
 
 from lakegc_assets.storage.azure.auth import write_azure_credentials_file
-from lakegc_assets.storage.base import ObjectStore
+from lakegc_assets.storage.base import DeleteOutcome, ObjectStore
 from lakegc_assets.storage.config import AzureAccess, GcsAccess, StoreConfig
 from lakegc_assets.storage.opening import open_store
 from lakegc_assets_tests.storage.servers import AZURE_ACCOUNT, AZURE_KEY, Server
@@ -260,6 +260,15 @@ def script(aws_environment: None) -> Iterator[Script]:  # noqa: ARG001 - it is w
     server.shutdown()
     thread.join()
     server.server_close()
+
+
+def codes(outcomes: Sequence[DeleteOutcome]) -> list[str | None]:
+    return [outcome.error_code for outcome in outcomes]
+
+
+def query_of(request: str) -> dict[str, str]:
+    query = parse_qs(urlsplit(request).query, keep_blank_values=True)
+    return {name: value for name, (value,) in query.items()}
 
 
 @pytest.fixture

@@ -371,7 +371,7 @@ def test_a_token_that_does_not_come_is_an_error_of_the_store(
         return Credentials(), None
 
     monkeypatch.setattr("google.auth.default", load)
-    sign = gcs_service._signer(None)
+    sign = gcs_service._signer(gcs_service._credentials(None))
     request = Request("GET", "https://storage.googleapis.com/")
     sign(request)
     assert request.headers == {"authorization": "Bearer t"}

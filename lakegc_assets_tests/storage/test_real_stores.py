@@ -25,10 +25,13 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
+from lakegc_assets.storage.azure import sas
+from lakegc_assets.storage.azure import service as azure_service
 from lakegc_assets.storage.azure.auth import write_azure_credentials_file
 from lakegc_assets.storage.azure.store import AzureStore
 from lakegc_assets.storage.base import ObjectStore
 from lakegc_assets.storage.config import AzureAccess, StoreConfig
+from lakegc_assets.storage.deadlines import probe_deadlines
 from lakegc_assets.storage.opening import open_store
 from lakegc_assets_tests.storage import servers
 from lakegc_assets_tests.storage.conftest import Answer, Script, azure_client
@@ -225,6 +228,7 @@ def azurite_with_tokens(
     claims = {
         "aud": "https://storage.azure.com", "iss": "https://sts.windows.net/tenant/",
         "iat": expires - 7200, "nbf": expires - 7200, "exp": expires,
+        "oid": "object", "tid": "tenant",
     }  # fmt: skip
     parts = (json.dumps(part).encode() for part in ({"alg": "none", "typ": "JWT"}, claims))
     token = ".".join(base64.urlsafe_b64encode(part).decode().rstrip("=") for part in parts) + ".eA"
@@ -272,6 +276,26 @@ def test_a_managed_identity_is_enough(azurite_with_tokens: str, script: Script) 
     listed = [key for batch in store.list() for key in batch["key"].to_pylist()]
     assert listed == ["a", "b", "d"]
     assert len(script.requests) == 1
+
+
+def test_an_identity_keeps_deadlines_by_a_key_of_the_service(
+    azurite_with_tokens: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    BlobServiceClient(azurite_with_tokens, AZURE_KEY, api_version="2025-11-05").create_container(
+        "box"
+    )
+    only = (("exclude_environment_credential", True), ("exclude_cli_credential", True))
+    config = StoreConfig(azure=AzureAccess(azurite_with_tokens, identity=only))
+    store = open_store(f"https://{AZURE_ACCOUNT}.blob.core.windows.net/box/n s/é", config)
+    asked = []
+
+    def wanted(now: datetime) -> bytes:
+        asked.append(now)
+        return sas.wanted(now)
+
+    monkeypatch.setattr(azure_service, "wanted", wanted)
+    assert probe_deadlines(store, "_lakefs/probe-")
+    assert len(asked) == 1
 
 
 def test_a_server_that_is_killed_comes_back_with_what_it_had(

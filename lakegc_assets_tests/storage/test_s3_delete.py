@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from datetime import datetime, timedelta, timezone
 from functools import partial
 from pathlib import Path
@@ -15,6 +16,7 @@ from lakegc_assets.storage.base import ObjectStore
 from lakegc_assets.storage.config import StoreConfig
 from lakegc_assets.storage.opening import open_store
 from lakegc_assets.storage.s3 import client as s3_client
+from lakegc_assets.storage.s3 import credentials as s3_credentials
 from lakegc_assets.storage.s3.client import clients
 from lakegc_assets.storage.s3.credentials import write_credentials_file
 from lakegc_assets_tests.storage.conftest import Answer, Script
@@ -284,4 +286,40 @@ def test_a_delete_is_not_sent_after_its_credentials_took_long_to_renew(
     assert "nothing was sent" in str(late.detail)
     assert script.requests == []
     (found,) = store.delete_many(["a"], singly=singly)
+    assert found.outcome == "deleted"
+
+
+@pytest.mark.parametrize("expires_s", [None, 60])
+@pytest.mark.parametrize("singly", [False, True])
+def test_the_time_that_botocore_takes_to_renew_credentials_counts(
+    script: Script,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    expires_s: int | None,
+    *,
+    singly: bool,
+) -> None:
+    path = tmp_path / "credentials"
+    write_credentials_file(path, "key", "secret")
+    script.answers = [Answer(status=204) if singly else Answer(body=deleted("a"))]
+    config = StoreConfig(endpoint_url=script.endpoint, credentials_file=str(path), max_attempts=1)
+    store = open_store("s3://bkt/ns", config)
+    now = [0.0]
+    credentials = clients(config).usual._request_signer._credentials  # type: ignore[attr-defined]
+    read = s3_credentials.read_credentials_file
+
+    def slowly(path: str) -> Mapping[str, str | None]:
+        now[0] += 11.0
+        return read(path)
+
+    monkeypatch.setattr(s3_client, "seconds", lambda: now[0])
+    monkeypatch.setattr(http, "seconds", lambda: now[0])
+    monkeypatch.setattr(s3_credentials, "read_credentials_file", slowly)
+    credentials._time_fetcher = partial(_after, datetime.now(timezone.utc), 6)
+    (late,) = store.delete_many(["a"], singly=singly, expires_s=expires_s)
+    assert (late.outcome, late.error_code) == ("failed", "ConnectionFailed")
+    assert "nothing was sent" in str(late.detail)
+    assert script.requests == []
+    credentials._time_fetcher = partial(_after, datetime.now(timezone.utc), 0)
+    (found,) = store.delete_many(["a"], singly=singly, expires_s=expires_s)
     assert found.outcome == "deleted"

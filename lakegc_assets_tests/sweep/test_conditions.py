@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime
 from pathlib import Path
 from typing import Literal
 
@@ -26,7 +27,13 @@ class Stubborn(LocalStore):
         self.lies = lies
 
     def delete_many(
-        self, keys: Iterable[str], etags: Mapping[str, str] | None = None, *, singly: bool = False
+        self,
+        keys: Iterable[str],
+        etags: Mapping[str, str] | None = None,
+        *,
+        singly: bool = False,
+        expires_s: float | None = None,
+        since: datetime | None = None,
     ) -> Sequence[DeleteOutcome]:
         asked = list(keys)
         if ("single" if singly else "bulk") not in self.honours:
@@ -35,7 +42,7 @@ class Stubborn(LocalStore):
         if changed and "answers" in self.lies:
             code = self.lies["answers"]
             return [DeleteOutcome(key, "failed", code, "no") for key in asked]
-        outcomes = super().delete_many(asked, etags)
+        outcomes = super().delete_many(asked, etags, expires_s=expires_s, since=since)
         if changed and self.lies.get("says") == "spared":
             return [DeleteOutcome(o.key, "spared") if o.key in changed else o for o in outcomes]
         return outcomes

@@ -13,10 +13,10 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from lakegc_assets.mark.cache import DecodedCache
 from pyspark.sql import SparkSession
 
 from lakegc_assets.errors import IntegrityError, LakegcError, RefusedError
-from lakegc_assets.mark.cache import DecodedCache
 from lakegc_assets.mark.listing import list_store
 from lakegc_assets.mark.publication import mark_folder
 from lakegc_assets.run.artifacts import AttemptArtifacts, Manifest

@@ -9,7 +9,7 @@ active.
 """
 
 import dagster as dg
-from dagster_pyspark import PySparkResource
+from dagster_pyspark import LazyPySparkResource
 
 from lakegc_assets.defs.metadata import of_manifest
 from lakegc_assets.defs.partitions import REPOSITORY_RUN
@@ -28,7 +28,7 @@ def active_commits(
     collector: CollectorResource,
     lakefs: LakeFSResource,
     stores: ObjectStoreResource,
-    pyspark: PySparkResource,
+    pyspark: LazyPySparkResource,
 ) -> dg.MaterializeResult[None]:
     """The commits whose objects must stay: lakeFS's list united with our own computation."""
     with collector.run_context(context, lakefs, stores, pyspark) as ctx:

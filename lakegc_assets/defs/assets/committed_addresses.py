@@ -7,7 +7,7 @@ Guarantees: a table that is missing, damaged, or not what its id says stops the 
 """
 
 import dagster as dg
-from dagster_pyspark import PySparkResource
+from dagster_pyspark import LazyPySparkResource
 
 from lakegc_assets.defs.metadata import of_manifest
 from lakegc_assets.defs.partitions import REPOSITORY_RUN
@@ -26,7 +26,7 @@ def committed_addresses(
     collector: CollectorResource,
     lakefs: LakeFSResource,
     stores: ObjectStoreResource,
-    pyspark: PySparkResource,
+    pyspark: LazyPySparkResource,
 ) -> dg.MaterializeResult[None]:
     """Every address that an active commit holds, read range by range."""
     with collector.run_context(context, lakefs, stores, pyspark) as ctx:

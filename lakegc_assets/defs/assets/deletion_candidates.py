@@ -8,7 +8,7 @@ blocking checks stand here, before anything is published.
 """
 
 import dagster as dg
-from dagster_pyspark import PySparkResource
+from dagster_pyspark import LazyPySparkResource
 
 from lakegc_assets.defs.metadata import of_manifest
 from lakegc_assets.defs.partitions import REPOSITORY_RUN
@@ -27,7 +27,7 @@ def deletion_candidates(
     collector: CollectorResource,
     lakefs: LakeFSResource,
     stores: ObjectStoreResource,
-    pyspark: PySparkResource,
+    pyspark: LazyPySparkResource,
 ) -> dg.MaterializeResult[None]:
     """What is older than the cutoff and nothing needs any more, with the reason."""
     with collector.run_context(context, lakefs, stores, pyspark) as ctx:

@@ -8,7 +8,7 @@ summary is written last, after the lists were read back; from then on the mark i
 """
 
 import dagster as dg
-from dagster_pyspark import PySparkResource
+from dagster_pyspark import LazyPySparkResource
 
 from lakegc_assets.defs.metadata import of_report
 from lakegc_assets.defs.partitions import REPOSITORY_RUN
@@ -27,7 +27,7 @@ def gc_report(
     collector: CollectorResource,
     lakefs: LakeFSResource,
     stores: ObjectStoreResource,
-    pyspark: PySparkResource,
+    pyspark: LazyPySparkResource,
 ) -> dg.MaterializeResult[None]:
     """Publishes the mark in the repository's namespace, and says why each object goes."""
     with collector.run_context(context, lakefs, stores, pyspark) as ctx:

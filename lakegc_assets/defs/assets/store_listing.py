@@ -7,7 +7,7 @@ computed again; whatever is written to the store later is not in it, so it canno
 """
 
 import dagster as dg
-from dagster_pyspark import PySparkResource
+from dagster_pyspark import LazyPySparkResource
 
 from lakegc_assets.defs.metadata import of_manifest
 from lakegc_assets.defs.partitions import REPOSITORY_RUN
@@ -25,7 +25,7 @@ def store_listing(
     collector: CollectorResource,
     lakefs: LakeFSResource,
     stores: ObjectStoreResource,
-    pyspark: PySparkResource,
+    pyspark: LazyPySparkResource,
 ) -> dg.MaterializeResult[None]:
     """What the object store holds. The first asset of a run: it fixes the one cutoff."""
     with collector.run_context(context, lakefs, stores, pyspark) as ctx:

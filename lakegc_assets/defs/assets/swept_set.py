@@ -8,7 +8,7 @@ spared; each batch is recorded before the next is sent; a killed sweep goes on w
 """
 
 import dagster as dg
-from dagster_pyspark import PySparkResource
+from dagster_pyspark import LazyPySparkResource
 
 from lakegc_assets.defs.metadata import of_manifest
 from lakegc_assets.defs.partitions import REPOSITORY_RUN
@@ -27,7 +27,7 @@ def swept_set(
     collector: CollectorResource,
     lakefs: LakeFSResource,
     stores: ObjectStoreResource,
-    pyspark: PySparkResource,
+    pyspark: LazyPySparkResource,
 ) -> dg.MaterializeResult[None]:
     """Verifies the mark again, deletes what it names, and records every outcome."""
     with collector.run_context(context, lakefs, stores, pyspark) as ctx:

@@ -8,7 +8,7 @@ staged on what it covered; otherwise the run stops.
 """
 
 import dagster as dg
-from dagster_pyspark import PySparkResource
+from dagster_pyspark import LazyPySparkResource
 
 from lakegc_assets.defs.metadata import of_manifest
 from lakegc_assets.defs.partitions import REPOSITORY_RUN
@@ -27,7 +27,7 @@ def uncommitted_snapshot(
     collector: CollectorResource,
     lakefs: LakeFSResource,
     stores: ObjectStoreResource,
-    pyspark: PySparkResource,
+    pyspark: LazyPySparkResource,
 ) -> dg.MaterializeResult[None]:
     """The addresses that are staged on any branch."""
     with collector.run_context(context, lakefs, stores, pyspark) as ctx:

@@ -16,7 +16,7 @@ from collections.abc import Mapping
 from datetime import datetime, timezone
 from email.utils import format_datetime
 from pathlib import Path
-from typing import Final
+from typing import Final, Protocol
 from urllib.parse import parse_qsl, urlsplit
 
 from azure.core.credentials import TokenCredential
@@ -26,7 +26,7 @@ from azure.identity import ClientSecretCredential, DefaultAzureCredential
 from lakegc_assets.errors import ConfigurationError
 from lakegc_assets.storage.config import AzureAccess
 from lakegc_assets.storage.files import read_private_file, write_private_file
-from lakegc_assets.storage.http import HttpFailure, Request, Sign
+from lakegc_assets.storage.http import HttpFailure, Request
 
 _SCOPE: Final = "https://storage.azure.com/.default"
 #: A renewed file is noticed after so many seconds.
@@ -57,7 +57,22 @@ def write_azure_credentials_file(path: str | os.PathLike[str], **fields: str) ->
     write_private_file(path, json.dumps(fields))
 
 
-def signer(access: AzureAccess, account: str) -> Sign:
+class Signer(Protocol):
+    """Adds to a request what proves who sends it; called for each try."""
+
+    @property
+    def key(self) -> bytes | None:
+        """The account's, which can sign in the name of the account."""
+
+    @property
+    def delegated(self) -> bool:
+        """Whether the service may give an identity a key to sign with."""
+
+    def __call__(self, request: Request) -> None:
+        """Sign a request."""
+
+
+def signer(access: AzureAccess, account: str) -> Signer:
     """What signs the requests to an account.
 
     Raises:
@@ -73,10 +88,12 @@ def signer(access: AzureAccess, account: str) -> Sign:
 
 
 class _KeySigner:
+    delegated = False
+
     def __init__(self, account: str, key: str, source: str) -> None:
         self._account = account
         try:
-            self._key = base64.b64decode(key, validate=True)
+            self.key = base64.b64decode(key, validate=True)
         except (binascii.Error, ValueError):
             raise ConfigurationError(
                 f"the account key in {source} is not base64: copy it again"
@@ -95,12 +112,15 @@ class _KeySigner:
         lines.append(f"/{self._account}{url.path}")
         query = sorted(parse_qsl(url.query, keep_blank_values=True))
         lines += [f"{name.lower()}:{value}" for name, value in query]
-        digest = hmac.new(self._key, "\n".join(lines).encode(), hashlib.sha256).digest()
+        digest = hmac.new(self.key, "\n".join(lines).encode(), hashlib.sha256).digest()
         signature = base64.b64encode(digest).decode()
         headers["Authorization"] = f"SharedKey {self._account}:{signature}"
 
 
 class _SasSigner:
+    key = None
+    delegated = False
+
     def __init__(self, token: str) -> None:
         self._token = token.strip().removeprefix("?")
 
@@ -116,6 +136,9 @@ class _SasSigner:
 
 class _TokenSigner:
     """azure-identity keeps a token, and renews it before it expires."""
+
+    key = None
+    delegated = True
 
     def __init__(self, source: TokenCredential) -> None:
         self._source = source
@@ -140,18 +163,29 @@ class _FileSigner:
         self._account = account
         self._fields: Mapping[str, str] = {}
         self._read_at = 0.0
-        self._signer: Sign = self
+        self._signer: Signer | None = None
+
+    @property
+    def key(self) -> bytes | None:
+        return self._present().key
+
+    @property
+    def delegated(self) -> bool:
+        return self._present().delegated
 
     def __call__(self, request: Request) -> None:
+        self._present()(request)
+
+    def _present(self) -> Signer:
         now = time.monotonic()
-        if self._signer is self or now - self._read_at > _REREAD_S:
+        if self._signer is None or now - self._read_at > _REREAD_S:
             fields = _read(self._path)
-            if fields != self._fields:
+            if self._signer is None or fields != self._fields:
                 self._signer = self._from(fields)
             self._fields, self._read_at = fields, now
-        self._signer(request)
+        return self._signer
 
-    def _from(self, fields: Mapping[str, str]) -> Sign:
+    def _from(self, fields: Mapping[str, str]) -> Signer:
         if "account_key" in fields:
             return _KeySigner(self._account, fields["account_key"], self._path)
         if "sas_token" in fields:

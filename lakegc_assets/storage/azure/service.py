@@ -5,17 +5,20 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from datetime import datetime, timedelta, timezone
 from typing import Final
 from urllib.parse import quote, urlencode, urlsplit
 
 import requests
 
 from lakegc_assets.errors import ConfigurationError
-from lakegc_assets.storage.azure.auth import signer
+from lakegc_assets.storage.azure.auth import Signer, signer
 from lakegc_assets.storage.azure.listing import soft_delete_days
+from lakegc_assets.storage.azure.sas import Delegation, read_delegation, signature, wanted
 from lakegc_assets.storage.codes import usual_code
 from lakegc_assets.storage.config import StoreConfig
-from lakegc_assets.storage.http import HttpClient, HttpFailure
+from lakegc_assets.storage.deadlines import Deadline
+from lakegc_assets.storage.http import HttpClient, HttpFailure, Request, Sign
 from lakegc_assets.storage.parts import Part
 from lakegc_assets.storage.shared import once_per_process
 
@@ -26,6 +29,7 @@ VERSION_OF_START_FROM: Final = "2026-02-06"
 
 _ACCEPTED: Final = 202
 _MESSAGE: Final = re.compile(r"<Message>([^<]*)")
+_LATE: Final = re.compile(r"Signature not valid in the specified time frame[^<]*")
 _CODE: Final = re.compile(r"<Code>([^<]*)")
 
 
@@ -35,15 +39,20 @@ class AzureService:
 
     Attributes:
         client: signs and sends.
+        signer: of the account.
+        account: its name.
         url: of the blob service, without a slash at its end.
         starts_from_names: whether its listings can start at a name, until it says no.
         hierarchical: whether its directories are real ones; None until somebody asked.
     """
 
     client: HttpClient
+    signer: Signer
+    account: str
     url: str
     starts_from_names: bool = True
     hierarchical: bool | None = None
+    _delegation: Delegation | None = None
 
     def target(self, container: str, blob: str = "", query: Mapping[str, str] | None = None) -> str:
         """The percent-encoded URL of a container or blob."""
@@ -60,10 +69,47 @@ class AzureService:
         body: bytes = b"",
         *,
         repeatable: bool = True,
+        sign: Sign | None = None,
     ) -> requests.Response:
         """Send a request in the usual version. See ``HttpClient.send``."""
         headers = {"x-ms-version": VERSION, **(headers or {})}
-        return self.client.send(method, url, headers, body, repeatable=repeatable)
+        return self.client.send(method, url, headers, body, repeatable=repeatable, sign=sign)
+
+    def signs_deadlines(self) -> bool:
+        """Whether there is a key that can sign until a deadline; a given SAS token has an end."""
+        return self.signer.key is not None or self.signer.delegated
+
+    def deleting(self, container: str, blob: str, deadline: Deadline) -> Sign:
+        """What signs the delete of a blob so that the service refuses it after a deadline.
+
+        Raises:
+            ConfigurationError: there is no key that could do so.
+        """
+        if not self.signs_deadlines():
+            raise ConfigurationError(
+                "a SAS token cannot be given an earlier end: use an account key, or an identity"
+            )
+
+        def sign(request: Request) -> None:
+            # What takes long here is over before the window is known.
+            key, told = self.signer.key, None
+            if key is None:
+                key, told, _ = self._delegated()
+            begin, length = deadline.window()
+            ends = begin + timedelta(seconds=length)
+            query = signature(key, f"/blob/{self.account}/{container}/{blob}", ends, told)
+            request.url += f"{'&' if '?' in request.url else '?'}{query}"
+
+        return sign
+
+    def _delegated(self) -> Delegation:
+        now = datetime.now(timezone.utc)
+        found = self._delegation
+        if found is None or now >= found.renewed:
+            url = f"{self.url}/?restype=service&comp=userdelegationkey"
+            found = read_delegation(self.send("POST", url, body=wanted(now)).content, now)
+            self._delegation = found
+        return found
 
     def path(self, url: str) -> str:
         """Path and query of a URL of this service."""
@@ -84,8 +130,8 @@ def open_service(config: StoreConfig, account: str) -> AzureService:
         raise ConfigurationError(
             f"the namespace is in the account {account!r}, and account_url is {url}"
         )
-    client = HttpClient(config, signer(config.azure, account), failure_of)
-    return AzureService(client, url)
+    sign = signer(config.azure, account)
+    return AzureService(HttpClient(config, sign, failure_of), sign, account, url)
 
 
 def failure_of(answer: requests.Response) -> HttpFailure:
@@ -105,8 +151,10 @@ def _failure(status: int, code: str | None, text: str) -> HttpFailure:
     if code is None:
         found = _CODE.search(text)
         code = found[1] if found else ""
-    message = _MESSAGE.search(text)
+    message, late = _MESSAGE.search(text), _LATE.search(text)
     told = message[1].partition("\n")[0] if message else text[:200] or f"HTTP {status}"
+    if late:
+        told = f"{told} {late[0]}"
     return HttpFailure(usual_code(code, str(status)), told.strip(), status)
 
 

@@ -14,6 +14,7 @@ import re
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
+from functools import partial
 from typing import Final
 
 import pyarrow as pa
@@ -41,6 +42,7 @@ from lakegc_assets.storage.base import (
 from lakegc_assets.storage.bulk import Bulk, answer_of_one
 from lakegc_assets.storage.codes import error_class, explained
 from lakegc_assets.storage.config import StoreConfig
+from lakegc_assets.storage.deadlines import Deadline
 from lakegc_assets.storage.errors import (
     InvalidKeyError,
     ObjectNotFoundError,
@@ -51,6 +53,7 @@ from lakegc_assets.storage.errors import (
 from lakegc_assets.storage.http import (
     HttpFailure,
     Request,
+    Sign,
     etag_in,
     explaining,
     time_in,
@@ -161,17 +164,29 @@ class AzureStore(ObjectStore):
         return KEYS_PER_CALL
 
     def delete_many(
-        self, keys: Iterable[str], etags: Mapping[str, str] | None = None, *, singly: bool = False
+        self,
+        keys: Iterable[str],
+        etags: Mapping[str, str] | None = None,
+        *,
+        singly: bool = False,
+        expires_s: float | None = None,
+        since: datetime | None = None,
     ) -> Sequence[DeleteOutcome]:
         """See ``ObjectStore``. Where a condition failed, HEAD tells what is there."""
+        deadline = None if expires_s is None else Deadline.after(expires_s, since)
         bulk = Bulk(
             where=self._url,
             keys_per_call=1 if singly else KEYS_PER_CALL,
             problem=self._problem,
-            send=self._delete,
+            send=partial(self._delete, deadline),
             look=self._look,
+            deadline=deadline,
         )
         return bulk.delete(keys, etags)
+
+    def delete_deadlines(self) -> bool:
+        """See ``ObjectStore``: not with a SAS token."""
+        return self._service.signs_deadlines()
 
     def copy(self, source_key: str, target_key: str) -> None:
         """See ``ObjectStore``. Inside an account it is done at once, or soon."""
@@ -222,8 +237,9 @@ class AzureStore(ObjectStore):
         body: bytes = b"",
         *,
         repeatable: bool = True,
+        sign: Sign | None = None,
     ) -> requests.Response:
-        return self._service.send(method, url, headers, body, repeatable=repeatable)
+        return self._service.send(method, url, headers, body, repeatable=repeatable, sign=sign)
 
     def _require_object(self, key: str, answer: requests.Response) -> None:
         if answer.headers.get("x-ms-meta-hdi_isfolder", "").lower() == "true":
@@ -252,16 +268,17 @@ class AzureStore(ObjectStore):
         return etag_in(self._send("HEAD", self._target(key)).headers.get("ETag"))
 
     def _delete(
-        self, keys: Sequence[str], etags: Mapping[str, str] | None
+        self, deadline: Deadline | None, keys: Sequence[str], etags: Mapping[str, str] | None
     ) -> Mapping[str, HttpFailure | None]:
         """Delete up to 256 keys in one call. Raises HttpFailure where it failed as a whole."""
         conditions = [{} if etags is None else {"If-Match": f'"{etags[key]}"'} for key in keys]
         if len(keys) == 1:
-            return {keys[0]: answer_of_one(lambda: self._delete_one(keys[0], conditions[0]))}
+            sign = self._signer(keys[0], deadline)
+            return {keys[0]: answer_of_one(lambda: self._delete_one(keys[0], conditions[0], sign))}
         requests_ = []
         for key, condition in zip(keys, conditions, strict=True):
             request = Request("DELETE", self._target(key), {"x-ms-version": VERSION, **condition})
-            self._service.client.sign(request)
+            self._service.client.sign(request, self._signer(key, deadline))
             request.url = self._service.path(request.url)
             requests_.append(request)
         content_type, body = joined(requests_)
@@ -274,8 +291,13 @@ class AzureStore(ObjectStore):
         )
         return split(answer, keys, failure_of_part)
 
-    def _delete_one(self, key: str, condition: Mapping[str, str]) -> None:
-        status = self._send("DELETE", self._target(key), condition).status_code
+    def _signer(self, key: str, deadline: Deadline | None) -> Sign | None:
+        if deadline is None:
+            return None
+        return self._service.deleting(self._container, self._prefix + key, deadline)
+
+    def _delete_one(self, key: str, condition: Mapping[str, str], sign: Sign | None) -> None:
+        status = self._send("DELETE", self._target(key), condition, sign=sign).status_code
         if status != _ACCEPTED:
             raise HttpFailure("NoAnswer", f"a delete was answered with {status}", status)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from typing import Any, Final
 
 import google.auth
@@ -15,13 +16,18 @@ from google.oauth2.service_account import Credentials
 from lakegc_assets.errors import ConfigurationError
 from lakegc_assets.storage.codes import error_class, usual_code
 from lakegc_assets.storage.config import StoreConfig
+from lakegc_assets.storage.deadlines import Deadline
 from lakegc_assets.storage.errors import StorageError
+from lakegc_assets.storage.gcs.signing import ending
 from lakegc_assets.storage.http import HttpClient, HttpFailure, Request, Sign
 from lakegc_assets.storage.parts import Part
 from lakegc_assets.storage.shared import once_per_process
 
 _ENDPOINT: Final = "https://storage.googleapis.com"
 _SCOPE: Final = "https://www.googleapis.com/auth/devstorage.read_write"
+# As the XML API answers.
+_CODE_IN_XML: Final = re.compile(r"<Error><Code>([^<]*)")
+_TOLD_IN_XML: Final = re.compile(r"<(?:Message|Details)>([^<]*)")
 _DONE: Final = frozenset({200, 204})
 
 
@@ -31,11 +37,25 @@ class GcsService:
     Attributes:
         client: signs and sends.
         url: of the endpoint, without a slash at its end.
+        key: of a service account, which can sign until a deadline; None for who has none.
     """
 
-    def __init__(self, client: HttpClient, url: str) -> None:
+    def __init__(self, client: HttpClient, url: str, key: Credentials | None) -> None:
         self.client = client
         self.url = url
+        self.key = key
+
+    def until(self, deadline: Deadline) -> Sign:
+        """What signs a request without a query so that it is refused after a deadline.
+
+        Raises:
+            ConfigurationError: there is no key that could do so.
+        """
+        if self.key is None:
+            raise ConfigurationError(
+                "only the key of a service account can sign for a deadline on Google Cloud Storage"
+            )
+        return ending(self.key, deadline)
 
 
 @once_per_process("GOOGLE_", "GCLOUD_", "CLOUDSDK_", "STORAGE_EMULATOR_HOST")
@@ -50,32 +70,35 @@ def open_service(config: StoreConfig) -> GcsService:
         emulator = f"http://{emulator}"
     url = (config.gcs.endpoint or emulator or _ENDPOINT).rstrip("/")
     anonymous = url.startswith("http://") or (emulator is not None and config.gcs.endpoint is None)
-    sign = _nothing if anonymous else _signer(config.gcs.credentials_file)
-    return GcsService(HttpClient(config, sign, failure_of), url)
+    if anonymous:
+        return GcsService(HttpClient(config, _nothing, failure_of), url, None)
+    credentials = _credentials(config.gcs.credentials_file)
+    key = credentials if isinstance(credentials, Credentials) else None
+    return GcsService(HttpClient(config, _signer(credentials), failure_of), url, key)
 
 
 def _nothing(_request: Request) -> None:
     """Emulators ask for no credentials, and none are ever sent without TLS."""
 
 
-def _signer(credentials_file: str | None) -> Sign:
+def _credentials(file: str | None) -> Any:  # noqa: ANN401 - google-auth's, untyped
     try:
-        if credentials_file is None:
-            credentials, _ = google.auth.default(scopes=[_SCOPE])
-        else:
-            credentials = Credentials.from_service_account_file(  # type: ignore[no-untyped-call]
-                credentials_file, scopes=[_SCOPE]
-            )
+        if file is None:
+            return google.auth.default(scopes=[_SCOPE])[0]
+        return Credentials.from_service_account_file(  # type: ignore[no-untyped-call]
+            file, scopes=[_SCOPE]
+        )
     except (DefaultCredentialsError, OSError, ValueError) as error:
         raise ConfigurationError(f"no credentials for Google Cloud Storage: {error}") from error
+
+
+def _signer(credentials: Any) -> Sign:  # noqa: ANN401 - as above
     renewal = google.auth.transport.requests.Request()
 
     def sign(request: Request) -> None:
         try:
             # It asks for a new token when the last one is about to expire.
-            credentials.before_request(  # type: ignore[no-untyped-call]
-                renewal, request.method, request.url, request.headers
-            )
+            credentials.before_request(renewal, request.method, request.url, request.headers)
         except TransportError as error:
             raise HttpFailure("ConnectionFailed", f"no token came: {error}") from error
         except GoogleAuthError as error:
@@ -96,6 +119,9 @@ def failure_of_part(part: Part) -> HttpFailure | None:
 
 def _failure(status: int, text: str) -> HttpFailure:
     code, told = "", text[:200] or f"HTTP {status}"
+    if named := _CODE_IN_XML.search(text):
+        details = " ".join(_TOLD_IN_XML.findall(text))
+        return HttpFailure(usual_code(named[1], str(status)), details or told, status)
     try:
         error: Any = json.loads(text)["error"]
         told = error.get("message") or told

@@ -14,6 +14,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from datetime import datetime
+from functools import partial
 from typing import Any, Final
 from urllib.parse import quote, urlencode
 
@@ -25,6 +26,7 @@ from lakegc_assets.graveler.namespace import StorageNamespace
 from lakegc_assets.storage.base import DeleteOutcome, KeyRange, ObjectInfo, ObjectStore, Prefixes
 from lakegc_assets.storage.bulk import Bulk, answer_of_one
 from lakegc_assets.storage.config import StoreConfig
+from lakegc_assets.storage.deadlines import Deadline
 from lakegc_assets.storage.errors import (
     InvalidKeyError,
     ObjectNotFoundError,
@@ -33,8 +35,8 @@ from lakegc_assets.storage.errors import (
 )
 from lakegc_assets.storage.gcs.listing import read_object, read_page
 from lakegc_assets.storage.gcs.service import GcsService, failure_of_part, open_service
-from lakegc_assets.storage.http import HttpFailure, Request, explaining, time_in, writing_once
-from lakegc_assets.storage.keys import url_problem
+from lakegc_assets.storage.http import HttpFailure, Request, Sign, explaining, time_in, writing_once
+from lakegc_assets.storage.keys import path_problem, url_problem
 from lakegc_assets.storage.pages import Page, follow, read_level, read_range, relative
 from lakegc_assets.storage.parts import joined, split
 
@@ -118,23 +120,40 @@ class GcsStore(ObjectStore):
         return KEYS_PER_CALL
 
     def delete_many(
-        self, keys: Iterable[str], etags: Mapping[str, str] | None = None, *, singly: bool = False
+        self,
+        keys: Iterable[str],
+        etags: Mapping[str, str] | None = None,
+        *,
+        singly: bool = False,
+        expires_s: float | None = None,
+        since: datetime | None = None,
     ) -> Sequence[DeleteOutcome]:
-        """See ``ObjectStore``. Where a condition failed, the metadata tell what is there."""
+        """See ``ObjectStore``. Where a condition failed, the metadata tell what is there.
+
+        With a deadline there is one request for each key, since batches cannot be signed for one.
+        """
+        deadline = None if expires_s is None else Deadline.after(expires_s, since)
+        sign = None if deadline is None else self._service.until(deadline)
 
         def problem(key: str) -> str | None:
             if etags is not None and not _is_generation(etags[key]):
                 return f"it cannot have the etag {etags[key]!r}: generations are numbers"
-            return self._problem(key)
+            problem = self._problem(key)
+            return path_problem(self._prefix + key) if sign and not problem else problem
 
         bulk = Bulk(
             where=self._url,
-            keys_per_call=1 if singly else KEYS_PER_CALL,
+            keys_per_call=1 if singly or sign else KEYS_PER_CALL,
             problem=problem,
-            send=self._delete,
+            send=partial(self._delete_until, sign) if sign else self._delete,
             look=self._look,
+            deadline=deadline,
         )
         return bulk.delete(keys, etags)
+
+    def delete_deadlines(self) -> bool:
+        """See ``ObjectStore``: only with the key of a service account."""
+        return self._service.key is not None
 
     def copy(self, source_key: str, target_key: str) -> None:
         """See ``ObjectStore``."""
@@ -277,8 +296,17 @@ class GcsStore(ObjectStore):
             self._require_bucket_exists()
         return answers
 
-    def _delete_one(self, url: str) -> None:
-        answer = self._send("DELETE", url)
+    def _delete_until(
+        self, sign: Sign, keys: Sequence[str], etags: Mapping[str, str] | None
+    ) -> Mapping[str, HttpFailure | None]:
+        """Delete one object, unless it is too late. Raises HttpFailure."""
+        (key,) = keys
+        url = f"{self._service.url}/{quote(f'{self._bucket}/{self._prefix}{key}', safe='/~')}"
+        condition = {} if etags is None else {"x-goog-if-generation-match": etags[key]}
+        return {key: answer_of_one(lambda: self._delete_one(url, headers=condition, sign=sign))}
+
+    def _delete_one(self, url: str, **more: Any) -> None:  # noqa: ANN401 - send's
+        answer = self._send("DELETE", url, **more)
         # GCS has nothing to say of a delete; what an emulator says is the JSON of nothing.
         if answer.content.strip() not in {b"", b"null"}:
             raise HttpFailure("NoAnswer", f"a delete was answered with {answer.content[:80]!r}")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import os
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -30,11 +31,13 @@ from lakegc_assets.storage.config import StoreConfig
 from lakegc_assets.storage.http import HttpFailure, explaining, require_soon, seconds
 from lakegc_assets.storage.s3.credentials import open_session
 from lakegc_assets.storage.s3.listing import keep_page
+from lakegc_assets.storage.s3.signing import prepare
 from lakegc_assets.storage.shared import once_per_process
 
 if TYPE_CHECKING:
     from mypy_boto3_s3.client import S3Client
 
+_QUERY: Final = re.compile(r"(?<=\S)\?[^\s\"']+")
 _BEGUN: Final = "lakegc_begun"
 
 BOTO_ERRORS: Final = (ClientError, BotoCoreError, ResponseParserError)
@@ -48,19 +51,21 @@ def failure_of(error: BotoError) -> HttpFailure:
     and wrong endpoints answer so, too. Only answers to HEAD cannot carry a code.
     """
     if isinstance(error, ClientError):
-        told = error.response.get("Error", {})
+        answer = error.response.get("Error", {})
         status = error.response.get("ResponseMetadata", {}).get("HTTPStatusCode")
-        code = usual_code(str(told.get("Code") or ""), str(status or ""))
+        code = usual_code(str(answer.get("Code") or ""), str(status or ""))
         if code == "404" and error.operation_name == "HeadObject":
             code = "NoSuchKey"
-        return HttpFailure(code, told.get("Message"), status)
+        return HttpFailure(code, answer.get("Message"), status)
     if isinstance(error, (NoCredentialsError, PartialCredentialsError)):
         return HttpFailure("NoCredentials", error)
+    # The text may quote the URL, whose query may hold a signature.
+    told = _QUERY.sub("", str(error))
     if isinstance(error, (ConnectTimeoutError, ReadTimeoutError)):
-        return HttpFailure("Timeout", error)
+        return HttpFailure("Timeout", told)
     if isinstance(error, ResponseParserError):
-        return HttpFailure("NoAnswer", error)
-    return HttpFailure("ConnectionFailed", error)
+        return HttpFailure("NoAnswer", told)
+    return HttpFailure("ConnectionFailed", told)
 
 
 @contextmanager
@@ -124,12 +129,13 @@ def clients(config: StoreConfig) -> Clients:
         # The wildcard puts it before botocore's own handlers of S3, one of which parses the page.
         made.meta.events.register("before-parse.*.ListObjectsV2", keep_page)
         made.meta.events.register("before-sign.s3.DeleteObjects", _add_md5)
-        # botocore signs, and renews credentials, between the two.
+        prepare(made, session)
+        # What is registered for an operation comes before what signs, and renews credentials.
         for name in ("DeleteObject", "DeleteObjects"):
             made.meta.events.register_first(f"request-created.s3.{name}", _begin_signing)
-            made.meta.events.register_last(
-                f"request-created.s3.{name}", partial(_end_signing, config.connect_timeout_s)
-            )
+        made.meta.events.register_last(
+            "request-created.s3", partial(_end_signing, config.connect_timeout_s)
+        )
         return made
 
     addressing = config.addressing
@@ -148,7 +154,9 @@ def _begin_signing(request: Any, **_: object) -> None:  # noqa: ANN401 - as belo
 
 
 def _end_signing(limit: float, request: Any, **_: object) -> None:  # noqa: ANN401 - as below
-    require_soon(request.context[_BEGUN], limit)
+    begun = request.context.pop(_BEGUN, None)
+    if begun is not None:
+        require_soon(begun, limit)
 
 
 def _add_md5(request: Any, **_: object) -> None:  # noqa: ANN401 - botocore's AWSRequest, untyped

@@ -15,9 +15,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from lakegc_assets.storage.bulk import answer_of_one
+from lakegc_assets.storage.deadlines import Deadline
 from lakegc_assets.storage.http import HttpFailure, etag_in
 from lakegc_assets.storage.keys import key_problem, path_problem
 from lakegc_assets.storage.s3.client import failing
+from lakegc_assets.storage.s3.signing import ending
 
 if TYPE_CHECKING:
     from mypy_boto3_s3.client import S3Client
@@ -38,12 +40,14 @@ class S3Deletes:
         bucket: of the keys.
         prefix: that keys are relative to.
         singly: one DeleteObject for each key.
+        deadline: after which the store is to refuse them.
     """
 
     client: S3Client
     bucket: str
     prefix: str
     singly: bool
+    deadline: Deadline | None = None
 
     def problem(self, key: str) -> str | None:
         """Why a key cannot be sent, or None."""
@@ -67,7 +71,7 @@ class S3Deletes:
         if etags is not None:
             for identifier, key in zip(objects, keys, strict=True):
                 identifier["ETag"] = f'"{etags[key]}"'
-        with _renewing():
+        with _renewing(), ending(self.deadline):
             answer = self.client.delete_objects(Bucket=self.bucket, Delete={"Objects": objects})
         told = _told(answer)
         strangers = told.keys() - {entry["Key"] for entry in objects}
@@ -88,7 +92,7 @@ class S3Deletes:
 
     def _send_one(self, key: str, etags: Mapping[str, str] | None) -> None:
         condition: dict[str, Any] = {} if etags is None else {"IfMatch": f'"{etags[key]}"'}
-        with _renewing():
+        with _renewing(), ending(self.deadline):
             answer = self.client.delete_object(
                 Bucket=self.bucket, Key=self.prefix + key, **condition
             )

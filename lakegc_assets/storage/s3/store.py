@@ -17,6 +17,7 @@ from lakegc_assets.storage.base import DeleteOutcome, KeyRange, ObjectInfo, Obje
 from lakegc_assets.storage.bulk import Bulk
 from lakegc_assets.storage.codes import error_class, explained
 from lakegc_assets.storage.config import StoreConfig
+from lakegc_assets.storage.deadlines import Deadline
 from lakegc_assets.storage.errors import (
     InvalidKeyError,
     ObjectNotFoundError,
@@ -136,10 +137,17 @@ class S3Store(ObjectStore):
         return KEYS_PER_CALL
 
     def delete_many(
-        self, keys: Iterable[str], etags: Mapping[str, str] | None = None, *, singly: bool = False
+        self,
+        keys: Iterable[str],
+        etags: Mapping[str, str] | None = None,
+        *,
+        singly: bool = False,
+        expires_s: float | None = None,
+        since: datetime | None = None,
     ) -> Sequence[DeleteOutcome]:
         """See ``ObjectStore``. Where a condition failed, HEAD tells what is there."""
-        calls = S3Deletes(self._client, self._bucket, self._prefix, singly)
+        deadline = None if expires_s is None else Deadline.after(expires_s, since)
+        calls = S3Deletes(self._client, self._bucket, self._prefix, singly, deadline)
         bulk = Bulk(
             where=self._url,
             keys_per_call=KEYS_PER_CALL,
@@ -147,8 +155,13 @@ class S3Store(ObjectStore):
             send=calls.send,
             look=calls.look,
             alone=calls.alone,
+            deadline=deadline,
         )
         return bulk.delete(keys, etags)
+
+    def delete_deadlines(self) -> bool:
+        """See ``ObjectStore``: every key pair can sign one."""
+        return True
 
     def copy(self, source_key: str, target_key: str) -> None:
         """See ``ObjectStore``. Up to 5 GiB in one request, more in parts."""

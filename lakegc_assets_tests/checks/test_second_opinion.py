@@ -9,12 +9,12 @@ from typing import cast
 import pyarrow as pa
 from hypothesis import given
 from hypothesis import strategies as st
+from lakegc_assets.checks.second_opinion import served_addresses
 
 from lakegc_assets.graveler.namespace import StorageNamespace
 from lakegc_assets.lakefs.client import LakeFSClient
 from lakegc_assets.lakefs.errors import NotFoundError
 from lakegc_assets.lakefs.models import ObjectStats
-from lakegc_assets.mark.second_opinion import served_addresses
 from lakegc_assets.run.context import Connections
 
 _NUMBERS = st.integers(0, 300)

@@ -5,14 +5,13 @@ from __future__ import annotations
 import dataclasses
 import json
 
-from pyspark.sql import DataFrame
-
+from lakegc_assets.checks import invariants
+from lakegc_assets.checks.case import Case, CheckResult
+from lakegc_assets.checks.listing_check import listing_holds_heads
 from lakegc_assets.errors import IntegrityError, RefusedError
-from lakegc_assets.mark import invariants
-from lakegc_assets.mark.invariants import Case, CheckResult
-from lakegc_assets.mark.listing_check import listing_holds_heads
 from lakegc_assets.run.artifacts import AttemptArtifacts, Manifest
 from lakegc_assets.run.context import RunContext
+from lakegc_assets.run.selection import Selection
 from lakegc_assets.storage.errors import ObjectNotFoundError
 
 #: Every invariant of a set of candidates, in the order in which they are evaluated.
@@ -37,12 +36,12 @@ NAMES = tuple(function.__name__ for function in INVARIANTS)
 _RESULTS = "deletion_candidates/checks.json"
 
 
-def evaluate(ctx: RunContext, candidates: DataFrame | None = None) -> list[CheckResult]:
+def evaluate(ctx: RunContext, candidates: Selection | None = None) -> list[CheckResult]:
     """Evaluate every invariant.
 
     Args:
         ctx: the run; its mark is done up to ``deletion_candidates``.
-        candidates: what is to be deleted; the whole asset, read with its digest checked, if None.
+        candidates: what is to be deleted; the whole asset if None.
 
     Raises:
         IntegrityError: the artifacts are not whole, so that nothing can be evaluated.
@@ -51,7 +50,7 @@ def evaluate(ctx: RunContext, candidates: DataFrame | None = None) -> list[Check
     attempt = ctx.root.attempt(ctx.repository, ctx.run)
     chain = attempt.chain("deletion_candidates", connections.namespace_url)
     if candidates is None:
-        candidates = attempt.read_verified(ctx.spark, chain["deletion_candidates"])
+        candidates = Selection(chain["deletion_candidates"].parts["data"])
     case = Case(ctx, client, connections, attempt, chain, candidates)
     try:
         return [invariant(case) for invariant in INVARIANTS]

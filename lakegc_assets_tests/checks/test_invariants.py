@@ -14,11 +14,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-
-import lakegc_assets
-from lakegc_assets.errors import IntegrityError, RefusedError
-from lakegc_assets.mark import invariants
-from lakegc_assets.mark.evaluation import (
+from lakegc_assets.checks.evaluation import (
     INVARIANTS,
     NAMES,
     WARNINGS,
@@ -26,10 +22,14 @@ from lakegc_assets.mark.evaluation import (
     read_results,
     require_passed,
 )
-from lakegc_assets.mark.invariants import Case, CheckResult
-from lakegc_assets.mark.listing_check import listing_holds_heads
+from lakegc_assets.checks.invariants import Case, CheckResult
+from lakegc_assets.checks.listing_check import listing_holds_heads
+from lakegc_assets.checks.second_opinion import entries_of_ranges
+
+import lakegc_assets
+from lakegc_assets.errors import IntegrityError, RefusedError
+from lakegc_assets.mark import invariants
 from lakegc_assets.mark.report import report
-from lakegc_assets.mark.second_opinion import entries_of_ranges
 from lakegc_assets.run.artifacts import Manifest
 from lakegc_assets_tests import recorded
 from lakegc_assets_tests.mark.conftest import Goldens

@@ -1,0 +1,120 @@
+"""The third pass: what the ranges of branch HEADs and of tags hold, by the witness."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from lakegc_assets.checks.hashing import Bools, Hashes, is_in, looks_of
+from lakegc_assets.checks.kept import Wanted, Witnessed, read_witnessed
+from lakegc_assets.checks.scratch import Scratch, in_any, one_of
+from lakegc_assets.run.parts import Part
+
+#: Hashes that a task collects before it writes them down.
+_WAITING: Final = 2_000_000
+
+
+@dataclass(frozen=True)
+class Witness:
+    """An order to look at ranges.
+
+    Attributes:
+        scratch: how to reach everything.
+        ranges: to look at.
+        of_heads: ids of those that a branch HEAD has.
+        candidates: files of their hashes.
+        looks: hashes of the candidates' sizes and etags.
+        before: microseconds since 1970: an entry of before then should be listed.
+        unlisted: hashes of the folders of slices that were not listed, sorted.
+    """
+
+    scratch: Scratch
+    ranges: Sequence[Wanted]
+    of_heads: frozenset[str]
+    candidates: Sequence[Part]
+    looks: Hashes
+    before: int
+    unlisted: Hashes
+
+
+@dataclass(frozen=True)
+class Range:
+    """What is known of one range.
+
+    Attributes:
+        range_id: its id.
+        digest: of its addresses, as text.
+        held: hashes of the addresses that may be candidates.
+        alike: how many entries look like a candidate.
+        entries: how many there are.
+    """
+
+    range_id: str
+    digest: str
+    held: Hashes
+    alike: int
+    entries: int
+
+
+@dataclass(frozen=True)
+class Heads:
+    """What ranges hold.
+
+    Attributes:
+        ranges: by id.
+        expected: files of the hashes of what should be listed.
+    """
+
+    ranges: dict[str, Range]
+    expected: Sequence[Part]
+
+
+def look_at(order: Witness) -> Heads:
+    """Look at some ranges; a task.
+
+    Raises:
+        IntegrityError: a range is missing or damaged.
+    """
+    candidates = order.scratch.read_all(order.candidates)
+    ranges: dict[str, Range] = {}
+    expected: list[Part] = []
+    waiting: list[Hashes] = []
+    for found in read_witnessed(order.scratch.connections, order.ranges):
+        of_head = found.range_id in order.of_heads
+        hashes, old = placed(found, order.before, order.unlisted)
+        held = np.unique(hashes[in_any(candidates, hashes)])
+        alike = int(_alike(found, order.looks).sum()) if of_head else 0
+        ranges[found.range_id] = Range(found.range_id, found.digest, held, alike, found.entries)
+        if of_head:
+            waiting.append(old)
+        if sum(map(len, waiting)) >= _WAITING:
+            expected += order.scratch.write(one_of(waiting))
+            waiting = []
+    return Heads(ranges, [*expected, *order.scratch.write(one_of(waiting))])
+
+
+def united(found: Sequence[Heads]) -> Heads:
+    """What several tasks have found."""
+    ranges = {range_id: of for one in found for range_id, of in one.ranges.items()}
+    return Heads(ranges, [part for one in found for part in one.expected])
+
+
+def placed(found: Witnessed, before: int, unlisted: Hashes) -> tuple[Hashes, Hashes]:
+    """The hashes of the addresses of a range, and of those among them that should be listed."""
+    columns: Iterator[Hashes] = (
+        column.to_numpy() for column in found.places.select(["placed", "hash", "folder"]).columns
+    )
+    inside, hashes, folders = columns
+    old = found.places["modified"].to_numpy() < before
+    listed = ~is_in(unlisted, folders)
+    return hashes[inside.astype(np.bool_)], hashes[inside.astype(np.bool_) & old & listed]
+
+
+def _alike(found: Witnessed, looks: Hashes) -> Bools:
+    """Which entries have the size of a candidate, and its etag unless that is no MD5."""
+    sizes, etags = (found.looks[name].to_numpy() for name in ("size", "etag"))
+    by_size = is_in(looks, looks_of(sizes, np.zeros(len(sizes), np.uint64)))
+    return by_size | is_in(looks, looks_of(sizes, etags))

@@ -1,0 +1,199 @@
+"""What must hold of every set of candidates before anything is published or deleted.
+
+Each invariant is a plain function of a ``Case``; ``evaluate`` runs them all. They are asset checks
+of ``deletion_candidates``, and the sweep evaluates them again for itself. None of them uses the
+code of the mark: they read commits, ranges and lists on a path of their own.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime, timezone
+from typing import Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from lakegc_assets.checks.candidates import EXAMPLES, Wrong
+from lakegc_assets.checks.case import Case, CheckResult
+from lakegc_assets.checks.listed import either
+from lakegc_assets.checks.missing import addresses_of
+from lakegc_assets.checks.scratch import one_of
+from lakegc_assets.checks.second_opinion import main_ancestries
+from lakegc_assets.retention.naive import naive_active_commits
+from lakegc_assets.retention.rules import Rules
+
+
+def _verdict(name: str, wrong: Wrong, what: str, then: str) -> CheckResult:
+    """A blocking invariant that holds if no candidate is wrong."""
+    if wrong.count == 0:
+        return CheckResult(name, passed=True, blocking=True, summary=f"no candidate {what}")
+    examples = list(wrong.examples)
+    summary = f"{wrong.count} candidates: each {what}, for example {examples}. {then}"
+    facts = {"count": wrong.count, "examples": examples}
+    return CheckResult(name, passed=False, blocking=True, summary=summary, facts=facts)
+
+
+def _some(addresses: pa.Array) -> Wrong:
+    return Wrong(len(addresses), addresses.slice(0, EXAMPLES).to_pylist())
+
+
+_REPORT: Final = "This is a fault of the mark, please report it"
+_NESTED: Final = (
+    "If another repository lies in this one's namespace, of whatever lakeFS server, what one of "
+    "them needs looks like garbage in the other: do not collect it. Else please report it"
+)
+_MOVED: Final = "If a branch moved while the mark was made, mark again. Else please report it"
+_DISAGREE: Final = (
+    "The range is damaged, or one of the two readers is wrong. Fetch it again from a backup if its "
+    "content does not have its id; else please report it, with the range"
+)
+
+
+def inside_namespace(case: Case) -> CheckResult:
+    """Every candidate is a relative key where lakeFS writes objects: ``data/`` or the root."""
+    what = "is outside of where lakeFS writes"
+    return _verdict("inside_namespace", case.looked.outside, what, _REPORT)
+
+
+def not_special(case: Case) -> CheckResult:
+    """No candidate is lakeFS's own, of whatever repository, or has a line break in its name."""
+    what = "is lakeFS's own or cannot be listed"
+    return _verdict("not_special", case.looked.special, what, _NESTED)
+
+
+def older_than_cutoff(case: Case) -> CheckResult:
+    """Every candidate was written before the cutoff, by the listing itself."""
+    wrong = Wrong()
+    for at, part in enumerate(case.looked.left):
+        old = either([found.old[at] for found in case.compared], part.rows)
+        young = either([found.young[at] for found in case.compared], part.rows)
+        if not (old & ~young).all():
+            rows = pa.array(np.flatnonzero(~old | young))
+            wrong += _some(case.addresses(part).take(rows))
+    return _verdict("older_than_cutoff", wrong, "is not older than the cutoff", _REPORT)
+
+
+def none_head_reachable(case: Case) -> CheckResult:
+    """No candidate is held by the HEAD of any branch, and both readers say the same of them."""
+    name = "none_head_reachable"
+    if disagreement := _disagreement(case):
+        return CheckResult(name, passed=False, blocking=True, summary=disagreement)
+    wrong = _held(case)
+    return _verdict(name, wrong, "is held by a branch HEAD", _MOVED)
+
+
+def _disagreement(case: Case) -> str:
+    """What the two readers say about a range, where it is not the same; empty if it always is."""
+    rows = case.attempt.read("committed_addresses", "ranges", ["range_id", "digest"])
+    read = dict(zip(*(rows[name].to_pylist() for name in rows.column_names), strict=True))
+    active = set(
+        case.attempt.read("active_commits", columns=["commit_id"])["commit_id"].to_pylist()
+    )
+    # What a branch has moved to since then, the mark need not have read.
+    needed = {i for commit, of in case.told.ranges.items() if commit in active for i in of}
+    if unread := sorted(needed - read.keys()):
+        return (
+            f"the mark did not read {len(unread)} ranges of branch HEADs, for example "
+            f"{unread[:EXAMPLES]}. {_REPORT}"
+        )
+    for range_id, found in sorted(case.witnessed.ranges.items()):
+        if read.get(range_id, found.digest) != found.digest:
+            return (
+                f"range {range_id} of {case.connections.namespace_url}: the mark's reader finds "
+                f"the addresses {read[range_id]}, the checks' reader {found.digest}. {_DISAGREE}"
+            )
+    return ""
+
+
+def _held(case: Case) -> Wrong:
+    """The candidates that HEADs hold: found by hashes, and read again before one is called that.
+
+    So two addresses with one hash can raise no false alarm that nobody could ever end.
+    """
+    ranges = [i for i in sorted(case.head_ranges) if len(case.witnessed.ranges[i].held)]
+    hits = one_of([case.witnessed.ranges[i].held for i in ranges])
+    likely = case.having(hits) if len(hits) else pa.array([], pa.string())
+    found: set[str] = set()
+    for range_id in ranges:
+        held = addresses_of(case.connections, range_id)
+        found.update(likely.filter(pc.is_in(likely, pa.array(sorted(held)))).to_pylist())
+        if len(found) >= min(EXAMPLES, len(hits)):
+            return Wrong(max(len(hits), len(found)), sorted(found)[:EXAMPLES])
+    return Wrong(len(found), sorted(found))
+
+
+def none_staged(case: Case) -> CheckResult:
+    """No candidate is in any list of staged objects that lakeFS wrote for this mark."""
+    wrong = _some(case.among(case.told.staged))
+    return _verdict("none_staged", wrong, "is staged on a branch", _REPORT)
+
+
+def none_shadowed(case: Case) -> CheckResult:
+    """No candidate is served at a path whose HEAD entry has its size, and its etag if an MD5."""
+    wrong = _some(case.among(case.served))
+    return _verdict("none_shadowed", wrong, "is served by lakeFS", _MOVED)
+
+
+def active_commits_complete(case: Case) -> CheckResult:
+    """The active commits hold every recorded HEAD, and all that the naive walk finds active."""
+    name = "active_commits_complete"
+    rows = case.attempt.read("active_commits", "heads").to_pylist()
+    heads = {row["branch"]: row["commit_id"] for row in rows}
+    active = set(
+        case.attempt.read("active_commits", columns=["commit_id"])["commit_id"].to_pylist()
+    )
+    expected = set(heads.values())
+    rules = case.chain["active_commits"].facts["rules"]
+    if rules is not None:
+        start = datetime.fromisoformat(str(case.chain["store_listing"].facts["start"]))
+        # A HEAD that moved meanwhile is still in the log of what it moved to, or its own ref.
+        commits = main_ancestries(case.client, case.ctx.repository, heads.values())
+        expected |= naive_active_commits(commits, heads, Rules.parse(rules), start)
+    missing = sorted(expected - active) or ([] if heads and active else ["every one"])
+    summary = f"{len(active)} active commits hold all {len(heads)} HEADs"
+    if missing:
+        summary = (
+            f"{len(missing)} commits are missing from the active ones, for example "
+            f"{missing[:EXAMPLES]}. {_REPORT}"
+        )
+    facts = {"active": len(active), "missing": len(missing)}
+    return CheckResult(name, not missing, blocking=True, summary=summary, facts=facts)
+
+
+def candidate_share(case: Case) -> CheckResult:
+    """The share of the listing that is to be deleted is below its limit."""
+    # What was approved for the mark is approved for its sweep.
+    approved = case.chain["deletion_candidates"].settings["max_candidate_share"]
+    limit = max(case.ctx.settings.max_candidate_share, approved)
+    listed = case.chain["store_listing"].rows
+    share = case.looked.rows / listed if listed else 0.0
+    summary = f"{case.looked.rows} of {listed} listed objects are candidates ({share:.1%})"
+    if share > limit:
+        summary += (
+            f", more than the limit of {limit:.0%}. If that is what the rules should do, approve "
+            "this run by a higher max_candidate_share"
+        )
+    facts = {"candidates": case.looked.rows, "listed": listed, "share": share, "limit": limit}
+    return CheckResult(
+        "candidate_share", share <= limit, blocking=True, summary=summary, facts=facts
+    )
+
+
+def tagged_commits_whole(case: Case) -> CheckResult:
+    """A warning, not a stop: tagged commits that would lose objects, with their names."""
+    losing: dict[str, int] = {}
+    for tag, commit in case.tags.items():
+        lost = one_of([case.witnessed.ranges[i].held for i in case.told.ranges[commit]])
+        if len(lost):
+            losing[tag] = len(lost)
+    summary = "no tagged commit loses an object"
+    if losing:
+        summary = f"tagged commits lose objects: {losing}. Set protect_tags to keep them"
+    return CheckResult(
+        "tagged_commits_whole",
+        not losing,
+        blocking=False,
+        summary=summary,
+        facts={"tags": losing, "at": datetime.now(timezone.utc).isoformat()},
+    )

@@ -1,0 +1,226 @@
+"""The compiled loop of the witness: where in the blocks of a range the fields of each entry are.
+
+It copies nothing: it finds positions, and reads on from one field to the next. Every byte of a
+block belongs to an entry or to the restart points, or the block is refused.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final, NamedTuple
+
+import numba
+import numpy as np
+import numpy.typing as npt
+
+_Longs = npt.NDArray[np.int64]
+
+FINE: Final = 0
+REASONS: Final = (
+    "",
+    "a block is shorter than its restart points",
+    "an entry reaches beyond its block",
+    "a record is not a plain value",
+    "the keys do not increase",
+    "a value is not an identity and an entry",
+    "an entry cannot be read",
+    "there are more entries than the file says",
+)
+_SHORT, _BEYOND, _KIND, _ORDER, _VALUE, _ENTRY, _MORE = range(1, 8)
+
+
+class Fields(NamedTuple):
+    """Where the fields of entries are, and the numbers among them; a row for each entry."""
+
+    address_at: _Longs
+    address_end: _Longs
+    address_type: _Longs
+    size: _Longs
+    etag_at: _Longs
+    etag_end: _Longs
+    seconds: _Longs
+    nanos: _Longs
+
+
+@numba.njit(inline="always")
+def _number(data: Any, at: Any, end: Any) -> Any:  # noqa: ANN401 - an array and positions
+    """A varint, and where it ends; -1 where there is none."""
+    value, shift = np.uint64(0), np.uint64(0)
+    while at < end and shift < np.uint64(70):
+        byte = np.uint64(data[at])
+        at += 1
+        value |= (byte & np.uint64(127)) << shift
+        if byte < np.uint64(128):
+            # The tenth byte has room for one bit.
+            sound = shift < np.uint64(63) or byte < np.uint64(2)
+            return np.int64(value), np.int64(at if sound else -1)
+        shift += np.uint64(7)
+    return np.int64(0), np.int64(-1)
+
+
+@numba.njit(cache=True, nogil=True)
+def _moment(data: Any, at: Any, end: Any, row: Any, fields: Any) -> Any:  # noqa: ANN401 - arrays
+    """Read a Timestamp; whether it is one."""
+    while at < end:
+        tag, at = _number(data, at, end)
+        if at < 0 or tag not in (8, 16):
+            # lakeFS writes seconds and nanos, and nothing else.
+            return False
+        value, at = _number(data, at, end)
+        if at < 0:
+            return False
+        if tag == 8:  # noqa: PLR2004 - seconds
+            fields.seconds[row] = value
+        else:
+            fields.nanos[row] = np.int64(np.int32(value))
+    return True
+
+
+@numba.njit(inline="always")
+def _field(data: Any, at: Any, end: Any) -> Any:  # noqa: ANN401 - an array and positions
+    """A field's number, its value or length, where that ends, and whether bytes follow.
+
+    The number is 0 where there is no field that lakeFS writes: 3 and 6 are numbers, the others are
+    bytes.
+    """
+    tag, at = _number(data, at, end)
+    value = np.int64(0)
+    if at >= 0:
+        value, at = _number(data, at, end)
+    number, has_bytes = tag >> 3, tag & 7 == 2  # noqa: PLR2004 - the wire type of bytes
+    sound = at >= 0 and 8 <= tag < 1 << 32 and tag & 7 in (0, 2)  # noqa: PLR2004 - the first field's
+    if sound and number <= 7:  # noqa: PLR2004 - the last field that is known
+        sound = has_bytes != (number in (3, 6))
+    if sound and has_bytes:
+        sound = 0 <= value <= end - at
+    return number if sound else np.int64(0), value, at, has_bytes
+
+
+@numba.njit(cache=True, nogil=True)
+def _entry(data: Any, at: Any, end: Any, row: Any, fields: Any) -> Any:  # noqa: ANN401 - arrays
+    """Read an Entry into a row; whether it is one. Of a repeated field the last one counts."""
+    for column in fields:
+        column[row] = 0
+    while at < end:
+        number, value, at, has_bytes = _field(data, at, end)
+        if number == 0:
+            return False
+        if number == 1:
+            fields.address_at[row], fields.address_end[row] = at, at + value
+        elif number == 2 and not _moment(data, at, at + value, row, fields):  # noqa: PLR2004
+            return False
+        elif number == 3:  # noqa: PLR2004 - size
+            fields.size[row] = value
+        elif number == 4:  # noqa: PLR2004 - e_tag
+            fields.etag_at[row], fields.etag_end[row] = at, at + value
+        elif number == 6:  # noqa: PLR2004 - address_type
+            fields.address_type[row] = value
+        if has_bytes:
+            at += value
+    return 0 <= fields.address_type[row] <= 2  # noqa: PLR2004 - AddressType
+
+
+@numba.njit(cache=True, nogil=True)
+def _value(data: Any, at: Any, end: Any, row: Any, fields: Any) -> Any:  # noqa: ANN401 - arrays
+    """Read a value, which is an identity and an entry, each behind twice its length; a code."""
+    for part in range(2):
+        length, at = _number(data, at, end)
+        if at < 0 or length < 0 or length % 2 or length // 2 > end - at:
+            return _VALUE
+        if part == 0:
+            at += length // 2
+        elif length // 2 != end - at:
+            return _VALUE
+    return FINE if _entry(data, at, end, row, fields) else _ENTRY
+
+
+@numba.njit(cache=True, nogil=True)
+def _key(data: Any, at: Any, shared: Any, rest: Any, key: Any, old: Any) -> Any:  # noqa: ANN401
+    """Put the rest of a key behind what it shares with the last one; a code.
+
+    Args:
+        data: the blocks.
+        at: where the rest is in them.
+        shared: how many bytes of the last key it begins with.
+        rest: how many bytes follow.
+        key: the last key, which becomes this one; each with the 8 bytes of its kind at its end.
+        old: length of the last key; 0 where there is none.
+    """
+    length = shared + rest
+    if length < 8:  # noqa: PLR2004 - the kind
+        return _KIND
+    rises = old == 0
+    if not rises:
+        same, most = shared, min(old, length) - 8
+        while same < most and data[at + same - shared] == key[same]:
+            same += 1
+        rises = old < length if same >= most else key[same] < data[at + same - shared]
+    key[shared:length] = data[at : at + rest]
+    if key[length - 8] != 1 or np.any(key[length - 7 : length]):
+        return _KIND
+    return FINE if rises else _ORDER
+
+
+@numba.njit(cache=True, nogil=True)
+def _limit(data: Any, at: Any, end: Any) -> Any:  # noqa: ANN401 - an array and positions
+    """Where the entries of a block end and its restart points begin; -1 where they cannot."""
+    if end - at < 8:  # noqa: PLR2004 - one restart point and their number
+        return np.int64(-1)
+    restarts = np.int64(0)
+    for i in range(4):
+        restarts = restarts * 256 + np.int64(data[end - 1 - i])
+    limit = end - 4 - 4 * restarts
+    return limit if restarts >= 1 and limit >= at else np.int64(-1)
+
+
+@numba.njit(inline="always")
+def _lengths(data: Any, at: Any, limit: Any) -> Any:  # noqa: ANN401 - an array and positions
+    """What an entry shares, the rest of its key, its value, and where they begin; -1 if nowhere."""
+    rest, length = np.int64(-1), np.int64(-1)
+    shared, at = _number(data, at, limit)
+    if at >= 0:
+        rest, at = _number(data, at, limit)
+    if at >= 0:
+        length, at = _number(data, at, limit)
+    sound = at >= 0 and shared >= 0 and 0 <= rest <= limit - at
+    sound = sound and 0 <= length <= limit - at - rest
+    return shared, rest, length, at if sound else np.int64(-1)
+
+
+@numba.njit(cache=True, nogil=True)
+def walk(data: Any, starts: Any, key: Any, fields: Any) -> Any:  # noqa: ANN401 - arrays
+    """Find the fields of every entry.
+
+    Args:
+        data: the blocks, one after the other.
+        starts: where each begins, and where the last one ends.
+        key: room for the longest key; holds the last one at the end.
+        fields: are filled; as long as there are entries.
+
+    Returns:
+        A code, the block that was read last, how many entries there are, and the length of the
+        last key with its kind.
+    """
+    row, last = np.int64(0), np.int64(0)
+    for block in range(len(starts) - 1):
+        at, limit, known = (
+            starts[block],
+            _limit(data, starts[block], starts[block + 1]),
+            np.int64(0),
+        )
+        code = FINE if limit >= 0 else _SHORT
+        while code == FINE and at < limit:
+            shared, rest, length, at = _lengths(data, at, limit)
+            if at < 0 or shared > known:
+                code = _BEYOND
+            elif row == len(fields.size):
+                code = _MORE
+            else:
+                code = _key(data, at, shared, rest, key, last)
+            if code == FINE:
+                code = _value(data, at + rest, at + rest + length, row, fields)
+                known = last = shared + rest
+                at += rest + length
+                row += 1
+        if code != FINE:
+            return code, block, row, last
+    return FINE, 0, row, last

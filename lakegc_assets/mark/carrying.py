@@ -1,0 +1,258 @@
+"""What an earlier listing has seen of slices that nobody writes to any more, carried forward.
+
+lakeFS names slices by the time they were made, replaces them within the hour, and lets an address
+be used for a day. So what a slice holds is settled some time later, but for what is deleted, which
+sweeps record. An optimized run takes over what the last run knew of such slices and lists the rest.
+
+What is not seen is an object that somebody puts into such a slice by other means than lakeFS's: it
+is found by the next clean run, and cannot be collected before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from functools import partial
+from typing import Any, Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from lakegc_assets.errors import IntegrityError, LakegcError
+from lakegc_assets.graveler.namespace import slice_time
+from lakegc_assets.lakefs.client import LakeFSClient
+from lakegc_assets.retention.rules import Rules
+from lakegc_assets.run.artifacts import AttemptArtifacts, Manifest
+from lakegc_assets.run.connections import Connections
+from lakegc_assets.run.context import RunContext
+from lakegc_assets.run.hashing import KeyDigest
+from lakegc_assets.run.history import Earlier, earlier
+from lakegc_assets.run.parts import Part, read_part
+from lakegc_assets.run.settings import CUTOFF_MARGIN, MIN_SAFE_AGE
+from lakegc_assets.run.tasks import each
+
+ASSET: Final = "store_listing"
+#: For how long at most a slice gets new addresses (an hour by lakeFS's default), with a margin.
+_SLICE_LIFE: Final = timedelta(hours=2)
+#: How many objects that a sweep deleted are asked for, to see whether the store was restored.
+_ASKED: Final = 20
+_GONE: Final = ("deleted", "already_missing")
+_THREADS: Final = 8
+
+
+@dataclass(frozen=True)
+class Carried:
+    """What an optimized run takes over.
+
+    Attributes:
+        since: the run that it comes from.
+        clean_run: the last run that listed everything.
+        clean_at: when that began, by the store's clock.
+        slices: names of the slices that need not be listed.
+        parts: files of the listing with what is in these, and in no other slice.
+        multipart: rows of the part of this name.
+        digest: of the addresses in ``parts``.
+        rows: of the part ``slices``: name, keys, size in bytes, and when the oldest was written.
+        swept: run and attempt of each sweep since then: what these deleted is in ``parts`` still.
+        gone: how many objects these deleted.
+    """
+
+    since: AttemptArtifacts
+    clean_run: str
+    clean_at: datetime
+    slices: frozenset[str]
+    parts: Sequence[Part]
+    multipart: Sequence[Part]
+    digest: KeyDigest
+    rows: Sequence[tuple[str, int, int, datetime]]
+    swept: Sequence[tuple[str, str]]
+    gone: int
+
+
+class _CleanRunError(LakegcError):
+    """Why nothing can be carried forward."""
+
+
+def settled_before(
+    settings_margin: timedelta, grace_period: timedelta, start: datetime
+) -> datetime:
+    """Slices that were made before this time get no objects any more.
+
+    Args:
+        settings_margin: by how much clocks may differ, twice.
+        grace_period: for how long the server lets an address be linked.
+        start: of the listing.
+    """
+    age = max(grace_period, MIN_SAFE_AGE) + settings_margin + CUTOFF_MARGIN + _SLICE_LIFE
+    return start - age
+
+
+def carried(
+    ctx: RunContext,
+    client: LakeFSClient,
+    connections: Connections,
+    start: datetime,
+) -> tuple[Carried | None, str]:
+    """What can be taken over from the last run, or None, and why.
+
+    Args:
+        ctx: the run.
+        client: the server.
+        connections: how to reach the store.
+        start: of this run, by the store's clock.
+    """
+    if ctx.settings.clean:
+        return None, "a clean run was asked for"
+    try:
+        found = _carried(ctx, client, connections, start)
+    except _CleanRunError as reason:
+        return None, str(reason)
+    except LakegcError as error:
+        return None, f"what the last run left cannot be read: {error}"
+    return found, f"what run {found.since.run!r} listed is carried forward"
+
+
+def _carried(
+    ctx: RunContext,
+    client: LakeFSClient,
+    connections: Connections,
+    start: datetime,
+) -> Carried:
+    runs = earlier(ctx.root, ctx.repository, ASSET, connections.namespace_url, ctx.run)
+    if not runs:
+        raise _CleanRunError("there is no earlier run")
+    last = max(runs, key=lambda one: one.manifest.started)
+    _require_success(last)
+    facts = last.attempt.manifest(ASSET).facts
+    clean_at = datetime.fromisoformat(facts["clean_at"])
+    if start - clean_at > ctx.settings.clean_every:
+        raise _CleanRunError(f"the last clean run, {facts['clean_run']!r}, was at {clean_at}")
+    _require_same_rules(client, ctx.repository, last)
+    swept = _sweeps_since(runs, clean_at)
+    slices = last.attempt.read(ASSET, "slices")
+    kept = slices.filter(slices["settled"])
+    gone = sum(count for _, count in swept)
+    _require_folders(connections, kept, gone)
+    _require_not_restored(connections, [one for one, _ in swept])
+    return Carried(
+        since=last.attempt,
+        clean_run=facts["clean_run"],
+        clean_at=clean_at,
+        slices=frozenset(kept["slice"].to_pylist()),
+        parts=last.manifest.parts["settled"],
+        multipart=last.manifest.parts["multipart"],
+        digest=KeyDigest.parse(facts["settled_digest"]),
+        rows=list(
+            zip(*(kept[n].to_pylist() for n in ("slice", "keys", "size", "oldest")), strict=True)
+        ),
+        swept=[(one.attempt.run, one.attempt.attempt) for one, _ in swept],
+        gone=gone,
+    )
+
+
+def _require_success(last: Earlier) -> None:
+    attempt = last.attempt
+    if not attempt.has("gc_report"):
+        raise _CleanRunError(f"the last run, {attempt.run!r}, did not finish its mark")
+    if not attempt.has("swept_set") and attempt.files("swept_set"):
+        raise _CleanRunError(f"the sweep of the last run, {attempt.run!r}, did not finish")
+    attempt.chain("gc_report", last.manifest.namespace)
+
+
+def _require_same_rules(client: LakeFSClient, repository: str, last: Earlier) -> None:
+    raw = client.gc_rules(repository)
+    now = None if raw is None else Rules.parse(raw).to_json()
+    if now != last.attempt.recorded("active_commits").facts["rules"]:
+        raise _CleanRunError(f"the retention rules have changed since run {last.attempt.run!r}")
+
+
+def _sweeps_since(runs: Sequence[Earlier], clean_at: datetime) -> list[tuple[Earlier, int]]:
+    """The sweeps since the last clean run, and how many objects each deleted."""
+    found: list[tuple[Earlier, int]] = []
+    for one in runs:
+        begun = datetime.fromisoformat(str(one.manifest.facts["start"]))
+        if begun >= clean_at and one.attempt.has("swept_set"):
+            outcomes = one.attempt.manifest("swept_set").facts["outcomes"]
+            count = sum(outcomes[name]["objects"] for name in _GONE if name in outcomes)
+            found.append((one, count))
+        elif begun >= clean_at and one.attempt.files("swept_set"):
+            raise _CleanRunError(f"the sweep of {one.attempt.run!r} did not finish")
+    return found
+
+
+def _require_folders(connections: Connections, kept: pa.Table, gone: int) -> None:
+    """Refuse to go on where more is missing than sweeps have deleted."""
+    folders = connections.store().list_prefixes("data/").prefixes
+    there = {folder.removeprefix("data/").removesuffix("/") for folder in folders}
+    names, keys = kept["slice"].to_pylist(), kept["keys"].to_pylist()
+    missing = {n: k for n, k in zip(names, keys, strict=True) if n not in there}
+    if sum(missing.values()) > gone:
+        raise _CleanRunError(
+            f"slices are gone, data/{next(iter(missing))}/ for one, that no sweep has emptied"
+        )
+
+
+def _require_not_restored(connections: Connections, swept: Sequence[Earlier]) -> None:
+    """Refuse to go on where objects are there that a sweep has deleted: they may be anything."""
+    store = connections.store()
+    for one in swept[:1]:
+        rows = one.attempt.read("swept_set", columns=["address", "outcome"])
+        deleted = rows.filter(pc.is_in(rows["outcome"], pa.array(_GONE)))["address"]
+        some = deleted.to_pylist()[:: max(1, len(deleted) // _ASKED)][:_ASKED]
+        there = [
+            a for a, found in zip(some, each(store.exists, some, _THREADS), strict=True) if found
+        ]
+        if there:
+            raise _CleanRunError(
+                f"{there[0]} is in the store, although run {one.attempt.run!r} deleted it: the "
+                "store was restored, or somebody wrote it"
+            )
+
+
+def copy_parts(ctx: RunContext, found: Carried, attempt: AttemptArtifacts, part: str) -> list[Part]:
+    """Copy files of an earlier listing to this one, so that it stands for itself.
+
+    Args:
+        ctx: the run.
+        found: what is carried.
+        attempt: of this run.
+        part: settled or multipart.
+    """
+    store = ctx.root.open(ctx.repository)
+    before, now = (f"{a.run}/{a.attempt}/" for a in (found.since, attempt))
+
+    def copy(one: Part) -> Part:
+        key = f"{ASSET}/{part}/{one.key.rpartition('/')[2]}"
+        store.copy(before + one.key, now + key)
+        return Part(key, one.rows, one.size, one.sha256)
+
+    return each(copy, found.parts if part == "settled" else found.multipart, _THREADS)
+
+
+def swept_since(ctx: RunContext, listing: Manifest) -> pa.ChunkedArray:
+    """Addresses that are in a listing because they were carried forward, but were deleted since.
+
+    Raises:
+        IntegrityError: a record of a sweep is not what it was.
+    """
+    found: list[pa.Table] = [pa.table({"address": pa.array([], pa.string())})]
+    for run, attempt_id in listing.facts.get("swept_since", ()):
+        attempt = ctx.root.attempt(ctx.repository, run)
+        if attempt.attempt != attempt_id:
+            raise IntegrityError(
+                f"run {run!r} of {ctx.repository!r} was made again while another run relied on "
+                "it: mark again"
+            )
+        manifest = attempt.manifest("swept_set")
+        read = partial(read_part, attempt.store(), columns=["address", "outcome"])
+        for rows in map(read, manifest.parts["data"]):
+            gone = rows.filter(pc.is_in(rows["outcome"], pa.array(_GONE)))
+            found.append(gone.select(["address"]))
+    return pa.concat_tables(found)["address"]
+
+
+def settled(names: Sequence[str], before: datetime) -> list[str]:
+    """Of some names those of slices that get no objects any more."""
+    made: list[tuple[str, Any]] = [(name, slice_time(name)) for name in names]
+    return [name for name, moment in made if moment is not None and moment < before]

@@ -1,0 +1,340 @@
+"""Asks lakeFS which addresses it serves where a candidate could lie.
+
+Asked are the paths at branch HEADs whose entries look like a candidate, the rarest groups first and
+for a limited time, and in any case those that a branch has staged by its diff.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from lakegc_assets.errors import IntegrityError
+from lakegc_assets.graveler.decode import etag_hashes
+from lakegc_assets.graveler.namespace import StorageNamespace, UnresolvableAddressError
+from lakegc_assets.graveler.ranges import read_range
+from lakegc_assets.lakefs.calls import LARGEST_PAGE
+from lakegc_assets.lakefs.client import LakeFSClient, branch_ref
+from lakegc_assets.lakefs.errors import NotFoundError
+from lakegc_assets.mark.addresses import just_before, live_spellings
+from lakegc_assets.mark.lookalikes import HeadRanges, Positions, groups_of
+from lakegc_assets.mark.metaranges import fetch
+from lakegc_assets.mark.staged import staged_paths
+from lakegc_assets.run.connections import Connections
+from lakegc_assets.run.context import RunContext
+from lakegc_assets.run.hashing import Hashes, address_hashes
+from lakegc_assets.run.parts import Part, PartWriter, read_part, read_parts
+from lakegc_assets.run.sets import members, read_run
+from lakegc_assets.run.tasks import each, spread
+
+#: Paths in the first page of a place; the next is twice as long if it answered for several.
+_PAGE = 100
+_TASKS: Final = 8
+_THREADS: Final = 8
+#: Paths of one branch that one thread asks for.
+_UNIT: Final = 20_000
+#: Paths to be asked: of which range and group, and in which turn.
+_PATHS: Final = pa.schema(
+    [("position", pa.int32()), ("path", pa.string()), ("group", pa.uint64()), ("turn", pa.int32())]
+)
+#: What must be asked in any case, whatever time it takes, comes before all turns.
+_STAGED: Final = -1
+#: Work on one core, in seconds: of an entry for the slow reader, of a diff, of a path.
+_READ_S: Final = 5e-6
+_DIFF_S: Final = 0.005
+_PATH_S: Final = 2e-5
+
+
+@dataclass(frozen=True)
+class Question:
+    """What may be asked.
+
+    Attributes:
+        turns: rows (group, turn), sorted by group: the groups to ask for, in which turn each.
+        positions: of the ranges that hold such entries.
+        sizes: a set of the sizes of candidates.
+        names: a set of the hashes of their addresses and of the last parts of these.
+        paths: how many paths there are, on all branches.
+        deadline: seconds since 1970 after which no more is asked, but for what is staged.
+    """
+
+    turns: Part
+    positions: Positions
+    sizes: Sequence[Part]
+    names: Sequence[Part]
+    paths: int
+    deadline: float
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What lakeFS said.
+
+    Attributes:
+        served: addresses that may be those of candidates, or last parts of them.
+        unasked: groups that were not asked for on all their paths.
+    """
+
+    served: Sequence[str]
+    unasked: Hashes
+
+
+def ask(
+    ctx: RunContext,
+    connections: Connections,
+    heads: HeadRanges,
+    url: str,
+    folder: str,
+    question: Question,
+) -> Answer:
+    """Ask lakeFS.
+
+    Args:
+        ctx: the run.
+        connections: how tasks reach lakeFS and the store.
+        heads: the ranges of branch HEADs.
+        url: of the store of working files.
+        folder: of these, with a slash at its end.
+        question: what to ask.
+
+    Raises:
+        IntegrityError: a range or a file is missing or damaged, or an answer cannot be true.
+        LakeFSError: lakeFS did not answer.
+    """
+    paths = _find_paths(ctx, connections, heads, url, folder, question)
+    wanted = set(question.positions.tolist())
+    branches = [
+        (branch, np.array([p for p in held if p in wanted], np.int32))
+        for branch, held in heads.of_branch.items()
+    ]
+    share = question.paths * _PATH_S / max(1, len(branches))
+    costs = [_DIFF_S + share for _ in branches]
+    orders = [
+        _Asking(connections, ctx.repository, url, some, paths, question)
+        for some in spread(branches, costs, _TASKS)
+    ]
+    answers = ctx.tasks.run("ask lakeFS what it serves", _ask, orders, sum(costs))
+    return Answer(
+        sorted({name for answer in answers for name in answer.served}),
+        np.unique(np.concatenate([np.empty(0, np.uint64), *(a.unasked for a in answers)])),
+    )
+
+
+# The paths of entries
+
+
+@dataclass(frozen=True)
+class _Reading:
+    connections: Connections
+    url: str
+    folder: str
+    ranges: Sequence[tuple[int, str]]
+    turns: Part
+
+
+def _find_paths(
+    ctx: RunContext,
+    connections: Connections,
+    heads: HeadRanges,
+    url: str,
+    folder: str,
+    question: Question,
+) -> list[Part]:
+    ranges = [(int(p), heads.ranges[p].range_id) for p in question.positions]
+    costs = [(heads.ranges[p].entries or 0) * _READ_S + 0.02 for p in question.positions]
+    orders = [
+        _Reading(connections, url, f"{folder}paths/", some, question.turns)
+        for some in spread(ranges, costs, ctx.settings.address_num_partitions)
+    ]
+    answers = ctx.tasks.run("read paths at branch HEADs", _read_paths, orders, sum(costs))
+    return [part for parts in answers for part in parts]
+
+
+def _read_paths(order: _Reading) -> list[Part]:
+    """Paths of ranges, read again by the slow reader, which is independent of the cache."""
+    artifacts = order.connections.open(order.url)
+    store, namespace_url = order.connections.store(), order.connections.namespace_url
+    turns = read_part(artifacts, order.turns)
+    groups, numbers = turns["group"].to_numpy(), turns["turn"].to_numpy()
+    writer = PartWriter(artifacts, order.folder, _PATHS)
+    for position, range_id in order.ranges:
+        items = read_range(fetch(store, namespace_url, range_id), range_id)
+        if any(not _is_text(path) for path, _ in items):
+            raise IntegrityError(
+                f"range {range_id} of {namespace_url} has a path that is not "
+                "UTF-8: lakeFS cannot be asked what it serves there",
+            )
+        sizes = np.array([entry.size for _, entry in items], np.int64)
+        etags = etag_hashes(pa.array([entry.e_tag for _, entry in items], pa.string())).to_numpy()
+        paths = pa.array([path for path, _ in items], pa.string())
+        for hashes in (groups_of(sizes, etags), groups_of(sizes)):
+            at = np.minimum(np.searchsorted(groups, hashes), len(groups) - 1)
+            rows = np.flatnonzero(groups[at] == hashes)
+            columns = [
+                np.full(len(rows), position, np.int32),
+                paths.take(pa.array(rows)),
+                hashes[rows],
+                numbers[at[rows]],
+            ]
+            writer.add(pa.table(columns, schema=_PATHS))
+    return writer.finish()
+
+
+def _is_text(path: str) -> bool:
+    """Whether a path is UTF-8; what is not has surrogates in place of its bytes."""
+    try:
+        path.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+# Asking
+
+
+@dataclass(frozen=True)
+class _Asking:
+    connections: Connections
+    repository: str
+    url: str
+    branches: Sequence[tuple[str, Positions]]
+    paths: Sequence[Part]
+    question: Question
+
+
+@dataclass(frozen=True)
+class _Unit:
+    """Paths of one branch, in order, with the groups for which they are asked."""
+
+    branch: str
+    turn: int
+    paths: pa.ChunkedArray | pa.Array
+    groups: Hashes
+
+
+def _ask(order: _Asking) -> Answer:
+    client = order.connections.client()
+    names = [branch for branch, _ in order.branches]
+    store = order.connections.open(order.url)
+    sizes = [read_run(store, part) for part in order.question.sizes]
+    staged = each(partial(staged_paths, client, order.repository, sizes=sizes), names, _THREADS)
+    units = [
+        _Unit(branch, _STAGED, pa.array(sorted(paths), pa.string()), np.empty(0, np.uint64))
+        for branch, paths in zip(names, staged, strict=True)
+        if paths
+    ]
+    units += _units(order)
+    # Threads take them in this order, so that what comes late is what is asked last.
+    units.sort(key=lambda unit: unit.turn)
+    answers = each(partial(_ask_unit, order, client), units, _THREADS)
+    unasked = [groups for _, groups in answers]
+    return Answer(
+        sorted({name for served, _ in answers for name in served}),
+        np.unique(np.concatenate([np.empty(0, np.uint64), *unasked])),
+    )
+
+
+def _units(order: _Asking) -> list[_Unit]:
+    store = order.connections.open(order.url)
+    held = [positions for _, positions in order.branches]
+    wanted = pa.array(np.unique(np.concatenate([np.empty(0, np.int32), *held])))
+    tables = [
+        table.filter(pc.is_in(table["position"], wanted))
+        for table in read_parts(store, order.paths)
+    ]
+    rows = pa.concat_tables([_PATHS.empty_table(), *tables])
+    rows = rows.sort_by([("turn", "ascending"), ("path", "ascending")])
+    positions, turns = rows["position"].to_numpy(), rows["turn"].to_numpy()
+    groups = rows["group"].to_numpy()
+    units: list[_Unit] = []
+    for branch, of_branch in order.branches:
+        mine = np.flatnonzero(np.isin(positions, of_branch))
+        cuts = np.flatnonzero(np.diff(turns[mine])) + 1
+        for some in np.split(mine, cuts):
+            for at in range(0, len(some), _UNIT):
+                chunk = some[at : at + _UNIT]
+                paths = rows["path"].take(pa.array(chunk))
+                units.append(_Unit(branch, int(turns[chunk[0]]), paths, groups[chunk]))
+    return units
+
+
+def _ask_unit(
+    order: _Asking, client: LakeFSClient, unit: _Unit
+) -> tuple[list[str], npt.NDArray[np.uint64]]:
+    """What is served at the paths of a unit, and the groups for which there was no more time."""
+    namespace = order.connections.namespace()
+    page = Page(client, order.repository)
+    served: set[str] = set()
+    unasked = unit.groups[:0]
+    for number, path in enumerate(unit.paths.to_pylist()):
+        if unit.turn != _STAGED and time.time() > order.question.deadline:
+            unasked = np.unique(unit.groups[number:])
+            break
+        address = page.address(unit.branch, path)
+        if address is not None:
+            served.update(_names(namespace, address))
+    found = pa.array(sorted(served), pa.string())
+    store = order.connections.open(order.url)
+    known = members(store, order.question.names, address_hashes(found))
+    return found.filter(pa.array(known)).to_pylist(), unasked
+
+
+def _names(namespace: StorageNamespace, address: str) -> Sequence[str]:
+    """The relative addresses that an address may mean; its last parts where nobody can tell."""
+    try:
+        return live_spellings(namespace, address)
+    except UnresolvableAddressError as error:
+        return sorted(error.last_components)
+
+
+class Page:
+    """The part of a branch that was listed last: one call answers for many paths in order."""
+
+    def __init__(self, client: LakeFSClient, repository: str) -> None:
+        self.client = client
+        self.repository = repository
+        self.branch = ""
+        self.low = ""
+        self.high: str | None = ""
+        self.addresses: Mapping[str, str] = {}
+        self.amount = _PAGE
+        self.answered = 0
+
+    def address(self, branch: str, path: str) -> str | None:
+        """The physical address that lakeFS serves at a path; None where it serves nothing."""
+        known = branch == self.branch and path > self.low
+        if not (known and (self.high is None or path <= self.high)):
+            self._turn(branch, path)
+        self.answered += 1
+        return self.addresses.get(path)
+
+    def _turn(self, branch: str, path: str) -> None:
+        useful = branch == self.branch and self.answered > 1
+        self.amount = min(2 * self.amount, LARGEST_PAGE) if useful else _PAGE
+        self.branch, self.low, self.answered = branch, just_before(path), 0
+        try:
+            objects, has_more = self.client.objects_page(
+                self.repository, branch_ref(branch), after=self.low, amount=self.amount
+            )
+        except NotFoundError as error:
+            if branch in {b.id for b in self.client.branches(self.repository)}:
+                raise IntegrityError(
+                    f"branch {branch!r} of {self.repository!r} exists, but listing its objects "
+                    f"says not found ({error}): run again",
+                ) from error
+            objects, has_more = [], False
+        self.addresses = {found.path: found.physical_address for found in objects}
+        self.high = max(self.addresses) if has_more else None
+        if has_more and (self.high is None or self.high < path):
+            # Nothing is served at this path if even the page that starts before it ends before it.
+            raise IntegrityError(
+                f"listing branch {branch!r} after {self.low!r} skipped {path!r}: run again"
+            )

@@ -1,0 +1,206 @@
+"""Why a candidate is dead: which expired commit held it last, if any did.
+
+A wrong reason, by two addresses of one hash, harms nobody.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from lakegc_assets.mark.lookalikes import Integers
+from lakegc_assets.mark.metaranges import ranges_of
+from lakegc_assets.mark.ranges import (
+    HASHES,
+    Wanted,
+    cached_ranges,
+    read_entries,
+    seconds,
+    spread_ranges,
+    wanted,
+)
+from lakegc_assets.run.artifacts import LISTING, AttemptArtifacts
+from lakegc_assets.run.connections import Connections
+from lakegc_assets.run.context import RunContext
+from lakegc_assets.run.hashing import Hashes, KeyDigest, address_hashes, key_digest
+from lakegc_assets.run.parts import Part, PartWriter, read_part, write_part
+from lakegc_assets.run.selection import Selection
+from lakegc_assets.run.sets import members_of, read_run, write_set
+
+_FOLDER: Final = "deletion_candidates/"
+CANDIDATES: Final = pa.schema(
+    [
+        *LISTING,
+        pa.field("reason", pa.string(), nullable=False),
+        pa.field("commit_id", pa.string()),
+        pa.field("branch", pa.string()),
+    ]
+)
+
+
+@dataclass(frozen=True)
+class Holders:
+    """Which expired commit held what last.
+
+    Attributes:
+        last: rows (hash, rank), sorted by hash: of the candidates that one held.
+        commits: rows (commit_id, branch), by their rank.
+    """
+
+    last: Part
+    commits: Part
+
+
+@dataclass(frozen=True)
+class Written:
+    """Candidates that one task wrote.
+
+    Attributes:
+        parts: rows of ``CANDIDATES``.
+        digest: of their addresses.
+        by_reason: reason, objects, bytes.
+    """
+
+    parts: Sequence[Part]
+    digest: KeyDigest
+    by_reason: pa.Table
+
+
+def last_holders(
+    ctx: RunContext, connections: Connections, attempt: AttemptArtifacts, dead: Hashes
+) -> Holders:
+    """Find the expired commits that held candidates last.
+
+    Ranges of expired commits that active commits hold as well cannot name a candidate (B without A
+    of lakeFS #1932), so they are not read.
+
+    Args:
+        ctx: the run.
+        connections: how tasks reach the store and the cache.
+        attempt: with the commits, and where to write.
+        dead: the sorted hashes of the candidates.
+
+    Raises:
+        IntegrityError: a metarange or range of an expired commit is missing or damaged.
+    """
+    store = attempt.store()
+    expired = attempt.read("active_commits", "expired")
+    rows = expired.select(["creation_date", "commit_id", "branch", "metarange_id"]).to_pylist()
+    rows.sort(key=lambda row: (row["creation_date"], row["commit_id"], row["branch"] or ""))
+    ranks = {row["metarange_id"]: rank for rank, row in enumerate(rows) if row["metarange_id"]}
+    found: list[tuple[Hashes, Integers]] = []
+    if len(dead):
+        active = attempt.read("committed_addresses", "ranges", ["range_id"])["range_id"]
+        ranges = ranges_of(ctx, connections, ranks, without=active.combine_chunks()).rows
+        found = _probe(ctx, connections, attempt.url, ranges, dead)
+    commits = pa.table(
+        {
+            name: pa.array([row[name] for row in rows], pa.string())
+            for name in ("commit_id", "branch")
+        }
+    )
+    return Holders(
+        write_part(store, f"{_FOLDER}holders/", _latest(found)),
+        write_part(store, f"{_FOLDER}holders/", commits),
+    )
+
+
+def _latest(found: Sequence[tuple[Hashes, Integers]]) -> pa.Table:
+    hashes = np.concatenate([np.empty(0, np.uint64), *(h for h, _ in found)])
+    ranks = np.concatenate([np.empty(0, np.int64), *(r for _, r in found)])
+    order = np.lexsort((-ranks, hashes))
+    unique, first = np.unique(hashes[order], return_index=True)
+    return pa.table({"hash": unique, "rank": ranks[order][first]})
+
+
+@dataclass(frozen=True)
+class _Probe:
+    connections: Connections
+    url: str
+    dead: Sequence[Part]
+    ranges: Sequence[tuple[Wanted, int]]
+
+
+def _probe(
+    ctx: RunContext, connections: Connections, url: str, ranges: pa.Table, dead: Hashes
+) -> list[tuple[Hashes, Integers]]:
+    some = wanted(ranges, cached_ranges(connections) if ranges.num_rows else {})
+    ranks = dict(zip(ranges["range_id"].to_pylist(), ranges["rank"].to_pylist(), strict=True))
+    runs = write_set(connections.open(url), f"{_FOLDER}dead/", [dead])
+    orders = [
+        _Probe(connections, url, runs, [(one, ranks[one.range_id]) for one in group])
+        for group in spread_ranges(some, ctx.settings.address_num_partitions)
+    ]
+    return ctx.tasks.run("read ranges of expired commits", _held, orders, sum(map(seconds, some)))
+
+
+def _held(order: _Probe) -> tuple[Hashes, Integers]:
+    """Which candidates some ranges hold, and the highest rank of these for each."""
+    store = order.connections.open(order.url)
+    dead = [read_run(store, part) for part in order.dead]
+    ranks = {one.range_id: rank for one, rank in order.ranges}
+    found: list[tuple[Hashes, Integers]] = []
+    for entries in read_entries(order.connections, [one for one, _ in order.ranges], HASHES):
+        hashes = entries.group["hash"].to_numpy()
+        held = np.unique(hashes[members_of(dead, hashes)])
+        found.append((held, np.full(len(held), ranks[entries.range_id], np.int64)))
+    latest = _latest(found)
+    return latest["hash"].to_numpy(), latest["rank"].to_numpy()
+
+
+def with_reasons(
+    connections: Connections,
+    url: str,
+    dead: Selection,
+    holders: Holders,
+    parts: Sequence[Part],
+) -> Written:
+    """Write candidates with the reason, and the expired commit and branch that held them last.
+
+    Args:
+        connections: how to reach the artifacts.
+        url: of the store of the attempt.
+        dead: the candidates.
+        holders: who held them.
+        parts: those of the candidates' files that are to be written.
+
+    Raises:
+        IntegrityError: a file is not what it was.
+    """
+    store = connections.open(url)
+    last, commits = read_part(store, holders.last), read_part(store, holders.commits)
+    writer, digest = PartWriter(store, f"{_FOLDER}data/", CANDIDATES), KeyDigest()
+    counts: list[pa.Table] = []
+    for part in parts:
+        rows = dead.read(store, part)
+        if not rows.num_rows:
+            continue
+        rank = _ranks(last, address_hashes(rows["address"]))
+        for column in (
+            pc.if_else(pc.is_null(rank), "unreferenced", "expired"),
+            commits["commit_id"].take(rank),
+            commits["branch"].take(rank),
+        ):
+            rows = rows.append_column(CANDIDATES.field(rows.num_columns), column)
+        writer.add(rows)
+        digest += key_digest(rows["address"])
+        counts.append(rows.select(["reason", "size"]))
+    written = [part for part in writer.finish() if part.rows]
+    empty = CANDIDATES.empty_table().select(["reason", "size"])
+    grouped = pa.concat_tables([empty, *counts]).group_by("reason")
+    by_reason = grouped.aggregate([("size", "count"), ("size", "sum")])
+    return Written(written, digest, by_reason.rename_columns(["reason", "objects", "bytes"]))
+
+
+def _ranks(last: pa.Table, hashes: Hashes) -> pa.Array:
+    """The rank of the last holder of each address; null where there is none."""
+    known = last["hash"].to_numpy()
+    if not len(known):
+        return pa.nulls(len(hashes), pa.int64())
+    at = np.minimum(np.searchsorted(known, hashes), len(known) - 1)
+    return pa.array(last["rank"].to_numpy()[at], mask=known[at] != hashes)

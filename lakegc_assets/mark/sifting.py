@@ -1,0 +1,253 @@
+"""Sifts the listing: what is old enough, in its place, and on no list of live objects."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from functools import partial
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from lakegc_assets.graveler.decode import etag_hashes
+from lakegc_assets.mark.listing import MULTIPART
+from lakegc_assets.mark.lookalikes import ETAGS
+from lakegc_assets.mark.served import SPARED, last_parts
+from lakegc_assets.run.artifacts import LISTING
+from lakegc_assets.run.connections import Connections
+from lakegc_assets.run.context import RunContext
+from lakegc_assets.run.hashing import address_hashes
+from lakegc_assets.run.parts import Part, PartWriter, read_part, read_parts, write_part
+from lakegc_assets.run.sets import members
+from lakegc_assets.run.tasks import spread
+from lakegc_assets.storage.base import ObjectStore
+
+#: lakeFS's own object at the root, written when a repository is created.
+DUMMY: Final = "dummy"
+_ODD: Final = r"(^|/)\.\.?(/|$)|://"
+#: What breaks a list with one address a line, or what a bulk delete cannot name: such keys would be
+#: deleted one by one, the last of a batch long after HEADs were read.
+_UNNAMEABLE: Final = r"[\x00-\x1f\x7f-\x9f\x{fffe}\x{ffff}]"
+AMBIGUOUS: Final = "a full address that cannot be resolved ends like it"
+CONTROL: Final = "its name has a line break or another control character"
+#: Work on one core, in seconds, to sift a listed object, and to compare an upload in parts.
+_ROW_S: Final = 2e-6
+_COMPARE_S: Final = 5e-7
+
+Flags = npt.NDArray[np.bool_]
+
+
+def in_data(addresses: pa.Array | pa.ChunkedArray) -> pa.Array | pa.ChunkedArray:
+    """Whether each address is where lakeFS writes objects, now or in older versions.
+
+    What the invariants would refuse whole marks for is left alone: names that lakeFS gives nothing.
+    """
+    foreign = pc.or_(
+        pc.match_substring(addresses, "/"),
+        pc.or_(pc.equal(addresses, DUMMY), pc.starts_with(addresses, "_lakefs")),
+    )
+    below = pc.and_not(pc.starts_with(addresses, "data/"), pc.equal(addresses, "data/"))
+    odd = pc.match_substring_regex(addresses, _ODD)
+    return pc.and_not(pc.or_(below, pc.invert(foreign)), odd)
+
+
+@dataclass(frozen=True)
+class Sieve:
+    """What keeps an object from being a candidate.
+
+    Attributes:
+        url: of the store of all files.
+        folder: where to write in it, with a slash at its end.
+        cutoff: only what was written before it may be a candidate.
+        live: runs of the hashes of live addresses.
+        unresolved: last parts of live addresses that nobody can place (last_part).
+    """
+
+    url: str
+    folder: str
+    cutoff: datetime
+    live: Sequence[Part]
+    unresolved: Sequence[Part]
+
+
+@dataclass(frozen=True)
+class Sifted:
+    """What is left, in files; none of them is empty.
+
+    Attributes:
+        unlisted: candidates so far (``LISTING``).
+        multipart: what was uploaded in parts, and would be a candidate else (``LISTING``).
+        spared: address and why.
+        etags: of all that is listed: ``ETAGS``, each file sorted.
+        facts: counts of all that is listed.
+    """
+
+    unlisted: Sequence[Part] = ()
+    multipart: Sequence[Part] = ()
+    spared: Sequence[Part] = ()
+    etags: Sequence[Part] = ()
+    facts: Mapping[str, int] = field(default_factory=dict)
+
+
+def sift(
+    ctx: RunContext, connections: Connections, listing: Sequence[Part], sieve: Sieve
+) -> Sifted:
+    """Sift a listing.
+
+    Raises:
+        IntegrityError: a file is missing, or not what its manifest says.
+    """
+    costs = [part.rows * _ROW_S for part in listing]
+    groups = spread(listing, costs, ctx.settings.address_num_partitions)
+    found = ctx.tasks.run(
+        "sift the listing", partial(_sift, connections, sieve), groups, sum(costs)
+    )
+    names = ("listed", "listed_bytes", "outside_data", "too_young", "too_young_bytes")
+    return Sifted(
+        [part for one in found for part in one.unlisted],
+        [part for one in found for part in one.multipart],
+        [part for one in found for part in one.spared],
+        [part for one in found for part in one.etags],
+        {name: sum(one.facts[name] for one in found) for name in names},
+    )
+
+
+def _sift(connections: Connections, sieve: Sieve, listing: Sequence[Part]) -> Sifted:
+    store = connections.open(sieve.url)
+    unresolved = pa.concat_arrays(
+        [
+            pa.array([], pa.string()),
+            *(t["last_part"].combine_chunks() for t in read_parts(store, sieve.unresolved)),
+        ]
+    )
+    writers = {
+        name: PartWriter(store, f"{sieve.folder}{name}/", schema)
+        for name, schema in (("unlisted", LISTING), ("multipart", LISTING), ("spared", SPARED))
+    }
+    etags: list[Part] = []
+    facts = dict.fromkeys(
+        ("listed", "listed_bytes", "outside_data", "too_young", "too_young_bytes"), 0
+    )
+    for part in listing:
+        rows = read_part(store, part)
+        etags.append(write_part(store, f"{sieve.folder}etags/", _etags(rows), plain=True))
+        for name, table in _sorted_out(store, sieve, unresolved, rows, facts).items():
+            if table.num_rows:
+                writers[name].add(table)
+    written = {name: [p for p in w.finish() if p.rows] for name, w in writers.items()}
+    return Sifted(**written, etags=etags, facts=facts)
+
+
+def _etags(rows: pa.Table) -> pa.Table:
+    columns = {
+        "hash": address_hashes(rows["address"]),
+        "etag_hash": etag_hashes(rows["etag"].combine_chunks()),
+        "modified": rows["last_modified"].cast(pa.int64()),
+    }
+    return pa.table(columns, schema=ETAGS).sort_by("hash")
+
+
+def _sorted_out(
+    store: ObjectStore,
+    sieve: Sieve,
+    unresolved: pa.Array,
+    rows: pa.Table,
+    facts: dict[str, int],
+) -> dict[str, pa.Table]:
+    placed = rows.filter(in_data(rows["address"]))
+    old = pc.less(placed["last_modified"], pa.scalar(sieve.cutoff, placed["last_modified"].type))
+    young = placed.filter(pc.invert(old))
+    for name, count in (
+        ("listed", rows.num_rows),
+        ("listed_bytes", _bytes(rows)),
+        ("outside_data", rows.num_rows - placed.num_rows),
+        ("too_young", young.num_rows),
+        ("too_young_bytes", _bytes(young)),
+    ):
+        facts[name] += count
+    dead = placed.filter(old)
+    live = members(store, sieve.live, address_hashes(dead["address"]))
+    dead = dead.filter(pa.array(~live))
+    addresses = dead["address"]
+    ambiguous = pc.is_in(last_parts(addresses), unresolved).to_numpy()
+    control = pc.match_substring_regex(addresses, _UNNAMEABLE).to_numpy() & ~ambiguous
+    multipart = pc.match_substring_regex(dead["etag"], MULTIPART).to_numpy()
+    spared = [
+        pa.table([some, pa.array([why] * len(some), pa.string())], schema=SPARED)
+        for why, those in ((AMBIGUOUS, ambiguous), (CONTROL, control))
+        for some in [addresses.filter(pa.array(those))]
+    ]
+    rest = ~(ambiguous | control)
+    return {
+        "unlisted": dead.filter(pa.array(rest & ~multipart)),
+        "multipart": dead.filter(pa.array(rest & multipart)),
+        "spared": pa.concat_tables(spared),
+    }
+
+
+def _bytes(rows: pa.Table) -> int:
+    return pc.sum(rows["size"]).as_py() or 0
+
+
+# Uploads in parts
+
+
+def seen_before(
+    ctx: RunContext,
+    connections: Connections,
+    url: str,
+    multipart: Sequence[Part],
+    earlier: tuple[str, Sequence[Part]] | None,
+) -> list[Flags]:
+    """Which of some objects an earlier listing had, with the same etags.
+
+    Args:
+        ctx: the run.
+        connections: how tasks reach artifacts.
+        url: of the store of the objects' files.
+        multipart: these files.
+        earlier: URL of the store of the earlier listing, and its files of address and etag; None
+            without one.
+
+    Raises:
+        IntegrityError: a file is missing, or not what its manifest says.
+    """
+    seen: list[Flags] = [np.zeros(part.rows, np.bool_) for part in multipart]
+    if not multipart or earlier is None:
+        return seen
+    where, parts = earlier
+    costs = [part.rows * _COMPARE_S for part in parts]
+    task = partial(_seen, connections, url, multipart, where)
+    groups = spread(parts, costs, ctx.settings.address_num_partitions)
+    for packed in ctx.tasks.run("compare uploads in parts", task, groups, sum(costs)):
+        for number, flags in enumerate(packed):
+            seen[number] |= np.unpackbits(flags, count=len(seen[number])).astype(np.bool_)
+    return seen
+
+
+def _seen(
+    connections: Connections,
+    url: str,
+    multipart: Sequence[Part],
+    where: str,
+    earlier: Sequence[Part],
+) -> list[npt.NDArray[np.uint8]]:
+    """For each file which of its rows are in one of the others; a bit for each."""
+    store, other = connections.open(url), connections.open(where)
+    wanted = [_pairs(read_part(store, part, ["address", "etag"])) for part in multipart]
+    found = [np.zeros(len(pairs), np.bool_) for pairs in wanted]
+    for part in earlier:
+        known = _pairs(read_part(other, part, ["address", "etag"]))
+        for number, pairs in enumerate(wanted):
+            found[number] |= pc.is_in(pairs, known).to_numpy(zero_copy_only=False)
+    return [np.packbits(flags) for flags in found]
+
+
+def _pairs(rows: pa.Table) -> pa.Array:
+    """Etag and address in one string each; etags of uploads in parts have no slash."""
+    joined = pc.binary_join_element_wise(rows["etag"], rows["address"], "/")
+    return pa.concat_arrays([pa.array([], pa.string()), *joined.chunks])

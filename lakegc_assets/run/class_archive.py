@@ -1,0 +1,58 @@
+"""The class data archive of Spark's JVM: its classes as they are once loaded, for a fast start.
+
+``python -m lakegc_assets.run``, which is a part of ``make setup``, makes it in the user's cache
+folder. A session on this machine uses it if it is there, and it can be deleted without harm.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import shutil
+from pathlib import Path
+from typing import Final
+
+import pyspark
+
+#: Spark's JVM here starts tasks and computes little: the quick compiler and one thread for garbage.
+FAST: Final = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+#: Whatever is wrong with an archive, the JVM does without it, and there is nothing to warn of.
+QUIET: Final = "-Xlog:disable -Xlog:all=error:stderr"
+# What options of a JVM can name without quotes; a colon would part two archives.
+_PLAIN: Final = re.compile(r"[\w/.+@~-]+")
+
+
+def archive_options() -> str:
+    """The options with which a JVM uses its archive; empty where there is none."""
+    path = archive_path()
+    # An empty file says that none can be made.
+    if path is None or not os.access(path, os.R_OK) or not path.stat().st_size:
+        return ""
+    return f"-XX:SharedArchiveFile={path} -Xshare:auto {QUIET}"
+
+
+def archive_path() -> Path | None:
+    """Where the archive for this Java and this Spark is, or would be; None where none can be."""
+    jars = Path(os.environ.get("SPARK_HOME") or Path(pyspark.__file__).parent, "jars").resolve()
+    try:
+        caches = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+        # A JVM takes no archive of other files, not even of equal ones that are newer.
+        made_of = (_java(), pyspark.__version__, str(jars), jars.stat().st_mtime_ns, FAST)
+    except (OSError, RuntimeError, IndexError, UnicodeError):
+        return None
+    key = hashlib.sha256(repr(made_of).encode()).hexdigest()[:16]
+    path = Path(caches, "lakegc", f"spark-{key}.jsa").absolute()
+    return path if _PLAIN.fullmatch(str(path)) else None
+
+
+def _java() -> str:
+    """Which Java Spark will start, and what it says of itself; it is not started for that.
+
+    Raises:
+        OSError, IndexError, UnicodeError: there is none, or it does not say.
+    """
+    chosen = os.environ.get("JAVA_HOME")
+    java = Path(chosen, "bin/java") if chosen else Path(shutil.which("java") or "")
+    home = java.resolve().parents[1]
+    return f"{home}\n{(home / 'release').read_text(encoding='utf-8')}"

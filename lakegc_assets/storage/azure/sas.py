@@ -1,0 +1,90 @@
+"""Shared access signatures for the delete of one blob, which end soon.
+
+They are signed by the key of an account, or by a key that the service gives to an identity of
+Microsoft Entra ID (who needs the action ``generateUserDelegationKey`` for that).
+
+Format: https://learn.microsoft.com/rest/api/storageservices/create-service-sas and
+https://learn.microsoft.com/rest/api/storageservices/create-user-delegation-sas
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import hmac
+from collections.abc import Mapping
+from datetime import datetime, timedelta
+from typing import Final, NamedTuple
+from urllib.parse import quote, urlencode
+from xml.etree import ElementTree as ET
+
+from lakegc_assets.storage.http import HttpFailure
+
+VERSION: Final = "2021-12-02"
+_LIFETIME: Final = timedelta(hours=1)
+#: What the clocks of this machine and of the service may differ by.
+_SKEW: Final = timedelta(minutes=5)
+_NAMES: Final = {
+    "skoid": "SignedOid", "sktid": "SignedTid", "skt": "SignedStart", "ske": "SignedExpiry",
+    "sks": "SignedService", "skv": "SignedVersion",
+}  # fmt: skip
+
+
+class Delegation(NamedTuple):
+    """A key that the service gave to an identity.
+
+    Attributes:
+        key: that signs.
+        told: what a signature says of it: fields of its query, in the order in which they are
+            signed.
+        renewed: when to ask for another one.
+    """
+
+    key: bytes
+    told: dict[str, str]
+    renewed: datetime
+
+
+def wanted(now: datetime) -> bytes:
+    """The body of a request for a key."""
+    start, end = (_written(moment) for moment in (now - _SKEW, now + _LIFETIME))
+    return f"<KeyInfo><Start>{start}</Start><Expiry>{end}</Expiry></KeyInfo>".encode()
+
+
+def read_delegation(body: bytes, now: datetime) -> Delegation:
+    """The key in an answer. Raises HttpFailure: there is none."""
+    try:
+        root = ET.fromstring(body)  # noqa: S314 - the answer of a store that we trust with the data
+        found = {element.tag: element.text or "" for element in root}
+        told = {name: found[tag] for name, tag in _NAMES.items()}
+        key = base64.b64decode(found["Value"], validate=True)
+    except (ET.ParseError, LookupError, ValueError) as error:
+        raise HttpFailure("NoAnswer", f"the service gave no key to sign with: {error}") from error
+    return Delegation(key, told, now + _LIFETIME / 2)
+
+
+def signature(
+    key: bytes, resource: str, ends: datetime, told: Mapping[str, str] | None = None
+) -> str:
+    """The query that allows the delete of a blob until a moment.
+
+    Args:
+        key: of the account, or of an identity.
+        resource: ``/blob/ACCOUNT/CONTAINER/NAME``, not encoded.
+        ends: UTC; to the second.
+        told: what is known of the key of an identity.
+    """
+    # A stored policy; or for whom else the identity's key is, and a correlation id: there are none.
+    key_fields = [""] if told is None else [*told.values(), *[""] * 3]
+    # Addresses and protocol before the version, snapshot, scope and headers after it: all allowed.
+    lines = ["d", "", _written(ends), resource, *key_fields, "", "", VERSION, "b", *[""] * 7]
+    digest = hmac.new(key, "\n".join(lines).encode(), hashlib.sha256).digest()
+    query = {
+        "sp": "d", "se": _written(ends), "sv": VERSION, "sr": "b", **(told or {}),
+        "sig": base64.b64encode(digest).decode(),
+    }  # fmt: skip
+    return urlencode(query, quote_via=quote)
+
+
+def _written(moment: datetime) -> str:
+    return moment.strftime("%Y-%m-%dT%H:%M:%SZ")

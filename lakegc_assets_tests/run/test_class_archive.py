@@ -1,0 +1,146 @@
+"""The archive with which Spark starts fast: made once, used where it fits, and never needed."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from lakegc_assets.run.class_archive import FAST, archive_options, archive_path
+from lakegc_assets.run.spark import FILE_VARIABLE, LOCAL, OPTIONS, session_settings
+
+#: A session that says which classes its JVM takes from where, and does some work.
+_JOB = """
+import sys
+from lakegc_assets.run.spark import OPTIONS, prepare_environment, session_settings, start_session
+prepare_environment()
+settings = session_settings()
+settings[OPTIONS] += " -Xlog:class+load:file=" + sys.argv[1]
+context = start_session(settings).sparkContext
+print(context.parallelize(range(4), 4).map(lambda n: n * n).collect())
+"""
+
+
+@pytest.fixture(autouse=True)
+def caches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.delenv(FILE_VARIABLE, raising=False)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "caches"))
+    return tmp_path / "caches"
+
+
+def python(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, *arguments], capture_output=True, text=True, check=False, env=os.environ
+    )
+
+
+def place() -> Path:
+    path = archive_path()
+    assert path is not None
+    path.parent.mkdir(parents=True, exist_ok=True)
+    return path
+
+
+def test_it_is_made_once_and_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # Settings for a cluster are no settings for this, not even wrong ones.
+    monkeypatch.setenv(FILE_VARIABLE, "/nowhere/spark.conf")
+    for said in ("Making an archive", ""):
+        done = python("-m", "lakegc_assets.run")
+        assert done.returncode == 0
+        assert said in done.stderr
+    assert done.stderr == ""
+    monkeypatch.delenv(FILE_VARIABLE)
+    assert [path.name for path in place().parent.iterdir()] == [place().name]
+    assert f"-XX:SharedArchiveFile={place()}" in session_settings()[OPTIONS]
+    done = python("-c", _JOB, str(tmp_path / "classes"))
+    assert done.stdout == "[0, 1, 4, 9]\n", done.stderr
+    (context,) = (
+        line
+        for line in (tmp_path / "classes").read_text().splitlines()
+        if "org.apache.spark.SparkContext source:" in line
+    )
+    assert "shared objects file (top)" in context
+
+
+def test_without_one_nothing_is_said_of_it() -> None:
+    assert session_settings()[OPTIONS] == LOCAL[OPTIONS]
+    place().touch()
+    assert session_settings()[OPTIONS] == LOCAL[OPTIONS], "none can be made"
+
+
+def test_options_of_a_user_are_taken_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    place().write_bytes(b"x")
+    (tmp_path / "spark.conf").write_text(f"{OPTIONS} -XX:+UseG1GC\n")
+    monkeypatch.setenv(FILE_VARIABLE, str(tmp_path / "spark.conf"))
+    assert session_settings()[OPTIONS] == "-XX:+UseG1GC"
+
+
+def test_a_jvm_says_nothing_of_an_archive_that_it_cannot_use() -> None:
+    place().write_bytes(b"no archive at all" * 1000)
+    java = Path(
+        os.environ.get("JAVA_HOME") or Path(shutil.which("java") or "").resolve().parents[1]
+    )
+    done = subprocess.run(
+        [java / "bin/java", *FAST.split(), *archive_options().split(), "-version"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0
+    assert done.stdout == ""
+    assert "archive" not in done.stderr.lower()
+    assert "version" in done.stderr
+
+
+def test_another_java_has_another_archive(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    here = archive_path()
+    (tmp_path / "java/bin").mkdir(parents=True)
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path / "java"))
+    assert archive_path() is None, "it does not say what it is"
+    (tmp_path / "java/release").write_text('JAVA_VERSION="99"\n')
+    assert archive_path() not in {None, here}
+
+
+def test_other_files_of_spark_have_another_archive(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here = archive_path()
+    (tmp_path / "jars").mkdir()
+    monkeypatch.setenv("SPARK_HOME", str(tmp_path))
+    there = archive_path()
+    os.utime(tmp_path / "jars", (1, 1))
+    assert len({here, there, archive_path(), None}) == 4
+    monkeypatch.setenv("SPARK_HOME", str(tmp_path / "nowhere"))
+    assert archive_path() is None
+
+
+@pytest.mark.parametrize("name", ["a folder", "one:two", 'qu"ote'])
+def test_a_path_that_options_cannot_name_is_not_used(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / name))
+    assert archive_path() is None
+    assert archive_options() == ""
+
+
+def test_where_it_cannot_be_kept_it_is_not_made(caches: Path) -> None:
+    caches.write_text("a file")
+    done = python("-m", "lakegc_assets.run")
+    assert done.returncode == 0
+    assert "Traceback" not in done.stderr
+
+
+def test_where_spark_does_not_start_nothing_is_kept(
+    tmp_path: Path, caches: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "java").mkdir()
+    (tmp_path / "java/release").write_text('JAVA_VERSION="99"\n')
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path / "java"))
+    done = python("-m", "lakegc_assets.run")
+    assert done.returncode == 0
+    assert "Traceback" not in done.stderr
+    assert list((caches / "lakegc").iterdir()) == []
