@@ -131,13 +131,13 @@ def _written(server: EmbeddedLakeFS, files: ObjectFiles) -> _Make:
 
 def _collect(collector: Collector, garbage: int, s3: RealS3 | None, *, cold_only: bool) -> None:
     """Mark twice and sweep, and then do the least that this takes."""
-    with watched() as memory:
-        cold, cold_s = collector.mark("cold")
-        cold.candidates(garbage)
-        if not cold_only:
-            warm, warm_s = collector.mark("warm")
-            warm.candidates(garbage)
     with floors() as bare:
+        with watched() as memory:
+            cold, cold_s = collector.mark("cold")
+            cold.candidates(garbage)
+            if not cold_only:
+                warm, warm_s = collector.mark("warm")
+                warm.candidates(garbage)
         floor = bare.mark(cold.ctx)
     beside("cold mark", cold_s, floor)
     if not cold_only:
