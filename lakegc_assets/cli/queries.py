@@ -9,7 +9,7 @@ from typing import Any
 
 import dagster as dg
 
-from lakegc_assets.definitions import defs
+from lakegc_assets.definitions import shown_nowhere
 from lakegc_assets.defs.failures import errors_of_tasks
 from lakegc_assets.defs.partitions import partition_key
 from lakegc_assets.defs.resources import CollectorResource, LakeFSResource, ObjectStoreResource
@@ -42,7 +42,7 @@ class Site:
         """
         # Before Dagster wraps what is wrong with them into a trace of its own.
         session_settings()
-        defined = defs().resources or {}
+        defined = shown_nowhere().resources or {}
         names = ("lakefs", "stores", "collector")
         # As a run does: what is given as EnvVar gets its value.
         with dg.build_resources({name: defined[name] for name in names}) as resources:
