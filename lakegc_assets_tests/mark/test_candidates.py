@@ -6,13 +6,11 @@ from collections.abc import Iterator
 from dataclasses import replace
 from datetime import timedelta
 
-import pyarrow as pa
 import pytest
 
 from lakegc_assets.graveler.entry import AddressType, Entry, Timestamp
 from lakegc_assets.graveler.ranges import read_range, write_range
 from lakegc_assets.mark.listing import list_store
-from lakegc_assets.run.hashing import address_hashes
 from lakegc_assets_tests import recorded
 from lakegc_assets_tests.recorded import Marked
 from lakegc_assets_tests.replay import GOLDEN, ReplayServer

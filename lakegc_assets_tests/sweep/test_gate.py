@@ -145,9 +145,7 @@ def test_candidates_that_are_not_those_of_the_manifest(
     refused(lake.context(spark), lake, IntegrityError, "are not those that its manifest names")
 
 
-def test_candidates_altered_together_with_the_manifests(
-    lake: SmallLake, spark: Session
-) -> None:
+def test_candidates_altered_together_with_the_manifests(lake: SmallLake, spark: Session) -> None:
     alter_candidate(lake)
     sizes = attempt_of(lake).files("deletion_candidates")
     altered = alter_manifest(lake, "deletion_candidates", files=sizes)
@@ -156,9 +154,7 @@ def test_candidates_altered_together_with_the_manifests(
 
 
 @pytest.mark.parametrize("asset", ["store_listing", "active_commits", "deletion_candidates"])
-def test_an_altered_manifest_breaks_the_chain(
-    lake: SmallLake, spark: Session, asset: str
-) -> None:
+def test_an_altered_manifest_breaks_the_chain(lake: SmallLake, spark: Session, asset: str) -> None:
     alter_manifest(lake, asset, rows=1)
     refused(lake.context(spark), lake, IntegrityError, "does not follow the one before it")
 

@@ -23,16 +23,16 @@ from lakegc_assets.storage.config import AzureAccess, StoreConfig
 from lakegc_assets.storage.opening import open_store
 from lakegc_assets.sweep.conditions import Condition, probe_conditions
 from lakegc_assets.sweep.deletion import DeletingTask, Reach
-from lakegc_assets.sweep.look import fingerprint
 from lakegc_assets.sweep.lease import LEASE, Lease, LeaseLostError, read_lease, repository_lease
+from lakegc_assets.sweep.look import fingerprint
 from lakegc_assets.sweep.moment import Moment
 from lakegc_assets.sweep.orders import Orders, summed
 from lakegc_assets.sweep.pace import Limits
 from lakegc_assets.sweep.present import Marked
 from lakegc_assets_tests.lake import REPOSITORY, SmallLake
 from lakegc_assets_tests.storage.conftest import azure_client
-from lakegc_assets_tests.sweep.stand_ins import table_of
 from lakegc_assets_tests.storage.servers import AZURE_ACCOUNT, AZURE_KEY, Server
+from lakegc_assets_tests.sweep.stand_ins import table_of
 
 pytestmark = pytest.mark.stores
 
