@@ -70,9 +70,7 @@ def _sweep(ctx: RunContext, connections: Connections, lease: Lease) -> Manifest:
         )
     store = connections.store()
     condition = _condition(ctx, connections)
-    deadlines = probe_deadlines(
-        store, f"{PROBES}{lease.token}/", conditional=condition != "none"
-    )
+    deadlines = probe_deadlines(store, f"{PROBES}{lease.token}/", conditional=condition != "none")
     means = Means(condition, deadlines)
     notice = store.retention_notice()
     if notice is not None:

@@ -64,9 +64,7 @@ class BeforeBatches:
 
 
 def rows(lake: SmallLake) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = (
-        lake.root.attempt(REPOSITORY, RUN).read("swept_set").to_pylist()
-    )
+    found: list[dict[str, Any]] = lake.root.attempt(REPOSITORY, RUN).read("swept_set").to_pylist()
     return found
 
 

@@ -179,7 +179,7 @@ def slow_answers(bare: SmallLake, time: Time, seconds: Iterable[float]) -> list[
 
 def test_orders_travel(orders: Orders) -> None:
     """A task on another machine gets the same, and does the same."""
-    assert pickle.loads(pickle.dumps(orders)) == orders  # noqa: S301 - our own
+    assert pickle.loads(pickle.dumps(orders)) == orders
 
 
 def test_a_portion_is_deleted(bare: SmallLake, orders: Orders) -> None:

@@ -78,9 +78,7 @@ def alike(lake: SmallLake, marked: Marked) -> dict[str, str]:
     return found
 
 
-def test_rules_that_change_in_the_middle(
-    lake: SmallLake, marked: Marked, spark: Session
-) -> None:
+def test_rules_that_change_in_the_middle(lake: SmallLake, marked: Marked, spark: Session) -> None:
     """The rule is a new one, but brings nothing back."""
     after_first_delete(lake, marked, lambda _left: lake.rules(20, main=11))
     manifest = sweep(lake.context(spark, sweep_batch=6))

@@ -172,9 +172,7 @@ def test_candidates_altered_together_with_the_manifests(lake: SmallLake, spark: 
 
 
 @pytest.mark.parametrize("asset", ["store_listing", "active_commits", "deletion_candidates"])
-def test_an_altered_manifest_breaks_the_chain(
-    lake: SmallLake, spark: Session, asset: str
-) -> None:
+def test_an_altered_manifest_breaks_the_chain(lake: SmallLake, spark: Session, asset: str) -> None:
     alter_manifest(lake, asset, digest="1-0")
     refused(lake.context(spark), lake, IntegrityError, "does not follow the one before it")
 
@@ -314,7 +312,9 @@ def _lie_in_the_cache(lake: SmallLake, marked: Marked) -> None:
         Decoded(
             range_id,
             {
-                HASHES: pa.table({"hash": address_hashes(pa.array(["data/gone/gone"] * slot.rows))}),
+                HASHES: pa.table(
+                    {"hash": address_hashes(pa.array(["data/gone/gone"] * slot.rows))}
+                ),
                 LOOKS: pa.table({"size": [10**9] * slot.rows, "etag_hash": [0] * slot.rows}),
             },
             slot.facts,

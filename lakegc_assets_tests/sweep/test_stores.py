@@ -23,16 +23,16 @@ from lakegc_assets.storage.config import AzureAccess, StoreConfig
 from lakegc_assets.storage.opening import open_store
 from lakegc_assets.sweep.conditions import Condition, probe_conditions
 from lakegc_assets.sweep.deletion import DeletingTask, Reach
-from lakegc_assets.sweep.look import fingerprint
 from lakegc_assets.sweep.lease import LEASE, Lease, LeaseLostError, read_lease, repository_lease
+from lakegc_assets.sweep.look import fingerprint
 from lakegc_assets.sweep.moment import Moment
 from lakegc_assets.sweep.orders import Orders, summed
 from lakegc_assets.sweep.pace import Limits
 from lakegc_assets.sweep.present import Marked
 from lakegc_assets_tests.lake import REPOSITORY, SmallLake
 from lakegc_assets_tests.storage.conftest import azure_client
-from lakegc_assets_tests.sweep.stand_ins import table_of
 from lakegc_assets_tests.storage.servers import AZURE_ACCOUNT, AZURE_KEY, Server
+from lakegc_assets_tests.sweep.stand_ins import table_of
 
 pytestmark = pytest.mark.stores
 
@@ -154,7 +154,7 @@ class Sweep:
         left = table_of(m for m in marked if m.address not in done)
         reach = replace(Reach.of(orders), sleep=self.sleep)
         told = summed(DeletingTask(orders, 0, reach).run(left))
-        return {one.outcome: one.objects for one in told}
+        return {one.outcome: one.objects or 1 for one in told}
 
     def outcomes(self, *names: str) -> dict[str, str]:
         """Recorded outcomes; no address may have two of these."""
