@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pyspark.sql import SparkSession
+from lakegc_assets_tests.sessions import Session
 
 from lakegc_assets.sweep.sweep import sweep
 from lakegc_assets_tests.conformance.recorder import FAULTS, conforms
@@ -44,7 +44,7 @@ def told(tmp_path_factory: pytest.TempPathFactory) -> Told:
         return Told(folder, dict(world.contents), traps, garbage)
 
 
-def collect(told: Told, folder: Path, kinds: Sequence[type[Trap]], spark: SparkSession) -> None:
+def collect(told: Told, folder: Path, kinds: Sequence[type[Trap]], spark: Session) -> None:
     """Mark and sweep on a server with some faults; their traps must have been set, in vain."""
     lake = copy_lake(told.folder, folder / "lake")
     chosen = [copy.deepcopy(trap) for trap in told.traps if type(trap) in kinds]
@@ -65,11 +65,11 @@ def collect(told: Told, folder: Path, kinds: Sequence[type[Trap]], spark: SparkS
 
 
 def _check(
-    told: Told, traps: Traps, world: World, alive: AbstractSet[str], spark: SparkSession
+    told: Told, traps: Traps, world: World, alive: AbstractSet[str], spark: Session
 ) -> None:
     attempt = world.lake.root.attempt(REPOSITORY, RUN)
-    listed = attempt.read(spark, "uncommitted_snapshot").select("address").collect()
-    marked = attempt.read(spark, "deletion_candidates").select("address").collect()
+    listed = attempt.read("uncommitted_snapshot", columns=["address"]).to_pylist()
+    marked = attempt.read("deletion_candidates", columns=["address"]).to_pylist()
     after = After(world, {row["address"] for row in listed})
     for trap in traps.traps:
         assert trap.shows(after), f"the server does not have {trap.fault}"
@@ -92,12 +92,12 @@ def _row(kind: type[Trap]) -> pytest.MarkDecorator:
 @pytest.mark.parametrize(
     "kind", [pytest.param(kind, marks=_row(kind), id=kind.fault.value) for kind in TRAPS]
 )
-def test_one_fault(kind: type[Trap], told: Told, tmp_path: Path, spark: SparkSession) -> None:
+def test_one_fault(kind: type[Trap], told: Told, tmp_path: Path, spark: Session) -> None:
     collect(told, tmp_path, [kind], spark)
 
 
 @conforms(
     FAULTS, "all of them", client="lakegc", checked="the same on a server that has every fault"
 )
-def test_all_faults(told: Told, tmp_path: Path, spark: SparkSession) -> None:
+def test_all_faults(told: Told, tmp_path: Path, spark: Session) -> None:
     collect(told, tmp_path, TRAPS, spark)
