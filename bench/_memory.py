@@ -1,72 +1,130 @@
-"""The most memory that the processes of a run take: its driver, its JVM, one Python worker."""
+"""The memory that all processes of a run take at a time, and the most that each kind of them takes.
+
+What processes share, as forked ones do, counts once: each is taken for its proportional share of
+its pages (PSS). Servers that a benchmark started before it watches do not count.
+"""
 
 from __future__ import annotations
 
 import os
 import threading
-import time
+from collections import defaultdict
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 
-_PAUSE_S = 0.5
+_PAUSE_S = 0.3
+_MIB = 1024
 
 
 class Memory(threading.Thread):
-    """Watches the resident memory of this process, the JVM and the Python workers, in MiB."""
+    """Watches a process and what it starts from now on.
 
-    def __init__(self) -> None:
+    Args:
+        root: id of the process.
+
+    Attributes:
+        peaks: MiB at most, by kind: ``driver`` (the process itself), ``jvm``, ``workers`` (all
+            Python below the JVM), ``others``, and ``all`` of them at one time.
+    """
+
+    def __init__(self, root: int) -> None:
         super().__init__(daemon=True)
-        self.peaks = {"driver": 0.0, "worker": 0.0, "jvm": 0.0}
+        self.peaks: dict[str, float] = defaultdict(float)
+        self._root = root
+        self._servers = {pid for pid in _below(root, _parents()) if pid != root}
+        self._done = threading.Event()
 
     def run(self) -> None:
-        while True:
-            me, parents, found = os.getpid(), dict(_parents()), list(_status())
-            # The JVM also starts short-lived shells, which share its memory for a moment.
-            jvms = {process for process, name, _ in found if name == "java"}
-            for process, name, resident in found:
-                kind = None
-                if process == me:
-                    kind = "driver"
-                elif me not in _ancestors(process, parents):
-                    continue
-                elif process in jvms:
-                    kind = "jvm"
-                elif name.startswith("python") and jvms & set(_ancestors(process, parents)):
-                    kind = "worker"
-                if kind:
-                    self.peaks[kind] = max(self.peaks[kind], resident)
-            time.sleep(_PAUSE_S)
+        """Look again and again until told to stop."""
+        while not self._done.wait(_PAUSE_S):
+            self._look()
+
+    def stop(self) -> None:
+        """Watch no more."""
+        self._done.set()
+        self.join()
 
     def show(self) -> None:
         """Print the peaks."""
-        for kind, peak in self.peaks.items():
-            print(f"peak memory of the {kind:<8} {peak:8.0f} MiB")
+        parts = ", ".join(f"{kind} {peak:,.0f}" for kind, peak in sorted(self.peaks.items()))
+        print(f"peak memory in MiB: {parts}", flush=True)
+
+    def _look(self) -> None:
+        now: dict[str, float] = defaultdict(float)
+        parents = _parents()
+        jvms: set[int] = set()
+        for pid in _below(self._root, parents, self._servers):
+            name, share = _name(pid), _share(pid)
+            if name == "java":
+                jvms.add(pid)
+            kind = "others"
+            if pid == self._root:
+                kind = "driver"
+            elif pid in jvms:
+                kind = "jvm"
+            elif jvms & set(_ancestors(pid, parents)):
+                kind = "workers"
+            now[kind] += share
+            now["all"] += share
+        for kind, found in now.items():
+            self.peaks[kind] = max(self.peaks[kind], found)
 
 
-def _parents() -> Iterator[tuple[int, int]]:
+@contextmanager
+def watched(root: int | None = None) -> Iterator[Memory]:
+    """Watch this process, or another, as long as the block runs."""
+    memory = Memory(os.getpid() if root is None else root)
+    memory.start()
+    try:
+        yield memory
+    finally:
+        memory.stop()
+
+
+def _parents() -> dict[int, int]:
+    found: dict[int, int] = {}
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():
             try:
                 fields = (entry / "stat").read_text().rpartition(")")[2].split()
             except OSError:
                 continue
-            yield int(entry.name), int(fields[1])
+            found[int(entry.name)] = int(fields[1])
+    return found
 
 
-def _status() -> Iterator[tuple[int, str, float]]:
-    for entry in Path("/proc").iterdir():
-        if not entry.name.isdigit():
+def _below(root: int, parents: Mapping[int, int], without: set[int] | None = None) -> Iterator[int]:
+    """A process and all that it started, parents first, without some and what these started."""
+    children: dict[int, list[int]] = defaultdict(list)
+    for pid, parent in parents.items():
+        children[parent].append(pid)
+    waiting = [root]
+    while waiting:
+        pid = waiting.pop()
+        if pid in (without or ()):
             continue
-        try:
-            lines = (entry / "status").read_text().splitlines()
-        except OSError:
-            continue
-        values = dict(line.split(":", 1) for line in lines if ":" in line)
-        resident = float(values.get("VmRSS", "0 kB").split()[0]) / 1024
-        yield int(entry.name), values["Name"].strip(), resident
+        yield pid
+        waiting += children[pid]
 
 
-def _ancestors(process: int, parents: Mapping[int, int]) -> Iterator[int]:
-    while process in parents:
-        process = parents[process]
-        yield process
+def _ancestors(pid: int, parents: Mapping[int, int]) -> Iterator[int]:
+    while pid in parents:
+        pid = parents[pid]
+        yield pid
+
+
+def _name(pid: int) -> str:
+    try:
+        return Path(f"/proc/{pid}/comm").read_text().strip()
+    except OSError:
+        return ""
+
+
+def _share(pid: int) -> float:
+    """Proportional share of a process's resident memory, in MiB; 0 where it has ended."""
+    try:
+        lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
+    except OSError:
+        return 0.0
+    return sum(int(line.split()[1]) for line in lines if line.startswith("Pss:")) / _MIB

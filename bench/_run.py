@@ -13,7 +13,7 @@ from pathlib import Path
 import boto3
 from pyspark.sql import SparkSession
 
-from lakegc_assets.run.spark import LOCAL, REQUIRED, prepare_environment
+from lakegc_assets.run.spark import prepare_environment, session_settings
 from lakegc_assets_tests.storage.servers import (
     S3_ACCESS_KEY,
     S3_SECRET_KEY,
@@ -23,6 +23,8 @@ from lakegc_assets_tests.storage.servers import (
 )
 
 BUCKET = "bench"
+#: Processes of a floor, and tasks of Spark at a time.
+CORES = 2
 
 
 def timed(name: str, work: Callable[[], object]) -> float:
@@ -34,13 +36,57 @@ def timed(name: str, work: Callable[[], object]) -> float:
     return seconds
 
 
-def session(**more: str) -> SparkSession:
-    """The session of a run on this machine."""
-    prepare_environment()
-    builder = SparkSession.builder
-    for name, value in {**LOCAL, **REQUIRED, **more}.items():
-        builder = builder.config(name, value)
-    return builder.getOrCreate()
+class Session:
+    """The session of a run on this machine, started when it is first asked for.
+
+    Args:
+        more: settings of Spark, beside those of a run.
+    """
+
+    def __init__(self, **more: str) -> None:
+        self._more = more
+        self._spark: SparkSession | None = None
+
+    def __call__(self) -> SparkSession:
+        """Give the session."""
+        if self._spark is None:
+            prepare_environment()
+            builder = SparkSession.builder
+            for name, value in {**session_settings(), **self._more}.items():
+                builder = builder.config(name, value)
+            self._spark = builder.getOrCreate()
+        return self._spark
+
+    def work(self) -> tuple[int, int]:
+        """How many jobs and tasks there were so far, whoever started them."""
+        if self._spark is None:
+            return 0, 0
+        tracker = self._spark.sparkContext.statusTracker()
+        # Stages that several jobs share are done once.
+        jobs = [tracker.getJobInfo(job) for job in tracker.getJobIdsForGroup()]
+        stages = {stage for job in jobs if job for stage in job.stageIds}
+        found = [tracker.getStageInfo(stage) for stage in stages]
+        return len(jobs), sum(stage.numCompletedTasks for stage in found if stage)
+
+    def stop(self) -> None:
+        """Stop it, if it was started."""
+        if self._spark is not None:
+            self._spark.stop()
+            self._spark = None
+
+
+def measured(session: Session, name: str, work: Callable[[], object]) -> float:
+    """Do something, and print how long it took and how much Spark did for it; seconds."""
+    jobs, tasks = session.work()
+    begun = time.monotonic()
+    work()
+    seconds = time.monotonic() - begun
+    all_jobs, all_tasks = session.work()
+    print(
+        f"{name:<28} {seconds:8.1f} s {all_jobs - jobs:5} jobs {all_tasks - tasks:6} tasks",
+        flush=True,
+    )
+    return seconds
 
 
 def use_s3(endpoint: str) -> None:

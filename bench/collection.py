@@ -1,4 +1,4 @@
-"""A whole collection of a synthetic repository: cold mark, warm mark, sweep; seconds and memory.
+"""A whole collection of a synthetic repository beside its floors: cold mark, warm mark, sweep.
 
 Some of the objects (a quarter) were overwritten long ago and expired; the rest is live on main.
 Objects are local files (``--store local``), or keys of versitygw, a real S3 server on this machine,
@@ -7,80 +7,156 @@ of them cost nothing else, and are marked once. Memory is that of the collector:
 other processes.
 
     python -m bench.collection --objects 1000000 --store versitygw
+    python -m bench.collection --objects 10000000 --store pages
 """
 
 from __future__ import annotations
 
 import argparse
-import dataclasses
+import random
 import tempfile
+import time
 from collections.abc import Callable
 from contextlib import ExitStack
-from datetime import timedelta
+from dataclasses import dataclass
+from functools import partial
+from itertools import islice
 from pathlib import Path
 
-from lakegc_assets.checks.evaluation import check_candidates, require_passed
+import numpy as np
 
-from bench._lake import REPOSITORY, Plan, planted
-from bench._memory import Memory
-from bench._pages import KEYS_EACH
-from bench._run import real_s3, session, timed
-from lakegc_assets.lakefs.config import LakeFSConfig
-from lakegc_assets.mark.candidates import find_candidates
-from lakegc_assets.mark.commits import find_active_commits
-from lakegc_assets.mark.committed import read_committed_addresses
-from lakegc_assets.mark.listing import list_store
-from lakegc_assets.mark.report import report
-from lakegc_assets.mark.uncommitted import snapshot_uncommitted
-from lakegc_assets.run.artifacts import ArtifactRoot, Manifest
-from lakegc_assets.run.context import RunContext
-from lakegc_assets.run.settings import Settings
-from lakegc_assets.storage.config import StoreConfig
-from lakegc_assets.sweep.sweep import sweep
+from bench._collector import Collector
+from bench._floors import bare_deletes, beside, floors
+from bench._lake import DAY, REPOSITORY, Place, planted
+from bench._memory import watched
+from bench._pages import KEYS_EACH, NAMESPACE, SIZE, Pages
+from bench._ranges import entry_values, rows_of, write_rows
+from bench._run import ObjectFiles, RealS3, real_s3, timed
+from lakegc_assets.embedded import EmbeddedLakeFS
+from lakegc_assets.embedded.lake import catalog
+from lakegc_assets.embedded.refs import history
+from lakegc_assets.graveler.ranges import RangeInfo, write_metarange
 
-_STAGES: tuple[Callable[[RunContext], Manifest], ...] = (
-    list_store,
-    snapshot_uncommitted,
-    find_active_commits,
-    read_committed_addresses,
-    find_candidates,
-)
+_RANGE = 50_000
+
+#: Makes so many objects of a time (epoch seconds); their addresses, etags and sizes.
+_Make = Callable[[float, int], tuple[list[str], list[str], list[int]]]
 
 
-def _mark(ctx: RunContext) -> float:
-    total = 0.0
-    for stage in _STAGES:
-        total += timed(f"  {stage.__name__}", lambda stage=stage: stage(ctx))  # type: ignore[misc]
-    total += timed("  checks", lambda: require_passed(check_candidates(ctx)))
-    total += timed("  report", lambda: report(ctx))
-    print(f"mark {ctx.run:<23} {total:8.1f} s", flush=True)
-    facts = ctx.root.attempt(ctx.repository, ctx.run).manifest("committed_addresses").facts
-    print(
-        f"  ranges decoded {facts['ranges_decoded']}, from the cache {facts['ranges_from_cache']}"
+@dataclass(frozen=True)
+class Overwritten:
+    """Plants objects of 100 days ago, some of which others replaced 90 days ago.
+
+    Attributes:
+        objects: how many.
+        expired: how many of them were replaced.
+        pages: slices of ready-made pages that name the objects; None to write them.
+    """
+
+    objects: int
+    expired: int
+    pages: int | None
+
+    def __call__(self, server: EmbeddedLakeFS, files: ObjectFiles) -> int:
+        """Plant them; how many are garbage."""
+        make = _named(Pages(self.pages)) if self.pages else _written(server, files)
+        timed(f"plant {self.objects:,} objects", lambda: self._plant(server, make))
+        return self.expired
+
+    def _plant(self, server: EmbeddedLakeFS, make: _Make) -> None:
+        lake = server.lake
+        with lake.state.read() as db:
+            repo = catalog.repository(db, REPOSITORY)
+        store = lake.stores.open(repo.namespace)
+
+        def write(days: int, first: int, last: int) -> list[RangeInfo]:
+            moment, tree = time.time() - days * DAY, list[RangeInfo]()
+            for at in range(first, last, _RANGE):
+                info, data = _range(at, *make(moment, min(_RANGE, last - at)), moment)
+                store.put(f"_lakefs/{info.id}", data)
+                tree.append(info)
+            return tree
+
+        def commit(days: int, tree: list[RangeInfo]) -> None:
+            metarange, data = write_metarange(tree)
+            store.put(f"_lakefs/{metarange}", data)
+            history.commit_tree(
+                lake, REPOSITORY, "main", metarange, message=f"{days} days ago", metadata={},
+                date=int(time.time() - days * DAY),
+            )  # fmt: skip
+
+        replaced = write(100, 0, self.expired)
+        kept = write(100, self.expired, self.objects - self.expired)
+        commit(100, replaced + kept)
+        commit(90, write(90, 0, self.expired) + kept)
+
+
+def _range(
+    first: int, addresses: list[str], etags: list[str], sizes: list[int], moment: float
+) -> tuple[RangeInfo, bytes]:
+    paths = [
+        f"table/part={n // 1000:05d}/{n:09d}.parquet" for n in range(first, first + len(etags))
+    ]
+    values = entry_values(
+        rows_of(addresses), rows_of(etags), np.array(sizes, np.int64), int(moment)
     )
-    return total
+    return write_rows(rows_of(paths), values)
 
 
-def _warm_and_sweep(ctx: RunContext, cold: float, expired: int) -> None:
-    warm = dataclasses.replace(ctx, run="warm")
-    print(f"warm / cold {_mark(warm) / cold:.2f}")
-    seconds = timed("sweep", lambda: sweep(warm))
-    print(f"sweep: {expired / seconds:,.0f} objects/s")
+def _named(pages: Pages) -> _Make:
+    """Take the next objects of the pages."""
+    named = pages.named()
+
+    def make(_moment: float, count: int) -> tuple[list[str], list[str], list[int]]:
+        addresses, etags = zip(*islice(named, count), strict=True)
+        return list(addresses), list(etags), [SIZE] * count
+
+    return make
 
 
-def _collect(folder: Path, local_root: Path, *, expired: int, cold_only: bool) -> None:
-    """Mark twice and sweep."""
-    memory = Memory()
-    memory.start()
-    spark = session()
-    root = ArtifactRoot(f"{folder}/artifacts", StoreConfig(local_root=str(local_root)))
-    settings = Settings(clock_skew=timedelta(minutes=5))
-    ctx = RunContext(REPOSITORY, "cold", settings, LakeFSConfig(), root, spark)
-    cold = _mark(ctx)
+def _written(server: EmbeddedLakeFS, files: ObjectFiles) -> _Make:
+    rng = random.Random(1)
+
+    def make(moment: float, count: int) -> tuple[list[str], list[str], list[int]]:
+        slices = server.lake.slices
+        addresses = [slices.new_address(REPOSITORY, moment, backdated=True) for _ in range(count)]
+        etags = [f"{rng.getrandbits(128):032x}" for _ in range(count)]
+        sizes = [rng.randrange(1 << 21, 1 << 23) for _ in range(count)]
+        for address, etag, size in zip(addresses, etags, sizes, strict=True):
+            files.write(f"{NAMESPACE}/{address}", size, moment, etag)
+        return addresses, etags, sizes
+
+    return make
+
+
+def _collect(collector: Collector, garbage: int, s3: RealS3 | None, *, cold_only: bool) -> None:
+    """Mark twice and sweep, and then do the least that this takes."""
+    with floors() as bare:
+        with watched() as memory:
+            cold, cold_s = collector.mark("cold")
+            cold.candidates(garbage)
+            if not cold_only:
+                warm, warm_s = collector.mark("warm")
+                warm.candidates(garbage)
+        floor = bare.mark(cold.ctx)
+    beside("cold mark", cold_s, floor)
     if not cold_only:
-        _warm_and_sweep(ctx, cold, expired)
+        beside("warm mark", warm_s, floor)
+        with watched() as sweeping:
+            sweep_s = warm.sweep()
+        memory.peaks = {k: max(v, sweeping.peaks[k]) for k, v in memory.peaks.items()}
+        if s3:
+            beside("sweep", sweep_s, _deletes(s3, garbage))
     memory.show()
-    spark.stop()
+    collector.session.stop()
+
+
+def _deletes(s3: RealS3, count: int) -> float:
+    """Seconds of a bare loop that deletes as many objects."""
+    keys = [f"floor/{n // KEYS_EACH:06}/{n:09}" for n in range(count)]
+    for key in keys:
+        s3.files.write(key, 1, time.time(), "0" * 32)
+    return timed("  floor: bare deletes", partial(bare_deletes, s3.server.endpoint, keys))
 
 
 def main() -> None:
@@ -94,18 +170,18 @@ def main() -> None:
     if arguments.store == "pages":
         pages = max(1, objects // KEYS_EACH)
         objects = pages * KEYS_EACH
-    if expired is None:
-        expired = objects // 4
+    expired = objects // 4 if expired is None else min(expired, objects // 2)
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
-        address, files = None, None
+        s3 = None
         if arguments.store != "local":
             s3 = stack.enter_context(real_s3(folder / "versitygw"))
-            address, files = s3.server.address, s3.files
-        plan = Plan(folder / "lakefs", address, files, pages, objects, expired)
-        local_root = stack.enter_context(planted(plan))
+        address, files = (s3.server.address, s3.files) if s3 else (None, None)
+        place = Place(folder / "lakefs", address, files, pages)
+        found = stack.enter_context(planted(place, Overwritten(objects, expired, pages)))
+        collector = Collector.new(folder, REPOSITORY, local_root=found.local_root)
         cold_only = arguments.cold_only or pages is not None
-        _collect(folder, local_root, expired=expired, cold_only=cold_only)
+        _collect(collector, found.garbage, s3, cold_only=cold_only)
 
 
 if __name__ == "__main__":

@@ -1,8 +1,8 @@
 """What it costs to know all that is staged, by both witnesses: the list, and a diff a branch.
 
 The first is lakeFS's own list, all its pages, made by a process of its own for its memory to be
-seen. The second is the diff of every branch, as a mark takes them in Spark tasks from an embedded
-lakeFS that runs beside them. The objects are planted straight into the state, which takes longer.
+seen. The second is the diff of every branch, as a task of a mark takes them from an embedded lakeFS
+that runs beside it. The objects are planted straight into the state, which takes longer.
 
     python -m bench.prepare_uncommitted --objects 5000000 --branches 1000
 """
@@ -17,13 +17,14 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import click
+import numpy as np
 import pyarrow.parquet as pq
 
-from bench._run import session
 from lakegc_assets.embedded.gc.uncommitted import prepare_uncommitted
 from lakegc_assets.embedded.lake import Lake, catalog
 from lakegc_assets.embedded.lake.catalog import Repository
@@ -33,8 +34,7 @@ from lakegc_assets.embedded.refs import history
 from lakegc_assets.graveler.entry import Entry, Timestamp, encode_entry, entry_identity
 from lakegc_assets.lakefs.config import LakeFSConfig
 from lakegc_assets.mark.staged import staged_paths
-from lakegc_assets.run.context import Connections
-from lakegc_assets.storage.config import StoreConfig
+from lakegc_assets.run.tasks import each
 
 REPOSITORY = "bench"
 NOW = 1_795_236_036
@@ -101,20 +101,17 @@ def measure(data: Path, page_seconds: float) -> dict[str, float]:
     }
 
 
-def diff(data: Path, tasks: int) -> tuple[int, float]:
+def diff(data: Path, threads: int) -> tuple[int, float]:
     """Take the diff of every branch, as a mark does; how many paths came, and seconds."""
     with embedded(data) as lakefs:
-        spark = session(**{"spark.master": f"local[{tasks}]"})
-        names = [branch.id for branch in lakefs.connect().branches(REPOSITORY)]
-        connections = Connections(lakefs, StoreConfig(), f"local://{REPOSITORY}", str(data))
-        branches = spark.createDataFrame([(name,) for name in names], "branch string")
+        client = lakefs.connect()
+        names = [branch.id for branch in client.branches(REPOSITORY)]
         # All staged objects have this size, so no path is left out.
-        suspects = spark.createDataFrame([(SIZE,)], "size long")
+        sizes = [np.array([SIZE], np.uint64)]
         began = time.perf_counter()
-        found = staged_paths(connections, REPOSITORY, branches, suspects, tasks).count()
+        found = each(partial(staged_paths, client, REPOSITORY, sizes=sizes), names, threads)
         seconds = time.perf_counter() - began
-        spark.stop()
-    return found, seconds
+    return sum(map(len, found)), seconds
 
 
 @contextmanager
@@ -138,9 +135,9 @@ def embedded(data: Path) -> Iterator[LakeFSConfig]:
 @click.option("--objects", default=500_000, show_default=True)
 @click.option("--branches", default=100, show_default=True)
 @click.option("--page-seconds", default=60.0)
-@click.option("--tasks", default=2, help="Spark tasks that take diffs.")
+@click.option("--threads", default=8, help="They take diffs.")
 @click.option("--data", type=click.Path(path_type=Path), help="What was planted before.")
-def main(objects: int, branches: int, page_seconds: float, tasks: int, data: Path | None) -> None:
+def main(objects: int, branches: int, page_seconds: float, threads: int, data: Path | None) -> None:
     """Plant, list, take diffs, and say what it took."""
     if data is not None:
         print(json.dumps(measure(data, page_seconds)))
@@ -162,11 +159,11 @@ def main(objects: int, branches: int, page_seconds: float, tasks: int, data: Pat
             f"{found['files']} files, {found['mb']:.0f} MB; "
             f"memory {found['mb_before']:.0f} MB before, {found['mb_peak']:.0f} MB at most"
         )
-        paths, seconds = diff(Path(made), tasks)
+        paths, seconds = diff(Path(made), threads)
         if paths != found["rows"]:
             raise SystemExit(f"the diffs name {paths:,} paths of {found['rows']:,}")
         print(
-            f"their diffs, by {tasks} tasks: {seconds:.1f} s, {paths / seconds:,.0f} paths/s, "
+            f"their diffs, in {threads} threads: {seconds:.1f} s, {paths / seconds:,.0f} paths/s, "
             f"{1000 * seconds / branches:,.0f} ms a branch"
         )
 

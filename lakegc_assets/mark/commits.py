@@ -158,7 +158,8 @@ def find_active_commits(ctx: RunContext) -> Manifest:
     chain = attempt.chain("uncommitted_snapshot", connections.namespace_url)
     start = datetime.fromisoformat(str(chain["store_listing"].facts["start"]))
     latest = _latest(ctx, connections)
-    liveness = find_liveness(ctx, client, connections, start, latest and latest.attempt)
+    known = latest.attempt if latest else None
+    liveness = find_liveness(ctx, client, connections, start, known)
 
     store = attempt.store()
     tables = liveness.tables()

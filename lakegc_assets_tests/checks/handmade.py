@@ -14,7 +14,7 @@ import boto3
 import pyarrow as pa
 from pyspark.sql import SparkSession
 
-from lakegc_assets.checks.case import Case
+from lakegc_assets.checks.case import Case, CheckResult
 from lakegc_assets.graveler.entry import AddressType
 from lakegc_assets.graveler.namespace import StorageNamespace
 from lakegc_assets.graveler.ranges import read_metarange, read_range
@@ -128,13 +128,14 @@ class Lab:
     def lists(self) -> list[str]:
         """Keys of the lists of staged objects."""
         root = self.golden / "prepare" / "files"
-        return sorted(
-            str(path.relative_to(root)) for path in root.rglob("uncommitted/**/*.parquet")
-        )
+        files = (path for path in root.rglob("*") if path.is_file())
+        keys = (str(path.relative_to(root)) for path in files)
+        return sorted(key for key in keys if "/gc/uncommitted/" in key)
 
     @cached_property
     def now(self) -> datetime:
-        return max(row["last_modified"] for row in self.listing) + timedelta(hours=1)
+        newest: datetime = max(row["last_modified"] for row in self.listing)
+        return newest + timedelta(hours=1)
 
     def load(self) -> None:
         for row in self.listing:
@@ -248,26 +249,34 @@ class Lab:
         )
 
     def _rows(self, asset: str, part: str) -> list[Row]:
-        listing = [row for row in self.listing if not row["address"].startswith("_lakefs/")]
-        commits = self.server.recording.commits
-        if asset == "store_listing":
-            return listing
-        if asset == "deletion_candidates":
-            return self.candidates
-        if part == "heads":
-            return [{"branch": b, "commit_id": c} for b, c in sorted(self.heads.items())]
-        if part == "tags":
-            tags = self.server.recording.body("tags")["results"]
-            return [{"tag": t["id"], "commit_id": t["commit_id"], "active": True} for t in tags]
-        if asset == "active_commits":
-            return [{"commit_id": commit} for commit in sorted(commits)]
-        if part == "ranges":
-            found = {i for c in commits if self._kept(c) for i in self.ranges(c)}
-            return [self.range_row(range_id) for range_id in sorted(found)]
-        return []
+        """The right rows of a part; none of those that no check reads."""
+        rows: dict[tuple[str, str], Callable[[], list[Row]]] = {
+            ("store_listing", "data"): lambda: [
+                row for row in self.listing if not row["address"].startswith("_lakefs/")
+            ],
+            ("active_commits", "data"): lambda: [
+                {"commit_id": commit} for commit in sorted(self.server.recording.commits)
+            ],
+            ("active_commits", "heads"): lambda: [
+                {"branch": branch, "commit_id": commit} for branch, commit in self.heads.items()
+            ],
+            ("active_commits", "tags"): lambda: [
+                {"tag": tag["id"], "commit_id": tag["commit_id"], "active": True}
+                for tag in self.server.recording.body("tags")["results"]
+            ],
+            ("committed_addresses", "ranges"): lambda: [
+                self.range_row(range_id) for range_id in self._all_ranges()
+            ],
+            ("deletion_candidates", "data"): lambda: self.candidates,
+        }
+        return rows.get((asset, part), list)()
+
+    def _all_ranges(self) -> list[str]:
+        commits = filter(self._kept, self.server.recording.commits)
+        return sorted({range_id for commit in commits for range_id in self.ranges(commit)})
 
     def _kept(self, commit_id: str) -> bool:
-        metarange = self.server.recording.commits[commit_id]["meta_range_id"]
+        metarange: str = self.server.recording.commits[commit_id]["meta_range_id"]
         return (self.golden / "raw" / "_lakefs" / metarange).is_file()
 
     def range_row(self, range_id: str) -> Row:
@@ -324,3 +333,8 @@ class Marked:
             return []
         table = pa.Table.from_pylist(rows, LISTING)
         return [write_part(self.attempt.store(), "planted/", table)]
+
+
+def fails(result: CheckResult, *, blocking: bool = True) -> str:
+    assert (result.passed, result.blocking) == (False, blocking)
+    return result.summary

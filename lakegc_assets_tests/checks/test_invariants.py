@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-import ast
-import dataclasses
-import json
 from dataclasses import replace
 from datetime import datetime, timedelta, timezone
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,7 +11,6 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-import lakegc_assets
 from lakegc_assets.checks import heads, invariants
 from lakegc_assets.checks.case import CheckResult
 from lakegc_assets.checks.evaluation import (
@@ -24,21 +19,12 @@ from lakegc_assets.checks.evaluation import (
     WARNINGS,
     check_candidates,
     evaluate,
-    read_results,
     require_passed,
 )
-from lakegc_assets.checks.listing_check import listing_holds_heads
-from lakegc_assets.errors import IntegrityError, RefusedError
-from lakegc_assets.mark.report import report
 from lakegc_assets.run.parts import write_part
 from lakegc_assets.run.selection import Selection
 from lakegc_assets_tests.checks.conftest import Labs
-from lakegc_assets_tests.checks.handmade import Lab, Marked, Row
-
-
-def fails(result: CheckResult, *, blocking: bool = True) -> str:
-    assert (result.passed, result.blocking) == (False, blocking)
-    return result.summary
+from lakegc_assets_tests.checks.handmade import Lab, Row, fails
 
 
 @pytest.mark.parametrize("repository", ["retention", "small", "identical"])
@@ -297,229 +283,3 @@ def test_a_tagged_commit_that_loses_an_object_is_a_warning(lab: Lab) -> None:
     # What is only a warning does not stop a run.
     others = [check for check in evaluate(lab.mark("run2").ctx) if check.name != losses.name]
     require_passed([*others, losses])
-
-
-# The listing
-
-
-@dataclasses.dataclass
-class Incomplete:
-    """A mark whose listing lacks objects that HEADs hold."""
-
-    lab: Lab
-    marked: Marked
-    lost: list[str]
-
-    def judge(self, **settings: Any) -> CheckResult:
-        case = self.marked.case(only=True, **settings)
-        try:
-            return listing_holds_heads(case)
-        finally:
-            case.close()
-
-
-@pytest.fixture
-def incomplete(labs: Labs) -> Incomplete:
-    lab = labs("small")
-    lost = sorted(lab.held(lab.heads["main"]))[:2]
-    changes = {
-        ("store_listing", "data"): lambda rows: [r for r in rows if r["address"] not in lost]
-    }
-    return Incomplete(lab, lab.mark(changes=changes), lost)
-
-
-def test_a_listing_that_lacks_what_the_store_has_is_seen(incomplete: Incomplete) -> None:
-    summary = fails(incomplete.judge())
-    assert "2 objects that branch HEADs name are not in the listing" in summary
-    assert "the store has them" in summary
-    digest = incomplete.judge().facts["digest"]
-    assert "the store has them" in fails(incomplete.judge(accept_missing=digest))
-
-
-def test_objects_that_are_lost_can_be_accepted_once(incomplete: Incomplete) -> None:
-    for address in incomplete.lost:
-        incomplete.lab.remove(address)
-    result = incomplete.judge()
-    digest = result.facts["digest"]
-    assert f"accept_missing={digest}" in fails(result)
-    assert result.facts["examples"] == incomplete.lost
-    assert not incomplete.judge(accept_missing="2-0").passed
-    assert incomplete.judge(accept_missing=digest).passed
-    assert incomplete.judge().passed, "what was accepted is remembered"
-
-
-def test_what_lakefs_collected_before_is_not_missed(incomplete: Incomplete) -> None:
-    for address in incomplete.lost:
-        incomplete.lab.remove(address)
-    sink = pa.BufferOutputStream()
-    pq.write_table(pa.table({"address": incomplete.lost}), sink)
-    key = "_lakefs/retention/gc/unified/theirs/deleted/part-00000-x.c000.snappy.parquet"
-    incomplete.lab.put(key, sink.getvalue().to_pybytes())
-    assert incomplete.judge().passed
-    # The lists of this very mark excuse nothing.
-    incomplete.lab.remove(key)
-    incomplete.lab.put(key.replace("theirs", "run1"), sink.getvalue().to_pybytes())
-    assert not incomplete.judge().passed
-
-
-def test_what_a_sweep_deleted_before_is_not_missed(incomplete: Incomplete) -> None:
-    for address in incomplete.lost:
-        incomplete.lab.remove(address)
-    first, second = incomplete.lost
-    incomplete.lab.sweep("earlier", {first: "deleted", second: "already_missing"})
-    assert incomplete.judge().passed
-    incomplete.lab.sweep("earlier", {first: "deleted", second: "spared"})
-    assert repr(second) in fails(incomplete.judge())
-
-
-def test_a_young_entry_need_not_be_listed(incomplete: Incomplete) -> None:
-    assert incomplete.judge(clock_skew=timedelta(days=365)).passed
-
-
-def test_what_is_in_an_unlisted_slice_need_not_be_listed(incomplete: Incomplete) -> None:
-    folders = sorted({address.rsplit("/", 1)[0] + "/" for address in incomplete.lost})
-
-    def judged(skipped: list[str]) -> CheckResult:
-        manifest = incomplete.marked.manifest("store_listing")
-        facts = {**manifest.facts, "skipped_slices": skipped}
-        case = incomplete.marked.case(chain={"store_listing": replace(manifest, facts=facts)})
-        return listing_holds_heads(case)
-
-    assert judged(folders).passed
-    assert not judged(["data/another/"]).passed
-
-
-# What stands on the results
-
-
-def test_no_report_without_a_check_that_passed_about_these_candidates(lab: Lab) -> None:
-    marked = lab.mark()
-    check_candidates(marked.ctx)
-    manifest, store = marked.manifest("deletion_candidates"), marked.attempt.store()
-    key = "deletion_candidates/checks.json"
-    record = json.loads(store.get(key))
-    assert record["candidates"] == manifest.sha256
-
-    def refuse(kind: type[Exception], match: str) -> None:
-        with pytest.raises(kind, match=match):
-            report(marked.ctx)
-        assert not marked.attempt.has("gc_report")
-
-    def keep(**changes: Any) -> None:
-        store.put(key, json.dumps({**record, **changes}).encode())
-
-    for index, result in enumerate(record["results"]):
-        others = [r for i, r in enumerate(record["results"]) if i != index]
-        keep(results=others)
-        refuse(RefusedError, f"these checks were not evaluated: {result['name']}")
-        if result["blocking"]:
-            keep(results=[*others, {**result, "passed": False, "summary": "planted"}])
-            refuse(RefusedError, f"{result['name']}: planted")
-    keep(candidates="0" * 64)
-    refuse(RefusedError, "about other candidates")
-    for damaged in ("", "{", "[]", "{}", '{"candidates": 1, "results": [{"name": 1}]}'):
-        store.put(key, damaged.encode())
-        refuse(IntegrityError, "is damaged")
-    store.delete_many([key])
-    refuse(RefusedError, "were not run: nothing is published without them")
-
-
-def test_results_are_read_as_they_were_kept(lab: Lab) -> None:
-    marked = lab.mark()
-    results = check_candidates(marked.ctx)
-    assert read_results(marked.attempt, marked.manifest("deletion_candidates")) == results
-
-
-@pytest.mark.parametrize("asset", ["deletion_candidates", "store_listing"])
-def test_changed_rows_are_not_checked(asset: str, lab: Lab) -> None:
-    marked = lab.mark()
-    (part,) = marked.manifest(asset).parts["data"]
-    content = bytearray(marked.attempt.store().get(part.key))
-    content[len(content) // 2] ^= 1
-    marked.attempt.store().put(part.key, bytes(content))
-    with pytest.raises(IntegrityError, match="is not what its manifest says"):
-        check_candidates(marked.ctx)
-
-
-def test_a_damaged_cache_changes_nothing(lab: Lab) -> None:
-    marked = lab.mark()
-    results = evaluate(marked.ctx)
-    folder = lab.folder / "artifacts" / "retention" / "_cache" / "witness"
-    packs = sorted(path for path in folder.rglob("*") if path.is_file())
-    assert packs
-    for path in packs:
-        content = bytearray(path.read_bytes())
-        content[len(content) // 2] ^= 1
-        path.write_bytes(bytes(content))
-    assert evaluate(marked.ctx)[:-1] == results[:-1]
-
-
-def test_a_range_that_is_missing_or_short_stops_the_run(lab: Lab) -> None:
-    (range_id, *_) = lab.ranges(lab.heads["main"])
-    whole = lab.file(range_id)
-    lab.put(f"_lakefs/{range_id}", whole[:-1])
-    with pytest.raises(IntegrityError):
-        evaluate(lab.mark().ctx)
-    lab.remove(f"_lakefs/{range_id}")
-    with pytest.raises(IntegrityError, match="is missing"):
-        evaluate(lab.mark("run2").ctx)
-
-
-# Independence
-
-
-PACKAGE = Path(lakegc_assets.__file__).parent
-CHECKS = list((PACKAGE / "checks").glob("*.py"))
-SECOND = [
-    *(f"checks.{name}" for name in sorted(path.stem for path in CHECKS if path.stem != "__init__")),
-    "retention.naive",
-    "graveler.sstable",
-    "graveler.entry",
-    "graveler.ranges",
-]
-FAST = {
-    "mark.ranges",
-    "mark.cache",
-    "mark.candidates",
-    "mark.served",
-    "mark.commits",
-    "mark.committed",
-    "mark.addresses",
-    "mark.uncommitted",
-    "graveler.decode",
-    "graveler.decode_kernels",
-    "retention.active_commits",
-}
-
-
-def imported(module: str) -> set[str]:
-    """Modules of this package that a module names in an import, in functions too."""
-    tree = ast.parse((PACKAGE / f"{module.replace('.', '/')}.py").read_text())
-    names: set[str] = set()
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Import):
-            names |= {alias.name for alias in node.names}
-        elif isinstance(node, ast.ImportFrom):
-            assert node.level == 0, "imports are absolute"
-            names |= {str(node.module), *(f"{node.module}.{alias.name}" for alias in node.names)}
-    found = {name.removeprefix("lakegc_assets.") for name in names if "lakegc_assets." in name}
-    return {n for n in found if (PACKAGE / f"{n.replace('.', '/')}.py").is_file()}
-
-
-def reached(module: str) -> set[str]:
-    found: set[str] = set()
-    waiting = {module}
-    while waiting:
-        found |= waiting
-        waiting = {name for each in waiting for name in imported(each)} - found
-    return found
-
-
-@pytest.mark.parametrize("module", SECOND)
-def test_the_second_opinion_shares_nothing_with_the_mark(module: str) -> None:
-    assert reached(module) & FAST == set()
-
-
-def test_the_walk_over_imports_sees_what_is_there() -> None:
-    assert reached("mark.served") >= {"graveler.decode", "graveler.decode_kernels", "mark.ranges"}
-    assert {m for m in FAST if (PACKAGE / f"{m.replace('.', '/')}.py").is_file()} == FAST

@@ -9,14 +9,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from lakegc_assets_tests.sessions import Session
-
 from lakegc_assets.errors import RefusedError
 from lakegc_assets.sweep.sweep import sweep
 from lakegc_assets_tests.lake import REPOSITORY, STAGES, copy_lake
 from lakegc_assets_tests.races.scenarios import ALL, Race
 from lakegc_assets_tests.races.schedule import SWEEP, Event, Position, Schedule
 from lakegc_assets_tests.races.world import World, open_world
+from lakegc_assets_tests.sessions import Session
 
 RUN = "mark-1"
 AGAIN = "mark-2"
@@ -166,7 +165,7 @@ def collect(world: World, schedule: Schedule, spark: Session) -> Collected:
     for event in schedule.events:
         assert event.happened, f"nothing came by {event.position}"
     attempt = world.lake.root.attempt(REPOSITORY, RUN)
-    marked = attempt.read("deletion_candidates", columns=["address"]).to_pylist()
+    marked = attempt.read("deletion_candidates").to_pylist()
     swept = world.lake.root.attempt(REPOSITORY, run).read("swept_set").to_pylist()
     return Collected(
         marked=frozenset(row["address"] for row in marked),

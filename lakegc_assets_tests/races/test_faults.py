@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from lakegc_assets_tests.sessions import Session
 
 from lakegc_assets.sweep.sweep import sweep
 from lakegc_assets_tests.conformance.recorder import FAULTS, conforms
@@ -18,6 +17,7 @@ from lakegc_assets_tests.lake import REPOSITORY, STAGES, copy_lake
 from lakegc_assets_tests.races.collecting import RUN, tell_garbage
 from lakegc_assets_tests.races.faults import TRAPS, After, Trap, Traps
 from lakegc_assets_tests.races.world import World, open_world
+from lakegc_assets_tests.sessions import Session
 
 _PAGED: dict[str, Any] = {"uncommitted_page_steps": 20}
 
@@ -61,15 +61,13 @@ def collect(told: Told, folder: Path, kinds: Sequence[type[Trap]], spark: Sessio
         traps.between()
         sweep(world.context(spark, RUN))
         traps.release()
-        _check(told, traps, world, alive, spark)
+        _check(told, traps, world, alive)
 
 
-def _check(
-    told: Told, traps: Traps, world: World, alive: AbstractSet[str], spark: Session
-) -> None:
+def _check(told: Told, traps: Traps, world: World, alive: AbstractSet[str]) -> None:
     attempt = world.lake.root.attempt(REPOSITORY, RUN)
-    listed = attempt.read("uncommitted_snapshot", columns=["address"]).to_pylist()
-    marked = attempt.read("deletion_candidates", columns=["address"]).to_pylist()
+    listed = attempt.read("uncommitted_snapshot").to_pylist()
+    marked = attempt.read("deletion_candidates").to_pylist()
     after = After(world, {row["address"] for row in listed})
     for trap in traps.traps:
         assert trap.shows(after), f"the server does not have {trap.fault}"

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
-from lakegc_assets_tests.sessions import Session
 
 from lakegc_assets_tests.conformance.recorder import RACES, conforms
 from lakegc_assets_tests.races.collecting import (
@@ -21,6 +20,7 @@ from lakegc_assets_tests.races.collecting import (
 )
 from lakegc_assets_tests.races.scenarios import ALL, Race
 from lakegc_assets_tests.races.schedule import POSITIONS, Position
+from lakegc_assets_tests.sessions import Session
 
 _NAMES = [position.name for position in POSITIONS]
 

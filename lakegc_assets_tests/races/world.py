@@ -13,8 +13,6 @@ from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
 
-from lakegc_assets_tests.sessions import Session
-
 from lakegc_assets.embedded.lake import catalog
 from lakegc_assets.graveler.namespace import StorageNamespace
 from lakegc_assets.lakefs.client import LakeFSClient
@@ -27,6 +25,7 @@ from lakegc_assets.run.context import RunContext
 from lakegc_assets.storage.base import ObjectStore
 from lakegc_assets.storage.opening import open_store
 from lakegc_assets_tests.lake import REPOSITORY, Calendar, SmallLake, running
+from lakegc_assets_tests.sessions import Session
 
 NOW = datetime(2026, 3, 1, 12, tzinfo=timezone.utc)
 NAMESPACE = f"local://{REPOSITORY}/"

@@ -1,0 +1,100 @@
+"""A collection in this process: its stages one by one, with what each takes."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from bench._run import Session, measured
+from lakegc_assets.checks.evaluation import check_candidates, require_passed
+from lakegc_assets.lakefs.config import LakeFSConfig
+from lakegc_assets.mark.candidates import find_candidates
+from lakegc_assets.mark.commits import find_active_commits
+from lakegc_assets.mark.committed import read_committed_addresses
+from lakegc_assets.mark.listing import list_store
+from lakegc_assets.mark.report import report
+from lakegc_assets.mark.uncommitted import snapshot_uncommitted
+from lakegc_assets.run.artifacts import ArtifactRoot, Manifest
+from lakegc_assets.run.context import RunContext
+from lakegc_assets.run.settings import Settings
+from lakegc_assets.storage.config import StoreConfig
+from lakegc_assets.sweep.sweep import sweep
+
+_STAGES: tuple[Callable[[RunContext], Manifest], ...] = (
+    list_store,
+    snapshot_uncommitted,
+    find_active_commits,
+    read_committed_addresses,
+    find_candidates,
+)
+
+
+@dataclass(frozen=True)
+class Collector:
+    """What collects a repository.
+
+    Attributes:
+        session: of all its runs.
+        ctx: of the run at hand.
+    """
+
+    session: Session
+    ctx: RunContext
+
+    @classmethod
+    def new(
+        cls, folder: Path, repository: str, *, local_root: Path | None = None, **settings: object
+    ) -> Collector:
+        """A collector without artifacts and caches.
+
+        Args:
+            folder: for these.
+            repository: lakeFS repository.
+            local_root: where ``local://`` namespaces live.
+            settings: fields of ``Settings``, where others than the usual ones are wanted.
+        """
+        session = Session()
+        stores = StoreConfig(local_root=str(local_root) if local_root else None)
+        root = ArtifactRoot(f"{folder}/artifacts", stores)
+        chosen = Settings(**settings)  # type: ignore[arg-type]
+        ctx = RunContext(repository, "run", chosen, LakeFSConfig(), root, session)
+        return cls(session, ctx)
+
+    def mark(self, run: str) -> tuple[Collector, float]:
+        """Mark; the collector of that run, and seconds."""
+        ctx = replace(self.ctx, run=run)
+        jobs, tasks = self.session.work()
+        total = math.fsum(
+            measured(self.session, f"  {stage.__name__}", lambda stage=stage: stage(ctx))  # type: ignore[misc]
+            for stage in _STAGES
+        )
+        total += measured(self.session, "  checks", lambda: require_passed(check_candidates(ctx)))
+        total += measured(self.session, "  report", lambda: report(ctx))
+        after = self.session.work()
+        print(
+            f"mark {run:<23} {total:8.1f} s {after[0] - jobs:5} jobs {after[1] - tasks:6} tasks",
+            flush=True,
+        )
+        facts = ctx.root.attempt(ctx.repository, run).manifest("committed_addresses").facts
+        print(
+            f"  {facts['entries']:,} entries; ranges decoded {facts['ranges_decoded']}, "
+            f"from the cache {facts['ranges_from_cache']}"
+        )
+        return replace(self, ctx=ctx), total
+
+    def candidates(self, wanted: int) -> int:
+        """How many objects the mark wants to delete; other than so many are an error."""
+        attempt = self.ctx.root.attempt(self.ctx.repository, self.ctx.run)
+        found = attempt.manifest("deletion_candidates").rows
+        if found != wanted:
+            raise SystemExit(f"{found:,} candidates were found, of {wanted:,}")
+        return found
+
+    def sweep(self) -> float:
+        """Sweep what is marked; seconds."""
+        seconds = measured(self.session, "sweep", lambda: sweep(self.ctx))
+        manifest = self.ctx.root.attempt(self.ctx.repository, self.ctx.run).manifest("swept_set")
+        print(f"sweep: {manifest.rows:,} objects, {manifest.rows / seconds:,.0f} objects/s")
+        return seconds

@@ -1,0 +1,64 @@
+"""``lakegc run`` on small repositories, as a user types it, beside a stock PySpark session.
+
+Whole processes, from their start to their end: a mark and a sweep of a repository with some objects
+on an embedded lakeFS with local storage; and F, a stock session that runs a dozen tiny queries.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import click
+
+from bench._floors import beside, stock_session
+from bench._lake import REPOSITORY, Place, planted
+from bench._memory import watched
+from bench.collection import Overwritten
+
+
+def _run(folder: Path) -> float:
+    """Seconds of one whole run."""
+    command = [sys.executable, "-m", "lakegc_assets.cli", "run", REPOSITORY, "--json"]
+    homes = {
+        "DAGSTER_HOME": str(folder / "dagster"),
+        "LAKEGC_ARTIFACT_ROOT": str(folder / "artifacts"),
+    }
+    begun = time.monotonic()
+    with subprocess.Popen(
+        command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, cwd=folder,
+        env=os.environ | homes,
+    ) as process, watched(process.pid) as memory:  # fmt: skip
+        _, told = process.communicate()
+    seconds = time.monotonic() - begun
+    if process.returncode:
+        raise SystemExit(f"lakegc run ended with {process.returncode}: {told}")
+    memory.show()
+    return seconds
+
+
+def _measure(objects: int, stock: float) -> None:
+    """Collect a repository of so many objects, of which a quarter is garbage."""
+    with TemporaryDirectory() as name:
+        folder = Path(name)
+        plant = Overwritten(objects, objects // 4, None)
+        with planted(Place(folder / "lakefs"), plant):
+            beside(f"lakegc run, {objects:,} objects", _run(folder), stock)
+
+
+@click.command()
+@click.option("--objects", multiple=True, default=(10, 500), show_default=True)
+def main(objects: tuple[int, ...]) -> None:
+    """Measure F, and then runs."""
+    stock = stock_session()
+    print(f"F, a stock session and a dozen tiny queries: {stock:.1f} s", flush=True)
+    for count in objects:
+        _measure(count, stock)
+
+
+if __name__ == "__main__":
+    main()
