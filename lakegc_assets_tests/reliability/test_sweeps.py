@@ -10,11 +10,10 @@ from datetime import timedelta
 from pathlib import Path
 
 import pytest
-from lakegc_assets_tests.sessions import Session
 
 from lakegc_assets.errors import IntegrityError, LakegcError, RefusedError
 from lakegc_assets.mark import served
-from lakegc_assets.mark.committed import live_tables
+from lakegc_assets.mark.committed import live_ranges
 from lakegc_assets.mark.listing import list_store
 from lakegc_assets.mark.publication import read_summary
 from lakegc_assets.mark.uncommitted import snapshot_uncommitted
@@ -27,6 +26,7 @@ from lakegc_assets_tests.reliability.places import Fault, Place, S3Dialect, cloc
 from lakegc_assets_tests.reliability.proxy import Answer, Ask, Asked, Meddle, Silence, leave_alone
 from lakegc_assets_tests.reliability.recorder import LOCAL, S3, shows
 from lakegc_assets_tests.reliability.world import Bucket, Marked, context, make_marked
+from lakegc_assets_tests.sessions import Session
 from lakegc_assets_tests.storage.servers import Server
 
 pytestmark = pytest.mark.stores
@@ -171,10 +171,8 @@ def test_tables_that_are_not_listed(
     ctx = marked.context(lake, spark)
     client, connections = ctx.connect()
     head = client.commit(REPOSITORY, lake.head("main"))
-    active = spark.createDataFrame([(head.meta_range_id,)], "metarange_id string")
-    _, ranges = live_tables(ctx, connections, active, has_rules=False)
-    assert ranges is not None
-    assert ranges.count() > 0
+    active = {head.meta_range_id}
+    assert live_ranges(ctx, connections, active, has_rules=False).ranges.num_rows > 0
 
     def nothing(ask: Ask) -> Answer:
         page = ask()
@@ -185,7 +183,7 @@ def test_tables_that_are_not_listed(
 
     place.meddle(lambda asked: asked.query.get("prefix", "").endswith("_lakefs/"), nothing)
     with pytest.raises(IntegrityError, match="is not listed"):
-        live_tables(ctx, connections, active, has_rules=False)
+        live_ranges(ctx, connections, active, has_rules=False)
 
 
 @shows("Clock an hour ahead", "a mark", [S3], "RefusedError before anything is listed")

@@ -11,12 +11,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from lakegc_assets_tests.sessions import Session
-
 from lakegc_assets.run.artifacts import ArtifactRoot
 from lakegc_assets.run.context import RunContext
 from lakegc_assets_tests.lake import REPOSITORY, RUN, STAGES, SmallLake, running
 from lakegc_assets_tests.reliability.places import Place
+from lakegc_assets_tests.sessions import Session
 
 _HOUR = 3600
 

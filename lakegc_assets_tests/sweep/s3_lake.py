@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import boto3
-from lakegc_assets_tests.sessions import Session
 
 from lakegc_assets.embedded.objects import objects
 from lakegc_assets.graveler.entry import Entry
@@ -21,6 +20,7 @@ from lakegc_assets.storage.config import StoreConfig
 from lakegc_assets.storage.opening import open_store
 from lakegc_assets.sweep.lease import FOLDER
 from lakegc_assets_tests.lake import REPOSITORY, STAGES, SmallLake, running
+from lakegc_assets_tests.sessions import Session
 from lakegc_assets_tests.storage.servers import Server
 
 _GIVEN_UP = 2400
