@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import pickle
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta, timezone
@@ -66,9 +67,12 @@ class CountedTasks:
 
     calls: list[str] = field(default_factory=list)
 
-    def run(self, what: str, *order: Any) -> Any:
+    def run(self, what: str, task: Any, orders: Any, seconds: float) -> Any:
         self.calls.append(what)
-        return Tasks(_no_spark, 1e9).run(what, *order)
+        # As tasks and answers come through Spark.
+        task, orders = pickle.loads(pickle.dumps((task, orders)))
+        answers = Tasks(_no_spark, 1e9).run(what, task, orders, seconds)
+        return pickle.loads(pickle.dumps(answers))
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ import pytest
 
 from lakegc_assets.embedded.faults import Fault
 from lakegc_assets.errors import IntegrityError
-from lakegc_assets.mark import served
+from lakegc_assets.mark import lookalikes, served
 from lakegc_assets.mark.candidates import find_candidates
 from lakegc_assets.mark.commits import find_active_commits
 from lakegc_assets.mark.committed import read_committed_addresses
@@ -160,7 +160,7 @@ def test_entries_with_the_etags_of_the_store_make_contents_say_nothing(
     lake: SmallLake, crowded: Crowded, spark: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A copy that lakeFS makes of such an object keeps an etag that no content tells."""
-    compare = served.compare
+    compare = lookalikes.compare
 
     def mixed(*args: Any) -> tuple[Alike, Evidence]:
         alike, evidence = compare(*args)

@@ -115,7 +115,7 @@ def test_etags_are_comparable_only_if_all_agree(tmp_path: Path) -> None:
 
 @dataclass(frozen=True)
 class Planted:
-    """Dead objects of the size of what a HEAD holds, written after all that it does."""
+    """Dead objects of the size of what a HEAD holds; all but two are younger than all of that."""
 
     marked: Marked
     dead: set[str]
@@ -134,9 +134,9 @@ def twins(golden: Goldens, tmp_path: Path) -> Iterator[Planted]:
     with recorded.preserved("small"):
         dead = {
             recorded.plant(
-                "small", f"twin-{n}", bytes([65 + n]) * size, written + timedelta(seconds=n)
+                "small", f"twin-{n}", bytes([66 + n]) * size, written + timedelta(seconds=n)
             )
-            for n in range(1, 8)
+            for n in range(-1, 8)
         }
         yield Planted(replace(marked, ctx=ctx), dead)
 
@@ -154,6 +154,7 @@ def test_contents_prove_etags_where_heads_do_not(twins: Planted) -> None:
 
 
 def test_one_etag_that_is_no_checksum_disproves_all(twins: Planted) -> None:
+    """Older ones, too, which the objects at HEADs alone would prove."""
     size = len(recorded.content("small", "twin-7"))
     written = twins.marked.ctx.clocks.now() - timedelta(seconds=3)
     recorded.plant("small", "twin-7", b"Z" * size, written, etag="0" * 32)
