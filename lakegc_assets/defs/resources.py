@@ -247,7 +247,7 @@ class CollectorResource(dg.ConfigurableResource):  # type: ignore[type-arg]
     )
     spark_seconds: float = Field(
         default=10.0,
-        description="from how much work on, in seconds of one core, a stage runs on Spark; 0: always",
+        description="work, in seconds of one core, from which on a stage runs on Spark; 0: always",
     )
     range_num_partitions: int = Field(default=50, description="the most tasks that read metaranges")
     address_num_partitions: int = Field(default=200, description="the most tasks that read ranges")

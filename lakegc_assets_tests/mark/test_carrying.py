@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
@@ -42,9 +42,13 @@ def lake(tmp_path: Path) -> Iterator[SmallLake]:
 def mark(lake: SmallLake, spark: Session, run: str, **settings: object) -> RunContext:
     lake.calendar.days_ago = 0
     ctx = lake.context(spark, run, **{**NO_AGE, **settings})
-    for stage in STAGES:
-        stage(ctx)
+    _run(ctx, STAGES)
     return ctx
+
+
+def _run(ctx: RunContext, stages: Sequence[Callable[[RunContext], object]]) -> None:
+    for stage in stages:
+        stage(ctx)
 
 
 def listing(ctx: RunContext) -> Manifest:
@@ -290,14 +294,11 @@ class History:
         self.runs += 1
         clean = self.lake.context(self.spark, f"clean-{self.runs}", **NO_AGE, clean=True)
         clean = replace(clean, root=ArtifactRoot(f"{self.lake.folder}/clean", clean.root.stores))
-        for stage in STAGES[:5]:
-            stage(clean)
+        _run(clean, STAGES[:5])
         ctx = self.lake.context(self.spark, f"run-{self.runs}", **NO_AGE)
         if self.chance.random() < 0.15:
-            for stage in STAGES[: self.chance.randrange(1, 5)]:
-                stage(replace(ctx, run=f"killed-{self.runs}"))
-        for stage in STAGES:
-            stage(ctx)
+            _run(replace(ctx, run=f"killed-{self.runs}"), STAGES[: self.chance.randrange(1, 5)])
+        _run(ctx, STAGES)
         self.optimized += listing(ctx).facts["mode"] == "optimized"
         assert candidates(ctx) == candidates(clean)
         if self.chance.random() < 0.6:
