@@ -122,7 +122,7 @@ def test_a_sweep_through_all_of_it(
     failures: list[str] = []
     pages: list[Answer] = []
     place.proxy.meddle = troubles(failures, pages)
-    manifest = sweep(marked.context(lake, spark, sweep_batch=8))
+    manifest = sweep(marked.context(lake, spark, sweep_batch=6))
     assert failures[:3] == ["busy", "some unnamed", "unanswered"]
     assert pages
     assert not any(rewritten.encode() in page.body for page in pages)
