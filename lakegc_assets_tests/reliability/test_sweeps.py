@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from lakegc_assets.errors import IntegrityError, LakegcError, RefusedError
-from lakegc_assets.mark import served
+from lakegc_assets.mark import lookups
 from lakegc_assets.mark.committed import live_ranges
 from lakegc_assets.mark.listing import list_store
 from lakegc_assets.mark.publication import read_summary
@@ -47,7 +47,7 @@ def marked(
         name = root.url.removeprefix("s3://")
         bucket = Bucket(root, versitygw_server.log.parent / "objects" / name)
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(served, "_TASKS", 1)
+            patch.setattr(lookups, "_TASKS", 1)
             yield make_marked(tmp_path_factory.mktemp("marked"), bucket, spark)
 
 
@@ -92,7 +92,9 @@ def troubles(failures: list[str], pages: list[Answer]) -> Meddle:
             if asked.query["max-keys"] == str(_PAGE):
                 pages.append(page)
             return page
-        if SAYS.deletes(asked) and b"_lakefs/" not in asked.body:
+        # What tries the store with objects of our own is left alone.
+        own = b"_lakefs/" in asked.body or "_lakefs/" in asked.path
+        if SAYS.deletes(asked) and not own:
             name, fault = next(waiting, ("", None))
             failures.append(name)
             return fault(ask) if fault else ask()
@@ -120,13 +122,17 @@ def test_a_sweep_through_all_of_it(
     failures: list[str] = []
     pages: list[Answer] = []
     place.proxy.meddle = troubles(failures, pages)
-    manifest = sweep(marked.context(lake, spark, sweep_batch=4))
+    manifest = sweep(marked.context(lake, spark, sweep_batch=6))
     assert failures[:3] == ["busy", "some unnamed", "unanswered"]
     assert pages
     assert not any(rewritten.encode() in page.body for page in pages)
     assert manifest.facts["conditional_deletes"] == "none"
     rows = lake_rows(marked, lake, spark)
-    assert rows == dict.fromkeys(marked.dead, "deleted") | {rewritten: "spared"}
+    assert rows.keys() == marked.dead
+    assert rows[rewritten] == "spared"
+    # Where the answer did not say so, it is the next look that finds them gone.
+    others = {outcome for address, outcome in rows.items() if address != rewritten}
+    assert others == {"deleted", "already_missing"}
     assert marked.bucket.keys() == marked.live | {rewritten}
 
 
