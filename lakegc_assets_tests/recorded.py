@@ -27,7 +27,7 @@ from lakegc_assets.mark.report import report
 from lakegc_assets.mark.uncommitted import snapshot_uncommitted
 from lakegc_assets.run.artifacts import MARK_ASSETS, ArtifactRoot, AttemptArtifacts, Manifest
 from lakegc_assets.run.context import RunContext
-from lakegc_assets.run.hashing import key_digest
+from lakegc_assets.run.hashing import address_hashes, key_digest
 from lakegc_assets.run.parts import Part, write_part
 from lakegc_assets.run.settings import Settings
 from lakegc_assets.storage.config import StoreConfig
@@ -219,10 +219,10 @@ class Marked:
     def addresses(self, asset: str) -> set[str]:
         return set(self.attempt.read(asset)["address"].to_pylist())
 
-    @property
-    def committed(self) -> set[int]:
-        """The hashes of the addresses that active commits hold."""
-        return set(self.attempt.read("committed_addresses")["hash"].to_pylist())
+    def commits_hold(self, addresses: set[str]) -> bool:
+        """Whether active commits hold all of some addresses, by their hashes."""
+        found = set(self.attempt.read("committed_addresses")["hash"].to_pylist())
+        return set(address_hashes(pa.array(sorted(addresses))).tolist()) <= found
 
 
 def mark(ctx: RunContext, *, publish: bool = False) -> Marked:

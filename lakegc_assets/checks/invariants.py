@@ -166,7 +166,9 @@ def candidate_share(case: Case) -> CheckResult:
     # What was approved for the mark is approved for its sweep.
     approved = case.chain["deletion_candidates"].settings["max_candidate_share"]
     limit = max(case.ctx.settings.max_candidate_share, approved)
-    listed = case.chain["store_listing"].rows
+    listing = case.chain["store_listing"]
+    # What was carried forward and swept since is not there any more.
+    listed = listing.rows - listing.facts.get("carried_and_gone", 0)
     share = case.looked.rows / listed if listed else 0.0
     summary = f"{case.looked.rows} of {listed} listed objects are candidates ({share:.1%})"
     if share > limit:

@@ -18,7 +18,7 @@ from dagster._core.utils import make_new_run_id
 
 from lakegc_assets.cli.progress import progress, say
 from lakegc_assets.cli.queries import Site, require_published
-from lakegc_assets.definitions import defs
+from lakegc_assets.definitions import shown_nowhere
 from lakegc_assets.defs.partitions import add_partition, partition_key
 from lakegc_assets.defs.resources import CollectorResource
 from lakegc_assets.errors import ConfigurationError, RefusedError
@@ -160,7 +160,7 @@ def _execute(
     run_id = make_new_run_id()
     try:
         with progress(instance, run_id):
-            defs().resolve_job_def(job).execute_in_process(
+            shown_nowhere().resolve_job_def(job).execute_in_process(
                 partition_key=key,
                 asset_selection=selection,
                 instance=instance,

@@ -18,7 +18,6 @@ from typing import Any, ParamSpec, TypeVar
 
 import click
 
-from lakegc_assets.embedded.server import embedded
 from lakegc_assets.errors import ConfigurationError, LakegcError, RefusedError
 
 FAILURE, USAGE, REFUSED = 1, 2, 3
@@ -134,13 +133,28 @@ def new_run_id() -> str:
     return f"{datetime.now(timezone.utc):%Y%m%dT%H%M%SZ}"
 
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+class Commands(click.Group):
+    """The commands, of which ``embedded`` is loaded when it is asked for, with its web server."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """Their names."""
+        return sorted([*super().list_commands(ctx), "embedded"])
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """The command of this name."""
+        if cmd_name == "embedded":
+            from lakegc_assets.embedded.server import embedded  # noqa: PLC0415 - it loads slowly
+
+            return embedded
+        return super().get_command(ctx, cmd_name)
+
+
+@click.group(
+    cls=Commands, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100}
+)
 @click.version_option(package_name="lakegc-assets")
 def main() -> None:
     """Garbage collection for lakeFS: finds what nothing needs, says why, deletes it safely."""
-
-
-main.add_command(embedded)
 
 
 def _start(

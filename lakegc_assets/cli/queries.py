@@ -10,7 +10,7 @@ from typing import Any
 import dagster as dg
 
 from lakegc_assets.checks.evaluation import read_results, require_passed
-from lakegc_assets.definitions import defs
+from lakegc_assets.definitions import shown_nowhere
 from lakegc_assets.defs.failures import errors_of_tasks
 from lakegc_assets.defs.partitions import partition_key
 from lakegc_assets.defs.resources import CollectorResource, LakeFSResource, ObjectStoreResource
@@ -42,7 +42,7 @@ class Site:
         """
         # Before Dagster wraps what is wrong with them into a trace of its own.
         session_settings()
-        defined = defs().resources or {}
+        defined = shown_nowhere().resources or {}
         names = ("lakefs", "stores", "collector")
         # As a run does: what is given as EnvVar gets its value.
         with dg.build_resources({name: defined[name] for name in names}) as resources:
@@ -125,15 +125,14 @@ def require_published(attempt: AttemptArtifacts) -> None:
 
 @contextmanager
 def local_context(repository: str, run: str) -> Iterator[RunContext]:
-    """A run with a Spark session, to ask its artifacts something.
+    """A run, to ask its artifacts something.
 
     Raises:
         RefusedError: the run is unknown.
-        ConfigurationError: Spark does not start here.
+        ConfigurationError: there is work for Spark, and it does not start here.
     """
     site = Site.defined()
     site.attempt(repository, run)
-    spark = start_session()
     with errors_of_tasks():
         yield RunContext(
             repository=repository,
@@ -141,7 +140,7 @@ def local_context(repository: str, run: str) -> Iterator[RunContext]:
             settings=site.settings,
             lakefs=site.lakefs,
             root=site.root,
-            spark=spark,
+            session=start_session,
         )
 
 

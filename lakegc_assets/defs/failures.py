@@ -12,6 +12,7 @@ from pyspark.errors import PythonException
 from lakegc_assets.errors import ConfigurationError, IntegrityError, LakegcError, RefusedError
 
 _OURS = re.compile(r"^(lakegc_assets(?:\.\w+)+)\.(\w+): ", re.MULTILINE)
+_CHAINED = re.compile(r"^(?:The above exception was|During handling of the above).*:$", re.MULTILINE)
 
 
 @contextmanager
@@ -26,6 +27,8 @@ def errors_of_tasks() -> Iterator[None]:
         yield
     except PythonException as error:
         text = str(error)
+        # What it came from is told first.
+        text = _CHAINED.split(text)[-1]
         raised = list(_OURS.finditer(text))
         if not raised:
             raise

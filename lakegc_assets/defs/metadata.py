@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from typing import Any
 
 import dagster as dg
-from matplotlib.figure import Figure
 
 from lakegc_assets.run.artifacts import Manifest
 
@@ -107,6 +106,8 @@ def plot_of_ages(rows: Sequence[Sequence[Any]]) -> Any:  # noqa: ANN401 - metada
     freed = [0] * (oldest // width + 1)
     for age, size in ages:
         freed[age // width] += size
+    from matplotlib.figure import Figure  # noqa: PLC0415 - it loads slowly
+
     figure = Figure(figsize=(7, 2.6), layout="constrained")
     axes = figure.subplots()
     starts = [bar * width for bar in range(len(freed))]

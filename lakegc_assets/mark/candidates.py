@@ -16,6 +16,7 @@ import numpy as np
 import pyarrow as pa
 
 from lakegc_assets.errors import IntegrityError, LakegcError
+from lakegc_assets.mark.carrying import swept_since
 from lakegc_assets.mark.reasons import CANDIDATES, last_holders, with_reasons
 from lakegc_assets.mark.served import LEAST_SECONDS, SPARED, served_candidates
 from lakegc_assets.mark.sifting import Sieve, Sifted, seen_before, sift
@@ -25,6 +26,7 @@ from lakegc_assets.run.context import RunContext
 from lakegc_assets.run.hashing import Hashes, KeyDigest, address_hashes
 from lakegc_assets.run.parts import Part, read_part, read_parts, write_part
 from lakegc_assets.run.selection import Selection
+from lakegc_assets.run.sets import write_set
 from lakegc_assets.run.tasks import spread
 from lakegc_assets.storage.base import ObjectStore
 
@@ -46,7 +48,7 @@ def find_candidates(ctx: RunContext) -> Manifest:
     chain = attempt.chain("committed_addresses", connections.namespace_url)
     listing, store = chain["store_listing"], attempt.store()
 
-    sifted = sift(ctx, connections, listing.parts["data"], _sieve(attempt, chain))
+    sifted = sift(ctx, connections, listing.parts["data"], _sieve(ctx, attempt, chain))
     unlisted = _old_enough_uploads(ctx, connections, attempt, listing, sifted)
     spent = (ctx.clocks.now() - listing.started).total_seconds()
     served = served_candidates(
@@ -89,8 +91,8 @@ def _tasks(ctx: RunContext) -> int:
     return ctx.settings.address_num_partitions
 
 
-def _sieve(attempt: AttemptArtifacts, chain: dict[str, Manifest]) -> Sieve:
-    """What keeps an object from being a candidate.
+def _sieve(ctx: RunContext, attempt: AttemptArtifacts, chain: dict[str, Manifest]) -> Sieve:
+    """What keeps an object from being a candidate: that it is live, or known to be gone.
 
     Raises:
         IntegrityError: there are live ranges, and no addresses of them.
@@ -104,11 +106,16 @@ def _sieve(attempt: AttemptArtifacts, chain: dict[str, Manifest]) -> Sieve:
             raise IntegrityError(
                 f"{attempt.url}/{name} names what is live, and holds no address of it: mark again"
             )
+    gone = address_hashes(swept_since(ctx, chain["store_listing"]))
     return Sieve(
         attempt.url,
         f"{ASSET}/",
         chain["store_listing"].cutoff,
-        [*committed.parts["data"], *uncommitted.parts["hashes"]],
+        [
+            *committed.parts["data"],
+            *uncommitted.parts["hashes"],
+            *write_set(attempt.store(), f"{ASSET}/gone/", [gone]),
+        ],
         [*committed.parts["unresolved"], *uncommitted.parts["unresolved"]],
     )
 

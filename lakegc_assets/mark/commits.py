@@ -11,7 +11,7 @@ from __future__ import annotations
 import csv
 import io
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
@@ -158,7 +158,8 @@ def find_active_commits(ctx: RunContext) -> Manifest:
     chain = attempt.chain("uncommitted_snapshot", connections.namespace_url)
     start = datetime.fromisoformat(str(chain["store_listing"].facts["start"]))
     latest = _latest(ctx, connections)
-    liveness = find_liveness(ctx, client, connections, start, latest and latest.attempt)
+    known = latest.attempt if latest else None
+    liveness = find_liveness(ctx, client, connections, start, known)
 
     store = attempt.store()
     tables = liveness.tables()
@@ -391,11 +392,22 @@ def read_commits_csv(
     return listed
 
 
-def load_commits(client: LakeFSClient, repository: str, roots: Iterable[str]) -> dict[str, Commit]:
+def load_commits(
+    client: LakeFSClient,
+    repository: str,
+    roots: Iterable[str],
+    known: Collection[str] = frozenset(),
+) -> dict[str, Commit]:
     """Every commit that can be reached from some commits, by all parents.
 
     Main ancestries are read page by page until they meet what is known. Each commit's id is
     computed again from its content, so that the metarange it names is the one it was made with.
+
+    Args:
+        client: the server.
+        repository: its name.
+        roots: ids of the commits to begin with.
+        known: commits that were read before, with all that can be reached from them; left out.
 
     Raises:
         IntegrityError: a parent is missing, or a commit's content does not match its id.
@@ -404,11 +416,11 @@ def load_commits(client: LakeFSClient, repository: str, roots: Iterable[str]) ->
     waiting = list(dict.fromkeys(roots))
     while waiting:
         ref = waiting.pop()
-        if ref in commits:
+        if ref in commits or ref in known:
             continue
         try:
             for found in client.log(repository, ref, first_parent=True):
-                if found.id in commits:
+                if found.id in commits or found.id in known:
                     break
                 commits[found.id] = _checked(repository, found)
                 waiting.extend(parent for parent in found.parents if parent not in commits)

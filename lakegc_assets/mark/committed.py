@@ -180,9 +180,7 @@ def read_live(
     )
 
 
-def _read_ranges(
-    connections: Connections, url: str, folder: str, ranges: Sequence[Wanted]
-) -> Live:
+def _read_ranges(connections: Connections, url: str, folder: str, ranges: Sequence[Wanted]) -> Live:
     artifacts = connections.open(url)
     rows: list[tuple[str, int, str, bool]] = []
     unresolved: set[str] = set()

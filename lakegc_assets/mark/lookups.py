@@ -110,9 +110,8 @@ def ask(
         LakeFSError: lakeFS did not answer.
     """
     paths = _find_paths(ctx, connections, heads, url, folder, question)
-    wanted = set(question.positions.tolist())
     branches = [
-        (branch, np.array([p for p in held if p in wanted], np.int32))
+        (branch, held[np.isin(held, question.positions)])
         for branch, held in heads.of_branch.items()
     ]
     share = question.paths * _PATH_S / max(1, len(branches))

@@ -295,7 +295,8 @@ class _ShadowRule:
         if not len(groups) or (few and seconds.sum() < left / 4):
             return indices[:0]
         costs = np.bincount(of_group, seconds, len(groups))
-        chosen = indices[(costs > members * READ_S)[which]]
+        # Where lakeFS may not be asked, to read is all that is left.
+        chosen = indices[(costs > members * READ_S)[which]] if few else indices
         total = np.cumsum(self.suspects.sizes[chosen])
         worth: Integers = chosen[total <= _MOST_BYTES]
         return worth

@@ -2,38 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict
 from functools import partial
+from typing import Final
 
 import pyarrow as pa
-from pyspark.sql import DataFrame
 
 from lakegc_assets.errors import IntegrityError, LakegcError
 from lakegc_assets.mark.commits import Liveness
-from lakegc_assets.mark.ranges import spread
-from lakegc_assets.run.artifacts import AttemptArtifacts, Manifest
-from lakegc_assets.run.context import Connections, RunContext
-from lakegc_assets.sweep.delta import certainly_alive, take_delta_mark
+from lakegc_assets.run.connections import Connections
+from lakegc_assets.run.context import RunContext
+from lakegc_assets.run.parts import write_part
+from lakegc_assets.run.tasks import each, spread
+from lakegc_assets.sweep.delta import Candidates, Deltas, certainly_alive
 from lakegc_assets.sweep.hold import HOLD, read_hold, write_hold
 from lakegc_assets.sweep.holders import Holder, holders_of
-from lakegc_assets.sweep.ledger import ASSET
 
-#: How many objects a task looks up, at least.
-_LOOKUPS_EACH = 100
+#: Work of looking an object up, in seconds of one core, and how many are asked for at a time.
+_LOOKUP_S: Final = 0.003
+_THREADS: Final = 16
 #: How many objects an alarm names, and how many the message of its error.
-_NAMED = 100
-_SHOWN = 20
+_NAMED: Final = 100
+_SHOWN: Final = 20
 
 
 def raise_alarm_if_needed(
-    ctx: RunContext,
-    connections: Connections,
-    attempt: AttemptArtifacts,
-    chain: Mapping[str, Manifest],
-    candidates: DataFrame,
-    sweep: str,
+    ctx: RunContext, connections: Connections, deltas: Deltas, candidates: Candidates
 ) -> None:
     """Compute the live set once more, and hold all sweeps if it needs what is gone.
 
@@ -43,46 +39,35 @@ def raise_alarm_if_needed(
     Args:
         ctx: the run.
         connections: how to reach lakeFS and the store.
-        attempt: the artifacts of the mark, and of its sweep.
-        chain: the manifests of the mark.
+        deltas: takes the delta marks of the sweep.
         candidates: what the mark names.
-        sweep: short name of the sweep, for its files.
 
     Raises:
         IntegrityError: something is gone and needed; what, and who needs it.
     """
-    folder = f"{sweep}/after"
-
-    def keep(frame: DataFrame, part: str) -> DataFrame:
-        return attempt.keep(ctx.spark, ASSET, frame, f"{folder}/{part}")
-
-    delta = take_delta_mark(ctx, chain, attempt, candidates, keep)
-    alive = certainly_alive(delta.spared)
-    partitions = ctx.settings.sweep_num_partitions
-    missing = spread(alive, partitions, _LOOKUPS_EACH).mapInArrow(
-        partial(_missing, connections), "address string, why string"
-    )
-    missing = keep(missing, "missing")
-    count = missing.count()
-    if count == 0:
+    delta = deltas.take(candidates, "after")
+    missing = _missing(ctx, connections, certainly_alive(delta.spared))
+    if not missing.num_rows:
         return
+    artifacts = deltas.attempt.store()
+    part = write_part(artifacts, f"{deltas.folder}after/missing/", missing)
     what: dict[str, object] = {
         "run": ctx.run,
         "at": ctx.clocks.now().isoformat(),
-        "alarm": f"{count} objects of mark {ctx.run!r} are gone, and are needed",
-        "all": attempt.data_url(ASSET, f"{folder}/missing"),
+        "alarm": f"{missing.num_rows} objects of mark {ctx.run!r} are gone, and are needed",
+        "all": f"{artifacts.url}/{part.key}",
     }
     with suppress(LakegcError):
         # Of another sweep, since this one began without: what that lost is to be restored, too.
         if (earlier := read_hold(connections.store())) is not None:
             what["earlier"] = earlier
-    named = {row["address"]: row["why"] for row in missing.orderBy("address").take(_NAMED)}
+    first = missing.sort_by("address").slice(0, _NAMED)
+    named = dict(zip(first["address"].to_pylist(), first["why"].to_pylist(), strict=True))
     # First without saying who needs them: that takes time, and may fail.
     held = _hold(connections, what | {"objects": _objects(named, {})})
     holders: dict[str, Holder] = {}
     if delta.liveness is not None:
-        ranges = attempt.read(ctx.spark, ASSET, f"{folder}/new_ranges")
-        holders = _holders(ctx, connections, delta.liveness, ranges, named)
+        holders = _holders(ctx, connections, delta.liveness, deltas.ranges, named)
     held = _hold(connections, what | {"objects": _objects(named, holders)}) or held
     url = f"{connections.namespace_url}/{HOLD}"
     then = f"No sweep of {ctx.repository!r} starts until {url} is removed"
@@ -92,6 +77,21 @@ def raise_alarm_if_needed(
         f"{what['alarm']}: {_shown(named, holders)}. Restore them from a backup or from object "
         f"versions. {then}"
     )
+
+
+def _missing(ctx: RunContext, connections: Connections, alive: pa.Table) -> pa.Table:
+    """Of some objects, those that the store does not have."""
+    addresses = alive["address"].to_pylist()
+    costs = [_LOOKUP_S] * len(addresses)
+    tasks = spread(addresses, costs, ctx.settings.sweep_num_partitions)
+    gone = ctx.tasks.run("look objects up", partial(_gone, connections), tasks, sum(costs))
+    lacking = {address for task in gone for address in task}
+    return alive.filter(pa.array([address in lacking for address in addresses], pa.bool_()))
+
+
+def _gone(connections: Connections, addresses: Sequence[str]) -> list[str]:
+    there = each(connections.store().exists, addresses, _THREADS)
+    return [address for address, is_there in zip(addresses, there, strict=True) if not is_there]
 
 
 def _hold(connections: Connections, what: Mapping[str, object]) -> bool:
@@ -106,7 +106,7 @@ def _holders(
     ctx: RunContext,
     connections: Connections,
     liveness: Liveness,
-    ranges: DataFrame,
+    ranges: pa.Table,
     named: Mapping[str, str],
 ) -> dict[str, Holder]:
     """Who needs the objects; nobody where that cannot be found out now."""
@@ -130,13 +130,3 @@ def _objects(named: Mapping[str, str], holders: Mapping[str, Holder]) -> list[di
         {"address": address, "why": why} | (asdict(holders[address]) if address in holders else {})
         for address, why in named.items()
     ]
-
-
-def _missing(
-    connections: Connections, batches: Iterator[pa.RecordBatch]
-) -> Iterator[pa.RecordBatch]:
-    """Of some objects, those that the store does not have."""
-    store = connections.store()
-    for batch in batches:
-        gone = [not store.exists(address) for address in batch["address"].to_pylist()]
-        yield batch.filter(pa.array(gone, pa.bool_()))

@@ -1,239 +1,149 @@
-"""Deletes marked objects in Spark tasks, batch by batch, each recorded before the next begins.
+"""Deletes marked objects in a task, batch by batch, each recorded before the next begins.
 
-Before every batch the task itself asks lakeFS for HEADs and rules, and the store for the lease. If
-HEADs and rules are not those of the delta mark, or that is too old, it stops, and the sweep takes a
-new one. If the lease is lost, it stops, and so does the sweep.
+Before every batch the task compares it with what the store has, and then asks lakeFS for HEADs and
+rules, and the store for the lease. Where branches have moved it extends the delta mark, and looks
+again. If rules are others, or the delta mark is too old, it stops, and the sweep takes a new one.
+If the lease is lost, it stops, and so does the sweep.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import partial
-from itertools import islice
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import pyarrow as pa
-from pyspark import TaskContext
-from pyspark.sql import DataFrame
 
-from lakegc_assets.errors import ConfigurationError, LakegcError
-from lakegc_assets.mark.ranges import spread
-from lakegc_assets.run.artifacts import AttemptArtifacts
-from lakegc_assets.run.context import Connections, RunContext
-from lakegc_assets.storage.base import DeleteOutcome
-from lakegc_assets.storage.codes import error_class
-from lakegc_assets.storage.errors import (
-    AccessDeniedError,
-    StoreThrottledError,
-    StoreUnavailableError,
-)
+from lakegc_assets.errors import LakegcError
+from lakegc_assets.lakefs.client import LakeFSClient
+from lakegc_assets.run.parts import read_part
+from lakegc_assets.storage.base import DeleteOutcome, ObjectStore
 from lakegc_assets.storage.opening import open_store
 from lakegc_assets.sweep import ledger
-from lakegc_assets.sweep.conditions import Condition
-from lakegc_assets.sweep.delta import DeltaMark, fingerprint
+from lakegc_assets.sweep.answers import hopeless, sort_answers
+from lakegc_assets.sweep.extending import Extender, TooMuchError
+from lakegc_assets.sweep.extension import Known
 from lakegc_assets.sweep.hold import read_hold
+from lakegc_assets.sweep.known import read_known
 from lakegc_assets.sweep.lease import lost, sweep_of
-from lakegc_assets.sweep.ledger import DONE, Outcome
+from lakegc_assets.sweep.ledger import Outcome
+from lakegc_assets.sweep.look import (
+    CHECK_LIFETIME,
+    CHECK_TIME,
+    Look,
+    fingerprint,
+    fingerprint_of,
+    judge,
+)
 from lakegc_assets.sweep.moment import Moment, elapsed
-from lakegc_assets.sweep.pace import Limits, Pace, round_folder
+from lakegc_assets.sweep.orders import (
+    LOST,
+    STALE,
+    STOPPED,
+    TAKEN,
+    Orders,
+    Portion,
+    Told,
+    summed,
+    told_of,
+)
+from lakegc_assets.sweep.pace import Pace
+from lakegc_assets.sweep.present import REWRITTEN, Marked, State, present_state, rows_of
 
-#: No delete is sent later than this after the delta mark, in seconds.
-DELTA_LIFETIME: Final = 600.0
-#: The request of a batch ends within this time after HEADs and rules were read, in seconds.
-CHECK_LIFETIME: Final = 60.0
-#: Of these, what reading them may take; the rest is for the request, with what it takes to renew
-#: credentials, and to connect.
-_CHECK_TIME: Final = 15.0
-_CONNECT_TIMEOUT: Final = 5.0
-_REQUEST_TIMEOUT: Final = CHECK_LIFETIME - _CHECK_TIME - 2 * _CONNECT_TIMEOUT
+CONNECT_TIMEOUT: Final = 5.0
+REQUEST_TIMEOUT: Final = CHECK_LIFETIME - CHECK_TIME - 2 * CONNECT_TIMEOUT
 #: Requests with one key each have less time, so that many of them follow one look.
 _SINGLE_TIMEOUT: Final = 10.0
-_SINGLES_TIME: Final = CHECK_LIFETIME - _SINGLE_TIMEOUT - 2 * _CONNECT_TIMEOUT
-#: How often a key is sent before its failure counts, where the store may yet take it.
-_TRIES: Final = 8
-#: Answers after which a key is sent again although the store did not ask for less.
-_AGAIN: Final = frozenset({"409", "ConditionalRequestConflict", "NotSent"})
-#: Answers that ask for less without saying so.
-_LATE: Final = frozenset(
-    {"408", "504", "GatewayTimeout", "OperationTimedOut", "RequestTimeout", "Timeout"}
-)
-#: Failures that no other task gets past.
-_HOPELESS: Final = {
-    AccessDeniedError,
-    ConfigurationError,
-    StoreThrottledError,
-    StoreUnavailableError,
-}
-#: What a task says instead of an outcome when it stops early.
-STALE: Final = "stale"
-LOST: Final = "lost"
-STOPPED: Final = "stopped"
-TAKEN: Final = "taken"
-
-_COUNTS = "outcome string, objects long, bytes long, error_code string, detail string"
+_SINGLES_TIME: Final = CHECK_LIFETIME - _SINGLE_TIMEOUT - 2 * CONNECT_TIMEOUT
+#: How often a task looks before a batch, where answers are slow or branches move meanwhile.
+_LOOKS: Final = 8
+#: How often of these it may be that the answers were slow.
+_SLOW_LOOKS: Final = 3
 
 
 @dataclass(frozen=True)
-class Orders:
-    """What a deleting task needs to know; picklable, and holds no secrets.
+class Reach:
+    """What a deleting task works with.
 
     Attributes:
-        connections: how to reach lakeFS and the store.
-        repository: lakeFS repository.
-        artifacts_url: where the attempt's artifacts are.
-        delta: fingerprint of the delta mark that allows the deletes.
-        taken: when that was begun.
-        protect_tags: whether the fingerprint covers tags.
-        lease: token of the lease.
-        number: of the round; the lease names it too.
-        condition: which calls carry the etag that was listed.
-        batch: the most objects in one request.
-        limits: of all tasks together.
-        share: of the limits, to begin with.
+        client: of lakeFS.
+        deleting: the store of the namespace, whose client sends each request once and gives up
+            early: one that repeats it could send it too late.
+        asking: the same store, for all that is only read.
+        artifacts: the store rooted at the attempt.
+        clock: seconds, as ``elapsed`` counts them.
+        sleep: waits for so many seconds.
     """
 
-    connections: Connections
-    repository: str
-    artifacts_url: str
-    delta: str
-    taken: Moment
-    protect_tags: bool
-    lease: str
-    number: int
-    condition: Condition
-    batch: int
-    limits: Limits
-    share: float = 1.0
+    client: LakeFSClient
+    deleting: ObjectStore
+    asking: ObjectStore
+    artifacts: ObjectStore
+    clock: Callable[[], float] = elapsed
+    sleep: Callable[[float], None] = time.sleep
 
-    @property
-    def notes(self) -> str:
-        """Where the tasks of this round leave their notes."""
-        return round_folder(sweep_of(self.lease), self.number)
-
-
-@dataclass(frozen=True)
-class Progress:
-    """What one pass over the survivors did.
-
-    Attributes:
-        deleted: objects that are gone, those that were missing already among them.
-        failed: objects that the store did not delete.
-        ended_early: what tasks said that stopped early, with the reason: stale, lost, stopped or
-            taken.
-        error: code, address and message of one failure; empty without any.
-    """
-
-    deleted: int
-    failed: int
-    ended_early: dict[str, str]
-    error: str = ""
+    @classmethod
+    def of(cls, orders: Orders) -> Reach:
+        """The real world."""
+        to = orders.connections
+        once = dataclasses.replace(
+            to.stores,
+            max_attempts=1,
+            connect_timeout_s=CONNECT_TIMEOUT,
+            read_timeout_s=_SINGLE_TIMEOUT if orders.condition == "single" else REQUEST_TIMEOUT,
+        )
+        deleting = open_store(to.namespace_url, once)
+        return cls(to.client(), deleting, to.store(), to.open(orders.artifacts_url))
 
 
-class Marked(NamedTuple):
-    """An object to delete; ``tries`` counts the requests that it was in."""
-
-    address: str
-    size: int
-    etag: str
-    tries: int = 0
+def delete_portion(orders: Orders, portion: Portion) -> list[Told]:
+    """The task: delete a portion, and say what became of it."""
+    reach = Reach.of(orders)
+    objects = read_part(reach.artifacts, portion.part)
+    return summed(DeletingTask(orders, portion.number, reach).run(objects))
 
 
-def delete(ctx: RunContext, orders: Orders, survivors: DataFrame) -> Progress:
-    """Delete objects in Spark tasks.
+class DeletingTask:
+    """One attempt of a deleting task.
 
     Args:
-        ctx: the run.
-        orders: of the tasks.
-        survivors: what the delta mark left over (address, size, etag).
+        orders: of the round.
+        number: of the task in the round.
+        reach: what it works with.
     """
-    columns = survivors.select("address", "size", "etag")
-    rows = (
-        spread(columns, ctx.settings.sweep_num_partitions, orders.batch)
-        .mapInArrow(partial(_delete_batches, orders), _COUNTS)
-        .collect()
-    )
-    return progress_of([row.asDict() for row in rows])
 
-
-def progress_of(rows: Sequence[Mapping[str, Any]]) -> Progress:
-    """Add up what tasks have counted."""
-    totals: dict[str, int] = {}
-    for row in rows:
-        totals[row["outcome"]] = totals.get(row["outcome"], 0) + row["objects"]
-    errors = [f"{row['error_code']}: {row['detail']}" for row in rows if row["outcome"] == "failed"]
-    return Progress(
-        deleted=totals.get("deleted", 0) + totals.get("already_missing", 0),
-        failed=totals.get("failed", 0),
-        ended_early={
-            row["outcome"]: row["detail"]
-            for row in rows
-            if row["outcome"] in (STALE, LOST, STOPPED, TAKEN)
-        },
-        error=errors[0] if errors else "",
-    )
-
-
-def orders_of(
-    ctx: RunContext,
-    connections: Connections,
-    attempt: AttemptArtifacts,
-    delta: DeltaMark,
-    *,
-    lease: str,
-    number: int,
-    condition: Condition,
-    share: float,
-) -> Orders:
-    """The orders of one round."""
-    settings = ctx.settings
-    return Orders(
-        connections=connections,
-        repository=ctx.repository,
-        artifacts_url=attempt.url,
-        delta=delta.fingerprint,
-        taken=delta.taken,
-        protect_tags=settings.protect_tags,
-        lease=lease,
-        number=number,
-        condition=condition,
-        batch=min(settings.sweep_batch, connections.store().keys_per_delete),
-        limits=Limits(settings.sweep_keys_per_second, settings.sweep_requests_per_second),
-        share=share,
-    )
-
-
-def _delete_batches(orders: Orders, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    context = TaskContext.get()
-    yield from _Task(orders, context.partitionId() if context else 0).run(_marked(batches))
-
-
-class _Task:
-    """One attempt of a deleting task."""
-
-    def __init__(self, orders: Orders, partition: int) -> None:
-        self.orders = orders
-        self.partition = partition
-        self.client = orders.connections.lakefs.connect()
-        # One try for each request: a client that repeats it could send it too late.
-        once = dataclasses.replace(
-            orders.connections.stores,
-            max_attempts=1,
-            connect_timeout_s=_CONNECT_TIMEOUT,
-            read_timeout_s=(_SINGLE_TIMEOUT if orders.condition == "single" else _REQUEST_TIMEOUT),
+    def __init__(self, orders: Orders, number: int, reach: Reach) -> None:
+        self._orders = orders
+        self._number = number
+        self._reach = reach
+        self._pace = Pace(
+            reach.artifacts,
+            orders.notes,
+            number,
+            orders.limits,
+            orders.share,
+            reach.clock,
+            reach.sleep,
         )
-        self.store = open_store(orders.connections.namespace_url, once)
-        self.asking = orders.connections.store()
-        self.artifacts = open_store(orders.artifacts_url, orders.connections.stores)
-        self.pace = Pace(self.artifacts, orders.notes, partition, orders.limits, share=orders.share)
-        self.checked = 0.0
+        self._checked = 0.0
+        self._deadline: Mapping[str, Any] = {}
+        self._delta = orders.delta
+        self._known: Known | None = None
+        self._ranges: AbstractSet[str] = frozenset()
+        self._spared: dict[str, str] = {}
 
-    def run(self, objects: Iterator[Marked]) -> Iterator[pa.RecordBatch]:
-        """Delete, and count what became of the objects."""
-        if taken := self.pace.begin():
-            yield _ended(TAKEN, taken)
+    def run(self, objects: pa.Table) -> Iterator[Told]:
+        """Delete, and tell after each batch what became of it.
+
+        Args:
+            objects: address, size, last_modified and etag, in the order of the addresses.
+        """
+        if taken := self._pace.begin():
+            yield Told(TAKEN, detail=taken)
             return
         failure = ""
         try:
@@ -243,161 +153,158 @@ class _Task:
             raise
         finally:
             with suppress(LakegcError):
-                self.pace.end(failure)
+                self._pace.end(failure)
 
-    def _batches(self, objects: Iterator[Marked]) -> Iterator[pa.RecordBatch]:
+    def _batches(self, objects: pa.Table) -> Iterator[Told]:
         again: list[Marked] = []
-        number = 0
+        at = number = 0
         while True:
-            if reason := self.pace.look():
-                yield _ended(STOPPED, reason)
+            if reason := self._pace.look():
+                yield Told(STOPPED, detail=reason)
                 return
-            batch = again[: (most := self.pace.most(self.orders.batch))]
-            again = again[most:]
-            batch += islice(objects, most - len(batch))
+            most = self._pace.most(self._orders.batch)
+            batch, again = again[:most], again[most:]
+            fresh = objects.slice(at, most - len(batch))
+            at += fresh.num_rows
+            batch += rows_of(fresh)
             if not batch:
                 return
-            self.pace.wait()
-            if ended := self._may_not_send():
-                yield ended
+            self._pace.wait()
+            ready = self._make_ready(batch, objects)
+            if isinstance(ready, Told):
+                yield ready
                 return
-            outcomes, repeat = self._sort(batch, self._send(batch))
-            if outcomes:
-                sweep = sweep_of(self.orders.lease)
-                name = f"{sweep}-{self.orders.number:04d}-{self.partition:05d}"
-                ledger.record(self.artifacts, f"{name}-{number:06d}", outcomes)
+            settled, to_send = ready
+            found = sort_answers(to_send, self._send(to_send))
+            if outcomes := [*settled, *found.outcomes]:
+                self._record(number, outcomes)
                 number += 1
-                yield _counts(outcomes)
-            again = repeat + again
-            if hopeless := _hopeless(outcomes):
-                self.pace.stop(f"{hopeless.error_code}: {hopeless.address}: {hopeless.detail}")
+                yield from told_of(outcomes)
+            if found.failed:
+                self._pace.failed(found.failed[0].error_code or "", slow=found.slow)
+            elif to_send:
+                self._pace.succeeded()
+            again = found.again + again
+            if one := hopeless(found.outcomes):
+                self._pace.stop(f"{one.error_code}: {one.address}: {one.detail}")
                 return
 
-    def _may_not_send(self) -> pa.RecordBatch | None:
-        """Ask whether a batch may still be sent; what to say if not."""
-        orders = self.orders
-        for _ in range(3):
-            self.checked = elapsed()
-            seen = fingerprint(self.client, orders.repository, protect_tags=orders.protect_tags)
-            # The store's time comes after all that may take long, and before the lease.
-            now = Moment.now(self.asking)
-            if reason := lost(self.asking, orders.lease, orders.number, now.store_time):
-                return _ended(LOST, reason)
-            if read_hold(self.asking) is not None:
-                return _ended(LOST, "an alarm holds all sweeps")
-            if orders.taken.age(now) >= DELTA_LIFETIME - CHECK_LIFETIME:
-                return _ended(STALE, "the delta mark is too old")
-            if seen != orders.delta:
-                return _ended(STALE, "HEADs or rules have changed")
-            if elapsed() - self.checked < _CHECK_TIME:
-                return None
-        return _ended(STALE, "lakeFS and the store take too long to answer")
+    def _make_ready(
+        self, batch: Sequence[Marked], objects: pa.Table
+    ) -> tuple[list[Outcome], list[Marked]] | Told:
+        """What of a batch has its outcome, and what may be sent now; or why nothing may."""
+        while True:
+            states = present_state(self._reach.asking, batch)
+            compared = self._reach.clock()
+            if ended := self._may_not_send(objects):
+                return ended
+            if self._checked - compared < CHECK_LIFETIME:
+                return _settled(batch, states, self._spared)
 
-    def _send(self, batch: list[Marked]) -> list[DeleteOutcome]:
+    def _may_not_send(self, objects: pa.Table) -> Told | None:
+        """Ask whether a batch may be sent now, following branches that move; what to say if not."""
+        slow, why = 0, ""
+        for _ in range(_LOOKS):
+            verdict, why = judge(self._look(), self._delta, self._orders.taken)
+            if verdict == "send":
+                return None
+            if verdict == "lost":
+                return Told(LOST, detail=why)
+            if verdict == "extend":
+                try:
+                    self._extend(objects)
+                except TooMuchError as error:
+                    return Told(STALE, detail=f"{why}: {error}")
+                continue
+            slow += 1
+            if verdict == "stale" or slow == _SLOW_LOOKS:
+                return Told(STALE, detail=why)
+        return Told(STALE, detail=f"{why} again and again")
+
+    def _look(self) -> Look:
+        orders, asking = self._orders, self._reach.asking
+        self._checked = self._reach.clock()
+        seen = fingerprint(self._reach.client, orders.repository, protect_tags=orders.protect_tags)
+        # The store's time comes after all that may take long, and before the lease.
+        now = Moment.now(asking, self._reach.clock)
+        look = Look(
+            seen=seen,
+            now=now,
+            lost=lost(asking, orders.lease, orders.number, now.store_time),
+            held=read_hold(asking) is not None,
+            took=self._reach.clock() - self._checked,
+        )
+        self._deadline = _deadline(orders, look)
+        return look
+
+    def _extend(self, objects: pa.Table) -> None:
+        """Follow the branches that have moved, and spare what they brought to life.
+
+        Raises:
+            TooMuchError: a task cannot tell what that is.
+        """
+        orders = self._orders
+        if orders.known is None:
+            raise TooMuchError("this delta mark cannot be extended")
+        if self._known is None:
+            self._known, self._ranges = read_known(self._reach.artifacts, orders.known)
+        extender = Extender(orders.connections, self._reach.client, orders.repository)
+        self._known, found = extender.extend(self._known, self._ranges)
+        self._ranges |= found.ranges
+        self._spared = found.spares(objects) | self._spared
+        heads = fingerprint_of(self._known.heads, None, {}).heads
+        self._delta = self._delta._replace(heads=heads)
+
+    def _send(self, batch: Sequence[Marked]) -> list[DeleteOutcome]:
         """Send the request of a batch; where conditions need it, one for each key, while it may."""
+        if not batch:
+            return []
         etags = None
-        if self.orders.condition != "none":
+        if self._orders.condition != "none":
             etags = {marked.address: marked.etag for marked in batch}
-        if self.orders.condition != "single":
-            self.pace.sent(len(batch))
-            return list(self.store.delete_many([m.address for m in batch], etags))
+        if self._orders.condition != "single":
+            self._pace.sent(len(batch))
+            addresses = [marked.address for marked in batch]
+            return list(self._reach.deleting.delete_many(addresses, etags, **self._deadline))
         outcomes: list[DeleteOutcome] = []
         for marked in batch:
-            self.pace.wait()
-            if elapsed() - self.checked >= _SINGLES_TIME:
+            self._pace.wait()
+            if self._reach.clock() - self._checked >= _SINGLES_TIME:
                 break
-            self.pace.sent(1)
-            outcomes += self.store.delete_many([marked.address], etags, singly=True)
+            self._pace.sent(1)
+            outcomes += self._reach.deleting.delete_many(
+                [marked.address], etags, singly=True, **self._deadline
+            )
             if outcomes[-1].outcome == "failed":
                 break
         return outcomes
 
-    def _sort(
-        self, batch: list[Marked], answers: list[DeleteOutcome]
-    ) -> tuple[list[Outcome], list[Marked]]:
-        """What is to be recorded, and what is to be sent again."""
-        told = {answer.key: answer for answer in answers}
-        outcomes, again = [], []
-        for marked in batch:
-            answer = told.get(marked.address)
-            if answer is None:
-                again.append(marked)
-                continue
-            marked = marked._replace(tries=marked.tries + 1)  # noqa: PLW2901 - the same object
-            if marked.tries < _TRIES and _worth_another_try(answer):
-                again.append(marked)
-            else:
-                outcomes.append(_outcome(marked, answer))
-        failed = [a for a in answers if a.outcome == "failed" and _worth_another_try(a)]
-        if failed:
-            slow = [a for a in failed if _asks_for_less(a)]
-            code = (slow or failed)[0].error_code or ""
-            self.pace.failed(code, slow=bool(slow))
-        elif answers:
-            self.pace.succeeded()
-        return outcomes, again
+    def _record(self, number: int, outcomes: Sequence[Outcome]) -> None:
+        name = f"{sweep_of(self._orders.lease)}-{self._orders.number:04d}-{self._number:05d}"
+        ledger.record(self._reach.artifacts, f"{name}-{number:06d}", outcomes)
 
 
-def _outcome(marked: Marked, answer: DeleteOutcome) -> Outcome:
-    detail = answer.detail
-    if answer.outcome == "spared":
-        detail = f"it was written again since it was listed: {detail}"
-    return Outcome(marked.address, marked.size, answer.outcome, answer.error_code, detail)
+def _deadline(orders: Orders, look: Look) -> Mapping[str, Any]:
+    """Until when, by its own clock, the store is to carry out what is sent after a look."""
+    if orders.expires_s is None:
+        return {}
+    # The store told its time within the look, so by then no more of it had passed.
+    return {"expires_s": int(orders.expires_s - look.took), "since": look.now.store_time}
 
 
-def _kind(answer: DeleteOutcome | Outcome) -> type[LakegcError] | None:
-    return error_class(answer.error_code) if answer.error_code else None
-
-
-def _worth_another_try(answer: DeleteOutcome) -> bool:
-    return answer.outcome == "failed" and (
-        _kind(answer) in {StoreThrottledError, StoreUnavailableError} or answer.error_code in _AGAIN
-    )
-
-
-def _hopeless(outcomes: Sequence[Outcome]) -> Outcome | None:
-    """One of some outcomes after which no other batch fares better."""
-    failed = [outcome for outcome in outcomes if outcome.outcome == "failed"]
-    if len(failed) == len(outcomes) > 1:
-        return failed[0]
-    return next((outcome for outcome in failed if _kind(outcome) in _HOPELESS), None)
-
-
-def _asks_for_less(answer: DeleteOutcome) -> bool:
-    return _kind(answer) is StoreThrottledError or answer.error_code in _LATE
-
-
-def _marked(batches: Iterable[pa.RecordBatch]) -> Iterator[Marked]:
-    for batch in batches:
-        columns = (batch[name].to_pylist() for name in ("address", "size", "etag"))
-        yield from map(Marked, *columns)
-
-
-def _ended(how: str, why: str) -> pa.RecordBatch:
-    return _counts([Outcome("", 0, how, None, why)])
-
-
-def _counts(outcomes: list[Outcome]) -> pa.RecordBatch:
-    """Objects and bytes by outcome, with code and detail of the first that is none of the done."""
-    totals: dict[str, list[int]] = {}
-    errors: dict[str, tuple[str | None, str | None]] = {}
-    for outcome in outcomes:
-        total = totals.setdefault(outcome.outcome, [0, 0])
-        total[0] += 1
-        total[1] += outcome.size
-        if outcome.outcome not in DONE:
-            detail = f"{outcome.address}: {outcome.detail}" if outcome.address else outcome.detail
-            errors.setdefault(outcome.outcome, (outcome.error_code, detail))
-    names = list(totals)
-    return pa.RecordBatch.from_arrays(
-        [
-            pa.array(names, pa.string()),
-            pa.array([totals[name][0] for name in names], pa.int64()),
-            pa.array([totals[name][1] for name in names], pa.int64()),
-            *(
-                pa.array([errors.get(n, (None, None))[field] for n in names], pa.string())
-                for field in (0, 1)
-            ),
-        ],
-        names=["outcome", "objects", "bytes", "error_code", "detail"],
-    )
+def _settled(
+    batch: Sequence[Marked], states: dict[str, State], spared: dict[str, str]
+) -> tuple[list[Outcome], list[Marked]]:
+    """Tell what needs no delete, or may have none, from what is to be sent."""
+    outcomes: list[Outcome] = []
+    to_send: list[Marked] = []
+    for marked in batch:
+        state = states[marked.address]
+        why = spared.get(marked.address) or (REWRITTEN if state == "rewritten" else None)
+        if state == "missing":
+            outcomes.append(Outcome(marked.address, marked.size, "already_missing"))
+        elif why:
+            outcomes.append(Outcome(marked.address, marked.size, "spared", detail=why))
+        else:
+            to_send.append(marked)
+    return outcomes, to_send

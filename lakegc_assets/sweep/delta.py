@@ -2,31 +2,65 @@
 
 Before anything is deleted, staged addresses, rules, branches and active commits are read again. A
 revert, a branch from an old commit, a longer rule, a late link: what they need is taken out of the
-candidates. Only ranges that the mark did not read are decoded, so the cost follows what changed.
+candidates. Only ranges that neither the mark nor an earlier delta mark of the sweep has read are
+read, so the cost follows what changed.
 """
 
 from __future__ import annotations
 
-import hashlib
-import json
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import datetime
+from functools import cached_property
+from typing import Final
 
-from pyspark.sql import Column, DataFrame
-from pyspark.sql import functions as F  # noqa: N812 - Spark's own convention
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
 
 from lakegc_assets.errors import IntegrityError
-from lakegc_assets.lakefs.client import LakeFSClient
-from lakegc_assets.mark.commits import ACTIVE, Liveness, find_liveness, read_heads, read_tags
-from lakegc_assets.mark.committed import live_tables
-from lakegc_assets.mark.ranges import entries_of, ranges_of
-from lakegc_assets.mark.served import UNVERIFIED, served_candidates
-from lakegc_assets.mark.uncommitted import prepare_uncommitted, read_uncommitted
-from lakegc_assets.retention.rules import Rules
+from lakegc_assets.mark.commits import Liveness, find_liveness
+from lakegc_assets.mark.committed import live_ranges, read_live
+from lakegc_assets.mark.served import UNVERIFIED, last_parts, served_candidates
+from lakegc_assets.mark.uncommitted import prepare_uncommitted, read_staged
 from lakegc_assets.run.artifacts import AttemptArtifacts, Manifest
-from lakegc_assets.run.context import Connections, RunContext
+from lakegc_assets.run.connections import Connections
+from lakegc_assets.run.context import RunContext
+from lakegc_assets.run.hashing import Hashes, address_hashes
+from lakegc_assets.run.parts import Part
+from lakegc_assets.run.selection import Selection
+from lakegc_assets.run.sets import members
+from lakegc_assets.sweep.extending import HELD, UNCLEAR
+from lakegc_assets.sweep.extension import Known
+from lakegc_assets.sweep.known import KnownFiles, write_known
+from lakegc_assets.sweep.look import Fingerprint, fingerprint_of
 from lakegc_assets.sweep.moment import Moment
+
+STAGED: Final = "it is staged on a branch now"
+SPARED: Final = pa.schema([("address", pa.string()), ("why", pa.string())])
+#: What is spared by these is not known to be alive, only not known to be dead.
+_UNCERTAIN: Final = pa.array([UNCLEAR, UNVERIFIED])
+#: For how long lakeFS may be asked what it serves, in seconds.
+_ASKING_S: Final = 120.0
+
+
+@dataclass(frozen=True)
+class Candidates:
+    """Objects that a mark names, all or some.
+
+    Attributes:
+        rows: address, size, last_modified and etag.
+        parts: files of the same rows in the same order, below the attempt.
+    """
+
+    rows: pa.Table
+    parts: Sequence[Part]
+
+    @cached_property
+    def hashes(self) -> Hashes:
+        """Of the addresses."""
+        return address_hashes(self.rows["address"])
 
 
 @dataclass(frozen=True)
@@ -34,136 +68,154 @@ class DeltaMark:
     """What a delta mark found.
 
     Attributes:
-        fingerprint: of HEADs, rules and protecting tags when it began; while they stay it holds.
-            Empty, so that no others are equal to it, if they changed while it was taken.
+        seen: the HEADs, rules and protecting tags that it is about.
         taken: when it began.
-        spared: what came back to life (address, why).
+        spared: what came back to life (address, why), each once.
+        known: what tasks need to extend it; None where they cannot.
         liveness: the active commits that it found; they say who needs an object.
     """
 
-    fingerprint: str
+    seen: Fingerprint
     taken: Moment
-    spared: DataFrame
+    spared: pa.Table
+    known: KnownFiles | None = None
     liveness: Liveness | None = None
 
 
-def fingerprint(client: LakeFSClient, repository: str, *, protect_tags: bool) -> str:
-    """A digest of all branch HEADs, the retention rules and, where they protect, the tags."""
-    heads = read_heads(client, repository)
-    rules = client.gc_rules(repository)
-    tags = read_tags(client, repository) if protect_tags else {}
-    return _digest(heads, None if rules is None else Rules.parse(rules), tags)
+@dataclass
+class Deltas:
+    """The delta marks of one sweep.
 
-
-def _digest(heads: Mapping[str, str], rules: Rules | None, tags: Mapping[str, str]) -> str:
-    told = [sorted(heads.items()), rules.to_json() if rules else None, sorted(tags.items())]
-    return hashlib.sha256(json.dumps(told, sort_keys=True).encode()).hexdigest()
-
-
-def take_delta_mark(
-    ctx: RunContext,
-    chain: Mapping[str, Manifest],
-    attempt: AttemptArtifacts,
-    candidates: DataFrame,
-    keep: Callable[[DataFrame, str], DataFrame],
-) -> DeltaMark:
-    """Find which of some marked objects are alive now.
-
-    Args:
+    Attributes:
         ctx: the run.
         chain: the manifests of the mark.
-        attempt: the artifacts of the mark.
-        candidates: marked objects (address, size, last_modified, etag).
-        keep: writes rows under a name and reads them back.
-
-    Raises:
-        IntegrityError: the repository is at another namespace now, or an answer is not whole.
+        attempt: its artifacts.
+        folder: where this sweep keeps its files, relative to the attempt, with a slash at its end.
+        ranges: what they have read besides the mark (range_id, entries).
     """
-    client, connections = ctx.connect()
-    if connections.namespace_url != chain["store_listing"].namespace:
-        raise IntegrityError(
-            f"{ctx.repository!r} is at {connections.namespace_url} now, and the mark is about "
-            f"{chain['store_listing'].namespace}: it was made anew, so mark it under a new id",
+
+    ctx: RunContext
+    chain: Mapping[str, Manifest]
+    attempt: AttemptArtifacts
+    folder: str
+    ranges: pa.Table = field(init=False)
+
+    def __post_init__(self) -> None:
+        """Begin with what the mark has read."""
+        self.ranges = _RANGES.empty_table()
+        active = self.attempt.read("active_commits", columns=["metarange_id"])
+        self._metaranges = set(active["metarange_id"].to_pylist())
+        read = self.attempt.read("committed_addresses", "ranges", ["range_id"])
+        self._ranges = set(read["range_id"].to_pylist())
+        self._runs: list[Part] = []
+        self._last_parts: set[str] = set()
+
+    def take(self, candidates: Candidates, name: str) -> DeltaMark:
+        """Find which of some marked objects are alive now.
+
+        HEADs that move meanwhile are no harm: what it is about is what it read last, and staged
+        objects were read before that, so that what was committed in between was seen.
+
+        Args:
+            candidates: the objects.
+            name: of this delta mark in the sweep.
+
+        Raises:
+            IntegrityError: the repository is at another namespace now, or an answer is not whole.
+        """
+        ctx = self.ctx
+        client, connections = ctx.connect()
+        marked = self.chain["store_listing"].namespace
+        if connections.namespace_url != marked:
+            raise IntegrityError(
+                f"{ctx.repository!r} is at {connections.namespace_url} now, and the mark is about "
+                f"{marked}: it was made anew, so mark it under a new id",
+            )
+        ctx.check_clocks(client, connections.store())
+        taken = Moment.now(connections.store())
+        artifacts, folder = self.attempt.store(), f"{self.folder}{name}/"
+
+        files = prepare_uncommitted(ctx, client, connections)
+        staged = read_staged(ctx, connections, artifacts, f"{folder}staged/", files.keys)
+        start = datetime.fromisoformat(str(self.chain["store_listing"].facts["start"]))
+        liveness = find_liveness(ctx, client, connections, start, self.attempt)
+        known = Known(
+            liveness.rules, start, liveness.heads, liveness.commits, liveness.active.active.keys()
         )
-    ctx.check_clocks(client, connections.store())
-    taken = Moment.now(connections.store())
-    seen = fingerprint(client, ctx.repository, protect_tags=ctx.settings.protect_tags)
+        self._read_new_ranges(connections, known, folder)
 
-    files = prepare_uncommitted(ctx, client, connections)
-    staged = read_uncommitted(ctx, connections, files.keys).select("address", "resolved")
-    spared = _among(candidates, staged.select("address"), "it is staged on a branch now")
-
-    start = datetime.fromisoformat(str(chain["store_listing"].facts["start"]))
-    liveness = find_liveness(ctx, client, connections, start, attempt)
-    tags = liveness.tags if ctx.settings.protect_tags else {}
-    if _digest(liveness.heads, liveness.rules, tags) != seen:
-        # HEADs that came back since would look like those that this delta mark is about.
-        seen = ""
-    active = ctx.spark.createDataFrame(liveness.active_rows(), ACTIVE)
-    has_rules = liveness.rules is not None
-    entries = _new_entries(ctx, connections, attempt, active, keep, has_rules=has_rules)
-    entries = keep(entries.select("address", "resolved"), "new_entries")
-    held = entries.where("resolved").select("address")
-    spared = spared.unionByName(_among(candidates, held, "an active commit holds it now"))
-    unclear = staged.union(entries).where("not resolved")
-    unclear = unclear.selectExpr("address as last_part").distinct()
-    last_part = F.element_at(F.split("address", "/"), -1)
-    ambiguous = candidates.withColumn("last_part", last_part).join(
-        unclear, "last_part", "left_semi"
-    )
-    spared = spared.unionByName(
-        ambiguous.selectExpr(
-            "address", "'a full address that cannot be resolved ends like it' as why"
+        addresses = candidates.rows["address"]
+        unclear = pa.array(sorted({*self._last_parts, *staged.unresolved}), pa.string())
+        reasons = [
+            _chosen(addresses, members(artifacts, self._runs, candidates.hashes), HELD),
+            _chosen(addresses, members(artifacts, staged.hashes, candidates.hashes), STAGED),
+            self._served(connections, candidates, liveness, f"{folder}served/"),
+            _chosen(addresses, np.asarray(pc.is_in(last_parts(addresses), unclear)), UNCLEAR),
+        ]
+        tags = liveness.tags if ctx.settings.protect_tags else {}
+        return DeltaMark(
+            seen=fingerprint_of(liveness.heads, liveness.rules, tags),
+            taken=taken,
+            spared=one_reason(pa.concat_tables(reasons)),
+            known=write_known(artifacts, f"{folder}known/", known, self._ranges),
+            liveness=liveness,
         )
+
+    def _read_new_ranges(self, connections: Connections, known: Known, folder: str) -> None:
+        """Read the ranges that are live now and that nobody has read yet."""
+        has_rules = known.rules is not None
+        ids = known.metaranges()
+        # Without rules also what no commit leads to counts, so all that is there is looked at.
+        wanted = ids - self._metaranges if has_rules else ids
+        found = live_ranges(self.ctx, connections, wanted, has_rules=has_rules).ranges
+        seen = pc.is_in(found["range_id"], pa.array(sorted(self._ranges), pa.string()))
+        new = found.filter(pc.invert(seen))
+        live = read_live(self.ctx, connections, new, self.attempt.store(), f"{folder}live/")
+        self._metaranges |= ids
+        self._ranges |= set(new["range_id"].to_pylist())
+        self._runs += live.runs
+        self._last_parts |= set(live.unresolved)
+        self.ranges = pa.concat_tables([self.ranges, live.ranges.select(_RANGES.names)])
+
+    def _served(
+        self, connections: Connections, candidates: Candidates, liveness: Liveness, folder: str
+    ) -> pa.Table:
+        """What lakeFS serves, or may serve, although nothing lists it."""
+        return served_candidates(
+            self.ctx,
+            connections,
+            liveness.tables()["heads"],
+            self.attempt.store(),
+            folder,
+            Selection(candidates.parts),
+            self.chain["deletion_candidates"].parts["etags"],
+            _ASKING_S,
+        )
+
+
+_RANGES: Final = pa.schema([("range_id", pa.string()), ("entries", pa.int64())])
+
+
+def _chosen(addresses: pa.ChunkedArray, which: npt.NDArray[np.bool_], why: str) -> pa.Table:
+    found = addresses.filter(pa.array(which, pa.bool_()))
+    return pa.table([found, pa.repeat(pa.scalar(why), len(found))], schema=SPARED)
+
+
+def one_reason(spared: pa.Table) -> pa.Table:
+    """Each address once: the alarm after a sweep looks at certain reasons only, so these count."""
+    doubt = pc.is_in(spared["why"], _UNCERTAIN)
+    ranked = spared.append_column("doubt", doubt).sort_by(
+        [("address", "ascending"), ("doubt", "ascending"), ("why", "ascending")]
     )
-
-    heads = ctx.spark.createDataFrame(
-        [(b, liveness.commits[c].metarange_id) for b, c in sorted(liveness.heads.items())],
-        "branch string, metarange_id string",
-    )
-    listing = attempt.read(ctx.spark, "store_listing")
-    served = served_candidates(ctx, connections, candidates, listing, heads, keep)
-    # Of several reasons one that is certain counts: the alarm after a sweep looks at these only.
-    best = F.min_by("why", F.struct(~_certain(), "why"))
-    spared = spared.unionByName(served).groupBy("address").agg(best.alias("why"))
-    return DeltaMark(seen, taken, keep(spared, "spared"), liveness)
+    first = ranked.group_by("address", use_threads=False).aggregate([("why", "first")])
+    return pa.table([first["address"], first["why_first"]], schema=SPARED)
 
 
-def certainly_alive(spared: DataFrame) -> DataFrame:
+def certainly_alive(spared: pa.Table) -> pa.Table:
     """Of what a delta mark spared: what is known to be alive, not only not known to be dead."""
-    return spared.where(_certain())
+    return spared.filter(pc.invert(pc.is_in(spared["why"], _UNCERTAIN)))
 
 
-def _certain() -> Column:
-    return (F.col("why") != UNVERIFIED) & ~F.col("why").contains("cannot be resolved")
-
-
-def _among(candidates: DataFrame, live: DataFrame, why: str) -> DataFrame:
-    found = candidates.join(live, "address", "left_semi")
-    return found.select("address", F.lit(why).alias("why"))
-
-
-def _new_entries(
-    ctx: RunContext,
-    connections: Connections,
-    attempt: AttemptArtifacts,
-    active: DataFrame,
-    keep: Callable[[DataFrame, str], DataFrame],
-    *,
-    has_rules: bool,
-) -> DataFrame:
-    """Entries of the ranges that are live now and were not read by the mark."""
-    metaranges, more_ranges = live_tables(ctx, connections, active, has_rules=has_rules)
-    ids = metaranges.where("metarange_id != ''").distinct()
-    pairs = ranges_of(connections, ids, ctx.settings.range_num_partitions)
-    ranges = pairs.select("range_id", "entries")
-    if more_ranges is not None:
-        ranges = ranges.unionByName(more_ranges)
-    known = attempt.read(ctx.spark, "committed_addresses", "ranges").select("range_id")
-    new = (
-        ranges.groupBy("range_id")
-        .agg(F.max("entries").alias("entries"))
-        .join(known, "range_id", "left_anti")
-    )
-    new = keep(new, "new_ranges")
-    return entries_of(connections, new, ctx.settings.address_num_partitions)
+def without(rows: pa.Table, addresses: pa.ChunkedArray) -> pa.Table:
+    """Rows but for those of some addresses, compared letter by letter."""
+    return rows.filter(pc.invert(pc.is_in(rows["address"], addresses.combine_chunks())))

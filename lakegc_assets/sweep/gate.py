@@ -8,7 +8,8 @@ from datetime import datetime
 from lakegc_assets.errors import IntegrityError, RefusedError
 from lakegc_assets.mark.publication import instant, mark_folder, read_summary
 from lakegc_assets.run.artifacts import AttemptArtifacts, Manifest
-from lakegc_assets.run.context import Connections, RunContext
+from lakegc_assets.run.connections import Connections
+from lakegc_assets.run.context import RunContext
 from lakegc_assets.sweep.ledger import ASSET
 
 

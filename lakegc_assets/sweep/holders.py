@@ -5,15 +5,19 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 
-from pyspark.sql import DataFrame
-from pyspark.sql import functions as F  # noqa: N812 - Spark's own convention
+import pyarrow as pa
+import pyarrow.compute as pc
 
 from lakegc_assets.graveler.ranges import read_range
 from lakegc_assets.mark.addresses import entry_spellings
-from lakegc_assets.mark.commits import ACTIVE, Liveness
-from lakegc_assets.mark.ranges import entries_of, fetch, ranges_of
+from lakegc_assets.mark.commits import Liveness
+from lakegc_assets.mark.metaranges import fetch, pairs_of
+from lakegc_assets.mark.ranges import HASHES, cached_ranges, read_entries, wanted
 from lakegc_assets.mark.why import staging_areas
-from lakegc_assets.run.context import Connections, RunContext
+from lakegc_assets.run.connections import Connections
+from lakegc_assets.run.context import RunContext
+from lakegc_assets.run.hashing import address_hashes
+from lakegc_assets.run.sets import members_of, union
 
 
 @dataclass(frozen=True)
@@ -42,7 +46,7 @@ def holders_of(
     ctx: RunContext,
     connections: Connections,
     liveness: Liveness,
-    ranges: DataFrame,
+    ranges: pa.Table,
     addresses: Collection[str],
 ) -> dict[str, Holder]:
     """One holder for each object that has one: a commit's, a HEAD's if possible, else a stage's.
@@ -67,30 +71,32 @@ def _committed(
     ctx: RunContext,
     connections: Connections,
     liveness: Liveness,
-    ranges: DataFrame,
+    ranges: pa.Table,
     addresses: Collection[str],
 ) -> Iterator[Holder]:
-    entries = entries_of(connections, ranges, ctx.settings.address_num_partitions)
-    holding = entries.where(F.col("resolved") & F.col("address").isin(*addresses))
-    pairs = [(r["range_id"], r["address"]) for r in holding.distinct().collect()]
-    active = ctx.spark.createDataFrame(liveness.active_rows(), ACTIVE)
-    ids = active.where("metarange_id != ''").select("metarange_id").distinct()
-    range_ids = sorted({range_id for range_id, _ in pairs})
-    commits = (
-        ranges_of(connections, ids, ctx.settings.range_num_partitions)
-        .where(F.col("range_id").isin(*range_ids))
-        .join(active, "metarange_id")
-        .orderBy((F.col("kind") == "head").desc(), "commit_id")
-        .collect()
-        if range_ids
-        else []
-    )
+    range_ids = _holding(connections, ranges, addresses)
+    if not range_ids:
+        return
+    active = liveness.tables()["data"]
+    pairs = pairs_of(ctx, connections, set(active["metarange_id"].to_pylist())).rows
+    pairs = pairs.filter(pc.is_in(pairs["range_id"], pa.array(range_ids, pa.string())))
+    holders = pairs.join(active, "metarange_id", join_type="inner").to_pylist()
+    # A HEAD's, if there is one.
+    holders.sort(key=lambda row: (row["kind"] != "head", row["commit_id"]))
     for range_id in range_ids:
-        wanted = {address for of_range, address in pairs if of_range == range_id}
-        commit = next((row for row in commits if row["range_id"] == range_id), None)
-        for address, path in _paths(connections, range_id, wanted):
-            branch = commit["branch"] if commit else None
-            yield Holder(address, branch, path, commit["commit_id"] if commit else None)
+        holder = next((row for row in holders if row["range_id"] == range_id), None)
+        branch, commit = (holder["branch"], holder["commit_id"]) if holder else (None, None)
+        for address, path in _paths(connections, range_id, addresses):
+            yield Holder(address, branch, path, commit)
+
+
+def _holding(connections: Connections, ranges: pa.Table, addresses: Collection[str]) -> list[str]:
+    """The ranges that may hold some addresses."""
+    hashes = union([address_hashes(pa.array(sorted(addresses), pa.string()))])
+    found = read_entries(connections, wanted(ranges, cached_ranges(connections)), HASHES)
+    return sorted(
+        one.range_id for one in found if members_of([hashes], one.group["hash"].to_numpy()).any()
+    )
 
 
 def _paths(
@@ -98,7 +104,8 @@ def _paths(
 ) -> Iterator[tuple[str, str]]:
     """Addresses and paths of a range, read again by the slow reader."""
     namespace = connections.namespace()
-    for path, entry in read_range(fetch(connections.store(), connections, range_id), range_id):
+    data = fetch(connections.store(), connections.namespace_url, range_id)
+    for path, entry in read_range(data, range_id):
         spellings, resolved = entry_spellings(namespace, entry.address, entry.address_type)
         for address in wanted if resolved else ():
             if address in spellings:

@@ -11,20 +11,23 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timezone
+from functools import partial
+from typing import Final
 
+import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
-from pyspark.sql import DataFrame, SparkSession, Window
-from pyspark.sql import functions as F  # noqa: N812 - Spark's own convention
 
 from lakegc_assets.run.artifacts import AttemptArtifacts
+from lakegc_assets.run.hashing import address_hashes
+from lakegc_assets.run.tasks import each
 from lakegc_assets.storage.base import ObjectStore
 
-ASSET = "swept_set"
-SWEPT = "address string, size long, outcome string, error_code string, detail string, at timestamp"
-DONE = ("deleted", "already_missing", "spared")
-
-_SCHEMA = pa.schema(
+ASSET: Final = "swept_set"
+#: After these nothing is left to do.
+DONE: Final = ("deleted", "already_missing", "spared")
+SWEPT: Final = pa.schema(
     [
         ("address", pa.string()),
         ("size", pa.int64()),
@@ -34,6 +37,10 @@ _SCHEMA = pa.schema(
         ("at", pa.timestamp("us", "UTC")),
     ],
 )
+_LEDGER: Final = f"{ASSET}/ledger/"
+#: Rows in one file of what was spared.
+_ROWS: Final = 100_000
+_THREADS: Final = 16
 
 
 @dataclass(frozen=True)
@@ -65,23 +72,77 @@ def record(artifacts: ObjectStore, name: str, outcomes: Sequence[Outcome]) -> No
     """
     now = datetime.now(timezone.utc)
     rows = [(o.address, o.size, o.outcome, o.error_code, o.detail, now) for o in outcomes]
-    columns = [
-        pa.array([row[index] for row in rows], kind) for index, kind in enumerate(_SCHEMA.types)
-    ]
+    columns = [pa.array([row[n] for row in rows], kind) for n, kind in enumerate(SWEPT.types)]
+    _write(artifacts, name, pa.Table.from_arrays(columns, schema=SWEPT))
+
+
+def record_spared(artifacts: ObjectStore, name: str, spared: pa.Table) -> None:
+    """Make it durable that objects are spared.
+
+    Args:
+        artifacts: the store rooted at the attempt.
+        name: of the record, which no other has.
+        spared: address, size and why.
+    """
+    count = spared.num_rows
+    now = pa.scalar(datetime.now(timezone.utc), SWEPT.field("at").type)
+    columns = {
+        "address": spared["address"],
+        "size": spared["size"],
+        "outcome": pa.repeat(pa.scalar("spared"), count),
+        "error_code": pa.nulls(count, pa.string()),
+        "detail": spared["why"],
+        "at": pa.repeat(now, count),
+    }
+    table = pa.table(columns, schema=SWEPT)
+    for number, at in enumerate(range(0, count, _ROWS)):
+        _write(artifacts, f"{name}-{number:06d}", table.slice(at, _ROWS))
+
+
+def _write(artifacts: ObjectStore, name: str, table: pa.Table) -> None:
     sink = pa.BufferOutputStream()
-    pq.write_table(pa.Table.from_arrays(columns, schema=_SCHEMA), sink)
-    artifacts.put(f"{ASSET}/ledger/{name}.parquet", sink.getvalue().to_pybytes())
+    pq.write_table(table, sink)
+    artifacts.put(f"{_LEDGER}{name}.parquet", sink.getvalue().to_pybytes())
 
 
-def read(spark: SparkSession, attempt: AttemptArtifacts) -> DataFrame:
+def read(attempt: AttemptArtifacts) -> pa.Table:
     """One outcome for each recorded address (``SWEPT``): what was done, else what failed last."""
-    if not any(key.startswith("ledger/") for key in attempt.files(ASSET)):
-        return spark.createDataFrame([], SWEPT)
-    rows = attempt.read(spark, ASSET, "ledger")
-    best = Window.partitionBy("address").orderBy(
-        F.col("outcome").isin(*DONE).desc(),
-        (F.col("outcome") == "deleted").desc(),
-        F.col("at").desc(),
+    store = attempt.store()
+    keys = [key for key in attempt.files(ASSET) if key.startswith(_LEDGER)]
+    tables = each(partial(_read_file, store), sorted(keys), _THREADS)
+    return _one_each(pa.concat_tables([SWEPT.empty_table(), *tables]))
+
+
+def _read_file(store: ObjectStore, key: str) -> pa.Table:
+    return pq.read_table(pa.BufferReader(store.get(key))).cast(SWEPT)
+
+
+def _one_each(rows: pa.Table) -> pa.Table:
+    """The outcome that counts of each address.
+
+    Hardly any is recorded twice, so only rows whose addresses share a hash are put in order.
+    """
+    hashes = address_hashes(rows["address"])
+    _, which, counts = np.unique(hashes, return_inverse=True, return_counts=True)
+    often = pa.array(counts[which] > 1)
+    several = rows.filter(often)
+    if not several.num_rows:
+        return rows
+    # Deleted before all that was done, that before what failed, and then what came last.
+    outcome = several["outcome"]
+    place = pc.if_else(pc.is_in(outcome, pa.array(DONE)), 1, 2)
+    place = pc.if_else(pc.equal(outcome, "deleted"), 0, place)
+    ranked = several.append_column("order", place).sort_by(
+        [("address", "ascending"), ("order", "ascending"), ("at", "descending")]
     )
-    ranked = rows.withColumn("rank", F.row_number().over(best))
-    return ranked.where("rank = 1").drop("rank")
+    addresses = ranked["address"].combine_chunks()
+    first = pa.concat_arrays(
+        [pa.array([True]), pc.not_equal(addresses.slice(1), addresses.slice(0, len(addresses) - 1))]
+    )
+    best = ranked.filter(first).drop_columns(["order"])
+    return pa.concat_tables([rows.filter(pc.invert(often)), best])
+
+
+def done(outcomes: pa.Table) -> pa.Table:
+    """Of outcomes those after which nothing is left to do."""
+    return outcomes.filter(pc.is_in(outcomes["outcome"], pa.array(DONE)))

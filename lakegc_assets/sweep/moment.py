@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -35,9 +36,9 @@ class Moment:
     store_time: datetime
 
     @classmethod
-    def now(cls, store: ObjectStore) -> Moment:
+    def now(cls, store: ObjectStore, clock: Callable[[], float] | None = None) -> Moment:
         """The present moment, or a little earlier."""
-        since_boot = elapsed()
+        since_boot = (clock or elapsed)()
         return cls(_boot_id(), since_boot, store.server_time())
 
     def age(self, now: Moment) -> float:

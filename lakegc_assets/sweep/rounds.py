@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
+from typing import Final
 
 import pyarrow as pa
-from pyspark import TaskContext
-from pyspark.sql import DataFrame
+import pyarrow.compute as pc
 
 from lakegc_assets.checks.evaluation import evaluate, require_passed
 from lakegc_assets.errors import LakegcError, RefusedError
-from lakegc_assets.run.artifacts import AttemptArtifacts, Manifest
-from lakegc_assets.run.context import Connections, RunContext
+from lakegc_assets.run.artifacts import AttemptArtifacts
+from lakegc_assets.run.connections import Connections
+from lakegc_assets.run.context import RunContext
+from lakegc_assets.run.parts import PartWriter, write_part
+from lakegc_assets.run.selection import Selection
 from lakegc_assets.storage.codes import error_class
 from lakegc_assets.storage.errors import (
     AccessDeniedError,
@@ -21,29 +24,45 @@ from lakegc_assets.storage.errors import (
     StoreThrottledError,
     StoreUnavailableError,
 )
-from lakegc_assets.storage.opening import open_store
 from lakegc_assets.sweep import ledger
 from lakegc_assets.sweep.conditions import Condition
-from lakegc_assets.sweep.deletion import STOPPED, Progress, delete, orders_of
-from lakegc_assets.sweep.delta import DeltaMark, take_delta_mark
+from lakegc_assets.sweep.deletion import delete_portion
+from lakegc_assets.sweep.delta import Candidates, DeltaMark, Deltas, without
 from lakegc_assets.sweep.hold import require_no_hold
 from lakegc_assets.sweep.lease import Lease
-from lakegc_assets.sweep.ledger import ASSET, DONE, Outcome
+from lakegc_assets.sweep.look import CHECK_LIFETIME
 from lakegc_assets.sweep.moment import elapsed
-from lakegc_assets.sweep.pace import share_after
-from lakegc_assets.sweep.rewritten import find_rewritten
+from lakegc_assets.sweep.orders import STOPPED, Orders, Portion, Progress, progress_of
+from lakegc_assets.sweep.pace import Limits, share_after
 
 #: How many rounds in a row may do nothing before the sweep gives up, to be run again later.
-_IDLE_ROUNDS = 20
+_IDLE_ROUNDS: Final = 20
 #: A delta mark older than this when the invariants have been evaluated is taken again, in seconds.
-_FRESH = 120.0
-_ADVICE: dict[type[LakegcError], str] = {
+_FRESH: Final = 120.0
+#: Objects that a task deletes in a second, at most.
+_RATE: Final = 4000.0
+#: A task has work for so many seconds at least, where there are several.
+_TASK_S: Final = 2.0
+_ADVICE: Final[dict[type[LakegcError], str]] = {
     AccessDeniedError: "Let the credentials delete there (on S3 s3:DeleteObject, and s3:GetObject "
     "for conditional deletes), or renew them if they have expired",
     StoreThrottledError: "The store asks for less: sweep later, or with lower limits "
     "(sweep_keys_per_second, sweep_requests_per_second)",
     StoreUnavailableError: "The store did not answer",
 }
+
+
+@dataclass(frozen=True)
+class Means:
+    """What the store does with deletes, as it was tried.
+
+    Attributes:
+        condition: which deletes are conditional.
+        deadlines: whether it refuses deletes that come late.
+    """
+
+    condition: Condition
+    deadlines: bool
 
 
 @dataclass
@@ -54,19 +73,19 @@ class Rounds:
         ctx: the run.
         connections: how to reach lakeFS and the store.
         attempt: the artifacts of the mark, and of its sweep.
-        chain: the manifests of the mark.
+        deltas: takes the delta marks.
         candidates: what the mark names.
         lease: that of this sweep.
-        condition: which deletes are conditional.
+        means: of the store.
     """
 
     ctx: RunContext
     connections: Connections
     attempt: AttemptArtifacts
-    chain: Mapping[str, Manifest]
-    candidates: DataFrame
+    deltas: Deltas
+    candidates: Candidates
     lease: Lease
-    condition: Condition
+    means: Means
     _evaluated: bool = False
     _share: float = 1.0
 
@@ -80,7 +99,7 @@ class Rounds:
         number, idle, fewest, why = 0, 0, -1, ""
         while True:
             remaining = self._remaining(number + 1)
-            left = remaining.count()
+            left = remaining.rows.num_rows
             if left == 0:
                 return number
             # What tasks did that died is in the ledger only, so that is what counts.
@@ -95,63 +114,91 @@ class Rounds:
             ended_early = self._round(number, remaining)
             why = "; ".join(f"{name}: {text}" for name, text in ended_early.items())
 
-    def _keep(self, number: int, frame: DataFrame, part: str) -> DataFrame:
+    def _folder(self, number: int) -> str:
         # A sweep that has lost its lease and does not know it yet must not change another's files.
-        folder = f"{self.lease.sweep}/delta-{number:04d}"
-        return self.attempt.keep(self.ctx.spark, ASSET, frame, f"{folder}/{part}")
+        return f"{self.deltas.folder}delta-{number:04d}/"
 
-    def _remaining(self, number: int) -> DataFrame:
-        done = ledger.read(self.ctx.spark, self.attempt).where(f"outcome in {DONE}")
-        left = self.candidates.join(done, "address", "left_anti")
-        return self._keep(number, left, "remaining")
+    def _remaining(self, number: int) -> Candidates:
+        done = ledger.done(ledger.read(self.attempt))
+        if not done.num_rows:
+            return self.candidates
+        rows = without(self.candidates.rows, done["address"])
+        folder = f"{self._folder(number)}remaining/"
+        writer = PartWriter(self.attempt.store(), folder, rows.schema)
+        writer.add(rows)
+        return Candidates(rows, writer.finish())
 
-    def _round(self, number: int, remaining: DataFrame) -> Mapping[str, str]:
+    def _round(self, number: int, remaining: Candidates) -> Mapping[str, str]:
         """Delete what a delta mark leaves; what tasks said that ended early."""
         self.lease.begin_round(number)
         # A sweep that has lost its lease looks at what it did, too, and may have found a loss.
         require_no_hold(self.connections.store())
-        keep = partial(self._keep, number)
-        delta = take_delta_mark(self.ctx, self.chain, self.attempt, remaining, keep)
-        rewritten = keep(find_rewritten(self.ctx, self.connections, remaining, keep), "rewritten")
-        spared = keep(delta.spared.union(rewritten).dropDuplicates(["address"]), "all_spared")
-        name = f"{self.lease.sweep}-{number:04d}-spared"
-        _record_spared(self.connections, self.attempt, name, remaining, spared)
-        survivors = keep(remaining.join(spared, "address", "left_anti"), "survivors")
-        if survivors.isEmpty():
+        delta = self.deltas.take(remaining, f"delta-{number:04d}")
+        _record_spared(self.attempt, f"{self.lease.sweep}-{number:04d}-spared", remaining, delta)
+        survivors = without(remaining.rows, delta.spared["address"])
+        if not survivors.num_rows:
             return {}
         if not self._evaluated:
-            require_passed(evaluate(self.ctx, survivors))
+            require_passed(evaluate(self.ctx, self._selection(number, remaining, delta)))
             self._evaluated = True
             if elapsed() - delta.taken.elapsed > _FRESH:
                 return {"stale": "the delta mark aged while the invariants were evaluated"}
         return self._delete(number, delta, survivors)
 
-    def _delete(self, number: int, delta: DeltaMark, survivors: DataFrame) -> Mapping[str, str]:
+    def _selection(self, number: int, remaining: Candidates, delta: DeltaMark) -> Selection:
+        spared = delta.spared.select(["address"])
+        part = write_part(self.attempt.store(), f"{self._folder(number)}spared/", spared)
+        return Selection(remaining.parts, [part])
+
+    def _delete(self, number: int, delta: DeltaMark, survivors: pa.Table) -> Mapping[str, str]:
         self.lease.require()
-        orders = orders_of(
-            self.ctx,
-            self.connections,
-            self.attempt,
-            delta,
-            lease=self.lease.token,
-            number=number,
-            condition=self.condition,
-            share=self._share,
-        )
-        progress = delete(self.ctx, orders, survivors)
+        orders = self._orders(number, delta)
+        portions = self._portions(number, survivors)
+        progress = delete(self.ctx, orders, portions)
         self._share = share_after(self.attempt.store(), orders.notes, self._share)
         self.ctx.log.info("swept %d objects of %s", progress.deleted, self.ctx.repository)
         if progress.failed or STOPPED in progress.ended_early:
             raise self._failure(progress)
         return progress.ended_early
 
+    def _orders(self, number: int, delta: DeltaMark) -> Orders:
+        settings = self.ctx.settings
+        return Orders(
+            connections=self.connections,
+            repository=self.ctx.repository,
+            artifacts_url=self.attempt.url,
+            delta=delta.seen,
+            taken=delta.taken,
+            protect_tags=settings.protect_tags,
+            lease=self.lease.token,
+            number=number,
+            condition=self.means.condition,
+            batch=min(settings.sweep_batch, self.connections.store().keys_per_delete),
+            limits=Limits(settings.sweep_keys_per_second, settings.sweep_requests_per_second),
+            share=self._share,
+            known=delta.known,
+            expires_s=CHECK_LIFETIME if self.means.deadlines else None,
+        )
+
+    def _portions(self, number: int, survivors: pa.Table) -> list[Portion]:
+        """The survivors for tasks, each with those of one stretch of addresses."""
+        rows = survivors.sort_by("address")
+        most = self.ctx.settings.sweep_num_partitions
+        tasks = max(1, min(most, int(rows.num_rows / (_RATE * _TASK_S))))
+        each = -(-rows.num_rows // tasks)
+        artifacts, folder = self.attempt.store(), f"{self._folder(number)}survivors/"
+        return [
+            Portion(task, write_part(artifacts, folder, rows.slice(at, each)))
+            for task, at in enumerate(range(0, rows.num_rows, each))
+        ]
+
     def _failure(self, progress: Progress) -> LakegcError:
         error = progress.error or progress.ended_early[STOPPED]
         kind = error_class(error.split(":", 1)[0])
         advice = f" {_ADVICE[kind]}." if kind in _ADVICE else ""
         raised = kind if issubclass(kind, StorageError) else StorageError
-        done = ledger.read(self.ctx.spark, self.attempt)
-        deleted = done.where("outcome in ('deleted', 'already_missing')").count()
+        gone = pa.array(["deleted", "already_missing"])
+        deleted = pc.sum(pc.is_in(ledger.read(self.attempt)["outcome"], gone)).as_py() or 0
         return raised(
             f"{progress.failed} objects of {self.connections.namespace_url} could not be deleted, "
             f"for example {error}.{advice} {deleted} were deleted; what was done is "
@@ -159,30 +206,24 @@ class Rounds:
         )
 
 
+def delete(ctx: RunContext, orders: Orders, portions: list[Portion]) -> Progress:
+    """Delete objects in tasks.
+
+    Args:
+        ctx: the run.
+        orders: of the tasks.
+        portions: of the objects, one for each task.
+    """
+    seconds = sum(portion.part.rows for portion in portions) / _RATE
+    told = ctx.tasks.run("delete", partial(delete_portion, orders), portions, seconds)
+    return progress_of([one for task in told for one in task])
+
+
 def _record_spared(
-    connections: Connections,
-    attempt: AttemptArtifacts,
-    name: str,
-    remaining: DataFrame,
-    spared: DataFrame,
+    attempt: AttemptArtifacts, name: str, remaining: Candidates, delta: DeltaMark
 ) -> None:
     """Record what is spared, with the reasons."""
-    rows = remaining.select("address", "size").join(spared, "address")
-    record = partial(_record, connections, attempt.url, name)
-    rows.mapInArrow(record, "rows long").agg({"rows": "sum"}).collect()
-
-
-def _record(
-    connections: Connections, url: str, name: str, batches: Iterator[pa.RecordBatch]
-) -> Iterator[pa.RecordBatch]:
-    artifacts = open_store(url, connections.stores)
-    context = TaskContext.get()
-    partition = context.partitionId() if context else 0
-    for number, batch in enumerate(batches):
-        outcomes = [
-            Outcome(row["address"], row["size"], "spared", detail=row["why"])
-            for row in batch.to_pylist()
-        ]
-        if outcomes:
-            ledger.record(artifacts, f"{name}-{partition:05d}-{number:06d}", outcomes)
-        yield pa.RecordBatch.from_arrays([pa.array([len(outcomes)], pa.int64())], names=["rows"])
+    sizes = remaining.rows.select(["address", "size"])
+    ledger.record_spared(
+        attempt.store(), name, delta.spared.join(sizes, "address", join_type="inner")
+    )

@@ -9,18 +9,28 @@ more.
 from __future__ import annotations
 
 import dataclasses
+from typing import Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
 
 from lakegc_assets.errors import IntegrityError, RefusedError
-from lakegc_assets.run.artifacts import Manifest
-from lakegc_assets.run.context import Connections, RunContext
+from lakegc_assets.run.artifacts import AttemptArtifacts, Manifest
+from lakegc_assets.run.connections import Connections
+from lakegc_assets.run.context import RunContext
+from lakegc_assets.run.hashing import key_digest
+from lakegc_assets.storage.deadlines import probe_deadlines
 from lakegc_assets.sweep import ledger
 from lakegc_assets.sweep.alarm import raise_alarm_if_needed
 from lakegc_assets.sweep.conditions import Condition, probe_conditions
+from lakegc_assets.sweep.delta import Candidates, Deltas
 from lakegc_assets.sweep.gate import published_mark
 from lakegc_assets.sweep.hold import require_no_hold
-from lakegc_assets.sweep.lease import Lease, owner_of, repository_lease
-from lakegc_assets.sweep.ledger import ASSET
-from lakegc_assets.sweep.rounds import Rounds
+from lakegc_assets.sweep.lease import PROBES, Lease, owner_of, repository_lease
+from lakegc_assets.sweep.ledger import ASSET, SWEPT
+from lakegc_assets.sweep.rounds import Means, Rounds
+
+_COLUMNS: Final = ("address", "size", "last_modified", "etag")
 
 
 def sweep(ctx: RunContext) -> Manifest:
@@ -51,51 +61,88 @@ def sweep(ctx: RunContext) -> Manifest:
 def _sweep(ctx: RunContext, connections: Connections, lease: Lease) -> Manifest:
     started = ctx.clocks.now()
     attempt, chain = published_mark(ctx, connections)
-    candidates = attempt.read_verified(ctx.spark, chain["deletion_candidates"])
-    if chain["deletion_candidates"].settings["protect_tags"]:
+    marked = chain["deletion_candidates"]
+    candidates = _candidates(attempt, marked)
+    if marked.settings["protect_tags"]:
         # What the mark protected stays protected, whoever sweeps it.
         ctx = dataclasses.replace(
             ctx, settings=dataclasses.replace(ctx.settings, protect_tags=True)
         )
+    store = connections.store()
     condition = _condition(ctx, connections)
-    notice = connections.store().retention_notice()
+    deadlines = probe_deadlines(store, f"{PROBES}{lease.token}/", conditional=condition != "none")
+    means = Means(condition, deadlines)
+    notice = store.retention_notice()
     if notice is not None:
         ctx.log.warning("%s", notice)
-    rounds = Rounds(ctx, connections, attempt, chain, candidates, lease, condition)
+    deltas = Deltas(ctx, chain, attempt, f"{ASSET}/{lease.sweep}/")
+    rounds = Rounds(ctx, connections, attempt, deltas, candidates, lease, means)
     try:
         number = rounds.run()
     except Exception:
         # Whatever went wrong, in a task too: what was deleted is looked at before it is told. What
         # failed may be gone as well: a store that did not answer may have done what it was asked.
-        tried = "outcome in ('deleted', 'failed')"
-        if not ledger.read(ctx.spark, attempt).where(tried).isEmpty():
-            raise_alarm_if_needed(ctx, connections, attempt, chain, candidates, lease.sweep)
+        tried = pc.is_in(ledger.read(attempt)["outcome"], pa.array(["deleted", "failed"]))
+        if pc.any(tried).as_py():
+            raise_alarm_if_needed(ctx, connections, deltas, candidates)
         raise
 
     # From here on no task deletes, and who has lost the lease writes nothing.
     lease.begin_round(number + 1)
-    swept = ledger.read(ctx.spark, attempt)
-    attempt.write(swept, ASSET)
-    swept = attempt.read(ctx.spark, ASSET)
-    unknown = swept.join(candidates, "address", "left_anti").count()
-    if unknown or swept.count() != chain["deletion_candidates"].rows:
-        raise IntegrityError(
-            f"the ledger of mark {ctx.run!r} has {swept.count()} outcomes, {unknown} of them for "
-            f"objects that were not marked, and the mark has {chain['deletion_candidates'].rows}: "
-            "the ledger is damaged. Nothing more was deleted",
-        )
-    raise_alarm_if_needed(ctx, connections, attempt, chain, candidates, lease.sweep)
-    counts = swept.groupBy("outcome").agg({"*": "count", "size": "sum"}).collect()
+    swept = ledger.read(attempt)
+    _require_whole(ctx, swept, candidates)
+    writer = attempt.writer(ASSET, SWEPT)
+    writer.add(swept.sort_by("address"))
+    parts = {"data": writer.finish()}
+    raise_alarm_if_needed(ctx, connections, deltas, candidates)
     facts: dict[str, object] = {
-        "outcomes": {
-            r["outcome"]: {"objects": r["count(1)"], "bytes": int(r["sum(size)"] or 0)}
-            for r in counts
-        },
+        "outcomes": _totals(swept),
         "rounds": number,
-        "conditional_deletes": condition,
+        "conditional_deletes": means.condition,
+        "delete_deadlines": means.deadlines,
         "retention": notice,
     }
-    return ctx.frame_manifest(ASSET, chain["gc_report"], started, facts)
+    digest = key_digest(swept["address"])
+    return ctx.finish(ASSET, chain["gc_report"], started, parts, facts, digest)
+
+
+def _candidates(attempt: AttemptArtifacts, marked: Manifest) -> Candidates:
+    """What the mark names, as its manifest says.
+
+    Raises:
+        IntegrityError: it is something else.
+    """
+    rows = attempt.read(marked.asset, columns=list(_COLUMNS))
+    if str(key_digest(rows["address"])) != marked.digest or rows.num_rows != marked.rows:
+        raise IntegrityError(
+            f"{attempt.data_url(marked.asset)} holds {key_digest(rows['address'])}, but its "
+            f"manifest says {marked.digest}: something changed it. Mark again under a new id",
+        )
+    return Candidates(rows, marked.parts["data"])
+
+
+def _require_whole(ctx: RunContext, swept: pa.Table, candidates: Candidates) -> None:
+    """Compare the outcomes with what was marked.
+
+    Raises:
+        IntegrityError: they are not of the same objects.
+    """
+    marked = candidates.rows["address"].combine_chunks()
+    known = pc.sum(pc.is_in(swept["address"], marked)).as_py() or 0
+    if known != swept.num_rows or swept.num_rows != len(marked):
+        raise IntegrityError(
+            f"the ledger of mark {ctx.run!r} has {swept.num_rows} outcomes, "
+            f"{swept.num_rows - known} of them for objects that were not marked, and the mark has "
+            f"{len(marked)}: the ledger is damaged. Nothing more was deleted",
+        )
+
+
+def _totals(swept: pa.Table) -> dict[str, dict[str, int]]:
+    totals = swept.group_by("outcome").aggregate([("size", "count"), ("size", "sum")])
+    return {
+        row["outcome"]: {"objects": row["size_count"], "bytes": row["size_sum"]}
+        for row in totals.to_pylist()
+    }
 
 
 def _condition(ctx: RunContext, connections: Connections) -> Condition:

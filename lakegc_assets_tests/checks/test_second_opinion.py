@@ -6,16 +6,15 @@ from bisect import bisect_right
 from dataclasses import dataclass
 from typing import cast
 
-import pyarrow as pa
 from hypothesis import given
 from hypothesis import strategies as st
-from lakegc_assets.checks.second_opinion import served_addresses
 
+from lakegc_assets.checks.second_opinion import served_addresses
 from lakegc_assets.graveler.namespace import StorageNamespace
 from lakegc_assets.lakefs.client import LakeFSClient
 from lakegc_assets.lakefs.errors import NotFoundError
 from lakegc_assets.lakefs.models import ObjectStats
-from lakegc_assets.run.context import Connections
+from lakegc_assets.run.connections import Connections
 
 _NUMBERS = st.integers(0, 300)
 
@@ -42,9 +41,6 @@ class Server:
     ends_early: bool = False
     calls: int = 0
 
-    def connect(self) -> LakeFSClient:
-        return cast("LakeFSClient", self)
-
     def stat(self, _: str, branch: str, path: str) -> ObjectStats:
         self.calls += 1
         if path not in self.branches.get(branch, []):
@@ -68,17 +64,18 @@ class Server:
 class Reached:
     """Stands in for the connections of a task."""
 
-    lakefs: Server
+    server: Server
+
+    def client(self) -> LakeFSClient:
+        return cast("LakeFSClient", self.server)
 
     def namespace(self) -> StorageNamespace:
         return StorageNamespace.parse("s3://bucket/ns")
 
 
 def ask(server: Server, places: list[tuple[str, str]]) -> set[str]:
-    batch = pa.RecordBatch.from_pylist([{"branch": b, "path": p} for b, p in places])
     connections = cast("Connections", Reached(server))
-    answers = served_addresses(connections, "repo", iter([batch] if places else []))
-    return {address for found in answers for address in found["address"].to_pylist()}
+    return set(served_addresses(connections, "repo", places))
 
 
 def names(numbers: set[int]) -> list[str]:

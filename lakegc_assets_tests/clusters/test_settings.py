@@ -12,16 +12,12 @@ from typing import Any
 import pytest
 from dagster_pyspark import LazyPySparkResource
 from py4j.protocol import Py4JError  # type: ignore[import-untyped]
-from pyspark.sql import DataFrameWriter, SparkSession
-from pyspark.sql import functions as F  # noqa: N812 - Spark's own convention
 
 import lakegc_assets
 from lakegc_assets.defs import resources
-from lakegc_assets.errors import ConfigurationError, IntegrityError
+from lakegc_assets.errors import ConfigurationError
 from lakegc_assets.lakefs.config import LakeFSConfig
-from lakegc_assets.run import artifacts
 from lakegc_assets.run import spark as sessions
-from lakegc_assets.run.artifacts import ArtifactRoot
 from lakegc_assets.run.spark import (
     FILE_VARIABLE,
     LOCAL,
@@ -30,7 +26,6 @@ from lakegc_assets.run.spark import (
     prepare_environment,
     session_settings,
 )
-from lakegc_assets.storage.config import StoreConfig
 
 PACKAGE = Path(lakegc_assets.__file__).parent
 
@@ -233,39 +228,3 @@ def test_a_master_that_is_not_there_is_named(settings_file: Path) -> None:
         sessions.spark_failure(Py4JError("An error occurred"))
     )
     assert "\tat" not in told
-
-
-def test_artifacts_that_the_driver_does_not_see_are_noticed(
-    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """As where each executor writes to a disk of its own: Spark itself does not notice."""
-    root = ArtifactRoot(str(tmp_path), StoreConfig())
-    attempt = root.new_attempt("repo", "one")
-    monkeypatch.setattr(artifacts, "_everybody_reads", lambda _spark, _url: False)
-    rows = spark.range(0, 100, 1, 4).withColumn("address", F.col("id").cast("string"))
-    for number, frame in enumerate((rows, rows.where("id < 0"), rows.coalesce(1))):
-        assert attempt.keep(spark, "x", frame, str(number)).count() == frame.count()
-
-    parquet = DataFrameWriter.parquet
-
-    def fail(seen: int, rows_seen: int) -> None:
-        def elsewhere(writer: DataFrameWriter, path: str) -> None:
-            parquet(writer, path)
-            for part in list(Path(path).glob("*.parquet"))[seen:]:
-                part.unlink()
-
-        monkeypatch.setattr(DataFrameWriter, "parquet", elsewhere)
-        said = f"wrote 100 rows below .*, and {rows_seen} are there"
-        with pytest.raises(IntegrityError, match=said):
-            attempt.write(rows, "x")
-
-    fail(3, 75)
-    fail(0, 0)
-
-
-def test_which_places_everybody_reads(spark: SparkSession) -> None:
-    assert artifacts._everybody_reads(spark, "/tmp/x")
-    cluster: Any = Session("spark://x:1", "a third app of this test")
-    assert artifacts._everybody_reads(cluster, "s3a://bucket/x")
-    assert not artifacts._everybody_reads(cluster, "/tmp/x")
-    assert not artifacts._everybody_reads(cluster, "file:///tmp/x")

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import dagster as dg
 import pytest
-from lakegc_assets.checks.evaluation import NAMES
 
-from lakegc_assets.definitions import defs
+from lakegc_assets.checks.evaluation import NAMES
+from lakegc_assets.definitions import defs, shown_nowhere
 from lakegc_assets.defs.partitions import REPOSITORY_RUN, add_partition, partition_key
 from lakegc_assets.errors import ConfigurationError
 from lakegc_assets.run.artifacts import MARK_ASSETS
@@ -54,6 +54,16 @@ def test_dagsters_own_commands_load_the_project(
     assert said in output
     assert "Traceback" not in output
     assert "Error" not in output
+
+
+def test_a_process_without_the_ui_has_the_same_graph(graph: dg.AssetGraph) -> None:
+    definitions = shown_nowhere()
+    ours = definitions.resolve_asset_graph()
+    assert ours.asset_check_keys == graph.asset_check_keys
+    assert ours.toposorted_asset_keys_by_level == graph.toposorted_asset_keys_by_level
+    assert sorted(definitions.resources or {}) == sorted(defs().resources or {})
+    for job in ("gc", "gc_mark", "gc_sweep"):
+        assert definitions.resolve_job_def(job).name == job
 
 
 def test_the_assets_follow_each_other_in_the_order_of_the_graph(graph: dg.AssetGraph) -> None:

@@ -4,20 +4,21 @@ from __future__ import annotations
 
 import pytest
 from pyspark.errors import PythonException
-from pyspark.sql import DataFrame, SparkSession
 
 from lakegc_assets.defs.failures import errors_of_tasks
 from lakegc_assets.errors import ConfigurationError, IntegrityError, LakegcError, RefusedError
 from lakegc_assets.graveler.errors import FormatError
 from lakegc_assets.lakefs.errors import AuthenticationError
+from lakegc_assets.run.tasks import Tasks
 from lakegc_assets.storage.errors import AccessDeniedError
+from lakegc_assets_tests.sessions import Session
 
 
-def _raising(spark: SparkSession, error: Exception) -> DataFrame:
-    def fail(_batches: object) -> object:
+def _raise(spark: Session, error: Exception) -> None:
+    def fail(_input: object) -> object:
         raise error from RefusedError("this one is not the last")
 
-    return spark.range(1).mapInArrow(fail, "id long")  # type: ignore[arg-type] # it only raises
+    Tasks(spark, 0.0).run("fail", fail, [1, 2], 1.0)
 
 
 @pytest.mark.parametrize(
@@ -30,22 +31,17 @@ def _raising(spark: SparkSession, error: Exception) -> DataFrame:
     ],
 )
 def test_errors_of_tasks_keep_kind_and_message(
-    spark: SparkSession, error: Exception, kind: type[LakegcError], message: str
+    spark: Session, error: Exception, kind: type[LakegcError], message: str
 ) -> None:
     with pytest.raises(LakegcError) as raised, errors_of_tasks():
-        _raising(spark, error).collect()
+        _raise(spark, error)
     assert type(raised.value) is kind
     assert str(raised.value) == message
 
 
-def test_errors_while_rows_are_written_keep_them_too(spark: SparkSession, tmp_path: object) -> None:
-    with pytest.raises(IntegrityError, match=r"^damaged$"), errors_of_tasks():
-        _raising(spark, IntegrityError("damaged")).write.parquet(f"{tmp_path}/rows")
-
-
-def test_other_errors_stay_as_they_are(spark: SparkSession) -> None:
+def test_other_errors_stay_as_they_are(spark: Session) -> None:
     with pytest.raises(PythonException, match="KeyError"), errors_of_tasks():
-        _raising(spark, KeyError("x")).collect()
+        _raise(spark, KeyError("x"))
 
 
 def test_subclasses_are_told_by_their_kind() -> None:

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pyspark.sql import SparkSession
 
 from lakegc_assets.embedded import EmbeddedLakeFS, embedded
 from lakegc_assets.embedded.lake.layouts import Layout, set_layout
@@ -26,6 +25,7 @@ from lakegc_assets_tests.embedded.conftest import NOW, Clock
 from lakegc_assets_tests.embedded.test_durability import process
 from lakegc_assets_tests.lake import STAGES, running
 from lakegc_assets_tests.lake import _tell as tell
+from lakegc_assets_tests.sessions import Session
 
 FLAT = {Layout.FLAT_DATA: r"data/[\w-]{22}", Layout.FLAT_ROOT: r"[0-9a-f]{32}"}
 
@@ -169,7 +169,7 @@ def test_a_flat_repository_puts_every_kind_of_object_flat(
 
 @pytest.mark.conformance
 def test_the_collector_sweeps_all_that_is_dead_in_a_repository_of_all_layouts(
-    tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, spark: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with running(tmp_path) as lake:
         in_turn = cycle(Layout)

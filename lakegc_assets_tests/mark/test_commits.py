@@ -291,9 +291,7 @@ def test_tags_can_be_protected(golden: Goldens, tmp_path: Path) -> None:
     golden_small = golden("small")
     expired = {
         row["commit_id"]
-        for row in golden_small.marked.attempt.read(
-            golden_small.marked.ctx.spark, "active_commits", "expired"
-        ).collect()
+        for row in golden_small.marked.attempt.read("active_commits", "expired").to_pylist()
     }
     tagged = min(expired)
     tag = {"id": "v1", "commit_id": tagged}
@@ -304,9 +302,9 @@ def test_tags_can_be_protected(golden: Goldens, tmp_path: Path) -> None:
             golden_small.marked, folder, "active_commits", protect_tags=protect
         )
         find_active_commits(marked.ctx)
-        rows = marked.attempt.read(marked.ctx.spark, "active_commits").collect()
+        rows = marked.attempt.read("active_commits").to_pylist()
         assert ({row["commit_id"]: row["kind"] for row in rows}.get(tagged) == "tag") is protect
-        (row,) = marked.attempt.read(marked.ctx.spark, "active_commits", "tags").collect()
+        (row,) = marked.attempt.read("active_commits", "tags").to_pylist()
         assert (row["tag"], row["commit_id"], row["active"]) == ("v1", tagged, protect)
 
         # Another mark finds no tags listed, although the one of this mark is there.
@@ -347,7 +345,7 @@ def test_what_the_previous_mark_kept_stays_while_it_is_inside(
             for stage in recorded.STAGES[:3]:
                 stage(ctx)
             attempt = ctx.root.attempt("retention", ctx.run)
-            rows = attempt.read(ctx.spark, "active_commits").collect()
+            rows = attempt.read("active_commits").to_pylist()
             sources = {row["commit_id"]: row["source"] for row in rows}
             assert (gone in sources) is active
             if active:

@@ -2,26 +2,37 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from hashlib import md5
 from pathlib import Path
 from types import SimpleNamespace
 from typing import cast
 
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as F  # noqa: N812 - Spark's own convention
 
 from lakegc_assets.errors import IntegrityError
 from lakegc_assets.graveler.decode import etag_hash
 from lakegc_assets.lakefs.client import LakeFSClient
 from lakegc_assets.lakefs.errors import NotFoundError
-from lakegc_assets.mark import served
+from lakegc_assets.mark import etags, lookalikes, lookups, sifting
 from lakegc_assets.mark.candidates import find_candidates
-from lakegc_assets.mark.served import UNVERIFIED, comparable_until, served_candidates
+from lakegc_assets.mark.lookalikes import Evidence
+from lakegc_assets.mark.served import UNVERIFIED, served_candidates
+from lakegc_assets.run.artifacts import LISTING
+from lakegc_assets.run.hashing import address_hashes
+from lakegc_assets.run.parts import write_part
+from lakegc_assets.run.selection import Selection
+from lakegc_assets.storage.opening import open_store
 from lakegc_assets_tests import recorded
 from lakegc_assets_tests.mark.conftest import Goldens
+from lakegc_assets_tests.recorded import Marked
 
 
 def test_what_exceeds_the_budget_is_spared(golden: Goldens, tmp_path: Path) -> None:
@@ -39,53 +50,134 @@ def test_what_exceeds_the_budget_is_spared(golden: Goldens, tmp_path: Path) -> N
     assert manifest.facts["spared"] == {UNVERIFIED: len(marked.spared)}
 
 
-def keeper(spark: SparkSession, folder: Path) -> Callable[[DataFrame, str], DataFrame]:
-    def keep(frame: DataFrame, name: str) -> DataFrame:
-        frame.write.parquet(str(folder / name))
-        return spark.read.parquet(str(folder / name))
-
-    return keep
+def encrypted(rows: pa.Table) -> pa.Table:
+    """As a store lists them that encrypts with managed keys: etags are no MD5 of the content."""
+    etags = [md5(f"{address}key".encode()).hexdigest() for address in rows["address"].to_pylist()]
+    return rows.set_column(rows.schema.get_field_index("etag"), LISTING.field("etag"), [etags])
 
 
-def test_etags_that_are_no_checksums_are_not_compared(
-    golden: Goldens, spark: SparkSession, tmp_path: Path
-) -> None:
-    marked = golden("identical").marked
-    attempt = marked.attempt
-    # A store that encrypts with managed keys gives etags that are no MD5 of the content.
-    encrypted = F.md5(F.concat(F.col("address"), F.lit("key")))
-    listing = attempt.read(spark, "store_listing").withColumn("etag", encrypted)
-    unlisted = attempt.read(spark, "deletion_candidates", "unlisted").withColumn("etag", encrypted)
-    heads = attempt.read(spark, "active_commits", "heads")
-    _, connections = marked.ctx.connect()
-    keep = keeper(spark, tmp_path)
-    found = served_candidates(marked.ctx, connections, unlisted, listing, heads, keep).collect()
-    assert {row["address"]: row["why"] for row in found} == marked.spared
+def test_etags_that_are_no_checksums_are_not_compared(golden: Goldens, tmp_path: Path) -> None:
+    marked = recorded.rewind(golden("identical").marked, tmp_path, "deletion_candidates")
+    store = marked.attempt.store()
+    listing = encrypted(marked.attempt.read("store_listing"))
+    wanted = pa.array(
+        sorted(golden("identical").marked.candidates | set(golden("identical").marked.spared))
+    )
+    dead = listing.filter(pc.is_in(listing["address"], wanted))
+    found = served_candidates(
+        marked.ctx,
+        marked.ctx.connect()[1],
+        marked.attempt.read("active_commits", "heads"),
+        store,
+        "test/",
+        Selection([write_part(store, "test/", dead)]),
+        [write_part(store, "test/", sifting._etags(listing))],
+        60.0,
+    )
+    told = {row["address"]: row["why"] for row in found.to_pylist()}
+    assert told == golden("identical").marked.spared
 
 
-def test_etags_are_comparable_only_if_all_agree(spark: SparkSession) -> None:
-    columns = "address string, size long, last_modified timestamp, etag string"
+def test_etags_are_comparable_only_if_all_agree(tmp_path: Path) -> None:
     rows = [
         ("data/1", 1, recorded.mark_time("small"), "a" * 32),
         ("data/2", 1, recorded.mark_time("retention"), "b" * 32),
         ("data/not-at-a-head", 1, recorded.mark_time("identical"), "c" * 32),
     ]
-    listing = spark.createDataFrame(rows, columns)
+    store = open_store(str(tmp_path))
+    columns = [
+        pa.array(column, f.type) for column, f in zip(zip(*rows, strict=True), LISTING, strict=True)
+    ]
+    listing = sifting._etags(pa.table(columns, schema=LISTING))
+    # The files of a listing are read one after the other.
+    parts = [write_part(store, "etags/", listing.slice(at, 1)) for at in range(3)]
 
-    def until(*entries: tuple[str, bool, str]) -> float | None:
-        hashed = [(address, known, etag_hash(etag)) for address, known, etag in entries]
-        frame = spark.createDataFrame(hashed, "address string, resolved boolean, etag_hash long")
-        found = comparable_until(listing, frame)
-        return None if found is None else found.timestamp()
+    def evidence(*entries: tuple[str, str]) -> Evidence:
+        addresses = pa.array([address for address, _ in entries], pa.string())
+        etags = np.array([etag_hash(etag) for _, etag in entries], np.int64)
+        sizes = np.ones(len(entries), np.int64)
+        found = lookalikes._Entries(address_hashes(addresses), sizes, etags)
+        return sum(lookalikes._evidence(store, parts, found), Evidence())
 
-    first, second = ("data/1", True, "a" * 32), ("data/2", True, "b" * 32)
-    times = [row[2].timestamp() for row in rows[:2]]
-    assert until(first, second) == pytest.approx(max(times))
-    assert until(first) == pytest.approx(times[0])
-    assert until(first, ("data/2", True, "x" * 32)) is None
-    assert until(first, ("data/2", False, "x" * 32)) == pytest.approx(times[0])
-    assert until(("data/elsewhere", True, "a" * 32)) is None
-    assert until() is None
+    first, second = ("data/1", "a" * 32), ("data/2", "b" * 32)
+    times = [int(row[2].timestamp() * 1_000_000) for row in rows[:2]]
+    assert evidence(first, second) == Evidence(True, max(times), True)
+    assert evidence(first) == Evidence(True, times[0], True)
+    assert evidence(first, ("data/2", "x" * 32)).agree is False
+    assert evidence(first, ("data/1", "x" * 32)).agree is False
+    assert evidence(("data/2", "x" * 32)) == Evidence(False, times[1], False)
+    assert evidence(("data/elsewhere", "a" * 32)) == Evidence(None, 0, False)
+    assert evidence() == Evidence()
+
+
+# What is read where HEADs do not tell
+
+
+@dataclass(frozen=True)
+class Planted:
+    """Dead objects of the size of what a HEAD holds; all but two are younger than all of that."""
+
+    marked: Marked
+    dead: set[str]
+
+
+@pytest.fixture
+def twins(golden: Goldens, tmp_path: Path) -> Iterator[Planted]:
+    marked = recorded.rewind(golden("small").marked, tmp_path, "store_listing")
+    ctx = replace(marked.ctx, settings=replace(marked.ctx.settings, max_served_lookups=0))
+    listing = golden("small").marked.attempt.read("store_listing")
+    written = max(listing["last_modified"].to_pylist()).replace(microsecond=0)
+    ctx = replace(ctx, clocks=recorded.FixedClocks(written + timedelta(seconds=10)), run="twins")
+    heads = golden("small").marked.addresses("store_listing") - recorded.expected("small")
+    sizes = {row["address"]: row["size"] for row in listing.to_pylist()}
+    size = max(sizes[address] for address in heads if address.startswith("data/"))
+    with recorded.preserved("small"):
+        dead = {
+            recorded.plant(
+                "small", f"twin-{n}", bytes([66 + n]) * size, written + timedelta(seconds=n)
+            )
+            for n in range(-1, 8)
+        }
+        yield Planted(replace(marked, ctx=ctx), dead)
+
+
+def find(marked: Marked) -> Marked:
+    for stage in recorded.STAGES:
+        stage(marked.ctx)
+    return marked
+
+
+def test_contents_prove_etags_where_heads_do_not(twins: Planted) -> None:
+    found = find(twins.marked)
+    assert twins.dead <= found.candidates, "no path may be looked up, and none needs to be"
+    assert twins.dead.isdisjoint(found.spared)
+
+
+def test_one_etag_that_is_no_checksum_disproves_all(twins: Planted) -> None:
+    """Older ones, too, which the objects at HEADs alone would prove."""
+    size = len(recorded.content("small", "twin-7"))
+    written = twins.marked.ctx.clocks.now() - timedelta(seconds=3)
+    recorded.plant("small", "twin-7", b"Z" * size, written, etag="0" * 32)
+    found = find(twins.marked)
+    assert twins.dead.isdisjoint(found.candidates)
+    assert {found.spared[address] for address in twins.dead} == {UNVERIFIED}
+
+
+def test_an_object_that_was_written_again_gives_no_evidence(twins: Planted) -> None:
+    listing = find(twins.marked).attempt.read("store_listing")
+    wanted = pa.array(sorted(twins.dead))
+    objects = listing.filter(pc.is_in(listing["address"], wanted))
+    store = twins.marked.ctx.connect()[1].store()
+    newest = max(objects["last_modified"].cast(pa.int64()).to_pylist())
+    assert etags.agreement(store, objects) == (True, newest)
+    size = len(recorded.content("small", "twin-7"))
+    recorded.plant("small", "twin-7", b"Z" * size)
+    recorded.remove("small", "twin-6")
+    assert etags.agreement(store, objects) == (True, newest - 2_000_000)
+    assert etags.agreement(store, objects.filter(pc.equal(objects["address"], "twin-7"))) == (
+        None,
+        0,
+    )
 
 
 # Asking by pages
@@ -114,8 +206,8 @@ class Listing:
         return [SimpleNamespace(id="main")]
 
 
-def page_of(listing: Listing) -> served._Page:
-    return served._Page(cast("LakeFSClient", listing), "repo")
+def page_of(listing: Listing) -> lookups.Page:
+    return lookups.Page(cast("LakeFSClient", listing), "repo")
 
 
 PATHS = st.lists(st.text("ab\0\uffff/", min_size=1, max_size=4), max_size=20)
@@ -129,7 +221,7 @@ def test_each_path_is_answered_as_a_stat_would(
     listing = Listing(paths)
     page = page_of(listing)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(served, "_PAGE", amount)
+        patch.setattr(lookups, "_PAGE", amount)
         for path in sorted({*asked, *paths[::2]}):
             expected = f"at {path}" if path in paths else None
             assert page.address("main", path) == expected

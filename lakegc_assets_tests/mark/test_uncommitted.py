@@ -12,19 +12,21 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from pyspark.errors import PythonException
-from pyspark.sql import SparkSession
 
 from lakegc_assets.errors import IntegrityError
 from lakegc_assets.lakefs.errors import UnexpectedAnswerError
 from lakegc_assets.mark.uncommitted import (
     UncommittedFiles,
     prepare_uncommitted,
-    read_uncommitted,
+    read_staged,
 )
 from lakegc_assets.run.context import RunContext
+from lakegc_assets.run.hashing import address_hashes, key_digest
+from lakegc_assets.run.parts import read_parts
+from lakegc_assets.run.sets import members
 from lakegc_assets_tests import recorded
 from lakegc_assets_tests.replay import Answer, ReplayServer, Request
+from lakegc_assets_tests.sessions import Session
 
 PREPARE = ("POST", r"/repositories/paged/gc/prepare_uncommited")
 BRANCHES = ("GET", r"/repositories/paged/branches")
@@ -58,7 +60,7 @@ class Paged:
 
 
 @pytest.fixture
-def paged(spark: SparkSession, s3_server: str, tmp_path: Path) -> Iterator[Paged]:
+def paged(spark: Session, s3_server: str, tmp_path: Path) -> Iterator[Paged]:
     recorded.load("paged", "prepare_interval_9ms")
     with ReplayServer("paged", prepare="prepare_interval_9ms") as server:
         yield Paged(server, recorded.context(server, s3_server, tmp_path, spark))
@@ -250,7 +252,14 @@ def parquet(addresses: list[str | None], times: list[int | None]) -> bytes:
 
 def read(paged: Paged, body: bytes) -> dict[tuple[str, bool], Any]:
     key = recorded.plant("paged", FOLDER + "planted", body)
-    rows = read_uncommitted(paged.ctx, paged.ctx.connect()[1], [key]).collect()
+    _, connections = paged.ctx.connect()
+    artifacts = paged.ctx.root.open("paged", "read")
+    staged = read_staged(paged.ctx, connections, artifacts, "here/", [key])
+    rows = [row for table in read_parts(artifacts, staged.parts) for row in table.to_pylist()]
+    addresses = pa.array([row["address"] for row in rows], pa.string())
+    assert members(artifacts, staged.hashes, address_hashes(addresses)).all()
+    assert list(staged.unresolved) == [r["address"] for r in rows if not r["resolved"]]
+    assert staged.digest == key_digest(addresses)
     return {(row["address"], row["resolved"]): row["created"] for row in rows}
 
 
@@ -264,14 +273,14 @@ def test_every_meaning_of_a_staged_address_is_kept(paged: Paged) -> None:
 
 
 def test_a_null_among_the_addresses_stops_the_run(paged: Paged) -> None:
-    with pytest.raises(PythonException, match=r"planted holds an empty address"):
+    with pytest.raises(IntegrityError, match=r"planted holds an empty address"):
         read(paged, parquet(["data/1", None], [1, 2]))
 
 
 def test_another_table_stops_the_run(paged: Paged) -> None:
     sink = pa.BufferOutputStream()
     pq.write_table(pa.table({"address": ["data/1"]}), sink)
-    with pytest.raises(PythonException, match="is no list of staged objects as lakeFS writes"):
+    with pytest.raises(IntegrityError, match="is no list of staged objects as lakeFS writes"):
         read(paged, sink.getvalue().to_pybytes())
 
 

@@ -9,14 +9,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pyspark.sql import SparkSession
-
 from lakegc_assets.errors import RefusedError
 from lakegc_assets.sweep.sweep import sweep
 from lakegc_assets_tests.lake import REPOSITORY, STAGES, copy_lake
 from lakegc_assets_tests.races.scenarios import ALL, Race
 from lakegc_assets_tests.races.schedule import SWEEP, Event, Position, Schedule
 from lakegc_assets_tests.races.world import World, open_world
+from lakegc_assets_tests.sessions import Session
 
 RUN = "mark-1"
 AGAIN = "mark-2"
@@ -141,7 +140,7 @@ def raced(
         yield world, schedule, corners
 
 
-def collect(world: World, schedule: Schedule, spark: SparkSession) -> Collected:
+def collect(world: World, schedule: Schedule, spark: Session) -> Collected:
     """Mark and sweep; again after a refusal, as an operator does.
 
     Raises:
@@ -166,8 +165,8 @@ def collect(world: World, schedule: Schedule, spark: SparkSession) -> Collected:
     for event in schedule.events:
         assert event.happened, f"nothing came by {event.position}"
     attempt = world.lake.root.attempt(REPOSITORY, RUN)
-    marked = attempt.read(spark, "deletion_candidates").select("address").collect()
-    swept = world.lake.root.attempt(REPOSITORY, run).read(spark, "swept_set").collect()
+    marked = attempt.read("deletion_candidates").to_pylist()
+    swept = world.lake.root.attempt(REPOSITORY, run).read("swept_set").to_pylist()
     return Collected(
         marked=frozenset(row["address"] for row in marked),
         spared={row["address"]: row["detail"] for row in swept if row["outcome"] == "spared"},

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pyspark.sql import SparkSession
 
 from lakegc_assets.sweep.sweep import sweep
 from lakegc_assets_tests.conformance.recorder import FAULTS, conforms
@@ -18,6 +17,7 @@ from lakegc_assets_tests.lake import REPOSITORY, STAGES, copy_lake
 from lakegc_assets_tests.races.collecting import RUN, tell_garbage
 from lakegc_assets_tests.races.faults import TRAPS, After, Trap, Traps
 from lakegc_assets_tests.races.world import World, open_world
+from lakegc_assets_tests.sessions import Session
 
 _PAGED: dict[str, Any] = {"uncommitted_page_steps": 20}
 
@@ -44,7 +44,7 @@ def told(tmp_path_factory: pytest.TempPathFactory) -> Told:
         return Told(folder, dict(world.contents), traps, garbage)
 
 
-def collect(told: Told, folder: Path, kinds: Sequence[type[Trap]], spark: SparkSession) -> None:
+def collect(told: Told, folder: Path, kinds: Sequence[type[Trap]], spark: Session) -> None:
     """Mark and sweep on a server with some faults; their traps must have been set, in vain."""
     lake = copy_lake(told.folder, folder / "lake")
     chosen = [copy.deepcopy(trap) for trap in told.traps if type(trap) in kinds]
@@ -61,15 +61,13 @@ def collect(told: Told, folder: Path, kinds: Sequence[type[Trap]], spark: SparkS
         traps.between()
         sweep(world.context(spark, RUN))
         traps.release()
-        _check(told, traps, world, alive, spark)
+        _check(told, traps, world, alive)
 
 
-def _check(
-    told: Told, traps: Traps, world: World, alive: AbstractSet[str], spark: SparkSession
-) -> None:
+def _check(told: Told, traps: Traps, world: World, alive: AbstractSet[str]) -> None:
     attempt = world.lake.root.attempt(REPOSITORY, RUN)
-    listed = attempt.read(spark, "uncommitted_snapshot").select("address").collect()
-    marked = attempt.read(spark, "deletion_candidates").select("address").collect()
+    listed = attempt.read("uncommitted_snapshot").to_pylist()
+    marked = attempt.read("deletion_candidates").to_pylist()
     after = After(world, {row["address"] for row in listed})
     for trap in traps.traps:
         assert trap.shows(after), f"the server does not have {trap.fault}"
@@ -92,12 +90,12 @@ def _row(kind: type[Trap]) -> pytest.MarkDecorator:
 @pytest.mark.parametrize(
     "kind", [pytest.param(kind, marks=_row(kind), id=kind.fault.value) for kind in TRAPS]
 )
-def test_one_fault(kind: type[Trap], told: Told, tmp_path: Path, spark: SparkSession) -> None:
+def test_one_fault(kind: type[Trap], told: Told, tmp_path: Path, spark: Session) -> None:
     collect(told, tmp_path, [kind], spark)
 
 
 @conforms(
     FAULTS, "all of them", client="lakegc", checked="the same on a server that has every fault"
 )
-def test_all_faults(told: Told, tmp_path: Path, spark: SparkSession) -> None:
+def test_all_faults(told: Told, tmp_path: Path, spark: Session) -> None:
     collect(told, tmp_path, TRAPS, spark)

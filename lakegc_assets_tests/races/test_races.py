@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
-from pyspark.sql import SparkSession
 
 from lakegc_assets_tests.conformance.recorder import RACES, conforms
 from lakegc_assets_tests.races.collecting import (
@@ -21,6 +20,7 @@ from lakegc_assets_tests.races.collecting import (
 )
 from lakegc_assets_tests.races.scenarios import ALL, Race
 from lakegc_assets_tests.races.schedule import POSITIONS, Position
+from lakegc_assets_tests.sessions import Session
 
 _NAMES = [position.name for position in POSITIONS]
 
@@ -70,7 +70,7 @@ def test_all_races_at(
     positions: Sequence[Position],
     prepared: Prepared,
     tmp_path: Path,
-    spark: SparkSession,
+    spark: Session,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     _race(positions, prepared, tmp_path, spark, monkeypatch)
@@ -78,7 +78,7 @@ def test_all_races_at(
 
 @pytest.mark.conformance
 def test_races_between_pages(
-    prepared: Prepared, tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+    prepared: Prepared, tmp_path: Path, spark: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The two positions that matter most, for every day."""
     positions = [position for position in POSITIONS if "between two staged pages" in position.name]
@@ -90,7 +90,7 @@ def _race(
     positions: Sequence[Position],
     prepared: Prepared,
     folder: Path,
-    spark: SparkSession,
+    spark: Session,
     patch: pytest.MonkeyPatch,
 ) -> None:
     with raced(prepared, folder, positions) as (world, schedule, corners):

@@ -6,13 +6,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
-from pyspark.sql import SparkSession
 
 from lakegc_assets.sweep.sweep import sweep
 from lakegc_assets_tests.conformance.recorder import RACES, conforms
 from lakegc_assets_tests.lake import REPOSITORY, STAGES
 from lakegc_assets_tests.races.collecting import RUN, tell_garbage
 from lakegc_assets_tests.races.world import World, open_world
+from lakegc_assets_tests.sessions import Session
 
 _BRANCHES = 3
 _OBJECTS = 24
@@ -87,7 +87,7 @@ class Restless:
     client="lakegc",
     checked="what moves by copy and delete before each answer is never marked",
 )
-def test_a_rename_at_every_request(tmp_path: Path, spark: SparkSession) -> None:
+def test_a_rename_at_every_request(tmp_path: Path, spark: Session) -> None:
     with open_world(tmp_path / "lake", uncommitted_page_steps=7) as world:
         tell_garbage(world)
         garbage = world.lake.keys() - world.live().keys()
@@ -106,7 +106,7 @@ def test_a_rename_at_every_request(tmp_path: Path, spark: SparkSession) -> None:
         assert marked_after > 5 * _COMMITS, "the commits did not all happen in the mark"
         assert restless.moves > marked_after + _OBJECTS, "not every object moved in the sweep"
         attempt = world.lake.root.attempt(REPOSITORY, RUN)
-        rows = attempt.read(spark, "deletion_candidates").select("address").collect()
+        rows = attempt.read("deletion_candidates").to_pylist()
         assert not {row["address"] for row in rows} & alive
         for number, place in enumerate(restless.paths):
             assert world.read(*place) == f"staged once, number {number}".encode()

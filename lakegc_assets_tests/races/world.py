@@ -13,8 +13,6 @@ from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
 
-from pyspark.sql import SparkSession
-
 from lakegc_assets.embedded.lake import catalog
 from lakegc_assets.graveler.namespace import StorageNamespace
 from lakegc_assets.lakefs.client import LakeFSClient
@@ -27,6 +25,7 @@ from lakegc_assets.run.context import RunContext
 from lakegc_assets.storage.base import ObjectStore
 from lakegc_assets.storage.opening import open_store
 from lakegc_assets_tests.lake import REPOSITORY, Calendar, SmallLake, running
+from lakegc_assets_tests.sessions import Session
 
 NOW = datetime(2026, 3, 1, 12, tzinfo=timezone.utc)
 NAMESPACE = f"local://{REPOSITORY}/"
@@ -213,7 +212,7 @@ class World:
                     found.setdefault(address, (ref, stats.path))
         return found
 
-    def context(self, spark: SparkSession, run: str, **settings: Any) -> RunContext:
+    def context(self, spark: Session, run: str, **settings: Any) -> RunContext:
         """A run with all margins, at the moment at which the clock stands."""
         safe = {"min_age": _DAY, "allow_unsafe_min_age": False, "max_candidate_share": 1.0}
         found = self.lake.context(spark, run, **{**safe, **settings})

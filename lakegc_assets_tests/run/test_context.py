@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pyspark.sql import SparkSession
 
 from lakegc_assets.errors import IntegrityError, RefusedError
 from lakegc_assets.lakefs.errors import ReadOnlyRepositoryError
@@ -22,6 +21,7 @@ from lakegc_assets.run.context import RunContext
 from lakegc_assets.run.lock import repository_lock
 from lakegc_assets_tests import recorded
 from lakegc_assets_tests.replay import Answer, ReplayServer
+from lakegc_assets_tests.sessions import Session
 
 REPOSITORIES = ("GET", "/repositories")
 MINUTES = timedelta(minutes=1)
@@ -35,7 +35,7 @@ def server() -> Iterator[ReplayServer]:
 
 
 @pytest.fixture
-def ctx(server: ReplayServer, s3_server: str, spark: SparkSession, tmp_path: Path) -> RunContext:
+def ctx(server: ReplayServer, s3_server: str, spark: Session, tmp_path: Path) -> RunContext:
     return recorded.context(server, s3_server, tmp_path, spark, clock_skew=5 * MINUTES)
 
 

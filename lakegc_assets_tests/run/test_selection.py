@@ -13,12 +13,12 @@ from lakegc_assets.errors import IntegrityError
 from lakegc_assets.run.parts import Part, write_part
 from lakegc_assets.run.selection import Selection
 from lakegc_assets.storage.base import ObjectStore
-from lakegc_assets.storage.config import StoreConfig
+from lakegc_assets.storage.opening import open_store
 
 
 @pytest.fixture
 def store(tmp_path: Path) -> ObjectStore:
-    return StoreConfig().open(f"file://{tmp_path}/artifacts")
+    return open_store(f"file://{tmp_path}/artifacts")
 
 
 def written(store: ObjectStore, addresses: list[str]) -> Part:

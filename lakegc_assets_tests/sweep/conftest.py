@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from lakegc_assets.mark import served
+from lakegc_assets.mark import lookups
 from lakegc_assets_tests.lake import REPOSITORY, Marked, SmallLake, copy_of, make_marked, running
 from lakegc_assets_tests.sessions import Session
 
@@ -15,7 +15,7 @@ from lakegc_assets_tests.sessions import Session
 @pytest.fixture(autouse=True)
 def _few_tasks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Small data needs few tasks."""
-    monkeypatch.setattr(served, "_TASKS", 1)
+    monkeypatch.setattr(lookups, "_TASKS", 1)
 
 
 @pytest.fixture(scope="session")

@@ -10,7 +10,7 @@ from pathlib import Path
 from pyspark.sql import SparkSession
 
 from lakegc_assets.lakefs.config import LakeFSConfig
-from lakegc_assets.mark import served
+from lakegc_assets.mark import lookups
 from lakegc_assets.run.artifacts import ArtifactRoot
 from lakegc_assets.run.context import RunContext
 from lakegc_assets.run.spark import LOCAL, REQUIRED, prepare_environment
@@ -28,12 +28,16 @@ MASTER = "local[2,4]"
 
 def main(folder: Path, endpoint: str, store_endpoint: str) -> None:
     prepare_environment()
-    served._TASKS = 2
+    lookups._TASKS = 2  # type: ignore[misc]
     builder = SparkSession.builder
     for name, value in (LOCAL | REQUIRED | SMALL | {"spark.master": MASTER}).items():
         builder = builder.config(name, value)
     settings = replace(
-        SETTINGS, sweep_batch=BATCH, sweep_num_partitions=2, lease_duration=LEASE_DURATION
+        SETTINGS,
+        sweep_batch=BATCH,
+        sweep_num_partitions=2,
+        lease_duration=LEASE_DURATION,
+        spark_seconds=0,
     )
     stores = StoreConfig(endpoint_url=store_endpoint)
     sweep(
@@ -43,7 +47,7 @@ def main(folder: Path, endpoint: str, store_endpoint: str) -> None:
             settings=settings,
             lakefs=LakeFSConfig(endpoint=endpoint, credentials_file=str(folder / "lakectl.yaml")),
             root=ArtifactRoot(str(folder / "artifacts"), stores),
-            spark=builder.getOrCreate(),
+            session=builder.getOrCreate,
         )
     )
 

@@ -2,44 +2,63 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any
 
 import pyarrow as pa
 import pytest
-from pyspark.sql import DataFrame
 
 from lakegc_assets.run.context import RunContext
-from lakegc_assets.sweep import alarm, deletion, rounds
-from lakegc_assets.sweep.delta import DeltaMark, fingerprint
+from lakegc_assets.run.parts import read_part
+from lakegc_assets.storage.base import ObjectStore
+from lakegc_assets.storage.errors import ObjectNotFoundError
+from lakegc_assets.sweep import rounds
+from lakegc_assets.sweep.deletion import DeletingTask, Reach
+from lakegc_assets.sweep.delta import SPARED, Candidates, DeltaMark, Deltas
+from lakegc_assets.sweep.look import fingerprint
 from lakegc_assets.sweep.moment import Moment
+from lakegc_assets.sweep.orders import Orders, Portion, Progress, progress_of
+from lakegc_assets.sweep.present import Marked
 
-Take = Callable[..., DeltaMark]
+Take = Callable[[Deltas, Candidates], DeltaMark]
+OBJECTS = pa.schema(
+    [
+        ("address", pa.string()),
+        ("size", pa.int64()),
+        ("last_modified", pa.timestamp("us", "UTC")),
+        ("etag", pa.string()),
+    ]
+)
+_LONG_AGO = datetime.fromisoformat("2026-01-01T00:00:00+00:00")
 
 
 def stand_in(patch: pytest.MonkeyPatch, delta: Callable[[], Take]) -> None:
     """No invariants, deletes in this process, and delta marks as they are given, one by one."""
 
-    def take(*args: Any) -> DeltaMark:
-        return delta()(*args)
+    def take(deltas: Deltas, candidates: Candidates, _name: str) -> DeltaMark:
+        return delta()(deltas, candidates)
 
-    patch.setattr(rounds, "take_delta_mark", take)
-    patch.setattr(alarm, "take_delta_mark", take)
+    patch.setattr(Deltas, "take", take)
     patch.setattr(rounds, "evaluate", lambda _ctx, _survivors: [])
     patch.setattr(rounds, "require_passed", lambda _results: None)
-    patch.setattr(rounds, "delete", in_this_process)
+    patch.setattr(rounds, "delete", in_this_thread)
 
 
-def in_this_process(
-    _ctx: RunContext, orders: deletion.Orders, survivors: DataFrame
-) -> deletion.Progress:
-    """Delete as the tasks do, but here, where a kill can be placed."""
-    rows = sorted(survivors.select("address", "size", "etag").collect())
-    batch = pa.RecordBatch.from_pylist([row.asDict() for row in rows])
-    counts = deletion._delete_batches(replace(orders, batch=5), iter([batch]))
-    return deletion.progress_of([row for found in counts for row in found.to_pylist()])
+def in_this_thread(_ctx: RunContext, orders: Orders, portions: list[Portion]) -> Progress:
+    """Delete as the tasks do, in small batches, where a kill can be placed."""
+    small = replace(orders, batch=5)
+    reach = Reach.of(small)
+    return progress_of(
+        [
+            told
+            for portion in portions
+            for told in DeletingTask(small, portion.number, reach).run(
+                read_part(reach.artifacts, portion.part)
+            )
+        ]
+    )
 
 
 def earlier(moment: Moment, seconds: float) -> Moment:
@@ -51,15 +70,39 @@ def earlier(moment: Moment, seconds: float) -> Moment:
 def spare(addresses: set[str], age: float = 0) -> Take:
     """A delta mark of some age that finds these alive, without reading any range."""
 
-    def take(
-        ctx: RunContext, _chain: object, _attempt: object, candidates: DataFrame, keep: Any
-    ) -> DeltaMark:
-        client, connections = ctx.connect()
-        seen = fingerprint(client, ctx.repository, protect_tags=False)
-        alive = [(address, "it is alive") for address in sorted(addresses)]
-        frame = ctx.spark.createDataFrame(alive, "address string, why string")
-        frame = frame.join(candidates, "address", "left_semi")
-        taken = earlier(Moment.now(connections.store()), age)
-        return DeltaMark(seen, taken, keep(frame, "spared"))
+    def take(deltas: Deltas, candidates: Candidates) -> DeltaMark:
+        client, connections = deltas.ctx.connect()
+        seen = fingerprint(client, deltas.ctx.repository, protect_tags=False)
+        alive = sorted(addresses & set(candidates.rows["address"].to_pylist()))
+        spared = pa.table([alive, ["it is alive"] * len(alive)], schema=SPARED)
+        return DeltaMark(seen, earlier(Moment.now(connections.store()), age), spared)
 
     return take
+
+
+def as_listed(
+    store: ObjectStore, addresses: Iterable[str], etags: Mapping[str, str] | None = None
+) -> pa.Table:
+    """Objects as a listing of the store shows them; some with other etags, or not there any more.
+
+    Args:
+        store: rooted at the storage namespace.
+        addresses: of the objects.
+        etags: of those that were others when they were listed.
+    """
+    rows = []
+    for address in sorted(addresses):
+        try:
+            info = store.head(address)
+            row = Marked(address, info.size, info.last_modified, info.etag)
+        except ObjectNotFoundError:
+            row = Marked(address, 7, _LONG_AGO, "gone")
+        rows.append(row._replace(etag=(etags or {}).get(address, row.etag)))
+    return table_of(rows)
+
+
+def table_of(rows: Iterable[Marked]) -> pa.Table:
+    """Rows as a deleting task gets them."""
+    columns: list[Any] = list(zip(*(row[:4] for row in rows), strict=True)) or [()] * len(OBJECTS)
+    arrays = [pa.array(c, f.type) for c, f in zip(columns, OBJECTS, strict=True)]
+    return pa.Table.from_arrays(arrays, schema=OBJECTS)

@@ -11,15 +11,17 @@ from datetime import datetime, timedelta
 from pathlib import Path
 
 from lakegc_assets.lakefs.config import LakeFSConfig
-from lakegc_assets.run.context import Connections
+from lakegc_assets.run.connections import Connections
 from lakegc_assets.storage.config import StoreConfig
 from lakegc_assets.storage.local import LocalStore
-from lakegc_assets.sweep.deletion import Marked, Orders, _Task
-from lakegc_assets.sweep.delta import fingerprint
+from lakegc_assets.sweep.deletion import DeletingTask, Reach
 from lakegc_assets.sweep.lease import owner_of, repository_lease
+from lakegc_assets.sweep.look import fingerprint
 from lakegc_assets.sweep.moment import Moment
+from lakegc_assets.sweep.orders import Orders
 from lakegc_assets.sweep.pace import Limits
 from lakegc_assets_tests.lake import REPOSITORY
+from lakegc_assets_tests.sweep.stand_ins import as_listed
 
 AHEAD = "seconds-ahead"
 
@@ -51,9 +53,9 @@ def main(folder: Path, endpoint: str, local_root: str, addresses: list[str]) -> 
             batch=2,
             limits=Limits(1e9, 1e9),
         )
-        objects = (Marked(a, 7, store.head(a).etag) for a in addresses)
-        counts = [row for batch in _Task(orders, 0).run(objects) for row in batch.to_pylist()]
-        sys.stdout.write(f"{json.dumps(counts)}\n")
+        task = DeletingTask(orders, 0, Reach.of(orders))
+        told = [one._asdict() for one in task.run(as_listed(store, addresses))]
+        sys.stdout.write(f"{json.dumps(told)}\n")
         # A suspended owner does not get its lease back either.
         try:
             lease.begin_round(2)

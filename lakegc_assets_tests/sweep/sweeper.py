@@ -29,10 +29,10 @@ def main(folder: Path, endpoint: str, local_root: str, master: str) -> None:
         RunContext(
             repository=REPOSITORY,
             run=RUN,
-            settings=replace(SETTINGS, sweep_batch=BATCH),
+            settings=replace(SETTINGS, sweep_batch=BATCH, spark_seconds=0),
             lakefs=LakeFSConfig(endpoint=endpoint, credentials_file=str(folder / "lakectl.yaml")),
             root=ArtifactRoot(str(folder / "artifacts"), StoreConfig(local_root=local_root)),
-            spark=builder.getOrCreate(),
+            session=builder.getOrCreate,
         )
     )
 

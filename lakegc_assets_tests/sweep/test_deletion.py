@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import pickle
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
-import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from hypothesis import given
@@ -17,50 +17,46 @@ from hypothesis import strategies as st
 from moto.s3.responses import S3Response
 
 from lakegc_assets.errors import ConfigurationError
-from lakegc_assets.run.context import Connections
+from lakegc_assets.run.connections import Connections
+from lakegc_assets.run.parts import write_part
 from lakegc_assets.run.settings import Settings
-from lakegc_assets.storage.base import ObjectStore
+from lakegc_assets.storage.base import DeleteOutcome, ObjectStore
 from lakegc_assets.storage.config import StoreConfig
-from lakegc_assets.sweep import deletion
-from lakegc_assets.sweep.deletion import Orders, _counts, _delete_batches
-from lakegc_assets.sweep.delta import fingerprint
+from lakegc_assets.sweep import answers, deletion
+from lakegc_assets.sweep.deletion import DeletingTask, Reach, delete_portion
 from lakegc_assets.sweep.lease import repository_lease
 from lakegc_assets.sweep.ledger import Outcome
+from lakegc_assets.sweep.look import CHECK_LIFETIME, CHECK_TIME, fingerprint
 from lakegc_assets.sweep.moment import Moment
-from lakegc_assets.sweep.pace import Limits, Pace
+from lakegc_assets.sweep.orders import Orders, Portion, Told, progress_of, summed, told_of
+from lakegc_assets.sweep.pace import Limits
 from lakegc_assets_tests.lake import REPOSITORY, SmallLake
-from lakegc_assets_tests.sweep.stand_ins import earlier
+from lakegc_assets_tests.sweep.stand_ins import as_listed, earlier
 
 FAST = Limits(keys=1e9, requests=1e9)
-
-
-def rows(addresses: list[str], etags: dict[str, str] | None = None) -> pa.RecordBatch:
-    return pa.RecordBatch.from_pydict(
-        {
-            "address": pa.array(addresses, pa.string()),
-            "size": [7] * len(addresses),
-            "etag": pa.array([(etags or {}).get(a, "") for a in addresses], pa.string()),
-        }
-    )
-
 
 _OUTCOMES = st.sampled_from(["deleted", "already_missing", "failed"])
 
 
 @given(st.lists(st.builds(Outcome, st.text(max_size=3), st.integers(0, 2**40), _OUTCOMES)))
-def test_counts_add_up(outcomes: list[Outcome]) -> None:
-    counts = {row["outcome"]: row for row in _counts(outcomes).to_pylist()}
+def test_what_is_told_adds_up(outcomes: list[Outcome]) -> None:
+    told = {one.outcome: one for one in summed([*told_of(outcomes[:3]), *told_of(outcomes[3:])])}
     for name in ("deleted", "already_missing", "failed"):
         of_it = [outcome.size for outcome in outcomes if outcome.outcome == name]
-        found = counts.get(name, {"objects": 0, "bytes": 0})
-        assert (found["objects"], found["bytes"]) == (len(of_it), sum(of_it))
+        found = told.get(name, Told(name))
+        assert (found.objects, found.size) == (len(of_it), sum(of_it))
+    gone = [outcome for outcome in outcomes if outcome.outcome != "failed"]
+    assert progress_of(list(told.values())).deleted == len(gone)
 
 
-def test_counts_tell_of_one_failure() -> None:
+def test_one_failure_is_told() -> None:
     failed = Outcome("a", 1, "failed", "AccessDenied", "not yours")
-    row, other = _counts([failed, Outcome("b", 1, "deleted")]).to_pylist()
-    assert (row["error_code"], row["detail"]) == ("AccessDenied", "a: not yours")
-    assert other["error_code"] is None
+    one, other = told_of([failed, Outcome("b", 1, "deleted")])
+    assert (one.error_code, one.detail) == ("AccessDenied", "a: not yours")
+    assert other.error_code is None
+    progress = progress_of([one, other, Told("stale", detail="too old")])
+    assert progress.error == "AccessDenied: a: not yours"
+    assert progress.ended_early == {"stale": "too old"}
 
 
 @pytest.mark.parametrize("batch", [0, -1, 1001])
@@ -122,21 +118,89 @@ def recorded(orders: Orders) -> dict[str, str]:
 
 
 def run(
-    orders: Orders, addresses: list[str], etags: dict[str, str] | None = None
-) -> Iterator[dict[str, object]]:
-    for counts in _delete_batches(orders, iter([rows(addresses, etags)])):
-        yield from counts.to_pylist()
+    orders: Orders,
+    addresses: Iterable[str],
+    etags: Mapping[str, str] | None = None,
+    reach: Reach | None = None,
+    number: int = 0,
+) -> Iterator[Told]:
+    """Objects as they are listed now, some with other etags, in one task."""
+    reach = reach or Reach.of(orders)
+    objects = as_listed(orders.connections.store(), addresses, etags)
+    return DeletingTask(orders, number, reach).run(objects)
+
+
+def names(told: Iterable[Told]) -> list[str]:
+    return [one.outcome for one in told]
+
+
+class Time:
+    """A clock that moves only when somebody waits, or says so."""
+
+    def __init__(self, now: float = 0.0) -> None:
+        self.now = now
+        self.waited: list[float] = []
+
+    def __call__(self) -> float:
+        return self.now
+
+    def sleep(self, seconds: float) -> None:
+        self.waited.append(seconds)
+        self.now += seconds
+
+
+def reach_at(orders: Orders, time: Time) -> Reach:
+    """The real world, at a time that the test tells."""
+    return replace(Reach.of(orders), clock=time, sleep=time.sleep)
+
+
+@pytest.fixture
+def time(orders: Orders) -> Time:
+    """Begins when the delta mark was taken."""
+    return Time(orders.taken.elapsed)
+
+
+@pytest.fixture
+def s3_time(s3_orders: Orders) -> Time:
+    return Time(s3_orders.taken.elapsed)
+
+
+def slow_answers(bare: SmallLake, time: Time, seconds: Iterable[float]) -> list[float]:
+    """Let the answers to the first looks take so long; the seconds that were not needed."""
+    left = list(seconds)
+
+    def see(_method: str, path: str) -> None:
+        if left and path.endswith("/branches"):
+            time.now += left.pop(0)
+
+    bare.on_request = see
+    return left
+
+
+def test_orders_travel(orders: Orders) -> None:
+    """A task on another machine gets the same, and does the same."""
+    assert pickle.loads(pickle.dumps(orders)) == orders
+
+
+def test_a_portion_is_deleted(bare: SmallLake, orders: Orders) -> None:
+    addresses = plant(bare, 5)
+    objects = as_listed(orders.connections.store(), addresses)
+    part = write_part(Reach.of(orders).artifacts, "swept_set/survivors/", objects)
+    assert delete_portion(orders, Portion(3, part)) == [Told("deleted", 5, 35)]
+    assert delete_portion(orders, Portion(3, part))[0].outcome == "taken"
+    assert recorded(orders) == dict.fromkeys(addresses, "deleted")
 
 
 def test_every_batch_is_recorded_before_the_next_is_sent(bare: SmallLake, orders: Orders) -> None:
     addresses = plant(bare, 5)
+    task = run(orders, addresses)
     (bare.objects / addresses[1]).unlink()
     before = bare.keys()
     outcomes: dict[str, str] = {}
-    for counts in run(orders, addresses):
+    for told in task:
         outcomes = recorded(orders)
         assert bare.keys() == before - outcomes.keys()
-        assert counts["outcome"] in ("deleted", "already_missing")
+        assert told.outcome in ("deleted", "already_missing")
     assert outcomes == dict.fromkeys(addresses, "deleted") | {addresses[1]: "already_missing"}
 
 
@@ -145,46 +209,67 @@ def test_nothing_is_sent_when_the_delta_mark_is_old_or_from_the_future(
     bare: SmallLake, orders: Orders, age: float
 ) -> None:
     addresses, before = plant(bare, 3), bare.keys()
-    counts = list(run(replace(orders, taken=earlier(orders.taken, age)), addresses))
-    assert [row["outcome"] for row in counts] == ["stale"]
+    told = run(replace(orders, taken=earlier(orders.taken, age)), addresses)
+    assert names(told) == ["stale"]
     assert bare.keys() == before
 
 
 def test_nothing_more_is_sent_when_heads_changed(bare: SmallLake, orders: Orders) -> None:
+    """Where nothing is known that could be extended."""
     addresses = plant(bare, 5)
     task = run(orders, addresses)
-    assert next(task)["objects"] == 2
+    assert next(task).objects == 2
     bare.commit("busy")
-    assert [row["outcome"] for row in task] == ["stale"]
+    (stale,) = task
+    assert stale.outcome == "stale"
+    assert "HEADs have changed" in str(stale.detail)
     assert recorded(orders) == dict.fromkeys(addresses[:2], "deleted")
     assert set(addresses[2:]) <= bare.keys()
 
 
 def test_heads_and_rules_are_read_again_when_the_answer_took_long(
-    bare: SmallLake, orders: Orders, monkeypatch: pytest.MonkeyPatch
+    bare: SmallLake, orders: Orders, time: Time
 ) -> None:
     """The clock counts suspension: what was read before a machine slept says nothing."""
     addresses = plant(bare, 2)
-    readings = iter([0, 20, 100, 101])
-    monkeypatch.setattr(deletion, "elapsed", lambda: next(readings))
-    assert [row["outcome"] for row in run(orders, addresses)] == ["deleted"]
-    assert not list(readings)
+    left = slow_answers(bare, time, [20, 16, 14])
+    assert names(run(orders, addresses, reach=reach_at(orders, time))) == ["deleted"]
+    assert not left
 
 
 def test_nothing_is_sent_when_every_answer_takes_long(
-    bare: SmallLake, orders: Orders, monkeypatch: pytest.MonkeyPatch
+    bare: SmallLake, orders: Orders, time: Time
 ) -> None:
     addresses, before = plant(bare, 2), bare.keys()
-    readings = iter(range(0, 10_000, 20))
-    monkeypatch.setattr(deletion, "elapsed", lambda: next(readings))
-    assert [row["outcome"] for row in run(orders, addresses)] == ["stale"]
+    left = slow_answers(bare, time, [20] * 9)
+    (stale,) = run(orders, addresses, reach=reach_at(orders, time))
+    assert stale == Told("stale", detail="lakeFS and the store take too long to answer")
+    assert len(left) == 6
     assert bare.keys() == before
+
+
+def test_the_store_is_looked_at_again_when_lakefs_took_long(
+    bare: SmallLake, orders: Orders, time: Time
+) -> None:
+    """What was written again meanwhile is seen, although it was as listed at first."""
+    addresses = plant(bare, 2)
+    took = [40, 30]
+
+    def see(_method: str, path: str) -> None:
+        if took and path.endswith("/branches"):
+            time.now += took.pop(0)
+            if not took:
+                orders.connections.store().put(addresses[0], b"written again")
+
+    bare.on_request = see
+    assert names(run(orders, addresses, reach=reach_at(orders, time))) == ["spared", "deleted"]
+    assert addresses[0] in bare.keys()
 
 
 def test_the_request_ends_within_a_minute_of_the_reading() -> None:
     # Credentials are renewed within the time of a connection, or nothing is sent.
-    longest = deletion._CHECK_TIME + 2 * deletion._CONNECT_TIMEOUT + deletion._REQUEST_TIMEOUT
-    assert longest <= deletion.CHECK_LIFETIME == 60
+    longest = CHECK_TIME + 2 * deletion.CONNECT_TIMEOUT + deletion.REQUEST_TIMEOUT
+    assert longest <= CHECK_LIFETIME == 60
 
 
 def fill(orders: Orders, count: int) -> dict[str, str]:
@@ -220,52 +305,30 @@ def answer_with_errors(patch: pytest.MonkeyPatch, codes: dict[str, list[str]]) -
     patch.setattr(S3Response, "_bucket_response_delete_keys", refuse)
 
 
-@pytest.fixture
-def pauses(monkeypatch: pytest.MonkeyPatch) -> list[float]:
-    """What tasks wait for, which takes no time here."""
-    waited: list[float] = []
-
-    def pace(
-        artifacts: ObjectStore, folder: str, partition: int, limits: Limits, share: float
-    ) -> Pace:
-        clock, pause = (lambda: sum(waited)), waited.append
-        return Pace(artifacts, folder, partition, limits, share, clock, pause)
-
-    monkeypatch.setattr(deletion, "Pace", pace)
-    return waited
-
-
 def test_access_denied_stops_all_tasks(s3_orders: Orders, monkeypatch: pytest.MonkeyPatch) -> None:
     """S3 refuses one key of a batch: each key has its own outcome, and no batch follows."""
     addresses = list(fill(s3_orders, 5))
     answer_with_errors(monkeypatch, {addresses[0]: ["AccessDenied"]})
-    counts = {row["outcome"]: row for row in run(s3_orders, addresses)}
-    assert counts["failed"]["error_code"] == "AccessDenied"
-    assert counts["failed"]["objects"] == counts["deleted"]["objects"] == 1
+    told = {one.outcome: one for one in run(s3_orders, addresses)}
+    assert told["failed"].error_code == "AccessDenied"
+    assert told["failed"].objects == told["deleted"].objects == 1
     assert recorded(s3_orders) == {addresses[0]: "failed", addresses[1]: "deleted"}
     assert keys(s3_orders) == {addresses[0], *addresses[2:]}
-    (row,) = _other_task(s3_orders, addresses[2:])
-    assert row["outcome"] == "stopped"
-    assert "AccessDenied: data/s/0" in str(row["detail"])
+    (stopped,) = run(s3_orders, addresses[2:], number=1)
+    assert stopped.outcome == "stopped"
+    assert "AccessDenied: data/s/0" in str(stopped.detail)
     assert keys(s3_orders) == {addresses[0], *addresses[2:]}
-
-
-def _other_task(orders: Orders, addresses: list[str]) -> list[dict[str, object]]:
-    task = deletion._Task(orders, 1)
-    marked = deletion._marked([rows(addresses)])
-    return [row for counts in task.run(marked) for row in counts.to_pylist()]
 
 
 def test_a_second_attempt_of_a_task_does_nothing(bare: SmallLake, orders: Orders) -> None:
     """Retried or speculative: what the first attempt has begun is its own in this round."""
     addresses = plant(bare, 4)
     first = run(orders, addresses)
-    assert next(first)["outcome"] == "deleted"
+    assert next(first).outcome == "deleted"
     before = bare.keys()
-    (row,) = run(orders, addresses)
-    assert row["outcome"] == "taken"
+    assert names(run(orders, addresses)) == ["taken"]
     assert bare.keys() == before
-    assert [row["outcome"] for row in first] == ["deleted"]
+    assert names(first) == ["deleted"]
     assert recorded(orders) == dict.fromkeys(addresses, "deleted")
     ledger = list(Path(orders.artifacts_url).glob("swept_set/ledger/*.parquet"))
     assert sum(pq.read_table(path).num_rows for path in ledger) == len(addresses)
@@ -280,84 +343,173 @@ def test_the_second_attempt_tells_why_the_first_one_failed(
         patch.setattr(deletion, "fingerprint", lambda *_, **__: 1 / 0)
         with pytest.raises(ZeroDivisionError):
             list(run(orders, addresses))
-    (row,) = run(orders, addresses)
-    assert row["outcome"] == "taken"
-    assert str(row["detail"]).endswith("has begun, and failed: ZeroDivisionError: division by zero")
+    (taken,) = run(orders, addresses)
+    assert taken.outcome == "taken"
+    assert str(taken.detail).endswith("has begun, and failed: ZeroDivisionError: division by zero")
     assert bare.keys() == before
 
 
 def test_a_task_of_an_earlier_round_stops(bare: SmallLake, orders: Orders) -> None:
     addresses = plant(bare, 3)
-    (row,) = run(replace(orders, number=0), addresses)
-    assert row["outcome"] == "lost"
-    assert "round 1 of this sweep has begun" in str(row["detail"])
+    (lost,) = run(replace(orders, number=0), addresses)
+    assert lost.outcome == "lost"
+    assert "round 1 of this sweep has begun" in str(lost.detail)
     assert set(addresses) <= bare.keys()
 
 
 def test_what_the_store_cannot_take_now_is_sent_again(
-    s3_orders: Orders, monkeypatch: pytest.MonkeyPatch, pauses: list[float]
+    s3_orders: Orders, monkeypatch: pytest.MonkeyPatch, s3_time: Time
 ) -> None:
     """SlowDown for one key of a bulk answer: the other is recorded, and this one follows later."""
     addresses = list(fill(s3_orders, 3))
     answer_with_errors(
         monkeypatch, {addresses[0]: ["SlowDown", "InternalError"], addresses[2]: ["SlowDown"]}
     )
-    assert {row["outcome"] for row in run(s3_orders, addresses)} == {"deleted"}
+    assert set(names(run(s3_orders, addresses, reach=reach_at(s3_orders, s3_time)))) == {"deleted"}
     assert recorded(s3_orders) == dict.fromkeys(addresses, "deleted")
     assert keys(s3_orders) == set()
-    assert sum(pauses) >= 3
+    assert sum(s3_time.waited) >= 3
 
 
 def test_a_store_that_never_takes_a_key_fails_it_and_stops(
-    s3_orders: Orders, monkeypatch: pytest.MonkeyPatch, pauses: list[float]
+    s3_orders: Orders, monkeypatch: pytest.MonkeyPatch, s3_time: Time
 ) -> None:
     addresses = list(fill(s3_orders, 3))
     answer_with_errors(monkeypatch, {address: ["SlowDown"] * 99 for address in addresses})
-    counts = list(run(s3_orders, addresses))
-    assert {(row["outcome"], row["error_code"]) for row in counts} == {("failed", "SlowDown")}
+    told = list(run(s3_orders, addresses, reach=reach_at(s3_orders, s3_time)))
+    assert {(one.outcome, one.error_code) for one in told} == {("failed", "SlowDown")}
     assert keys(s3_orders) == set(addresses)
-    assert len(pauses) >= deletion._TRIES - 1
-    assert _other_task(s3_orders, addresses)[0]["outcome"] == "stopped"
+    assert len(s3_time.waited) >= answers.TRIES - 1
+    assert names(run(s3_orders, addresses, number=1)) == ["stopped"]
 
 
 def test_an_object_that_was_rewritten_is_spared(bare: SmallLake, orders: Orders) -> None:
+    """Whatever it holds now, and although the deletes are not conditional."""
     addresses = plant(bare, 3)
-    store = orders.connections.store()
-    etags = {address: store.head(address).etag for address in addresses}
-    store.put(addresses[1], b"written again")
-    conditional = replace(orders, condition="bulk")
-    assert {r["outcome"] for r in run(conditional, addresses, etags)} == {"deleted", "spared"}
-    assert recorded(orders)[addresses[1]] == "spared"
+    task = run(orders, addresses)
+    content = (bare.objects / addresses[1]).read_bytes()
+    orders.connections.store().put(addresses[1], content)
+    assert names(task) == ["spared", "deleted", "deleted"]
+    assert recorded(orders) == dict.fromkeys(addresses, "deleted") | {addresses[1]: "spared"}
     assert set(addresses) & bare.keys() == {addresses[1]}
+
+
+class Meddling:
+    """A store in which something happens just before each call that deletes."""
+
+    def __init__(self, store: ObjectStore, happen: Callable[[Sequence[str]], object]) -> None:
+        self.store = store
+        self.happen = happen
+        self.calls: list[Mapping[str, Any]] = []
+
+    def delete_many(
+        self, keys: Sequence[str], etags: Mapping[str, str] | None = None, **more: Any
+    ) -> Sequence[DeleteOutcome]:
+        self.happen(keys)
+        self.calls.append(more)
+        return self.store.delete_many(keys, etags, **more)
+
+
+def meddling(orders: Orders, happen: Callable[[Sequence[str]], object]) -> tuple[Reach, Meddling]:
+    reach = Reach.of(orders)
+    store = Meddling(reach.deleting, happen)
+    return replace(reach, deleting=cast("ObjectStore", store)), store
+
+
+@pytest.mark.parametrize("condition", ["bulk", "none"])
+def test_only_the_condition_spares_what_is_rewritten_after_the_look(
+    bare: SmallLake, orders: Orders, condition: Any
+) -> None:
+    addresses = plant(bare, 3)
+
+    def rewrite(keys: Sequence[str]) -> None:
+        if addresses[1] in keys:
+            orders.connections.store().put(addresses[1], b"written again")
+
+    conditional = replace(orders, condition=condition)
+    reach, _ = meddling(conditional, rewrite)
+    list(run(conditional, addresses, reach=reach))
+    spared = {addresses[1]} if condition == "bulk" else set()
+    assert set(addresses) & bare.keys() == spared
+    assert {a for a, outcome in recorded(orders).items() if outcome == "spared"} == spared
 
 
 def test_single_deletes_are_conditional_where_bulk_ones_are_not(s3_orders: Orders) -> None:
     """Moto honours the condition of single deletes only."""
-    etags = fill(s3_orders, 5)
-    addresses = list(etags)
-    s3_orders.connections.store().put(addresses[3], b"written again")
-    s3_orders.connections.store().delete_many([addresses[4]])
-    list(run(replace(s3_orders, condition="single"), addresses, etags))
+    addresses = list(fill(s3_orders, 5))
+    store = s3_orders.connections.store()
+
+    def happen(keys: Sequence[str]) -> None:
+        if addresses[3] in keys:
+            store.put(addresses[3], b"written again")
+        if addresses[4] in keys:
+            store.delete_many([addresses[4]])
+
+    single = replace(s3_orders, condition="single")
+    reach, _ = meddling(single, happen)
+    list(run(single, addresses, reach=reach))
     expected = dict.fromkeys(addresses, "deleted")
     expected |= {addresses[3]: "spared", addresses[4]: "already_missing"}
     assert recorded(s3_orders) == expected
     assert keys(s3_orders) == {addresses[3]}
 
 
-def test_single_deletes_stop_when_the_look_is_old(
-    s3_orders: Orders, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_single_deletes_stop_when_the_look_is_old(s3_orders: Orders, s3_time: Time) -> None:
     """Each batch is begun again with a new look; no key is lost on the way."""
-    etags = fill(s3_orders, 4)
-    looks: list[int] = []
-    clock = iter(range(0, 10**6, 13))
+    addresses = list(fill(s3_orders, 4))
+    single = replace(s3_orders, condition="single", batch=4)
+    sent: list[float] = []
 
-    def tell(*args: Any, **kwargs: Any) -> str:
-        looks.append(1)
-        return fingerprint(*args, **kwargs)
+    def take_time(_keys: Sequence[str]) -> None:
+        sent.append(s3_time.now)
+        s3_time.now += 25
 
-    monkeypatch.setattr(deletion, "fingerprint", tell)
-    monkeypatch.setattr(deletion, "elapsed", lambda: next(clock))
-    list(run(replace(s3_orders, condition="single", batch=4), list(etags), etags))
-    assert recorded(s3_orders) == dict.fromkeys(etags, "deleted")
+    reach, _ = meddling(single, take_time)
+    reach = replace(reach, clock=s3_time, sleep=s3_time.sleep)
+    assert names(run(single, addresses, reach=reach)) == ["deleted", "deleted"]
+    assert recorded(s3_orders) == dict.fromkeys(addresses, "deleted")
+    assert [at - sent[0] for at in sent] == [0, 25, 50, 75]
+
+
+@pytest.mark.parametrize("condition", ["none", "single"])
+def test_a_delete_carries_what_is_left_of_its_minute(
+    bare: SmallLake, orders: Orders, time: Time, condition: Any
+) -> None:
+    """From the time that the store told in the look, whenever it is sent."""
+    addresses = plant(bare, 4)
+    slow_answers(bare, time, [14, 3])
+    dated = replace(orders, condition=condition, expires_s=60)
+
+    def take_time(_keys: Sequence[str]) -> None:
+        time.now += 2
+
+    reach, store = meddling(dated, take_time)
+    list(run(dated, addresses, reach=replace(reach, clock=time, sleep=time.sleep)))
+    left = [call["expires_s"] for call in store.calls]
+    assert left == ([46, 57] if condition == "none" else [46, 46, 57, 57])
+    told = [call["since"] for call in store.calls]
+    assert told == sorted(told)
+    assert len(set(told)) == 2
+    assert recorded(orders) == dict.fromkeys(addresses, "deleted")
+
+
+def test_what_the_store_refused_as_late_is_sent_again(
+    bare: SmallLake, orders: Orders, time: Time
+) -> None:
+    """With a new look before it."""
+    addresses = plant(bare, 2)
+    looks: list[str] = []
+    bare.on_request = lambda _, path: looks.append(path) if path.endswith("/branches") else None
+    dated = replace(orders, expires_s=60)
+    reach, store = meddling(dated, lambda _keys: None)
+    late = [[DeleteOutcome(a, "failed", "Expired", "too late") for a in addresses]]
+    send = store.delete_many
+
+    def refuse_once(keys: Sequence[str], *args: Any, **more: Any) -> Sequence[DeleteOutcome]:
+        return late.pop() if late else send(keys, *args, **more)
+
+    store.delete_many = refuse_once  # type: ignore[method-assign]
+    reach = replace(reach, clock=time, sleep=time.sleep)
+    assert names(run(dated, addresses, reach=reach)) == ["deleted"]
     assert len(looks) == 2
+    assert recorded(orders) == dict.fromkeys(addresses, "deleted")

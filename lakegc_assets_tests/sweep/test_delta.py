@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
-from pyspark.sql import SparkSession
 
 from lakegc_assets.errors import RefusedError
 from lakegc_assets.lakefs.client import LakeFSClient
 from lakegc_assets.mark.why import why
-from lakegc_assets.sweep.delta import fingerprint
+from lakegc_assets.sweep.look import fingerprint
 from lakegc_assets.sweep.sweep import sweep
 from lakegc_assets_tests.lake import REPOSITORY, Marked, SmallLake
+from lakegc_assets_tests.sessions import Session
 from lakegc_assets_tests.sweep.outcomes import check_swept
 
 STAGED = "it is staged on a branch now"
@@ -21,7 +21,7 @@ REWRITTEN = "it was written again since it was listed"
 
 
 def test_revert_branch_link_commit_and_write(
-    lake: SmallLake, marked: Marked, spark: SparkSession
+    lake: SmallLake, marked: Marked, spark: Session
 ) -> None:
     """Each of them brings back objects of its own; a deleted branch brings back none."""
     linked, committed, rewritten, *_ = sorted(marked.groups["orphans"])
@@ -38,7 +38,7 @@ def test_revert_branch_link_commit_and_write(
 
     spared = dict.fromkeys(marked.groups["removed"] | marked.groups["replaced"], HELD)
     spared |= {linked: STAGED, committed: HELD, rewritten: REWRITTEN}
-    check_swept(lake, marked, spark, spared)
+    check_swept(lake, marked, spared)
     explained = why(lake.context(spark), linked)
     assert explained.because.endswith(f"; the sweep: spared ({STAGED})")
     assert manifest.facts["conditional_deletes"] == "bulk"
@@ -49,18 +49,18 @@ def test_revert_branch_link_commit_and_write(
         assert content == f"first a {n}".encode()
 
 
-def test_a_longer_rule_of_a_branch(lake: SmallLake, marked: Marked, spark: SparkSession) -> None:
+def test_a_longer_rule_of_a_branch(lake: SmallLake, marked: Marked, spark: Session) -> None:
     lake.rules(20, main=10, dev=1000)
     sweep(lake.context(spark))
     groups = marked.groups
     back = groups["replaced"] | groups["second"] | groups["removed"]
-    check_swept(lake, marked, spark, dict.fromkeys(back, HELD))
+    check_swept(lake, marked, dict.fromkeys(back, HELD))
     with pytest.raises(RefusedError, match="was swept already"):
         sweep(lake.context(spark))
 
 
 def test_a_new_branch_with_a_longer_rule_and_a_tag(
-    lake: SmallLake, marked: Marked, spark: SparkSession
+    lake: SmallLake, marked: Marked, spark: Session
 ) -> None:
     """The rule reaches back from HEAD to the second commit; the tag holds what no branch does."""
     lake.client.create_branch(REPOSITORY, "archive", "main")
@@ -69,15 +69,15 @@ def test_a_new_branch_with_a_longer_rule_and_a_tag(
     sweep(lake.context(spark, protect_tags=True))
     groups = marked.groups
     back = groups["second"] | groups["removed"] | groups["given up"]
-    check_swept(lake, marked, spark, dict.fromkeys(back, HELD))
+    check_swept(lake, marked, dict.fromkeys(back, HELD))
 
 
-def test_rules_that_were_removed(lake: SmallLake, marked: Marked, spark: SparkSession) -> None:
+def test_rules_that_were_removed(lake: SmallLake, marked: Marked, spark: Session) -> None:
     """Every range that is there counts, also those of commits that no log reaches."""
     lake.client.delete_gc_rules(REPOSITORY)
     sweep(lake.context(spark))
     back = marked.candidates - marked.groups["orphans"]
-    check_swept(lake, marked, spark, dict.fromkeys(back, HELD))
+    check_swept(lake, marked, dict.fromkeys(back, HELD))
 
 
 def _commit(lake: SmallLake) -> None:
@@ -108,7 +108,10 @@ def test_a_fingerprint_tells_of_heads_and_rules(
     before = fingerprint(client, REPOSITORY, protect_tags=False)
     assert fingerprint(client, REPOSITORY, protect_tags=False) == before
     change(lake)
-    assert fingerprint(client, REPOSITORY, protect_tags=False) != before
+    after = fingerprint(client, REPOSITORY, protect_tags=False)
+    rules = change in (_new_rules, _no_rules)
+    # A moved branch can be followed, other rules cannot.
+    assert (after.heads != before.heads, after.rules != before.rules) == (not rules, rules)
 
 
 def test_a_fingerprint_tells_of_tags_where_they_protect(lake: SmallLake) -> None:
@@ -116,4 +119,5 @@ def test_a_fingerprint_tells_of_tags_where_they_protect(lake: SmallLake) -> None
     lake.client.create_tag(REPOSITORY, "v0", "main")
     after = [fingerprint(lake.client, REPOSITORY, protect_tags=p) for p in (False, True)]
     assert after[0] == both[0]
-    assert after[1] != both[1]
+    assert after[1].heads == both[1].heads
+    assert after[1].rules != both[1].rules

@@ -13,8 +13,6 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from lakegc_assets.mark.cache import DecodedCache
-from pyspark.sql import SparkSession
 
 from lakegc_assets.errors import IntegrityError, LakegcError, RefusedError
 from lakegc_assets.mark.listing import list_store
@@ -28,6 +26,7 @@ from lakegc_assets.sweep.hold import HOLD
 from lakegc_assets.sweep.lease import repository_lease
 from lakegc_assets.sweep.sweep import sweep
 from lakegc_assets_tests.lake import REPOSITORY, RUN, Marked, SmallLake
+from lakegc_assets_tests.sessions import Session
 
 
 @dataclass(frozen=True)
@@ -98,11 +97,11 @@ def alter_candidate(lake: SmallLake) -> None:
     forget_checksum(path)
 
 
-def test_an_unknown_mark(lake: SmallLake, spark: SparkSession) -> None:
+def test_an_unknown_mark(lake: SmallLake, spark: Session) -> None:
     refused(lake.context(spark, "other"), lake, RefusedError, "there is no mark 'other'")
 
 
-def test_a_mark_of_lakefs_that_failed(lake: SmallLake, spark: SparkSession) -> None:
+def test_a_mark_of_lakefs_that_failed(lake: SmallLake, spark: Session) -> None:
     path = summary_file(lake, "failed")
     path.parent.mkdir(parents=True)
     summary = json.loads(summary_file(lake).read_text()) | {"run_id": "failed", "success": False}
@@ -110,12 +109,12 @@ def test_a_mark_of_lakefs_that_failed(lake: SmallLake, spark: SparkSession) -> N
     refused(lake.context(spark, "failed"), lake, RefusedError, "mark 'failed' of 'repo' failed")
 
 
-def test_a_mark_that_did_not_finish(lake: SmallLake, spark: SparkSession) -> None:
+def test_a_mark_that_did_not_finish(lake: SmallLake, spark: Session) -> None:
     (asset_folder(lake, "gc_report") / "manifest.json").unlink()
     refused(lake.context(spark), lake, RefusedError, "did not finish")
 
 
-def test_a_mark_id_that_exists_is_not_marked_again(lake: SmallLake, spark: SparkSession) -> None:
+def test_a_mark_id_that_exists_is_not_marked_again(lake: SmallLake, spark: Session) -> None:
     with pytest.raises(RefusedError, match="'mark-1' exists already"):
         list_store(lake.context(spark))
     summary_file(lake).unlink()
@@ -123,7 +122,7 @@ def test_a_mark_id_that_exists_is_not_marked_again(lake: SmallLake, spark: Spark
         list_store(lake.context(spark))
 
 
-def test_a_mark_id_of_lakefs_is_not_taken(lake: SmallLake, spark: SparkSession) -> None:
+def test_a_mark_id_of_lakefs_is_not_taken(lake: SmallLake, spark: Session) -> None:
     shutil.copytree(summary_file(lake).parent, summary_file(lake, "theirs").parent)
     with pytest.raises(RefusedError, match="mark id 'theirs' exists already"):
         list_store(lake.context(spark, "theirs"))
@@ -132,7 +131,7 @@ def test_a_mark_id_of_lakefs_is_not_taken(lake: SmallLake, spark: SparkSession) 
 
 @pytest.mark.parametrize("damage", ["cut", "extra", "missing", "altered"])
 def test_candidates_that_are_not_those_of_the_manifest(
-    lake: SmallLake, spark: SparkSession, damage: str
+    lake: SmallLake, spark: Session, damage: str
 ) -> None:
     path = data_file(lake)
     if damage == "cut":
@@ -146,9 +145,7 @@ def test_candidates_that_are_not_those_of_the_manifest(
     refused(lake.context(spark), lake, IntegrityError, "are not those that its manifest names")
 
 
-def test_candidates_altered_together_with_the_manifests(
-    lake: SmallLake, spark: SparkSession
-) -> None:
+def test_candidates_altered_together_with_the_manifests(lake: SmallLake, spark: Session) -> None:
     alter_candidate(lake)
     sizes = attempt_of(lake).files("deletion_candidates")
     altered = alter_manifest(lake, "deletion_candidates", files=sizes)
@@ -157,27 +154,25 @@ def test_candidates_altered_together_with_the_manifests(
 
 
 @pytest.mark.parametrize("asset", ["store_listing", "active_commits", "deletion_candidates"])
-def test_an_altered_manifest_breaks_the_chain(
-    lake: SmallLake, spark: SparkSession, asset: str
-) -> None:
+def test_an_altered_manifest_breaks_the_chain(lake: SmallLake, spark: Session, asset: str) -> None:
     alter_manifest(lake, asset, rows=1)
     refused(lake.context(spark), lake, IntegrityError, "does not follow the one before it")
 
 
-def test_a_later_cutoff_in_the_last_manifest(lake: SmallLake, spark: SparkSession) -> None:
+def test_a_later_cutoff_in_the_last_manifest(lake: SmallLake, spark: Session) -> None:
     path = asset_folder(lake, "gc_report") / "manifest.json"
     cutoff = Manifest.from_bytes(path.read_bytes(), "").cutoff + timedelta(hours=1)
     alter_manifest(lake, "gc_report", cutoff=cutoff)
     refused(lake.context(spark), lake, IntegrityError, "does not follow the one before it")
 
 
-def test_a_damaged_manifest(lake: SmallLake, spark: SparkSession) -> None:
+def test_a_damaged_manifest(lake: SmallLake, spark: Session) -> None:
     path = asset_folder(lake, "uncommitted_snapshot") / "manifest.json"
     path.write_bytes(path.read_bytes()[:-5])
     refused(lake.context(spark), lake, IntegrityError, "is damaged")
 
 
-def test_a_manifest_of_another_attempt(lake: SmallLake, spark: SparkSession) -> None:
+def test_a_manifest_of_another_attempt(lake: SmallLake, spark: Session) -> None:
     alter_manifest(lake, "store_listing", attempt="another")
     refused(lake.context(spark), lake, IntegrityError, "belongs to")
 
@@ -193,18 +188,18 @@ def test_a_manifest_of_another_attempt(lake: SmallLake, spark: SparkSession) -> 
     ids=lambda values: next(iter(values)),
 )
 def test_a_summary_that_was_altered(
-    lake: SmallLake, spark: SparkSession, values: dict[str, object]
+    lake: SmallLake, spark: Session, values: dict[str, object]
 ) -> None:
     alter_summary(lake, **values)
     refused(lake.context(spark), lake, IntegrityError, "does not say what the mark found")
 
 
-def test_a_summary_that_says_the_mark_failed(lake: SmallLake, spark: SparkSession) -> None:
+def test_a_summary_that_says_the_mark_failed(lake: SmallLake, spark: Session) -> None:
     alter_summary(lake, success=False)
     refused(lake.context(spark), lake, RefusedError, "failed: mark again")
 
 
-def test_a_summary_that_is_missing_or_damaged(lake: SmallLake, spark: SparkSession) -> None:
+def test_a_summary_that_is_missing_or_damaged(lake: SmallLake, spark: Session) -> None:
     path = summary_file(lake)
     rewrite(path, path.read_bytes()[:-9])
     refused(lake.context(spark), lake, IntegrityError, "is damaged")
@@ -212,26 +207,26 @@ def test_a_summary_that_is_missing_or_damaged(lake: SmallLake, spark: SparkSessi
     refused(lake.context(spark), lake, IntegrityError, "does not say what the mark found")
 
 
-def test_a_repository_that_moved(lake: SmallLake, spark: SparkSession) -> None:
+def test_a_repository_that_moved(lake: SmallLake, spark: Session) -> None:
     shutil.copytree(lake.objects, lake.objects.with_name("elsewhere"))
     with lake.server.lake.state.write() as db:
         db.execute("UPDATE repositories SET namespace = 'local://elsewhere'")
     refused(lake.context(spark), lake, IntegrityError, "the repository is at local://elsewhere now")
 
 
-def test_a_namespace_inside_of_ours(lake: SmallLake, spark: SparkSession) -> None:
+def test_a_namespace_inside_of_ours(lake: SmallLake, spark: Session) -> None:
     lake.client.create_repository("inner", f"local://{REPOSITORY}/data")
     refused(lake.context(spark), lake, IntegrityError, "overlap")
 
 
-def test_a_hold(lake: SmallLake, spark: SparkSession) -> None:
+def test_a_hold(lake: SmallLake, spark: Session) -> None:
     hold = lake.objects / HOLD
     hold.parent.mkdir(parents=True, exist_ok=True)
     hold.write_text('{"alarm": "look first"}')
     refused(lake.context(spark), lake, RefusedError, r"on hold: .*look first.*remove .*hold\.json")
 
 
-def test_a_hold_that_cannot_be_read(lake: SmallLake, spark: SparkSession) -> None:
+def test_a_hold_that_cannot_be_read(lake: SmallLake, spark: Session) -> None:
     """Nobody can tell what it says, so it stops all sweeps, too."""
     hold = lake.objects / HOLD
     hold.parent.mkdir(parents=True, exist_ok=True)
@@ -240,7 +235,7 @@ def test_a_hold_that_cannot_be_read(lake: SmallLake, spark: SparkSession) -> Non
 
 
 def test_a_sweep_on_another_machine(
-    lake: SmallLake, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+    lake: SmallLake, spark: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(lease, "_PATIENCE", timedelta(0))
     store = open_store(f"local://{REPOSITORY}", lake.server.store_config)
@@ -251,7 +246,7 @@ def test_a_sweep_on_another_machine(
 
 
 def test_a_store_that_ignores_conditions_that_are_required(
-    lake: SmallLake, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+    lake: SmallLake, spark: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sweeping, "probe_conditions", lambda _store: "none")
     ctx = lake.context(spark, require_conditional_deletes=True)
@@ -259,17 +254,17 @@ def test_a_store_that_ignores_conditions_that_are_required(
     assert not (lake.objects / HOLD).exists()
 
 
-def test_a_clock_of_lakefs_that_is_off(lake: SmallLake, spark: SparkSession) -> None:
+def test_a_clock_of_lakefs_that_is_off(lake: SmallLake, spark: Session) -> None:
     lake.calendar.days_ago = 1 / 24
     refused(lake.context(spark), lake, RefusedError, "the clock of the lakeFS server differs")
 
 
-def test_a_clock_of_the_store_that_is_off(lake: SmallLake, spark: SparkSession) -> None:
+def test_a_clock_of_the_store_that_is_off(lake: SmallLake, spark: Session) -> None:
     ctx = replace(lake.context(spark), clocks=StoreAhead())
     refused(ctx, lake, RefusedError, "the clock of the object store differs")
 
 
-def test_rules_that_make_no_sense(lake: SmallLake, spark: SparkSession) -> None:
+def test_rules_that_make_no_sense(lake: SmallLake, spark: Session) -> None:
     with lake.server.lake.state.write() as db:
         rules = json.dumps({"default_retention_days": -1, "branches": []})
         db.execute("UPDATE repositories SET rules = ?", (rules,))
@@ -307,7 +302,7 @@ def _lie_in_the_cache(lake: SmallLake, marked: Marked) -> None:
 )
 def test_what_an_old_commit_needs_cannot_be_read_or_is_read_wrongly(
     lake: SmallLake,
-    spark: SparkSession,
+    spark: Session,
     marked: Marked,
     plant: Callable[[SmallLake, Marked], None],
     kind: type[LakegcError],

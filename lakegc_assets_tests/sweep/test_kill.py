@@ -9,17 +9,20 @@ from pathlib import Path
 from threading import Event, Lock
 from typing import Any
 
+import pyarrow.parquet as pq
 import pytest
-from pyspark.sql import SparkSession
 
 from lakegc_assets.errors import RefusedError
 from lakegc_assets.run.artifacts import AttemptArtifacts
 from lakegc_assets.storage.local import LocalStore
 from lakegc_assets.storage.opening import open_store
-from lakegc_assets.sweep import alarm, deletion, ledger, rounds
+from lakegc_assets.sweep import ledger, rounds
 from lakegc_assets.sweep import sweep as sweeping
+from lakegc_assets.sweep.deletion import DeletingTask
+from lakegc_assets.sweep.delta import Deltas
 from lakegc_assets.sweep.sweep import sweep
 from lakegc_assets_tests.lake import REPOSITORY, RUN, Marked, SmallLake
+from lakegc_assets_tests.sessions import Session
 from lakegc_assets_tests.sweep.killing import kill, kill_workers, run_out, tail, wait_for
 from lakegc_assets_tests.sweep.outcomes import check_swept
 from lakegc_assets_tests.sweep.stand_ins import spare, stand_in
@@ -77,12 +80,12 @@ def reaper(monkeypatch: pytest.MonkeyPatch) -> Reaper:
 KILLS = (
     ("before probe_conditions", 1),
     ("after probe_conditions", 1),
-    ("before write", 1),
-    ("after write", 1),
-    ("before take_delta_mark", 1),
-    ("after take_delta_mark", 1),
+    ("before take", 1),
+    ("after take", 1),
     ("before _record_spared", 1),
     ("after _record_spared", 1),
+    ("before write_part", 1),
+    ("after write_part", 2),
     ("before delete", 1),
     ("before _send", 1),
     ("after _delete", 3),
@@ -91,8 +94,10 @@ KILLS = (
     ("after record", 1),
     ("after _delete", 7),
     ("after delete", 1),
-    ("before take_delta_mark", 1),
-    ("after take_delta_mark", 1),
+    ("before writer", 1),
+    ("after writer", 1),
+    ("before take", 1),
+    ("after take", 1),
     ("before finish", 1),
     ("after finish", 1),
 )
@@ -101,21 +106,21 @@ KILLS = (
 def test_killed_at_every_step(
     lake: SmallLake,
     marked: Marked,
-    spark: SparkSession,
+    spark: Session,
     monkeypatch: pytest.MonkeyPatch,
     reaper: Reaper,
 ) -> None:
     alive = set(sorted(marked.candidates)[::6])
     stand_in(monkeypatch, lambda: spare(alive))
     for owner, name in (
-        (rounds, "take_delta_mark"),
-        (alarm, "take_delta_mark"),
+        (Deltas, "take"),
         (rounds, "_record_spared"),
         (rounds, "delete"),
-        (deletion._Task, "_send"),
+        (DeletingTask, "_send"),
         (sweeping, "probe_conditions"),
         (ledger, "record"),
-        (AttemptArtifacts, "write"),
+        (rounds, "write_part"),
+        (AttemptArtifacts, "writer"),
         (AttemptArtifacts, "finish"),
     ):
         reaper.watch(owner, name)
@@ -128,9 +133,9 @@ def test_killed_at_every_step(
         assert marked.live | alive <= lake.keys() <= marked.live | marked.candidates
         left.append(len(lake.keys()))
     assert left == sorted(left, reverse=True)
-    # Killed after 3 deletes, after the batch of 5, and after 7 more of which 2 were new.
-    assert {left[0], left[0] - 3, left[0] - 5, left[0] - 15} <= set(left)
-    check_swept(lake, marked, spark, dict.fromkeys(alive, "it is alive"))
+    # Killed after 3 deletes, after the batch of 5, after 7 more, and when all were done.
+    assert set(left) == {left[0] - gone for gone in (0, 3, 5, 12, 15)}
+    check_swept(lake, marked, dict.fromkeys(alive, "it is alive"))
     with pytest.raises(RefusedError, match="was swept already"):
         sweep(lake.context(spark))
 
@@ -151,7 +156,7 @@ def log_of(lake: SmallLake) -> Path:
 
 @pytest.mark.conformance
 def test_kill_9_in_the_middle_of_a_batch_and_between_batches(
-    lake: SmallLake, marked: Marked, spark: SparkSession
+    lake: SmallLake, marked: Marked, spark: Session
 ) -> None:
     store = open_store(f"local://{REPOSITORY}", lake.server.store_config)
 
@@ -200,13 +205,11 @@ def test_kill_9_in_the_middle_of_a_batch_and_between_batches(
     revived = min(after_second)
     lake.stage("main", "late/link", revived)
     sweep(lake.context(spark))
-    check_swept(lake, marked, spark, {revived: "it is staged on a branch now"})
+    check_swept(lake, marked, {revived: "it is staged on a branch now"})
 
 
 @pytest.mark.conformance
-def test_killed_workers_and_retried_tasks(
-    lake: SmallLake, marked: Marked, spark: SparkSession
-) -> None:
+def test_killed_workers_and_retried_tasks(lake: SmallLake, marked: Marked, spark: Session) -> None:
     """Spark runs the task of a dead worker again; what it had not done is left to a new round."""
     process = start(lake, "local[2,4]")
     kills: list[int] = []
@@ -224,12 +227,14 @@ def test_killed_workers_and_retried_tasks(
     lake.on_request = strike
     assert process.wait(600) == 0, tail(log_of(lake))
     assert len(kills) == 2
-    check_swept(lake, marked, spark, {})
+    check_swept(lake, marked, {})
     manifest = lake.root.attempt(REPOSITORY, RUN).manifest("swept_set")
     assert manifest.facts["rounds"] >= 3
-    rows = [r["address"] for r in _all_records(lake, spark)]
+    folder = Path(lake.root.attempt(REPOSITORY, RUN).url, ledger.ASSET, "ledger")
+    rows = [address for path in folder.glob("*.parquet") for address in _addresses(path)]
     assert sorted(rows) == sorted(marked.candidates)
 
 
-def _all_records(lake: SmallLake, spark: SparkSession) -> Any:
-    return lake.root.attempt(REPOSITORY, RUN).read(spark, "swept_set", "ledger").collect()
+def _addresses(path: Path) -> list[str]:
+    found: list[str] = pq.read_table(path)["address"].to_pylist()
+    return found

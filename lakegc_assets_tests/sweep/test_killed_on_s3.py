@@ -17,12 +17,12 @@ from typing import Literal
 import pyarrow.parquet as pq
 import pytest
 from click.testing import CliRunner
-from pyspark.sql import SparkSession
 
 from lakegc_assets.cli.main import main as command
 from lakegc_assets.sweep import ledger
 from lakegc_assets.sweep.lease import read_lease
 from lakegc_assets_tests.lake import REPOSITORY, RUN
+from lakegc_assets_tests.sessions import Session
 from lakegc_assets_tests.storage.servers import Server
 from lakegc_assets_tests.sweep.killing import kill, kill_workers, run_out, tail, wait_for, workers
 from lakegc_assets_tests.sweep.s3_lake import S3Lake, mark, s3_lake
@@ -109,7 +109,7 @@ def seen(found: S3Lake, dead: frozenset[str], sign: Sign) -> int:
     return len(records(found)) if sign == "batches recorded" else written(found)
 
 
-def test_it_ends_exact(found: S3Lake, spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_it_ends_exact(found: S3Lake, spark: Session, monkeypatch: pytest.MonkeyPatch) -> None:
     dead = mark(found, spark)
     live = found.keys() - dead
     others = found.contents(without=dead)
@@ -182,7 +182,7 @@ def is_time(found: S3Lake, dead: frozenset[str], due: Kill, target: int, pid: in
     return seen(found, dead, due.sign) >= target and (due.what == "all" or bool(workers(pid)))
 
 
-def check_ledger(found: S3Lake, dead: frozenset[str], spark: SparkSession, told: str) -> None:
+def check_ledger(found: S3Lake, dead: frozenset[str], spark: Session, told: str) -> None:
     """Each marked object was recorded once, and has one outcome wherever that is read."""
     rows = [row for path in records(found) for row in pq.read_table(path).to_pylist()]
     often = {a: n for a, n in Counter(row["address"] for row in rows).items() if n > 1}

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from datetime import datetime, timezone
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
-from pyspark.sql import SparkSession
+from hypothesis import given
+from hypothesis import strategies as st
 
 from lakegc_assets.run.artifacts import ArtifactRoot, AttemptArtifacts
 from lakegc_assets.storage.config import StoreConfig
@@ -22,9 +25,9 @@ def attempt(tmp_path: Path) -> AttemptArtifacts:
 
 
 @pytest.fixture
-def read(attempt: AttemptArtifacts, spark: SparkSession) -> Read:
+def read(attempt: AttemptArtifacts) -> Read:
     def found() -> dict[str, tuple[object, ...]]:
-        rows = ledger.read(spark, attempt).collect()
+        rows = ledger.read(attempt).to_pylist()
         assert len({row["address"] for row in rows}) == len(rows)
         return {r["address"]: (r["size"], r["outcome"], r["error_code"], r["detail"]) for r in rows}
 
@@ -63,6 +66,50 @@ def test_what_was_done_counts_before_what_failed(
     for outcome in (first, second):
         ledger.record(attempt.store(), outcome, [Outcome("a", 1, outcome)])
     assert read()["a"][1] == counts
+
+
+def test_what_is_spared_is_recorded_with_its_size(attempt: AttemptArtifacts, read: Read) -> None:
+    """Whole tables at once, among records of other tasks."""
+    spared = pa.table(
+        {"address": ["b", "a"], "size": [2, 1], "why": ["it is staged", "it is held"]}
+    )
+    ledger.record(attempt.store(), "1", [Outcome("c", 3, "deleted"), Outcome("a", 1, "failed")])
+    ledger.record_spared(attempt.store(), "spared", spared)
+    assert read() == {
+        "a": (1, "spared", None, "it is held"),
+        "b": (2, "spared", None, "it is staged"),
+        "c": (3, "deleted", None, None),
+    }
+    done = ledger.done(ledger.read(attempt))
+    assert sorted(done["address"].to_pylist()) == ["a", "b", "c"]
+
+
+def test_what_failed_is_not_done(attempt: AttemptArtifacts) -> None:
+    ledger.record(attempt.store(), "1", [Outcome("a", 1, "failed"), Outcome("b", 1, "deleted")])
+    assert ledger.done(ledger.read(attempt))["address"].to_pylist() == ["b"]
+
+
+_NAMES = st.sampled_from(["deleted", "already_missing", "spared", "failed"])
+
+
+@given(st.lists(st.lists(st.tuples(st.sampled_from("abc"), _NAMES), max_size=4), max_size=4))
+def test_any_records(batches: list[list[tuple[str, str]]]) -> None:
+    """Against the rule, told one record at a time."""
+    tables, best = [], dict[str, tuple[int, int, str]]()
+    for at, batch in enumerate(batches):
+        rows = [
+            {"address": a, "size": 1, "outcome": o, "at": datetime.fromtimestamp(at, timezone.utc)}
+            for a, o in dict(batch).items()
+        ]
+        tables.append(pa.Table.from_pylist(rows, schema=ledger.SWEPT))
+        for row in rows:
+            outcome = str(row["outcome"])
+            rank = 2 if outcome == "deleted" else int(outcome != "failed")
+            found = (rank, at, outcome)
+            best[str(row["address"])] = max(best.get(str(row["address"]), found), found)
+    one_each = ledger._one_each(pa.concat_tables([ledger.SWEPT.empty_table(), *tables]))
+    rows_read = [(row["address"], row["outcome"]) for row in one_each.to_pylist()]
+    assert sorted(rows_read) == sorted((a, outcome) for a, (_, _, outcome) in best.items())
 
 
 def test_of_two_failures_the_last_counts(attempt: AttemptArtifacts, read: Read) -> None:

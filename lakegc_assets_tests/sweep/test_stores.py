@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 import uuid
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -15,21 +16,23 @@ import pyarrow.parquet as pq
 import pytest
 
 from lakegc_assets.errors import RefusedError
-from lakegc_assets.run.context import Connections
+from lakegc_assets.run.connections import Connections
 from lakegc_assets.storage.azure.auth import write_azure_credentials_file
 from lakegc_assets.storage.base import DeleteOutcome, ObjectStore
 from lakegc_assets.storage.config import AzureAccess, StoreConfig
 from lakegc_assets.storage.opening import open_store
-from lakegc_assets.sweep import deletion
 from lakegc_assets.sweep.conditions import Condition, probe_conditions
-from lakegc_assets.sweep.deletion import Marked, Orders, _Task
-from lakegc_assets.sweep.delta import fingerprint
+from lakegc_assets.sweep.deletion import DeletingTask, Reach
 from lakegc_assets.sweep.lease import LEASE, Lease, LeaseLostError, read_lease, repository_lease
+from lakegc_assets.sweep.look import fingerprint
 from lakegc_assets.sweep.moment import Moment
-from lakegc_assets.sweep.pace import Limits, Pace
+from lakegc_assets.sweep.orders import Orders, summed
+from lakegc_assets.sweep.pace import Limits
+from lakegc_assets.sweep.present import Marked
 from lakegc_assets_tests.lake import REPOSITORY, SmallLake
 from lakegc_assets_tests.storage.conftest import azure_client
 from lakegc_assets_tests.storage.servers import AZURE_ACCOUNT, AZURE_KEY, Server
+from lakegc_assets_tests.sweep.stand_ins import table_of
 
 pytestmark = pytest.mark.stores
 
@@ -127,6 +130,7 @@ class Sweep:
         self.folder = bare.folder / "attempt"
         self.lease = lease
         self.rounds = 0
+        self.sleep: Callable[[float], None] = time.sleep
         self.heads = fingerprint(bare.client, REPOSITORY, protect_tags=False)
 
     def round(self, marked: list[Marked], condition: Condition) -> dict[str, int]:
@@ -147,12 +151,10 @@ class Sweep:
             limits=Limits(1e9, 1e9),
         )
         done = self.outcomes("deleted", "already_missing", "spared")
-        left = iter([m for m in marked if m.address not in done])
-        totals: dict[str, int] = {}
-        for counts in _Task(orders, 0).run(left):
-            for row in counts.to_pylist():
-                totals[row["outcome"]] = totals.get(row["outcome"], 0) + row["objects"]
-        return totals
+        left = table_of(m for m in marked if m.address not in done)
+        reach = replace(Reach.of(orders), sleep=self.sleep)
+        told = summed(DeletingTask(orders, 0, reach).run(left))
+        return {one.outcome: one.objects for one in told}
 
     def outcomes(self, *names: str) -> dict[str, str]:
         """Recorded outcomes; no address may have two of these."""
@@ -174,22 +176,12 @@ def sweep(bare: SmallLake, place: Place, store: ObjectStore) -> Iterator[Sweep]:
         yield Sweep(bare, place, lease)
 
 
-@pytest.fixture
-def no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A task that sends a batch again does not wait before it."""
-
-    def pace(
-        artifacts: ObjectStore, folder: str, partition: int, limits: Limits, share: float
-    ) -> Pace:
-        return Pace(artifacts, folder, partition, limits, share, pause=lambda _seconds: None)
-
-    monkeypatch.setattr(deletion, "Pace", pace)
-
-
 def plant(store: ObjectStore, count: int) -> list[Marked]:
     def put(number: int) -> Marked:
         key = f"data/slice é/{number:03d} %41+"
-        return Marked(key, 1, store.put(key, b"x"))
+        store.put(key, b"x")
+        info = store.head(key)
+        return Marked(key, info.size, info.last_modified, info.etag)
 
     with ThreadPoolExecutor(8) as pool:
         return list(pool.map(put, range(count)))
@@ -211,7 +203,6 @@ def test_tasks_delete_and_spare(sweep: Sweep, condition: Condition) -> None:
     assert sweep.keys() == kept
 
 
-@pytest.mark.usefixtures("no_pauses")
 def test_a_store_that_dies_in_the_middle(
     bare: SmallLake, versitygw_server: Server, s3: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -221,10 +212,11 @@ def test_a_store_that_dies_in_the_middle(
     store.put("data/kept", b"not marked")
     with repository_lease(store, {"pid": "1"}, duration=DURATION) as lease:
         sweep = Sweep(bare, s3, lease)
-        send: Callable[..., list[DeleteOutcome]] = _Task._send
+        sweep.sleep = lambda _seconds: None
+        send: Callable[..., list[DeleteOutcome]] = DeletingTask._send
         sent: list[int] = []
 
-        def die_in_the_third(task: _Task, batch: list[Marked]) -> list[DeleteOutcome]:
+        def die_in_the_third(task: DeletingTask, batch: list[Marked]) -> list[DeleteOutcome]:
             sent.append(len(batch))
             if len(sent) == 3:
                 versitygw_server.kill()
@@ -233,7 +225,7 @@ def test_a_store_that_dies_in_the_middle(
                 return outcomes
             return send(task, batch)
 
-        monkeypatch.setattr(_Task, "_send", die_in_the_third)
+        monkeypatch.setattr(DeletingTask, "_send", die_in_the_third)
         # The lease cannot be read any more: the task stops with an error, and so does the sweep.
         with pytest.raises(Exception, match=r"127\.0\.0\.1"):
             sweep.round(marked, "none")

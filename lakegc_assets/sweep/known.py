@@ -1,0 +1,106 @@
+"""What a delta mark knew, written for the tasks that may have to extend it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Final
+
+import pyarrow as pa
+
+from lakegc_assets.retention.commits import Commit
+from lakegc_assets.retention.rules import Rules
+from lakegc_assets.run.parts import Part, read_part, write_part
+from lakegc_assets.storage.base import ObjectStore
+from lakegc_assets.sweep.extension import Known
+
+_COMMITS: Final = pa.schema(
+    [
+        ("commit_id", pa.string()),
+        ("parents", pa.list_(pa.string())),
+        ("creation_date", pa.int64()),
+        ("metarange_id", pa.string()),
+        ("version", pa.int64()),
+        ("active", pa.bool_()),
+    ]
+)
+
+
+@dataclass(frozen=True)
+class KnownFiles:
+    """Where it is; keys are relative to the attempt.
+
+    Attributes:
+        commits: the commits, with which of them are active.
+        heads: HEAD of each branch.
+        ranges: ids of the ranges whose entries were looked at.
+        rules: the retention rules, as JSON; None where there are none.
+        now: the moment against which ages are taken.
+    """
+
+    commits: Part
+    heads: Part
+    ranges: Part
+    rules: str | None
+    now: datetime
+
+
+def write_known(
+    artifacts: ObjectStore, folder: str, known: Known, ranges: AbstractSet[str]
+) -> KnownFiles:
+    """Write what is known.
+
+    Args:
+        artifacts: the store rooted at the attempt.
+        folder: relative to it, with a slash at its end.
+        known: of the commits.
+        ranges: ids of the ranges whose entries were looked at.
+    """
+    commits = list(known.commits.values())
+    columns = [
+        [commit.id for commit in commits],
+        [list(commit.parents) for commit in commits],
+        [commit.creation_date for commit in commits],
+        [commit.metarange_id for commit in commits],
+        [commit.version for commit in commits],
+        [commit.id in known.active for commit in commits],
+    ]
+    arrays = [pa.array(c, f.type) for c, f in zip(columns, _COMMITS, strict=True)]
+    names = list(known.heads)
+    heads = {
+        "branch": pa.array(names, pa.string()),
+        "commit_id": pa.array([known.heads[name] for name in names], pa.string()),
+    }
+    range_ids = pa.table({"range_id": pa.array(sorted(ranges), pa.string())})
+    return KnownFiles(
+        commits=write_part(artifacts, folder, pa.Table.from_arrays(arrays, schema=_COMMITS)),
+        heads=write_part(artifacts, folder, pa.table(heads)),
+        ranges=write_part(artifacts, folder, range_ids),
+        rules=None if known.rules is None else json.dumps(known.rules.to_json()),
+        now=known.now,
+    )
+
+
+def read_known(artifacts: ObjectStore, files: KnownFiles) -> tuple[Known, AbstractSet[str]]:
+    """What is known of the commits, and the ranges whose entries were looked at.
+
+    Raises:
+        IntegrityError: a file is not what was written.
+    """
+    table = read_part(artifacts, files.commits)
+    columns = (table[name].to_pylist() for name in _COMMITS.names[:-1])
+    commits = [
+        Commit(commit, tuple(parents), date, metarange, version)
+        for commit, parents, date, metarange, version in zip(*columns, strict=True)
+    ]
+    heads = read_part(artifacts, files.heads)
+    known = Known(
+        rules=None if files.rules is None else Rules.parse(json.loads(files.rules)),
+        now=files.now,
+        heads=dict(zip(*(heads[n].to_pylist() for n in ("branch", "commit_id")), strict=True)),
+        commits={commit.id: commit for commit in commits},
+        active=set(table.filter(table["active"])["commit_id"].to_pylist()),
+    )
+    return known, set(read_part(artifacts, files.ranges)["range_id"].to_pylist())

@@ -1,0 +1,44 @@
+"""What is damaged is refused, or read again; it never changes what the checks find."""
+
+from __future__ import annotations
+
+import pytest
+
+from lakegc_assets.checks.evaluation import check_candidates, evaluate
+from lakegc_assets.errors import IntegrityError
+from lakegc_assets_tests.checks.handmade import Lab
+
+
+@pytest.mark.parametrize("asset", ["deletion_candidates", "store_listing"])
+def test_changed_rows_are_not_checked(asset: str, lab: Lab) -> None:
+    marked = lab.mark()
+    (part,) = marked.manifest(asset).parts["data"]
+    content = bytearray(marked.attempt.store().get(part.key))
+    content[len(content) // 2] ^= 1
+    marked.attempt.store().put(part.key, bytes(content))
+    with pytest.raises(IntegrityError, match="is not what its manifest says"):
+        check_candidates(marked.ctx)
+
+
+def test_a_damaged_cache_changes_nothing(lab: Lab) -> None:
+    marked = lab.mark()
+    results = evaluate(marked.ctx)
+    folder = lab.folder / "artifacts" / "retention" / "_cache" / "witness"
+    packs = sorted(path for path in folder.rglob("*") if path.is_file())
+    assert packs
+    for path in packs:
+        content = bytearray(path.read_bytes())
+        content[len(content) // 2] ^= 1
+        path.write_bytes(bytes(content))
+    assert evaluate(marked.ctx)[:-1] == results[:-1]
+
+
+def test_a_range_that_is_missing_or_short_stops_the_run(lab: Lab) -> None:
+    (range_id, *_) = lab.ranges(lab.heads["main"])
+    whole = lab.file(range_id)
+    lab.put(f"_lakefs/{range_id}", whole[:-1])
+    with pytest.raises(IntegrityError):
+        evaluate(lab.mark().ctx)
+    lab.remove(f"_lakefs/{range_id}")
+    with pytest.raises(IntegrityError, match="is missing"):
+        evaluate(lab.mark("run2").ctx)

@@ -1,0 +1,67 @@
+"""The checks share neither readers, hashes nor sets with the mark."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+import pytest
+
+import lakegc_assets
+
+PACKAGE = Path(lakegc_assets.__file__).parent
+CHECKS = list((PACKAGE / "checks").glob("*.py"))
+SECOND = [
+    *(f"checks.{name}" for name in sorted(path.stem for path in CHECKS if path.stem != "__init__")),
+    "retention.naive",
+    "graveler.sstable",
+    "graveler.entry",
+    "graveler.ranges",
+]
+FAST = {
+    *(f"mark.{path.stem}" for path in (PACKAGE / "mark").glob("*.py")),
+    "graveler.decode",
+    "graveler.decode_kernels",
+    "retention.active_commits",
+    "retention.united",
+}
+
+
+def imported(module: str) -> set[str]:
+    """Modules of this package that a module names in an import, in functions too."""
+    tree = ast.parse((PACKAGE / f"{module.replace('.', '/')}.py").read_text())
+    names: set[str] = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            names |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, "imports are absolute"
+            names |= {str(node.module), *(f"{node.module}.{alias.name}" for alias in node.names)}
+    found = {name.removeprefix("lakegc_assets.") for name in names if "lakegc_assets." in name}
+    return {n for n in found if (PACKAGE / f"{n.replace('.', '/')}.py").is_file()}
+
+
+def reached(module: str) -> set[str]:
+    found: set[str] = set()
+    waiting = {module}
+    while waiting:
+        found |= waiting
+        waiting = {name for each in waiting for name in imported(each)} - found
+    return found
+
+
+@pytest.mark.parametrize("module", SECOND)
+def test_the_second_opinion_shares_nothing_with_the_mark(module: str) -> None:
+    assert reached(module) & FAST == set()
+
+
+def test_the_walk_over_imports_sees_what_is_there() -> None:
+    assert reached("mark.served") >= {"graveler.decode", "graveler.decode_kernels", "mark.ranges"}
+    assert {m for m in FAST if (PACKAGE / f"{m.replace('.', '/')}.py").is_file()} == FAST
+    assert len(SECOND) > 10
+
+
+@pytest.mark.parametrize("module", [name for name in SECOND if name.startswith("checks.")])
+def test_the_checks_have_hashes_and_sets_of_their_own(module: str) -> None:
+    """What all stages stand on may use them; what the checks compare is never made with them."""
+    assert imported(module) & {"run.hashing", "run.sets"} == set()

@@ -1,0 +1,109 @@
+"""For each object the mark tells why it goes, or why it stays."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import pyarrow as pa
+import pytest
+
+from lakegc_assets.mark import sifting
+from lakegc_assets.mark import why as module
+from lakegc_assets.mark.candidates import find_candidates
+from lakegc_assets.mark.sifting import CONTROL
+from lakegc_assets.mark.why import why
+from lakegc_assets.run import sets
+from lakegc_assets.run.hashing import Hashes, address_hashes
+from lakegc_assets_tests.lake import REPOSITORY, STAGES, SmallLake, running
+from lakegc_assets_tests.lake import _tell as tell
+from lakegc_assets_tests.sessions import Session
+
+
+@dataclass(frozen=True)
+class Told:
+    lake: SmallLake
+    groups: dict[str, frozenset[str]]
+    commits: dict[str, str]
+    head: str
+    staged: str
+
+
+@pytest.fixture(scope="module")
+def told(tmp_path_factory: pytest.TempPathFactory, spark: Session) -> Iterator[Told]:
+    with running(tmp_path_factory.mktemp("told")) as lake:
+        groups, commits = tell(lake)
+        for name in ("elsewhere/x", "data/li\nne", "data/in/doubt"):
+            path = lake.objects / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text("planted")
+        time.sleep(1.1)
+        (lake.objects / "data" / "young").write_text("just written")
+        for stage in STAGES[: STAGES.index(find_candidates) + 1]:
+            stage(lake.context(spark))
+        addresses = [
+            lake.client.stat(REPOSITORY, "main", "a/0"),
+            lake.client.stat(REPOSITORY, "dev", "s/0"),
+        ]
+        head, staged = (
+            a.physical_address.removeprefix(f"local://{REPOSITORY}/") for a in addresses
+        )
+        yield Told(lake, groups, commits, head, staged)
+
+
+def ask(told: Told, spark: Session, address: str) -> tuple[str, str]:
+    found = why(told.lake.context(spark), address)
+    return found.verdict, found.because
+
+
+def test_candidates_tell_who_held_them_last(told: Told, spark: Session) -> None:
+    (orphan, *_), (removed, *_) = told.groups["orphans"], told.groups["removed"]
+    assert ask(told, spark, orphan)[0] == "candidate"
+    assert ask(told, spark, orphan)[1].startswith("no branch, tag or commit")
+    verdict, because = ask(told, spark, removed)
+    assert verdict == "candidate"
+    assert because.startswith(
+        f"the expired commit {told.commits['second']} in the main ancestry of"
+    )
+    assert ask(told, spark, f"local://{REPOSITORY}/{removed}") == (verdict, because)
+
+
+def test_what_stays_tells_why(told: Told, spark: Session) -> None:
+    head = told.lake.head("main")
+    verdict, because = ask(told, spark, told.head)
+    assert verdict == "live"
+    assert because.startswith(f"the active commit {head} of branch ")
+    assert ask(told, spark, told.staged) == ("live", "it is staged on branch 'dev' at 's/0'")
+    assert ask(told, spark, "data/li\nne") == ("spared", CONTROL)
+    assert ask(told, spark, "data/young")[0] == "too young"
+    assert ask(told, spark, "elsewhere/x")[0] == "outside data"
+    assert ask(told, spark, "_lakefs/x")[0] == "outside data"
+    assert ask(told, spark, "data/nowhere")[0] == "unknown"
+    assert ask(told, spark, "local://another/x")[0] == "unknown"
+
+
+@pytest.mark.parametrize(
+    ("live", "of"), [("head", "a live address"), ("staged", "a staged address")]
+)
+def test_an_address_that_only_has_the_hash_of_a_live_one_says_so(
+    live: str, of: str, told: Told, spark: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It stays, although nobody holds it: hashes only ever keep objects."""
+    wanted, twin = getattr(told, live), "data/in/doubt"
+
+    def colliding(addresses: pa.Array | pa.ChunkedArray) -> Hashes:
+        texts = [wanted if text == twin else text for text in addresses.to_pylist()]
+        return address_hashes(pa.array(texts, pa.string()))
+
+    monkeypatch.setattr(sets, "_kept", type(sets._kept)())
+    monkeypatch.setattr(module, "address_hashes", colliding)
+    monkeypatch.setattr(sifting, "address_hashes", colliding)
+    ctx = told.lake.context(spark, run="colliding")
+    for stage in STAGES[: STAGES.index(find_candidates) + 1]:
+        stage(ctx)
+    assert twin not in set(
+        ctx.root.attempt(REPOSITORY, ctx.run).read("deletion_candidates")["address"].to_pylist()
+    )
+    found = why(ctx, twin)
+    assert (found.verdict, found.because) == ("live", f"its hash is that of {of}: it stays")
