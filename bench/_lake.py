@@ -92,7 +92,7 @@ def _serve(pipe: Connection, place: Place, plant: Plant) -> None:
         garbage = plant(server, files)
         if place.s3 and place.pages:
             proxy = stack.enter_context(proxied(place.s3))
-            proxy.meddle = _listing(Pages(place.pages))
+            proxy.meddle = _listing(Pages.alike(place.pages))
             variables = {**variables, "AWS_ENDPOINT_URL": proxy.endpoint}
         pipe.send((variables, Planted(server.objects_dir, garbage)))
         with suppress(EOFError):

@@ -59,7 +59,7 @@ class Overwritten:
 
     def __call__(self, server: EmbeddedLakeFS, files: ObjectFiles) -> int:
         """Plant them; how many are garbage."""
-        make = _named(Pages(self.pages)) if self.pages else _written(server, files)
+        make = _named(Pages.alike(self.pages)) if self.pages else _written(server, files)
         timed(f"plant {self.objects:,} objects", lambda: self._plant(server, make))
         return self.expired
 

@@ -13,8 +13,9 @@ from collections.abc import Callable, Iterator
 
 import boto3
 
-from bench._pages import KEYS_EACH, NAMESPACE, pages_server
+from bench._pages import KEYS_EACH, NAMESPACE
 from bench._run import BUCKET
+from bench._store import pages_server
 from lakegc_assets.storage.opening import open_store
 
 

@@ -1,0 +1,228 @@
+"""The scale that garbage collection in lakeFS was designed for, on stores at their own limit.
+
+20 M listed keys in 2,000 slices, 50 M entries in 1,000 ranges, 30,000 commits on 1,000 branches,
+5 M staged objects, 1 M deletes. lakeFS and the store are one process of ready-made answers
+(``_rest``, ``_store``), so that the figures are those of the collector. A clean mark and a sweep,
+and then, when a hundredth of the objects and commits is new, a run that carries forward what it
+knows, each beside its floor. What is made for it is kept in a folder for the next time.
+
+    python -m bench.seed_scale --objects 20000000 --ranges 1000 --commits 30000 --branches 1000
+"""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import os
+import random
+import time
+from bisect import bisect_right
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import click
+import numpy as np
+
+from bench._collector import Collector
+from bench._floors import bare_deletes, beside, floors
+from bench._http import Served, Service, running
+from bench._memory import watched
+from bench._pages import NAMESPACE
+from bench._rest import Refs, Rest
+from bench._run import CORES, timed, use_s3
+from bench._seed import Kept, Seed, make
+from bench._store import Store
+from bench.active_commits import NOW, history
+from lakegc_assets.embedded.lake.catalog import Commit
+from lakegc_assets.retention.active_commits import active_commits
+from lakegc_assets.retention.rules import Rules
+
+_REPOSITORY = "bench"
+_DAY = 86_400
+_RULES = Rules(30, {f"b{n:05}": 7 for n in range(20)})
+#: Commits that are this old, and no HEADs, are expired, and may hold garbage.
+_OLD_DAYS = 60
+_HOLDERS = 200
+#: Metaranges that one task writes.
+_CHUNK = 500
+
+
+@dataclass(frozen=True)
+class _Simulated:
+    """lakeFS and the store of a seed; called in their process.
+
+    Attributes:
+        kept: what was made of the seed.
+        trees: metarange of each commit, the new ones last.
+    """
+
+    kept: Kept
+    trees: Sequence[str]
+
+    def __call__(self) -> Service:
+        """Answer for the beginning, until told otherwise."""
+        seed = self.kept.seed
+        store = Store(seed.pages(later=False), self.kept.folder)
+        files = self.kept.staged_files()
+        for file in files:
+            folder = f"{NAMESPACE}/_lakefs/retention/gc/uncommitted/staged/uncommitted"
+            store.put(f"{folder}/{file.name}", file)
+        first, second = _histories(seed, self.trees)
+        each = seed.count("staged") // seed.branches
+        branches = {name: number * each for number, name in enumerate(sorted(first.heads))}
+        paths = [f"staged/{n:07d}" for n in range(each)]
+
+        def served(branch: str, after: str, most: int) -> list[tuple[str, str, int, str]]:
+            begin = bisect_right(paths, after)
+            some = paths[begin : begin + most]
+            n = branches[branch] + np.arange(begin, begin + len(some))
+            return list(
+                zip(
+                    some,
+                    seed.addresses("staged", n),
+                    seed.sizes("staged", n).tolist(),
+                    seed.etags("staged", n),
+                    strict=True,
+                )
+            )
+
+        # Sizes are those of one branch: they only tell which paths may be those of candidates.
+        diff = [
+            json.dumps({"path": path, "path_type": "object", "type": "added", "size_bytes": size})
+            for path, _, size, _ in served("main", "", each)
+        ]
+        rest = Rest(_REPOSITORY, store, diff, len(files), served)
+        rest.show(first)
+
+        def told(_message: object) -> tuple[int, int]:
+            deleted, asked = store.deleted, rest.asked
+            store.pages = seed.pages(later=True)
+            rest.show(second)
+            return deleted, asked
+
+        return Service([store.answer, rest.answer], told)
+
+
+def _histories(seed: Seed, trees: Sequence[str]) -> tuple[Refs, Refs]:
+    """The history at first, and when a hundredth is new."""
+    planned, heads = history(seed.commits, seed.branches)
+    later = int(time.time() - NOW.timestamp())
+    made: dict[str, Commit] = {}
+
+    def commit(parents: Sequence[Commit], date: int) -> Commit:
+        return Commit.new(
+            committer="bench", message="m", metarange_id=trees[len(made)],
+            creation_date=date, metadata={}, parents=tuple(parents),
+        )  # fmt: skip
+
+    for name, plan in planned.items():
+        made[name] = commit([made[parent] for parent in plan.parents], plan.creation_date + later)
+    first = Refs(
+        {c.id: c for c in made.values()}, {b: made[c].id for b, c in heads.items()}, _RULES
+    )
+    commits, moved = dict(first.commits), dict(first.heads)
+    busy = sorted(heads)[-max(1, seed.branches // 100) :]
+    for number in range(seed.new_commits):
+        branch = busy[number % len(busy)]
+        new = commit([commits[moved[branch]]], int(time.time()) - 7200 + number)
+        made[new.id] = commits[new.id] = new
+        moved[branch] = new.id
+    return first, Refs(commits, moved, _RULES)
+
+
+def _make_trees(kept: Kept) -> list[str]:
+    """Metaranges of all commits; what live heads need holds every range, so that all are read."""
+    seed = kept.seed
+    known = kept.folder / f"trees-{seed.commits}-{seed.branches}.json"
+    if not known.exists():
+        planned, heads = history(seed.commits, seed.branches)
+        numbers = {name: number for number, name in enumerate(planned)}
+        whole = {numbers[heads[name]]: n for n, name in enumerate(sorted(heads)[:4])}
+        expired = active_commits(planned, heads, _RULES, NOW).expired
+        old = NOW.timestamp() - _OLD_DAYS * _DAY
+        holders = [numbers[c] for c in expired if planned[c].creation_date < old]
+        task = partial(_write_trees, kept, whole, frozenset(sorted(holders)[:_HOLDERS]))
+        context = multiprocessing.get_context("spawn")
+        with ProcessPoolExecutor(CORES, context) as pool:
+            count = seed.commits + seed.new_commits
+            spans = [(n, min(n + _CHUNK, count)) for n in range(0, count, _CHUNK)]
+            trees = [tree for some in pool.map(task, spans) for tree in some]
+        known.write_text(json.dumps(trees))
+    found: list[str] = json.loads(known.read_text())
+    return found
+
+
+def _write_trees(
+    kept: Kept, whole: Mapping[int, int], holders: frozenset[int], span: tuple[int, int]
+) -> list[str]:
+    """Metaranges of some commits: a few old ones hold garbage, the last ones what is new."""
+    trees: list[str] = []
+    for number in range(*span):
+        more = kept.garbage if number in holders else ()
+        if number >= kept.seed.commits:
+            more = kept.new
+        windows = kept.seed.tree(whole.get(number, random.Random(number)))
+        trees.append(kept.write_tree(windows, more))
+    return trees
+
+
+def _measure(folder: Path, kept: Kept, served: Served) -> None:
+    s3, rest = (f"http://127.0.0.1:{port}" for port in served.ports)
+    use_s3(s3)
+    os.environ.update(
+        LAKECTL_SERVER_ENDPOINT_URL=rest,
+        LAKECTL_CREDENTIALS_ACCESS_KEY_ID="key",
+        LAKECTL_CREDENTIALS_SECRET_ACCESS_KEY="secret",
+    )
+    # The store takes all that is sent.
+    collector = Collector.new(
+        folder, _REPOSITORY, sweep_keys_per_second=1e9, sweep_requests_per_second=1e9
+    )
+    garbage = kept.seed.garbage(later=False)
+    with floors() as bare:
+        with watched() as memory:
+            cold, cold_s = collector.mark("clean")
+            cold.candidates(garbage)
+        memory.show()
+        beside("clean mark", cold_s, bare.mark(cold.ctx))
+        with watched() as memory:
+            sweep_s = cold.sweep()
+        memory.show()
+        beside("sweep", sweep_s, bare_deletes(s3, [f"floor/{n:09}" for n in range(garbage)]))
+        deleted, asked = served.tell("a hundredth is new")
+        print(f"the store deleted {deleted:,} objects, lakeFS was asked {asked:,} times")
+        with watched() as memory:
+            warm, warm_s = collector.mark("optimized")
+            warm.candidates(kept.seed.garbage(later=True))
+        memory.show()
+        beside("optimized mark", warm_s, bare.mark(warm.ctx))
+        warm.sweep()
+    print(f"the servers used {served.cpu_seconds:.0f} CPU seconds in all")
+    collector.session.stop()
+
+
+@click.command()
+@click.option("--objects", default=100_000, show_default=True, help="In steps of 100,000.")
+@click.option("--ranges", default=8, show_default=True, help="In steps of 4.")
+@click.option("--commits", default=300, show_default=True)
+@click.option("--branches", default=20, show_default=True)
+@click.option("--cache", type=click.Path(path_type=Path), help="Folder for what is made once.")
+def main(objects: int, ranges: int, commits: int, branches: int, cache: Path | None) -> None:
+    """Make what is missing, mark, sweep, mark again."""
+    seed = Seed(objects, ranges, commits, branches)
+    with TemporaryDirectory() as name:
+        folder = Path(name)
+        kept: list[Kept] = []
+        trees: list[str] = []
+        timed("make ranges", lambda: kept.append(make(seed, cache or folder / "cache")))
+        timed("make metaranges", lambda: trees.extend(_make_trees(kept[0])))
+        with running(_Simulated(kept[0], trees)) as served:
+            _measure(folder, kept[0], served)
+
+
+if __name__ == "__main__":
+    main()
