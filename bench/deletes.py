@@ -1,8 +1,9 @@
 """How many keys a second the tasks of a sweep delete, beside a bare loop of boto3.
 
 Both delete from versitygw, a real S3 server on this machine, which needs Go; and from one that says
-at once that all keys are deleted, so that the rest is what the client takes. The tasks look at the
-lease, HEADs and rules before each batch and record it after, the bare loop does nothing else.
+at once that all keys are deleted, so that the rest is what the client takes. The tasks compare
+each batch with the store, look at the lease, HEADs and rules before it, and record it after; the
+bare loop does nothing else.
 
     python -m bench.deletes --keys 250000
 """
@@ -23,21 +24,24 @@ from typing import TYPE_CHECKING
 
 import boto3
 import pyarrow as pa
-import pyarrow.parquet as pq
-from pyspark.sql import DataFrame
+import pyarrow.compute as pc
 
-from bench._run import BUCKET, RealS3, real_s3, session
+from bench._run import BUCKET, RealS3, Session, real_s3
 from lakegc_assets.embedded import EmbeddedLakeFS
 from lakegc_assets.lakefs.config import LakeFSConfig
-from lakegc_assets.run.artifacts import ArtifactRoot
-from lakegc_assets.run.context import Connections, RunContext
+from lakegc_assets.run.artifacts import ArtifactRoot, AttemptArtifacts
+from lakegc_assets.run.connections import Connections
+from lakegc_assets.run.context import RunContext
+from lakegc_assets.run.parts import write_part
 from lakegc_assets.run.settings import Settings
 from lakegc_assets.storage.config import StoreConfig
 from lakegc_assets.sweep.conditions import Condition
-from lakegc_assets.sweep.deletion import delete, orders_of
-from lakegc_assets.sweep.delta import DeltaMark, fingerprint
 from lakegc_assets.sweep.lease import Lease, owner_of, repository_lease
+from lakegc_assets.sweep.look import fingerprint
 from lakegc_assets.sweep.moment import Moment
+from lakegc_assets.sweep.orders import Orders, Portion
+from lakegc_assets.sweep.pace import Limits
+from lakegc_assets.sweep.rounds import delete
 from lakegc_assets_tests.reliability.places import S3Dialect
 from lakegc_assets_tests.reliability.proxy import Answer, Ask, Asked, proxied
 
@@ -117,27 +121,40 @@ class _Job:
         self, connections: Connections, lease: Lease, number: int, keys: Sequence[str]
     ) -> None:
         """One round of a sweep, from the delta mark's end on."""
-        marked = self._marked(keys)
         lease.begin_round(number)
-        seen = fingerprint(connections.lakefs.connect(), _REPOSITORY, protect_tags=False)
-        delta = DeltaMark(seen, Moment.now(connections.store()), marked)
-        attempt = self.ctx.root.attempt(_REPOSITORY, self.ctx.run)
-        orders = orders_of(
-            self.ctx, connections, attempt, delta,
-            lease=lease.token, number=number, condition=self.condition, share=1.0,
-        )  # fmt: skip
-        progress = delete(self.ctx, orders, marked)
+        artifacts = self.ctx.root.attempt(_REPOSITORY, self.ctx.run)
+        settings = self.ctx.settings
+        orders = Orders(
+            connections=connections,
+            repository=_REPOSITORY,
+            artifacts_url=artifacts.url,
+            delta=fingerprint(connections.client(), _REPOSITORY, protect_tags=False),
+            taken=Moment.now(connections.store()),
+            protect_tags=False,
+            lease=lease.token,
+            number=number,
+            condition=self.condition,
+            batch=_BATCH,
+            limits=Limits(settings.sweep_keys_per_second, settings.sweep_requests_per_second),
+        )
+        progress = delete(self.ctx, orders, self._portions(artifacts, connections, keys))
         if progress.deleted != len(keys) or progress.ended_early:
             raise SystemExit(f"the tasks deleted {progress.deleted} of {len(keys)}: {progress}")
 
-    def _marked(self, keys: Sequence[str]) -> DataFrame:
-        """Keys as a round finds them, in parquet."""
-        where = f"{self.folder}/marked-{len(keys)}"
-        if not Path(where).exists():
-            table = {"address": keys, "size": [1] * len(keys), "etag": [_ETAG] * len(keys)}
-            Path(where).mkdir()
-            pq.write_table(pa.table(table), f"{where}/part-0.parquet")
-        return self.ctx.spark.read.parquet(where)
+    def _portions(
+        self, artifacts: AttemptArtifacts, connections: Connections, keys: Sequence[str]
+    ) -> list[Portion]:
+        """Keys as a round finds them, in the order of a listing, for each task as many."""
+        pages = list(connections.store().list("data/"))
+        listed = pa.Table.from_batches(pages).rename_columns(
+            ["address", "size", "last_modified", "etag"]
+        )
+        rows = listed.filter(pc.is_in(listed["address"], pa.array(keys)))
+        each = -(-rows.num_rows // self.tasks)
+        return [
+            Portion(task, write_part(artifacts.store(), "marked/", rows.slice(at, each)))
+            for task, at in enumerate(range(0, rows.num_rows, each))
+        ]
 
 
 def _show(what: str, keys: Sequence[str], work: Callable[[], None]) -> None:
@@ -148,14 +165,14 @@ def _show(what: str, keys: Sequence[str], work: Callable[[], None]) -> None:
 
 
 def _compare(s3: RealS3, folder: str, arguments: argparse.Namespace, lakefs: LakeFSConfig) -> None:
-    spark = session(**{"spark.master": f"local[{arguments.tasks}]"})
+    session = Session(**{"spark.master": f"local[{arguments.tasks}]"})
     settings = Settings(
         sweep_num_partitions=arguments.tasks,
         sweep_keys_per_second=1e9,
         sweep_requests_per_second=1e9,
     )
     root = ArtifactRoot(f"{folder}/artifacts", StoreConfig())
-    ctx = RunContext(_REPOSITORY, "run", settings, lakefs, root, spark)
+    ctx = RunContext(_REPOSITORY, "run", settings, lakefs, root, session)
     keys = [f"data/{n // _KEYS_EACH:06}/{n:09}" for n in range(arguments.keys)]
     job = _Job(ctx, keys, arguments.tasks, arguments.condition, folder)
 
@@ -167,8 +184,8 @@ def _compare(s3: RealS3, folder: str, arguments: argparse.Namespace, lakefs: Lak
     if arguments.condition == "none":
         with proxied(s3.server.address) as proxy:
             proxy.meddle = _at_once
-            job.compare("answers at once", proxy.endpoint, lambda _keys: None)
-    spark.stop()
+            job.compare("answers at once", proxy.endpoint, plant)
+    session.stop()
 
 
 def main() -> None:

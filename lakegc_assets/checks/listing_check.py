@@ -37,7 +37,7 @@ _CONFIRM: Final = 1000
 _EXAMPLES: Final = 5
 _THREADS: Final = 8
 #: Outcomes of a sweep after which an object is not there.
-_GONE: Final = pa.array(["deleted", "already_missing"])
+_GONE: Final = ("deleted", "already_missing")
 
 
 def listing_holds_heads(case: Case) -> CheckResult:
@@ -141,5 +141,5 @@ def _known(case: Case, lost: pa.Array) -> Iterator[pa.Array]:
             continue
         for part in swept:
             rows = read_part(attempt.store(), part, ["address", "outcome"])
-            gone = rows.filter(pc.is_in(rows["outcome"], _GONE))["address"]
+            gone = rows.filter(pc.is_in(rows["outcome"], pa.array(_GONE)))["address"]
             yield gone.filter(pc.is_in(gone, lost)).combine_chunks()

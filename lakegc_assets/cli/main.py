@@ -83,6 +83,11 @@ def _run_options(function: Callable[..., None]) -> Callable[..., None]:
                 help="Approve a larger share of the listing as candidates. Default 0.5.",
             ),
             click.option("--protect-tags", is_flag=True, help="Tagged commits keep their objects."),
+            click.option(
+                "--clean",
+                is_flag=True,
+                help="List the whole store; else what is known of old slices is carried forward.",
+            ),
             click.option("--accept-missing", help="Digest of objects at HEADs known to be lost."),
             click.option(
                 "--set",

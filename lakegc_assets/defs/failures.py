@@ -12,7 +12,9 @@ from pyspark.errors import PythonException
 from lakegc_assets.errors import ConfigurationError, IntegrityError, LakegcError, RefusedError
 
 _OURS = re.compile(r"^(lakegc_assets(?:\.\w+)+)\.(\w+): ", re.MULTILINE)
-_CHAINED = re.compile(r"^(?:The above exception was|During handling of the above).*:$", re.MULTILINE)
+_CHAINED = re.compile(
+    r"^(?:The above exception was|During handling of the above).*:$", re.MULTILINE
+)
 
 
 @contextmanager

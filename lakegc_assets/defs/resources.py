@@ -239,10 +239,22 @@ class CollectorResource(dg.ConfigurableResource):  # type: ignore[type-arg]
     skip_new_slices: bool = Field(
         default=True, description="do not list slices made after the cutoff, by their names"
     )
-    range_num_partitions: int = Field(default=50, description="Spark tasks that read metaranges")
-    address_num_partitions: int = Field(default=200, description="Spark tasks that read ranges")
-    listing_num_partitions: int = Field(default=200, description="Spark tasks that list the store")
-    sweep_num_partitions: int = Field(default=32, description="Spark tasks that delete")
+    clean: bool = Field(
+        default=False, description="list the whole store, and carry nothing forward"
+    )
+    clean_every_hours: float = Field(
+        default=168.0, description="a run is a clean one if the last clean one is older than this"
+    )
+    spark_seconds: float = Field(
+        default=10.0,
+        description="work, in seconds of one core, from which on a stage runs on Spark; 0: always",
+    )
+    range_num_partitions: int = Field(default=50, description="the most tasks that read metaranges")
+    address_num_partitions: int = Field(default=200, description="the most tasks that read ranges")
+    listing_num_partitions: int = Field(
+        default=200, description="the most tasks that list the store"
+    )
+    sweep_num_partitions: int = Field(default=32, description="the most tasks that delete")
     sweep_batch: int = Field(
         default=1000, description="objects in one delete request; 1,000 are the most"
     )
@@ -286,6 +298,9 @@ class CollectorResource(dg.ConfigurableResource):  # type: ignore[type-arg]
                 protect_tags=self.protect_tags,
                 accept_missing=self.accept_missing,
                 skip_new_slices=self.skip_new_slices,
+                clean=self.clean,
+                clean_every=timedelta(hours=self.clean_every_hours),
+                spark_seconds=self.spark_seconds,
                 range_num_partitions=self.range_num_partitions,
                 address_num_partitions=self.address_num_partitions,
                 listing_num_partitions=self.listing_num_partitions,

@@ -74,17 +74,15 @@ class _CleanRunError(LakegcError):
     """Why nothing can be carried forward."""
 
 
-def settled_before(
-    settings_margin: timedelta, grace_period: timedelta, start: datetime
-) -> datetime:
+def settled_before(clock_skew: timedelta, grace_period: timedelta, start: datetime) -> datetime:
     """Slices that were made before this time get no objects any more.
 
     Args:
-        settings_margin: by how much clocks may differ, twice.
+        clock_skew: by how much clocks may differ.
         grace_period: for how long the server lets an address be linked.
         start: of the listing.
     """
-    age = max(grace_period, MIN_SAFE_AGE) + settings_margin + CUTOFF_MARGIN + _SLICE_LIFE
+    age = max(grace_period, MIN_SAFE_AGE) + 2 * clock_skew + CUTOFF_MARGIN + _SLICE_LIFE
     return start - age
 
 

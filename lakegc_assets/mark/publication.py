@@ -29,6 +29,7 @@ _ROWS_PER_FILE = 200_000
 #: Work on one core, in seconds, to read one of them.
 _READ_S = 0.1
 _MARKS = "_lakefs/retention/gc/unified/"
+_UNCOMMITTED = "_lakefs/retention/gc/uncommitted/"
 
 
 def mark_folder(run: str) -> str:
@@ -170,6 +171,8 @@ def finish(
     _verify(ctx, connections, [key for key in keys if key.endswith(".parquet")], digest)
     if written:
         try:
+            # The run's start and its last read slice, in the form of lakeFS's own design.
+            store.put(f"{_UNCOMMITTED}{ctx.run}/summary.json", summary.to_bytes())
             store.put_if_absent(folder + "summary.json", summary.to_bytes())
         except PreconditionFailedError as error:
             raise RefusedError(f"another process published mark id {ctx.run!r}") from error

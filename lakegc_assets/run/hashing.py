@@ -9,9 +9,8 @@ which the upper bits of similar addresses would be similar, too.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
-import numba
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
@@ -83,8 +82,10 @@ def pair_hashes(first: Hashes, second: Hashes) -> Hashes:
 
 
 def _mixed(values: Hashes) -> Hashes:
+    from lakegc_assets.run import hash_kernels  # noqa: PLC0415 - numba takes long to load
+
     mixed: Hashes = np.empty(len(values), np.uint64)
-    _mix_all(values, mixed)
+    hash_kernels.mix_all(values, mixed)
     return mixed
 
 
@@ -100,30 +101,10 @@ def _of_array(strings: pa.Array, offset: np.uint64) -> Hashes:
     plain = strings.cast(pa.large_string())
     hashes: Hashes = np.empty(len(plain), np.uint64)
     if len(plain):
+        from lakegc_assets.run import hash_kernels  # noqa: PLC0415 - numba takes long to load
+
         _, offsets, content = plain.buffers()
         ends = np.frombuffer(offsets, np.int64, len(plain) + 1, plain.offset * 8)
         raw = np.frombuffer(content, np.uint8) if content else np.empty(0, np.uint8)
-        _hash_all(raw, ends, offset, hashes)
+        hash_kernels.hash_all(raw, ends, offset, hashes)
     return hashes
-
-
-@numba.njit(cache=True, nogil=True, inline="always")
-def _mix(value: Any) -> Any:  # noqa: ANN401 - a numpy number
-    value = (value ^ (value >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    value = (value ^ (value >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return value ^ (value >> np.uint64(31))
-
-
-@numba.njit(cache=True, nogil=True)
-def _mix_all(values: Any, mixed: Any) -> None:  # noqa: ANN401 - numpy arrays
-    for i in range(len(values)):
-        mixed[i] = _mix(values[i])
-
-
-@numba.njit(cache=True, nogil=True)
-def _hash_all(raw: Any, ends: Any, offset: Any, hashes: Any) -> None:  # noqa: ANN401 - numpy arrays
-    for i in range(len(hashes)):
-        value = offset
-        for at in range(ends[i], ends[i + 1]):
-            value = (value ^ np.uint64(raw[at])) * _FNV_PRIME
-        hashes[i] = _mix(value)

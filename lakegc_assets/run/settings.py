@@ -107,6 +107,8 @@ class Settings:
         ):
             if getattr(self, name) < 1:
                 raise ConfigurationError(f"{name} is {getattr(self, name)}: it must be 1 or more")
+        if self.clean_every < timedelta(0):
+            raise ConfigurationError(f"clean_every is {self.clean_every}: it cannot be negative")
         if not self.spark_seconds >= 0:
             raise ConfigurationError(
                 f"spark_seconds is {self.spark_seconds}: it cannot be negative"

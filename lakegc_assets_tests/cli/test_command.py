@@ -366,7 +366,7 @@ def test_another_process_is_kept_out_and_an_interrupted_one_ends(
 def test_a_missing_java_is_told_in_a_sentence(site: Site, tmp_path: Path) -> None:
     site.client.create_repository("delta", "local://delta")
     done = subprocess.run(
-        [*_LAKEGC, "mark", "delta"],
+        [*_LAKEGC, "mark", "delta", "--set", "spark_seconds=0"],
         env={**os.environ, "JAVA_HOME": str(tmp_path)},
         capture_output=True,
         text=True,

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from lakegc_assets.mark import served
+from lakegc_assets.mark import lookups
 from lakegc_assets_tests.races.collecting import Prepared, prepare
 
 
 @pytest.fixture(autouse=True)
 def _few_tasks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Small data needs few tasks."""
-    monkeypatch.setattr(served, "_TASKS", 1)
+    monkeypatch.setattr(lookups, "_TASKS", 1)
 
 
 @pytest.fixture(scope="session")

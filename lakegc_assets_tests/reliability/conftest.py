@@ -1,4 +1,4 @@
-"""Real stores behind proxies, a repository that was never marked, and tasks that do not wait."""
+"""Real stores behind proxies, and a repository that was never marked."""
 
 from __future__ import annotations
 
@@ -11,10 +11,7 @@ import boto3
 import pytest
 
 from lakegc_assets.storage.azure.auth import write_azure_credentials_file
-from lakegc_assets.storage.base import ObjectStore
 from lakegc_assets.storage.config import AzureAccess, StoreConfig
-from lakegc_assets.sweep import deletion
-from lakegc_assets.sweep.pace import Limits, Pace
 from lakegc_assets_tests.reliability.places import AzureDialect, Place, S3Dialect
 from lakegc_assets_tests.reliability.proxy import proxied
 from lakegc_assets_tests.reliability.recorder import AZURE, S3
@@ -73,15 +70,3 @@ def azure_place(azurite_server: Server, tmp_path: Path) -> Iterator[Place]:
 def place(request: pytest.FixtureRequest) -> Place:
     found: Place = request.getfixturevalue(request.param)
     return found
-
-
-@pytest.fixture
-def no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A task that sends a batch again does not wait before it."""
-
-    def pace(
-        artifacts: ObjectStore, folder: str, partition: int, limits: Limits, share: float
-    ) -> Pace:
-        return Pace(artifacts, folder, partition, limits, share, pause=lambda _seconds: None)
-
-    monkeypatch.setattr(deletion, "Pace", pace)

@@ -13,8 +13,6 @@ from lakegc_assets_tests.reliability.places import Fault, Place, cut, unanswered
 from lakegc_assets_tests.reliability.proxy import Answer, Ask, Silence
 from lakegc_assets_tests.reliability.trial import Trial
 
-pytestmark = pytest.mark.usefixtures("no_pauses")
-
 
 @pytest.fixture
 def trial(bare: SmallLake, moto_place: Place) -> Trial:
@@ -28,11 +26,19 @@ def test_every_kind_of_failing_delete(trial: Trial) -> None:
     def fault(ask: Ask) -> Answer | Silence:
         return faults.pop()(ask) if faults else says.some_unnamed(ask())
 
-    assert trial.goes_on(fault, 6) == {"deleted": 25}
+    totals = trial.goes_on(fault, 6)
+    # What was deleted without an answer that says so is found to be gone.
+    assert totals.keys() == {"deleted", "already_missing"}
+    assert sum(totals.values()) == 25
 
 
 def test_a_store_that_never_answers_whole(trial: Trial) -> None:
-    trial.stops(cut, "ConnectionFailed", "NoAnswer", "500")
+    """It does what it is asked, and what is gone is seen by the next look."""
+    assert trial.goes_on(cut, 99) == {"already_missing": 25}
+
+
+def test_a_store_that_never_does_what_it_is_asked(trial: Trial) -> None:
+    trial.stops(lambda _ask: Silence.RESET, "ConnectionFailed")
 
 
 @pytest.fixture

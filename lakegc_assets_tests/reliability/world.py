@@ -11,12 +11,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from pyspark.sql import SparkSession
-
 from lakegc_assets.run.artifacts import ArtifactRoot
 from lakegc_assets.run.context import RunContext
 from lakegc_assets_tests.lake import REPOSITORY, RUN, STAGES, SmallLake, running
 from lakegc_assets_tests.reliability.places import Place
+from lakegc_assets_tests.sessions import Session
 
 _HOUR = 3600
 
@@ -73,7 +72,7 @@ class Marked:
         with _running(folder / "lake", self.bucket) as lake:
             yield lake
 
-    def context(self, lake: SmallLake, spark: SparkSession, **settings: Any) -> RunContext:
+    def context(self, lake: SmallLake, spark: Session, **settings: Any) -> RunContext:
         return context(lake, self.bucket, spark, **settings)
 
 
@@ -84,14 +83,14 @@ def _running(folder: Path, bucket: Bucket) -> Iterator[SmallLake]:
 
 
 def context(
-    lake: SmallLake, bucket: Bucket, spark: SparkSession, run: str = RUN, **settings: Any
+    lake: SmallLake, bucket: Bucket, spark: Session, run: str = RUN, **settings: Any
 ) -> RunContext:
     """A run that reaches the store through the proxy."""
     root = ArtifactRoot(str(lake.folder / "artifacts"), bucket.place.config)
     return replace(lake.context(spark, run, **settings), root=root)
 
 
-def make_marked(folder: Path, bucket: Bucket, spark: SparkSession) -> Marked:
+def make_marked(folder: Path, bucket: Bucket, spark: Session) -> Marked:
     """Four objects that were replaced long ago, four that were never committed; eleven live ones.
 
     Rule: 20 days.

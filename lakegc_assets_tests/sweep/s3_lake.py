@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import boto3
-from pyspark.sql import SparkSession
 
 from lakegc_assets.embedded.objects import objects
 from lakegc_assets.graveler.entry import Entry
@@ -21,6 +20,7 @@ from lakegc_assets.storage.config import StoreConfig
 from lakegc_assets.storage.opening import open_store
 from lakegc_assets.sweep.lease import FOLDER
 from lakegc_assets_tests.lake import REPOSITORY, STAGES, SmallLake, running
+from lakegc_assets_tests.sessions import Session
 from lakegc_assets_tests.storage.servers import Server
 
 _GIVEN_UP = 2400
@@ -120,7 +120,7 @@ def s3_lake(folder: Path, server: Server, **settings: Any) -> Iterator[S3Lake]:
         yield S3Lake(lake, server, bucket)
 
 
-def mark(found: S3Lake, spark: SparkSession) -> frozenset[str]:
+def mark(found: S3Lake, spark: Session) -> frozenset[str]:
     """Tell a history with thousands of objects that nobody needs, and mark it; their addresses.
 
     Rule: 20 days. What is given up is held by a deleted branch, what is replaced by an old commit,

@@ -1,4 +1,4 @@
-"""What changes while a sweep deletes is seen before the next batch, and what is lost by an alarm."""
+"""What changes while a sweep deletes is seen before the next batch, and what is lost afterwards."""
 
 from __future__ import annotations
 

@@ -154,7 +154,7 @@ class Sweep:
         left = table_of(m for m in marked if m.address not in done)
         reach = replace(Reach.of(orders), sleep=self.sleep)
         told = summed(DeletingTask(orders, 0, reach).run(left))
-        return {one.outcome: one.objects for one in told}
+        return {one.outcome: one.objects or 1 for one in told}
 
     def outcomes(self, *names: str) -> dict[str, str]:
         """Recorded outcomes; no address may have two of these."""

@@ -1,0 +1,331 @@
+"""Optimized runs collect what clean runs would, and fall back to one where they might not."""
+
+from __future__ import annotations
+
+import random
+import shutil
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timedelta, timezone
+from pathlib import Path
+
+import pytest
+
+from lakegc_assets.graveler.namespace import new_slice_name
+from lakegc_assets.lakefs.errors import LakeFSError
+from lakegc_assets.mark.carrying import settled, settled_before
+from lakegc_assets.run.artifacts import ArtifactRoot, Manifest
+from lakegc_assets.run.context import RunContext
+from lakegc_assets.sweep.sweep import sweep
+from lakegc_assets_tests.lake import REPOSITORY, STAGES, SmallLake, running
+from lakegc_assets_tests.sessions import Session
+
+NO_AGE = {"min_age": timedelta(0), "max_candidate_share": 1.0}
+
+
+@pytest.fixture
+def lake(tmp_path: Path) -> Iterator[SmallLake]:
+    """Ten objects on main, in slices of three, and one that was overwritten."""
+    with running(tmp_path / "lake", slice_max_objects=3) as found:
+        found.client.create_repository(REPOSITORY, f"local://{REPOSITORY}")
+        found.rules(20)
+        found.calendar.days_ago = 90
+        for number in range(10):
+            found.upload("main", f"a/{number}", f"object {number}")
+        found.commit("main")
+        found.calendar.days_ago = 60
+        found.upload("main", "a/0", "another object 0")
+        found.commit("main")
+        yield found
+
+
+def mark(lake: SmallLake, spark: Session, run: str, **settings: object) -> RunContext:
+    lake.calendar.days_ago = 0
+    ctx = lake.context(spark, run, **{**NO_AGE, **settings})
+    _run(ctx, STAGES)
+    return ctx
+
+
+def _run(ctx: RunContext, stages: Sequence[Callable[[RunContext], object]]) -> None:
+    for stage in stages:
+        stage(ctx)
+
+
+def listing(ctx: RunContext) -> Manifest:
+    return ctx.root.attempt(REPOSITORY, ctx.run).manifest("store_listing")
+
+
+def candidates(ctx: RunContext) -> set[str]:
+    found = ctx.root.attempt(REPOSITORY, ctx.run).read("deletion_candidates")
+    return set(found["address"].to_pylist())
+
+
+def why_clean(ctx: RunContext) -> str:
+    facts = listing(ctx).facts
+    assert (facts["mode"], facts["carried"]) == ("clean", 0)
+    assert facts["clean_run"] == ctx.run
+    return str(facts["because"])
+
+
+# What is carried
+
+
+def test_what_is_settled_is_not_listed_again(lake: SmallLake, spark: Session) -> None:
+    first = mark(lake, spark, "first")
+    assert why_clean(first) == "there is no earlier run"
+    lake.calendar.days_ago = 0
+    new = lake.upload("main", "b/new", "an object of today")
+    second = mark(lake, spark, "second", skip_new_slices=False)
+    facts = listing(second).facts
+    assert facts["mode"] == "optimized"
+    assert facts["clean_run"] == "first"
+    # Nobody writes to the slices of the others any more.
+    assert (facts["carried"], facts["listed"]) == (11, 1)
+    attempt = second.root.attempt(REPOSITORY, "second")
+    rows = attempt.read("store_listing")["address"].to_pylist()
+    assert set(rows) == lake.keys()
+    assert len(rows) == len(set(rows)) == listing(second).rows
+    assert new in rows
+    assert candidates(second) == candidates(first)
+
+
+def test_what_was_swept_is_not_marked_again(lake: SmallLake, spark: Session) -> None:
+    first = mark(lake, spark, "first")
+    dead = candidates(first)
+    assert len(dead) == 1
+    sweep(first)
+    second = mark(lake, spark, "second")
+    facts = listing(second).facts
+    assert (facts["mode"], facts["carried_and_gone"]) == ("optimized", 1)
+    assert candidates(second) == set()
+    third = mark(lake, spark, "third")
+    assert (listing(third).facts["mode"], candidates(third)) == ("optimized", set())
+    clean = mark(lake, spark, "clean", clean=True)
+    assert candidates(clean) == set()
+    assert listing(clean).rows == listing(third).rows - 1
+
+
+def test_a_slice_that_a_sweep_has_emptied_is_no_reason_for_a_clean_run(
+    lake: SmallLake, spark: Session
+) -> None:
+    lake.calendar.days_ago = 50
+    for number in range(3):
+        lake.upload("main", f"lost/{number}", f"never committed {number}")
+    for number in range(3):
+        lake.client.delete_object(REPOSITORY, "main", f"lost/{number}")
+    first = mark(lake, spark, "first")
+    folders = {path.name for path in (lake.objects / "data").iterdir()}
+    sweep(first)
+    assert {path.name for path in (lake.objects / "data").iterdir()} < folders
+    assert listing(mark(lake, spark, "second")).facts["mode"] == "optimized"
+
+
+def test_a_run_stands_for_itself(lake: SmallLake, spark: Session) -> None:
+    mark(lake, spark, "first")
+    second = mark(lake, spark, "second")
+    shutil.rmtree(Path(second.root.url) / REPOSITORY / "first")
+    attempt = second.root.attempt(REPOSITORY, "second")
+    assert set(attempt.read("store_listing")["address"].to_pylist()) == lake.keys()
+    sweep(second)
+    assert not lake.keys() & candidates(second)
+
+
+def test_slices_are_settled_a_day_and_more_after_they_were_made() -> None:
+    start = datetime(2026, 11, 21, tzinfo=timezone.utc)
+    before = settled_before(timedelta(minutes=5), timedelta(hours=1), start)
+    assert before == start - timedelta(hours=27, minutes=10)
+    longer = settled_before(timedelta(minutes=5), timedelta(hours=48), start)
+    assert longer == start - timedelta(hours=51, minutes=10)
+    second = timedelta(seconds=1)
+    names = [new_slice_name(moment, b"abc", 1, 1) for moment in (before - second, before)]
+    assert settled([*names, "", "x" * 20, "data"], before) == names[:1]
+
+
+# Where a clean run is made all the same
+
+
+Change = Callable[[SmallLake, RunContext], object]
+
+
+def _part(ctx: RunContext, name: str) -> Path:
+    attempt = ctx.root.attempt(REPOSITORY, ctx.run)
+    return Path(attempt.url) / attempt.manifest("store_listing").parts[name][0].key
+
+
+def _edit(ctx: RunContext, **facts: object) -> None:
+    attempt = ctx.root.attempt(REPOSITORY, ctx.run)
+    manifest = attempt.manifest("store_listing")
+    changed = replace(manifest, facts={**manifest.facts, **facts})
+    attempt.store().put("store_listing/manifest.json", changed.to_bytes())
+
+
+def _empty_a_slice(lake: SmallLake, _: RunContext) -> None:
+    shutil.rmtree(min((lake.objects / "data").iterdir()))
+
+
+FALLBACKS: dict[str, tuple[Change, str]] = {
+    "rules": (lambda lake, _: lake.rules(21), "the retention rules have changed"),
+    "no rules": (
+        lambda lake, _: lake.client.delete_gc_rules(REPOSITORY),
+        "the retention rules have changed",
+    ),
+    "missing": (lambda _, ctx: _part(ctx, "settled").unlink(), "cannot be read"),
+    "no slices": (lambda _, ctx: _part(ctx, "slices").write_bytes(b"x"), "cannot be read"),
+    "unfinished": (
+        lambda _, ctx: STAGES[0](replace(ctx, run="unfinished")),
+        "the last run, 'unfinished', did not finish its mark",
+    ),
+    "not the same": (lambda _, ctx: _edit(ctx, x=1), "cannot be read: the manifest of"),
+    "emptied": (_empty_a_slice, "that no sweep has emptied"),
+}
+
+
+@pytest.mark.parametrize("name", FALLBACKS)
+def test_what_cannot_be_relied_on_is_listed_again(
+    name: str, lake: SmallLake, spark: Session
+) -> None:
+    change, reason = FALLBACKS[name]
+    first = mark(lake, spark, "first")
+    change(lake, first)
+    ctx = lake.context(spark, "second", **NO_AGE)
+    STAGES[0](ctx)
+    assert reason in why_clean(ctx)
+    rows = ctx.root.attempt(REPOSITORY, "second").read("store_listing")["address"].to_pylist()
+    assert set(rows) == lake.keys()
+
+
+def test_clean_runs_are_made_on_demand_and_every_week(lake: SmallLake, spark: Session) -> None:
+    mark(lake, spark, "first")
+    asked = mark(lake, spark, "asked", clean=True)
+    assert why_clean(asked) == "a clean run was asked for"
+    later = mark(lake, spark, "later", clean_every=timedelta(0))
+    assert why_clean(later).startswith("the last clean run, 'asked', was at ")
+
+
+def test_a_sweep_that_did_not_finish_leads_to_a_clean_run(lake: SmallLake, spark: Session) -> None:
+    first = mark(lake, spark, "first")
+    sweep(first)
+    manifest = first.root.attempt(REPOSITORY, "first").url + "/swept_set/manifest.json"
+    Path(manifest).unlink()
+    second = mark(lake, spark, "second")
+    assert why_clean(second) == "the sweep of the last run, 'first', did not finish"
+
+
+def test_a_store_that_was_restored_is_listed_again(lake: SmallLake, spark: Session) -> None:
+    backup = shutil.copytree(lake.objects / "data", lake.folder / "backup")
+    sweep(mark(lake, spark, "first"))
+    mark(lake, spark, "second")
+    shutil.copytree(backup, lake.objects / "data", dirs_exist_ok=True)
+    third = mark(lake, spark, "third")
+    assert "the store was restored" in why_clean(third)
+    assert len(candidates(third)) == 1
+
+
+# Histories
+
+
+@dataclass
+class History:
+    """Whatever happens to a repository, and two collectors of it that know nothing of each other.
+
+    One makes clean runs only, and deletes nothing. The other makes optimized ones, and sweeps.
+    """
+
+    lake: SmallLake
+    spark: Session
+    chance: random.Random
+    branches: list[str] = field(default_factory=lambda: ["main"])
+    runs: int = 0
+    optimized: int = 0
+
+    def branch(self) -> str:
+        return self.chance.choice(self.branches)
+
+    def path(self) -> str:
+        return f"p/{self.chance.randrange(12)}"
+
+    def step(self) -> None:
+        if self.lake.calendar.days_ago:
+            self.lake.calendar.days_ago -= 0.5
+        kinds = [self.upload] * 6 + [self.remove] * 2 + [self.commit] * 3
+        kinds += [self.make, self.drop, self.merge, self.reset, self.change_rules]
+        try:
+            self.chance.choice(kinds)()
+        except LakeFSError:
+            # A merge may conflict, and an object may not be there.
+            return
+
+    def upload(self) -> None:
+        self.lake.upload(self.branch(), self.path(), f"content {self.chance.random()}")
+
+    def remove(self) -> None:
+        self.lake.client.delete_object(REPOSITORY, self.branch(), self.path())
+
+    def commit(self) -> None:
+        self.lake.commit(self.branch())
+
+    def make(self) -> None:
+        name = f"b{self.chance.randrange(10_000)}"
+        self.lake.client.create_branch(REPOSITORY, name, self.branch())
+        self.branches.append(name)
+
+    def drop(self) -> None:
+        name = self.branch()
+        if name != "main":
+            self.branches.remove(name)
+            self.lake.client.delete_branch(REPOSITORY, name)
+
+    def merge(self) -> None:
+        self.lake.client.merge(REPOSITORY, self.branch(), "main")
+
+    def reset(self) -> None:
+        self.lake.client.reset_branch(REPOSITORY, self.branch())
+
+    def change_rules(self) -> None:
+        if self.chance.random() < 0.3:
+            self.lake.rules(self.chance.choice([5, 20, 40]), main=self.chance.choice([3, 30]))
+
+    def collect(self) -> None:
+        day, self.lake.calendar.days_ago = self.lake.calendar.days_ago, 0
+        self._collect()
+        self.lake.calendar.days_ago = day
+
+    def _collect(self) -> None:
+        self.runs += 1
+        clean = self.lake.context(self.spark, f"clean-{self.runs}", **NO_AGE, clean=True)
+        clean = replace(clean, root=ArtifactRoot(f"{self.lake.folder}/clean", clean.root.stores))
+        _run(clean, STAGES[:5])
+        ctx = self.lake.context(self.spark, f"run-{self.runs}", **NO_AGE)
+        if self.chance.random() < 0.15:
+            _run(replace(ctx, run=f"killed-{self.runs}"), STAGES[: self.chance.randrange(1, 5)])
+        _run(ctx, STAGES)
+        self.optimized += listing(ctx).facts["mode"] == "optimized"
+        assert candidates(ctx) == candidates(clean)
+        if self.chance.random() < 0.6:
+            sweep(ctx)
+            assert not self.lake.keys() & candidates(ctx)
+
+
+def tell(folder: Path, spark: Session, seed: int) -> History:
+    with running(folder, slice_max_objects=4) as lake:
+        lake.client.create_repository(REPOSITORY, f"local://{REPOSITORY}")
+        lake.rules(20, main=10)
+        lake.calendar.days_ago = 90
+        history = History(lake, spark, random.Random(seed))
+        for _ in range(5):
+            for _ in range(history.chance.randrange(5, 25)):
+                history.step()
+            history.collect()
+        return history
+
+
+def test_optimized_runs_collect_what_clean_ones_would(tmp_path: Path, spark: Session) -> None:
+    told = [tell(tmp_path / str(seed), spark, seed) for seed in range(4)]
+    assert sum(history.optimized for history in told) >= 8
+
+
+@pytest.mark.conformance
+def test_many_optimized_runs_collect_what_clean_ones_would(tmp_path: Path, spark: Session) -> None:
+    seeds = random.SystemRandom().sample(range(2**32), 30)
+    print("seeds", seeds)  # noqa: T201 - shown where the test fails
+    assert sum(tell(tmp_path / str(s), spark, s).optimized for s in seeds) >= 60
