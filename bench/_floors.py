@@ -85,9 +85,7 @@ class Floors:
             )
         )
 
-    def _listing(
-        self, connections: Connections, addresses: pa.ChunkedArray, gone: int
-    ) -> float:
+    def _listing(self, connections: Connections, addresses: pa.ChunkedArray, gone: int) -> float:
         inside = addresses.filter(pc.starts_with(addresses, "data/"))
         pieces = min(CORES * _CUTS, max(1, len(inside) // _BATCH))
         some = inside.take(pa.array(range(0, len(inside), max(1, len(inside) // _SAMPLE))))
