@@ -41,7 +41,7 @@ from lakegc_assets.sweep.moment import Moment
 STAGED: Final = "it is staged on a branch now"
 SPARED: Final = pa.schema([("address", pa.string()), ("why", pa.string())])
 #: What is spared by these is not known to be alive, only not known to be dead.
-_UNCERTAIN: Final = pa.array([UNCLEAR, UNVERIFIED])
+_UNCERTAIN: Final = (UNCLEAR, UNVERIFIED)
 #: For how long lakeFS may be asked what it serves, in seconds.
 _ASKING_S: Final = 120.0
 
@@ -206,7 +206,7 @@ def _chosen(addresses: pa.ChunkedArray, which: npt.NDArray[np.bool_], why: str) 
 
 def one_reason(spared: pa.Table) -> pa.Table:
     """Each address once: the alarm after a sweep looks at certain reasons only, so these count."""
-    doubt = pc.is_in(spared["why"], _UNCERTAIN)
+    doubt = pc.is_in(spared["why"], pa.array(_UNCERTAIN))
     ranked = spared.append_column("doubt", doubt).sort_by(
         [("address", "ascending"), ("doubt", "ascending"), ("why", "ascending")]
     )
@@ -216,7 +216,7 @@ def one_reason(spared: pa.Table) -> pa.Table:
 
 def certainly_alive(spared: pa.Table) -> pa.Table:
     """Of what a delta mark spared: what is known to be alive, not only not known to be dead."""
-    return spared.filter(pc.invert(pc.is_in(spared["why"], _UNCERTAIN)))
+    return spared.filter(pc.invert(pc.is_in(spared["why"], pa.array(_UNCERTAIN))))
 
 
 def without(rows: pa.Table, addresses: pa.ChunkedArray) -> pa.Table:
