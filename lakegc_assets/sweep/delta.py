@@ -24,6 +24,7 @@ from lakegc_assets.mark.commits import Liveness, find_liveness
 from lakegc_assets.mark.committed import live_ranges, read_live
 from lakegc_assets.mark.served import UNVERIFIED, last_parts, served_candidates
 from lakegc_assets.mark.uncommitted import prepare_uncommitted, read_staged
+from lakegc_assets.retention.commits import Commit
 from lakegc_assets.run.artifacts import AttemptArtifacts, Manifest
 from lakegc_assets.run.connections import Connections
 from lakegc_assets.run.context import RunContext
@@ -107,6 +108,7 @@ class Deltas:
         self._metaranges = set(active["metarange_id"].to_pylist())
         read = self.attempt.read("committed_addresses", "ranges", ["range_id"])
         self._ranges = set(read["range_id"].to_pylist())
+        self._commits: Mapping[str, Commit] = {}
         self._runs: list[Part] = []
         self._last_parts: set[str] = set()
 
@@ -138,7 +140,8 @@ class Deltas:
         files = prepare_uncommitted(ctx, client, connections)
         staged = read_staged(ctx, connections, artifacts, f"{folder}staged/", files.keys)
         start = datetime.fromisoformat(str(self.chain["store_listing"].facts["start"]))
-        liveness = find_liveness(ctx, client, connections, start, self.attempt)
+        liveness = find_liveness(ctx, client, connections, start, self.attempt, self._commits)
+        self._commits = liveness.commits
         known = Known(
             liveness.rules, start, liveness.heads, liveness.commits, liveness.active.active.keys()
         )
