@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -98,6 +98,17 @@ def use_s3(endpoint: str) -> None:
         AWS_DEFAULT_REGION="us-east-1",
         AWS_EC2_METADATA_DISABLED="true",
         AWS_ENDPOINT_URL=endpoint,
+    )
+
+
+def use_simulated(ports: Sequence[int]) -> None:
+    """Let this process reach a simulated store and a simulated lakeFS, which know no secrets."""
+    store, lakefs = (f"http://127.0.0.1:{port}" for port in ports)
+    use_s3(store)
+    os.environ.update(
+        LAKECTL_SERVER_ENDPOINT_URL=lakefs,
+        LAKECTL_CREDENTIALS_ACCESS_KEY_ID="key",
+        LAKECTL_CREDENTIALS_SECRET_ACCESS_KEY="secret",
     )
 
 

@@ -27,7 +27,7 @@ from bench._ranges import Rows, entry_values, rows_of, write_rows
 from bench._run import CORES
 from lakegc_assets.graveler.ranges import RangeInfo, write_metarange
 
-#: Of ten slices two and a half are staged, and every other object of half of one is garbage.
+#: Of ten slices two and a half are staged, and every other object of one is garbage.
 _GROUP = 10 * KEYS_EACH
 _RANGE = 50_000
 _STAGED_FILE = 100_000
@@ -44,9 +44,8 @@ def _local(kind: str) -> Numbers:
     """The places of one kind of objects in ten slices: committed, staged or garbage."""
     n = np.arange(_GROUP)
     number, row = n // KEYS_EACH, n % KEYS_EACH
-    late = row >= KEYS_EACH // 2
-    staged = (number == 7) | (number == 8) | ((number == 6) & late)
-    garbage = (number == 9) & late & (row % 2 == 1)
+    staged = (number == 7) | (number == 8) | ((number == 6) & (row >= KEYS_EACH // 2))
+    garbage = (number == 9) & (row % 2 == 1)
     found = {"staged": staged, "garbage": garbage, "committed": ~staged & ~garbage}
     return np.flatnonzero(found[kind])
 
@@ -56,7 +55,7 @@ _LOCAL = {kind: _local(kind) for kind in ("committed", "staged", "garbage")}
 
 def _is_garbage(number: int, row: int) -> bool:
     """Whether an object is, by its place in ten slices."""
-    return number == 9 and row >= KEYS_EACH // 2 and row % 2 == 1
+    return number == 9 and row % 2 == 1
 
 
 def _size(number: int, row: int) -> int:

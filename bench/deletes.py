@@ -1,35 +1,38 @@
 """How many keys a second the tasks of a sweep delete, beside a bare loop of boto3.
 
 Both delete from versitygw, a real S3 server on this machine, which needs Go; and from one that says
-at once that all keys are deleted, so that the rest is what the client takes. The tasks compare
-each batch with the store, look at the lease, HEADs and rules before it, and record it after; the
-bare loop does nothing else.
+at once that all keys are deleted, so that the rest is what the client takes. Before each batch the
+tasks compare its objects with the store and look at the lease, HEADs and rules, and record it after
+it; the bare loop does nothing else.
 
     python -m bench.deletes --keys 250000
 """
 
 from __future__ import annotations
 
-import argparse
 import os
-import re
 import tempfile
 import time
-from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
+from datetime import datetime, timezone
+from functools import partial
+from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Any
 
-import boto3
+import click
 import pyarrow as pa
-import pyarrow.compute as pc
 
-from bench._run import BUCKET, RealS3, Session, real_s3
+from bench._floors import bare_deletes, beside
+from bench._http import Service, running
+from bench._pages import KEYS_EACH, MADE, NAMESPACE, SIZE, Pages
+from bench._run import BUCKET, CORES, RealS3, Session, measured, real_s3
+from bench._store import Store
 from lakegc_assets.embedded import EmbeddedLakeFS
 from lakegc_assets.lakefs.config import LakeFSConfig
-from lakegc_assets.run.artifacts import ArtifactRoot, AttemptArtifacts
+from lakegc_assets.run.artifacts import LISTING, ArtifactRoot
 from lakegc_assets.run.connections import Connections
 from lakegc_assets.run.context import RunContext
 from lakegc_assets.run.parts import write_part
@@ -42,173 +45,156 @@ from lakegc_assets.sweep.moment import Moment
 from lakegc_assets.sweep.orders import Orders, Portion
 from lakegc_assets.sweep.pace import Limits
 from lakegc_assets.sweep.rounds import delete
-from lakegc_assets_tests.reliability.places import S3Dialect
-from lakegc_assets_tests.reliability.proxy import Answer, Ask, Asked, proxied
 
-if TYPE_CHECKING:
-    from mypy_boto3_s3.type_defs import ObjectIdentifierTypeDef
-
-_NAMESPACE = "ns"
 _REPOSITORY = "bench"
 _BATCH = 1000
-_KEYS_EACH = 10_000
 _ETAG = "d41d8cd98f00b204e9800998ecf8427e"
-_KEY = re.compile(rb"<Key>[^<]*</Key>")
-#: Keys that are deleted before, so that the workers run.
-_FEW = 10
-
-
-def _at_once(asked: Asked, ask: Ask) -> Answer:
-    """Say that all keys are deleted; whatever else is asked goes to the real server."""
-    if not S3Dialect.deletes(asked):
-        return ask()
-    told = b"".join(b"<Deleted>%s</Deleted>" % key for key in _KEY.findall(asked.body))
-    space = b'xmlns="http://s3.amazonaws.com/doc/2006-03-01/"'
-    return Answer(200, b"<DeleteResult %s>%s</DeleteResult>" % (space, told))
-
-
-def _bare(endpoint: str, keys: Sequence[str], tasks: int) -> None:
-    """Delete in as many threads as there are tasks, and look at nothing."""
-    client = boto3.client("s3", endpoint_url=endpoint)
-
-    def send(first: int) -> None:
-        batch = keys[first : first + _BATCH]
-        objects: list[ObjectIdentifierTypeDef] = [{"Key": f"{_NAMESPACE}/{key}"} for key in batch]
-        answer = client.delete_objects(Bucket=BUCKET, Delete={"Objects": objects})
-        if len(answer["Deleted"]) != len(objects):
-            raise SystemExit(f"the bare loop deleted {len(answer['Deleted'])} keys of a batch")
-
-    with ThreadPoolExecutor(tasks) as pool:
-        list(pool.map(send, range(0, len(keys), _BATCH)))
+_NO_LIMITS = Limits(1e9, 1e9)
 
 
 @dataclass(frozen=True)
 class _Job:
-    """What is deleted, and how.
+    """What deletes.
 
     Attributes:
-        ctx: a run without limits but those of the server.
-        keys: relative to the namespace.
+        ctx: a run.
+        session: its Spark session.
+        endpoint: of the store.
         tasks: how many delete at the same time.
         condition: which calls carry an etag.
-        folder: for files.
     """
 
     ctx: RunContext
-    keys: Sequence[str]
+    session: Session
+    endpoint: str
     tasks: int
     condition: Condition
-    folder: str
 
-    def compare(self, name: str, endpoint: str, plant: Callable[[Sequence[str]], None]) -> None:
-        """Delete all keys from a server twice, and print how long it took."""
-        plant(self.keys)
-        bare = f"{name}: bare loop, {self.tasks} threads"
-        _show(bare, self.keys, lambda: _bare(endpoint, self.keys, self.tasks))
-        few = [f"data/few/{n}" for n in range(_FEW)]
-        plant([*self.keys, *few])
-        stores = StoreConfig(endpoint_url=endpoint)
-        url = f"s3://{BUCKET}/{_NAMESPACE}"
-        connections = Connections(self.ctx.lakefs, stores, url, f"{self.folder}/cache")
+    def sweep(self, name: str, rows: pa.Table) -> float:
+        """Delete objects by the tasks of a sweep; seconds."""
+        connections = Connections(
+            self.ctx.lakefs,
+            StoreConfig(endpoint_url=self.endpoint),
+            f"s3://{BUCKET}/{NAMESPACE}",
+            f"{self.ctx.root.url}/cache",
+        )
+        store, owner = connections.store(), owner_of()
         duration = self.ctx.settings.lease_duration
-        self.ctx.root.new_attempt(_REPOSITORY, self.ctx.run)
-        with repository_lease(connections.store(), owner_of(), duration=duration) as lease:
-            self._round(connections, lease, 1, few)
-            swept = f"{name}: {self.tasks} tasks of a sweep, conditions: {self.condition}"
-            _show(swept, self.keys, lambda: self._round(connections, lease, 2, self.keys))
+        with repository_lease(store, owner, duration=duration) as lease:
+            lease.begin_round(1)
+            orders = self._orders(connections, lease)
+            portions = self._portions(rows)
+            what = f"{name}: {self.tasks} tasks, conditions: {self.condition}"
+            return measured(self.session, what, lambda: self._delete(orders, portions))
 
-    def _round(
-        self, connections: Connections, lease: Lease, number: int, keys: Sequence[str]
-    ) -> None:
-        """One round of a sweep, from the delta mark's end on."""
-        lease.begin_round(number)
-        artifacts = self.ctx.root.attempt(_REPOSITORY, self.ctx.run)
-        settings = self.ctx.settings
-        orders = Orders(
+    def _orders(self, connections: Connections, lease: Lease) -> Orders:
+        """Those of a round, from the delta mark's end on."""
+        seen = fingerprint(connections.client(), _REPOSITORY, protect_tags=False)
+        return Orders(
             connections=connections,
             repository=_REPOSITORY,
-            artifacts_url=artifacts.url,
-            delta=fingerprint(connections.client(), _REPOSITORY, protect_tags=False),
+            artifacts_url=self.ctx.root.new_attempt(_REPOSITORY, self.ctx.run).url,
+            delta=seen,
             taken=Moment.now(connections.store()),
             protect_tags=False,
             lease=lease.token,
-            number=number,
+            number=1,
             condition=self.condition,
             batch=_BATCH,
-            limits=Limits(settings.sweep_keys_per_second, settings.sweep_requests_per_second),
+            limits=_NO_LIMITS,
         )
-        progress = delete(self.ctx, orders, self._portions(artifacts, connections, keys))
-        if progress.deleted != len(keys) or progress.ended_early:
-            raise SystemExit(f"the tasks deleted {progress.deleted} of {len(keys)}: {progress}")
 
-    def _portions(
-        self, artifacts: AttemptArtifacts, connections: Connections, keys: Sequence[str]
-    ) -> list[Portion]:
-        """Keys as a round finds them, in the order of a listing, for each task as many."""
-        pages = list(connections.store().list("data/"))
-        listed = pa.Table.from_batches(pages).rename_columns(
-            ["address", "size", "last_modified", "etag"]
-        )
-        rows = listed.filter(pc.is_in(listed["address"], pa.array(keys)))
+    def _portions(self, rows: pa.Table) -> list[Portion]:
+        artifacts = self.ctx.root.attempt(_REPOSITORY, self.ctx.run).store()
         each = -(-rows.num_rows // self.tasks)
         return [
-            Portion(task, write_part(artifacts.store(), "marked/", rows.slice(at, each)))
-            for task, at in enumerate(range(0, rows.num_rows, each))
+            Portion(task, write_part(artifacts, "survivors/", rows.slice(task * each, each)))
+            for task in range(self.tasks)
         ]
 
-
-def _show(what: str, keys: Sequence[str], work: Callable[[], None]) -> None:
-    begun = time.monotonic()
-    work()
-    seconds = time.monotonic() - begun
-    print(f"{what:<56} {seconds:8.1f} s {len(keys) / seconds:10,.0f} keys/s", flush=True)
+    def _delete(self, orders: Orders, portions: list[Portion]) -> None:
+        progress = delete(self.ctx, orders, portions)
+        if progress.deleted != sum(p.part.rows for p in portions) or progress.ended_early:
+            raise SystemExit(f"the tasks deleted {progress.deleted} objects: {progress}")
 
 
-def _compare(s3: RealS3, folder: str, arguments: argparse.Namespace, lakefs: LakeFSConfig) -> None:
-    session = Session(**{"spark.master": f"local[{arguments.tasks}]"})
-    settings = Settings(
-        sweep_num_partitions=arguments.tasks,
-        sweep_keys_per_second=1e9,
-        sweep_requests_per_second=1e9,
-    )
-    root = ArtifactRoot(f"{folder}/artifacts", StoreConfig())
-    ctx = RunContext(_REPOSITORY, "run", settings, lakefs, root, session)
-    keys = [f"data/{n // _KEYS_EACH:06}/{n:09}" for n in range(arguments.keys)]
-    job = _Job(ctx, keys, arguments.tasks, arguments.condition, folder)
-
-    def plant(wanted: Sequence[str]) -> None:
-        for key in wanted:
-            s3.files.write(f"{_NAMESPACE}/{key}", 1, time.time(), _ETAG)
-
-    job.compare("versitygw", s3.server.endpoint, plant)
-    if arguments.condition == "none":
-        with proxied(s3.server.address) as proxy:
-            proxy.meddle = _at_once
-            job.compare("answers at once", proxy.endpoint, plant)
-    session.stop()
+def _rows(addresses: Sequence[str], etags: Sequence[str], size: int, moment: datetime) -> pa.Table:
+    """Objects as a listing names them."""
+    columns: dict[str, Any] = {
+        "address": addresses,
+        "size": [size] * len(addresses),
+        "last_modified": [moment] * len(addresses),
+        "etag": etags,
+    }
+    return pa.table(columns, schema=LISTING).sort_by("address")
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--keys", type=int, default=20_000, help="to delete (%(default)s)")
-    parser.add_argument("--tasks", type=int, default=2, help="at the same time (%(default)s)")
-    parser.add_argument(
-        "--condition", choices=("none", "single"), default="none",
-        help="single: one request for each key, on the condition of its etag (%(default)s)",
-    )  # fmt: skip
-    arguments = parser.parse_args()
+def _keys(rows: pa.Table) -> list[str]:
+    return [f"{NAMESPACE}/{address}" for address in rows["address"].to_pylist()]
+
+
+def _at_once(slices: int) -> Service:
+    return Service([Store(Pages.alike(slices)).answer])
+
+
+def _from_versitygw(s3: RealS3, job: _Job, count: int) -> None:
+    moment = datetime.fromtimestamp(int(time.time()) - 86_400, timezone.utc)
+    addresses = [f"data/{n // KEYS_EACH:06}/{n:09}" for n in range(count)]
+    rows = _rows(addresses, [_ETAG] * count, 1, moment)
+
+    def plant() -> list[str]:
+        keys = _keys(rows)
+        for key in keys:
+            s3.files.write(key, 1, moment.timestamp(), _ETAG)
+        return keys
+
+    floor = bare_deletes(s3.server.endpoint, plant(), job.tasks)
+    plant()
+    _compare("versitygw", floor, job.sweep("versitygw", rows), count)
+
+
+def _from_memory(job: _Job, pages: Pages, count: int) -> None:
+    addresses, etags = zip(*islice(pages.named(), count), strict=True)
+    rows = _rows(addresses, etags, SIZE, MADE)
+    floor = bare_deletes(job.endpoint, _keys(rows), job.tasks)
+    _compare("answers at once", floor, job.sweep("answers at once", rows), count)
+
+
+def _compare(name: str, floor: float, seconds: float, count: int) -> None:
+    print(f"{name}: bare loop {count / floor:,.0f} keys/s, tasks {count / seconds:,.0f} keys/s")
+    beside(name, seconds, floor)
+
+
+@click.command()
+@click.option("--keys", default=20_000, show_default=True, help="To delete.")
+@click.option("--tasks", default=CORES, show_default=True, help="At the same time.")
+@click.option(
+    "--condition", type=click.Choice(["none", "single"]), default="none", show_default=True,
+    help="single: one request for each key, on the condition of its etag.",
+)  # fmt: skip
+def main(keys: int, tasks: int, condition: Condition) -> None:
+    """Delete from one store, and from the other."""
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         s3 = stack.enter_context(real_s3(folder / "versitygw"))
         server = stack.enter_context(EmbeddedLakeFS(folder / "lakefs"))
-        os.environ.update(
-            LAKECTL_SERVER_ENDPOINT_URL=server.endpoint,
-            LAKECTL_CREDENTIALS_ACCESS_KEY_ID=server.access_key,
-            LAKECTL_CREDENTIALS_SECRET_ACCESS_KEY=server.secret_key,
-        )
+        os.environ.update(server.environment)
         lakefs = LakeFSConfig().settled()
         lakefs.connect_writer().create_repository(_REPOSITORY, f"local://{_REPOSITORY}")
-        _compare(s3, str(folder), arguments, lakefs)
+        session = Session(**{"spark.master": f"local[{tasks}]"})
+        root = ArtifactRoot(f"{folder}/artifacts", StoreConfig())
+
+        def job(run: str, endpoint: str) -> _Job:
+            ctx = RunContext(_REPOSITORY, run, Settings(), lakefs, root, session)
+            return _Job(ctx, session, endpoint, tasks, condition)
+
+        _from_versitygw(s3, job("versitygw", s3.server.endpoint), keys)
+        if condition == "none":
+            slices = -(-keys // KEYS_EACH)
+            served = stack.enter_context(running(partial(_at_once, slices)))
+            endpoint = f"http://127.0.0.1:{served.ports[0]}"
+            _from_memory(job("memory", endpoint), Pages.alike(slices), keys)
+        session.stop()
 
 
 if __name__ == "__main__":

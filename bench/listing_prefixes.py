@@ -1,4 +1,4 @@
-"""How many keys a second the listing of a mark gives, on Spark, with 10,000 keys in each slice.
+"""How many keys a second the listing of a mark gives, with 10,000 keys in each slice.
 
 A server on this machine answers with ready-made pages, in a process of its own on the same cores;
 what it could answer is measured beside it. 20 M keys in 2,000 slices:
@@ -8,24 +8,39 @@ what it could answer is measured beside it. 20 M keys in 2,000 slices:
 
 from __future__ import annotations
 
-import argparse
 import os
-import tempfile
-import time
+from functools import partial
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
-from bench._memory import Memory
-from bench._pages import KEYS_EACH, NAMESPACE, Server, pages_server
-from bench._run import BUCKET, session
-from lakegc_assets.lakefs.config import LakeFSConfig
-from lakegc_assets.mark.listing import listed_objects, plan_listing
-from lakegc_assets.run.artifacts import ArtifactRoot
-from lakegc_assets.run.context import Connections, RunContext
-from lakegc_assets.run.settings import Settings
-from lakegc_assets.storage.config import StoreConfig
+import click
 
+from bench._collector import Collector
+from bench._floors import beside
+from bench._http import Service, running
+from bench._memory import watched
+from bench._pages import KEYS_EACH, Pages
+from bench._rest import Refs, Rest
+from bench._run import measured, use_simulated
+from bench._store import Server, Store
+from lakegc_assets.embedded.lake.catalog import Commit
+from lakegc_assets.mark.listing import list_store
+from lakegc_assets.retention.rules import Rules
+
+_REPOSITORY = "bench"
 #: Pages that the bare loop reads.
 _PAGES = 500
+
+
+def _simulated(slices: int) -> Service:
+    """A store of nothing but pages, and the lakeFS of a repository without commits."""
+    store = Store(Pages.alike(slices))
+    rest = Rest(_REPOSITORY, store, [], 0, lambda *_: [])
+    first = Commit.new(
+        committer="", message="first", metarange_id="", creation_date=0, metadata={}, parents=()
+    )
+    rest.show(Refs({first.id: first}, {"main": first.id}, Rules(30)))
+    return Service([store.answer, rest.answer])
 
 
 def _busy() -> float:
@@ -35,47 +50,36 @@ def _busy() -> float:
     return (sum(fields) - idle) / os.sysconf("SC_CLK_TCK")
 
 
-def _list(server: Server, folder: str, cores: int) -> None:
-    memory = Memory()
-    spark = session(**{"spark.master": f"local[{cores}]"})
-    memory.start()
-    root = ArtifactRoot(folder, StoreConfig())
-    ctx = RunContext("bench", "run", Settings(), LakeFSConfig(), root, spark)
-    url = f"s3://{BUCKET}/{NAMESPACE}"
-    connections = Connections(LakeFSConfig(), StoreConfig(), url, f"{folder}/cache")
-    attempt = root.new_attempt("bench", "run")
-
-    begun, busy, served = time.monotonic(), _busy(), server.cpu_seconds
-    plan = plan_listing(connections)
-    planned = time.monotonic()
-    attempt.write(listed_objects(ctx, connections, plan), "store_listing")
-    written = time.monotonic()
-    busy, served = _busy() - busy, server.cpu_seconds - served
-    found = attempt.read(spark, "store_listing").count()
+def _list(server: Server, folder: Path, limit: float) -> None:
+    collector = Collector.new(folder, _REPOSITORY)
+    busy, served = _busy(), server.served.cpu_seconds
+    with watched() as memory:
+        seconds = measured(collector.session, "list", lambda: list_store(collector.ctx))
+    busy, served = _busy() - busy, server.served.cpu_seconds - served
+    attempt = collector.ctx.root.attempt(_REPOSITORY, collector.ctx.run)
+    found = attempt.manifest("store_listing").rows
     if found != server.keys:
         raise SystemExit(f"{found:,} keys were listed of {server.keys:,}")
-
-    seconds = written - begun
-    print(f"plan      {planned - begun:8.1f} s, {len(plan.ranges):,} key ranges")
-    print(f"list      {written - planned:8.1f} s, into parquet on {cores} cores")
-    print(f"all       {seconds:8.1f} s, {server.keys / seconds:12,.0f} keys/s")
+    print(f"{server.keys / seconds:,.0f} keys/s")
     print(f"of this the server used {served:.1f} CPU seconds")
     print(f"all cores of the machine were busy for {busy / seconds / (os.cpu_count() or 1):.0%}")
+    beside("listing", seconds, server.keys / limit)
     memory.show()
-    spark.stop()
+    collector.session.stop()
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument(
-        "--keys", type=int, default=1_000_000, help=f"in steps of {KEYS_EACH:,} (%(default)s)"
-    )
-    parser.add_argument("--cores", type=int, default=2, help="for Spark (%(default)s)")
-    arguments = parser.parse_args()
-    with pages_server(arguments.keys) as server, tempfile.TemporaryDirectory() as folder:
-        print(f"{server.keys:,} keys in {server.keys // KEYS_EACH:,} slices")
-        print(f"a bare loop reads {server.limit(_PAGES):,.0f} keys/s from the server")
-        _list(server, folder, arguments.cores)
+@click.command()
+@click.option("--keys", default=1_000_000, show_default=True, help=f"In steps of {KEYS_EACH:,}.")
+def main(keys: int) -> None:
+    """List."""
+    slices = max(1, keys // KEYS_EACH)
+    with running(partial(_simulated, slices)) as served, TemporaryDirectory() as folder:
+        server = Server(served, slices * KEYS_EACH)
+        use_simulated(served.ports)
+        limit = server.limit(_PAGES)
+        print(f"{server.keys:,} keys in {slices:,} slices")
+        print(f"a bare loop that reads nothing of them gets {limit:,.0f} keys/s", flush=True)
+        _list(server, Path(folder), limit)
 
 
 if __name__ == "__main__":

@@ -33,7 +33,7 @@ from bench._http import Served, Service, running
 from bench._memory import watched
 from bench._pages import NAMESPACE
 from bench._rest import Refs, Rest
-from bench._run import CORES, timed, use_s3
+from bench._run import CORES, timed, use_simulated
 from bench._seed import Kept, Seed, make
 from bench._store import Store
 from bench.active_commits import NOW, history
@@ -171,13 +171,7 @@ def _write_trees(
 
 
 def _measure(folder: Path, kept: Kept, served: Served) -> None:
-    s3, rest = (f"http://127.0.0.1:{port}" for port in served.ports)
-    use_s3(s3)
-    os.environ.update(
-        LAKECTL_SERVER_ENDPOINT_URL=rest,
-        LAKECTL_CREDENTIALS_ACCESS_KEY_ID="key",
-        LAKECTL_CREDENTIALS_SECRET_ACCESS_KEY="secret",
-    )
+    use_simulated(served.ports)
     # The store takes all that is sent.
     collector = Collector.new(
         folder, _REPOSITORY, sweep_keys_per_second=1e9, sweep_requests_per_second=1e9
@@ -192,7 +186,11 @@ def _measure(folder: Path, kept: Kept, served: Served) -> None:
         with watched() as memory:
             sweep_s = cold.sweep()
         memory.show()
-        beside("sweep", sweep_s, bare_deletes(s3, [f"floor/{n:09}" for n in range(garbage)]))
+        beside(
+            "sweep",
+            sweep_s,
+            bare_deletes(os.environ["AWS_ENDPOINT_URL"], [f"floor/{n:09}" for n in range(garbage)]),
+        )
         deleted, asked = served.tell("a hundredth is new")
         print(f"the store deleted {deleted:,} objects, lakeFS was asked {asked:,} times")
         with watched() as memory:

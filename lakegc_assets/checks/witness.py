@@ -8,18 +8,21 @@ the two disagree about what a range holds, no run goes on.
 from __future__ import annotations
 
 import re
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
 from lakegc_assets.checks import hashing
-from lakegc_assets.checks import witness_kernels as kernels
 from lakegc_assets.graveler.entry import AddressType
 from lakegc_assets.graveler.errors import FormatError
 from lakegc_assets.graveler.namespace import StorageNamespace, UnresolvableAddressError
 from lakegc_assets.graveler.sstable import Blocks, read_blocks
 from lakegc_assets.run.packs import Decoded
+
+if TYPE_CHECKING:
+    from lakegc_assets.checks import witness_kernels as kernels
 
 #: Raised with what is kept of a range: all are then read again.
 VERSION = 1
@@ -62,14 +65,16 @@ def witness(data: bytes, range_id: str, namespace: StorageNamespace) -> Decoded:
         FormatError: the file is damaged, truncated, or no range. The content id is not compared:
             the mark does that.
     """
+    from lakegc_assets.checks import hash_kernels  # noqa: PLC0415 - numba takes long to load
+
     blocks = read_blocks(data, range_id)
     text, fields = _fields(blocks, range_id)
     count = len(fields.size)
     first, second, folders = (np.empty(count, np.uint64) for _ in range(3))
     marks, etags = np.empty(count, np.uint8), np.empty(count, np.uint64)
     spans = (text, fields.address_at, fields.address_end)
-    hashing.hash_addresses(*spans, (first, second, folders, marks))
-    hashing.hash_spans(text, fields.etag_at, fields.etag_end, _BASE, etags)
+    hash_kernels.hash_addresses(*spans, (first, second, folders, marks))
+    hash_kernels.hash_spans(text, fields.etag_at, fields.etag_end, _BASE, etags)
     seconds = np.clip(fields.seconds, -_MOST_SECONDS, _MOST_SECONDS)
     odd = _Odd(text, fields, range_id, namespace)
     odd.require_utf8(np.flatnonzero(marks & 2))
@@ -98,6 +103,8 @@ def witness(data: bytes, range_id: str, namespace: StorageNamespace) -> Decoded:
 
 def _fields(blocks: Blocks, range_id: str) -> tuple[npt.NDArray[np.uint8], kernels.Fields]:
     """The blocks as one text, and where the fields of all entries are in it."""
+    from lakegc_assets.checks import witness_kernels as kernels  # noqa: PLC0415 - numba
+
     text = np.frombuffer(b"".join(blocks.payloads), np.uint8)
     sizes = [len(payload) for payload in blocks.payloads]
     starts = np.concatenate([[0], np.cumsum(sizes, dtype=np.int64)]).astype(np.int64)
