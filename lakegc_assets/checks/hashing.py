@@ -65,12 +65,6 @@ def digest_text(first: Hashes, second: Hashes) -> str:
     return f"{len(first)}-" + "".join(f"{total:016x}" for total in sums)
 
 
-def looks_of(sizes: npt.NDArray[np.int64], etags: Hashes) -> Hashes:
-    """One hash for each pair of a size and the hash of an etag."""
-    looks: Hashes = finished(sizes.astype(np.uint64) * _PRIME + etags)
-    return looks
-
-
 def is_in(members: Hashes, hashes: Hashes) -> Bools:
     """Which of some hashes are among others, which are sorted."""
     found = np.zeros(len(hashes), np.bool_)
