@@ -1,4 +1,4 @@
-"""The compiled loops of the witness's hashes, apart from these since numba takes long to load."""
+"""The compiled loops of the witness's hashes."""
 
 from __future__ import annotations
 

@@ -13,6 +13,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from lakegc_assets.checks import hash_kernels
+
 Hashes = npt.NDArray[np.uint64]
 Bools = npt.NDArray[np.bool_]
 
@@ -25,8 +27,6 @@ def hash_strings(strings: pa.Array | pa.ChunkedArray, base: int = BASES[0]) -> H
     """The hash of each of an array of strings; ValueError where one is null."""
     if strings.null_count:
         raise ValueError("what is null has no hash")
-    from lakegc_assets.checks import hash_kernels  # noqa: PLC0415 - numba takes long to load
-
     chunks = strings.chunks if isinstance(strings, pa.ChunkedArray) else [strings]
     hashes = np.empty(len(strings), np.uint64)
     filled = 0
@@ -63,14 +63,6 @@ def digest_text(first: Hashes, second: Hashes) -> str:
     """The digest of keys by their two hashes, as manifests show it: ``count-hex``."""
     sums = (int(np.add.reduce(hashes, dtype=np.uint64)) for hashes in (first, second))
     return f"{len(first)}-" + "".join(f"{total:016x}" for total in sums)
-
-
-def looks_of(sizes: npt.NDArray[np.int64], etags: Hashes) -> Hashes:
-    """One hash for each pair of a size and the hash of an etag."""
-    from lakegc_assets.checks import hash_kernels  # noqa: PLC0415 - numba takes long to load
-
-    looks: Hashes = hash_kernels.finished(sizes.astype(np.uint64) * _PRIME + etags)
-    return looks
 
 
 def is_in(members: Hashes, hashes: Hashes) -> Bools:

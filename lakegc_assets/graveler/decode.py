@@ -22,7 +22,7 @@ from lakegc_assets.graveler import decode_kernels as kernels
 from lakegc_assets.graveler.errors import FormatError
 
 # Part of the key of every cached range: a new number makes all ranges be decoded again.
-DECODER_VERSION: Final = 1
+DECODER_VERSION: Final = 2
 SCHEMA: Final = pa.schema(
     [
         pa.field("address", pa.string(), nullable=False),
@@ -44,9 +44,12 @@ _HEX_NAME: Final = re.compile(r"(?:.*/)?([0-9a-f]{64})")
 
 
 def etag_hash(e_tag: str) -> int:
-    """64-bit FNV-1a of the ETag's UTF-8 bytes (no quotes), as a signed number."""
+    """64-bit FNV-1a of an ETag (no quotes) that could be an MD5, as a signed number; else 0.
+
+    An MD5 is 32 lower-case hex digits. Every other ETag says nothing about the content.
+    """
     raw = np.frombuffer(e_tag.encode(), np.uint8)
-    return int(kernels.hash_bytes(raw, 0, len(raw)))
+    return int(kernels.hash_etag(raw, 0, len(raw)))
 
 
 def etag_hashes(e_tags: pa.Array) -> pa.Array:
@@ -59,7 +62,7 @@ def etag_hashes(e_tags: pa.Array) -> pa.Array:
         _, offsets, content = plain.buffers()
         ends = np.frombuffer(offsets, np.int64, len(plain) + 1, plain.offset * 8)
         raw = np.frombuffer(content, np.uint8) if content else np.empty(0, np.uint8)
-        kernels.hash_strings(raw, ends, hashes)
+        kernels.hash_etags(raw, ends, hashes)
     return pa.array(hashes)
 
 
