@@ -93,8 +93,8 @@ def ask(
     connections: Connections,
     heads: HeadRanges,
     url: str,
-    folder: str,
     question: Question,
+    paths: Sequence[Part],
 ) -> Answer:
     """Ask lakeFS.
 
@@ -103,14 +103,13 @@ def ask(
         connections: how tasks reach lakeFS and the store.
         heads: the ranges of branch HEADs.
         url: of the store of working files.
-        folder: of these, with a slash at its end.
         question: what to ask.
+        paths: files there, of ``find_paths``.
 
     Raises:
         IntegrityError: a range or a file is missing or damaged, or an answer cannot be true.
         LakeFSError: lakeFS did not answer.
     """
-    paths = _find_paths(ctx, connections, heads, url, folder, question)
     branches = [
         (branch, held[np.isin(held, question.positions)])
         for branch, held in heads.of_branch.items()
@@ -140,7 +139,7 @@ class _Reading:
     turns: Part
 
 
-def _find_paths(
+def find_paths(
     ctx: RunContext,
     connections: Connections,
     heads: HeadRanges,
@@ -148,6 +147,11 @@ def _find_paths(
     folder: str,
     question: Question,
 ) -> list[Part]:
+    """The paths of entries that may be asked for: files of these in a folder of a store.
+
+    Raises:
+        IntegrityError: a range or a file is missing or damaged.
+    """
     ranges = [(int(p), heads.ranges[p].range_id) for p in question.positions]
     costs = [(heads.ranges[p].entries or 0) * _READ_S + 0.02 for p in question.positions]
     orders = [

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
@@ -40,7 +40,7 @@ from lakegc_assets.mark.lookalikes import (
     head_ranges,
     unclear_of,
 )
-from lakegc_assets.mark.lookups import Question, ask
+from lakegc_assets.mark.lookups import Question, ask, find_paths
 from lakegc_assets.run.artifacts import LISTING
 from lakegc_assets.run.connections import Connections
 from lakegc_assets.run.context import RunContext
@@ -112,7 +112,8 @@ class Suspects:
     @property
     def plain(self) -> Flags:
         """Whether the etag could be an MD5."""
-        return self.etags != 0
+        plain: Flags = np.asarray(self.etags != 0)
+        return plain
 
     def by_part(self, indices: Integers) -> list[tuple[Part, Integers]]:
         """Some of them by their files: which of the rows that count in each."""
@@ -161,16 +162,70 @@ def served_candidates(
         IntegrityError: a range or a file is missing or damaged, or an answer cannot be true.
         LakeFSError: lakeFS did not answer.
     """
+    return answered(
+        ctx,
+        connections,
+        inquire(ctx, connections, heads, store, folder, candidates, etags, seconds),
+    )
+
+
+@dataclass(frozen=True)
+class Inquiry:
+    """What is to be asked about some candidates; it holds while branches stay where they are.
+
+    Attributes:
+        heads: what the branches hold.
+        suspects: the candidates.
+        groups: of each, what it looks like.
+        question: what to ask.
+        paths: where.
+        over: groups that are not asked for, although entries look like them.
+        store: of working files.
+    """
+
+    heads: HeadRanges
+    suspects: Suspects
+    groups: Hashes
+    question: Question
+    paths: Sequence[Part]
+    over: Hashes
+    store: ObjectStore
+
+
+def inquire(
+    ctx: RunContext,
+    connections: Connections,
+    heads: pa.Table,
+    store: ObjectStore,
+    folder: str,
+    candidates: Selection,
+    etags: Sequence[Part],
+    seconds: float,
+) -> Inquiry:
+    """Find out what is to be asked; the arguments and errors of ``served_candidates``."""
     suspects = Suspects.read(store, candidates)
     rule = _ShadowRule(ctx, connections, store, folder, suspects, time.time() + seconds)
     ranges = head_ranges(ctx, connections, heads)
     groups, alike = rule.choose(ranges, etags)
     question = rule.question(ranges, groups, alike)
-    answer = ask(ctx, connections, ranges, store.url, folder, question)
+    paths = find_paths(ctx, connections, ranges, store.url, folder, question)
     over = _beyond(store, question, groups, alike)
-    doubtful = np.isin(groups, np.union1d(over, answer.unasked))
-    unverified: Flags = doubtful.any(axis=0)
-    return _named(store, suspects, answer.served, unverified)
+    return Inquiry(ranges, suspects, groups, question, paths, over, store)
+
+
+def answered(ctx: RunContext, connections: Connections, inquiry: Inquiry) -> pa.Table:
+    """The candidates that must stay, by what lakeFS answers; see ``served_candidates``."""
+    answer = ask(
+        ctx, connections, inquiry.heads, inquiry.store.url, inquiry.question, inquiry.paths
+    )
+    doubtful = np.isin(inquiry.groups, np.union1d(inquiry.over, answer.unasked))
+    unverified: Flags = np.asarray(doubtful.any(axis=0))
+    return _named(inquiry.store, inquiry.suspects, answer.served, unverified)
+
+
+def again(inquiry: Inquiry, seconds: float) -> Inquiry:
+    """The same, to be asked from now on, for so long."""
+    return replace(inquiry, question=replace(inquiry.question, deadline=time.time() + seconds))
 
 
 def _beyond(store: ObjectStore, question: Question, groups: Hashes, alike: Alike) -> Hashes:

@@ -22,7 +22,7 @@ import pyarrow.compute as pc
 from lakegc_assets.errors import IntegrityError
 from lakegc_assets.mark.commits import Liveness, find_liveness
 from lakegc_assets.mark.committed import live_ranges, read_live
-from lakegc_assets.mark.served import UNVERIFIED, last_parts, served_candidates
+from lakegc_assets.mark.served import UNVERIFIED, Inquiry, again, answered, inquire, last_parts
 from lakegc_assets.mark.uncommitted import prepare_uncommitted, read_staged
 from lakegc_assets.retention.commits import Commit
 from lakegc_assets.run.artifacts import AttemptArtifacts, Manifest
@@ -111,6 +111,7 @@ class Deltas:
         self._commits: Mapping[str, Commit] = {}
         self._runs: list[Part] = []
         self._last_parts: set[str] = set()
+        self._asked: tuple[pa.Table, Hashes, Inquiry] | None = None
 
     def take(self, candidates: Candidates, name: str) -> DeltaMark:
         """Find which of some marked objects are alive now.
@@ -183,17 +184,30 @@ class Deltas:
     def _served(
         self, connections: Connections, candidates: Candidates, liveness: Liveness, folder: str
     ) -> pa.Table:
-        """What lakeFS serves, or may serve, although nothing lists it."""
-        return served_candidates(
+        """What lakeFS serves, or may serve, although nothing lists it.
+
+        What is to be asked is what was asked before, where neither branches nor candidates differ.
+        """
+        heads = liveness.tables()["heads"]
+        asked = self._asked
+        if (
+            asked is not None
+            and asked[0].equals(heads)
+            and np.array_equal(asked[1], candidates.hashes)
+        ):
+            return answered(self.ctx, connections, again(asked[2], _ASKING_S))
+        inquiry = inquire(
             self.ctx,
             connections,
-            liveness.tables()["heads"],
+            heads,
             self.attempt.store(),
             folder,
             Selection(candidates.parts),
             self.chain["deletion_candidates"].parts["etags"],
             _ASKING_S,
         )
+        self._asked = (heads, candidates.hashes, inquiry)
+        return answered(self.ctx, connections, inquiry)
 
 
 _RANGES: Final = pa.schema([("range_id", pa.string()), ("entries", pa.int64())])
