@@ -138,6 +138,17 @@ set_up_java() {
   ln -sfn "$(readlink -f "$home")" .venv/java-home
 }
 
+# What numba compiles is kept beside the modules, for the processor that it was compiled on.
+set_up_kernels() {
+  local stamp
+  stamp="$(cat lakegc_assets/graveler/decode_kernels.py lakegc_assets/run/hash_kernels.py \
+    lakegc_assets/checks/*kernels.py | sha256sum)"
+  [ "$(cat .venv/kernels 2>/dev/null)" != "$stamp" ] || return 0
+  echo "Compiling what reads lakeFS's ranges" >&2
+  ! .venv/bin/python -m lakegc_assets.cli.kernels || echo "$stamp" >.venv/kernels
+}
+
 set_up_python
 set_up_java
 JAVA_HOME="$PWD/.venv/java-home" .venv/bin/python -m lakegc_assets.run || true # it starts without, too
+set_up_kernels

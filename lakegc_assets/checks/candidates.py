@@ -10,7 +10,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lakegc_assets.checks.hashing import Hashes, hash_strings, looks_of
+from lakegc_assets.checks.hashing import Hashes, hash_strings
+from lakegc_assets.checks.looks import candidates_looks, etags_of
 from lakegc_assets.checks.scratch import Scratch, one_of
 from lakegc_assets.run.parts import Part
 from lakegc_assets.run.selection import Selection
@@ -20,7 +21,6 @@ EXAMPLES: Final = 5
 #: Rows that one task looks at, at least; and the work of one, in seconds of one core.
 TASK_ROWS: Final = 500_000
 ROW_S: Final = 1e-6
-_MD5: Final = "^[0-9a-f]{32}$"
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,7 @@ class Looked:
         outside: those that are not where lakeFS writes objects.
         special: those that are lakeFS's own, or cannot be listed.
         hashes: files of the hashes of all addresses.
-        looks: hashes of size and etag, the etag's hash taken for 0 where it is no MD5.
+        looks: as ``looks.candidates_looks`` gives them, sorted.
     """
 
     rows: int
@@ -114,7 +114,4 @@ def _wrong(addresses: pa.ChunkedArray, mask: pa.ChunkedArray) -> Wrong:
 
 
 def _looks(rows: pa.Table) -> Hashes:
-    etags = pc.fill_null(rows["etag"], "")
-    compared = pc.match_substring_regex(etags, _MD5).to_numpy(zero_copy_only=False)
-    hashes = np.where(compared, hash_strings(etags), np.uint64(0))
-    return looks_of(rows["size"].to_numpy(), hashes)
+    return candidates_looks(rows["size"].to_numpy(), etags_of(pc.fill_null(rows["etag"], "")))

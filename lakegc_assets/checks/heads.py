@@ -8,8 +8,9 @@ from typing import Final
 
 import numpy as np
 
-from lakegc_assets.checks.hashing import Bools, Hashes, is_in, looks_of
+from lakegc_assets.checks.hashing import Hashes, is_in
 from lakegc_assets.checks.kept import Wanted, Witnessed, read_witnessed
+from lakegc_assets.checks.looks import alike
 from lakegc_assets.checks.scratch import Scratch, in_any, one_of
 from lakegc_assets.run.parts import Part
 
@@ -86,8 +87,9 @@ def look_at(order: Witness) -> Heads:
         of_head = found.range_id in order.of_heads
         hashes, old = placed(found, order.before, order.unlisted)
         held = np.unique(hashes[in_any(candidates, hashes)])
-        alike = int(_alike(found, order.looks).sum()) if of_head else 0
-        ranges[found.range_id] = Range(found.range_id, found.digest, held, alike, found.entries)
+        columns = (found.looks[name].to_numpy() for name in ("size", "etag"))
+        count = int(alike(order.looks, *columns).sum()) if of_head else 0
+        ranges[found.range_id] = Range(found.range_id, found.digest, held, count, found.entries)
         if of_head:
             waiting.append(old)
         if sum(map(len, waiting)) >= _WAITING:
@@ -111,10 +113,3 @@ def placed(found: Witnessed, before: int, unlisted: Hashes) -> tuple[Hashes, Has
     old = found.places["modified"].to_numpy() < before
     listed = ~is_in(unlisted, folders)
     return hashes[inside.astype(np.bool_)], hashes[inside.astype(np.bool_) & old & listed]
-
-
-def _alike(found: Witnessed, looks: Hashes) -> Bools:
-    """Which entries have the size of a candidate, and its etag unless that is no MD5."""
-    sizes, etags = (found.looks[name].to_numpy() for name in ("size", "etag"))
-    by_size = is_in(looks, looks_of(sizes, np.zeros(len(sizes), np.uint64)))
-    return by_size | is_in(looks, looks_of(sizes, etags))

@@ -9,10 +9,12 @@ from typing import Final
 import numpy as np
 import pyarrow as pa
 
-from lakegc_assets.checks.hashing import Hashes, hash_strings, is_in, looks_of
+from lakegc_assets.checks.hashing import Hashes, hash_strings
 from lakegc_assets.checks.kept import fetch
+from lakegc_assets.checks.looks import alike, etags_of
 from lakegc_assets.checks.scratch import Scratch, in_any
 from lakegc_assets.checks.second_opinion import served_addresses
+from lakegc_assets.checks.witness import is_elsewhere
 from lakegc_assets.graveler.ranges import read_range
 from lakegc_assets.run.parts import Part
 
@@ -83,9 +85,10 @@ def _alike(order: Question, range_id: str) -> list[str]:
     """The paths of entries that look like a candidate, by the slow reader."""
     entries = read_range(fetch(order.scratch.connections, range_id), range_id)
     sizes = np.array([entry.size for _, entry in entries], np.int64)
-    etags = hash_strings(pa.array([entry.e_tag for _, entry in entries], pa.string()))
-    by_size = is_in(order.looks, looks_of(sizes, np.zeros(len(sizes), np.uint64)))
-    rows = np.flatnonzero(by_size | is_in(order.looks, looks_of(sizes, etags)))
+    etags = etags_of(pa.array([entry.e_tag for _, entry in entries], pa.string()))
+    namespace = order.scratch.connections.namespace()
+    elsewhere = [is_elsewhere(namespace, entry) for _, entry in entries]
+    rows = np.flatnonzero(alike(order.looks, sizes, np.where(elsewhere, np.uint64(0), etags)))
     # A path that is no UTF-8 is shown with escapes; nobody can ask the API for it.
     return [
         entries[row][0].encode(errors="surrogateescape").decode(errors="backslashreplace")

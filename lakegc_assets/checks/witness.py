@@ -13,16 +13,17 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from lakegc_assets.checks import hashing
+from lakegc_assets.checks import hash_kernels, hashing
 from lakegc_assets.checks import witness_kernels as kernels
-from lakegc_assets.graveler.entry import AddressType
+from lakegc_assets.checks.looks import forget_unclear
+from lakegc_assets.graveler.entry import AddressType, Entry
 from lakegc_assets.graveler.errors import FormatError
 from lakegc_assets.graveler.namespace import StorageNamespace, UnresolvableAddressError
 from lakegc_assets.graveler.sstable import Blocks, read_blocks
 from lakegc_assets.run.packs import Decoded
 
 #: Raised with what is kept of a range: all are then read again.
-VERSION = 1
+VERSION = 2
 #: Groups of columns: where entries are, and what an upload that they shadow looks like.
 PLACES = "places"
 LOOKS = "looks"
@@ -55,8 +56,8 @@ def witness(data: bytes, range_id: str, namespace: StorageNamespace) -> Decoded:
         for an entry that means none, or an unclear one. ``placed`` is False in the latter,
         ``hash`` is that of the address, ``modified`` is the entry's time in microseconds since
         1970, ``folder`` the hash of ``data/<slice>/`` or 0; ``size`` is in bytes and ``etag`` a
-        hash. The facts are ``entries`` and ``digest``, which is of the addresses as they stand in
-        the entries.
+        hash, or 0 of what is no MD5, or of an object that is not placed here. The facts are
+        ``entries`` and ``digest``, which is of the addresses as they stand in the entries.
 
     Raises:
         FormatError: the file is damaged, truncated, or no range. The content id is not compared:
@@ -68,8 +69,9 @@ def witness(data: bytes, range_id: str, namespace: StorageNamespace) -> Decoded:
     first, second, folders = (np.empty(count, np.uint64) for _ in range(3))
     marks, etags = np.empty(count, np.uint8), np.empty(count, np.uint64)
     spans = (text, fields.address_at, fields.address_end)
-    hashing.hash_addresses(*spans, (first, second, folders, marks))
-    hashing.hash_spans(text, fields.etag_at, fields.etag_end, _BASE, etags)
+    hash_kernels.hash_addresses(*spans, (first, second, folders, marks))
+    hash_kernels.hash_spans(text, fields.etag_at, fields.etag_end, _BASE, etags)
+    forget_unclear(text, fields.etag_at, fields.etag_end, etags)
     seconds = np.clip(fields.seconds, -_MOST_SECONDS, _MOST_SECONDS)
     odd = _Odd(text, fields, range_id, namespace)
     odd.require_utf8(np.flatnonzero(marks & 2))
@@ -80,15 +82,15 @@ def witness(data: bytes, range_id: str, namespace: StorageNamespace) -> Decoded:
     rows = np.concatenate([np.flatnonzero(usual), extra])
     known = [address or "" for address in spelled]
     other = _places_of(known)
+    placed = np.concatenate([np.ones(usual.sum(), np.bool_), [a is not None for a in spelled]])
+    placed = placed.astype(np.bool_)
     places = {
-        "placed": np.concatenate(
-            [np.ones(usual.sum(), np.bool_), [a is not None for a in spelled]]
-        ).astype(np.bool_),
+        "placed": placed,
         "hash": np.concatenate([first[usual], other[0]]),
         "modified": (seconds * 1_000_000 + fields.nanos // 1000)[rows],
         "folder": np.concatenate([folders[usual], other[1]]),
     }
-    looks = {"size": fields.size[rows], "etag": etags[rows]}
+    looks = {"size": fields.size[rows], "etag": np.where(placed, etags[rows], np.uint64(0))}
     return Decoded(
         range_id,
         {PLACES: pa.table(places, schema=_PLACES), LOOKS: pa.table(looks)},
@@ -174,3 +176,9 @@ def meanings(
         return [*sorted(namespace.resolve(address, address_type))] or [None]
     except UnresolvableAddressError:
         return [None]
+
+
+def is_elsewhere(namespace: StorageNamespace, entry: Entry) -> bool:
+    """Whether an entry means no address here, or an unclear one."""
+    relative = entry.address_type == AddressType.RELATIVE
+    return not relative and None in meanings(namespace, entry.address, entry.address_type)

@@ -2,8 +2,7 @@
 
 It makes the same checks as the slow reader and shares no code with it but the error: checksums,
 order, count, first and last key, and the content id, for which the records are laid out in the form
-that lakeFS hashes and hashed a megabyte at a time. numba, which compiles the inner loops and takes
-long to load, is loaded by what decodes or hashes, and not by who only imports this.
+that lakeFS hashes and hashed a megabyte at a time.
 """
 
 from __future__ import annotations
@@ -12,20 +11,18 @@ import hashlib
 import re
 import struct
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import cramjam
 import google_crc32c
 import numpy as np
 import pyarrow as pa
 
+from lakegc_assets.graveler import decode_kernels as kernels
 from lakegc_assets.graveler.errors import FormatError
 
-if TYPE_CHECKING:
-    from lakegc_assets.graveler import decode_kernels as kernels
-
 # Part of the key of every cached range: a new number makes all ranges be decoded again.
-DECODER_VERSION: Final = 1
+DECODER_VERSION: Final = 2
 SCHEMA: Final = pa.schema(
     [
         pa.field("address", pa.string(), nullable=False),
@@ -47,11 +44,12 @@ _HEX_NAME: Final = re.compile(r"(?:.*/)?([0-9a-f]{64})")
 
 
 def etag_hash(e_tag: str) -> int:
-    """64-bit FNV-1a of the ETag's UTF-8 bytes (no quotes), as a signed number."""
-    from lakegc_assets.graveler import decode_kernels as kernels  # noqa: PLC0415 - numba
+    """64-bit FNV-1a of an ETag (no quotes) that could be an MD5, as a signed number; else 0.
 
+    An MD5 is 32 lower-case hex digits. Every other ETag says nothing about the content.
+    """
     raw = np.frombuffer(e_tag.encode(), np.uint8)
-    return int(kernels.hash_bytes(raw, 0, len(raw)))
+    return int(kernels.hash_etag(raw, 0, len(raw)))
 
 
 def etag_hashes(e_tags: pa.Array) -> pa.Array:
@@ -61,12 +59,10 @@ def etag_hashes(e_tags: pa.Array) -> pa.Array:
         raise ValueError("an object without an ETag has no hash")
     hashes = np.empty(len(plain), np.int64)
     if len(plain):
-        from lakegc_assets.graveler import decode_kernels as kernels  # noqa: PLC0415 - numba
-
         _, offsets, content = plain.buffers()
         ends = np.frombuffer(offsets, np.int64, len(plain) + 1, plain.offset * 8)
         raw = np.frombuffer(content, np.uint8) if content else np.empty(0, np.uint8)
-        kernels.hash_strings(raw, ends, hashes)
+        kernels.hash_etags(raw, ends, hashes)
     return pa.array(hashes)
 
 
@@ -113,8 +109,6 @@ class _Chunk(NamedTuple):
 def _decode_chunk(
     table: _Table, chunk: _Chunk, previous: bytes | None
 ) -> tuple[Any, kernels.Columns, kernels.Progress]:
-    from lakegc_assets.graveler import decode_kernels as kernels  # noqa: PLC0415 - numba
-
     most = len(chunk.data) // _SMALLEST_ENTRY + 1
     columns = kernels.Columns(
         np.empty(len(chunk.data), np.uint8),

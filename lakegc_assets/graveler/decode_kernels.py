@@ -127,19 +127,23 @@ def _varint(data: Bytes, at: int, end: int) -> tuple[int, int]:
 
 
 @_compiled
-def hash_bytes(data: Bytes, at: int, end: int) -> int:
-    """64-bit FNV-1a, as a signed number."""
+def hash_etag(data: Bytes, at: int, end: int) -> int:
+    """64-bit FNV-1a of 32 lower-case hex digits, as a signed number; 0 of everything else."""
+    if end - at != 32:  # noqa: PLR2004 - the digits of an MD5
+        return 0
     value = np.uint64(0xCBF29CE484222325)
-    for i in range(at, end):
-        value = (value ^ np.uint64(data[i])) * np.uint64(0x100000001B3)
+    for byte in data[at:end]:
+        if not (48 <= byte <= 57 or 97 <= byte <= 102):  # noqa: PLR2004 - 0 to 9, a to f
+            return 0
+        value = (value ^ np.uint64(byte)) * np.uint64(0x100000001B3)
     return np.int64(value)  # type: ignore[no-any-return]  # of numba's integers
 
 
 @_compiled
-def hash_strings(data: Bytes, offsets: Longs, hashes: Longs) -> None:
-    """``hash_bytes`` of each string between two offsets."""
+def hash_etags(data: Bytes, offsets: Longs, hashes: Longs) -> None:
+    """``hash_etag`` of each string between two offsets."""
     for i in range(len(hashes)):
-        hashes[i] = hash_bytes(data, offsets[i], offsets[i + 1])
+        hashes[i] = hash_etag(data, offsets[i], offsets[i + 1])
 
 
 @_compiled
@@ -203,7 +207,7 @@ def _entry(data: Bytes, at: int, end: int) -> _Fields:
             address_type = value
     code = OK if 0 <= address_type <= 2 else BAD_ADDRESS_TYPE  # noqa: PLR2004 - AddressType.FULL
     code = code if well_formed else BAD_PROTOBUF
-    e_tag_hash = hash_bytes(data, tag_at, tag_end)
+    e_tag_hash = hash_etag(data, tag_at, tag_end)
     return _Fields(code, address_at, address_length, address_type, size, e_tag_hash, seconds)
 
 

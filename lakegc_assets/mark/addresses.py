@@ -51,6 +51,12 @@ def entry_spellings(
         return sorted(error.last_components), False
 
 
+def is_elsewhere(namespace: StorageNamespace, address: str, address_type: int) -> bool:
+    """Whether the object of an entry is, or may be, in another store, which gives its own etags."""
+    spellings, resolved = entry_spellings(namespace, address, address_type)
+    return not (resolved and spellings)
+
+
 def just_before(path: str) -> str:
     """A string below ``path`` with few paths in between; for listings that start after a path."""
     if not path:

@@ -11,10 +11,11 @@ from __future__ import annotations
 import csv
 import io
 import re
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
+from types import MappingProxyType
 from typing import Final
 
 import pyarrow as pa
@@ -69,6 +70,7 @@ TAGS: Final = pa.schema(
     ]
 )
 
+_NONE: Final[Mapping[str, Commit]] = MappingProxyType({})
 _HEADER = ["commit_id", "expired", "metarange_id"]
 _COMMIT_ID = re.compile(r"[0-9a-f]{64}")
 _METARANGE_ID = re.compile(r"([0-9a-f]{64})?")
@@ -188,6 +190,7 @@ def find_liveness(
     connections: Connections,
     now: datetime,
     earlier: AttemptArtifacts | None = None,
+    known: Mapping[str, Commit] = _NONE,
 ) -> Liveness:
     """Find the active commits by all the ways there are.
 
@@ -198,6 +201,7 @@ def find_liveness(
         now: the moment against which ages are taken; the start of the run, so that the time a run
             takes never makes anything expire.
         earlier: a mark; its branches, and the tags where they protect, may not just be missing.
+        known: commits that an earlier look has read; they are not read again.
     """
     raw_rules = client.gc_rules(ctx.repository)
     rules = None if raw_rules is None else Rules.parse(raw_rules)
@@ -224,7 +228,7 @@ def find_liveness(
     if rules is not None:
         previous = _previously_active(ctx, connections, heads, rules, now)
     roots = [*heads_before.values(), *heads.values(), *tags.values(), *listed, *previous]
-    commits = load_commits(client, ctx.repository, roots)
+    commits = {**known, **load_commits(client, ctx.repository, roots, known.keys())}
     for commit, metarange_id in listed.items():
         if commits[commit].metarange_id != metarange_id:
             raise IntegrityError(

@@ -1,7 +1,9 @@
 """What branch HEADs hold that looks like a candidate: entries of its size, and of its etag.
 
 Entries are compared as hashes of (size, etag), or of the size alone. Two groups with one hash only
-mean that lakeFS is asked about more paths.
+mean that lakeFS is asked about more paths. An entry's etag may say nothing of what is served at its
+path (``etag_hash`` is 0): a copy that lakeFS makes keeps the etag of an upload in parts, or of
+another store, and its own object has another one. Such an entry looks like all of its size.
 """
 
 from __future__ import annotations
@@ -51,6 +53,11 @@ def groups_of(sizes: Integers, etags: Integers | None = None) -> Hashes:
     """The group of each object: of its size and the hash of its etag, or of its size alone."""
     none = np.full(len(sizes), _NO_ETAG, np.uint64)
     return pair_hashes(sizes.view(np.uint64), none if etags is None else etags.view(np.uint64))
+
+
+def unclear_of(sizes: Integers) -> Hashes:
+    """The group of entries of each size whose etag says nothing."""
+    return groups_of(sizes, np.zeros_like(sizes))
 
 
 @dataclass(frozen=True)
@@ -230,7 +237,7 @@ def _compare(order: _Order) -> tuple[Alike, Evidence]:
 
 
 def _count(position: int, groups: Sequence[Hashes], sizes: Integers, etags: Integers) -> Alike:
-    """Each entry counts for both groups that may look like it: of its etag, and of none."""
+    """Each entry counts for both groups that may look like it: of its etag, and of its size."""
     hashes = np.concatenate([groups_of(sizes, etags), groups_of(sizes)])
     unique, counts = np.unique(hashes[members_of(groups, hashes)], return_counts=True)
     return Alike(np.full(len(unique), position, np.int32), unique, counts.astype(np.int64))
@@ -254,7 +261,8 @@ def _evidence(store: ObjectStore, parts: Sequence[Part], entries: _Entries) -> I
             continue
         at = np.searchsorted(listed, hashes)
         at[at == len(listed)] = 0
-        here = listed[at] == hashes
+        # An unclear etag is evidence neither for nor against any other.
+        here = (listed[at] == hashes) & (etags != 0)
         if not here.any():
             continue
         agree = _numbers(table["etag_hash"])[at] == etags

@@ -19,13 +19,14 @@ import pyarrow.compute as pc
 
 from lakegc_assets.errors import IntegrityError
 from lakegc_assets.graveler.decode import etag_hashes
+from lakegc_assets.graveler.entry import AddressType, Entry
 from lakegc_assets.graveler.namespace import StorageNamespace, UnresolvableAddressError
 from lakegc_assets.graveler.ranges import read_range
 from lakegc_assets.lakefs.calls import LARGEST_PAGE
 from lakegc_assets.lakefs.client import LakeFSClient, branch_ref
 from lakegc_assets.lakefs.errors import NotFoundError
-from lakegc_assets.mark.addresses import just_before, live_spellings
-from lakegc_assets.mark.lookalikes import HeadRanges, Positions, groups_of
+from lakegc_assets.mark.addresses import is_elsewhere, just_before, live_spellings
+from lakegc_assets.mark.lookalikes import HeadRanges, Integers, Positions, groups_of
 from lakegc_assets.mark.metaranges import fetch
 from lakegc_assets.mark.staged import staged_paths
 from lakegc_assets.run.connections import Connections
@@ -164,6 +165,7 @@ def _read_paths(order: _Reading) -> list[Part]:
     turns = read_part(artifacts, order.turns)
     groups, numbers = turns["group"].to_numpy(), turns["turn"].to_numpy()
     writer = PartWriter(artifacts, order.folder, _PATHS)
+    namespace = order.connections.namespace()
     for position, range_id in order.ranges:
         items = read_range(fetch(store, namespace_url, range_id), range_id)
         if any(not _is_text(path) for path, _ in items):
@@ -172,7 +174,7 @@ def _read_paths(order: _Reading) -> list[Part]:
                 "UTF-8: lakeFS cannot be asked what it serves there",
             )
         sizes = np.array([entry.size for _, entry in items], np.int64)
-        etags = etag_hashes(pa.array([entry.e_tag for _, entry in items], pa.string())).to_numpy()
+        etags = _etags(namespace, [entry for _, entry in items])
         paths = pa.array([path for path, _ in items], pa.string())
         for hashes in (groups_of(sizes, etags), groups_of(sizes)):
             at = np.minimum(np.searchsorted(groups, hashes), len(groups) - 1)
@@ -185,6 +187,18 @@ def _read_paths(order: _Reading) -> list[Part]:
             ]
             writer.add(pa.table(columns, schema=_PATHS))
     return writer.finish()
+
+
+def _etags(namespace: StorageNamespace, entries: Sequence[Entry]) -> Integers:
+    """The hashes of etags, as ``ranges.decode`` gives them."""
+    etags = etag_hashes(pa.array([entry.e_tag for entry in entries], pa.string())).to_numpy()
+    elsewhere = [
+        entry.address_type != AddressType.RELATIVE
+        and is_elsewhere(namespace, entry.address, entry.address_type)
+        for entry in entries
+    ]
+    hashes: Integers = np.where(elsewhere, 0, etags)
+    return hashes
 
 
 def _is_text(path: str) -> bool:

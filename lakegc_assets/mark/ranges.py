@@ -1,7 +1,8 @@
 """The entries of ranges, as hashes of the addresses that they keep alive, through the cache.
 
 Each entry has a row for every relative address that it may mean: the hash of the address, and the
-size and the hash of the etag, by which an upload is known that it may shadow.
+size and the hash of the etag, by which an upload is known that it may shadow (0 for an etag that
+says nothing about the content: no MD5, or given by another store).
 """
 
 from __future__ import annotations
@@ -177,19 +178,23 @@ def decode(namespace: StorageNamespace, range_id: str, entries: pa.RecordBatch) 
     spelled: list[str] = []
     indices: list[int] = []
     unresolved: set[str] = set()
+    etags = entries["etag_hash"].to_numpy().copy()
     types = entries["address_type"]
     for index in odd:
         address = addresses[int(index)].as_py()
         spellings, known = entry_spellings(namespace, address, types[int(index)].as_py())
         if not known:
             unresolved.update(spellings)
-        # What is outside keeps its row: its size and etag tell what an upload may shadow.
+        if not known or not spellings:
+            # The etag of another store, which a copy in this one keeps, says nothing here.
+            etags[index] = 0
+        # What is outside keeps its row: its size tells what an upload may shadow.
         spellings = spellings or [address]
         spelled += spellings
         indices += [int(index)] * len(spellings)
     rows = np.concatenate([np.flatnonzero(usual), np.array(indices, np.int64)])
     more = address_hashes(pa.array(spelled, pa.string()))
-    looks = pa.table({"size": entries["size"], "etag_hash": entries["etag_hash"]})
+    looks = pa.table({"size": entries["size"], "etag_hash": etags})
     return Decoded(
         range_id,
         {

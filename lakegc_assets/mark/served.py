@@ -38,6 +38,7 @@ from lakegc_assets.mark.lookalikes import (
     compare,
     groups_of,
     head_ranges,
+    unclear_of,
 )
 from lakegc_assets.mark.lookups import Question, ask
 from lakegc_assets.run.artifacts import LISTING
@@ -52,7 +53,6 @@ from lakegc_assets.storage.base import ObjectStore
 SPARED: Final = pa.schema([("address", pa.string()), ("why", pa.string())])
 SERVED: Final = "lakeFS serves it"
 UNVERIFIED: Final = "more paths at branch HEADs look like it than may be asked"
-_MD5: Final = "^[0-9a-f]{32}$"
 #: Seconds for which lakeFS may be asked at least.
 LEAST_SECONDS: Final = 60.0
 #: Bytes of candidates that are read at most, to know their checksums.
@@ -79,9 +79,8 @@ class Suspects:
         selection: files of address, size, last_modified and etag.
         rows: that count of each file.
         sizes: in bytes.
-        etags: hashes of the etags.
+        etags: hashes of the etags, 0 of those that are no MD5.
         modified: in microseconds since 1970.
-        plain: whether the etag could be an MD5.
         addresses: hashes of the addresses.
         names: hashes of all addresses and of their last parts, without an order.
     """
@@ -91,7 +90,6 @@ class Suspects:
     sizes: Integers
     etags: Integers
     modified: Integers
-    plain: Flags
     addresses: Hashes
     names: Hashes
 
@@ -105,11 +103,16 @@ class Suspects:
         found = [_as_numbers(selection.read(store, part)) for part in selection.parts]
         rows = [len(columns[0]) for columns in found]
         found.append(_as_numbers(LISTING.empty_table()))
-        sizes, etags, modified, plain, addresses, last = (
+        sizes, etags, modified, addresses, last = (
             np.concatenate(column) for column in zip(*found, strict=True)
         )
         names = np.concatenate([addresses, last])
-        return cls(selection, rows, sizes, etags, modified, plain, addresses, names)
+        return cls(selection, rows, sizes, etags, modified, addresses, names)
+
+    @property
+    def plain(self) -> Flags:
+        """Whether the etag could be an MD5."""
+        return self.etags != 0
 
     def by_part(self, indices: Integers) -> list[tuple[Part, Integers]]:
         """Some of them by their files: which of the rows that count in each."""
@@ -121,13 +124,12 @@ class Suspects:
         return [(part, rows) for part, rows in found if len(rows)]
 
 
-def _as_numbers(table: pa.Table) -> tuple[Integers, Integers, Integers, Flags, Hashes, Hashes]:
+def _as_numbers(table: pa.Table) -> tuple[Integers, Integers, Integers, Hashes, Hashes]:
     addresses, etags = (table[name].combine_chunks() for name in ("address", "etag"))
     return (
         table["size"].to_numpy(),
         etag_hashes(etags).to_numpy(),
         table["last_modified"].cast(pa.int64()).to_numpy(),
-        pc.match_substring_regex(etags, _MD5).to_numpy(zero_copy_only=False),
         address_hashes(addresses),
         address_hashes(last_parts(addresses)),
     )
@@ -167,7 +169,7 @@ def served_candidates(
     answer = ask(ctx, connections, ranges, store.url, folder, question)
     over = _beyond(store, question, groups, alike)
     doubtful = np.isin(groups, np.union1d(over, answer.unasked))
-    unverified: Flags = doubtful[0] | doubtful[1]
+    unverified: Flags = doubtful.any(axis=0)
     return _named(store, suspects, answer.served, unverified)
 
 
@@ -214,17 +216,20 @@ class _ShadowRule:
     deadline: float
 
     def choose(self, heads: HeadRanges, etags: Sequence[Part]) -> tuple[Hashes, Alike]:
-        """The two groups of each candidate (equal where it has one), and entries like them."""
+        """The three groups of each candidate (equal where it has one), and entries like them."""
         suspects = self.suspects
         by_etag, by_size = groups_of(suspects.sizes, suspects.etags), groups_of(suspects.sizes)
-        alike, evidence = self._compare(heads, np.concatenate([by_etag, by_size]), etags)
+        unclear = unclear_of(suspects.sizes)
+        alike, evidence = self._compare(heads, np.concatenate([by_etag, by_size, unclear]), etags)
         until = self._comparable_until(evidence, np.isin(by_size, alike.groups))
         self.ctx.log.info(
             "etags of the store are comparable until %s",
             None if until is None else np.datetime64(until, "us"),
         )
         comparable = suspects.plain & (suspects.modified <= (-1 if until is None else until))
-        groups = np.stack([np.where(comparable, by_etag, by_size)] * 2)
+        # What has an etag to compare looks like entries of that etag, and of an unclear one.
+        first, last = (np.where(comparable, of, by_size) for of in (by_etag, unclear))
+        groups = np.stack([first, first, last])
         chosen = self._worth_reading(heads, alike, by_size, ~comparable)
         if not len(chosen) or evidence.small_agree or not self._checksums(heads, alike, chosen):
             return groups, alike
@@ -232,6 +237,7 @@ class _ShadowRule:
         # Where the entry's etag is not the content's MD5, it is the one that the store gave.
         groups[0, known] = groups_of(suspects.sizes[known], contents)
         groups[1, known] = by_etag[known]
+        groups[2, known] = unclear[known]
         more, _ = self._compare(heads, groups[0, known])
         return groups, Alike(
             np.concatenate([alike.positions, more.positions]),

@@ -1,4 +1,4 @@
-"""The compiled loops of ``hashing``, apart from it since numba takes long to load."""
+"""The compiled loops of ``hashing``."""
 
 from __future__ import annotations
 

@@ -15,6 +15,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from lakegc_assets.run import hash_kernels
+
 Hashes = npt.NDArray[np.uint64]
 
 _FNV_OFFSET: Final = np.uint64(0xCBF29CE484222325)
@@ -82,8 +84,6 @@ def pair_hashes(first: Hashes, second: Hashes) -> Hashes:
 
 
 def _mixed(values: Hashes) -> Hashes:
-    from lakegc_assets.run import hash_kernels  # noqa: PLC0415 - numba takes long to load
-
     mixed: Hashes = np.empty(len(values), np.uint64)
     hash_kernels.mix_all(values, mixed)
     return mixed
@@ -101,9 +101,7 @@ def _of_array(strings: pa.Array, offset: np.uint64) -> Hashes:
     plain = strings.cast(pa.large_string())
     hashes: Hashes = np.empty(len(plain), np.uint64)
     if len(plain):
-        from lakegc_assets.run import hash_kernels  # noqa: PLC0415 - numba takes long to load
-
-        _, offsets, content = plain.buffers()
+            _, offsets, content = plain.buffers()
         ends = np.frombuffer(offsets, np.int64, len(plain) + 1, plain.offset * 8)
         raw = np.frombuffer(content, np.uint8) if content else np.empty(0, np.uint8)
         hash_kernels.hash_all(raw, ends, offset, hashes)

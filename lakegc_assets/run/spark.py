@@ -6,6 +6,7 @@ import atexit
 import os
 import re
 import shutil
+import signal
 import sys
 import tempfile
 import threading
@@ -123,15 +124,46 @@ def start_session(settings: Mapping[str, str] | None = None) -> SparkSession:
 
 @contextmanager
 def starting() -> Iterator[None]:
-    """Say in a sentence why Spark does not start here.
+    """Let a start of Spark come to its end, and say in a sentence why there is no session.
 
     Raises:
-        ConfigurationError: it does not, with what to do about it.
+        ConfigurationError: Spark does not start here, with what to do about it.
     """
     try:
-        yield
+        with _interrupts_wait():
+            yield
     except (PySparkRuntimeError, Py4JError) as error:
         raise spark_failure(error) from error
+
+
+@contextmanager
+def _interrupts_wait() -> Iterator[None]:
+    """Raise an interrupt at the end of what is done here.
+
+    PySpark's start, broken off before it knows its JVM, leaves one behind that waits for ever.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    waiting: list[int] = []
+
+    def note(number: int, _frame: object) -> None:
+        waiting.append(number)
+
+    handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    # One without a handler ends this process, which ends the JVM too.
+    handlers = {number: handler for number, handler in handlers.items() if callable(handler)}
+    for number in handlers:
+        signal.signal(number, note)
+    try:
+        yield
+    finally:
+        for number, handler in handlers.items():
+            # A session that was started has a handler of its own.
+            if signal.getsignal(number) is note:
+                signal.signal(number, handler)
+        if waiting:
+            signal.raise_signal(waiting[0])
 
 
 def spark_failure(error: PySparkRuntimeError | Py4JError) -> ConfigurationError:

@@ -24,6 +24,7 @@ from lakegc_assets.mark.commits import Liveness, find_liveness
 from lakegc_assets.mark.committed import live_ranges, read_live
 from lakegc_assets.mark.served import UNVERIFIED, last_parts, served_candidates
 from lakegc_assets.mark.uncommitted import prepare_uncommitted, read_staged
+from lakegc_assets.retention.commits import Commit
 from lakegc_assets.run.artifacts import AttemptArtifacts, Manifest
 from lakegc_assets.run.connections import Connections
 from lakegc_assets.run.context import RunContext
@@ -40,7 +41,7 @@ from lakegc_assets.sweep.moment import Moment
 STAGED: Final = "it is staged on a branch now"
 SPARED: Final = pa.schema([("address", pa.string()), ("why", pa.string())])
 #: What is spared by these is not known to be alive, only not known to be dead.
-_UNCERTAIN: Final = pa.array([UNCLEAR, UNVERIFIED])
+_UNCERTAIN: Final = (UNCLEAR, UNVERIFIED)
 #: For how long lakeFS may be asked what it serves, in seconds.
 _ASKING_S: Final = 120.0
 
@@ -107,6 +108,7 @@ class Deltas:
         self._metaranges = set(active["metarange_id"].to_pylist())
         read = self.attempt.read("committed_addresses", "ranges", ["range_id"])
         self._ranges = set(read["range_id"].to_pylist())
+        self._commits: Mapping[str, Commit] = {}
         self._runs: list[Part] = []
         self._last_parts: set[str] = set()
 
@@ -138,7 +140,8 @@ class Deltas:
         files = prepare_uncommitted(ctx, client, connections)
         staged = read_staged(ctx, connections, artifacts, f"{folder}staged/", files.keys)
         start = datetime.fromisoformat(str(self.chain["store_listing"].facts["start"]))
-        liveness = find_liveness(ctx, client, connections, start, self.attempt)
+        liveness = find_liveness(ctx, client, connections, start, self.attempt, self._commits)
+        self._commits = liveness.commits
         known = Known(
             liveness.rules, start, liveness.heads, liveness.commits, liveness.active.active.keys()
         )
@@ -203,7 +206,7 @@ def _chosen(addresses: pa.ChunkedArray, which: npt.NDArray[np.bool_], why: str) 
 
 def one_reason(spared: pa.Table) -> pa.Table:
     """Each address once: the alarm after a sweep looks at certain reasons only, so these count."""
-    doubt = pc.is_in(spared["why"], _UNCERTAIN)
+    doubt = pc.is_in(spared["why"], pa.array(_UNCERTAIN))
     ranked = spared.append_column("doubt", doubt).sort_by(
         [("address", "ascending"), ("doubt", "ascending"), ("why", "ascending")]
     )
@@ -213,7 +216,7 @@ def one_reason(spared: pa.Table) -> pa.Table:
 
 def certainly_alive(spared: pa.Table) -> pa.Table:
     """Of what a delta mark spared: what is known to be alive, not only not known to be dead."""
-    return spared.filter(pc.invert(pc.is_in(spared["why"], _UNCERTAIN)))
+    return spared.filter(pc.invert(pc.is_in(spared["why"], pa.array(_UNCERTAIN))))
 
 
 def without(rows: pa.Table, addresses: pa.ChunkedArray) -> pa.Table:

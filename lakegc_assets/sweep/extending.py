@@ -80,16 +80,18 @@ class Found:
         return spared
 
     def _alike(self, objects: pa.Table) -> npt.NDArray[np.bool_]:
-        """Whether an entry has the size, and the etag where it could be a checksum."""
+        """Whether an entry has the size, and the etag where both could be checksums."""
         sizes, etags = self.looks["size"].to_numpy(), self.looks["etag_hash"].to_numpy()
         found = etag_hashes(objects["etag"].combine_chunks()).to_numpy(zero_copy_only=False)
         checksum = np.asarray(pc.match_substring_regex(objects["etag"], _MD5))
         by_size = np.isin(objects["size"].to_numpy(), sizes)
+        # What has an entry without a telling etag may be served by any of its size.
+        by_unclear = np.isin(objects["size"].to_numpy(), sizes[etags == 0])
         by_both = np.isin(
             pair_hashes(objects["size"].to_numpy().view(np.uint64), found.view(np.uint64)),
             pair_hashes(sizes.view(np.uint64), etags.view(np.uint64)),
         )
-        alike: npt.NDArray[np.bool_] = np.where(checksum, by_both, by_size)
+        alike: npt.NDArray[np.bool_] = np.where(checksum, by_both | by_unclear, by_size)
         return alike
 
 

@@ -1,7 +1,9 @@
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
+from dataclasses import replace
 
 import pyarrow as pa
 import pytest
@@ -28,13 +30,14 @@ from lakegc_assets_tests.graveler.samples import (
 )
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
+E_TAGS = st.one_of(TEXT, st.from_regex("[0-9a-f]{31,33}|[0-9a-fg]{32}", fullmatch=True))
 INT64 = st.integers(-(2**63), 2**63 - 1)
 ENTRIES = st.builds(
     Entry,
     address=TEXT,
     last_modified=st.builds(Timestamp, INT64, st.integers(0, 999_999_999)),
     size=INT64,
-    e_tag=TEXT,
+    e_tag=E_TAGS,
     metadata=st.dictionaries(TEXT, TEXT, max_size=3),
     address_type=st.sampled_from(AddressType),
     content_type=TEXT,
@@ -134,16 +137,39 @@ def test_other_kinds_of_files_are_named_as_such() -> None:
         decode_range(smallest("ranges")[1], "f" * 64)
 
 
-@given(st.lists(TEXT, max_size=20), st.integers(0, 20))
+@given(st.lists(E_TAGS, max_size=20), st.integers(0, 20))
 def test_hashes_of_many_etags_are_those_of_each(e_tags: list[str], start: int) -> None:
     hashes = etag_hashes(pa.array(e_tags, pa.string()).slice(start))
     assert hashes.to_pylist() == [etag_hash(e_tag) for e_tag in e_tags[start:]]
 
 
-def test_the_etag_hash_is_fnv_1a() -> None:
-    assert etag_hash("") == 0xCBF29CE484222325 - 2**64
-    assert etag_hash("a") == 0xAF63DC4C8601EC8C - 2**64
-    assert etag_hash("foobar") == 0x85944171F73967E8 - 2**64
+def fnv_1a(text: str) -> int:
+    value = 0xCBF29CE484222325
+    for byte in text.encode():
+        value = (value ^ byte) * 0x100000001B3 % 2**64
+    return value - 2**64 if value >> 63 else value
+
+
+@given(E_TAGS)
+def test_the_etag_hash_is_fnv_1a_of_what_could_be_an_md5(e_tag: str) -> None:
+    assert fnv_1a("foobar") == 0x85944171F73967E8 - 2**64
+    could_be = re.fullmatch("[0-9a-f]{32}", e_tag)
+    assert etag_hash(e_tag) == (fnv_1a(e_tag) if could_be else 0)
+
+
+@pytest.mark.parametrize(
+    "e_tag",
+    ["", "a" * 31, "a" * 33, "A" * 32, "g" * 32, "`" * 32, "/" * 32, ":" * 32, "0" * 32 + "-2",
+     "é" * 16, f"{'a' * 31}\n"],
+)  # fmt: skip
+def test_what_is_no_md5_has_no_hash(e_tag: str) -> None:
+    assert etag_hash(e_tag) == 0
+    assert etag_hash("0123456789abcdef" * 2) != 0
+    info, data = write_range([("a", replace(entry(1), e_tag=e_tag))])
+    assert decode_range(data, info.id)["etag_hash"].to_pylist() == [0]
+
+
+def test_an_etag_that_is_missing_is_an_error() -> None:
     with pytest.raises(ValueError, match="without an ETag"):
         etag_hashes(pa.array(["a", None]))
 

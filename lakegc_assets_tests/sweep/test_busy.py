@@ -187,6 +187,24 @@ def test_what_is_too_much_for_a_task_is_left_to_a_delta_mark(
     check_readable(lake, "main", "rescue")
 
 
+def test_the_look_after_a_sweep_reads_no_commit_again(
+    lake: SmallLake, marked: Marked, spark: Session
+) -> None:
+    logs: list[str] = []
+    deleted: list[int] = []
+
+    def see(_method: str, path: str) -> None:
+        if path.endswith("/commits"):
+            logs.append(path)
+            if not lake.keys() & marked.candidates:
+                deleted.append(len(logs))
+
+    lake.on_request = see
+    sweep(lake.context(spark))
+    assert logs
+    assert not deleted
+
+
 @pytest.mark.parametrize("changed", [False, True])
 def test_a_sweep_is_few_jobs(
     lake: SmallLake,

@@ -1,8 +1,8 @@
 """``committed_addresses``: every address that an active commit holds.
 
 Reads: metaranges and ranges below ``_lakefs/``, through the cache of decoded tables.
-Writes: address (relative to the namespace; full addresses inside it are made relative). Beside it:
-the ranges read, and the ends of full addresses that nobody can resolve.
+Writes: hash (64 bits) of each address relative to the namespace, in every spelling that is meant.
+Beside it: the ranges read, and the ends of full addresses that nobody can resolve.
 Guarantees: a table that is missing, damaged, or not what its id says stops the run.
 """
 

@@ -1,6 +1,7 @@
 """``store_listing``: what the object store holds.
 
-Reads: the storage namespace of the repository, everything outside ``_lakefs/``.
+Reads: the storage namespace of the repository, everything outside ``_lakefs/``; and what the last
+run listed of slices that nobody writes to any more.
 Writes: address (relative to the namespace), size (bytes), last_modified (UTC), etag.
 Guarantees: starts a new attempt, unless the mark is frozen; the cutoff is recorded here and never
 computed again; whatever is written to the store later is not in it, so it cannot be a candidate.
@@ -30,4 +31,6 @@ def store_listing(
     """What the object store holds. The first asset of a run: it fixes the one cutoff."""
     with collector.run_context(context, lakefs, stores, pyspark) as ctx:
         manifest = list_store(ctx)
-    return dg.MaterializeResult(metadata=of_manifest(manifest, ("bytes", "start")))
+    return dg.MaterializeResult(
+        metadata=of_manifest(manifest, ("mode", "because", "listed", "carried", "bytes", "start"))
+    )

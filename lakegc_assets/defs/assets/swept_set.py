@@ -32,4 +32,6 @@ def swept_set(
     """Verifies the mark again, deletes what it names, and records every outcome."""
     with collector.run_context(context, lakefs, stores, pyspark) as ctx:
         manifest = sweep(ctx)
-    return dg.MaterializeResult(metadata=of_manifest(manifest, ("outcomes", "rounds", "retention")))
+    return dg.MaterializeResult(
+        metadata=of_manifest(manifest, ("outcomes", "rounds", "retention", "delete_deadlines"))
+    )

@@ -1,0 +1,37 @@
+"""``python -m lakegc_assets.cli.kernels``: lets numba compile its loops, so that no run waits.
+
+numba keeps what it has compiled beside the modules; where that cannot be written, each run
+compiles for itself.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import pyarrow as pa
+
+from lakegc_assets.checks.hashing import hash_strings
+from lakegc_assets.checks.witness import witness
+from lakegc_assets.graveler.decode import decode_range, etag_hashes
+from lakegc_assets.graveler.entry import Entry
+from lakegc_assets.graveler.namespace import StorageNamespace
+from lakegc_assets.graveler.ranges import write_range
+from lakegc_assets.mark.ranges import decode
+from lakegc_assets.run.hashing import key_digest, pair_hashes
+
+
+def main() -> None:
+    """Read a small range by both readers, and hash what is in it."""
+    namespace = StorageNamespace.parse("s3://bucket/repository")
+    entries = [(f"path/{n}", Entry(f"data/slice/{n}", size=n, e_tag="0" * 32)) for n in range(3)]
+    info, data = write_range(entries)
+    decode(namespace, info.id, decode_range(data, info.id))
+    witness(data, info.id, namespace)
+    texts = pa.array(["data/slice/1"])
+    etag_hashes(texts)
+    hash_strings(texts)
+    key_digest(texts)
+    pair_hashes(np.zeros(1, np.uint64), np.zeros(1, np.uint64))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,198 @@
+"""What is copied onto its own path keeps an etag that is not its own: neither side believes it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta, timezone
+from hashlib import md5
+from pathlib import Path
+from typing import Any
+
+import boto3
+import pytest
+
+from lakegc_assets.checks.evaluation import evaluate
+from lakegc_assets.embedded.faults import Fault
+from lakegc_assets.embedded.objects import copies, objects
+from lakegc_assets.graveler.entry import Entry
+from lakegc_assets.mark import served
+from lakegc_assets.mark.candidates import find_candidates
+from lakegc_assets.mark.commits import find_active_commits
+from lakegc_assets.mark.committed import read_committed_addresses
+from lakegc_assets.mark.listing import list_store
+from lakegc_assets.mark.served import SERVED, UNVERIFIED, served_candidates
+from lakegc_assets.mark.uncommitted import snapshot_uncommitted
+from lakegc_assets.run.context import RunContext
+from lakegc_assets.run.selection import Selection
+from lakegc_assets.storage.config import StoreConfig
+from lakegc_assets_tests import recorded
+from lakegc_assets_tests.lake import REPOSITORY, RUN, SmallLake, running
+from lakegc_assets_tests.sessions import Session
+
+#: Of what was uploaded in two parts; no content has it for its MD5.
+PARTS = f"{'a' * 32}-2"
+MANY = 10
+BEFORE = (list_store, snapshot_uncommitted, find_active_commits, read_committed_addresses)
+
+
+@dataclass(frozen=True)
+class Copied:
+    """A lake up to its live sets, on a store whose etags are MD5s but of uploads in parts.
+
+    Attributes:
+        lake: the running server.
+        bucket: of its objects.
+        shadows: copies that are served and listed nowhere, by the path that serves them.
+        dead: planted objects, by the path whose object has their size.
+    """
+
+    lake: SmallLake
+    bucket: str
+    shadows: dict[str, str]
+    dead: dict[str, str]
+
+    def key(self, address: str) -> Any:
+        """The store's own record of an object, to be changed behind everybody's back."""
+        return recorded._backend().buckets[self.bucket].keys[f"{REPOSITORY}/{address}"]
+
+
+@pytest.fixture
+def copied(s3_server: str, s3_bucket: str, tmp_path: Path) -> Iterator[Copied]:
+    """Of ``parts``, ``imported`` and ``many/3`` a copy lies over HEAD; all have their own size."""
+    s3, config = boto3.client("s3", endpoint_url=s3_server), StoreConfig(endpoint_url=s3_server)
+    where: dict[str, Any] = {"store": f"s3://{s3_bucket}", "store_config": config}
+    with running(tmp_path, faults=frozenset({Fault.SHADOWED_UPLOADS}), **where) as lake:
+        lake.calendar.days_ago = 30
+        lake.client.create_repository(REPOSITORY, f"s3://{s3_bucket}/{REPOSITORY}")
+        found = Copied(lake, s3_bucket, {}, {})
+        contents = {"parts": "uploaded in two parts", "imported": "of another store, imported"}
+        contents |= {f"many/{n}": f"one of many, {n}" for n in range(MANY)}
+        for path, content in contents.items():
+            stage(found, path, content.encode())
+        for n in range(3):
+            lake.client.upload_object(REPOSITORY, "main", f"plain/{n}", b"plain %d" % n)
+        lake.commit("main")
+        for path in ("parts", "imported", "many/3"):
+            copy = copies.copy(
+                lake.server.lake, REPOSITORY, "main", path, source_ref="main", source_path=path
+            )
+            found.shadows[path] = copy.entry.address
+            found.key(copy.entry.address)._etag = md5(contents[path].encode()).hexdigest()
+        for path, content in {**contents, "plain": "plain n"}.items():
+            if path in {*found.shadows, "plain"}:
+                found.dead[path] = f"data/dead/{path}"
+                body = content[::-1].encode()
+                s3.put_object(Bucket=s3_bucket, Key=f"{REPOSITORY}/data/dead/{path}", Body=body)
+        written = datetime.now(timezone.utc) - timedelta(minutes=1)
+        for key in recorded._backend().buckets[s3_bucket].keys.values():
+            key.last_modified = written
+        lake.calendar.days_ago = 0
+        yield found
+
+
+def stage(found: Copied, path: str, body: bytes) -> None:
+    """Stage an object with an etag that is not its content's."""
+    server = found.lake.server.lake
+    if path == "imported":
+        key = recorded._backend().put_object(found.bucket, "outside/imported", body)
+        # It looks like an MD5, as those of encrypted objects do.
+        entry = Entry(f"s3://{found.bucket}/{key.name}", size=len(body), e_tag="c" * 32)
+        objects.stage_outside(server, REPOSITORY, "main", path, entry)
+        return
+    entry = objects.upload(server, REPOSITORY, "main", path, body).entry
+    objects.stage_entry(server, REPOSITORY, "main", path, replace(entry, e_tag=PARTS))
+    found.key(entry.address)._etag = PARTS
+
+
+def marked(copied: Copied, spark: Session, **settings: Any) -> RunContext:
+    ctx = copied.lake.context(spark, **settings)
+    for run in (*BEFORE, find_candidates):
+        run(ctx)
+    return ctx
+
+
+def results(ctx: RunContext) -> tuple[set[str], dict[str, str]]:
+    """The candidates, and what was spared."""
+    attempt = ctx.root.attempt(REPOSITORY, RUN)
+    rows = attempt.read("deletion_candidates", "spared").to_pylist()
+    candidates = attempt.read("deletion_candidates")["address"].to_pylist()
+    return set(candidates), {row["address"]: row["why"] for row in rows}
+
+
+def test_a_copy_over_an_etag_that_says_nothing_is_asked_for(copied: Copied, spark: Session) -> None:
+    candidates, spared = results(marked(copied, spark))
+    assert spared == dict.fromkeys(copied.shadows.values(), SERVED)
+    assert candidates == set(copied.dead.values()), "what is not served may go"
+
+
+@pytest.mark.parametrize("path", ["parts", "imported", "many/3"])
+def test_the_checks_ask_for_such_a_copy_themselves(
+    path: str, copied: Copied, spark: Session
+) -> None:
+    ctx = marked(copied, spark)
+    assert [c.summary for c in evaluate(ctx) if c.blocking and not c.passed] == []
+    attempt = ctx.root.attempt(REPOSITORY, RUN)
+    listed = {row["address"]: row for row in attempt.read("store_listing").to_pylist()}
+    planted = {**listed[copied.shadows[path]], "reason": "unreferenced"}
+    recorded.rewrite(
+        ctx, "deletion_candidates", "data", lambda rows: [*rows, planted], manifests=True
+    )
+    recorded.rewrite(
+        ctx,
+        "deletion_candidates",
+        "spared",
+        lambda rows: [row for row in rows if row["address"] != planted["address"]],
+        manifests=True,
+    )
+    failed = [c for c in evaluate(ctx) if c.blocking and not c.passed]
+    assert [c.name for c in failed] == ["none_shadowed"]
+    assert repr(planted["address"]) in failed[0].summary
+
+
+def test_such_entries_are_asked_for_by_the_rarest_size_first(
+    copied: Copied, spark: Session
+) -> None:
+    candidates, spared = results(marked(copied, spark, max_served_lookups=MANY - 1))
+    crowd = {copied.shadows["many/3"], copied.dead["many/3"]}
+    assert candidates == set(copied.dead.values()) - crowd
+    rest = dict.fromkeys(set(copied.shadows.values()) - crowd, SERVED)
+    assert spared == rest | dict.fromkeys(crowd, UNVERIFIED)
+
+
+def test_without_time_only_their_sizes_are_in_doubt(copied: Copied, spark: Session) -> None:
+    ctx = marked(copied, spark)
+    attempt = ctx.root.attempt(REPOSITORY, RUN)
+    manifest, store = attempt.manifest("deletion_candidates"), attempt.store()
+
+    def ask(seconds: float) -> dict[str, str]:
+        rows = served_candidates(
+            ctx,
+            ctx.connect()[1],
+            attempt.read("active_commits", "heads"),
+            store,
+            "test/",
+            Selection(manifest.parts["data"]),
+            manifest.parts["etags"],
+            seconds,
+        )
+        return {row["address"]: row["why"] for row in rows.to_pylist()}
+
+    in_doubt = {address for path, address in copied.dead.items() if path != "plain"}
+    assert ask(-1) == dict.fromkeys(in_doubt, UNVERIFIED)
+    assert ask(60) == {}
+
+
+def test_the_content_of_a_candidate_does_not_tell_it_from_such_an_entry(
+    copied: Copied, spark: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The entries that are looked into may all be others."""
+    monkeypatch.setattr(served, "entries_are_checksums", lambda *_: True)
+    own = {*copied.shadows.values(), *copied.dead.values()}
+    for name, key in recorded._backend().buckets[copied.bucket].keys.items():
+        address = name.removeprefix(f"{REPOSITORY}/")
+        if address.startswith("data/") and address not in own and key.etag.strip('"') != PARTS:
+            key._etag = md5(address.encode()).hexdigest()
+    candidates, spared = results(marked(copied, spark, max_served_lookups=0))
+    assert candidates == {copied.dead["plain"]}
+    assert spared == dict.fromkeys(own - candidates, UNVERIFIED)

@@ -1,0 +1,89 @@
+"""How Spark starts: in the background too, to its end, and with a word on what is wrong."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from lakegc_assets.errors import ConfigurationError
+from lakegc_assets.run.spark import FILE_VARIABLE, starting, warm_up
+
+_BOTH = """
+from lakegc_assets.run.spark import prepare_environment, start_session, warm_up
+prepare_environment()
+thread = warm_up()
+session = start_session()
+thread.join()
+print(session is start_session(), session.sparkContext.parallelize(range(4), 4).sum())
+"""
+
+#: Interrupted once PySpark waits for its JVM.
+_INTERRUPTED = """
+import os, signal, threading, time
+from pyspark import java_gateway
+from lakegc_assets.run.spark import prepare_environment, start_session
+begin = java_gateway.Popen
+def begun(*arguments, **options):
+    threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGINT)).start()
+    return begin(*arguments, **options)
+java_gateway.Popen = begun
+prepare_environment()
+try:
+    start_session()
+except KeyboardInterrupt:
+    print("interrupted")
+"""
+
+
+def python(code: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=300
+    )
+
+
+def test_a_session_that_is_being_started_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(FILE_VARIABLE, raising=False)
+    done = python(_BOTH)
+    assert done.stdout == "True 6\n", done.stderr
+
+
+def test_what_is_wrong_is_told_to_who_asks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(FILE_VARIABLE, raising=False)
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
+    done = python(_BOTH)
+    assert done.returncode == 1
+    assert "ConfigurationError: Spark did not start: [JAVA_GATEWAY_EXITED]" in done.stderr
+    assert "Exception in thread" not in done.stderr
+
+
+def test_an_interrupt_waits_for_the_end_of_a_start() -> None:
+    done = []
+    before = signal.getsignal(signal.SIGINT)
+
+    def start() -> None:
+        with starting():
+            signal.raise_signal(signal.SIGINT)
+            done.append("the rest")
+
+    with pytest.raises(KeyboardInterrupt):
+        start()
+    assert done == ["the rest"]
+    assert signal.getsignal(signal.SIGINT) is before
+
+
+def test_an_interrupted_start_leaves_no_jvm_behind(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(FILE_VARIABLE, raising=False)
+    # A JVM that is left holds the pipe of stderr open, and this would not return.
+    done = python(_INTERRUPTED)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == "interrupted\n"
+
+
+def test_wrong_settings_are_told_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(FILE_VARIABLE, str(tmp_path / "nowhere"))
+    with pytest.raises(ConfigurationError, match="cannot be read"):
+        warm_up()

@@ -1,0 +1,58 @@
+"""A whole collection whose every task runs on Spark: one job for a stage, however much there is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from lakegc_assets.run.context import RunContext
+from lakegc_assets.sweep.sweep import sweep
+from lakegc_assets_tests.lake import (
+    STAGES,
+    Marked,
+    SmallLake,
+    copy_of,
+    running,
+)
+from lakegc_assets_tests.sessions import Session
+
+#: The most Spark jobs of a mark, and of a sweep of one round.
+MARK_JOBS, SWEEP_JOBS = 25, 12
+
+
+def jobs_of(spark: Session, work: Callable[[], object]) -> int:
+    """How many Spark jobs something takes."""
+    tracker = spark().sparkContext.statusTracker()
+    before = len(tracker.getJobIdsForGroup())
+    work()
+    return len(tracker.getJobIdsForGroup()) - before
+
+
+def mark(ctx: RunContext) -> None:
+    for stage in STAGES:
+        stage(ctx)
+
+
+@pytest.mark.parametrize("more", [0, 300], ids=["few objects", "many objects"])
+def test_a_stage_is_one_job_of_spark(
+    more: int, marked: Marked, spark: Session, tmp_path: Path
+) -> None:
+    with running(copy_of(marked, tmp_path), slice_max_objects=20) as lake:
+        many = {"listing_num_partitions": 4, "sweep_num_partitions": 4, "sweep_batch": 10}
+        dead = set(marked.candidates) | _lost(lake, more)
+        live = lake.keys() - dead
+        settings = {**many, "spark_seconds": 0.0, "max_candidate_share": 1.0}
+        ctx = lake.context(spark, "on-spark", **settings)
+        assert 7 <= jobs_of(spark, lambda: mark(ctx)) <= MARK_JOBS
+        assert 1 <= jobs_of(spark, lambda: sweep(ctx)) <= SWEEP_JOBS
+        assert lake.keys() == live
+
+
+def _lost(lake: SmallLake, count: int) -> set[str]:
+    """Objects that were staged and deleted again; their addresses."""
+    found = {lake.upload("dev", f"lost/{n}", f"lost object {n}") for n in range(count)}
+    for n in range(count):
+        lake.client.delete_object("repo", "dev", f"lost/{n}")
+    return found
