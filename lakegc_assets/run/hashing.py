@@ -101,7 +101,7 @@ def _of_array(strings: pa.Array, offset: np.uint64) -> Hashes:
     plain = strings.cast(pa.large_string())
     hashes: Hashes = np.empty(len(plain), np.uint64)
     if len(plain):
-            _, offsets, content = plain.buffers()
+        _, offsets, content = plain.buffers()
         ends = np.frombuffer(offsets, np.int64, len(plain) + 1, plain.offset * 8)
         raw = np.frombuffer(content, np.uint8) if content else np.empty(0, np.uint8)
         hash_kernels.hash_all(raw, ends, offset, hashes)
