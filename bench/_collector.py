@@ -62,9 +62,14 @@ class Collector:
         ctx = RunContext(repository, "run", chosen, LakeFSConfig(), root, session)
         return cls(session, ctx)
 
-    def mark(self, run: str) -> tuple[Collector, float]:
-        """Mark; the collector of that run, and seconds."""
-        ctx = replace(self.ctx, run=run)
+    def mark(self, run: str, *, clean: bool = False) -> tuple[Collector, float]:
+        """Mark; the collector of that run, and seconds.
+
+        Args:
+            run: its id.
+            clean: list the whole store, whatever earlier runs have seen.
+        """
+        ctx = replace(self.ctx, run=run, settings=replace(self.ctx.settings, clean=clean))
         jobs, tasks = self.session.work()
         total = math.fsum(
             measured(self.session, f"  {stage.__name__}", lambda stage=stage: stage(ctx))  # type: ignore[misc]
@@ -77,10 +82,15 @@ class Collector:
             f"mark {run:<23} {total:8.1f} s {after[0] - jobs:5} jobs {after[1] - tasks:6} tasks",
             flush=True,
         )
-        facts = ctx.root.attempt(ctx.repository, run).manifest("committed_addresses").facts
+        attempt = ctx.root.attempt(ctx.repository, run)
+        listing, read = (
+            attempt.manifest(asset).facts for asset in ("store_listing", "committed_addresses")
+        )
         print(
-            f"  {facts['entries']:,} entries; ranges decoded {facts['ranges_decoded']}, "
-            f"from the cache {facts['ranges_from_cache']}"
+            f"  {listing['mode']}: {listing['listed']:,} keys listed, {listing['carried']:,} "
+            f"carried forward; {read['entries']:,} entries; ranges decoded "
+            f"{read['ranges_decoded']}, from the cache {read['ranges_from_cache']}",
+            flush=True,
         )
         return replace(self, ctx=ctx), total
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import json
 from bisect import bisect_right
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timezone
@@ -24,6 +25,10 @@ _TASK = "prepare"
 _STAGED = "staged"
 _JSON = ("Content-Type", "application/json")
 _GRACE_S = 86_400
+#: Of a path what says which call it is, and is no name of anything.
+_CALLS = frozenset(
+    ("branches", "commits", "config", "diff", "gc_rules", "healthcheck", "objects", "refs", "tags")
+)
 _LARGEST_PAGE = 1000
 
 #: The objects that a branch serves after a path, up to so many: path, address, size and etag.
@@ -61,6 +66,9 @@ class Rest:
         diff: the diff of each branch, the same for all: rows as JSON.
         staged_files: how many files of staged objects are in the store's ``staged`` folder.
         list_objects: what branches serve.
+
+    Attributes:
+        asked: how many requests there were of each kind.
     """
 
     def __init__(
@@ -78,7 +86,7 @@ class Rest:
         self._staged_files = staged_files
         self._list_objects = list_objects
         self._prepared = 0
-        self.asked = 0
+        self.asked: Counter[str] = Counter()
 
     def show(self, refs: Refs) -> None:
         """Answer with a history from now on."""
@@ -92,8 +100,8 @@ class Rest:
 
     def answer(self, asked: Asked) -> Told:
         """Answer a request."""
-        self.asked += 1
         path = asked.path.removeprefix(_API).split("/")
+        self.asked["lakeFS " + "/".join(part for part in path if part in _CALLS)] += 1
         if path[0] == "healthcheck":
             return Told(204)
         if path[0] == "config":

@@ -10,6 +10,7 @@ import hashlib
 import re
 import socket
 import time
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -50,12 +51,12 @@ class Store:
         folder: whose files are below ``_lakefs/``.
 
     Attributes:
-        deleted: how many objects below ``data/`` it was asked to delete.
+        asked: how many requests there were of each kind.
     """
 
     def __init__(self, pages: Pages, folder: Path | None = None) -> None:
         self.pages = pages
-        self.deleted = 0
+        self.asked: Counter[str] = Counter()
         self._held: dict[str, _Held] = {}
         self._folder = folder
 
@@ -69,6 +70,7 @@ class Store:
     def answer(self, asked: Asked) -> Told:
         """Answer a request."""
         key = asked.path.removeprefix(f"/{BUCKET}").removeprefix("/")
+        self.asked[f"store {asked.method}" if key else f"store {asked.method} of the bucket"] += 1
         if asked.method == "POST":
             return self._delete_many(asked)
         if asked.method == "PUT":
@@ -155,10 +157,7 @@ class Store:
         return Told(200, b"<DeleteResult %s>%s</DeleteResult>" % (_SPACE, told), [_XML])
 
     def _gone(self, key: str) -> None:
-        if key.startswith(DATA):
-            self.deleted += 1
-        else:
-            self._held.pop(key, None)
+        self._held.pop(key, None)
 
 
 def _found(body: bytes, etag: str, modified: datetime) -> Told:

@@ -230,14 +230,14 @@ def _deletes(s3: RealS3, count: int) -> Callable[[], float]:
     return lambda: bare_deletes(s3.server.endpoint, keys)
 
 
-def _measure(s3: RealS3, folder: Path, history: History) -> None:
+def _measure(s3: RealS3, folder: Path, history: History, *, clean: bool) -> None:
     place = Place(folder / "lakefs", s3.server.address, s3.files)
     with planted(place, history) as found, floors() as bare:
         collector = Collector.new(folder, REPOSITORY)
         with watched() as memory:
             cold, cold_s = collector.mark("cold")
             garbage = cold.candidates(found.garbage)
-            warm, warm_s = collector.mark("warm")
+            warm, warm_s = collector.mark("warm", clean=clean)
             warm.candidates(found.garbage)
         memory.show()
         floor = bare.mark(cold.ctx)
@@ -252,7 +252,8 @@ def _measure(s3: RealS3, folder: Path, history: History) -> None:
 
 @click.command()
 @click.option("--scale", default=0.05, show_default=True, help="1 for the whole repository.")
-def main(scale: float) -> None:
+@click.option("--clean", is_flag=True, help="List all for the second mark, too.")
+def main(*, scale: float, clean: bool) -> None:
     """Plant, mark twice, sweep."""
     history = History(
         uploads=int(100_000 * scale),
@@ -264,7 +265,7 @@ def main(scale: float) -> None:
     with ExitStack() as stack:
         folder = Path(stack.enter_context(TemporaryDirectory()))
         s3 = stack.enter_context(real_s3(folder / "versitygw"))
-        _measure(s3, folder, history)
+        _measure(s3, folder, history, clean=clean)
 
 
 if __name__ == "__main__":

@@ -129,14 +129,16 @@ def _written(server: EmbeddedLakeFS, files: ObjectFiles) -> _Make:
     return make
 
 
-def _collect(collector: Collector, garbage: int, s3: RealS3 | None, *, cold_only: bool) -> None:
+def _collect(
+    collector: Collector, garbage: int, s3: RealS3 | None, *, cold_only: bool, clean: bool
+) -> None:
     """Mark twice and sweep, and then do the least that this takes."""
     with floors() as bare:
         with watched() as memory:
             cold, cold_s = collector.mark("cold")
             cold.candidates(garbage)
             if not cold_only:
-                warm, warm_s = collector.mark("warm")
+                warm, warm_s = collector.mark("warm", clean=clean)
                 warm.candidates(garbage)
         floor = bare.mark(cold.ctx)
     beside("cold mark", cold_s, floor)
@@ -164,6 +166,7 @@ def main() -> None:
     parser.add_argument("--objects", type=int, default=100_000, help="(%(default)s)")
     parser.add_argument("--store", choices=("local", "versitygw", "pages"), default="local")
     parser.add_argument("--expired", type=int, help="how many of them; a quarter by default")
+    parser.add_argument("--clean", action="store_true", help="list all for the warm mark, too")
     parser.add_argument("--cold-only", action="store_true", help="no warm mark and no sweep")
     arguments = parser.parse_args()
     objects, expired, pages = arguments.objects, arguments.expired, None
@@ -181,7 +184,7 @@ def main() -> None:
         found = stack.enter_context(planted(place, Overwritten(objects, expired, pages)))
         collector = Collector.new(folder, REPOSITORY, local_root=found.local_root)
         cold_only = arguments.cold_only or pages is not None
-        _collect(collector, found.garbage, s3, cold_only=cold_only)
+        _collect(collector, found.garbage, s3, cold_only=cold_only, clean=arguments.clean)
 
 
 if __name__ == "__main__":

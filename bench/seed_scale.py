@@ -47,6 +47,8 @@ _RULES = Rules(30, {f"b{n:05}": 7 for n in range(20)})
 #: Commits that are this old, and no HEADs, are expired, and may hold garbage.
 _OLD_DAYS = 60
 _HOLDERS = 200
+#: Tells the servers that a hundredth is new.
+_LATER = "later"
 #: Metaranges that one task writes.
 _CHUNK = 500
 
@@ -98,11 +100,14 @@ class _Simulated:
         rest = Rest(_REPOSITORY, store, diff, len(files), served)
         rest.show(first)
 
-        def told(_message: object) -> tuple[int, int]:
-            deleted, asked = store.deleted, rest.asked
-            store.pages = seed.pages(later=True)
-            rest.show(second)
-            return deleted, asked
+        def told(message: str) -> dict[str, int]:
+            if message == _LATER:
+                store.pages = seed.pages(later=True)
+                rest.show(second)
+            counts = dict(store.asked + rest.asked)
+            store.asked.clear()
+            rest.asked.clear()
+            return counts
 
         return Service([store.answer, rest.answer], told)
 
@@ -182,25 +187,33 @@ def _measure(folder: Path, kept: Kept, served: Served) -> None:
             cold, cold_s = collector.mark("clean")
             cold.candidates(garbage)
         memory.show()
+        _requests(served)
         beside("clean mark", cold_s, bare.mark(cold.ctx))
         with watched() as memory:
             sweep_s = cold.sweep()
         memory.show()
+        _requests(served)
         beside(
             "sweep",
             sweep_s,
             bare_deletes(os.environ["AWS_ENDPOINT_URL"], [f"floor/{n:09}" for n in range(garbage)]),
         )
-        deleted, asked = served.tell("a hundredth is new")
-        print(f"the store deleted {deleted:,} objects, lakeFS was asked {asked:,} times")
+        served.tell(_LATER)
         with watched() as memory:
             warm, warm_s = collector.mark("optimized")
             warm.candidates(kept.seed.garbage(later=True))
         memory.show()
+        _requests(served)
         beside("optimized mark", warm_s, bare.mark(warm.ctx))
         warm.sweep()
     print(f"the servers used {served.cpu_seconds:.0f} CPU seconds in all")
     collector.session.stop()
+
+
+def _requests(served: Served) -> None:
+    """Print what the servers were asked since the last time."""
+    counts = sorted(served.tell("requests").items())
+    print("requests: " + ", ".join(f"{kind} {count:,}" for kind, count in counts), flush=True)
 
 
 @click.command()
