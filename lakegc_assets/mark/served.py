@@ -310,14 +310,16 @@ class _ShadowRule:
         """Until which time of writing an object's etag in the store is the checksum in its entry.
 
         Etags count as comparable only if they agree for every object at a branch HEAD, and for
-        every one that was read; and only for objects written before the latest of these.
+        every one that was read; and only for objects written before the latest of these. Some are
+        read in any case: entries may have the store's etags, whatever these are, where clients
+        linked them.
         """
         if evidence.agree is False:
             return None
         until = evidence.newest if evidence.agree else -1
-        doubtful = self.suspects.plain & (self.suspects.modified > until)
-        if (doubtful & like_heads).any():
-            agree, newest = self._sample(np.flatnonzero(doubtful & (self.suspects.sizes <= SAMPLE)))
+        plain = self.suspects.plain
+        if (plain & like_heads).any():
+            agree, newest = self._sample(np.flatnonzero(plain & (self.suspects.sizes <= SAMPLE)))
             if agree is False:
                 return None
             until = max(until, newest if agree else -1)

@@ -183,6 +183,29 @@ def test_without_time_only_their_sizes_are_in_doubt(copied: Copied, spark: Sessi
     assert ask(60) == {}
 
 
+def test_what_clients_linked_with_the_store_s_etags_proves_no_checksum(
+    copied: Copied, spark: Session
+) -> None:
+    """Etags agree wherever one looks, but the copy of an object has another one."""
+    lake, server = copied.lake, copied.lake.server.lake
+    lake.calendar.days_ago = 30
+    lake.client.create_branch(REPOSITORY, "own", "main")
+    linked = objects.upload(server, REPOSITORY, "own", "linked", b"linked by a client").entry
+    entry = replace(linked, e_tag="d" * 32)
+    objects.stage_entry(server, REPOSITORY, "own", "linked", entry)
+    lake.commit("own")
+    where: dict[str, Any] = {"source_ref": "own", "source_path": "linked"}
+    copy = copies.copy(server, REPOSITORY, "own", "linked", **where).entry.address
+    lake.calendar.days_ago = 0
+    for address, etag in ((linked.address, "d" * 32), (copy, "e" * 32)):
+        key = copied.key(address)
+        key.last_modified = datetime.now(timezone.utc) - timedelta(seconds=50)
+        key._etag = etag
+    candidates, spared = results(marked(copied, spark))
+    assert spared == dict.fromkeys({*copied.shadows.values(), copy}, SERVED)
+    assert candidates == set(copied.dead.values())
+
+
 def test_the_content_of_a_candidate_does_not_tell_it_from_such_an_entry(
     copied: Copied, spark: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
