@@ -167,9 +167,11 @@ def candidate_share(case: Case) -> CheckResult:
     approved = case.chain["deletion_candidates"].settings["max_candidate_share"]
     limit = max(case.ctx.settings.max_candidate_share, approved)
     listing = case.chain["store_listing"]
-    # What was carried forward and swept since is not there any more.
-    listed = listing.rows - listing.facts.get("carried_and_gone", 0)
-    share = case.looked.rows / listed if listed else 0.0
+    # What was carried forward and swept since is not there any more. Sweeps deleted other objects,
+    # too, so that they may have deleted more than was carried.
+    gone = min(listing.facts.get("carried_and_gone", 0), listing.facts.get("carried", 0))
+    listed = listing.rows - gone
+    share = case.looked.rows / listed if listed else float(case.looked.rows > 0)
     summary = f"{case.looked.rows} of {listed} listed objects are candidates ({share:.1%})"
     if share > limit:
         summary += (

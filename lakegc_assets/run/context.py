@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -153,7 +154,9 @@ class RunContext:
                 f"{repository.storage_namespace}, or around it: they would be collected, or take "
                 "its place. Choose another artifact root",
             )
-        cache_url = f"{self.root.url.rstrip('/')}/{self.repository}/_cache"
+        # What a full address means depends on the namespace, and so does what is cached.
+        place = hashlib.sha256(namespace.url().encode()).hexdigest()[:16]
+        cache_url = f"{self.root.url.rstrip('/')}/{self.repository}/_cache/{place}"
         return client, Connections(
             self.lakefs.settled(), self.root.stores, namespace.url(), cache_url
         )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 import shutil
 from collections.abc import Callable, Iterator, Sequence
@@ -11,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from lakegc_assets.checks.evaluation import evaluate
 from lakegc_assets.graveler.namespace import new_slice_name
 from lakegc_assets.lakefs.errors import LakeFSError
 from lakegc_assets.mark.carrying import settled, settled_before
@@ -128,6 +130,25 @@ def test_a_run_stands_for_itself(lake: SmallLake, spark: Session) -> None:
     assert set(attempt.read("store_listing")["address"].to_pylist()) == lake.keys()
     sweep(second)
     assert not lake.keys() & candidates(second)
+
+
+def test_the_share_of_candidates_is_that_of_what_is_there(lake: SmallLake, spark: Session) -> None:
+    def litter(name: str, count: int) -> None:
+        for number in range(count):
+            path = lake.objects / "data" / f"{name}-{number}"
+            path.write_bytes(b"in no slice")
+            os.utime(path, (1_600_000_000, 1_600_000_000))
+
+    litter("early", 30)
+    sweep(mark(lake, spark, "first"))
+    litter("late", 12)
+    second = mark(lake, spark, "second")
+    facts = listing(second).facts
+    assert (facts["mode"], facts["listed"], facts["carried"]) == ("optimized", 12, 11)
+    # The first sweep deleted more than was carried forward.
+    assert facts["carried_and_gone"] == 31
+    share = next(one for one in evaluate(second) if one.name == "candidate_share")
+    assert (share.facts["candidates"], share.facts["listed"]) == (12, 12)
 
 
 def test_slices_are_settled_a_day_and_more_after_they_were_made() -> None:

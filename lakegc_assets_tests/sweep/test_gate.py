@@ -307,7 +307,8 @@ def _lose_metarange(lake: SmallLake, marked: Marked) -> None:
 def _lie_in_the_cache(lake: SmallLake, marked: Marked) -> None:
     """Let the cache of decoded ranges hold nothing of what an old commit needs."""
     lake.client.create_branch(REPOSITORY, "rescue", marked.commits["first"])
-    cache = lake.root.open(REPOSITORY, "_cache")
+    (folder,) = (lake.folder / "artifacts" / REPOSITORY / "_cache").iterdir()
+    cache = lake.root.open(REPOSITORY, "_cache", folder.name)
     lies = [
         Decoded(
             range_id,
@@ -322,7 +323,7 @@ def _lie_in_the_cache(lake: SmallLake, marked: Marked) -> None:
         for range_id, slot in read_slots(cache, "ranges", DECODER_VERSION).items()
     ]
     assert lies
-    shutil.rmtree(lake.folder / "artifacts" / REPOSITORY / "_cache" / "ranges")
+    shutil.rmtree(folder / "ranges")
     write_pack(cache, "ranges", DECODER_VERSION, lies)
 
 
