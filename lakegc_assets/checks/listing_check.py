@@ -90,7 +90,7 @@ def _judge(case: Case, lost: pa.Array) -> CheckResult:
             f"{case.connections.namespace_url}, but the store has them, for example "
             f"{present[:_EXAMPLES]}: the listing is not complete. Run again"
         )
-        if case.chain["store_listing"].facts["carried"]:
+        if case.chain["store_listing"].facts.get("carried"):
             summary += ", with clean: most of this listing was carried forward from an earlier run"
         return CheckResult(NAME, passed=False, blocking=True, summary=summary, facts=facts)
     if case.ctx.settings.accept_missing == digest:

@@ -173,8 +173,8 @@ def _between(
 ) -> tuple[list[KeyRange], list[KeyRange]]:
     """The ranges that begin at no slice, and those that do; ``_lakefs/`` and skipped ones apart.
 
-    Behind a skipped slice, up to the next folder, there is nothing where no object is beside them:
-    thousands of such ranges need no look.
+    Between two skipped slices there is nothing where no object is beside them: thousands of such
+    ranges need no look.
     """
     edges = [LAKEFS_PREFIX, _LAKEFS_END, DATA_PREFIX, *folders, _DATA_END]
     edges += [folder + _LAST for folder in skipped]
@@ -182,7 +182,7 @@ def _between(
     ends = {folder + _LAST for folder in skipped}
 
     def empty(low: str | None, high: str | None) -> bool:
-        if loose is None or low not in ends or high not in begun:
+        if loose is None or low not in ends or high not in skipped:
             return False
         after = bisect_right(loose, low or "")
         return after == len(loose) or loose[after] > (high or "")

@@ -14,8 +14,10 @@ _FIRST_STEPS = """\
 import os
 from lakegc_assets.lakefs.config import LakeFSConfig
 from lakegc_assets.storage.config import StoreConfig
+from lakegc_assets.storage.opening import open_store
 (repository,) = LakeFSConfig().connect().repositories()
-store = StoreConfig(local_root=os.environ["LAKEGC_LOCAL_ROOT"]).open(repository.storage_namespace)
+config = StoreConfig(local_root=os.environ["LAKEGC_LOCAL_ROOT"])
+store = open_store(repository.storage_namespace, config)
 print(repository.id, store.head("_lakefs/dummy").key)
 """
 

@@ -1,4 +1,4 @@
-"""A repository that was made anew: nothing that was read of the earlier one is taken for its own."""
+"""A repository that was made anew: nothing that was read of the earlier one counts for it."""
 
 from __future__ import annotations
 

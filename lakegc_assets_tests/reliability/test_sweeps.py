@@ -152,7 +152,7 @@ def lake_rows(marked: Marked, lake: SmallLake, spark: Session) -> dict[str, str]
 def test_a_mark_whose_listing_ends_early(
     lake: SmallLake, marked: Marked, place: Place, spark: Session
 ) -> None:
-    ctx = context(lake, marked.bucket, spark, run="mark-2")
+    ctx = context(lake, marked.bucket, spark, run="mark-2", clean=True)
     place.meddle(lists_namespace, ended)
     manifest = list_store(ctx)
     assert 0 < manifest.rows < len(marked.live | marked.dead)
