@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
 LARGEST_PAGE = 1000
+_GROWTH = 8
 
 M = TypeVar("M", bound=Model)
 
@@ -61,6 +62,7 @@ class Calls:
         params: Mapping[str, str] | None = None,
         after: str = "",
         amount: int = LARGEST_PAGE,
+        growing: bool = False,
     ) -> Iterator[M]:
         """Every item of a list, read in pages as needed.
 
@@ -71,6 +73,8 @@ class Calls:
             params: beyond those of paging.
             after: where to begin.
             amount: items in a page.
+            growing: whether each page is larger than the one before it, for who often needs the
+                first items only.
 
         Raises:
             UnexpectedAnswerError: see ``_page``; or an offset comes again.
@@ -82,6 +86,8 @@ class Calls:
             if not page.pagination.has_more:
                 return
             after = page.pagination.next_offset
+            if growing:
+                amount = min(_GROWTH * amount, LARGEST_PAGE)
             if after in seen:
                 raise UnexpectedAnswerError(
                     f"paging {path_of(*path)} does not advance: offset {after!r} came again"

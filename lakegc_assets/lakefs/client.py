@@ -49,6 +49,8 @@ from lakegc_assets.lakefs.transport import Transport, parse, path_of, server_dat
 logger = logging.getLogger(__name__)
 
 OLDEST_VERSION = (0, 87)
+#: Commits in the first page of a log: most branches have left what is known not long ago.
+_FIRST_OF_LOG = 30
 _FIRST_POLL_S = 0.1
 _LONGEST_POLL_S = 10.0
 _START_OF_COMMIT_ID = re.compile(r"[0-9a-fA-F]{1,64}")
@@ -211,7 +213,10 @@ class LakeFSClient(Calls):
         path = ("repositories", repository, "refs", ref, "commits")
         seen: set[str] = set()
         awaited: set[str] = set()
-        for commit in self._list(Page[Commit], *path, key=None, params=params):
+        pages = self._list(
+            Page[Commit], *path, key=None, params=params, amount=_FIRST_OF_LOG, growing=True
+        )
+        for commit in pages:
             seen.add(commit.id)
             # Of a merge from before the parents were switched, either may be the main one.
             if commit.version >= 1 or len(commit.parents) == 1:
