@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -152,14 +153,26 @@ def test_the_checks_agree(planted: Marked) -> None:
     assert [check.name for check in planted.checks if not check.passed] == []
 
 
-@pytest.mark.parametrize("repository", ["retention", "orderhz"])
 def test_reasons_are_the_same_however_often_they_are_merged(
-    repository: str, golden: Goldens, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    golden: Goldens, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    first = golden(repository).marked
-    marked = recorded.rewind(first, tmp_path, "deletion_candidates")
+    merged: list[int] = []
+    latest = reasons._latest
+
+    def counted(found: Sequence[tuple[Any, Any]]) -> pa.Table:
+        merged.append(len(found))
+        return latest(found)
+
+    monkeypatch.setattr(reasons, "_latest", counted)
+    first = golden("retention").marked
+    merged.clear()
+    marked = recorded.rewind(first, tmp_path / "few", "deletion_candidates")
+    find_candidates(marked.ctx)
+    usual, merged[:] = len(merged), []
+    marked = recorded.rewind(first, tmp_path / "many", "deletion_candidates")
     monkeypatch.setattr(reasons, "_WAITING", 0)
     find_candidates(marked.ctx)
+    assert len(merged) > usual
     expected, found = (
         one.attempt.read("deletion_candidates").sort_by("address").to_pylist()
         for one in (first, marked)
