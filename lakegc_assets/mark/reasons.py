@@ -33,6 +33,8 @@ from lakegc_assets.run.selection import Selection
 from lakegc_assets.run.sets import members_of, read_run, write_set
 
 _FOLDER: Final = "deletion_candidates/"
+#: Addresses that a task collects before it merges what several ranges hold.
+_WAITING: Final = 1_000_000
 CANDIDATES: Final = pa.schema(
     [
         *LISTING,
@@ -149,6 +151,10 @@ def _held(order: _Probe) -> tuple[Hashes, Integers]:
         hashes = entries.group["hash"].to_numpy()
         held = np.unique(hashes[members_of(dead, hashes)])
         found.append((held, np.full(len(held), ranks[entries.range_id], np.int64)))
+        if sum(len(of) for of, _ in found[1:]) > max(_WAITING, len(found[0][0])):
+            # Many commits may have held the same: what is kept grows with the candidates alone.
+            merged = _latest(found)
+            found = [(merged["hash"].to_numpy(), merged["rank"].to_numpy())]
     latest = _latest(found)
     return latest["hash"].to_numpy(), latest["rank"].to_numpy()
 

@@ -47,7 +47,7 @@ from lakegc_assets.run.context import RunContext
 from lakegc_assets.run.hashing import Hashes, address_hashes
 from lakegc_assets.run.parts import Part, read_part, write_part
 from lakegc_assets.run.selection import Selection
-from lakegc_assets.run.sets import write_set
+from lakegc_assets.run.sets import members_of, write_set
 from lakegc_assets.storage.base import ObjectStore
 
 SPARED: Final = pa.schema([("address", pa.string()), ("why", pa.string())])
@@ -218,8 +218,8 @@ def answered(ctx: RunContext, connections: Connections, inquiry: Inquiry) -> pa.
     answer = ask(
         ctx, connections, inquiry.heads, inquiry.store.url, inquiry.question, inquiry.paths
     )
-    doubtful = np.isin(inquiry.groups, np.union1d(inquiry.over, answer.unasked))
-    unverified: Flags = np.asarray(doubtful.any(axis=0))
+    doubtful = np.union1d(inquiry.over, answer.unasked)
+    unverified: Flags = np.any([members_of([doubtful], row) for row in inquiry.groups], axis=0)
     return _named(inquiry.store, inquiry.suspects, answer.served, unverified)
 
 
@@ -231,9 +231,18 @@ def again(inquiry: Inquiry, seconds: float) -> Inquiry:
 def _beyond(store: ObjectStore, question: Question, groups: Hashes, alike: Alike) -> Hashes:
     """Groups that entries look like, and that are not asked for."""
     asked = read_part(store, question.turns)["group"].to_numpy()
-    needed = np.intersect1d(groups.ravel(), alike.groups)
-    beyond: Hashes = np.setdiff1d(needed, asked)
+    beyond: Hashes = np.setdiff1d(alike.groups[_of(groups, alike)], asked)
     return beyond
+
+
+def _of(groups: Hashes, alike: Alike) -> Flags:
+    """Which of what is alike is of a group of a candidate; one row of these at a time."""
+    unique, which = np.unique(alike.groups, return_inverse=True)
+    wanted = np.zeros(len(unique), np.bool_)
+    for row in groups:
+        wanted |= members_of([np.unique(row)], unique)
+    found: Flags = wanted[which]
+    return found
 
 
 def _named(
@@ -275,8 +284,10 @@ class _ShadowRule:
         suspects = self.suspects
         by_etag, by_size = groups_of(suspects.sizes, suspects.etags), groups_of(suspects.sizes)
         unclear = unclear_of(suspects.sizes)
-        alike, evidence = self._compare(heads, np.concatenate([by_etag, by_size, unclear]), etags)
-        until = self._comparable_until(evidence, np.isin(by_size, alike.groups))
+        distinct = [by_etag, np.unique(by_size), np.unique(unclear)]
+        alike, evidence = self._compare(heads, np.concatenate(distinct), etags)
+        like_heads = members_of([np.unique(alike.groups)], by_size)
+        until = self._comparable_until(evidence, like_heads)
         self.ctx.log.info(
             "etags of the store are comparable until %s",
             None if until is None else np.datetime64(until, "us"),
@@ -285,7 +296,7 @@ class _ShadowRule:
         # What has an etag to compare looks like entries of that etag, and of an unclear one.
         first, last = (np.where(comparable, of, by_size) for of in (by_etag, unclear))
         groups = np.stack([first, first, last])
-        chosen = self._worth_reading(heads, alike, by_size, ~comparable)
+        chosen = self._worth_reading(heads, alike, by_size, like_heads & ~comparable)
         if not len(chosen) or evidence.small_agree or not self._checksums(heads, alike, chosen):
             return groups, alike
         known, contents = self._read(chosen)
@@ -342,8 +353,7 @@ class _ShadowRule:
         self, heads: HeadRanges, alike: Alike, by_size: Hashes, doubtful: Flags
     ) -> Integers:
         """Small candidates without a comparable etag that are read sooner than asked about."""
-        small = doubtful & (self.suspects.sizes <= SMALL) & np.isin(by_size, alike.groups)
-        indices = np.flatnonzero(small)
+        indices = np.flatnonzero(doubtful & (self.suspects.sizes <= SMALL))
         groups, which, members = np.unique(
             by_size[indices], return_inverse=True, return_counts=True
         )
@@ -386,7 +396,7 @@ class _ShadowRule:
 
     def question(self, heads: HeadRanges, groups: Hashes, alike: Alike) -> Question:
         """What to ask: the rarest groups first, as far as paths may be looked up."""
-        mine = np.isin(alike.groups, groups)
+        mine = _of(groups, alike)
         unique, which = np.unique(alike.groups[mine], return_inverse=True)
         weights = alike.entries[mine] * heads.branches[alike.positions[mine]]
         paths = np.bincount(which, weights, len(unique)).astype(np.int64)

@@ -37,6 +37,8 @@ CONTROL: Final = "its name has a line break or another control character"
 #: Work on one core, in seconds, to sift a listed object, and to compare an upload in parts.
 _ROW_S: Final = 2e-6
 _COMPARE_S: Final = 5e-7
+#: Files of uploads in parts that are held at a time, as strings.
+_HELD_PARTS: Final = 4
 
 Flags = npt.NDArray[np.bool_]
 
@@ -238,12 +240,16 @@ def _seen(
 ) -> list[npt.NDArray[np.uint8]]:
     """For each file which of its rows are in one of the others; a bit for each."""
     store, other = connections.open(url), connections.open(where)
-    wanted = [_pairs(read_part(store, part, ["address", "etag"])) for part in multipart]
-    found = [np.zeros(len(pairs), np.bool_) for pairs in wanted]
-    for part in earlier:
-        known = _pairs(read_part(other, part, ["address", "etag"]))
-        for number, pairs in enumerate(wanted):
-            found[number] |= pc.is_in(pairs, known).to_numpy(zero_copy_only=False)
+    found: list[Flags] = []
+    for at in range(0, len(multipart), _HELD_PARTS):
+        some = multipart[at : at + _HELD_PARTS]
+        wanted = [_pairs(read_part(store, part, ["address", "etag"])) for part in some]
+        seen = [np.zeros(len(pairs), np.bool_) for pairs in wanted]
+        for part in earlier:
+            known = _pairs(read_part(other, part, ["address", "etag"]))
+            for number, pairs in enumerate(wanted):
+                seen[number] |= pc.is_in(pairs, known).to_numpy(zero_copy_only=False)
+        found += seen
     return [np.packbits(flags) for flags in found]
 
 

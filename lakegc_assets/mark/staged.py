@@ -8,6 +8,8 @@ where a candidate could lie.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from itertools import islice
+from typing import Final
 
 import numpy as np
 
@@ -16,6 +18,9 @@ from lakegc_assets.lakefs.client import LakeFSClient
 from lakegc_assets.lakefs.errors import NotFoundError
 from lakegc_assets.run.hashing import Hashes
 from lakegc_assets.run.sets import members_of
+
+#: Changes that are held at a time: a branch may have staged millions.
+_AT_ONCE: Final = 50_000
 
 
 def staged_paths(
@@ -32,11 +37,14 @@ def staged_paths(
     Raises:
         IntegrityError: the branch exists, and lakeFS says that it does not.
     """
-    changes = list(_diff(client, repository, branch))
-    told = np.array([-1 if size is None else size for _, size in changes], np.int64)
-    # The size of what replaces something may be that of either, so it is null and does not count.
-    alike = (told < 0) | members_of(sizes, told.view(np.uint64))
-    return {path for (path, _), asked in zip(changes, alike, strict=True) if asked}
+    found: set[str] = set()
+    changes = _diff(client, repository, branch)
+    while some := list(islice(changes, _AT_ONCE)):
+        told = np.array([-1 if size is None else size for _, size in some], np.int64)
+        # The size of what replaces something may be that of either: it is null and does not count.
+        alike = (told < 0) | members_of(sizes, told.view(np.uint64))
+        found.update(path for (path, _), asked in zip(some, alike, strict=True) if asked)
+    return found
 
 
 def _diff(client: LakeFSClient, repository: str, branch: str) -> Iterator[tuple[str, int | None]]:

@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from datetime import timedelta
+from pathlib import Path
+from typing import Any
 
+import pyarrow as pa
 import pytest
 
 from lakegc_assets.graveler.entry import AddressType, Entry, Timestamp
 from lakegc_assets.graveler.ranges import read_range, write_range
+from lakegc_assets.mark import reasons, sifting
+from lakegc_assets.mark.candidates import find_candidates
 from lakegc_assets.mark.listing import list_store
+from lakegc_assets.run.parts import Part, write_part
 from lakegc_assets_tests import recorded
+from lakegc_assets_tests.mark.conftest import Goldens
 from lakegc_assets_tests.recorded import Marked
 from lakegc_assets_tests.replay import GOLDEN, ReplayServer
 from lakegc_assets_tests.sessions import Session
@@ -144,3 +151,52 @@ def test_without_rules_every_range_is_live(planted: Marked) -> None:
 
 def test_the_checks_agree(planted: Marked) -> None:
     assert [check.name for check in planted.checks if not check.passed] == []
+
+
+def test_reasons_are_the_same_however_often_they_are_merged(
+    golden: Goldens, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    merged: list[int] = []
+    latest = reasons._latest
+
+    def counted(found: Sequence[tuple[Any, Any]]) -> pa.Table:
+        merged.append(len(found))
+        return latest(found)
+
+    monkeypatch.setattr(reasons, "_latest", counted)
+    first = golden("retention").marked
+    merged.clear()
+    marked = recorded.rewind(first, tmp_path / "few", "deletion_candidates")
+    find_candidates(marked.ctx)
+    usual, merged[:] = len(merged), []
+    marked = recorded.rewind(first, tmp_path / "many", "deletion_candidates")
+    monkeypatch.setattr(reasons, "_WAITING", 0)
+    find_candidates(marked.ctx)
+    assert len(merged) > usual
+    expected, found = (
+        one.attempt.read("deletion_candidates").sort_by("address").to_pylist()
+        for one in (first, marked)
+    )
+    assert found == expected
+    assert {row["reason"] for row in found} >= {"expired"}
+
+
+def test_uploads_in_parts_are_compared_a_few_files_at_a_time(
+    golden: Goldens, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    marked = golden("small").marked
+    store, connections = marked.attempt.store(), marked.ctx.connect()[1]
+    etags = [etag_of_parts(digit) for digit in "12345"]
+
+    def part(which: Sequence[int], etag: int = 0) -> Part:
+        rows = {"address": [f"data/{n}" for n in which], "etag": [etags[etag] for _ in which]}
+        return write_part(store, "test/", pa.table(rows))
+
+    multipart = [part([0, 1, 2]), part([3]), part([4, 5]), part([6, 7, 8, 9])]
+    earlier = [part([1, 3, 6]), part([5], etag=1), part([9])]
+    expected = [[False, True, False], [True], [False, False], [True, False, False, True]]
+    for held in (1, 3, 100):
+        monkeypatch.setattr(sifting, "_HELD_PARTS", held)
+        url = marked.attempt.url
+        found = sifting.seen_before(marked.ctx, connections, url, multipart, (url, earlier))
+        assert [flags.tolist() for flags in found] == expected

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import cast
 
+import numpy as np
 import pytest
 
 from lakegc_assets.errors import IntegrityError
@@ -68,3 +69,15 @@ def test_a_branch_that_is_gone_has_nothing_staged() -> None:
 def test_not_found_from_a_branch_that_exists_stops_the_run() -> None:
     with pytest.raises(IntegrityError, match="exists, but its diff says not found"):
         diff(Diffing([], lost=True))
+
+
+@pytest.mark.parametrize("at_once", [1, 2, 100])
+def test_asked_for_is_what_has_the_size_of_a_candidate_or_none(
+    at_once: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(staged, "_AT_ONCE", at_once)
+    added = [(f"{size}", "added", size) for size in range(5)]
+    server = Diffing([*added, ("changed", "changed", 7), ("gone", "removed", 3)])
+    sizes = [np.array([0, 3], np.uint64), np.array([4, 9], np.uint64)]
+    found = staged.staged_paths(cast("LakeFSClient", server), "repo", "dev", sizes)
+    assert found == {"0", "3", "4", "changed"}
