@@ -165,16 +165,23 @@ def read_live(
         folder: relative to ``artifacts``, with a slash at its end.
 
     Raises:
-        IntegrityError: a range is missing or damaged.
+        IntegrityError: a range is missing or damaged, or was not read.
     """
     slots = cached_ranges(connections) if ranges.num_rows else {}
     orders = spread_ranges(wanted(ranges, slots), ctx.settings.address_num_partitions)
     cost = sum(seconds(one) for order in orders for one in order)
     task = partial(_read_ranges, connections, artifacts.url, folder)
     read = ctx.tasks.run("read ranges", task, orders, cost)
+    found = pa.concat_tables([RANGES.empty_table(), *(one.ranges for one in read)])
+    if set(found["range_id"].to_pylist()) != set(ranges["range_id"].to_pylist()):
+        raise IntegrityError(
+            f"of {ranges.num_rows} live ranges of {connections.namespace_url} {found.num_rows} "
+            "were read: what the others hold would be taken for dead. This is a fault of the "
+            "mark, please report it",
+        )
     return Live(
         runs=[run for one in read for run in one.runs],
-        ranges=pa.concat_tables([RANGES.empty_table(), *(one.ranges for one in read)]),
+        ranges=found,
         unresolved=sorted({last for one in read for last in one.unresolved}),
         digest=sum((one.digest for one in read), KeyDigest()),
     )

@@ -145,6 +145,12 @@ def _checked(connections: Connections, one: Wanted, found: Entries) -> Entries:
             f"range {one.range_id} of {connections.namespace_url} holds {found.entries} "
             f"entries, but its metarange says {one.entries}: the repository is damaged",
         )
+    if found.group.num_rows < found.entries:
+        # Every entry has at least one row.
+        raise IntegrityError(
+            f"{found.group.num_rows} rows are known of the {found.entries} entries of range "
+            f"{one.range_id}: what is cached at {connections.cache_url} is not whole. Remove it",
+        )
     return found
 
 

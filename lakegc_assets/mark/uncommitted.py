@@ -247,13 +247,21 @@ def read_staged(
         keys: of lakeFS's files, relative to the namespace.
 
     Raises:
-        IntegrityError: a file is no list as lakeFS writes it.
+        IntegrityError: a file is no list as lakeFS writes it, or rows were lost.
     """
     store = connections.store()
     costs = [store.head(key).size * _BYTE_S for key in keys]
     task = partial(_read_files, connections, artifacts.url, folder)
     orders = spread(keys, costs, ctx.settings.address_num_partitions) or [[]]
-    return _joined(ctx.tasks.run("read staged addresses", task, orders, sum(costs)))
+    staged = _joined(ctx.tasks.run("read staged addresses", task, orders, sum(costs)))
+    written = sum(part.rows for part in staged.parts)
+    if not written == staged.digest.count >= staged.listed:
+        # Every listed object has at least one row.
+        raise IntegrityError(
+            f"{written} rows were written for {staged.listed} staged objects: some are lost. This "
+            "is a fault of the mark, please report it",
+        )
+    return staged
 
 
 def _joined(found: Sequence[Staged]) -> Staged:

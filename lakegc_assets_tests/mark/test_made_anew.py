@@ -1,4 +1,4 @@
-"""A repository that was made anew: nothing that was read of the earlier one counts for it."""
+"""A repository that was made anew: what was read of the earlier one is not taken for its own."""
 
 from __future__ import annotations
 

@@ -1,0 +1,81 @@
+"""Live sets are whole: what a task or the cache lost of them stops the run."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from lakegc_assets.errors import IntegrityError
+from lakegc_assets.graveler.decode import DECODER_VERSION
+from lakegc_assets.mark import committed, uncommitted
+from lakegc_assets.mark.ranges import HASHES, LOOKS, cached_ranges
+from lakegc_assets.run.packs import Decoded, read_slots, write_pack
+from lakegc_assets_tests.lake import REPOSITORY, STAGES, SmallLake, running
+from lakegc_assets_tests.sessions import Session
+
+
+@pytest.fixture
+def lake(tmp_path: Path) -> Iterator[SmallLake]:
+    """Two branches with ranges of their own, and something staged."""
+    with running(tmp_path / "lake") as found:
+        found.client.create_repository(REPOSITORY, f"local://{REPOSITORY}")
+        found.client.create_branch(REPOSITORY, "dev", "main")
+        for branch in ("main", "dev"):
+            found.upload(branch, f"of/{branch}", f"of {branch}")
+            found.commit(branch)
+            found.upload(branch, f"staged/{branch}", f"staged on {branch}")
+        yield found
+
+
+def mark(lake: SmallLake, spark: Session, run: str = "mark-1") -> None:
+    ctx = lake.context(spark, run)
+    for stage in STAGES[:4]:
+        stage(ctx)
+
+
+def test_a_range_that_no_task_has_read(
+    lake: SmallLake, spark: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read = committed.read_entries
+
+    def all_but_one(*args: Any) -> Iterator[Any]:
+        yield from list(read(*args))[1:]
+
+    monkeypatch.setattr(committed, "read_entries", all_but_one)
+    with pytest.raises(IntegrityError, match=r"of 2 live ranges of .* 1 were read"):
+        mark(lake, spark)
+
+
+def test_a_staged_object_that_no_task_has_written(
+    lake: SmallLake, spark: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    meanings = uncommitted._meanings
+
+    def all_but_one(*args: Any) -> Iterator[pa.Table]:
+        for rows in meanings(*args):
+            yield rows.slice(1)
+
+    monkeypatch.setattr(uncommitted, "_meanings", all_but_one)
+    with pytest.raises(IntegrityError, match="1 rows were written for 2 staged objects"):
+        mark(lake, spark)
+
+
+def test_a_cached_range_that_lacks_rows(lake: SmallLake, spark: Session) -> None:
+    mark(lake, spark)
+    _, connections = lake.context(spark).connect()
+    cache = connections.cache()
+    slots = read_slots(cache, "ranges", DECODER_VERSION)
+    cache.delete_many({slot.pack.index for slot in slots.values()})
+    nothing = {
+        HASHES: pa.table({"hash": pa.array([], pa.uint64())}),
+        LOOKS: pa.table({"size": pa.array([], pa.int64()), "etag_hash": pa.array([], pa.int64())}),
+    }
+    tables = [Decoded(range_id, nothing, slot.facts) for range_id, slot in slots.items()]
+    write_pack(cache, "ranges", DECODER_VERSION, tables)
+    assert len(cached_ranges(connections)) == 2
+    with pytest.raises(IntegrityError, match="0 rows are known of the 1 entries of range"):
+        mark(lake, spark, "mark-2")
