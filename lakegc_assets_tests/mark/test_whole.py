@@ -11,7 +11,7 @@ import pytest
 
 from lakegc_assets.errors import IntegrityError
 from lakegc_assets.graveler.decode import DECODER_VERSION
-from lakegc_assets.mark import committed, uncommitted
+from lakegc_assets.mark import committed, ranges, uncommitted
 from lakegc_assets.mark.ranges import HASHES, LOOKS, cached_ranges
 from lakegc_assets.run.packs import Decoded, read_slots, write_pack
 from lakegc_assets_tests.lake import REPOSITORY, STAGES, SmallLake, running
@@ -40,7 +40,7 @@ def mark(lake: SmallLake, spark: Session, run: str = "mark-1") -> None:
 def test_a_range_that_no_task_has_read(
     lake: SmallLake, spark: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    read = committed.read_entries
+    read = ranges.read_entries
 
     def all_but_one(*args: Any) -> Iterator[Any]:
         yield from list(read(*args))[1:]
