@@ -1,6 +1,8 @@
 """What an address in an entry or a list may mean, relative to the storage namespace.
 
 Where a spelling is open to doubt every meaning counts: an address too many in a live set is safe.
+What is said here, and by ``StorageNamespace``, is kept in the caches of decoded ranges: who changes
+it raises ``DECODER_VERSION``, and ``VERSION`` of the witness.
 """
 
 from __future__ import annotations

@@ -26,7 +26,7 @@ from lakegc_assets.run.context import RunContext
 from lakegc_assets.run.hashing import Hashes, KeyDigest, address_hashes
 from lakegc_assets.run.parts import Part, read_part, read_parts, write_part
 from lakegc_assets.run.selection import Selection
-from lakegc_assets.run.sets import write_set
+from lakegc_assets.run.sets import members_of, write_set
 from lakegc_assets.run.tasks import spread
 from lakegc_assets.storage.base import ObjectStore
 
@@ -188,10 +188,20 @@ def _hashes(store: ObjectStore, dead: Selection) -> Hashes:
     found = np.concatenate(
         [np.empty(0, np.uint64), *(address_hashes(t["address"]) for t in tables)]
     )
-    hashes = np.unique(found)
-    if len(hashes) != len(found):
+    hashes, counts = np.unique(found, return_counts=True)
+    if len(hashes) != len(found) and _twice(store, dead, hashes[counts > 1]):
         raise IntegrityError(f"{store.url} lists an object twice: mark again under a new id")
     return hashes
+
+
+def _twice(store: ObjectStore, dead: Selection, hashes: Hashes) -> bool:
+    """Whether candidates of some hashes, which are sorted, have equal addresses."""
+    found: list[str] = []
+    for part in dead.parts:
+        addresses = dead.read(store, part, ["address"])["address"]
+        mask = members_of([hashes], address_hashes(addresses))
+        found += addresses.filter(pa.array(mask)).to_pylist()
+    return len(set(found)) != len(found)
 
 
 def _by_reason(counts: Sequence[pa.Table]) -> dict[str, dict[str, int]]:

@@ -197,6 +197,11 @@ class Lease:
         """A short name for what is done under this lease, which nothing else has."""
         return sweep_of(self.token)
 
+    @property
+    def round(self) -> int:
+        """The round whose tasks may delete."""
+        return self._record.round
+
     def require(self) -> None:
         """Go on only while the lease is held.
 

@@ -9,12 +9,13 @@ more.
 from __future__ import annotations
 
 import dataclasses
+from contextlib import suppress
 from typing import Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lakegc_assets.errors import IntegrityError, RefusedError
+from lakegc_assets.errors import IntegrityError, LakegcError, RefusedError
 from lakegc_assets.run.artifacts import AttemptArtifacts, Manifest
 from lakegc_assets.run.connections import Connections
 from lakegc_assets.run.context import RunContext
@@ -84,6 +85,9 @@ def _sweep(ctx: RunContext, connections: Connections, lease: Lease) -> Manifest:
         # failed may be gone as well: a store that did not answer may have done what it was asked.
         tried = pc.is_in(ledger.read(attempt)["outcome"], pa.array(["deleted", "failed"]))
         if pc.any(tried).as_py():
+            # Other tasks of the round must send no batch behind this look.
+            with suppress(LakegcError):
+                lease.begin_round(lease.round + 1)
             raise_alarm_if_needed(ctx, connections, deltas, candidates)
         raise
 

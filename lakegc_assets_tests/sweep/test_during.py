@@ -17,6 +17,7 @@ from lakegc_assets.storage.local import LocalStore
 from lakegc_assets.sweep import alarm, ledger, rounds
 from lakegc_assets.sweep.extending import ALIKE, HELD
 from lakegc_assets.sweep.hold import HOLD, write_hold
+from lakegc_assets.sweep.lease import read_lease
 from lakegc_assets.sweep.ledger import Outcome
 from lakegc_assets.sweep.sweep import sweep
 from lakegc_assets_tests.lake import REPOSITORY, RUN, Marked, SmallLake
@@ -298,3 +299,26 @@ def test_a_delta_mark_that_aged_under_the_invariants_is_taken_again(
     manifest = sweep(lake.context(spark))
     assert manifest.facts["rounds"] == 2
     check_swept(lake, marked, {late: "it is alive"})
+
+
+def test_a_round_that_failed_is_over_before_it_is_looked_at(
+    lake: SmallLake, marked: Marked, spark: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Other tasks of the round may still run; what they delete later would not be seen."""
+    seen: list[int] = []
+    store = lake.context(spark).connect()[1].store()
+
+    def fail_late(self: rounds.Rounds, number: int, _remaining: object) -> None:
+        self.lease.begin_round(number)
+        outcome = Outcome(min(marked.candidates), 1, "deleted")
+        ledger.record(self.attempt.store(), "one", [outcome])
+        seen.append(read_lease(store).round)
+        raise IntegrityError("a task failed")
+
+    monkeypatch.setattr(rounds.Rounds, "_round", fail_late)
+    monkeypatch.setitem(
+        sweep.__globals__, "raise_alarm_if_needed", lambda *_: seen.append(read_lease(store).round)
+    )
+    with pytest.raises(IntegrityError, match="a task failed"):
+        sweep(lake.context(spark))
+    assert seen == [1, 2]
