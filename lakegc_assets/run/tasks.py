@@ -36,7 +36,12 @@ class Tasks:
     spark_seconds: float
 
     def run(
-        self, what: str, task: Callable[[T], R], inputs: Sequence[T], seconds: float
+        self,
+        what: str,
+        task: Callable[[T], R],
+        inputs: Sequence[T],
+        seconds: float,
+        threads: int | None = None,
     ) -> list[R]:
         """Run a task for each input; the answers in the order of the inputs.
 
@@ -45,6 +50,7 @@ class Tasks:
             task: picklable; may be called several times for one input where tasks are repeated.
             inputs: one for each task.
             seconds: about how much work all of them are, on one core.
+            threads: that run them here; one for each core unless they mostly wait.
 
         Raises:
             Exception: what a task raised; from Spark, wrapped in its ``PythonException``.
@@ -52,7 +58,7 @@ class Tasks:
         if not inputs:
             return []
         if seconds < self.spark_seconds:
-            return self._here(task, inputs)
+            return self._here(task, inputs, threads or os.cpu_count() or 1)
         context = self.session().sparkContext
         context.setLocalProperty("spark.job.description", what)
         try:
@@ -61,10 +67,10 @@ class Tasks:
             context.setLocalProperty("spark.job.description", None)  # type: ignore[arg-type]
 
     @staticmethod
-    def _here(task: Callable[[T], R], inputs: Sequence[T]) -> list[R]:
+    def _here(task: Callable[[T], R], inputs: Sequence[T], threads: int) -> list[R]:
         if len(inputs) == 1:
             return [task(inputs[0])]
-        with ThreadPoolExecutor(min(len(inputs), os.cpu_count() or 1)) as pool:
+        with ThreadPoolExecutor(min(len(inputs), threads)) as pool:
             return list(pool.map(task, inputs))
 
 

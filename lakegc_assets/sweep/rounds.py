@@ -39,10 +39,12 @@ from lakegc_assets.sweep.pace import Limits, share_after
 _IDLE_ROUNDS: Final = 20
 #: A delta mark older than this when the invariants have been evaluated is taken again, in seconds.
 _FRESH: Final = 120.0
-#: Objects that a task deletes in a second, at most.
-_RATE: Final = 4000.0
-#: A task has work for so many seconds at least, where there are several.
-_TASK_S: Final = 2.0
+#: Objects that are deleted in a second by one core, which mostly waits for the store.
+_RATE: Final = 10_000.0
+#: A task has so many batches at least, where there are several: some seconds of work.
+_BATCHES: Final = 4
+#: Tasks that run in this process at a time.
+_THREADS: Final = 8
 _ADVICE: Final[dict[type[LakegcError], str]] = {
     AccessDeniedError: "Let the credentials delete there (on S3 s3:DeleteObject, and s3:GetObject "
     "for conditional deletes), or renew them if they have expired",
@@ -184,7 +186,8 @@ class Rounds:
         """The survivors for tasks, each with those of one stretch of addresses."""
         rows = survivors.sort_by("address")
         most = self.ctx.settings.sweep_num_partitions
-        tasks = max(1, min(most, int(rows.num_rows / (_RATE * _TASK_S))))
+        batches = -(-rows.num_rows // self.ctx.settings.sweep_batch)
+        tasks = max(1, min(most, batches // _BATCHES))
         each = -(-rows.num_rows // tasks)
         artifacts, folder = self.attempt.store(), f"{self._folder(number)}survivors/"
         return [
@@ -215,7 +218,7 @@ def delete(ctx: RunContext, orders: Orders, portions: list[Portion]) -> Progress
         portions: of the objects, one for each task.
     """
     seconds = sum(portion.part.rows for portion in portions) / _RATE
-    told = ctx.tasks.run("delete", partial(delete_portion, orders), portions, seconds)
+    told = ctx.tasks.run("delete", partial(delete_portion, orders), portions, seconds, _THREADS)
     return progress_of([one for task in told for one in task])
 
 

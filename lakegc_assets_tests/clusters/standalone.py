@@ -234,9 +234,8 @@ class Driver:
     def start_job(
         self, job: str, repository: str, run: str, settings: Mapping[str, Any]
     ) -> subprocess.Popen[bytes]:
-        """Start a job as ``lakegc`` does; objects take so long that a few are worth a task."""
+        """Start a job as ``lakegc`` does, with settings that have no option."""
         code = (
-            "from lakegc_assets.sweep import rounds; rounds._RATE = 1.0\n"
             f"from lakegc_assets.cli.jobs import run_job; run_job{(job, repository, run, settings)}"
         )
         return self._start(sys.executable, "-c", code)
