@@ -124,12 +124,14 @@ class ObjectFiles:
     folder: Path
     etags: bool
 
-    def write(self, key: str, size: int, moment: float, etag: str) -> None:
-        """An object of a size (bytes, all zero), a time (epoch seconds) and an etag."""
+    def write(self, key: str, size: int, moment: float, etag: str, begin: bytes = b"") -> None:
+        """An object of a size (bytes, zero behind a beginning), a time (epoch seconds), an etag."""
         path = self.folder / key
         # versitygw removes directories that become empty.
         path.parent.mkdir(parents=True, exist_ok=True)
         with path.open("wb") as file:
+            file.write(begin)
+            file.flush()
             os.truncate(file.fileno(), size)
             if self.etags:
                 os.setxattr(file.fileno(), "user.etag", f'"{etag}"'.encode())
