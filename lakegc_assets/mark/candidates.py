@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from datetime import datetime
+from contextlib import suppress
 from functools import partial
 from typing import NamedTuple
 
@@ -24,6 +24,7 @@ from lakegc_assets.run.artifacts import AttemptArtifacts, Manifest
 from lakegc_assets.run.connections import Connections
 from lakegc_assets.run.context import RunContext
 from lakegc_assets.run.hashing import Hashes, KeyDigest, address_hashes
+from lakegc_assets.run.history import earlier
 from lakegc_assets.run.parts import Part, read_part, read_parts, write_part
 from lakegc_assets.run.selection import Selection
 from lakegc_assets.run.sets import members_of, write_set
@@ -144,8 +145,8 @@ def _old_enough_uploads(
     listing that saw them.
     """
     store = attempt.store()
-    earlier = _earlier_listing(ctx, listing)
-    seen = seen_before(ctx, connections, attempt.url, sifted.multipart, earlier)
+    before = _earlier_listing(ctx, listing)
+    seen = seen_before(ctx, connections, attempt.url, sifted.multipart, before)
     parts, spared = list(sifted.unlisted), [SPARED.empty_table()]
     for part, known in zip(sifted.multipart, seen, strict=True):
         rows = read_part(store, part)
@@ -165,17 +166,13 @@ def _earlier_listing(ctx: RunContext, listing: Manifest) -> tuple[str, Sequence[
     Returns:
         The URL of its attempt, and what it saw that was uploaded in parts.
     """
-    found: list[tuple[datetime, str, Sequence[Part]]] = []
-    for run in ctx.root.runs(ctx.repository):
-        try:
-            attempt = ctx.root.attempt(ctx.repository, run)
-            earlier = attempt.manifest("store_listing")
-        except LakegcError:
-            continue
-        sound = earlier.namespace == listing.namespace and earlier.finished < listing.cutoff
-        if run != ctx.run and sound:
-            found.append((earlier.finished, attempt.url, earlier.parts["multipart"]))
-    return max(found, key=lambda one: one[0])[1:] if found else None
+    found = earlier(ctx.root, ctx.repository, "store_listing", listing.namespace, ctx.run)
+    for one in found:
+        if one.manifest.finished < listing.cutoff:
+            with suppress(LakegcError):
+                whole = one.attempt.manifest("store_listing")
+                return one.attempt.url, whole.parts["multipart"]
+    return None
 
 
 def _hashes(store: ObjectStore, dead: Selection) -> Hashes:
