@@ -218,11 +218,13 @@ def test_a_sweep_is_few_jobs(
     jobs: list[str] = []
     run = Tasks.run
 
-    def counted(tasks: Tasks, what: str, task: Any, inputs: Sequence[Any], seconds: float) -> Any:
+    def counted(
+        tasks: Tasks, what: str, task: Any, inputs: Sequence[Any], seconds: float, *more: Any
+    ) -> Any:
         if inputs:
             jobs.append(what)
             assert seconds < tasks.spark_seconds
-        return run(tasks, what, task, inputs, seconds)
+        return run(tasks, what, task, inputs, seconds, *more)
 
     monkeypatch.setattr(Tasks, "run", counted)
     if changed:

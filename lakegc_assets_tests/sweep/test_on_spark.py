@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
@@ -43,7 +44,12 @@ def test_a_stage_is_one_job_of_spark(
         many = {"listing_num_partitions": 4, "sweep_num_partitions": 4, "sweep_batch": 10}
         dead = set(marked.candidates) | _lost(lake, more)
         live = lake.keys() - dead
-        settings = {**many, "spark_seconds": 0.0, "max_candidate_share": 1.0}
+        settings = {
+            **many,
+            "spark_seconds": 0.0,
+            "max_candidate_share": 1.0,
+            "min_age": timedelta(0),
+        }
         ctx = lake.context(spark, "on-spark", **settings)
         assert 7 <= jobs_of(spark, lambda: mark(ctx)) <= MARK_JOBS
         assert 1 <= jobs_of(spark, lambda: sweep(ctx)) <= SWEEP_JOBS
