@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Final, Literal, NamedTuple
 
 import pyarrow as pa
 
-from lakegc_assets.storage.errors import ObjectNotFoundError
+from lakegc_assets.storage.errors import ChangedError, ObjectNotFoundError, StorageError
 
 LISTING_SCHEMA: Final = pa.schema(
     [
@@ -64,10 +65,60 @@ class DeleteOutcome:
             ``expires_s``), or ``NoAnswer``, ``Timeout``, ``ConnectionFailed`` (it is not known
             whether the object still exists).
         detail: the store's message, for people.
+        version: names what the store kept of it, for ``undelete_many``; None where it told nothing.
     """
 
     key: str
     outcome: Literal["deleted", "already_missing", "spared", "failed"]
+    error_code: str | None = None
+    detail: str | None = None
+    version: str | None = None
+
+
+class Recovery(NamedTuple):
+    """What a store keeps of what is deleted, as far as it tells.
+
+    Attributes:
+        kind: ``unknown`` where it could not be found out.
+        days: for how many days; None where no end is known.
+        notice: in a sentence, for people: what is kept, until when, and that it is paid for.
+    """
+
+    kind: Literal["versions", "soft_delete", "trash", "nothing", "unknown"]
+    days: float | None
+    notice: str
+
+
+class Lost(NamedTuple):
+    """An object that was deleted and is to come back.
+
+    Attributes:
+        key: relative to the store's URL.
+        size: in bytes, as it was listed.
+        etag: as it was listed; only what has it comes back.
+        version: as the delete told it; None where that is not known, so that it is looked for.
+    """
+
+    key: str
+    size: int
+    etag: str
+    version: str | None = None
+
+
+@dataclass(frozen=True)
+class UndeleteOutcome:
+    """What became of one object that was to come back.
+
+    Attributes:
+        key: as it was asked for.
+        outcome: ``already_there`` where an object is at the key, whatever it is: it is left alone.
+            ``not_kept`` where the store has nothing of it (any more).
+        error_code: the store's code when failed.
+        detail: for people; why nothing is kept, as far as that is known.
+    """
+
+    key: str
+    outcome: Literal["restored", "already_there", "not_kept", "failed"]
     error_code: str | None = None
     detail: str | None = None
 
@@ -193,6 +244,7 @@ class ObjectStore(ABC):
         singly: bool = False,
         expires_s: float | None = None,
         since: datetime | None = None,
+        trash: str | None = None,
     ) -> Sequence[DeleteOutcome]:
         """Delete any number of keys, in calls of the size that the store allows.
 
@@ -210,6 +262,8 @@ class ObjectStore(ABC):
                 ``deadlines.probe_deadlines`` finds out. It is refused already if this is negative.
             since: a time that the store has told. None for the call of this method, by this
                 machine's clock: what the clocks differ by is added to the deadline then.
+            trash: where a store that keeps nothing by itself, and can, moves what is deleted: a key
+                prefix ending in ``/``, below which each key keeps its name. Other stores ignore it.
 
         Returns:
             Exactly one outcome for each distinct key, in the order of their first appearance.
@@ -226,9 +280,89 @@ class ObjectStore(ABC):
         """
         return False
 
+    def recovery(self) -> Recovery:
+        """What the store keeps of what is deleted, by its settings; never an error.
+
+        Whether it can be had back is another question, which a probe answers.
+        """
+        return Recovery("nothing", None, f"{self.url} keeps nothing of what is deleted")
+
+    def undelete_many(self, objects: Sequence[Lost]) -> Sequence[UndeleteOutcome]:
+        """Bring deleted objects back from what the store kept, where nothing is now.
+
+        What is at a key stays as it is, also if it is written while this runs. What goes wrong with
+        an object is an outcome and never an exception. What was brought back by a call that was
+        killed is ``already_there`` for the next one.
+
+        Args:
+            objects: each key once.
+
+        Returns:
+            Exactly one outcome for each object, in their order.
+        """
+        return [UndeleteOutcome(one.key, "not_kept") for one in objects]
+
     @abstractmethod
     def copy(self, source_key: str, target_key: str) -> None:
         """Copy an object inside the store, without reading it through this machine if possible."""
+
+    def checksums(self, key: str) -> Mapping[str, str]:
+        """Checksums of the whole content that the store itself can name.
+
+        Args:
+            key: of the object.
+
+        Returns:
+            By name of the algorithm in lower case (md5, crc32c, crc64nvme, sha256), in lower hex;
+            empty where it names none.
+
+        Raises:
+            ObjectNotFoundError: there is no such object.
+        """
+        self.head(key)
+        return {}
+
+    @contextmanager
+    def stream(self, key: str, etag: str | None = None) -> Iterator[Iterator[bytes]]:
+        """Read an object in pieces, of some MiB at most.
+
+        Args:
+            key: of the object.
+            etag: that it must have.
+
+        Yields:
+            The pieces, in order; a content that breaks off is an error, never a shorter one.
+
+        Raises:
+            ObjectNotFoundError: there is no such object.
+            ChangedError: it has another etag.
+        """
+        if etag is not None and self.head(key).etag != etag:
+            raise ChangedError(f"{self.url}: the object {key!r} has another etag than {etag}")
+        yield iter([self.get(key)])
+
+    def put_stream(
+        self, key: str, pieces: Iterable[bytes], size: int, *, if_absent: bool = False
+    ) -> str:
+        """Write an object from pieces, whatever their sizes; atomic and durable.
+
+        Args:
+            key: of the object.
+            pieces: of its content; an error while they are made leaves no object behind.
+            size: of all of them, in bytes.
+            if_absent: the object must not exist.
+
+        Returns:
+            The etag.
+
+        Raises:
+            PreconditionFailedError: it exists.
+            StorageError: the pieces have another size; nothing was written.
+        """
+        data = b"".join(pieces)
+        if len(data) != size:
+            raise StorageError(f"{self.url}: {key!r} has {len(data)} bytes in place of {size}")
+        return self.put_if_absent(key, data) if if_absent else self.put(key, data)
 
     @abstractmethod
     def server_time(self) -> datetime:

@@ -5,6 +5,7 @@
   * ``ObjectNotFoundError``: the object does not exist (its bucket does).
   * ``InvalidKeyError``: this store cannot hold, or cannot safely be sent, such a key.
   * ``PreconditionFailedError``: a conditional put found another state; nothing was written.
+  * ``ChangedError``: the object is another than the one that was asked for.
   * ``AccessDeniedError``: the credentials are wrong, expired, or not allowed to do this.
   * ``StoreThrottledError``: the store asks for fewer requests.
   * ``StoreUnavailableError``: no answer, or an answer that says nothing about the request.
@@ -31,6 +32,10 @@ class InvalidKeyError(StorageError):
 
 class PreconditionFailedError(StorageError):
     """A conditional put found another state than the one it was made for; nothing was written."""
+
+
+class ChangedError(StorageError):
+    """The object is another than the one that was asked for."""
 
 
 class AccessDeniedError(StorageError):

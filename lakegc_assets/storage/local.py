@@ -158,6 +158,7 @@ class LocalStore(ObjectStore):
         singly: bool = False,  # noqa: ARG002 - each file is deleted for itself
         expires_s: float | None = None,
         since: datetime | None = None,
+        trash: str | None = None,  # noqa: ARG002 - the service keeps what it keeps
     ) -> Sequence[DeleteOutcome]:
         """See ``ObjectStore``. Directories that become empty go, too, but never the root.
 

@@ -272,6 +272,7 @@ class Claiming(LocalStore):
         singly: bool = False,
         expires_s: float | None = None,
         since: datetime | None = None,
+        trash: str | None = None,  # noqa: ARG002 - nothing is kept
     ) -> Sequence[DeleteOutcome]:
         asked = list(keys)
         meant = self.only in {"", "single" if singly else "bulk"}
@@ -318,6 +319,7 @@ def test_a_condition_is_sent_only_where_deletes_have_one(tmp_path: Path) -> None
             singly: bool = False,
             expires_s: float | None = None,
             since: datetime | None = None,
+            trash: str | None = None,  # noqa: ARG002 - nothing is kept
         ) -> Sequence[DeleteOutcome]:
             if etags is not None:
                 return [DeleteOutcome(key, "failed", "NotImplemented", "no") for key in keys]

@@ -34,6 +34,7 @@ class Stubborn(LocalStore):
         singly: bool = False,
         expires_s: float | None = None,
         since: datetime | None = None,
+        trash: str | None = None,  # noqa: ARG002 - nothing is kept
     ) -> Sequence[DeleteOutcome]:
         asked = list(keys)
         if ("single" if singly else "bulk") not in self.honours:

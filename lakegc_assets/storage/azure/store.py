@@ -171,6 +171,7 @@ class AzureStore(ObjectStore):
         singly: bool = False,
         expires_s: float | None = None,
         since: datetime | None = None,
+        trash: str | None = None,  # noqa: ARG002 - the service keeps what it keeps
     ) -> Sequence[DeleteOutcome]:
         """See ``ObjectStore``. Where a condition failed, HEAD tells what is there."""
         deadline = None if expires_s is None else Deadline.after(expires_s, since)

@@ -127,6 +127,7 @@ class GcsStore(ObjectStore):
         singly: bool = False,
         expires_s: float | None = None,
         since: datetime | None = None,
+        trash: str | None = None,  # noqa: ARG002 - the service keeps what it keeps
     ) -> Sequence[DeleteOutcome]:
         """See ``ObjectStore``. Where a condition failed, the metadata tell what is there.
 
