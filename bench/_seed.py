@@ -31,8 +31,8 @@ from lakegc_assets.graveler.ranges import RangeInfo, write_metarange
 _GROUP = 10 * KEYS_EACH
 _RANGE = 50_000
 _STAGED_FILE = 100_000
-#: Each three bytes as a varint, and seven digits: those of garbage are others, but for a few. Larger
-#: than what a mark reads to try etags, since the contents here do not have theirs.
+#: Each three bytes as a varint, and seven digits: those of garbage are others, but for a few. They
+#: are larger than what a mark reads to try etags, since the contents here do not have theirs.
 _SIZE, _GARBAGE_SIZE, _NEW_GARBAGE_SIZE, _SHARED = 1_200_000, 1_400_000, 1_600_000, 200
 #: Of a new slice, the objects that commits hold; the others are garbage.
 _NEW_ROWS = 9_500
