@@ -44,6 +44,10 @@ _UNAVAILABLE: Final = frozenset({
     "InternalError", "InternalServerError", "NoAnswer", "OperationAborted", "OperationTimedOut",
     "RequestTimeout", "Timeout", "backendError", "internalError", EXPIRED,
 })  # fmt: skip
+_FULL: Final = frozenset({
+    "507", "InsufficientStorage", "QuotaExceeded", "StorageFull", "XMinioStorageFull",
+    "XMinioAdminBucketQuotaExceeded", "AccountLimitExceeded", "quotaExceeded",
+})  # fmt: skip
 _MISCONFIGURED: Final = {
     "NoSuchBucket": "the bucket does not exist: check its name and the endpoint",
     "ContainerNotFound": "the container does not exist: check its name and the account",
@@ -93,6 +97,8 @@ def explained(code: str, told: object, where: str) -> LakegcError:
         advice = "the credentials have expired: renew them and run again"
     elif kind is AccessDeniedError:
         advice = "check the credentials, and what the bucket's policy lets them do"
+    elif code in _FULL:
+        advice = "the store is full, or its quota is used up: make room, or choose another one"
     elif kind is ObjectNotFoundError:
         advice = "it does not exist"
     return kind(": ".join(filter(None, (where, advice, f"{code} ({told})"))))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 import random
@@ -15,6 +16,12 @@ from typing import Final
 from lakegc_assets.errors import ConfigurationError
 
 TEMPORARY: Final = ".lakegc-tmp-"
+#: So that an interruption does not have to wait for long.
+_COPIED_AT_ONCE: Final = 2**26
+# Of two file systems, or of one that cannot do it.
+_CANNOT_SHARE: Final = frozenset({
+    errno.EXDEV, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL, errno.EPERM,
+})  # fmt: skip
 _DIRECTORY: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW
 
 
@@ -96,6 +103,48 @@ def locked(directory: int, *, required: bool) -> Iterator[None]:
 def replace(directory: int, temporary: str, name: str) -> None:
     """Give an unfinished write its name, in place of what has it now."""
     os.replace(temporary, name, src_dir_fd=directory, dst_dir_fd=directory)
+
+
+def link_new(directory: int, temporary: str, name: str) -> None:
+    """Give an unfinished write its name, which nothing may have.
+
+    Raises:
+        FileExistsError: a file has it.
+        IsADirectoryError: a directory has it.
+    """
+    try:
+        os.link(temporary, name, src_dir_fd=directory, dst_dir_fd=directory)
+    except FileExistsError:
+        if stat.S_ISDIR(os.lstat(name, dir_fd=directory).st_mode):
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR)) from None
+        raise
+
+
+def copy_content(source: int, target: int, size: int) -> int:
+    """Copy up to so many bytes from where a file stands to where another one stands.
+
+    The kernel copies; or the file system lets both share the bytes until one of them changes.
+
+    Returns:
+        How many there were.
+    """
+    copied, copy = 0, os.copy_file_range
+    while copied < size:
+        try:
+            done = copy(source, target, min(size - copied, _COPIED_AT_ONCE))
+        except OSError as error:
+            if copy is not os.copy_file_range or error.errno not in _CANNOT_SHARE:
+                raise
+            copy = _send
+            continue
+        if not done:
+            break
+        copied += done
+    return copied
+
+
+def _send(source: int, target: int, count: int) -> int:
+    return os.sendfile(target, source, None, count)  # type: ignore[arg-type]  # from where it stands
 
 
 def remove_if_there(directory: int, temporary: str) -> None:

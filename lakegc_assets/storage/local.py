@@ -24,6 +24,7 @@ import pyarrow as pa
 
 from lakegc_assets.errors import ConfigurationError
 from lakegc_assets.storage.base import (
+    Copied,
     DeleteOutcome,
     KeyRange,
     ObjectInfo,
@@ -35,6 +36,7 @@ from lakegc_assets.storage.codes import EXPIRED
 from lakegc_assets.storage.deadlines import Deadline
 from lakegc_assets.storage.errors import (
     AccessDeniedError,
+    ChangedError,
     InvalidKeyError,
     ObjectNotFoundError,
     PreconditionFailedError,
@@ -43,6 +45,8 @@ from lakegc_assets.storage.errors import (
 )
 from lakegc_assets.storage.files import (
     TEMPORARY,
+    copy_content,
+    link_new,
     locked,
     make_unique,
     open_directories,
@@ -50,6 +54,7 @@ from lakegc_assets.storage.files import (
     replace,
     temporary_name,
 )
+from lakegc_assets.storage.streams import PIECE, Pieces, counted
 
 _BATCH_ROWS: Final = 10_000
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=timezone.utc)
@@ -121,16 +126,7 @@ class LocalStore(ObjectStore):
 
     def put_if_absent(self, key: str, data: bytes) -> str:
         """See ``ObjectStore``."""
-
-        def publish(directory: int, temporary: str, name: str) -> None:
-            try:
-                os.link(temporary, name, src_dir_fd=directory, dst_dir_fd=directory)
-            except FileExistsError:
-                if stat.S_ISDIR(os.lstat(name, dir_fd=directory).st_mode):
-                    raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR)) from None
-                raise PreconditionFailedError(f"{self._at(key)} exists already") from None
-
-        return self._write(key, lambda file: file.write(data), publish)
+        return self._write(key, lambda file: file.write(data), self._new(key))
 
     def put_if_match(self, key: str, data: bytes, etag: str) -> str:
         """See ``ObjectStore``."""
@@ -179,6 +175,76 @@ class LocalStore(ObjectStore):
         with self._open(source_key) as source:
             self._write(target_key, lambda file: shutil.copyfileobj(source, file), replace)
 
+    @contextmanager
+    def stream(self, key: str, etag: str | None = None) -> Iterator[Pieces]:
+        """See ``ObjectStore``. A file that changes while it is read is found out at its end."""
+        with self._open(key) as file:
+            status = self._require(key, file, etag)
+
+            def pieces() -> Iterator[bytes]:
+                with self._errors(key):
+                    while piece := file.read(PIECE):
+                        yield piece
+                    self._require(key, file, _etag(status))
+
+            yield Pieces(pieces())
+
+    def receive(self, key: str, pieces: Iterable[bytes], size: int, *, if_absent: bool) -> Copied:
+        """See ``ObjectStore``."""
+
+        def fill(file: IO[bytes]) -> None:
+            for piece in counted(pieces, size, self._at(key)):
+                file.write(piece)
+
+        return Copied(self._write(key, fill, self._new(key) if if_absent else replace), "size")
+
+    def copy_from(
+        self,
+        source: ObjectStore,
+        source_key: str,
+        key: str,
+        *,
+        size: int,
+        etag: str,
+        if_absent: bool,
+    ) -> Copied | None:
+        """See ``ObjectStore``. The copy is a file of its own, whatever becomes of the other one."""
+        if not isinstance(source, LocalStore):
+            return None
+        with source._open(source_key) as original:
+            found = source._require(source_key, original, etag)
+            if found.st_size != size:
+                where = source._at(source_key)
+                raise ChangedError(f"{where} has {found.st_size} bytes, {size} were expected")
+
+            def fill(file: IO[bytes]) -> None:
+                # A second try begins anew.
+                os.lseek(original.fileno(), 0, os.SEEK_SET)
+                copied = copy_content(original.fileno(), file.fileno(), size)
+                source._require(source_key, original, etag)
+                if copied != size:
+                    raise StorageError(f"{self._at(key)}: {copied} of {size} bytes were copied")
+
+            return Copied(self._write(key, fill, self._new(key) if if_absent else replace), "size")
+
+    def _require(self, key: str, file: IO[bytes], etag: str | None) -> os.stat_result:
+        """What an open file is. Raises ChangedError where it has another etag."""
+        status = os.fstat(file.fileno())
+        if etag is not None and _etag(status) != etag:
+            raise ChangedError(f"{self._at(key)} has the etag {_etag(status)}, {etag} was expected")
+        return status
+
+    def _new(self, key: str) -> Callable[[int, str, str], None]:
+        """What publishes a write under a name that nothing has."""
+
+        def publish(directory: int, temporary: str, name: str) -> None:
+            try:
+                link_new(directory, temporary, name)
+            except FileExistsError:
+                raise PreconditionFailedError(f"{self._at(key)} exists already") from None
+
+        return publish
+
     def server_time(self) -> datetime:
         """See ``ObjectStore``: the clock that the file system stamps files with."""
         name = self._root / temporary_name()
@@ -225,6 +291,8 @@ class LocalStore(ObjectStore):
                 raise InvalidKeyError(
                     f"{where}: a part of its path is an object or a symbolic link, not a directory"
                 ) from error
+            if error.errno in {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}:
+                raise StorageError(f"{where}: make room there, or choose another place") from error
             raise StorageError(where) from error
 
     def _open(self, key: str) -> IO[bytes]:
