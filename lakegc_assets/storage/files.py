@@ -8,12 +8,15 @@ import os
 import random
 import secrets
 import stat
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import IO, Final
 
 from lakegc_assets.errors import ConfigurationError
+from lakegc_assets.storage.errors import ChangedError, StorageError
+from lakegc_assets.storage.streams import PIECE
 
 TEMPORARY: Final = ".lakegc-tmp-"
 #: So that an interruption does not have to wait for long.
@@ -120,31 +123,70 @@ def link_new(directory: int, temporary: str, name: str) -> None:
         raise
 
 
-def copy_content(source: int, target: int, size: int) -> int:
-    """Copy up to so many bytes from where a file stands to where another one stands.
+@dataclass(frozen=True)
+class Original:
+    """An open file that is read as long as it is what it was.
 
-    The kernel copies; or the file system lets both share the bytes until one of them changes.
-
-    Returns:
-        How many there were.
+    Attributes:
+        file: just opened.
+        etag: that it must have.
+        where: names the URL and the key.
     """
-    copied, copy = 0, os.copy_file_range
-    while copied < size:
-        try:
-            done = copy(source, target, min(size - copied, _COPIED_AT_ONCE))
-        except OSError as error:
-            if copy is not os.copy_file_range or error.errno not in _CANNOT_SHARE:
-                raise
-            copy = _send
-            continue
-        if not done:
-            break
-        copied += done
-    return copied
+
+    file: IO[bytes]
+    etag: str
+    where: str
+
+    def require(self) -> os.stat_result:
+        """What it is. Raises ChangedError: it has another etag."""
+        status = os.fstat(self.file.fileno())
+        if etag_of(status) != self.etag:
+            raise ChangedError(
+                f"{self.where} has the etag {etag_of(status)}, {self.etag} was expected"
+            )
+        return status
+
+    def pieces(self) -> Iterator[bytes]:
+        """Its content. Raises ChangedError at the end, if it has changed meanwhile."""
+        while piece := self.file.read(PIECE):
+            yield piece
+        self.require()
+
+    def copy_to(self, target: int) -> None:
+        """Copy it to a descriptor, by the kernel; or the file system lets both share the bytes.
+
+        Raises:
+            ChangedError: it has changed meanwhile.
+        """
+        source, left = self.file.fileno(), self.require().st_size
+        copy: Callable[[int, int, int], int] = _share
+        while left:
+            try:
+                done = copy(source, target, min(left, _COPIED_AT_ONCE))
+            except OSError as error:
+                if copy is _send or error.errno not in _CANNOT_SHARE:
+                    raise
+                copy = _send
+                continue
+            if not done:
+                break
+            left -= done
+        self.require()
+        if left:
+            raise StorageError(f"{self.where}: {left} of its bytes could not be copied")
+
+
+def _share(source: int, target: int, count: int) -> int:
+    return os.copy_file_range(source, target, count)
 
 
 def _send(source: int, target: int, count: int) -> int:
-    return os.sendfile(target, source, None, count)  # type: ignore[arg-type]  # from where it stands
+    return os.sendfile(target, source, None, count)
+
+
+def etag_of(status: os.stat_result) -> str:
+    """What no two files have that were ever at one key."""
+    return f"{status.st_size:x}-{status.st_mtime_ns:x}-{status.st_ino:x}"
 
 
 def remove_if_there(directory: int, temporary: str) -> None:

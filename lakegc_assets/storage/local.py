@@ -45,7 +45,8 @@ from lakegc_assets.storage.errors import (
 )
 from lakegc_assets.storage.files import (
     TEMPORARY,
-    copy_content,
+    Original,
+    etag_of,
     link_new,
     locked,
     make_unique,
@@ -54,7 +55,7 @@ from lakegc_assets.storage.files import (
     replace,
     temporary_name,
 )
-from lakegc_assets.storage.streams import PIECE, Pieces, counted
+from lakegc_assets.storage.streams import Pieces, counted
 
 _BATCH_ROWS: Final = 10_000
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=timezone.utc)
@@ -133,7 +134,7 @@ class LocalStore(ObjectStore):
 
         def publish(directory: int, temporary: str, name: str) -> None:
             try:
-                present = _etag(os.lstat(name, dir_fd=directory))
+                present = etag_of(os.lstat(name, dir_fd=directory))
             except FileNotFoundError:
                 raise PreconditionFailedError(
                     f"{self._at(key)} does not exist, its etag was expected to be {etag}"
@@ -178,14 +179,11 @@ class LocalStore(ObjectStore):
     @contextmanager
     def stream(self, key: str, etag: str | None = None) -> Iterator[Pieces]:
         """See ``ObjectStore``. A file that changes while it is read is found out at its end."""
-        with self._open(key) as file:
-            status = self._require(key, file, etag)
+        with self.opened(key, etag) as original:
 
             def pieces() -> Iterator[bytes]:
                 with self._errors(key):
-                    while piece := file.read(PIECE):
-                        yield piece
-                    self._require(key, file, _etag(status))
+                    yield from original.pieces()
 
             yield Pieces(pieces())
 
@@ -211,28 +209,22 @@ class LocalStore(ObjectStore):
         """See ``ObjectStore``. The copy is a file of its own, whatever becomes of the other one."""
         if not isinstance(source, LocalStore):
             return None
-        with source._open(source_key) as original:
-            found = source._require(source_key, original, etag)
-            if found.st_size != size:
-                where = source._at(source_key)
-                raise ChangedError(f"{where} has {found.st_size} bytes, {size} were expected")
+        with source.opened(source_key, etag) as original:
+            found = original.require().st_size
+            if found != size:
+                raise ChangedError(f"{original.where} has {found} bytes, {size} were expected")
+            publish = self._new(key) if if_absent else replace
+            return Copied(
+                self._write(key, lambda file: original.copy_to(file.fileno()), publish), "size"
+            )
 
-            def fill(file: IO[bytes]) -> None:
-                # A second try begins anew.
-                os.lseek(original.fileno(), 0, os.SEEK_SET)
-                copied = copy_content(original.fileno(), file.fileno(), size)
-                source._require(source_key, original, etag)
-                if copied != size:
-                    raise StorageError(f"{self._at(key)}: {copied} of {size} bytes were copied")
-
-            return Copied(self._write(key, fill, self._new(key) if if_absent else replace), "size")
-
-    def _require(self, key: str, file: IO[bytes], etag: str | None) -> os.stat_result:
-        """What an open file is. Raises ChangedError where it has another etag."""
-        status = os.fstat(file.fileno())
-        if etag is not None and _etag(status) != etag:
-            raise ChangedError(f"{self._at(key)} has the etag {_etag(status)}, {etag} was expected")
-        return status
+    @contextmanager
+    def opened(self, key: str, etag: str | None) -> Iterator[Original]:
+        """Open an object that must have an etag, or whatever is there."""
+        with self._open(key) as file:
+            original = Original(file, etag or etag_of(os.fstat(file.fileno())), self._at(key))
+            original.require()
+            yield original
 
     def _new(self, key: str) -> Callable[[int, str, str], None]:
         """What publishes a write under a name that nothing has."""
@@ -342,7 +334,7 @@ class LocalStore(ObjectStore):
                     file.flush()
                     make_unique(descriptor)
                     os.fsync(descriptor)
-                    etag = _etag(os.fstat(descriptor))
+                    etag = etag_of(os.fstat(descriptor))
                 with locked(directory, required=lock_required):
                     publish(directory, temporary, name)
                 os.fsync(directory)
@@ -436,8 +428,8 @@ def _kept(
     if not stat.S_ISREG(status.st_mode):
         detail = "it is not a regular file: look at it and remove it by hand"
         return DeleteOutcome(key, "failed", "InvalidKey", detail)
-    if etag is not None and _etag(status) != etag:
-        detail = f"it has the etag {_etag(status)}, {etag} was expected"
+    if etag is not None and etag_of(status) != etag:
+        detail = f"it has the etag {etag_of(status)}, {etag} was expected"
         return DeleteOutcome(key, "spared", None, detail)
     if deadline is not None and deadline.passed:
         return DeleteOutcome(key, "failed", EXPIRED, "it is too late to remove it")
@@ -456,9 +448,5 @@ def _time(status: os.stat_result) -> datetime:
     return _EPOCH + timedelta(microseconds=status.st_mtime_ns // 1000)
 
 
-def _etag(status: os.stat_result) -> str:
-    return f"{status.st_size:x}-{status.st_mtime_ns:x}-{status.st_ino:x}"
-
-
 def _info(key: str, status: os.stat_result) -> ObjectInfo:
-    return ObjectInfo(key, status.st_size, _time(status), _etag(status))
+    return ObjectInfo(key, status.st_size, _time(status), etag_of(status))

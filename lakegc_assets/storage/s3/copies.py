@@ -25,6 +25,7 @@ from lakegc_assets.storage.s3.uploads import Sizes, require, uploading
 from lakegc_assets.storage.streams import part_size
 
 _MOST_PARTS: Final = 10_000
+_NOT_FOUND: Final = 404
 _TOO_SHORT: Final = frozenset({"InvalidRange", "416"})
 
 
@@ -115,7 +116,7 @@ def _explained(failure: HttpFailure, source: S3Object, target: S3Object) -> Exce
     if kind in {PreconditionFailedError, ObjectNotFoundError}:
         error = explained(failure.code, failure.told, source.where)
         return error if kind is ObjectNotFoundError else ChangedError(str(error))
-    if kind is AccessDeniedError:
+    if kind is AccessDeniedError or failure.status == _NOT_FOUND:
         try:
             source.look()
         except StorageError as error:

@@ -123,6 +123,8 @@ def write(
     with uploading(target) as upload:
         for data in in_parts(counted(pieces, size, target.where), part):
             upload.put(data)
+            # No part is held while the next one is made.
+            del data
         etag, proven = upload.complete(if_absent=if_absent)
     # What the parts had was compared as they were sent, where their etags say it.
     if proven and all(map(is_md5, upload.etags)):
