@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import random
-import tracemalloc
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any

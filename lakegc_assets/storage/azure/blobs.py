@@ -32,6 +32,7 @@ from lakegc_assets.storage.streams import (
 _MOST_BLOCKS: Final = 50_000
 #: For how long a copy may take to begin to read its source.
 _READABLE: Final = timedelta(hours=1)
+_PRECONDITION_FAILED: Final = 412
 _CONTENT: Final = "application/octet-stream"
 
 
@@ -82,7 +83,13 @@ class Blob:
         """Begin to read from an offset on. Raises HttpFailure."""
         condition = {} if etag is None else {"If-Match": f'"{etag}"'}
         headers = {"x-ms-version": VERSION, **condition}
-        answer, size = self.service.client.opened(self.url(), headers, offset)
+        try:
+            answer, size = self.service.client.opened(self.url(), headers, offset)
+        except HttpFailure as failure:
+            if failure.status == _PRECONDITION_FAILED:
+                # What is missing has no etag, either.
+                self.service.send("HEAD", self.url())
+            raise
         _require_blob(answer)
         found = etag_in(answer.headers.get("ETag"))
         named = named_by(answer.headers)

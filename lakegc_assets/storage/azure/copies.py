@@ -26,10 +26,13 @@ def copy(
             f"{source.where}: size and etag are {found}, {(size, etag)} were expected"
         )
     md5 = named_by(told).get("md5")
-    if size <= sizes.whole:
-        made = _whole(source, target, etag, told, if_absent=if_absent)
-    else:
-        made = _in_blocks(source, target, size, etag, md5, sizes, if_absent=if_absent)
+    try:
+        if size <= sizes.whole:
+            made = _whole(source, target, etag, told, if_absent=if_absent)
+        else:
+            made = _in_blocks(source, target, size, etag, md5, sizes, if_absent=if_absent)
+    except ChangedError as error:
+        raise ChangedError(f"{source.where} has changed since it was looked at: {error}") from error
     copied = target.look()
     require(target, copied, size, made)
     here = named_by(copied).get("md5")
