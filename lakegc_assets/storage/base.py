@@ -373,6 +373,7 @@ class ObjectStore(ABC):
 
         Raises:
             PreconditionFailedError: it exists.
+            StoreUnavailableError: it may not be known whether it was written.
             StorageError: the pieces have another size; nothing was written.
         """
         return self.receive(key, pieces, size, if_absent=if_absent).etag

@@ -64,6 +64,7 @@ def copy_object(
         ChangedError: the object has another etag or size.
         PreconditionFailedError: something is at ``target_key``.
         AccessDeniedError: it names the store that refuses.
+        StoreUnavailableError: it may not be known whether the copy was made.
         StorageError: the copy is not what the object is, or could not be made.
     """
     where = f"{source.url}: the object {source_key!r}"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import random
+import tracemalloc
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -280,3 +281,24 @@ def test_copies_between_stores(
     assert not target.exists("c")
     assert uploads_of(target) == []
     assert hidden(tmp_path) == []
+
+
+@pytest.mark.stores
+@pytest.mark.parametrize("target_name", ["versitygw", "azurite", "fake gcs", "local"])
+@pytest.mark.parametrize("source_name", ["versitygw", "azurite", "fake gcs"])
+def test_no_object_is_held_in_memory(
+    source_name: str, target_name: str, request: pytest.FixtureRequest, tmp_path: Path
+) -> None:
+    """Between servers that are processes of their own: a few parts, however large the object is."""
+    source, target = (empty_store(name, request, tmp_path) for name in (source_name, target_name))
+    size = 96 * _MIB + 1
+    etag = source.put_stream("large", [*[bytes(_MIB)] * 96, b"1"], size)
+    tracemalloc.start()
+    try:
+        with source.stream("large", etag) as found:
+            target.put_stream("copy", found, size, if_absent=True)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert target.head("copy").size == size
+    assert peak < 32 * _MIB

@@ -7,12 +7,15 @@ import hashlib
 import json
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 import pytest
+from azure.core.credentials import AccessToken
 
-from lakegc_assets.storage.azure.auth import write_azure_credentials_file
+from lakegc_assets.storage.azure.auth import _TokenSigner, write_azure_credentials_file
 from lakegc_assets.storage.azure.blobs import Sizes as AzureSizes
+from lakegc_assets.storage.azure.service import failure_of
 from lakegc_assets.storage.azure.store import AzureStore
 from lakegc_assets.storage.base import ObjectStore
 from lakegc_assets.storage.config import GcsAccess, StoreConfig
@@ -27,6 +30,7 @@ from lakegc_assets.storage.errors import (
 )
 from lakegc_assets.storage.gcs.objects import Sizes as GcsSizes
 from lakegc_assets.storage.gcs.store import GcsStore
+from lakegc_assets.storage.http import HttpClient, Request
 from lakegc_assets.storage.opening import open_store
 from lakegc_assets_tests.storage.azure_answers import refusal
 from lakegc_assets_tests.storage.conftest import Answer, Script, query_of
@@ -107,6 +111,29 @@ def test_a_sas_token_lets_azure_read_the_source(
     write_azure_credentials_file(azure_key_file, sas_token="sp=rw&sig=s")
     copy(azure(blob(_DATA), COPIED, blob(_DATA, "0x2")))
     assert script.headers[1]["x-ms-copy-source"].endswith("/acc/box/ns/k?sp=rw&sig=s")
+
+
+def test_an_identity_lets_azure_read_the_source(
+    azure: Callable[..., ObjectStore], script: Script, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Identity:
+        def get_token(self, *_: str, **__: Any) -> AccessToken:
+            return AccessToken("token", 2**31)
+
+    signer = _TokenSigner(Identity())
+    store = azure(blob(_DATA), COPIED, blob(_DATA, "0x2"))
+    assert isinstance(store, AzureStore)
+
+    def sign(request: Request) -> None:
+        signer(replace(request, url="https://acc", headers=request.headers))
+
+    service = replace(store._service, signer=signer)
+    monkeypatch.setattr(service, "client", HttpClient(store._config, sign, failure_of))
+    monkeypatch.setattr("lakegc_assets.storage.azure.store.open_service", lambda *_: service)
+    copy(store)
+    asked = script.headers[1]
+    assert asked["x-ms-copy-source"].endswith("/acc/box/ns/k")
+    assert asked["x-ms-copy-source-authorization"] == asked["authorization"] == "Bearer token"
 
 
 def test_azure_copies_a_large_blob_in_blocks(
