@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from lakegc_assets.errors import LakegcError
+from lakegc_assets.errors import ConfigurationError, LakegcError
 from lakegc_assets.storage.base import ObjectStore
 from lakegc_assets.storage.config import StoreConfig
 from lakegc_assets.storage.copies import copy_object
@@ -170,6 +170,7 @@ def test_a_copy_with_another_md5_is_refused(
         ([Answer(403, error("AccessDenied")), found("data")], AccessDeniedError, "s3://backup/x"),
         ([Answer(403, error("AccessDenied")), Answer(403)], AccessDeniedError, "s3://b/ns"),
         ([Answer(507, error("QuotaExceeded"))], StorageError, "s3://backup/x.*make room"),
+        ([Answer(404, error("NoSuchBucket"))], ConfigurationError, "s3://backup/x.*s3://b/ns"),
         ([Answer(507)], StorageError, "s3://backup/x.*make room"),
         ([Answer(500, error("InternalError"))], StoreUnavailableError, "s3://backup/x"),
         ([Answer(200, error("InternalError"))], StoreUnavailableError, "s3://backup/x"),
@@ -269,6 +270,22 @@ def test_parts_that_are_refused_or_arrive_as_others_are_aborted(
         two[1].put_stream("k", [b"01", b"23456"], 7)
     assert script.bodies[1:3] == [b"0123", b"456"]
     assert script.requests[-1] == "DELETE /backup/x/k?uploadId=upload"
+
+
+@pytest.mark.parametrize(("kms", "verified"), [(True, "size"), (False, "md5 of parts")])
+def test_parts_that_kms_encrypts_prove_nothing(
+    two: tuple[ObjectStore, ObjectStore], script: Script, verified: str, *, kms: bool
+) -> None:
+    """Their etags look like MD5s, and are none."""
+    small_parts(two[1])
+    etags = ["a" * 32, "b" * 32] if kms else [md5("0123"), md5("456")]
+    whole = etag_of_parts(etags)
+    assert whole is not None
+    encrypted = {"x-amz-server-side-encryption": "aws:kms"} if kms else {}
+    parts = [Answer(headers={"ETag": f'"{etag}"', **encrypted}) for etag in etags]
+    script.answers = [BEGUN, *parts, completed(whole), found("0123456", whole)]
+    done = two[1].receive("k", [b"0123456"], 7, if_absent=False)
+    assert (done.etag, done.verified_by) == (whole, verified)
 
 
 def test_an_object_that_arrives_as_another_is_refused(

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
+from lakegc_assets.errors import ConfigurationError
 from lakegc_assets.storage.base import Copied
 from lakegc_assets.storage.codes import error_class, explained
 from lakegc_assets.storage.errors import (
@@ -116,6 +117,9 @@ def _explained(failure: HttpFailure, source: S3Object, target: S3Object) -> Exce
     if kind in {PreconditionFailedError, ObjectNotFoundError}:
         error = explained(failure.code, failure.told, source.where)
         return error if kind is ObjectNotFoundError else ChangedError(str(error))
+    if kind is ConfigurationError:
+        where = f"{target.where}, copied from {source.where}"
+        return explained(failure.code, failure.told, where)
     if kind is AccessDeniedError or failure.status == _NOT_FOUND:
         try:
             source.look()
