@@ -7,6 +7,7 @@ import hashlib
 import threading
 import tracemalloc
 from collections.abc import Iterator
+from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
@@ -115,6 +116,17 @@ def test_a_copy_that_must_not_replace_is_read_and_put(
     assert script.headers[1]["if-none-match"] == "*"
     digest = base64.b64encode(hashlib.md5(b"data").digest()).decode()
     assert script.headers[1]["content-md5"] == digest
+
+
+def test_between_two_servers_nothing_is_copied_by_either(
+    two: tuple[ObjectStore, ObjectStore], script: Script
+) -> None:
+    """One that is asked under another name may be another one."""
+    other = replace(script.config(), endpoint_url=script.endpoint.replace("127.0.0.1", "localhost"))
+    script.answers = [found("data"), Answer(headers={"ETag": f'"{md5("data")}"'})]
+    assert copy((open_store("s3://b/ns", other), two[1]), "data") == (md5("data"), "md5")
+    assert methods(script) == ["GET b/ns/k", "PUT backup/x/k"]
+    assert "if-none-match" not in script.headers[1]
 
 
 def test_an_etag_that_proves_nothing_makes_both_sides_compared(
