@@ -21,8 +21,9 @@ from lakegc_assets.storage.http import HttpFailure
 
 #: Bytes that are read at once.
 PIECE: Final = 2**20
-#: Bytes of an object that are sent at once; with a second such part they are all that is held.
-PART: Final = 8 * 2**20
+#: Bytes of an object that are sent at once, the least that S3 takes as a part. A few such parts are
+#: all that is held of an object.
+PART: Final = 5 * 2**20
 
 
 class Pieces(Iterator[bytes]):

@@ -29,6 +29,7 @@ from lakegc_assets.storage.opening import open_store
 from lakegc_assets.storage.s3.objects import named_by
 from lakegc_assets.storage.s3.store import S3Store
 from lakegc_assets.storage.s3.uploads import Sizes, etag_of_parts
+from lakegc_assets.storage.streams import PART
 from lakegc_assets_tests.storage.conftest import Answer, Script
 from lakegc_assets_tests.storage.s3_answers import SPACE, error
 
@@ -435,5 +436,5 @@ def test_no_object_is_held_in_memory(sink: tuple[str, list[int]], tmp_path: Path
     finally:
         tracemalloc.stop()
     assert done.verified_by == "size"
-    assert sent == [*[8 * _MIB] * 16, 1]
+    assert sent == [*[PART] * 25, 3 * _MIB + 1]
     assert peak < 32 * _MIB
