@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,7 +17,7 @@ from lakegc_assets.storage.config import GcsAccess, StoreConfig
 from lakegc_assets.storage.opening import open_store
 from lakegc_assets.storage.trash import TRASH
 from lakegc_assets.storage.undelete_probe import probe_recovery
-from lakegc_assets_tests.storage.servers import versitygw
+from lakegc_assets_tests.storage.servers import Server, versitygw
 
 FOLDER = f"{TRASH}20261122T000000Z-sweep/"
 _STORES = pytest.mark.stores
@@ -92,7 +92,7 @@ def versioned(endpoint: str, *, whole: bool = False, page_size: int = 1000) -> O
 def versioned_gateway(
     aws_environment: None,  # noqa: ARG001 - it is wanted to be there
     tmp_path_factory: pytest.TempPathFactory,
-):  # type: ignore[no-untyped-def]
+) -> Iterator[Server]:
     with versitygw(tmp_path_factory.mktemp("versions"), versioning=True) as server:
         yield server
 
