@@ -26,6 +26,7 @@ from lakegc_assets.storage.http import HttpFailure
 
 _THREADS: Final = 16
 _COPY_POLL_S: Final = 0.5
+_OK: Final = 200
 
 
 class Kept(NamedTuple):
@@ -81,7 +82,7 @@ class AzureVersions:
             if found.version:
                 self._copy(url, found.version)
             else:
-                self.service.send("PUT", f"{url}?comp=undelete")
+                self._undelete(url)
         except InvalidKeyError as error:
             return UndeleteOutcome(lost.key, "failed", "InvalidKey", str(error))
         except HttpFailure as failure:
@@ -90,6 +91,14 @@ class AzureVersions:
             detail = str(explained(failure.code, failure.told, self.where))
             return UndeleteOutcome(lost.key, "failed", failure.code, detail)
         return UndeleteOutcome(lost.key, "restored")
+
+    def _undelete(self, url: str) -> None:
+        try:
+            self.service.send("PUT", f"{url}?comp=undelete")
+        except HttpFailure as failure:
+            # All that writes is answered with other codes.
+            if failure.status != _OK:
+                raise
 
     def _copy(self, url: str, version: str) -> None:
         source = f"{url}?versionid={quote(version, safe='')}"

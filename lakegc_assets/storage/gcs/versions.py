@@ -59,12 +59,7 @@ class GcsVersions:
             detail = f"it cannot have the etag {lost.etag!r}: generations are numbers"
             return UndeleteOutcome(lost.key, "failed", "InvalidKey", detail)
         try:
-            # The condition is what counts; but emulators know none, and would overwrite.
-            if self.look(lost.key):
-                return UndeleteOutcome(lost.key, "already_there")
-            if not (self._copied(lost) or self._restored(lost)):
-                detail = f"the bucket keeps no generation {lost.etag} of it"
-                return UndeleteOutcome(lost.key, "not_kept", None, detail)
+            return self._back(lost)
         except InvalidKeyError as error:
             return UndeleteOutcome(lost.key, "failed", "InvalidKey", str(error))
         except HttpFailure as failure:
@@ -72,7 +67,15 @@ class GcsVersions:
                 return UndeleteOutcome(lost.key, "already_there")
             detail = str(explained(failure.code, failure.told, self.where))
             return UndeleteOutcome(lost.key, "failed", failure.code, detail)
-        return UndeleteOutcome(lost.key, "restored")
+
+    def _back(self, lost: Lost) -> UndeleteOutcome:
+        # The condition is what counts; but emulators know none, and would overwrite.
+        if self.look(lost.key):
+            return UndeleteOutcome(lost.key, "already_there")
+        if self._copied(lost) or self._restored(lost):
+            return UndeleteOutcome(lost.key, "restored")
+        detail = f"the bucket keeps no generation {lost.etag} of it"
+        return UndeleteOutcome(lost.key, "not_kept", None, detail)
 
     def _copied(self, lost: Lost) -> bool:
         """Copy a generation that is not the current one; whether there is such a one."""
