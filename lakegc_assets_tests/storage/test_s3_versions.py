@@ -190,6 +190,32 @@ def test_an_answer_that_names_only_some_keys_is_believed_for_these_only(
     assert "does not name this key" in outcomes[2][1]
 
 
+def test_many_keys_that_lie_together_take_few_requests(
+    bucket: Bucket, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    keys = [f"data/{number:04d}" for number in range(250)]
+    etags = {key: bucket.store.put(key, b"1") for key in keys}
+    bucket.store.delete_many(etags)
+    asked: list[str] = []
+    page, remove = S3Versions._page, S3Versions._remove_many
+
+    def counted_page(self: S3Versions, prefix: str, start: Any, size: int) -> Any:
+        asked.append("list")
+        return page(self, prefix, start, size)
+
+    def counted_removal(self: S3Versions, some: Any, markers: Any) -> Any:
+        asked.append("remove")
+        return remove(self, some, markers)
+
+    monkeypatch.setattr(S3Versions, "_page", counted_page)
+    monkeypatch.setattr(S3Versions, "_remove_many", counted_removal)
+    outcomes = bucket.undelete(*(Lost(key, 1, etag) for key, etag in etags.items()))
+    assert {outcome for outcome, _ in outcomes} == {"restored"}
+    assert asked.count("remove") == 1
+    # Two looks in three parts, each with a page, and with one key more where a server is unsure.
+    assert asked.count("list") <= 12
+
+
 def test_a_suspended_bucket_keeps_nothing_and_its_markers_are_not_touched(s3_server: str) -> None:
     """A marker without an id may be a writer's object by the time it is removed."""
     bucket = Bucket(s3_server, versioned(s3_server))
