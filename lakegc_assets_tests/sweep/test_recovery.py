@@ -13,7 +13,7 @@ from lakegc_assets.storage.trash import TRASH, trash_folder
 from lakegc_assets.sweep import sweep as sweeping
 from lakegc_assets.sweep.lease import PROBES
 from lakegc_assets.sweep.sweep import sweep
-from lakegc_assets_tests.lake import REPOSITORY, RUN, Marked, SmallLake
+from lakegc_assets_tests.lake import REPOSITORY, RUN, STAGES, Marked, SmallLake
 from lakegc_assets_tests.sessions import Session
 from lakegc_assets_tests.sweep.outcomes import check_swept
 
@@ -89,6 +89,21 @@ def test_old_trash_goes_at_the_end_of_a_sweep(
     assert f"{old}data/before" not in left
     assert len(left) == 1 + len(marked.candidates)
     assert not any(store.list(PROBES))
+
+
+def test_no_mark_takes_the_trash_for_data(lake: SmallLake, marked: Marked, spark: Session) -> None:
+    """Trash has the times of what is in it, so that all of it is older than any cutoff."""
+    sweep(lake.context(spark))
+    assert len(trash_of(lake, spark)) == len(marked.candidates)
+    ctx = lake.context(spark, "later", clean=True)
+    for stage in STAGES:
+        stage(ctx)
+    attempt = lake.root.attempt(REPOSITORY, "later")
+    listed = attempt.read("store_listing")["address"].to_pylist()
+    assert listed
+    assert set(listed) <= marked.live
+    assert attempt.read("deletion_candidates").num_rows == 0
+    assert len(trash_of(lake, spark)) == len(marked.candidates)
 
 
 def test_trash_that_cannot_be_pruned_does_not_undo_a_sweep(
