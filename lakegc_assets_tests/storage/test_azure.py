@@ -244,6 +244,9 @@ def test_what_keeps_deleted_blobs_is_told(azure: Callable[..., ObjectStore]) -> 
     found = azure(service(off), versions).recovery()
     assert found[:2] == ("versions", None)
     assert "versioning is on" in found.notice
+    no_versions = refusal(400, "UnsupportedQueryParameter")
+    assert azure(service(on), no_versions).recovery()[:2] == ("soft_delete", 7.0)
+    assert azure(service(on), refusal(403, "AuthorizationFailure")).recovery().kind == "unknown"
     found = azure(refusal(403, "AuthorizationFailure")).recovery()
     assert found[:2] == ("unknown", None)
     assert "could not be found out (AuthorizationFailure)" in found.notice

@@ -27,6 +27,7 @@ from lakegc_assets.storage.http import HttpFailure
 _THREADS: Final = 16
 _COPY_POLL_S: Final = 0.5
 _OK: Final = 200
+_BAD_REQUEST: Final = 400
 
 
 class Kept(NamedTuple):
@@ -179,8 +180,7 @@ def kept_by(service: AzureService, container: str, where: str) -> Recovery:
     try:
         answer = service.send("GET", f"{service.url}/?restype=service&comp=properties")
         days = soft_delete_days(answer.content)
-        query = {"restype": "container", "comp": "list", "include": "versions", "maxresults": "1"}
-        listed = service.send("GET", service.target(container, query=query)).content
+        versions = _has_versions(service, container)
     except (HttpFailure, ValueError) as error:
         code = error.code if isinstance(error, HttpFailure) else error
         return Recovery(
@@ -190,7 +190,7 @@ def kept_by(service: AzureService, container: str, where: str) -> Recovery:
             "look at its data protection settings, or let the credentials read the properties of "
             "the blob service",
         )
-    if b"<VersionId>" in listed:
+    if versions:
         return Recovery(
             "versions",
             None,
@@ -205,3 +205,15 @@ def kept_by(service: AzureService, container: str, where: str) -> Recovery:
             "until then",
         )
     return Recovery("nothing", None, f"{where}: the account keeps nothing of deleted blobs")
+
+
+def _has_versions(service: AzureService, container: str) -> bool:
+    query = {"restype": "container", "comp": "list", "include": "versions", "maxresults": "1"}
+    try:
+        listed = service.send("GET", service.target(container, query=query)).content
+    except HttpFailure as failure:
+        # Accounts with real directories have none, and take the question for an error.
+        if failure.status != _BAD_REQUEST:
+            raise
+        return False
+    return b"<VersionId>" in listed
