@@ -17,8 +17,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lakegc_assets.errors import LakegcError, RefusedError
-from lakegc_assets.mark.foreign import ForeignMark, Named, find_mark, read_mark
+from lakegc_assets.mark.foreign import ForeignMark, find_mark
 from lakegc_assets.mark.kept import SPARED_BY_MARK, why_kept
+from lakegc_assets.mark.named import Named, read_mark
 from lakegc_assets.mark.served import SPARED
 from lakegc_assets.run.artifacts import LISTING, ArtifactRoot, AttemptArtifacts
 from lakegc_assets.run.connections import Connections

@@ -11,39 +11,22 @@ import secrets
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
-from datetime import datetime
 from functools import partial
-from typing import Any, Final
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lakegc_assets.errors import RefusedError
-from lakegc_assets.mark.carrying import swept_since
-from lakegc_assets.mark.foreign import Named, find_mark, read_mark
 from lakegc_assets.mark.kept import STAGED, sentence, why_kept
+from lakegc_assets.mark.named import Named
+from lakegc_assets.mark.sides import MARKED, Side, side_of, spread_rows
 from lakegc_assets.mark.why import staging_areas
-from lakegc_assets.run.artifacts import AttemptArtifacts
 from lakegc_assets.run.connections import Connections
 from lakegc_assets.run.context import RunContext
 from lakegc_assets.run.hashing import address_hashes
 from lakegc_assets.run.parts import Part, PartWriter, read_part
-from lakegc_assets.run.sets import members, write_set
-from lakegc_assets.run.tasks import spread
+from lakegc_assets.run.sets import members
 from lakegc_assets.storage.base import ObjectStore
-
-#: Work on one core, in seconds, to look at a row.
-_ROW_S: Final = 1e-6
-#: What is known of a candidate; of an object that a foreign mark names only the address.
-_MARKED: Final = pa.schema(
-    [
-        pa.field("address", pa.string(), nullable=False),
-        pa.field("size", pa.int64()),
-        pa.field("reason", pa.string()),
-        pa.field("commit_id", pa.string()),
-        pa.field("branch", pa.string()),
-    ]
-)
 
 
 @dataclass(frozen=True)
@@ -64,7 +47,7 @@ class Difference:
     """What only one of two marks names.
 
     Attributes:
-        total: of all of it; the bytes are those that the store holds.
+        total: of all of it; what is not in the store, or was not listed, counts for no bytes.
         marked: by the reason of the run that marked it; empty for a foreign mark.
         kept: by the reason of the run that keeps it; empty where the other is a foreign mark.
         objects: some of it, the largest first: address, size, marked, kept.
@@ -103,31 +86,6 @@ class Comparison:
         return asdict(self)
 
 
-@dataclass(frozen=True)
-class _Side:
-    """One of the two marks.
-
-    Attributes:
-        id: as it was given.
-        kind: run, or what wrote it.
-        made: when it was begun.
-        named: what it names; in parts of ``_MARKED`` columns or ``ADDRESSES``.
-        attempt: of a run of ours.
-        gone: of a run of ours, runs of hashes of what sweeps have deleted since its listing.
-    """
-
-    id: str
-    kind: str
-    made: datetime
-    named: Named
-    attempt: AttemptArtifacts | None = None
-    gone: Sequence[Part] = ()
-
-    def words(self) -> str:
-        """As people call it."""
-        return f"run {self.id!r}" if self.attempt else f"mark {self.id!r}"
-
-
 def compare(ctx: RunContext, run: str, other: str, listed: int) -> Comparison:
     """Compare two marks.
 
@@ -143,7 +101,7 @@ def compare(ctx: RunContext, run: str, other: str, listed: int) -> Comparison:
     """
     client, connections = ctx.connect()
     with _scratch(ctx) as url:
-        sides = [_side(ctx, connections, url, *given) for given in ((run, "a/"), (other, "b/"))]
+        sides = [side_of(ctx, connections, url, *given) for given in ((run, "a/"), (other, "b/"))]
         pairs = [(sides[0], sides[1]), (sides[1], sides[0])]
         compared = [
             _compared(ctx, connections, ours, theirs, f"{name}/")
@@ -182,54 +140,6 @@ def _scratch(ctx: RunContext) -> Iterator[str]:
         store.delete_many(keys)
 
 
-def _side(ctx: RunContext, connections: Connections, url: str, name: str, folder: str) -> _Side:
-    try:
-        attempt = ctx.root.attempt(ctx.repository, name)
-    except RefusedError as no_run:
-        try:
-            mark = find_mark(connections.store(), name)
-        except RefusedError as error:
-            raise RefusedError(f"{no_run}; and {error}") from error
-        named = read_mark(ctx, connections, mark, url, folder)
-        return _Side(mark.id, f"{mark.form} mark of lakeFS's collector", mark.made, named)
-    chain = attempt.chain("deletion_candidates", connections.namespace_url)
-    listing, parts = chain["store_listing"], chain["deletion_candidates"].parts["data"]
-    groups, seconds = _spread(ctx, parts)
-    task = partial(_copy, connections, attempt.url, url, folder)
-    copied = ctx.tasks.run("read candidates", task, groups, seconds)
-    store = connections.open(url)
-    named = Named(
-        url,
-        [part for written, _ in copied for part in written],
-        [part for _, hashes in copied for part in hashes],
-        (),
-        chain["deletion_candidates"].rows,
-    )
-    gone = write_set(store, f"{folder}gone/", [address_hashes(swept_since(ctx, listing))])
-    made = datetime.fromisoformat(str(listing.facts["start"]))
-    return _Side(name, "run", made, named, attempt, gone)
-
-
-def _copy(
-    connections: Connections, source: str, url: str, folder: str, parts: Sequence[Part]
-) -> tuple[list[Part], list[Part]]:
-    """Candidates of a run as they are compared, and the runs of their hashes."""
-    store, where = connections.open(source), connections.open(url)
-    writer = PartWriter(where, f"{folder}named/", _MARKED)
-    hashes = []
-    for part in parts:
-        rows = read_part(store, part, _MARKED.names).select(_MARKED.names)
-        hashes.append(address_hashes(rows["address"]))
-        writer.add(rows)
-    written = [part for part in writer.finish() if part.rows]
-    return written, write_set(where, f"{folder}hashes/", hashes)
-
-
-def _spread(ctx: RunContext, parts: Sequence[Part]) -> tuple[list[list[Part]], float]:
-    costs = [part.rows * _ROW_S for part in parts]
-    return spread(parts, costs, ctx.settings.address_num_partitions), sum(costs)
-
-
 # Both, and one alone
 
 
@@ -239,7 +149,7 @@ class _Compared:
 
     Attributes:
         both: what the other names, too.
-        only: what only this one names inside the namespace (``_MARKED``).
+        only: what only this one names inside the namespace (``MARKED``).
         marked: by the reason of this side's run.
         kept: of all that only this one names, why the other's run keeps it (``KEPT``).
     """
@@ -251,9 +161,9 @@ class _Compared:
 
 
 def _compared(
-    ctx: RunContext, connections: Connections, side: _Side, other: _Side, folder: str
+    ctx: RunContext, connections: Connections, side: Side, other: Side, folder: str
 ) -> _Compared:
-    groups, seconds = _spread(ctx, side.named.parts)
+    groups, seconds = spread_rows(ctx, side.named.parts)
     task = partial(_split, connections, side.named, other.named.hashes, folder)
     found = ctx.tasks.run("compare marks", task, groups, seconds)
     kept: Sequence[Part] = ()
@@ -286,7 +196,7 @@ def _split(
 ) -> tuple[Total, list[Part], dict[str, Total]]:
     """What both name, files of what one names alone, and that by its reasons."""
     store = connections.open(named.url)
-    writer = PartWriter(store, f"{folder}alone/", _MARKED)
+    writer = PartWriter(store, f"{folder}alone/", MARKED)
     both, marked = Total(), dict[str, Total]()
     for part in parts:
         rows = _as_marked(read_part(store, part))
@@ -299,12 +209,12 @@ def _split(
 
 
 def _as_marked(rows: pa.Table) -> pa.Table:
-    """Rows of whatever schema with those columns of ``_MARKED`` that they have; else nulls."""
+    """Rows of whatever schema with those columns of ``MARKED`` that they have; else nulls."""
     columns = [
         rows[f.name] if f.name in rows.column_names else pa.nulls(rows.num_rows, f.type)
-        for f in _MARKED
+        for f in MARKED
     ]
-    return pa.table(columns, schema=_MARKED)
+    return pa.table(columns, schema=MARKED)
 
 
 def _marked_because(rows: pa.Table) -> pa.ChunkedArray:
@@ -332,7 +242,7 @@ def _added(totals: Sequence[Mapping[str, Total]]) -> dict[str, Total]:
     return dict(sorted(found.items(), key=lambda pair: (-pair[1].objects, pair[0])))
 
 
-def _difference(store: ObjectStore, side: _Side, found: _Compared, listed: int) -> Difference:
+def _difference(store: ObjectStore, side: Side, found: _Compared, listed: int) -> Difference:
     """What only one side names, summed up, and some of it named."""
     kept: dict[str, Total] = {}
     for part in found.kept:
@@ -346,9 +256,7 @@ def _difference(store: ObjectStore, side: _Side, found: _Compared, listed: int) 
     )
 
 
-def _largest(
-    store: ObjectStore, side: _Side, found: _Compared, listed: int
-) -> list[dict[str, Any]]:
+def _largest(store: ObjectStore, side: Side, found: _Compared, listed: int) -> list[dict[str, Any]]:
     """The largest objects of a difference; those that are not there come last."""
     if side.attempt or not found.kept:
         parts = [*found.only, *side.named.elsewhere]
@@ -409,7 +317,7 @@ def _name_staging_areas(
 # What has to be known to read it
 
 
-def _told(side: _Side) -> dict[str, Any]:
+def _told(side: Side) -> dict[str, Any]:
     return {
         "id": side.id,
         "kind": side.kind,
@@ -418,7 +326,7 @@ def _told(side: _Side) -> dict[str, Any]:
     }
 
 
-def _notes(first: _Side, second: _Side) -> list[str]:
+def _notes(first: Side, second: Side) -> list[str]:
     """What the order in time of a run and a foreign mark means."""
     if (first.attempt is None) == (second.attempt is None):
         return []

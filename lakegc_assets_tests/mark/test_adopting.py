@@ -167,7 +167,7 @@ def test_every_reason_to_stay_is_told(golden: Goldens, tmp_path: Path) -> None:
 @pytest.mark.parametrize("form", ["mark_id", "run_id", "uncommitted"])
 def test_older_forms_are_adopted_as_well(form: str, golden: Goldens, tmp_path: Path) -> None:
     dead = sorted(recorded.expected("small"))
-
+    assert golden("small")
     with recorded.preserved("small"):
         if form == "uncommitted":
             foreign.with_summary(put, dead[:5], "older", form)
@@ -180,7 +180,7 @@ def test_older_forms_are_adopted_as_well(form: str, golden: Goldens, tmp_path: P
 
 def test_a_mark_of_another_place_leaves_nothing_to_delete(golden: Goldens, tmp_path: Path) -> None:
     dead = sorted(recorded.expected("small"))
-
+    assert golden("small")
     with recorded.preserved("small"):
         foreign.with_summary(put, [f"small/{address}" for address in dead], "prefixed")
         with adopted(golden, "small", tmp_path, adopt="prefixed") as marked:
@@ -189,6 +189,7 @@ def test_a_mark_of_another_place_leaves_nothing_to_delete(golden: Goldens, tmp_p
 
 
 def test_an_empty_mark_makes_an_empty_run(golden: Goldens, tmp_path: Path) -> None:
+    assert golden("small")
     with recorded.preserved("small"):
         foreign.with_summary(put, [], "empty")
         with adopted(golden, "small", tmp_path, adopt="empty") as marked:
@@ -205,6 +206,7 @@ def test_a_mark_of_our_own_is_not_adopted(golden: Goldens, tmp_path: Path) -> No
 
 
 def test_a_run_has_an_id_of_its_own(golden: Goldens, tmp_path: Path) -> None:
+    assert golden("small")
     with recorded.preserved("small"):
         foreign.without_summary(put, ["data/x"], "adopted")
         with (
@@ -282,6 +284,7 @@ def test_what_was_swept_since_it_was_listed_is_not_there(lake: SmallLake, spark:
 def test_a_mark_that_is_not_there_stops_the_run_before_anything_is_published(
     golden: Goldens, tmp_path: Path
 ) -> None:
+    assert golden("small")
     before = set(recorded.keys("small"))
     with (
         pytest.raises(RefusedError, match="there is no mark 'nowhere'"),
