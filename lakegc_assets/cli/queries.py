@@ -149,8 +149,9 @@ def any_context(repository: str, run: str) -> Iterator[RunContext]:
         ConfigurationError: there is no such repository; or there is work for Spark, and it does not
             start here.
     """
-    site = Site.defined()
     partition_key(repository, "any")
+    site = Site.defined()
+    namespace_of(site, repository)
     with errors_of_tasks():
         yield RunContext(
             repository=repository,

@@ -62,6 +62,19 @@ class Side:
 
 
 def side_of(ctx: RunContext, connections: Connections, url: str, name: str, folder: str) -> Side:
+    """Read one side.
+
+    Args:
+        ctx: of the repository; its run is of no interest.
+        connections: how tasks reach the stores.
+        url: of the store to write to.
+        name: id of a run, or of a foreign mark as ``find_mark`` takes it.
+        folder: relative to the store, with a slash at its end.
+
+    Raises:
+        RefusedError: it is neither, or did not finish.
+        IntegrityError: it is damaged.
+    """
     try:
         attempt = ctx.root.attempt(ctx.repository, name)
     except RefusedError as no_run:
