@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lakegc_assets.errors import LakegcError, RefusedError
+from lakegc_assets.errors import RefusedError
 from lakegc_assets.mark.foreign import ForeignMark, find_mark
 from lakegc_assets.mark.kept import SPARED_BY_MARK, why_kept
 from lakegc_assets.mark.named import Named, read_mark
@@ -87,7 +87,7 @@ def require_adoptable(
 def _is_run(root: ArtifactRoot, repository: str, run: str) -> bool:
     try:
         return root.attempt(repository, run).has("deletion_candidates")
-    except LakegcError:
+    except RefusedError:
         return False
 
 

@@ -110,7 +110,8 @@ def find_mark(store: ObjectStore, mark_id: str) -> ForeignMark:
     found = found or [name for name, (_, texts) in listed.items() if texts]
     if not found:
         raise _nothing_found(store, plain, list(listed))
-    if len(found) > 1:
+    # What this program writes in several forms is one mark.
+    if len(found) > 1 and not all(_are_ours(listed[name][0]) for name in found):
         names = " or ".join(f"{_FORMS[name].prefix}{plain}" for name in found)
         raise RefusedError(
             f"{store.url} has marks of several collectors with the id {plain!r}: name one of them, "
@@ -167,7 +168,6 @@ def _told(store: ObjectStore, mark_id: str, name: str, lists: _Files, texts: _Fi
             f"mark {mark_id!r} did not finish: {store.url}/{folder} has neither {mark_id}.meta nor "
             "a _SUCCESS that is younger than its lists"
         )
-    ours = all(_OURS.fullmatch(key.rpartition("/")[2]) for key in files)
     return ForeignMark(
         mark_id,
         name,
@@ -176,8 +176,12 @@ def _told(store: ObjectStore, mark_id: str, name: str, lists: _Files, texts: _Fi
         objects,
         {key: size for key, (size, _) in lists.items()},
         {key: size for key, (size, _) in texts.items()},
-        ours and not store.exists(f"{folder}_SUCCESS"),
+        _are_ours(files) and not store.exists(f"{folder}_SUCCESS"),
     )
+
+
+def _are_ours(files: _Files) -> bool:
+    return all(_OURS.fullmatch(key.rpartition("/")[2]) for key in files)
 
 
 def _summary(store: ObjectStore, key: str, mark_id: str) -> tuple[datetime, int]:

@@ -52,6 +52,7 @@ WHY: Final = {
     "missing": "the store does not hold it",
     "elsewhere": "it is not in the namespace",
     "not adopted": "the mark that the run adopted does not name it",
+    "other": "the run keeps it",
 }
 #: Work on one core, in seconds, to look at a row.
 _ROW_S: Final = 1e-6
@@ -74,6 +75,7 @@ class _Question:
         spared: what the run spared, and why.
         cutoff: what was written since then is too young.
         skipped: folders that were not listed, since they are too young.
+        otherwise: the kind of what is kept for none of the other reasons.
     """
 
     connections: Connections
@@ -88,6 +90,7 @@ class _Question:
     spared: Sequence[Part]
     cutoff: datetime
     skipped: frozenset[str]
+    otherwise: str
 
 
 def why_kept(
@@ -130,6 +133,7 @@ def why_kept(
         spared,
         listing.cutoff,
         frozenset(listing.facts.get("skipped_slices", ())),
+        "not adopted" if _has_adopted(attempt) else "other",
     )
     most = ctx.settings.address_num_partitions
 
@@ -147,6 +151,12 @@ def why_kept(
     holders = _holders(ctx, connections, attempt, question, found)
     written = over("name holders", partial(_with_holders, question, holders), found)
     return [part for parts in written for part in parts]
+
+
+def _has_adopted(attempt: AttemptArtifacts) -> bool:
+    """Whether the candidates of a run that has some are those of a mark that it adopted."""
+    asset = "deletion_candidates"
+    return attempt.has(asset) and "adopted" in attempt.manifest(asset).facts
 
 
 def _listed(question: _Question, parts: Sequence[Part]) -> tuple[list[Part], list[Part]]:
@@ -177,8 +187,8 @@ def _reasons(question: _Question, asked: ObjectStore, rows: pa.Table) -> tuple[p
     young = pc.greater_equal(rows["last_modified"], cutoff).to_numpy()
     committed = members(asked, question.committed, hashes)
     staged = members(asked, question.staged, hashes)
-    kinds = np.full(rows.num_rows, "not adopted", object)
-    whys = np.full(rows.num_rows, WHY["not adopted"], object)
+    kinds = np.full(rows.num_rows, question.otherwise, object)
+    whys = np.full(rows.num_rows, WHY[question.otherwise], object)
     for part in question.spared:
         known = read_part(asked, part, ["address", "why"])
         at = pc.index_in(addresses, known["address"].combine_chunks())

@@ -7,11 +7,11 @@ nothing.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Final
+from typing import Final, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -30,6 +30,8 @@ from lakegc_assets.run.sets import members_of, union, write_set
 from lakegc_assets.run.tasks import spread
 from lakegc_assets.storage.base import ObjectStore
 from lakegc_assets.storage.errors import ObjectNotFoundError
+
+T = TypeVar("T")
 
 ADDRESSES: Final = pa.schema([pa.field("address", pa.string(), nullable=False)])
 #: Work on one core, in seconds, to read a file, and a byte of it.
@@ -74,14 +76,15 @@ def read_mark(
         IntegrityError: a list is missing, damaged, or not of the length that the summary says, or
             the lists in text name other objects than those in Parquet.
     """
-    read = partial(_read, ctx, connections, url, folder)
-    found = read(mark.lists or mark.texts)
+    read = partial(_read_files, connections, url, folder)
+    found = sum(_over(ctx, read, mark.lists or mark.texts), _Read())
     if mark.objects not in {None, found.rows}:
         raise IntegrityError(
             f"{mark.url} names {found.rows} objects, and the summary of mark {mark.id!r} says "
             f"{mark.objects}: it is not whole"
         )
-    if mark.lists and mark.texts and read(mark.texts).lines != found.lines:
+    texts = sum(_over(ctx, partial(_lines_of, connections), mark.texts), KeyDigest())
+    if mark.lists and mark.texts and texts != found.lines:
         raise IntegrityError(
             f"the lists of mark {mark.id!r} in text do not name what those in {mark.url} do: one "
             "of them is not whole"
@@ -126,14 +129,10 @@ class _Read:
         )
 
 
-def _read(
-    ctx: RunContext, connections: Connections, url: str, folder: str, files: Mapping[str, int]
-) -> _Read:
+def _over(ctx: RunContext, task: Callable[[Sequence[str]], T], files: Mapping[str, int]) -> list[T]:
     costs = [_FILE_S + size * _BYTE_S for size in files.values()]
     groups = spread(list(files), costs, ctx.settings.address_num_partitions)
-    task = partial(_read_files, connections, url, folder)
-    found = ctx.tasks.run("read a mark of lakeFS's collector", task, groups, sum(costs))
-    return sum(found, _Read())
+    return ctx.tasks.run("read a mark of lakeFS's collector", task, groups, sum(costs))
 
 
 def _read_files(connections: Connections, url: str, folder: str, keys: Sequence[str]) -> _Read:
@@ -143,7 +142,7 @@ def _read_files(connections: Connections, url: str, folder: str, keys: Sequence[
     rows, lines = 0, KeyDigest()
     for addresses in _lists(store, keys):
         rows += len(addresses)
-        lines += key_digest(pc.list_flatten(pc.split_pattern(addresses, "\n")))
+        lines += _digest_of_lines(addresses)
         inside, elsewhere = _placed(namespace, addresses)
         writer.add(pa.table([inside], schema=ADDRESSES))
         outside.add(elsewhere)
@@ -151,6 +150,15 @@ def _read_files(connections: Connections, url: str, folder: str, keys: Sequence[
     parts = _unique(artifacts, folder, writer.finish())
     hashes = [address_hashes(read_part(artifacts, part)["address"]) for part in parts]
     return _Read(parts, hashes, [part for part in outside.finish() if part.rows], rows, lines)
+
+
+def _lines_of(connections: Connections, keys: Sequence[str]) -> KeyDigest:
+    return sum(map(_digest_of_lines, _lists(connections.store(), keys)), KeyDigest())
+
+
+def _digest_of_lines(addresses: pa.Array) -> KeyDigest:
+    """The digest of addresses as a list in text has them: one with a line break is two lines."""
+    return key_digest(pc.list_flatten(pc.split_pattern(addresses, "\n")))
 
 
 def _lists(store: ObjectStore, keys: Sequence[str]) -> Iterator[pa.Array]:

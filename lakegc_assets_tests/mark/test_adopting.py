@@ -13,6 +13,8 @@ from typing import Any
 import pytest
 
 from lakegc_assets.errors import RefusedError
+from lakegc_assets.mark.candidates import find_candidates
+from lakegc_assets.mark.comparing import compare
 from lakegc_assets.mark.kept import WHY
 from lakegc_assets.mark.why import why
 from lakegc_assets.run.context import RunContext
@@ -216,6 +218,20 @@ def test_a_run_has_an_id_of_its_own(golden: Goldens, tmp_path: Path) -> None:
             pass
 
 
+def test_on_spark_it_is_the_same(golden: Goldens, tmp_path: Path) -> None:
+    marked = golden("retention").marked
+    with recorded.preserved("retention"):
+        mark = foreign.load_recorded("retention")
+        asset, on_spark = "deletion_candidates", {"adopt": mark, "spark_seconds": 0.0}
+        copy = recorded.rewind(marked, tmp_path, asset, **on_spark)
+        find_candidates(copy.ctx)
+        beside = compare(copy.ctx, "run1", mark, 10)
+    assert copy.candidates == recorded.expected("retention") - {"data/legacy-flat-object"}
+    assert kept(copy) == {TWICE: "missing"}
+    assert [one["address"] for one in beside.only_other.objects] == [TWICE]
+    assert beside.both.objects == 10
+
+
 # What follows an adopted run
 
 
@@ -279,6 +295,9 @@ def test_what_was_swept_since_it_was_listed_is_not_there(lake: SmallLake, spark:
     assert second.root.attempt(REPOSITORY, "second").manifest("store_listing").facts["carried"]
     assert manifest.rows == 0
     assert manifest.facts["spared"] == {"the store does not hold it": len(dead)}
+    beside = compare(second, "second", "theirs", 10)
+    assert beside.only_other.kept.keys() == {"the store does not hold it"}
+    assert beside.only_other.total.objects == len(dead)
 
 
 def test_a_mark_that_is_not_there_stops_the_run_before_anything_is_published(

@@ -273,6 +273,17 @@ def test_our_own_mark_is_known_by_its_files(small: Golden) -> None:
     assert read(small, "run1")[1] == recorded.expected("small")
 
 
+def test_our_own_mark_in_two_forms_is_one(small: Golden) -> None:
+    lists = [key for key in recorded.keys("small") if "unified/run1/deleted/" in key]
+    assert lists
+    with recorded.preserved("small"):
+        for key in lists:
+            copy = f"{GC}addresses/mark_id=run1/{key.rpartition('/')[2]}"
+            put(copy, recorded.content("small", key))
+        found = find(small, "run1")
+    assert (found.form, found.ours) == ("unified", True)
+
+
 @pytest.mark.parametrize("mark", ["", "..", "a/b", "unified/", "mark_id=a/b", "a\nb"])
 def test_what_cannot_be_an_id_is_refused(mark: str, small: Golden) -> None:
     with pytest.raises(ConfigurationError, match="cannot be a mark id"):
