@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import random
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -18,6 +19,7 @@ from lakegc_assets.mark.comparing import Comparison, Difference, compare
 from lakegc_assets_tests import recorded
 from lakegc_assets_tests.mark import foreign
 from lakegc_assets_tests.mark.conftest import Goldens
+from lakegc_assets_tests.mark.test_candidates import plant_ranges
 from lakegc_assets_tests.mark.test_recorded import ORPHAN
 from lakegc_assets_tests.replay import GOLDEN, ReplayServer
 from lakegc_assets_tests.sessions import Session
@@ -129,6 +131,46 @@ def test_a_404_of_an_older_server(golden: Goldens) -> None:
 
 
 # What else a comparison says
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_whatever_a_mark_names_the_sets_add_up(seed: int, golden: Goldens, tmp_path: Path) -> None:
+    """And a run that adopts it deletes what both name, and nothing else."""
+    choose = random.Random(seed)
+    ours, held = recorded.expected("small"), set(sizes("small"))
+    names = {a for a in held if choose.random() < 0.5} | {f"data/none/{n}" for n in range(seed)}
+    copy = recorded.rewind(golden("small").marked, tmp_path, "gc_report").ctx
+    with recorded.preserved("small"):
+        foreign.with_summary(put, sorted(names), "made", files=1 + seed)
+        found = compare(copy, "run1", "made", ALL)
+        settings = replace(copy.settings, adopt="made")
+        adopted = recorded.mark(replace(copy, run="adopted", settings=settings))
+    assert set(named(found.only_other)) == names - ours
+    assert {one["address"] for one in found.only_run.objects} == ours - names
+    assert found.both.objects == len(names & ours)
+    assert found.both.bytes == sum(sizes("small")[address] for address in names & ours)
+    assert adopted.candidates == names & ours
+    spared = {address for address in adopted.spared if address in names}
+    assert spared == names - ours
+
+
+def test_without_rules_any_range_is_holder_enough(
+    spark: Session, s3_server: str, tmp_path: Path
+) -> None:
+    recorded.load("norules")
+    live = recorded.plant("norules", plant_ranges())
+
+    def put_there(key: str, body: bytes) -> None:
+        recorded.plant("norules", key, body)
+
+    with ReplayServer("norules") as server:
+        ctx = recorded.context(server, s3_server, tmp_path, spark)
+        recorded.mark(ctx)
+        foreign.with_summary(put_there, [live], "theirs")
+        found = compare(ctx, "run1", "theirs", ALL)
+    assert named(found.only_other) == {
+        live: "an active commit holds it, or without rules any range below _lakefs/"
+    }
 
 
 def test_equal_marks_differ_in_nothing(golden: Goldens) -> None:
