@@ -19,7 +19,7 @@ from lakegc_assets.graveler.namespace import StorageNamespace
 from lakegc_assets.lakefs.config import LakeFSConfig
 from lakegc_assets.lakefs.errors import NotFoundError
 from lakegc_assets.mark.adoption import require_adoptable
-from lakegc_assets.mark.publication import mark_folder
+from lakegc_assets.mark.forms import mark_folder
 from lakegc_assets.run.artifacts import ArtifactRoot, AttemptArtifacts
 from lakegc_assets.run.context import RunContext
 from lakegc_assets.run.settings import Settings

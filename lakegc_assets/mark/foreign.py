@@ -15,12 +15,11 @@ from datetime import datetime
 from typing import Any, Final
 
 from lakegc_assets.errors import ConfigurationError, IntegrityError, RefusedError
+from lakegc_assets.mark.forms import OURS
 from lakegc_assets.storage.base import ObjectStore
 from lakegc_assets.storage.errors import ObjectNotFoundError
 
 _GC: Final = "_lakefs/retention/gc/"
-#: Our own files; Spark's have a UUID in their names.
-_OURS: Final = re.compile(r"part-\d{5,}\.(?:snappy\.parquet|txt)")
 
 
 @dataclass(frozen=True)
@@ -181,7 +180,7 @@ def _told(store: ObjectStore, mark_id: str, name: str, lists: _Files, texts: _Fi
 
 
 def _are_ours(files: _Files) -> bool:
-    return all(_OURS.fullmatch(key.rpartition("/")[2]) for key in files)
+    return all(map(OURS.fullmatch, files))
 
 
 def _summary(store: ObjectStore, key: str, mark_id: str) -> tuple[datetime, int]:

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from lakegc_assets.errors import RefusedError
+from lakegc_assets.mark.adoption import require_adoptable
 from lakegc_assets.mark.candidates import find_candidates
 from lakegc_assets.mark.comparing import compare
 from lakegc_assets.mark.kept import WHY
@@ -207,15 +208,14 @@ def test_a_mark_of_our_own_is_not_adopted(golden: Goldens, tmp_path: Path) -> No
         pass
 
 
-def test_a_run_has_an_id_of_its_own(golden: Goldens, tmp_path: Path) -> None:
-    assert golden("small")
+def test_a_run_has_an_id_of_its_own(golden: Goldens) -> None:
+    ctx = golden("small").marked.ctx
     with recorded.preserved("small"):
-        foreign.without_summary(put, ["data/x"], "adopted")
-        with (
-            pytest.raises(RefusedError, match="Give the run an id of its own"),
-            adopted(golden, "small", tmp_path, adopt="adopted"),
-        ):
-            pass
+        foreign.without_summary(put, ["data/x"], "one")
+        store = ctx.connect()[1].store()
+        assert require_adoptable(store, ctx.root, "small", "another", "one").id == "one"
+        with pytest.raises(RefusedError, match="Give the run an id of its own"):
+            require_adoptable(store, ctx.root, "small", "one", "one")
 
 
 def test_on_spark_it_is_the_same(golden: Goldens, tmp_path: Path) -> None:
