@@ -206,25 +206,26 @@ def _reasons(question: _Question, asked: ObjectStore, rows: pa.Table) -> tuple[p
 
 
 def _unlisted(question: _Question, known: Sequence[Part], parts: Sequence[Part]) -> list[Part]:
-    """What the listing does not know of."""
-    _, where = _stores(question)
+    """What the listing does not know of; what is needed and lost, or was not looked at, too."""
+    asked, where = _stores(question)
     writer = PartWriter(where, f"{question.folder}found/", _FOUND)
     for part in parts:
         addresses = read_part(where, part)["address"]
         hashes = address_hashes(addresses)
         rest = ~members(where, [*known, *question.candidates], hashes)
-        addresses = addresses.filter(pa.array(rest))
+        addresses, hashes = addresses.filter(pa.array(rest)), hashes[rest]
         folders = pc.struct_field(
             pc.extract_regex(addresses.combine_chunks(), "^(?P<folder>[^/]*/[^/]*/)"), "folder"
         )
-        kind = pc.if_else(
-            pc.invert(in_data(addresses)),
-            "outside data",
-            pc.if_else(
-                pc.is_in(folders, pa.array(sorted(question.skipped), pa.string())),
-                "too young",
-                "missing",
+        skipped = pc.is_in(folders, pa.array(sorted(question.skipped), pa.string()))
+        kind = pc.case_when(
+            pc.make_struct(
+                pc.invert(in_data(addresses)).combine_chunks(),
+                pa.array(members(asked, question.committed, hashes)),
+                pa.array(members(asked, question.staged, hashes)),
+                skipped,
             ),
+            *("outside data", COMMITTED, STAGED, "too young", "missing"),
         )
         why = pa.array([WHY[one] for one in kind.to_pylist()], pa.string())
         size = pa.nulls(len(addresses), pa.int64())
@@ -299,7 +300,9 @@ def sentence(row: Mapping[str, Any]) -> str:
     why = str(row["why"])
     if row["kind"] == COMMITTED and row["commit_id"] is not None:
         on = f" of branch {row['branch']!r}" if row["branch"] else ""
-        return f"the active commit {row['commit_id']}{on} holds it"
-    if row["kind"] == COMMITTED:
-        return f"{why}, or without rules any range below _lakefs/"
+        why = f"the active commit {row['commit_id']}{on} holds it"
+    elif row["kind"] == COMMITTED:
+        why = f"{why}, or without rules any range below _lakefs/"
+    if row["kind"] in {COMMITTED, STAGED} and row["size"] is None:
+        why = f"{why}, and it is not in the run's listing of the store"
     return why

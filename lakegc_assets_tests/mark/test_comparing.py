@@ -154,6 +154,24 @@ def test_whatever_a_mark_names_the_sets_add_up(seed: int, golden: Goldens, tmp_p
     assert spared == names - ours
 
 
+def test_what_is_needed_and_lost_is_named_with_who_needs_it(
+    golden: Goldens, tmp_path: Path
+) -> None:
+    """As after lakeFS's job has swept its mark."""
+    marked = golden("small").marked
+    staged = min(marked.addresses("uncommitted_snapshot"))
+    held = min(a for a in sizes("small") if a.startswith("data/") and marked.commits_hold({a}))
+    copy = recorded.rewind(marked, tmp_path).ctx
+    with recorded.preserved("small"):
+        foreign.with_summary(put, [staged, held], "made")
+        for address in (staged, held):
+            recorded.remove("small", address)
+        recorded.mark(replace(copy, run="after", settings=replace(copy.settings, clean=True)))
+        kept = named(compare(copy, "after", "made", ALL).only_other)
+    assert kept[held].endswith(" holds it, and it is not in the run's listing of the store")
+    assert kept[staged].startswith("it is staged on branch ")
+
+
 def test_without_rules_any_range_is_holder_enough(
     spark: Session, s3_server: str, tmp_path: Path
 ) -> None:
