@@ -17,13 +17,11 @@ from dagster._core.instance.ref import InstanceRef
 from dagster._core.utils import make_new_run_id
 
 from lakegc_assets.cli.progress import progress, say
-from lakegc_assets.cli.queries import Site, require_published
+from lakegc_assets.cli.queries import Site, namespace_of, require_published
 from lakegc_assets.definitions import shown_nowhere
 from lakegc_assets.defs.partitions import add_partition, partition_key
 from lakegc_assets.defs.resources import CollectorResource
 from lakegc_assets.errors import ConfigurationError, RefusedError
-from lakegc_assets.graveler.namespace import StorageNamespace
-from lakegc_assets.lakefs.errors import NotFoundError
 from lakegc_assets.mark.publication import read_summary
 from lakegc_assets.run.lock import repository_lock
 from lakegc_assets.storage.opening import open_store
@@ -82,7 +80,7 @@ def run_job(job: str, repository: str, run: str, settings: dict[str, Any]) -> No
     partition_key(repository, run)
     settings = _checked(settings)
     site = Site.defined()
-    namespace = _namespace(site, repository)
+    namespace = namespace_of(site, repository)
     with _instance() as instance, repository_lock(namespace):
         # Before anything is started, which takes a while.
         if job == "gc_sweep":
@@ -119,16 +117,6 @@ def _checked(settings: dict[str, Any]) -> dict[str, Any]:
         ) from error
     collector.settings()
     return {name: getattr(collector, name) for name in settings}
-
-
-def _namespace(site: Site, repository: str) -> str:
-    try:
-        found = site.lakefs.connect().writable_repository(repository)
-    except NotFoundError as error:
-        raise ConfigurationError(
-            f"there is no repository {repository!r} ({error}): `lakegc repositories` lists them",
-        ) from error
-    return StorageNamespace.parse(found.storage_namespace).url()
 
 
 def _selection(

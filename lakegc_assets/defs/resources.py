@@ -280,6 +280,9 @@ class CollectorResource(dg.ConfigurableResource):  # type: ignore[type-arg]
     max_served_lookups: int = Field(
         default=100_000_000, description="paths at HEADs to look up; what is beyond stays alive"
     )
+    adopt: str | None = Field(
+        default=None, description="mark id of lakeFS's own collector: take what it names only"
+    )
     _clocks: Clocks = PrivateAttr(default_factory=SystemClocks)
 
     def with_clocks(self, clocks: Clocks) -> CollectorResource:
@@ -317,6 +320,7 @@ class CollectorResource(dg.ConfigurableResource):  # type: ignore[type-arg]
                 lease_wait=timedelta(seconds=self.lease_wait_seconds),
                 trash_days=timedelta(days=self.trash_days),
                 max_served_lookups=self.max_served_lookups,
+                adopt=self.adopt,
             )
         except (ValueError, OverflowError) as error:
             raise ConfigurationError(f"hours and seconds must be usual numbers: {error}") from error

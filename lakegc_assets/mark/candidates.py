@@ -16,6 +16,7 @@ import numpy as np
 import pyarrow as pa
 
 from lakegc_assets.errors import IntegrityError, LakegcError
+from lakegc_assets.mark.adoption import adopt
 from lakegc_assets.mark.carrying import swept_since
 from lakegc_assets.mark.reasons import CANDIDATES, last_holders, with_reasons
 from lakegc_assets.mark.served import LEAST_SECONDS, SPARED, served_candidates
@@ -49,7 +50,8 @@ def find_candidates(ctx: RunContext) -> Manifest:
     chain = attempt.chain("committed_addresses", connections.namespace_url)
     listing, store = chain["store_listing"], attempt.store()
 
-    sifted = sift(ctx, connections, listing.parts["data"], _sieve(ctx, attempt, chain))
+    gone = write_set(store, f"{ASSET}/gone/", [address_hashes(swept_since(ctx, listing))])
+    sifted = sift(ctx, connections, listing.parts["data"], _sieve(attempt, chain, gone))
     unlisted = _old_enough_uploads(ctx, connections, attempt, listing, sifted)
     spent = (ctx.clocks.now() - listing.started).total_seconds()
     served = served_candidates(
@@ -65,7 +67,8 @@ def find_candidates(ctx: RunContext) -> Manifest:
     more = pa.concat_tables([unlisted.spared, served])
     spared = [*sifted.spared, write_part(store, f"{ASSET}/spared/", more)]
 
-    dead = Selection(unlisted.parts, spared)
+    adopted = adopt(ctx, connections, attempt, Selection(unlisted.parts, spared), gone)
+    dead, spared = adopted.dead, [*spared, *adopted.spared]
     holders = last_holders(ctx, connections, attempt, _hashes(store, dead))
     pieces = spread(dead.parts, [p.rows * _ROW_S for p in dead.parts], _tasks(ctx))
     task = partial(with_reasons, connections, attempt.url, dead, holders)
@@ -77,12 +80,13 @@ def find_candidates(ctx: RunContext) -> Manifest:
         "by_reason": _by_reason([one.by_reason for one in written]),
         "spared": dict(Counter(w for t in read_parts(store, spared) for w in t["why"].to_pylist())),
         "skipped_slices": len(listing.facts.get("skipped_slices", ())),
+        **adopted.facts,
     }
     return ctx.finish(
         ASSET,
         chain["committed_addresses"],
         started,
-        {"data": parts, "spared": spared, "etags": sifted.etags},
+        {"data": parts, "spared": spared, "etags": sifted.etags, **adopted.parts},
         facts,
         sum((one.digest for one in written), KeyDigest()),
     )
@@ -92,7 +96,7 @@ def _tasks(ctx: RunContext) -> int:
     return ctx.settings.address_num_partitions
 
 
-def _sieve(ctx: RunContext, attempt: AttemptArtifacts, chain: dict[str, Manifest]) -> Sieve:
+def _sieve(attempt: AttemptArtifacts, chain: dict[str, Manifest], gone: Sequence[Part]) -> Sieve:
     """What keeps an object from being a candidate: that it is live, or known to be gone.
 
     Raises:
@@ -107,7 +111,6 @@ def _sieve(ctx: RunContext, attempt: AttemptArtifacts, chain: dict[str, Manifest
             raise IntegrityError(
                 f"{attempt.url}/{name} names what is live, and holds no address of it: mark again"
             )
-    gone = address_hashes(swept_since(ctx, chain["store_listing"]))
     return Sieve(
         attempt.url,
         f"{ASSET}/",
@@ -115,7 +118,7 @@ def _sieve(ctx: RunContext, attempt: AttemptArtifacts, chain: dict[str, Manifest
         [
             *committed.parts["data"],
             *uncommitted.parts["hashes"],
-            *write_set(attempt.store(), f"{ASSET}/gone/", [gone]),
+            *gone,
         ],
         [*committed.parts["unresolved"], *uncommitted.parts["unresolved"]],
     )

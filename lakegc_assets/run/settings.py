@@ -55,6 +55,8 @@ class Settings:
         spark_seconds: from how much work on, in seconds of one core, the tasks of a stage run on
             Spark; below it they run in this process. 0 for always.
         snapshot_attempts: how often an uncommitted snapshot is started again before the run stops.
+        adopt: id of a mark of lakeFS's own collector: only what it names can be a candidate, and
+            what it names and stays is spared. None for a run of its own.
     """
 
     min_age: timedelta = MIN_SAFE_AGE
@@ -80,6 +82,7 @@ class Settings:
     max_served_lookups: int = 100_000_000
     snapshot_attempts: int = 3
     spark_seconds: float = 10.0
+    adopt: str | None = None
 
     def __post_init__(self) -> None:
         """Refuse values that make no sense.
