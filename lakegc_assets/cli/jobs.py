@@ -149,9 +149,8 @@ def _selection(
     ):
         return None
     say(f"mark {run} was published, but not reported: this finishes it")
-    return [
-        dg.AssetKey(n) for n in ("gc_report", *(("backup", "swept_set") if job == "gc" else ()))
-    ]
+    behind = ("backup", "swept_set") if job == "gc" else ()
+    return [dg.AssetKey(name) for name in ("gc_report", *behind)]
 
 
 def _execute(

@@ -1,4 +1,4 @@
-"""The jobs: a collection, its mark, its backup, its sweep. Each runs in one process, with one session."""
+"""The jobs: a collection, its mark, backup and sweep. Each runs in one process and session."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def jobs() -> dg.Definitions:
                 "gc",
                 selection=_MARK | _MARK_CHECKS | _SWEPT,
                 partitions_def=REPOSITORY_RUN,
-                description="Mark a repository, check the mark, publish it, back it up and sweep it.",
+                description="Mark a repository, check and publish the mark, back it up and sweep it.",
             ),
             dg.define_asset_job(
                 "gc_mark",
