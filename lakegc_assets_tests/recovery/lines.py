@@ -48,7 +48,7 @@ class Lines:
             yield
         finally:
             sys.settrace(before)
-            threading.settrace(None)  # type: ignore[arg-type]
+            threading.settrace(None)
 
     def _enter(self, frame: FrameType, _event: str, _of: Any) -> Any:
         return self._line if frame.f_code.co_filename in self._files else None

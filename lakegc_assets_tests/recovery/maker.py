@@ -18,7 +18,7 @@ from lakegc_assets_tests.lake import REPOSITORY, RUN, SETTINGS
 from lakegc_assets_tests.recovery.lines import Lines
 
 
-def main(folder: Path, endpoint: str, local_root: str, url: str, at: int) -> None:
+def main(at: int, folder: Path, endpoint: str, local_root: str, url: str) -> None:
     """Print how many lines a backup took, or die at one of them."""
     count = 0
 
@@ -46,4 +46,4 @@ def main(folder: Path, endpoint: str, local_root: str, url: str, at: int) -> Non
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), *sys.argv[2:5], int(sys.argv[5]) if len(sys.argv) > 5 else 0)
+    main(int(sys.argv[1]), Path(sys.argv[2]), *sys.argv[3:])

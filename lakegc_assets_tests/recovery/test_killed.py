@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 import signal
 import subprocess
@@ -137,12 +136,10 @@ def test_kill_9(place: Place, marked: Marked, share: float) -> None:
     lake = place.lake
     command = [sys.executable, "-m", "lakegc_assets_tests.recovery.maker"]
     arguments = [str(lake.folder), lake.server.endpoint, str(lake.server.objects_dir), place.url]
-    whole = subprocess.run(
-        [*command, *arguments], capture_output=True, text=True, check=True, env=os.environ
-    )
+    whole = subprocess.run([*command, "0", *arguments], capture_output=True, text=True, check=True)
     shutil.rmtree(place.url)
     at = int(share * int(whole.stdout))
-    killed = subprocess.run([*command, *arguments, str(at)], capture_output=True, check=False)
+    killed = subprocess.run([*command, str(at), *arguments], capture_output=True, check=False)
     assert killed.returncode == -signal.SIGKILL
     make_backup(place.context())
     check(place, marked)
