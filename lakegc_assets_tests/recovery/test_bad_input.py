@@ -16,6 +16,7 @@ from lakegc_assets.errors import ConfigurationError, IntegrityError, RefusedErro
 from lakegc_assets.recovery import copying
 from lakegc_assets.recovery.backups import BEGIN, MANIFEST, Record, find_backup
 from lakegc_assets.recovery.making import make_backup
+from lakegc_assets.run.settings import Settings
 from lakegc_assets.storage.codes import error_class
 from lakegc_assets.storage.copies import copy_object
 from lakegc_assets.storage.errors import AccessDeniedError, StorageError, StoreFullError
@@ -133,6 +134,12 @@ def test_a_place_where_no_backup_may_be(place: Place, tmp_path: Path, url: str, 
     with pytest.raises(ConfigurationError, match=words.replace("backup_url", "backup_log")):
         make_backup(place.context(backup_log=told))
     assert place.lake.keys() == before
+
+
+def test_logs_among_the_copies_are_refused(place: Place) -> None:
+    for log in (place.url, f"{place.url}/{REPOSITORY}/{RUN}/log"):
+        with pytest.raises(ConfigurationError, match=r"backup_log .* and backup_url .* overlap"):
+            make_backup(place.context(backup_log=log))
 
 
 def test_neighbours_with_a_name_that_begins_alike_are_no_overlap(place: Place) -> None:
@@ -300,6 +307,6 @@ def test_a_mark_that_is_not_published(place: Place) -> None:
         ("backup_distribution", "random", "'dynamic' or 'uniform'"),
     ],
 )
-def test_settings_that_make_no_sense(place: Place, setting: str, value: object, words: str) -> None:
+def test_settings_that_make_no_sense(setting: str, value: Any, words: str) -> None:
     with pytest.raises(ConfigurationError, match=f"{setting} is {value!r}: .*{words}"):
-        place.context(**{setting: value})
+        Settings(**{setting: value})
