@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Final
 
 from lakegc_assets.errors import ConfigurationError, LakegcError
 from lakegc_assets.storage.errors import (
     AccessDeniedError,
+    ChangedError,
     ObjectNotFoundError,
     PreconditionFailedError,
     StorageError,
@@ -35,10 +37,6 @@ _DENIED: Final = _OLD | {
     "PublicAccessNotPermitted", "accountDisabled", "authError", "forbidden",
     "insufficientPermissions", "required",
 }  # fmt: skip
-_FULL: Final = frozenset({
-    "507", "InsufficientStorage", "QuotaExceeded", "XMinioAdminBucketQuotaExceeded",
-    "XMinioStorageFull",
-})  # fmt: skip
 _THROTTLED: Final = frozenset({
     "429", "503", "BandwidthLimitExceeded", "EC2ThrottledException", "RequestLimitExceeded",
     "ServiceUnavailable", "SlowDown", "Throttling", "ThrottlingException", "TooManyRequests",
@@ -49,14 +47,19 @@ _UNAVAILABLE: Final = frozenset({
     "InternalError", "InternalServerError", "NoAnswer", "OperationAborted", "OperationTimedOut",
     "RequestTimeout", "Timeout", "backendError", "internalError", EXPIRED,
 })  # fmt: skip
-_CLASSES: Final[tuple[tuple[frozenset[str], type[LakegcError]], ...]] = (
-    (_MISSING, ObjectNotFoundError),
-    (_CHANGED, PreconditionFailedError),
-    (_DENIED, AccessDeniedError),
-    (_FULL, StoreFullError),
-    (_THROTTLED, StoreThrottledError),
-    (_UNAVAILABLE, StoreUnavailableError),
-)
+_FULL: Final = frozenset({
+    "507", "InsufficientStorage", "QuotaExceeded", "StorageFull", "XMinioStorageFull",
+    "XMinioAdminBucketQuotaExceeded", "AccountLimitExceeded", "quotaExceeded",
+})  # fmt: skip
+_KINDS: Final[Mapping[frozenset[str], type[LakegcError]]] = {
+    _MISSING: ObjectNotFoundError,
+    _CHANGED: PreconditionFailedError,
+    frozenset({"SourceConditionNotMet"}): ChangedError,
+    _DENIED: AccessDeniedError,
+    _FULL: StoreFullError,
+    _THROTTLED: StoreThrottledError,
+    _UNAVAILABLE: StoreUnavailableError,
+}
 _MISCONFIGURED: Final = {
     "NoSuchBucket": "the bucket does not exist: check its name and the endpoint",
     "ContainerNotFound": "the container does not exist: check its name and the account",
@@ -78,9 +81,9 @@ _MISCONFIGURED: Final = {
 
 def error_class(code: str) -> type[LakegcError]:
     """The error that stands for a store's code, also for ``DeleteOutcome.error_code``."""
-    kind = next((kind for codes, kind in _CLASSES if code in codes), None)
-    if kind is not None:
-        return kind
+    for codes, kind in _KINDS.items():
+        if code in codes:
+            return kind
     return ConfigurationError if code in _MISCONFIGURED else StorageError
 
 
@@ -100,7 +103,7 @@ def explained(code: str, told: object, where: str) -> LakegcError:
     elif kind is AccessDeniedError:
         advice = "check the credentials, and what the bucket's policy lets them do"
     elif kind is StoreFullError:
-        advice = "there is no space left: make room there, or raise the quota"
+        advice = "the store is full, or its quota is used up: make room, or choose another one"
     elif kind is ObjectNotFoundError:
         advice = "it does not exist"
     return kind(": ".join(filter(None, (where, advice, f"{code} ({told})"))))
