@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from threading import Lock
 
@@ -21,6 +22,7 @@ from lakegc_assets.run.connections import Connections
 from lakegc_assets.run.parts import write_part
 from lakegc_assets.storage.config import StoreConfig
 from lakegc_assets.storage.opening import open_store
+from lakegc_assets.storage.s3.store import S3Store
 
 SIZES = st.lists(st.integers(0, 1 << 34), max_size=60)
 
@@ -149,4 +151,26 @@ def test_a_name_that_the_backup_cannot_hold_is_told_and_the_others_are_copied(
         "data/a": ("copied", None),
         long: ("failed", "InvalidKey"),
         "data/z": ("copied", None),
+    }
+
+
+def test_within_one_store_no_content_passes_through_this_machine(
+    orders: Orders, s3_server: str, s3_bucket: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stores = StoreConfig(endpoint_url=s3_server)
+    connections = Connections(LakeFSConfig(), stores, f"s3://{s3_bucket}/namespace", "")
+    backup = f"s3://{s3_bucket}/backups/repo/run"
+    there = replace(orders, connections=connections, backup_url=backup)
+    some = portion(there, 0, "data/a", "data/é b", "data/|")
+
+    def never(*_: object, **__: object) -> None:
+        raise AssertionError("the content was read")
+
+    monkeypatch.setattr(S3Store, "stream", never)
+    CopyingTask(there).copy(some)
+    store = open_store(backup, stores)
+    rows = read(store).to_pylist()
+    assert {row["outcome"] for row in rows} == {"copied"}
+    assert {row["address"]: store.get(row["address"]).decode() for row in rows} == {
+        key: key for key in ("data/a", "data/é b", "data/|")
     }
