@@ -63,7 +63,7 @@ class Place:
     @property
     def store(self) -> ObjectStore:
         """Rooted at the backup of the mark."""
-        return self.root.__class__(self.url, self.root.stores).open(REPOSITORY, RUN)
+        return ArtifactRoot(self.url, self.root.stores).open(REPOSITORY, RUN)
 
     @property
     def found(self) -> Backup:
