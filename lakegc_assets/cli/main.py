@@ -319,6 +319,8 @@ def _show(found: dict[str, Any], as_json: bool) -> None:  # noqa: FBT001 - an op
         click.echo(f"  warning: {warning}")
     click.echo(f"  mark       {found['mark_url']}")
     click.echo(f"  artifacts  {near(found['artifacts'])}")
+    if found["backup"] is not None:
+        click.echo(f"  backup     {found['backup']}")
     if not found["swept"]:
         click.echo(f"  to delete  lakegc sweep {found['repository']} --run {found['run']}")
 

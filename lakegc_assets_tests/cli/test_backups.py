@@ -105,7 +105,8 @@ def test_backups_are_listed_swept_and_pruned(
 def test_a_sweep_with_backups_makes_the_backup_first(site: Site) -> None:
     told = site.tell("both")
     beside = site.folder / "beside"
-    say(lakegc("run", "both", "--run", "b1", "--set", f"backup_url={beside}"), 0, "deleted")
+    swept = lakegc("run", "both", "--run", "b1", "--set", f"backup_url={beside}")
+    say(swept, 0, "deleted", f"  backup     file://{beside}/both/b1\n")
     assert (beside / "both/b1" / told.expired).read_text() == "the first a"
 
 
