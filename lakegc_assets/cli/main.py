@@ -317,12 +317,16 @@ def _show(found: dict[str, Any], as_json: bool) -> None:  # noqa: FBT001 - an op
         line(2, outcome.replace("_", " "), totals["objects"], totals["bytes"])
     for warning in found["warnings"]:
         click.echo(f"  warning: {warning}")
+    _show_places(found)
+    if not found["swept"]:
+        click.echo(f"  to delete  lakegc sweep {found['repository']} --run {found['run']}")
+
+
+def _show_places(found: dict[str, Any]) -> None:
     click.echo(f"  mark       {found['mark_url']}")
     click.echo(f"  artifacts  {near(found['artifacts'])}")
     if found["backup"] is not None:
         click.echo(f"  backup     {found['backup']}")
-    if not found["swept"]:
-        click.echo(f"  to delete  lakegc sweep {found['repository']} --run {found['run']}")
 
 
 def near(path: str | Path) -> str:
