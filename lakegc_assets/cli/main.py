@@ -142,6 +142,7 @@ def new_run_id() -> str:
 #: Commands that stand in modules of their own, which are loaded when they are asked for.
 _ELSEWHERE = {
     **dict.fromkeys(("adopt", "compare"), "lakegc_assets.cli.foreign"),
+    **dict.fromkeys(("backup", "backups"), "lakegc_assets.cli.backups"),
 }
 
 
@@ -318,8 +319,7 @@ def _show(found: dict[str, Any], as_json: bool) -> None:  # noqa: FBT001 - an op
         line(2, outcome.replace("_", " "), totals["objects"], totals["bytes"])
     for warning in found["warnings"]:
         click.echo(f"  warning: {warning}")
-    click.echo(f"  mark       {found['mark_url']}")
-    click.echo(f"  artifacts  {near(found['artifacts'])}")
+    _show_places(found)
     if not found["swept"]:
         click.echo(f"  to delete  lakegc sweep {found['repository']} --run {found['run']}")
 
@@ -329,6 +329,13 @@ def _not_adopted(adopted: dict[str, Any] | None) -> list[tuple[str, int]]:
     if adopted is None:
         return []
     return [(f"not named by mark {adopted['mark']}", adopted["not_named"]["objects"])]
+
+
+def _show_places(found: dict[str, Any]) -> None:
+    click.echo(f"  mark       {found['mark_url']}")
+    click.echo(f"  artifacts  {near(found['artifacts'])}")
+    if found["backup"] is not None:
+        click.echo(f"  backup     {found['backup']}")
 
 
 def near(path: str | Path) -> str:

@@ -92,6 +92,7 @@ def outcome(repository: str, run: str) -> dict[str, Any]:
         "cutoff": report.cutoff.isoformat(),
         "mark_url": f"{report.namespace}/{mark_folder(run)}",
         "artifacts": attempt.url,
+        "backup": swept.get("backup") if swept else None,
         "listed": candidates["listed"],
         "listed_bytes": candidates["listed_bytes"],
         "skipped_slices": candidates["skipped_slices"],

@@ -27,6 +27,7 @@ from lakegc_assets.run.context import RunContext
 from lakegc_assets.run.hashing import Hashes, KeyDigest, address_hashes
 from lakegc_assets.run.history import earlier
 from lakegc_assets.run.parts import Part, read_part, read_parts, write_part
+from lakegc_assets.run.pins import among, pinned
 from lakegc_assets.run.selection import Selection
 from lakegc_assets.run.sets import members_of, write_set
 from lakegc_assets.run.tasks import spread
@@ -53,6 +54,7 @@ def find_candidates(ctx: RunContext) -> Manifest:
     gone = write_set(store, f"{ASSET}/gone/", [address_hashes(swept_since(ctx, listing))])
     sifted = sift(ctx, connections, listing.parts["data"], _sieve(attempt, chain, gone))
     unlisted = _old_enough_uploads(ctx, connections, attempt, listing, sifted)
+    kept = write_part(store, f"{ASSET}/spared/", _pinned(connections, store, unlisted.parts))
     spent = (ctx.clocks.now() - listing.started).total_seconds()
     served = served_candidates(
         ctx,
@@ -60,12 +62,12 @@ def find_candidates(ctx: RunContext) -> Manifest:
         attempt.read("active_commits", "heads"),
         store,
         f"{ASSET}/served/",
-        Selection(unlisted.parts),
+        Selection(unlisted.parts, [kept]),
         sifted.etags,
         max(LEAST_SECONDS, spent),
     )
     more = pa.concat_tables([unlisted.spared, served])
-    spared = [*sifted.spared, write_part(store, f"{ASSET}/spared/", more)]
+    spared = [*sifted.spared, kept, write_part(store, f"{ASSET}/spared/", more)]
 
     adopted = adopt(ctx, connections, attempt, Selection(unlisted.parts, spared), gone)
     dead, spared = adopted.dead, [*spared, *adopted.spared]
@@ -161,6 +163,17 @@ def _old_enough_uploads(
         )
         spared.append(pa.table([new, why], schema=SPARED))
     return _Unlisted(parts, pa.concat_tables(spared))
+
+
+def _pinned(connections: Connections, store: ObjectStore, parts: Sequence[Part]) -> pa.Table:
+    """Of what would be a candidate that which was restored, and is to stay for a while.
+
+    Raises:
+        IntegrityError: nobody can tell what that is.
+    """
+    pins = pinned(connections.store())
+    tables = read_parts(store, parts if pins.num_rows else (), ["address"])
+    return pa.concat_tables([SPARED.empty_table(), *(among(pins, t["address"]) for t in tables)])
 
 
 def _earlier_listing(ctx: RunContext, listing: Manifest) -> tuple[str, Sequence[Part]] | None:
