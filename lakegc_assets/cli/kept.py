@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection
+from contextlib import suppress
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,10 @@ from lakegc_assets.recovery.backups import find_backup
 from lakegc_assets.recovery.overview import Found, all_backups, only_copies
 from lakegc_assets.recovery.pruning import Pruning
 from lakegc_assets.run.context import RunContext
+from lakegc_assets.run.pins import prune_pins
 from lakegc_assets.run.spark import start_session
+from lakegc_assets.storage.opening import open_store
+from lakegc_assets.storage.trash import prune_trash
 
 
 def _site(url: str | None) -> tuple[Site, str]:
@@ -117,6 +121,8 @@ def prune_backups(
 ) -> list[dict[str, Any]]:
     """Remove backups; what became of each, as JSON values: ``kept`` is null where it goes.
 
+    Trash and pins of their repositories whose time is over go with them.
+
     Raises:
         RefusedError: there is no backup of a name.
         StorageError: the store refused something.
@@ -130,6 +136,9 @@ def prune_backups(
         judged = list(
             Pruning(context, site.stores, place, older_than, names, dry_run=dry_run).run()
         )
+    if not dry_run:
+        for namespace in {one.found.record.subject.namespace for one in judged}:
+            _prune_rest(site, namespace)
     return [
         {
             "backup": one.found.name,
@@ -141,6 +150,15 @@ def prune_backups(
         }
         for one in judged
     ]
+
+
+def _prune_rest(site: Site, namespace: str) -> None:
+    """Remove the trash and the pins of a repository whose time is over."""
+    store = open_store(namespace, site.stores)
+    # A namespace that does not exist any more has neither.
+    with suppress(ConfigurationError):
+        prune_trash(store, site.settings.trash_days, store.server_time())
+        prune_pins(store)
 
 
 def _context(site: Site, repository: str, run: str) -> RunContext:

@@ -94,9 +94,15 @@ def test_backups_are_listed_swept_and_pruned(
     dry = lakegc("backups", "prune", "--older-than", "0s", "--dry-run")
     assert dry.stdout == "archived/m1\twould be removed\n"
     assert (place / "archived/m1/_lakegc/manifest.json").exists()
+    kept = site.namespace("archived") / "_lakefs/retention/gc/lakegc/trash"
+    trash = kept / "20200101T000000Z-sweep/data/x"
+    trash.parent.mkdir(parents=True)
+    trash.write_text("deleted long ago")
+    left = {path for path in kept.rglob("*") if path.is_file()} - {trash}
     gone = lakegc("backups", "--url", str(place), "prune", "--older-than", "0s")
     assert gone.stdout == "archived/m1\tremoved\n"
     assert not [path for path in place.rglob("*") if path.is_file()]
+    assert {path for path in kept.rglob("*") if path.is_file()} == left
     assert lakegc("backups", "--json").stdout == "[]\n"
     assert site.server.endpoint
 
