@@ -64,11 +64,12 @@ def _sweep(ctx: RunContext, connections: Connections, lease: Lease) -> Manifest:
     attempt, chain = published_mark(ctx, connections)
     marked = chain["deletion_candidates"]
     candidates = _candidates(attempt, marked)
-    if marked.settings["protect_tags"]:
-        # What the mark protected stays protected, whoever sweeps it.
-        ctx = dataclasses.replace(
-            ctx, settings=dataclasses.replace(ctx.settings, protect_tags=True)
-        )
+    # What the mark protected stays protected, whoever sweeps it, and its mode is that of its sweep.
+    tags = ctx.settings.protect_tags or marked.settings["protect_tags"]
+    settings = dataclasses.replace(
+        ctx.settings, protect_tags=tags, mode=chain["store_listing"].mode
+    )
+    ctx = dataclasses.replace(ctx, settings=settings)
     store = connections.store()
     condition = _condition(ctx, connections)
     deadlines = probe_deadlines(store, f"{PROBES}{lease.token}/", conditional=condition != "none")
