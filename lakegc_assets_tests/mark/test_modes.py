@@ -1,0 +1,345 @@
+"""What each mode collects: committed and uncommitted together are unified, and neither is both."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from datetime import timedelta
+from hashlib import md5
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, example, given, settings
+from hypothesis import strategies as st
+
+from lakegc_assets.checks.evaluation import evaluate
+from lakegc_assets.embedded.faults import Fault
+from lakegc_assets.embedded.objects import objects
+from lakegc_assets.graveler.entry import Entry
+from lakegc_assets.lakefs.errors import LakeFSError
+from lakegc_assets.mark.served import SERVED
+from lakegc_assets.mark.why import why
+from lakegc_assets.run.context import RunContext
+from lakegc_assets.run.settings import MODES, Mode
+from lakegc_assets.sweep.ledger import SWEPT
+from lakegc_assets.sweep.sweep import sweep
+from lakegc_assets_tests.lake import REPOSITORY, STAGES, Marked, SmallLake, copy_of, running
+from lakegc_assets_tests.mark.test_carrying import History, candidates, listing
+from lakegc_assets_tests.mark.test_forms import PLACES, lines_of, written
+from lakegc_assets_tests.mark.test_report import told
+from lakegc_assets_tests.sessions import Session
+
+__all__ = ["told"]
+
+NO_AGE = {"min_age": timedelta(0), "max_candidate_share": 1.0}
+COMMITTED = ("replaced", "second", "removed", "given up")
+
+
+@pytest.fixture
+def lake(told: Marked, tmp_path: Path) -> Iterator[SmallLake]:
+    with running(copy_of(told, tmp_path)) as found:
+        yield found
+
+
+def mark(
+    lake: SmallLake, spark: Session, mode: Mode, run: str = "", **changes: object
+) -> RunContext:
+    ctx = lake.context(spark, run or mode, **{**NO_AGE, "mode": mode, **changes})
+    for stage in STAGES:
+        stage(ctx)
+    return ctx
+
+
+def garbage(told: Marked) -> dict[Mode, frozenset[str]]:
+    """What a mark of each mode is to name."""
+    committed = frozenset().union(*(told.groups[name] for name in COMMITTED))
+    uncommitted = told.groups["orphans"]
+    return {
+        "unified": committed | uncommitted,
+        "committed": committed,
+        "uncommitted": uncommitted,
+    }
+
+
+# What each mode marks
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_a_mark_names_what_its_mode_is_for(
+    mode: Mode, lake: SmallLake, told: Marked, spark: Session
+) -> None:
+    ctx = mark(lake, spark, mode)
+    assert candidates(ctx) == garbage(told)[mode]
+    attempt = ctx.root.attempt(REPOSITORY, ctx.run)
+    assert {attempt.manifest(name).mode for name in ("store_listing", "gc_report")} == {mode}
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_a_mark_is_written_where_lakefs_looks_for_its_kind(
+    mode: Mode, lake: SmallLake, told: Marked, spark: Session
+) -> None:
+    run = "mark-1"
+    # What the fixture left of this run is of no attempt that goes on.
+    mark(lake, spark, mode, run)
+    lists, texts, summaries = PLACES[mode]
+    files = written(lake)
+    assert {key.rpartition("/")[0] + "/" for key in files} == lists | texts | summaries
+    for folder in texts:
+        found = [line for key in files if key.startswith(folder) for line in lines_of(files[key])]
+        assert set(found) == garbage(told)[mode]
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_a_sweep_is_of_the_mode_of_its_mark(
+    mode: Mode, lake: SmallLake, told: Marked, spark: Session
+) -> None:
+    before = lake.keys()
+    ctx = mark(lake, spark, mode)
+    # Whatever the sweep is told.
+    other = MODES[MODES.index(mode) - 1]
+    sweep(replace(ctx, settings=replace(ctx.settings, mode=other)))
+    assert before - lake.keys() == garbage(told)[mode]
+    rows = ctx.root.attempt(REPOSITORY, ctx.run).read("swept_set")
+    assert rows.schema.names == SWEPT.names
+    assert set(rows["outcome"].to_pylist()) == {"deleted"}
+
+
+def test_a_committed_mark_lists_nothing(lake: SmallLake, told: Marked, spark: Session) -> None:
+    ctx = mark(lake, spark, "committed")
+    found = listing(ctx)
+    assert found.rows == found.facts["named"] == len(garbage(told)["committed"])
+    live = why(ctx, next(iter(lake.keys() - garbage(told)["unified"])))
+    assert (live.verdict, "was not looked at" in live.because) == ("unknown", True)
+    orphan = why(mark(lake, spark, "uncommitted"), next(iter(told.groups["replaced"])))
+    assert orphan.verdict == "live"
+    assert "mode uncommitted" in orphan.because
+
+
+def test_what_was_swept_is_no_candidate_again(
+    lake: SmallLake, told: Marked, spark: Session
+) -> None:
+    sweep(mark(lake, spark, "committed"))
+    again = mark(lake, spark, "committed", "again")
+    assert candidates(again) == set()
+    assert listing(again).rows == 0
+    assert listing(again).facts["named"] == len(garbage(told)["committed"])
+
+
+def test_what_came_back_to_life_is_spared(lake: SmallLake, told: Marked, spark: Session) -> None:
+    ctx = mark(lake, spark, "committed")
+    lake.client.create_branch(REPOSITORY, "revived", told.commits["second"])
+    sweep(ctx)
+    needed = told.groups["second"] | told.groups["removed"]
+    gone = garbage(told)["committed"] - needed
+    assert needed <= lake.keys()
+    assert not gone & lake.keys()
+    rows = ctx.root.attempt(REPOSITORY, ctx.run).read("swept_set").to_pylist()
+    assert {row["address"] for row in rows if row["outcome"] == "spared"} == needed
+
+
+def test_what_is_staged_is_no_candidate(lake: SmallLake, told: Marked, spark: Session) -> None:
+    linked, *others = sorted(told.groups["replaced"])
+    lake.stage("dev", "linked", linked)
+    found = candidates(mark(lake, spark, "committed"))
+    assert linked not in found
+    assert set(others) <= found
+
+
+def test_what_lakefs_serves_and_lists_nowhere_is_spared(tmp_path: Path, spark: Session) -> None:
+    with running(tmp_path / "lake", faults=frozenset({Fault.SHADOWED_UPLOADS})) as lake:
+        lake.client.create_repository(REPOSITORY, f"local://{REPOSITORY}")
+        lake.rules(20)
+        same, served = "the content of a", {}
+        for days_ago, name, content in ((90, "first", same), (80, "", "other"), (70, "", same)):
+            lake.calendar.days_ago = days_ago
+            served[name] = lake.upload("main", "a", content)
+            lake.commit("main")
+        lake.calendar.days_ago = 0
+        entry = Entry(
+            served["first"],
+            size=len(same),
+            e_tag=md5(same.encode()).hexdigest(),
+            content_type=lake.client.stat(REPOSITORY, "main", "a").content_type or "",
+        )
+        assert served["first"] in candidates(mark(lake, spark, "committed", "before"))
+        objects.stage_entry(lake.server.lake, REPOSITORY, "main", "a", entry)
+        assert not list(lake.client.diff_branch(REPOSITORY, "main"))
+        ctx = mark(lake, spark, "committed")
+        assert served["first"] not in candidates(ctx)
+        assert why(ctx, served["first"]).because == SERVED
+
+
+# What a mark of one mode is to those of the others
+
+
+def test_a_run_carries_nothing_from_what_was_looked_at_by_name(
+    lake: SmallLake, told: Marked, spark: Session
+) -> None:
+    first = mark(lake, spark, "unified", "first", clean=True)
+    mark(lake, spark, "committed", "second")
+    third = mark(lake, spark, "unified", "third")
+    assert listing(third).facts["because"] == "what run 'first' listed is carried forward"
+    assert candidates(third) == candidates(first) == garbage(told)["unified"]
+
+
+def test_a_run_behind_committed_ones_alone_is_a_clean_one(
+    lake: SmallLake, told: Marked, spark: Session
+) -> None:
+    ctx = mark(lake, spark, "committed", "mark-1")
+    assert ctx.run == "mark-1"
+    after = mark(lake, spark, "unified")
+    assert (listing(after).facts["mode"], listing(after).facts["carried"]) == ("clean", 0)
+    assert listing(after).facts["because"] == "there is no earlier run"
+    assert candidates(after) == garbage(told)["unified"]
+
+
+def test_a_run_knows_what_a_committed_sweep_deleted(
+    lake: SmallLake, told: Marked, spark: Session
+) -> None:
+    mark(lake, spark, "unified", "first", clean=True)
+    committed = mark(lake, spark, "committed")
+    sweep(committed)
+    later = mark(lake, spark, "unified", "later")
+    facts = listing(later).facts
+    gone = len(garbage(told)["committed"])
+    assert (facts["mode"], facts["carried_and_gone"]) == ("optimized", gone)
+    assert candidates(later) == garbage(told)["uncommitted"]
+    swept = Path(committed.root.attempt(REPOSITORY, "committed").url, "swept_set/manifest.json")
+    swept.unlink()
+    clean = mark(lake, spark, "unified", "clean")
+    assert listing(clean).facts["because"] == "the sweep of 'committed' did not finish"
+
+
+def test_an_uncommitted_run_lists_as_any_other(lake: SmallLake, spark: Session) -> None:
+    mark(lake, spark, "uncommitted", "first", clean=True)
+    second = mark(lake, spark, "unified", "second")
+    assert listing(second).facts["mode"] == "optimized"
+
+
+# The checks
+
+
+def share(ctx: RunContext) -> dict[str, float]:
+    facts = next(one for one in evaluate(ctx) if one.name == "candidate_share").facts
+    return {name: facts[name] for name in ("candidates", "listed", "share")}
+
+
+def test_the_share_is_of_what_heads_hold_too(lake: SmallLake, told: Marked, spark: Session) -> None:
+    dead = len(garbage(told)["committed"])
+    found = share(mark(lake, spark, "committed"))
+    # At the HEADs of all branches are three that were kept and four that were replaced twice.
+    assert found == {"candidates": dead, "listed": dead + 7, "share": dead / (dead + 7)}
+
+
+def test_a_store_that_lacks_what_heads_hold_stops_the_run(
+    lake: SmallLake, told: Marked, spark: Session
+) -> None:
+    live = lake.keys() - garbage(told)["unified"]
+    ctx = mark(lake, spark, "committed")
+    (lake.objects / min(live & held(ctx))).unlink()
+    failed = [one for one in evaluate(ctx) if not one.passed]
+    assert [one.name for one in failed] == ["listing_holds_heads"]
+    assert "1 objects that branch HEADs name are neither" in failed[0].summary
+
+
+def held(ctx: RunContext) -> set[str]:
+    """What the HEAD of main holds, by lakeFS."""
+    client, _ = ctx.connect()
+    found = client.objects(REPOSITORY, "main")
+    return {one.physical_address.removeprefix(f"local://{REPOSITORY}/") for one in found}
+
+
+# Histories
+
+
+@dataclass
+class Modes(History):
+    """A history of which three marks are made now and then, one of each mode.
+
+    Attributes:
+        named: candidates of the modes committed and uncommitted.
+    """
+
+    named: dict[Mode, int] = field(default_factory=lambda: dict.fromkeys(MODES, 0))
+
+    def step(self) -> None:
+        if self.chance.random() < 0.2:
+            with suppress(LakeFSError):
+                self.chance.choice([self.tag, self.copy, self.overwrite, self.forget_rules])()
+        super().step()
+
+    def tag(self) -> None:
+        self.lake.client.create_tag(REPOSITORY, f"t{self.chance.randrange(10**9)}", self.branch())
+
+    def copy(self) -> None:
+        """Stage what is there already, live or not, as today's lakeFS lets clients."""
+        if found := sorted(self.lake.keys()):
+            self.lake.stage(self.branch(), self.path(), self.chance.choice(found))
+
+    def forget_rules(self) -> None:
+        self.lake.client.delete_gc_rules(REPOSITORY)
+        if self.chance.random() < 0.8:
+            self.lake.rules(20, main=10)
+
+    def overwrite(self) -> None:
+        """Leave an upload behind that nothing names any more."""
+        branch, path = self.branch(), self.path()
+        for _ in range(2):
+            self.lake.upload(branch, path, f"content {self.chance.random()}")
+
+    def _collect(self) -> None:
+        self.runs += 1
+        marks: dict[Mode, RunContext] = {}
+        for mode in self.chance.sample(MODES, len(MODES)):
+            clean = self.chance.random() < 0.3
+            marks[mode] = mark(self.lake, self.spark, mode, f"{mode}-{self.runs}", clean=clean)
+        found = {mode: candidates(ctx) for mode, ctx in marks.items()}
+        assert found["committed"] | found["uncommitted"] == found["unified"]
+        assert not found["committed"] & found["uncommitted"]
+        for mode in MODES:
+            self.named[mode] += len(found[mode])
+        self.optimized += listing(marks["unified"]).facts["mode"] == "optimized"
+        if self.chance.random() < 0.6:
+            mode = self.chance.choice(MODES)
+            before = self.lake.keys()
+            sweep(marks[mode])
+            assert before - self.lake.keys() == found[mode]
+
+
+def tell(folder: Path, spark: Session, chance: random.Random) -> Modes:
+    with running(folder, slice_max_objects=4) as lake:
+        lake.client.create_repository(REPOSITORY, f"local://{REPOSITORY}")
+        lake.rules(20, main=10)
+        lake.calendar.days_ago = 90
+        history = Modes(lake, spark, chance)
+        for _ in range(chance.randrange(1, 4)):
+            for _ in range(chance.randrange(5, 40)):
+                history.step()
+            history.collect()
+        return history
+
+
+def test_the_histories_have_something_to_collect(tmp_path: Path, spark: Session) -> None:
+    told = [tell(tmp_path / str(seed), spark, random.Random(seed)) for seed in range(2)]
+    named = {mode: sum(history.named[mode] for history in told) for mode in MODES}
+    assert min(named.values()) > 0
+    assert sum(history.optimized for history in told) > 0
+
+
+@example(random.Random(3))
+@given(st.randoms(use_true_random=False))
+@settings(max_examples=4, suppress_health_check=list(HealthCheck))
+def test_committed_and_uncommitted_are_unified(
+    tmp_path_factory: pytest.TempPathFactory, spark: Session, chance: random.Random
+) -> None:
+    tell(tmp_path_factory.mktemp("history"), spark, chance)
+
+
+@pytest.mark.conformance
+def test_many_histories_are_the_same_in_parts(tmp_path: Path, spark: Session) -> None:
+    seeds = random.SystemRandom().sample(range(2**32), 30)
+    print("seeds", seeds)  # noqa: T201 - shown where the test fails
+    told = [tell(tmp_path / str(seed), spark, random.Random(seed)) for seed in seeds]
+    assert min(sum(history.named[mode] for history in told) for mode in MODES) >= 30
