@@ -149,13 +149,21 @@ def _compare(order: _Compare) -> _Held:
     store = order.connections.open(order.url)
     positions = {one.range_id: position for position, one in order.ranges}
     found: list[_Held] = []
+    waiting: list[_Held] = []
+
+    def compare() -> None:
+        # Ranges share most of what they hold, and what is live is read once for many of them.
+        held = _first(waiting)
+        dead = ~members(store, order.live, held.hashes)
+        found.append(_Held(held.hashes[dead], held.positions[dead]))
+        waiting.clear()
+
     for entries in read_entries(order.connections, [one for _, one in order.ranges], HASHES):
-        hashes = np.unique(entries.group["hash"].to_numpy())
-        dead = hashes[~members(store, order.live, hashes)]
-        found.append(_Held(dead, np.full(len(dead), positions[entries.range_id], np.int64)))
-        if sum(len(one.hashes) for one in found[1:]) > max(_WAITING, len(found[0].hashes)):
-            # Ranges share most of what they hold: what is kept grows with the addresses alone.
-            found = [_first(found)]
+        hashes = entries.group["hash"].to_numpy()
+        waiting.append(_Held(hashes, np.full(len(hashes), positions[entries.range_id], np.int64)))
+        if sum(len(one.hashes) for one in waiting) >= _WAITING:
+            compare()
+    compare()
     return _first(found)
 
 
@@ -169,12 +177,13 @@ def _first(found: Sequence[_Held]) -> _Held:
 
 @dataclass(frozen=True)
 class _Name:
-    """An order to name what some ranges hold: by range its id, and files of the hashes."""
+    """An order to name what some ranges hold, of which a file has the hashes."""
 
     connections: Connections
     url: str
     stretches: int
-    ranges: Sequence[tuple[str, Part]]
+    ranges: Sequence[str]
+    hashes: Part
 
 
 def _names(
@@ -187,19 +196,17 @@ def _names(
     """The addresses behind hashes, in stretches."""
     order = np.argsort(held.positions, kind="stable")
     unique, starts = np.unique(held.positions[order], return_index=True)
+    by_range = np.split(held.hashes[order], starts[1:])
     chosen = ranges.take(pa.array(unique))
-    store = attempt.store()
-    parts = [
-        write_part(store, f"{_FOLDER}hashes/", pa.table({"hash": hashes}), plain=True)
-        for hashes in np.split(held.hashes[order], starts[1:])
-    ]
-    costs = [seconds(one) for one in wanted(chosen, {})]
-    pairs = list(zip(chosen["range_id"].to_pylist(), parts, strict=True))
+    ids, costs = chosen["range_id"].to_pylist(), [seconds(one) for one in wanted(chosen, {})]
     count = min(ctx.settings.listing_num_partitions, len(held.hashes) // _STRETCH + 1)
-    orders = [
-        _Name(connections, attempt.url, count, group)
-        for group in spread(pairs, costs, ctx.settings.address_num_partitions)
-    ]
+    groups = spread(range(len(ids)), costs, ctx.settings.address_num_partitions)
+    store = attempt.store()
+    orders = []
+    for group in groups:
+        hashes = pa.table({"hash": np.concatenate([by_range[at] for at in group])})
+        part = write_part(store, f"{_FOLDER}hashes/", hashes, plain=True)
+        orders.append(_Name(connections, attempt.url, count, [ids[at] for at in group], part))
     named = ctx.tasks.run("name what expired ranges hold", _name, orders, sum(costs))
     return [[part for task in named for part in task[number]] for number in range(count)]
 
@@ -208,13 +215,12 @@ def _name(order: _Name) -> list[list[Part]]:
     """For each stretch a file of the addresses in it, or none."""
     connections = order.connections
     artifacts, store = connections.open(order.url), connections.store()
+    hashes: Hashes = read_part(artifacts, order.hashes)["hash"].to_numpy()
     found = [pa.array([], pa.string())]
-    for range_id, part in order.ranges:
+    for range_id in order.ranges:
         data = fetch(store, connections.namespace_url, range_id)
         addresses = _relative(connections.namespace(), decode_range(data, range_id))
-        hashes: Hashes = read_part(artifacts, part)["hash"].to_numpy()
-        asked = np.isin(address_hashes(addresses), hashes)
-        found.append(addresses.filter(pa.array(asked)))
+        found.append(addresses.filter(pa.array(np.isin(address_hashes(addresses), hashes))))
     addresses = pc.unique(pa.concat_arrays(found))
     folders = pc.replace_substring_regex(addresses, r"(?s)[^/]*$", "")
     stretch = address_hashes(folders) % np.uint64(order.stretches)
