@@ -261,12 +261,14 @@ def test_durations_and_flags_reach_the_run(site: Site, monkeypatch: pytest.Monke
     lakegc("sweep", "alpha", "--run", "r", "--max-candidate-share", "0", "--accept-missing", "1-a")
     lakegc("run", "alpha", "--run", "r", "--no-sweep")
     lakegc("sweep", "alpha", "--run", "r", "--set", "lease_wait_seconds=60")
+    lakegc("mark", "alpha", "--run", "r", "--mode", "committed")
     assert seen == [
         ("gc", "alpha", "r", {"min_age_hours": 1.5, "allow_unsafe_min_age": True}),
         ("gc_mark", "alpha", "r", {"min_age_hours": 48.0, "protect_tags": True}),
         ("gc_sweep", "alpha", "r", {"max_candidate_share": 0.0, "accept_missing": "1-a"}),
         ("gc_mark", "alpha", "r", {}),
         ("gc_sweep", "alpha", "r", {"lease_wait_seconds": "60"}),
+        ("gc_mark", "alpha", "r", {"mode": "committed"}),
     ]
     assert site.server.endpoint
 

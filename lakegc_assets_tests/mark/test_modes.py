@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import os
 import random
+import time
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from datetime import timedelta
+from datetime import datetime, timedelta, timezone
 from hashlib import md5
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, example, given, settings
@@ -17,14 +20,17 @@ from hypothesis import strategies as st
 from lakegc_assets.checks.evaluation import evaluate
 from lakegc_assets.embedded.faults import Fault
 from lakegc_assets.embedded.objects import objects
+from lakegc_assets.errors import IntegrityError
 from lakegc_assets.graveler.entry import Entry
 from lakegc_assets.lakefs.errors import LakeFSError
-from lakegc_assets.mark.served import SERVED
+from lakegc_assets.mark.served import SERVED, UNVERIFIED
 from lakegc_assets.mark.why import why
 from lakegc_assets.run.context import RunContext
 from lakegc_assets.run.settings import MODES, Mode
+from lakegc_assets.storage.config import StoreConfig
 from lakegc_assets.sweep.ledger import SWEPT
 from lakegc_assets.sweep.sweep import sweep
+from lakegc_assets_tests import recorded
 from lakegc_assets_tests.lake import REPOSITORY, STAGES, Marked, SmallLake, copy_of, running
 from lakegc_assets_tests.mark.test_carrying import History, candidates, listing
 from lakegc_assets_tests.mark.test_forms import PLACES, lines_of, written
@@ -249,6 +255,79 @@ def held(ctx: RunContext) -> set[str]:
     client, _ = ctx.connect()
     found = client.objects(REPOSITORY, "main")
     return {one.physical_address.removeprefix(f"local://{REPOSITORY}/") for one in found}
+
+
+# Where committed and uncommitted are not unified: docs/operations.md names these, too
+
+
+def three_modes(
+    lake: SmallLake, spark: Session, run: str, **changes: object
+) -> dict[Mode, set[str]]:
+    return {mode: candidates(mark(lake, spark, mode, f"{mode}-{run}", **changes)) for mode in MODES}
+
+
+def test_an_old_slice_that_somebody_writes_to(
+    lake: SmallLake, told: Marked, spark: Session
+) -> None:
+    """An optimized listing does not see what was put there; a look by name does."""
+    moved = min(told.groups["replaced"])
+    lake.objects.joinpath(moved).rename(lake.folder / "moved")
+    mark(lake, spark, "unified", "before", clean=True)
+    (lake.folder / "moved").rename(lake.objects / moved)
+    found = three_modes(lake, spark, "optimized")
+    assert found["committed"] | found["uncommitted"] == found["unified"] | {moved}
+    assert moved not in found["unified"]
+    found = three_modes(lake, spark, "clean", clean=True)
+    assert found["committed"] | found["uncommitted"] == found["unified"] == garbage(told)["unified"]
+
+
+def test_an_object_that_is_older_than_its_slice(tmp_path: Path, spark: Session) -> None:
+    """A listing skips slices that are too new by their names; a look by name stops the run."""
+    hour = timedelta(hours=1)
+    with running(tmp_path / "lake") as lake:
+        lake.client.create_repository(REPOSITORY, f"local://{REPOSITORY}")
+        lake.rules(20)
+        lake.calendar.days_ago = 0.01
+        long_ago, first = int(time.time()) - 90 * 86_400, lake.upload("main", "a", "content")
+        for content in ("another", "and another"):
+            lake.client.commit_branch(REPOSITORY, "main", "old", date=long_ago)
+            lake.upload("main", "a", content)
+        lake.client.commit_branch(REPOSITORY, "main", "old", date=long_ago)
+        lake.calendar.days_ago = 0
+        os.utime(lake.objects / first, (1_600_000_000, 1_600_000_000))
+        assert candidates(mark(lake, spark, "unified", min_age=hour)) == set()
+        with pytest.raises(IntegrityError, match="holds an object of 2020"):
+            mark(lake, spark, "committed", min_age=hour)
+
+
+def test_what_may_not_be_asked_about_is_spared_by_its_size_alone(
+    s3_server: str, s3_bucket: str, tmp_path: Path, spark: Session
+) -> None:
+    """No listing says whether etags are checksums, so a look by name compares none."""
+    where: dict[str, Any] = {
+        "store": f"s3://{s3_bucket}",
+        "store_config": StoreConfig(endpoint_url=s3_server),
+    }
+    with running(tmp_path, **where) as lake:
+        lake.client.create_repository(REPOSITORY, f"s3://{s3_bucket}/{REPOSITORY}")
+        lake.rules(20)
+        for days_ago in (90, 80, 70):
+            lake.calendar.days_ago = days_ago
+            for number in range(3):
+                lake.upload("main", f"a/{number}", f"object {number} of {days_ago}")
+            lake.commit("main")
+        lake.calendar.days_ago = 0
+        for stored in recorded._backend().buckets[s3_bucket].keys.values():
+            stored.last_modified = datetime.now(timezone.utc) - timedelta(minutes=1)
+        marks = {m: mark(lake, spark, m, max_served_lookups=0) for m in ("unified", "committed")}
+        assert len(candidates(marks["unified"])) == 6
+        assert candidates(marks["committed"]) == set()
+        rows = marks["committed"].root.attempt(REPOSITORY, "committed")
+        spared = rows.read("deletion_candidates", "spared").to_pylist()
+        assert {row["address"] for row in spared} == candidates(marks["unified"])
+        assert {row["why"] for row in spared} == {UNVERIFIED}
+        # Where lakeFS may be asked there is no difference.
+        assert candidates(mark(lake, spark, "committed", "asked")) == candidates(marks["unified"])
 
 
 # Histories

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
@@ -96,3 +98,33 @@ def test_what_was_looked_at_one_by_one_is_swept(
         )
         assert gone
         assert LEASE in recorded.keys(repository)
+
+
+# Where committed and uncommitted are not unified: docs/operations.md names these, too
+
+
+@pytest.mark.parametrize("earlier", ["unified", "committed"])
+def test_an_upload_in_parts_ages_from_the_first_look_of_any_mode(
+    earlier: Mode, golden: Goldens, s3_server: str, tmp_path: Path, spark: Session
+) -> None:
+    """If there are committed marks alone, that is the first one after it expired."""
+    server = golden("retention").server
+    upload = min(recorded.expected("retention") & named_by_ranges("retention"))
+
+    def marked(mode: Mode, run: str, days: int) -> Marked:
+        ctx = recorded.context(server, s3_server, tmp_path, spark, run, mode=mode)
+        moment = recorded.mark_time("retention") + timedelta(days=days)
+        return recorded.mark(replace(ctx, clocks=recorded.FixedClocks(moment)))
+
+    with recorded.preserved("retention"):
+        recorded.plant(
+            "retention",
+            upload,
+            recorded.content("retention", upload),
+            recorded.mark_time("retention") - timedelta(minutes=1),
+            f"{'a' * 32}-2",
+        )
+        before = marked(earlier, "before", 0)
+        assert "uploaded in parts" in before.spared[upload]
+        assert upload in marked("committed", "after", 1).candidates
+        assert upload in marked("unified", "last", 1).candidates
