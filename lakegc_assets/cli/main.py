@@ -293,7 +293,8 @@ def _show(found: dict[str, Any], as_json: bool) -> None:  # noqa: FBT001 - an op
         click.echo(f"{' ' * indent + name:<44} {objects:>12,} objects {shown}".rstrip())
 
     cutoff = datetime.fromisoformat(found["cutoff"])
-    click.echo(f"repository {found['repository']}, mark {found['run']}, {found['mode']}")
+    mode = "" if found["mode"] == "unified" else f" ({found['mode']})"
+    click.echo(f"repository {found['repository']}, mark {found['run']}{mode}")
     click.echo(f"  slices made after the cutoff, not listed: {found['skipped_slices']:,}")
     by_name = found["mode"] == "committed"
     line(2, "looked at" if by_name else "listed", found["listed"], found["listed_bytes"])

@@ -117,6 +117,14 @@ def test_a_sweep_is_told_in_words(site: Site, told: Told, swept: Result) -> None
     assert (site.namespace("alpha") / told.live).exists()
 
 
+@pytest.mark.usefixtures("swept")
+def test_a_mark_of_one_mode_says_so(told: Told) -> None:
+    result = lakegc("mark", "alpha", "--run", "c1", "--mode", "committed")
+    say(result, 0, "repository alpha, mark c1 (committed)", "looked at")
+    say(lakegc("why", "alpha", told.live, "--run", "c1"), 0, "it was not looked at")
+    say(lakegc("mark", "alpha", "--mode", "all"), 2, "--mode")
+
+
 def test_the_report_says_the_same_later(swept: Result) -> None:
     assert lakegc("report", "alpha", "--run", "m1").stdout == swept.stdout
     as_json = lakegc("report", "alpha", "--run", "m1", "--json")
