@@ -123,6 +123,13 @@ def test_a_committed_mark_lists_nothing(lake: SmallLake, told: Marked, spark: Se
     assert "mode uncommitted" in orphan.because
 
 
+def test_objects_are_looked_at_on_spark(lake: SmallLake, told: Marked, spark: Session) -> None:
+    ctx = lake.context(spark, "on-spark", **NO_AGE, mode="committed", spark_seconds=0.0)
+    for stage in STAGES[:5]:
+        stage(ctx)
+    assert candidates(ctx) == garbage(told)["committed"]
+
+
 def test_what_was_swept_is_no_candidate_again(
     lake: SmallLake, told: Marked, spark: Session
 ) -> None:
@@ -371,9 +378,12 @@ class Modes(History):
     def _collect(self) -> None:
         self.runs += 1
         marks: dict[Mode, RunContext] = {}
+        tags = self.chance.random() < 0.5
         for mode in self.chance.sample(MODES, len(MODES)):
             clean = self.chance.random() < 0.3
-            marks[mode] = mark(self.lake, self.spark, mode, f"{mode}-{self.runs}", clean=clean)
+            marks[mode] = mark(
+                self.lake, self.spark, mode, f"{mode}-{self.runs}", clean=clean, protect_tags=tags
+            )
         found = {mode: candidates(ctx) for mode, ctx in marks.items()}
         assert found["committed"] | found["uncommitted"] == found["unified"]
         assert not found["committed"] & found["uncommitted"]
