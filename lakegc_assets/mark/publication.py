@@ -175,8 +175,7 @@ def finish(
     """
     store = connections.store()
     lists, key = f"{mark_folder(ctx.run)}deleted/", f"{mark_folder(ctx.run)}summary.json"
-    names = [found.removeprefix(lists) for b in store.list(lists) for found in b["key"].to_pylist()]
-    parts = [name.removesuffix(_PARQUET) for name in names]
+    parts = _parts(store, lists)
     _verify(ctx, connections, forms, parts, digest)
     if written:
         try:
@@ -189,6 +188,13 @@ def finish(
     copied = [f"{folder}{part}{_PARQUET}" for folder in (lists, *forms.copies) for part in parts]
     texts = [f"{folder}{part}.txt" for folder in forms.texts for part in parts]
     return [*copied, *texts, *forms.summaries, key]
+
+
+def _parts(store: ObjectStore, folder: str) -> list[str]:
+    """The names of the lists in a folder, without what their formats add."""
+    keys = [key for batch in store.list(folder) for key in batch["key"].to_pylist()]
+    lists = [key for key in keys if key.endswith(_PARQUET)]
+    return [key.removeprefix(folder).removesuffix(_PARQUET) for key in lists]
 
 
 def _text(addresses: pa.Array) -> bytes:
@@ -252,6 +258,5 @@ def _require_same(store: ObjectStore, key: str, body: bytes) -> None:
         same = False
     if not same:
         raise IntegrityError(
-            f"{store.url}/{key} does not read back as it was written: run the same mark again, "
-            "which writes it anew"
+            f"{store.url}/{key} does not read back as it was written. Mark again under a new id"
         )

@@ -24,6 +24,7 @@ import pyarrow as pa
 
 from lakegc_assets.errors import ConfigurationError
 from lakegc_assets.storage.base import (
+    Copied,
     DeleteOutcome,
     KeyRange,
     ObjectInfo,
@@ -35,6 +36,7 @@ from lakegc_assets.storage.codes import EXPIRED
 from lakegc_assets.storage.deadlines import Deadline
 from lakegc_assets.storage.errors import (
     AccessDeniedError,
+    ChangedError,
     InvalidKeyError,
     ObjectNotFoundError,
     PreconditionFailedError,
@@ -43,6 +45,9 @@ from lakegc_assets.storage.errors import (
 )
 from lakegc_assets.storage.files import (
     TEMPORARY,
+    Original,
+    etag_of,
+    link_new,
     locked,
     make_unique,
     open_directories,
@@ -50,6 +55,7 @@ from lakegc_assets.storage.files import (
     replace,
     temporary_name,
 )
+from lakegc_assets.storage.streams import Pieces, counted
 
 _BATCH_ROWS: Final = 10_000
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=timezone.utc)
@@ -121,23 +127,14 @@ class LocalStore(ObjectStore):
 
     def put_if_absent(self, key: str, data: bytes) -> str:
         """See ``ObjectStore``."""
-
-        def publish(directory: int, temporary: str, name: str) -> None:
-            try:
-                os.link(temporary, name, src_dir_fd=directory, dst_dir_fd=directory)
-            except FileExistsError:
-                if stat.S_ISDIR(os.lstat(name, dir_fd=directory).st_mode):
-                    raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR)) from None
-                raise PreconditionFailedError(f"{self._at(key)} exists already") from None
-
-        return self._write(key, lambda file: file.write(data), publish)
+        return self._write(key, lambda file: file.write(data), self._new(key))
 
     def put_if_match(self, key: str, data: bytes, etag: str) -> str:
         """See ``ObjectStore``."""
 
         def publish(directory: int, temporary: str, name: str) -> None:
             try:
-                present = _etag(os.lstat(name, dir_fd=directory))
+                present = etag_of(os.lstat(name, dir_fd=directory))
             except FileNotFoundError:
                 raise PreconditionFailedError(
                     f"{self._at(key)} does not exist, its etag was expected to be {etag}"
@@ -178,6 +175,67 @@ class LocalStore(ObjectStore):
         """See ``ObjectStore``."""
         with self._open(source_key) as source:
             self._write(target_key, lambda file: shutil.copyfileobj(source, file), replace)
+
+    @contextmanager
+    def stream(self, key: str, etag: str | None = None) -> Iterator[Pieces]:
+        """See ``ObjectStore``. A file that changes while it is read is found out at its end."""
+        with self.opened(key, etag) as original:
+
+            def pieces() -> Iterator[bytes]:
+                with self._errors(key):
+                    yield from original.pieces()
+
+            yield Pieces(pieces())
+
+    def receive(self, key: str, pieces: Iterable[bytes], size: int, *, if_absent: bool) -> Copied:
+        """See ``ObjectStore``."""
+
+        def fill(file: IO[bytes]) -> None:
+            for piece in counted(pieces, size, self._at(key)):
+                file.write(piece)
+
+        return Copied(self._write(key, fill, self._new(key) if if_absent else replace), "size")
+
+    def copy_from(
+        self,
+        source: ObjectStore,
+        source_key: str,
+        key: str,
+        *,
+        size: int,
+        etag: str,
+        if_absent: bool,
+    ) -> Copied | None:
+        """See ``ObjectStore``. The copy is a file of its own, whatever becomes of the other one."""
+        if not isinstance(source, LocalStore):
+            return None
+        with source.opened(source_key, etag) as original:
+            found = original.require().st_size
+            if found != size:
+                raise ChangedError(f"{original.where} has {found} bytes, {size} were expected")
+            publish = self._new(key) if if_absent else replace
+            return Copied(
+                self._write(key, lambda file: original.copy_to(file.fileno()), publish), "size"
+            )
+
+    @contextmanager
+    def opened(self, key: str, etag: str | None) -> Iterator[Original]:
+        """Open an object that must have an etag, or whatever is there."""
+        with self._open(key) as file:
+            original = Original(file, etag or etag_of(os.fstat(file.fileno())), self._at(key))
+            original.require()
+            yield original
+
+    def _new(self, key: str) -> Callable[[int, str, str], None]:
+        """What publishes a write under a name that nothing has."""
+
+        def publish(directory: int, temporary: str, name: str) -> None:
+            try:
+                link_new(directory, temporary, name)
+            except FileExistsError:
+                raise PreconditionFailedError(f"{self._at(key)} exists already") from None
+
+        return publish
 
     def server_time(self) -> datetime:
         """See ``ObjectStore``: the clock that the file system stamps files with."""
@@ -225,6 +283,8 @@ class LocalStore(ObjectStore):
                 raise InvalidKeyError(
                     f"{where}: a part of its path is an object or a symbolic link, not a directory"
                 ) from error
+            if error.errno in {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}:
+                raise StorageError(f"{where}: make room there, or choose another place") from error
             raise StorageError(where) from error
 
     def _open(self, key: str) -> IO[bytes]:
@@ -274,7 +334,7 @@ class LocalStore(ObjectStore):
                     file.flush()
                     make_unique(descriptor)
                     os.fsync(descriptor)
-                    etag = _etag(os.fstat(descriptor))
+                    etag = etag_of(os.fstat(descriptor))
                 with locked(directory, required=lock_required):
                     publish(directory, temporary, name)
                 os.fsync(directory)
@@ -368,8 +428,8 @@ def _kept(
     if not stat.S_ISREG(status.st_mode):
         detail = "it is not a regular file: look at it and remove it by hand"
         return DeleteOutcome(key, "failed", "InvalidKey", detail)
-    if etag is not None and _etag(status) != etag:
-        detail = f"it has the etag {_etag(status)}, {etag} was expected"
+    if etag is not None and etag_of(status) != etag:
+        detail = f"it has the etag {etag_of(status)}, {etag} was expected"
         return DeleteOutcome(key, "spared", None, detail)
     if deadline is not None and deadline.passed:
         return DeleteOutcome(key, "failed", EXPIRED, "it is too late to remove it")
@@ -388,9 +448,5 @@ def _time(status: os.stat_result) -> datetime:
     return _EPOCH + timedelta(microseconds=status.st_mtime_ns // 1000)
 
 
-def _etag(status: os.stat_result) -> str:
-    return f"{status.st_size:x}-{status.st_mtime_ns:x}-{status.st_ino:x}"
-
-
 def _info(key: str, status: os.stat_result) -> ObjectInfo:
-    return ObjectInfo(key, status.st_size, _time(status), _etag(status))
+    return ObjectInfo(key, status.st_size, _time(status), etag_of(status))

@@ -23,22 +23,33 @@ import requests
 
 from lakegc_assets.errors import ConfigurationError
 from lakegc_assets.graveler.namespace import StorageNamespace
-from lakegc_assets.storage.base import DeleteOutcome, KeyRange, ObjectInfo, ObjectStore, Prefixes
+from lakegc_assets.storage.base import (
+    Copied,
+    DeleteOutcome,
+    KeyRange,
+    ObjectInfo,
+    ObjectStore,
+    Prefixes,
+)
 from lakegc_assets.storage.bulk import Bulk, answer_of_one
-from lakegc_assets.storage.config import StoreConfig
+from lakegc_assets.storage.config import GcsAccess, StoreConfig
 from lakegc_assets.storage.deadlines import Deadline
 from lakegc_assets.storage.errors import (
+    ChangedError,
     InvalidKeyError,
     ObjectNotFoundError,
     PreconditionFailedError,
     StorageError,
 )
+from lakegc_assets.storage.gcs.copies import copy
 from lakegc_assets.storage.gcs.listing import read_object, read_page
+from lakegc_assets.storage.gcs.objects import GcsObject, Sizes, write
 from lakegc_assets.storage.gcs.service import GcsService, failure_of_part, open_service
 from lakegc_assets.storage.http import HttpFailure, Request, Sign, explaining, time_in, writing_once
 from lakegc_assets.storage.keys import path_problem, url_problem
 from lakegc_assets.storage.pages import Page, follow, read_level, read_range, relative
 from lakegc_assets.storage.parts import joined, split
+from lakegc_assets.storage.streams import Pieces, reading
 
 KEYS_PER_CALL: Final = 100
 # What a bound may hold, and an object's name may not: the listing is asked for less than the bound.
@@ -48,7 +59,13 @@ _FIELDS: Final = "name,size,updated,generation"
 
 
 class GcsStore(ObjectStore):
-    """The objects of a bucket below a prefix."""
+    """The objects of a bucket below a prefix.
+
+    Attributes:
+        sizes: from which size on something is sent in chunks.
+    """
+
+    sizes = Sizes()
 
     def __init__(self, namespace: StorageNamespace, config: StoreConfig) -> None:
         self._url = namespace.url()
@@ -172,6 +189,54 @@ class GcsStore(ObjectStore):
             except (ValueError, LookupError, TypeError) as error:
                 raise StorageError(f"{where}: the store's answer is damaged") from error
 
+    def object_at(self, key: str) -> GcsObject:
+        """An object, after a check of its key."""
+        self._path(key)
+        name = self._prefix + key
+        return GcsObject(
+            self._service, self._bucket, name, self._at(key), self._config.max_attempts
+        )
+
+    def checksums(self, key: str) -> Mapping[str, str]:
+        """See ``ObjectStore``: objects that were composed of others have no MD5."""
+        with self._bucket_told():
+            return self.object_at(key).look().checksums
+
+    @contextmanager
+    def stream(self, key: str, etag: str | None = None) -> Iterator[Pieces]:
+        """See ``ObjectStore``."""
+        one = self.object_at(key)
+        if etag is not None and not _is_generation(etag):
+            raise ChangedError(
+                f"{one.where} cannot have the etag {etag!r}: generations are numbers"
+            )
+        with self._bucket_told(), reading(one.opened, etag, one.tries, one.where) as pieces:
+            yield pieces
+
+    def receive(self, key: str, pieces: Iterable[bytes], size: int, *, if_absent: bool) -> Copied:
+        """See ``ObjectStore``."""
+        return write(self.object_at(key), pieces, size, if_absent=if_absent, sizes=self.sizes)
+
+    def copy_from(
+        self,
+        source: ObjectStore,
+        source_key: str,
+        key: str,
+        *,
+        size: int,
+        etag: str,
+        if_absent: bool,
+    ) -> Copied | None:
+        """See ``ObjectStore``."""
+        if not isinstance(source, GcsStore) or source.reached_by() != self.reached_by():
+            return None
+        original, target = source.object_at(source_key), self.object_at(key)
+        return copy(original, target, size=size, etag=etag, if_absent=if_absent)
+
+    def reached_by(self) -> GcsAccess:
+        """The endpoint and the credentials: within what has the same ones, GCS copies by itself."""
+        return self._config.gcs
+
     def server_time(self) -> datetime:
         """See ``ObjectStore``: the ``Date`` of an answer of the store, to the second."""
         where = f"{self._url}: asking for the time"
@@ -237,9 +302,14 @@ class GcsStore(ObjectStore):
     @contextmanager
     def _about(self, key: str) -> Iterator[None]:
         """Raise our own errors, with a missing bucket told from a missing object."""
+        with self._bucket_told(), explaining(self._at(key)):
+            yield
+
+    @contextmanager
+    def _bucket_told(self) -> Iterator[None]:
+        """Tell a missing bucket from a missing object."""
         try:
-            with explaining(self._at(key)):
-                yield
+            yield
         except ObjectNotFoundError:
             self._require_bucket()
             raise
