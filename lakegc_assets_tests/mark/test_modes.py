@@ -23,10 +23,12 @@ from lakegc_assets.embedded.objects import objects
 from lakegc_assets.errors import IntegrityError
 from lakegc_assets.graveler.entry import Entry
 from lakegc_assets.lakefs.errors import LakeFSError
+from lakegc_assets.mark import committed
 from lakegc_assets.mark.served import SERVED, UNVERIFIED
 from lakegc_assets.mark.why import why
 from lakegc_assets.run.context import RunContext
 from lakegc_assets.run.settings import MODES, Mode
+from lakegc_assets.storage.base import ObjectStore
 from lakegc_assets.storage.config import StoreConfig
 from lakegc_assets.sweep.ledger import SWEPT
 from lakegc_assets.sweep.sweep import sweep
@@ -60,13 +62,9 @@ def mark(
 
 def garbage(told: Marked) -> dict[Mode, frozenset[str]]:
     """What a mark of each mode is to name."""
-    committed = frozenset().union(*(told.groups[name] for name in COMMITTED))
-    uncommitted = told.groups["orphans"]
-    return {
-        "unified": committed | uncommitted,
-        "committed": committed,
-        "uncommitted": uncommitted,
-    }
+    expired = frozenset().union(*(told.groups[name] for name in COMMITTED))
+    orphans = told.groups["orphans"]
+    return {"unified": expired | orphans, "committed": expired, "uncommitted": orphans}
 
 
 # What each mode marks
@@ -184,6 +182,20 @@ def test_what_lakefs_serves_and_lists_nowhere_is_spared(tmp_path: Path, spark: S
         assert why(ctx, served["first"]).because == SERVED
 
 
+def test_a_cut_listing_of_ranges_stops_an_uncommitted_mark(
+    lake: SmallLake, told: Marked, spark: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What only an expired commit holds would look as if it had never been committed."""
+    keys, cut = committed._keys, lake.client.commit(REPOSITORY, told.commits["first"])
+
+    def all_but_one(store: ObjectStore, prefix: str) -> Iterator[str]:
+        return (k for k in keys(store, prefix) if k != f"_lakefs/{cut.meta_range_id}")
+
+    monkeypatch.setattr(committed, "_keys", all_but_one)
+    with pytest.raises(IntegrityError, match=f"{cut.meta_range_id}, the metarange of a commit"):
+        mark(lake, spark, "uncommitted")
+
+
 # What a mark of one mode is to those of the others
 
 
@@ -212,14 +224,14 @@ def test_a_run_knows_what_a_committed_sweep_deleted(
     lake: SmallLake, told: Marked, spark: Session
 ) -> None:
     mark(lake, spark, "unified", "first", clean=True)
-    committed = mark(lake, spark, "committed")
-    sweep(committed)
+    by_name = mark(lake, spark, "committed")
+    sweep(by_name)
     later = mark(lake, spark, "unified", "later")
     facts = listing(later).facts
     gone = len(garbage(told)["committed"])
     assert (facts["mode"], facts["carried_and_gone"]) == ("optimized", gone)
     assert candidates(later) == garbage(told)["uncommitted"]
-    swept = Path(committed.root.attempt(REPOSITORY, "committed").url, "swept_set/manifest.json")
+    swept = Path(by_name.root.attempt(REPOSITORY, "committed").url, "swept_set/manifest.json")
     swept.unlink()
     clean = mark(lake, spark, "unified", "clean")
     assert listing(clean).facts["because"] == "the sweep of 'committed' did not finish"
