@@ -278,6 +278,10 @@ class CollectorResource(dg.ConfigurableResource):  # type: ignore[type-arg]
     lease_wait_seconds: float = Field(
         default=0.0, description="how long to wait for another sweep of the repository"
     )
+    trash_days: float = Field(
+        default=7.0,
+        description="for how long deleted files of a local store stay in its trash; 0: not at all",
+    )
     max_served_lookups: int = Field(
         default=100_000_000, description="paths at HEADs to look up; what is beyond stays alive"
     )
@@ -317,6 +321,7 @@ class CollectorResource(dg.ConfigurableResource):  # type: ignore[type-arg]
                 require_conditional_deletes=self.require_conditional_deletes,
                 lease_duration=timedelta(seconds=self.lease_duration_seconds),
                 lease_wait=timedelta(seconds=self.lease_wait_seconds),
+                trash_days=timedelta(days=self.trash_days),
                 max_served_lookups=self.max_served_lookups,
             )
         except (ValueError, OverflowError) as error:

@@ -54,6 +54,8 @@ class Settings:
         lease_duration: for how long the lease of a sweep holds without being renewed; a sweep that
             died keeps others out for so long. At least 2 minutes.
         lease_wait: how long a sweep waits for another one of its repository, 0 to refuse at once.
+        trash_days: for how long deleted files of a local store stay in the trash of its namespace;
+            0 to delete them at once, which leaves older trash where it is.
         max_served_lookups: how many paths at branch HEADs may be looked up to see which address
             lakeFS serves there; candidates beyond it stay alive and are reported.
         spark_seconds: from how much work on, in seconds of one core, the tasks of a stage run on
@@ -81,6 +83,7 @@ class Settings:
     require_conditional_deletes: bool = False
     lease_duration: timedelta = timedelta(minutes=3)
     lease_wait: timedelta = timedelta(0)
+    trash_days: timedelta = timedelta(days=7)
     max_served_lookups: int = 100_000_000
     snapshot_attempts: int = 3
     spark_seconds: float = 10.0
@@ -144,6 +147,8 @@ class Settings:
                 f"lease_duration is {self.lease_duration} and lease_wait {self.lease_wait}: they "
                 f"must be at least {MIN_LEASE} and 0",
             )
+        if self.trash_days < timedelta(0):
+            raise ConfigurationError(f"trash_days is {self.trash_days}: it cannot be negative")
 
     def cutoff(self, start: datetime, grace_period: timedelta) -> datetime:
         """The time before which an object must have been written to be a candidate.

@@ -35,6 +35,7 @@ SWEPT: Final = pa.schema(
         ("error_code", pa.string()),
         ("detail", pa.string()),
         ("at", pa.timestamp("us", "UTC")),
+        ("version", pa.string()),
     ],
 )
 _LEDGER: Final = f"{ASSET}/ledger/"
@@ -53,6 +54,8 @@ class Outcome:
         outcome: deleted, already_missing, spared or failed.
         error_code: the store's, when failed.
         detail: the store's message, or why the object was spared.
+        version: names what the store kept of a deleted object, for ``undelete_many``; None where it
+            told nothing.
     """
 
     address: str
@@ -60,6 +63,7 @@ class Outcome:
     outcome: str
     error_code: str | None = None
     detail: str | None = None
+    version: str | None = None
 
 
 def record(artifacts: ObjectStore, name: str, outcomes: Sequence[Outcome]) -> None:
@@ -71,7 +75,9 @@ def record(artifacts: ObjectStore, name: str, outcomes: Sequence[Outcome]) -> No
         outcomes: of that batch.
     """
     now = datetime.now(timezone.utc)
-    rows = [(o.address, o.size, o.outcome, o.error_code, o.detail, now) for o in outcomes]
+    rows = [
+        (o.address, o.size, o.outcome, o.error_code, o.detail, now, o.version) for o in outcomes
+    ]
     columns = [pa.array([row[n] for row in rows], kind) for n, kind in enumerate(SWEPT.types)]
     _write(artifacts, name, pa.Table.from_arrays(columns, schema=SWEPT))
 
@@ -93,6 +99,7 @@ def record_spared(artifacts: ObjectStore, name: str, spared: pa.Table) -> None:
         "error_code": pa.nulls(count, pa.string()),
         "detail": spared["why"],
         "at": pa.repeat(now, count),
+        "version": pa.nulls(count, pa.string()),
     }
     table = pa.table(columns, schema=SWEPT)
     for number, at in enumerate(range(0, count, _ROWS)):

@@ -33,5 +33,5 @@ def swept_set(
     with collector.run_context(context, lakefs, stores, pyspark) as ctx:
         manifest = sweep(ctx)
     return dg.MaterializeResult(
-        metadata=of_manifest(manifest, ("outcomes", "rounds", "retention", "delete_deadlines"))
+        metadata=of_manifest(manifest, ("outcomes", "rounds", "recovery", "delete_deadlines"))
     )

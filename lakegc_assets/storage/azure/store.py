@@ -32,19 +32,22 @@ from lakegc_assets.storage.azure.service import (
     VERSION_OF_START_FROM,
     AzureService,
     failure_of_part,
-    kept_after_deletion,
     open_service,
 )
+from lakegc_assets.storage.azure.versions import AzureVersions, kept_by
 from lakegc_assets.storage.base import (
     LISTING_SCHEMA,
     Copied,
     DeleteOutcome,
     KeyRange,
+    Lost,
     ObjectInfo,
     ObjectStore,
     Prefixes,
+    Recovery,
+    UndeleteOutcome,
 )
-from lakegc_assets.storage.bulk import Bulk, answer_of_one
+from lakegc_assets.storage.bulk import Answer, Bulk, answer_of_one
 from lakegc_assets.storage.codes import error_class, explained
 from lakegc_assets.storage.config import StoreConfig
 from lakegc_assets.storage.deadlines import Deadline
@@ -204,6 +207,17 @@ class AzureStore(ObjectStore):
         """See ``ObjectStore``: not with a SAS token."""
         return self._service.signs_deadlines()
 
+    def recovery(self) -> Recovery:
+        """See ``ObjectStore``: soft delete of blobs, and versions."""
+        return kept_by(self._service, self._container, self._url)
+
+    def undelete_many(self, objects: Sequence[Lost]) -> Sequence[UndeleteOutcome]:
+        """See ``ObjectStore``: a version is copied, or a blob undeleted."""
+        versions = AzureVersions(
+            self._service, self._container, self._prefix, self._target, self._url
+        )
+        return versions.undelete(objects)
+
     def copy(self, source_key: str, target_key: str) -> None:
         """See ``ObjectStore``. Inside an account it is done at once, or soon."""
         where = f"{self._at(source_key)}, copied to {target_key!r}"
@@ -337,7 +351,7 @@ class AzureStore(ObjectStore):
 
     def _delete(
         self, deadline: Deadline | None, keys: Sequence[str], etags: Mapping[str, str] | None
-    ) -> Mapping[str, HttpFailure | None]:
+    ) -> Mapping[str, Answer]:
         """Delete up to 256 keys in one call. Raises HttpFailure where it failed as a whole."""
         conditions = [{} if etags is None else {"If-Match": f'"{etags[key]}"'} for key in keys]
         if len(keys) == 1:
@@ -442,11 +456,6 @@ class AzureStore(ObjectStore):
                     raise
                 service.starts_from_names = False
         return self._send("GET", service.target(self._container, query=query))
-
-    def retention_notice(self) -> str | None:
-        """See ``ObjectStore``: soft delete of blobs, and versions."""
-        told = kept_after_deletion(self._service, self._container)
-        return f"{self._url}: {told}" if told else None
 
 
 def _certain(bound: str) -> str:

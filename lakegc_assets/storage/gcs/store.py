@@ -27,11 +27,15 @@ from lakegc_assets.storage.base import (
     Copied,
     DeleteOutcome,
     KeyRange,
+    Lost,
     ObjectInfo,
     ObjectStore,
     Prefixes,
+    Recovery,
+    UndeleteOutcome,
 )
-from lakegc_assets.storage.bulk import Bulk, answer_of_one
+from lakegc_assets.storage.bulk import Answer, Bulk, answer_of_one
+from lakegc_assets.storage.codes import error_class
 from lakegc_assets.storage.config import GcsAccess, StoreConfig
 from lakegc_assets.storage.deadlines import Deadline
 from lakegc_assets.storage.errors import (
@@ -45,6 +49,7 @@ from lakegc_assets.storage.gcs.copies import copy
 from lakegc_assets.storage.gcs.listing import read_object, read_page
 from lakegc_assets.storage.gcs.objects import GcsObject, Sizes, write
 from lakegc_assets.storage.gcs.service import GcsService, failure_of_part, open_service
+from lakegc_assets.storage.gcs.versions import GcsVersions, kept_by
 from lakegc_assets.storage.http import HttpFailure, Request, Sign, explaining, time_in, writing_once
 from lakegc_assets.storage.keys import path_problem, url_problem
 from lakegc_assets.storage.pages import Page, follow, read_level, read_range, relative
@@ -243,30 +248,26 @@ class GcsStore(ObjectStore):
         answer = self._list_page({"maxResults": "1", "fields": "nextPageToken"}, where)
         return time_in(answer.headers.get("Date"), where)
 
-    def retention_notice(self) -> str | None:
+    def recovery(self) -> Recovery:
         """See ``ObjectStore``: soft delete, versions and retention policies of the bucket."""
-        fields = urlencode({"fields": "softDeletePolicy,versioning,retentionPolicy"})
+        fields = urlencode({"fields": "softDeletePolicy,versioning,lifecycle,retentionPolicy"})
         try:
             answer = self._send("GET", f"{self._bucket_url}?{fields}")
-            told = json.loads(answer.content)
-            soft = int(told.get("softDeletePolicy", {}).get("retentionDurationSeconds", 0))
-            versions = bool(told.get("versioning", {}).get("enabled"))
-        except (HttpFailure, ValueError, AttributeError) as error:
+            return kept_by(json.loads(answer.content), self._prefix, self._url)
+        except (HttpFailure, ValueError, AttributeError, TypeError) as error:
             code = error.code if isinstance(error, HttpFailure) else error
-            return (
+            return Recovery(
+                "unknown",
+                None,
                 f"{self._url}: whether the bucket keeps deleted objects could not be found out "
-                f"({code}): look at its soft delete policy and its versioning"
+                f"({code}): look at its soft delete policy and its versioning, or allow "
+                "storage.buckets.get",
             )
-        found = []
-        if soft:
-            found.append(f"soft delete is on: deleted objects stay for {soft / 86400:g} days")
-        if versions:
-            found.append(
-                "versioning is on: deleted objects stay until a lifecycle rule removes them"
-            )
-        if told.get("retentionPolicy"):
-            found.append("a retention policy is set: younger objects cannot be deleted")
-        return f"{self._url}: {'; '.join(found)}" if found else None
+
+    def undelete_many(self, objects: Sequence[Lost]) -> Sequence[UndeleteOutcome]:
+        """See ``ObjectStore``: a generation is copied, or restored."""
+        versions = GcsVersions(self._send, self._target, self._path, self._is_there, self._url)
+        return versions.undelete(objects)
 
     def _at(self, key: str) -> str:
         return f"{self._url}: the object {key!r}"
@@ -344,13 +345,11 @@ class GcsStore(ObjectStore):
             raise StorageError(f"{self._at(key)}: the answer names {info.key!r}")
         return replace(info, key=key)
 
-    def _delete(
-        self, keys: Sequence[str], etags: Mapping[str, str] | None
-    ) -> Mapping[str, HttpFailure | None]:
+    def _delete(self, keys: Sequence[str], etags: Mapping[str, str] | None) -> Mapping[str, Answer]:
         """Delete up to 100 keys in one call. Raises HttpFailure where it failed as a whole."""
         queries = [None if etags is None else {"ifGenerationMatch": etags[key]} for key in keys]
         urls = [self._target(key, query) for key, query in zip(keys, queries, strict=True)]
-        answers: Mapping[str, HttpFailure | None]
+        answers: Mapping[str, Answer]
         if len(keys) == 1:
             answers = {keys[0]: answer_of_one(lambda: self._delete_one(urls[0]))}
         else:
@@ -363,13 +362,15 @@ class GcsStore(ObjectStore):
                 body=body,
             )
             answers = split(answer, keys, failure_of_part)
-        if any(failure is not None and failure.code == "notFound" for failure in answers.values()):
+        if any(
+            isinstance(told, HttpFailure) and told.code == "notFound" for told in answers.values()
+        ):
             self._require_bucket_exists()
         return answers
 
     def _delete_until(
         self, sign: Sign, keys: Sequence[str], etags: Mapping[str, str] | None
-    ) -> Mapping[str, HttpFailure | None]:
+    ) -> Mapping[str, Answer]:
         """Delete one object, unless it is too late. Raises HttpFailure."""
         (key,) = keys
         url = f"{self._service.url}/{quote(f'{self._bucket}/{self._prefix}{key}', safe='/~')}"
@@ -393,6 +394,16 @@ class GcsStore(ObjectStore):
 
     def _look(self, key: str) -> str:
         return self._info(key, self._send("GET", self._target(key, {"fields": _FIELDS}))).etag
+
+    def _is_there(self, key: str) -> bool:
+        try:
+            self._look(key)
+        except HttpFailure as failure:
+            if error_class(failure.code) is not ObjectNotFoundError:
+                raise
+            self._require_bucket_exists()
+            return False
+        return True
 
     def _list_page(self, query: Mapping[str, str], where: str) -> requests.Response:
         try:
