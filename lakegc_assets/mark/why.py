@@ -15,6 +15,7 @@ from lakegc_assets.graveler.ranges import read_range
 from lakegc_assets.lakefs.client import LakeFSClient, branch_ref
 from lakegc_assets.lakefs.errors import NotFoundError
 from lakegc_assets.mark.addresses import entry_spellings, in_data, live_spellings
+from lakegc_assets.mark.kept import STAGED, sentence
 from lakegc_assets.mark.metaranges import fetch, pairs_of
 from lakegc_assets.mark.ranges import (
     HASHES,
@@ -43,7 +44,7 @@ class Explanation:
 
     Attributes:
         address: relative to the namespace.
-        verdict: candidate, spared, live, too young, outside data, unknown.
+        verdict: candidate, spared, live, too young, outside data, not adopted, unknown.
         because: the reason, in a sentence.
         facts: what the sentence is made of.
     """
@@ -77,7 +78,10 @@ def why(ctx: RunContext, address: str) -> Explanation:
 
     def explained(spelling: str) -> Explanation:
         asked = _Asked(ctx, client, connections, attempt, spelling)
-        ask = (_candidate, _spared, _not_listed, _committed, _staged, _too_young)
+        ask = (
+            *(_candidate, _kept, _spared, _not_listed),
+            *(_committed, _staged, _too_young, _not_adopted),
+        )
         explanations = (function(asked) for function in ask)
         return next(
             (found for found in explanations if found is not None),
@@ -147,6 +151,33 @@ def _candidate(asked: _Asked) -> Explanation | None:
         if swept["detail"]:
             because += f" ({swept['detail']})"
     return Explanation(asked.address, "candidate", because, facts)
+
+
+def _kept(asked: _Asked) -> Explanation | None:
+    """What an adopted mark names, although it is not dead."""
+    mark = _adopted_mark(asked)
+    row = asked.row("deletion_candidates", "kept") if mark else None
+    if row is None:
+        return None
+    staged = _staged(asked) if row["kind"] == STAGED else None
+    because = staged.because if staged else sentence(row)
+    facts = {name: row[name] for name in ("kind", "commit_id", "branch") if row[name]}
+    because = f"mark {mark!r}, which this run adopted, names it, but {because}"
+    return Explanation(asked.address, "spared", because, facts)
+
+
+def _not_adopted(asked: _Asked) -> Explanation | None:
+    """What would be garbage to a run of its own."""
+    mark = _adopted_mark(asked)
+    if mark is None or asked.row("store_listing") is None:
+        return None
+    because = f"mark {mark!r}, which this run adopted, does not name it"
+    return Explanation(asked.address, "not adopted", because)
+
+
+def _adopted_mark(asked: _Asked) -> str | None:
+    adopted = asked.attempt.manifest("deletion_candidates").facts.get("adopted")
+    return str(adopted["mark"]) if adopted else None
 
 
 def _spared(asked: _Asked) -> Explanation | None:

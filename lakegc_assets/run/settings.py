@@ -13,6 +13,7 @@ MIN_SAFE_AGE = timedelta(hours=24)
 CUTOFF_MARGIN = timedelta(hours=1)
 MAX_BATCH = 1000
 MIN_LEASE = timedelta(minutes=2)
+MAX_LIST_THREADS = 40
 #: What may become a candidate: see ``Settings.mode``.
 Mode = Literal["unified", "committed", "uncommitted"]
 MODES: Final[tuple[Mode, ...]] = get_args(Mode)
@@ -61,6 +62,16 @@ class Settings:
         spark_seconds: from how much work on, in seconds of one core, the tasks of a stage run on
             Spark; below it they run in this process. 0 for always.
         snapshot_attempts: how often an uncommitted snapshot is started again before the run stops.
+        adopt: id of a mark of lakeFS's own collector: only what it names can be a candidate, and
+            what it names and stays is spared. None for a run of its own.
+        backup_url: where backups are; a sweep then deletes only what is verified in that of its
+            mark. None for no backups.
+        backup_num_partitions: the most tasks that copy.
+        backup_bandwidth: the most that all of them copy together, in MB/s; None for no limit.
+        backup_log: folder or URL of logs with one line for each object; None for no logs.
+        backup_list_threads: that list a backup, 1 to 40.
+        backup_distribution: ``dynamic``: each task takes the next of many portions of about equal
+            bytes; ``uniform``: each gets one.
     """
 
     mode: Mode = "unified"
@@ -87,6 +98,13 @@ class Settings:
     max_served_lookups: int = 100_000_000
     snapshot_attempts: int = 3
     spark_seconds: float = 10.0
+    adopt: str | None = None
+    backup_url: str | None = None
+    backup_num_partitions: int = 20
+    backup_bandwidth: float | None = None
+    backup_log: str | None = None
+    backup_list_threads: int = 8
+    backup_distribution: Literal["dynamic", "uniform"] = "dynamic"
 
     def __post_init__(self) -> None:
         """Refuse values that make no sense.
@@ -110,6 +128,7 @@ class Settings:
             "address_num_partitions",
             "listing_num_partitions",
             "sweep_num_partitions",
+            "backup_num_partitions",
             "snapshot_attempts",
         ):
             if getattr(self, name) < 1:
@@ -121,6 +140,7 @@ class Settings:
                 f"spark_seconds is {self.spark_seconds}: it cannot be negative"
             )
         self._check_sweep()
+        self._check_backup()
         if self.max_served_lookups < 0:
             raise ConfigurationError(
                 f"max_served_lookups is {self.max_served_lookups}: it cannot be negative"
@@ -149,6 +169,20 @@ class Settings:
             )
         if self.trash_days < timedelta(0):
             raise ConfigurationError(f"trash_days is {self.trash_days}: it cannot be negative")
+
+    def _check_backup(self) -> None:
+        rate = self.backup_bandwidth
+        if rate is not None and not 0 < rate < float("inf"):
+            raise ConfigurationError(f"backup_bandwidth is {rate}: it must be positive, in MB/s")
+        if not 1 <= self.backup_list_threads <= MAX_LIST_THREADS:
+            raise ConfigurationError(
+                f"backup_list_threads is {self.backup_list_threads}: it must be from 1 to "
+                f"{MAX_LIST_THREADS}"
+            )
+        if self.backup_distribution not in {"dynamic", "uniform"}:
+            raise ConfigurationError(
+                f"backup_distribution is {self.backup_distribution!r}: it is 'dynamic' or 'uniform'"
+            )
 
     def cutoff(self, start: datetime, grace_period: timedelta) -> datetime:
         """The time before which an object must have been written to be a candidate.

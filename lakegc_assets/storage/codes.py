@@ -12,6 +12,7 @@ from lakegc_assets.storage.errors import (
     ObjectNotFoundError,
     PreconditionFailedError,
     StorageError,
+    StoreFullError,
     StoreThrottledError,
     StoreUnavailableError,
 )
@@ -55,6 +56,7 @@ _KINDS: Final[Mapping[frozenset[str], type[LakegcError]]] = {
     _CHANGED: PreconditionFailedError,
     frozenset({"SourceConditionNotMet"}): ChangedError,
     _DENIED: AccessDeniedError,
+    _FULL: StoreFullError,
     _THROTTLED: StoreThrottledError,
     _UNAVAILABLE: StoreUnavailableError,
 }
@@ -100,7 +102,7 @@ def explained(code: str, told: object, where: str) -> LakegcError:
         advice = "the credentials have expired: renew them and run again"
     elif kind is AccessDeniedError:
         advice = "check the credentials, and what the bucket's policy lets them do"
-    elif code in _FULL:
+    elif kind is StoreFullError:
         advice = "the store is full, or its quota is used up: make room, or choose another one"
     elif kind is ObjectNotFoundError:
         advice = "it does not exist"

@@ -44,6 +44,7 @@ from lakegc_assets.storage.errors import (
     ObjectNotFoundError,
     PreconditionFailedError,
     StorageError,
+    StoreFullError,
     StoreUnavailableError,
 )
 from lakegc_assets.storage.files import (
@@ -289,6 +290,10 @@ class LocalStore(ObjectStore):
                 raise AccessDeniedError(
                     f"{where}: let user {os.geteuid()} read and write it"
                 ) from error
+            if error.errno in {errno.ENOSPC, errno.EDQUOT}:
+                raise StoreFullError(
+                    f"{where}: make room there, or choose another place"
+                ) from error
             if error.errno == errno.ENAMETOOLONG:
                 raise InvalidKeyError(f"{where}: this file system cannot hold it") from error
             if isinstance(error, IsADirectoryError):
@@ -299,8 +304,8 @@ class LocalStore(ObjectStore):
                 raise InvalidKeyError(
                     f"{where}: a part of its path is an object or a symbolic link, not a directory"
                 ) from error
-            if error.errno in {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}:
-                raise StorageError(f"{where}: make room there, or choose another place") from error
+            if error.errno == errno.EFBIG:
+                raise StorageError(f"{where}: choose another place") from error
             raise StorageError(where) from error
 
     def _open(self, key: str) -> IO[bytes]:

@@ -23,6 +23,7 @@ from lakegc_assets.storage.errors import (
     ObjectNotFoundError,
     PreconditionFailedError,
     StorageError,
+    StoreFullError,
     StoreUnavailableError,
 )
 from lakegc_assets.storage.opening import open_store
@@ -182,9 +183,9 @@ def test_a_copy_with_another_md5_is_refused(
         ([Answer(404), MISSING], ObjectNotFoundError, "s3://b/ns"),
         ([Answer(403, error("AccessDenied")), found("data")], AccessDeniedError, "s3://backup/x"),
         ([Answer(403, error("AccessDenied")), Answer(403)], AccessDeniedError, "s3://b/ns"),
-        ([Answer(507, error("QuotaExceeded"))], StorageError, "s3://backup/x.*make room"),
+        ([Answer(507, error("QuotaExceeded"))], StoreFullError, "s3://backup/x.*make room"),
         ([Answer(404, error("NoSuchBucket"))], ConfigurationError, "s3://backup/x.*s3://b/ns"),
-        ([Answer(507)], StorageError, "s3://backup/x.*make room"),
+        ([Answer(507)], StoreFullError, "s3://backup/x.*make room"),
         ([Answer(500, error("InternalError"))], StoreUnavailableError, "s3://backup/x"),
         ([Answer(200, error("InternalError"))], StoreUnavailableError, "s3://backup/x"),
         ([Answer(200, "")], LakegcError, "s3://backup/x"),
