@@ -72,6 +72,12 @@ def run_options(function: Callable[..., None]) -> Callable[..., None]:
     """The settings of a run, as options."""
     for option in reversed(
         (
+            click.option(
+                "--mode",
+                type=click.Choice(["unified", "committed", "uncommitted"]),
+                help="Collect only what expired commits alone hold, without a listing of the "
+                "store (committed), or what was never committed (uncommitted). Default: both.",
+            ),
             click.option("--min-age", type=Duration(), help="Spare younger objects. Default 24h."),
             click.option(
                 "--allow-unsafe-min-age",
@@ -106,6 +112,7 @@ def run_options(function: Callable[..., None]) -> Callable[..., None]:
 
 
 def settings_of(
+    mode: str | None,
     min_age: timedelta | None,
     max_candidate_share: float | None,
     accept_missing: str | None,
@@ -118,6 +125,7 @@ def settings_of(
         ConfigurationError: one of the others has no value, or is given twice.
     """
     chosen = {
+        "mode": mode,
         "min_age_hours": None if min_age is None else min_age.total_seconds() / 3600,
         "max_candidate_share": max_candidate_share,
         "accept_missing": accept_missing,
@@ -297,9 +305,11 @@ def _show(found: dict[str, Any], as_json: bool) -> None:  # noqa: FBT001 - an op
         click.echo(f"{' ' * indent + name:<44} {objects:>12,} objects {shown}".rstrip())
 
     cutoff = datetime.fromisoformat(found["cutoff"])
-    click.echo(f"repository {found['repository']}, mark {found['run']}")
+    mode = "" if found["mode"] == "unified" else f" ({found['mode']})"
+    click.echo(f"repository {found['repository']}, mark {found['run']}{mode}")
     click.echo(f"  slices made after the cutoff, not listed: {found['skipped_slices']:,}")
-    line(2, "listed", found["listed"], found["listed_bytes"])
+    by_name = found["mode"] == "committed"
+    line(2, "looked at" if by_name else "listed", found["listed"], found["listed_bytes"])
     kept, kept_bytes = found["listed"] - found["objects"], found["listed_bytes"] - found["bytes"]
     line(2, "kept", kept, kept_bytes)
     for name, objects in (

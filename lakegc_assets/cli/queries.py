@@ -89,6 +89,7 @@ def outcome(repository: str, run: str) -> dict[str, Any]:
         "repository": repository,
         "run": run,
         "attempt": attempt.attempt,
+        "mode": attempt.manifest("store_listing").mode,
         "cutoff": report.cutoff.isoformat(),
         "mark_url": f"{report.namespace}/{mark_folder(run)}",
         "artifacts": attempt.url,

@@ -36,6 +36,7 @@ def of_manifest(manifest: Manifest, facts: Sequence[str] = ()) -> dict[str, Any]
         "cutoff": dg.MetadataValue.timestamp(manifest.cutoff),
         "namespace": manifest.namespace,
         "attempt": manifest.attempt,
+        "mode of the mark": manifest.mode,
     }
     if manifest.digest:
         shown["digest"] = manifest.digest

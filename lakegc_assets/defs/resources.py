@@ -30,7 +30,7 @@ from lakegc_assets.lakefs.config import LakeFSConfig
 from lakegc_assets.run.artifacts import ArtifactRoot
 from lakegc_assets.run.context import Clocks, RunContext, SystemClocks
 from lakegc_assets.run.lock import repository_lock
-from lakegc_assets.run.settings import Settings
+from lakegc_assets.run.settings import Mode, Settings
 from lakegc_assets.run.spark import is_cluster, prepare_environment, session_settings, starting
 from lakegc_assets.storage.azure.auth import write_azure_credentials_file
 from lakegc_assets.storage.config import AzureAccess, GcsAccess, StoreConfig
@@ -227,6 +227,11 @@ class CollectorResource(dg.ConfigurableResource):  # type: ignore[type-arg]
     artifact_root: str = Field(
         default="", description="URL or path of the artifacts; else LAKEGC_ARTIFACT_ROOT"
     )
+    mode: Mode = Field(
+        default="unified",
+        description="committed: what only expired commits hold, without a listing of the store; "
+        "uncommitted: what was never committed; unified: both",
+    )
     min_age_hours: float = Field(
         default=24.0, description="younger objects are never candidates; 24 h are the least"
     )
@@ -327,6 +332,7 @@ class CollectorResource(dg.ConfigurableResource):  # type: ignore[type-arg]
                 clock_skew=timedelta(seconds=self.clock_skew_seconds),
                 max_candidate_share=self.max_candidate_share,
                 protect_tags=self.protect_tags,
+                mode=self.mode,
                 accept_missing=self.accept_missing,
                 skip_new_slices=self.skip_new_slices,
                 clean=self.clean,

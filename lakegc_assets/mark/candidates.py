@@ -7,7 +7,7 @@ reported as unknown and left alone. What cannot be proven dead is spared, with t
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import NamedTuple
@@ -25,7 +25,7 @@ from lakegc_assets.run.artifacts import AttemptArtifacts, Manifest
 from lakegc_assets.run.connections import Connections
 from lakegc_assets.run.context import RunContext
 from lakegc_assets.run.hashing import Hashes, KeyDigest, address_hashes
-from lakegc_assets.run.history import earlier
+from lakegc_assets.run.history import earlier, of_whole_store
 from lakegc_assets.run.parts import Part, read_part, read_parts, write_part
 from lakegc_assets.run.pins import among, pinned
 from lakegc_assets.run.selection import Selection
@@ -53,6 +53,8 @@ def find_candidates(ctx: RunContext) -> Manifest:
 
     gone = write_set(store, f"{ASSET}/gone/", [address_hashes(swept_since(ctx, listing))])
     sifted = sift(ctx, connections, listing.parts["data"], _sieve(attempt, chain, gone))
+    # What was looked at by name says nothing of the etags of what HEADs hold.
+    etags = () if listing.mode == "committed" else sifted.etags
     unlisted = _old_enough_uploads(ctx, connections, attempt, listing, sifted)
     kept = write_part(store, f"{ASSET}/spared/", _pinned(connections, store, unlisted.parts))
     spent = (ctx.clocks.now() - listing.started).total_seconds()
@@ -63,7 +65,7 @@ def find_candidates(ctx: RunContext) -> Manifest:
         store,
         f"{ASSET}/served/",
         Selection(unlisted.parts, [kept]),
-        sifted.etags,
+        etags,
         max(LEAST_SECONDS, spent),
     )
     more = pa.concat_tables([unlisted.spared, served])
@@ -88,7 +90,7 @@ def find_candidates(ctx: RunContext) -> Manifest:
         ASSET,
         chain["committed_addresses"],
         started,
-        {"data": parts, "spared": spared, "etags": sifted.etags, **adopted.parts},
+        {"data": parts, "spared": spared, "etags": etags, **adopted.parts},
         facts,
         sum((one.digest for one in written), KeyDigest()),
     )
@@ -150,11 +152,14 @@ def _old_enough_uploads(
     listing that saw them.
     """
     store = attempt.store()
-    before = _earlier_listing(ctx, listing)
-    seen = seen_before(ctx, connections, attempt.url, sifted.multipart, before)
+    looks = [
+        seen_before(ctx, connections, attempt.url, sifted.multipart, before)
+        for before in _earlier_listings(ctx, listing)
+    ]
     parts, spared = list(sifted.unlisted), [SPARED.empty_table()]
-    for part, known in zip(sifted.multipart, seen, strict=True):
+    for number, part in enumerate(sifted.multipart):
         rows = read_part(store, part)
+        known = np.any([np.zeros(part.rows, np.bool_), *(seen[number] for seen in looks)], axis=0)
         if known.any():
             parts.append(write_part(store, f"{ASSET}/unlisted/", rows.filter(pa.array(known))))
         new = rows["address"].filter(pa.array(~known))
@@ -176,19 +181,24 @@ def _pinned(connections: Connections, store: ObjectStore, parts: Sequence[Part])
     return pa.concat_tables([SPARED.empty_table(), *(among(pins, t["address"]) for t in tables)])
 
 
-def _earlier_listing(ctx: RunContext, listing: Manifest) -> tuple[str, Sequence[Part]] | None:
-    """The latest earlier listing of this namespace that was finished before the cutoff.
+def _earlier_listings(ctx: RunContext, listing: Manifest) -> Iterator[tuple[str, Sequence[Part]]]:
+    """The latest earlier listings of this namespace that were finished before the cutoff.
 
     Returns:
-        The URL of its attempt, and what it saw that was uploaded in parts.
+        That of the whole store, and the one of any mode; of each the URL of its attempt, and what
+        it saw that was uploaded in parts.
     """
     found = earlier(ctx.root, ctx.repository, "store_listing", listing.namespace, ctx.run)
-    for one in found:
-        if one.manifest.finished < listing.cutoff:
-            with suppress(LakegcError):
-                whole = one.attempt.manifest("store_listing")
-                return one.attempt.url, whole.parts["multipart"]
-    return None
+    seen: set[str] = set()
+    for listings in (of_whole_store(found), found):
+        for one in listings:
+            if one.manifest.finished < listing.cutoff:
+                with suppress(LakegcError):
+                    whole = one.attempt.manifest("store_listing")
+                    if one.attempt.url not in seen:
+                        yield one.attempt.url, whole.parts["multipart"]
+                    seen.add(one.attempt.url)
+                    break
 
 
 def _hashes(store: ObjectStore, dead: Selection) -> Hashes:

@@ -27,7 +27,7 @@ from lakegc_assets.run.artifacts import AttemptArtifacts, Manifest
 from lakegc_assets.run.connections import Connections
 from lakegc_assets.run.context import RunContext
 from lakegc_assets.run.hashing import KeyDigest
-from lakegc_assets.run.history import Earlier, earlier
+from lakegc_assets.run.history import Earlier, earlier, of_whole_store
 from lakegc_assets.run.parts import Part, read_part
 from lakegc_assets.run.pins import PINS
 from lakegc_assets.run.settings import CUTOFF_MARGIN, MIN_SAFE_AGE
@@ -119,9 +119,10 @@ def _carried(
     start: datetime,
 ) -> Carried:
     runs = earlier(ctx.root, ctx.repository, ASSET, connections.namespace_url, ctx.run)
-    if not runs:
+    listings = of_whole_store(runs)
+    if not listings:
         raise _CleanRunError("there is no earlier run")
-    last = max(runs, key=lambda one: one.manifest.started)
+    last = max(listings, key=lambda one: one.manifest.started)
     _require_success(last)
     facts = last.attempt.manifest(ASSET).facts
     clean_at = datetime.fromisoformat(facts["clean_at"])

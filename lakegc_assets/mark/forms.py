@@ -10,12 +10,11 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import Final, Literal
+from typing import Final
 
 from lakegc_assets.errors import RefusedError
+from lakegc_assets.run.settings import Mode
 from lakegc_assets.storage.base import ObjectStore
-
-Mode = Literal["unified", "committed", "uncommitted"]
 
 _GC: Final = "_lakefs/retention/gc/"
 #: Keys of files as they are named here; Spark's have a UUID in their names.

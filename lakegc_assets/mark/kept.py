@@ -16,9 +16,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from lakegc_assets.mark.addresses import in_data
 from lakegc_assets.mark.named import Named
 from lakegc_assets.mark.reasons import Holders, find_holders, ranks_of
-from lakegc_assets.mark.sifting import in_data
 from lakegc_assets.run.artifacts import AttemptArtifacts
 from lakegc_assets.run.connections import Connections
 from lakegc_assets.run.context import RunContext

@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 from lakegc_assets.graveler.ranges import read_range
 from lakegc_assets.lakefs.client import LakeFSClient, branch_ref
 from lakegc_assets.lakefs.errors import NotFoundError
-from lakegc_assets.mark.addresses import entry_spellings, live_spellings
+from lakegc_assets.mark.addresses import entry_spellings, in_data, live_spellings
 from lakegc_assets.mark.kept import STAGED, sentence
 from lakegc_assets.mark.metaranges import fetch, pairs_of
 from lakegc_assets.mark.ranges import (
@@ -26,7 +26,6 @@ from lakegc_assets.mark.ranges import (
     spread_ranges,
     wanted,
 )
-from lakegc_assets.mark.sifting import in_data
 from lakegc_assets.run.artifacts import AttemptArtifacts
 from lakegc_assets.run.connections import Connections
 from lakegc_assets.run.context import RunContext
@@ -197,6 +196,11 @@ def _not_listed(asked: _Asked) -> Explanation | None:
         return Explanation(address, "too young", because)
     if asked.row("store_listing") is None:
         because = "the store did not hold it when it was listed"
+        if asked.attempt.manifest("store_listing").mode == "committed":
+            because = (
+                "it was not looked at, or the store did not hold it: in the mode committed only "
+                "what ranges of expired commits name, and those of active ones do not, is looked at"
+            )
         return Explanation(address, "unknown", because)
     if not in_data(pa.array([address], pa.string()))[0].as_py():
         because = "it is neither below data/ nor at the root, where lakeFS writes objects"
@@ -219,9 +223,10 @@ def _committed(asked: _Asked) -> Explanation | None:
     held = pairs.filter(pc.is_in(pairs["range_id"], pa.array(holding)))["metarange_id"]
     commits = active.filter(pc.is_in(active["metarange_id"], held.combine_chunks())).to_pylist()
     if not commits:
-        return Explanation(
-            address, "live", "a range below _lakefs/ holds it, and there are no rules"
-        )
+        because = "a range below _lakefs/ holds it, and there are no rules"
+        if attempt.manifest("store_listing").mode == "uncommitted":
+            because = "a range below _lakefs/ holds it: in the mode uncommitted each counts as live"
+        return Explanation(address, "live", because)
     row = min(commits, key=lambda c: (c["kind"] != "head", c["commit_id"]))
     on = f" of branch {row['branch']!r}" if row["branch"] else ""
     facts = {"commit": row["commit_id"], "branch": row["branch"], "kind": row["kind"]}

@@ -78,9 +78,8 @@ def _reasons(
     files = prepare_uncommitted(ctx, client, connections)
     staged = read_staged(ctx, connections, scratch, "staged/", files.keys)
     liveness = find_liveness(ctx, client, connections, now)
-    has_rules = liveness.rules is not None
     ids = {liveness.commits[commit].metarange_id for commit in liveness.active.active}
-    ranges = live_ranges(ctx, connections, ids, has_rules=has_rules).ranges
+    ranges = live_ranges(ctx, connections, ids, every=liveness.rules is None).ranges
     live = read_live(ctx, connections, ranges, scratch, "live/")
     hashes = address_hashes(addresses)
     unclear = pa.array(sorted({*live.unresolved, *staged.unresolved}), pa.string())

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Any, Literal
+from typing import Any, Final, Literal, get_args
 
 from lakegc_assets.errors import ConfigurationError
 
@@ -14,6 +14,9 @@ CUTOFF_MARGIN = timedelta(hours=1)
 MAX_BATCH = 1000
 MIN_LEASE = timedelta(minutes=2)
 MAX_LIST_THREADS = 40
+#: What may become a candidate: see ``Settings.mode``.
+Mode = Literal["unified", "committed", "uncommitted"]
+MODES: Final[tuple[Mode, ...]] = get_args(Mode)
 
 
 @dataclass(frozen=True)
@@ -21,6 +24,9 @@ class Settings:
     """What one run may collect, and how its work is split.
 
     Attributes:
+        mode: what may become a candidate: ``committed``, what ranges name that no active commit
+            holds, without a listing of the store; ``uncommitted``, what no range names, whoever
+            holds it; ``unified``, both. A sweep is of the mode of its mark.
         min_age: an object younger than this at the start of the run is never a candidate.
         allow_unsafe_min_age: take ``min_age`` as it is, without the grace period of the server,
             24 h, the clock skew and the margin of one hour. For tests and trials only.
@@ -68,6 +74,7 @@ class Settings:
             bytes; ``uniform``: each gets one.
     """
 
+    mode: Mode = "unified"
     min_age: timedelta = MIN_SAFE_AGE
     allow_unsafe_min_age: bool = False
     clock_skew: timedelta = timedelta(minutes=5)
@@ -106,6 +113,7 @@ class Settings:
             ConfigurationError: a value is out of its range, or ``min_age`` is below 24 h without
                 ``allow_unsafe_min_age``.
         """
+        self._check_scope()
         if self.min_age < timedelta(0):
             raise ConfigurationError(f"min_age is {self.min_age}: it cannot be negative")
         if self.min_age < MIN_SAFE_AGE and not self.allow_unsafe_min_age:
@@ -115,10 +123,6 @@ class Settings:
             )
         if self.clock_skew < timedelta(0):
             raise ConfigurationError(f"clock_skew is {self.clock_skew}: it cannot be negative")
-        if not 0 <= self.max_candidate_share <= 1:
-            raise ConfigurationError(
-                f"max_candidate_share is {self.max_candidate_share}: it is a share from 0 to 1",
-            )
         for name in (
             "range_num_partitions",
             "address_num_partitions",
@@ -140,6 +144,14 @@ class Settings:
         if self.max_served_lookups < 0:
             raise ConfigurationError(
                 f"max_served_lookups is {self.max_served_lookups}: it cannot be negative"
+            )
+
+    def _check_scope(self) -> None:
+        if self.mode not in MODES:
+            raise ConfigurationError(f"mode is {self.mode!r}: it is one of {', '.join(MODES)}")
+        if not 0 <= self.max_candidate_share <= 1:
+            raise ConfigurationError(
+                f"max_candidate_share is {self.max_candidate_share}: it is a share from 0 to 1",
             )
 
     def _check_sweep(self) -> None:

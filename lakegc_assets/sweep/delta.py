@@ -21,7 +21,7 @@ import pyarrow.compute as pc
 
 from lakegc_assets.errors import IntegrityError
 from lakegc_assets.mark.commits import Liveness, find_liveness
-from lakegc_assets.mark.committed import live_ranges, read_live
+from lakegc_assets.mark.committed import every_range, live_ranges, read_live
 from lakegc_assets.mark.served import UNVERIFIED, Inquiry, again, answered, inquire, last_parts
 from lakegc_assets.mark.uncommitted import prepare_uncommitted, read_staged
 from lakegc_assets.retention.commits import Commit
@@ -169,11 +169,11 @@ class Deltas:
 
     def _read_new_ranges(self, connections: Connections, known: Known, folder: str) -> None:
         """Read the ranges that are live now and that nobody has read yet."""
-        has_rules = known.rules is not None
+        every = every_range(self.chain["store_listing"], known.rules)
         ids = known.metaranges()
-        # Without rules also what no commit leads to counts, so all that is there is looked at.
-        wanted = ids - self._metaranges if has_rules else ids
-        found = live_ranges(self.ctx, connections, wanted, has_rules=has_rules).ranges
+        # Where also what no commit leads to counts, all that is there is looked at.
+        wanted = ids if every else ids - self._metaranges
+        found = live_ranges(self.ctx, connections, wanted, every=every).ranges
         seen = pc.is_in(found["range_id"], pa.array(sorted(self._ranges), pa.string()))
         new = found.filter(pc.invert(seen))
         live = read_live(self.ctx, connections, new, self.attempt.store(), f"{folder}live/")

@@ -67,15 +67,16 @@ def _sweep(ctx: RunContext, connections: Connections, lease: Lease) -> Manifest:
     started = ctx.clocks.now()
     attempt, chain = unswept_mark(ctx, connections)
     marked = chain["deletion_candidates"]
+    # What the mark protected stays protected, whoever sweeps it, and its mode is that of its sweep.
+    tags = ctx.settings.protect_tags or marked.settings["protect_tags"]
+    settings = dataclasses.replace(
+        ctx.settings, protect_tags=tags, mode=chain["store_listing"].mode
+    )
+    ctx = dataclasses.replace(ctx, settings=settings)
     candidates = Candidates(read_marked(attempt, marked), marked.parts["data"])
     backup = spare_what_is_not_backed_up(
         ctx, attempt, chain, candidates.rows, f"{lease.sweep}-0000-backup"
     )
-    if marked.settings["protect_tags"]:
-        # What the mark protected stays protected, whoever sweeps it.
-        ctx = dataclasses.replace(
-            ctx, settings=dataclasses.replace(ctx.settings, protect_tags=True)
-        )
     store = connections.store()
     condition = _condition(ctx, connections)
     deadlines = probe_deadlines(store, f"{PROBES}{lease.token}/", conditional=condition != "none")

@@ -172,6 +172,7 @@ def test_every_setting_reaches_the_core() -> None:
         "clock_skew_seconds": 7.0,
         "max_candidate_share": 0.25,
         "protect_tags": True,
+        "mode": "uncommitted",
         "accept_missing": "3-abc",
         "range_num_partitions": 3,
         "address_num_partitions": 4,
