@@ -149,6 +149,11 @@ class Settings:
     def _check_scope(self) -> None:
         if self.mode not in MODES:
             raise ConfigurationError(f"mode is {self.mode!r}: it is one of {', '.join(MODES)}")
+        if self.adopt is not None and self.mode != "unified":
+            raise ConfigurationError(
+                f"adopt goes with the mode unified only, and the mode is {self.mode!r}: what a mark "
+                "of lakeFS's collector names is judged by all that is known"
+            )
         if not 0 <= self.max_candidate_share <= 1:
             raise ConfigurationError(
                 f"max_candidate_share is {self.max_candidate_share}: it is a share from 0 to 1",

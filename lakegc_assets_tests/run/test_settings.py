@@ -32,6 +32,9 @@ WRONG: list[dict[str, Any]] = [
     {"lease_duration": timedelta(minutes=1)},
     {"lease_wait": timedelta(seconds=-1)},
     {"trash_days": timedelta(days=-1)},
+    {"adopt": "their-mark", "mode": "committed"},
+    {"adopt": "their-mark", "mode": "uncommitted"},
+    {"mode": "all"},
 ]
 
 
