@@ -151,8 +151,8 @@ class Settings:
             raise ConfigurationError(f"mode is {self.mode!r}: it is one of {', '.join(MODES)}")
         if self.adopt is not None and self.mode != "unified":
             raise ConfigurationError(
-                f"adopt goes with the mode unified only, and the mode is {self.mode!r}: what a mark "
-                "of lakeFS's collector names is judged by all that is known"
+                f"adopt goes with the mode unified only, and the mode is {self.mode!r}: what a "
+                "mark of lakeFS's collector names is judged by all that is known"
             )
         if not 0 <= self.max_candidate_share <= 1:
             raise ConfigurationError(
