@@ -84,6 +84,11 @@ def _master(pyspark: LazyPySparkResource) -> str:
     return str(pyspark.spark_config.get("spark.master") or _session(pyspark).sparkContext.master)
 
 
+def _located(place: str) -> str:
+    """A URL as it is; a path as it is from everywhere."""
+    return place if "://" in place else str(Path(place).resolve())
+
+
 class LakeFSResource(dg.ConfigurableResource):  # type: ignore[type-arg]
     """A lakeFS server. What is not set here comes from where ``lakectl`` takes it."""
 
@@ -276,6 +281,24 @@ class CollectorResource(dg.ConfigurableResource):  # type: ignore[type-arg]
     max_served_lookups: int = Field(
         default=100_000_000, description="paths at HEADs to look up; what is beyond stays alive"
     )
+    backup_url: str = Field(
+        default="",
+        description="URL or path of backups; else LAKEGC_BACKUP_URL. A sweep then deletes only "
+        "what is verified in the backup of its mark",
+    )
+    backup_num_partitions: int = Field(default=20, description="the most tasks that copy")
+    backup_bandwidth: float | None = Field(
+        default=None, description="the most that all of them copy together, in MB/s"
+    )
+    backup_log: str | None = Field(
+        default=None, description="folder or URL of logs of backups, one line for each object"
+    )
+    backup_list_threads: int = Field(
+        default=8, description="threads that list a backup; 40 are the most"
+    )
+    backup_distribution: Literal["dynamic", "uniform"] = Field(
+        default="dynamic", description="whether tasks that copy take portions as they go, or one"
+    )
     _clocks: Clocks = PrivateAttr(default_factory=SystemClocks)
 
     def with_clocks(self, clocks: Clocks) -> CollectorResource:
@@ -289,6 +312,7 @@ class CollectorResource(dg.ConfigurableResource):  # type: ignore[type-arg]
         Raises:
             ConfigurationError: one makes no sense.
         """
+        backup_url = self.backup_url or os.environ.get("LAKEGC_BACKUP_URL")
         try:
             return Settings(
                 min_age=timedelta(hours=self.min_age_hours),
@@ -312,6 +336,12 @@ class CollectorResource(dg.ConfigurableResource):  # type: ignore[type-arg]
                 lease_duration=timedelta(seconds=self.lease_duration_seconds),
                 lease_wait=timedelta(seconds=self.lease_wait_seconds),
                 max_served_lookups=self.max_served_lookups,
+                backup_url=_located(backup_url) if backup_url else None,
+                backup_num_partitions=self.backup_num_partitions,
+                backup_bandwidth=self.backup_bandwidth,
+                backup_log=_located(self.backup_log) if self.backup_log else None,
+                backup_list_threads=self.backup_list_threads,
+                backup_distribution=self.backup_distribution,
             )
         except (ValueError, OverflowError) as error:
             raise ConfigurationError(f"hours and seconds must be usual numbers: {error}") from error
@@ -319,8 +349,7 @@ class CollectorResource(dg.ConfigurableResource):  # type: ignore[type-arg]
     def root(self, stores: ObjectStoreResource) -> ArtifactRoot:
         """Where the artifacts live."""
         chosen = self.artifact_root or os.environ.get("LAKEGC_ARTIFACT_ROOT") or ".lakegc/artifacts"
-        url = chosen if "://" in chosen else str(Path(chosen).resolve())
-        return ArtifactRoot(url, stores.config())
+        return ArtifactRoot(_located(chosen), stores.config())
 
     @contextmanager
     def run_context(

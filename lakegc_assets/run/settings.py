@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Any
+from typing import Any, Literal
 
 from lakegc_assets.errors import ConfigurationError
 
@@ -13,6 +13,7 @@ MIN_SAFE_AGE = timedelta(hours=24)
 CUTOFF_MARGIN = timedelta(hours=1)
 MAX_BATCH = 1000
 MIN_LEASE = timedelta(minutes=2)
+MAX_LIST_THREADS = 40
 
 
 @dataclass(frozen=True)
@@ -53,6 +54,14 @@ class Settings:
         spark_seconds: from how much work on, in seconds of one core, the tasks of a stage run on
             Spark; below it they run in this process. 0 for always.
         snapshot_attempts: how often an uncommitted snapshot is started again before the run stops.
+        backup_url: where backups are; a sweep then deletes only what is verified in that of its
+            mark. None for no backups.
+        backup_num_partitions: the most tasks that copy.
+        backup_bandwidth: the most that all of them copy together, in MB/s; None for no limit.
+        backup_log: folder or URL of logs with one line for each object; None for no logs.
+        backup_list_threads: that list a backup, 1 to 40.
+        backup_distribution: ``dynamic``: each task takes the next of many portions of about equal
+            bytes; ``uniform``: each gets one.
     """
 
     min_age: timedelta = MIN_SAFE_AGE
@@ -77,6 +86,12 @@ class Settings:
     max_served_lookups: int = 100_000_000
     snapshot_attempts: int = 3
     spark_seconds: float = 10.0
+    backup_url: str | None = None
+    backup_num_partitions: int = 20
+    backup_bandwidth: float | None = None
+    backup_log: str | None = None
+    backup_list_threads: int = 8
+    backup_distribution: Literal["dynamic", "uniform"] = "dynamic"
 
     def __post_init__(self) -> None:
         """Refuse values that make no sense.
@@ -103,6 +118,7 @@ class Settings:
             "address_num_partitions",
             "listing_num_partitions",
             "sweep_num_partitions",
+            "backup_num_partitions",
             "snapshot_attempts",
         ):
             if getattr(self, name) < 1:
@@ -114,6 +130,7 @@ class Settings:
                 f"spark_seconds is {self.spark_seconds}: it cannot be negative"
             )
         self._check_sweep()
+        self._check_backup()
         if self.max_served_lookups < 0:
             raise ConfigurationError(
                 f"max_served_lookups is {self.max_served_lookups}: it cannot be negative"
@@ -131,6 +148,20 @@ class Settings:
             raise ConfigurationError(
                 f"lease_duration is {self.lease_duration} and lease_wait {self.lease_wait}: they "
                 f"must be at least {MIN_LEASE} and 0",
+            )
+
+    def _check_backup(self) -> None:
+        rate = self.backup_bandwidth
+        if rate is not None and not 0 < rate < float("inf"):
+            raise ConfigurationError(f"backup_bandwidth is {rate}: it must be positive, in MB/s")
+        if not 1 <= self.backup_list_threads <= MAX_LIST_THREADS:
+            raise ConfigurationError(
+                f"backup_list_threads is {self.backup_list_threads}: it must be from 1 to "
+                f"{MAX_LIST_THREADS}"
+            )
+        if self.backup_distribution not in {"dynamic", "uniform"}:
+            raise ConfigurationError(
+                f"backup_distribution is {self.backup_distribution!r}: it is 'dynamic' or 'uniform'"
             )
 
     def cutoff(self, start: datetime, grace_period: timedelta) -> datetime:
