@@ -29,6 +29,8 @@ from lakegc_assets.run.lock import repository_lock
 from lakegc_assets.storage.opening import open_store
 
 _PACKAGE = Path(__file__).parents[1]
+#: These need a published mark.
+_OF_A_MARK = ("gc_backup", "gc_sweep")
 
 
 def dagster_home() -> Path:
@@ -66,7 +68,7 @@ def run_job(job: str, repository: str, run: str, settings: dict[str, Any]) -> No
     again: only its report is made.
 
     Args:
-        job: gc, gc_mark or gc_sweep.
+        job: gc, gc_mark, gc_backup or gc_sweep.
         repository: lakeFS repository.
         run: id of the run.
         settings: configuration of the ``collector`` resource, as values or as text; what is absent
@@ -85,7 +87,7 @@ def run_job(job: str, repository: str, run: str, settings: dict[str, Any]) -> No
     namespace = _namespace(site, repository)
     with _instance() as instance, repository_lock(namespace):
         # Before anything is started, which takes a while.
-        if job == "gc_sweep":
+        if job in _OF_A_MARK:
             require_published(site.attempt(repository, run))
         selection = _selection(site, namespace, job, repository, run)
         say(f"{job} of {repository}, run {run}")
@@ -141,13 +143,14 @@ def _selection(
         return None
     published = attempt.has("deletion_candidates") and not attempt.has("gc_report")
     if (
-        job == "gc_sweep"
+        job in _OF_A_MARK
         or not published
         or read_summary(open_store(namespace, site.stores), run) is None
     ):
         return None
     say(f"mark {run} was published, but not reported: this finishes it")
-    return [dg.AssetKey(n) for n in ("gc_report", *(("swept_set",) if job == "gc" else ()))]
+    behind = ("backup", "swept_set") if job == "gc" else ()
+    return [dg.AssetKey(name) for name in ("gc_report", *behind)]
 
 
 def _execute(

@@ -1,4 +1,4 @@
-"""The jobs: a collection, its mark, its sweep. Each runs in one process, with one session."""
+"""The jobs: a collection, its mark, backup and sweep. Each runs in one process and session."""
 
 from __future__ import annotations
 
@@ -6,21 +6,22 @@ import dagster as dg
 
 from lakegc_assets.defs.partitions import REPOSITORY_RUN
 
-_SWEPT = dg.AssetSelection.assets("swept_set")
+_BACKUP = dg.AssetSelection.assets("backup")
+_SWEPT = dg.AssetSelection.assets("backup", "swept_set")
 _MARK = dg.AssetSelection.assets("gc_report").upstream()
 _MARK_CHECKS = dg.AssetSelection.checks_for_assets("deletion_candidates")
 
 
 @dg.definitions
 def jobs() -> dg.Definitions:
-    """``gc``, ``gc_mark`` and ``gc_sweep``."""
+    """``gc``, ``gc_mark``, ``gc_backup`` and ``gc_sweep``."""
     return dg.Definitions(
         jobs=[
             dg.define_asset_job(
                 "gc",
                 selection=_MARK | _MARK_CHECKS | _SWEPT,
                 partitions_def=REPOSITORY_RUN,
-                description="Mark a repository, check the mark, publish it and sweep it.",
+                description="Mark a repository, check and publish the mark, back it up and sweep it.",
             ),
             dg.define_asset_job(
                 "gc_mark",
@@ -29,10 +30,16 @@ def jobs() -> dg.Definitions:
                 description="Mark a repository, check the mark and publish it. Deletes nothing.",
             ),
             dg.define_asset_job(
+                "gc_backup",
+                selection=_BACKUP,
+                partitions_def=REPOSITORY_RUN,
+                description="Copy what a published mark names; may be run again after a kill.",
+            ),
+            dg.define_asset_job(
                 "gc_sweep",
                 selection=_SWEPT,
                 partitions_def=REPOSITORY_RUN,
-                description="Sweep a published mark; may be run again after it was killed.",
+                description="Back a published mark up and sweep it; may be run again after a kill.",
             ),
         ],
         executor=dg.in_process_executor,

@@ -9,7 +9,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import datetime
 from functools import cached_property
@@ -19,6 +19,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lakegc_assets.errors import IntegrityError, RefusedError
+from lakegc_assets.run.artifacts import Manifest
 from lakegc_assets.run.hashing import key_digest
 from lakegc_assets.run.parts import Part, read_part
 from lakegc_assets.storage.base import ObjectStore
@@ -30,6 +31,8 @@ from lakegc_assets.storage.opening import open_store
 FOLDER: Final = "_lakegc/"
 BEGIN: Final = f"{FOLDER}begin.json"
 MANIFEST: Final = f"{FOLDER}manifest.json"
+#: What the manifest said, while a backup is being removed.
+PRUNING: Final = f"{FOLDER}pruning.json"
 #: Raised with the form of backups.
 VERSION: Final = 1
 #: What became of each marked object: ``etag`` is that of the object as the mark has it.
@@ -70,6 +73,23 @@ class Subject:
     digest: str
 
 
+def subject_of(chain: Mapping[str, Manifest]) -> Subject:
+    """What a backup of a mark is of.
+
+    Args:
+        chain: the manifests of a published mark.
+    """
+    last = chain["gc_report"]
+    return Subject(
+        repository=last.repository,
+        run=last.run,
+        attempt=last.attempt,
+        namespace=last.namespace,
+        mark=last.sha256,
+        digest=chain["deletion_candidates"].digest,
+    )
+
+
 @dataclass(frozen=True)
 class Record:
     """What a backup says of itself in ``begin.json`` and, once it is finished, ``manifest.json``.
@@ -95,6 +115,11 @@ class Record:
     outcomes: dict[str, dict[str, int]] | None = None
     verified: dict[str, int] | None = None
     parts: Sequence[Part] = ()
+
+    @property
+    def since(self) -> datetime:
+        """When it was finished, or else begun."""
+        return self.finished or self.begun
 
     def to_bytes(self) -> bytes:
         """As it is stored: JSON."""

@@ -10,6 +10,7 @@ from lakegc_assets.storage.errors import (
     ObjectNotFoundError,
     PreconditionFailedError,
     StorageError,
+    StoreFullError,
     StoreThrottledError,
     StoreUnavailableError,
 )
@@ -34,6 +35,10 @@ _DENIED: Final = _OLD | {
     "PublicAccessNotPermitted", "accountDisabled", "authError", "forbidden",
     "insufficientPermissions", "required",
 }  # fmt: skip
+_FULL: Final = frozenset({
+    "507", "InsufficientStorage", "QuotaExceeded", "XMinioAdminBucketQuotaExceeded",
+    "XMinioStorageFull",
+})  # fmt: skip
 _THROTTLED: Final = frozenset({
     "429", "503", "BandwidthLimitExceeded", "EC2ThrottledException", "RequestLimitExceeded",
     "ServiceUnavailable", "SlowDown", "Throttling", "ThrottlingException", "TooManyRequests",
@@ -44,6 +49,14 @@ _UNAVAILABLE: Final = frozenset({
     "InternalError", "InternalServerError", "NoAnswer", "OperationAborted", "OperationTimedOut",
     "RequestTimeout", "Timeout", "backendError", "internalError", EXPIRED,
 })  # fmt: skip
+_CLASSES: Final[tuple[tuple[frozenset[str], type[LakegcError]], ...]] = (
+    (_MISSING, ObjectNotFoundError),
+    (_CHANGED, PreconditionFailedError),
+    (_DENIED, AccessDeniedError),
+    (_FULL, StoreFullError),
+    (_THROTTLED, StoreThrottledError),
+    (_UNAVAILABLE, StoreUnavailableError),
+)
 _MISCONFIGURED: Final = {
     "NoSuchBucket": "the bucket does not exist: check its name and the endpoint",
     "ContainerNotFound": "the container does not exist: check its name and the account",
@@ -65,16 +78,9 @@ _MISCONFIGURED: Final = {
 
 def error_class(code: str) -> type[LakegcError]:
     """The error that stands for a store's code, also for ``DeleteOutcome.error_code``."""
-    if code in _MISSING:
-        return ObjectNotFoundError
-    if code in _CHANGED:
-        return PreconditionFailedError
-    if code in _DENIED:
-        return AccessDeniedError
-    if code in _THROTTLED:
-        return StoreThrottledError
-    if code in _UNAVAILABLE:
-        return StoreUnavailableError
+    kind = next((kind for codes, kind in _CLASSES if code in codes), None)
+    if kind is not None:
+        return kind
     return ConfigurationError if code in _MISCONFIGURED else StorageError
 
 
@@ -93,6 +99,8 @@ def explained(code: str, told: object, where: str) -> LakegcError:
         advice = "the credentials have expired: renew them and run again"
     elif kind is AccessDeniedError:
         advice = "check the credentials, and what the bucket's policy lets them do"
+    elif kind is StoreFullError:
+        advice = "there is no space left: make room there, or raise the quota"
     elif kind is ObjectNotFoundError:
         advice = "it does not exist"
     return kind(": ".join(filter(None, (where, advice, f"{code} ({told})"))))

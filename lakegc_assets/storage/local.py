@@ -39,6 +39,7 @@ from lakegc_assets.storage.errors import (
     ObjectNotFoundError,
     PreconditionFailedError,
     StorageError,
+    StoreFullError,
     StoreUnavailableError,
 )
 from lakegc_assets.storage.files import (
@@ -215,6 +216,8 @@ class LocalStore(ObjectStore):
                 raise AccessDeniedError(
                     f"{where}: let user {os.geteuid()} read and write it"
                 ) from error
+            if error.errno in {errno.ENOSPC, errno.EDQUOT}:
+                raise StoreFullError(f"{where}: make room there") from error
             if error.errno == errno.ENAMETOOLONG:
                 raise InvalidKeyError(f"{where}: this file system cannot hold it") from error
             if isinstance(error, IsADirectoryError):

@@ -10,37 +10,36 @@ from __future__ import annotations
 
 import dataclasses
 from contextlib import suppress
-from typing import Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from lakegc_assets.errors import IntegrityError, LakegcError, RefusedError
-from lakegc_assets.run.artifacts import AttemptArtifacts, Manifest
+from lakegc_assets.mark.published import read_marked
+from lakegc_assets.run.artifacts import Manifest
 from lakegc_assets.run.connections import Connections
 from lakegc_assets.run.context import RunContext
 from lakegc_assets.run.hashing import key_digest
 from lakegc_assets.storage.deadlines import probe_deadlines
 from lakegc_assets.sweep import ledger
 from lakegc_assets.sweep.alarm import raise_alarm_if_needed
+from lakegc_assets.sweep.backed_up import spare_what_is_not_backed_up
 from lakegc_assets.sweep.conditions import Condition, probe_conditions
 from lakegc_assets.sweep.delta import Candidates, Deltas
-from lakegc_assets.sweep.gate import published_mark
+from lakegc_assets.sweep.gate import unswept_mark
 from lakegc_assets.sweep.hold import require_no_hold
 from lakegc_assets.sweep.lease import PROBES, Lease, owner_of, repository_lease
 from lakegc_assets.sweep.ledger import ASSET, SWEPT
 from lakegc_assets.sweep.rounds import Means, Rounds
-
-_COLUMNS: Final = ("address", "size", "last_modified", "etag")
 
 
 def sweep(ctx: RunContext) -> Manifest:
     """Delete what a published mark names, and write the ``swept_set`` asset.
 
     Raises:
-        RefusedError: the mark is unknown, failed, not published or swept already; a check fails;
-            another sweep holds the lease of the repository, or has taken it; or a hold stops all
-            sweeps of it.
+        RefusedError: the mark is unknown, failed, not published or swept already; it has no
+            finished backup where backups are set; a check fails; another sweep holds the lease of
+            the repository, or has taken it; or a hold stops all sweeps of it.
         IntegrityError: the mark is not what its manifests say; or, after the sweep, something is
             needed that is gone: then a hold is written.
         StorageError: the store refused deletes; what was done is in the ledger.
@@ -61,9 +60,12 @@ def sweep(ctx: RunContext) -> Manifest:
 
 def _sweep(ctx: RunContext, connections: Connections, lease: Lease) -> Manifest:
     started = ctx.clocks.now()
-    attempt, chain = published_mark(ctx, connections)
+    attempt, chain = unswept_mark(ctx, connections)
     marked = chain["deletion_candidates"]
-    candidates = _candidates(attempt, marked)
+    candidates = Candidates(read_marked(attempt, marked), marked.parts["data"])
+    backup = spare_what_is_not_backed_up(
+        ctx, attempt, chain, candidates.rows, f"{lease.sweep}-0000-backup"
+    )
     if marked.settings["protect_tags"]:
         # What the mark protected stays protected, whoever sweeps it.
         ctx = dataclasses.replace(
@@ -105,24 +107,10 @@ def _sweep(ctx: RunContext, connections: Connections, lease: Lease) -> Manifest:
         "conditional_deletes": means.condition,
         "delete_deadlines": means.deadlines,
         "retention": notice,
+        "backup": backup,
     }
     digest = key_digest(swept["address"])
     return ctx.finish(ASSET, chain["gc_report"], started, parts, facts, digest)
-
-
-def _candidates(attempt: AttemptArtifacts, marked: Manifest) -> Candidates:
-    """What the mark names, as its manifest says.
-
-    Raises:
-        IntegrityError: it is something else.
-    """
-    rows = attempt.read(marked.asset, columns=list(_COLUMNS))
-    if str(key_digest(rows["address"])) != marked.digest or rows.num_rows != marked.rows:
-        raise IntegrityError(
-            f"{attempt.data_url(marked.asset)} holds {key_digest(rows['address'])}, but its "
-            f"manifest says {marked.digest}: something changed it. Mark again under a new id",
-        )
-    return Candidates(rows, marked.parts["data"])
 
 
 def _require_whole(ctx: RunContext, swept: pa.Table, candidates: Candidates) -> None:

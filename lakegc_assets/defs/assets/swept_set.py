@@ -4,7 +4,8 @@ Reads: the published mark; and staged objects, rules, branches and commits once 
 Writes: address, size (bytes), outcome (deleted, already_missing, spared, failed), error_code,
 detail, at (UTC).
 Guarantees: trusts no earlier check; evaluates every invariant again; what came back to life is
-spared; each batch is recorded before the next is sent; a killed sweep goes on where it was.
+spared, and what is not verified in the backup where ``backup_url`` is set; each batch is recorded
+before the next is sent; a killed sweep goes on where it was.
 """
 
 import dagster as dg
@@ -18,7 +19,7 @@ from lakegc_assets.sweep.sweep import sweep
 
 @dg.asset(
     partitions_def=REPOSITORY_RUN,
-    deps=["gc_report"],
+    deps=["gc_report", "backup"],
     group_name="gc",
     kinds={"pyspark", "lakefs"},
 )
@@ -32,6 +33,5 @@ def swept_set(
     """Verifies the mark again, deletes what it names, and records every outcome."""
     with collector.run_context(context, lakefs, stores, pyspark) as ctx:
         manifest = sweep(ctx)
-    return dg.MaterializeResult(
-        metadata=of_manifest(manifest, ("outcomes", "rounds", "retention", "delete_deadlines"))
-    )
+    facts = ("outcomes", "rounds", "retention", "backup", "delete_deadlines")
+    return dg.MaterializeResult(metadata=of_manifest(manifest, facts))
