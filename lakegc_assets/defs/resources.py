@@ -278,6 +278,12 @@ class CollectorResource(dg.ConfigurableResource):  # type: ignore[type-arg]
     lease_wait_seconds: float = Field(
         default=0.0, description="how long to wait for another sweep of the repository"
     )
+    restore_revived: bool = Field(
+        default=True, description="put back at once what a sweep deleted and is needed after all"
+    )
+    pin_days: float = Field(
+        default=30.0, description="for how many days no mark takes what was restored"
+    )
     max_served_lookups: int = Field(
         default=100_000_000, description="paths at HEADs to look up; what is beyond stays alive"
     )
@@ -335,6 +341,8 @@ class CollectorResource(dg.ConfigurableResource):  # type: ignore[type-arg]
                 require_conditional_deletes=self.require_conditional_deletes,
                 lease_duration=timedelta(seconds=self.lease_duration_seconds),
                 lease_wait=timedelta(seconds=self.lease_wait_seconds),
+                restore_revived=self.restore_revived,
+                pin_days=self.pin_days,
                 max_served_lookups=self.max_served_lookups,
                 backup_url=_located(backup_url) if backup_url else None,
                 backup_num_partitions=self.backup_num_partitions,

@@ -34,6 +34,11 @@ _SPARSE: Final = 20
 _GLANCE: Final = 1000
 _FEW: Final = 4
 _THREADS: Final = 16
+#: What these mean of a copy in a backup.
+_CODES: Final[dict[type[Exception], str]] = {
+    ObjectNotFoundError: "CopyMissing",
+    ChangedError: "CopyChanged",
+}
 
 
 @dataclass(frozen=True)
@@ -155,13 +160,7 @@ def _else_copied(store: ObjectStore, one: Lost, told: Brought, copies: Copies | 
         )  # fmt: skip
     except PreconditionFailedError:
         return Brought(one.key, "already_there")
-    except ObjectNotFoundError:
-        detail = f"its copy is not in {copies and copies.store.url} any more"
-        return Brought(one.key, "failed", None, "CopyMissing", detail)
-    except ChangedError as error:
-        detail = f"its copy is not what was verified, so it was left alone: {error}"
-        return Brought(one.key, "failed", None, "CopyChanged", detail)
     except (StorageError, ConfigurationError) as error:
-        code = type(error).__name__.removesuffix("Error")
+        code = _CODES.get(type(error)) or type(error).__name__.removesuffix("Error")
         return Brought(one.key, "failed", None, code, str(error))
     return Brought(one.key, "restored", BACKUP)

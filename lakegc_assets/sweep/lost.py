@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lakegc_assets.errors import LakegcError
-from lakegc_assets.recovery.backups import Backup, Subject, find_backup
+from lakegc_assets.recovery.backups import Backup, find_backup, subject_of
 from lakegc_assets.recovery.bringing_back import Copies
 from lakegc_assets.run.artifacts import AttemptArtifacts, Manifest
 from lakegc_assets.run.context import RunContext
@@ -28,27 +28,16 @@ LOST: Final = pa.schema(
 )
 
 
-def usable_backup(
-    ctx: RunContext, attempt: AttemptArtifacts, chain: Mapping[str, Manifest]
-) -> tuple[Backup | None, str]:
+def usable_backup(ctx: RunContext, chain: Mapping[str, Manifest]) -> tuple[Backup | None, str]:
     """The backup of a mark, if there is one; and why there is none, where one was expected.
 
     What is wrong with it is no error: the store may have kept the objects.
     """
-    report = chain["gc_report"]
-    subject = Subject(
-        ctx.repository,
-        ctx.run,
-        attempt.attempt,
-        report.namespace,
-        report.sha256,
-        chain["deletion_candidates"].digest,
-    )
     url = ctx.settings.backup_url
     try:
         backup = find_backup(ctx.root.stores, url, ctx.repository, ctx.run)
         if backup is not None:
-            backup.require_of(subject)
+            backup.require_of(subject_of(chain))
             _ = backup.copied
     except LakegcError as error:
         return None, f"the backup is not used: {error}"
@@ -66,8 +55,10 @@ def lost_objects(attempt: AttemptArtifacts, rows: pa.Table, backup: Backup | Non
         backup: of the mark.
     """
     swept = ledger.read(attempt)
-    at = pc.index_in(rows["address"].combine_chunks(), swept["address"].combine_chunks())
-    versions = swept["version"].combine_chunks().take(at)
+    versions = pa.nulls(rows.num_rows, pa.string())
+    if "version" in swept.column_names:
+        at = pc.index_in(rows["address"].combine_chunks(), swept["address"].combine_chunks())
+        versions = swept["version"].combine_chunks().take(at)
     copy_etags = pa.nulls(rows.num_rows, pa.string())
     if backup is not None:
         copied = backup.copied
