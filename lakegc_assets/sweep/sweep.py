@@ -33,7 +33,6 @@ from lakegc_assets.sweep.lease import PROBES, Lease, owner_of, repository_lease
 from lakegc_assets.sweep.ledger import ASSET, PUT_BACK, SWEPT
 from lakegc_assets.sweep.rounds import Means, Rounds
 
-
 #: How many objects that were put back are named.
 _NAMED: Final = 100
 
