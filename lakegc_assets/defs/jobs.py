@@ -21,7 +21,7 @@ def jobs() -> dg.Definitions:
                 "gc",
                 selection=_MARK | _MARK_CHECKS | _SWEPT,
                 partitions_def=REPOSITORY_RUN,
-                description="Mark a repository, check and publish the mark, back up and sweep it.",
+                description="Mark a repository, check the mark, publish it, back up and sweep.",
             ),
             dg.define_asset_job(
                 "gc_mark",
