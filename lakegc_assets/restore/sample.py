@@ -9,7 +9,6 @@ from typing import Any, ClassVar, Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lakegc_assets.errors import LakegcError
 from lakegc_assets.lakefs.client import LakeFSClient
 from lakegc_assets.lakefs.errors import GoneError, LakeFSError
 from lakegc_assets.mark.metaranges import pairs_of
@@ -61,7 +60,7 @@ def choose_sample(
         held = held.filter(pc.less_equal(held["size"], _LARGEST))
         some = held.sort_by([("size", "ascending"), ("address", "ascending")]).slice(0, MOST)
         found = list(_places(ctx, connections, attempt, some))
-    except LakegcError as error:
+    except Exception as error:  # noqa: BLE001 - whatever it is, the objects can come back
         ctx.log.warning("no object is read through lakeFS: %s", error)
         return []
     return [
@@ -85,11 +84,9 @@ def _places(
     pairs = pairs_of(ctx, connections, {m for m in metaranges.values() if m}).rows
     for commit in sorted(metaranges):
         ranges = pairs.filter(pc.equal(pairs["metarange_id"], metaranges[commit]))
-        wanted = {address for address, of in commits.items() if of == commit}
-        for address, path in paths_in(connections, ranges.select(["range_id", "entries"]), wanted):
-            if address in wanted:
-                wanted.remove(address)
-                yield address, commit, path
+        wanted = [address for address, of in commits.items() if of == commit]
+        paths = dict(paths_in(connections, ranges.select(["range_id", "entries"]), wanted))
+        yield from ((address, commit, path) for address, path in paths.items())
 
 
 def read_sample(
