@@ -142,6 +142,7 @@ def new_run_id() -> str:
 #: Commands that stand in modules of their own, which are loaded when they are asked for.
 _ELSEWHERE = {
     **dict.fromkeys(("backup", "backups"), "lakegc_assets.cli.backups"),
+    **dict.fromkeys(("restore", "pins"), "lakegc_assets.cli.restoring"),
 }
 
 

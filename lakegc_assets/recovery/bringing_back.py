@@ -114,15 +114,25 @@ def _verified(one: Lost, told: UndeleteOutcome, sizes: Mapping[str, int | None] 
 
 def _sizes(store: ObjectStore, keys: Sequence[str]) -> Mapping[str, int | None] | str:
     """The sizes of objects, None for what is not there; or why nobody can tell."""
-    if not keys:
-        return {}
     try:
-        found: dict[str, int | None] = dict(_listed(store, keys)) if len(keys) > _FEW else {}
-        unlisted = [key for key in keys if key not in found]
-        asked = each(partial(_size, store), unlisted, _THREADS)
+        return sizes_of(store, keys)
     except (StorageError, ConfigurationError) as error:
         return f"it could not be looked at: {error}"
-    return found | dict(zip(unlisted, asked, strict=True))
+
+
+def sizes_of(store: ObjectStore, keys: Sequence[str]) -> Mapping[str, int | None]:
+    """The sizes of objects in bytes, None for what is not there.
+
+    Args:
+        store: that they may be in.
+        keys: each once.
+
+    Raises:
+        StorageError: the store did not answer.
+    """
+    found: dict[str, int | None] = dict(_listed(store, keys)) if len(keys) > _FEW else {}
+    unlisted = [key for key in keys if key not in found]
+    return found | dict(zip(unlisted, each(partial(_size, store), unlisted, _THREADS), strict=True))
 
 
 def _listed(store: ObjectStore, keys: Sequence[str]) -> dict[str, int]:

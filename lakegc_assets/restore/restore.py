@@ -21,11 +21,12 @@ import pyarrow.compute as pc
 from lakegc_assets.errors import IntegrityError, RefusedError
 from lakegc_assets.mark.published import read_marked
 from lakegc_assets.recovery.backups import Backup
+from lakegc_assets.recovery.bringing_back import sizes_of
 from lakegc_assets.restore import record
 from lakegc_assets.restore.choosing import Choice, chosen
 from lakegc_assets.restore.record import RESTORED, Begun, folder
 from lakegc_assets.restore.sample import Sample, choose_sample, read_sample
-from lakegc_assets.restore.task import Orders, restore_portion
+from lakegc_assets.restore.task import BATCH, Orders, restore_portion
 from lakegc_assets.run.artifacts import AttemptArtifacts, Manifest
 from lakegc_assets.run.connections import Connections
 from lakegc_assets.run.context import RunContext
@@ -72,6 +73,42 @@ def restore(ctx: RunContext, choice: Choice) -> Manifest:
         log=ctx.log,
     ) as lease:
         return _restore(ctx, connections, choice, lease)
+
+
+def plan(ctx: RunContext, choice: Choice) -> dict[str, Any]:
+    """What a restore would do, as JSON values; it changes nothing, and needs no lease.
+
+    Raises:
+        RefusedError: a restore would be refused.
+        StorageError: the store does not say what is there.
+    """
+    client, connections = ctx.connect()
+    attempt, chain = published(ctx, connections)
+    marked = read_marked(attempt, chain["deletion_candidates"])
+    rows = chosen(client, ctx.repository, connections.namespace(), marked, choice)
+    backup, problem = usable_backup(ctx, chain)
+    wanted = lost_objects(attempt, rows, backup)
+    store, gone = connections.store(), list[str]()
+    for at in range(0, wanted.num_rows, BATCH):
+        sizes = sizes_of(store, wanted["address"].slice(at, BATCH).to_pylist())
+        gone += [address for address, size in sizes.items() if size is None]
+    missing = pc.is_in(wanted["address"], pa.array(gone, pa.string()))
+    copied = pc.and_(missing, pc.is_valid(wanted["copy_etag"]))
+    return {
+        "repository": ctx.repository,
+        "run": ctx.run,
+        "choice": choice.to_json(),
+        "chosen": _total(wanted),
+        "already_there": _total(wanted.filter(pc.invert(missing))),
+        "gone": _total(wanted.filter(missing)),
+        "gone_and_in_backup": _total(wanted.filter(copied)),
+        "store": store.recovery().notice,
+        "warnings": [problem] if problem else [],
+    }
+
+
+def _total(rows: pa.Table) -> dict[str, int]:
+    return {"objects": rows.num_rows, "bytes": pc.sum(rows["size"]).as_py() or 0}
 
 
 def published(
