@@ -284,6 +284,10 @@ class CollectorResource(dg.ConfigurableResource):  # type: ignore[type-arg]
     pin_days: float = Field(
         default=30.0, description="for how many days no mark takes what was restored"
     )
+    trash_days: float = Field(
+        default=7.0,
+        description="for how long deleted files of a local store stay in its trash; 0: not at all",
+    )
     max_served_lookups: int = Field(
         default=100_000_000, description="paths at HEADs to look up; what is beyond stays alive"
     )
@@ -342,7 +346,8 @@ class CollectorResource(dg.ConfigurableResource):  # type: ignore[type-arg]
                 lease_duration=timedelta(seconds=self.lease_duration_seconds),
                 lease_wait=timedelta(seconds=self.lease_wait_seconds),
                 restore_revived=self.restore_revived,
-                pin_days=self.pin_days,
+                pin_days=timedelta(days=self.pin_days),
+                trash_days=timedelta(days=self.trash_days),
                 max_served_lookups=self.max_served_lookups,
                 backup_url=_located(backup_url) if backup_url else None,
                 backup_num_partitions=self.backup_num_partitions,

@@ -149,7 +149,7 @@ def _restore(ctx: RunContext, connections: Connections, choice: Choice, lease: L
         ctx.log.warning("%s", problem)
     wanted = lost_objects(attempt, rows, backup)
 
-    now, lasting = store.server_time(), timedelta(days=ctx.settings.pin_days)
+    now, lasting = store.server_time(), ctx.settings.pin_days
     begun = Begun(choice.to_json(), str(key_digest(rows["address"])), now)
     restore_id = record.begin(attempt, begun, lease.sweep[:8], min(_PATIENCE, lasting / 2))
     sample = choose_sample(ctx, connections, client, attempt, rows)

@@ -31,7 +31,7 @@ from lakegc_assets.storage.errors import ObjectNotFoundError, PreconditionFailed
 from lakegc_assets.storage.opening import open_store
 
 #: Raised with the form of artifacts, and with what counts as alive: older marks are then not swept.
-SCHEMA_VERSION = 3
+SCHEMA_VERSION = 4
 
 #: The order of the graph, which is part of the safety argument: each manifest names the one before.
 MARK_ASSETS = (

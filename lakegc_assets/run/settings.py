@@ -13,7 +13,7 @@ MIN_SAFE_AGE = timedelta(hours=24)
 CUTOFF_MARGIN = timedelta(hours=1)
 MAX_BATCH = 1000
 MIN_LEASE = timedelta(minutes=2)
-MAX_PIN_DAYS = 36_500
+MAX_PIN = timedelta(days=36_500)
 MAX_LIST_THREADS = 40
 
 
@@ -52,7 +52,9 @@ class Settings:
         lease_wait: how long a sweep waits for another one of its repository, 0 to refuse at once.
         restore_revived: what a sweep deleted and is needed after all is put back at once, from what
             the store kept or from the backup; a hold is written only for the rest.
-        pin_days: for how many days no mark takes what was restored; 0 for no time at all.
+        pin_days: for how long no mark takes what was restored; 0 for no time at all.
+        trash_days: for how long deleted files of a local store stay in the trash of its namespace;
+            0 to delete them at once, which leaves older trash where it is.
         max_served_lookups: how many paths at branch HEADs may be looked up to see which address
             lakeFS serves there; candidates beyond it stay alive and are reported.
         spark_seconds: from how much work on, in seconds of one core, the tasks of a stage run on
@@ -88,7 +90,8 @@ class Settings:
     lease_duration: timedelta = timedelta(minutes=3)
     lease_wait: timedelta = timedelta(0)
     restore_revived: bool = True
-    pin_days: float = 30.0
+    pin_days: timedelta = timedelta(days=30)
+    trash_days: timedelta = timedelta(days=7)
     max_served_lookups: int = 100_000_000
     snapshot_attempts: int = 3
     spark_seconds: float = 10.0
@@ -155,12 +158,12 @@ class Settings:
                 f"lease_duration is {self.lease_duration} and lease_wait {self.lease_wait}: they "
                 f"must be at least {MIN_LEASE} and 0",
             )
+        if self.trash_days < timedelta(0):
+            raise ConfigurationError(f"trash_days is {self.trash_days}: it cannot be negative")
 
     def _check_backup(self) -> None:
-        if not 0 <= self.pin_days <= MAX_PIN_DAYS:
-            raise ConfigurationError(
-                f"pin_days is {self.pin_days}: it must be from 0 to {MAX_PIN_DAYS}"
-            )
+        if not timedelta(0) <= self.pin_days <= MAX_PIN:
+            raise ConfigurationError(f"pin_days is {self.pin_days}: it must be from 0 to {MAX_PIN}")
         rate = self.backup_bandwidth
         if rate is not None and not 0 < rate < float("inf"):
             raise ConfigurationError(f"backup_bandwidth is {rate}: it must be positive, in MB/s")

@@ -368,13 +368,6 @@ class ObjectStore(ABC):
     def server_time(self) -> datetime:
         """The time by the store's own clock, UTC."""
 
-    def retention_notice(self) -> str | None:
-        """What keeps deleted objects in the store, and on the bill, for a while; None for nothing.
-
-        That it could not be found out is a notice, too, and never an error.
-        """
-        return None
-
 
 def to_batch(objects: Sequence[ObjectInfo]) -> pa.RecordBatch:
     """One batch of ``LISTING_SCHEMA``."""

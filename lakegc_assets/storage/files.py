@@ -18,6 +18,31 @@ TEMPORARY: Final = ".lakegc-tmp-"
 _DIRECTORY: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW
 
 
+def path_problem(key: str) -> str | None:
+    """Why a key cannot name a file below a root, or None."""
+    segments = key.split("/")
+    if not key:
+        return "it is empty"
+    if not {"", ".", ".."}.isdisjoint(segments):
+        return "it has an empty, '.' or '..' path component"
+    if "\0" in key:
+        return "it has a NUL"
+    if not is_utf8(key):
+        return "it is not UTF-8"
+    if any(segment.startswith(TEMPORARY) for segment in segments):
+        return f"names that start with {TEMPORARY!r} are those of unfinished writes"
+    return None
+
+
+def is_utf8(text: str) -> bool:
+    """Whether a text, as file names are read, has no bytes but those of UTF-8."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
 def temporary_name() -> str:
     """A new name for an unfinished write; all of them start with ``TEMPORARY``."""
     return TEMPORARY + secrets.token_hex(8)
@@ -43,6 +68,18 @@ def open_directories(
         descriptors.append(os.open(name, _DIRECTORY, dir_fd=parent))
         stack.callback(os.close, descriptors[-1])
     return descriptors
+
+
+def remove_empty(directories: Sequence[int], segments: Sequence[str]) -> None:
+    """Remove the directories on the way down that are empty, from the last one on; never the root.
+
+    Args:
+        directories: as ``open_directories`` gave them.
+        segments: their names.
+    """
+    with suppress(OSError):
+        for parent, child in zip(directories[-2::-1], reversed(segments), strict=True):
+            os.rmdir(child, dir_fd=parent)
 
 
 def make_unique(descriptor: int) -> None:

@@ -26,9 +26,12 @@ from lakegc_assets.errors import ConfigurationError
 from lakegc_assets.storage.base import (
     DeleteOutcome,
     KeyRange,
+    Lost,
     ObjectInfo,
     ObjectStore,
     Prefixes,
+    Recovery,
+    UndeleteOutcome,
     to_batch,
 )
 from lakegc_assets.storage.codes import EXPIRED
@@ -44,13 +47,17 @@ from lakegc_assets.storage.errors import (
 )
 from lakegc_assets.storage.files import (
     TEMPORARY,
+    is_utf8,
     locked,
     make_unique,
     open_directories,
+    path_problem,
+    remove_empty,
     remove_if_there,
     replace,
     temporary_name,
 )
+from lakegc_assets.storage.trash import LocalTrash
 
 _BATCH_ROWS: Final = 10_000
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=timezone.utc)
@@ -69,6 +76,7 @@ class LocalStore(ObjectStore):
     def __init__(self, root: Path, url: str) -> None:
         self._root = root
         self._url = url
+        self._trash = LocalTrash(root, url, _etag, self._segments)
 
     @property
     def url(self) -> str:
@@ -95,7 +103,7 @@ class LocalStore(ObjectStore):
         """See ``ObjectStore``. Directories without an object do not count."""
         parent = prefix[: prefix.rfind("/") + 1]
         found = Prefixes([], [])
-        if parent and _problem(parent[:-1]):
+        if parent and path_problem(parent[:-1]):
             return found
         for key, info in self._entries(parent, KeyRange(prefix)):
             if info is not None:
@@ -159,7 +167,7 @@ class LocalStore(ObjectStore):
         singly: bool = False,  # noqa: ARG002 - each file is deleted for itself
         expires_s: float | None = None,
         since: datetime | None = None,
-        trash: str | None = None,  # noqa: ARG002 - the service keeps what it keeps
+        trash: str | None = None,
     ) -> Sequence[DeleteOutcome]:
         """See ``ObjectStore``. Directories that become empty go, too, but never the root.
 
@@ -171,9 +179,17 @@ class LocalStore(ObjectStore):
         """
         deadline = None if expires_s is None else Deadline.after(expires_s, since)
         return [
-            self._delete(key, None if etags is None else etags[key], deadline)
+            self._delete(key, None if etags is None else etags[key], deadline, trash)
             for key in dict.fromkeys(keys)
         ]
+
+    def recovery(self) -> Recovery:
+        """See ``ObjectStore``: what is deleted into a trash stays there."""
+        return self._trash.recovery()
+
+    def undelete_many(self, objects: Sequence[Lost]) -> Sequence[UndeleteOutcome]:
+        """See ``ObjectStore``: files get their names back, and their etags."""
+        return [self._undelete(one) for one in objects]
 
     def copy(self, source_key: str, target_key: str) -> None:
         """See ``ObjectStore``."""
@@ -201,7 +217,7 @@ class LocalStore(ObjectStore):
 
     def _segments(self, key: str) -> Sequence[str]:
         """The path components of a key that names exactly one file below the root."""
-        if problem := _problem(key):
+        if problem := path_problem(key):
             raise InvalidKeyError(f"{self._url}: the key {key!r} cannot name a file: {problem}")
         return key.split("/")
 
@@ -284,7 +300,10 @@ class LocalStore(ObjectStore):
                 return etag
         raise StoreUnavailableError(f"{self._at(key)}: its directory is being deleted all the time")
 
-    def _delete(self, key: str, etag: str | None, deadline: Deadline | None) -> DeleteOutcome:
+    def _delete(
+        self, key: str, etag: str | None, deadline: Deadline | None, trash: str | None
+    ) -> DeleteOutcome:
+        version = None if trash is None else trash + key
         try:
             *parents, name = self._segments(key)
             with ExitStack() as stack, self._errors(key):
@@ -294,16 +313,23 @@ class LocalStore(ObjectStore):
                         status = os.lstat(name, dir_fd=directories[-1])
                         if outcome := _kept(key, status, etag, deadline):
                             return outcome
-                        os.unlink(name, dir_fd=directories[-1])
+                        if version is None:
+                            os.unlink(name, dir_fd=directories[-1])
+                        else:
+                            self._trash.take(directories[-1], name, version)
                 except (FileNotFoundError, NotADirectoryError):
                     return DeleteOutcome(key, "already_missing")
-                with suppress(OSError):
-                    for parent, child in zip(directories[-2::-1], reversed(parents), strict=True):
-                        os.rmdir(child, dir_fd=parent)
-            return DeleteOutcome(key, "deleted")
+                remove_empty(directories, parents)
+            return DeleteOutcome(key, "deleted", version=version)
         except StorageError as error:
-            code = type(error).__name__.removesuffix("Error")
-            return DeleteOutcome(key, "failed", code, str(error))
+            return DeleteOutcome(key, "failed", _code(error), str(error))
+
+    def _undelete(self, lost: Lost) -> UndeleteOutcome:
+        try:
+            with self._errors(lost.key):
+                return self._trash.bring_back(lost)
+        except StorageError as error:
+            return UndeleteOutcome(lost.key, "failed", _code(error), str(error))
 
     def _entries(self, directory: str, wanted: KeyRange) -> Sequence[tuple[str, ObjectInfo | None]]:
         """What of one directory is wanted, in the byte order of the keys below it.
@@ -324,7 +350,7 @@ class LocalStore(ObjectStore):
                 name = entry.name
                 if name.startswith(TEMPORARY):
                     continue
-                if not _is_utf8(name):
+                if not is_utf8(name):
                     raise StorageError(
                         f"{self._url}: the file name {os.fsencode(directory + name)!r} is not "
                         "UTF-8, so it cannot be a key: rename or remove it"
@@ -346,22 +372,6 @@ class LocalStore(ObjectStore):
                 yield info
 
 
-def _problem(key: str) -> str | None:
-    """Why a key cannot name a file below the root, or None."""
-    segments = key.split("/")
-    if not key:
-        return "it is empty"
-    if not {"", ".", ".."}.isdisjoint(segments):
-        return "it has an empty, '.' or '..' path component"
-    if "\0" in key:
-        return "it has a NUL"
-    if not _is_utf8(key):
-        return "it is not UTF-8"
-    if any(segment.startswith(TEMPORARY) for segment in segments):
-        return f"names that start with {TEMPORARY!r} are those of unfinished writes"
-    return None
-
-
 def _kept(
     key: str, status: os.stat_result, etag: str | None, deadline: Deadline | None
 ) -> DeleteOutcome | None:
@@ -379,12 +389,8 @@ def _kept(
     return None
 
 
-def _is_utf8(text: str) -> bool:
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
+def _code(error: StorageError) -> str:
+    return type(error).__name__.removesuffix("Error")
 
 
 def _time(status: os.stat_result) -> datetime:

@@ -39,6 +39,7 @@ SWEPT: Final = pa.schema(
         ("error_code", pa.string()),
         ("detail", pa.string()),
         ("at", pa.timestamp("us", "UTC")),
+        ("version", pa.string()),
     ],
 )
 _LEDGER: Final = f"{ASSET}/ledger/"
@@ -57,6 +58,8 @@ class Outcome:
         outcome: deleted, already_missing, spared, put_back or failed.
         error_code: the store's, when failed.
         detail: the store's message, why the object was spared, or why it is needed after all.
+        version: names what the store kept of a deleted object, for ``undelete_many``; None where it
+            told nothing.
     """
 
     address: str
@@ -64,6 +67,7 @@ class Outcome:
     outcome: str
     error_code: str | None = None
     detail: str | None = None
+    version: str | None = None
 
 
 def record(artifacts: ObjectStore, name: str, outcomes: Sequence[Outcome]) -> None:
@@ -75,7 +79,9 @@ def record(artifacts: ObjectStore, name: str, outcomes: Sequence[Outcome]) -> No
         outcomes: of that batch.
     """
     now = datetime.now(timezone.utc)
-    rows = [(o.address, o.size, o.outcome, o.error_code, o.detail, now) for o in outcomes]
+    rows = [
+        (o.address, o.size, o.outcome, o.error_code, o.detail, now, o.version) for o in outcomes
+    ]
     columns = [pa.array([row[n] for row in rows], kind) for n, kind in enumerate(SWEPT.types)]
     _write(artifacts, name, pa.Table.from_arrays(columns, schema=SWEPT))
 
@@ -97,6 +103,7 @@ def record_spared(artifacts: ObjectStore, name: str, spared: pa.Table) -> None:
         "error_code": pa.nulls(count, pa.string()),
         "detail": spared["why"],
         "at": pa.repeat(now, count),
+        "version": pa.nulls(count, pa.string()),
     }
     table = pa.table(columns, schema=SWEPT)
     for number, at in enumerate(range(0, count, _ROWS)):

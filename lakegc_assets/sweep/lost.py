@@ -55,10 +55,8 @@ def lost_objects(attempt: AttemptArtifacts, rows: pa.Table, backup: Backup | Non
         backup: of the mark.
     """
     swept = ledger.read(attempt)
-    versions = pa.nulls(rows.num_rows, pa.string())
-    if "version" in swept.column_names:
-        at = pc.index_in(rows["address"].combine_chunks(), swept["address"].combine_chunks())
-        versions = swept["version"].combine_chunks().take(at)
+    at = pc.index_in(rows["address"].combine_chunks(), swept["address"].combine_chunks())
+    versions = swept["version"].combine_chunks().take(at)
     copy_etags = pa.nulls(rows.num_rows, pa.string())
     if backup is not None:
         copied = backup.copied

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 from contextlib import suppress
+from datetime import timedelta
 from typing import Final
 
 import pyarrow as pa
@@ -21,7 +22,11 @@ from lakegc_assets.run.artifacts import Manifest
 from lakegc_assets.run.connections import Connections
 from lakegc_assets.run.context import RunContext
 from lakegc_assets.run.hashing import key_digest
+from lakegc_assets.storage.base import ObjectStore, Recovery
 from lakegc_assets.storage.deadlines import probe_deadlines
+from lakegc_assets.storage.errors import StorageError
+from lakegc_assets.storage.trash import prune_trash, trash_folder
+from lakegc_assets.storage.undelete_probe import probe_recovery
 from lakegc_assets.sweep import ledger
 from lakegc_assets.sweep.alarm import raise_alarm_if_needed
 from lakegc_assets.sweep.backed_up import spare_what_is_not_backed_up
@@ -78,10 +83,11 @@ def _sweep(ctx: RunContext, connections: Connections, lease: Lease) -> Manifest:
     store = connections.store()
     condition = _condition(ctx, connections)
     deadlines = probe_deadlines(store, f"{PROBES}{lease.token}/", conditional=condition != "none")
-    means = Means(condition, deadlines)
-    notice = store.retention_notice()
-    if notice is not None:
-        ctx.log.warning("%s", notice)
+    trash = None
+    if ctx.settings.trash_days:
+        trash = trash_folder(lease.sweep, store.server_time())
+    recovery = _recovery(ctx, store, lease, trash)
+    means = Means(condition, deadlines, trash)
     deltas = Deltas(ctx, chain, attempt, f"{ASSET}/{lease.sweep}/")
     rounds = Rounds(ctx, connections, attempt, deltas, candidates, lease, means)
     try:
@@ -111,11 +117,12 @@ def _sweep(ctx: RunContext, connections: Connections, lease: Lease) -> Manifest:
         "rounds": number,
         "conditional_deletes": means.condition,
         "delete_deadlines": means.deadlines,
-        "retention": notice,
+        "recovery": recovery._asdict(),
         "backup": backup,
         "put_back": _put_back(ctx, swept),
     }
     digest = key_digest(swept["address"])
+    _prune_trash(ctx, store)
     return ctx.finish(ASSET, chain["gc_report"], started, parts, facts, digest)
 
 
@@ -132,6 +139,36 @@ def _put_back(ctx: RunContext, swept: pa.Table) -> list[dict[str, str]]:
             shown,
         )
     return named
+
+
+def _recovery(ctx: RunContext, store: ObjectStore, lease: Lease, trash: str | None) -> Recovery:
+    """What of the deleted objects can be had back, as it was tried."""
+    found = probe_recovery(store, f"{PROBES}{lease.token}/", trash)
+    if found.kind == "trash":
+        found = found._replace(days=ctx.settings.trash_days / timedelta(days=1))
+    if found.kind == "unknown":
+        ctx.log.warning("it is not known whether this sweep can be undone: %s", found.notice)
+    elif found.kind == "nothing":
+        ctx.log.warning(
+            "this sweep cannot be undone: set backup_url, or turn versions on (%s)", found.notice
+        )
+    else:
+        ends = "" if found.days is None else f" for {found.days:g} days"
+        ctx.log.info("this sweep can be undone%s: %s", ends, found.notice)
+    return found
+
+
+def _prune_trash(ctx: RunContext, store: ObjectStore) -> None:
+    """Remove the trash of earlier sweeps that is too old; what fails is left to the next sweep."""
+    if not ctx.settings.trash_days:
+        return
+    try:
+        pruned = prune_trash(store, ctx.settings.trash_days, store.server_time())
+    except StorageError as error:
+        ctx.log.warning("old trash stays until the next sweep: %s", error)
+        return
+    if pruned:
+        ctx.log.info("%d objects in the trash were older than trash_days, and are gone", pruned)
 
 
 def _require_whole(ctx: RunContext, swept: pa.Table, candidates: Candidates) -> None:

@@ -122,7 +122,7 @@ def test_a_sweep_of_another_mark_spares_what_was_restored_since(
     swept: Swept, marked: Marked
 ) -> None:
     place, _ = swept
-    restore(place.context(pin_days=0), ALL)
+    restore(place.context(pin_days=timedelta(0)), ALL)
     age(place.lake, marked.candidates)
     assert list(place.context().connect()[1].store().list(PINS)) == []
     again = mark(place.context("again", clean=True, backup_url=None))

@@ -33,5 +33,5 @@ def swept_set(
     """Verifies the mark again, deletes what it names, and records every outcome."""
     with collector.run_context(context, lakefs, stores, pyspark) as ctx:
         manifest = sweep(ctx)
-    facts = ("outcomes", "put_back", "rounds", "retention", "backup", "delete_deadlines")
+    facts = ("outcomes", "put_back", "rounds", "recovery", "backup", "delete_deadlines")
     return dg.MaterializeResult(metadata=of_manifest(manifest, facts))

@@ -39,7 +39,7 @@ from lakegc_assets.storage.base import (
     ObjectStore,
     Prefixes,
 )
-from lakegc_assets.storage.bulk import Bulk, answer_of_one
+from lakegc_assets.storage.bulk import Answer, Bulk, answer_of_one
 from lakegc_assets.storage.codes import error_class, explained
 from lakegc_assets.storage.config import StoreConfig
 from lakegc_assets.storage.deadlines import Deadline
@@ -270,7 +270,7 @@ class AzureStore(ObjectStore):
 
     def _delete(
         self, deadline: Deadline | None, keys: Sequence[str], etags: Mapping[str, str] | None
-    ) -> Mapping[str, HttpFailure | None]:
+    ) -> Mapping[str, Answer]:
         """Delete up to 256 keys in one call. Raises HttpFailure where it failed as a whole."""
         conditions = [{} if etags is None else {"If-Match": f'"{etags[key]}"'} for key in keys]
         if len(keys) == 1:

@@ -24,7 +24,7 @@ import requests
 from lakegc_assets.errors import ConfigurationError
 from lakegc_assets.graveler.namespace import StorageNamespace
 from lakegc_assets.storage.base import DeleteOutcome, KeyRange, ObjectInfo, ObjectStore, Prefixes
-from lakegc_assets.storage.bulk import Bulk, answer_of_one
+from lakegc_assets.storage.bulk import Answer, Bulk, answer_of_one
 from lakegc_assets.storage.config import StoreConfig
 from lakegc_assets.storage.deadlines import Deadline
 from lakegc_assets.storage.errors import (
@@ -274,13 +274,11 @@ class GcsStore(ObjectStore):
             raise StorageError(f"{self._at(key)}: the answer names {info.key!r}")
         return replace(info, key=key)
 
-    def _delete(
-        self, keys: Sequence[str], etags: Mapping[str, str] | None
-    ) -> Mapping[str, HttpFailure | None]:
+    def _delete(self, keys: Sequence[str], etags: Mapping[str, str] | None) -> Mapping[str, Answer]:
         """Delete up to 100 keys in one call. Raises HttpFailure where it failed as a whole."""
         queries = [None if etags is None else {"ifGenerationMatch": etags[key]} for key in keys]
         urls = [self._target(key, query) for key, query in zip(keys, queries, strict=True)]
-        answers: Mapping[str, HttpFailure | None]
+        answers: Mapping[str, Answer]
         if len(keys) == 1:
             answers = {keys[0]: answer_of_one(lambda: self._delete_one(urls[0]))}
         else:
@@ -293,13 +291,15 @@ class GcsStore(ObjectStore):
                 body=body,
             )
             answers = split(answer, keys, failure_of_part)
-        if any(failure is not None and failure.code == "notFound" for failure in answers.values()):
+        if any(
+            isinstance(told, HttpFailure) and told.code == "notFound" for told in answers.values()
+        ):
             self._require_bucket_exists()
         return answers
 
     def _delete_until(
         self, sign: Sign, keys: Sequence[str], etags: Mapping[str, str] | None
-    ) -> Mapping[str, HttpFailure | None]:
+    ) -> Mapping[str, Answer]:
         """Delete one object, unless it is too late. Raises HttpFailure."""
         (key,) = keys
         url = f"{self._service.url}/{quote(f'{self._bucket}/{self._prefix}{key}', safe='/~')}"

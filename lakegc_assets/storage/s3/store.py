@@ -13,7 +13,16 @@ from boto3.s3.transfer import TransferConfig
 from botocore.exceptions import BotoCoreError
 
 from lakegc_assets.graveler.namespace import StorageNamespace
-from lakegc_assets.storage.base import DeleteOutcome, KeyRange, ObjectInfo, ObjectStore, Prefixes
+from lakegc_assets.storage.base import (
+    DeleteOutcome,
+    KeyRange,
+    Lost,
+    ObjectInfo,
+    ObjectStore,
+    Prefixes,
+    Recovery,
+    UndeleteOutcome,
+)
 from lakegc_assets.storage.bulk import Bulk
 from lakegc_assets.storage.codes import error_class, explained
 from lakegc_assets.storage.config import StoreConfig
@@ -30,7 +39,9 @@ from lakegc_assets.storage.keys import url_problem
 from lakegc_assets.storage.pages import Page, follow, read_level, read_range, relative
 from lakegc_assets.storage.s3.client import Clients, clients, failing, translated
 from lakegc_assets.storage.s3.deletes import KEYS_PER_CALL, S3Deletes
+from lakegc_assets.storage.s3.keeping import kept_by
 from lakegc_assets.storage.s3.listing import read_page
+from lakegc_assets.storage.s3.versions import S3Versions
 
 if TYPE_CHECKING:
     from mypy_boto3_s3.client import S3Client
@@ -187,23 +198,16 @@ class S3Store(ObjectStore):
             )
         return time_in(answer["ResponseMetadata"]["HTTPHeaders"].get("date"), where)
 
-    def retention_notice(self) -> str | None:
-        """See ``ObjectStore``: the versioning of the bucket."""
-        try:
-            with failing():
-                answer = self._client.get_bucket_versioning(Bucket=self._bucket)
-        except HttpFailure as failure:
-            return (
-                f"{self._url}: whether the bucket keeps deleted objects could not be found out "
-                f"({failure.code}): look at its versioning, or allow s3:GetBucketVersioning"
-            )
-        status = str(answer.get("Status", "")).lower()
-        if not status:
-            return None
-        return (
-            f"{self._url}: versioning is {status}: older versions of deleted objects stay, "
-            "and are paid for, until a lifecycle rule ends them"
+    def recovery(self) -> Recovery:
+        """See ``ObjectStore``: versioning and lifecycle rules of the bucket."""
+        return kept_by(self._client, self._bucket, self._prefix, self._url)
+
+    def undelete_many(self, objects: Sequence[Lost]) -> Sequence[UndeleteOutcome]:
+        """See ``ObjectStore``: delete markers are removed."""
+        versions = S3Versions(
+            self._client, self._bucket, self._prefix, self._url, self._config.page_size
         )
+        return versions.undelete(objects)
 
     def _at(self, key: str) -> str:
         return f"{self._url}: the object {key!r}"
