@@ -39,7 +39,12 @@ def contents(lake: SmallLake, addresses: set[str] | frozenset[str]) -> Mapping[s
 def age(lake: SmallLake, addresses: set[str] | frozenset[str]) -> None:
     """Copies are as young as they are: let a month pass for them."""
     for address in addresses:
-        os.utime(lake.objects / address, (time.time() - 30 * 86_400,) * 2)
+        path = lake.objects / address
+        content = path.read_bytes()
+        # Other copies of the lake have the same files under other names.
+        path.unlink()
+        path.write_bytes(content)
+        os.utime(path, (time.time() - 30 * 86_400,) * 2)
 
 
 def mark(ctx: RunContext) -> RunContext:
@@ -59,17 +64,28 @@ def outcomes(ctx: RunContext, manifest: Manifest) -> dict[str, tuple[str, str | 
     return {row["address"]: (row["outcome"], row["source"]) for row in rows}
 
 
-@pytest.fixture
-def swept(place: Place, marked: Marked) -> tuple[Place, Mapping[str, bytes]]:
-    """A lake whose mark was backed up and swept, and what was swept."""
+Swept = tuple[Place, Mapping[str, bytes]]
+
+
+@pytest.fixture(params=["trash", "backup"])
+def swept(request: pytest.FixtureRequest, place: Place, marked: Marked) -> Swept:
+    """A lake whose mark was swept, and what was swept: it is in the trash, or in the backup."""
+    if request.param == "backup":
+        return backed_up(place, marked)
+    before = contents(place.lake, marked.candidates)
+    found = replace(place, url=None)  # type: ignore[arg-type] # no backups
+    sweep(found.context())
+    assert place.lake.keys() == marked.live
+    return found, before
+
+
+def backed_up(place: Place, marked: Marked) -> Swept:
+    """The same, where only the backup has anything."""
     before = contents(place.lake, marked.candidates)
     make_backup(place.context())
-    sweep(place.context())
+    sweep(place.context(trash_days=timedelta(0)))
     assert place.lake.keys() == marked.live
     return place, before
-
-
-Swept = tuple[Place, Mapping[str, bytes]]
 
 
 def test_all_of_a_mark_comes_back_and_reads(swept: Swept, marked: Marked) -> None:
@@ -199,9 +215,9 @@ def test_a_request_that_contradicts_itself_is_refused(wrong: dict[str, object]) 
         Choice(**wrong)  # type: ignore[arg-type] # this is what is tested
 
 
-def test_what_is_there_is_never_overwritten(swept: Swept, marked: Marked) -> None:
+def test_what_is_there_is_never_overwritten(place: Place, marked: Marked) -> None:
     """Whether it was written since the sweep, or while the restore reads the backup."""
-    place, before = swept
+    _, before = backed_up(place, marked)
     lake = place.lake
     early, late, *_ = sorted(marked.candidates)
     (lake.objects / early).parent.mkdir(parents=True, exist_ok=True)
@@ -228,7 +244,7 @@ def test_what_is_there_is_never_overwritten(swept: Swept, marked: Marked) -> Non
 def test_from_wherever_the_backup_is(anywhere: Place, marked: Marked) -> None:
     before = contents(anywhere.lake, marked.candidates)
     make_backup(anywhere.context())
-    sweep(anywhere.context())
+    sweep(anywhere.context(trash_days=timedelta(0)))
     manifest = restore(anywhere.context(), ALL)
     assert contents(anywhere.lake, marked.candidates) == before
     assert manifest.facts["outcomes"].keys() == {"restored"}
@@ -288,8 +304,8 @@ def test_a_mark_that_was_never_made_or_never_published(lake: SmallLake, spark: S
         restore(ctx, ALL)
 
 
-def test_what_nobody_has_is_said(swept: Swept, marked: Marked) -> None:
-    place, before = swept
+def test_what_nobody_has_is_said(place: Place, marked: Marked) -> None:
+    _, before = backed_up(place, marked)
     lost, damaged, *_ = sorted(marked.candidates)
     folder = place.lake.folder.parent / "backups" / REPOSITORY / RUN
     (folder / lost).unlink()
@@ -311,7 +327,7 @@ def test_what_nobody_has_is_said(swept: Swept, marked: Marked) -> None:
 
 
 def test_without_a_backup_a_restore_says_so(place: Place, marked: Marked) -> None:
-    sweep(place.context(backup_url=None))
+    sweep(place.context(backup_url=None, trash_days=timedelta(0)))
     manifest = restore(place.context(), Choice(addresses=(min(marked.candidates),)))
     assert manifest.facts["outcomes"].keys() == {"not_kept"}
     assert "there is no finished backup of 'mark-1'" in manifest.facts["warnings"][0]
