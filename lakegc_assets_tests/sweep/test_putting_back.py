@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from datetime import timedelta
+from typing import Any
 
 import pytest
 
@@ -61,7 +62,7 @@ def test_what_came_back_to_life_is_put_back_and_reads(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     contents = {key: (lake.objects / key).read_bytes() for key in marked.candidates}
-    settings: dict[str, object] = {"sweep_batch": 6}
+    settings: dict[str, Any] = {"sweep_batch": 6}
     if where == "backup":
         settings |= {**NO_TRASH, "backup_url": str(lake.folder.parent / "backups")}
         make_backup(lake.context(spark, **settings))
