@@ -20,12 +20,13 @@ from lakegc_assets_tests.storage.servers import (
     S3_SECRET_KEY,
     azurite_server,
     fake_gcs_server,
+    versioned_gateway,
     versitygw_server,
 )
 
 __all__ = [
     "aws_environment", "azurite_server", "fake_gcs_server", "s3_bucket", "s3_server", "site",
-    "spark", "versitygw_server",
+    "spark", "versioned_gateway", "versitygw_server",
 ]  # fmt: skip
 
 pytest_plugins = [

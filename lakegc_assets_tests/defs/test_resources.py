@@ -191,6 +191,7 @@ def test_every_setting_reaches_the_core() -> None:
     [
         ({"min_age_hours": float("nan")}, "usual numbers"),
         ({"lease_wait_seconds": 1e300}, "usual numbers"),
+        ({"trash_days": -1.0}, "trash_days"),
         ({"min_age_hours": 1.0}, "allow_unsafe_min_age"),
         ({"min_age_hours": -1.0, "allow_unsafe_min_age": True}, "cannot be negative"),
         ({"max_candidate_share": 1.5}, "share from 0 to 1"),

@@ -31,6 +31,7 @@ WRONG: list[dict[str, Any]] = [
     {"sweep_requests_per_second": float("inf")},
     {"lease_duration": timedelta(minutes=1)},
     {"lease_wait": timedelta(seconds=-1)},
+    {"trash_days": timedelta(days=-1)},
 ]
 
 

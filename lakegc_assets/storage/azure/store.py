@@ -28,16 +28,19 @@ from lakegc_assets.storage.azure.service import (
     VERSION_OF_START_FROM,
     AzureService,
     failure_of_part,
-    kept_after_deletion,
     open_service,
 )
+from lakegc_assets.storage.azure.versions import AzureVersions, kept_by
 from lakegc_assets.storage.base import (
     LISTING_SCHEMA,
     DeleteOutcome,
     KeyRange,
+    Lost,
     ObjectInfo,
     ObjectStore,
     Prefixes,
+    Recovery,
+    UndeleteOutcome,
 )
 from lakegc_assets.storage.bulk import Answer, Bulk, answer_of_one
 from lakegc_assets.storage.codes import error_class, explained
@@ -188,6 +191,17 @@ class AzureStore(ObjectStore):
     def delete_deadlines(self) -> bool:
         """See ``ObjectStore``: not with a SAS token."""
         return self._service.signs_deadlines()
+
+    def recovery(self) -> Recovery:
+        """See ``ObjectStore``: soft delete of blobs, and versions."""
+        return kept_by(self._service, self._container, self._url)
+
+    def undelete_many(self, objects: Sequence[Lost]) -> Sequence[UndeleteOutcome]:
+        """See ``ObjectStore``: a version is copied, or a blob undeleted."""
+        versions = AzureVersions(
+            self._service, self._container, self._prefix, self._target, self._url
+        )
+        return versions.undelete(objects)
 
     def copy(self, source_key: str, target_key: str) -> None:
         """See ``ObjectStore``. Inside an account it is done at once, or soon."""
@@ -375,11 +389,6 @@ class AzureStore(ObjectStore):
                     raise
                 service.starts_from_names = False
         return self._send("GET", service.target(self._container, query=query))
-
-    def retention_notice(self) -> str | None:
-        """See ``ObjectStore``: soft delete of blobs, and versions."""
-        told = kept_after_deletion(self._service, self._container)
-        return f"{self._url}: {told}" if told else None
 
 
 def _certain(bound: str) -> str:

@@ -23,8 +23,18 @@ import requests
 
 from lakegc_assets.errors import ConfigurationError
 from lakegc_assets.graveler.namespace import StorageNamespace
-from lakegc_assets.storage.base import DeleteOutcome, KeyRange, ObjectInfo, ObjectStore, Prefixes
+from lakegc_assets.storage.base import (
+    DeleteOutcome,
+    KeyRange,
+    Lost,
+    ObjectInfo,
+    ObjectStore,
+    Prefixes,
+    Recovery,
+    UndeleteOutcome,
+)
 from lakegc_assets.storage.bulk import Answer, Bulk, answer_of_one
+from lakegc_assets.storage.codes import error_class
 from lakegc_assets.storage.config import StoreConfig
 from lakegc_assets.storage.deadlines import Deadline
 from lakegc_assets.storage.errors import (
@@ -35,6 +45,7 @@ from lakegc_assets.storage.errors import (
 )
 from lakegc_assets.storage.gcs.listing import read_object, read_page
 from lakegc_assets.storage.gcs.service import GcsService, failure_of_part, open_service
+from lakegc_assets.storage.gcs.versions import GcsVersions, kept_by
 from lakegc_assets.storage.http import HttpFailure, Request, Sign, explaining, time_in, writing_once
 from lakegc_assets.storage.keys import path_problem, url_problem
 from lakegc_assets.storage.pages import Page, follow, read_level, read_range, relative
@@ -178,30 +189,26 @@ class GcsStore(ObjectStore):
         answer = self._list_page({"maxResults": "1", "fields": "nextPageToken"}, where)
         return time_in(answer.headers.get("Date"), where)
 
-    def retention_notice(self) -> str | None:
+    def recovery(self) -> Recovery:
         """See ``ObjectStore``: soft delete, versions and retention policies of the bucket."""
-        fields = urlencode({"fields": "softDeletePolicy,versioning,retentionPolicy"})
+        fields = urlencode({"fields": "softDeletePolicy,versioning,lifecycle,retentionPolicy"})
         try:
             answer = self._send("GET", f"{self._bucket_url}?{fields}")
-            told = json.loads(answer.content)
-            soft = int(told.get("softDeletePolicy", {}).get("retentionDurationSeconds", 0))
-            versions = bool(told.get("versioning", {}).get("enabled"))
-        except (HttpFailure, ValueError, AttributeError) as error:
+            return kept_by(json.loads(answer.content), self._prefix, self._url)
+        except (HttpFailure, ValueError, AttributeError, TypeError) as error:
             code = error.code if isinstance(error, HttpFailure) else error
-            return (
+            return Recovery(
+                "unknown",
+                None,
                 f"{self._url}: whether the bucket keeps deleted objects could not be found out "
-                f"({code}): look at its soft delete policy and its versioning"
+                f"({code}): look at its soft delete policy and its versioning, or allow "
+                "storage.buckets.get",
             )
-        found = []
-        if soft:
-            found.append(f"soft delete is on: deleted objects stay for {soft / 86400:g} days")
-        if versions:
-            found.append(
-                "versioning is on: deleted objects stay until a lifecycle rule removes them"
-            )
-        if told.get("retentionPolicy"):
-            found.append("a retention policy is set: younger objects cannot be deleted")
-        return f"{self._url}: {'; '.join(found)}" if found else None
+
+    def undelete_many(self, objects: Sequence[Lost]) -> Sequence[UndeleteOutcome]:
+        """See ``ObjectStore``: a generation is copied, or restored."""
+        versions = GcsVersions(self._send, self._target, self._path, self._is_there, self._url)
+        return versions.undelete(objects)
 
     def _at(self, key: str) -> str:
         return f"{self._url}: the object {key!r}"
@@ -323,6 +330,16 @@ class GcsStore(ObjectStore):
 
     def _look(self, key: str) -> str:
         return self._info(key, self._send("GET", self._target(key, {"fields": _FIELDS}))).etag
+
+    def _is_there(self, key: str) -> bool:
+        try:
+            self._look(key)
+        except HttpFailure as failure:
+            if error_class(failure.code) is not ObjectNotFoundError:
+                raise
+            self._require_bucket_exists()
+            return False
+        return True
 
     def _list_page(self, query: Mapping[str, str], where: str) -> requests.Response:
         try:
