@@ -31,11 +31,12 @@ from lakegc_assets.graveler.ranges import RangeInfo, write_metarange
 _GROUP = 10 * KEYS_EACH
 _RANGE = 50_000
 _STAGED_FILE = 100_000
-#: Each three bytes as a varint, and five digits: those of garbage are others, but for a few.
-_SIZE, _GARBAGE_SIZE, _NEW_GARBAGE_SIZE, _SHARED = 20_000, 40_000, 60_000, 200
+#: Each three bytes as a varint, and seven digits: those of garbage are others, but for a few. They
+#: are larger than what a mark reads to try etags, since the contents here do not have theirs.
+_SIZE, _GARBAGE_SIZE, _NEW_GARBAGE_SIZE, _SHARED = 1_200_000, 1_400_000, 1_600_000, 200
 #: Of a new slice, the objects that commits hold; the others are garbage.
 _NEW_ROWS = 9_500
-_FORM = 1
+_FORM = 2
 
 Numbers = npt.NDArray[np.int64]
 

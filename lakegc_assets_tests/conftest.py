@@ -20,13 +20,14 @@ from lakegc_assets_tests.storage.servers import (
     S3_SECRET_KEY,
     azurite_server,
     fake_gcs_server,
+    rclone_program,
     versioned_gateway,
     versitygw_server,
 )
 
 __all__ = [
-    "aws_environment", "azurite_server", "fake_gcs_server", "s3_bucket", "s3_server", "site",
-    "spark", "versioned_gateway", "versitygw_server",
+    "aws_environment", "azurite_server", "fake_gcs_server", "rclone_program", "s3_bucket",
+    "s3_server", "site", "spark", "versioned_gateway", "versitygw_server",
 ]  # fmt: skip
 
 pytest_plugins = [

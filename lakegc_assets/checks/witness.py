@@ -8,6 +8,7 @@ the two disagree about what a range holds, no run goes on.
 from __future__ import annotations
 
 import re
+from itertools import pairwise
 
 import numpy as np
 import numpy.typing as npt
@@ -15,8 +16,8 @@ import pyarrow as pa
 
 from lakegc_assets.checks import hash_kernels, hashing
 from lakegc_assets.checks import witness_kernels as kernels
-from lakegc_assets.checks.looks import forget_unclear
-from lakegc_assets.graveler.entry import AddressType, Entry
+from lakegc_assets.checks.looks import alike, forget_unclear
+from lakegc_assets.graveler.entry import AddressType
 from lakegc_assets.graveler.errors import FormatError
 from lakegc_assets.graveler.namespace import StorageNamespace, UnresolvableAddressError
 from lakegc_assets.graveler.sstable import Blocks, read_blocks
@@ -63,15 +64,12 @@ def witness(data: bytes, range_id: str, namespace: StorageNamespace) -> Decoded:
         FormatError: the file is damaged, truncated, or no range. The content id is not compared:
             the mark does that.
     """
-    blocks = read_blocks(data, range_id)
-    text, fields = _fields(blocks, range_id)
+    text, _, fields = _fields(read_blocks(data, range_id), range_id)
     count = len(fields.size)
     first, second, folders = (np.empty(count, np.uint64) for _ in range(3))
-    marks, etags = np.empty(count, np.uint8), np.empty(count, np.uint64)
+    marks, etags = np.empty(count, np.uint8), _etags(text, fields)
     spans = (text, fields.address_at, fields.address_end)
     hash_kernels.hash_addresses(*spans, (first, second, folders, marks))
-    hash_kernels.hash_spans(text, fields.etag_at, fields.etag_end, _BASE, etags)
-    forget_unclear(text, fields.etag_at, fields.etag_end, etags)
     seconds = np.clip(fields.seconds, -_MOST_SECONDS, _MOST_SECONDS)
     odd = _Odd(text, fields, range_id, namespace)
     odd.require_utf8(np.flatnonzero(marks & 2))
@@ -98,8 +96,47 @@ def witness(data: bytes, range_id: str, namespace: StorageNamespace) -> Decoded:
     )
 
 
-def _fields(blocks: Blocks, range_id: str) -> tuple[npt.NDArray[np.uint8], kernels.Fields]:
-    """The blocks as one text, and where the fields of all entries are in it."""
+def alike_paths(
+    data: bytes, range_id: str, namespace: StorageNamespace, looks: hashing.Hashes
+) -> list[bytes]:
+    """The paths of the entries of a range that look like a candidate.
+
+    Args:
+        data: the file.
+        range_id: its id, for errors.
+        namespace: of the repository.
+        looks: of the candidates, as ``looks.alike`` takes them.
+
+    Raises:
+        FormatError: as ``witness``.
+    """
+    text, starts, fields = _fields(read_blocks(data, range_id), range_id)
+    etags = _etags(text, fields)
+    odd = _Odd(text, fields, range_id, namespace)
+    rows, spelled = odd.spelled(np.flatnonzero(fields.address_type != AddressType.RELATIVE))
+    etags[[row for row, meaning in zip(rows, spelled, strict=True) if meaning is None]] = 0
+    wanted = alike(looks, fields.size, etags)
+    ends = np.empty(int(wanted.sum()), np.int64)
+    key = np.empty(int(np.diff(starts).max(initial=0)), np.uint8)
+    kernels.copy_keys(text, starts, wanted, key, np.empty(0, np.uint8), ends)
+    copied = np.empty(ends[-1] if len(ends) else 0, np.uint8)
+    kernels.copy_keys(text, starts, wanted, key, copied, ends)
+    begins = [0, *ends.tolist()]
+    return [bytes(copied[a:b]) for a, b in pairwise(begins)]
+
+
+def _etags(text: npt.NDArray[np.uint8], fields: kernels.Fields) -> hashing.Hashes:
+    """The hash of each etag, 0 of one that is no MD5."""
+    etags = np.empty(len(fields.size), np.uint64)
+    hash_kernels.hash_spans(text, fields.etag_at, fields.etag_end, _BASE, etags)
+    forget_unclear(text, fields.etag_at, fields.etag_end, etags)
+    return etags
+
+
+def _fields(
+    blocks: Blocks, range_id: str
+) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.int64], kernels.Fields]:
+    """The blocks as one text, where they begin, and where the fields of all entries are in it."""
     text = np.frombuffer(b"".join(blocks.payloads), np.uint8)
     sizes = [len(payload) for payload in blocks.payloads]
     starts = np.concatenate([[0], np.cumsum(sizes, dtype=np.int64)]).astype(np.int64)
@@ -117,7 +154,7 @@ def _fields(blocks: Blocks, range_id: str) -> tuple[npt.NDArray[np.uint8], kerne
     last = bytes(key[: max(length - 8, 0)])
     if blocks.properties.get("max_key", b"") != last:
         raise FormatError(range_id, 0, f"its last key is {last!r}, and not what it says")
-    return text, fields
+    return text, starts, fields
 
 
 def _places_of(addresses: list[str]) -> tuple[hashing.Hashes, hashing.Hashes]:
@@ -176,9 +213,3 @@ def meanings(
         return [*sorted(namespace.resolve(address, address_type))] or [None]
     except UnresolvableAddressError:
         return [None]
-
-
-def is_elsewhere(namespace: StorageNamespace, entry: Entry) -> bool:
-    """Whether an entry means no address here, or an unclear one."""
-    relative = entry.address_type == AddressType.RELATIVE
-    return not relative and None in meanings(namespace, entry.address, entry.address_type)

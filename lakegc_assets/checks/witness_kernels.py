@@ -187,6 +187,35 @@ def _lengths(data: Any, at: Any, limit: Any) -> Any:  # noqa: ANN401 - an array 
 
 
 @numba.njit(cache=True, nogil=True)
+def copy_keys(data: Any, starts: Any, wanted: Any, key: Any, copied: Any, ends: Any) -> Any:  # noqa: ANN401
+    """Copy the keys of some entries of blocks that ``walk`` found sound.
+
+    Args:
+        data: the blocks, one after the other.
+        starts: where each begins, and where the last one ends.
+        wanted: of each entry, whether its key is.
+        key: room for the longest key.
+        copied: is filled with the keys, one after the other; empty to only find where they end.
+        ends: is filled with where each ends, one for each that is wanted.
+    """
+    row, found, used = np.int64(0), np.int64(0), np.int64(0)
+    for block in range(len(starts) - 1):
+        at, limit = starts[block], _limit(data, starts[block], starts[block + 1])
+        while at < limit:
+            shared, rest, length, at = _lengths(data, at, limit)
+            key[shared : shared + rest] = data[at : at + rest]
+            if wanted[row]:
+                size = shared + rest - 8
+                if len(copied):
+                    copied[used : used + size] = key[:size]
+                used += size
+                ends[found] = used
+                found += 1
+            at += rest + length
+            row += 1
+
+
+@numba.njit(cache=True, nogil=True)
 def walk(data: Any, starts: Any, key: Any, fields: Any) -> Any:  # noqa: ANN401 - arrays
     """Find the fields of every entry.
 

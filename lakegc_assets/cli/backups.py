@@ -93,14 +93,8 @@ def backups(ctx: click.Context, url: str | None, as_json: bool) -> None:  # noqa
         if one["only_copies"] is not None:
             own = one["only_copies"]
             only = f"{own['objects']:,} of them, {_human(own['bytes'])}, are nowhere else"
-        line = (
-            f"{one['repository']}/{one['run']}",
-            one["state"],
-            f"{one['age_days']} days",
-            size,
-            only,
-        )
-        click.echo("\t".join(line))
+        name, age = f"{one['repository']}/{one['run']}", f"{one['age_days']} days"
+        click.echo("\t".join((name, one["state"], age, size, only)))
 
 
 @backups.command()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import replace
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
@@ -36,9 +35,7 @@ def _site(url: str | None) -> tuple[Site, str]:
             "no place of backups is set: give --url, or set LAKEGC_BACKUP_URL, or backup_url of "
             "the collector resource"
         )
-    return Site(
-        site.lakefs, site.stores, site.root, replace(site.settings, backup_url=place)
-    ), place
+    return site, place
 
 
 def require_place(url: str | None) -> None:

@@ -306,7 +306,6 @@ def _show(found: dict[str, Any], as_json: bool) -> None:  # noqa: FBT001 - an op
         (f"not older than {cutoff:%Y-%m-%d %H:%M} UTC", found["too_young"]),
         ("not where lakeFS keeps objects", found["outside_data"]),
         *found["spared"].items(),
-        *_not_adopted(found["adopted"]),
     ):
         if objects:
             line(6, name, objects)
@@ -323,13 +322,6 @@ def _show(found: dict[str, Any], as_json: bool) -> None:  # noqa: FBT001 - an op
     click.echo(f"  artifacts  {near(found['artifacts'])}")
     if not found["swept"]:
         click.echo(f"  to delete  lakegc sweep {found['repository']} --run {found['run']}")
-
-
-def _not_adopted(adopted: dict[str, Any] | None) -> list[tuple[str, int]]:
-    """What a run of its own would have marked besides the mark that it adopted."""
-    if adopted is None:
-        return []
-    return [(f"not named by mark {adopted['mark']}", adopted["not_named"]["objects"])]
 
 
 def near(path: str | Path) -> str:

@@ -16,7 +16,7 @@ from lakegc_assets.defs.partitions import partition_key
 from lakegc_assets.defs.resources import CollectorResource, LakeFSResource, ObjectStoreResource
 from lakegc_assets.errors import LakegcError, RefusedError
 from lakegc_assets.lakefs.config import LakeFSConfig
-from lakegc_assets.mark.publication import mark_folder
+from lakegc_assets.mark.forms import mark_folder
 from lakegc_assets.run.artifacts import ArtifactRoot, AttemptArtifacts
 from lakegc_assets.run.context import RunContext
 from lakegc_assets.run.settings import Settings

@@ -10,12 +10,13 @@ from __future__ import annotations
 import hashlib
 import re
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, Final, NamedTuple
 
 import cramjam
 import google_crc32c
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from lakegc_assets.graveler import decode_kernels as kernels
@@ -83,17 +84,54 @@ def decode_range(data: bytes, name: str) -> pa.RecordBatch:
         FormatError: the file is damaged, truncated, or no range.
     """
     table = _Table(data, name)
-    parts: list[kernels.Columns] = []
+    return _to_batch(table, [columns for _, columns in _decode(table)])
+
+
+class Paths:
+    """The paths of the entries of a range, of which few are wanted.
+
+    Args:
+        parts: for each chunk, the stream that the keys stand in, and where.
+    """
+
+    def __init__(self, parts: Sequence[tuple[Any, kernels.Columns]]) -> None:
+        self._parts = parts
+        self._ends = np.cumsum([0, *(len(columns.sizes) for _, columns in parts)])
+
+    def take(self, rows: npt.NDArray[np.int64]) -> list[bytes]:
+        """The paths of some rows, which are in order."""
+        found: list[bytes] = []
+        cuts = np.searchsorted(rows, self._ends)
+        for (stream, columns), base, low, high in zip(
+            self._parts, self._ends, cuts, cuts[1:], strict=False
+        ):
+            mine = rows[low:high] - base
+            starts, lengths = columns.key_starts[mine], columns.key_lengths[mine]
+            places = zip(starts.tolist(), lengths.tolist(), strict=True)
+            found += [bytes(stream[at : at + length]) for at, length in places]
+        return found
+
+
+def decode_paths(data: bytes, name: str) -> tuple[pa.RecordBatch, Paths]:
+    """Decode a range together with its paths; all else is as in ``decode_range``."""
+    table = _Table(data, name)
+    parts = list(_decode(table))
+    return _to_batch(table, [columns for _, columns in parts]), Paths(parts)
+
+
+def _decode(table: _Table) -> Iterator[tuple[Any, kernels.Columns]]:
+    """The stream and the columns of each chunk; at the end the whole is compared."""
     first = last = None
+    count = 0
     for chunk in table.chunks():
         stream, columns, done = _decode_chunk(table, chunk, last)
-        parts.append(columns)
         table.digest.update(memoryview(stream)[len(last or b"") : done.stream_end])
+        count += done.entries
         if done.entries:
             first = _key(stream, done.first) if first is None else first
             last = _key(stream, done.last)
-    table.check(sum(len(part.sizes) for part in parts), first or b"", last or b"")
-    return _to_batch(table, parts)
+        yield stream, columns
+    table.check(count, first or b"", last or b"")
 
 
 def _key(stream: Any, key: kernels.Key) -> bytes:  # noqa: ANN401 - a numpy array
@@ -114,9 +152,7 @@ def _decode_chunk(
         np.empty(len(chunk.data), np.uint8),
         np.empty(most, np.int32),
         np.empty(most, np.int8),
-        np.empty(most, np.int64),
-        np.empty(most, np.int64),
-        np.empty(most, np.int64),
+        *(np.empty(most, np.int64) for _ in range(5)),
     )
     key_length = -1 if previous is None else len(previous)
     room = len(chunk.data) * 2 + max(key_length, 0) + 64

@@ -45,7 +45,10 @@ _BAR = ord("|")
 
 
 class Columns(NamedTuple):
-    """The columns of a chunk, long enough for every entry that can be in it."""
+    """The columns of a chunk, long enough for every entry that can be in it.
+
+    Keys are where they stand in the stream.
+    """
 
     addresses: Bytes
     address_ends: npt.NDArray[np.int32]
@@ -53,6 +56,8 @@ class Columns(NamedTuple):
     sizes: Longs
     e_tag_hashes: Longs
     last_modified: Longs
+    key_starts: Longs
+    key_lengths: Longs
 
 
 class Key(NamedTuple):
@@ -361,6 +366,8 @@ def _block(
         addresses = done.addresses
         if code == OK:
             code, addresses = _row(data, record.value_at, record.value_end, columns, done)
+            columns.key_starts[done.entries] = record.key.at
+            columns.key_lengths[done.entries] = record.key.length
         at = record.value_end
         first = record.key if done.entries == 0 else done.first
         rows = done.entries + 1

@@ -1,8 +1,9 @@
 """The mark in the repository's own namespace, where lakeFS's tools and rclone look for it.
 
-``_lakefs/retention/gc/unified/<id>/deleted/*.parquet`` (one column ``address``),
-``deleted.text/*.txt`` (one relative address a line) and, last, ``summary.json``: a mark without its
-summary never happened. The forms are those that lakeFS's Spark collector writes and sweeps from.
+``_lakefs/retention/gc/unified/<id>/deleted/*.parquet`` (one column ``address``), lists in text (one
+relative address a line) and, when all of these have been read back, ``summary.json``: a mark
+without its summary never happened. What lakeFS's older collectors sweep from follows only then, so
+that a try that was killed leaves nothing that anybody could sweep.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from lakegc_assets.errors import IntegrityError, RefusedError
+from lakegc_assets.mark.forms import Forms, left_behind, mark_folder
 from lakegc_assets.run.connections import Connections
 from lakegc_assets.run.context import RunContext
 from lakegc_assets.run.hashing import KeyDigest, key_digest
@@ -26,15 +28,9 @@ from lakegc_assets.storage.base import ObjectStore
 from lakegc_assets.storage.errors import ObjectNotFoundError, PreconditionFailedError
 
 _ROWS_PER_FILE = 200_000
+_PARQUET = ".snappy.parquet"
 #: Work on one core, in seconds, to read one of them.
 _READ_S = 0.1
-_MARKS = "_lakefs/retention/gc/unified/"
-_UNCOMMITTED = "_lakefs/retention/gc/uncommitted/"
-
-
-def mark_folder(run: str) -> str:
-    """The folder of a mark, relative to the namespace, with a slash at its end."""
-    return f"{_MARKS}{run}/"
 
 
 @dataclass(frozen=True)
@@ -87,6 +83,7 @@ def require_unused(store: ObjectStore, run: str) -> None:
             f"mark id {run!r} exists already in {store.url}/{mark_folder(run)}: sweep that mark, "
             "or mark again under another id",
         )
+    left_behind(store, run)
 
 
 def begin(store: ObjectStore, summary: Summary) -> bool:
@@ -112,7 +109,8 @@ def begin(store: ObjectStore, summary: Summary) -> bool:
             )
         return False
     # A try that was killed may have left lists of other candidates: no one may ever sweep them.
-    failed = [o for o in store.delete_many(_keys(store, folder)) if o.outcome == "failed"]
+    left = left_behind(store, summary.run_id)
+    failed = [o for o in store.delete_many(left) if o.outcome == "failed"]
     if failed:
         raise IntegrityError(
             f"{store.url}/{failed[0].key} is left from an earlier try and cannot be removed "
@@ -126,36 +124,46 @@ def files_of(rows: int) -> int:
     return max(1, -(-rows // _ROWS_PER_FILE))
 
 
-def write_lists(store: ObjectStore, run: str, number: int, addresses: pa.Array) -> None:
+def write_lists(
+    store: ObjectStore, run: str, texts: Sequence[str], number: int, addresses: pa.Array
+) -> None:
     """Write some addresses of a mark; writing them again changes nothing.
 
     Args:
         store: of the repository.
         run: id of the mark.
+        texts: folders of the lists in text.
         number: of the first of their ``files_of`` files.
         addresses: relative to the namespace.
     """
-    folder = mark_folder(run)
     for file in range(files_of(len(addresses))):
         some = addresses.slice(file * _ROWS_PER_FILE, _ROWS_PER_FILE)
         part = f"part-{number + file:05d}"
         sink = pa.BufferOutputStream()
         pq.write_table(pa.table({"address": some}), sink)
-        store.put(f"{folder}deleted/{part}.snappy.parquet", sink.getvalue().to_pybytes())
-        text = "".join(f"{address}\n" for address in some.to_pylist())
-        store.put(f"{folder}deleted.text/{part}.txt", text.encode())
+        store.put(f"{mark_folder(run)}deleted/{part}{_PARQUET}", sink.getvalue().to_pybytes())
+        text = _text(some)
+        for folder in texts:
+            store.put(f"{folder}{part}.txt", text)
 
 
 def finish(
-    ctx: RunContext, connections: Connections, digest: str, summary: Summary, *, written: bool
+    ctx: RunContext,
+    connections: Connections,
+    digest: str,
+    summary: Summary,
+    forms: Forms,
+    *,
+    written: bool,
 ) -> list[str]:
-    """Read the lists of a mark back, then write its summary.
+    """Read the lists of a mark back, write its summary, and then what older collectors sweep from.
 
     Args:
         ctx: the run.
         connections: how tasks reach the store.
         digest: the ``KeyDigest`` of the candidates, as their manifest has it.
         summary: what ``summary.json`` shall say.
+        forms: where the mark is written to.
         written: whether this try wrote the lists; else the summary is there.
 
     Returns:
@@ -166,29 +174,45 @@ def finish(
         RefusedError: another process published a mark under this id.
     """
     store = connections.store()
-    folder = mark_folder(ctx.run)
-    keys = [key for key in _keys(store, folder) if not key.endswith("summary.json")]
-    _verify(ctx, connections, [key for key in keys if key.endswith(".parquet")], digest)
+    lists, key = f"{mark_folder(ctx.run)}deleted/", f"{mark_folder(ctx.run)}summary.json"
+    parts = _parts(store, lists)
+    _verify(ctx, connections, forms, parts, digest)
     if written:
         try:
-            # The run's start and its last read slice, in the form of lakeFS's own design.
-            store.put(f"{_UNCOMMITTED}{ctx.run}/summary.json", summary.to_bytes())
-            store.put_if_absent(folder + "summary.json", summary.to_bytes())
+            store.put_if_absent(key, summary.to_bytes())
         except PreconditionFailedError as error:
             raise RefusedError(f"another process published mark id {ctx.run!r}") from error
-    return [*keys, folder + "summary.json"]
+    _copy(ctx, connections, forms, parts)
+    for copy in forms.summaries:
+        store.put(copy, summary.to_bytes())
+    copied = [f"{folder}{part}{_PARQUET}" for folder in (lists, *forms.copies) for part in parts]
+    texts = [f"{folder}{part}.txt" for folder in forms.texts for part in parts]
+    return [*copied, *texts, *forms.summaries, key]
 
 
-def _keys(store: ObjectStore, folder: str) -> list[str]:
-    return [key for batch in store.list(folder) for key in batch["key"].to_pylist()]
+def _parts(store: ObjectStore, folder: str) -> list[str]:
+    """The names of the lists in a folder, without what their formats add."""
+    keys = [key for batch in store.list(folder) for key in batch["key"].to_pylist()]
+    lists = [key for key in keys if key.endswith(_PARQUET)]
+    return [key.removeprefix(folder).removesuffix(_PARQUET) for key in lists]
 
 
-def _verify(ctx: RunContext, connections: Connections, keys: list[str], digest: str) -> None:
+def _text(addresses: pa.Array) -> bytes:
+    return "".join(f"{address}\n" for address in addresses.to_pylist()).encode()
+
+
+def _read(body: bytes) -> pa.Array:
+    return pq.read_table(pa.BufferReader(body), columns=["address"])["address"].combine_chunks()
+
+
+def _verify(
+    ctx: RunContext, connections: Connections, forms: Forms, parts: Sequence[str], digest: str
+) -> None:
     """Read the published addresses back."""
-    groups = spread(keys, [_READ_S] * len(keys), ctx.settings.address_num_partitions)
-    task = partial(_digest_of, connections)
-    seconds = _READ_S * len(keys)
-    digests = ctx.tasks.run("read the published lists back", task, groups, seconds)
+    seconds = [_READ_S * (1 + len(forms.texts))] * len(parts)
+    groups = spread(parts, seconds, ctx.settings.address_num_partitions)
+    task = partial(_digest_of, connections, ctx.run, forms)
+    digests = ctx.tasks.run("read the published lists back", task, groups, sum(seconds))
     found = str(sum(digests, KeyDigest()))
     if found != digest:
         raise IntegrityError(
@@ -197,7 +221,42 @@ def _verify(ctx: RunContext, connections: Connections, keys: list[str], digest: 
         )
 
 
-def _digest_of(connections: Connections, keys: Sequence[str]) -> KeyDigest:
+def _digest_of(connections: Connections, run: str, forms: Forms, parts: Sequence[str]) -> KeyDigest:
     store = connections.store()
-    tables = (pq.read_table(pa.BufferReader(store.get(key)), columns=["address"]) for key in keys)
-    return sum((key_digest(table["address"]) for table in tables), KeyDigest())
+    digest = KeyDigest()
+    for part in parts:
+        addresses = _read(store.get(f"{mark_folder(run)}deleted/{part}{_PARQUET}"))
+        text = _text(addresses)
+        for folder in forms.texts:
+            _require_same(store, f"{folder}{part}.txt", text)
+        digest += key_digest(addresses)
+    return digest
+
+
+def _copy(ctx: RunContext, connections: Connections, forms: Forms, parts: Sequence[str]) -> None:
+    """Copy the Parquet lists of a published mark to where older collectors sweep from."""
+    if forms.copies:
+        seconds = [_READ_S * len(forms.copies)] * len(parts)
+        groups = spread(parts, seconds, ctx.settings.address_num_partitions)
+        task = partial(_copy_parts, connections, ctx.run, forms)
+        ctx.tasks.run("copy the lists for older collectors", task, groups, sum(seconds))
+
+
+def _copy_parts(connections: Connections, run: str, forms: Forms, parts: Sequence[str]) -> None:
+    store = connections.store()
+    for part in parts:
+        body = store.get(f"{mark_folder(run)}deleted/{part}{_PARQUET}")
+        for folder in forms.copies:
+            store.put(f"{folder}{part}{_PARQUET}", body)
+            _require_same(store, f"{folder}{part}{_PARQUET}", body)
+
+
+def _require_same(store: ObjectStore, key: str, body: bytes) -> None:
+    try:
+        same = store.get(key) == body
+    except ObjectNotFoundError:
+        same = False
+    if not same:
+        raise IntegrityError(
+            f"{store.url}/{key} does not read back as it was written. Mark again under a new id"
+        )

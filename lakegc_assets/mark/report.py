@@ -15,6 +15,7 @@ import pyarrow.compute as pc
 from lakegc_assets.checks.evaluation import read_results, require_passed
 from lakegc_assets.errors import IntegrityError
 from lakegc_assets.graveler.namespace import slice_time
+from lakegc_assets.mark.forms import Forms, forms
 from lakegc_assets.mark.publication import (
     Summary,
     begin,
@@ -62,6 +63,7 @@ class _Order:
         url: of the store of the candidates' files.
         run: the mark that is published.
         publish: whether lists are to be written.
+        forms: where they are written to.
         start: of the run.
         rules: that let commits expire, as JSON; None without any.
     """
@@ -69,6 +71,7 @@ class _Order:
     url: str
     run: str
     publish: bool
+    forms: Forms
     start: datetime
     rules: Mapping[str, Any] | None
 
@@ -113,7 +116,9 @@ def report(ctx: RunContext) -> Manifest:
         num_deleted_objects=manifest.rows,
     )
     publish = begin(connections.store(), summary)
-    order = _Order(attempt.url, ctx.run, publish, start, chain["active_commits"].facts["rules"])
+    written_to = forms(ctx.run, "unified")
+    rules = chain["active_commits"].facts["rules"]
+    order = _Order(attempt.url, ctx.run, publish, written_to, start, rules)
     counted = _count(ctx, connections, order, manifest.parts["data"])
     digest = sum((one.digest for one in counted), KeyDigest())
     if str(digest) != manifest.digest:
@@ -121,7 +126,7 @@ def report(ctx: RunContext) -> Manifest:
             f"{attempt.url}/deletion_candidates holds {digest}, and its manifest says "
             f"{manifest.digest}: the mark is not published. Mark again under a new id"
         )
-    keys = finish(ctx, connections, manifest.digest, summary, written=publish)
+    keys = finish(ctx, connections, manifest.digest, summary, written_to, written=publish)
 
     rows = _breakdown(counted)
     columns = [
@@ -170,7 +175,7 @@ def _count_parts(
         rows = read_part(artifacts, part)
         addresses = rows["address"].combine_chunks()
         if order.publish:
-            write_lists(store, order.run, number, addresses)
+            write_lists(store, order.run, order.forms.texts, number, addresses)
         digest += key_digest(addresses)
         for dimension, keys in _dimensions(rows, order).items():
             _add(totals, _grouped(dimension, keys, rows["size"]))

@@ -1,4 +1,4 @@
-"""Which of some objects are needed now, whatever mark they were in: by branches, commits or pins."""
+"""Which of some objects are needed now, by branches, commits or pins, whatever a mark said."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def needed_now(ctx: RunContext, namespace: str, addresses: pa.ChunkedArray) -> p
     client, connections = ctx.connect()
     if connections.namespace_url != namespace:
         raise RefusedError(
-            f"{ctx.repository!r} is at {connections.namespace_url} now, and no longer at {namespace}"
+            f"{ctx.repository!r} is at {connections.namespace_url} now, and not at {namespace}"
         )
     store = connections.store()
     now = ctx.check_clocks(client, store)

@@ -35,7 +35,7 @@ from lakegc_assets.recovery.backups import (
 )
 from lakegc_assets.recovery.copying import OVERHEAD, Orders, Portion, Told, copy_portions, cut
 from lakegc_assets.recovery.looking import listed
-from lakegc_assets.recovery.place import require_free_place, require_no_other_backup
+from lakegc_assets.recovery.place import require_free_places, require_no_other_backup
 from lakegc_assets.run.artifacts import AttemptArtifacts
 from lakegc_assets.run.connections import Connections
 from lakegc_assets.run.context import RunContext
@@ -91,9 +91,7 @@ def make_backup(ctx: RunContext) -> Record | None:
     client, connections = ctx.connect()
     attempt, chain = published_mark(ctx, connections)
     marked = read_marked(attempt, chain["deletion_candidates"])
-    require_free_place(ctx, client, connections, "backup_url", ctx.settings.backup_url)
-    if ctx.settings.backup_log is not None:
-        require_free_place(ctx, client, connections, "backup_log", ctx.settings.backup_log)
+    require_free_places(ctx, client, connections)
     store = connections.open(folder_url(ctx.settings.backup_url, ctx.repository, ctx.run))
     record = _begin(ctx, store, subject_of(chain), swept=attempt.has(_SWEPT))
     if record.finished is not None:

@@ -1,4 +1,4 @@
-"""The backups at a place: of what they are, how large and how old, and what only they still hold."""
+"""The backups at a place: of what they are, and what the store itself does not hold any more."""
 
 from __future__ import annotations
 

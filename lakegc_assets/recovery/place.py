@@ -19,22 +19,34 @@ from lakegc_assets.storage.errors import AccessDeniedError
 from lakegc_assets.storage.opening import open_store
 
 
-def require_free_place(
-    ctx: RunContext, client: LakeFSClient, connections: Connections, name: str, url: str
-) -> None:
-    """Refuse a place where copies would be collected, or would take another thing's place.
+def require_free_places(ctx: RunContext, client: LakeFSClient, connections: Connections) -> None:
+    """Refuse ``backup_url`` or ``backup_log`` where they overlap anything else, or each other.
 
     Args:
         ctx: the run.
         client: of lakeFS.
         connections: how to reach the stores.
-        name: of the setting, for messages.
-        url: what it says.
 
     Raises:
-        ConfigurationError: it is no URL of a store, or lies inside or around a storage namespace
-            of this server, or the artifacts.
+        ConfigurationError: one does, or is no URL of a store.
     """
+    url, log = ctx.settings.backup_url, ctx.settings.backup_log
+    for name, place in (("backup_url", url), ("backup_log", log)):
+        if place is not None:
+            _require_free(ctx, client, connections, name, place)
+    if url is not None and log is not None:
+        places = (_placed(place, connections.stores) for place in (url, log))
+        if next(places).overlaps(next(places)):
+            raise ConfigurationError(
+                f"backup_log {log} and backup_url {url} overlap: logs would lie among the copies. "
+                "Choose another place for them"
+            )
+
+
+def _require_free(
+    ctx: RunContext, client: LakeFSClient, connections: Connections, name: str, url: str
+) -> None:
+    """Refuse a place where copies would be collected, or would take another thing's place."""
     try:
         place = _placed(url, connections.stores)
     except ConfigurationError as error:

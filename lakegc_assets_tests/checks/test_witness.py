@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 
+import numpy as np
 import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lakegc_assets.checks import hashing
-from lakegc_assets.checks.witness import LOOKS, PLACES, witness
+from lakegc_assets.checks.looks import candidates_looks, etags_of
+from lakegc_assets.checks.witness import LOOKS, PLACES, alike_paths, witness
 from lakegc_assets.graveler import ident
 from lakegc_assets.graveler.entry import AddressType, Entry, Timestamp
 from lakegc_assets.graveler.errors import FormatError
@@ -118,6 +121,48 @@ def test_of_any_entries_both_say_the_same(entries: dict[str, Entry]) -> None:
     info, data = write_range(sorted(entries.items(), key=lambda item: item[0].encode()))
     assert witnessed_rows(data, info.id) == plain_rows(data, info.id)
     assert witness(data, info.id, NAMESPACE).facts["digest"] == plain_digest(data, info.id)
+
+
+def plain_alike(entries: dict[str, Entry], size: int, e_tag: str) -> list[bytes]:
+    """Of one candidate: entries of its size, whose etag is its own, or says nothing."""
+
+    def tells(one: Entry) -> bool:
+        placed = one.address_type == AddressType.RELATIVE or None not in plain_meanings(one)
+        return placed and re.fullmatch("[0-9a-f]{32}", one.e_tag) is not None
+
+    known = re.fullmatch("[0-9a-f]{32}", e_tag) is not None
+    return sorted(
+        path.encode()
+        for path, one in entries.items()
+        if one.size == size and (not known or not tells(one) or one.e_tag == e_tag)
+    )
+
+
+@given(st.dictionaries(TEXT, ENTRIES, min_size=1, max_size=20), st.data())
+@settings(max_examples=300)
+def test_paths_of_entries_like_a_candidate_are_those_of_the_slow_reader(
+    entries: dict[str, Entry], data: st.DataObject
+) -> None:
+    sizes = st.sampled_from([one.size for one in entries.values()])
+    etags = st.sampled_from([*(one.e_tag for one in entries.values()), "no checksum", "0" * 32])
+    entries = {
+        path: replace(one, size=data.draw(sizes), e_tag=data.draw(etags))
+        for path, one in entries.items()
+    }
+    size, e_tag = data.draw(sizes), data.draw(etags)
+    info, file = write_range(sorted(entries.items(), key=lambda item: item[0].encode()))
+    looks = candidates_looks(np.array([size], np.int64), etags_of(pa.array([e_tag], pa.string())))
+    found = alike_paths(file, info.id, NAMESPACE, np.unique(looks))
+    assert found == plain_alike(entries, size, e_tag)
+
+
+def test_paths_are_found_in_many_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    entries = {f"{n:06}" * 20: replace(entry(n), size=n % 7) for n in range(20_000)}
+    store_plain(monkeypatch)
+    info, file = write_range(entries.items())
+    looks = candidates_looks(np.array([3], np.int64), np.zeros(1, np.uint64))
+    found = alike_paths(file, info.id, NAMESPACE, np.unique(looks))
+    assert found == [path.encode() for path, one in entries.items() if one.size == 3]
 
 
 def test_a_moment_that_is_beyond_any_calendar_stays_in_its_direction() -> None:

@@ -20,7 +20,7 @@ from click.testing import CliRunner, Result
 
 from lakegc_assets.cli.main import main, near
 from lakegc_assets.lakefs.config import LakeFSConfig
-from lakegc_assets.mark.publication import mark_folder
+from lakegc_assets.mark.forms import mark_folder
 from lakegc_assets_tests.site import Site, Told
 
 # Dagster itself makes nested resources (S3Resource) in this way.

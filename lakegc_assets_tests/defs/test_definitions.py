@@ -17,7 +17,7 @@ from lakegc_assets.errors import ConfigurationError
 from lakegc_assets.run.artifacts import MARK_ASSETS
 
 _PROJECT = Path(__file__).parents[2]
-_GRAPH = [*MARK_ASSETS, "swept_set"]
+_GRAPH = [*MARK_ASSETS, "backup", "swept_set"]
 
 
 @pytest.fixture(scope="module")
@@ -62,7 +62,7 @@ def test_a_process_without_the_ui_has_the_same_graph(graph: dg.AssetGraph) -> No
     assert ours.asset_check_keys == graph.asset_check_keys
     assert ours.toposorted_asset_keys_by_level == graph.toposorted_asset_keys_by_level
     assert sorted(definitions.resources or {}) == sorted(defs().resources or {})
-    for job in ("gc", "gc_mark", "gc_sweep"):
+    for job in ("gc", "gc_mark", "gc_backup", "gc_sweep"):
         assert definitions.resolve_job_def(job).name == job
 
 
@@ -70,8 +70,10 @@ def test_the_assets_follow_each_other_in_the_order_of_the_graph(graph: dg.AssetG
     assert [
         sorted(k.to_user_string() for k in level) for level in graph.toposorted_asset_keys_by_level
     ] == [[name] for name in _GRAPH]
-    for before, after in itertools.pairwise(_GRAPH):
+    for before, after in itertools.pairwise(_GRAPH[:-1]):
         assert graph.get(dg.AssetKey(after)).parent_keys == {dg.AssetKey(before)}
+    swept = graph.get(dg.AssetKey("swept_set"))
+    assert swept.parent_keys == {dg.AssetKey("gc_report"), dg.AssetKey("backup")}
 
 
 def test_every_asset_is_of_one_repository_and_one_run(graph: dg.AssetGraph) -> None:
@@ -93,7 +95,12 @@ def test_every_invariant_is_a_check_and_all_but_one_block(graph: dg.AssetGraph) 
 
 @pytest.mark.parametrize(
     ("name", "assets", "checks"),
-    [("gc", _GRAPH, NAMES), ("gc_mark", _GRAPH[:-1], NAMES), ("gc_sweep", _GRAPH[-1:], ())],
+    [
+        ("gc", _GRAPH, NAMES),
+        ("gc_mark", _GRAPH[:-2], NAMES),
+        ("gc_backup", ["backup"], ()),
+        ("gc_sweep", _GRAPH[-2:], ()),
+    ],
 )
 def test_a_job_is_a_part_of_the_graph(
     definitions: dg.Definitions, name: str, assets: list[str], checks: tuple[str, ...]

@@ -5,13 +5,20 @@ import subprocess
 import sys
 from dataclasses import replace
 
+import numpy as np
 import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from lakegc_assets.graveler import ident
-from lakegc_assets.graveler.decode import SCHEMA, decode_range, etag_hash, etag_hashes
+from lakegc_assets.graveler.decode import (
+    SCHEMA,
+    decode_paths,
+    decode_range,
+    etag_hash,
+    etag_hashes,
+)
 from lakegc_assets.graveler.entry import AddressType, Entry, Timestamp
 from lakegc_assets.graveler.errors import FormatError
 from lakegc_assets.graveler.ranges import range_record, write_range
@@ -56,6 +63,12 @@ FIELDS = st.one_of(
 )
 
 
+def paths_of(data: bytes, name: str, every: int = 1) -> list[bytes]:
+    batch, paths = decode_paths(data, name)
+    assert batch.equals(decode_range(data, name))
+    return paths.take(np.arange(0, batch.num_rows, every))
+
+
 def test_every_recorded_range_is_the_same_to_both_readers() -> None:
     for name, data in tables("ranges").items():
         assert fast_rows(data, name) == slow_rows(data, name)
@@ -77,6 +90,7 @@ def test_any_entries_are_the_same_to_both_readers(entries: dict[str, Entry]) -> 
     ]
     assert fast_rows(data, info.id) == expected
     assert slow_rows(data, info.id) == expected
+    assert paths_of(data, info.id) == [path.encode() for path, _ in items]
 
 
 @given(st.lists(FIELDS, max_size=6).map(b"".join))
@@ -96,6 +110,8 @@ def test_a_range_of_many_chunks_is_decoded_in_order(monkeypatch: pytest.MonkeyPa
     assert batch.schema == SCHEMA
     assert batch["address"].to_pylist() == [e.address for _, e in items]
     assert batch["size"].to_pylist() == list(range(20_000))
+    for every in (1, 3, 7000):
+        assert paths_of(data, info.id, every) == [path.encode() for path, _ in items[::every]]
 
 
 def test_keys_that_share_much_and_some_the_trailer_too(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -104,6 +120,7 @@ def test_keys_that_share_much_and_some_the_trailer_too(monkeypatch: pytest.Monke
     store_plain(monkeypatch)
     info, data = write_range((path, entry(number)) for number, path in enumerate(paths))
     assert fast_rows(data, info.id) == slow_rows(data, info.id)
+    assert paths_of(data, info.id, 9) == [path.encode() for path in paths[::9]]
     assert sum(map(len, paths)) > 2 * len(data), "the first guess of the stream's length is enough"
 
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -12,6 +14,7 @@ from lakegc_assets.recovery import copying, making
 from lakegc_assets.recovery.making import make_backup
 from lakegc_assets.run.hashing import key_digest
 from lakegc_assets.storage.base import ObjectStore
+from lakegc_assets.storage.copies import copy_object
 from lakegc_assets.storage.local import LocalStore
 from lakegc_assets_tests.lake import REPOSITORY, RUN, Marked, running
 from lakegc_assets_tests.recovery.conftest import ODD, Place, make_odd
@@ -130,11 +133,10 @@ def test_a_backup_goes_on_where_it_was(
     anywhere.store.put(changed, b"not what it was")
     anywhere.store.delete_many([gone])
     asked: list[str] = []
-    copy = copying.copy_object
 
-    def counted(source: ObjectStore, key: str, *rest: object, **more: object) -> object:
+    def counted(source: ObjectStore, key: str, *rest: Any, **more: Any) -> Any:
         asked.append(key)
-        return copy(source, key, *rest, **more)  # type: ignore[arg-type]
+        return copy_object(source, key, *rest, **more)
 
     monkeypatch.setattr(copying, "copy_object", counted)
     make_backup(anywhere.context())
@@ -151,14 +153,14 @@ def test_a_large_backup_is_listed_by_threads_and_its_requests_are_few(
 
         def counted(
             store: LocalStore,
-            *given: object,
+            *given: Any,
             _name: str = name,
-            _call: object = function,
-            **m: object,
-        ) -> object:
+            _call: Callable[..., Any] = function,
+            **more: Any,
+        ) -> Any:
             if store.url.startswith(f"file://{place.url}"):
                 calls.append(_name)
-            return _call(store, *given, **m)  # type: ignore[operator]
+            return _call(store, *given, **more)
 
         monkeypatch.setattr(LocalStore, name, counted)
     make_backup(place.context())

@@ -1,8 +1,9 @@
-"""Real object stores on this machine for tests and benchmarks: S3, Azure and GCS.
+"""Real object stores on this machine for tests and benchmarks: S3, Azure and GCS; and rclone.
 
-versitygw, Azurite and fake-gcs-server are installed once into ``.cache/stores`` below the checkout,
-in a pinned version, with the package manager of their language. Each listens on 127.0.0.1 at a free
-port. A session of tests that cannot have them ends with one sentence that says why.
+versitygw, Azurite, fake-gcs-server and rclone are installed once into ``.cache/stores`` below the
+checkout, in a pinned version, with the package manager of their language. Each server listens on
+127.0.0.1 at a free port. A session of tests that cannot have them ends with one sentence that says
+why.
 """
 
 from __future__ import annotations
@@ -28,6 +29,8 @@ ROOT: Final = Path(__file__).parents[2]
 _CACHE: Final = ROOT / ".cache" / "stores"
 _VERSITYGW: Final = "github.com/versity/versitygw/cmd/versitygw@v1.8.0"
 _FAKE_GCS: Final = "github.com/fsouza/fake-gcs-server@v1.56.1"
+#: The version that Debian 12 packages; to build it takes minutes.
+_RCLONE: Final = "github.com/rclone/rclone@v1.60.1"
 _AZURITE: Final = ROOT / "tools" / "azurite"
 
 #: Those of the S3 server of the other tests, so that the AWS variables fit both.
@@ -177,6 +180,15 @@ def fake_gcs(folder: Path, *options: str) -> Iterator[Server]:
         yield server
 
 
+def rclone() -> Path:
+    """The program.
+
+    Raises:
+        ServerUnavailableError: it cannot be built on this machine.
+    """
+    return _go_program(_RCLONE)
+
+
 @pytest.fixture(scope="session")
 def versitygw_server(
     aws_environment: None,  # noqa: ARG001 - it is wanted to be there
@@ -210,6 +222,15 @@ def fake_gcs_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server
     """A fake-gcs-server for all tests."""
     with _or_exit(fake_gcs, tmp_path_factory.mktemp("fake-gcs")) as server:
         yield server
+
+
+@pytest.fixture(scope="session")
+def rclone_program() -> Path:
+    """rclone, for all tests."""
+    try:
+        return rclone()
+    except ServerUnavailableError as error:
+        pytest.exit(str(error), returncode=1)
 
 
 @contextmanager
@@ -262,7 +283,7 @@ def _go_program(package: str) -> Path:
 
 
 def _go() -> str:
-    return _tool("go", "Go 1.26 or newer", "versitygw and fake-gcs-server")
+    return _tool("go", "Go 1.26 or newer", "versitygw, fake-gcs-server and rclone")
 
 
 def _azurite_program() -> tuple[str, Path]:

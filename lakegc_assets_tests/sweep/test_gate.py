@@ -17,8 +17,8 @@ import pytest
 
 from lakegc_assets.errors import IntegrityError, LakegcError, RefusedError
 from lakegc_assets.graveler.decode import DECODER_VERSION
+from lakegc_assets.mark.forms import mark_folder
 from lakegc_assets.mark.listing import list_store
-from lakegc_assets.mark.publication import mark_folder
 from lakegc_assets.mark.ranges import HASHES, LOOKS
 from lakegc_assets.run.artifacts import AttemptArtifacts, Manifest
 from lakegc_assets.run.context import RunContext, SystemClocks

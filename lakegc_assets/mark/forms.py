@@ -1,0 +1,96 @@
+"""Which folders of the namespace a mark is written to: those that lakeFS's collectors look at.
+
+Its own is that of the unified collector. The two before that had one folder each, and the commands
+that people keep, rclone's above all, name them: so lists in text are there for every mark that
+could be looked for there. Lists in Parquet are what those collectors sweep from, so a mark of both
+kinds has none there: it can be swept at one place only.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Final, Literal
+
+from lakegc_assets.errors import RefusedError
+from lakegc_assets.storage.base import ObjectStore
+
+Mode = Literal["unified", "committed", "uncommitted"]
+
+_GC: Final = "_lakefs/retention/gc/"
+#: Files as they are named here; Spark's have a UUID in their names.
+_OURS: Final = re.compile(r"(?:.*/)?(?:part-\d{5,}\.(?:snappy\.parquet|txt)|summary\.json)")
+
+
+def mark_folder(run: str) -> str:
+    """The folder of a mark, relative to the namespace, with a slash at its end."""
+    return f"{_GC}unified/{run}/"
+
+
+@dataclass(frozen=True)
+class Forms:
+    """Where a mark is written to besides the Parquet lists and the summary of its own folder.
+
+    Attributes:
+        texts: folders of its lists in text.
+        copies: folders that get copies of its Parquet lists.
+        summaries: keys that get copies of its summary.
+    """
+
+    texts: tuple[str, ...]
+    copies: tuple[str, ...]
+    summaries: tuple[str, ...]
+
+
+def forms(run: str, mode: Mode) -> Forms:
+    """Where a mark is written to.
+
+    Args:
+        run: id of the mark.
+        mode: what its candidates were looked for among.
+    """
+    committed, uncommitted = mode != "uncommitted", mode != "committed"
+    older = f"{_GC}uncommitted/{run}/"
+    texts = [f"{mark_folder(run)}deleted.text/"]
+    if committed:
+        texts.append(f"{_GC}addresses.text/mark_id={run}/")
+    if uncommitted:
+        texts.append(f"{older}deleted.text/")
+    copies = {
+        "unified": (),
+        "committed": (f"{_GC}addresses/mark_id={run}/",),
+        "uncommitted": (f"{older}deleted/",),
+    }
+    # Start and last read slice, as lakeFS's design of optimized runs wants them.
+    summaries = (f"{older}summary.json",) if uncommitted else ()
+    return Forms(tuple(texts), copies[mode], summaries)
+
+
+def left_behind(store: ObjectStore, run: str) -> list[str]:
+    """What a killed try left of a mark whose id nobody else has used, whatever its mode was.
+
+    Returns:
+        Keys, relative to the namespace.
+
+    Raises:
+        RefusedError: another collector wrote something under this id.
+    """
+    folders = (
+        f"{_GC}addresses/mark_id={run}/",
+        f"{_GC}addresses.text/mark_id={run}/",
+        f"{_GC}uncommitted/{run}/",
+        mark_folder(run),
+    )
+    keys = [
+        key
+        for folder in folders
+        for batch in store.list(folder)
+        for key in batch["key"].to_pylist()
+    ]
+    for key in keys:
+        if not _OURS.fullmatch(key):
+            raise RefusedError(
+                f"mark id {run!r} is in use by another collector, which wrote {store.url}/{key}: "
+                "mark under another id"
+            )
+    return keys
