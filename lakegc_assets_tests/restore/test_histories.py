@@ -106,7 +106,7 @@ def world(
 ) -> Iterator[World]:
     stores: dict[str, Any] = {}
     client = None
-    if endpoint is not None:
+    if endpoint is not None and bucket is not None:
         client = boto3.client("s3", endpoint_url=endpoint)
         client.put_bucket_versioning(Bucket=bucket, VersioningConfiguration={"Status": "Enabled"})
         config = StoreConfig(endpoint_url=endpoint)
