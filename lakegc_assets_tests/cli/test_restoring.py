@@ -1,4 +1,4 @@
-"""The page for whoever has deleted too much, followed word for word, and the commands of restores."""
+"""The page for whoever has deleted too much, word for word, and the commands of restores."""
 
 from __future__ import annotations
 
