@@ -89,7 +89,7 @@ def bring_back(
     if not objects:
         return []
     told = store.undelete_many(objects)
-    sizes = _sizes(store, [t.key for t in told if t.outcome == "restored"])
+    sizes = _sizes(store, [t.key for t in told if t.outcome in {"restored", "already_there"}])
     brought = [_verified(one, t, sizes) for one, t in zip(objects, told, strict=True)]
     wanting = [at for at, one in enumerate(brought) if one.outcome in {"not_kept", "failed"}]
     found = each(
@@ -102,6 +102,9 @@ def bring_back(
 
 def _verified(one: Lost, told: UndeleteOutcome, sizes: Mapping[str, int | None] | str) -> Brought:
     """What the store says of an object, where what it gave back is what was marked."""
+    if told.outcome == "already_there":
+        size = None if isinstance(sizes, str) else sizes.get(one.key)
+        return _found(one, one.size if size is None else size)
     if told.outcome != "restored":
         return Brought(one.key, told.outcome, None, told.error_code, told.detail)
     if isinstance(sizes, str):
@@ -156,12 +159,19 @@ def _size(store: ObjectStore, key: str) -> int | None:
         return None
 
 
+def _found(one: Lost, size: int) -> Brought:
+    """An object at whose key something is already; if that is another one, it is said."""
+    other = f"another object is there: it has {size} bytes, and {one.size} were marked"
+    return Brought(one.key, "already_there", detail=None if size == one.size else other)
+
+
 def _else_copied(store: ObjectStore, one: Lost, told: Brought, copies: Copies | None) -> Brought:
     """An object that the store did not give back: there after all, or copied from a backup."""
     try:
         # Before any of its bytes is read.
-        if store.exists(one.key):
-            return told if told.error_code == "NotVerified" else Brought(one.key, "already_there")
+        there = _size(store, one.key)
+        if there is not None:
+            return told if told.error_code == "NotVerified" else _found(one, there)
         if copies is None or one.key not in copies.etags:
             return told
         copy_object(

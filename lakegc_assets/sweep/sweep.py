@@ -148,6 +148,8 @@ def _recovery(ctx: RunContext, store: ObjectStore, lease: Lease, trash: str | No
         found = found._replace(days=ctx.settings.trash_days / timedelta(days=1))
     if found.kind == "unknown":
         ctx.log.warning("it is not known whether this sweep can be undone: %s", found.notice)
+    elif found.kind == "nothing" and ctx.settings.backup_url:
+        ctx.log.info("this sweep can be undone from its backup only (%s)", found.notice)
     elif found.kind == "nothing":
         ctx.log.warning(
             "this sweep cannot be undone: set backup_url, or turn versions on (%s)", found.notice

@@ -126,6 +126,8 @@ def test_restored_objects_are_pinned_and_the_next_mark_leaves_them_alone(
         assert reason == f"pinned until {until:%Y-%m-%d %H:%M} UTC: restored from run 'mark-1'"
         told = why(ctx, min(marked.candidates))
         assert (told.verdict, told.because) == ("spared", reason)
+    told = why(place.context(), min(marked.candidates))
+    assert told.because.endswith(f"; the sweep: deleted; {reason}")
     # Once the pin has ended, both find what is dead; the first of them lists the store.
     store = place.context().connect()[1].store()
     ((pin, addresses),) = read_pins(store)
@@ -235,6 +237,9 @@ def test_what_is_there_is_never_overwritten(place: Place, marked: Marked) -> Non
         manifest = restore(place.context(), ALL)
     found = outcomes(place.context(), manifest)
     assert found[early] == found[late] == ("already_there", None)
+    rows = lake.root.attempt(REPOSITORY, RUN).read(manifest.asset).to_pylist()
+    (said,) = [row["detail"] for row in rows if row["address"] == early]
+    assert said == f"another object is there: it has 15 bytes, and {len(before[early])} were marked"
     assert (lake.objects / early).read_text() == "new, and needed"
     assert (lake.objects / late).read_text() == "just written"
     rest = marked.candidates - {early, late}
