@@ -28,7 +28,7 @@ from lakegc_assets.storage.opening import open_store
 
 _PACKAGE = Path(__file__).parents[1]
 #: These need a published mark.
-_OF_A_MARK = ("gc_backup", "gc_sweep")
+_OF_A_MARK = ("gc_backup", "gc_sweep", "gc_restore")
 
 
 def dagster_home() -> Path:
@@ -59,18 +59,25 @@ def _instance() -> dg.DagsterInstance:
     return dg.DagsterInstance.from_ref(ref)
 
 
-def run_job(job: str, repository: str, run: str, settings: dict[str, Any]) -> None:
+def run_job(
+    job: str,
+    repository: str,
+    run: str,
+    settings: dict[str, Any],
+    asked: dict[str, Any] | None = None,
+) -> None:
     """Run a job of the graph on one repository.
 
     A mark whose publication was interrupted after its summary was written is finished, not begun
     again: only its report is made.
 
     Args:
-        job: gc, gc_mark, gc_backup or gc_sweep.
+        job: gc, gc_mark, gc_backup, gc_sweep or gc_restore.
         repository: lakeFS repository.
         run: id of the run.
         settings: configuration of the ``collector`` resource, as values or as text; what is absent
             has its default.
+        asked: configuration of assets, by their names.
 
     Raises:
         ConfigurationError: there is no such repository, a name or setting is wrong, or Spark does
@@ -80,7 +87,7 @@ def run_job(job: str, repository: str, run: str, settings: dict[str, Any]) -> No
         KeyboardInterrupt: the run was interrupted.
     """
     partition_key(repository, run)
-    settings = _checked(settings)
+    settings = checked(settings)
     site = Site.defined()
     namespace = namespace_of(site, repository)
     with _instance() as instance, repository_lock(namespace):
@@ -90,10 +97,10 @@ def run_job(job: str, repository: str, run: str, settings: dict[str, Any]) -> No
         selection = _selection(site, namespace, job, repository, run)
         say(f"{job} of {repository}, run {run}")
         key = add_partition(instance, repository, run)
-        _execute(job, key, settings, selection, instance)
+        _execute(job, key, settings, asked or {}, selection, instance)
 
 
-def _checked(settings: dict[str, Any]) -> dict[str, Any]:
+def checked(settings: dict[str, Any]) -> dict[str, Any]:
     """Settings with the types that the resource gives them.
 
     Raises:
@@ -145,6 +152,7 @@ def _execute(
     job: str,
     key: dg.MultiPartitionKey,
     settings: dict[str, Any],
+    asked: dict[str, Any],
     selection: list[dg.AssetKey] | None,
     instance: dg.DagsterInstance,
 ) -> None:
@@ -157,6 +165,7 @@ def _execute(
                 instance=instance,
                 run_id=run_id,
                 run_config={
+                    "ops": {asset: {"config": config} for asset, config in asked.items()},
                     "resources": {"collector": {"config": settings}},
                     "loggers": {"console": {"config": {"log_level": "CRITICAL"}}},
                 },

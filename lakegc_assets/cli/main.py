@@ -151,6 +151,7 @@ def new_run_id() -> str:
 _ELSEWHERE = {
     **dict.fromkeys(("adopt", "compare"), "lakegc_assets.cli.foreign"),
     **dict.fromkeys(("backup", "backups"), "lakegc_assets.cli.backups"),
+    **dict.fromkeys(("restore", "pins"), "lakegc_assets.cli.restoring"),
 }
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -106,11 +106,17 @@ def outcome(repository: str, run: str) -> dict[str, Any]:
         "breakdown": report.facts["breakdown"],
         "largest": report.facts["largest"],
         "files": report.facts["files"],
-        "warnings": report.facts["warnings"],
+        "warnings": [*report.facts["warnings"], *_put_back(swept)],
         "read": {name: committed[name] for name in sorted(committed)},
         "swept": swept is not None,
         "outcomes": swept["outcomes"] if swept else {},
     }
+
+
+def _put_back(swept: Mapping[str, Any] | None) -> list[str]:
+    """What a sweep deleted that was needed after all, a sentence for each."""
+    named = swept["put_back"] if swept else []
+    return [f"{row['address']} was needed after all and put back: {row['detail']}" for row in named]
 
 
 def require_published(attempt: AttemptArtifacts) -> None:

@@ -1,4 +1,4 @@
-"""The jobs: a collection, its mark, backup and sweep. Each runs in one process and session."""
+"""The jobs: a collection, its parts, and taking it back. Each runs in one process and session."""
 
 from __future__ import annotations
 
@@ -8,13 +8,14 @@ from lakegc_assets.defs.partitions import REPOSITORY_RUN
 
 _BACKUP = dg.AssetSelection.assets("backup")
 _SWEPT = dg.AssetSelection.assets("backup", "swept_set")
+_RESTORED = dg.AssetSelection.assets("restored_set")
 _MARK = dg.AssetSelection.assets("gc_report").upstream()
 _MARK_CHECKS = dg.AssetSelection.checks_for_assets("deletion_candidates")
 
 
 @dg.definitions
 def jobs() -> dg.Definitions:
-    """``gc``, ``gc_mark``, ``gc_backup`` and ``gc_sweep``."""
+    """``gc``, ``gc_mark``, ``gc_backup``, ``gc_sweep`` and ``gc_restore``."""
     return dg.Definitions(
         jobs=[
             dg.define_asset_job(
@@ -40,6 +41,12 @@ def jobs() -> dg.Definitions:
                 selection=_SWEPT,
                 partitions_def=REPOSITORY_RUN,
                 description="Back a published mark up and sweep it; may be run again after a kill.",
+            ),
+            dg.define_asset_job(
+                "gc_restore",
+                selection=_RESTORED,
+                partitions_def=REPOSITORY_RUN,
+                description="Bring back what was swept; may be run again, after a kill, too.",
             ),
         ],
         executor=dg.in_process_executor,

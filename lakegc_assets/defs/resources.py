@@ -283,6 +283,12 @@ class CollectorResource(dg.ConfigurableResource):  # type: ignore[type-arg]
     lease_wait_seconds: float = Field(
         default=0.0, description="how long to wait for another sweep of the repository"
     )
+    restore_revived: bool = Field(
+        default=True, description="put back at once what a sweep deleted and is needed after all"
+    )
+    pin_days: float = Field(
+        default=30.0, description="for how many days no mark takes what was restored"
+    )
     trash_days: float = Field(
         default=7.0,
         description="for how long deleted files of a local store stay in its trash; 0: not at all",
@@ -348,6 +354,8 @@ class CollectorResource(dg.ConfigurableResource):  # type: ignore[type-arg]
                 require_conditional_deletes=self.require_conditional_deletes,
                 lease_duration=timedelta(seconds=self.lease_duration_seconds),
                 lease_wait=timedelta(seconds=self.lease_wait_seconds),
+                restore_revived=self.restore_revived,
+                pin_days=timedelta(days=self.pin_days),
                 trash_days=timedelta(days=self.trash_days),
                 max_served_lookups=self.max_served_lookups,
                 adopt=self.adopt,

@@ -31,6 +31,7 @@ from lakegc_assets.run.connections import Connections
 from lakegc_assets.run.context import RunContext
 from lakegc_assets.run.hashing import Hashes, address_hashes
 from lakegc_assets.run.parts import Part, read_parts
+from lakegc_assets.run.pins import among, pinned
 from lakegc_assets.run.sets import members
 from lakegc_assets.run.tasks import spread
 
@@ -150,6 +151,10 @@ def _candidate(asked: _Asked) -> Explanation | None:
         because += f"; the sweep: {swept['outcome']}"
         if swept["detail"]:
             because += f" ({swept['detail']})"
+    held = among(pinned(asked.connections.store()), pa.chunked_array([[asked.address]]))
+    if held.num_rows:
+        facts["pinned"] = held["why"][0].as_py()
+        because += f"; {facts['pinned']}"
     return Explanation(asked.address, "candidate", because, facts)
 
 

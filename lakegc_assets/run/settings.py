@@ -13,6 +13,7 @@ MIN_SAFE_AGE = timedelta(hours=24)
 CUTOFF_MARGIN = timedelta(hours=1)
 MAX_BATCH = 1000
 MIN_LEASE = timedelta(minutes=2)
+MAX_PIN = timedelta(days=36_500)
 MAX_LIST_THREADS = 40
 #: What may become a candidate: see ``Settings.mode``.
 Mode = Literal["unified", "committed", "uncommitted"]
@@ -55,6 +56,9 @@ class Settings:
         lease_duration: for how long the lease of a sweep holds without being renewed; a sweep that
             died keeps others out for so long. At least 2 minutes.
         lease_wait: how long a sweep waits for another one of its repository, 0 to refuse at once.
+        restore_revived: what a sweep deleted and is needed after all is put back at once, from what
+            the store kept or from the backup; a hold is written only for the rest.
+        pin_days: for how long no mark takes what was restored; 0 for no time at all.
         trash_days: for how long deleted files of a local store stay in the trash of its namespace;
             0 to delete them at once, which leaves older trash where it is.
         max_served_lookups: how many paths at branch HEADs may be looked up to see which address
@@ -94,6 +98,8 @@ class Settings:
     require_conditional_deletes: bool = False
     lease_duration: timedelta = timedelta(minutes=3)
     lease_wait: timedelta = timedelta(0)
+    restore_revived: bool = True
+    pin_days: timedelta = timedelta(days=30)
     trash_days: timedelta = timedelta(days=7)
     max_served_lookups: int = 100_000_000
     snapshot_attempts: int = 3
@@ -176,6 +182,8 @@ class Settings:
             raise ConfigurationError(f"trash_days is {self.trash_days}: it cannot be negative")
 
     def _check_backup(self) -> None:
+        if not timedelta(0) <= self.pin_days <= MAX_PIN:
+            raise ConfigurationError(f"pin_days is {self.pin_days}: it must be from 0 to {MAX_PIN}")
         rate = self.backup_bandwidth
         if rate is not None and not 0 < rate < float("inf"):
             raise ConfigurationError(f"backup_bandwidth is {rate}: it must be positive, in MB/s")

@@ -11,6 +11,7 @@ from __future__ import annotations
 import dataclasses
 from contextlib import suppress
 from datetime import timedelta
+from typing import Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -34,8 +35,11 @@ from lakegc_assets.sweep.delta import Candidates, Deltas
 from lakegc_assets.sweep.gate import unswept_mark
 from lakegc_assets.sweep.hold import require_no_hold
 from lakegc_assets.sweep.lease import PROBES, Lease, owner_of, repository_lease
-from lakegc_assets.sweep.ledger import ASSET, SWEPT
+from lakegc_assets.sweep.ledger import ASSET, PUT_BACK, SWEPT
 from lakegc_assets.sweep.rounds import Means, Rounds
+
+#: How many objects that were put back are named.
+_NAMED: Final = 100
 
 
 def sweep(ctx: RunContext) -> Manifest:
@@ -46,7 +50,7 @@ def sweep(ctx: RunContext) -> Manifest:
             finished backup where backups are set; a check fails; another sweep holds the lease of
             the repository, or has taken it; or a hold stops all sweeps of it.
         IntegrityError: the mark is not what its manifests say; or, after the sweep, something is
-            needed that is gone: then a hold is written.
+            needed that is gone and could not be put back: then a hold is written.
         StorageError: the store refused deletes; what was done is in the ledger.
     """
     _, connections = ctx.connect()
@@ -102,12 +106,13 @@ def _sweep(ctx: RunContext, connections: Connections, lease: Lease) -> Manifest:
 
     # From here on no task deletes, and who has lost the lease writes nothing.
     lease.begin_round(number + 1)
+    _require_whole(ctx, ledger.read(attempt), candidates)
+    raise_alarm_if_needed(ctx, connections, deltas, candidates)
+    # With what was put back.
     swept = ledger.read(attempt)
-    _require_whole(ctx, swept, candidates)
     writer = attempt.writer(ASSET, SWEPT)
     writer.add(swept.sort_by("address"))
     parts = {"data": writer.finish()}
-    raise_alarm_if_needed(ctx, connections, deltas, candidates)
     facts: dict[str, object] = {
         "outcomes": _totals(swept),
         "rounds": number,
@@ -115,10 +120,26 @@ def _sweep(ctx: RunContext, connections: Connections, lease: Lease) -> Manifest:
         "delete_deadlines": means.deadlines,
         "recovery": recovery._asdict(),
         "backup": backup,
+        "put_back": _put_back(ctx, swept),
     }
     digest = key_digest(swept["address"])
     _prune_trash(ctx, store)
     return ctx.finish(ASSET, chain["gc_report"], started, parts, facts, digest)
+
+
+def _put_back(ctx: RunContext, swept: pa.Table) -> list[dict[str, str]]:
+    """The first of what is back because it is needed: address and why, which is told, too."""
+    back = swept.filter(pc.equal(swept["outcome"], PUT_BACK)).sort_by("address")
+    named: list[dict[str, str]] = back.select(["address", "detail"]).slice(0, _NAMED).to_pylist()
+    if named:
+        shown = "; ".join(f"{row['address']} ({row['detail']})" for row in named)
+        ctx.log.warning(
+            "%d objects came back to life while %r was swept, and were put back: %s",
+            back.num_rows,
+            ctx.run,
+            shown,
+        )
+    return named
 
 
 def _recovery(ctx: RunContext, store: ObjectStore, lease: Lease, trash: str | None) -> Recovery:
@@ -128,6 +149,8 @@ def _recovery(ctx: RunContext, store: ObjectStore, lease: Lease, trash: str | No
         found = found._replace(days=ctx.settings.trash_days / timedelta(days=1))
     if found.kind == "unknown":
         ctx.log.warning("it is not known whether this sweep can be undone: %s", found.notice)
+    elif found.kind == "nothing" and ctx.settings.backup_url:
+        ctx.log.info("this sweep can be undone from its backup only (%s)", found.notice)
     elif found.kind == "nothing":
         ctx.log.warning(
             "this sweep cannot be undone: set backup_url, or turn versions on (%s)", found.notice

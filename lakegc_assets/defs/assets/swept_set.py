@@ -1,7 +1,7 @@
 """``swept_set``: what became of each marked object.
 
 Reads: the published mark; and staged objects, rules, branches and commits once more.
-Writes: address, size (bytes), outcome (deleted, already_missing, spared, failed), error_code,
+Writes: address, size (bytes), outcome (deleted, already_missing, spared, put_back), error_code,
 detail, at (UTC).
 Guarantees: trusts no earlier check; evaluates every invariant again; what came back to life is
 spared, and what is not verified in the backup where ``backup_url`` is set; each batch is recorded
@@ -33,5 +33,5 @@ def swept_set(
     """Verifies the mark again, deletes what it names, and records every outcome."""
     with collector.run_context(context, lakefs, stores, pyspark) as ctx:
         manifest = sweep(ctx)
-    facts = ("outcomes", "rounds", "recovery", "backup", "delete_deadlines")
+    facts = ("outcomes", "put_back", "rounds", "recovery", "backup", "delete_deadlines")
     return dg.MaterializeResult(metadata=of_manifest(manifest, facts))
