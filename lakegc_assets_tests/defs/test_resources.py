@@ -179,13 +179,13 @@ def test_every_setting_reaches_the_core() -> None:
         "listing_num_partitions": 5,
         "sweep_num_partitions": 6,
         "max_served_lookups": 7,
-        "adopt": "a-mark",
     }
     settings = CollectorResource(**given).settings()
     assert settings.min_age == timedelta(hours=1.5)
     assert settings.clock_skew == timedelta(seconds=7)
     for name in set(given) - {"min_age_hours", "clock_skew_seconds"}:
         assert getattr(settings, name) == given[name]
+    assert CollectorResource(adopt="a-mark").settings().adopt == "a-mark"
 
 
 @pytest.mark.parametrize(

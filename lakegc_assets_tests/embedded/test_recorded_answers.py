@@ -17,6 +17,8 @@ from lakegc_assets.embedded import EmbeddedLakeFS
 from lakegc_assets.storage.config import StoreConfig
 from lakegc_assets_tests.conformance.recorder import RECORDED, conforms
 from lakegc_assets_tests.embedded.api import TIMEOUT, Api
+from lakegc_assets_tests.recorded import keys as stored_keys
+from lakegc_assets_tests.recorded import preserved, remove
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 BUCKET = "lab"
@@ -41,16 +43,17 @@ def on_s3(s3_server: str, tmp_path: Path) -> Iterator[Api]:
     """A server whose objects are in the bucket that the recording used."""
     client = boto3.client("s3", endpoint_url=s3_server)
     client.create_bucket(Bucket=BUCKET)
-    with (
-        EmbeddedLakeFS(
-            tmp_path, f"s3://{BUCKET}", store_config=StoreConfig(endpoint_url=s3_server)
-        ) as server,
-        Api.of(server) as api,
-    ):
-        yield api
-    bucket = boto3.resource("s3", endpoint_url=s3_server).Bucket(BUCKET)
-    bucket.objects.all().delete()
-    bucket.delete()
+    # Other tests have recorded repositories in this bucket.
+    with preserved("emptyrepo"):
+        for key in stored_keys("emptyrepo"):
+            remove("emptyrepo", key)
+        with (
+            EmbeddedLakeFS(
+                tmp_path, f"s3://{BUCKET}", store_config=StoreConfig(endpoint_url=s3_server)
+            ) as server,
+            Api.of(server) as api,
+        ):
+            yield api
 
 
 @conforms(
@@ -61,9 +64,9 @@ def on_s3(s3_server: str, tmp_path: Path) -> Iterator[Api]:
 )
 def test_odd_calls_are_answered_as_recorded(on_s3: Api) -> None:
     on_s3.repository("emptyrepo", "s3://lab/emptyrepo")
-    recorded = json.loads((GOLDEN / "edge_answers.json").read_text())
+    calls = json.loads((GOLDEN / "edge_answers.json").read_text())
     keys = dict(zip(("access_key_id", "secret_access_key"), on_s3.keys, strict=True))
-    for call in recorded:
+    for call in calls:
         options = {name: ast.literal_eval(value) for name, value in call["args"].items()}
         if call["path"] == LOGIN:
             options["json"] = keys
@@ -74,7 +77,7 @@ def test_odd_calls_are_answered_as_recorded(on_s3: Api) -> None:
         # Here the recording says what kind of value was left out.
         body = call["body"].replace('"<jwt>"', '""').replace("<epoch>", "0")
         assert_alike(answer.text, body)
-    assert len(recorded) > 30
+    assert len(calls) > 30
 
 
 def assert_alike(ours: str, recorded: str) -> None:

@@ -7,6 +7,7 @@ import time
 from collections.abc import Mapping
 from dataclasses import replace
 from datetime import datetime, timedelta, timezone
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -15,12 +16,15 @@ import requests
 from lakegc_assets.errors import IntegrityError, RefusedError
 from lakegc_assets.lakefs.errors import GoneError
 from lakegc_assets.mark.why import why
+from lakegc_assets.recovery import bringing_back
 from lakegc_assets.recovery.making import make_backup
 from lakegc_assets.restore.choosing import Choice
 from lakegc_assets.restore.restore import restore
 from lakegc_assets.run.artifacts import Manifest
 from lakegc_assets.run.context import RunContext
 from lakegc_assets.run.pins import PINS, read_pins, write_pin
+from lakegc_assets.storage.base import ObjectStore
+from lakegc_assets.storage.copies import copy_object
 from lakegc_assets.storage.errors import StorageError
 from lakegc_assets.sweep.hold import HOLD
 from lakegc_assets.sweep.lease import repository_lease
@@ -224,16 +228,15 @@ def test_what_is_there_is_never_overwritten(place: Place, marked: Marked) -> Non
     early, late, *_ = sorted(marked.candidates)
     (lake.objects / early).parent.mkdir(parents=True, exist_ok=True)
     (lake.objects / early).write_text("new, and needed")
-    source = place.store.__class__.stream
     with pytest.MonkeyPatch.context() as patch:
 
-        def written_meanwhile(store: object, key: str, etag: str | None = None) -> object:
+        def written_meanwhile(source: ObjectStore, key: str, *rest: Any, **options: Any) -> object:
             if key == late:
                 (lake.objects / late).parent.mkdir(parents=True, exist_ok=True)
                 (lake.objects / late).write_text("just written")
-            return source(store, key, etag)  # type: ignore[arg-type]
+            return copy_object(source, key, *rest, **options)
 
-        patch.setattr(place.store.__class__, "stream", written_meanwhile)
+        patch.setattr(bringing_back, "copy_object", written_meanwhile)
         manifest = restore(place.context(), ALL)
     found = outcomes(place.context(), manifest)
     assert found[early] == found[late] == ("already_there", None)
