@@ -1,0 +1,190 @@
+"""One interleaving: a world with collectors, writers and an operator, from its choices to its end."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from functools import cache, partial
+from typing import Final
+
+from lakegc_assets_tests.simulation.actors import HANDED_S, write
+from lakegc_assets_tests.simulation.choices import Choices
+from lakegc_assets_tests.simulation.collector import collect, context, mark
+from lakegc_assets_tests.simulation.lake import DAY, MAIN, Entry, Lake
+from lakegc_assets_tests.simulation.oracle import START
+from lakegc_assets_tests.simulation.scheduler import EndlessError, Process
+from lakegc_assets_tests.simulation.seams import inside
+from lakegc_assets_tests.simulation.store import Kept
+from lakegc_assets_tests.simulation.world import BASE, World
+
+RUN: Final = "mark-1"
+#: The mark is made so many seconds before a sweep may begin.
+_BEFORE_S: Final = 600.0
+_SWEEPS: Final = 3
+_FAULTS: Final = (
+    "freeze", "slow", "unavailable", "kill", "lost answer", "late", "partial", "SlowDown",
+    "cut list", "cut file", "order-dependent walk", "no location", "give up",
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Shape:
+    """What a world begins with.
+
+    Attributes:
+        dead: objects that only an expired commit holds.
+        orphans: uploads that nothing ever held.
+        extras: also an old staged object, a shadowed upload, an address that may yet be linked.
+    """
+
+    dead: int
+    orphans: int
+    extras: bool
+
+
+SHAPES: Final = (Shape(2, 1, False), Shape(3, 2, True), Shape(1, 1, False), Shape(4, 2, False))
+
+
+@dataclass(frozen=True)
+class Ended:
+    """How an interleaving ended.
+
+    Attributes:
+        choices: that were made.
+        world: as it was at its end.
+        failure: what promise was broken; None if none was.
+    """
+
+    choices: Sequence[int]
+    world: World
+    failure: str | None
+
+
+def interleave(choices: Choices, tell: Callable[[str], None] | None = None) -> Ended:
+    """Run one interleaving to its end.
+
+    Args:
+        choices: of it.
+        tell: is told of every step, in words.
+    """
+    shape = SHAPES[choices.pick(len(SHAPES))]
+    lake, buckets, marked = _beginning(shape)
+    odds = (0.03, 0.08, 0.2, 0.4)[choices.pick(4)], (0.0, 0.003, 0.01, 0.03)[choices.pick(4)]
+    copied = {name: dict(bucket) for name, bucket in buckets.items()}
+    world = World(choices, lake.copy(), copied, *odds, tell=tell)
+    world.oracle.marked[RUN] = marked
+    world.weak.deadlines = not choices.pick(4, 0.25)
+    world.weak.etags = bool(choices.pick(2, 0.2))
+    world.faulty = _faults(choices)
+    world.most_metaranges = 200 if not choices.pick(5, 0.1) else 0
+    batch = choices.pick(2) + 1
+    failure = None
+    with inside(world):
+        world.oracle.look()
+        scheduler = world.scheduler
+        for number in range(1 + choices.pick(2)):
+            people = Process(f"writer {number}", "people", 0.0)
+            scheduler.spawn(people.name, people, partial(write, world), lazy=True)
+        operator = Process("operator", "people", 0.0)
+        scheduler.spawn(operator.name, operator, partial(_operate, world, batch, "a"))
+        if choices.pick(2, 0.3):
+            other = Process("other operator", "people", 0.0)
+            scheduler.spawn(other.name, other, partial(_operate, world, batch, "b"), lazy=True)
+        try:
+            scheduler.run()
+            world.oracle.end()
+        except (AssertionError, EndlessError) as error:
+            failure = f"{type(error).__name__}: {error}"
+    return Ended(choices.made, world, failure)
+
+
+def _faults(choices: Choices) -> frozenset[str]:
+    """Which faults there are: all, or some, so that what comes after a rare one is reached too."""
+    if not choices.pick(2):
+        return frozenset(_FAULTS)
+    return frozenset(name for name in _FAULTS if choices.pick(3) == 0)
+
+
+def _operate(world: World, batch: int, name: str) -> None:
+    """Sweep, and again until it ends well."""
+    scheduler = world.scheduler
+    for number in range(_SWEEPS):
+        driver = Process(f"collector {name}{number + 1}", f"machine {name}", 50.0 * (number + 1))
+        ended: list[str] = []
+
+        def run(ended: list[str] = ended) -> None:
+            ended.append(collect(context(world, RUN, batch), world))
+
+        actor = scheduler.spawn(driver.name, driver, run)
+        actor.facts["run"] = RUN
+
+        def over(driver: Process = driver, ended: list[str] = ended) -> bool:
+            return bool(ended) or not driver.alive
+
+        scheduler.sleep(float("inf"), over)
+        if ended and not ended[0]:
+            return
+        scheduler.sleep((5.0, 60.0, 400.0)[world.choices.pick(3)])
+
+
+@cache
+def _beginning(shape: Shape) -> tuple[Lake, dict[str, dict[str, Kept]], frozenset[str]]:
+    """A repository with a mark of it."""
+    lake = Lake()
+    world = World(Choices(), lake, {"lake": {}, "artifacts": {}})
+    world.scheduler.now = -_BEFORE_S
+    _fill(world, shape)
+    with inside(world):
+        maker = Process("marker", "machine", 0.0)
+        ctx = context(world, RUN, 1)
+        world.scheduler.spawn("marker", maker, partial(mark, ctx))
+        world.scheduler.run()
+        assert START - 1 < BASE.timestamp() - _BEFORE_S < START + 1
+        reader = Process("reader", "machine", 0.0)
+        found: list[str] = []
+
+        def read() -> None:
+            attempt = ctx.root.attempt(ctx.repository, RUN)
+            found.extend(attempt.read("deletion_candidates")["address"].to_pylist())
+
+        world.scheduler.actors.clear()
+        world.scheduler = type(world.scheduler)(Choices(), 0.0, 0.0, world.say)
+        world.scheduler.spawn("reader", reader, read)
+        world.scheduler.run()
+    return lake, world.buckets, frozenset(found)
+
+
+def _fill(world: World, shape: Shape) -> None:
+    """A repository some months old."""
+    lake = world.lake
+
+    def put(name: str, days: float) -> Entry:
+        address = f"data/old/{name}"
+        size = 100 + len(world.buckets["lake"])
+        when = world.store_time() - timedelta(days=days)
+        kept = world.write_directly(address, name.encode().ljust(size), when)
+        return Entry(address, kept.size, kept.etag)
+
+    def day(days: float) -> float:
+        return START - days * DAY
+
+    lake.rules = {"": 20}
+    first = {f"p{n}": put(f"dead-{n}", 60) for n in range(shape.dead)}
+    second = {path: put(f"next-{path}", 50) for path in first}
+    one = lake.add((), first, day(60), "first")
+    two = lake.add((one,), second, day(50), "second")
+    third = second | {"p0": put("third", 5)}
+    lake.branches[MAIN] = lake.add((two,), third, day(5), "third")
+    lake.branches["dev"] = lake.add((two,), second | {"d": put("dev", 3)}, day(3), "dev")
+    for number in range(shape.orphans):
+        put(f"orphan-{number}", 30)
+    if not shape.extras:
+        return
+    lake.staged["dev"] = {"s": put("staged", 4)}
+    address = put("handed", 0.8).address
+    lake.handed[address] = day(0.8) + HANDED_S
+    served = third["p0"]
+    data = world.buckets["lake"][f"repo/{served.address}"].data
+    shadow = world.write_directly("data/old/shadow", data, world.store_time() - timedelta(days=2))
+    lake.shadows[MAIN, "p0"] = Entry("data/old/shadow", shadow.size, shadow.etag)
