@@ -142,11 +142,11 @@ def _require_whole(ctx: RunContext, swept: pa.Table, candidates: Candidates) -> 
 
 
 def _totals(swept: pa.Table) -> dict[str, dict[str, int]]:
-    totals = swept.group_by("outcome").aggregate([("size", "count"), ("size", "sum")])
-    return {
-        row["outcome"]: {"objects": row["size_count"], "bytes": row["size_sum"]}
-        for row in totals.to_pylist()
-    }
+    totals = {}
+    for outcome in pc.unique(swept["outcome"]).to_pylist():
+        sizes = swept.filter(pc.equal(swept["outcome"], outcome))["size"]
+        totals[outcome] = {"objects": len(sizes), "bytes": pc.sum(sizes).as_py()}
+    return totals
 
 
 def _condition(ctx: RunContext, connections: Connections) -> Condition:

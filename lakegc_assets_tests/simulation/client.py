@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 
-from lakegc_assets.lakefs.errors import ConnectionFailedError, NotFoundError
+from lakegc_assets.lakefs.errors import ConnectionFailedError, NoRulesError, NotFoundError
 from lakegc_assets.lakefs.models import (
     Branch,
     Commit,
@@ -172,7 +172,8 @@ class SimClient:
         world = self._world
         fault = self._call("prepare_commits")
         lake, number = world.lake, world.serial()
-        assert lake.rules is not None
+        if lake.rules is None:
+            raise NoRulesError(f"{repository!r} has no retention rules")
         now = world.epoch()
         active = lake.on_branches(now) | lake.dangling(now)
         if fault == "order-dependent walk":

@@ -92,6 +92,8 @@ class Scheduler:
     ) -> None:
         self.choices, self.now, self.steps = choices, 0.0, 0
         self.odds = (switch, fault)
+        #: Most of what is interesting happens around the tasks that delete.
+        self.far = (switch / 8, fault / 4)
         self.tell = tell
         self.actors: list[Actor] = []
         self.current: Actor | None = None
@@ -140,7 +142,7 @@ class Scheduler:
         self.now += CALL_S
         if self.steps > _MOST_STEPS:
             raise EndlessError(f"{what} after {self.steps} steps")
-        choice = self.choices.step(*self.odds)
+        choice = self.choices.step(*(self.odds if "orders" in actor.facts else self.far))
         if choice & 1:
             others = [a for a in self.actors if a is not actor and a.due(self.now) <= self.now]
             if others:

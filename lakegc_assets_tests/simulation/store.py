@@ -5,9 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Final, NamedTuple
-
-import pyarrow as pa
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from lakegc_assets.storage.base import (
     DeleteOutcome,
@@ -38,6 +36,27 @@ class Kept(NamedTuple):
     etag: str
     modified: datetime
     size: int
+
+
+class _Column(list[Any]):
+    """As a column of a batch."""
+
+    def to_pylist(self) -> list[Any]:
+        return self
+
+
+class _Page:
+    """As a batch of a listing, which Arrow takes long to make; it makes one where more is asked."""
+
+    def __init__(self, infos: Sequence[ObjectInfo]) -> None:
+        self._infos = infos
+        self.num_rows = len(infos)
+
+    def __getitem__(self, name: str) -> _Column:
+        return _Column(getattr(info, name) for info in self._infos)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(to_batch(self._infos), name)
 
 
 class SimStore(ObjectStore):
@@ -73,7 +92,7 @@ class SimStore(ObjectStore):
 
     def list(
         self, prefix: str = "", start_after: str | None = None, end_before: str | None = None
-    ) -> Iterator[pa.RecordBatch]:
+    ) -> Iterator[Any]:
         self._world.ask("list", self, prefix or start_after or "")
         found = [
             ObjectInfo(key, kept.size, kept.modified, kept.etag)
@@ -82,7 +101,7 @@ class SimStore(ObjectStore):
             and (end_before is None or key < end_before)
         ]
         if found:
-            yield to_batch(found)
+            yield _Page(found)
 
     def list_prefixes(self, prefix: str = "", max_objects: int | None = None) -> Prefixes:
         self._world.ask("list", self, prefix)
