@@ -23,6 +23,7 @@ from lakegc_assets.storage.base import ObjectStore
 from lakegc_assets.storage.config import StoreConfig
 from lakegc_assets.sweep.sweep import sweep
 from lakegc_assets_tests.simulation.client import REPOSITORY, SimConfig
+from lakegc_assets_tests.simulation.executors import JobError
 from lakegc_assets_tests.simulation.seams import served
 from lakegc_assets_tests.simulation.world import World
 
@@ -50,17 +51,18 @@ def _no_spark() -> Any:
     raise AssertionError("nothing here needs Spark")
 
 
-def context(world: World, run: str, batch: int) -> RunContext:
+def context(world: World, run: str, batch: int, tasks: int = 1) -> RunContext:
     """A run in a world.
 
     Args:
         world: in which it runs.
         run: id of the mark.
         batch: keys in a request.
+        tasks: that delete, at most.
     """
     settings = Settings(
         sweep_batch=batch,
-        sweep_num_partitions=2,
+        sweep_num_partitions=tasks,
         range_num_partitions=1,
         address_num_partitions=1,
         lease_wait=timedelta(seconds=30),
@@ -172,7 +174,7 @@ def collect(ctx: RunContext, world: World) -> str:
     """Sweep; how it ended: "" for well, else the error."""
     try:
         sweep(ctx)
-    except LakegcError as error:
+    except (LakegcError, JobError) as error:
         world.say(f"the sweep ends with {type(error).__name__}: {error}")
         return f"{type(error).__name__}: {error}"
     return ""

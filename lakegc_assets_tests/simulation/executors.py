@@ -23,6 +23,10 @@ _TRIES: Final = 3
 _PATIENCE: Final = (15.0, 40.0, 100.0, 300.0)
 
 
+class JobError(Exception):
+    """What a cluster says when a task fails again and again."""
+
+
 @dataclass
 class _Attempt:
     """One attempt of a task."""
@@ -77,6 +81,7 @@ def _start(
 
     actor = here.scheduler.spawn(name, Process(name, boot, ahead), run)
     actor.facts.update(facts)
+    actor.near = True
     attempt = _Attempt(actor)
     return attempt
 
@@ -97,4 +102,4 @@ def _await(
             raise attempt.error
         here.say(f"starts another attempt of {attempt.actor.name}")
         attempt = _start(here, task, one, tried + 1, facts)
-    raise RuntimeError("a task was lost again and again")
+    raise JobError("a task was lost again and again")

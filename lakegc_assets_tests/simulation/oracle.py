@@ -27,8 +27,11 @@ STAGED_S: Final = 600.0
 _SLACK_S: Final = 5.0
 
 
-class LossError(AssertionError):
-    """Something live was deleted outside of the window, or another promise was broken."""
+class LossError(BaseException):
+    """Something live was deleted outside of the window, or another promise was broken.
+
+    No error that the code under test may handle.
+    """
 
 
 class Since(NamedTuple):

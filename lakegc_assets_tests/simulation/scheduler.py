@@ -25,7 +25,7 @@ class Killed(BaseException):
     """The process has ended: nothing that it does counts any more."""
 
 
-class EndlessError(Exception):
+class EndlessError(BaseException):
     """A run takes more steps than any should."""
 
 
@@ -57,6 +57,7 @@ class Actor:
         at: when it goes on.
         waits: for this to be true, or for ``at``; None if for time alone.
         facts: what the world and the oracle note about it.
+        near: whether much may happen between its steps.
     """
 
     def __init__(
@@ -68,6 +69,7 @@ class Actor:
         self.waits: Callable[[], bool] | None = None
         self.done = False
         self.facts: dict[str, object] = {}
+        self.near = False
 
     def due(self, now: float) -> float:
         """When it may go on."""
@@ -92,7 +94,7 @@ class Scheduler:
     ) -> None:
         self.choices, self.now, self.steps = choices, 0.0, 0
         self.odds = (switch, fault)
-        #: Most of what is interesting happens around the tasks that delete.
+        #: Most of what is interesting happens from the first delta mark on.
         self.far = (switch / 8, fault / 4)
         self.tell = tell
         self.actors: list[Actor] = []
@@ -142,7 +144,7 @@ class Scheduler:
         self.now += CALL_S
         if self.steps > _MOST_STEPS:
             raise EndlessError(f"{what} after {self.steps} steps")
-        choice = self.choices.step(*(self.odds if "orders" in actor.facts else self.far))
+        choice = self.choices.step(*(self.odds if actor.near else self.far))
         if choice & 1:
             others = [a for a in self.actors if a is not actor and a.due(self.now) <= self.now]
             if others:

@@ -167,6 +167,7 @@ class SimDeltas(delta.Deltas):
         begun = here.oracle.now()
         here.oracle.deltas[self.folder.rstrip("/").rsplit("/", 1)[-1], name] = begun
         here.say(f"begins the delta mark {name!r}")
+        actor.near = True
         if name == "after":
             actor.facts["after"] = begun
         return super().take(candidates, name)
