@@ -14,10 +14,12 @@ CHANGES: Final = 4
 
 
 def write(world: World) -> None:
-    """Change the repository a few times."""
+    """Change the repository a few times: anything, or one thing again and again."""
+    pick = world.choices.pick
+    only = pick(len(_CHANGES)) if pick(2) else None
     for _ in range(CHANGES):
         world.scheduler.step("a writer")
-        name, change = _CHANGES[world.choices.pick(len(_CHANGES))]
+        name, change = _CHANGES[pick(len(_CHANGES)) if only is None else only]
         if told := change(world):
             world.covered["writer", name] += 1
             world.say(f"{name}: {told}")

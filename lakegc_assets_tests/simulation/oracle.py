@@ -13,6 +13,7 @@ import json
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
+from lakegc_assets.sweep.lease import LeaseRecord
 from lakegc_assets_tests.simulation.scheduler import Actor
 
 if TYPE_CHECKING:
@@ -23,6 +24,8 @@ Way = Literal["branch", "dangling", "staged", "linkable"]
 #: The window of a batch, and that of what is staged by hand, in seconds.
 BATCH_S: Final = 60.0
 STAGED_S: Final = 600.0
+#: How much of a lease must be left when HEADs are read, in seconds.
+LEFT_S: Final = 59.0
 #: What the calls of a simulation may take on top.
 _SLACK_S: Final = 5.0
 
@@ -93,7 +96,11 @@ class Oracle:
         alarms: what alarms have named, with the step.
         finished: sweeps that ended well.
         thawed: when a process was last suspended.
-        close: how often a check stopped a batch with something live in it.
+        deletes: when each key was deleted.
+        rewritten: when an object was written again.
+        once_live: all that was ever live.
+        sweeps: by token of the lease, the step of its first batch.
+        promises: whether to watch lease, rounds and hold too, not only losses.
     """
 
     world: World
@@ -106,10 +113,10 @@ class Oracle:
     finished: list[Finished] = field(default_factory=list)
     thawed: dict[str, float] = field(default_factory=dict)
     deletes: dict[str, Since] = field(default_factory=dict)
-    foreign: set[str] = field(default_factory=set)
     rewritten: dict[str, Since] = field(default_factory=dict)
     once_live: set[str] = field(default_factory=set)
-    close: int = 0
+    sweeps: dict[str, int] = field(default_factory=dict)
+    promises: bool = True
 
     def now(self) -> Since:
         """The present step and time."""
@@ -154,8 +161,8 @@ class Oracle:
 
     # Deletes
 
-    def sent(self, keys: list[str]) -> Sent:
-        """A request that deletes objects of the namespace is sent."""
+    def sent(self, keys: list[str], lease: LeaseRecord | None, hold: bool) -> Sent:
+        """A request that deletes objects of the namespace is sent; lease and hold as they are."""
         actor = self.world.scheduler.current
         assert actor is not None
         orders: Any = actor.facts.get("orders")
@@ -168,7 +175,38 @@ class Oracle:
         delta = self.deltas[orders.lease[:16], name]
         look = Since(*actor.facts.get("look", (delta.step, delta.time)))  # type: ignore[misc]
         self.world.say(f"asks for deletes of {', '.join(keys)}")
-        return Sent(actor, run, tuple(keys), look, delta, self.now())
+        sent = Sent(actor, run, tuple(keys), look, delta, self.now())
+        if self.promises:
+            self._require_lease(sent, orders, lease, hold)
+        self.sweeps.setdefault(orders.lease, sent.at.step)
+        return sent
+
+    def _require_lease(
+        self, sent: Sent, orders: Any, lease: LeaseRecord | None, hold: bool
+    ) -> None:
+        """A batch is sent under the lease of its sweep, in its round, and while there is no hold.
+
+        What is asked for before a batch may change until it is sent, so only what was so when its
+        look began, and still is, counts.
+        """
+        before, held = sent.actor.facts.get("seen", (None, False))  # type: ignore[misc]
+        if hold and held:
+            raise LossError(f"{sent.keys[0]} is deleted, and there is a hold")
+        for other, step in self.sweeps.items():
+            if other != orders.lease and step < sent.look.step and (
+                self.sweeps.get(orders.lease, step) < step
+            ):
+                raise LossError(f"{sent.keys[0]} is deleted, and another sweep deletes, too")
+        if before is None or lease is None:
+            return
+        if before.token == lease.token != orders.lease:
+            raise LossError(f"{sent.keys[0]} is deleted, and another sweep has the lease")
+        if before.token == orders.lease:
+            if before.round > orders.number:
+                raise LossError(f"{sent.keys[0]} is deleted in a round that is over")
+            left = (before.expires - self.world.store_time()).total_seconds()
+            if before == lease and left + (sent.at.time - sent.look.time) < LEFT_S:
+                raise LossError(f"{sent.keys[0]} is deleted, and the lease has run out")
 
     def deleted(self, key: str, sent: Sent) -> None:
         """The store has carried out a delete."""

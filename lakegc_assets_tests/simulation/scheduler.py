@@ -174,9 +174,17 @@ class Scheduler:
     def freeze(self, process: Process, seconds: float) -> None:
         """Suspend a process; if it is the present actor's, that goes on only afterwards."""
         process.frozen = self.now + seconds
+        self.meanwhile()
         actor = self.current
         if actor is not None and actor.process is process:
             self.sleep(0.0)
+
+    def meanwhile(self) -> None:
+        """Before a long pause: a lazy actor may go on in it, since nothing else may happen."""
+        mine = self.current
+        lazy = [a for a in self.actors if a.lazy and a is not mine and a.due(self.now) <= self.now]
+        if lazy and (chosen := self.choices.pick(len(lazy) + 1, 0.6)):
+            self._next = lazy[chosen - 1]
 
     def kill(self, process: Process) -> None:
         """End a process; if it is the present actor's, this does not return."""
@@ -197,7 +205,11 @@ class Scheduler:
             self._next = None
             if actor is None:
                 break
-            self.now = max(self.now, actor.due(self.now))
+            due = actor.due(self.now)
+            if due == float("inf"):
+                self.failure = EndlessError(f"all wait: {[a.name for a in self.actors]}")
+                break
+            self.now = max(self.now, due)
             self._resume(actor)
         self.end()
 

@@ -195,7 +195,7 @@ def served(client: Any, heads: Iterable[str], rows: Sequence[dict[str, Any]]) ->
         paths = [
             change.path
             for change in client.diff_branch(REPOSITORY, branch)
-            if change.type != "removed" and change.size_bytes in sizes
+            if change.type != "removed" and change.size_bytes in sizes and here.diff_witness
         ]
         if here.shadow_rule and branch in here.lake.branches:
             tree = here.lake.tree(here.lake.branches[branch])

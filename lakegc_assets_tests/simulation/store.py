@@ -176,7 +176,7 @@ class SimStore(ObjectStore):
         if expires_s is not None:
             limit = (since or world.store_time()) + timedelta(seconds=expires_s)
 
-        def carry_out(some: Sequence[str]) -> list[DeleteOutcome]:
+        def carry_out(some: Sequence[str], sent: object = sent) -> list[DeleteOutcome]:
             return [self._delete(key, etags, limit, sent) for key in some]
 
         if fault == "SlowDown":
@@ -203,12 +203,11 @@ class SimStore(ObjectStore):
             return done
         world.later(delay, lambda: carry_out(wanted))
         world.scheduler.sleep(CLIENT_S)
-        if self._once:
+        if self._once and world.retries_off:
             return [DeleteOutcome(key, "failed", "Timeout", "no answer") for key in wanted]
         # A client that repeats requests sends them again, whatever has come to pass meanwhile.
         world.scheduler.sleep(CLIENT_S)
-        world.sent(self, wanted)
-        again: Sequence[DeleteOutcome] = carry_out(wanted)
+        again: Sequence[DeleteOutcome] = carry_out(wanted, world.sent(self, wanted))
         return again
 
     def _delete(

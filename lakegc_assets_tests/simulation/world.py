@@ -13,6 +13,8 @@ from typing import Final
 import pyarrow as pa
 
 from lakegc_assets.storage.errors import StoreUnavailableError
+from lakegc_assets.sweep.hold import HOLD
+from lakegc_assets.sweep.lease import LEASE, LeaseRecord
 from lakegc_assets_tests.simulation import encoding
 from lakegc_assets_tests.simulation.choices import Choices
 from lakegc_assets_tests.simulation.client import NAMESPACE, SimClient
@@ -81,7 +83,8 @@ class World:
         self.faulty: frozenset[str] = frozenset()
         #: Of one extension; below 1 all of them are too much for a task.
         self.most_metaranges = 200
-        self.shadow_rule = True
+        #: Guards that are on, in a world in which they count.
+        self.shadow_rule = self.diff_witness = self.retries_off = True
         self.earlier_marks = False
         self._serials = 0
         self._network = Process("the network", "network", 0.0)
@@ -176,6 +179,7 @@ class World:
         elif fault == "kill":
             scheduler.kill(self.process)
         elif fault == "slow":
+            scheduler.meanwhile()
             scheduler.sleep(PAUSES[self.choices.pick(len(PAUSES))])
         elif fault == "unavailable":
             if op == "lakefs":
@@ -225,12 +229,19 @@ class World:
         actor = self.scheduler.current
         if actor is not None:
             actor.facts["look"] = (self.scheduler.steps, self.scheduler.now)
+            actor.facts["seen"] = self._lease_and_hold()
+
+    def _lease_and_hold(self) -> tuple[LeaseRecord | None, bool]:
+        lake = self.buckets["lake"]
+        kept = lake.get(PREFIX + LEASE)
+        record = LeaseRecord.from_bytes(kept.data, LEASE) if kept else None
+        return record, PREFIX + HOLD in lake
 
     def sent(self, store: SimStore, keys: list[str]) -> Sent | None:
         """A request that deletes is sent."""
         if store.url != NAMESPACE or keys[0].startswith("_lakefs/"):
             return None
-        return self.oracle.sent(keys)
+        return self.oracle.sent(keys, *self._lease_and_hold())
 
     def deleted(self, store: SimStore, key: str, sent: object) -> None:
         """A delete was carried out."""
