@@ -26,6 +26,12 @@ _FAULTS: Final = (
     "freeze", "slow", "unavailable", "kill", "lost answer", "late", "partial", "SlowDown",
     "cut list", "cut file", "order-dependent walk", "no location", "give up",
 )  # fmt: skip
+_THEMES: Final = (
+    frozenset({"freeze"}),
+    frozenset({"late", "give up"}),
+    frozenset({"freeze", "give up"}),
+    frozenset({"kill", "freeze"}),
+)
 
 
 @dataclass(frozen=True)
@@ -70,7 +76,7 @@ def interleave(choices: Choices, tell: Callable[[str], None] | None = None) -> E
     """
     shape = SHAPES[choices.pick(len(SHAPES))]
     lake, buckets, marked = _beginning(shape)
-    odds = (0.03, 0.08, 0.2, 0.4)[choices.pick(4)], (0.0, 0.005, 0.01, 0.03)[choices.pick(4)]
+    odds = (0.03, 0.08, 0.2, 0.4)[choices.pick(4)], (0.0, 0.01, 0.03, 0.1)[choices.pick(4)]
     copied = {name: dict(bucket) for name, bucket in buckets.items()}
     world = World(choices, lake.copy(), copied, *odds, tell=tell)
     world.oracle.marked[RUN] = marked
@@ -101,9 +107,12 @@ def interleave(choices: Choices, tell: Callable[[str], None] | None = None) -> E
 
 def _faults(choices: Choices) -> frozenset[str]:
     """Which faults there are: all, or some, so that what comes after a rare one is reached too."""
-    if not choices.pick(2):
+    kind = choices.pick(len(_THEMES) + 2)
+    if kind == 0:
         return frozenset(_FAULTS)
-    return frozenset(name for name in _FAULTS if choices.pick(3) == 0)
+    if kind == 1:
+        return frozenset(name for name in _FAULTS if choices.pick(3) == 0)
+    return _THEMES[kind - 2]
 
 
 def _operate(world: World, size: tuple[int, int], name: str) -> None:

@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import datetime, tzinfo
-from functools import partial
+from functools import lru_cache, partial
 from types import SimpleNamespace
 from typing import Any, Final
 from unittest import mock
@@ -256,6 +256,15 @@ def _reach(of: Any, orders: Any) -> deletion.Reach:
     )
 
 
+@lru_cache(maxsize=256)
+def _manifest(data: bytes, where: str) -> artifacts.Manifest:
+    """As ``Manifest.from_bytes``: it is a function of values, and the same ones come often."""
+    return _from_bytes(data, where)
+
+
+_from_bytes: Final = artifacts.Manifest.from_bytes
+
+
 def _replaced() -> list[tuple[object, str, object]]:
     """What is replaced where."""
     threads = SimpleNamespace(Lock=_Lock, Event=_Event, Thread=_Thread)
@@ -289,6 +298,7 @@ def _replaced() -> list[tuple[object, str, object]]:
         (alarm, "holders_of", lambda *_: {}),
         (deletion, "Extender", SimExtender),
         (deletion.Reach, "of", partial(_reach, deletion.Reach.of)),
+        (artifacts.Manifest, "from_bytes", _manifest),
         (connections, "_own", SimpleNamespace()),
         (commits, "_latest", _latest(commits._latest)),
     ]
