@@ -155,6 +155,12 @@ def _remove_hold(world: World) -> str:
     return "too early" if world.buckets["lake"].pop(PREFIX + HOLD, None) else ""
 
 
+def _hold(world: World) -> str:
+    """The alarm of another sweep, or a person, keeps all sweeps from starting."""
+    world.write_directly(HOLD, b'{"objects": []}')
+    return "by somebody else"
+
+
 def _lakefs_collects(world: World) -> str:
     """lakeFS's own collector deletes what is dead by its rules."""
     address = _dead(world)
@@ -178,12 +184,14 @@ _CHANGES: Final[list[tuple[str, Callable[[World], str]]]] = [
     ("set back", _set_back),
     ("merge", _merge),
     ("link", _link),
+    ("link", _link),
     ("link of a handed out address", _link_handed),
     ("upload", _upload),
     ("reset", _reset),
     ("rules", _rules),
     ("rule of a branch", _branch_rule),
     ("hold removed", _remove_hold),
+    ("hold", _hold),
     ("lakeFS's own collector", _lakefs_collects),
 ]
 #: An address is handed out for so long, in seconds.

@@ -39,8 +39,8 @@ class Choices:
         assert self._random is not None
         return self._random.randrange(1, options) if options > 1 else 0
 
-    def step(self, switch: float, fault: float) -> int:
-        """What comes between two calls: 0 nothing, odd numbers a switch, even ones a fault."""
+    def step(self, _what: str, switch: float, fault: float) -> int:
+        """What comes before a call: 0 nothing, odd numbers a switch, even ones a fault."""
         at = len(self.made)
         if at < len(self._script):
             value = self._script[at]

@@ -8,12 +8,16 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 from unittest import mock
 
+import pyarrow as pa
+
+from lakegc_assets.mark import commits, uncommitted
 from lakegc_assets.retention.united import UnitedActiveCommits, unite
-from lakegc_assets.run import artifacts
+from lakegc_assets.run import artifacts, parts
 from lakegc_assets.sweep import deletion, lease, look, rounds, sweep
-from lakegc_assets.sweep.hold import read_hold
-from lakegc_assets.sweep.lease import LeaseRecord, lost
+from lakegc_assets.sweep.delta import Candidates
+from lakegc_assets.sweep.lease import lost
 from lakegc_assets.sweep.look import Look, judge
+from lakegc_assets_tests.simulation import encoding
 from lakegc_assets_tests.simulation.world import World
 
 Patch = tuple[object, str, object]
@@ -24,12 +28,10 @@ class Guard:
     """One guard.
 
     Attributes:
-        what: it does, in a few words.
         patches: that switch it off.
         world: what is set in each world besides.
     """
 
-    what: str
     patches: tuple[Patch, ...] = ()
     world: Mapping[str, Any] | None = None
 
@@ -69,20 +71,58 @@ def _only_server(server: Any, own: Any, **more: Any) -> UnitedActiveCommits:
     return replace(united, active={c: r for c, r in united.active.items() if c in listed})
 
 
+def _last_try(real: Callable[..., None]) -> Callable[..., None]:
+    """Keeps only the files of the last try of a snapshot."""
+
+    def collect(links: Any, pages: Any, files: uncommitted.UncommittedFiles) -> None:
+        files.keys.clear()
+        real(links, pages, files)
+
+    return collect
+
+
+def _unread(attempt: Any, marked: Any) -> Candidates:
+    return Candidates(attempt.read(marked.asset, columns=list(_COLUMNS)), marked.parts["data"])
+
+
+def _unchecked(store: Any, part: Any, columns: Any = None) -> pa.Table:
+    return encoding.read_table(pa.BufferReader(store.get(part.key)), columns)
+
+
+_COLUMNS: Final = ("address", "size", "last_modified", "etag")
 _FOREVER: Final = 1e9
 GUARDS: Final[dict[str, Guard]] = {
-    "HEADs before a batch": Guard("", ((deletion, "judge", _blind(heads=True)),)),
-    "rules before a batch": Guard("", ((deletion, "judge", _blind(rules=True)),)),
-    "age of the delta mark": Guard("", ((look, "DELTA_LIFETIME", _FOREVER),)),
-    "lease in the task": Guard("", ((deletion, "judge", _blind(lease=True)),)),
-    "fence of the round": Guard("", ((deletion, "lost", _unfenced),)),
+    "HEADs before a batch": Guard(((deletion, "judge", _blind(heads=True)),)),
+    "rules before a batch": Guard(((deletion, "judge", _blind(rules=True)),)),
+    "age of the delta mark": Guard(((look, "DELTA_LIFETIME", _FOREVER),)),
+    "lease in the task": Guard(((deletion, "judge", _blind(lease=True)),)),
+    "fence of the round": Guard(((deletion, "lost", _unfenced),)),
     "hold": Guard(
-        "",
         (
             (deletion, "judge", _blind(hold=True)),
             (rounds, "require_no_hold", lambda _: None),
             (sweep, "require_no_hold", lambda _: None),
+        )
+    ),
+    "deadlines of requests": Guard(((deletion, "_deadline", lambda *_: {}),)),
+    "no retries of the client": Guard((), {"retries_off": False}),
+    "conditional writes of the lease": Guard(
+        ((lease, "_require_conditional_puts", lambda *_: None),), {"conditions": False}
+    ),
+    "lakeFS's own list of commits": Guard(((commits, "unite", _only_own),)),
+    "our own walk of commits": Guard(((commits, "unite", _only_server),)),
+    "diffs as second witness": Guard((), {"diff_witness": False}),
+    "union of the snapshot's tries": Guard(
+        ((uncommitted, "_collect", _last_try(uncommitted._collect)),)
+    ),
+    "shadow rule": Guard((), {"shadow_rule": False}),
+    "digests of the chain": Guard(
+        (
+            (parts, "read_part", _unchecked),
+            (sweep, "_candidates", _unread),
+            (artifacts.AttemptArtifacts, "_require_files", lambda *_: None),
         ),
+        {"tampered": True},
     ),
 }
 
@@ -92,8 +132,7 @@ def without(name: str) -> Iterator[None]:
     """Switch a guard off."""
     guard = GUARDS[name]
     patches = [mock.patch.object(*patch) for patch in guard.patches]
-    for name, value in (guard.world or {}).items():
-        patches.append(mock.patch.object(World, name, value))
+    patches += [mock.patch.object(World, *one) for one in (guard.world or {}).items()]
     for patch in patches:
         patch.start()
     try:
@@ -101,6 +140,3 @@ def without(name: str) -> Iterator[None]:
     finally:
         for patch in reversed(patches):
             patch.stop()
-
-
-__all__ = ["GUARDS", "Guard", "LeaseRecord", "artifacts", "read_hold", "without"]

@@ -8,6 +8,10 @@ from datetime import timedelta
 from functools import cache, partial
 from typing import Final
 
+import pyarrow as pa
+
+from lakegc_assets.run.artifacts import LISTING
+from lakegc_assets_tests.simulation import encoding
 from lakegc_assets_tests.simulation.actors import HANDED_S, write
 from lakegc_assets_tests.simulation.choices import Choices
 from lakegc_assets_tests.simulation.collector import collect, context, mark
@@ -75,11 +79,14 @@ def interleave(choices: Choices, tell: Callable[[str], None] | None = None) -> E
         tell: is told of every step, in words.
     """
     shape = SHAPES[choices.pick(len(SHAPES))]
-    lake, buckets, marked = _beginning(shape)
+    lake, buckets, marked = _beginning(shape, World.shadow_rule, World.diff_witness)
     odds = (0.03, 0.08, 0.2, 0.4)[choices.pick(4)], (0.0, 0.01, 0.03, 0.1)[choices.pick(4)]
     copied = {name: dict(bucket) for name, bucket in buckets.items()}
     world = World(choices, lake.copy(), copied, *odds, tell=tell)
     world.oracle.marked[RUN] = marked
+    world.weak.conditions = world.conditions
+    if world.tampered and shape.extras:
+        _tamper(world)
     world.weak.deadlines = not choices.pick(4, 0.25)
     world.weak.etags = bool(choices.pick(2, 0.2))
     world.faulty = _faults(choices)
@@ -138,7 +145,9 @@ def _operate(world: World, size: tuple[int, int], name: str) -> None:
 
 
 @cache
-def _beginning(shape: Shape) -> tuple[Lake, dict[str, dict[str, Kept]], frozenset[str]]:
+def _beginning(
+    shape: Shape, *_guards: bool
+) -> tuple[Lake, dict[str, dict[str, Kept]], frozenset[str]]:
     """A repository with a mark of it."""
     lake = Lake()
     world = World(Choices(), lake, {"lake": {}, "artifacts": {}})
@@ -162,6 +171,16 @@ def _beginning(shape: Shape) -> tuple[Lake, dict[str, dict[str, Kept]], frozense
         world.scheduler.spawn("reader", reader, read)
         world.scheduler.run()
     return lake, world.buckets, frozenset(found)
+
+
+def _tamper(world: World) -> None:
+    """Somebody adds an object, which may yet be linked, to the file of the candidates."""
+    kept = world.buckets["artifacts"]
+    key = next(key for key in kept if "/deletion_candidates/data/" in key)
+    rows = encoding.read_table(pa.BufferReader(kept[key].data)).to_pylist()
+    rows.append(rows[-1] | {"address": "data/old/handed"})
+    data = encoding.encoded(pa.Table.from_pylist(rows, schema=LISTING))
+    kept[key] = kept[key]._replace(data=data, size=len(data))
 
 
 def _fill(world: World, shape: Shape) -> None:

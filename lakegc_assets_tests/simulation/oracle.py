@@ -101,6 +101,7 @@ class Oracle:
         once_live: all that was ever live.
         sweeps: by token of the lease, the step of its first batch.
         promises: whether to watch lease, rounds and hold too, not only losses.
+        close: how often a check stopped a batch that held something live.
     """
 
     world: World
@@ -117,6 +118,7 @@ class Oracle:
     once_live: set[str] = field(default_factory=set)
     sweeps: dict[str, int] = field(default_factory=dict)
     promises: bool = True
+    close: int = 0
 
     def now(self) -> Since:
         """The present step and time."""

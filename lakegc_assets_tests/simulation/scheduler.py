@@ -17,7 +17,7 @@ from lakegc_assets_tests.simulation.choices import Choices
 #: Virtual seconds of a call.
 CALL_S: Final = 0.05
 #: For how long a process may be frozen, or a call may be slow, in seconds.
-PAUSES: Final = (20.0, 45.0, 70.0, 130.0, 250.0, 700.0)
+PAUSES: Final = (20.0, 70.0, 130.0, 250.0, 700.0, 700.0)
 _MOST_STEPS: Final = 6000
 
 
@@ -128,6 +128,11 @@ class Scheduler:
         self._soonest = min(self._soonest, actor.at)
         return actor
 
+    @property
+    def actor_name(self) -> str:
+        """Of the present actor."""
+        return self.current.name if self.current else ""
+
     def run(self) -> None:
         """Run until no eager actor is left, then end the lazy ones."""
         self._hub.switch()
@@ -144,7 +149,7 @@ class Scheduler:
         self.now += CALL_S
         if self.steps > _MOST_STEPS:
             raise EndlessError(f"{what} after {self.steps} steps")
-        choice = self.choices.step(*(self.odds if actor.near else self.far))
+        choice = self.choices.step(what, *(self.odds if actor.near else self.far))
         if choice & 1:
             others = [a for a in self.actors if a is not actor and a.due(self.now) <= self.now]
             if others:

@@ -244,6 +244,21 @@ def _open_store(url: str, config: StoreConfig | None = None) -> ObjectStore:
     return world().store(url, once=config is not None and config.max_attempts == 1)
 
 
+class SimTask(deletion.DeletingTask):
+    """Notes what stopped a batch, and whether something in it is live: then it came close."""
+
+    def _make_ready(self, batch: Any, objects: pa.Table) -> Any:
+        ready = super()._make_ready(batch, objects)
+        here = world()
+        live = here.oracle.live
+        kept = [one.outcome for one in ready[0]] if not hasattr(ready, "outcome") else [ready.outcome]
+        for outcome in kept:
+            here.covered["check", outcome] += 1
+        sent = set() if hasattr(ready, "outcome") else {one.address for one in ready[1]}
+        here.oracle.close += any(one.address in live and one.address not in sent for one in batch)
+        return ready
+
+
 def _reach(of: Any, orders: Any) -> deletion.Reach:
     found: deletion.Reach = of(orders)
     return deletion.Reach(
@@ -297,6 +312,7 @@ def _replaced() -> list[tuple[object, str, object]]:
         (rounds, "require_passed", lambda _: None),
         (alarm, "holders_of", lambda *_: {}),
         (deletion, "Extender", SimExtender),
+        (deletion, "DeletingTask", SimTask),
         (deletion.Reach, "of", partial(_reach, deletion.Reach.of)),
         (artifacts.Manifest, "from_bytes", _manifest),
         (connections, "_own", SimpleNamespace()),

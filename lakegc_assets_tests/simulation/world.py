@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import zlib
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -21,6 +22,7 @@ from lakegc_assets_tests.simulation.client import NAMESPACE, SimClient
 from lakegc_assets_tests.simulation.lake import Lake
 from lakegc_assets_tests.simulation.oracle import Oracle, Sent
 from lakegc_assets_tests.simulation.scheduler import PAUSES, Process, Scheduler
+from lakegc_assets_tests.simulation.states import States
 from lakegc_assets_tests.simulation.store import Kept, SimStore
 
 #: The store's time when the virtual one is 0.
@@ -65,6 +67,10 @@ class World:
         tell: is told of what happens, in words; None for nobody.
     """
 
+    #: What guards.py switches off in all worlds.
+    shadow_rule = diff_witness = retries_off = conditions = True
+    tampered = earlier_marks = False
+
     def __init__(
         self,
         choices: Choices,
@@ -83,9 +89,8 @@ class World:
         self.faulty: frozenset[str] = frozenset()
         #: Of one extension; below 1 all of them are too much for a task.
         self.most_metaranges = 200
-        #: Guards that are on, in a world in which they count.
-        self.shadow_rule = self.diff_witness = self.retries_off = True
-        self.earlier_marks = False
+        self.states = States()
+        self._mood = ""
         self._serials = 0
         self._network = Process("the network", "network", 0.0)
         self._tokens = 0
@@ -155,8 +160,9 @@ class World:
             LakeFSError: there is no answer.
         """
         code = self.scheduler.step(what)
+        self.states.note(f"{self.scheduler.actor_name}|{op}|{what[:30]}|{self._mood}")
         if self.telling is not None:
-            self.say(f"{op} {what}" if store is None or op != "time" else "asks for the time")
+            self.say(f"> {op} {what}")
         if not code:
             return ""
         options = [
@@ -230,6 +236,7 @@ class World:
         if actor is not None:
             actor.facts["look"] = (self.scheduler.steps, self.scheduler.now)
             actor.facts["seen"] = self._lease_and_hold()
+            self.say("reads the HEADs")
 
     def _lease_and_hold(self) -> tuple[LeaseRecord | None, bool]:
         lake = self.buckets["lake"]
@@ -247,13 +254,21 @@ class World:
         """A delete was carried out."""
         if isinstance(sent, Sent) and store.url == NAMESPACE:
             self.oracle.deleted(key, sent)
+            self._set_mood()
 
     def written(self, store: SimStore, key: str, data: bytes) -> None:
         """An object was written."""
         if key.endswith(("hold.json", "swept_set/manifest.json")):
             self.oracle.written(store.url, key, data)
 
+    def _set_mood(self) -> None:
+        """What of the world matters to a collector, in one number."""
+        lake, gone = self.lake, sorted(self.oracle.deletes)
+        told = f"{sorted(lake.branches.items())}{lake.staged}{lake.rules}{gone}"
+        self._mood = str(zlib.crc32(told.encode()))
+
     def changed(self) -> None:
         """The lake has changed."""
         self.lake.version += 1
+        self._set_mood()
         self.oracle.look()
