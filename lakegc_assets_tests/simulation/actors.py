@@ -16,10 +16,12 @@ CHANGES: Final = 4
 def write(world: World) -> None:
     """Change the repository a few times: anything, or one thing again and again."""
     pick = world.choices.pick
-    only = pick(len(_CHANGES)) if pick(2) else None
+    named = [CHANGES_BY_NAME[name] for name in world.changes] or list(range(len(_CHANGES)))
+    if pick(2):
+        named = [named[pick(len(named))]]
     for _ in range(CHANGES):
         world.scheduler.step("a writer")
-        name, change = _CHANGES[pick(len(_CHANGES)) if only is None else only]
+        name, change = _CHANGES[named[pick(len(named))]]
         if told := change(world):
             world.covered["writer", name] += 1
             world.say(f"{name}: {told}")
@@ -196,3 +198,4 @@ _CHANGES: Final[list[tuple[str, Callable[[World], str]]]] = [
 ]
 #: An address is handed out for so long, in seconds.
 HANDED_S: Final = float(DAY)
+CHANGES_BY_NAME: Final = {name: number for number, (name, _) in enumerate(_CHANGES)}

@@ -57,7 +57,7 @@ class SimClient:
         self._world = world
 
     def _call(self, what: str) -> str:
-        return self._world.ask("lakefs", None, what)
+        return self._world.ask("lakefs", what)
 
     def check_supported(self) -> str:
         return "1.84.0"
@@ -205,7 +205,7 @@ class SimClient:
                     if entry is not None
                 }
             )
-            if fault == "cut list":
+            if fault == "cut rows":
                 rows = []
             page += 1
             more = names[_PAGE:]

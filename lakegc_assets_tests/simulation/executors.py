@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 #: How often a task is tried.
 _TRIES: Final = 3
 #: After how many seconds a driver gives an executor up.
-_PATIENCE: Final = (15.0, 40.0, 100.0, 300.0)
+_PATIENCE: Final = (15.0, 18.0, 100.0, 240.0)
 
 
 class JobError(Exception):
@@ -91,7 +91,7 @@ def _await(
 ) -> Any:
     for tried in range(_TRIES):
         patience = float("inf")
-        if "give up" in here.faulty and (given := here.choices.pick(len(_PATIENCE) + 1, 0.1)):
+        if "give up" in here.faulty and (given := here.choices.pick(len(_PATIENCE) + 1, 0.3)):
             patience = _PATIENCE[given - 1]
         waited = attempt
         here.scheduler.step("waits for its tasks")

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import cache, partial
-from typing import Final
+from typing import Final, NamedTuple
 
 import pyarrow as pa
 
@@ -28,13 +28,41 @@ _BEFORE_S: Final = 600.0
 _SWEEPS: Final = 3
 _FAULTS: Final = (
     "freeze", "slow", "unavailable", "kill", "lost answer", "late", "partial", "SlowDown",
-    "cut list", "cut file", "order-dependent walk", "no location", "give up",
+    "cut list", "cut rows", "cut file", "order-dependent walk", "no location", "give up",
 )  # fmt: skip
+
+
+class Theme(NamedTuple):
+    """What may happen in a run: so that what comes after a rare event is reached, too.
+
+    Attributes:
+        faults: of calls.
+        changes: that writers make; all if none are named.
+        early: whether much may happen from the start on, not only from the first delta mark.
+        others: how probable it is that another collector comes.
+        odds: how probable a fault is; None for any of some.
+    """
+
+    faults: frozenset[str] = frozenset(_FAULTS)
+    changes: tuple[str, ...] = ()
+    early: bool = False
+    others: float = 0.1
+    odds: float | None = None
+
+
+_WALK: Final = frozenset({"order-dependent walk"})
+_LIVE: Final = ("revert", "new branch", "link", "rules")
 _THEMES: Final = (
-    frozenset({"freeze"}),
-    frozenset({"late", "give up"}),
-    frozenset({"freeze", "give up"}),
-    frozenset({"kill", "freeze"}),
+    Theme(),
+    Theme(others=1.0),
+    Theme(frozenset({"freeze"}), ("link", "revert", "rules"), odds=0.15),
+    Theme(frozenset({"late"}), _LIVE, odds=0.5),
+    Theme(frozenset({"freeze", "give up"}), (*_LIVE, "waits"), odds=0.15),
+    Theme(frozenset({"kill", "freeze"}), (*_LIVE, "waits"), others=0.5, odds=0.1),
+    Theme(frozenset({"lost answer", "slow"}), early=True, others=1.0),
+    Theme(_WALK, ("revert", "deleted branch", "set back"), early=True, odds=0.3),
+    Theme(frozenset({"cut rows", "no location", "cut file"}), ("link", "revert"), True, odds=0.3),
+    Theme(frozenset({"partial", "SlowDown", "lost answer", "unavailable"}), _LIVE),
 )
 
 
@@ -80,7 +108,9 @@ def interleave(choices: Choices, tell: Callable[[str], None] | None = None) -> E
     """
     shape = SHAPES[choices.pick(len(SHAPES))]
     lake, buckets, marked = _beginning(shape, World.shadow_rule, World.diff_witness)
-    odds = (0.03, 0.08, 0.2, 0.4)[choices.pick(4)], (0.0, 0.01, 0.03, 0.1)[choices.pick(4)]
+    theme = _THEMES[choices.pick(len(_THEMES))]
+    fault = (0.0, 0.01, 0.03, 0.1)[choices.pick(4)] if theme.odds is None else theme.odds
+    odds = (0.03, 0.08, 0.2, 0.4)[choices.pick(4)], fault
     copied = {name: dict(bucket) for name, bucket in buckets.items()}
     world = World(choices, lake.copy(), copied, *odds, tell=tell)
     world.oracle.marked[RUN] = marked
@@ -89,7 +119,7 @@ def interleave(choices: Choices, tell: Callable[[str], None] | None = None) -> E
         _tamper(world)
     world.weak.deadlines = not choices.pick(4, 0.25)
     world.weak.etags = bool(choices.pick(2, 0.2))
-    world.faulty = _faults(choices)
+    world.faulty, world.changes, world.early = theme.faults, theme.changes, theme.early
     world.most_metaranges = 200 if not choices.pick(5, 0.1) else 0
     size = choices.pick(2) + 1, choices.pick(2) + 1
     failure = None
@@ -101,7 +131,7 @@ def interleave(choices: Choices, tell: Callable[[str], None] | None = None) -> E
             scheduler.spawn(people.name, people, partial(write, world), lazy=True)
         operator = Process("operator", "people", 0.0)
         scheduler.spawn(operator.name, operator, partial(_operate, world, size, "a"))
-        if choices.pick(2, 0.3):
+        if choices.pick(2, theme.others):
             other = Process("other operator", "people", 0.0)
             scheduler.spawn(other.name, other, partial(_operate, world, size, "b"), lazy=True)
         try:
@@ -110,16 +140,6 @@ def interleave(choices: Choices, tell: Callable[[str], None] | None = None) -> E
         except (LossError, EndlessError) as error:
             failure = f"{type(error).__name__}: {error}"
     return Ended(choices.made, world, failure)
-
-
-def _faults(choices: Choices) -> frozenset[str]:
-    """Which faults there are: all, or some, so that what comes after a rare one is reached too."""
-    kind = choices.pick(len(_THEMES) + 2)
-    if kind == 0:
-        return frozenset(_FAULTS)
-    if kind == 1:
-        return frozenset(name for name in _FAULTS if choices.pick(3) == 0)
-    return _THEMES[kind - 2]
 
 
 def _operate(world: World, size: tuple[int, int], name: str) -> None:
@@ -134,6 +154,7 @@ def _operate(world: World, size: tuple[int, int], name: str) -> None:
 
         actor = scheduler.spawn(driver.name, driver, run)
         actor.facts["run"] = RUN
+        actor.near = world.early
 
         def over(driver: Process = driver, ended: list[str] = ended) -> bool:
             return bool(ended) or not driver.alive

@@ -10,6 +10,7 @@ named by an alarm before its sweep ends well.
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
@@ -141,9 +142,9 @@ class Oracle:
             for entry in lake.staged.get(branch, {}).values():
                 if entry is not None:
                     found.setdefault(entry.address, set()).add("staged")
-            for (of, path), entry in lake.shadows.items():
-                if of == branch and lake.served(branch).get(path) == entry:
-                    found.setdefault(entry.address, set()).add("branch")
+            for (of, path), shadow in lake.shadows.items():
+                if of == branch and lake.served(branch).get(path) == shadow:
+                    found.setdefault(shadow.address, set()).add("branch")
         for address, until in lake.handed.items():
             if epoch < until:
                 found.setdefault(address, set()).add("linkable")
@@ -163,7 +164,7 @@ class Oracle:
 
     # Deletes
 
-    def sent(self, keys: list[str], lease: LeaseRecord | None, hold: bool) -> Sent:
+    def sent(self, keys: Sequence[str], lease: LeaseRecord | None, hold: bool) -> Sent:
         """A request that deletes objects of the namespace is sent; lease and hold as they are."""
         actor = self.world.scheduler.current
         assert actor is not None
@@ -191,12 +192,16 @@ class Oracle:
         What is asked for before a batch may change until it is sent, so only what was so when its
         look began, and still is, counts.
         """
-        before, held = sent.actor.facts.get("seen", (None, False))  # type: ignore[misc]
+        seen: Any = sent.actor.facts.get("seen", (None, False))
+        before: LeaseRecord | None = seen[0]
+        held: bool = seen[1]
         if hold and held:
             raise LossError(f"{sent.keys[0]} is deleted, and there is a hold")
         for other, step in self.sweeps.items():
-            if other != orders.lease and step < sent.look.step and (
-                self.sweeps.get(orders.lease, step) < step
+            if (
+                other != orders.lease
+                and step < sent.look.step
+                and (self.sweeps.get(orders.lease, step) < step)
             ):
                 raise LossError(f"{sent.keys[0]} is deleted, and another sweep deletes, too")
         if before is None or lease is None:
@@ -215,7 +220,9 @@ class Oracle:
         now = self.now()
         self.deletes[key] = now
         ways = self.live.get(key)
-        self.world.say(f"  {key} is gone" + (f", and it is live: {', '.join(ways)}" if ways else ""))
+        self.world.say(
+            f"  {key} is gone" + (f", and it is live: {', '.join(ways)}" if ways else "")
+        )
         if not ways:
             return
         if bad := [way for way, since in ways.items() if not self._excused(key, way, since, sent)]:

@@ -34,6 +34,7 @@ from lakegc_assets.sweep import (
     rounds,
     sweep,
 )
+from lakegc_assets.sweep.orders import Told
 from lakegc_assets_tests.simulation import encoding
 from lakegc_assets_tests.simulation.client import NAMESPACE, REPOSITORY
 from lakegc_assets_tests.simulation.executors import run_tasks
@@ -209,7 +210,7 @@ def served(client: Any, heads: Iterable[str], rows: Sequence[dict[str, Any]]) ->
 def _ranges_of(store: ObjectStore, metaranges: Iterable[str]) -> set[str]:
     here, found = world(), set()
     for metarange in sorted(set(metaranges) - {""}):
-        here.ask("get", None, f"_lakefs/{metarange[:6]}")
+        here.ask("get", f"_lakefs/{metarange[:6]}")
         for path, entry in here.lake.trees[metarange].items():
             found.add("|".join((path, entry.address, str(entry.size), entry.etag)))
     return found
@@ -248,14 +249,14 @@ class SimTask(deletion.DeletingTask):
     """Notes what stopped a batch, and whether something in it is live: then it came close."""
 
     def _make_ready(self, batch: Any, objects: pa.Table) -> Any:
-        ready = super()._make_ready(batch, objects)
+        ready: Any = super()._make_ready(batch, objects)
         here = world()
-        live = here.oracle.live
-        kept = [one.outcome for one in ready[0]] if not hasattr(ready, "outcome") else [ready.outcome]
-        for outcome in kept:
-            here.covered["check", outcome] += 1
-        sent = set() if hasattr(ready, "outcome") else {one.address for one in ready[1]}
-        here.oracle.close += any(one.address in live and one.address not in sent for one in batch)
+        stopped = isinstance(ready, Told)
+        here.covered["check", ready.outcome if stopped else "sent"] += 1
+        sent = set() if stopped else {one.address for one in ready[1]}
+        here.oracle.close += any(
+            one.address in here.oracle.live and one.address not in sent for one in batch
+        )
         return ready
 
 

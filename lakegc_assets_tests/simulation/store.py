@@ -93,7 +93,7 @@ class SimStore(ObjectStore):
     def list(
         self, prefix: str = "", start_after: str | None = None, end_before: str | None = None
     ) -> Iterator[Any]:
-        self._world.ask("list", self, prefix or start_after or "")
+        self._world.ask("list", prefix or start_after or "")
         found = [
             ObjectInfo(key, kept.size, kept.modified, kept.etag)
             for key, kept in self._infos(prefix)
@@ -104,17 +104,17 @@ class SimStore(ObjectStore):
             yield _Page(found)
 
     def list_prefixes(self, prefix: str = "", max_objects: int | None = None) -> Prefixes:
-        self._world.ask("list", self, prefix)
+        self._world.ask("list", prefix)
         found = [key for key, _ in self._infos(prefix)]
         folders = {prefix + k[len(prefix) :].split("/")[0] + "/" for k in found if "/" in k}
         return Prefixes(sorted(folders), [])
 
     def get(self, key: str) -> bytes:
-        self._world.ask("get", self, key)
+        self._world.ask("get", key)
         return self._find(key).data
 
     def head(self, key: str) -> ObjectInfo:
-        self._world.ask("head", self, key)
+        self._world.ask("head", key)
         kept = self._find(key)
         return ObjectInfo(key, kept.size, kept.modified, kept.etag)
 
@@ -134,7 +134,7 @@ class SimStore(ObjectStore):
         return self._put(key, data, lambda kept: kept is not None and kept.etag == etag)
 
     def _put(self, key: str, data: bytes, allowed: object) -> str:
-        fault = self._world.ask("put", self, key)
+        fault = self._world.ask("put", key)
         assert callable(allowed)
         full = self._prefix + key
         if not allowed(self._bucket.get(full)) and self._world.weak.conditions:
@@ -150,7 +150,7 @@ class SimStore(ObjectStore):
         self.put(target_key, self.get(source_key))
 
     def server_time(self) -> datetime:
-        self._world.ask("time", self, "")
+        self._world.ask("time", "")
         return self._world.store_time()
 
     def delete_deadlines(self) -> bool:
@@ -171,7 +171,7 @@ class SimStore(ObjectStore):
             return []
         world = self._world
         sent = world.sent(self, wanted)
-        fault = world.ask("delete", self, wanted[0])
+        fault = world.ask("delete", wanted[0])
         limit = None
         if expires_s is not None:
             limit = (since or world.store_time()) + timedelta(seconds=expires_s)
@@ -197,6 +197,7 @@ class SimStore(ObjectStore):
         world = self._world
         delay = _LATE[world.scheduler.choices.pick(len(_LATE))]
         assert callable(carry_out)
+        world.scheduler.meanwhile()
         if delay < CLIENT_S:
             world.scheduler.sleep(delay)
             done: Sequence[DeleteOutcome] = carry_out(wanted)

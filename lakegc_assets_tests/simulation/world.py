@@ -6,7 +6,7 @@ import hashlib
 import json
 import zlib
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
 from typing import Final
@@ -32,7 +32,7 @@ _READS: Final = ("freeze", "slow", "unavailable", "kill")
 _CALLS: Final = {
     "branches": (*_READS, "cut list"),
     "prepare_commits": (*_READS, "cut file", "order-dependent walk"),
-    "prepare_uncommitted": (*_READS, "no location", "cut list"),
+    "prepare_uncommitted": (*_READS, "no location", "cut rows"),
 }
 _OPS: Final = {
     "put": (*_READS, "lost answer"),
@@ -87,10 +87,13 @@ class World:
         self.covered: Counter[tuple[str, str]] = Counter()
         self.oracle = Oracle(self)
         self.faulty: frozenset[str] = frozenset()
+        self.changes: tuple[str, ...] = ()
+        self.early = False
         #: Of one extension; below 1 all of them are too much for a task.
         self.most_metaranges = 200
         self.states = States()
         self._mood = ""
+        self.moods: list[str] = []
         self._serials = 0
         self._network = Process("the network", "network", 0.0)
         self._tokens = 0
@@ -152,7 +155,7 @@ class World:
         kept = self.buckets.setdefault(bucket, {})
         return SimStore(self, kept, prefix, url.rstrip("/"), once=once)
 
-    def ask(self, op: str, store: SimStore | None, what: str) -> str:
+    def ask(self, op: str, what: str) -> str:
         """Before a call is answered: others may go on, and something may fail; what, if not all.
 
         Raises:
@@ -244,7 +247,7 @@ class World:
         record = LeaseRecord.from_bytes(kept.data, LEASE) if kept else None
         return record, PREFIX + HOLD in lake
 
-    def sent(self, store: SimStore, keys: list[str]) -> Sent | None:
+    def sent(self, store: SimStore, keys: Sequence[str]) -> Sent | None:
         """A request that deletes is sent."""
         if store.url != NAMESPACE or keys[0].startswith("_lakefs/"):
             return None
@@ -271,4 +274,5 @@ class World:
         """The lake has changed."""
         self.lake.version += 1
         self._set_mood()
+        self.moods.append(self._mood)
         self.oracle.look()
