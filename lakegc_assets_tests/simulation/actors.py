@@ -164,7 +164,7 @@ def _hold(world: World) -> str:
 
 
 def _lakefs_collects(world: World) -> str:
-    """lakeFS's own collector deletes what is dead by its rules."""
+    """The collector of lakeFS itself deletes what is dead by its rules."""
     address = _dead(world)
     if address in world.oracle.live or world.buckets["lake"].pop(PREFIX + address, None) is None:
         return ""

@@ -85,7 +85,7 @@ class SimClient:
         self._call("time")
         return self._world.lake_time()
 
-    def branches(self, repository: str) -> Iterator[Branch]:
+    def branches(self, _repository: str) -> Iterator[Branch]:
         """Page by page, so that a branch may move while they are read."""
         world, after = self._world, ""
         world.looks()
@@ -100,30 +100,30 @@ class SimClient:
                 return
             after = names[_PAGE - 1]
 
-    def branch(self, repository: str, branch: str) -> Branch:
+    def branch(self, _repository: str, branch: str) -> Branch:
         self._call("branch")
         if branch not in self._world.lake.branches:
             raise NotFoundError(f"branch {branch!r} not found")
         return Branch.model_construct(id=branch, commit_id=self._world.lake.branches[branch])
 
-    def tags(self, repository: str) -> Iterator[Tag]:
+    def tags(self, _repository: str) -> Iterator[Tag]:
         self._call("tags")
         found = sorted(self._world.lake.tags.items())
         return iter([Tag.model_construct(id=tag, commit_id=commit) for tag, commit in found])
 
-    def tag(self, repository: str, tag: str) -> Tag:
+    def tag(self, _repository: str, tag: str) -> Tag:
         self._call("tag")
         if tag not in self._world.lake.tags:
             raise NotFoundError(f"tag {tag!r} not found")
         return Tag.model_construct(id=tag, commit_id=self._world.lake.tags[tag])
 
-    def log(self, repository: str, ref: str, *, first_parent: bool = True) -> Iterator[Commit]:
+    def log(self, _repository: str, ref: str, **_how: bool) -> Iterator[Commit]:
         self._call("log")
         if ref not in self._world.lake.commits:
             raise NotFoundError(f"ref {ref!r} not found")
         return iter(list(self._world.lake.ancestry(ref)))
 
-    def gc_rules(self, repository: str) -> dict[str, Any] | None:
+    def gc_rules(self, _repository: str) -> dict[str, Any] | None:
         self._call("rules")
         rules = self._world.lake.rules
         if rules is None:
@@ -133,7 +133,7 @@ class SimClient:
         ]
         return {"default_retention_days": rules[""], "branches": branches}
 
-    def diff_branch(self, repository: str, branch: str, after: str = "") -> Iterator[DiffEntry]:
+    def diff_branch(self, _repository: str, branch: str, after: str = "") -> Iterator[DiffEntry]:
         self._call("diff")
         lake = self._world.lake
         if branch not in lake.branches:
@@ -151,7 +151,7 @@ class SimClient:
                 )
         return iter(changes)
 
-    def stat(self, repository: str, ref: str, path: str) -> ObjectStats:
+    def stat(self, _repository: str, ref: str, path: str) -> ObjectStats:
         self._call("stat")
         lake = self._world.lake
         entry = lake.served(ref).get(path) if ref in lake.branches else None
@@ -168,17 +168,18 @@ class SimClient:
             content_type="",
         )
 
-    def prepare_commits(self, repository: str) -> PreparedCommits:
+    def prepare_commits(self, _repository: str) -> PreparedCommits:
         world = self._world
         fault = self._call("prepare_commits")
         lake, number = world.lake, world.serial()
         if lake.rules is None:
-            raise NoRulesError(f"{repository!r} has no retention rules")
+            raise NoRulesError("the repository has no retention rules")
         now = world.epoch()
         active = lake.on_branches(now) | lake.dangling(now)
         if fault == "order-dependent walk":
             # It stops at a commit that another branch has visited before it looks at the child.
-            active -= set(sorted(active - set(lake.branches.values()))[:1])
+            visited = lake.on_branches(now) - lake.dangling(now) - set(lake.branches.values())
+            active -= set(sorted(visited)[:1])
         lines = [f"{c},false,{lake.commits[c].meta_range_id}\n" for c in sorted(active)]
         if fault == "cut file":
             lines = lines[:-1]
@@ -188,7 +189,7 @@ class SimClient:
             run_id=number, gc_commits_location=f"{NAMESPACE}/{key}", how="async"
         )
 
-    def prepare_uncommitted(self, repository: str) -> Iterator[UncommittedPage]:
+    def prepare_uncommitted(self, _repository: str) -> Iterator[UncommittedPage]:
         world, number = self._world, self._world.serial()
         folder = f"_lakefs/retention/gc/uncommitted/{number}/uncommitted"
         location: str | None = f"{NAMESPACE}/{folder}/"

@@ -1,4 +1,4 @@
-"""A collector: the mark, where plain Python stands in for what Spark does, and the sweep as it is."""
+"""A collector: the mark, in plain Python where Spark is used, and the sweep as it is."""
 
 from __future__ import annotations
 

@@ -47,7 +47,7 @@ class Planned(Choices):
         self._begun = False
         self.points = 0
 
-    def pick(self, options: int, odds: float = 1.0) -> int:
+    def pick(self, options: int, _odds: float = 1.0) -> int:
         if not self.made:
             value = _SMALL
         elif self._arguments:
@@ -63,7 +63,7 @@ class Planned(Choices):
         self.made.append(value)
         return value
 
-    def step(self, what: str, switch: float, fault: float) -> int:
+    def step(self, what: str, _switch: float, _fault: float) -> int:
         value = 0
         if what == "a writer":
             self._arguments = []
@@ -128,9 +128,7 @@ def explore(depth: int, names: Sequence[str] = CHANGES, arguments: int = 2) -> E
     return explored
 
 
-def _changes(
-    first: int, points: int, names: Sequence[str], arguments: int
-) -> Iterator[Change]:
+def _changes(first: int, points: int, names: Sequence[str], arguments: int) -> Iterator[Change]:
     for point in range(first, points + 1):
         for name in names:
             for argument in range(arguments):

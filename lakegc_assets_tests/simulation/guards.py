@@ -61,7 +61,7 @@ def _unfenced(store: Any, token: str, number: int, now: Any) -> str:
     return lost(store, token, number, now)
 
 
-def _only_own(server: Any, own: Any, **more: Any) -> UnitedActiveCommits:
+def _only_own(_server: Any, own: Any, **more: Any) -> UnitedActiveCommits:
     return unite((), own, **more)
 
 

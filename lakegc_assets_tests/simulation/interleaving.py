@@ -1,4 +1,4 @@
-"""One interleaving: a world with collectors, writers and an operator, from its choices to its end."""
+"""One interleaving: a world with collectors, writers and an operator, from start to end."""
 
 from __future__ import annotations
 

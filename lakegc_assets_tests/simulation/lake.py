@@ -104,6 +104,19 @@ class Lake:
                 paths[path] = entry
         return paths
 
+    def staged_addresses(self) -> set[str]:
+        """What is staged on branches."""
+        staged = (self.staged.get(branch, {}) for branch in self.branches)
+        return {entry.address for paths in staged for entry in paths.values() if entry}
+
+    def shadowing(self) -> set[str]:
+        """What branches serve although nothing lists it."""
+        return {
+            entry.address
+            for (branch, path), entry in self.shadows.items()
+            if branch in self.branches and self.served(branch).get(path) == entry
+        }
+
     def ancestry(self, commit: str) -> Iterator[Commit]:
         """A commit and those behind it, by first parents."""
         at: str | None = commit

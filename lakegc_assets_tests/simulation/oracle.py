@@ -129,22 +129,19 @@ class Oracle:
         """See what is live now."""
         lake, now = self.world.lake, self.now()
         epoch = self.world.epoch()
-        held = {
-            "branch": lake.on_branches(START) if lake.rules is not None else set(lake.commits),
-            "dangling": lake.dangling(START),
-        }
         found: dict[str, set[Way]] = {}
-        for way, commits in held.items():
+        ways: list[tuple[Way, set[str]]] = [
+            ("branch", lake.on_branches(START)),
+            ("dangling", lake.dangling(START)),
+        ]
+        for way, commits in ways:
             for commit in commits:
                 for entry in lake.tree(commit).values():
-                    found.setdefault(entry.address, set()).add(way)  # type: ignore[arg-type]
-        for branch in lake.branches:
-            for entry in lake.staged.get(branch, {}).values():
-                if entry is not None:
-                    found.setdefault(entry.address, set()).add("staged")
-            for (of, path), shadow in lake.shadows.items():
-                if of == branch and lake.served(branch).get(path) == shadow:
-                    found.setdefault(shadow.address, set()).add("branch")
+                    found.setdefault(entry.address, set()).add(way)
+        for address in lake.staged_addresses():
+            found.setdefault(address, set()).add("staged")
+        for address in lake.shadowing():
+            found.setdefault(address, set()).add("branch")
         for address, until in lake.handed.items():
             if epoch < until:
                 found.setdefault(address, set()).add("linkable")
@@ -164,7 +161,7 @@ class Oracle:
 
     # Deletes
 
-    def sent(self, keys: Sequence[str], lease: LeaseRecord | None, hold: bool) -> Sent:
+    def sent(self, keys: Sequence[str], lease: LeaseRecord | None, *, hold: bool) -> Sent:
         """A request that deletes objects of the namespace is sent; lease and hold as they are."""
         actor = self.world.scheduler.current
         assert actor is not None
@@ -180,12 +177,12 @@ class Oracle:
         self.world.say(f"asks for deletes of {', '.join(keys)}")
         sent = Sent(actor, run, tuple(keys), look, delta, self.now())
         if self.promises:
-            self._require_lease(sent, orders, lease, hold)
+            self._require_lease(sent, orders, lease, hold=hold)
         self.sweeps.setdefault(orders.lease, sent.at.step)
         return sent
 
     def _require_lease(
-        self, sent: Sent, orders: Any, lease: LeaseRecord | None, hold: bool
+        self, sent: Sent, orders: Any, lease: LeaseRecord | None, *, hold: bool
     ) -> None:
         """A batch is sent under the lease of its sweep, in its round, and while there is no hold.
 
@@ -286,17 +283,14 @@ class Oracle:
                 continue
             if "branch" not in live and "staged" not in live:
                 continue
-            if gone.at.step > done.after.step and self._held_back(gone):
+            # Where no deadline ends it, the network may hold a request back for any time.
+            if gone.at.step > done.after.step and not self.world.weak.deadlines:
                 continue
             raise LossError(
                 f"{gone.key} was deleted at step {gone.at.step} although it was live since step "
                 f"{since.step}, and its sweep ended well: its last look began at step "
                 f"{done.after.step}"
             )
-
-    def _held_back(self, gone: Gone) -> bool:
-        """Whether the network held the request back, where no deadline ends that."""
-        return not self.world.weak.deadlines
 
     def _require_outcomes(self, done: Finished) -> None:
         outcomes = self.world.outcomes(done.url)

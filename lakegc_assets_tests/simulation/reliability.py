@@ -32,20 +32,14 @@ def _table(report: Report) -> str:
         f"| {what} | " + ", ".join(f"{n} {c}" for n, c in sorted(met.items())) + " |"
         for what, met in sorted(faults.items())
     ]
-    return "\n".join(
-        [
-            "## Simulated interleavings",
-            "",
-            f"The last run that wrote this table: {report.interleavings} interleavings with "
-            f"{report.steps} steps and about {report.states.estimate()} distinct states. "
-            f"{report.finished} sweeps ended well. {report.window} objects that had come to life "
-            "inside the window of a batch were deleted. In "
-            f"{report.close} interleavings a check stopped a batch that held something live. "
-            "Nothing else was lost. What [safety.md](safety.md) says of the simulation is what "
-            "this shows, and what it does not.",
-            "",
-            "| what happened | and to which call, how often |",
-            "|---|---|",
-            *rows,
-        ]
+    told = (
+        f"The last run that wrote this table: {report.interleavings} interleavings with "
+        f"{report.steps} steps and about {report.states.estimate()} distinct states. "
+        f"{report.finished} sweeps ended well. {report.window} objects that had come to life "
+        f"inside the window of a batch were deleted. In {report.close} interleavings a check "
+        "stopped a batch that held something live. Nothing else was lost. What this shows, and "
+        "what it does not, is in [safety.md](safety.md)."
     )
+    head = ["## Simulated interleavings", "", told, ""]
+    columns = ["| what happened | and to which call, how often |", "|---|---|"]
+    return "\n".join([*head, *columns, *rows])

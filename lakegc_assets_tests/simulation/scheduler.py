@@ -116,7 +116,7 @@ class Scheduler:
                     run()
             except Killed:
                 pass
-            except BaseException as error:
+            except BaseException as error:  # noqa: BLE001 - whatever it is ends the run
                 self.failure = error
             actor.done = True
 

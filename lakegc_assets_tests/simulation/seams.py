@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from datetime import datetime, tzinfo
 from functools import lru_cache, partial
 from types import SimpleNamespace
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 from unittest import mock
 
 import pyarrow as pa
@@ -39,8 +39,10 @@ from lakegc_assets_tests.simulation import encoding
 from lakegc_assets_tests.simulation.client import NAMESPACE, REPOSITORY
 from lakegc_assets_tests.simulation.executors import run_tasks
 from lakegc_assets_tests.simulation.lake import Entry
-from lakegc_assets_tests.simulation.oracle import Since
 from lakegc_assets_tests.simulation.world import World
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 _worlds: list[World] = []
 _NEVER: Final = float("inf")
@@ -120,7 +122,7 @@ class _Pool:
     def __init__(self, _threads: int) -> None:
         pass
 
-    def __enter__(self) -> _Pool:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_error: object) -> None:
@@ -142,7 +144,7 @@ class SimExtender(extending.Extender):
     def _read(self, metaranges: Any, ranges: Any) -> extending.Found:
         if len(metaranges) > world().most_metaranges:
             raise extending.TooMuchError(f"{len(metaranges)} metaranges are to be read")
-        found = _ranges_of(self.connections.store(), metaranges) - set(ranges)
+        found = _ranges_of(metaranges) - set(ranges)
         entries = [_entry(one) for one in sorted(found)]
         addresses = pa.array([entry.address for entry in entries], pa.string())
         return extending.Found(
@@ -173,7 +175,7 @@ class SimDeltas(delta.Deltas):
             actor.facts["after"] = begun
         return super().take(candidates, name)
 
-    def _served(self, connections: Any, candidates: Any, liveness: Any, folder: str) -> pa.Table:
+    def _served(self, connections: Any, candidates: Any, liveness: Any, _folder: str) -> pa.Table:
         client = connections.client()
         rows = candidates.rows.to_pylist()
         found = served(client, liveness.heads, rows)
@@ -207,7 +209,7 @@ def served(client: Any, heads: Iterable[str], rows: Sequence[dict[str, Any]]) ->
     return inside & {row["address"] for row in rows}
 
 
-def _ranges_of(store: ObjectStore, metaranges: Iterable[str]) -> set[str]:
+def _ranges_of(metaranges: Iterable[str]) -> set[str]:
     here, found = world(), set()
     for metarange in sorted(set(metaranges) - {""}):
         here.ask("get", f"_lakefs/{metarange[:6]}")
@@ -222,12 +224,12 @@ def _entry(range_id: str) -> Entry:
 
 
 def _live_ranges(
-    _ctx: Any, links: Any, metarange_ids: Iterable[str], *, has_rules: bool
+    _ctx: Any, _links: Any, metarange_ids: Iterable[str], *, has_rules: bool
 ) -> LiveRanges:
     ids = set(metarange_ids)
     if not has_rules:
         ids |= set(world().lake.trees)
-    found = sorted(_ranges_of(links.store(), ids))
+    found = sorted(_ranges_of(ids))
     entries = pa.array([1] * len(found), pa.int64())
     table = pa.table({"range_id": pa.array(found, pa.string()), "entries": entries})
     return LiveRanges(table, len(ids), 0)
@@ -342,6 +344,3 @@ def installed() -> Iterator[None]:
     finally:
         for patch in reversed(patches):
             patch.stop()
-
-
-__all__ = ["Since", "inside", "installed", "served", "sleep", "world"]

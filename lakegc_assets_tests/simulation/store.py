@@ -103,7 +103,11 @@ class SimStore(ObjectStore):
         if found:
             yield _Page(found)
 
-    def list_prefixes(self, prefix: str = "", max_objects: int | None = None) -> Prefixes:
+    def list_prefixes(
+        self,
+        prefix: str = "",
+        max_objects: int | None = None,  # noqa: ARG002 - the interface
+    ) -> Prefixes:
         self._world.ask("list", prefix)
         found = [key for key, _ in self._infos(prefix)]
         folders = {prefix + k[len(prefix) :].split("/")[0] + "/" for k in found if "/" in k}
@@ -161,10 +165,10 @@ class SimStore(ObjectStore):
         keys: Iterable[str],
         etags: Mapping[str, str] | None = None,
         *,
-        singly: bool = False,
+        singly: bool = False,  # noqa: ARG002 - the interface
         expires_s: float | None = None,
         since: datetime | None = None,
-        trash: str | None = None,
+        trash: str | None = None,  # noqa: ARG002 - the interface
     ) -> Sequence[DeleteOutcome]:
         wanted = list(dict.fromkeys(keys))
         if not wanted:

@@ -251,7 +251,8 @@ class World:
         """A request that deletes is sent."""
         if store.url != NAMESPACE or keys[0].startswith("_lakefs/"):
             return None
-        return self.oracle.sent(keys, *self._lease_and_hold())
+        lease, hold = self._lease_and_hold()
+        return self.oracle.sent(keys, lease, hold=hold)
 
     def deleted(self, store: SimStore, key: str, sent: object) -> None:
         """A delete was carried out."""
