@@ -41,12 +41,14 @@ class Sorted(NamedTuple):
         again: to be sent again.
         failed: what the store could not take now; those that ask for less first.
         slow: whether it asks for less.
+        unanswered: whether the store may yet carry out what it was asked for.
     """
 
     outcomes: list[Outcome]
     again: list[Marked]
     failed: list[DeleteOutcome]
     slow: bool
+    unanswered: bool = False
 
 
 def sort_answers(batch: Sequence[Marked], answers: Sequence[DeleteOutcome]) -> Sorted:
@@ -71,7 +73,8 @@ def sort_answers(batch: Sequence[Marked], answers: Sequence[DeleteOutcome]) -> S
             outcomes.append(_outcome(marked, answer))
     failed = [answer for answer in answers if _worth_another_try(answer)]
     slow = [answer for answer in failed if _asks_for_less(answer)]
-    return Sorted(outcomes, again, slow or failed, bool(slow))
+    unanswered = any(_kind(answer) is StoreUnavailableError for answer in answers)
+    return Sorted(outcomes, again, slow or failed, bool(slow), unanswered)
 
 
 def hopeless(outcomes: Sequence[Outcome]) -> Outcome | None:

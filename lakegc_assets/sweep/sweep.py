@@ -30,6 +30,7 @@ from lakegc_assets.sweep.hold import require_no_hold
 from lakegc_assets.sweep.lease import PROBES, Lease, owner_of, repository_lease
 from lakegc_assets.sweep.ledger import ASSET, SWEPT
 from lakegc_assets.sweep.rounds import Means, Rounds
+from lakegc_assets.sweep.settling import settle
 
 _COLUMNS: Final = ("address", "size", "last_modified", "etag")
 
@@ -83,16 +84,18 @@ def _sweep(ctx: RunContext, connections: Connections, lease: Lease) -> Manifest:
     except Exception:
         # Whatever went wrong, in a task too: what was deleted is looked at before it is told. What
         # failed may be gone as well: a store that did not answer may have done what it was asked.
+        # Other tasks of the round must send no batch behind this look.
+        with suppress(LakegcError):
+            lease.begin_round(lease.round + 1)
+        settle(attempt.store(), lease.sweep)
         tried = pc.is_in(ledger.read(attempt)["outcome"], pa.array(["deleted", "failed"]))
         if pc.any(tried).as_py():
-            # Other tasks of the round must send no batch behind this look.
-            with suppress(LakegcError):
-                lease.begin_round(lease.round + 1)
             raise_alarm_if_needed(ctx, connections, deltas, candidates)
         raise
 
     # From here on no task deletes, and who has lost the lease writes nothing.
     lease.begin_round(number + 1)
+    settle(attempt.store(), lease.sweep)
     swept = ledger.read(attempt)
     _require_whole(ctx, swept, candidates)
     writer = attempt.writer(ASSET, SWEPT)

@@ -105,6 +105,7 @@ GUARDS: Final[dict[str, Guard]] = {
         )
     ),
     "deadlines of requests": Guard(((deletion, "_deadline", lambda *_: {}),)),
+    "wait before the last look": Guard(((sweep, "settle", lambda *_: None),)),
     "no retries of the client": Guard((), {"retries_off": False}),
     "conditional writes of the lease": Guard(
         ((lease, "_require_conditional_puts", lambda *_: None),), {"conditions": False}

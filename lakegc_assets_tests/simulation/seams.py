@@ -32,6 +32,7 @@ from lakegc_assets.sweep import (
     ledger,
     moment,
     rounds,
+    settling,
     sweep,
 )
 from lakegc_assets.sweep.orders import Told
@@ -303,6 +304,7 @@ def _replaced() -> list[tuple[object, str, object]]:
         (sweep, "owner_of", lambda **_: {"host": world().process.name}),
         (sweep, "repository_lease", held),
         (sweep, "Deltas", SimDeltas),
+        (sweep, "settle", partial(settling.settle, pause=sleep)),
         (sweep, "probe_conditions", lambda _store: "bulk" if world().weak.etags else "none"),
         (sweep, "probe_deadlines", lambda *_, **__: world().weak.deadlines),
         (moment, "time", clock),
