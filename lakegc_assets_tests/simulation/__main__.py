@@ -1,7 +1,8 @@
 """``python -m lakegc_assets_tests.simulation SEED`` replays one interleaving, step by step.
 
 ``--runs N`` runs N interleavings from that seed on, on all cores; ``--without GUARD`` switches a
-guard off; ``--minimal`` makes the schedule of a seed that fails minimal, and tells it in words.
+guard off; ``--minimal`` makes the schedule of a seed that fails minimal, and tells it in words;
+``--keep`` finds the schedules anew that are kept for the guards.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import time
 
 from lakegc_assets_tests.simulation.choices import Choices
 from lakegc_assets_tests.simulation.guards import GUARDS
+from lakegc_assets_tests.simulation.kept import keep, read_kept, write_kept
 from lakegc_assets_tests.simulation.reliability import write_table
 from lakegc_assets_tests.simulation.search import (
     Report,
@@ -21,13 +23,16 @@ from lakegc_assets_tests.simulation.search import (
     smallest,
 )
 
+#: Interleavings that are run for a guard at most.
+_MOST = 4000
+
 
 def _say(what: str) -> None:
     sys.stdout.write(f"{what}\n")
     sys.stdout.flush()
 
 
-def _summary(report: Report, seconds: float) -> None:
+def _summary(report: Report, seconds: float, guard: str | None) -> None:
     for (what, where), count in sorted(report.covered.items()):
         _say(f"{count:9d}  {what}: {where}")
     _say(
@@ -35,9 +40,21 @@ def _summary(report: Report, seconds: float) -> None:
         f"{report.finished} sweeps ended well; {report.window} objects were lost inside the window "
         f"and reported; in {report.close} a check stopped what would have been a loss"
     )
-    for seed, _, failure in report.failures:
+    for seed, choices, failure in report.failures:
         _say(f"seed {seed}: {failure}")
+        for line in in_words(Choices(None, smallest(choices, guard)), guard):
+            _say(f"  {line}")
     _say(f"{report.interleavings} interleavings, {seconds:.0f} s")
+
+
+def _keep(guards: list[str], most: int) -> int:
+    """Find schedules for guards anew; those of others stay."""
+    found = read_kept()
+    for guard in guards:
+        found[guard] = keep(guard, most)
+        _say(f"{guard}: {found[guard]}")
+        write_kept(found)
+    return 0
 
 
 def main(arguments: list[str]) -> int:
@@ -48,7 +65,10 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--without", choices=sorted(GUARDS))
     parser.add_argument("--minimal", action="store_true")
     parser.add_argument("--table", action="store_true", help="write docs/reliability.md")
+    parser.add_argument("--keep", action="store_true", help="find the kept schedules anew")
     asked = parser.parse_args(arguments)
+    if asked.keep:
+        return _keep([asked.without] if asked.without else list(GUARDS), asked.runs or _MOST)
     seed = int(time.time()) * 1000 if asked.seed is None else asked.seed
     begun = time.monotonic()
     if asked.runs:
@@ -56,7 +76,7 @@ def main(arguments: list[str]) -> int:
             report = search(seed, asked.runs, asked.without)
         else:
             report = search_everywhere(seed, asked.runs, _say)
-        _summary(report, time.monotonic() - begun)
+        _summary(report, time.monotonic() - begun, asked.without)
         if asked.table and not report.failures:
             write_table(report)
         return 1 if report.failures else 0

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
+from lakegc_assets.sweep.lease import LEASE
 from lakegc_assets_tests.simulation.actors import CHANGES_BY_NAME
 from lakegc_assets_tests.simulation.choices import Choices
 from lakegc_assets_tests.simulation.interleaving import SHAPES, Ended, Shape, interleave
@@ -68,7 +69,7 @@ class Planned(Choices):
         if what == "a writer":
             self._arguments = []
             value = 2 if self._armed is not None else 0
-        elif what in _CALLS or what.startswith("data/"):
+        elif what in _CALLS or what.startswith("data/") or what == LEASE:
             self.points += 1
             if self._plan and self._plan[0].point == self.points:
                 self._armed = self._plan.pop(0)

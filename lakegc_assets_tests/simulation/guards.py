@@ -13,11 +13,12 @@ import pyarrow as pa
 from lakegc_assets.mark import commits, uncommitted
 from lakegc_assets.retention.united import UnitedActiveCommits, unite
 from lakegc_assets.run import artifacts, parts
-from lakegc_assets.sweep import deletion, lease, look, rounds, sweep
+from lakegc_assets.sweep import deletion, extending, lease, look, rounds, sweep
 from lakegc_assets.sweep.delta import Candidates
 from lakegc_assets.sweep.lease import lost
 from lakegc_assets.sweep.look import Look, judge
 from lakegc_assets_tests.simulation import encoding
+from lakegc_assets_tests.simulation.seams import world
 from lakegc_assets_tests.simulation.world import World
 
 Patch = tuple[object, str, object]
@@ -61,8 +62,14 @@ def _unfenced(store: Any, token: str, number: int, now: Any) -> str:
     return lost(store, token, number, now)
 
 
-def _only_own(_server: Any, own: Any, **more: Any) -> UnitedActiveCommits:
-    return unite((), own, **more)
+def _only_heads(*where: Any) -> dict[str, str]:
+    """The list of lakeFS without what our own walk of the branches cannot know."""
+    listed = _read_commits_csv(*where)
+    heads = set(world().lake.branches.values())
+    return {commit: metarange for commit, metarange in listed.items() if commit in heads}
+
+
+_read_commits_csv: Final = commits.read_commits_csv
 
 
 def _only_server(server: Any, own: Any, **more: Any) -> UnitedActiveCommits:
@@ -110,7 +117,12 @@ GUARDS: Final[dict[str, Guard]] = {
     "conditional writes of the lease": Guard(
         ((lease, "_require_conditional_puts", lambda *_: None),), {"conditions": False}
     ),
-    "lakeFS's own list of commits": Guard(((commits, "unite", _only_own),)),
+    "lakeFS's own list of commits": Guard(
+        (
+            (commits, "read_commits_csv", _only_heads),
+            (extending, "read_commits_csv", _only_heads),
+        )
+    ),
     "our own walk of commits": Guard(((commits, "unite", _only_server),)),
     "diffs as second witness": Guard((), {"diff_witness": False}),
     "union of the snapshot's tries": Guard(

@@ -113,6 +113,8 @@ def interleave(choices: Choices, tell: Callable[[str], None] | None = None) -> E
     odds = (0.03, 0.08, 0.2, 0.4)[choices.pick(4)], fault
     copied = {name: dict(bucket) for name, bucket in buckets.items()}
     world = World(choices, lake.copy(), copied, *odds, tell=tell)
+    if theme.odds is not None:
+        world.scheduler.far = (world.scheduler.far[0], 0.0)
     world.oracle.marked[RUN] = marked
     world.weak.conditions = world.conditions
     if world.tampered and shape.extras:
@@ -133,7 +135,8 @@ def interleave(choices: Choices, tell: Callable[[str], None] | None = None) -> E
         scheduler.spawn(operator.name, operator, partial(_operate, world, size, "a"))
         if choices.pick(2, theme.others):
             other = Process("other operator", "people", 0.0)
-            scheduler.spawn(other.name, other, partial(_operate, world, size, "b"), lazy=True)
+            sweeps = partial(_operate, world, size, "b")
+            scheduler.spawn(other.name, other, sweeps, lazy=not choices.pick(2))
         try:
             scheduler.run()
             world.oracle.end()
