@@ -12,7 +12,7 @@ import sys
 import time
 
 from lakegc_assets_tests.simulation.choices import Choices
-from lakegc_assets_tests.simulation.guards import GUARDS
+from lakegc_assets_tests.simulation.guards import GUARDS, choices_of
 from lakegc_assets_tests.simulation.kept import keep, read_kept, write_kept
 from lakegc_assets_tests.simulation.reliability import write_table
 from lakegc_assets_tests.simulation.search import (
@@ -80,7 +80,7 @@ def main(arguments: list[str]) -> int:
         if asked.table and not report.failures:
             write_table(report)
         return 1 if report.failures else 0
-    choices = Choices(seed)
+    choices = choices_of(seed, asked.without)
     if asked.minimal:
         made = search(seed, 1, asked.without).failures
         if not made:

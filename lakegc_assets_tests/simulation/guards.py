@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any, Final
@@ -18,6 +18,8 @@ from lakegc_assets.sweep.delta import Candidates
 from lakegc_assets.sweep.lease import lost
 from lakegc_assets.sweep.look import Look, judge
 from lakegc_assets_tests.simulation import encoding
+from lakegc_assets_tests.simulation.choices import Choices
+from lakegc_assets_tests.simulation.interleaving import SHAPES
 from lakegc_assets_tests.simulation.seams import world
 from lakegc_assets_tests.simulation.world import World
 
@@ -31,10 +33,12 @@ class Guard:
     Attributes:
         patches: that switch it off.
         world: what is set in each world besides.
+        theme: of the interleavings among which a loss is looked for; None for all.
     """
 
     patches: tuple[Patch, ...] = ()
     world: Mapping[str, Any] | None = None
+    theme: int | None = None
 
 
 def _blind(**ignored: bool) -> Callable[..., Any]:
@@ -101,9 +105,9 @@ _FOREVER: Final = 1e9
 GUARDS: Final[dict[str, Guard]] = {
     "HEADs before a batch": Guard(((deletion, "judge", _blind(heads=True)),)),
     "rules before a batch": Guard(((deletion, "judge", _blind(rules=True)),)),
-    "age of the delta mark": Guard(((look, "DELTA_LIFETIME", _FOREVER),)),
-    "lease in the task": Guard(((deletion, "judge", _blind(lease=True)),)),
-    "fence of the round": Guard(((deletion, "lost", _unfenced),)),
+    "age of the delta mark": Guard(((look, "DELTA_LIFETIME", _FOREVER),), theme=2),
+    "lease in the task": Guard(((deletion, "judge", _blind(lease=True)),), theme=5),
+    "fence of the round": Guard(((deletion, "lost", _unfenced),), theme=4),
     "hold": Guard(
         (
             (deletion, "judge", _blind(hold=True)),
@@ -111,22 +115,23 @@ GUARDS: Final[dict[str, Guard]] = {
             (sweep, "require_no_hold", lambda _: None),
         )
     ),
-    "deadlines of requests": Guard(((deletion, "_deadline", lambda *_: {}),)),
-    "wait before the last look": Guard(((sweep, "settle", lambda *_: None),)),
-    "no retries of the client": Guard((), {"retries_off": False}),
+    "deadlines of requests": Guard(((deletion, "_deadline", lambda *_: {}),), theme=3),
+    "wait before the last look": Guard(((sweep, "settle", lambda *_: None),), theme=3),
+    "no retries of the client": Guard((), {"retries_off": False}, theme=3),
     "conditional writes of the lease": Guard(
-        ((lease, "_require_conditional_puts", lambda *_: None),), {"conditions": False}
+        ((lease, "_require_conditional_puts", lambda *_: None),), {"conditions": False}, theme=1
     ),
     "lakeFS's own list of commits": Guard(
         (
             (commits, "read_commits_csv", _only_heads),
             (extending, "read_commits_csv", _only_heads),
-        )
+        ),
+        theme=7,
     ),
-    "our own walk of commits": Guard(((commits, "unite", _only_server),)),
-    "diffs as second witness": Guard((), {"diff_witness": False}),
+    "our own walk of commits": Guard(((commits, "unite", _only_server),), theme=7),
+    "diffs as second witness": Guard((), {"diff_witness": False}, theme=8),
     "union of the snapshot's tries": Guard(
-        ((uncommitted, "_collect", _last_try(uncommitted._collect)),)
+        ((uncommitted, "_collect", _last_try(uncommitted._collect)),), theme=8
     ),
     "shadow rule": Guard((), {"shadow_rule": False}),
     "digests of the chain": Guard(
@@ -138,6 +143,14 @@ GUARDS: Final[dict[str, Guard]] = {
         {"tampered": True},
     ),
 }
+
+
+def choices_of(seed: int, guard: str | None = None, script: Sequence[int] = ()) -> Choices:
+    """The choices of a seed, with the theme in which a guard counts where one is off."""
+    theme = None if guard is None else GUARDS[guard].theme
+    if theme is not None:
+        script = (seed % len(SHAPES), theme)
+    return Choices(seed, script)
 
 
 @contextmanager

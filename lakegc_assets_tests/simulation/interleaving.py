@@ -54,7 +54,7 @@ _WALK: Final = frozenset({"order-dependent walk"})
 _LIVE: Final = ("revert", "new branch", "link", "rules")
 _THEMES: Final = (
     Theme(),
-    Theme(others=1.0),
+    Theme(others=1.0, early=True),
     Theme(frozenset({"freeze"}), ("link", "revert", "rules"), odds=0.15),
     Theme(frozenset({"late"}), _LIVE, odds=0.5),
     Theme(frozenset({"freeze", "give up"}), (*_LIVE, "waits"), odds=0.15),

@@ -13,7 +13,7 @@ from typing import Final
 
 from lakegc_assets_tests.simulation import seams
 from lakegc_assets_tests.simulation.choices import Choices
-from lakegc_assets_tests.simulation.guards import without
+from lakegc_assets_tests.simulation.guards import choices_of, without
 from lakegc_assets_tests.simulation.interleaving import Ended, interleave
 from lakegc_assets_tests.simulation.minimal import minimal
 from lakegc_assets_tests.simulation.states import Counted
@@ -88,8 +88,8 @@ def search(first: int, runs: int, guard: str | None = None) -> Report:
             stack.enter_context(without(guard))
         for seed in range(first, first + runs):
             drawn = random.Random(f"mutate {seed}")
-            script = _mutated(close, drawn) if close and drawn.random() < _MUTATED else ()
-            ended = interleave(Choices(seed, script))
+            script = _mutated(close, drawn) if close and drawn.random() < _MUTATED else []
+            ended = interleave(choices_of(seed, guard, script))
             report.add(str(seed), ended)
             if ended.world.oracle.close:
                 close = [*close[-_CLOSE:], ended.choices]

@@ -1,8 +1,8 @@
-"""Some interleavings lose nothing, kept schedules lose what they lost, and what finds them works."""
+"""Some interleavings lose nothing, kept schedules lose what they lost, and the tools work."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
 
 import pytest
@@ -32,14 +32,13 @@ def _ended(choices: Choices, guard: str | None = None) -> Ended:
 
 
 def test_interleavings_break_no_promise() -> None:
-    report = search(first=0, runs=150)
+    report = search(first=0, runs=80)
     assert report.failures == []
-    assert report.interleavings == 150
-    # What would show nothing finds nothing: sweeps end well, and the window is met.
-    assert report.finished > 75
-    assert report.window > 0
+    assert report.interleavings == 80
+    # Where nothing happens, nothing is lost: sweeps end well, and some came close to a loss.
+    assert report.finished > 25
     assert report.close > 0
-    assert len({fault for fault, _ in report.covered} & {"freeze", "late", "kill"}) == 3
+    assert {fault for fault, _ in report.covered} >= {"freeze", "late", "kill", "writer"}
 
 
 @pytest.mark.parametrize("guard", _FOUND)
@@ -77,10 +76,10 @@ def test_a_dull_interleaving_sweeps_all_that_is_dead() -> None:
 
 @pytest.mark.usefixtures("simulated")
 def test_every_interleaving_with_one_revert_of_a_small_world() -> None:
-    explored = explore(1, ("revert", "rules"), arguments=1)
+    explored = explore(1, ("revert",), arguments=1)
     assert explored.failures == []
-    assert explored.interleavings > 50
-    assert explored.same > 0
+    # One before each call that it can matter to, and one without any.
+    assert explored.interleavings > 35
 
 
 @pytest.mark.usefixtures("simulated")
@@ -101,10 +100,8 @@ def test_a_plan_makes_its_changes_where_it_says() -> None:
 def test_a_schedule_becomes_minimal() -> None:
     made = [3, 0, 5, 7, 0, 2, 9, 1]
 
-    def fails(choices: object) -> bool:
-        assert isinstance(choices, list)
-        padded = [*choices, *[0] * 8]
-        return padded[2] == 5 and padded[5] == 2
+    def fails(choices: Sequence[int]) -> bool:
+        return len(choices) > 5 and choices[2] == 5 and choices[5] == 2
 
     assert minimal(made, fails) == [0, 0, 5, 0, 0, 2]
 
