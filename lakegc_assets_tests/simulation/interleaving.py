@@ -10,6 +10,7 @@ from typing import Final, NamedTuple
 
 import pyarrow as pa
 
+from lakegc_assets.run import sets
 from lakegc_assets.run.artifacts import LISTING
 from lakegc_assets_tests.simulation import encoding
 from lakegc_assets_tests.simulation.actors import HANDED_S, write
@@ -56,7 +57,7 @@ _THEMES: Final = (
     Theme(),
     Theme(others=1.0, early=True),
     Theme(frozenset({"freeze"}), ("link", "revert", "rules"), odds=0.15),
-    Theme(frozenset({"late"}), _LIVE, odds=0.5),
+    Theme(frozenset({"late"}), _LIVE, odds=0.25),
     Theme(frozenset({"freeze", "give up"}), (*_LIVE, "waits"), odds=0.15),
     Theme(frozenset({"kill", "freeze"}), (*_LIVE, "waits"), others=0.5, odds=0.1),
     Theme(frozenset({"lost answer", "slow"}), early=True, others=1.0),
@@ -108,6 +109,8 @@ def interleave(choices: Choices, tell: Callable[[str], None] | None = None) -> E
     """
     shape = SHAPES[choices.pick(len(SHAPES))]
     lake, buckets, marked = _beginning(shape, World.shadow_rule, World.diff_witness)
+    # What a process keeps of an earlier interleaving would save this one some calls.
+    sets._kept.clear()
     theme = _THEMES[choices.pick(len(_THEMES))]
     fault = (0.0, 0.01, 0.03, 0.1)[choices.pick(4)] if theme.odds is None else theme.odds
     odds = (0.03, 0.08, 0.2, 0.4)[choices.pick(4)], fault

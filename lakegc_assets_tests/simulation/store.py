@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 #: A client gives up a request that deletes after so many seconds.
 CLIENT_S: Final = 35.0
 #: How late a request may arrive that its client has given up, in seconds.
-_LATE: Final = (1.0, 10.0, 40.0, 90.0, 300.0, 900.0)
+_LATE: Final = (1.0, 40.0, 50.0, 55.0, 90.0, 900.0)
 
 
 class Kept(NamedTuple):

@@ -1,4 +1,4 @@
-"""The last look of a sweep waits for requests that the store may yet carry out, and for no others."""
+"""The last look of a sweep waits for requests that the store may yet carry out, and no others."""
 
 from __future__ import annotations
 
