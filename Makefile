@@ -28,6 +28,11 @@ demo: setup ## collect a year-old repository of an embedded lakeFS, and prove th
 test: setup ## run all tests
 	@$(in_venv) python -m pytest -n 2 --dist loadscope
 
+.PHONY: simulate
+simulate: RUNS ?= 20000
+simulate: setup ## run RUNS interleavings of the sweep under virtual time, with fresh seeds
+	@$(in_venv) python -m lakegc_assets_tests.simulation --runs $(RUNS)
+
 .PHONY: conformance
 conformance: setup ## run the slow comparisons with lakeFS's clients, data, faults and races
 	@$(in_venv) python -m pytest -m conformance

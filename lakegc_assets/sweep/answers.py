@@ -7,7 +7,7 @@ from typing import Final, NamedTuple
 
 from lakegc_assets.errors import ConfigurationError, LakegcError
 from lakegc_assets.storage.base import DeleteOutcome
-from lakegc_assets.storage.codes import error_class
+from lakegc_assets.storage.codes import EXPIRED, error_class
 from lakegc_assets.storage.errors import (
     AccessDeniedError,
     StoreThrottledError,
@@ -19,7 +19,7 @@ from lakegc_assets.sweep.present import REWRITTEN, Marked
 #: How often a key is sent before its failure counts, where the store may yet take it.
 TRIES: Final = 8
 #: Answers after which a key is sent again although the store did not ask for less.
-_AGAIN: Final = frozenset({"409", "ConditionalRequestConflict", "Expired", "NotSent"})
+_AGAIN: Final = frozenset({"409", "ConditionalRequestConflict", EXPIRED, "NotSent"})
 #: Answers that ask for less without saying so.
 _LATE: Final = frozenset(
     {"408", "504", "GatewayTimeout", "OperationTimedOut", "RequestTimeout", "Timeout"}
@@ -41,12 +41,14 @@ class Sorted(NamedTuple):
         again: to be sent again.
         failed: what the store could not take now; those that ask for less first.
         slow: whether it asks for less.
+        unanswered: whether the store may yet carry out what it was asked for.
     """
 
     outcomes: list[Outcome]
     again: list[Marked]
     failed: list[DeleteOutcome]
     slow: bool
+    unanswered: bool = False
 
 
 def sort_answers(batch: Sequence[Marked], answers: Sequence[DeleteOutcome]) -> Sorted:
@@ -71,7 +73,11 @@ def sort_answers(batch: Sequence[Marked], answers: Sequence[DeleteOutcome]) -> S
             outcomes.append(_outcome(marked, answer))
     failed = [answer for answer in answers if _worth_another_try(answer)]
     slow = [answer for answer in failed if _asks_for_less(answer)]
-    return Sorted(outcomes, again, slow or failed, bool(slow))
+    unanswered = any(
+        _kind(answer) is StoreUnavailableError and answer.error_code != EXPIRED
+        for answer in answers
+    )
+    return Sorted(outcomes, again, slow or failed, bool(slow), unanswered)
 
 
 def hopeless(outcomes: Sequence[Outcome]) -> Outcome | None:

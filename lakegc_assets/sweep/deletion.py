@@ -176,6 +176,8 @@ class DeletingTask:
                 return
             settled, to_send = ready
             found = sort_answers(to_send, self._send(to_send))
+            if found.unanswered:
+                self._pace.unanswered()
             if outcomes := [*settled, *found.outcomes]:
                 self._record(number, outcomes)
                 number += 1

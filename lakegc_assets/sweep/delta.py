@@ -225,8 +225,12 @@ def one_reason(spared: pa.Table) -> pa.Table:
     ranked = spared.append_column("doubt", _doubted(spared)).sort_by(
         [("address", "ascending"), ("doubt", "ascending"), ("why", "ascending")]
     )
-    first = ranked.group_by("address", use_threads=False).aggregate([("why", "first")])
-    return pa.table([first["address"], first["why_first"]], schema=SPARED)
+    addresses = ranked["address"].combine_chunks()
+    if not len(addresses):
+        return SPARED.empty_table()
+    new = pc.not_equal(addresses.slice(1), addresses.slice(0, len(addresses) - 1))
+    first = ranked.filter(pa.concat_arrays([pa.array([True]), new]))
+    return first.select(SPARED.names).cast(SPARED)
 
 
 def certainly_alive(spared: pa.Table) -> pa.Table:

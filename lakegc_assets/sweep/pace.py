@@ -10,6 +10,7 @@ lists before every batch.
 * ``slow-<n>``: the store asked for less the n-th time; the note holds what share of the limits
   remains. Tasks that meet one storm want to write the same number, and only one can, so that a
   storm halves the rate once, however many tasks it hits.
+* ``<partition>.unanswered``: a request had no answer, so the store may carry it out later.
 * ``stop``: a task met what no task can get past (access denied): all stop.
 
 After a time without such a note the rate rises again, a little with every success.
@@ -28,7 +29,9 @@ from lakegc_assets.storage.base import ObjectStore
 from lakegc_assets.storage.errors import ObjectNotFoundError, PreconditionFailedError
 from lakegc_assets.sweep.moment import elapsed
 
+_TASKS: Final = "swept_set/tasks/"
 _SLOW: Final = "slow-"
+_UNANSWERED: Final = ".unanswered"
 #: The share of the limits that is never gone below.
 LEAST: Final = 1 / 64
 #: Seconds of success after which the rate has risen from nothing to the limits.
@@ -54,7 +57,7 @@ class Limits:
 
 def round_folder(sweep: str, number: int) -> str:
     """Where the tasks of one round of one sweep leave their notes, relative to the attempt."""
-    return f"swept_set/tasks/{sweep}/{number:04d}/"
+    return f"{_TASKS}{sweep}/{number:04d}/"
 
 
 def share_after(artifacts: ObjectStore, folder: str, share: float) -> float:
@@ -67,6 +70,20 @@ def share_after(artifacts: ObjectStore, folder: str, share: float) -> float:
     """
     storms = [n for n in _names(artifacts, folder) if n.startswith(f"{folder}{_SLOW}")]
     return _share_in(artifacts, max(storms)) if storms else min(1.0, 2 * share)
+
+
+def in_flight(artifacts: ObjectStore, sweep: str) -> bool:
+    """Whether a request of a sweep may be on its way: unanswered, or of a task without an end.
+
+    Args:
+        artifacts: the store rooted at the attempt's artifacts.
+        sweep: its short name.
+    """
+    names = set(_names(artifacts, f"{_TASKS}{sweep}/"))
+    begun = {name.removesuffix(".begun") for name in names if name.endswith(".begun")}
+    return any(name.endswith(_UNANSWERED) for name in names) or any(
+        f"{task}.ended" not in names for task in begun
+    )
 
 
 def _names(artifacts: ObjectStore, folder: str) -> list[str]:
@@ -190,6 +207,10 @@ class Pace:
             self._artifacts.put_if_absent(key, json.dumps(note).encode())
         except PreconditionFailedError:
             return
+
+    def unanswered(self) -> None:
+        """Tell the sweep that the store may yet carry out a request."""
+        self._artifacts.put(f"{self._mine}{_UNANSWERED}", b"")
 
     def stop(self, why: str) -> None:
         """Let all tasks of this sweep stop before their next batch."""

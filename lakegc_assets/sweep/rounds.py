@@ -229,7 +229,8 @@ def _record_spared(
     attempt: AttemptArtifacts, name: str, remaining: Candidates, delta: DeltaMark
 ) -> None:
     """Record what is spared, with the reasons."""
-    sizes = remaining.rows.select(["address", "size"])
+    rows, spared = remaining.rows, delta.spared
+    where = pc.index_in(spared["address"], rows["address"].combine_chunks())
     ledger.record_spared(
-        attempt.store(), name, delta.spared.join(sizes, "address", join_type="inner")
+        attempt.store(), name, spared.append_column("size", rows["size"].take(where))
     )

@@ -37,6 +37,7 @@ from lakegc_assets.sweep.hold import require_no_hold
 from lakegc_assets.sweep.lease import PROBES, Lease, owner_of, repository_lease
 from lakegc_assets.sweep.ledger import ASSET, PUT_BACK, SWEPT
 from lakegc_assets.sweep.rounds import Means, Rounds
+from lakegc_assets.sweep.settling import settle
 
 #: How many objects that were put back are named.
 _NAMED: Final = 100
@@ -96,16 +97,18 @@ def _sweep(ctx: RunContext, connections: Connections, lease: Lease) -> Manifest:
     except Exception:
         # Whatever went wrong, in a task too: what was deleted is looked at before it is told. What
         # failed may be gone as well: a store that did not answer may have done what it was asked.
+        # Other tasks of the round must send no batch behind this look.
+        with suppress(LakegcError):
+            lease.begin_round(lease.round + 1)
+        settle(attempt.store(), lease.sweep)
         tried = pc.is_in(ledger.read(attempt)["outcome"], pa.array(["deleted", "failed"]))
         if pc.any(tried).as_py():
-            # Other tasks of the round must send no batch behind this look.
-            with suppress(LakegcError):
-                lease.begin_round(lease.round + 1)
             raise_alarm_if_needed(ctx, connections, deltas, candidates)
         raise
 
     # From here on no task deletes, and who has lost the lease writes nothing.
     lease.begin_round(number + 1)
+    settle(attempt.store(), lease.sweep)
     _require_whole(ctx, ledger.read(attempt), candidates)
     raise_alarm_if_needed(ctx, connections, deltas, candidates)
     # With what was put back.
@@ -191,11 +194,11 @@ def _require_whole(ctx: RunContext, swept: pa.Table, candidates: Candidates) -> 
 
 
 def _totals(swept: pa.Table) -> dict[str, dict[str, int]]:
-    totals = swept.group_by("outcome").aggregate([("size", "count"), ("size", "sum")])
-    return {
-        row["outcome"]: {"objects": row["size_count"], "bytes": row["size_sum"]}
-        for row in totals.to_pylist()
-    }
+    totals = {}
+    for outcome in pc.unique(swept["outcome"]).to_pylist():
+        sizes = swept.filter(pc.equal(swept["outcome"], outcome))["size"]
+        totals[outcome] = {"objects": len(sizes), "bytes": pc.sum(sizes).as_py()}
+    return totals
 
 
 def _condition(ctx: RunContext, connections: Connections) -> Condition:

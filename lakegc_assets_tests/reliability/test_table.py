@@ -10,7 +10,9 @@ from lakegc_assets_tests.reliability import recorder
 
 def test_the_document_shows_what_is_declared() -> None:
     expected = recorder.render(recorder.declared())
-    assert recorder.DOCUMENT.read_text() == expected, "run `make test-stores`"
+    # What the simulation covered comes behind, and is written by its own runs.
+    declared, _, _ = recorder.DOCUMENT.read_text().partition("\n<!-- simulation: begin -->")
+    assert declared == expected, "run `make test-stores`"
 
 
 def test_rows_name_tests_that_exist() -> None:

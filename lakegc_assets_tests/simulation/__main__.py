@@ -1,0 +1,98 @@
+"""``python -m lakegc_assets_tests.simulation SEED`` replays one interleaving, step by step.
+
+``--runs N`` runs N interleavings from that seed on, on all cores; ``--without GUARD`` switches a
+guard off; ``--minimal`` makes the schedule of a seed that fails minimal, and tells it in words;
+``--keep`` finds the schedules anew that are kept for the guards.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+
+from lakegc_assets_tests.simulation.choices import Choices
+from lakegc_assets_tests.simulation.guards import GUARDS, choices_of
+from lakegc_assets_tests.simulation.kept import keep, read_kept, write_kept
+from lakegc_assets_tests.simulation.reliability import write_table
+from lakegc_assets_tests.simulation.search import (
+    Report,
+    in_words,
+    search,
+    search_everywhere,
+    smallest,
+)
+
+#: Interleavings that are run for a guard at most.
+_MOST = 4000
+
+
+def _say(what: str) -> None:
+    sys.stdout.write(f"{what}\n")
+    sys.stdout.flush()
+
+
+def _summary(report: Report, seconds: float, guard: str | None) -> None:
+    for (what, where), count in sorted(report.covered.items()):
+        _say(f"{count:9d}  {what}: {where}")
+    _say(
+        f"about {report.states.estimate()} distinct states in {report.steps} steps; "
+        f"{report.finished} sweeps ended well; {report.window} objects were lost inside the window "
+        f"and reported; in {report.close} a check stopped what would have been a loss"
+    )
+    for seed, choices, failure in report.failures:
+        _say(f"seed {seed}: {failure}")
+        for line in in_words(Choices(None, smallest(choices, guard)), guard):
+            _say(f"  {line}")
+    _say(f"{report.interleavings} interleavings, {seconds:.0f} s")
+
+
+def _keep(guards: list[str], most: int) -> int:
+    """Find schedules for guards anew; those of others stay."""
+    found = read_kept()
+    for guard in guards:
+        found[guard] = keep(guard, most)
+        _say(f"{guard}: {found[guard]}")
+        write_kept(found)
+    return 0
+
+
+def main(arguments: list[str]) -> int:
+    """Replay, or search."""
+    parser = argparse.ArgumentParser(prog="python -m lakegc_assets_tests.simulation")
+    parser.add_argument("seed", type=int, nargs="?")
+    parser.add_argument("--runs", type=int, default=0)
+    parser.add_argument("--without", choices=sorted(GUARDS))
+    parser.add_argument("--minimal", action="store_true")
+    parser.add_argument("--table", action="store_true", help="write docs/reliability.md")
+    parser.add_argument("--keep", action="store_true", help="find the kept schedules anew")
+    asked = parser.parse_args(arguments)
+    if asked.keep:
+        return _keep([asked.without] if asked.without else list(GUARDS), asked.runs or _MOST)
+    seed = int(time.time()) * 1000 if asked.seed is None else asked.seed
+    begun = time.monotonic()
+    if asked.runs:
+        if asked.without:
+            report = search(seed, asked.runs, asked.without)
+        else:
+            report = search_everywhere(seed, asked.runs, _say)
+        _summary(report, time.monotonic() - begun, asked.without)
+        if asked.table and not report.failures:
+            write_table(report)
+        return 1 if report.failures else 0
+    choices = choices_of(seed, asked.without)
+    if asked.minimal:
+        made = search(seed, 1, asked.without).failures
+        if not made:
+            _say(f"seed {seed} loses nothing")
+            return 1
+        fewest = smallest(made[0][1], asked.without)
+        _say(f"the minimal schedule of seed {seed}: {fewest}")
+        choices = Choices(None, fewest)
+    for line in in_words(choices, asked.without, calls=not asked.minimal):
+        _say(line)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

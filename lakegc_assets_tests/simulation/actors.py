@@ -1,0 +1,201 @@
+"""Who else is there: writers of every kind, an operator, and lakeFS's own collector."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+from lakegc_assets.sweep.hold import HOLD
+from lakegc_assets_tests.simulation.lake import DAY, MAIN, Entry
+from lakegc_assets_tests.simulation.world import PREFIX, World
+
+#: Changes that one writer makes at most.
+CHANGES: Final = 4
+
+
+def write(world: World) -> None:
+    """Change the repository a few times: anything, or one thing again and again."""
+    pick = world.choices.pick
+    named = [CHANGES_BY_NAME[name] for name in world.changes] or list(range(len(_CHANGES)))
+    if pick(2):
+        named = [named[pick(len(named))]]
+    for _ in range(CHANGES):
+        world.scheduler.step("a writer")
+        name, change = _CHANGES[named[pick(len(named))]]
+        if told := change(world):
+            world.covered["writer", name] += 1
+            world.say(f"{name}: {told}")
+            world.changed()
+
+
+def _any(world: World, some: list[str]) -> str:
+    return some[world.choices.pick(len(some))]
+
+
+def _branch(world: World) -> str:
+    return _any(world, sorted(world.lake.branches))
+
+
+def _old(world: World) -> str:
+    """One of the first commits: what they held expires, or has expired."""
+    return _any(world, list(world.lake.commits)[:3])
+
+
+def _dead(world: World) -> str:
+    """An object that some mark names."""
+    marked = sorted(key for keys in world.oracle.marked.values() for key in keys)
+    return _any(world, marked)
+
+
+def _revert(world: World) -> str:
+    branch, old = _branch(world), _old(world)
+    lake = world.lake
+    head = lake.branches[branch]
+    lake.branches[branch] = lake.add(
+        (head,), lake.tree(old), world.epoch(), f"revert {world.serial()}"
+    )
+    return f"{branch} to what {old[:6]} held"
+
+
+def _create(world: World) -> str:
+    name, old = world.serial(), _old(world)
+    world.lake.branches[name] = old
+    return f"{name} from {old[:6]}"
+
+
+def _delete(world: World) -> str:
+    branch = _branch(world)
+    if branch == MAIN:
+        return ""
+    del world.lake.branches[branch]
+    world.lake.staged.pop(branch, None)
+    return branch
+
+
+def _commit(world: World) -> str:
+    branch, lake = _branch(world), world.lake
+    tree = dict(lake.tree(lake.branches[branch]))
+    for path, entry in lake.staged.pop(branch, {}).items():
+        tree.pop(path, None)
+        if entry is not None:
+            tree[path] = entry
+    message = f"commit {world.serial()}"
+    lake.branches[branch] = lake.add((lake.branches[branch],), tree, world.epoch(), message)
+    return branch
+
+
+def _set_back(world: World) -> str:
+    branch, lake = _branch(world), world.lake
+    parents = lake.commits[lake.branches[branch]].parents
+    if not parents:
+        return ""
+    lake.branches[branch] = parents[0]
+    return f"{branch} to {parents[0][:6]}"
+
+
+def _merge(world: World) -> str:
+    branch, lake = _branch(world), world.lake
+    if branch == MAIN:
+        return ""
+    source, target = lake.branches[branch], lake.branches[MAIN]
+    tree = {**lake.tree(target), **lake.tree(source)}
+    lake.branches[MAIN] = lake.add((target, source), tree, world.epoch(), f"m {world.serial()}")
+    return f"{branch} into {MAIN}"
+
+
+def _link(world: World) -> str:
+    address, branch = _dead(world), _branch(world)
+    kept = world.buckets["lake"].get(PREFIX + address)
+    if kept is None:
+        return ""
+    entry = Entry(address, kept.size, kept.etag)
+    world.lake.staged.setdefault(branch, {})[f"linked/{world.serial()}"] = entry
+    return f"{address} by hand on {branch}"
+
+
+def _link_handed(world: World) -> str:
+    lake = world.lake
+    valid = [address for address, until in lake.handed.items() if world.epoch() < until]
+    if not valid:
+        return ""
+    address, branch = _any(world, valid), _branch(world)
+    del lake.handed[address]
+    kept = world.buckets["lake"].get(PREFIX + address)
+    if kept is None:
+        return ""
+    entry = Entry(address, kept.size, kept.etag)
+    lake.staged.setdefault(branch, {})[f"handed/{world.serial()}"] = entry
+    return f"{address} on {branch}"
+
+
+def _upload(world: World) -> str:
+    address, branch = f"data/new/{world.serial()}", _branch(world)
+    kept = world.write_directly(address, address.encode())
+    entry = Entry(address, kept.size, kept.etag)
+    world.lake.staged.setdefault(branch, {})[f"new/{address[-5:]}"] = entry
+    return f"{address} on {branch}"
+
+
+def _reset(world: World) -> str:
+    branch = _branch(world)
+    return f"{branch}" if world.lake.staged.pop(branch, None) else ""
+
+
+def _rules(world: World) -> str:
+    days = (100, 20, 40, 0)[world.choices.pick(4)]
+    world.lake.rules = {"": days} if days else None
+    return f"{days} days" if days else "none"
+
+
+def _branch_rule(world: World) -> str:
+    branch = _branch(world)
+    world.lake.rules = {**(world.lake.rules or {"": 20}), branch: 90}
+    return f"90 days for {branch}"
+
+
+def _remove_hold(world: World) -> str:
+    return "too early" if world.buckets["lake"].pop(PREFIX + HOLD, None) else ""
+
+
+def _hold(world: World) -> str:
+    """The alarm of another sweep, or a person, keeps all sweeps from starting."""
+    world.write_directly(HOLD, b'{"objects": []}')
+    return "by somebody else"
+
+
+def _lakefs_collects(world: World) -> str:
+    """The collector of lakeFS itself deletes what is dead by its rules."""
+    address = _dead(world)
+    if address in world.oracle.live or world.buckets["lake"].pop(PREFIX + address, None) is None:
+        return ""
+    return address
+
+
+def _wait(world: World) -> str:
+    seconds = (30.0, 100.0, 400.0)[world.choices.pick(3)]
+    world.scheduler.sleep(seconds)
+    return ""
+
+
+_CHANGES: Final[list[tuple[str, Callable[[World], str]]]] = [
+    ("waits", _wait),
+    ("revert", _revert),
+    ("new branch", _create),
+    ("deleted branch", _delete),
+    ("commit", _commit),
+    ("set back", _set_back),
+    ("merge", _merge),
+    ("link", _link),
+    ("link", _link),
+    ("link of a handed out address", _link_handed),
+    ("upload", _upload),
+    ("reset", _reset),
+    ("rules", _rules),
+    ("rule of a branch", _branch_rule),
+    ("hold removed", _remove_hold),
+    ("hold", _hold),
+    ("lakeFS's own collector", _lakefs_collects),
+]
+#: An address is handed out for so long, in seconds.
+HANDED_S: Final = float(DAY)
+CHANGES_BY_NAME: Final = {name: number for number, (name, _) in enumerate(_CHANGES)}

@@ -1,0 +1,238 @@
+"""The calls of the lakeFS client that a collector makes, answered by the lake in memory."""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING, Any, Final
+
+import pyarrow as pa
+
+from lakegc_assets.lakefs.errors import ConnectionFailedError, NoRulesError, NotFoundError
+from lakegc_assets.lakefs.models import (
+    Branch,
+    Commit,
+    DiffEntry,
+    ObjectStats,
+    PreparedCommits,
+    Repository,
+    Tag,
+    UncommittedPage,
+)
+from lakegc_assets_tests.simulation import encoding
+from lakegc_assets_tests.simulation.lake import MAIN
+
+if TYPE_CHECKING:
+    from lakegc_assets_tests.simulation.world import World
+
+REPOSITORY: Final = "repo"
+NAMESPACE: Final = "s3://lake/repo"
+GRACE: Final = timedelta(hours=24)
+_PAGE: Final = 2
+
+
+@dataclass(eq=False)
+class SimConfig:
+    """Stands where the settings of a lakeFS connection do."""
+
+    world: World
+
+    def connect(self) -> SimClient:
+        return SimClient(self.world)
+
+    def settled(self) -> SimConfig:
+        return self
+
+    def access(self) -> str:
+        return "simulated"
+
+
+class SimClient:
+    """A client of the lake of a world."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+
+    def _call(self, what: str) -> str:
+        return self._world.ask("lakefs", what)
+
+    def check_supported(self) -> str:
+        return "1.84.0"
+
+    def writable_repository(self, repository: str) -> Repository:
+        return self.repository(repository)
+
+    def repository(self, repository: str) -> Repository:
+        return Repository.model_construct(
+            id=repository,
+            storage_namespace=NAMESPACE,
+            default_branch=MAIN,
+            creation_date=0,
+            read_only=False,
+            storage_id="",
+        )
+
+    def repositories(self) -> Iterator[Repository]:
+        yield self.repository(REPOSITORY)
+
+    def grace_period(self) -> timedelta:
+        return GRACE
+
+    def server_time(self) -> datetime:
+        self._call("time")
+        return self._world.lake_time()
+
+    def branches(self, _repository: str) -> Iterator[Branch]:
+        """Page by page, so that a branch may move while they are read."""
+        world, after = self._world, ""
+        world.looks()
+        while True:
+            fault = self._call("branches")
+            names = sorted(name for name in world.lake.branches if name > after)
+            if fault == "cut list":
+                return
+            for name in names[:_PAGE]:
+                yield Branch.model_construct(id=name, commit_id=world.lake.branches[name])
+            if len(names) <= _PAGE:
+                return
+            after = names[_PAGE - 1]
+
+    def branch(self, _repository: str, branch: str) -> Branch:
+        self._call("branch")
+        if branch not in self._world.lake.branches:
+            raise NotFoundError(f"branch {branch!r} not found")
+        return Branch.model_construct(id=branch, commit_id=self._world.lake.branches[branch])
+
+    def tags(self, _repository: str) -> Iterator[Tag]:
+        self._call("tags")
+        found = sorted(self._world.lake.tags.items())
+        return iter([Tag.model_construct(id=tag, commit_id=commit) for tag, commit in found])
+
+    def tag(self, _repository: str, tag: str) -> Tag:
+        self._call("tag")
+        if tag not in self._world.lake.tags:
+            raise NotFoundError(f"tag {tag!r} not found")
+        return Tag.model_construct(id=tag, commit_id=self._world.lake.tags[tag])
+
+    def log(self, _repository: str, ref: str, **_how: bool) -> Iterator[Commit]:
+        self._call("log")
+        if ref not in self._world.lake.commits:
+            raise NotFoundError(f"ref {ref!r} not found")
+        return iter(list(self._world.lake.ancestry(ref)))
+
+    def gc_rules(self, _repository: str) -> dict[str, Any] | None:
+        self._call("rules")
+        rules = self._world.lake.rules
+        if rules is None:
+            return None
+        branches = [
+            {"branch_id": name, "retention_days": days} for name, days in rules.items() if name
+        ]
+        return {"default_retention_days": rules[""], "branches": branches}
+
+    def diff_branch(self, _repository: str, branch: str, after: str = "") -> Iterator[DiffEntry]:
+        self._call("diff")
+        lake = self._world.lake
+        if branch not in lake.branches:
+            raise NotFoundError(f"branch {branch!r} not found")
+        head = lake.tree(lake.branches[branch])
+        changes = []
+        for path, entry in sorted(lake.staged.get(branch, {}).items()):
+            if path > after:
+                kind = "removed" if entry is None else "changed" if path in head else "added"
+                size = entry.size if entry else 0
+                changes.append(
+                    DiffEntry.model_construct(
+                        path=path, path_type="object", type=kind, size_bytes=size
+                    )
+                )
+        return iter(changes)
+
+    def stat(self, _repository: str, ref: str, path: str) -> ObjectStats:
+        self._call("stat")
+        lake = self._world.lake
+        entry = lake.served(ref).get(path) if ref in lake.branches else None
+        if entry is None:
+            raise NotFoundError(f"{path!r} not found on {ref!r}")
+        return ObjectStats.model_construct(
+            path=path,
+            path_type="object",
+            physical_address=f"{NAMESPACE}/{entry.address}",
+            checksum=entry.etag,
+            size_bytes=entry.size,
+            mtime=0,
+            metadata={},
+            content_type="",
+        )
+
+    def prepare_commits(self, _repository: str) -> PreparedCommits:
+        world = self._world
+        fault = self._call("prepare_commits")
+        lake, number = world.lake, world.serial()
+        if lake.rules is None:
+            raise NoRulesError("the repository has no retention rules")
+        now = world.epoch()
+        active = lake.on_branches(now) | lake.dangling(now)
+        if fault == "order-dependent walk":
+            # It stops at a commit that another branch has visited before it looks at the child.
+            visited = lake.on_branches(now) - lake.dangling(now) - set(lake.branches.values())
+            active -= set(sorted(visited)[:1])
+        lines = [f"{c},false,{lake.commits[c].meta_range_id}\n" for c in sorted(active)]
+        if fault == "cut file":
+            lines = lines[:-1]
+        key = f"_lakefs/retention/gc/commits/{number}/commits.csv"
+        world.write_directly(key, ("commit_id,expired,metarange_id\n" + "".join(lines)).encode())
+        return PreparedCommits.model_construct(
+            run_id=number, gc_commits_location=f"{NAMESPACE}/{key}", how="async"
+        )
+
+    def prepare_uncommitted(self, _repository: str) -> Iterator[UncommittedPage]:
+        world, number = self._world, self._world.serial()
+        folder = f"_lakefs/retention/gc/uncommitted/{number}/uncommitted"
+        location: str | None = f"{NAMESPACE}/{folder}/"
+        after, page = "", 0
+        while True:
+            fault = self._call("prepare_uncommitted")
+            lake = world.lake
+            names = sorted(name for name in lake.branches if name > after)
+            rows = sorted(
+                {
+                    entry.address
+                    for name in names[:_PAGE]
+                    for entry in lake.staged.get(name, {}).values()
+                    if entry is not None
+                }
+            )
+            if fault == "cut rows":
+                rows = []
+            page += 1
+            more = names[_PAGE:]
+            where = location
+            if fault == "no location":
+                where = None
+            else:
+                table = pa.table(
+                    {
+                        "physical_address": pa.array(rows, pa.string()),
+                        "creation_date": pa.array([0] * len(rows), pa.int64()),
+                    }
+                )
+                world.write_directly(f"{folder}/{page}.parquet", encoding.encoded(table))
+            token = None
+            if more:
+                position = {"branch": more[0], "path": ""}
+                token = base64.b64encode(json.dumps(position).encode()).decode()
+            yield UncommittedPage.model_construct(
+                run_id=number, gc_uncommitted_location=where, continuation_token=token
+            )
+            if not more:
+                return
+            after = names[_PAGE - 1]
+
+    @staticmethod
+    def unavailable(what: str) -> ConnectionFailedError:
+        """What a call ends in that gets no answer."""
+        return ConnectionFailedError(f"{what}: no answer")

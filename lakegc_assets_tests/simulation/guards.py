@@ -1,0 +1,168 @@
+"""The guards of the protocol, each with a way to switch it off, so that its loss can be found."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import Any, Final
+from unittest import mock
+
+import pyarrow as pa
+
+from lakegc_assets.mark import commits, uncommitted
+from lakegc_assets.retention.united import UnitedActiveCommits, unite
+from lakegc_assets.run import artifacts, parts
+from lakegc_assets.sweep import deletion, extending, lease, look, rounds, sweep
+from lakegc_assets.sweep.delta import Candidates
+from lakegc_assets.sweep.lease import lost
+from lakegc_assets.sweep.look import Look, judge
+from lakegc_assets_tests.simulation import encoding
+from lakegc_assets_tests.simulation.choices import Choices
+from lakegc_assets_tests.simulation.interleaving import SHAPES
+from lakegc_assets_tests.simulation.seams import world
+from lakegc_assets_tests.simulation.world import World
+
+Patch = tuple[object, str, object]
+
+
+@dataclass(frozen=True)
+class Guard:
+    """One guard.
+
+    Attributes:
+        patches: that switch it off.
+        world: what is set in each world besides.
+        theme: of the interleavings among which a loss is looked for; None for all.
+    """
+
+    patches: tuple[Patch, ...] = ()
+    world: Mapping[str, Any] | None = None
+    theme: int | None = None
+
+
+def _blind(**ignored: bool) -> Callable[..., Any]:
+    """``judge`` that does not look at HEADs, rules, the lease or the hold."""
+
+    def judged(seen: Look, delta: Any, taken: Any) -> Any:
+        if ignored.get("heads"):
+            seen = replace(seen, seen=seen.seen._replace(heads=delta.heads))
+        if ignored.get("rules"):
+            seen = replace(seen, seen=seen.seen._replace(rules=delta.rules))
+        if ignored.get("lease"):
+            seen = replace(seen, lost="")
+        if ignored.get("hold"):
+            seen = replace(seen, held=False)
+        return judge(seen, delta, taken)
+
+    return judged
+
+
+def _unfenced(store: Any, token: str, number: int, now: Any) -> str:
+    try:
+        number = lease.read_lease(store).round
+    except Exception:  # noqa: BLE001 - the real one says what is wrong
+        return lost(store, token, number, now)
+    return lost(store, token, number, now)
+
+
+def _only_heads(*where: Any) -> dict[str, str]:
+    """The list of lakeFS without what our own walk of the branches cannot know."""
+    listed = _read_commits_csv(*where)
+    heads = set(world().lake.branches.values())
+    return {commit: metarange for commit, metarange in listed.items() if commit in heads}
+
+
+_read_commits_csv: Final = commits.read_commits_csv
+
+
+def _only_server(server: Any, own: Any, **more: Any) -> UnitedActiveCommits:
+    united = unite(server, own, **more)
+    listed = set(server)
+    return replace(united, active={c: r for c, r in united.active.items() if c in listed})
+
+
+def _last_try(real: Callable[..., None]) -> Callable[..., None]:
+    """Keeps only the files of the last try of a snapshot."""
+
+    def collect(links: Any, pages: Any, files: uncommitted.UncommittedFiles) -> None:
+        files.keys.clear()
+        real(links, pages, files)
+
+    return collect
+
+
+def _unread(attempt: Any, marked: Any) -> Candidates:
+    return Candidates(attempt.read(marked.asset, columns=list(_COLUMNS)), marked.parts["data"])
+
+
+def _unchecked(store: Any, part: Any, columns: Any = None) -> pa.Table:
+    return encoding.read_table(pa.BufferReader(store.get(part.key)), columns)
+
+
+_COLUMNS: Final = ("address", "size", "last_modified", "etag")
+_FOREVER: Final = 1e9
+GUARDS: Final[dict[str, Guard]] = {
+    "HEADs before a batch": Guard(((deletion, "judge", _blind(heads=True)),)),
+    "rules before a batch": Guard(((deletion, "judge", _blind(rules=True)),)),
+    "age of the delta mark": Guard(((look, "DELTA_LIFETIME", _FOREVER),), theme=2),
+    "lease in the task": Guard(((deletion, "judge", _blind(lease=True)),), theme=5),
+    "fence of the round": Guard(((deletion, "lost", _unfenced),), theme=4),
+    "hold": Guard(
+        (
+            (deletion, "judge", _blind(hold=True)),
+            (rounds, "require_no_hold", lambda _: None),
+            (sweep, "require_no_hold", lambda _: None),
+        )
+    ),
+    "deadlines of requests": Guard(((deletion, "_deadline", lambda *_: {}),), theme=3),
+    "wait before the last look": Guard(((sweep, "settle", lambda *_: None),), theme=3),
+    "no retries of the client": Guard((), {"retries_off": False}, theme=3),
+    "conditional writes of the lease": Guard(
+        ((lease, "_require_conditional_puts", lambda *_: None),), {"conditions": False}, theme=1
+    ),
+    "lakeFS's own list of commits": Guard(
+        (
+            (commits, "read_commits_csv", _only_heads),
+            (extending, "read_commits_csv", _only_heads),
+        ),
+        theme=7,
+    ),
+    "our own walk of commits": Guard(((commits, "unite", _only_server),), theme=7),
+    "diffs as second witness": Guard((), {"diff_witness": False}, theme=8),
+    "union of the snapshot's tries": Guard(
+        ((uncommitted, "_collect", _last_try(uncommitted._collect)),), theme=8
+    ),
+    "shadow rule": Guard((), {"shadow_rule": False}),
+    "digests of the chain": Guard(
+        (
+            (parts, "read_part", _unchecked),
+            (sweep, "_candidates", _unread),
+            (artifacts.AttemptArtifacts, "_require_files", lambda *_: None),
+        ),
+        {"tampered": True},
+    ),
+}
+
+
+def choices_of(seed: int, guard: str | None = None, script: Sequence[int] = ()) -> Choices:
+    """The choices of a seed, with the theme in which a guard counts where one is off."""
+    theme = None if guard is None else GUARDS[guard].theme
+    if theme is not None:
+        script = (seed % len(SHAPES), theme)
+    return Choices(seed, script)
+
+
+@contextmanager
+def without(name: str) -> Iterator[None]:
+    """Switch a guard off."""
+    guard = GUARDS[name]
+    patches = [mock.patch.object(*patch) for patch in guard.patches]
+    patches += [mock.patch.object(World, *one) for one in (guard.world or {}).items()]
+    for patch in patches:
+        patch.start()
+    try:
+        yield
+    finally:
+        for patch in reversed(patches):
+            patch.stop()

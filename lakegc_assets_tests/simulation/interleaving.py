@@ -1,0 +1,245 @@
+"""One interleaving: a world with collectors, writers and an operator, from start to end."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from functools import cache, partial
+from typing import Final, NamedTuple
+
+import pyarrow as pa
+
+from lakegc_assets.run import sets
+from lakegc_assets.run.artifacts import LISTING
+from lakegc_assets_tests.simulation import encoding
+from lakegc_assets_tests.simulation.actors import HANDED_S, write
+from lakegc_assets_tests.simulation.choices import Choices
+from lakegc_assets_tests.simulation.collector import collect, context, mark
+from lakegc_assets_tests.simulation.lake import DAY, MAIN, Entry, Lake
+from lakegc_assets_tests.simulation.oracle import START, LossError
+from lakegc_assets_tests.simulation.scheduler import EndlessError, Process
+from lakegc_assets_tests.simulation.seams import inside
+from lakegc_assets_tests.simulation.store import Kept
+from lakegc_assets_tests.simulation.world import BASE, World
+
+RUN: Final = "mark-1"
+#: The mark is made so many seconds before a sweep may begin.
+_BEFORE_S: Final = 600.0
+_SWEEPS: Final = 3
+_FAULTS: Final = (
+    "freeze", "slow", "unavailable", "kill", "lost answer", "late", "partial", "SlowDown",
+    "cut list", "cut rows", "cut file", "order-dependent walk", "no location", "give up",
+)  # fmt: skip
+
+
+class Theme(NamedTuple):
+    """What may happen in a run: so that what comes after a rare event is reached, too.
+
+    Attributes:
+        faults: of calls.
+        changes: that writers make; all if none are named.
+        early: whether much may happen from the start on, not only from the first delta mark.
+        others: how probable it is that another collector comes.
+        odds: how probable a fault is; None for any of some.
+    """
+
+    faults: frozenset[str] = frozenset(_FAULTS)
+    changes: tuple[str, ...] = ()
+    early: bool = False
+    others: float = 0.1
+    odds: float | None = None
+
+
+_WALK: Final = frozenset({"order-dependent walk"})
+_LIVE: Final = ("revert", "new branch", "link", "rules")
+_THEMES: Final = (
+    Theme(),
+    Theme(others=1.0, early=True),
+    Theme(frozenset({"freeze"}), ("link", "revert", "rules"), odds=0.15),
+    Theme(frozenset({"late"}), _LIVE, odds=0.25),
+    Theme(frozenset({"freeze", "give up"}), (*_LIVE, "waits"), odds=0.15),
+    Theme(frozenset({"kill", "freeze"}), (*_LIVE, "waits"), others=0.5, odds=0.1),
+    Theme(frozenset({"lost answer", "slow"}), early=True, others=1.0),
+    Theme(_WALK, ("revert", "deleted branch", "set back"), early=True, odds=0.3),
+    Theme(frozenset({"cut rows", "no location", "cut file"}), ("link", "revert"), True, odds=0.3),
+    Theme(frozenset({"partial", "SlowDown", "lost answer", "unavailable"}), _LIVE),
+)
+
+
+@dataclass(frozen=True)
+class Shape:
+    """What a world begins with.
+
+    Attributes:
+        dead: objects that only an expired commit holds.
+        orphans: uploads that nothing ever held.
+        extras: also an old staged object, a shadowed upload, an address that may yet be linked.
+    """
+
+    dead: int
+    orphans: int
+    extras: bool
+
+
+SHAPES: Final = (Shape(2, 1, False), Shape(3, 1, True), Shape(1, 1, False), Shape(3, 2, False))
+
+
+@dataclass(frozen=True)
+class Ended:
+    """How an interleaving ended.
+
+    Attributes:
+        choices: that were made.
+        world: as it was at its end.
+        failure: what promise was broken; None if none was.
+    """
+
+    choices: Sequence[int]
+    world: World
+    failure: str | None
+
+
+def interleave(choices: Choices, tell: Callable[[str], None] | None = None) -> Ended:
+    """Run one interleaving to its end.
+
+    Args:
+        choices: of it.
+        tell: is told of every step, in words.
+    """
+    shape = SHAPES[choices.pick(len(SHAPES))]
+    lake, buckets, marked = _beginning(shape, World.shadow_rule, World.diff_witness)
+    # What a process keeps of an earlier interleaving would save this one some calls.
+    sets._kept.clear()
+    theme = _THEMES[choices.pick(len(_THEMES))]
+    fault = (0.0, 0.01, 0.03, 0.1)[choices.pick(4)] if theme.odds is None else theme.odds
+    odds = (0.03, 0.08, 0.2, 0.4)[choices.pick(4)], fault
+    copied = {name: dict(bucket) for name, bucket in buckets.items()}
+    world = World(choices, lake.copy(), copied, *odds, tell=tell)
+    if theme.odds is not None:
+        world.scheduler.far = (world.scheduler.far[0], 0.0)
+    world.oracle.marked[RUN] = marked
+    world.weak.conditions = world.conditions
+    if world.tampered and shape.extras:
+        _tamper(world)
+    world.weak.deadlines = not choices.pick(4, 0.25)
+    world.weak.etags = bool(choices.pick(2, 0.2))
+    world.faulty, world.changes, world.early = theme.faults, theme.changes, theme.early
+    world.most_metaranges = 200 if not choices.pick(5, 0.1) else 0
+    size = choices.pick(2) + 1, choices.pick(2) + 1
+    failure = None
+    with inside(world):
+        world.oracle.look()
+        scheduler = world.scheduler
+        for number in range(1 + choices.pick(2)):
+            people = Process(f"writer {number}", "people", 0.0)
+            scheduler.spawn(people.name, people, partial(write, world), lazy=True)
+        operator = Process("operator", "people", 0.0)
+        scheduler.spawn(operator.name, operator, partial(_operate, world, size, "a"))
+        if choices.pick(2, theme.others):
+            other = Process("other operator", "people", 0.0)
+            sweeps = partial(_operate, world, size, "b")
+            scheduler.spawn(other.name, other, sweeps, lazy=not choices.pick(2))
+        try:
+            scheduler.run()
+            world.oracle.end()
+        except (LossError, EndlessError) as error:
+            failure = f"{type(error).__name__}: {error}"
+    return Ended(choices.made, world, failure)
+
+
+def _operate(world: World, size: tuple[int, int], name: str) -> None:
+    """Sweep, and again until it ends well."""
+    scheduler = world.scheduler
+    for number in range(_SWEEPS):
+        driver = Process(f"collector {name}{number + 1}", f"machine {name}", 50.0 * (number + 1))
+        ended: list[str] = []
+
+        def run(ended: list[str] = ended) -> None:
+            ended.append(collect(context(world, RUN, *size), world))
+
+        actor = scheduler.spawn(driver.name, driver, run)
+        actor.facts["run"] = RUN
+        actor.near = world.early
+
+        def over(driver: Process = driver, ended: list[str] = ended) -> bool:
+            return bool(ended) or not driver.alive
+
+        scheduler.sleep(float("inf"), over)
+        if ended and not ended[0]:
+            return
+        scheduler.sleep((5.0, 60.0, 400.0)[world.choices.pick(3)])
+
+
+@cache
+def _beginning(
+    shape: Shape, *_guards: bool
+) -> tuple[Lake, dict[str, dict[str, Kept]], frozenset[str]]:
+    """A repository with a mark of it."""
+    lake = Lake()
+    world = World(Choices(), lake, {"lake": {}, "artifacts": {}})
+    world.scheduler.now = -_BEFORE_S
+    _fill(world, shape)
+    with inside(world):
+        maker = Process("marker", "machine", 0.0)
+        ctx = context(world, RUN, 1)
+        world.scheduler.spawn("marker", maker, partial(mark, ctx))
+        world.scheduler.run()
+        assert START - 1 < BASE.timestamp() - _BEFORE_S < START + 1
+        reader = Process("reader", "machine", 0.0)
+        found: list[str] = []
+
+        def read() -> None:
+            attempt = ctx.root.attempt(ctx.repository, RUN)
+            found.extend(attempt.read("deletion_candidates")["address"].to_pylist())
+
+        world.scheduler.actors.clear()
+        world.scheduler = type(world.scheduler)(Choices(), 0.0, 0.0, world.say)
+        world.scheduler.spawn("reader", reader, read)
+        world.scheduler.run()
+    return lake, world.buckets, frozenset(found)
+
+
+def _tamper(world: World) -> None:
+    """Somebody adds an object, which may yet be linked, to the file of the candidates."""
+    kept = world.buckets["artifacts"]
+    key = next(key for key in kept if "/deletion_candidates/data/" in key)
+    rows = encoding.read_table(pa.BufferReader(kept[key].data)).to_pylist()
+    rows.append(rows[-1] | {"address": "data/old/handed"})
+    data = encoding.encoded(pa.Table.from_pylist(rows, schema=LISTING))
+    kept[key] = kept[key]._replace(data=data, size=len(data))
+
+
+def _fill(world: World, shape: Shape) -> None:
+    """A repository some months old."""
+    lake = world.lake
+
+    def put(name: str, days: float) -> Entry:
+        address = f"data/old/{name}"
+        size = 100 + len(world.buckets["lake"])
+        when = world.store_time() - timedelta(days=days)
+        kept = world.write_directly(address, name.encode().ljust(size), when)
+        return Entry(address, kept.size, kept.etag)
+
+    def day(days: float) -> float:
+        return START - days * DAY
+
+    lake.rules = {"": 20}
+    first = {f"p{n}": put(f"dead-{n}", 60) for n in range(shape.dead)}
+    second = {path: put(f"next-{path}", 50) for path in first}
+    one = lake.add((), first, day(60), "first")
+    two = lake.add((one,), second, day(50), "second")
+    third = second | {"p0": put("third", 5)}
+    lake.branches[MAIN] = lake.add((two,), third, day(5), "third")
+    lake.branches["dev"] = lake.add((two,), second | {"d": put("dev", 3)}, day(3), "dev")
+    for number in range(shape.orphans):
+        put(f"orphan-{number}", 30)
+    if not shape.extras:
+        return
+    lake.staged["dev"] = {"s": put("staged", 4)}
+    address = put("handed", 0.8).address
+    lake.handed[address] = day(0.8) + HANDED_S
+    served = third["p0"]
+    data = world.buckets["lake"][f"repo/{served.address}"].data
+    shadow = world.write_directly("data/old/shadow", data, world.store_time() - timedelta(days=2))
+    lake.shadows[MAIN, "p0"] = Entry("data/old/shadow", shadow.size, shadow.etag)

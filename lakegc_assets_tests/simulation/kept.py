@@ -1,0 +1,107 @@
+"""Schedules that are kept: for each guard one that breaks a promise without it.
+
+``python -m lakegc_assets_tests.simulation --keep`` finds them anew, where the code takes other
+steps than it did, and writes the table of docs/safety.md.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Final
+
+from lakegc_assets_tests.simulation.choices import Choices
+from lakegc_assets_tests.simulation.guards import GUARDS
+from lakegc_assets_tests.simulation.search import in_words, search, smallest
+
+_FILE: Final = Path(__file__).with_name("kept.json")
+_PAGE: Final = Path(__file__).parents[2] / "docs" / "safety.md"
+_BEGIN: Final = "<!-- guards: begin -->"
+_END: Final = "<!-- guards: end -->"
+_CHUNK: Final = 200
+
+
+@dataclass(frozen=True)
+class Kept:
+    """What was found without a guard.
+
+    Attributes:
+        seed: of the first interleaving that broke a promise; None if none did.
+        runs: how many were run.
+        broken: which promise.
+        schedule: the choices of the minimal schedule that are not 0, by their place.
+    """
+
+    seed: int | None
+    runs: int
+    broken: str = ""
+    schedule: dict[int, int] | None = None
+
+    def choices(self) -> Choices:
+        """Those of the schedule."""
+        schedule = self.schedule or {}
+        length = max(schedule, default=-1) + 1
+        return Choices(None, [schedule.get(place, 0) for place in range(length)])
+
+
+def read_kept() -> dict[str, Kept]:
+    """What is kept, by guard."""
+    found = json.loads(_FILE.read_text())
+    return {
+        guard: Kept(**one | {"schedule": {int(k): v for k, v in (one["schedule"] or {}).items()}})
+        for guard, one in found.items()
+    }
+
+
+def keep(guard: str, most: int) -> Kept:
+    """Find a schedule that breaks a promise without a guard, and make it minimal.
+
+    Args:
+        guard: that is switched off.
+        most: interleavings that are run.
+    """
+    for at in range(0, most, _CHUNK):
+        report = search(at, min(_CHUNK, most - at), guard)
+        for seed, choices, failure in report.failures:
+            fewest = smallest(choices, guard)
+            told = in_words(Choices(None, fewest), guard)[-1]
+            schedule = {place: choice for place, choice in enumerate(fewest) if choice}
+            assert failure
+            return Kept(int(seed), at + report.interleavings, told, schedule)
+    return Kept(None, most)
+
+
+def write_kept(found: dict[str, Kept]) -> None:
+    """Keep what was found, and write the table."""
+    kept = {guard: asdict(found[guard]) for guard in GUARDS if guard in found}
+    _FILE.write_text(json.dumps(kept, indent=1) + "\n")
+    text = _PAGE.read_text()
+    table = f"{_BEGIN}\n{_table(found)}\n{_END}"
+    _PAGE.write_text(re.sub(f"{_BEGIN}.*{_END}", lambda _: table, text, flags=re.DOTALL))
+
+
+def _table(found: dict[str, Kept]) -> str:
+    rows = [
+        f"| {guard} | {_told(found[guard])} | {_place(found[guard])} |"
+        for guard in GUARDS
+        if guard in found
+    ]
+    head = ["| without | what goes wrong first | seed, of so many runs |", "|---|---|---|"]
+    return "\n".join([*head, *rows])
+
+
+def _told(one: Kept) -> str:
+    """What was broken, without the numbers of steps, which say nothing alone."""
+    told = one.broken.partition(": ")[2]
+    if told.startswith("mark "):
+        return "an object that the mark does not name is swept"
+    told = re.sub(r"data/old/\S+", "an object", told)
+    told = re.sub(r", since step \d+; HEADs were read.*\)$", ")", told)
+    told = re.sub(r" at step \d+| since step \d+|: its last look began.*", "", told)
+    return told or "nothing was found to go wrong"
+
+
+def _place(one: Kept) -> str:
+    return f"{one.seed}, {one.runs}" if one.seed is not None else f"none, {one.runs}"

@@ -1,0 +1,314 @@
+"""Knows what is live by definition, and compares what was deleted with it.
+
+An object is live while a branch serves it, a commit inside its retention holds it, it is staged, or
+its address may still be linked. Deleting it is a loss, unless it came to life inside the window
+that docs/safety.md names: after the HEADs were read before the batch; or, for what is staged or
+left by a branch that came and went, after the delta mark began. What is lost in the window must be
+named by an alarm before its sweep ends well.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
+
+from lakegc_assets.sweep.lease import LeaseRecord
+from lakegc_assets_tests.simulation.scheduler import Actor
+
+if TYPE_CHECKING:
+    from lakegc_assets_tests.simulation.world import World
+
+#: By which way an object is live.
+Way = Literal["branch", "dangling", "staged", "linkable"]
+#: The window of a batch, and that of what is staged by hand, in seconds.
+BATCH_S: Final = 60.0
+STAGED_S: Final = 600.0
+#: How much of a lease must be left when HEADs are read, in seconds.
+LEFT_S: Final = 59.0
+#: What the calls of a simulation may take on top.
+_SLACK_S: Final = 5.0
+
+
+class LossError(BaseException):
+    """Something live was deleted outside of the window, or another promise was broken.
+
+    No error that the code under test may handle.
+    """
+
+
+class Since(NamedTuple):
+    """When something began: at which step, and at what time."""
+
+    step: int
+    time: float
+
+
+class Sent(NamedTuple):
+    """A request that deletes.
+
+    Attributes:
+        actor: who sent it.
+        run: whose mark it carries out.
+        keys: that it names.
+        look: when the HEADs were read before it.
+        delta: when its delta mark began.
+        at: when it was sent.
+    """
+
+    actor: Actor
+    run: str
+    keys: tuple[str, ...]
+    look: Since
+    delta: Since
+    at: Since
+
+
+class Gone(NamedTuple):
+    """Something live that was deleted inside the window."""
+
+    key: str
+    sent: Sent
+    at: Since
+
+
+@dataclass
+class Finished:
+    """A sweep that ended well: its run, when its last look began, and what it says."""
+
+    run: str
+    after: Since
+    manifest: dict[str, Any]
+    url: str
+
+
+@dataclass
+class Oracle:
+    """Watches a world.
+
+    Attributes:
+        marked: keys of each mark, by run.
+        sizes: of the marked keys.
+        live: since when each live address is so, by each way.
+        lone: when an address that only dangling commits hold was on a branch, from and to.
+        deltas: when delta marks began, by sweep and name.
+        window: what was deleted although it was live, inside the window.
+        alarms: what alarms have named, with the step.
+        finished: sweeps that ended well.
+        thawed: when a process was last suspended.
+        deletes: when each key was deleted.
+        rewritten: when an object was written again.
+        once_live: all that was ever live.
+        sweeps: by token of the lease, the step of its first batch.
+        promises: whether to watch lease, rounds and hold too, not only losses.
+        close: how often a check stopped a batch that held something live.
+    """
+
+    world: World
+    marked: dict[str, frozenset[str]] = field(default_factory=dict)
+    live: dict[str, dict[Way, Since]] = field(default_factory=dict)
+    lone: dict[str, tuple[Since, Since]] = field(default_factory=dict)
+    deltas: dict[tuple[str, str], Since] = field(default_factory=dict)
+    window: list[Gone] = field(default_factory=list)
+    alarms: dict[str, int] = field(default_factory=dict)
+    finished: list[Finished] = field(default_factory=list)
+    thawed: dict[str, float] = field(default_factory=dict)
+    deletes: dict[str, Since] = field(default_factory=dict)
+    rewritten: dict[str, Since] = field(default_factory=dict)
+    once_live: set[str] = field(default_factory=set)
+    sweeps: dict[str, int] = field(default_factory=dict)
+    promises: bool = True
+    close: int = 0
+
+    def now(self) -> Since:
+        """The present step and time."""
+        return Since(self.world.scheduler.steps, self.world.scheduler.now)
+
+    def look(self) -> None:
+        """See what is live now."""
+        lake, now = self.world.lake, self.now()
+        epoch = self.world.epoch()
+        found: dict[str, set[Way]] = {}
+        ways: list[tuple[Way, set[str]]] = [
+            ("branch", lake.on_branches(START)),
+            ("dangling", lake.dangling(START)),
+        ]
+        for way, commits in ways:
+            for commit in commits:
+                for entry in lake.tree(commit).values():
+                    found.setdefault(entry.address, set()).add(way)
+        for address in lake.staged_addresses():
+            found.setdefault(address, set()).add("staged")
+        for address in lake.shadowing():
+            found.setdefault(address, set()).add("branch")
+        for address, until in lake.handed.items():
+            if epoch < until:
+                found.setdefault(address, set()).add("linkable")
+        self._note(found, now)
+
+    def _note(self, found: dict[str, set[Way]], now: Since) -> None:
+        earlier, self.live = self.live, {}
+        self.once_live |= found.keys()
+        for address, ways in found.items():
+            known = earlier.get(address, {})
+            since: dict[Way, Since] = {way: known.get(way, now) for way in ways}
+            if "staged" in ways and "staged" not in known and "linkable" in known:
+                since["staged"] = known["linkable"]
+            if "dangling" in ways and "branch" not in ways and "branch" in known:
+                self.lone[address] = (known["branch"], now)
+            self.live[address] = since
+
+    # Deletes
+
+    def sent(self, keys: Sequence[str], lease: LeaseRecord | None, *, hold: bool) -> Sent:
+        """A request that deletes objects of the namespace is sent; lease and hold as they are."""
+        actor = self.world.scheduler.current
+        assert actor is not None
+        orders: Any = actor.facts.get("orders")
+        if orders is None:
+            raise LossError(f"{keys} are deleted, and by no task")
+        run = str(actor.facts["run"])
+        if more := set(keys) - self.marked[run]:
+            raise LossError(f"{sorted(more)} are deleted, and no mark names them")
+        name = f"delta-{orders.number:04d}"
+        delta = self.deltas[orders.lease[:16], name]
+        look = Since(*actor.facts.get("look", (delta.step, delta.time)))  # type: ignore[misc]
+        self.world.say(f"asks for deletes of {', '.join(keys)}")
+        sent = Sent(actor, run, tuple(keys), look, delta, self.now())
+        if self.promises:
+            self._require_lease(sent, orders, lease, hold=hold)
+        self.sweeps.setdefault(orders.lease, sent.at.step)
+        return sent
+
+    def _require_lease(
+        self, sent: Sent, orders: Any, lease: LeaseRecord | None, *, hold: bool
+    ) -> None:
+        """A batch is sent under the lease of its sweep, in its round, and while there is no hold.
+
+        What is asked for before a batch may change until it is sent, so only what was so when its
+        look began, and still is, counts.
+        """
+        seen: Any = sent.actor.facts.get("seen", (None, False))
+        before: LeaseRecord | None = seen[0]
+        held: bool = seen[1]
+        if hold and held:
+            raise LossError(f"{sent.keys[0]} is deleted, and there is a hold")
+        for other, step in self.sweeps.items():
+            if (
+                other != orders.lease
+                and step < sent.look.step
+                and (self.sweeps.get(orders.lease, step) < step)
+            ):
+                raise LossError(f"{sent.keys[0]} is deleted, and another sweep deletes, too")
+        if before is None or lease is None:
+            return
+        if before.token == lease.token != orders.lease:
+            raise LossError(f"{sent.keys[0]} is deleted, and another sweep has the lease")
+        if before.token == orders.lease:
+            if before.round > orders.number:
+                raise LossError(f"{sent.keys[0]} is deleted in a round that is over")
+            left = (before.expires - self.world.store_time()).total_seconds()
+            if before == lease and left + (sent.at.time - sent.look.time) < LEFT_S:
+                raise LossError(f"{sent.keys[0]} is deleted, and the lease has run out")
+
+    def deleted(self, key: str, sent: Sent) -> None:
+        """The store has carried out a delete."""
+        now = self.now()
+        self.deletes[key] = now
+        ways = self.live.get(key)
+        self.world.say(
+            f"  {key} is gone" + (f", and it is live: {', '.join(ways)}" if ways else "")
+        )
+        if not ways:
+            return
+        if bad := [way for way, since in ways.items() if not self._excused(key, way, since, sent)]:
+            raise LossError(
+                f"{key} was deleted, and is live ({', '.join(bad)}, since step "
+                f"{min(ways[way].step for way in bad)}; HEADs were read at step {sent.look.step}, "
+                f"the delta mark began at step {sent.delta.step})"
+            )
+        self.window.append(Gone(key, sent, now))
+
+    def _excused(self, key: str, way: Way, since: Since, sent: Sent) -> bool:
+        now = self.world.scheduler.now
+        kept = self.world.weak.deadlines
+        if way == "branch":
+            if since.step < sent.look.step:
+                return False
+            late = now if kept else sent.at.time
+            frozen = not kept and self.thawed.get(sent.actor.process.name, -1.0) >= sent.look.time
+            return frozen or late - sent.look.time <= BATCH_S + _SLACK_S
+        if since.step < sent.delta.step:
+            return False
+        if way == "staged":
+            frozen = not kept and self.thawed.get(sent.actor.process.name, -1.0) >= sent.look.time
+            late = now if kept else sent.at.time
+            return frozen or late - since.time <= STAGED_S + _SLACK_S
+        if way == "dangling":
+            begun, ended = self.lone.get(key, (since, since))
+            return not begun.step <= sent.look.step <= ended.step
+        return False
+
+    # Alarms and ends
+
+    def written(self, url: str, key: str, data: bytes) -> None:
+        """A hold, or the manifest of a sweep, was written."""
+        if key.endswith("hold.json"):
+            for one in json.loads(data)["objects"]:
+                self.alarms.setdefault(one["address"], self.now().step)
+            self.world.say("  ALARM: a hold is written")
+            return
+        actor = self.world.scheduler.current
+        assert actor is not None
+        after = actor.facts["after"]
+        assert isinstance(after, Since)
+        self.finished.append(Finished(str(actor.facts["run"]), after, json.loads(data), url))
+        self.world.say("  the sweep has ended well")
+
+    def end(self) -> None:
+        """Compare what is left with what was promised."""
+        for gone in self.window:
+            self._require_alarm(gone)
+        for done in self.finished:
+            self._require_outcomes(done)
+
+    def _require_alarm(self, gone: Gone) -> None:
+        live = self.live.get(gone.key)
+        if not live or gone.key in self.alarms:
+            return
+        since = min(live.values())
+        for done in self.finished:
+            if done.run != gone.sent.run or since.step >= done.after.step:
+                continue
+            if "branch" not in live and "staged" not in live:
+                continue
+            # Where no deadline ends it, the network may hold a request back for any time.
+            if gone.at.step > done.after.step and not self.world.weak.deadlines:
+                continue
+            raise LossError(
+                f"{gone.key} was deleted at step {gone.at.step} although it was live since step "
+                f"{since.step}, and its sweep ended well: its last look began at step "
+                f"{done.after.step}"
+            )
+
+    def _require_outcomes(self, done: Finished) -> None:
+        outcomes = self.world.outcomes(done.url)
+        told = [address for address, _, _ in outcomes]
+        if len(told) != len(set(told)) or set(told) != self.marked[done.run]:
+            raise LossError(f"mark {done.run!r} has outcomes for {sorted(told)}")
+        there = self.world.buckets["lake"]
+        for address, outcome, why in outcomes:
+            exists = f"repo/{address}" in there
+            if outcome in {"deleted", "already_missing"} and exists:
+                if address not in self.rewritten:
+                    raise LossError(f"{address} is said to be {outcome}, and is there")
+            elif outcome == "spared" and address not in self.once_live | self.rewritten.keys():
+                if why != "it looks like what a branch has now":
+                    raise LossError(f"{address} was dead all the time, and spared: {why}")
+            elif outcome == "failed":
+                raise LossError(f"{address} has failed, and the sweep ended well")
+
+
+#: The moment against which ages are taken; set once the worlds are known.
+START: Final = 1_767_225_600.0 - 600.0

@@ -1,0 +1,348 @@
+"""Gives the code of the sweep another world to stand on: stores, clocks, threads and parquet."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from datetime import datetime, tzinfo
+from functools import lru_cache, partial
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any, Final
+from unittest import mock
+
+import pyarrow as pa
+
+from lakegc_assets.graveler.decode import etag_hashes
+from lakegc_assets.mark import commits, committed, uncommitted
+from lakegc_assets.mark.committed import Live, LiveRanges
+from lakegc_assets.mark.served import SERVED, SPARED
+from lakegc_assets.run import artifacts, connections, packs, parts, tasks
+from lakegc_assets.run.hashing import address_hashes, key_digest
+from lakegc_assets.run.sets import union, write_set
+from lakegc_assets.storage.base import ObjectStore
+from lakegc_assets.storage.config import StoreConfig
+from lakegc_assets.sweep import (
+    alarm,
+    conditions,
+    deletion,
+    delta,
+    extending,
+    lease,
+    ledger,
+    moment,
+    rounds,
+    settling,
+    sweep,
+)
+from lakegc_assets.sweep.orders import Told
+from lakegc_assets_tests.simulation import encoding
+from lakegc_assets_tests.simulation.client import NAMESPACE, REPOSITORY
+from lakegc_assets_tests.simulation.executors import run_tasks
+from lakegc_assets_tests.simulation.lake import Entry
+from lakegc_assets_tests.simulation.world import World
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+_worlds: list[World] = []
+_NEVER: Final = float("inf")
+
+
+def world() -> World:
+    """The world in which the present interleaving runs."""
+    return _worlds[-1]
+
+
+@contextmanager
+def inside(one: World) -> Iterator[World]:
+    """Run in a world."""
+    _worlds.append(one)
+    try:
+        yield one
+    finally:
+        _worlds.pop()
+
+
+def sleep(seconds: float) -> None:
+    """As ``time.sleep``."""
+    world().scheduler.step("wakes up")
+    world().scheduler.sleep(seconds)
+
+
+class _Lock:
+    """As ``threading.Lock``."""
+
+    def __init__(self) -> None:
+        self._taken = False
+
+    def __enter__(self) -> bool:
+        while self._taken:
+            world().scheduler.sleep(_NEVER, lambda: not self._taken)
+        self._taken = True
+        return True
+
+    def __exit__(self, *_error: object) -> None:
+        self._taken = False
+
+
+class _Event:
+    """As ``threading.Event``."""
+
+    def __init__(self) -> None:
+        self._set = False
+
+    def set(self) -> None:
+        self._set = True
+
+    def wait(self, seconds: float) -> bool:
+        world().scheduler.sleep(seconds, lambda: self._set)
+        return self._set
+
+
+class _Thread:
+    """As ``threading.Thread``: another actor of the same process."""
+
+    def __init__(self, target: Callable[[], None], name: str, *, daemon: bool) -> None:
+        assert daemon
+        self._target, self._name = target, name
+
+    def start(self) -> None:
+        here = world()
+        name = f"{here.process.name}, {self._name}"
+        self._actor = here.scheduler.spawn(name, here.process, self._target)
+
+    def join(self) -> None:
+        if not self._actor.done:
+            world().scheduler.sleep(_NEVER, lambda: self._actor.done)
+
+
+class _Pool:
+    """As ``ThreadPoolExecutor``: one after the other, since each only asks a question."""
+
+    def __init__(self, _threads: int) -> None:
+        pass
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        pass
+
+    def map(self, function: Callable[[Any], Any], items: Iterable[Any]) -> list[Any]:
+        return [function(item) for item in items]
+
+
+class _Datetime:
+    @staticmethod
+    def now(_zone: tzinfo) -> datetime:
+        return world().wall()
+
+
+class SimExtender(extending.Extender):
+    """Reads ranges as the lake in memory has them."""
+
+    def _read(self, metaranges: Any, ranges: Any) -> extending.Found:
+        if len(metaranges) > world().most_metaranges:
+            raise extending.TooMuchError(f"{len(metaranges)} metaranges are to be read")
+        found = _ranges_of(metaranges) - set(ranges)
+        entries = [_entry(one) for one in sorted(found)]
+        addresses = pa.array([entry.address for entry in entries], pa.string())
+        return extending.Found(
+            ranges=found,
+            hashes=union([address_hashes(addresses)]),
+            last_parts=frozenset(),
+            looks=pa.table(
+                {
+                    "size": pa.array([entry.size for entry in entries], pa.int64()),
+                    "etag_hash": etag_hashes(pa.array([e.etag for e in entries], pa.string())),
+                }
+            ),
+        )
+
+
+class SimDeltas(delta.Deltas):
+    """Tells the oracle when a delta mark begins, and asks for what is served without Spark."""
+
+    def take(self, candidates: delta.Candidates, name: str) -> delta.DeltaMark:
+        here = world()
+        actor = here.scheduler.current
+        assert actor is not None
+        begun = here.oracle.now()
+        here.oracle.deltas[self.folder.rstrip("/").rsplit("/", 1)[-1], name] = begun
+        here.say(f"begins the delta mark {name!r}")
+        actor.near = True
+        if name == "after":
+            actor.facts["after"] = begun
+        return super().take(candidates, name)
+
+    def _served(self, connections: Any, candidates: Any, liveness: Any, _folder: str) -> pa.Table:
+        client = connections.client()
+        rows = candidates.rows.to_pylist()
+        found = served(client, liveness.heads, rows)
+        return pa.table([sorted(found), [SERVED] * len(found)], schema=SPARED)
+
+
+def served(client: Any, heads: Iterable[str], rows: Sequence[dict[str, Any]]) -> set[str]:
+    """Which of some objects lakeFS serves, although no list of it has them.
+
+    Args:
+        client: of the lake.
+        heads: the branches.
+        rows: of the objects: address, size and etag.
+    """
+    here = world()
+    sizes = {row["size"] for row in rows}
+    looks = {(row["size"], row["etag"]) for row in rows}
+    found: set[str] = set()
+    for branch in sorted(heads):
+        paths = [
+            change.path
+            for change in client.diff_branch(REPOSITORY, branch)
+            if change.type != "removed" and change.size_bytes in sizes and here.diff_witness
+        ]
+        if here.shadow_rule and branch in here.lake.branches:
+            tree = here.lake.tree(here.lake.branches[branch])
+            paths += [path for path, entry in tree.items() if entry[1:] in looks]
+        for path in sorted(set(paths)):
+            found.add(client.stat(REPOSITORY, branch, path).physical_address)
+    inside = {address.removeprefix(f"{NAMESPACE}/") for address in found}
+    return inside & {row["address"] for row in rows}
+
+
+def _ranges_of(metaranges: Iterable[str]) -> set[str]:
+    here, found = world(), set()
+    for metarange in sorted(set(metaranges) - {""}):
+        here.ask("get", f"_lakefs/{metarange[:6]}")
+        for path, entry in here.lake.trees[metarange].items():
+            found.add("|".join((path, entry.address, str(entry.size), entry.etag)))
+    return found
+
+
+def _entry(range_id: str) -> Entry:
+    _, address, size, etag = range_id.split("|")
+    return Entry(address, int(size), etag)
+
+
+def _live_ranges(
+    _ctx: Any, _links: Any, metarange_ids: Iterable[str], *, has_rules: bool
+) -> LiveRanges:
+    ids = set(metarange_ids)
+    if not has_rules:
+        ids |= set(world().lake.trees)
+    found = sorted(_ranges_of(ids))
+    entries = pa.array([1] * len(found), pa.int64())
+    table = pa.table({"range_id": pa.array(found, pa.string()), "entries": entries})
+    return LiveRanges(table, len(ids), 0)
+
+
+def _read_live(_ctx: Any, _links: Any, ranges: pa.Table, store: ObjectStore, folder: str) -> Live:
+    addresses = [_entry(one).address for one in ranges["range_id"].to_pylist()]
+    keys = pa.array(sorted(set(addresses)), pa.string())
+    runs = write_set(store, f"{folder}data/", [address_hashes(keys)]) if addresses else []
+    cached = pa.array([False] * ranges.num_rows, pa.bool_())
+    return Live(runs, ranges.append_column("from_cache", cached), [], key_digest(keys))
+
+
+def _open_store(url: str, config: StoreConfig | None = None) -> ObjectStore:
+    return world().store(url, once=config is not None and config.max_attempts == 1)
+
+
+class SimTask(deletion.DeletingTask):
+    """Notes what stopped a batch, and whether something in it is live: then it came close."""
+
+    def _make_ready(self, batch: Any, objects: pa.Table) -> Any:
+        ready: Any = super()._make_ready(batch, objects)
+        here = world()
+        stopped = isinstance(ready, Told)
+        here.covered["check", ready.outcome if stopped else "sent"] += 1
+        sent = set() if stopped else {one.address for one in ready[1]}
+        here.oracle.close += any(
+            one.address in here.oracle.live and one.address not in sent for one in batch
+        )
+        return ready
+
+
+def _reach(of: Any, orders: Any) -> deletion.Reach:
+    found: deletion.Reach = of(orders)
+    return deletion.Reach(
+        found.client,
+        found.deleting,
+        found.asking,
+        found.artifacts,
+        clock=moment.elapsed,
+        sleep=sleep,
+    )
+
+
+@lru_cache(maxsize=256)
+def _manifest(data: bytes, where: str) -> artifacts.Manifest:
+    """As ``Manifest.from_bytes``: it is a function of values, and the same ones come often."""
+    return _from_bytes(data, where)
+
+
+_from_bytes: Final = artifacts.Manifest.from_bytes
+
+
+def _replaced() -> list[tuple[object, str, object]]:
+    """What is replaced where."""
+    threads = SimpleNamespace(Lock=_Lock, Event=_Event, Thread=_Thread)
+    clock = SimpleNamespace(CLOCK_BOOTTIME=0, clock_gettime=lambda _: world().elapsed())
+    secrets = SimpleNamespace(token_hex=lambda size: world().token_hex(size))
+    held = partial(lease.repository_lease, pause=sleep)
+    answers: list[tuple[object, str, object]] = [
+        (module, "open_store", _open_store) for module in (artifacts, connections, deletion)
+    ]
+    answers += [(module, "pq", encoding) for module in (parts, ledger, uncommitted, packs)]
+    answers += [(module, "secrets", secrets) for module in (parts, lease, artifacts, conditions)]
+    answers += [(module, "live_ranges", _live_ranges) for module in (delta, committed)]
+    answers += [(module, "read_live", _read_live) for module in (delta, committed)]
+    return [
+        *answers,
+        (lease, "threading", threads),
+        (lease, "owner_of", lambda **_: {"host": "simulated"}),
+        (sweep, "owner_of", lambda **_: {"host": world().process.name}),
+        (sweep, "repository_lease", held),
+        (sweep, "Deltas", SimDeltas),
+        (sweep, "settle", partial(settling.settle, pause=sleep)),
+        (sweep, "probe_conditions", lambda _store: "bulk" if world().weak.etags else "none"),
+        (sweep, "probe_deadlines", lambda *_, **__: world().weak.deadlines),
+        (moment, "time", clock),
+        (moment, "_boot_id", lambda: world().process.boot),
+        (ledger, "datetime", _Datetime),
+        (tasks, "ThreadPoolExecutor", _Pool),
+        (tasks.Tasks, "run", run_tasks),
+        (rounds, "_BATCHES", 1),
+        (rounds, "evaluate", lambda *_: []),
+        (rounds, "require_passed", lambda _: None),
+        (alarm, "holders_of", lambda *_: {}),
+        (deletion, "Extender", SimExtender),
+        (deletion, "DeletingTask", SimTask),
+        (deletion.Reach, "of", partial(_reach, deletion.Reach.of)),
+        (artifacts.Manifest, "from_bytes", _manifest),
+        (connections, "_own", SimpleNamespace()),
+        (commits, "_latest", _latest(commits._latest)),
+    ]
+
+
+def _latest(real: Callable[..., Any]) -> Callable[..., Any]:
+    """The earlier mark, in worlds that have one."""
+
+    def latest(*args: Any) -> Any:
+        return real(*args) if world().earlier_marks else None
+
+    return latest
+
+
+@contextmanager
+def installed() -> Iterator[None]:
+    """Stand on simulated worlds; only for this thread's code."""
+    assert threading.current_thread() is threading.main_thread()
+    patches = [mock.patch.object(where, name, new) for where, name, new in _replaced()]
+    for patch in patches:
+        patch.start()
+    try:
+        yield
+    finally:
+        for patch in reversed(patches):
+            patch.stop()

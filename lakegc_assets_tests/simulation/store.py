@@ -1,0 +1,232 @@
+"""An object store in memory: S3's promises, and by switches weaker ones."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from lakegc_assets.storage.base import (
+    DeleteOutcome,
+    ObjectInfo,
+    ObjectStore,
+    Prefixes,
+    to_batch,
+)
+from lakegc_assets.storage.errors import (
+    ObjectNotFoundError,
+    PreconditionFailedError,
+    StoreUnavailableError,
+)
+
+if TYPE_CHECKING:
+    from lakegc_assets_tests.simulation.world import World
+
+#: A client gives up a request that deletes after so many seconds.
+CLIENT_S: Final = 35.0
+#: How late a request may arrive that its client has given up, in seconds.
+_LATE: Final = (1.0, 40.0, 50.0, 55.0, 90.0, 900.0)
+
+
+class Kept(NamedTuple):
+    """An object: its content, etag, time of writing and size."""
+
+    data: bytes
+    etag: str
+    modified: datetime
+    size: int
+
+
+class _Column(list[Any]):
+    """As a column of a batch."""
+
+    def to_pylist(self) -> list[Any]:
+        return self
+
+
+class _Page:
+    """As a batch of a listing, which Arrow takes long to make; it makes one where more is asked."""
+
+    def __init__(self, infos: Sequence[ObjectInfo]) -> None:
+        self._infos = infos
+        self.num_rows = len(infos)
+
+    def __getitem__(self, name: str) -> _Column:
+        return _Column(getattr(info, name) for info in self._infos)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(to_batch(self._infos), name)
+
+
+class SimStore(ObjectStore):
+    """The store at a URL.
+
+    Args:
+        world: in which it is.
+        bucket: its objects, by key.
+        prefix: of the keys, with a slash at its end.
+        url: in its canonical form.
+        once: whether its client sends each request once.
+    """
+
+    def __init__(
+        self, world: World, bucket: dict[str, Kept], prefix: str, url: str, *, once: bool
+    ) -> None:
+        self._world, self._bucket, self._prefix, self._url = world, bucket, prefix, url
+        self._once = once
+
+    @property
+    def url(self) -> str:
+        return self._url
+
+    @property
+    def keys_per_delete(self) -> int:
+        return 1000
+
+    def _infos(self, prefix: str) -> list[tuple[str, Kept]]:
+        start = self._prefix + prefix
+        bucket = self._bucket
+        keys = sorted(key for key in bucket if key.startswith(start))
+        return [(key[len(self._prefix) :], bucket[key]) for key in keys]
+
+    def list(
+        self, prefix: str = "", start_after: str | None = None, end_before: str | None = None
+    ) -> Iterator[Any]:
+        self._world.ask("list", prefix or start_after or "")
+        found = [
+            ObjectInfo(key, kept.size, kept.modified, kept.etag)
+            for key, kept in self._infos(prefix)
+            if (start_after is None or key > start_after)
+            and (end_before is None or key < end_before)
+        ]
+        if found:
+            yield _Page(found)
+
+    def list_prefixes(
+        self,
+        prefix: str = "",
+        max_objects: int | None = None,  # noqa: ARG002 - the interface
+    ) -> Prefixes:
+        self._world.ask("list", prefix)
+        found = [key for key, _ in self._infos(prefix)]
+        folders = {prefix + k[len(prefix) :].split("/")[0] + "/" for k in found if "/" in k}
+        return Prefixes(sorted(folders), [])
+
+    def get(self, key: str) -> bytes:
+        self._world.ask("get", key)
+        return self._find(key).data
+
+    def head(self, key: str) -> ObjectInfo:
+        self._world.ask("head", key)
+        kept = self._find(key)
+        return ObjectInfo(key, kept.size, kept.modified, kept.etag)
+
+    def _find(self, key: str) -> Kept:
+        try:
+            return self._bucket[self._prefix + key]
+        except KeyError:
+            raise ObjectNotFoundError(f"{self._url}/{key} does not exist") from None
+
+    def put(self, key: str, data: bytes) -> str:
+        return self._put(key, data, lambda _: True)
+
+    def put_if_absent(self, key: str, data: bytes) -> str:
+        return self._put(key, data, lambda kept: kept is None)
+
+    def put_if_match(self, key: str, data: bytes, etag: str) -> str:
+        return self._put(key, data, lambda kept: kept is not None and kept.etag == etag)
+
+    def _put(self, key: str, data: bytes, allowed: object) -> str:
+        fault = self._world.ask("put", key)
+        assert callable(allowed)
+        full = self._prefix + key
+        if not allowed(self._bucket.get(full)) and self._world.weak.conditions:
+            raise PreconditionFailedError(f"{self._url}/{key} is another")
+        kept = Kept(data, hashlib.md5(data).hexdigest(), self._world.store_time(), len(data))
+        self._bucket[full] = kept
+        self._world.written(self, key, data)
+        if fault == "lost answer":
+            raise StoreUnavailableError(f"{self._url}/{key}: the answer was lost")
+        return kept.etag
+
+    def copy(self, source_key: str, target_key: str) -> None:
+        self.put(target_key, self.get(source_key))
+
+    def server_time(self) -> datetime:
+        self._world.ask("time", "")
+        return self._world.store_time()
+
+    def delete_deadlines(self) -> bool:
+        return True
+
+    def delete_many(
+        self,
+        keys: Iterable[str],
+        etags: Mapping[str, str] | None = None,
+        *,
+        singly: bool = False,  # noqa: ARG002 - the interface
+        expires_s: float | None = None,
+        since: datetime | None = None,
+        trash: str | None = None,  # noqa: ARG002 - the interface
+    ) -> Sequence[DeleteOutcome]:
+        wanted = list(dict.fromkeys(keys))
+        if not wanted:
+            return []
+        world = self._world
+        sent = world.sent(self, wanted)
+        fault = world.ask("delete", wanted[0])
+        limit = None
+        if expires_s is not None:
+            limit = (since or world.store_time()) + timedelta(seconds=expires_s)
+
+        def carry_out(some: Sequence[str], sent: object = sent) -> list[DeleteOutcome]:
+            return [self._delete(key, etags, limit, sent) for key in some]
+
+        if fault == "SlowDown":
+            return [DeleteOutcome(key, "failed", "SlowDown", "reduce your rate") for key in wanted]
+        if fault == "lost answer":
+            carry_out(wanted)
+            return [DeleteOutcome(key, "failed", "NoAnswer", "it was lost") for key in wanted]
+        if fault == "partial":
+            head, tail = wanted[:1], wanted[1:]
+            failed = [DeleteOutcome(k, "failed", "InternalError", "try again") for k in head]
+            return [*failed, *carry_out(tail)]
+        if fault == "late":
+            return self._late(wanted, carry_out)
+        return carry_out(wanted)
+
+    def _late(self, wanted: Sequence[str], carry_out: object) -> Sequence[DeleteOutcome]:
+        """The network holds the request back; its client gives up before it arrives, or not."""
+        world = self._world
+        delay = _LATE[world.scheduler.choices.pick(len(_LATE))]
+        assert callable(carry_out)
+        world.scheduler.meanwhile()
+        if delay < CLIENT_S:
+            world.scheduler.sleep(delay)
+            done: Sequence[DeleteOutcome] = carry_out(wanted)
+            return done
+        world.later(delay, lambda: carry_out(wanted))
+        world.scheduler.sleep(CLIENT_S)
+        if self._once and world.retries_off:
+            return [DeleteOutcome(key, "failed", "Timeout", "no answer") for key in wanted]
+        # A client that repeats requests sends them again, whatever has come to pass meanwhile.
+        world.scheduler.sleep(CLIENT_S)
+        again: Sequence[DeleteOutcome] = carry_out(wanted, world.sent(self, wanted))
+        return again
+
+    def _delete(
+        self, key: str, etags: Mapping[str, str] | None, limit: datetime | None, sent: object
+    ) -> DeleteOutcome:
+        world = self._world
+        if limit is not None and world.weak.deadlines and world.store_time() > limit:
+            return DeleteOutcome(key, "failed", "Expired", "Request has expired")
+        full = self._prefix + key
+        kept = self._bucket.get(full)
+        if kept is None:
+            return DeleteOutcome(key, "deleted")
+        if etags is not None and world.weak.etags and kept.etag != etags[key]:
+            return DeleteOutcome(key, "spared", detail="it has another etag")
+        del self._bucket[full]
+        world.deleted(self, key, sent)
+        return DeleteOutcome(key, "deleted")

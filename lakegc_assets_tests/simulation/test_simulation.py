@@ -1,0 +1,130 @@
+"""Some interleavings lose nothing, kept schedules lose what they lost, and the tools work."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import nullcontext
+
+import pytest
+
+from lakegc_assets_tests.simulation import seams
+from lakegc_assets_tests.simulation.choices import Choices
+from lakegc_assets_tests.simulation.explore import Change, Planned, explore
+from lakegc_assets_tests.simulation.guards import GUARDS, without
+from lakegc_assets_tests.simulation.interleaving import Ended, interleave
+from lakegc_assets_tests.simulation.kept import read_kept
+from lakegc_assets_tests.simulation.minimal import minimal
+from lakegc_assets_tests.simulation.search import in_words, search
+from lakegc_assets_tests.simulation.states import Counted, States
+
+_FOUND = sorted(guard for guard, kept in read_kept().items() if kept.seed is not None)
+
+
+@pytest.fixture
+def simulated() -> Iterator[None]:
+    with seams.installed():
+        yield
+
+
+def _ended(choices: Choices, guard: str | None = None) -> Ended:
+    with without(guard) if guard else nullcontext():
+        return interleave(choices)
+
+
+def test_interleavings_break_no_promise() -> None:
+    report = search(first=0, runs=80)
+    assert report.failures == []
+    assert report.interleavings == 80
+    # Where nothing happens, nothing is lost: sweeps end well, and some came close to a loss.
+    assert report.finished > 25
+    assert report.close > 0
+    assert {fault for fault, _ in report.covered} >= {"freeze", "late", "kill", "writer"}
+
+
+@pytest.mark.parametrize("guard", _FOUND)
+@pytest.mark.usefixtures("simulated")
+def test_what_is_lost_without_a_guard_is_not_lost_with_it(guard: str) -> None:
+    kept = read_kept()[guard]
+    # If this fails, the code takes other steps now: --keep finds another schedule.
+    assert _ended(kept.choices(), guard).failure == kept.broken
+    assert _ended(kept.choices()).failure is None
+
+
+def test_a_schedule_is_kept_for_all_guards_but_those_that_docs_name() -> None:
+    assert GUARDS.keys() - _FOUND == {
+        "age of the delta mark",
+        "conditional writes of the lease",
+        "fence of the round",
+        "no retries of the client",
+        "union of the snapshot's tries",
+    }
+
+
+@pytest.mark.usefixtures("simulated")
+def test_the_same_seed_is_the_same_interleaving() -> None:
+    first, second = _ended(Choices(7)), _ended(Choices(7))
+    assert first.choices == second.choices
+    assert first.world.scheduler.now == second.world.scheduler.now
+    replayed = _ended(Choices(None, first.choices))
+    assert replayed.choices == first.choices
+
+
+@pytest.mark.usefixtures("simulated")
+def test_a_dull_interleaving_sweeps_all_that_is_dead() -> None:
+    ended = _ended(Choices())
+    assert ended.failure is None
+    (done,) = ended.world.oracle.finished
+    assert {outcome for _, outcome, _ in ended.world.outcomes(done.url)} == {"deleted"}
+    assert ended.world.oracle.deletes.keys() == ended.world.oracle.marked["mark-1"]
+
+
+@pytest.mark.usefixtures("simulated")
+def test_every_interleaving_with_one_revert_of_a_small_world() -> None:
+    explored = explore(1, ("revert",), arguments=1)
+    assert explored.failures == []
+    # One before each call that it can matter to, and one without any.
+    assert explored.interleavings > 35
+
+
+@pytest.mark.usefixtures("simulated")
+def test_exploring_without_a_guard_finds_a_loss() -> None:
+    with without("HEADs before a batch"):
+        explored = explore(1, ("revert",), arguments=1)
+    assert any("was deleted, and is live (branch" in broken for _, broken in explored.failures)
+
+
+@pytest.mark.usefixtures("simulated")
+def test_a_plan_makes_its_changes_where_it_says() -> None:
+    ended = interleave(Planned([Change(1, "revert"), Change(2, "deleted branch")]))
+    assert ended.world.covered["writer", "revert"] == 1
+    assert ended.world.covered["writer", "deleted branch"] == 1
+    assert ended.failure is None
+
+
+def test_a_schedule_becomes_minimal() -> None:
+    made = [3, 0, 5, 7, 0, 2, 9, 1]
+
+    def fails(choices: Sequence[int]) -> bool:
+        return len(choices) > 5 and choices[2] == 5 and choices[5] == 2
+
+    assert minimal(made, fails) == [0, 0, 5, 0, 0, 2]
+
+
+def test_a_schedule_is_told_in_words() -> None:
+    kept = read_kept()["HEADs before a batch"]
+    told = in_words(kept.choices(), "HEADs before a batch")
+    assert any("begins the delta mark" in line for line in told)
+    assert any("asks for deletes of" in line for line in told)
+    assert "is live" in told[-1]
+
+
+def test_distinct_states_are_counted() -> None:
+    one, two, counted = States(), States(), Counted()
+    for number in range(1000):
+        one.note(f"state {number}")
+        two.note(f"state {number + 500}")
+    assert counted.add(one) == len(one.seen)
+    other = Counted()
+    other.add(two)
+    counted.merge(other.to_bytes())
+    assert 1480 <= counted.estimate() <= 1520

@@ -1,0 +1,279 @@
+"""One world: a lake, a store, clocks, processes, faults, and the notes that the oracle needs."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import zlib
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta, timezone
+from typing import Final
+
+import pyarrow as pa
+
+from lakegc_assets.storage.errors import StoreUnavailableError
+from lakegc_assets.sweep.hold import HOLD
+from lakegc_assets.sweep.lease import LEASE, LeaseRecord
+from lakegc_assets_tests.simulation import encoding
+from lakegc_assets_tests.simulation.choices import Choices
+from lakegc_assets_tests.simulation.client import NAMESPACE, SimClient
+from lakegc_assets_tests.simulation.lake import Lake
+from lakegc_assets_tests.simulation.oracle import Oracle, Sent
+from lakegc_assets_tests.simulation.scheduler import PAUSES, Process, Scheduler
+from lakegc_assets_tests.simulation.states import States
+from lakegc_assets_tests.simulation.store import Kept, SimStore
+
+#: The store's time when the virtual one is 0.
+BASE: Final = datetime(2026, 1, 1, tzinfo=timezone.utc)
+PREFIX: Final = "repo/"
+_READS: Final = ("freeze", "slow", "unavailable", "kill")
+_CALLS: Final = {
+    "branches": (*_READS, "cut list"),
+    "prepare_commits": (*_READS, "cut file", "order-dependent walk"),
+    "prepare_uncommitted": (*_READS, "no location", "cut rows"),
+}
+_OPS: Final = {
+    "put": (*_READS, "lost answer"),
+    "delete": ("freeze", "late", "kill", "lost answer", "partial", "SlowDown", "late"),
+}
+
+
+@dataclass
+class Weak:
+    """What the store promises.
+
+    Attributes:
+        conditions: conditional puts are conditional.
+        etags: deletes go by etags.
+        deadlines: deletes that come late are refused.
+    """
+
+    conditions: bool = True
+    etags: bool = False
+    deadlines: bool = True
+
+
+class World:
+    """A world in which an interleaving runs.
+
+    Args:
+        choices: of the interleaving.
+        lake: its repository.
+        buckets: objects by bucket and key.
+        switch: how probable it is that another actor goes on at a step.
+        fault: how probable a fault is.
+        tell: is told of what happens, in words; None for nobody.
+    """
+
+    #: What guards.py switches off in all worlds.
+    shadow_rule = diff_witness = retries_off = conditions = True
+    tampered = earlier_marks = False
+
+    def __init__(
+        self,
+        choices: Choices,
+        lake: Lake,
+        buckets: dict[str, dict[str, Kept]],
+        switch: float = 0.0,
+        fault: float = 0.0,
+        tell: Callable[[str], None] | None = None,
+    ) -> None:
+        self.choices, self.lake, self.buckets = choices, lake, buckets
+        self.telling = tell
+        self.scheduler = Scheduler(choices, switch, fault, self.say)
+        self.weak = Weak()
+        self.covered: Counter[tuple[str, str]] = Counter()
+        self.oracle = Oracle(self)
+        self.faulty: frozenset[str] = frozenset()
+        self.changes: tuple[str, ...] = ()
+        self.early = False
+        #: Of one extension; below 1 all of them are too much for a task.
+        self.most_metaranges = 200
+        self.states = States()
+        self._mood = ""
+        self.moods: list[str] = []
+        self._serials = 0
+        self._network = Process("the network", "network", 0.0)
+        self._tokens = 0
+
+    # Time
+
+    def epoch(self) -> float:
+        """The true time, in seconds since 1970."""
+        return BASE.timestamp() + self.scheduler.now
+
+    def store_time(self) -> datetime:
+        """The store's time."""
+        return BASE + timedelta(seconds=self.scheduler.now)
+
+    def lake_time(self) -> datetime:
+        """The lakeFS server's time."""
+        return self.store_time()
+
+    def wall(self) -> datetime:
+        """The wall clock of the present process."""
+        return self.store_time() + timedelta(seconds=self.process.wall)
+
+    def elapsed(self) -> float:
+        """The present machine's seconds since it was started."""
+        return self.scheduler.now + self.process.ahead
+
+    # Who
+
+    @property
+    def process(self) -> Process:
+        """That of the present actor."""
+        actor = self.scheduler.current
+        assert actor is not None
+        return actor.process
+
+    def serial(self) -> str:
+        """A name that nothing else has."""
+        self._serials += 1
+        return f"s{self._serials:05d}"
+
+    def token_hex(self, size: int = 16) -> str:
+        """Random digits that are the same whenever the choices are."""
+        self._tokens += 1
+        return hashlib.sha256(b"%d" % self._tokens).hexdigest()[: 2 * size]
+
+    def say(self, what: str) -> None:
+        """Tell people what happens."""
+        if self.telling is not None:
+            actor = self.scheduler.current
+            name = actor.name if actor else "-"
+            self.telling(f"{self.scheduler.now:8.1f}s  {name:<22} {what}")
+
+    # Calls
+
+    def store(self, url: str, *, once: bool = False) -> SimStore:
+        """The store at a URL."""
+        bucket, _, prefix = url.removeprefix("s3://").partition("/")
+        prefix = f"{prefix.strip('/')}/" if prefix else ""
+        kept = self.buckets.setdefault(bucket, {})
+        return SimStore(self, kept, prefix, url.rstrip("/"), once=once)
+
+    def ask(self, op: str, what: str) -> str:
+        """Before a call is answered: others may go on, and something may fail; what, if not all.
+
+        Raises:
+            StorageError: there is no answer.
+            LakeFSError: there is no answer.
+        """
+        code = self.scheduler.step(what)
+        self.states.note(f"{self.scheduler.actor_name}|{op}|{what[:30]}|{self._mood}")
+        if self.telling is not None:
+            self.say(f"> {op} {what}")
+        if not code:
+            return ""
+        options = [
+            name
+            for name in (_CALLS.get(what, _READS) if op == "lakefs" else _OPS.get(op, _READS))
+            if name in self.faulty
+        ]
+        if not options:
+            return ""
+        fault = options[code % len(options)]
+        self.covered[fault, what if op == "lakefs" else op] += 1
+        self.say(f"  ! {fault}")
+        return self._befall(fault, op, what)
+
+    def _befall(self, fault: str, op: str, what: str) -> str:
+        scheduler = self.scheduler
+        if fault == "freeze":
+            scheduler.freeze(self.process, PAUSES[self.choices.pick(len(PAUSES))])
+            self.process_frozen()
+        elif fault == "kill":
+            scheduler.kill(self.process)
+        elif fault == "slow":
+            scheduler.meanwhile()
+            scheduler.sleep(PAUSES[self.choices.pick(len(PAUSES))])
+        elif fault == "unavailable":
+            if op == "lakefs":
+                raise SimClient.unavailable(what)
+            raise StoreUnavailableError(f"{what}: no answer")
+        else:
+            return fault
+        return ""
+
+    def process_frozen(self) -> None:
+        """Note that the present process was suspended until now."""
+        self.oracle.thawed[self.process.name] = self.scheduler.now
+
+    def later(self, seconds: float, effect: Callable[[], object]) -> None:
+        """Let something happen later, whatever becomes of who asked for it."""
+
+        def arrive() -> None:
+            self.scheduler.sleep(seconds)
+            self.say("a request arrives late")
+            effect()
+
+        self.scheduler.spawn("the network", self._network, arrive)
+
+    def write_directly(self, key: str, data: bytes, modified: datetime | None = None) -> Kept:
+        """Write an object of the namespace as lakeFS does, or as a writer does."""
+        when = modified or self.store_time()
+        kept = Kept(data, hashlib.md5(data).hexdigest(), when, len(data))
+        self.buckets["lake"][PREFIX + key] = kept
+        return kept
+
+    def outcomes(self, url: str) -> list[tuple[str, str, str | None]]:
+        """What a sweep that ended well says became of each object: address, outcome and why."""
+        bucket, _, prefix = url.removeprefix("s3://").partition("/")
+        kept = self.buckets[bucket]
+        manifest = json.loads(kept[f"{prefix}/swept_set/manifest.json"].data)
+        rows: list[tuple[str, str, str | None]] = []
+        for key, *_ in manifest["parts"]["data"]:
+            table = encoding.read_table(pa.BufferReader(kept[f"{prefix}/{key}"].data))
+            columns = (table[name].to_pylist() for name in ("address", "outcome", "detail"))
+            rows += zip(*columns, strict=True)
+        return rows
+
+    # Notes for the oracle
+
+    def looks(self) -> None:
+        """The present actor begins to read the HEADs."""
+        actor = self.scheduler.current
+        if actor is not None:
+            actor.facts["look"] = (self.scheduler.steps, self.scheduler.now)
+            actor.facts["seen"] = self._lease_and_hold()
+            self.say("reads the HEADs")
+
+    def _lease_and_hold(self) -> tuple[LeaseRecord | None, bool]:
+        lake = self.buckets["lake"]
+        kept = lake.get(PREFIX + LEASE)
+        record = LeaseRecord.from_bytes(kept.data, LEASE) if kept else None
+        return record, PREFIX + HOLD in lake
+
+    def sent(self, store: SimStore, keys: Sequence[str]) -> Sent | None:
+        """A request that deletes is sent."""
+        if store.url != NAMESPACE or keys[0].startswith("_lakefs/"):
+            return None
+        lease, hold = self._lease_and_hold()
+        return self.oracle.sent(keys, lease, hold=hold)
+
+    def deleted(self, store: SimStore, key: str, sent: object) -> None:
+        """A delete was carried out."""
+        if isinstance(sent, Sent) and store.url == NAMESPACE:
+            self.oracle.deleted(key, sent)
+            self._set_mood()
+
+    def written(self, store: SimStore, key: str, data: bytes) -> None:
+        """An object was written."""
+        if key.endswith(("hold.json", "swept_set/manifest.json")):
+            self.oracle.written(store.url, key, data)
+
+    def _set_mood(self) -> None:
+        """What of the world matters to a collector, in one number."""
+        lake, gone = self.lake, sorted(self.oracle.deletes)
+        told = f"{sorted(lake.branches.items())}{lake.staged}{lake.rules}{gone}"
+        self._mood = str(zlib.crc32(told.encode()))
+
+    def changed(self) -> None:
+        """The lake has changed."""
+        self.lake.version += 1
+        self._set_mood()
+        self.moods.append(self._mood)
+        self.oracle.look()
