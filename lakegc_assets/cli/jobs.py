@@ -59,18 +59,25 @@ def _instance() -> dg.DagsterInstance:
     return dg.DagsterInstance.from_ref(ref)
 
 
-def run_job(job: str, repository: str, run: str, settings: dict[str, Any]) -> None:
+def run_job(
+    job: str,
+    repository: str,
+    run: str,
+    settings: dict[str, Any],
+    asked: dict[str, Any] | None = None,
+) -> None:
     """Run a job of the graph on one repository.
 
     A mark whose publication was interrupted after its summary was written is finished, not begun
     again: only its report is made.
 
     Args:
-        job: gc, gc_mark or gc_sweep.
+        job: gc, gc_mark, gc_approve or gc_sweep.
         repository: lakeFS repository.
         run: id of the run.
         settings: configuration of the ``collector`` resource, as values or as text; what is absent
             has its default.
+        asked: configuration of assets and other steps, by their names.
 
     Raises:
         ConfigurationError: there is no such repository, a name or setting is wrong, or Spark does
@@ -90,7 +97,7 @@ def run_job(job: str, repository: str, run: str, settings: dict[str, Any]) -> No
         selection = _selection(site, namespace, job, repository, run)
         say(f"{job} of {repository}, run {run}")
         key = add_partition(instance, repository, run)
-        _execute(job, key, settings, selection, instance)
+        _execute(job, key, settings, asked or {}, selection, instance)
 
 
 def _checked(settings: dict[str, Any]) -> dict[str, Any]:
@@ -141,7 +148,7 @@ def _selection(
         return None
     published = attempt.has("deletion_candidates") and not attempt.has("gc_report")
     if (
-        job == "gc_sweep"
+        job in {"gc_sweep", "gc_approve"}
         or not published
         or read_summary(open_store(namespace, site.stores), run) is None
     ):
@@ -154,6 +161,7 @@ def _execute(
     job: str,
     key: dg.MultiPartitionKey,
     settings: dict[str, Any],
+    asked: dict[str, Any],
     selection: list[dg.AssetKey] | None,
     instance: dg.DagsterInstance,
 ) -> None:
@@ -167,6 +175,7 @@ def _execute(
                 run_id=run_id,
                 run_config={
                     "resources": {"collector": {"config": settings}},
+                    "ops": {name: {"config": config} for name, config in asked.items()},
                     "loggers": {"console": {"config": {"log_level": "CRITICAL"}}},
                 },
             )

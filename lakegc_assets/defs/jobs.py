@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dagster as dg
 
+from lakegc_assets.defs.approving import gc_approve
 from lakegc_assets.defs.partitions import REPOSITORY_RUN
 
 _SWEPT = dg.AssetSelection.assets("swept_set")
@@ -13,7 +14,7 @@ _MARK_CHECKS = dg.AssetSelection.checks_for_assets("deletion_candidates")
 
 @dg.definitions
 def jobs() -> dg.Definitions:
-    """``gc``, ``gc_mark`` and ``gc_sweep``."""
+    """``gc``, ``gc_mark``, ``gc_approve`` and ``gc_sweep``."""
     return dg.Definitions(
         jobs=[
             dg.define_asset_job(
@@ -34,6 +35,7 @@ def jobs() -> dg.Definitions:
                 partitions_def=REPOSITORY_RUN,
                 description="Sweep a published mark; may be run again after it was killed.",
             ),
+            gc_approve,
         ],
         executor=dg.in_process_executor,
     )
