@@ -105,9 +105,10 @@ class GarbageCollection(dg.Component, Policy):
                 *dg.load_asset_checks_from_modules([checks]),
                 staleness_check(policies),
             ],
-        ).map_asset_specs(
-            func=lambda spec: spec.merge_attributes(owners=self.owners, tags=self.tags)
-        )
+        ).map_asset_specs(func=self._owned)
+
+    def _owned(self, spec: dg.AssetSpec) -> dg.AssetSpec:
+        return spec.merge_attributes(owners=self.owners, tags=self.tags)
 
     def policies(self) -> Policies:
         """How each repository is collected."""

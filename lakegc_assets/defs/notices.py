@@ -33,9 +33,7 @@ def failure_sensor(policies: Policies, section: NoticeSection) -> dg.SensorDefin
         run = context.dagster_run
         if "dagster/partition/repository" not in run.tags:
             return dg.SkipReason(f"run {run.run_id} is of no repository")
-        url = section.url or (
-            os.environ.get(section.url_variable) if section.url_variable else None
-        )
+        url = section.url or os.environ.get(section.url_variable or "")
         if url is None and section.mail is None:
             return dg.SkipReason("nobody is to be told: set `failures` of the component")
         document = notice(context.instance, run, context.failure_event.message or "", policies)

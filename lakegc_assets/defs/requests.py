@@ -1,4 +1,4 @@
-"""Runs that are started without a person: their tags, and how a run knows that it is one of them."""
+"""Runs that are started without a person: their tags, and how a run knows what it is."""
 
 from __future__ import annotations
 

@@ -57,7 +57,7 @@ def resume_sensor(jobs: Sequence[Any]) -> dg.SensorDefinition:
             ),
             ascending=True,
         )
-        requests = []
+        requests: list[dg.RunRequest] = []
         for record in records:
             run = record.dagster_run
             if not _was_cut_off(context.instance, record):

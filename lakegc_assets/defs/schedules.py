@@ -28,14 +28,14 @@ _OPEN: Final = timedelta(hours=24)
 def schedules(policies: Policies) -> list[dg.ScheduleDefinition]:
     """``gc_schedule``, and one more for each other time zone of the policies."""
     return [
-        _schedule(
-            NAME if zone == policies.for_all.time_zone else _name(zone), crons, zone, policies
-        )
+        _schedule(_name(zone, policies), crons, zone, policies)
         for zone, crons in policies.crons().items()
     ]
 
 
-def _name(zone: str) -> str:
+def _name(zone: str, policies: Policies) -> str:
+    if zone == policies.for_all.time_zone:
+        return NAME
     return f"{NAME}_{''.join(c if c.isalnum() else '_' for c in zone)}"
 
 

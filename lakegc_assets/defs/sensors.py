@@ -111,7 +111,7 @@ def rules_sensor(policies: Policies) -> dg.SensorDefinition:
 
 
 def _next(before: Mapping[str, Any] | None, repository: Repository, digest: str) -> dict[str, Any]:
-    """What is known of a repository's rules: how often they were changed since it was first seen."""
+    """What is known of a repository's rules: how often they changed since it was first seen."""
     if before is None or before["made"] != repository.creation_date:
         return {"made": repository.creation_date, "changes": 0, "rules": digest}
     changed = before["rules"] != digest
