@@ -14,7 +14,7 @@ import dagster as dg
 from dagster._utils.schedules import is_valid_cron_string
 from pydantic import AfterValidator, Field
 
-from lakegc_assets.sweep.unattended import Limits, Mode, Required
+from lakegc_assets.sweep.unattended import MODES, REQUIRED, Limits
 
 
 def _cron(value: str) -> str:
@@ -39,6 +39,17 @@ def _pattern(value: str) -> str:
     return value
 
 
+def _one_of(values: Sequence[str]) -> AfterValidator:
+    """Text that is one of a few; a Literal would let any text pass for one that is rendered."""
+
+    def check(value: str) -> str:
+        if value not in values:
+            raise ValueError(f"{value!r} is none of {', '.join(values)}")
+        return value
+
+    return AfterValidator(check)
+
+
 Patterns = list[Annotated[str, AfterValidator(_pattern)]]
 
 
@@ -57,8 +68,9 @@ class AutoLimits(dg.Model, dg.Resolvable):
         gt=0,
         description="how many times as much as the last mark, in objects and bytes; 2 is twice",
     )
-    required: Required = Field(
+    required: Annotated[str, _one_of(REQUIRED)] = Field(
         default="nothing",
+        json_schema_extra={"enum": list(REQUIRED)},
         description="what must be there to bring objects back: nothing, backup, undo (versions or "
         "the like in the store), or backup or undo",
     )
@@ -87,8 +99,9 @@ class Policy(dg.Model, dg.Resolvable):
     clean_every_hours: float = Field(
         default=168.0, ge=0, le=876_000, description="how often the whole store is listed"
     )
-    sweep: Mode = Field(
+    sweep: Annotated[str, _one_of(MODES)] = Field(
         default="approved",
+        json_schema_extra={"enum": list(MODES)},
         description="what follows a mark that nobody asked for: never a sweep; one when a person "
         "has approved it; or one at once where the limits of `auto` hold",
     )

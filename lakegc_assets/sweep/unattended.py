@@ -7,15 +7,17 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Final, Literal
+from typing import Final
 
 from lakegc_assets.run.artifacts import AttemptArtifacts, Manifest
 from lakegc_assets.run.context import RunContext
 from lakegc_assets.run.history import earlier
 from lakegc_assets.sweep.approval import approval_of
 
-Mode = Literal["never", "approved", "auto"]
-Required = Literal["nothing", "backup", "undo", "backup or undo"]
+#: How marks are swept that nobody asked for.
+MODES: Final = ("never", "approved", "auto")
+#: What must be there to bring objects back.
+REQUIRED: Final = ("nothing", "backup", "undo", "backup or undo")
 _UNDO: Final = ("versions", "soft_delete", "trash")
 
 
@@ -28,22 +30,22 @@ class Limits:
         objects: number of candidates.
         bytes: of the candidates together.
         growth: how many times as much as the last mark, in objects and in bytes; 2 is twice.
-        required: what must be there to bring objects back.
+        required: one of ``REQUIRED``.
     """
 
     share: float | None = None
     objects: int | None = None
     bytes: int | None = None
     growth: float | None = None
-    required: Required = "nothing"
+    required: str = "nothing"
 
 
-def waits_for(ctx: RunContext, mode: Mode, limits: Limits) -> str | None:
+def waits_for(ctx: RunContext, mode: str, limits: Limits) -> str | None:
     """What the published mark of a run waits for; None if it may be swept now.
 
     Args:
         ctx: the run.
-        mode: how marks of this repository are swept.
+        mode: one of ``MODES``.
         limits: under which ``auto`` holds.
 
     Raises:
@@ -117,7 +119,7 @@ def _before(manifest: Manifest, moment: datetime) -> bool:
     return manifest.finished <= moment
 
 
-def _unprotected(ctx: RunContext, required: Required) -> list[str]:
+def _unprotected(ctx: RunContext, required: str) -> list[str]:
     """What is missing to bring objects back, if that is required."""
     if required == "nothing":
         return []
