@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import dagster as dg
 
-from lakegc_assets.defs.partitions import REPOSITORY_RUN
+from lakegc_assets.defs.partitions import partition_key
 from lakegc_assets.defs.requests import ASKED_TAG, RESUMED_TAG, is_unattended, silent
 from lakegc_assets.defs.resources import CollectorResource, LakeFSResource, ObjectStoreResource
 from lakegc_assets.defs.sensors import started
@@ -127,7 +127,7 @@ def _request(run: dg.DagsterRun, lakefs: LakeFSConfig, root: ArtifactRoot) -> dg
     return dg.RunRequest(
         run_key=f"{repository}/{mark}/after-{run.run_id}",
         job_name=job,
-        partition_key=REPOSITORY_RUN.get_partition_key_from_str(run.tags["dagster/partition"]),
+        partition_key=partition_key(repository, mark),
         run_config=run.run_config,
         asset_selection=selection,
         tags=ours,
