@@ -354,7 +354,9 @@ def _show(found: dict[str, Any], as_json: bool) -> None:  # noqa: FBT001 - an op
         click.echo(f"  warning: {warning}")
     click.echo(f"  mark       {found['mark_url']}")
     click.echo(f"  artifacts  {near(found['artifacts'])}")
-    if not found["swept"]:
+    if found["swept"]:
+        click.echo(f"  {found['swept_on']}")
+    else:
         click.echo(f"  to delete  lakegc sweep {found['repository']} --run {found['run']}")
 
 
