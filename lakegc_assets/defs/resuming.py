@@ -58,8 +58,10 @@ def resume_sensor(jobs: Sequence[Any]) -> dg.SensorDefinition:
             ascending=True,
         )
         requests: list[dg.RunRequest] = []
+        latest = since
         for record in records:
             run = record.dagster_run
+            latest = max(latest, record.update_timestamp)
             if not _was_cut_off(context.instance, record):
                 continue
             try:
@@ -67,11 +69,12 @@ def resume_sensor(jobs: Sequence[Any]) -> dg.SensorDefinition:
             except LakegcError as error:
                 if not requests:
                     return silent(error)
+                # The next tick looks at all of them again, and starts none of these twice.
+                latest = since
                 break
-            since = max(since, record.update_timestamp)
             if found is not None:
                 requests.append(found)
-        return started(requests, since.isoformat())
+        return started(requests, latest.isoformat())
 
     return resume
 
