@@ -147,8 +147,8 @@ class RealS3:
 
 
 @contextmanager
-def real_s3(folder: Path) -> Iterator[RealS3]:
-    """Run versitygw, with an empty bucket.
+def real_s3(folder: Path, *, versioning: bool = False) -> Iterator[RealS3]:
+    """Run versitygw, with an empty bucket, which keeps versions if that is wanted.
 
     Where it cannot be had, the process ends with a sentence that says why, and without an error: it
     is one benchmark of several.
@@ -156,10 +156,15 @@ def real_s3(folder: Path) -> Iterator[RealS3]:
     folder.mkdir(exist_ok=True)
     with ExitStack() as stack:
         try:
-            server = stack.enter_context(versitygw(folder))
+            server = stack.enter_context(versitygw(folder, versioning=versioning))
         except ServerUnavailableError as error:
             print(f"not measured, since versitygw, an S3 server, cannot be had: {error}")
             sys.exit(0)
         use_s3(server.endpoint)
-        boto3.client("s3").create_bucket(Bucket=BUCKET)
+        client = boto3.client("s3")
+        client.create_bucket(Bucket=BUCKET)
+        if versioning:
+            client.put_bucket_versioning(
+                Bucket=BUCKET, VersioningConfiguration={"Status": "Enabled"}
+            )
         yield RealS3(server, ObjectFiles(server.log.parent / "objects" / BUCKET, etags=True))

@@ -21,12 +21,21 @@ from lakegc_assets_tests.storage.servers import (
     azurite_server,
     fake_gcs_server,
     rclone_program,
+    versioned_gateway,
     versitygw_server,
 )
 
 __all__ = [
-    "aws_environment", "azurite_server", "fake_gcs_server", "rclone_program", "s3_bucket",
-    "s3_server", "site", "spark", "versitygw_server",
+    "aws_environment",
+    "azurite_server",
+    "fake_gcs_server",
+    "rclone_program",
+    "s3_bucket",
+    "s3_server",
+    "site",
+    "spark",
+    "versioned_gateway",
+    "versitygw_server",
 ]  # fmt: skip
 
 pytest_plugins = [

@@ -143,6 +143,11 @@ class Case:
                 found.setdefault(range_id, []).append(branch)
         return found
 
+    @property
+    def by_name(self) -> bool:
+        """Whether the listing is only of what expired ranges name, and not of the store."""
+        return self.chain["store_listing"].mode == "committed"
+
     @cached_property
     def before(self) -> int:
         """Entries of before this, in microseconds since 1970, should be listed."""

@@ -8,6 +8,7 @@ import json
 from lakegc_assets.checks import invariants
 from lakegc_assets.checks.case import Case, CheckResult
 from lakegc_assets.checks.listing_check import listing_holds_heads
+from lakegc_assets.checks.pinned import none_pinned
 from lakegc_assets.errors import IntegrityError, RefusedError
 from lakegc_assets.run.artifacts import AttemptArtifacts, Manifest
 from lakegc_assets.run.context import RunContext
@@ -25,6 +26,7 @@ INVARIANTS = (
     invariants.none_head_reachable,
     invariants.none_staged,
     invariants.none_shadowed,
+    none_pinned,
     invariants.tagged_commits_whole,
 )
 

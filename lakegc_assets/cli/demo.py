@@ -1,7 +1,8 @@
 """The demo: a lakeFS repository with a year of history is marked, swept, and proven unharmed.
 
 Run with ``make demo``. It starts the embedded lakeFS, moves its clock through a year in which a
-small team works, runs the job ``gc`` through Dagster, and reads back everything that is live.
+small team works, runs the job ``gc`` through Dagster, and reads back everything that is live. Then
+it takes the sweep back, and shows that the next mark leaves alone what was restored.
 """
 
 from __future__ import annotations
@@ -20,6 +21,8 @@ import click
 
 from lakegc_assets.cli.main import main as command
 from lakegc_assets.cli.main import near
+from lakegc_assets.cli.queries import outcome
+from lakegc_assets.cli.restored import last_restore
 from lakegc_assets.embedded.server import EmbeddedLakeFS
 from lakegc_assets.errors import IntegrityError
 from lakegc_assets.lakefs.config import LakeFSConfig
@@ -30,6 +33,10 @@ _DAY = 86_400
 _YEAR = 365
 _RULES = {"main": 60, "experiment": 14, "audit": 400}
 _DEFAULT_DAYS = 30
+#: The runs of the demo.
+_FIRST, _SECOND = "first", "second"
+#: The model of the main branch, which old commits have in other versions.
+_MODEL = "models/forecast.bin"
 
 
 @dataclass
@@ -196,15 +203,38 @@ def _prove(
     click.echo(
         f"Proof: all {len(before)} live objects on all branches read exactly as before the sweep,"
     )
-    path = "models/forecast.bin"
     try:
-        client.get_object(repository, old_commit, path)
+        client.get_object(repository, old_commit, _MODEL)
     except GoneError:
-        click.echo(f"and {path} of the expired commit {old_commit[:12]} answers 410 Gone.")
+        click.echo(f"and {_MODEL} of the expired commit {old_commit[:12]} answers 410 Gone.")
     except NotFoundError as error:
-        raise IntegrityError(f"{path} should be known and gone, but: {error}") from error
+        raise IntegrityError(f"{_MODEL} should be known and gone, but: {error}") from error
     else:
-        raise IntegrityError(f"{path} of commit {old_commit} expired, but still reads")
+        raise IntegrityError(f"{_MODEL} of commit {old_commit} expired, but still reads")
+
+
+def _take_back(
+    client: LakeFSWriter, repository: str, before: dict[tuple[str, str], str], old_commit: str
+) -> None:
+    """Undo the sweep: all of it reads again, is pinned, and is left alone by the next mark."""
+    click.echo(f"\n$ lakegc restore {repository} --run {_FIRST} --all")
+    _command("restore", repository, "--run", _FIRST, "--all")
+    click.echo(f"\n$ lakegc mark {repository} --run {_SECOND}")
+    _command("mark", repository, "--run", _SECOND)
+    swept, marked = outcome(repository, _FIRST), outcome(repository, _SECOND)
+    restored = last_restore(repository, _FIRST)["outcomes"]
+    if restored != {"restored": swept["outcomes"]["deleted"]}:
+        raise IntegrityError(f"swept was {swept['outcomes']}, and restored {restored}")
+    if marked["objects"] or _live(client, repository) != before:
+        raise IntegrityError("the mark after the restore names what was restored")
+    try:
+        client.get_object(repository, old_commit, _MODEL)
+    except GoneError as error:
+        raise IntegrityError(f"{_MODEL} was restored, but: {error}") from error
+    click.echo(
+        f"\nProof: all {restored['restored']['objects']} objects are back, {_MODEL} of commit "
+        f"{old_commit[:12]} reads again,\nand the next mark names none of them: they are pinned."
+    )
 
 
 @contextmanager
@@ -236,7 +266,7 @@ def _environment(folder: Path, server: EmbeddedLakeFS) -> Iterator[None]:
     help="Where the demo's lakeFS, artifacts and Dagster instance are kept.",
 )
 def main(folder: Path) -> None:
-    """Collect a repository of the embedded lakeFS, and prove that nothing live was harmed."""
+    """Collect a repository of the embedded lakeFS, prove that nothing live was harmed, undo it."""
     began = time.monotonic()
     folder = folder.resolve()
     (folder / "lakefs").mkdir(parents=True, exist_ok=True)
@@ -257,11 +287,12 @@ def main(folder: Path) -> None:
             f"{len(before)} live paths on {len(list(client.branches(repository)))} branches.\n"
             f"Retention: {_DEFAULT_DAYS} days; "
             + ", ".join(f"{branch} {days}" for branch, days in _RULES.items())
-            + f".\n\n$ lakegc run {repository}"
+            + f".\n\n$ lakegc run {repository} --run {_FIRST}"
         )
         _collect(repository)
         click.echo()
         _prove(client, repository, before, old_commit)
+        _take_back(client, repository, before, old_commit)
     home = near(folder / "dagster")
     home = home if Path(home).is_absolute() else f"$PWD/{home}"
     click.echo(
@@ -271,9 +302,14 @@ def main(folder: Path) -> None:
 
 
 def _collect(repository: str) -> None:
+    """Run the collection."""
+    _command("run", repository, "--run", _FIRST)
+
+
+def _command(*arguments: str) -> None:
     """Run the command in this process; leave with its exit status if it fails."""
     try:
-        command.main(["run", repository], prog_name="lakegc")
+        command.main(list(arguments), prog_name="lakegc")
     except SystemExit as status:
         if status.code:
             raise

@@ -17,18 +17,18 @@ from dagster._core.instance.ref import InstanceRef
 from dagster._core.utils import make_new_run_id
 
 from lakegc_assets.cli.progress import progress, say
-from lakegc_assets.cli.queries import Site, require_published
+from lakegc_assets.cli.queries import Site, namespace_of, require_published
 from lakegc_assets.definitions import shown_nowhere
 from lakegc_assets.defs.partitions import add_partition, partition_key
 from lakegc_assets.defs.resources import CollectorResource
 from lakegc_assets.errors import ConfigurationError, RefusedError
-from lakegc_assets.graveler.namespace import StorageNamespace
-from lakegc_assets.lakefs.errors import NotFoundError
 from lakegc_assets.mark.publication import read_summary
 from lakegc_assets.run.lock import repository_lock
 from lakegc_assets.storage.opening import open_store
 
 _PACKAGE = Path(__file__).parents[1]
+#: These need a published mark.
+_OF_A_MARK = ("gc_backup", "gc_sweep", "gc_restore")
 
 
 def dagster_home() -> Path:
@@ -72,7 +72,7 @@ def run_job(
     again: only its report is made.
 
     Args:
-        job: gc, gc_mark, gc_approve or gc_sweep.
+        job: gc, gc_mark, gc_approve, gc_backup, gc_sweep or gc_restore.
         repository: lakeFS repository.
         run: id of the run.
         settings: configuration of the ``collector`` resource, as values or as text; what is absent
@@ -87,12 +87,12 @@ def run_job(
         KeyboardInterrupt: the run was interrupted.
     """
     partition_key(repository, run)
-    settings = _checked(settings)
+    settings = checked(settings)
     site = Site.defined()
-    namespace = _namespace(site, repository)
+    namespace = namespace_of(site, repository)
     with _instance() as instance, repository_lock(namespace):
         # Before anything is started, which takes a while.
-        if job == "gc_sweep":
+        if job in _OF_A_MARK:
             require_published(site.attempt(repository, run))
         selection = _selection(site, namespace, job, repository, run)
         say(f"{job} of {repository}, run {run}")
@@ -100,7 +100,7 @@ def run_job(
         _execute(job, key, settings, asked or {}, selection, instance)
 
 
-def _checked(settings: dict[str, Any]) -> dict[str, Any]:
+def checked(settings: dict[str, Any]) -> dict[str, Any]:
     """Settings with the types that the resource gives them.
 
     Raises:
@@ -128,16 +128,6 @@ def _checked(settings: dict[str, Any]) -> dict[str, Any]:
     return {name: getattr(collector, name) for name in settings}
 
 
-def _namespace(site: Site, repository: str) -> str:
-    try:
-        found = site.lakefs.connect().writable_repository(repository)
-    except NotFoundError as error:
-        raise ConfigurationError(
-            f"there is no repository {repository!r} ({error}): `lakegc repositories` lists them",
-        ) from error
-    return StorageNamespace.parse(found.storage_namespace).url()
-
-
 def _selection(
     site: Site, namespace: str, job: str, repository: str, run: str
 ) -> list[dg.AssetKey] | None:
@@ -148,13 +138,14 @@ def _selection(
         return None
     published = attempt.has("deletion_candidates") and not attempt.has("gc_report")
     if (
-        job in {"gc_sweep", "gc_approve"}
+        job in {*_OF_A_MARK, "gc_approve"}
         or not published
         or read_summary(open_store(namespace, site.stores), run) is None
     ):
         return None
     say(f"mark {run} was published, but not reported: this finishes it")
-    return [dg.AssetKey(n) for n in ("gc_report", *(("swept_set",) if job == "gc" else ()))]
+    behind = ("backup", "swept_set") if job == "gc" else ()
+    return [dg.AssetKey(name) for name in ("gc_report", *behind)]
 
 
 def _execute(

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from dataclasses import asdict
 from datetime import datetime, timedelta, timezone
 from functools import wraps
+from importlib import import_module
 from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
 
@@ -44,7 +45,7 @@ class Duration(click.ParamType[timedelta]):
         return timedelta(**{_UNITS[match[2]]: float(match[1])})
 
 
-def _exit_status(function: Callable[_P, _R]) -> Callable[_P, _R]:
+def exit_status(function: Callable[_P, _R]) -> Callable[_P, _R]:
     """Turn errors into a sentence and an exit status."""
 
     @wraps(function)
@@ -67,10 +68,16 @@ def _exit_status(function: Callable[_P, _R]) -> Callable[_P, _R]:
     return wrapper
 
 
-def _run_options(function: Callable[..., None]) -> Callable[..., None]:
+def run_options(function: Callable[..., None]) -> Callable[..., None]:
     """The settings of a run, as options."""
     for option in reversed(
         (
+            click.option(
+                "--mode",
+                type=click.Choice(["unified", "committed", "uncommitted"]),
+                help="Collect only what expired commits alone hold, without a listing of the "
+                "store (committed), or what was never committed (uncommitted). Default: both.",
+            ),
             click.option("--min-age", type=Duration(), help="Spare younger objects. Default 24h."),
             click.option(
                 "--allow-unsafe-min-age",
@@ -104,7 +111,8 @@ def _run_options(function: Callable[..., None]) -> Callable[..., None]:
     return function
 
 
-def _settings(
+def settings_of(
+    mode: str | None,
     min_age: timedelta | None,
     max_candidate_share: float | None,
     accept_missing: str | None,
@@ -117,6 +125,7 @@ def _settings(
         ConfigurationError: one of the others has no value, or is given twice.
     """
     chosen = {
+        "mode": mode,
         "min_age_hours": None if min_age is None else min_age.total_seconds() / 3600,
         "max_candidate_share": max_candidate_share,
         "accept_missing": accept_missing,
@@ -138,15 +147,26 @@ def new_run_id() -> str:
     return f"{datetime.now(timezone.utc):%Y%m%dT%H%M%SZ}"
 
 
+#: Commands that stand in modules of their own, which are loaded when they are asked for.
+_ELSEWHERE = {
+    **dict.fromkeys(("adopt", "compare"), "lakegc_assets.cli.foreign"),
+    **dict.fromkeys(("backup", "backups"), "lakegc_assets.cli.backups"),
+    **dict.fromkeys(("restore", "pins"), "lakegc_assets.cli.restoring"),
+}
+
+
 class Commands(click.Group):
     """The commands, of which ``embedded`` is loaded when it is asked for, with its web server."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """Their names."""
-        return sorted([*super().list_commands(ctx), "embedded"])
+        return sorted([*super().list_commands(ctx), *_ELSEWHERE, "embedded"])
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """The command of this name."""
+        if cmd_name in _ELSEWHERE:
+            found: click.Command = getattr(import_module(_ELSEWHERE[cmd_name]), cmd_name)
+            return found
         if cmd_name == "embedded":
             from lakegc_assets.embedded.server import embedded  # noqa: PLC0415 - it loads slowly
 
@@ -162,13 +182,14 @@ def main() -> None:
     """Garbage collection for lakeFS: finds what nothing needs, says why, deletes it safely."""
 
 
-def _start(
+def start(
     job: str,
     repository: str,
     run_id: str,
     settings: dict[str, Any],
     as_json: bool,  # noqa: FBT001 - a plain option
 ) -> None:
+    """Run a job and show what became of it."""
     from lakegc_assets.cli.jobs import run_job  # noqa: PLC0415 - Dagster loads slowly
     from lakegc_assets.cli.queries import outcome  # noqa: PLC0415 - Dagster loads slowly
 
@@ -181,15 +202,15 @@ def _start(
 @click.option("--run", "run_id", help="Id of the run, also the mark id. Default: the time.")
 @click.option("--mark/--no-mark", default=True, help="Mark first. Default.")
 @click.option("--sweep/--no-sweep", default=True, help="Sweep afterwards. Default.")
-@_run_options
-@_exit_status
+@run_options
+@exit_status
 def run(
     repository: str,
     run_id: str | None,
     mark: bool,  # noqa: FBT001 - an option
     sweep: bool,  # noqa: FBT001 - an option
     as_json: bool,  # noqa: FBT001 - an option
-    **options: Any,  # noqa: ANN401 - passed on to _settings
+    **options: Any,  # noqa: ANN401 - passed on to settings_of
 ) -> None:
     """Mark REPOSITORY, check the mark, publish it, and sweep it."""
     if not mark and not sweep:
@@ -197,33 +218,33 @@ def run(
     if not mark and run_id is None:
         raise RefusedError("a sweep without a mark needs the mark id: --run ID")
     job = "gc" if mark and sweep else "gc_mark" if mark else "gc_sweep"
-    _start(job, repository, run_id or new_run_id(), _settings(**options), as_json)
+    start(job, repository, run_id or new_run_id(), settings_of(**options), as_json)
 
 
 @main.command()
 @click.argument("repository")
 @click.option("--run", "run_id", help="Id of the run, also the mark id. Default: the time.")
-@_run_options
-@_exit_status
+@run_options
+@exit_status
 def mark(repository: str, run_id: str | None, as_json: bool, **options: Any) -> None:  # noqa: ANN401, FBT001 - options
     """Mark REPOSITORY, check the mark and publish it. Deletes nothing.
 
     A mark that was killed is begun again under the same id; one that was killed after it was
     published is finished.
     """
-    _start("gc_mark", repository, run_id or new_run_id(), _settings(**options), as_json)
+    start("gc_mark", repository, run_id or new_run_id(), settings_of(**options), as_json)
 
 
 @main.command()
 @click.argument("repository")
 @click.option("--run", "run_id", help="The mark id.")
-@_run_options
-@_exit_status
+@run_options
+@exit_status
 def sweep(repository: str, run_id: str | None, as_json: bool, **options: Any) -> None:  # noqa: ANN401, FBT001 - options
     """Sweep a published mark of REPOSITORY. A killed sweep is run again in the same way."""
     if run_id is None:
         raise RefusedError("a sweep without a mark needs the mark id: --run ID")
-    _start("gc_sweep", repository, run_id, _settings(**options), as_json)
+    start("gc_sweep", repository, run_id, settings_of(**options), as_json)
 
 
 @main.command()
@@ -235,7 +256,7 @@ def sweep(repository: str, run_id: str | None, as_json: bool, **options: Any) ->
     type=click.FloatRange(0, 1),
     help="Approve that a larger share of the listing goes, for this mark only.",
 )
-@_exit_status
+@exit_status
 def approve(
     repository: str, run_id: str, by: str | None, max_candidate_share: float | None
 ) -> None:
@@ -256,7 +277,7 @@ def approve(
 
 @main.command()
 @click.option("--json", "as_json", is_flag=True, help="Print JSON for programs.")
-@_exit_status
+@exit_status
 def pending(as_json: bool) -> None:  # noqa: FBT001 - an option
     """What waits for a person: marks that were not swept, and those that a check refused."""
     from lakegc_assets.cli.approvals import pending as waiting  # noqa: PLC0415 - Dagster loads slowly
@@ -276,7 +297,7 @@ def pending(as_json: bool) -> None:  # noqa: FBT001 - an option
 @click.argument("repository")
 @click.option("--run", "run_id", required=True, help="The mark id.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON for programs.")
-@_exit_status
+@exit_status
 def report(repository: str, run_id: str, as_json: bool) -> None:  # noqa: FBT001 - an option
     """What a run found, and what became of it."""
     from lakegc_assets.cli.queries import outcome  # noqa: PLC0415 - Dagster loads slowly
@@ -289,7 +310,7 @@ def report(repository: str, run_id: str, as_json: bool) -> None:  # noqa: FBT001
 @click.argument("address")
 @click.option("--run", "run_id", required=True, help="The mark id.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON for programs.")
-@_exit_status
+@exit_status
 def why(repository: str, address: str, run_id: str, as_json: bool) -> None:  # noqa: FBT001 - an option
     """Why a mark named the object at ADDRESS, or why it did not."""
     from lakegc_assets.cli.queries import local_context  # noqa: PLC0415 - Dagster loads slowly
@@ -305,7 +326,7 @@ def why(repository: str, address: str, run_id: str, as_json: bool) -> None:  # n
 
 @main.command()
 @click.option("--json", "as_json", is_flag=True, help="Print JSON for programs.")
-@_exit_status
+@exit_status
 def repositories(as_json: bool) -> None:  # noqa: FBT001 - an option
     """The repositories of the lakeFS server, and the runs that each has had."""
     from lakegc_assets.cli.queries import known_runs  # noqa: PLC0415 - Dagster loads slowly
@@ -331,15 +352,18 @@ def _show(found: dict[str, Any], as_json: bool) -> None:  # noqa: FBT001 - an op
         click.echo(f"{' ' * indent + name:<44} {objects:>12,} objects {shown}".rstrip())
 
     cutoff = datetime.fromisoformat(found["cutoff"])
-    click.echo(f"repository {found['repository']}, mark {found['run']}")
+    mode = "" if found["mode"] == "unified" else f" ({found['mode']})"
+    click.echo(f"repository {found['repository']}, mark {found['run']}{mode}")
     click.echo(f"  slices made after the cutoff, not listed: {found['skipped_slices']:,}")
-    line(2, "listed", found["listed"], found["listed_bytes"])
+    by_name = found["mode"] == "committed"
+    line(2, "looked at" if by_name else "listed", found["listed"], found["listed_bytes"])
     kept, kept_bytes = found["listed"] - found["objects"], found["listed_bytes"] - found["bytes"]
     line(2, "kept", kept, kept_bytes)
     for name, objects in (
         (f"not older than {cutoff:%Y-%m-%d %H:%M} UTC", found["too_young"]),
         ("not where lakeFS keeps objects", found["outside_data"]),
         *found["spared"].items(),
+        *_not_adopted(found["adopted"]),
     ):
         if objects:
             line(6, name, objects)
@@ -352,12 +376,25 @@ def _show(found: dict[str, Any], as_json: bool) -> None:  # noqa: FBT001 - an op
         line(2, outcome.replace("_", " "), totals["objects"], totals["bytes"])
     for warning in found["warnings"]:
         click.echo(f"  warning: {warning}")
-    click.echo(f"  mark       {found['mark_url']}")
-    click.echo(f"  artifacts  {near(found['artifacts'])}")
+    _show_places(found)
     if found["swept"]:
         click.echo(f"  {found['swept_on']}")
     else:
         click.echo(f"  to delete  lakegc sweep {found['repository']} --run {found['run']}")
+
+
+def _not_adopted(adopted: dict[str, Any] | None) -> list[tuple[str, int]]:
+    """What a run of its own would have marked besides the mark that it adopted."""
+    if adopted is None:
+        return []
+    return [(f"not named by mark {adopted['mark']}", adopted["not_named"]["objects"])]
+
+
+def _show_places(found: dict[str, Any]) -> None:
+    click.echo(f"  mark       {found['mark_url']}")
+    click.echo(f"  artifacts  {near(found['artifacts'])}")
+    if found["backup"] is not None:
+        click.echo(f"  backup     {found['backup']}")
 
 
 def near(path: str | Path) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -14,14 +14,18 @@ from lakegc_assets.definitions import shown_nowhere
 from lakegc_assets.defs.failures import errors_of_tasks
 from lakegc_assets.defs.partitions import partition_key
 from lakegc_assets.defs.resources import CollectorResource, LakeFSResource, ObjectStoreResource
-from lakegc_assets.errors import LakegcError, RefusedError
+from lakegc_assets.errors import ConfigurationError, LakegcError, RefusedError
+from lakegc_assets.graveler.namespace import StorageNamespace
 from lakegc_assets.lakefs.config import LakeFSConfig
+from lakegc_assets.lakefs.errors import NotFoundError
+from lakegc_assets.mark.adoption import require_adoptable
 from lakegc_assets.mark.forms import mark_folder
 from lakegc_assets.run.artifacts import ArtifactRoot, AttemptArtifacts
 from lakegc_assets.run.context import RunContext
 from lakegc_assets.run.settings import Settings
 from lakegc_assets.run.spark import session_settings, start_session
 from lakegc_assets.storage.config import StoreConfig
+from lakegc_assets.storage.opening import open_store
 from lakegc_assets.sweep.approval import when
 
 
@@ -86,26 +90,35 @@ def outcome(repository: str, run: str) -> dict[str, Any]:
         "repository": repository,
         "run": run,
         "attempt": attempt.attempt,
+        "mode": attempt.manifest("store_listing").mode,
         "cutoff": report.cutoff.isoformat(),
         "mark_url": f"{report.namespace}/{mark_folder(run)}",
         "artifacts": attempt.url,
+        "backup": swept.get("backup") if swept else None,
         "listed": candidates["listed"],
         "listed_bytes": candidates["listed_bytes"],
         "skipped_slices": candidates["skipped_slices"],
         "outside_data": candidates["outside_data"],
         "too_young": candidates["too_young"],
         "spared": candidates["spared"],
+        "adopted": candidates.get("adopted"),
         "objects": report.facts["objects"],
         "bytes": report.facts["bytes"],
         "breakdown": report.facts["breakdown"],
         "largest": report.facts["largest"],
         "files": report.facts["files"],
-        "warnings": report.facts["warnings"],
+        "warnings": [*report.facts["warnings"], *_put_back(swept)],
         "read": {name: committed[name] for name in sorted(committed)},
         "swept": swept is not None,
         "swept_on": when(attempt.manifest("swept_set")) if swept else None,
         "outcomes": swept["outcomes"] if swept else {},
     }
+
+
+def _put_back(swept: Mapping[str, Any] | None) -> list[str]:
+    """What a sweep deleted that was needed after all, a sentence for each."""
+    named = swept["put_back"] if swept else []
+    return [f"{row['address']} was needed after all and put back: {row['detail']}" for row in named]
 
 
 def require_published(attempt: AttemptArtifacts) -> None:
@@ -133,8 +146,22 @@ def local_context(repository: str, run: str) -> Iterator[RunContext]:
         RefusedError: the run is unknown.
         ConfigurationError: there is work for Spark, and it does not start here.
     """
+    Site.defined().attempt(repository, run)
+    with any_context(repository, run) as ctx:
+        yield ctx
+
+
+@contextmanager
+def any_context(repository: str, run: str) -> Iterator[RunContext]:
+    """A repository, to ask something about it; the run need not exist.
+
+    Raises:
+        ConfigurationError: there is no such repository; or there is work for Spark, and it does not
+            start here.
+    """
+    partition_key(repository, "any")
     site = Site.defined()
-    site.attempt(repository, run)
+    namespace_of(site, repository)
     with errors_of_tasks():
         yield RunContext(
             repository=repository,
@@ -144,6 +171,35 @@ def local_context(repository: str, run: str) -> Iterator[RunContext]:
             root=site.root,
             session=start_session,
         )
+
+
+def adoptable(repository: str, run: str, mark_id: str) -> None:
+    """Refuse a mark of lakeFS's collector that no run can be made of, before anything is started.
+
+    Raises:
+        ConfigurationError: a name cannot be one, or there is no such repository.
+        RefusedError: there is no such mark, it did not finish, or it is one of ours.
+        IntegrityError: it is damaged.
+    """
+    partition_key(repository, run)
+    site = Site.defined()
+    store = open_store(namespace_of(site, repository), site.stores)
+    require_adoptable(store, site.root, repository, run, mark_id)
+
+
+def namespace_of(site: Site, repository: str) -> str:
+    """The URL of the storage namespace of a repository, in its canonical form.
+
+    Raises:
+        ConfigurationError: there is no such repository.
+    """
+    try:
+        found = site.lakefs.connect().writable_repository(repository)
+    except NotFoundError as error:
+        raise ConfigurationError(
+            f"there is no repository {repository!r} ({error}): `lakegc repositories` lists them",
+        ) from error
+    return StorageNamespace.parse(found.storage_namespace).url()
 
 
 def known_runs() -> list[dict[str, Any]]:

@@ -1,4 +1,4 @@
-"""The jobs: a collection, its mark, its sweep. Each runs in one process, with one session."""
+"""The jobs: a collection, its parts, and taking it back. Each runs in one process and session."""
 
 from __future__ import annotations
 
@@ -7,21 +7,23 @@ import dagster as dg
 from lakegc_assets.defs.approving import gc_approve
 from lakegc_assets.defs.partitions import REPOSITORY_RUN
 
-_SWEPT = dg.AssetSelection.assets("swept_set")
+_BACKUP = dg.AssetSelection.assets("backup")
+_SWEPT = dg.AssetSelection.assets("backup", "swept_set")
+_RESTORED = dg.AssetSelection.assets("restored_set")
 _MARK = dg.AssetSelection.assets("gc_report").upstream()
 _MARK_CHECKS = dg.AssetSelection.checks_for_assets("deletion_candidates")
 
 
 @dg.definitions
 def jobs() -> dg.Definitions:
-    """``gc``, ``gc_mark``, ``gc_approve`` and ``gc_sweep``."""
+    """``gc``, its parts, and ``gc_restore``."""
     return dg.Definitions(
         jobs=[
             dg.define_asset_job(
                 "gc",
                 selection=_MARK | _MARK_CHECKS | _SWEPT,
                 partitions_def=REPOSITORY_RUN,
-                description="Mark a repository, check the mark, publish it and sweep it.",
+                description="Mark a repository, check the mark, publish it, back up and sweep.",
             ),
             dg.define_asset_job(
                 "gc_mark",
@@ -30,10 +32,22 @@ def jobs() -> dg.Definitions:
                 description="Mark a repository, check the mark and publish it. Deletes nothing.",
             ),
             dg.define_asset_job(
+                "gc_backup",
+                selection=_BACKUP,
+                partitions_def=REPOSITORY_RUN,
+                description="Copy what a published mark names; may be run again after a kill.",
+            ),
+            dg.define_asset_job(
                 "gc_sweep",
                 selection=_SWEPT,
                 partitions_def=REPOSITORY_RUN,
-                description="Sweep a published mark; may be run again after it was killed.",
+                description="Back a published mark up and sweep it; may be run again after a kill.",
+            ),
+            dg.define_asset_job(
+                "gc_restore",
+                selection=_RESTORED,
+                partitions_def=REPOSITORY_RUN,
+                description="Bring back what was swept; may be run again, after a kill, too.",
             ),
             gc_approve,
         ],

@@ -9,6 +9,7 @@ from typing import Any
 
 import dagster as dg
 
+from lakegc_assets.recovery.backups import Record
 from lakegc_assets.run.artifacts import Manifest
 
 _UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
@@ -35,10 +36,29 @@ def of_manifest(manifest: Manifest, facts: Sequence[str] = ()) -> dict[str, Any]
         "cutoff": dg.MetadataValue.timestamp(manifest.cutoff),
         "namespace": manifest.namespace,
         "attempt": manifest.attempt,
+        "mode of the mark": manifest.mode,
     }
     if manifest.digest:
         shown["digest"] = manifest.digest
     return {name.replace("_", " "): value_of(manifest.facts[name]) for name in facts} | shown
+
+
+def of_backup(record: Record | None, backup_url: str | None) -> dict[str, Any]:
+    """What ``backup`` shows."""
+    if record is None or record.finished is None:
+        return {"note": "skipped: backup_url is not set"}
+    subject = record.subject
+    return {
+        "objects": record.objects,
+        "bytes": record.size,
+        "size": human_bytes(record.size),
+        "where": f"{backup_url}/{subject.repository}/{subject.run}",
+        "verified by": value_of(record.verified),
+        "outcomes": value_of(record.outcomes),
+        "seconds": round((record.finished - record.begun).total_seconds(), 2),
+        "digest": record.digest,
+        "attempt": subject.attempt,
+    }
 
 
 def value_of(value: Any) -> Any:  # noqa: ANN401 - JSON values, and metadata of many types

@@ -31,7 +31,7 @@ from lakegc_assets.lakefs.config import LakeFSConfig
 from lakegc_assets.run.artifacts import ArtifactRoot
 from lakegc_assets.run.context import Clocks, RunContext, SystemClocks
 from lakegc_assets.run.lock import repository_lock
-from lakegc_assets.run.settings import Settings
+from lakegc_assets.run.settings import Mode, Settings
 from lakegc_assets.run.spark import is_cluster, prepare_environment, session_settings, starting
 from lakegc_assets.storage.azure.auth import write_azure_credentials_file
 from lakegc_assets.storage.config import AzureAccess, GcsAccess, StoreConfig
@@ -83,6 +83,11 @@ def _master(pyspark: LazyPySparkResource) -> str:
     """The master of the session that is there or would be started."""
     # Where the configuration does not say it in this form, Spark knows.
     return str(pyspark.spark_config.get("spark.master") or _session(pyspark).sparkContext.master)
+
+
+def _located(place: str) -> str:
+    """A URL as it is; a path as it is from everywhere."""
+    return place if "://" in place else str(Path(place).resolve())
 
 
 class LakeFSResource(dg.ConfigurableResource):  # type: ignore[type-arg]
@@ -223,6 +228,11 @@ class CollectorResource(dg.ConfigurableResource):  # type: ignore[type-arg]
     artifact_root: str = Field(
         default="", description="URL or path of the artifacts; else LAKEGC_ARTIFACT_ROOT"
     )
+    mode: Mode = Field(
+        default="unified",
+        description="committed: what only expired commits hold, without a listing of the store; "
+        "uncommitted: what was never committed; unified: both",
+    )
     min_age_hours: float = Field(
         default=24.0, description="younger objects are never candidates; 24 h are the least"
     )
@@ -274,11 +284,42 @@ class CollectorResource(dg.ConfigurableResource):  # type: ignore[type-arg]
     lease_wait_seconds: float = Field(
         default=0.0, description="how long to wait for another sweep of the repository"
     )
+    restore_revived: bool = Field(
+        default=True, description="put back at once what a sweep deleted and is needed after all"
+    )
+    pin_days: float = Field(
+        default=30.0, description="for how many days no mark takes what was restored"
+    )
+    trash_days: float = Field(
+        default=7.0,
+        description="for how long deleted files of a local store stay in its trash; 0: not at all",
+    )
     max_served_lookups: int = Field(
         default=100_000_000, description="paths at HEADs to look up; what is beyond stays alive"
     )
     policies: dict[str, Any] = Field(
         default={}, description="how single repositories are collected, as the component says it"
+    )
+    adopt: str | None = Field(
+        default=None, description="mark id of lakeFS's own collector: take what it names only"
+    )
+    backup_url: str = Field(
+        default="",
+        description="URL or path of backups; else LAKEGC_BACKUP_URL. A sweep then deletes only "
+        "what is verified in the backup of its mark",
+    )
+    backup_num_partitions: int = Field(default=20, description="the most tasks that copy")
+    backup_bandwidth: float | None = Field(
+        default=None, description="the most that all of them copy together, in MB/s"
+    )
+    backup_log: str | None = Field(
+        default=None, description="folder or URL of logs of backups, one line for each object"
+    )
+    backup_list_threads: int = Field(
+        default=8, description="threads that list a backup; 40 are the most"
+    )
+    backup_distribution: Literal["dynamic", "uniform"] = Field(
+        default="dynamic", description="whether tasks that copy take portions as they go, or one"
     )
     _clocks: Clocks = PrivateAttr(default_factory=SystemClocks)
 
@@ -293,6 +334,7 @@ class CollectorResource(dg.ConfigurableResource):  # type: ignore[type-arg]
         Raises:
             ConfigurationError: one makes no sense.
         """
+        backup_url = self.backup_url or os.environ.get("LAKEGC_BACKUP_URL")
         try:
             return Settings(
                 min_age=timedelta(hours=self.min_age_hours),
@@ -300,6 +342,7 @@ class CollectorResource(dg.ConfigurableResource):  # type: ignore[type-arg]
                 clock_skew=timedelta(seconds=self.clock_skew_seconds),
                 max_candidate_share=self.max_candidate_share,
                 protect_tags=self.protect_tags,
+                mode=self.mode,
                 accept_missing=self.accept_missing,
                 skip_new_slices=self.skip_new_slices,
                 clean=self.clean,
@@ -315,7 +358,17 @@ class CollectorResource(dg.ConfigurableResource):  # type: ignore[type-arg]
                 require_conditional_deletes=self.require_conditional_deletes,
                 lease_duration=timedelta(seconds=self.lease_duration_seconds),
                 lease_wait=timedelta(seconds=self.lease_wait_seconds),
+                restore_revived=self.restore_revived,
+                pin_days=timedelta(days=self.pin_days),
+                trash_days=timedelta(days=self.trash_days),
                 max_served_lookups=self.max_served_lookups,
+                adopt=self.adopt,
+                backup_url=_located(backup_url) if backup_url else None,
+                backup_num_partitions=self.backup_num_partitions,
+                backup_bandwidth=self.backup_bandwidth,
+                backup_log=_located(self.backup_log) if self.backup_log else None,
+                backup_list_threads=self.backup_list_threads,
+                backup_distribution=self.backup_distribution,
             )
         except (ValueError, OverflowError) as error:
             raise ConfigurationError(f"hours and seconds must be usual numbers: {error}") from error
@@ -342,8 +395,7 @@ class CollectorResource(dg.ConfigurableResource):  # type: ignore[type-arg]
     def root(self, stores: ObjectStoreResource) -> ArtifactRoot:
         """Where the artifacts live."""
         chosen = self.artifact_root or os.environ.get("LAKEGC_ARTIFACT_ROOT") or ".lakegc/artifacts"
-        url = chosen if "://" in chosen else str(Path(chosen).resolve())
-        return ArtifactRoot(url, stores.config())
+        return ArtifactRoot(_located(chosen), stores.config())
 
     @contextmanager
     def run_context(

@@ -10,11 +10,20 @@ from __future__ import annotations
 import posixpath
 from typing import Final
 
+import pyarrow as pa
+import pyarrow.compute as pc
+
 from lakegc_assets.graveler.namespace import StorageNamespace, UnresolvableAddressError
 
 #: Addresses that ``plain_path`` may change.
 UNUSUAL: Final = r"(^|/)\.{0,2}(/|$)|\\"
 _LAST = "\U0010ffff"
+#: lakeFS's own object at the root, written when a repository is created.
+DUMMY: Final = "dummy"
+_ODD: Final = r"(^|/)\.\.?(/|$)|://"
+#: What breaks a list with one address a line, or what a bulk delete cannot name: such keys would be
+#: deleted one by one, the last of a batch long after HEADs were read.
+UNNAMEABLE: Final = r"[\x00-\x1f\x7f-\x9f\x{fffe}\x{ffff}]"
 
 
 def plain_path(address: str) -> str:
@@ -70,3 +79,17 @@ def just_before(path: str) -> str:
     if 0xD800 <= lower <= 0xDFFF:  # noqa: PLR2004 - surrogates are no characters
         lower = 0xD7FF
     return path[:-1] + chr(lower) + _LAST
+
+
+def in_data(addresses: pa.Array | pa.ChunkedArray) -> pa.Array | pa.ChunkedArray:
+    """Whether each address is where lakeFS writes objects, now or in older versions.
+
+    What the invariants would refuse whole marks for is left alone: names that lakeFS gives nothing.
+    """
+    foreign = pc.or_(
+        pc.match_substring(addresses, "/"),
+        pc.or_(pc.equal(addresses, DUMMY), pc.starts_with(addresses, "_lakefs")),
+    )
+    below = pc.and_not(pc.starts_with(addresses, "data/"), pc.equal(addresses, "data/"))
+    odd = pc.match_substring_regex(addresses, _ODD)
+    return pc.and_not(pc.or_(below, pc.invert(foreign)), odd)

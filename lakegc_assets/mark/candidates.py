@@ -7,7 +7,7 @@ reported as unknown and left alone. What cannot be proven dead is spared, with t
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import NamedTuple
@@ -16,6 +16,7 @@ import numpy as np
 import pyarrow as pa
 
 from lakegc_assets.errors import IntegrityError, LakegcError
+from lakegc_assets.mark.adoption import adopt
 from lakegc_assets.mark.carrying import swept_since
 from lakegc_assets.mark.reasons import CANDIDATES, last_holders, with_reasons
 from lakegc_assets.mark.served import LEAST_SECONDS, SPARED, served_candidates
@@ -24,8 +25,9 @@ from lakegc_assets.run.artifacts import AttemptArtifacts, Manifest
 from lakegc_assets.run.connections import Connections
 from lakegc_assets.run.context import RunContext
 from lakegc_assets.run.hashing import Hashes, KeyDigest, address_hashes
-from lakegc_assets.run.history import earlier
+from lakegc_assets.run.history import earlier, of_whole_store
 from lakegc_assets.run.parts import Part, read_part, read_parts, write_part
+from lakegc_assets.run.pins import among, pinned
 from lakegc_assets.run.selection import Selection
 from lakegc_assets.run.sets import members_of, write_set
 from lakegc_assets.run.tasks import spread
@@ -49,8 +51,12 @@ def find_candidates(ctx: RunContext) -> Manifest:
     chain = attempt.chain("committed_addresses", connections.namespace_url)
     listing, store = chain["store_listing"], attempt.store()
 
-    sifted = sift(ctx, connections, listing.parts["data"], _sieve(ctx, attempt, chain))
+    gone = write_set(store, f"{ASSET}/gone/", [address_hashes(swept_since(ctx, listing))])
+    sifted = sift(ctx, connections, listing.parts["data"], _sieve(attempt, chain, gone))
+    # What was looked at by name says nothing of the etags of what HEADs hold.
+    etags = () if listing.mode == "committed" else sifted.etags
     unlisted = _old_enough_uploads(ctx, connections, attempt, listing, sifted)
+    kept = write_part(store, f"{ASSET}/spared/", _pinned(connections, store, unlisted.parts))
     spent = (ctx.clocks.now() - listing.started).total_seconds()
     served = served_candidates(
         ctx,
@@ -58,14 +64,15 @@ def find_candidates(ctx: RunContext) -> Manifest:
         attempt.read("active_commits", "heads"),
         store,
         f"{ASSET}/served/",
-        Selection(unlisted.parts),
-        sifted.etags,
+        Selection(unlisted.parts, [kept]),
+        etags,
         max(LEAST_SECONDS, spent),
     )
     more = pa.concat_tables([unlisted.spared, served])
-    spared = [*sifted.spared, write_part(store, f"{ASSET}/spared/", more)]
+    spared = [*sifted.spared, kept, write_part(store, f"{ASSET}/spared/", more)]
 
-    dead = Selection(unlisted.parts, spared)
+    adopted = adopt(ctx, connections, attempt, Selection(unlisted.parts, spared), gone)
+    dead, spared = adopted.dead, [*spared, *adopted.spared]
     holders = last_holders(ctx, connections, attempt, _hashes(store, dead))
     pieces = spread(dead.parts, [p.rows * _ROW_S for p in dead.parts], _tasks(ctx))
     task = partial(with_reasons, connections, attempt.url, dead, holders)
@@ -77,12 +84,13 @@ def find_candidates(ctx: RunContext) -> Manifest:
         "by_reason": _by_reason([one.by_reason for one in written]),
         "spared": dict(Counter(w for t in read_parts(store, spared) for w in t["why"].to_pylist())),
         "skipped_slices": len(listing.facts.get("skipped_slices", ())),
+        **adopted.facts,
     }
     return ctx.finish(
         ASSET,
         chain["committed_addresses"],
         started,
-        {"data": parts, "spared": spared, "etags": sifted.etags},
+        {"data": parts, "spared": spared, "etags": etags, **adopted.parts},
         facts,
         sum((one.digest for one in written), KeyDigest()),
     )
@@ -92,7 +100,7 @@ def _tasks(ctx: RunContext) -> int:
     return ctx.settings.address_num_partitions
 
 
-def _sieve(ctx: RunContext, attempt: AttemptArtifacts, chain: dict[str, Manifest]) -> Sieve:
+def _sieve(attempt: AttemptArtifacts, chain: dict[str, Manifest], gone: Sequence[Part]) -> Sieve:
     """What keeps an object from being a candidate: that it is live, or known to be gone.
 
     Raises:
@@ -107,7 +115,6 @@ def _sieve(ctx: RunContext, attempt: AttemptArtifacts, chain: dict[str, Manifest
             raise IntegrityError(
                 f"{attempt.url}/{name} names what is live, and holds no address of it: mark again"
             )
-    gone = address_hashes(swept_since(ctx, chain["store_listing"]))
     return Sieve(
         attempt.url,
         f"{ASSET}/",
@@ -115,7 +122,7 @@ def _sieve(ctx: RunContext, attempt: AttemptArtifacts, chain: dict[str, Manifest
         [
             *committed.parts["data"],
             *uncommitted.parts["hashes"],
-            *write_set(attempt.store(), f"{ASSET}/gone/", [gone]),
+            *gone,
         ],
         [*committed.parts["unresolved"], *uncommitted.parts["unresolved"]],
     )
@@ -145,11 +152,14 @@ def _old_enough_uploads(
     listing that saw them.
     """
     store = attempt.store()
-    before = _earlier_listing(ctx, listing)
-    seen = seen_before(ctx, connections, attempt.url, sifted.multipart, before)
+    looks = [
+        seen_before(ctx, connections, attempt.url, sifted.multipart, before)
+        for before in _earlier_listings(ctx, listing)
+    ]
     parts, spared = list(sifted.unlisted), [SPARED.empty_table()]
-    for part, known in zip(sifted.multipart, seen, strict=True):
+    for number, part in enumerate(sifted.multipart):
         rows = read_part(store, part)
+        known = np.any([np.zeros(part.rows, np.bool_), *(seen[number] for seen in looks)], axis=0)
         if known.any():
             parts.append(write_part(store, f"{ASSET}/unlisted/", rows.filter(pa.array(known))))
         new = rows["address"].filter(pa.array(~known))
@@ -160,19 +170,35 @@ def _old_enough_uploads(
     return _Unlisted(parts, pa.concat_tables(spared))
 
 
-def _earlier_listing(ctx: RunContext, listing: Manifest) -> tuple[str, Sequence[Part]] | None:
-    """The latest earlier listing of this namespace that was finished before the cutoff.
+def _pinned(connections: Connections, store: ObjectStore, parts: Sequence[Part]) -> pa.Table:
+    """Of what would be a candidate that which was restored, and is to stay for a while.
+
+    Raises:
+        IntegrityError: nobody can tell what that is.
+    """
+    pins = pinned(connections.store())
+    tables = read_parts(store, parts if pins.num_rows else (), ["address"])
+    return pa.concat_tables([SPARED.empty_table(), *(among(pins, t["address"]) for t in tables)])
+
+
+def _earlier_listings(ctx: RunContext, listing: Manifest) -> Iterator[tuple[str, Sequence[Part]]]:
+    """The latest earlier listings of this namespace that were finished before the cutoff.
 
     Returns:
-        The URL of its attempt, and what it saw that was uploaded in parts.
+        That of the whole store, and the one of any mode; of each the URL of its attempt, and what
+        it saw that was uploaded in parts.
     """
     found = earlier(ctx.root, ctx.repository, "store_listing", listing.namespace, ctx.run)
-    for one in found:
-        if one.manifest.finished < listing.cutoff:
-            with suppress(LakegcError):
-                whole = one.attempt.manifest("store_listing")
-                return one.attempt.url, whole.parts["multipart"]
-    return None
+    seen: set[str] = set()
+    for listings in (of_whole_store(found), found):
+        for one in listings:
+            if one.manifest.finished < listing.cutoff:
+                with suppress(LakegcError):
+                    whole = one.attempt.manifest("store_listing")
+                    if one.attempt.url not in seen:
+                        yield one.attempt.url, whole.parts["multipart"]
+                    seen.add(one.attempt.url)
+                    break
 
 
 def _hashes(store: ObjectStore, dead: Selection) -> Hashes:

@@ -27,8 +27,9 @@ from lakegc_assets.run.artifacts import AttemptArtifacts, Manifest
 from lakegc_assets.run.connections import Connections
 from lakegc_assets.run.context import RunContext
 from lakegc_assets.run.hashing import KeyDigest
-from lakegc_assets.run.history import Earlier, earlier
+from lakegc_assets.run.history import Earlier, earlier, of_whole_store
 from lakegc_assets.run.parts import Part, read_part
+from lakegc_assets.run.pins import PINS
 from lakegc_assets.run.settings import CUTOFF_MARGIN, MIN_SAFE_AGE
 from lakegc_assets.run.tasks import each
 
@@ -118,15 +119,17 @@ def _carried(
     start: datetime,
 ) -> Carried:
     runs = earlier(ctx.root, ctx.repository, ASSET, connections.namespace_url, ctx.run)
-    if not runs:
+    listings = of_whole_store(runs)
+    if not listings:
         raise _CleanRunError("there is no earlier run")
-    last = max(runs, key=lambda one: one.manifest.started)
+    last = max(listings, key=lambda one: one.manifest.started)
     _require_success(last)
     facts = last.attempt.manifest(ASSET).facts
     clean_at = datetime.fromisoformat(facts["clean_at"])
     if start - clean_at > ctx.settings.clean_every:
         raise _CleanRunError(f"the last clean run, {facts['clean_run']!r}, was at {clean_at}")
     _require_same_rules(client, ctx.repository, last)
+    _require_no_restore(connections, clean_at)
     swept = _sweeps_since(runs, clean_at)
     slices = last.attempt.read(ASSET, "slices")
     kept = slices.filter(slices["settled"])
@@ -163,6 +166,13 @@ def _require_same_rules(client: LakeFSClient, repository: str, last: Earlier) ->
     now = None if raw is None else Rules.parse(raw).to_json()
     if now != last.attempt.recorded("active_commits").facts["rules"]:
         raise _CleanRunError(f"the retention rules have changed since run {last.attempt.run!r}")
+
+
+def _require_no_restore(connections: Connections, clean_at: datetime) -> None:
+    """Refuse to go on where what a sweep deleted was restored: it is to be listed again."""
+    for page in connections.store().list(PINS):
+        if pc.max(page["last_modified"]).as_py() >= clean_at:
+            raise _CleanRunError("objects were restored since the last clean run")
 
 
 def _sweeps_since(runs: Sequence[Earlier], clean_at: datetime) -> list[tuple[Earlier, int]]:

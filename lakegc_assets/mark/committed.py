@@ -2,7 +2,8 @@
 
 Read by ranges: a range that several commits share is decoded once, and once in the life of the
 repository. Without retention rules every range below ``_lakefs/`` counts as active, since the log
-does not reach the commits that only a deleted branch, a tag or a reset held.
+does not reach the commits that only a deleted branch, a tag or a reset held; and so it does in the
+mode ``uncommitted``, which collects only what was never committed.
 """
 
 from __future__ import annotations
@@ -81,9 +82,11 @@ def read_committed_addresses(ctx: RunContext) -> Manifest:
     _, connections = ctx.connect()
     attempt = ctx.root.attempt(ctx.repository, ctx.run)
     chain = attempt.chain("active_commits", connections.namespace_url)
-    ids = attempt.read("active_commits", columns=["metarange_id"])["metarange_id"].to_pylist()
-    rules = chain["active_commits"].facts["rules"]
-    found = live_ranges(ctx, connections, set(ids), has_rules=rules is not None)
+    every = every_range(chain["store_listing"], chain["active_commits"].facts["rules"])
+    commits = ("data", "expired") if every else ("data",)
+    tables = [attempt.read("active_commits", part, ["metarange_id"]) for part in commits]
+    ids = {i for table in tables for i in table["metarange_id"].to_pylist()}
+    found = live_ranges(ctx, connections, ids, every=every)
     store = attempt.store()
     live = read_live(ctx, connections, found.ranges, store, f"{ASSET}/")
     parts = {
@@ -104,6 +107,16 @@ def read_committed_addresses(ctx: RunContext) -> Manifest:
     return ctx.finish(ASSET, chain["active_commits"], started, parts, facts, live.digest)
 
 
+def every_range(listing: Manifest, rules: object) -> bool:
+    """Whether a mark takes every range for live, whatever commit has it, if any.
+
+    Args:
+        listing: of the mark.
+        rules: of the repository; None where it has none.
+    """
+    return rules is None or listing.mode == "uncommitted"
+
+
 @dataclass(frozen=True)
 class LiveRanges:
     """The ranges that are live.
@@ -120,23 +133,24 @@ class LiveRanges:
 
 
 def live_ranges(
-    ctx: RunContext, connections: Connections, metarange_ids: Collection[str], *, has_rules: bool
+    ctx: RunContext, connections: Connections, metarange_ids: Collection[str], *, every: bool
 ) -> LiveRanges:
-    """The ranges of active commits; without retention rules all that are there.
+    """The ranges of some commits, or all that are there.
 
     Args:
         ctx: the run.
         connections: how tasks reach the store.
-        metarange_ids: of the active commits; empty ones are those of commits without objects.
-        has_rules: whether the repository has retention rules.
+        metarange_ids: of the commits; empty ones are those of commits without objects.
+        every: whether all ranges below ``_lakefs/`` are wanted, which must hold those of the
+            commits.
 
     Raises:
-        IntegrityError: a metarange is missing or damaged; or, without rules, the store's listing
-            lacks what is there.
+        IntegrityError: a metarange is missing or damaged; or the store's listing lacks what is
+            there.
     """
     ids = set(metarange_ids) - {""}
     lone: list[str] = []
-    if not has_rules:
+    if every:
         kinds = all_tables(ctx, connections, ids)
         ids |= {table_id for table_id, kind in kinds.items() if kind == "metaranges"}
         lone = [table_id for table_id, kind in kinds.items() if kind == "ranges"]
@@ -226,10 +240,10 @@ def all_tables(
     Args:
         ctx: the run.
         connections: how tasks reach the store.
-        active: metaranges that must be listed.
+        active: metaranges that must be listed, of commits that are known.
 
     Raises:
-        IntegrityError: the store does not list all metaranges that are active.
+        IntegrityError: the store does not list all metaranges that are known.
     """
     ids = [
         match.group(1)
@@ -238,9 +252,9 @@ def all_tables(
     ]
     if missing := sorted(set(active) - set(ids)):
         raise IntegrityError(
-            f"{connections.namespace_url}/_lakefs/{missing[0]}, the metarange of an active "
-            "commit, is not listed: what a listing lacks would be taken for dead, since there are "
-            "no retention rules. If it is in the store, run again",
+            f"{connections.namespace_url}/_lakefs/{missing[0]}, the metarange of a commit, is not "
+            "listed: what a listing of all ranges lacks would be taken for dead, since there are "
+            "no retention rules, or none that count in this mode. If it is in the store, run again",
         )
     cached = {"ranges": cached_ranges(connections), "metaranges": cached_metaranges(connections)}
     known = {i: kind for kind, slots in cached.items() for i in slots.keys() & set(ids)}

@@ -10,16 +10,15 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import Final, Literal
+from typing import Final
 
 from lakegc_assets.errors import RefusedError
+from lakegc_assets.run.settings import Mode
 from lakegc_assets.storage.base import ObjectStore
 
-Mode = Literal["unified", "committed", "uncommitted"]
-
 _GC: Final = "_lakefs/retention/gc/"
-#: Files as they are named here; Spark's have a UUID in their names.
-_OURS: Final = re.compile(r"(?:.*/)?(?:part-\d{5,}\.(?:snappy\.parquet|txt)|summary\.json)")
+#: Keys of files as they are named here; Spark's have a UUID in their names.
+OURS: Final = re.compile(r"(?:.*/)?(?:part-\d{5,}\.(?:snappy\.parquet|txt)|summary\.json)")
 
 
 def mark_folder(run: str) -> str:
@@ -88,7 +87,7 @@ def left_behind(store: ObjectStore, run: str) -> list[str]:
         for key in batch["key"].to_pylist()
     ]
     for key in keys:
-        if not _OURS.fullmatch(key):
+        if not OURS.fullmatch(key):
             raise RefusedError(
                 f"mark id {run!r} is in use by another collector, which wrote {store.url}/{key}: "
                 "mark under another id"

@@ -5,9 +5,9 @@ A wrong reason, by two addresses of one hash, harms nobody.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
@@ -47,10 +47,10 @@ CANDIDATES: Final = pa.schema(
 
 @dataclass(frozen=True)
 class Holders:
-    """Which expired commit held what last.
+    """Which commit held what last.
 
     Attributes:
-        last: rows (hash, rank), sorted by hash: of the candidates that one held.
+        last: rows (hash, rank), sorted by hash: of the objects that one held.
         commits: rows (commit_id, branch), by their rank.
     """
 
@@ -90,16 +90,43 @@ def last_holders(
     Raises:
         IntegrityError: a metarange or range of an expired commit is missing or damaged.
     """
-    store = attempt.store()
     expired = attempt.read("active_commits", "expired")
     rows = expired.select(["creation_date", "commit_id", "branch", "metarange_id"]).to_pylist()
     rows.sort(key=lambda row: (row["creation_date"], row["commit_id"], row["branch"] or ""))
+    active = attempt.read("committed_addresses", "ranges", ["range_id"])["range_id"]
+    without = active.combine_chunks()
+    return find_holders(ctx, connections, attempt.url, _FOLDER, rows, dead, without)
+
+
+def find_holders(
+    ctx: RunContext,
+    connections: Connections,
+    url: str,
+    folder: str,
+    rows: Sequence[Mapping[str, Any]],
+    hashes: Hashes,
+    without: pa.Array | None = None,
+) -> Holders:
+    """Find which of some commits holds each of some objects; of several the last.
+
+    Args:
+        ctx: the run.
+        connections: how tasks reach the store and the cache.
+        url: of the store to write to.
+        folder: relative to it, with a slash at its end.
+        rows: the commits (commit_id, branch, metarange_id).
+        hashes: of the objects, sorted.
+        without: ids of ranges that are of no interest.
+
+    Raises:
+        IntegrityError: a metarange or range of a commit is missing or damaged.
+    """
+    store = connections.open(url)
     ranks = {row["metarange_id"]: rank for rank, row in enumerate(rows) if row["metarange_id"]}
     found: list[tuple[Hashes, Integers]] = []
-    if len(dead):
-        active = attempt.read("committed_addresses", "ranges", ["range_id"])["range_id"]
-        ranges = ranges_of(ctx, connections, ranks, without=active.combine_chunks()).rows
-        found = _probe(ctx, connections, attempt.url, ranges, dead)
+    if len(hashes):
+        ranges = ranges_of(ctx, connections, ranks, without).rows
+        found = _probe(ctx, connections, url, folder, ranges, hashes)
     commits = pa.table(
         {
             name: pa.array([row[name] for row in rows], pa.string())
@@ -107,8 +134,8 @@ def last_holders(
         }
     )
     return Holders(
-        write_part(store, f"{_FOLDER}holders/", _latest(found)),
-        write_part(store, f"{_FOLDER}holders/", commits),
+        write_part(store, f"{folder}holders/", _latest(found)),
+        write_part(store, f"{folder}holders/", commits),
     )
 
 
@@ -129,16 +156,23 @@ class _Probe:
 
 
 def _probe(
-    ctx: RunContext, connections: Connections, url: str, ranges: pa.Table, dead: Hashes
+    ctx: RunContext,
+    connections: Connections,
+    url: str,
+    folder: str,
+    ranges: pa.Table,
+    dead: Hashes,
 ) -> list[tuple[Hashes, Integers]]:
     some = wanted(ranges, cached_ranges(connections) if ranges.num_rows else {})
     ranks = dict(zip(ranges["range_id"].to_pylist(), ranges["rank"].to_pylist(), strict=True))
-    runs = write_set(connections.open(url), f"{_FOLDER}dead/", [dead])
+    runs = write_set(connections.open(url), f"{folder}dead/", [dead])
     orders = [
         _Probe(connections, url, runs, [(one, ranks[one.range_id]) for one in group])
         for group in spread_ranges(some, ctx.settings.address_num_partitions)
     ]
-    return ctx.tasks.run("read ranges of expired commits", _held, orders, sum(map(seconds, some)))
+    return ctx.tasks.run(
+        "read ranges that may hold objects", _held, orders, sum(map(seconds, some))
+    )
 
 
 def _held(order: _Probe) -> tuple[Hashes, Integers]:
@@ -186,7 +220,7 @@ def with_reasons(
         rows = dead.read(store, part)
         if not rows.num_rows:
             continue
-        rank = _ranks(last, address_hashes(rows["address"]))
+        rank = ranks_of(last, address_hashes(rows["address"]))
         for column in (
             pc.if_else(pc.is_null(rank), "unreferenced", "expired"),
             commits["commit_id"].take(rank),
@@ -203,8 +237,8 @@ def with_reasons(
     return Written(written, digest, by_reason.rename_columns(["reason", "objects", "bytes"]))
 
 
-def _ranks(last: pa.Table, hashes: Hashes) -> pa.Array:
-    """The rank of the last holder of each address; null where there is none."""
+def ranks_of(last: pa.Table, hashes: Hashes) -> pa.Array:
+    """The rank of the last holder of each address (``Holders.last``); null where there is none."""
     known = last["hash"].to_numpy()
     if not len(known):
         return pa.nulls(len(hashes), pa.int64())

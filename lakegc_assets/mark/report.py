@@ -116,7 +116,7 @@ def report(ctx: RunContext) -> Manifest:
         num_deleted_objects=manifest.rows,
     )
     publish = begin(connections.store(), summary)
-    written_to = forms(ctx.run, "unified")
+    written_to = forms(ctx.run, listing.mode)
     rules = chain["active_commits"].facts["rules"]
     order = _Order(attempt.url, ctx.run, publish, written_to, start, rules)
     counted = _count(ctx, connections, order, manifest.parts["data"])

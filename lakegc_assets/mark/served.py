@@ -155,7 +155,8 @@ def served_candidates(
         store: of artifacts.
         folder: of working files in it, with a slash at its end.
         candidates: what nothing lists any more (address, size, last_modified, etag).
-        etags: files there of what is listed: rows of ``lookalikes.ETAGS``.
+        etags: files there of what is listed: rows of ``lookalikes.ETAGS``; none where only some
+            objects were looked at.
         seconds: for how long small candidates may be read and lakeFS may be asked.
 
     Raises:
@@ -286,6 +287,9 @@ class _ShadowRule:
         unclear = unclear_of(suspects.sizes)
         distinct = [by_etag, np.unique(by_size), np.unique(unclear)]
         alike, evidence = self._compare(heads, np.concatenate(distinct), etags)
+        if not etags:
+            # Nothing tells whether etags are checksums, so that they are not compared.
+            return np.stack([by_size, by_size, by_size]), alike
         like_heads = members_of([np.unique(alike.groups)], by_size)
         until = self._comparable_until(evidence, like_heads)
         self.ctx.log.info(

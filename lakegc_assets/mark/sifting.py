@@ -14,7 +14,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lakegc_assets.graveler.decode import etag_hashes
-from lakegc_assets.mark.listing import MULTIPART
+from lakegc_assets.mark.addresses import UNNAMEABLE, in_data
+from lakegc_assets.mark.listed import MULTIPART
 from lakegc_assets.mark.lookalikes import ETAGS
 from lakegc_assets.mark.served import SPARED, last_parts
 from lakegc_assets.run.artifacts import LISTING
@@ -26,12 +27,6 @@ from lakegc_assets.run.sets import members
 from lakegc_assets.run.tasks import spread
 from lakegc_assets.storage.base import ObjectStore
 
-#: lakeFS's own object at the root, written when a repository is created.
-DUMMY: Final = "dummy"
-_ODD: Final = r"(^|/)\.\.?(/|$)|://"
-#: What breaks a list with one address a line, or what a bulk delete cannot name: such keys would be
-#: deleted one by one, the last of a batch long after HEADs were read.
-_UNNAMEABLE: Final = r"[\x00-\x1f\x7f-\x9f\x{fffe}\x{ffff}]"
 AMBIGUOUS: Final = "a full address that cannot be resolved ends like it"
 CONTROL: Final = "its name has a line break or another control character"
 #: Work on one core, in seconds, to sift a listed object, and to compare an upload in parts.
@@ -41,20 +36,6 @@ _COMPARE_S: Final = 5e-7
 _HELD_PARTS: Final = 4
 
 Flags = npt.NDArray[np.bool_]
-
-
-def in_data(addresses: pa.Array | pa.ChunkedArray) -> pa.Array | pa.ChunkedArray:
-    """Whether each address is where lakeFS writes objects, now or in older versions.
-
-    What the invariants would refuse whole marks for is left alone: names that lakeFS gives nothing.
-    """
-    foreign = pc.or_(
-        pc.match_substring(addresses, "/"),
-        pc.or_(pc.equal(addresses, DUMMY), pc.starts_with(addresses, "_lakefs")),
-    )
-    below = pc.and_not(pc.starts_with(addresses, "data/"), pc.equal(addresses, "data/"))
-    odd = pc.match_substring_regex(addresses, _ODD)
-    return pc.and_not(pc.or_(below, pc.invert(foreign)), odd)
 
 
 @dataclass(frozen=True)
@@ -176,7 +157,7 @@ def _sorted_out(
     dead = dead.filter(pa.array(~live))
     addresses = dead["address"]
     ambiguous = pc.is_in(last_parts(addresses), unresolved).to_numpy()
-    control = pc.match_substring_regex(addresses, _UNNAMEABLE).to_numpy() & ~ambiguous
+    control = pc.match_substring_regex(addresses, UNNAMEABLE).to_numpy() & ~ambiguous
     multipart = pc.match_substring_regex(dead["etag"], MULTIPART).to_numpy()
     spared = [
         pa.table([some, pa.array([why] * len(some), pa.string())], schema=SPARED)
@@ -203,7 +184,7 @@ def seen_before(
     connections: Connections,
     url: str,
     multipart: Sequence[Part],
-    earlier: tuple[str, Sequence[Part]] | None,
+    earlier: tuple[str, Sequence[Part]],
 ) -> list[Flags]:
     """Which of some objects an earlier listing had, with the same etags.
 
@@ -212,14 +193,13 @@ def seen_before(
         connections: how tasks reach artifacts.
         url: of the store of the objects' files.
         multipart: these files.
-        earlier: URL of the store of the earlier listing, and its files of address and etag; None
-            without one.
+        earlier: URL of the store of the earlier listing, and its files of address and etag.
 
     Raises:
         IntegrityError: a file is missing, or not what its manifest says.
     """
     seen: list[Flags] = [np.zeros(part.rows, np.bool_) for part in multipart]
-    if not multipart or earlier is None:
+    if not multipart:
         return seen
     where, parts = earlier
     costs = [part.rows * _COMPARE_S for part in parts]

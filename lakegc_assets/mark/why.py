@@ -14,7 +14,8 @@ import pyarrow.compute as pc
 from lakegc_assets.graveler.ranges import read_range
 from lakegc_assets.lakefs.client import LakeFSClient, branch_ref
 from lakegc_assets.lakefs.errors import NotFoundError
-from lakegc_assets.mark.addresses import entry_spellings, live_spellings
+from lakegc_assets.mark.addresses import entry_spellings, in_data, live_spellings
+from lakegc_assets.mark.kept import STAGED, sentence
 from lakegc_assets.mark.metaranges import fetch, pairs_of
 from lakegc_assets.mark.ranges import (
     HASHES,
@@ -25,12 +26,12 @@ from lakegc_assets.mark.ranges import (
     spread_ranges,
     wanted,
 )
-from lakegc_assets.mark.sifting import in_data
 from lakegc_assets.run.artifacts import AttemptArtifacts
 from lakegc_assets.run.connections import Connections
 from lakegc_assets.run.context import RunContext
 from lakegc_assets.run.hashing import Hashes, address_hashes
 from lakegc_assets.run.parts import Part, read_parts
+from lakegc_assets.run.pins import among, pinned
 from lakegc_assets.run.sets import members
 from lakegc_assets.run.tasks import spread
 
@@ -44,7 +45,7 @@ class Explanation:
 
     Attributes:
         address: relative to the namespace.
-        verdict: candidate, spared, live, too young, outside data, unknown.
+        verdict: candidate, spared, live, too young, outside data, not adopted, unknown.
         because: the reason, in a sentence.
         facts: what the sentence is made of.
     """
@@ -78,7 +79,10 @@ def why(ctx: RunContext, address: str) -> Explanation:
 
     def explained(spelling: str) -> Explanation:
         asked = _Asked(ctx, client, connections, attempt, spelling)
-        ask = (_candidate, _spared, _not_listed, _committed, _staged, _too_young)
+        ask = (
+            *(_candidate, _kept, _spared, _not_listed),
+            *(_committed, _staged, _too_young, _not_adopted),
+        )
         explanations = (function(asked) for function in ask)
         return next(
             (found for found in explanations if found is not None),
@@ -147,7 +151,38 @@ def _candidate(asked: _Asked) -> Explanation | None:
         because += f"; the sweep: {swept['outcome']}"
         if swept["detail"]:
             because += f" ({swept['detail']})"
+    held = among(pinned(asked.connections.store()), pa.chunked_array([[asked.address]]))
+    if held.num_rows:
+        facts["pinned"] = held["why"][0].as_py()
+        because += f"; {facts['pinned']}"
     return Explanation(asked.address, "candidate", because, facts)
+
+
+def _kept(asked: _Asked) -> Explanation | None:
+    """What an adopted mark names, although it is not dead."""
+    mark = _adopted_mark(asked)
+    row = asked.row("deletion_candidates", "kept") if mark else None
+    if row is None:
+        return None
+    staged = _staged(asked) if row["kind"] == STAGED else None
+    because = staged.because if staged else sentence(row)
+    facts = {name: row[name] for name in ("kind", "commit_id", "branch") if row[name]}
+    because = f"mark {mark!r}, which this run adopted, names it, but {because}"
+    return Explanation(asked.address, "spared", because, facts)
+
+
+def _not_adopted(asked: _Asked) -> Explanation | None:
+    """What would be garbage to a run of its own."""
+    mark = _adopted_mark(asked)
+    if mark is None or asked.row("store_listing") is None:
+        return None
+    because = f"mark {mark!r}, which this run adopted, does not name it"
+    return Explanation(asked.address, "not adopted", because)
+
+
+def _adopted_mark(asked: _Asked) -> str | None:
+    adopted = asked.attempt.manifest("deletion_candidates").facts.get("adopted")
+    return str(adopted["mark"]) if adopted else None
 
 
 def _spared(asked: _Asked) -> Explanation | None:
@@ -166,6 +201,11 @@ def _not_listed(asked: _Asked) -> Explanation | None:
         return Explanation(address, "too young", because)
     if asked.row("store_listing") is None:
         because = "the store did not hold it when it was listed"
+        if asked.attempt.manifest("store_listing").mode == "committed":
+            because = (
+                "it was not looked at, or the store did not hold it: in the mode committed only "
+                "what ranges of expired commits name, and those of active ones do not, is looked at"
+            )
         return Explanation(address, "unknown", because)
     if not in_data(pa.array([address], pa.string()))[0].as_py():
         because = "it is neither below data/ nor at the root, where lakeFS writes objects"
@@ -188,9 +228,10 @@ def _committed(asked: _Asked) -> Explanation | None:
     held = pairs.filter(pc.is_in(pairs["range_id"], pa.array(holding)))["metarange_id"]
     commits = active.filter(pc.is_in(active["metarange_id"], held.combine_chunks())).to_pylist()
     if not commits:
-        return Explanation(
-            address, "live", "a range below _lakefs/ holds it, and there are no rules"
-        )
+        because = "a range below _lakefs/ holds it, and there are no rules"
+        if attempt.manifest("store_listing").mode == "uncommitted":
+            because = "a range below _lakefs/ holds it: in the mode uncommitted each counts as live"
+        return Explanation(address, "live", because)
     row = min(commits, key=lambda c: (c["kind"] != "head", c["commit_id"]))
     on = f" of branch {row['branch']!r}" if row["branch"] else ""
     facts = {"commit": row["commit_id"], "branch": row["branch"], "kind": row["kind"]}

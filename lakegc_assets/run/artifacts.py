@@ -25,13 +25,14 @@ import pyarrow as pa
 
 from lakegc_assets.errors import ConfigurationError, IntegrityError, RefusedError
 from lakegc_assets.run.parts import Part, PartWriter, read_parts
+from lakegc_assets.run.settings import Mode
 from lakegc_assets.storage.base import ObjectStore
 from lakegc_assets.storage.config import StoreConfig
 from lakegc_assets.storage.errors import ObjectNotFoundError, PreconditionFailedError
 from lakegc_assets.storage.opening import open_store
 
 #: Raised with the form of artifacts, and with what counts as alive: older marks are then not swept.
-SCHEMA_VERSION = 3
+SCHEMA_VERSION = 4
 
 #: The order of the graph, which is part of the safety argument: each manifest names the one before.
 MARK_ASSETS = (
@@ -114,6 +115,12 @@ class Manifest:
     settings: Mapping[str, Any]
     facts: Mapping[str, Any] = field(default_factory=dict)
     schema_version: int = SCHEMA_VERSION
+
+    @property
+    def mode(self) -> Mode:
+        """The mode that it was made in; that of a mark is that of its listing."""
+        mode: Mode = self.settings.get("mode", "unified")
+        return mode
 
     def to_bytes(self) -> bytes:
         """The manifest as it is stored: JSON with sorted keys."""

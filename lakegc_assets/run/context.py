@@ -214,7 +214,8 @@ class RunContext:
                 digest=str(digest) if digest else "",
                 parts=parts,
                 previous=previous.sha256,
-                settings=self.settings.to_json(),
+                # A mark is of the mode of its listing, whatever its later stages are told.
+                settings={**self.settings.to_json(), "mode": previous.mode},
                 facts=facts,
             ),
         )

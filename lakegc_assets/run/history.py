@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -51,6 +52,11 @@ def earlier(
     found = [one for one in each(read, runs, _THREADS) if one is not None]
     same = [one for one in found if one.manifest.namespace == namespace]
     return sorted(same, key=_finished, reverse=True)
+
+
+def of_whole_store(listings: Sequence[Earlier]) -> list[Earlier]:
+    """Of earlier listings those of all that the store held: not those of the mode ``committed``."""
+    return [one for one in listings if one.manifest.mode != "committed"]
 
 
 def _finished(one: Earlier) -> tuple[datetime, str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Any
+from typing import Any, Final, Literal, get_args
 
 from lakegc_assets.errors import ConfigurationError
 
@@ -13,6 +13,11 @@ MIN_SAFE_AGE = timedelta(hours=24)
 CUTOFF_MARGIN = timedelta(hours=1)
 MAX_BATCH = 1000
 MIN_LEASE = timedelta(minutes=2)
+MAX_PIN = timedelta(days=36_500)
+MAX_LIST_THREADS = 40
+#: What may become a candidate: see ``Settings.mode``.
+Mode = Literal["unified", "committed", "uncommitted"]
+MODES: Final[tuple[Mode, ...]] = get_args(Mode)
 
 
 @dataclass(frozen=True)
@@ -20,6 +25,9 @@ class Settings:
     """What one run may collect, and how its work is split.
 
     Attributes:
+        mode: what may become a candidate: ``committed``, what ranges name that no active commit
+            holds, without a listing of the store; ``uncommitted``, what no range names, whoever
+            holds it; ``unified``, both. A sweep is of the mode of its mark.
         min_age: an object younger than this at the start of the run is never a candidate.
         allow_unsafe_min_age: take ``min_age`` as it is, without the grace period of the server,
             24 h, the clock skew and the margin of one hour. For tests and trials only.
@@ -48,13 +56,29 @@ class Settings:
         lease_duration: for how long the lease of a sweep holds without being renewed; a sweep that
             died keeps others out for so long. At least 2 minutes.
         lease_wait: how long a sweep waits for another one of its repository, 0 to refuse at once.
+        restore_revived: what a sweep deleted and is needed after all is put back at once, from what
+            the store kept or from the backup; a hold is written only for the rest.
+        pin_days: for how long no mark takes what was restored; 0 for no time at all.
+        trash_days: for how long deleted files of a local store stay in the trash of its namespace;
+            0 to delete them at once, which leaves older trash where it is.
         max_served_lookups: how many paths at branch HEADs may be looked up to see which address
             lakeFS serves there; candidates beyond it stay alive and are reported.
         spark_seconds: from how much work on, in seconds of one core, the tasks of a stage run on
             Spark; below it they run in this process. 0 for always.
         snapshot_attempts: how often an uncommitted snapshot is started again before the run stops.
+        adopt: id of a mark of lakeFS's own collector: only what it names can be a candidate, and
+            what it names and stays is spared. None for a run of its own.
+        backup_url: where backups are; a sweep then deletes only what is verified in that of its
+            mark. None for no backups.
+        backup_num_partitions: the most tasks that copy.
+        backup_bandwidth: the most that all of them copy together, in MB/s; None for no limit.
+        backup_log: folder or URL of logs with one line for each object; None for no logs.
+        backup_list_threads: that list a backup, 1 to 40.
+        backup_distribution: ``dynamic``: each task takes the next of many portions of about equal
+            bytes; ``uniform``: each gets one.
     """
 
+    mode: Mode = "unified"
     min_age: timedelta = MIN_SAFE_AGE
     allow_unsafe_min_age: bool = False
     clock_skew: timedelta = timedelta(minutes=5)
@@ -74,9 +98,19 @@ class Settings:
     require_conditional_deletes: bool = False
     lease_duration: timedelta = timedelta(minutes=3)
     lease_wait: timedelta = timedelta(0)
+    restore_revived: bool = True
+    pin_days: timedelta = timedelta(days=30)
+    trash_days: timedelta = timedelta(days=7)
     max_served_lookups: int = 100_000_000
     snapshot_attempts: int = 3
     spark_seconds: float = 10.0
+    adopt: str | None = None
+    backup_url: str | None = None
+    backup_num_partitions: int = 20
+    backup_bandwidth: float | None = None
+    backup_log: str | None = None
+    backup_list_threads: int = 8
+    backup_distribution: Literal["dynamic", "uniform"] = "dynamic"
 
     def __post_init__(self) -> None:
         """Refuse values that make no sense.
@@ -85,6 +119,7 @@ class Settings:
             ConfigurationError: a value is out of its range, or ``min_age`` is below 24 h without
                 ``allow_unsafe_min_age``.
         """
+        self._check_scope()
         if self.min_age < timedelta(0):
             raise ConfigurationError(f"min_age is {self.min_age}: it cannot be negative")
         if self.min_age < MIN_SAFE_AGE and not self.allow_unsafe_min_age:
@@ -94,15 +129,12 @@ class Settings:
             )
         if self.clock_skew < timedelta(0):
             raise ConfigurationError(f"clock_skew is {self.clock_skew}: it cannot be negative")
-        if not 0 <= self.max_candidate_share <= 1:
-            raise ConfigurationError(
-                f"max_candidate_share is {self.max_candidate_share}: it is a share from 0 to 1",
-            )
         for name in (
             "range_num_partitions",
             "address_num_partitions",
             "listing_num_partitions",
             "sweep_num_partitions",
+            "backup_num_partitions",
             "snapshot_attempts",
         ):
             if getattr(self, name) < 1:
@@ -114,9 +146,23 @@ class Settings:
                 f"spark_seconds is {self.spark_seconds}: it cannot be negative"
             )
         self._check_sweep()
+        self._check_backup()
         if self.max_served_lookups < 0:
             raise ConfigurationError(
                 f"max_served_lookups is {self.max_served_lookups}: it cannot be negative"
+            )
+
+    def _check_scope(self) -> None:
+        if self.mode not in MODES:
+            raise ConfigurationError(f"mode is {self.mode!r}: it is one of {', '.join(MODES)}")
+        if self.adopt is not None and self.mode != "unified":
+            raise ConfigurationError(
+                f"adopt goes with the mode unified only, and the mode is {self.mode!r}: what a "
+                "mark of lakeFS's collector names is judged by all that is known"
+            )
+        if not 0 <= self.max_candidate_share <= 1:
+            raise ConfigurationError(
+                f"max_candidate_share is {self.max_candidate_share}: it is a share from 0 to 1",
             )
 
     def _check_sweep(self) -> None:
@@ -131,6 +177,24 @@ class Settings:
             raise ConfigurationError(
                 f"lease_duration is {self.lease_duration} and lease_wait {self.lease_wait}: they "
                 f"must be at least {MIN_LEASE} and 0",
+            )
+        if self.trash_days < timedelta(0):
+            raise ConfigurationError(f"trash_days is {self.trash_days}: it cannot be negative")
+
+    def _check_backup(self) -> None:
+        if not timedelta(0) <= self.pin_days <= MAX_PIN:
+            raise ConfigurationError(f"pin_days is {self.pin_days}: it must be from 0 to {MAX_PIN}")
+        rate = self.backup_bandwidth
+        if rate is not None and not 0 < rate < float("inf"):
+            raise ConfigurationError(f"backup_bandwidth is {rate}: it must be positive, in MB/s")
+        if not 1 <= self.backup_list_threads <= MAX_LIST_THREADS:
+            raise ConfigurationError(
+                f"backup_list_threads is {self.backup_list_threads}: it must be from 1 to "
+                f"{MAX_LIST_THREADS}"
+            )
+        if self.backup_distribution not in {"dynamic", "uniform"}:
+            raise ConfigurationError(
+                f"backup_distribution is {self.backup_distribution!r}: it is 'dynamic' or 'uniform'"
             )
 
     def cutoff(self, start: datetime, grace_period: timedelta) -> datetime:

@@ -11,7 +11,8 @@ from typing import Final, Literal, NamedTuple
 
 import pyarrow as pa
 
-from lakegc_assets.storage.errors import ChangedError, ObjectNotFoundError, StorageError
+from lakegc_assets.storage.errors import ChangedError, ObjectNotFoundError
+from lakegc_assets.storage.streams import Pieces, whole
 
 LISTING_SCHEMA: Final = pa.schema(
     [
@@ -121,6 +122,21 @@ class UndeleteOutcome:
     outcome: Literal["restored", "already_there", "not_kept", "failed"]
     error_code: str | None = None
     detail: str | None = None
+
+
+@dataclass(frozen=True)
+class Copied:
+    """A copy that was verified.
+
+    Attributes:
+        etag: of the copy.
+        verified_by: what was the same on both sides: a checksum by its name (``md5 of parts`` where
+            each part of an upload was compared for itself), or ``size`` where the two sides can
+            name no checksum in common.
+    """
+
+    etag: str
+    verified_by: str
 
 
 class KeyRange(NamedTuple):
@@ -323,7 +339,7 @@ class ObjectStore(ABC):
         return {}
 
     @contextmanager
-    def stream(self, key: str, etag: str | None = None) -> Iterator[Iterator[bytes]]:
+    def stream(self, key: str, etag: str | None = None) -> Iterator[Pieces]:
         """Read an object in pieces, of some MiB at most.
 
         Args:
@@ -339,7 +355,7 @@ class ObjectStore(ABC):
         """
         if etag is not None and self.head(key).etag != etag:
             raise ChangedError(f"{self.url}: the object {key!r} has another etag than {etag}")
-        yield iter([self.get(key)])
+        yield Pieces([self.get(key)])
 
     def put_stream(
         self, key: str, pieces: Iterable[bytes], size: int, *, if_absent: bool = False
@@ -357,23 +373,44 @@ class ObjectStore(ABC):
 
         Raises:
             PreconditionFailedError: it exists.
+            StoreUnavailableError: it may not be known whether it was written.
             StorageError: the pieces have another size; nothing was written.
         """
-        data = b"".join(pieces)
-        if len(data) != size:
-            raise StorageError(f"{self.url}: {key!r} has {len(data)} bytes in place of {size}")
-        return self.put_if_absent(key, data) if if_absent else self.put(key, data)
+        return self.receive(key, pieces, size, if_absent=if_absent).etag
+
+    def receive(self, key: str, pieces: Iterable[bytes], size: int, *, if_absent: bool) -> Copied:
+        """Write an object as ``put_stream`` does, and verify what the store says of it.
+
+        Raises:
+            StorageError: also where the store has other bytes than were sent. What is at the key
+                then stays there.
+        """
+        data = whole(pieces, size, f"{self.url}: the object {key!r}")
+        return Copied(self.put_if_absent(key, data) if if_absent else self.put(key, data), "size")
+
+    def copy_from(
+        self,
+        source: ObjectStore,
+        source_key: str,
+        key: str,
+        *,
+        size: int,
+        etag: str,
+        if_absent: bool,
+    ) -> Copied | None:
+        """Copy an object of this or another store without reading it, and verify the copy.
+
+        See ``copies.copy_object`` for the arguments and errors.
+
+        Returns:
+            None where that cannot be done, or not so that nothing is overwritten: nothing was done.
+        """
+        del source, source_key, key, size, etag, if_absent
+        return None
 
     @abstractmethod
     def server_time(self) -> datetime:
         """The time by the store's own clock, UTC."""
-
-    def retention_notice(self) -> str | None:
-        """What keeps deleted objects in the store, and on the bill, for a while; None for nothing.
-
-        That it could not be found out is a notice, too, and never an error.
-        """
-        return None
 
 
 def to_batch(objects: Sequence[ObjectInfo]) -> pa.RecordBatch:

@@ -18,22 +18,24 @@ from lakegc_assets.storage.http import HttpFailure
 
 #: What says nothing about any other key.
 _OF_ONE_KEY: Final = frozenset({StorageError, ObjectNotFoundError, PreconditionFailedError})
+#: What a store says of a key that was to be deleted: what went wrong, or that it is done, with what
+#: names the version that was kept, where there is one.
+Answer = HttpFailure | str | None
 _UNNAMED: Final = HttpFailure("NoAnswer", "the store's answer does not name this key")
 
 
-def answer_of_one(send: Callable[[], object]) -> HttpFailure | None:
-    """What a request that deletes one object was answered; None that it was carried out.
+def answer_of_one(send: Callable[[], str | None]) -> Answer:
+    """What a request that deletes one object was answered.
 
     Raises:
         HttpFailure: it says as much about all other keys.
     """
     try:
-        send()
+        return send()
     except HttpFailure as failure:
         if error_class(failure.code) not in _OF_ONE_KEY:
             raise
         return failure
-    return None
 
 
 @dataclass(frozen=True)
@@ -45,7 +47,7 @@ class Bulk:
         keys_per_call: the most that ``send`` takes.
         problem: why a key cannot be sent, or None.
         send: deletes keys that must still have these etags, where there are any. Returns for each
-            key None, or what went wrong; raises HttpFailure where the call failed as a whole, or
+            key what the store said of it; raises HttpFailure where the call failed as a whole, or
             its answer is about something else.
         look: the etag that an object has. Raises HttpFailure, or StorageError.
         alone: whether ``send`` takes a key without any other only.
@@ -55,7 +57,7 @@ class Bulk:
     where: str
     keys_per_call: int
     problem: Callable[[str], str | None]
-    send: Callable[[Sequence[str], Mapping[str, str] | None], Mapping[str, HttpFailure | None]]
+    send: Callable[[Sequence[str], Mapping[str, str] | None], Mapping[str, Answer]]
     look: Callable[[str], str]
     alone: Callable[[str], bool] = lambda _key: False
     deadline: Deadline | None = None
@@ -96,11 +98,9 @@ class Bulk:
             yield together[start : start + self.keys_per_call]
         yield from ([key] for key in keys if self.alone(key))
 
-    def _outcome(
-        self, key: str, answer: HttpFailure | None, etags: Mapping[str, str] | None
-    ) -> DeleteOutcome:
-        if answer is None:
-            return DeleteOutcome(key, "deleted")
+    def _outcome(self, key: str, answer: Answer, etags: Mapping[str, str] | None) -> DeleteOutcome:
+        if not isinstance(answer, HttpFailure):
+            return DeleteOutcome(key, "deleted", version=answer)
         answer = self._read(answer)
         kind = error_class(answer.code)
         if kind is PreconditionFailedError and etags is not None:

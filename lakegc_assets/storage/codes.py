@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Final
 
 from lakegc_assets.errors import ConfigurationError, LakegcError
 from lakegc_assets.storage.errors import (
     AccessDeniedError,
+    ChangedError,
     ObjectNotFoundError,
     PreconditionFailedError,
     StorageError,
+    StoreFullError,
     StoreThrottledError,
     StoreUnavailableError,
 )
@@ -44,6 +47,19 @@ _UNAVAILABLE: Final = frozenset({
     "InternalError", "InternalServerError", "NoAnswer", "OperationAborted", "OperationTimedOut",
     "RequestTimeout", "Timeout", "backendError", "internalError", EXPIRED,
 })  # fmt: skip
+_FULL: Final = frozenset({
+    "507", "InsufficientStorage", "QuotaExceeded", "StorageFull", "XMinioStorageFull",
+    "XMinioAdminBucketQuotaExceeded", "AccountLimitExceeded", "quotaExceeded",
+})  # fmt: skip
+_KINDS: Final[Mapping[frozenset[str], type[LakegcError]]] = {
+    _MISSING: ObjectNotFoundError,
+    _CHANGED: PreconditionFailedError,
+    frozenset({"SourceConditionNotMet"}): ChangedError,
+    _DENIED: AccessDeniedError,
+    _FULL: StoreFullError,
+    _THROTTLED: StoreThrottledError,
+    _UNAVAILABLE: StoreUnavailableError,
+}
 _MISCONFIGURED: Final = {
     "NoSuchBucket": "the bucket does not exist: check its name and the endpoint",
     "ContainerNotFound": "the container does not exist: check its name and the account",
@@ -65,16 +81,9 @@ _MISCONFIGURED: Final = {
 
 def error_class(code: str) -> type[LakegcError]:
     """The error that stands for a store's code, also for ``DeleteOutcome.error_code``."""
-    if code in _MISSING:
-        return ObjectNotFoundError
-    if code in _CHANGED:
-        return PreconditionFailedError
-    if code in _DENIED:
-        return AccessDeniedError
-    if code in _THROTTLED:
-        return StoreThrottledError
-    if code in _UNAVAILABLE:
-        return StoreUnavailableError
+    for codes, kind in _KINDS.items():
+        if code in codes:
+            return kind
     return ConfigurationError if code in _MISCONFIGURED else StorageError
 
 
@@ -93,6 +102,8 @@ def explained(code: str, told: object, where: str) -> LakegcError:
         advice = "the credentials have expired: renew them and run again"
     elif kind is AccessDeniedError:
         advice = "check the credentials, and what the bucket's policy lets them do"
+    elif kind is StoreFullError:
+        advice = "the store is full, or its quota is used up: make room, or choose another one"
     elif kind is ObjectNotFoundError:
         advice = "it does not exist"
     return kind(": ".join(filter(None, (where, advice, f"{code} ({told})"))))

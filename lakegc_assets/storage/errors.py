@@ -7,6 +7,7 @@
   * ``PreconditionFailedError``: a conditional put found another state; nothing was written.
   * ``ChangedError``: the object is another than the one that was asked for.
   * ``AccessDeniedError``: the credentials are wrong, expired, or not allowed to do this.
+  * ``StoreFullError``: there is no space left, or a quota is used up.
   * ``StoreThrottledError``: the store asks for fewer requests.
   * ``StoreUnavailableError``: no answer, or an answer that says nothing about the request.
 
@@ -40,6 +41,10 @@ class ChangedError(StorageError):
 
 class AccessDeniedError(StorageError):
     """The credentials are wrong, expired, or not allowed to do this."""
+
+
+class StoreFullError(StorageError):
+    """There is no space left, or a quota is used up."""
 
 
 class StoreThrottledError(StorageError):

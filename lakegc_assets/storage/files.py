@@ -2,20 +2,55 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 import random
 import secrets
 import stat
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import IO, Final
 
 from lakegc_assets.errors import ConfigurationError
+from lakegc_assets.storage.errors import ChangedError, StorageError
+from lakegc_assets.storage.streams import PIECE
 
 TEMPORARY: Final = ".lakegc-tmp-"
+#: So that an interruption does not have to wait for long.
+_COPIED_AT_ONCE: Final = 2**26
+# Of two file systems, or of one that cannot do it.
+_CANNOT_SHARE: Final = frozenset({
+    errno.EXDEV, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL, errno.EPERM,
+})  # fmt: skip
 _DIRECTORY: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW
+
+
+def path_problem(key: str) -> str | None:
+    """Why a key cannot name a file below a root, or None."""
+    segments = key.split("/")
+    if not key:
+        return "it is empty"
+    if not {"", ".", ".."}.isdisjoint(segments):
+        return "it has an empty, '.' or '..' path component"
+    if "\0" in key:
+        return "it has a NUL"
+    if not is_utf8(key):
+        return "it is not UTF-8"
+    if any(segment.startswith(TEMPORARY) for segment in segments):
+        return f"names that start with {TEMPORARY!r} are those of unfinished writes"
+    return None
+
+
+def is_utf8(text: str) -> bool:
+    """Whether a text, as file names are read, has no bytes but those of UTF-8."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def temporary_name() -> str:
@@ -43,6 +78,18 @@ def open_directories(
         descriptors.append(os.open(name, _DIRECTORY, dir_fd=parent))
         stack.callback(os.close, descriptors[-1])
     return descriptors
+
+
+def remove_empty(directories: Sequence[int], segments: Sequence[str]) -> None:
+    """Remove the directories on the way down that are empty, from the last one on; never the root.
+
+    Args:
+        directories: as ``open_directories`` gave them.
+        segments: their names.
+    """
+    with suppress(OSError):
+        for parent, child in zip(directories[-2::-1], reversed(segments), strict=True):
+            os.rmdir(child, dir_fd=parent)
 
 
 def make_unique(descriptor: int) -> None:
@@ -96,6 +143,87 @@ def locked(directory: int, *, required: bool) -> Iterator[None]:
 def replace(directory: int, temporary: str, name: str) -> None:
     """Give an unfinished write its name, in place of what has it now."""
     os.replace(temporary, name, src_dir_fd=directory, dst_dir_fd=directory)
+
+
+def link_new(directory: int, temporary: str, name: str) -> None:
+    """Give an unfinished write its name, which nothing may have.
+
+    Raises:
+        FileExistsError: a file has it.
+        IsADirectoryError: a directory has it.
+    """
+    try:
+        os.link(temporary, name, src_dir_fd=directory, dst_dir_fd=directory)
+    except FileExistsError:
+        if stat.S_ISDIR(os.lstat(name, dir_fd=directory).st_mode):
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR)) from None
+        raise
+
+
+@dataclass(frozen=True)
+class Original:
+    """An open file that is read as long as it is what it was.
+
+    Attributes:
+        file: just opened.
+        etag: that it must have.
+        where: names the URL and the key.
+    """
+
+    file: IO[bytes]
+    etag: str
+    where: str
+
+    def require(self) -> os.stat_result:
+        """What it is. Raises ChangedError: it has another etag."""
+        status = os.fstat(self.file.fileno())
+        if etag_of(status) != self.etag:
+            raise ChangedError(
+                f"{self.where} has the etag {etag_of(status)}, {self.etag} was expected"
+            )
+        return status
+
+    def pieces(self) -> Iterator[bytes]:
+        """Its content. Raises ChangedError at the end, if it has changed meanwhile."""
+        while piece := self.file.read(PIECE):
+            yield piece
+        self.require()
+
+    def copy_to(self, target: int) -> None:
+        """Copy it to a descriptor, by the kernel; or the file system lets both share the bytes.
+
+        Raises:
+            ChangedError: it has changed meanwhile.
+        """
+        source, left = self.file.fileno(), self.require().st_size
+        copy: Callable[[int, int, int], int] = _share
+        while left:
+            try:
+                done = copy(source, target, min(left, _COPIED_AT_ONCE))
+            except OSError as error:
+                if copy is _send or error.errno not in _CANNOT_SHARE:
+                    raise
+                copy = _send
+                continue
+            if not done:
+                break
+            left -= done
+        self.require()
+        if left:
+            raise StorageError(f"{self.where}: {left} of its bytes could not be copied")
+
+
+def _share(source: int, target: int, count: int) -> int:
+    return os.copy_file_range(source, target, count)
+
+
+def _send(source: int, target: int, count: int) -> int:
+    return os.sendfile(target, source, None, count)
+
+
+def etag_of(status: os.stat_result) -> str:
+    """What no two files have that were ever at one key."""
+    return f"{status.st_size:x}-{status.st_mtime_ns:x}-{status.st_ino:x}"
 
 
 def remove_if_there(directory: int, temporary: str) -> None:

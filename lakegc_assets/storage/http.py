@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import random
+import re
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
@@ -14,7 +15,7 @@ from typing import Final
 import requests
 from requests.adapters import HTTPAdapter
 from requests.auth import AuthBase
-from urllib3.exceptions import ReadTimeoutError
+from urllib3.exceptions import HTTPError, ReadTimeoutError
 
 from lakegc_assets.storage.codes import error_class, explained
 from lakegc_assets.storage.config import StoreConfig
@@ -30,6 +31,8 @@ from lakegc_assets.storage.errors import (
 _OK: Final = {
     "GET": {200}, "HEAD": {200}, "PUT": {201, 202}, "POST": {200, 202}, "DELETE": {200, 202, 204},
 }  # fmt: skip
+_PARTIAL: Final = (206,)
+_RANGE: Final = re.compile(r"bytes (\d+)-\d+/(\d+)")
 _LONGEST_PAUSE_S: Final = 10.0
 _CONNECTIONS: Final = 32
 
@@ -123,6 +126,8 @@ class HttpClient:
         *,
         repeatable: bool = True,
         sign: Sign | None = None,
+        also_good: Collection[int] = (),
+        stream: bool = False,
     ) -> requests.Response:
         """Send a request, again where that is harmless, and return the good answer.
 
@@ -134,6 +139,8 @@ class HttpClient:
             repeatable: whether the store may see it twice; else it is sent again only after an
                 answer that says that it was not carried out.
             sign: in place of the usual signer.
+            also_good: statuses that are good answers to this request, besides the usual ones.
+            stream: leave the body of the answer to be read, and the answer to be closed.
 
         Raises:
             HttpFailure: the last try failed.
@@ -142,10 +149,11 @@ class HttpClient:
         while True:
             tries += 1
             try:
-                answer = self._once(Request(method, url, dict(headers or {}), body), sign)
-                if answer.status_code in _OK[method]:
+                answer = self._once(Request(method, url, dict(headers or {}), body), sign, stream)
+                if answer.status_code in _OK[method] or answer.status_code in also_good:
                     return answer
-                raise self._failure_of(answer)
+                with answer:
+                    raise self._read_failure(answer)
             except HttpFailure as failure:
                 kind = error_class(failure.code)
                 again = kind is StoreThrottledError or (
@@ -165,21 +173,63 @@ class HttpClient:
         (sign or self._sign)(request)
         require_soon(started, self._timeout[0])
 
-    def _once(self, request: Request, sign: Sign | None) -> requests.Response:
+    def opened(
+        self, url: str, headers: Mapping[str, str], offset: int
+    ) -> tuple[requests.Response, int | None]:
+        """Begin to read what is at a URL, from an offset on, as it is stored.
+
+        Returns:
+            The answer, to be read by ``pieces_of`` and closed; and the size of the whole, in bytes,
+            if it was told.
+
+        Raises:
+            HttpFailure: see ``send``; or the answer begins somewhere else.
+        """
+        ranged = {"Range": f"bytes={offset}-"} if offset else {}
+        # Google's service would unpack what is stored packed.
+        headers = {"Accept-Encoding": "gzip", **headers, **ranged}
+        answer = self.send("GET", url, headers, also_good=_PARTIAL * bool(offset), stream=True)
+        told = answer.headers.get("Content-Length", "")
+        if not offset:
+            return answer, int(told) if told.isdecimal() else None
+        found = _RANGE.fullmatch(answer.headers.get("Content-Range", ""))
+        if answer.status_code not in _PARTIAL or not found or int(found[1]) != offset:
+            answer.close()
+            raise HttpFailure("NoAnswer", f"it was asked for from byte {offset} on, and was not")
+        return answer, int(found[2])
+
+    def _read_failure(self, answer: requests.Response) -> HttpFailure:
+        try:
+            return self._failure_of(answer)
+        except requests.RequestException as error:
+            return _of_exception(error)
+
+    def _once(self, request: Request, sign: Sign | None, stream: bool) -> requests.Response:  # noqa: FBT001 - send's
         self.sign(request, sign)
         try:
             # A redirect could carry the credentials elsewhere, so none is followed.
             answer = self._session.request(
                 request.method, request.url, headers=request.headers, data=request.body,
-                timeout=self._timeout, allow_redirects=False,
+                timeout=self._timeout, allow_redirects=False, stream=stream,
             )  # fmt: skip
         except requests.RequestException as error:
             raise _of_exception(error) from error
         # urllib3 compares the two from version 2 on only.
         told = answer.headers.get("Content-Length", "")
-        if request.method != "HEAD" and told.isdigit() and len(answer.content) < int(told):
+        whole = stream or request.method == "HEAD" or not told.isdigit()
+        if not whole and len(answer.content) < int(told):
             raise HttpFailure("ConnectionFailed", "the answer broke off in the middle")
         return answer
+
+
+def pieces_of(answer: requests.Response, size: int) -> Iterator[bytes]:
+    """The body of an answer as it was sent, in pieces of ``size``. Raises HttpFailure."""
+    try:
+        yield from answer.raw.stream(size, decode_content=False)
+    except ReadTimeoutError as error:
+        raise HttpFailure("Timeout", "no more of the answer in time") from error
+    except (HTTPError, OSError) as error:
+        raise HttpFailure("ConnectionFailed", f"it broke off: {type(error).__name__}") from error
 
 
 def seconds() -> float:

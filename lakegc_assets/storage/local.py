@@ -24,32 +24,46 @@ import pyarrow as pa
 
 from lakegc_assets.errors import ConfigurationError
 from lakegc_assets.storage.base import (
+    Copied,
     DeleteOutcome,
     KeyRange,
+    Lost,
     ObjectInfo,
     ObjectStore,
     Prefixes,
+    Recovery,
+    UndeleteOutcome,
     to_batch,
 )
 from lakegc_assets.storage.codes import EXPIRED
 from lakegc_assets.storage.deadlines import Deadline
 from lakegc_assets.storage.errors import (
     AccessDeniedError,
+    ChangedError,
     InvalidKeyError,
     ObjectNotFoundError,
     PreconditionFailedError,
     StorageError,
+    StoreFullError,
     StoreUnavailableError,
 )
 from lakegc_assets.storage.files import (
     TEMPORARY,
+    Original,
+    etag_of,
+    is_utf8,
+    link_new,
     locked,
     make_unique,
     open_directories,
+    path_problem,
+    remove_empty,
     remove_if_there,
     replace,
     temporary_name,
 )
+from lakegc_assets.storage.streams import Pieces, counted
+from lakegc_assets.storage.trash import LocalTrash
 
 _BATCH_ROWS: Final = 10_000
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=timezone.utc)
@@ -68,6 +82,7 @@ class LocalStore(ObjectStore):
     def __init__(self, root: Path, url: str) -> None:
         self._root = root
         self._url = url
+        self._trash = LocalTrash(root, url, etag_of, self._segments)
 
     @property
     def url(self) -> str:
@@ -94,7 +109,7 @@ class LocalStore(ObjectStore):
         """See ``ObjectStore``. Directories without an object do not count."""
         parent = prefix[: prefix.rfind("/") + 1]
         found = Prefixes([], [])
-        if parent and _problem(parent[:-1]):
+        if parent and path_problem(parent[:-1]):
             return found
         for key, info in self._entries(parent, KeyRange(prefix)):
             if info is not None:
@@ -121,23 +136,14 @@ class LocalStore(ObjectStore):
 
     def put_if_absent(self, key: str, data: bytes) -> str:
         """See ``ObjectStore``."""
-
-        def publish(directory: int, temporary: str, name: str) -> None:
-            try:
-                os.link(temporary, name, src_dir_fd=directory, dst_dir_fd=directory)
-            except FileExistsError:
-                if stat.S_ISDIR(os.lstat(name, dir_fd=directory).st_mode):
-                    raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR)) from None
-                raise PreconditionFailedError(f"{self._at(key)} exists already") from None
-
-        return self._write(key, lambda file: file.write(data), publish)
+        return self._write(key, lambda file: file.write(data), self._new(key))
 
     def put_if_match(self, key: str, data: bytes, etag: str) -> str:
         """See ``ObjectStore``."""
 
         def publish(directory: int, temporary: str, name: str) -> None:
             try:
-                present = _etag(os.lstat(name, dir_fd=directory))
+                present = etag_of(os.lstat(name, dir_fd=directory))
             except FileNotFoundError:
                 raise PreconditionFailedError(
                     f"{self._at(key)} does not exist, its etag was expected to be {etag}"
@@ -158,7 +164,7 @@ class LocalStore(ObjectStore):
         singly: bool = False,  # noqa: ARG002 - each file is deleted for itself
         expires_s: float | None = None,
         since: datetime | None = None,
-        trash: str | None = None,  # noqa: ARG002 - the service keeps what it keeps
+        trash: str | None = None,
     ) -> Sequence[DeleteOutcome]:
         """See ``ObjectStore``. Directories that become empty go, too, but never the root.
 
@@ -170,14 +176,83 @@ class LocalStore(ObjectStore):
         """
         deadline = None if expires_s is None else Deadline.after(expires_s, since)
         return [
-            self._delete(key, None if etags is None else etags[key], deadline)
+            self._delete(key, None if etags is None else etags[key], deadline, trash)
             for key in dict.fromkeys(keys)
         ]
+
+    def recovery(self) -> Recovery:
+        """See ``ObjectStore``: what is deleted into a trash stays there."""
+        return self._trash.recovery()
+
+    def undelete_many(self, objects: Sequence[Lost]) -> Sequence[UndeleteOutcome]:
+        """See ``ObjectStore``: files get their names back, and their etags."""
+        return [self._undelete(one) for one in objects]
 
     def copy(self, source_key: str, target_key: str) -> None:
         """See ``ObjectStore``."""
         with self._open(source_key) as source:
             self._write(target_key, lambda file: shutil.copyfileobj(source, file), replace)
+
+    @contextmanager
+    def stream(self, key: str, etag: str | None = None) -> Iterator[Pieces]:
+        """See ``ObjectStore``. A file that changes while it is read is found out at its end."""
+        with self.opened(key, etag) as original:
+
+            def pieces() -> Iterator[bytes]:
+                with self._errors(key):
+                    yield from original.pieces()
+
+            yield Pieces(pieces())
+
+    def receive(self, key: str, pieces: Iterable[bytes], size: int, *, if_absent: bool) -> Copied:
+        """See ``ObjectStore``."""
+
+        def fill(file: IO[bytes]) -> None:
+            for piece in counted(pieces, size, self._at(key)):
+                file.write(piece)
+
+        return Copied(self._write(key, fill, self._new(key) if if_absent else replace), "size")
+
+    def copy_from(
+        self,
+        source: ObjectStore,
+        source_key: str,
+        key: str,
+        *,
+        size: int,
+        etag: str,
+        if_absent: bool,
+    ) -> Copied | None:
+        """See ``ObjectStore``. The copy is a file of its own, whatever becomes of the other one."""
+        if not isinstance(source, LocalStore):
+            return None
+        with source.opened(source_key, etag) as original:
+            found = original.require().st_size
+            if found != size:
+                raise ChangedError(f"{original.where} has {found} bytes, {size} were expected")
+            publish = self._new(key) if if_absent else replace
+            return Copied(
+                self._write(key, lambda file: original.copy_to(file.fileno()), publish), "size"
+            )
+
+    @contextmanager
+    def opened(self, key: str, etag: str | None) -> Iterator[Original]:
+        """Open an object that must have an etag, or whatever is there."""
+        with self._open(key) as file:
+            original = Original(file, etag or etag_of(os.fstat(file.fileno())), self._at(key))
+            original.require()
+            yield original
+
+    def _new(self, key: str) -> Callable[[int, str, str], None]:
+        """What publishes a write under a name that nothing has."""
+
+        def publish(directory: int, temporary: str, name: str) -> None:
+            try:
+                link_new(directory, temporary, name)
+            except FileExistsError:
+                raise PreconditionFailedError(f"{self._at(key)} exists already") from None
+
+        return publish
 
     def server_time(self) -> datetime:
         """See ``ObjectStore``: the clock that the file system stamps files with."""
@@ -200,7 +275,7 @@ class LocalStore(ObjectStore):
 
     def _segments(self, key: str) -> Sequence[str]:
         """The path components of a key that names exactly one file below the root."""
-        if problem := _problem(key):
+        if problem := path_problem(key):
             raise InvalidKeyError(f"{self._url}: the key {key!r} cannot name a file: {problem}")
         return key.split("/")
 
@@ -215,6 +290,10 @@ class LocalStore(ObjectStore):
                 raise AccessDeniedError(
                     f"{where}: let user {os.geteuid()} read and write it"
                 ) from error
+            if error.errno in {errno.ENOSPC, errno.EDQUOT}:
+                raise StoreFullError(
+                    f"{where}: make room there, or choose another place"
+                ) from error
             if error.errno == errno.ENAMETOOLONG:
                 raise InvalidKeyError(f"{where}: this file system cannot hold it") from error
             if isinstance(error, IsADirectoryError):
@@ -225,6 +304,8 @@ class LocalStore(ObjectStore):
                 raise InvalidKeyError(
                     f"{where}: a part of its path is an object or a symbolic link, not a directory"
                 ) from error
+            if error.errno == errno.EFBIG:
+                raise StorageError(f"{where}: choose another place") from error
             raise StorageError(where) from error
 
     def _open(self, key: str) -> IO[bytes]:
@@ -274,14 +355,17 @@ class LocalStore(ObjectStore):
                     file.flush()
                     make_unique(descriptor)
                     os.fsync(descriptor)
-                    etag = _etag(os.fstat(descriptor))
+                    etag = etag_of(os.fstat(descriptor))
                 with locked(directory, required=lock_required):
                     publish(directory, temporary, name)
                 os.fsync(directory)
                 return etag
         raise StoreUnavailableError(f"{self._at(key)}: its directory is being deleted all the time")
 
-    def _delete(self, key: str, etag: str | None, deadline: Deadline | None) -> DeleteOutcome:
+    def _delete(
+        self, key: str, etag: str | None, deadline: Deadline | None, trash: str | None
+    ) -> DeleteOutcome:
+        version = None if trash is None else trash + key
         try:
             *parents, name = self._segments(key)
             with ExitStack() as stack, self._errors(key):
@@ -291,16 +375,23 @@ class LocalStore(ObjectStore):
                         status = os.lstat(name, dir_fd=directories[-1])
                         if outcome := _kept(key, status, etag, deadline):
                             return outcome
-                        os.unlink(name, dir_fd=directories[-1])
+                        if version is None:
+                            os.unlink(name, dir_fd=directories[-1])
+                        else:
+                            self._trash.take(directories[-1], name, version)
                 except (FileNotFoundError, NotADirectoryError):
                     return DeleteOutcome(key, "already_missing")
-                with suppress(OSError):
-                    for parent, child in zip(directories[-2::-1], reversed(parents), strict=True):
-                        os.rmdir(child, dir_fd=parent)
-            return DeleteOutcome(key, "deleted")
+                remove_empty(directories, parents)
+            return DeleteOutcome(key, "deleted", version=version)
         except StorageError as error:
-            code = type(error).__name__.removesuffix("Error")
-            return DeleteOutcome(key, "failed", code, str(error))
+            return DeleteOutcome(key, "failed", _code(error), str(error))
+
+    def _undelete(self, lost: Lost) -> UndeleteOutcome:
+        try:
+            with self._errors(lost.key):
+                return self._trash.bring_back(lost)
+        except StorageError as error:
+            return UndeleteOutcome(lost.key, "failed", _code(error), str(error))
 
     def _entries(self, directory: str, wanted: KeyRange) -> Sequence[tuple[str, ObjectInfo | None]]:
         """What of one directory is wanted, in the byte order of the keys below it.
@@ -321,7 +412,7 @@ class LocalStore(ObjectStore):
                 name = entry.name
                 if name.startswith(TEMPORARY):
                     continue
-                if not _is_utf8(name):
+                if not is_utf8(name):
                     raise StorageError(
                         f"{self._url}: the file name {os.fsencode(directory + name)!r} is not "
                         "UTF-8, so it cannot be a key: rename or remove it"
@@ -343,22 +434,6 @@ class LocalStore(ObjectStore):
                 yield info
 
 
-def _problem(key: str) -> str | None:
-    """Why a key cannot name a file below the root, or None."""
-    segments = key.split("/")
-    if not key:
-        return "it is empty"
-    if not {"", ".", ".."}.isdisjoint(segments):
-        return "it has an empty, '.' or '..' path component"
-    if "\0" in key:
-        return "it has a NUL"
-    if not _is_utf8(key):
-        return "it is not UTF-8"
-    if any(segment.startswith(TEMPORARY) for segment in segments):
-        return f"names that start with {TEMPORARY!r} are those of unfinished writes"
-    return None
-
-
 def _kept(
     key: str, status: os.stat_result, etag: str | None, deadline: Deadline | None
 ) -> DeleteOutcome | None:
@@ -368,29 +443,21 @@ def _kept(
     if not stat.S_ISREG(status.st_mode):
         detail = "it is not a regular file: look at it and remove it by hand"
         return DeleteOutcome(key, "failed", "InvalidKey", detail)
-    if etag is not None and _etag(status) != etag:
-        detail = f"it has the etag {_etag(status)}, {etag} was expected"
+    if etag is not None and etag_of(status) != etag:
+        detail = f"it has the etag {etag_of(status)}, {etag} was expected"
         return DeleteOutcome(key, "spared", None, detail)
     if deadline is not None and deadline.passed:
         return DeleteOutcome(key, "failed", EXPIRED, "it is too late to remove it")
     return None
 
 
-def _is_utf8(text: str) -> bool:
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
+def _code(error: StorageError) -> str:
+    return type(error).__name__.removesuffix("Error")
 
 
 def _time(status: os.stat_result) -> datetime:
     return _EPOCH + timedelta(microseconds=status.st_mtime_ns // 1000)
 
 
-def _etag(status: os.stat_result) -> str:
-    return f"{status.st_size:x}-{status.st_mtime_ns:x}-{status.st_ino:x}"
-
-
 def _info(key: str, status: os.stat_result) -> ObjectInfo:
-    return ObjectInfo(key, status.st_size, _time(status), _etag(status))
+    return ObjectInfo(key, status.st_size, _time(status), etag_of(status))

@@ -1,4 +1,4 @@
-"""After a sweep: is anything gone that is needed? Then an alarm, and a hold on all sweeps."""
+"""After a sweep: is anything gone that is needed? It is put back; else an alarm, and a hold."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from typing import Final
 import pyarrow as pa
 
 from lakegc_assets.errors import IntegrityError, LakegcError
-from lakegc_assets.mark.commits import Liveness
 from lakegc_assets.run.connections import Connections
 from lakegc_assets.run.context import RunContext
 from lakegc_assets.run.parts import write_part
 from lakegc_assets.run.tasks import each, spread
-from lakegc_assets.sweep.delta import Candidates, Deltas, certainly_alive
+from lakegc_assets.sweep.delta import Candidates, DeltaMark, Deltas, certainly_alive, without
 from lakegc_assets.sweep.hold import HOLD, read_hold, write_hold
 from lakegc_assets.sweep.holders import Holder, holders_of
+from lakegc_assets.sweep.putting_back import put_back, record_put_back, thought_gone
 
 #: Work of looking an object up, in seconds of one core, and how many are asked for at a time.
 _LOOKUP_S: Final = 0.003
@@ -31,7 +31,7 @@ _SHOWN: Final = 20
 def raise_alarm_if_needed(
     ctx: RunContext, connections: Connections, deltas: Deltas, candidates: Candidates
 ) -> None:
-    """Compute the live set once more, and hold all sweeps if it needs what is gone.
+    """Compute the live set once more; put back what it needs and is gone, else hold all sweeps.
 
     All candidates are looked at, not only those that the ledger calls deleted: a sweep that was
     killed between a delete and its record may have found the object alive when it was run again.
@@ -43,10 +43,76 @@ def raise_alarm_if_needed(
         candidates: what the mark names.
 
     Raises:
-        IntegrityError: something is gone and needed; what, and who needs it.
+        IntegrityError: something is gone and needed, and could not be put back; what, and who
+            needs it.
     """
     delta = deltas.take(candidates, "after")
-    missing = _missing(ctx, connections, certainly_alive(delta.spared))
+    alive = certainly_alive(delta.spared)
+    missing = _missing(ctx, connections, alive)
+    if not ctx.settings.restore_revived:
+        _raise_alarm(ctx, connections, deltas, delta, missing)
+        return
+    still = _put_back(ctx, connections, deltas, candidates, missing)
+    brought, there = without(missing, still["address"]), without(alive, missing["address"])
+    if still.num_rows:
+        # Whatever goes wrong with the record, the hold is written.
+        with suppress(Exception):
+            _record(ctx, connections, deltas, candidates, delta, brought, there)
+    _raise_alarm(ctx, connections, deltas, delta, still)
+    _record(ctx, connections, deltas, candidates, delta, brought, there)
+
+
+def _put_back(
+    ctx: RunContext,
+    connections: Connections,
+    deltas: Deltas,
+    candidates: Candidates,
+    missing: pa.Table,
+) -> pa.Table:
+    """Put back what is gone and needed; what is missing still, all of it where that is unknown."""
+    if not missing.num_rows:
+        return missing
+    try:
+        return put_back(ctx, connections, deltas, candidates, missing)
+    except Exception as error:  # noqa: BLE001 - whatever it is, the alarm is raised
+        ctx.log.warning("what is gone could not be put back: %s", error)
+        return missing
+
+
+def _record(
+    ctx: RunContext,
+    connections: Connections,
+    deltas: Deltas,
+    candidates: Candidates,
+    delta: DeltaMark,
+    brought: pa.Table,
+    there: pa.Table,
+) -> None:
+    """Record what was brought back, and of what was there what the ledger calls gone."""
+    back = pa.concat_tables([brought, thought_gone(deltas, there)])
+    if back.num_rows:
+        holders = _holders(ctx, connections, delta, deltas.ranges, _named(back))
+        record_put_back(deltas, candidates, back, holders)
+
+
+def _named(objects: pa.Table) -> dict[str, str]:
+    """The first of some objects, and why they are needed."""
+    first = objects.sort_by("address").slice(0, _NAMED)
+    return dict(zip(first["address"].to_pylist(), first["why"].to_pylist(), strict=True))
+
+
+def _raise_alarm(
+    ctx: RunContext,
+    connections: Connections,
+    deltas: Deltas,
+    delta: DeltaMark,
+    missing: pa.Table,
+) -> None:
+    """Hold all sweeps, and say what is gone and who needs it.
+
+    Raises:
+        IntegrityError: unless nothing is.
+    """
     if not missing.num_rows:
         return
     artifacts = deltas.attempt.store()
@@ -61,21 +127,19 @@ def raise_alarm_if_needed(
         # Of another sweep, since this one began without: what that lost is to be restored, too.
         if (earlier := read_hold(connections.store())) is not None:
             what["earlier"] = earlier
-    first = missing.sort_by("address").slice(0, _NAMED)
-    named = dict(zip(first["address"].to_pylist(), first["why"].to_pylist(), strict=True))
+    named = _named(missing)
     # First without saying who needs them: that takes time, and may fail.
     held = _hold(connections, what | {"objects": _objects(named, {})})
-    holders: dict[str, Holder] = {}
-    if delta.liveness is not None:
-        holders = _holders(ctx, connections, delta.liveness, deltas.ranges, named)
+    holders = _holders(ctx, connections, delta, deltas.ranges, named)
     held = _hold(connections, what | {"objects": _objects(named, holders)}) or held
     url = f"{connections.namespace_url}/{HOLD}"
     then = f"No sweep of {ctx.repository!r} starts until {url} is removed"
     if not held:
         then = f"{url} COULD NOT BE WRITTEN: let nobody sweep {ctx.repository!r} until then"
     raise IntegrityError(
-        f"{what['alarm']}: {_shown(named, holders)}. Restore them from a backup or from object "
-        f"versions. {then}"
+        f"{what['alarm']}: {_shown(named, holders)}. They could not be put back: restore them from "
+        f"wherever there is a copy, or with `lakegc restore {ctx.repository} --run {ctx.run} "
+        f"--all` once its backup or the versions can be reached. {then}"
     )
 
 
@@ -105,13 +169,15 @@ def _hold(connections: Connections, what: Mapping[str, object]) -> bool:
 def _holders(
     ctx: RunContext,
     connections: Connections,
-    liveness: Liveness,
+    delta: DeltaMark,
     ranges: pa.Table,
     named: Mapping[str, str],
 ) -> dict[str, Holder]:
     """Who needs the objects; nobody where that cannot be found out now."""
+    if delta.liveness is None:
+        return {}
     try:
-        return holders_of(ctx, connections, liveness, ranges, named)
+        return holders_of(ctx, connections, delta.liveness, ranges, named)
     except Exception as error:  # noqa: BLE001 - whatever it is, the alarm is raised
         ctx.log.warning("who needs what is gone cannot be found out: %s", error)
         return {}

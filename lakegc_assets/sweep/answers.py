@@ -86,7 +86,9 @@ def _outcome(marked: Marked, answer: DeleteOutcome) -> Outcome:
     detail = answer.detail
     if answer.outcome == "spared":
         detail = f"{REWRITTEN}: {detail}"
-    return Outcome(marked.address, marked.size, answer.outcome, answer.error_code, detail)
+    return Outcome(
+        marked.address, marked.size, answer.outcome, answer.error_code, detail, answer.version
+    )
 
 
 def _kind(answer: DeleteOutcome | Outcome) -> type[LakegcError] | None:

@@ -265,7 +265,10 @@ class DeletingTask:
         if self._orders.condition != "single":
             self._pace.sent(len(batch))
             addresses = [marked.address for marked in batch]
-            return list(self._reach.deleting.delete_many(addresses, etags, **self._deadline))
+            deleted = self._reach.deleting.delete_many(
+                addresses, etags, trash=self._orders.trash, **self._deadline
+            )
+            return list(deleted)
         outcomes: list[DeleteOutcome] = []
         for marked in batch:
             self._pace.wait()
@@ -273,7 +276,11 @@ class DeletingTask:
                 break
             self._pace.sent(1)
             outcomes += self._reach.deleting.delete_many(
-                [marked.address], etags, singly=True, **self._deadline
+                [marked.address],
+                etags,
+                singly=True,
+                trash=self._orders.trash,
+                **self._deadline,
             )
             if outcomes[-1].outcome == "failed":
                 break

@@ -21,7 +21,7 @@ import pyarrow.compute as pc
 
 from lakegc_assets.errors import IntegrityError
 from lakegc_assets.mark.commits import Liveness, find_liveness
-from lakegc_assets.mark.committed import live_ranges, read_live
+from lakegc_assets.mark.committed import every_range, live_ranges, read_live
 from lakegc_assets.mark.served import UNVERIFIED, Inquiry, again, answered, inquire, last_parts
 from lakegc_assets.mark.uncommitted import prepare_uncommitted, read_staged
 from lakegc_assets.retention.commits import Commit
@@ -30,6 +30,7 @@ from lakegc_assets.run.connections import Connections
 from lakegc_assets.run.context import RunContext
 from lakegc_assets.run.hashing import Hashes, address_hashes
 from lakegc_assets.run.parts import Part
+from lakegc_assets.run.pins import PINNED, among, pinned
 from lakegc_assets.run.selection import Selection
 from lakegc_assets.run.sets import members
 from lakegc_assets.sweep.extending import HELD, UNCLEAR
@@ -40,7 +41,7 @@ from lakegc_assets.sweep.moment import Moment
 
 STAGED: Final = "it is staged on a branch now"
 SPARED: Final = pa.schema([("address", pa.string()), ("why", pa.string())])
-#: What is spared by these is not known to be alive, only not known to be dead.
+#: What is spared by these, or by a pin, is not known to be alive, only not to be deleted.
 _UNCERTAIN: Final = (UNCLEAR, UNVERIFIED)
 #: For how long lakeFS may be asked what it serves, in seconds.
 _ASKING_S: Final = 120.0
@@ -155,6 +156,7 @@ class Deltas:
             _chosen(addresses, members(artifacts, staged.hashes, candidates.hashes), STAGED),
             self._served(connections, candidates, liveness, f"{folder}served/"),
             _chosen(addresses, np.asarray(pc.is_in(last_parts(addresses), unclear)), UNCLEAR),
+            among(pinned(connections.store()), addresses),
         ]
         tags = liveness.tags if ctx.settings.protect_tags else {}
         return DeltaMark(
@@ -167,11 +169,11 @@ class Deltas:
 
     def _read_new_ranges(self, connections: Connections, known: Known, folder: str) -> None:
         """Read the ranges that are live now and that nobody has read yet."""
-        has_rules = known.rules is not None
+        every = every_range(self.chain["store_listing"], known.rules)
         ids = known.metaranges()
-        # Without rules also what no commit leads to counts, so all that is there is looked at.
-        wanted = ids - self._metaranges if has_rules else ids
-        found = live_ranges(self.ctx, connections, wanted, has_rules=has_rules).ranges
+        # Where also what no commit leads to counts, all that is there is looked at.
+        wanted = ids if every else ids - self._metaranges
+        found = live_ranges(self.ctx, connections, wanted, every=every).ranges
         seen = pc.is_in(found["range_id"], pa.array(sorted(self._ranges), pa.string()))
         new = found.filter(pc.invert(seen))
         live = read_live(self.ctx, connections, new, self.attempt.store(), f"{folder}live/")
@@ -220,8 +222,7 @@ def _chosen(addresses: pa.ChunkedArray, which: npt.NDArray[np.bool_], why: str) 
 
 def one_reason(spared: pa.Table) -> pa.Table:
     """Each address once: the alarm after a sweep looks at certain reasons only, so these count."""
-    doubt = pc.is_in(spared["why"], pa.array(_UNCERTAIN))
-    ranked = spared.append_column("doubt", doubt).sort_by(
+    ranked = spared.append_column("doubt", _doubted(spared)).sort_by(
         [("address", "ascending"), ("doubt", "ascending"), ("why", "ascending")]
     )
     first = ranked.group_by("address", use_threads=False).aggregate([("why", "first")])
@@ -230,7 +231,13 @@ def one_reason(spared: pa.Table) -> pa.Table:
 
 def certainly_alive(spared: pa.Table) -> pa.Table:
     """Of what a delta mark spared: what is known to be alive, not only not known to be dead."""
-    return spared.filter(pc.invert(pc.is_in(spared["why"], pa.array(_UNCERTAIN))))
+    return spared.filter(pc.invert(_doubted(spared)))
+
+
+def _doubted(spared: pa.Table) -> pa.ChunkedArray:
+    """Whether each is spared only by doubt, or by a pin; a pin may name what is not there."""
+    why = spared["why"]
+    return pc.or_(pc.is_in(why, pa.array(_UNCERTAIN)), pc.starts_with(why, PINNED))
 
 
 def without(rows: pa.Table, addresses: pa.ChunkedArray) -> pa.Table:

@@ -1,20 +1,18 @@
-"""What must hold before a sweep looks at a single object: the mark is whole, and published."""
+"""What must hold before a sweep looks at a single object: a mark that was not swept, backed up."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from datetime import datetime
 
-from lakegc_assets.errors import IntegrityError, RefusedError
-from lakegc_assets.mark.forms import mark_folder
-from lakegc_assets.mark.publication import instant, read_summary
+from lakegc_assets.errors import RefusedError
+from lakegc_assets.mark.published import published_mark
 from lakegc_assets.run.artifacts import AttemptArtifacts, Manifest
 from lakegc_assets.run.connections import Connections
 from lakegc_assets.run.context import RunContext
 from lakegc_assets.sweep.ledger import ASSET
 
 
-def published_mark(
+def unswept_mark(
     ctx: RunContext, connections: Connections
 ) -> tuple[AttemptArtifacts, Mapping[str, Manifest]]:
     """The frozen mark of a run and its manifests, with its summary in the namespace compared.
@@ -23,29 +21,7 @@ def published_mark(
         RefusedError: the mark is unknown, failed, not published or swept already.
         IntegrityError: it is not what its manifests, or its summary, say.
     """
-    store = connections.store()
-    summary = read_summary(store, ctx.run)
-    if summary is not None and not summary.success:
-        raise RefusedError(f"mark {ctx.run!r} of {ctx.repository!r} failed: mark again")
-    attempt = ctx.root.attempt(ctx.repository, ctx.run)
-    if not attempt.has("gc_report"):
-        raise RefusedError(
-            f"mark {ctx.run!r} of {ctx.repository!r} did not finish ({attempt.url}/gc_report has "
-            "no manifest): mark again under a new id",
-        )
+    attempt, chain = published_mark(ctx, connections)
     if attempt.has(ASSET):
         raise RefusedError(f"mark {ctx.run!r} of {ctx.repository!r} was swept already")
-    chain = attempt.chain("gc_report", connections.namespace_url)
-    start = datetime.fromisoformat(str(chain["store_listing"].facts["start"]))
-    found = {
-        "run_id": ctx.run,
-        "start_time": instant(start),
-        "cutoff_time": instant(chain["gc_report"].cutoff),
-        "num_deleted_objects": chain["deletion_candidates"].rows,
-    }
-    if summary is None or not found.items() <= summary.__dict__.items():
-        raise IntegrityError(
-            f"{store.url}/{mark_folder(ctx.run)}summary.json does not say what the mark found: "
-            "something changed it. Mark again under a new id",
-        )
     return attempt, chain

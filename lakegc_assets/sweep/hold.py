@@ -1,7 +1,7 @@
-"""The hold that an alarm leaves in the namespace: nothing is swept or restored while it is there.
+"""The hold that an alarm leaves in the namespace: nothing is swept while it is there.
 
 ``_lakefs/retention/gc/lakegc/hold.json`` does not expire. A person removes it, once it is known
-what happened and what was lost is back.
+what happened and what was lost is back; restores, which are to bring it back, do not mind it.
 """
 
 from __future__ import annotations

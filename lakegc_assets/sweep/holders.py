@@ -67,6 +67,20 @@ def holders_of(
     return found
 
 
+def paths_in(
+    connections: Connections, ranges: pa.Table, addresses: Collection[str]
+) -> Iterator[tuple[str, str]]:
+    """Where some ranges have some objects: address and path.
+
+    Args:
+        connections: how to reach the store and the cache.
+        ranges: that may hold the objects (range_id, entries).
+        addresses: a few, relative to the namespace.
+    """
+    for range_id in _holding(connections, ranges, addresses):
+        yield from _paths(connections, range_id, addresses)
+
+
 def _committed(
     ctx: RunContext,
     connections: Connections,

@@ -26,7 +26,11 @@ from lakegc_assets.storage.base import ObjectStore
 
 ASSET: Final = "swept_set"
 #: After these nothing is left to do.
-DONE: Final = ("deleted", "already_missing", "spared")
+DONE: Final = ("deleted", "already_missing", "spared", "put_back")
+#: After these the object is not there.
+GONE: Final = ("deleted", "already_missing")
+#: It was deleted, is needed after all, and is back.
+PUT_BACK: Final = "put_back"
 SWEPT: Final = pa.schema(
     [
         ("address", pa.string()),
@@ -35,6 +39,7 @@ SWEPT: Final = pa.schema(
         ("error_code", pa.string()),
         ("detail", pa.string()),
         ("at", pa.timestamp("us", "UTC")),
+        ("version", pa.string()),
     ],
 )
 _LEDGER: Final = f"{ASSET}/ledger/"
@@ -50,9 +55,11 @@ class Outcome:
     Attributes:
         address: relative to the namespace.
         size: bytes, as listed.
-        outcome: deleted, already_missing, spared or failed.
+        outcome: deleted, already_missing, spared, put_back or failed.
         error_code: the store's, when failed.
-        detail: the store's message, or why the object was spared.
+        detail: the store's message, why the object was spared, or why it is needed after all.
+        version: names what the store kept of a deleted object, for ``undelete_many``; None where it
+            told nothing.
     """
 
     address: str
@@ -60,6 +67,7 @@ class Outcome:
     outcome: str
     error_code: str | None = None
     detail: str | None = None
+    version: str | None = None
 
 
 def record(artifacts: ObjectStore, name: str, outcomes: Sequence[Outcome]) -> None:
@@ -71,7 +79,9 @@ def record(artifacts: ObjectStore, name: str, outcomes: Sequence[Outcome]) -> No
         outcomes: of that batch.
     """
     now = datetime.now(timezone.utc)
-    rows = [(o.address, o.size, o.outcome, o.error_code, o.detail, now) for o in outcomes]
+    rows = [
+        (o.address, o.size, o.outcome, o.error_code, o.detail, now, o.version) for o in outcomes
+    ]
     columns = [pa.array([row[n] for row in rows], kind) for n, kind in enumerate(SWEPT.types)]
     _write(artifacts, name, pa.Table.from_arrays(columns, schema=SWEPT))
 
@@ -93,6 +103,7 @@ def record_spared(artifacts: ObjectStore, name: str, spared: pa.Table) -> None:
         "error_code": pa.nulls(count, pa.string()),
         "detail": spared["why"],
         "at": pa.repeat(now, count),
+        "version": pa.nulls(count, pa.string()),
     }
     table = pa.table(columns, schema=SWEPT)
     for number, at in enumerate(range(0, count, _ROWS)):
@@ -128,10 +139,12 @@ def _one_each(rows: pa.Table) -> pa.Table:
     several = rows.filter(often)
     if not several.num_rows:
         return rows
-    # Deleted before all that was done, that before what failed, and then what came last.
+    # What is back before what was deleted, that before all that was done, and that before what
+    # failed; and then what came last.
     outcome = several["outcome"]
     place = pc.if_else(pc.is_in(outcome, pa.array(DONE)), 1, 2)
     place = pc.if_else(pc.equal(outcome, "deleted"), 0, place)
+    place = pc.if_else(pc.equal(outcome, PUT_BACK), -1, place)
     ranked = several.append_column("order", place).sort_by(
         [("address", "ascending"), ("order", "ascending"), ("at", "descending")]
     )

@@ -44,6 +44,7 @@ class Orders:
             soon as a branch moves.
         expires_s: after so many seconds from the look at HEADs and rules the store is to refuse a
             delete; None where it keeps no deadlines.
+        trash: key prefix below which a store that can moves what is deleted.
     """
 
     connections: Connections
@@ -60,6 +61,7 @@ class Orders:
     share: float = 1.0
     known: KnownFiles | None = None
     expires_s: float | None = None
+    trash: str | None = None
 
     @property
     def notes(self) -> str:

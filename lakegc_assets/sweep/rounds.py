@@ -61,10 +61,12 @@ class Means:
     Attributes:
         condition: which deletes are conditional.
         deadlines: whether it refuses deletes that come late.
+        trash: key prefix below which it moves what is deleted, if it can.
     """
 
     condition: Condition
     deadlines: bool
+    trash: str | None = None
 
 
 @dataclass
@@ -180,6 +182,7 @@ class Rounds:
             share=self._share,
             known=delta.known,
             expires_s=CHECK_LIFETIME if self.means.deadlines else None,
+            trash=self.means.trash,
         )
 
     def _portions(self, number: int, survivors: pa.Table) -> list[Portion]:

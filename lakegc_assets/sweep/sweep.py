@@ -10,39 +10,47 @@ from __future__ import annotations
 
 import dataclasses
 from contextlib import suppress
+from datetime import timedelta
 from typing import Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from lakegc_assets.errors import IntegrityError, LakegcError, RefusedError
-from lakegc_assets.run.artifacts import AttemptArtifacts, Manifest
+from lakegc_assets.mark.published import read_marked
+from lakegc_assets.run.artifacts import Manifest
 from lakegc_assets.run.connections import Connections
 from lakegc_assets.run.context import RunContext
 from lakegc_assets.run.hashing import key_digest
+from lakegc_assets.storage.base import ObjectStore, Recovery
 from lakegc_assets.storage.deadlines import probe_deadlines
+from lakegc_assets.storage.errors import StorageError
+from lakegc_assets.storage.trash import prune_trash, trash_folder
+from lakegc_assets.storage.undelete_probe import probe_recovery
 from lakegc_assets.sweep import ledger
 from lakegc_assets.sweep.alarm import raise_alarm_if_needed
+from lakegc_assets.sweep.backed_up import spare_what_is_not_backed_up
 from lakegc_assets.sweep.conditions import Condition, probe_conditions
 from lakegc_assets.sweep.delta import Candidates, Deltas
-from lakegc_assets.sweep.gate import published_mark
+from lakegc_assets.sweep.gate import unswept_mark
 from lakegc_assets.sweep.hold import require_no_hold
 from lakegc_assets.sweep.lease import PROBES, Lease, owner_of, repository_lease
-from lakegc_assets.sweep.ledger import ASSET, SWEPT
+from lakegc_assets.sweep.ledger import ASSET, PUT_BACK, SWEPT
 from lakegc_assets.sweep.rounds import Means, Rounds
 
-_COLUMNS: Final = ("address", "size", "last_modified", "etag")
+#: How many objects that were put back are named.
+_NAMED: Final = 100
 
 
 def sweep(ctx: RunContext) -> Manifest:
     """Delete what a published mark names, and write the ``swept_set`` asset.
 
     Raises:
-        RefusedError: the mark is unknown, failed, not published or swept already; a check fails;
-            another sweep holds the lease of the repository, or has taken it; or a hold stops all
-            sweeps of it.
+        RefusedError: the mark is unknown, failed, not published or swept already; it has no
+            finished backup where backups are set; a check fails; another sweep holds the lease of
+            the repository, or has taken it; or a hold stops all sweeps of it.
         IntegrityError: the mark is not what its manifests say; or, after the sweep, something is
-            needed that is gone: then a hold is written.
+            needed that is gone and could not be put back: then a hold is written.
         StorageError: the store refused deletes; what was done is in the ledger.
     """
     _, connections = ctx.connect()
@@ -61,21 +69,26 @@ def sweep(ctx: RunContext) -> Manifest:
 
 def _sweep(ctx: RunContext, connections: Connections, lease: Lease) -> Manifest:
     started = ctx.clocks.now()
-    attempt, chain = published_mark(ctx, connections)
+    attempt, chain = unswept_mark(ctx, connections)
     marked = chain["deletion_candidates"]
-    candidates = _candidates(attempt, marked)
-    if marked.settings["protect_tags"]:
-        # What the mark protected stays protected, whoever sweeps it.
-        ctx = dataclasses.replace(
-            ctx, settings=dataclasses.replace(ctx.settings, protect_tags=True)
-        )
+    # What the mark protected stays protected, whoever sweeps it, and its mode is that of its sweep.
+    tags = ctx.settings.protect_tags or marked.settings["protect_tags"]
+    settings = dataclasses.replace(
+        ctx.settings, protect_tags=tags, mode=chain["store_listing"].mode
+    )
+    ctx = dataclasses.replace(ctx, settings=settings)
+    candidates = Candidates(read_marked(attempt, marked), marked.parts["data"])
+    backup = spare_what_is_not_backed_up(
+        ctx, attempt, chain, candidates.rows, f"{lease.sweep}-0000-backup"
+    )
     store = connections.store()
     condition = _condition(ctx, connections)
     deadlines = probe_deadlines(store, f"{PROBES}{lease.token}/", conditional=condition != "none")
-    means = Means(condition, deadlines)
-    notice = store.retention_notice()
-    if notice is not None:
-        ctx.log.warning("%s", notice)
+    trash = None
+    if ctx.settings.trash_days:
+        trash = trash_folder(lease.sweep, store.server_time())
+    recovery = _recovery(ctx, store, lease, trash)
+    means = Means(condition, deadlines, trash)
     deltas = Deltas(ctx, chain, attempt, f"{ASSET}/{lease.sweep}/")
     rounds = Rounds(ctx, connections, attempt, deltas, candidates, lease, means)
     try:
@@ -93,36 +106,72 @@ def _sweep(ctx: RunContext, connections: Connections, lease: Lease) -> Manifest:
 
     # From here on no task deletes, and who has lost the lease writes nothing.
     lease.begin_round(number + 1)
+    _require_whole(ctx, ledger.read(attempt), candidates)
+    raise_alarm_if_needed(ctx, connections, deltas, candidates)
+    # With what was put back.
     swept = ledger.read(attempt)
-    _require_whole(ctx, swept, candidates)
     writer = attempt.writer(ASSET, SWEPT)
     writer.add(swept.sort_by("address"))
     parts = {"data": writer.finish()}
-    raise_alarm_if_needed(ctx, connections, deltas, candidates)
     facts: dict[str, object] = {
         "outcomes": _totals(swept),
         "rounds": number,
         "conditional_deletes": means.condition,
         "delete_deadlines": means.deadlines,
-        "retention": notice,
+        "recovery": recovery._asdict(),
+        "backup": backup,
+        "put_back": _put_back(ctx, swept),
     }
     digest = key_digest(swept["address"])
+    _prune_trash(ctx, store)
     return ctx.finish(ASSET, chain["gc_report"], started, parts, facts, digest)
 
 
-def _candidates(attempt: AttemptArtifacts, marked: Manifest) -> Candidates:
-    """What the mark names, as its manifest says.
-
-    Raises:
-        IntegrityError: it is something else.
-    """
-    rows = attempt.read(marked.asset, columns=list(_COLUMNS))
-    if str(key_digest(rows["address"])) != marked.digest or rows.num_rows != marked.rows:
-        raise IntegrityError(
-            f"{attempt.data_url(marked.asset)} holds {key_digest(rows['address'])}, but its "
-            f"manifest says {marked.digest}: something changed it. Mark again under a new id",
+def _put_back(ctx: RunContext, swept: pa.Table) -> list[dict[str, str]]:
+    """The first of what is back because it is needed: address and why, which is told, too."""
+    back = swept.filter(pc.equal(swept["outcome"], PUT_BACK)).sort_by("address")
+    named: list[dict[str, str]] = back.select(["address", "detail"]).slice(0, _NAMED).to_pylist()
+    if named:
+        shown = "; ".join(f"{row['address']} ({row['detail']})" for row in named)
+        ctx.log.warning(
+            "%d objects came back to life while %r was swept, and were put back: %s",
+            back.num_rows,
+            ctx.run,
+            shown,
         )
-    return Candidates(rows, marked.parts["data"])
+    return named
+
+
+def _recovery(ctx: RunContext, store: ObjectStore, lease: Lease, trash: str | None) -> Recovery:
+    """What of the deleted objects can be had back, as it was tried."""
+    found = probe_recovery(store, f"{PROBES}{lease.token}/", trash)
+    if found.kind == "trash":
+        found = found._replace(days=ctx.settings.trash_days / timedelta(days=1))
+    if found.kind == "unknown":
+        ctx.log.warning("it is not known whether this sweep can be undone: %s", found.notice)
+    elif found.kind == "nothing" and ctx.settings.backup_url:
+        ctx.log.info("this sweep can be undone from its backup only (%s)", found.notice)
+    elif found.kind == "nothing":
+        ctx.log.warning(
+            "this sweep cannot be undone: set backup_url, or turn versions on (%s)", found.notice
+        )
+    else:
+        ends = "" if found.days is None else f" for {found.days:g} days"
+        ctx.log.info("this sweep can be undone%s: %s", ends, found.notice)
+    return found
+
+
+def _prune_trash(ctx: RunContext, store: ObjectStore) -> None:
+    """Remove the trash of earlier sweeps that is too old; what fails is left to the next sweep."""
+    if not ctx.settings.trash_days:
+        return
+    try:
+        pruned = prune_trash(store, ctx.settings.trash_days, store.server_time())
+    except StorageError as error:
+        ctx.log.warning("old trash stays until the next sweep: %s", error)
+        return
+    if pruned:
+        ctx.log.info("%d objects in the trash were older than trash_days, and are gone", pruned)
 
 
 def _require_whole(ctx: RunContext, swept: pa.Table, candidates: Candidates) -> None:

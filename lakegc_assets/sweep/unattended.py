@@ -124,7 +124,7 @@ def _unprotected(ctx: RunContext, required: str) -> list[str]:
     if required == "nothing":
         return []
     # A sweep with a backup deletes only what is verified in it.
-    backup = bool(getattr(ctx.settings, "backup_url", None))
+    backup = bool(ctx.settings.backup_url)
     if backup and required != "undo":
         return []
     recovery = ctx.connect()[1].store().recovery()

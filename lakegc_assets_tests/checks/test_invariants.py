@@ -21,7 +21,9 @@ from lakegc_assets.checks.evaluation import (
     evaluate,
     require_passed,
 )
+from lakegc_assets.checks.pinned import none_pinned
 from lakegc_assets.run.parts import write_part
+from lakegc_assets.run.pins import PINS, Pin, write_pin
 from lakegc_assets.run.selection import Selection
 from lakegc_assets_tests.checks.conftest import Labs
 from lakegc_assets_tests.checks.handmade import Lab, Row, fails
@@ -252,6 +254,25 @@ def test_a_candidate_that_lakefs_serves_is_seen(labs: Labs) -> None:
         assert repr(address) in fails(invariants.none_shadowed(case))
         assert invariants.none_staged(case).passed, "no list names it"
         case.close()
+
+
+def test_a_candidate_that_was_restored_and_is_pinned_is_seen(lab: Lab) -> None:
+    marked = lab.mark()
+    address = lab.candidates[0]["address"]
+    assert none_pinned(marked.case()).passed
+    store, now = marked.case().connections.store(), datetime.now(timezone.utc)
+    other = Pin("other", now + timedelta(days=1), "mark", "restored", 1)
+    ended = Pin("ended", now - timedelta(minutes=1), "mark", "restored", 1)
+    lasting = Pin("lasting", now + timedelta(days=1), "mark", "restored", 2)
+    try:
+        write_pin(store, other, pa.array(["data/of/another"]))
+        write_pin(store, ended, pa.array([address]))
+        assert none_pinned(marked.case()).passed
+        write_pin(store, lasting, pa.array(["data/of/another", address]))
+        assert repr(address) in fails(none_pinned(marked.case()))
+    finally:
+        for pin in (other, ended, lasting):
+            lab.remove(f"{PINS}{pin.id}.parquet")
 
 
 @pytest.mark.parametrize("which", ["a HEAD", "a commit inside its retention"])

@@ -131,6 +131,14 @@ def test_sweeping_again_tells_the_same_and_deletes_nothing(
     again.unlink()
 
 
+@pytest.mark.usefixtures("swept")
+def test_a_mark_of_one_mode_says_so(told: Told) -> None:
+    result = lakegc("mark", "alpha", "--run", "c1", "--mode", "committed")
+    say(result, 0, "repository alpha, mark c1 (committed)", "looked at")
+    say(lakegc("why", "alpha", told.live, "--run", "c1"), 0, "it was not looked at")
+    say(lakegc("mark", "alpha", "--mode", "all"), 2, "--mode")
+
+
 def test_the_report_says_the_same_later(swept: Result) -> None:
     assert lakegc("report", "alpha", "--run", "m1").stdout == swept.stdout
     as_json = lakegc("report", "alpha", "--run", "m1", "--json")
@@ -274,12 +282,14 @@ def test_durations_and_flags_reach_the_run(site: Site, monkeypatch: pytest.Monke
     lakegc("sweep", "alpha", "--run", "r", "--max-candidate-share", "0", "--accept-missing", "1-a")
     lakegc("run", "alpha", "--run", "r", "--no-sweep")
     lakegc("sweep", "alpha", "--run", "r", "--set", "lease_wait_seconds=60")
+    lakegc("mark", "alpha", "--run", "r", "--mode", "committed")
     assert seen == [
         ("gc", "alpha", "r", {"min_age_hours": 1.5, "allow_unsafe_min_age": True}),
         ("gc_mark", "alpha", "r", {"min_age_hours": 48.0, "protect_tags": True}),
         ("gc_sweep", "alpha", "r", {"max_candidate_share": 0.0, "accept_missing": "1-a"}),
         ("gc_mark", "alpha", "r", {}),
         ("gc_sweep", "alpha", "r", {"lease_wait_seconds": "60"}),
+        ("gc_mark", "alpha", "r", {"mode": "committed"}),
     ]
     assert site.server.endpoint
 

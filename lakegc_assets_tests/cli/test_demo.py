@@ -10,6 +10,7 @@ from click.testing import CliRunner
 from lakegc_assets.cli import demo
 from lakegc_assets.errors import IntegrityError
 from lakegc_assets.lakefs.config import LakeFSConfig
+from lakegc_assets_tests.sessions import Session
 
 
 def _file(folder: Path, repository: str, ref: str, path: str) -> Path:
@@ -31,6 +32,7 @@ def _run(folder: Path, monkeypatch: pytest.MonkeyPatch, *damage: str) -> object:
             _file(folder, repository, commits.get(ref, ref), path).unlink()
 
     monkeypatch.setattr(demo, "_collect", sweep)
+    monkeypatch.setattr(demo, "_take_back", lambda *_: None)
     return CliRunner().invoke(demo.main, ["--folder", str(folder)], catch_exceptions=False)
 
 
@@ -60,3 +62,15 @@ def test_a_live_object_that_is_lost_fails_it(
 ) -> None:
     with pytest.raises(IntegrityError, match=r"2 live objects read differently.*summary\.html"):
         _run(tmp_path, monkeypatch, _OLD, "main:reports/summary.html")
+
+
+@pytest.mark.filterwarnings("ignore:InitResourceContext.dagster_run:DeprecationWarning")
+def test_it_ends_with_an_undo(tmp_path: Path, spark: Session) -> None:  # noqa: ARG001 - its environment
+    result = CliRunner().invoke(demo.main, ["--folder", str(tmp_path)], catch_exceptions=False)
+    assert result.exit_code == 0, result.output
+    text = " ".join(result.output.split())
+    assert "answers 410 Gone. $ lakegc restore demo-" in text
+    assert "was gone (410), reads" in text
+    assert "pinned until" in text
+    assert "garbage 0 objects" in text
+    assert "and the next mark names none of them: they are pinned." in text

@@ -18,7 +18,9 @@ from lakegc_assets.errors import ConfigurationError
 from lakegc_assets.run.artifacts import MARK_ASSETS
 
 _PROJECT = Path(__file__).parents[2]
-_GRAPH = [*MARK_ASSETS, "swept_set"]
+_GRAPH = [*MARK_ASSETS, "backup", "swept_set"]
+#: With what takes it back, which no collection does.
+_WHOLE = [*_GRAPH, "restored_set"]
 
 
 @pytest.fixture(scope="module")
@@ -63,19 +65,23 @@ def test_a_process_without_the_ui_has_the_same_graph(graph: dg.AssetGraph) -> No
     assert ours.asset_check_keys == graph.asset_check_keys
     assert ours.toposorted_asset_keys_by_level == graph.toposorted_asset_keys_by_level
     assert sorted(definitions.resources or {}) == sorted(defs().resources or {})
-    for job in ("gc", "gc_mark", "gc_approve", "gc_sweep"):
+    for job in ("gc", "gc_mark", "gc_approve", "gc_backup", "gc_sweep", "gc_restore"):
         assert definitions.resolve_job_def(job).name == job
 
 
 def test_the_assets_follow_each_other_in_the_order_of_the_graph(graph: dg.AssetGraph) -> None:
     levels = [{k.to_user_string() for k in level} for level in graph.toposorted_asset_keys_by_level]
-    assert [level - {"repositories"} for level in levels] == [{name} for name in _GRAPH]
-    for before, after in itertools.pairwise(_GRAPH):
+    assert [level - {"repositories"} for level in levels] == [{name} for name in _WHOLE]
+    for before, after in itertools.pairwise(_GRAPH[:-1]):
         assert graph.get(dg.AssetKey(after)).parent_keys == {dg.AssetKey(before)}
+    swept = graph.get(dg.AssetKey("swept_set"))
+    assert swept.parent_keys == {dg.AssetKey("gc_report"), dg.AssetKey("backup")}
+    restored = graph.get(dg.AssetKey("restored_set"))
+    assert restored.parent_keys == {dg.AssetKey("swept_set")}
 
 
 def test_every_asset_is_of_one_repository_and_one_run(graph: dg.AssetGraph) -> None:
-    for name in _GRAPH:
+    for name in _WHOLE:
         node = graph.get(dg.AssetKey(name))
         assert node.partitions_def == REPOSITORY_RUN
         assert node.description
@@ -94,7 +100,13 @@ def test_every_invariant_is_a_check_and_all_but_one_block(graph: dg.AssetGraph) 
 
 @pytest.mark.parametrize(
     ("name", "assets", "checks"),
-    [("gc", _GRAPH, NAMES), ("gc_mark", _GRAPH[:-1], NAMES), ("gc_sweep", _GRAPH[-1:], ())],
+    [
+        ("gc", _GRAPH, NAMES),
+        ("gc_mark", _GRAPH[:-2], NAMES),
+        ("gc_backup", ["backup"], ()),
+        ("gc_sweep", _GRAPH[-2:], ()),
+        ("gc_restore", ["restored_set"], ()),
+    ],
 )
 def test_a_job_is_a_part_of_the_graph(
     definitions: dg.Definitions, name: str, assets: list[str], checks: tuple[str, ...]

@@ -91,6 +91,41 @@ def test_every_asset_is_materialized_for_the_partition(
         assert shown["cutoff"] == _metadata(instance, "store_listing")["cutoff"]
 
 
+def test_without_backup_url_the_backup_is_materialized_and_skipped(
+    collected: dg.ExecuteInProcessResult, instance: dg.DagsterInstance
+) -> None:
+    materialized = instance.get_materialized_partitions(dg.AssetKey("backup"))
+    assert f"collected|{_RUN}" in materialized
+    (event,) = collected.asset_materializations_for_node("backup")
+    assert event.metadata["note"].value == "skipped: backup_url is not set"
+    assert _metadata(instance, "swept_set")["backup"] == "none"
+
+
+def test_a_collection_with_a_backup_shows_what_was_copied(
+    site: Site, definitions: dg.Definitions, instance: dg.DagsterInstance
+) -> None:
+    told = site.tell("kept")
+    before = {
+        address: (site.namespace("kept") / address).read_bytes()
+        for address in (told.expired, told.unreferenced)
+    }
+    backups = site.folder / "backups"
+    definitions.resolve_job_def("gc").execute_in_process(
+        partition_key=add_partition(instance, "kept", _RUN),
+        instance=instance,
+        run_config=run_config(backup_url=str(backups)),
+    )
+    shown = _metadata(instance, "backup")
+    assert (shown["objects"], shown["bytes"], shown["size"]) == (2, 35, "35 B")
+    assert shown["where"] == f"{backups}/kept/{_RUN}"
+    assert [record.data["objects"] for record in shown["verified by"].records] == [2]
+    assert shown["seconds"] >= 0
+    assert _metadata(instance, "swept_set")["backup"] == f"file://{backups}/kept/{_RUN}"
+    for address, content in before.items():
+        assert not (site.namespace("kept") / address).exists()
+        assert (backups / "kept" / _RUN / address).read_bytes() == content
+
+
 @pytest.mark.usefixtures("collected")
 def test_the_report_shows_tables_and_a_plot(instance: dg.DagsterInstance) -> None:
     shown = _metadata(instance, "gc_report")

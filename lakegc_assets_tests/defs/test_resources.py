@@ -172,12 +172,14 @@ def test_every_setting_reaches_the_core() -> None:
         "clock_skew_seconds": 7.0,
         "max_candidate_share": 0.25,
         "protect_tags": True,
+        "mode": "uncommitted",
         "accept_missing": "3-abc",
         "range_num_partitions": 3,
         "address_num_partitions": 4,
         "listing_num_partitions": 5,
         "sweep_num_partitions": 6,
         "max_served_lookups": 7,
+        "adopt": "a-mark",
     }
     settings = CollectorResource(**given).settings()
     assert settings.min_age == timedelta(hours=1.5)
@@ -191,6 +193,7 @@ def test_every_setting_reaches_the_core() -> None:
     [
         ({"min_age_hours": float("nan")}, "usual numbers"),
         ({"lease_wait_seconds": 1e300}, "usual numbers"),
+        ({"trash_days": -1.0}, "trash_days"),
         ({"min_age_hours": 1.0}, "allow_unsafe_min_age"),
         ({"min_age_hours": -1.0, "allow_unsafe_min_age": True}, "cannot be negative"),
         ({"max_candidate_share": 1.5}, "share from 0 to 1"),

@@ -13,10 +13,11 @@ import pytest
 
 from lakegc_assets.errors import IntegrityError, RefusedError
 from lakegc_assets.mark import publication
-from lakegc_assets.mark.forms import Forms, Mode, forms
+from lakegc_assets.mark.forms import Forms, forms
 from lakegc_assets.mark.publication import require_unused
 from lakegc_assets.mark.report import report
 from lakegc_assets.run.context import RunContext
+from lakegc_assets.run.settings import MODES, Mode
 from lakegc_assets.storage.local import LocalStore
 from lakegc_assets_tests.lake import REPOSITORY, RUN, Marked, SmallLake, copy_of, running
 from lakegc_assets_tests.mark.test_report import fail_at, told
@@ -45,7 +46,6 @@ PLACES: Mapping[Mode, tuple[set[str], set[str], set[str]]] = {
         {UNIFIED, OLDER},
     ),
 }
-MODES: tuple[Mode, ...] = ("unified", "committed", "uncommitted")
 
 
 @pytest.fixture

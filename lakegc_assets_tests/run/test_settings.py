@@ -31,6 +31,10 @@ WRONG: list[dict[str, Any]] = [
     {"sweep_requests_per_second": float("inf")},
     {"lease_duration": timedelta(minutes=1)},
     {"lease_wait": timedelta(seconds=-1)},
+    {"trash_days": timedelta(days=-1)},
+    {"adopt": "their-mark", "mode": "committed"},
+    {"adopt": "their-mark", "mode": "uncommitted"},
+    {"mode": "all"},
 ]
 
 

@@ -91,9 +91,14 @@ def kind(kind_name: str) -> Kind:
 @pytest.fixture
 def store(kind_name: str, request: pytest.FixtureRequest, tmp_path: Path) -> ObjectStore:
     """An empty store of each kind."""
+    return empty_store(kind_name, request, tmp_path)
+
+
+def empty_store(kind_name: str, request: pytest.FixtureRequest, tmp_path: Path) -> ObjectStore:
+    """An empty store of some kind."""
     if kind_name == "local":
         root = tmp_path / "root %41"
-        root.mkdir()
+        root.mkdir(exist_ok=True)
         return open_store(str(root))
     whole = "whole" in kind_name
     if kind_name.startswith("azurite"):
@@ -114,7 +119,7 @@ def store(kind_name: str, request: pytest.FixtureRequest, tmp_path: Path) -> Obj
         endpoint = request.getfixturevalue("s3_server")
         bucket = request.getfixturevalue("s3_bucket")
     page_size = 100 if kind_name.startswith("versitygw") else 1000
-    config = StoreConfig(endpoint_url=endpoint, page_size=page_size)
+    config = StoreConfig(endpoint_url=endpoint, page_size=page_size, read_timeout_s=60)
     return open_store(f"s3://{bucket}" if whole else f"s3a://{bucket}/n s/%41é/", config)
 
 

@@ -19,6 +19,7 @@ import subprocess
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -195,6 +196,17 @@ def versitygw_server(
 ) -> Iterator[Server]:
     """A real S3 server for all tests; the AWS variables hold credentials for it."""
     with _or_exit(versitygw, tmp_path_factory.mktemp("versitygw")) as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def versioned_gateway(
+    aws_environment: None,  # noqa: ARG001 - it is wanted to be there
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Iterator[Server]:
+    """A real S3 server whose buckets can be versioned."""
+    start = partial(versitygw, versioning=True)
+    with _or_exit(start, tmp_path_factory.mktemp("versions")) as server:
         yield server
 
 

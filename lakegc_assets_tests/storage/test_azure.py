@@ -236,12 +236,21 @@ def test_what_keeps_deleted_blobs_is_told(azure: Callable[..., ObjectStore]) -> 
 
     on = "<DeleteRetentionPolicy><Enabled>true</Enabled><Days>7</Days></DeleteRetentionPolicy>"
     off = "<DeleteRetentionPolicy><Enabled>false</Enabled></DeleteRetentionPolicy>"
-    assert "7 days" in str(azure(service(on)).retention_notice())
-    assert azure(service(off), page(blob("ns/a"))).retention_notice() is None
+    found = azure(service(on), page(blob("ns/a"))).recovery()
+    assert found[:2] == ("soft_delete", 7.0)
+    assert "7 days, and are paid for" in found.notice
+    assert azure(service(off), page(blob("ns/a"))).recovery()[:2] == ("nothing", None)
     versions = page(blob("ns/a").replace("<Properties>", "<VersionId>1</VersionId><Properties>"))
-    assert "versioning is on" in str(azure(service(off), versions).retention_notice())
-    denied = azure(refusal(403, "AuthorizationFailure")).retention_notice()
-    assert "could not be found out (AuthorizationFailure)" in str(denied)
+    found = azure(service(off), versions).recovery()
+    assert found[:2] == ("versions", None)
+    assert "versioning is on" in found.notice
+    no_versions = refusal(400, "UnsupportedQueryParameter")
+    assert azure(service(on), no_versions).recovery()[:2] == ("soft_delete", 7.0)
+    assert azure(service(on), refusal(403, "AuthorizationFailure")).recovery().kind == "unknown"
+    found = azure(refusal(403, "AuthorizationFailure")).recovery()
+    assert found[:2] == ("unknown", None)
+    assert "could not be found out (AuthorizationFailure)" in found.notice
+    assert "read the properties" in found.notice
 
 
 def test_a_renewed_file_takes_effect(

@@ -329,15 +329,42 @@ def test_a_copy_goes_on_until_it_is_done(told: Callable[..., ObjectStore], scrip
 
 def test_what_keeps_deleted_objects_is_told(told: Callable[..., ObjectStore]) -> None:
     soft = {"softDeletePolicy": {"retentionDurationSeconds": "604800"}}
-    assert "7 days" in str(told(Answer(body=json.dumps(soft))).retention_notice())
+    found = told(Answer(body=json.dumps(soft))).recovery()
+    assert found[:2] == ("soft_delete", 7.0)
+    assert "7 days, and are paid for" in found.notice
     more = {"versioning": {"enabled": True}, "retentionPolicy": {"retentionPeriod": "5"}}
-    notice = str(told(Answer(body=json.dumps(more))).retention_notice())
-    assert "versioning is on" in notice
-    assert "retention policy" in notice
+    found = told(Answer(body=json.dumps(more))).recovery()
+    assert found[:2] == ("versions", None)
+    assert "versioning is on" in found.notice
+    assert "retention policy" in found.notice
     off = {"softDeletePolicy": {"retentionDurationSeconds": "0"}, "versioning": {"enabled": False}}
-    assert told(Answer(body=json.dumps(off))).retention_notice() is None
-    notice = str(told(refusal(403, "forbidden")).retention_notice())
-    assert "could not be found out (forbidden)" in notice
+    assert told(Answer(body=json.dumps(off))).recovery()[:2] == ("nothing", None)
+    found = told(refusal(403, "forbidden")).recovery()
+    assert found[:2] == ("unknown", None)
+    assert "could not be found out (forbidden)" in found.notice
+    assert "storage.buckets.get" in found.notice
+
+
+@pytest.mark.parametrize(
+    ("condition", "days"),
+    [
+        ({"daysSinceNoncurrentTime": 14}, 21.0),
+        ({"daysSinceNoncurrentTime": 14, "matchesPrefix": ["other/"]}, None),
+        ({"daysSinceNoncurrentTime": 14, "matchesPrefix": ["ns/data/"]}, 21.0),
+        ({"numNewerVersions": 1}, None),
+        ({"age": 30, "isLive": True}, None),
+        ({"age": 30, "isLive": False}, 7.0),
+    ],
+)
+def test_lifecycle_rules_say_for_how_long(
+    told: Callable[..., ObjectStore], condition: dict[str, object], days: float | None
+) -> None:
+    settings = {
+        "softDeletePolicy": {"retentionDurationSeconds": "604800"},
+        "versioning": {"enabled": True},
+        "lifecycle": {"rule": [{"action": {"type": "Delete"}, "condition": condition}]},
+    }
+    assert told(Answer(body=json.dumps(settings))).recovery()[:2] == ("versions", days)
 
 
 def test_credentials_that_cannot_be_used_are_refused(

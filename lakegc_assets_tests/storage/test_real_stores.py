@@ -33,6 +33,7 @@ from lakegc_assets.storage.base import ObjectStore
 from lakegc_assets.storage.config import AzureAccess, StoreConfig
 from lakegc_assets.storage.deadlines import probe_deadlines
 from lakegc_assets.storage.opening import open_store
+from lakegc_assets.storage.undelete_probe import probe_recovery
 from lakegc_assets_tests.storage import servers
 from lakegc_assets_tests.storage.conftest import Answer, Script, azure_client
 from lakegc_assets_tests.storage.servers import (
@@ -111,11 +112,12 @@ def test_versions_of_a_bucket_are_told(tmp_path: Path, aws_environment: None) ->
         client = boto3.client("s3", endpoint_url=server.endpoint)
         client.create_bucket(Bucket="versions")
         store = open_store("s3://versions/ns", StoreConfig(endpoint_url=server.endpoint))
-        assert store.retention_notice() is None
+        assert store.recovery().kind == "nothing"
         client.put_bucket_versioning(
             Bucket="versions", VersioningConfiguration={"Status": "Enabled"}
         )
-        assert "versioning is enabled" in str(store.retention_notice())
+        assert store.recovery().kind == "versions"
+        assert "versioning is enabled" in store.recovery().notice
 
 
 def test_soft_delete_of_an_account_is_told(tmp_path: Path) -> None:
@@ -127,31 +129,38 @@ def test_soft_delete_of_an_account_is_told(tmp_path: Path) -> None:
         store = open_store(
             f"https://{AZURE_ACCOUNT}.blob.core.windows.net/box", StoreConfig(azure=access)
         )
-        assert store.retention_notice() is None
+        assert store.recovery().kind == "nothing"
         client.set_service_properties(delete_retention_policy=RetentionPolicy(True, 5))
-        assert "5 days" in str(store.retention_notice())
+        assert store.recovery()[:2] == ("soft_delete", 5.0)
+        # Azurite takes the setting, and deletes for good: what does not come back is not relied on.
+        found = probe_recovery(store, "_lakefs/probe-", None)
+        assert found.kind == "nothing"
+        assert "did not come back" in found.notice
         client.set_service_properties(delete_retention_policy=RetentionPolicy(False))
-        assert store.retention_notice() is None
+        assert store.recovery().kind == "nothing"
 
 
 def test_soft_delete_that_cannot_be_read_is_told(
     azure_container: tuple[str, StoreConfig], azure_by_sas: StoreConfig
 ) -> None:
     """A SAS token of one container says nothing about the account."""
-    notice = open_store(azure_container[0], azure_by_sas).retention_notice()
-    assert "could not be found out" in str(notice)
+    found = open_store(azure_container[0], azure_by_sas).recovery()
+    assert found.kind == "unknown"
+    assert "could not be found out" in found.notice
 
 
 def test_versions_of_a_bucket_of_google_are_told(
     gcs_store: ObjectStore, fake_gcs_server: Server
 ) -> None:
-    assert gcs_store.retention_notice() is None
+    assert gcs_store.recovery().kind == "nothing"
     url = f"{fake_gcs_server.endpoint}/storage/v1/b"
     name = f"versions-{uuid.uuid4().hex}"
     content = {"name": name, "versioning": {"enabled": True}}
     requests.post(url, json=content, timeout=10).raise_for_status()
     config: StoreConfig = gcs_store._config  # type: ignore[attr-defined]
-    assert "versioning is on" in str(open_store(f"gs://{name}", config).retention_notice())
+    found = open_store(f"gs://{name}", config).recovery()
+    assert found[:2] == ("versions", None)
+    assert "versioning is on" in found.notice
 
 
 def test_directories_that_hadoop_made_are_neither_listed_nor_read(

@@ -94,10 +94,10 @@ KILLS = (
     ("after record", 1),
     ("after _delete", 7),
     ("after delete", 1),
-    ("before writer", 1),
-    ("after writer", 1),
     ("before take", 1),
     ("after take", 1),
+    ("before writer", 1),
+    ("after writer", 1),
     ("before finish", 1),
     ("after finish", 1),
 )

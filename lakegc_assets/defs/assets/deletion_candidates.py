@@ -2,7 +2,8 @@
 
 Reads: the four assets before it, each with its digest checked; and lakeFS, to see what it serves.
 Writes: address, size (bytes), last_modified (UTC), etag, reason (expired or unreferenced), and for
-expired ones the commit and branch that held them last. Beside it: what was spared, and why.
+expired ones the commit and branch that held them last. Beside it: what was spared, and why; where
+a mark of lakeFS's own collector is adopted, who holds what it names and ours keeps.
 Guarantees: strictly older than the cutoff, below ``data/`` or flat at the root, in no live set. The
 blocking checks stand here, before anything is published.
 """
@@ -43,6 +44,7 @@ def deletion_candidates(
                 "skipped_slices",
                 "too_young",
                 "outside_data",
+                *(("adopted",) if "adopted" in manifest.facts else ()),
             ),
         )
     )

@@ -1,7 +1,8 @@
 """``store_listing``: what the object store holds.
 
 Reads: the storage namespace of the repository, everything outside ``_lakefs/``; and what the last
-run listed of slices that nobody writes to any more.
+run listed of slices that nobody writes to any more. In the mode ``committed``: commits and ranges,
+and of the namespace only what ranges name that no active commit holds.
 Writes: address (relative to the namespace), size (bytes), last_modified (UTC), etag.
 Guarantees: starts a new attempt, unless the mark is frozen; the cutoff is recorded here and never
 computed again; whatever is written to the store later is not in it, so it cannot be a candidate.

@@ -1,12 +1,13 @@
 """``swept_set``: what became of each marked object.
 
 Reads: the published mark; and staged objects, rules, branches and commits once more.
-Writes: address, size (bytes), outcome (deleted, already_missing, spared, failed), error_code,
+Writes: address, size (bytes), outcome (deleted, already_missing, spared, put_back), error_code,
 detail, at (UTC).
 Guarantees: trusts no earlier check; evaluates every invariant again; what came back to life is
-spared; each batch is recorded before the next is sent; a killed sweep goes on where it was. A mark
-that was swept is left alone, and its record is shown. A run that nobody asked for (a schedule's, a
-sensor's, a backfill's) sweeps only where the repository's policy lets it, and else ends without.
+spared, and what is not verified in the backup where ``backup_url`` is set; each batch is recorded
+before the next is sent; a killed sweep goes on where it was. A mark that was swept is left alone,
+and its record is shown. A run that nobody asked for (a schedule's, a sensor's, a backfill's) sweeps
+only where the repository's policy lets it, and else ends without.
 """
 
 from collections.abc import Iterator
@@ -26,7 +27,7 @@ from lakegc_assets.sweep.unattended import waits_for
 
 @dg.asset(
     partitions_def=REPOSITORY_RUN,
-    deps=["gc_report"],
+    deps=["gc_report", "backup"],
     group_name="gc",
     kinds={"pyspark", "lakefs"},
     output_required=False,
@@ -49,7 +50,7 @@ def swept_set(
             return
         else:
             manifest = sweep(approved(ctx))
-    facts = ("outcomes", "rounds", "retention", "delete_deadlines")
+    facts = ("outcomes", "put_back", "rounds", "recovery", "backup", "delete_deadlines")
     yield dg.MaterializeResult(metadata={"swept": when(manifest), **of_manifest(manifest, facts)})
 
 

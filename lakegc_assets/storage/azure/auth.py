@@ -29,6 +29,8 @@ from lakegc_assets.storage.files import read_private_file, write_private_file
 from lakegc_assets.storage.http import HttpFailure, Request
 
 _SCOPE: Final = "https://storage.azure.com/.default"
+#: What proves to the service that a copy may read its source.
+_SOURCE: Final = "x-ms-copy-source-authorization"
 #: A renewed file is noticed after so many seconds.
 _REREAD_S: Final = 300.0
 _SIGNED_HEADERS: Final = (
@@ -153,6 +155,8 @@ class _TokenSigner:
         except AzureError as error:
             raise HttpFailure("ConnectionFailed", f"no token came: {error.message}") from error
         request.headers["Authorization"] = f"Bearer {token}"
+        if _SOURCE in request.headers:
+            request.headers[_SOURCE] = f"Bearer {token}"
 
 
 class _FileSigner:

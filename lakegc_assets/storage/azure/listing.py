@@ -88,7 +88,9 @@ def _read(
         schema=LISTING_SCHEMA,
     )
     require_whole(objects)
-    prefixes = [_name(item, may_hold_returns=may_hold_returns) for item in blobs.iter("BlobPrefix")]
+    prefixes = [
+        name_of(item, may_hold_returns=may_hold_returns) for item in blobs.iter("BlobPrefix")
+    ]
     marker = root.find("NextMarker")
     if marker is None:
         raise ValueError("it has no NextMarker, so it may be cut")
@@ -103,14 +105,15 @@ def _parsed(blobs: ET.Element, *, may_hold_returns: bool) -> Iterator[Sequence[s
             raise ValueError("a blob has no properties")
         if not _is_directory(blob, properties):
             yield (
-                _name(blob, may_hold_returns=may_hold_returns),
+                name_of(blob, may_hold_returns=may_hold_returns),
                 properties.findtext("Last-Modified"),
                 properties.findtext("Etag"),
                 properties.findtext("Content-Length"),
             )
 
 
-def _name(item: ET.Element, *, may_hold_returns: bool) -> str:
+def name_of(item: ET.Element, *, may_hold_returns: bool) -> str:
+    """The name of a blob or a prefix. Raises ValueError."""
     name = item.find("Name")
     if name is None or not name.text:
         raise ValueError("a name is missing")

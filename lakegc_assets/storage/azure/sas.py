@@ -1,4 +1,4 @@
-"""Shared access signatures for the delete of one blob, which end soon.
+"""Shared access signatures for one blob, which end soon.
 
 They are signed by the key of an account, or by a key that the service gives to an identity of
 Microsoft Entra ID (who needs the action ``generateUserDelegationKey`` for that).
@@ -14,7 +14,7 @@ import hashlib
 import hmac
 from collections.abc import Mapping
 from datetime import datetime, timedelta
-from typing import Final, NamedTuple
+from typing import Final, Literal, NamedTuple
 from urllib.parse import quote, urlencode
 from xml.etree import ElementTree as ET
 
@@ -64,23 +64,29 @@ def read_delegation(body: bytes, now: datetime) -> Delegation:
 
 
 def signature(
-    key: bytes, resource: str, ends: datetime, told: Mapping[str, str] | None = None
+    key: bytes,
+    resource: str,
+    ends: datetime,
+    told: Mapping[str, str] | None = None,
+    *,
+    allowed: Literal["d", "r"] = "d",
 ) -> str:
-    """The query that allows the delete of a blob until a moment.
+    """The query that allows something with a blob until a moment.
 
     Args:
         key: of the account, or of an identity.
         resource: ``/blob/ACCOUNT/CONTAINER/NAME``, not encoded.
         ends: UTC; to the second.
         told: what is known of the key of an identity.
+        allowed: to delete the blob, or to read it.
     """
     # A stored policy; or for whom else the identity's key is, and a correlation id: there are none.
     key_fields = [""] if told is None else [*told.values(), *[""] * 3]
     # Addresses and protocol before the version, snapshot, scope and headers after it: all allowed.
-    lines = ["d", "", _written(ends), resource, *key_fields, "", "", VERSION, "b", *[""] * 7]
+    lines = [allowed, "", _written(ends), resource, *key_fields, "", "", VERSION, "b", *[""] * 7]
     digest = hmac.new(key, "\n".join(lines).encode(), hashlib.sha256).digest()
     query = {
-        "sp": "d", "se": _written(ends), "sv": VERSION, "sr": "b", **(told or {}),
+        "sp": allowed, "se": _written(ends), "sv": VERSION, "sr": "b", **(told or {}),
         "sig": base64.b64encode(digest).decode(),
     }  # fmt: skip
     return urlencode(query, quote_via=quote)

@@ -13,7 +13,6 @@ import requests
 
 from lakegc_assets.errors import ConfigurationError
 from lakegc_assets.storage.azure.auth import Signer, signer
-from lakegc_assets.storage.azure.listing import soft_delete_days
 from lakegc_assets.storage.azure.sas import Delegation, read_delegation, signature, wanted
 from lakegc_assets.storage.codes import usual_code
 from lakegc_assets.storage.config import StoreConfig
@@ -156,26 +155,3 @@ def _failure(status: int, code: str | None, text: str) -> HttpFailure:
     if late:
         told = f"{told} {late[0]}"
     return HttpFailure(usual_code(code, str(status)), told.strip(), status)
-
-
-def kept_after_deletion(service: AzureService, container: str) -> str | None:
-    """What keeps deleted blobs for a while, or that it could not be found out; None for nothing."""
-    try:
-        answer = service.send("GET", f"{service.url}/?restype=service&comp=properties")
-        days = soft_delete_days(answer.content)
-        query = {"restype": "container", "comp": "list", "include": "versions", "maxresults": "1"}
-        versions = not days and service.send("GET", service.target(container, query=query)).content
-    except (HttpFailure, ValueError) as error:
-        code = error.code if isinstance(error, HttpFailure) else error
-        return (
-            f"whether the account keeps deleted blobs could not be found out ({code}): look at its "
-            "data protection settings"
-        )
-    if days:
-        return f"soft delete is on: deleted blobs stay for {days} days, and are paid for until then"
-    if versions and b"<VersionId>" in versions:
-        return (
-            "versioning is on: deleted blobs stay as versions, and are paid for until a lifecycle "
-            "rule removes them"
-        )
-    return None

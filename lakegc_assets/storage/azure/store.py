@@ -13,6 +13,8 @@ import hashlib
 import re
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
 from datetime import datetime
 from functools import partial
 from typing import Final
@@ -22,24 +24,30 @@ import pyarrow.compute as pc
 import requests
 
 from lakegc_assets.graveler.namespace import StorageNamespace
+from lakegc_assets.storage.azure.blobs import Blob, Sizes, named_by, write
+from lakegc_assets.storage.azure.copies import copy
 from lakegc_assets.storage.azure.listing import read_page
 from lakegc_assets.storage.azure.service import (
     VERSION,
     VERSION_OF_START_FROM,
     AzureService,
     failure_of_part,
-    kept_after_deletion,
     open_service,
 )
+from lakegc_assets.storage.azure.versions import AzureVersions, kept_by
 from lakegc_assets.storage.base import (
     LISTING_SCHEMA,
+    Copied,
     DeleteOutcome,
     KeyRange,
+    Lost,
     ObjectInfo,
     ObjectStore,
     Prefixes,
+    Recovery,
+    UndeleteOutcome,
 )
-from lakegc_assets.storage.bulk import Bulk, answer_of_one
+from lakegc_assets.storage.bulk import Answer, Bulk, answer_of_one
 from lakegc_assets.storage.codes import error_class, explained
 from lakegc_assets.storage.config import StoreConfig
 from lakegc_assets.storage.deadlines import Deadline
@@ -73,6 +81,7 @@ from lakegc_assets.storage.pages import (
     without_cut_prefixes,
 )
 from lakegc_assets.storage.parts import joined, split
+from lakegc_assets.storage.streams import Pieces, reading
 
 KEYS_PER_CALL: Final = 256
 _PAGE: Final = 5000
@@ -80,6 +89,9 @@ _USUAL_PAGE: Final = 1000
 _ACCEPTED: Final = 202
 _BAD_REQUEST: Final = 400
 _COPY_POLL_S: Final = 0.5
+#: What is larger takes the service longer to copy than it is waited for else: bytes, and seconds.
+_LARGE: Final = 2**26
+_PATIENCE_S: Final = 300.0
 # What Azure reads as another key, or does not allow, or XML 1.0 cannot carry.
 _NOT_ALLOWED: Final = re.compile(r"[\\\x00-\x08\x0b-\x1f\ufffe\uffff]")
 # Where accounts may disagree on the order of names: nothing from here on is used to skip keys.
@@ -87,7 +99,13 @@ _UNCERTAIN: Final = re.compile(r"[^0-9A-Za-z_/]")
 
 
 class AzureStore(ObjectStore):
-    """The blobs of a container below a prefix."""
+    """The blobs of a container below a prefix.
+
+    Attributes:
+        sizes: from which sizes on something is done in blocks.
+    """
+
+    sizes = Sizes()
 
     def __init__(self, namespace: StorageNamespace, config: StoreConfig) -> None:
         self._url = namespace.url()
@@ -189,6 +207,17 @@ class AzureStore(ObjectStore):
         """See ``ObjectStore``: not with a SAS token."""
         return self._service.signs_deadlines()
 
+    def recovery(self) -> Recovery:
+        """See ``ObjectStore``: soft delete of blobs, and versions."""
+        return kept_by(self._service, self._container, self._url)
+
+    def undelete_many(self, objects: Sequence[Lost]) -> Sequence[UndeleteOutcome]:
+        """See ``ObjectStore``: a version is copied, or a blob undeleted."""
+        versions = AzureVersions(
+            self._service, self._container, self._prefix, self._target, self._url
+        )
+        return versions.undelete(objects)
+
     def copy(self, source_key: str, target_key: str) -> None:
         """See ``ObjectStore``. Inside an account it is done at once, or soon."""
         where = f"{self._at(source_key)}, copied to {target_key!r}"
@@ -202,6 +231,58 @@ class AzureStore(ObjectStore):
         if status != "success":
             told = answer.headers.get("x-ms-copy-status-description", "")
             raise StorageError(f"{where}: the copy ended as {status!r} {told}".rstrip())
+
+    def object_at(self, key: str, *, patient: bool = False) -> Blob:
+        """A blob, after a check of its key; ``patient`` with a service that works long on it."""
+        self._target(key)
+        config = self._config
+        if patient:
+            config = replace(config, read_timeout_s=max(config.read_timeout_s, _PATIENCE_S))
+        service = open_service(config, self._account)
+        name = self._prefix + key
+        return Blob(service, self._container, name, self._at(key), config.max_attempts)
+
+    def checksums(self, key: str) -> Mapping[str, str]:
+        """See ``ObjectStore``: the MD5 that who wrote the blob has named."""
+        return named_by(self.object_at(key).look())
+
+    @contextmanager
+    def stream(self, key: str, etag: str | None = None) -> Iterator[Pieces]:
+        """See ``ObjectStore``."""
+        blob = self.object_at(key)
+        with reading(blob.opened, etag, blob.tries, blob.where) as pieces:
+            yield pieces
+
+    def receive(self, key: str, pieces: Iterable[bytes], size: int, *, if_absent: bool) -> Copied:
+        """See ``ObjectStore``."""
+        target = self.object_at(key)
+        return write(target, pieces, size, if_absent=if_absent, sizes=self.sizes)
+
+    def copy_from(
+        self,
+        source: ObjectStore,
+        source_key: str,
+        key: str,
+        *,
+        size: int,
+        etag: str,
+        if_absent: bool,
+    ) -> Copied | None:
+        """See ``ObjectStore``."""
+        if not isinstance(source, AzureStore) or source.reached_by() != self.reached_by():
+            return None
+        return copy(
+            source.object_at(source_key),
+            self.object_at(key, patient=size > _LARGE),
+            size=size,
+            etag=etag,
+            if_absent=if_absent,
+            sizes=self.sizes,
+        )
+
+    def reached_by(self) -> tuple[object, ...]:
+        """Account and credentials: within what has the same ones, Azure copies by itself."""
+        return self._account, self._config.azure
 
     def server_time(self) -> datetime:
         """See ``ObjectStore``: the ``Date`` of an answer of the store, to the second."""
@@ -270,7 +351,7 @@ class AzureStore(ObjectStore):
 
     def _delete(
         self, deadline: Deadline | None, keys: Sequence[str], etags: Mapping[str, str] | None
-    ) -> Mapping[str, HttpFailure | None]:
+    ) -> Mapping[str, Answer]:
         """Delete up to 256 keys in one call. Raises HttpFailure where it failed as a whole."""
         conditions = [{} if etags is None else {"If-Match": f'"{etags[key]}"'} for key in keys]
         if len(keys) == 1:
@@ -375,11 +456,6 @@ class AzureStore(ObjectStore):
                     raise
                 service.starts_from_names = False
         return self._send("GET", service.target(self._container, query=query))
-
-    def retention_notice(self) -> str | None:
-        """See ``ObjectStore``: soft delete of blobs, and versions."""
-        told = kept_after_deletion(self._service, self._container)
-        return f"{self._url}: {told}" if told else None
 
 
 def _certain(bound: str) -> str:

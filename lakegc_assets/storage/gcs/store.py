@@ -23,22 +23,38 @@ import requests
 
 from lakegc_assets.errors import ConfigurationError
 from lakegc_assets.graveler.namespace import StorageNamespace
-from lakegc_assets.storage.base import DeleteOutcome, KeyRange, ObjectInfo, ObjectStore, Prefixes
-from lakegc_assets.storage.bulk import Bulk, answer_of_one
-from lakegc_assets.storage.config import StoreConfig
+from lakegc_assets.storage.base import (
+    Copied,
+    DeleteOutcome,
+    KeyRange,
+    Lost,
+    ObjectInfo,
+    ObjectStore,
+    Prefixes,
+    Recovery,
+    UndeleteOutcome,
+)
+from lakegc_assets.storage.bulk import Answer, Bulk, answer_of_one
+from lakegc_assets.storage.codes import error_class
+from lakegc_assets.storage.config import GcsAccess, StoreConfig
 from lakegc_assets.storage.deadlines import Deadline
 from lakegc_assets.storage.errors import (
+    ChangedError,
     InvalidKeyError,
     ObjectNotFoundError,
     PreconditionFailedError,
     StorageError,
 )
+from lakegc_assets.storage.gcs.copies import copy
 from lakegc_assets.storage.gcs.listing import read_object, read_page
+from lakegc_assets.storage.gcs.objects import GcsObject, Sizes, write
 from lakegc_assets.storage.gcs.service import GcsService, failure_of_part, open_service
+from lakegc_assets.storage.gcs.versions import GcsVersions, kept_by
 from lakegc_assets.storage.http import HttpFailure, Request, Sign, explaining, time_in, writing_once
 from lakegc_assets.storage.keys import path_problem, url_problem
 from lakegc_assets.storage.pages import Page, follow, read_level, read_range, relative
 from lakegc_assets.storage.parts import joined, split
+from lakegc_assets.storage.streams import Pieces, reading
 
 KEYS_PER_CALL: Final = 100
 # What a bound may hold, and an object's name may not: the listing is asked for less than the bound.
@@ -48,7 +64,13 @@ _FIELDS: Final = "name,size,updated,generation"
 
 
 class GcsStore(ObjectStore):
-    """The objects of a bucket below a prefix."""
+    """The objects of a bucket below a prefix.
+
+    Attributes:
+        sizes: from which size on something is sent in chunks.
+    """
+
+    sizes = Sizes()
 
     def __init__(self, namespace: StorageNamespace, config: StoreConfig) -> None:
         self._url = namespace.url()
@@ -172,36 +194,80 @@ class GcsStore(ObjectStore):
             except (ValueError, LookupError, TypeError) as error:
                 raise StorageError(f"{where}: the store's answer is damaged") from error
 
+    def object_at(self, key: str) -> GcsObject:
+        """An object, after a check of its key."""
+        self._path(key)
+        name = self._prefix + key
+        return GcsObject(
+            self._service, self._bucket, name, self._at(key), self._config.max_attempts
+        )
+
+    def checksums(self, key: str) -> Mapping[str, str]:
+        """See ``ObjectStore``: objects that were composed of others have no MD5."""
+        with self._bucket_told():
+            return self.object_at(key).look().checksums
+
+    @contextmanager
+    def stream(self, key: str, etag: str | None = None) -> Iterator[Pieces]:
+        """See ``ObjectStore``."""
+        one = self.object_at(key)
+        if etag is not None and not _is_generation(etag):
+            raise ChangedError(
+                f"{one.where} cannot have the etag {etag!r}: generations are numbers"
+            )
+        with self._bucket_told(), reading(one.opened, etag, one.tries, one.where) as pieces:
+            yield pieces
+
+    def receive(self, key: str, pieces: Iterable[bytes], size: int, *, if_absent: bool) -> Copied:
+        """See ``ObjectStore``."""
+        return write(self.object_at(key), pieces, size, if_absent=if_absent, sizes=self.sizes)
+
+    def copy_from(
+        self,
+        source: ObjectStore,
+        source_key: str,
+        key: str,
+        *,
+        size: int,
+        etag: str,
+        if_absent: bool,
+    ) -> Copied | None:
+        """See ``ObjectStore``."""
+        if not isinstance(source, GcsStore) or source.reached_by() != self.reached_by():
+            return None
+        original, target = source.object_at(source_key), self.object_at(key)
+        return copy(original, target, size=size, etag=etag, if_absent=if_absent)
+
+    def reached_by(self) -> GcsAccess:
+        """The endpoint and the credentials: within what has the same ones, GCS copies by itself."""
+        return self._config.gcs
+
     def server_time(self) -> datetime:
         """See ``ObjectStore``: the ``Date`` of an answer of the store, to the second."""
         where = f"{self._url}: asking for the time"
         answer = self._list_page({"maxResults": "1", "fields": "nextPageToken"}, where)
         return time_in(answer.headers.get("Date"), where)
 
-    def retention_notice(self) -> str | None:
+    def recovery(self) -> Recovery:
         """See ``ObjectStore``: soft delete, versions and retention policies of the bucket."""
-        fields = urlencode({"fields": "softDeletePolicy,versioning,retentionPolicy"})
+        fields = urlencode({"fields": "softDeletePolicy,versioning,lifecycle,retentionPolicy"})
         try:
             answer = self._send("GET", f"{self._bucket_url}?{fields}")
-            told = json.loads(answer.content)
-            soft = int(told.get("softDeletePolicy", {}).get("retentionDurationSeconds", 0))
-            versions = bool(told.get("versioning", {}).get("enabled"))
-        except (HttpFailure, ValueError, AttributeError) as error:
+            return kept_by(json.loads(answer.content), self._prefix, self._url)
+        except (HttpFailure, ValueError, AttributeError, TypeError) as error:
             code = error.code if isinstance(error, HttpFailure) else error
-            return (
+            return Recovery(
+                "unknown",
+                None,
                 f"{self._url}: whether the bucket keeps deleted objects could not be found out "
-                f"({code}): look at its soft delete policy and its versioning"
+                f"({code}): look at its soft delete policy and its versioning, or allow "
+                "storage.buckets.get",
             )
-        found = []
-        if soft:
-            found.append(f"soft delete is on: deleted objects stay for {soft / 86400:g} days")
-        if versions:
-            found.append(
-                "versioning is on: deleted objects stay until a lifecycle rule removes them"
-            )
-        if told.get("retentionPolicy"):
-            found.append("a retention policy is set: younger objects cannot be deleted")
-        return f"{self._url}: {'; '.join(found)}" if found else None
+
+    def undelete_many(self, objects: Sequence[Lost]) -> Sequence[UndeleteOutcome]:
+        """See ``ObjectStore``: a generation is copied, or restored."""
+        versions = GcsVersions(self._send, self._target, self._path, self._is_there, self._url)
+        return versions.undelete(objects)
 
     def _at(self, key: str) -> str:
         return f"{self._url}: the object {key!r}"
@@ -237,9 +303,14 @@ class GcsStore(ObjectStore):
     @contextmanager
     def _about(self, key: str) -> Iterator[None]:
         """Raise our own errors, with a missing bucket told from a missing object."""
+        with self._bucket_told(), explaining(self._at(key)):
+            yield
+
+    @contextmanager
+    def _bucket_told(self) -> Iterator[None]:
+        """Tell a missing bucket from a missing object."""
         try:
-            with explaining(self._at(key)):
-                yield
+            yield
         except ObjectNotFoundError:
             self._require_bucket()
             raise
@@ -274,13 +345,11 @@ class GcsStore(ObjectStore):
             raise StorageError(f"{self._at(key)}: the answer names {info.key!r}")
         return replace(info, key=key)
 
-    def _delete(
-        self, keys: Sequence[str], etags: Mapping[str, str] | None
-    ) -> Mapping[str, HttpFailure | None]:
+    def _delete(self, keys: Sequence[str], etags: Mapping[str, str] | None) -> Mapping[str, Answer]:
         """Delete up to 100 keys in one call. Raises HttpFailure where it failed as a whole."""
         queries = [None if etags is None else {"ifGenerationMatch": etags[key]} for key in keys]
         urls = [self._target(key, query) for key, query in zip(keys, queries, strict=True)]
-        answers: Mapping[str, HttpFailure | None]
+        answers: Mapping[str, Answer]
         if len(keys) == 1:
             answers = {keys[0]: answer_of_one(lambda: self._delete_one(urls[0]))}
         else:
@@ -293,13 +362,15 @@ class GcsStore(ObjectStore):
                 body=body,
             )
             answers = split(answer, keys, failure_of_part)
-        if any(failure is not None and failure.code == "notFound" for failure in answers.values()):
+        if any(
+            isinstance(told, HttpFailure) and told.code == "notFound" for told in answers.values()
+        ):
             self._require_bucket_exists()
         return answers
 
     def _delete_until(
         self, sign: Sign, keys: Sequence[str], etags: Mapping[str, str] | None
-    ) -> Mapping[str, HttpFailure | None]:
+    ) -> Mapping[str, Answer]:
         """Delete one object, unless it is too late. Raises HttpFailure."""
         (key,) = keys
         url = f"{self._service.url}/{quote(f'{self._bucket}/{self._prefix}{key}', safe='/~')}"
@@ -323,6 +394,16 @@ class GcsStore(ObjectStore):
 
     def _look(self, key: str) -> str:
         return self._info(key, self._send("GET", self._target(key, {"fields": _FIELDS}))).etag
+
+    def _is_there(self, key: str) -> bool:
+        try:
+            self._look(key)
+        except HttpFailure as failure:
+            if error_class(failure.code) is not ObjectNotFoundError:
+                raise
+            self._require_bucket_exists()
+            return False
+        return True
 
     def _list_page(self, query: Mapping[str, str], where: str) -> requests.Response:
         try:

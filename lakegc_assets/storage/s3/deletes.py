@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from lakegc_assets.storage.bulk import answer_of_one
+from lakegc_assets.storage.bulk import Answer, answer_of_one
 from lakegc_assets.storage.deadlines import Deadline
 from lakegc_assets.storage.http import HttpFailure, etag_in
 from lakegc_assets.storage.keys import key_problem, path_problem
@@ -60,9 +60,7 @@ class S3Deletes:
         """Whether a key is sent in a URL."""
         return self.singly or _NOT_IN_XML.search(self.prefix + key) is not None
 
-    def send(
-        self, keys: Sequence[str], etags: Mapping[str, str] | None
-    ) -> Mapping[str, HttpFailure | None]:
+    def send(self, keys: Sequence[str], etags: Mapping[str, str] | None) -> Mapping[str, Answer]:
         """Send one call. Raises HttpFailure where it failed as a whole."""
         if self.alone(keys[0]):
             (key,) = keys
@@ -73,7 +71,7 @@ class S3Deletes:
                 identifier["ETag"] = f'"{etags[key]}"'
         with _renewing(), ending(self.deadline):
             answer = self.client.delete_objects(Bucket=self.bucket, Delete={"Objects": objects})
-        told = _told(answer)
+        told = told_of(answer)
         strangers = told.keys() - {entry["Key"] for entry in objects}
         if strangers:
             raise HttpFailure(
@@ -90,7 +88,7 @@ class S3Deletes:
             answer = self.client.head_object(Bucket=self.bucket, Key=self.prefix + key)
         return etag_in(answer.get("ETag"))
 
-    def _send_one(self, key: str, etags: Mapping[str, str] | None) -> None:
+    def _send_one(self, key: str, etags: Mapping[str, str] | None) -> str | None:
         condition: dict[str, Any] = {} if etags is None else {"IfMatch": f'"{etags[key]}"'}
         with _renewing(), ending(self.deadline):
             answer = self.client.delete_object(
@@ -99,13 +97,15 @@ class S3Deletes:
         status = answer["ResponseMetadata"]["HTTPStatusCode"]
         if status != _NO_CONTENT:
             raise HttpFailure("NoAnswer", f"a delete was answered with {status}", status)
+        return answer.get("VersionId") if answer.get("DeleteMarker") else None
 
 
-def _told(answer: Any) -> Mapping[str | None, HttpFailure | None]:  # noqa: ANN401 - boto3's answer
+def told_of(answer: Any) -> Mapping[str | None, Answer]:  # noqa: ANN401 - boto3's answer
     """What an answer says of each key that it names; contradictions are no answer."""
-    told: dict[str | None, HttpFailure | None] = {}
+    told: dict[str | None, Answer] = {}
     for entry in answer.get("Deleted", ()):
-        told[entry.get("Key")] = None
+        marker = entry.get("DeleteMarkerVersionId") if entry.get("DeleteMarker") else None
+        told[entry.get("Key")] = marker
     for entry in answer.get("Errors", ()):
         key, code = entry.get("Key"), entry.get("Code") or "NoCode"
         if key in told:

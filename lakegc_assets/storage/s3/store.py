@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import random
-import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any, Final
 
@@ -13,24 +13,37 @@ from boto3.s3.transfer import TransferConfig
 from botocore.exceptions import BotoCoreError
 
 from lakegc_assets.graveler.namespace import StorageNamespace
-from lakegc_assets.storage.base import DeleteOutcome, KeyRange, ObjectInfo, ObjectStore, Prefixes
+from lakegc_assets.storage.base import (
+    Copied,
+    DeleteOutcome,
+    KeyRange,
+    Lost,
+    ObjectInfo,
+    ObjectStore,
+    Prefixes,
+    Recovery,
+    UndeleteOutcome,
+)
 from lakegc_assets.storage.bulk import Bulk
-from lakegc_assets.storage.codes import error_class, explained
 from lakegc_assets.storage.config import StoreConfig
 from lakegc_assets.storage.deadlines import Deadline
 from lakegc_assets.storage.errors import (
     InvalidKeyError,
     ObjectNotFoundError,
-    PreconditionFailedError,
     StorageError,
-    StoreThrottledError,
 )
-from lakegc_assets.storage.http import HttpFailure, etag_in, explaining, time_in, writing_once
+from lakegc_assets.storage.http import HttpFailure, etag_in, explaining, time_in
 from lakegc_assets.storage.keys import url_problem
 from lakegc_assets.storage.pages import Page, follow, read_level, read_range, relative
-from lakegc_assets.storage.s3.client import Clients, clients, failing, translated
+from lakegc_assets.storage.s3.client import Clients, clients, translated
+from lakegc_assets.storage.s3.copies import copy
 from lakegc_assets.storage.s3.deletes import KEYS_PER_CALL, S3Deletes
+from lakegc_assets.storage.s3.keeping import kept_by
 from lakegc_assets.storage.s3.listing import read_page
+from lakegc_assets.storage.s3.objects import S3Object, named_by
+from lakegc_assets.storage.s3.uploads import Sizes, put_once, write
+from lakegc_assets.storage.s3.versions import S3Versions
+from lakegc_assets.storage.streams import Pieces, reading
 
 if TYPE_CHECKING:
     from mypy_boto3_s3.client import S3Client
@@ -39,14 +52,20 @@ if TYPE_CHECKING:
 _COPY_WHOLE: Final = TransferConfig(
     multipart_threshold=5 * 2**30, multipart_chunksize=2**30, use_threads=False
 )
-# Two conditional puts met: S3 carried out neither or the other one.
-_CONFLICTS: Final = frozenset({"409", "ConditionalRequestConflict"})
-_LONGEST_PAUSE_S: Final = 10.0
 _OK: Final = 200
+#: What is larger takes a server longer to copy than it is waited for else: bytes, and seconds.
+_LARGE: Final = 2**26
+_PATIENCE_S: Final = 300.0
 
 
 class S3Store(ObjectStore):
-    """The objects of a bucket below a prefix."""
+    """The objects of a bucket below a prefix.
+
+    Attributes:
+        sizes: from which sizes on something is done in parts.
+    """
+
+    sizes = Sizes()
 
     def __init__(self, namespace: StorageNamespace, config: StoreConfig) -> None:
         self._url = namespace.url()
@@ -178,6 +197,62 @@ class S3Store(ObjectStore):
             self._require_bucket()
             raise
 
+    def object_at(self, key: str, *, patient: bool = False) -> S3Object:
+        """An object, after a check of its key; ``patient`` with a server that works long on it."""
+        config = self._config
+        if patient:
+            config = replace(config, read_timeout_s=max(config.read_timeout_s, _PATIENCE_S))
+        return S3Object(
+            clients(config), self._bucket, self._in_url(key), self._at(key), config.max_attempts
+        )
+
+    def checksums(self, key: str) -> Mapping[str, str]:
+        """See ``ObjectStore``."""
+        try:
+            return named_by(self.object_at(key).look(), self._bucket)
+        except ObjectNotFoundError:
+            self._require_bucket()
+            raise
+
+    @contextmanager
+    def stream(self, key: str, etag: str | None = None) -> Iterator[Pieces]:
+        """See ``ObjectStore``."""
+        one = self.object_at(key)
+        with reading(one.opened, etag, one.tries, one.where) as pieces:
+            yield pieces
+
+    def receive(self, key: str, pieces: Iterable[bytes], size: int, *, if_absent: bool) -> Copied:
+        """See ``ObjectStore``."""
+        target = self.object_at(key, patient=size > _LARGE)
+        return write(target, pieces, size, if_absent=if_absent, sizes=self.sizes)
+
+    def copy_from(
+        self,
+        source: ObjectStore,
+        source_key: str,
+        key: str,
+        *,
+        size: int,
+        etag: str,
+        if_absent: bool,
+    ) -> Copied | None:
+        """See ``ObjectStore``. A small object that may be overwritten takes one request."""
+        if not isinstance(source, S3Store) or source.reached_by() != self.reached_by():
+            return None
+        return copy(
+            source.object_at(source_key),
+            self.object_at(key, patient=size > _LARGE),
+            size=size,
+            etag=etag,
+            if_absent=if_absent,
+            sizes=self.sizes,
+        )
+
+    def reached_by(self) -> tuple[str | None, ...]:
+        """The server and the credentials: within what has the same ones, S3 copies by itself."""
+        config = self._config
+        return config.endpoint_url, config.profile, config.credentials_file
+
     def server_time(self) -> datetime:
         """See ``ObjectStore``: the ``Date`` of an answer of the store, to the second."""
         where = f"{self._url}: asking for the time"
@@ -187,23 +262,16 @@ class S3Store(ObjectStore):
             )
         return time_in(answer["ResponseMetadata"]["HTTPHeaders"].get("date"), where)
 
-    def retention_notice(self) -> str | None:
-        """See ``ObjectStore``: the versioning of the bucket."""
-        try:
-            with failing():
-                answer = self._client.get_bucket_versioning(Bucket=self._bucket)
-        except HttpFailure as failure:
-            return (
-                f"{self._url}: whether the bucket keeps deleted objects could not be found out "
-                f"({failure.code}): look at its versioning, or allow s3:GetBucketVersioning"
-            )
-        status = str(answer.get("Status", "")).lower()
-        if not status:
-            return None
-        return (
-            f"{self._url}: versioning is {status}: older versions of deleted objects stay, "
-            "and are paid for, until a lifecycle rule ends them"
+    def recovery(self) -> Recovery:
+        """See ``ObjectStore``: versioning and lifecycle rules of the bucket."""
+        return kept_by(self._client, self._bucket, self._prefix, self._url)
+
+    def undelete_many(self, objects: Sequence[Lost]) -> Sequence[UndeleteOutcome]:
+        """See ``ObjectStore``: delete markers are removed."""
+        versions = S3Versions(
+            self._client, self._bucket, self._prefix, self._url, self._config.page_size
         )
+        return versions.undelete(objects)
 
     def _at(self, key: str) -> str:
         return f"{self._url}: the object {key!r}"
@@ -224,29 +292,9 @@ class S3Store(ObjectStore):
             self.server_time()
             self._bucket_seen = True
 
-    @writing_once()
     def _put_once(self, key: str, data: bytes, condition: Mapping[str, Any]) -> str:
-        """A conditional put, repeated only after an answer that says it was not carried out.
-
-        A repeated put would meet its own first try, and report that as somebody else's.
-        """
-        full_key, where, tries = self._in_url(key), self._at(key), 0
-        while True:
-            tries += 1
-            try:
-                with failing():
-                    answer = self._clients.once.put_object(
-                        Bucket=self._bucket, Key=full_key, Body=data, **condition
-                    )
-                break
-            except HttpFailure as failure:
-                conflict = failure.code in _CONFLICTS
-                again = conflict or error_class(failure.code) is StoreThrottledError
-                if not again or tries == self._config.max_attempts:
-                    error = explained(failure.code, failure.told, where)
-                    raise PreconditionFailedError(str(error)) if conflict else error from failure
-            time.sleep(min(_LONGEST_PAUSE_S, 0.1 * 2**tries) * random.uniform(0.5, 1))
-        with explaining(where):
+        answer = put_once(self.object_at(key), data, condition)
+        with explaining(self._at(key)):
             return etag_in(answer.get("ETag"))
 
     def _pages(self, wanted: KeyRange, *, one_level: bool = False) -> Iterator[Page]:

@@ -1,0 +1,148 @@
+"""How many objects a second are copied within an S3 server, and beside a bare loop of boto3.
+
+Many small ones and a few large ones, on versitygw, a real S3 server on this machine, which needs
+Go; with as many threads on both sides. Copies that may replace what is there are made as a backup
+makes them, in one request each; copies that may not, as a restore makes them. The bare loops send
+the same bytes and compare nothing.
+
+    python -m bench.copies --objects 50000 --large 2048
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import resource
+import shutil
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import boto3
+import click
+from botocore.config import Config
+
+from bench._floors import beside
+from bench._run import BUCKET, RealS3, real_s3
+from lakegc_assets.storage.base import ObjectStore
+from lakegc_assets.storage.config import StoreConfig
+from lakegc_assets.storage.copies import copy_object
+from lakegc_assets.storage.opening import open_store
+
+if TYPE_CHECKING:
+    from mypy_boto3_s3.client import S3Client
+
+_MIB = 2**20
+_SMALL = 1024
+_EACH = 256 * _MIB
+#: Bytes that are copied before anything is measured: connections are there, code is loaded.
+_WARM = 100 * _SMALL
+
+
+@dataclass(frozen=True)
+class _Job:
+    """What is copied.
+
+    Attributes:
+        store: all of the bucket.
+        client: of the bare loops.
+        threads: that copy at the same time.
+        name: of the objects, for people.
+        keys: of the objects.
+        size: of each of them, in bytes.
+        etag: of each of them.
+    """
+
+    store: ObjectStore
+    client: S3Client
+    threads: int
+    name: str
+    keys: Sequence[str]
+    size: int
+    etag: str
+
+    def measure(self) -> None:
+        """Print both ways to copy beside their bare loops."""
+        self._compare("backup", self._copy(if_absent=False), self._bare_copy)
+        bare = self._bare_put if self.size == _SMALL else self._bare_copy
+        self._compare("restore", self._copy(if_absent=True), bare)
+
+    def _compare(
+        self, what: str, ours: Callable[[str, str], object], bare: Callable[[str, str], object]
+    ) -> None:
+        for side, copy in (("bare", bare), ("ours", ours)):
+            for key in self.keys[: -(-_WARM // self.size)]:
+                copy(key, f"warm/{what}/{side}/{key}")
+        floor = self._timed(bare, f"{what}/bare")
+        seconds = self._timed(ours, f"{what}/ours")
+        each = f"{len(self.keys) / seconds:,.0f} objects/s, {self._rate(seconds):,.0f} MB/s"
+        beside(f"{what} of {self.name} ({each})", seconds, floor)
+
+    def _timed(self, copy: Callable[[str, str], object], folder: str) -> float:
+        begun = time.monotonic()
+        with ThreadPoolExecutor(self.threads) as pool:
+            list(pool.map(lambda key: copy(key, f"{folder}/{key}"), self.keys))
+        return time.monotonic() - begun
+
+    def _rate(self, seconds: float) -> float:
+        return len(self.keys) * self.size / seconds / 1e6
+
+    def _copy(self, *, if_absent: bool) -> Callable[[str, str], object]:
+        def copy(key: str, target: str) -> object:
+            return copy_object(
+                self.store, key, self.store, target,
+                size=self.size, etag=self.etag, if_absent=if_absent,
+            )  # fmt: skip
+
+        return copy
+
+    def _bare_copy(self, key: str, target: str) -> object:
+        return self.client.copy_object(
+            Bucket=BUCKET, Key=target, CopySource={"Bucket": BUCKET, "Key": key}
+        )
+
+    def _bare_put(self, key: str, target: str) -> object:
+        data = self.client.get_object(Bucket=BUCKET, Key=key)["Body"].read()
+        return self.client.put_object(Bucket=BUCKET, Key=target, Body=data, IfNoneMatch="*")
+
+
+def _plant(s3: RealS3, folder: str, count: int, size: int) -> tuple[list[str], str]:
+    """Objects of zeros; their keys, and the etag of all of them."""
+    digest = hashlib.md5()
+    for _ in range(size // _SMALL):
+        digest.update(bytes(_SMALL))
+    keys = [f"{folder}/{number // 1000:04}/{number:07}" for number in range(count)]
+    for key in keys:
+        s3.files.write(key, size, time.time() - 86_400, digest.hexdigest())
+    return keys, digest.hexdigest()
+
+
+@click.command(help=__doc__)
+@click.option("--objects", default=50_000, help="Small objects, of 1 KiB each.")
+@click.option("--large", default=2048, help="MiB in objects of 256 MiB.")
+@click.option("--threads", default=8)
+def main(objects: int, large: int, threads: int) -> None:
+    with tempfile.TemporaryDirectory() as folder, real_s3(Path(folder) / "s3") as s3:
+        config = StoreConfig(endpoint_url=s3.server.endpoint, read_timeout_s=300)
+        store = open_store(f"s3://{BUCKET}", config)
+        settings = Config(max_pool_connections=threads, read_timeout=300)
+        client = boto3.client("s3", endpoint_url=s3.server.endpoint, config=settings)
+        many = max(1, large * _MIB // _EACH)
+        for name, count, size in (
+            (f"{objects:,} objects of 1 KiB", objects, _SMALL),
+            (f"{large:,} MiB in {many} objects", many, large * _MIB // many),
+        ):
+            keys, etag = _plant(s3, "planted", count, size)
+            _Job(store, client, threads, name, keys, size, etag).measure()
+            for made in s3.files.folder.iterdir():
+                shutil.rmtree(made)
+        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+        print(f"peak memory of this process: {peak:,.0f} MiB, of {os.cpu_count()} cores")
+
+
+if __name__ == "__main__":
+    main()

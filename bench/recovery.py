@@ -1,0 +1,169 @@
+"""Backing up what a mark names, restoring it, and undoing a sweep by versions, beside bare loops.
+
+The repository is that of ``bench.big`` on versitygw, which needs Go: 64 bytes an object, of which
+nearly half go. Backup and restore are measured beside a bare loop of boto3 with as many threads,
+and beside ``rclone copy`` of the same objects where rclone can be had; the undo beside a loop that
+lists versions and removes markers. ``bench.copies`` has large objects.
+
+    python -m bench.recovery --scale 1
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import boto3
+import click
+from botocore.config import Config
+
+from bench._collector import Collector
+from bench._floors import beside
+from bench._lake import REPOSITORY, Place, planted
+from bench._memory import watched
+from bench._pages import NAMESPACE
+from bench._run import BUCKET, CORES, RealS3, measured, real_s3
+from bench.big import History
+from bench.rclone import rclone_copy
+from lakegc_assets.recovery.making import make_backup
+from lakegc_assets.restore.choosing import Choice
+from lakegc_assets.restore.restore import restore
+from lakegc_assets_tests.storage.servers import ServerUnavailableError
+
+_BACKUP = "backup"
+_THREADS = 8 * CORES
+_BATCH = 1000
+
+
+@contextmanager
+def _marked(
+    folder: Path, history: History, s3: RealS3, backup_url: str | None = None
+) -> Iterator[tuple[Collector, list[str]]]:
+    """A repository that is marked, and what the mark names."""
+    place = Place(folder / "lakefs", s3.server.address, s3.files)
+    with planted(place, history) as found:
+        collector, _ = Collector.new(folder, REPOSITORY, backup_url=backup_url).mark("mark")
+        collector.candidates(found.garbage)
+        attempt = collector.ctx.root.attempt(REPOSITORY, "mark")
+        yield collector, attempt.read("deletion_candidates")["address"].to_pylist()
+        collector.session.stop()
+
+
+def _restore(collector: Collector, wanted: int) -> float:
+    """Bring all back; seconds."""
+    everything = Choice(everything=True)
+    seconds = measured(collector.session, "restore", lambda: restore(collector.ctx, everything))
+    attempt = collector.ctx.root.attempt(REPOSITORY, "mark")
+    (name,) = {key.split("/")[1] for key in attempt.files("restored_set")}
+    outcomes = attempt.manifest(f"restored_set/{name}").facts["outcomes"]
+    if outcomes.get("restored", {}).get("objects") != wanted:
+        raise SystemExit(f"of {wanted:,} objects came back: {outcomes}")
+    return seconds
+
+
+def _each(keys: Sequence[str], work: Callable[[str], object]) -> float:
+    begun = time.monotonic()
+    with ThreadPoolExecutor(_THREADS) as pool:
+        list(pool.map(work, keys))
+    return time.monotonic() - begun
+
+
+def _backup(folder: Path, history: History) -> None:
+    folder.mkdir()
+    url = f"s3://{BUCKET}/{_BACKUP}"
+    with (
+        real_s3(folder / "s3") as s3,
+        _marked(folder, history, s3, url) as (collector, addresses),
+    ):
+        client = boto3.client("s3", config=Config(max_pool_connections=_THREADS))
+        with watched() as memory:
+            backup = measured(collector.session, "backup", lambda: make_backup(collector.ctx))
+        memory.show()
+
+        def copy(address: str) -> object:
+            return client.copy_object(
+                Bucket=BUCKET,
+                Key=f"bare/{address}",
+                CopySource={"Bucket": BUCKET, "Key": f"{NAMESPACE}/{address}"},
+            )
+
+        beside("backup", backup, _each(addresses, copy))
+        _rclone(s3, "backup", NAMESPACE, "by-rclone", addresses)
+        collector.sweep()
+        with watched() as memory:
+            seconds = _restore(collector, len(addresses))
+        memory.show()
+
+        def put(address: str) -> object:
+            data = client.get_object(Bucket=BUCKET, Key=f"bare/{address}")["Body"].read()
+            return client.put_object(
+                Bucket=BUCKET, Key=f"again/{address}", Body=data, IfNoneMatch="*"
+            )
+
+        beside("restore", seconds, _each(addresses, put))
+        _rclone(s3, "restore", "by-rclone", "by-rclone-again", addresses)
+
+
+def _rclone(s3: RealS3, name: str, source: str, target: str, addresses: Sequence[str]) -> None:
+    try:
+        seconds = rclone_copy(s3.server.endpoint, source, target, addresses, _THREADS)
+    except ServerUnavailableError as error:
+        print(f"rclone was not measured, since it cannot be had: {error}")
+        return
+    print(f"rclone, the same {name:<13} {seconds:8.1f} s", flush=True)
+
+
+def _undo(folder: Path, history: History) -> None:
+    folder.mkdir()
+    with (
+        real_s3(folder / "s3", versioning=True) as s3,
+        _marked(folder, history, s3) as (collector, addresses),
+    ):
+        collector.sweep()
+        seconds = _restore(collector, len(addresses))
+        keys = [f"{NAMESPACE}/{address}" for address in addresses]
+        client = boto3.client("s3")
+        for at in range(0, len(keys), _BATCH):
+            objects = [{"Key": key} for key in keys[at : at + _BATCH]]
+            client.delete_objects(Bucket=BUCKET, Delete={"Objects": objects})  # type: ignore[typeddict-item]
+        beside("undo by versions", seconds, _bare_undo())
+
+
+def _bare_undo() -> float:
+    """List all versions, and remove the markers among them; seconds."""
+    client = boto3.client("s3")
+    begun = time.monotonic()
+    pages = client.get_paginator("list_object_versions")
+    for page in pages.paginate(Bucket=BUCKET, Prefix=f"{NAMESPACE}/data/"):
+        markers = [
+            {"Key": marker["Key"], "VersionId": marker["VersionId"]}
+            for marker in page.get("DeleteMarkers", ())
+            if marker["IsLatest"]
+        ]
+        if markers:
+            client.delete_objects(Bucket=BUCKET, Delete={"Objects": markers})  # type: ignore[typeddict-item]
+    return time.monotonic() - begun
+
+
+@click.command()
+@click.option("--scale", default=0.05, show_default=True, help="1 for the whole repository.")
+def main(*, scale: float) -> None:
+    """Back up, sweep and restore; then sweep and undo."""
+    history = History(
+        uploads=int(100_000 * scale),
+        staged=int(25_000 * scale),
+        commits=max(10, int(250 * scale)),
+        branches=max(4, int(100 * scale)),
+        deleted=max(1, int(40 * scale)),
+    )
+    with TemporaryDirectory() as folder:
+        _backup(Path(folder, "backup"), history)
+        _undo(Path(folder, "undo"), history)
+
+
+if __name__ == "__main__":
+    main()

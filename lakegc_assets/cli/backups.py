@@ -1,0 +1,139 @@
+"""The commands of backups: ``backup`` makes one, ``backups`` lists them and removes old ones."""
+
+from __future__ import annotations
+
+import json
+from datetime import timedelta
+from typing import Any
+
+import click
+
+from lakegc_assets.cli.main import Duration, exit_status, run_options, settings_of
+from lakegc_assets.errors import ConfigurationError, RefusedError
+
+#: Our settings by the options of the job that these replace.
+_SETTINGS = {
+    "url": "backup_url",
+    "maps": "backup_num_partitions",
+    "bandwidth": "backup_bandwidth",
+    "log": "backup_log",
+    "list_threads": "backup_list_threads",
+    "strategy": "backup_distribution",
+}
+_AT = click.option("--url", help="Place of the backups. Default: LAKEGC_BACKUP_URL.")
+
+
+@click.command()
+@click.argument("repository")
+@click.option("--run", "run_id", required=True, help="The mark id.")
+@_AT
+@click.option("-m", "--max-maps", "maps", type=int, help="The most tasks that copy. Default 20.")
+@click.option("--bandwidth", type=float, help="MB/s of all tasks together. Default: no limit.")
+@click.option("--log", help="Folder or URL of logs with one line for each object.")
+@click.option("--num-liststatus-threads", "list_threads", type=int, help="1 to 40. Default 8.")
+@click.option(
+    "--strategy",
+    type=click.Choice(["dynamic", "uniform"]),
+    help="Let tasks take portions as they go, which is the default, or give each one.",
+)
+@run_options
+@exit_status
+def backup(
+    repository: str,
+    run_id: str,
+    as_json: bool,  # noqa: FBT001 - an option
+    **options: Any,  # noqa: ANN401 - settings by their options
+) -> None:
+    """Copy what a published mark of REPOSITORY names, and verify each copy.
+
+    A backup that was killed is run again in the same way.
+    """
+    from lakegc_assets.cli.jobs import run_job  # noqa: PLC0415 - Dagster loads slowly
+    from lakegc_assets.cli.kept import backup_made, require_place  # noqa: PLC0415 - likewise
+
+    own = {setting: options.pop(name) for name, setting in _SETTINGS.items()}
+    settings = settings_of(**options)
+    for setting, value in own.items():
+        if value is not None:
+            if setting in settings:
+                raise ConfigurationError(f"--set {setting}: it is given twice")
+            settings[setting] = value
+    require_place(settings.get("backup_url"))
+    run_job("gc_backup", repository, run_id, settings)
+    found = backup_made(repository, run_id, settings.get("backup_url"))
+    if as_json:
+        click.echo(json.dumps(found, indent=1))
+        return
+    click.echo(f"backup of {repository}, mark {run_id}: {found['url']}")
+    for outcome, total in found["outcomes"].items():
+        click.echo(f"  {outcome:<10} {total['objects']:>12,} objects {_human(total['bytes']):>12}")
+    for how, objects in found["verified"].items():
+        click.echo(f"  verified by {how}: {objects:,} objects")
+
+
+@click.group(invoke_without_command=True)
+@_AT
+@click.option("--json", "as_json", is_flag=True, help="Print JSON for programs.")
+@click.pass_context
+@exit_status
+def backups(ctx: click.Context, url: str | None, as_json: bool) -> None:  # noqa: FBT001 - an option
+    """The backups that are there, and what of each the store does not hold any more."""
+    if ctx.invoked_subcommand is not None:
+        ctx.obj = url
+        return
+    from lakegc_assets.cli.kept import known_backups  # noqa: PLC0415 - Dagster loads slowly
+
+    found = known_backups(url)
+    if as_json:
+        click.echo(json.dumps(found, indent=1))
+        return
+    for one in found:
+        size = "" if one["bytes"] is None else f"{one['objects']:,} objects, {_human(one['bytes'])}"
+        only = "nobody can tell what else holds them"
+        if one["only_copies"] is not None:
+            own = one["only_copies"]
+            only = f"{own['objects']:,} of them, {_human(own['bytes'])}, are nowhere else"
+        name, age = f"{one['repository']}/{one['run']}", f"{one['age_days']} days"
+        click.echo("\t".join((name, one["state"], age, size, only)))
+
+
+@backups.command()
+@_AT
+@click.option("--older-than", type=Duration(), help="Leave younger ones: 30d, say.")
+@click.option(
+    "--backup",
+    "names",
+    multiple=True,
+    metavar="REPOSITORY/RUN",
+    help="Look at this one only, and let it go even if its mark was not swept. May be repeated.",
+)
+@click.option("--dry-run", is_flag=True, help="Say what would go, and remove nothing.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON for programs.")
+@click.pass_obj
+@exit_status
+def prune(
+    place: str | None,
+    url: str | None,
+    older_than: timedelta | None,
+    names: tuple[str, ...],
+    dry_run: bool,  # noqa: FBT001 - an option
+    as_json: bool,  # noqa: FBT001 - an option
+) -> None:
+    """Remove whole backups, but none that holds the only copy of what is needed now."""
+    if older_than is None and not names:
+        raise RefusedError("say which: --older-than 30d, or --backup REPOSITORY/RUN")
+    from lakegc_assets.cli.kept import prune_backups  # noqa: PLC0415 - Dagster loads slowly
+
+    told = prune_backups(url or place, older_than, names, dry_run=dry_run)
+    if as_json:
+        click.echo(json.dumps(told, indent=1))
+        return
+    gone = "would be removed" if dry_run else "removed"
+    for one in told:
+        click.echo(f"{one['backup']}\t{(one['kept'] and 'kept: ' + one['kept']) or gone}")
+
+
+def _human(size: int) -> str:
+    from lakegc_assets.defs.metadata import human_bytes  # noqa: PLC0415 - Dagster loads slowly
+
+    return human_bytes(size)

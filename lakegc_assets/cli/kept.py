@@ -1,0 +1,173 @@
+"""What is known about backups, and their end, for the commands."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from contextlib import suppress
+from datetime import datetime, timedelta, timezone
+from pathlib import Path
+from typing import Any
+
+import pyarrow.compute as pc
+
+from lakegc_assets.cli.queries import Site
+from lakegc_assets.defs.failures import errors_of_tasks
+from lakegc_assets.defs.partitions import partition_key
+from lakegc_assets.errors import ConfigurationError, IntegrityError, LakegcError
+from lakegc_assets.recovery.backups import find_backup
+from lakegc_assets.recovery.overview import Found, all_backups, only_copies
+from lakegc_assets.recovery.pruning import Pruning
+from lakegc_assets.run.context import RunContext
+from lakegc_assets.run.pins import prune_pins
+from lakegc_assets.run.spark import start_session
+from lakegc_assets.storage.opening import open_store
+from lakegc_assets.storage.trash import prune_trash
+
+
+def _site(url: str | None) -> tuple[Site, str]:
+    """The site, and the place of its backups.
+
+    Raises:
+        ConfigurationError: none is set.
+    """
+    site = Site.defined()
+    place = site.settings.backup_url
+    if url:
+        place = url if "://" in url else str(Path(url).resolve())
+    if place is None:
+        raise ConfigurationError(
+            "no place of backups is set: give --url, or set LAKEGC_BACKUP_URL, or backup_url of "
+            "the collector resource"
+        )
+    return site, place
+
+
+def require_place(url: str | None) -> None:
+    """Refuse to go on where no place of backups is set.
+
+    Raises:
+        ConfigurationError: none is.
+    """
+    _site(url)
+
+
+def backup_made(repository: str, run: str, url: str | None) -> dict[str, Any]:
+    """What a finished backup says of itself, as JSON values.
+
+    Raises:
+        IntegrityError: it is not there, or is damaged.
+    """
+    site, place = _site(url)
+    found = find_backup(site.stores, place, repository, run)
+    if found is None:
+        raise IntegrityError(f"the backup of {repository!r}, mark {run!r}, is not there any more")
+    record = found.record
+    return {
+        "repository": repository,
+        "run": run,
+        "url": found.store.url,
+        "objects": record.objects,
+        "bytes": record.size,
+        "outcomes": record.outcomes,
+        "verified": record.verified,
+        "begun": record.begun.isoformat(),
+        "finished": record.since.isoformat(),
+    }
+
+
+def known_backups(url: str | None) -> list[dict[str, Any]]:
+    """The backups at a place, as JSON values; null where nobody can tell.
+
+    Raises:
+        ConfigurationError: no place is set.
+        IntegrityError: what a backup says of itself is damaged.
+    """
+    site, place = _site(url)
+    return [_told(site, found) for found in all_backups(site.stores, place)]
+
+
+def _told(site: Site, found: Found) -> dict[str, Any]:
+    record, subject = found.record, found.record.subject
+    finished = record.finished is not None
+    return {
+        "repository": subject.repository,
+        "run": subject.run,
+        "url": found.store.url,
+        "state": found.state,
+        "begun": record.begun.isoformat(),
+        "finished": record.finished and record.finished.isoformat(),
+        "age_days": (datetime.now(timezone.utc) - record.since).days,
+        "objects": record.objects if finished else None,
+        "bytes": record.size if finished else None,
+        "only_copies": _only(site, found),
+    }
+
+
+def _only(site: Site, found: Found) -> dict[str, int] | None:
+    """Objects and bytes that the store does not hold any more; None where nobody can tell."""
+    subject = found.record.subject
+    try:
+        _, connections = _context(site, subject.repository, subject.run).connect()
+        if connections.namespace_url != subject.namespace:
+            return None
+        rows = only_copies(found, connections.store(), site.settings.backup_list_threads)
+    except LakegcError:
+        return None
+    return {"objects": rows.num_rows, "bytes": pc.sum(rows["size"]).as_py() or 0}
+
+
+def prune_backups(
+    url: str | None, older_than: timedelta | None, names: Collection[str], *, dry_run: bool
+) -> list[dict[str, Any]]:
+    """Remove backups; what became of each, as JSON values: ``kept`` is null where it goes.
+
+    Trash and pins of their repositories whose time is over go with them.
+
+    Raises:
+        RefusedError: there is no backup of a name.
+        StorageError: the store refused something.
+    """
+    site, place = _site(url)
+
+    def context(repository: str, run: str) -> RunContext:
+        return _context(site, repository, run)
+
+    with errors_of_tasks():
+        judged = list(
+            Pruning(context, site.stores, place, older_than, names, dry_run=dry_run).run()
+        )
+    if not dry_run:
+        for namespace in {one.found.record.subject.namespace for one in judged}:
+            _prune_rest(site, namespace)
+    return [
+        {
+            "backup": one.found.name,
+            "url": one.found.store.url,
+            "objects": one.found.record.objects,
+            "bytes": one.found.record.size,
+            "removed": not one.kept and not dry_run,
+            "kept": one.kept or None,
+        }
+        for one in judged
+    ]
+
+
+def _prune_rest(site: Site, namespace: str) -> None:
+    """Remove the trash and the pins of a repository whose time is over."""
+    store = open_store(namespace, site.stores)
+    # A namespace that does not exist any more has neither.
+    with suppress(ConfigurationError):
+        prune_trash(store, site.settings.trash_days, store.server_time())
+        prune_pins(store)
+
+
+def _context(site: Site, repository: str, run: str) -> RunContext:
+    partition_key(repository, run)
+    return RunContext(
+        repository=repository,
+        run=run,
+        settings=site.settings,
+        lakefs=site.lakefs,
+        root=site.root,
+        session=start_session,
+    )

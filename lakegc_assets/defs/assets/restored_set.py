@@ -1,0 +1,58 @@
+"""``restored_set``: what became of each object of a mark that was to come back.
+
+Reads: the published mark; what the sweep recorded; and the backup, where ``backup_url`` is set.
+Writes: first a pin in the namespace; then address, size (bytes), outcome (restored, already_there,
+not_kept), source (store, backup), error_code, detail, at (UTC), below a folder for each restore.
+Guarantees: nothing that is there is overwritten; one restore or sweep at a time; what was restored
+is left alone by marks until its pin ends; a killed restore goes on where it was.
+"""
+
+import dagster as dg
+from dagster_pyspark import LazyPySparkResource
+from pydantic import Field
+
+from lakegc_assets.defs.metadata import of_manifest
+from lakegc_assets.defs.partitions import REPOSITORY_RUN
+from lakegc_assets.defs.resources import CollectorResource, LakeFSResource, ObjectStoreResource
+from lakegc_assets.restore.choosing import Choice
+from lakegc_assets.restore.restore import restore
+
+
+class RestoreConfig(dg.Config):
+    """What to restore: all of the mark, some addresses, or what a branch shows."""
+
+    everything: bool = Field(default=False, description="all that the mark names")
+    addresses: list[str] = Field(default=[], description="objects, by their addresses")
+    branch: str | None = Field(default=None, description="branch, tag or commit: what it shows")
+    path: str | None = Field(default=None, description="only what is at this path of it")
+    prefix: str | None = Field(default=None, description="only what is below this prefix of it")
+
+    def choice(self) -> Choice:
+        """As the core takes it.
+
+        Raises:
+            RefusedError: it contradicts itself.
+        """
+        return Choice(self.everything, tuple(self.addresses), self.branch, self.path, self.prefix)
+
+
+@dg.asset(
+    partitions_def=REPOSITORY_RUN,
+    deps=["swept_set"],
+    group_name="gc",
+    kinds={"pyspark", "lakefs"},
+)
+def restored_set(
+    context: dg.AssetExecutionContext,
+    config: RestoreConfig,
+    collector: CollectorResource,
+    lakefs: LakeFSResource,
+    stores: ObjectStoreResource,
+    pyspark: LazyPySparkResource,
+) -> dg.MaterializeResult[None]:
+    """Brings back what was swept, pins it, and reads a sample through lakeFS."""
+    choice = config.choice()
+    with collector.run_context(context, lakefs, stores, pyspark) as ctx:
+        manifest = restore(ctx, choice)
+    facts = ("restore", "choice", "outcomes", "sources", "pinned_until", "sample", "warnings")
+    return dg.MaterializeResult(metadata=of_manifest(manifest, facts))

@@ -1,0 +1,276 @@
+"""Finished backups: where they lie, of which mark they are, and what can be had from them.
+
+``<backup_url>/<repository>/<run>/<address>`` are the copies, so that other tools can read them, and
+``_lakegc/`` beside them says what they are: ``begin.json``, written first, of which mark;
+``ledger/`` what became of each object while it was made; and ``manifest.json``, written last, with
+``outcomes/``: a backup without it is not finished, and is never read.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from datetime import datetime
+from functools import cached_property
+from typing import Any, Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from lakegc_assets.errors import IntegrityError, RefusedError
+from lakegc_assets.run.artifacts import Manifest
+from lakegc_assets.run.hashing import key_digest
+from lakegc_assets.run.parts import Part, read_part
+from lakegc_assets.storage.base import ObjectStore
+from lakegc_assets.storage.config import StoreConfig
+from lakegc_assets.storage.errors import ObjectNotFoundError
+from lakegc_assets.storage.opening import open_store
+
+#: Of our own files in a backup; no mark names an address below it.
+FOLDER: Final = "_lakegc/"
+BEGIN: Final = f"{FOLDER}begin.json"
+MANIFEST: Final = f"{FOLDER}manifest.json"
+#: What the manifest said, while a backup is being removed.
+PRUNING: Final = f"{FOLDER}pruning.json"
+#: Raised with the form of backups.
+VERSION: Final = 1
+#: What became of each marked object: ``etag`` is that of the object as the mark has it.
+OUTCOMES: Final = pa.schema(
+    [
+        ("address", pa.string()),
+        ("size", pa.int64()),
+        ("etag", pa.string()),
+        ("copy_etag", pa.string()),
+        ("verified_by", pa.string()),
+        ("outcome", pa.string()),
+        ("error_code", pa.string()),
+        ("detail", pa.string()),
+        ("at", pa.timestamp("us", "UTC")),
+    ]
+)
+COPIED: Final = ("address", "size", "etag", "copy_etag")
+
+
+@dataclass(frozen=True)
+class Subject:
+    """Of what a backup is.
+
+    Attributes:
+        repository: lakeFS repository.
+        run: id of the run, the mark id.
+        attempt: of the run.
+        namespace: storage namespace, in its canonical form.
+        mark: SHA-256 of the last manifest of the mark, in hex.
+        digest: ``KeyDigest`` of what the mark names, as text.
+    """
+
+    repository: str
+    run: str
+    attempt: str
+    namespace: str
+    mark: str
+    digest: str
+
+
+def subject_of(chain: Mapping[str, Manifest]) -> Subject:
+    """What a backup of a mark is of.
+
+    Args:
+        chain: the manifests of a published mark.
+    """
+    last = chain["gc_report"]
+    return Subject(
+        repository=last.repository,
+        run=last.run,
+        attempt=last.attempt,
+        namespace=last.namespace,
+        mark=last.sha256,
+        digest=chain["deletion_candidates"].digest,
+    )
+
+
+@dataclass(frozen=True)
+class Record:
+    """What a backup says of itself in ``begin.json`` and, once it is finished, ``manifest.json``.
+
+    Attributes:
+        subject: of what it is.
+        begun: when, UTC, by the clock of the machine that made it.
+        finished: likewise; None while it is not.
+        objects: copies that were verified.
+        size: of these, in bytes.
+        digest: ``KeyDigest`` of their addresses, as text.
+        outcomes: objects and bytes by outcome.
+        verified: objects by what was the same on both sides.
+        parts: files of ``OUTCOMES``, one row for each marked object.
+    """
+
+    subject: Subject
+    begun: datetime
+    finished: datetime | None = None
+    objects: int = 0
+    size: int = 0
+    digest: str = ""
+    outcomes: dict[str, dict[str, int]] | None = None
+    verified: dict[str, int] | None = None
+    parts: Sequence[Part] = ()
+
+    @property
+    def since(self) -> datetime:
+        """When it was finished, or else begun."""
+        return self.finished or self.begun
+
+    def to_bytes(self) -> bytes:
+        """As it is stored: JSON."""
+        values = asdict(self) | {
+            "version": VERSION,
+            "begun": self.begun.isoformat(),
+            "finished": self.finished and self.finished.isoformat(),
+            "parts": [part.to_json() for part in self.parts],
+        }
+        return json.dumps(values, indent=1, sort_keys=True).encode()
+
+    @classmethod
+    def from_bytes(cls, data: bytes, where: str) -> Record:
+        """Read what ``to_bytes`` wrote.
+
+        Raises:
+            IntegrityError: it is damaged, or of another version.
+        """
+        try:
+            values: dict[str, Any] = json.loads(data)
+            version = values.pop("version")
+            if version != VERSION:
+                raise IntegrityError(
+                    f"{where} has version {version}, and this is version {VERSION}: read it with "
+                    "the version that wrote it"
+                )
+            values["subject"] = Subject(**values["subject"])
+            values["begun"] = datetime.fromisoformat(values["begun"])
+            if values["finished"] is not None:
+                values["finished"] = datetime.fromisoformat(values["finished"])
+            values["parts"] = [Part(*part) for part in values["parts"]]
+            return cls(**values)
+        except (ValueError, KeyError, TypeError) as error:
+            raise IntegrityError(
+                f"{where} is damaged ({error}): nothing of this backup can be trusted. Back the "
+                "mark up again at another backup_url"
+            ) from error
+
+
+@dataclass(frozen=True)
+class Backup:
+    """A finished backup.
+
+    Attributes:
+        store: rooted at its folder: keys are the addresses.
+        record: what its manifest says.
+    """
+
+    store: ObjectStore
+    record: Record
+
+    @cached_property
+    def outcomes(self) -> pa.Table:
+        """What became of each marked object: ``OUTCOMES``, as the manifest says.
+
+        Raises:
+            IntegrityError: something changed or removed it.
+        """
+        url = self.store.url
+        try:
+            tables = [read_part(self.store, part) for part in self.record.parts]
+        except IntegrityError as error:
+            raise IntegrityError(
+                f"the backup {url} is damaged: {url}/{FOLDER} is not what its manifest says. "
+                "Nothing of it can be trusted; back the mark up again at another backup_url"
+            ) from error
+        return pa.concat_tables([OUTCOMES.empty_table(), *tables])
+
+    @cached_property
+    def copied(self) -> pa.Table:
+        """The copies that were verified: address, size (bytes), etag and copy_etag.
+
+        Raises:
+            IntegrityError: something changed or removed what says so.
+        """
+        rows = self.outcomes
+        copied = rows.filter(pc.equal(rows["outcome"], "copied")).select(list(COPIED))
+        if str(key_digest(copied["address"])) != self.record.digest:
+            raise IntegrityError(
+                f"the backup {self.store.url} holds {key_digest(copied['address'])}, and its "
+                f"manifest says {self.record.digest}: nothing of it can be trusted"
+            )
+        return copied
+
+    def require_of(self, subject: Subject) -> None:
+        """Refuse it where it is of another mark.
+
+        Raises:
+            RefusedError: it is, with what to do.
+        """
+        require_same(self.store.url, self.record.subject, subject)
+
+
+def require_same(url: str, found: Subject, wanted: Subject) -> None:
+    """Refuse a backup of another mark, or of another attempt of this one.
+
+    Raises:
+        RefusedError: it is one, with what to do.
+    """
+    differing = [
+        f"{name} {getattr(found, name)!r} in place of {getattr(wanted, name)!r}"
+        for name in Subject.__dataclass_fields__
+        if getattr(found, name) != getattr(wanted, name)
+    ]
+    if differing:
+        raise RefusedError(
+            f"{url} is a backup of another attempt or mark: it is of {', '.join(differing)}. "
+            f"Choose another backup_url, or remove it with `lakegc backups prune --backup "
+            f"{found.repository}/{found.run}` if nothing of it is needed"
+        )
+
+
+def folder_url(backup_url: str, repository: str, run: str) -> str:
+    """Where the backup of a run lies."""
+    return f"{backup_url.rstrip('/')}/{repository}/{run}"
+
+
+def read_record(store: ObjectStore, key: str) -> Record | None:
+    """What a backup says of itself; None where it says nothing.
+
+    Args:
+        store: rooted at its folder.
+        key: ``BEGIN`` or ``MANIFEST``.
+
+    Raises:
+        IntegrityError: it is damaged.
+    """
+    try:
+        return Record.from_bytes(store.get(key), f"{store.url}/{key}")
+    except ObjectNotFoundError:
+        return None
+
+
+def find_backup(
+    stores: StoreConfig, backup_url: str | None, repository: str, run: str
+) -> Backup | None:
+    """The finished backup of a run; None without one. Of which mark it is was not looked at.
+
+    Args:
+        stores: how the stores of backups are reached.
+        backup_url: the place of all backups; None where none is set.
+        repository: lakeFS repository.
+        run: id of the run.
+
+    Raises:
+        ConfigurationError: the URL cannot be opened.
+        IntegrityError: its manifest is damaged.
+        StorageError: the store does not tell.
+    """
+    if backup_url is None:
+        return None
+    store = open_store(folder_url(backup_url, repository, run), stores)
+    record = read_record(store, MANIFEST)
+    return None if record is None else Backup(store, record)

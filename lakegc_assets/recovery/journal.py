@@ -1,0 +1,88 @@
+"""The journal of a backup that is being made: what became of each object, batch by batch.
+
+Every batch is one parquet file below ``_lakegc/ledger/`` of the backup, written atomically before
+the next batch of its task begins. A killed backup reads it and goes on where it was. What a task
+copied and could not record any more is copied once more.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from datetime import datetime, timezone
+from functools import partial
+from typing import Final, NamedTuple
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from lakegc_assets.recovery.backups import FOLDER, OUTCOMES
+from lakegc_assets.run.tasks import each
+from lakegc_assets.storage.base import ObjectStore
+
+_LEDGER: Final = f"{FOLDER}ledger/"
+_THREADS: Final = 16
+
+
+class Outcome(NamedTuple):
+    """What became of one marked object; the fields are those of ``OUTCOMES`` but for the time.
+
+    ``outcome`` is copied, changed (another object is there), missing or failed.
+    """
+
+    address: str
+    size: int
+    etag: str
+    copy_etag: str | None
+    verified_by: str | None
+    outcome: str
+    error_code: str | None = None
+    detail: str | None = None
+
+
+def record(backup: ObjectStore, name: str, outcomes: Sequence[Outcome]) -> None:
+    """Make outcomes durable: they are all in the journal when this returns, or none is.
+
+    Args:
+        backup: the store rooted at the backup.
+        name: of the batch, which no other has.
+        outcomes: of that batch.
+    """
+    now = datetime.now(timezone.utc)
+    columns = [*zip(*outcomes, strict=True), [now] * len(outcomes)]
+    arrays = [pa.array(column, field.type) for column, field in zip(columns, OUTCOMES, strict=True)]
+    sink = pa.BufferOutputStream()
+    pq.write_table(pa.Table.from_arrays(arrays, schema=OUTCOMES), sink)
+    backup.put(f"{_LEDGER}{name}.parquet", sink.getvalue().to_pybytes())
+
+
+def read(backup: ObjectStore, prefix: str = "") -> pa.Table:
+    """All that was recorded (``OUTCOMES``); an address may be there more than once.
+
+    Args:
+        backup: the store rooted at the backup.
+        prefix: of the names of the batches that are read.
+    """
+    keys = [k for page in backup.list(f"{_LEDGER}{prefix}") for k in page["key"].to_pylist()]
+    tables = each(partial(_read_file, backup), keys, _THREADS)
+    return pa.concat_tables([OUTCOMES.empty_table(), *tables])
+
+
+def _read_file(backup: ObjectStore, key: str) -> pa.Table:
+    try:
+        return pq.read_table(pa.BufferReader(backup.get(key))).cast(OUTCOMES)
+    except pa.ArrowException:
+        # Nothing is known of what it said, so that is copied again.
+        return OUTCOMES.empty_table()
+
+
+def write_log(log: ObjectStore, name: str, outcomes: Sequence[Outcome]) -> None:
+    """Write a line of JSON for each outcome.
+
+    Args:
+        log: the store rooted at the logs of the run.
+        name: of the batch.
+        outcomes: of that batch.
+    """
+    lines = (json.dumps(outcome._asdict(), ensure_ascii=False) for outcome in outcomes)
+    log.put(f"{name}.log", "".join(f"{line}\n" for line in lines).encode())

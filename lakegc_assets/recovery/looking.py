@@ -1,0 +1,76 @@
+"""What a store holds of many objects, by listings where they lie close together."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from lakegc_assets.run.tasks import each
+from lakegc_assets.storage.base import ObjectStore
+
+#: Objects that are looked for together.
+_STRETCH: Final = 1000
+#: A listing that finds less than one of so many is given up: it costs more than asking for each.
+_SPARSE: Final = 20
+_FOUND: Final = pa.schema(
+    [("address", pa.string()), ("size", pa.int64()), ("copy_etag", pa.string())]
+)
+
+
+def listed(store: ObjectStore, addresses: pa.ChunkedArray, threads: int) -> pa.Table:
+    """What a listing shows of some objects: address, size (bytes) and copy_etag.
+
+    Args:
+        store: that holds them, and hardly any others.
+        addresses: sorted.
+        threads: that list.
+    """
+    each_one = max(_STRETCH, -(-len(addresses) // threads))
+    stretches = [addresses.slice(at, each_one) for at in range(0, len(addresses), each_one)]
+    found = each(partial(_listed, store), stretches, threads)
+    return pa.concat_tables([_FOUND.empty_table(), *found])
+
+
+def missing(store: ObjectStore, addresses: pa.ChunkedArray, threads: int) -> pa.ChunkedArray:
+    """Which of some objects a store does not hold.
+
+    Args:
+        store: that may hold many others.
+        addresses: sorted.
+        threads: that list and ask.
+    """
+    stretches = [addresses.slice(at, _STRETCH) for at in range(0, len(addresses), _STRETCH)]
+    found = [c for chunks in each(partial(_missing, store), stretches, threads) for c in chunks]
+    return pa.chunked_array(found, pa.string())
+
+
+def _listed(store: ObjectStore, addresses: pa.ChunkedArray) -> pa.Table:
+    first, last = addresses[0].as_py(), addresses[-1].as_py()
+    wanted = addresses.combine_chunks()
+    tables = [_FOUND.empty_table()]
+    # All keys in between begin like the first one.
+    for page in store.list(start_after=first[:-1] or None, end_before=f"{last}\0"):
+        rows = page.filter(pc.is_in(page["key"], wanted))
+        tables.append(pa.table([rows["key"], rows["size"], rows["etag"]], schema=_FOUND))
+    return pa.concat_tables(tables)
+
+
+def _missing(store: ObjectStore, addresses: pa.ChunkedArray) -> list[pa.Array]:
+    first, last = addresses[0].as_py(), addresses[-1].as_py()
+    wanted = addresses.combine_chunks()
+    seen: list[pa.Array] = []
+    passed = 0
+    for page in store.list(start_after=first[:-1] or None, end_before=f"{last}\0"):
+        keys = page["key"]
+        seen.append(keys.filter(pc.is_in(keys, wanted)))
+        passed += len(keys)
+        if passed > _SPARSE * _STRETCH:
+            # What comes behind is not known yet: each of it is asked for.
+            behind = wanted.filter(pc.greater(wanted, keys[-1]))
+            seen.append(pa.array([a for a in behind.to_pylist() if store.exists(a)], pa.string()))
+            break
+    there = pa.concat_arrays([pa.array([], pa.string()), *seen])
+    return [wanted.filter(pc.invert(pc.is_in(wanted, there)))]

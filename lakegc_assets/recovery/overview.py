@@ -1,0 +1,115 @@
+"""The backups at a place: of what they are, and what the store itself does not hold any more."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Literal
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from lakegc_assets.recovery import journal
+from lakegc_assets.recovery.backups import (
+    BEGIN,
+    MANIFEST,
+    PRUNING,
+    Backup,
+    Record,
+    folder_url,
+    read_record,
+)
+from lakegc_assets.recovery.looking import missing
+from lakegc_assets.storage.base import ObjectStore
+from lakegc_assets.storage.config import StoreConfig
+from lakegc_assets.storage.opening import open_store
+
+State = Literal["finished", "unfinished", "being removed"]
+
+
+@dataclass(frozen=True)
+class Found:
+    """A backup at a place, in whatever state.
+
+    Attributes:
+        store: rooted at its folder.
+        record: what it says of itself; what its manifest said while it is being removed.
+        state: whether it is finished.
+    """
+
+    store: ObjectStore
+    record: Record
+    state: State
+
+    @property
+    def name(self) -> str:
+        """How people name it."""
+        return f"{self.record.subject.repository}/{self.record.subject.run}"
+
+    def copied(self) -> pa.Table:
+        """What was copied to it: address and size (bytes), in the order of the addresses.
+
+        Raises:
+            IntegrityError: it is damaged.
+        """
+        if self.record.finished is not None:
+            rows = Backup(self.store, self.record).copied
+        else:
+            # Nothing but its journal tells, and that may name an object twice.
+            rows = journal.read(self.store)
+            rows = rows.filter(pc.equal(rows["outcome"], "copied"))
+        sizes = rows.group_by("address").aggregate([("size", "max")])
+        return pa.table([sizes["address"], sizes["size_max"]], names=["address", "size"]).sort_by(
+            "address"
+        )
+
+
+def all_backups(stores: StoreConfig, backup_url: str) -> Iterator[Found]:
+    """The backups below ``backup_url``, by repository and run.
+
+    Args:
+        stores: how the store is reached.
+        backup_url: the place of all backups.
+
+    Raises:
+        IntegrityError: what one says of itself is damaged.
+        StorageError: the store does not tell.
+    """
+    place = open_store(backup_url, stores)
+    for repository in place.list_prefixes().prefixes:
+        for folder in place.list_prefixes(repository).prefixes:
+            run = folder.removeprefix(repository).rstrip("/")
+            url = folder_url(backup_url, repository.rstrip("/"), run)
+            found = _found(open_store(url, stores))
+            if found is not None:
+                yield found
+
+
+def _found(store: ObjectStore) -> Found | None:
+    states: dict[str, State] = {
+        PRUNING: "being removed",
+        MANIFEST: "finished",
+        BEGIN: "unfinished",
+    }
+    for key, state in states.items():
+        record = read_record(store, key)
+        if record is not None:
+            return Found(store, record, state)
+    return None
+
+
+def only_copies(found: Found, namespace: ObjectStore, threads: int) -> pa.Table:
+    """What of a backup the namespace does not hold any more: address and size (bytes).
+
+    Args:
+        found: a backup.
+        namespace: the store rooted at the storage namespace.
+        threads: that ask.
+
+    Raises:
+        IntegrityError: the backup is damaged.
+        StorageError: a store does not tell.
+    """
+    copied = found.copied()
+    gone = missing(namespace, copied["address"], threads)
+    return copied.filter(pc.is_in(copied["address"], gone.combine_chunks()))

@@ -1,0 +1,122 @@
+"""Where a backup may lie: outside of every namespace, of the artifacts and of other backups."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+
+from lakegc_assets.errors import ConfigurationError
+from lakegc_assets.graveler.namespace import StorageNamespace
+from lakegc_assets.lakefs.client import LakeFSClient
+from lakegc_assets.recovery.backups import BEGIN
+from lakegc_assets.run.connections import Connections
+from lakegc_assets.run.context import RunContext, overlap
+from lakegc_assets.storage.base import ObjectStore
+from lakegc_assets.storage.config import StoreConfig
+from lakegc_assets.storage.errors import AccessDeniedError
+from lakegc_assets.storage.opening import open_store
+
+
+def require_free_places(ctx: RunContext, client: LakeFSClient, connections: Connections) -> None:
+    """Refuse ``backup_url`` or ``backup_log`` where they overlap anything else, or each other.
+
+    Args:
+        ctx: the run.
+        client: of lakeFS.
+        connections: how to reach the stores.
+
+    Raises:
+        ConfigurationError: one does, or is no URL of a store.
+    """
+    url, log = ctx.settings.backup_url, ctx.settings.backup_log
+    for name, place in (("backup_url", url), ("backup_log", log)):
+        if place is not None:
+            _require_free(ctx, client, connections, name, place)
+    if url is not None and log is not None:
+        places = (_placed(place, connections.stores) for place in (url, log))
+        if next(places).overlaps(next(places)):
+            raise ConfigurationError(
+                f"backup_log {log} and backup_url {url} overlap: logs would lie among the copies. "
+                "Choose another place for them"
+            )
+
+
+def _require_free(
+    ctx: RunContext, client: LakeFSClient, connections: Connections, name: str, url: str
+) -> None:
+    """Refuse a place where copies would be collected, or would take another thing's place."""
+    try:
+        place = _placed(url, connections.stores)
+    except ConfigurationError as error:
+        raise ConfigurationError(f"{name} cannot be used: {error}") from error
+    for repository in client.repositories():
+        if _touches(place, repository.storage_namespace, connections.stores):
+            raise ConfigurationError(
+                f"{name} {url} lies in the storage namespace of repository {repository.id!r} "
+                f"({repository.storage_namespace}), or around it: what is copied there would be "
+                "taken for garbage. Choose another place"
+            )
+    if place.overlaps(_placed(ctx.root.url, connections.stores)):
+        raise ConfigurationError(
+            f"{name} {url} and the artifacts at {ctx.root.url} overlap: choose another place"
+        )
+
+
+def require_no_other_backup(store: ObjectStore, stores: StoreConfig) -> None:
+    """Refuse the folder of a new backup where it is not empty, or lies in another backup.
+
+    Args:
+        store: rooted at the folder.
+        stores: how stores are reached.
+
+    Raises:
+        ConfigurationError: it does.
+        StorageError: nobody can tell.
+    """
+    for above in _above(_placed(store.url, stores)):
+        # Who may only use a folder of the bucket cannot have put a backup around it.
+        with suppress(AccessDeniedError):
+            if open_store(above.url(), stores).exists(BEGIN):
+                raise ConfigurationError(
+                    f"{store.url} lies in the backup at {above.url()}: choose another backup_url"
+                )
+    first = next(iter(store.list()), None)
+    if first is not None:
+        raise ConfigurationError(
+            f"{store.url} is to hold a new backup, and is not empty: it holds "
+            f"{first['key'][0].as_py()!r}, and maybe another backup. Choose another backup_url, "
+            "or remove what is there"
+        )
+
+
+def _touches(place: StorageNamespace, namespace: str, stores: StoreConfig) -> bool:
+    try:
+        return place.overlaps(_placed(namespace, stores)) or overlap(place, namespace)
+    except ConfigurationError:
+        # Of a kind that is not known here: nothing of it can be at a place that is.
+        return False
+
+
+def _above(place: StorageNamespace) -> Iterator[StorageNamespace]:
+    prefix = place.prefix
+    while prefix:
+        prefix = prefix.rpartition("/")[0]
+        yield replace(place, prefix=prefix)
+
+
+def _placed(url: str, stores: StoreConfig) -> StorageNamespace:
+    """A place as it is compared with others: files are where they are, whatever leads there.
+
+    Raises:
+        ConfigurationError: it is no URL of a store.
+    """
+    place = StorageNamespace.parse(url)
+    if place.scheme == "local" and stores.local_root:
+        return StorageNamespace.parse(
+            str(Path(stores.local_root, place.authority, place.prefix).resolve())
+        )
+    if place.scheme == "file":
+        return StorageNamespace.parse(str(Path("/", place.prefix).resolve()))
+    return place

@@ -1,0 +1,206 @@
+"""Removes whole backups, and never the only copy of something that is needed now.
+
+What the manifest said goes to ``pruning.json``, then the manifest goes, so that nobody takes the
+rest for a backup; then the copies, then what is left. A prune that was killed is run again: what is
+being removed is looked at once more, for what is still there, and goes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Iterator
+from dataclasses import dataclass
+from datetime import timedelta
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from lakegc_assets.errors import LakegcError, RefusedError
+from lakegc_assets.recovery.backups import BEGIN, FOLDER, MANIFEST, PRUNING
+from lakegc_assets.recovery.liveness import needed_now
+from lakegc_assets.recovery.looking import missing
+from lakegc_assets.recovery.overview import Found, all_backups
+from lakegc_assets.run.context import RunContext
+from lakegc_assets.run.lock import repository_lock
+from lakegc_assets.storage.base import ObjectStore
+from lakegc_assets.storage.config import StoreConfig
+from lakegc_assets.storage.errors import StorageError
+
+_SWEPT = "swept_set"
+Context = Callable[[str, str], RunContext]
+
+
+@dataclass(frozen=True)
+class Judged:
+    """What becomes of a backup.
+
+    Attributes:
+        found: the backup.
+        kept: why it stays; empty where it goes.
+    """
+
+    found: Found
+    kept: str = ""
+
+
+@dataclass(frozen=True)
+class Pruning:
+    """Which backups are to go.
+
+    Attributes:
+        context: gives the run of a repository and a run's id.
+        stores: how the store of the backups is reached.
+        backup_url: the place of all backups.
+        older_than: younger ones stay; None for any age.
+        names: ``repository/run`` of the only ones that are looked at; of these, those also go
+            whose mark was not swept, and those that were not finished. Empty for all.
+        dry_run: nothing is removed.
+    """
+
+    context: Context
+    stores: StoreConfig
+    backup_url: str
+    older_than: timedelta | None
+    names: Collection[str] = ()
+    dry_run: bool = False
+
+    def run(self) -> Iterator[Judged]:
+        """Remove what is to go, one after the other; what became of each.
+
+        Raises:
+            RefusedError: there is no backup of a name.
+            IntegrityError: what a backup says of itself is damaged.
+            StorageError: the store refused something; run it again.
+        """
+        backups = list(all_backups(self.stores, self.backup_url))
+        if unknown := sorted(set(self.names) - {found.name for found in backups}):
+            raise RefusedError(f"{self.backup_url} holds no backup {unknown[0]}")
+        for found in backups:
+            if not self.names or found.name in self.names:
+                yield self._prune(found)
+
+    def _prune(self, found: Found) -> Judged:
+        subject = found.record.subject
+        ctx = self.context(subject.repository, subject.run)
+        if kept := self._stays(ctx, found):
+            return Judged(found, kept)
+        try:
+            with repository_lock(subject.namespace):
+                kept = _needed(ctx, found)
+        except LakegcError as error:
+            kept = f"nobody can tell what of it is needed: {error}"
+        if kept or self.dry_run:
+            return Judged(found, kept)
+        remove(found)
+        return Judged(found)
+
+    def _stays(self, ctx: RunContext, found: Found) -> str:
+        """Why a backup stays, before anybody asks what of it is needed."""
+        age = ctx.clocks.now() - found.record.since
+        if found.state == "being removed":
+            return ""
+        if self.older_than is not None and age < self.older_than:
+            return f"it is {age.days} days old"
+        if found.name in self.names:
+            return ""
+        by_name = f"tell it by name (--backup {found.name}) if it is to go"
+        if found.state == "unfinished":
+            return f"it was not finished; {by_name}"
+        if not _was_swept(ctx, found):
+            return f"its mark was not swept, as far as the artifacts here tell; {by_name}"
+        return ""
+
+
+def _was_swept(ctx: RunContext, found: Found) -> bool:
+    try:
+        attempt = ctx.root.attempt(ctx.repository, ctx.run)
+    except LakegcError:
+        return False
+    return attempt.attempt == found.record.subject.attempt and attempt.has(_SWEPT)
+
+
+def _needed(ctx: RunContext, found: Found) -> str:
+    """Why something is lost if a backup goes; empty where nothing is.
+
+    Raises:
+        LakegcError: nobody can tell.
+    """
+    subject = found.record.subject
+    held = _held(found)
+    if not held.num_rows:
+        return ""
+    _, connections = ctx.connect()
+    if connections.namespace_url != subject.namespace:
+        raise RefusedError(
+            f"{subject.repository!r} is at {connections.namespace_url} now, and the backup is of "
+            f"{subject.namespace}. If nothing needs it any more, remove {found.store.url} by hand"
+        )
+    threads = ctx.settings.backup_list_threads
+    only = missing(connections.store(), held["address"], threads)
+    if not len(only):
+        return ""
+    needed = needed_now(ctx, subject.namespace, only)
+    if not needed.num_rows:
+        return ""
+    first = needed.slice(0, 1).to_pylist()[0]
+    return (
+        f"it holds the only copy of {needed.num_rows} objects that are needed now, "
+        f"{first['address']!r} for one ({first['why']}): restore them first"
+    )
+
+
+def _held(found: Found) -> pa.Table:
+    """What a backup can give back: all that was copied, or what is left of it."""
+    if found.state != "being removed":
+        return found.copied()
+    left = pa.array(list(_copies(found.store)), pa.string())
+    if not len(left):
+        # What says what was copied may be gone already.
+        return pa.table({"address": pa.chunked_array([left]), "size": pa.array([], pa.int64())})
+    copied = found.copied()
+    return copied.filter(pc.is_in(copied["address"], left))
+
+
+def _copies(store: ObjectStore) -> Iterator[str]:
+    for page in store.list():
+        yield from (key for key in page["key"].to_pylist() if not key.startswith(FOLDER))
+
+
+def remove(found: Found) -> None:
+    """Remove a backup; may be run again after a kill.
+
+    Args:
+        found: of which nothing is needed.
+
+    Raises:
+        StorageError: the store refused something.
+    """
+    store = found.store
+    store.put(PRUNING, found.record.to_bytes())
+    _delete(store, [MANIFEST])
+    # Listed again until nothing is found: a store may end a listing early.
+    while _delete_pages(store, lambda key: not key.startswith(FOLDER)):
+        pass
+    while _delete_pages(store, lambda key: key not in {BEGIN, PRUNING}):
+        pass
+    _delete(store, [BEGIN])
+    _delete(store, [PRUNING])
+
+
+def _delete_pages(store: ObjectStore, chosen: Callable[[str], bool]) -> bool:
+    """Delete what a listing shows of the chosen; whether there was any."""
+    some = False
+    for page in store.list():
+        keys = [key for key in page["key"].to_pylist() if chosen(key)]
+        if keys:
+            some = True
+            _delete(store, keys)
+    return some
+
+
+def _delete(store: ObjectStore, keys: Iterable[str]) -> None:
+    failed = [one for one in store.delete_many(keys) if one.outcome == "failed"]
+    if failed:
+        raise StorageError(
+            f"{store.url}/{failed[0].key} could not be removed: {failed[0].error_code}: "
+            f"{failed[0].detail}. Let the credentials delete there, then prune again"
+        )

@@ -1,0 +1,143 @@
+"""The records of a restore: what was asked for, and what became of each object.
+
+Below ``restored_set/<restore id>/``: ``begin.json``, written first; ``ledger/``, a file for each
+batch, written before the next batch begins; and the manifest, last. A restore without a manifest
+was killed, or could not do all, and goes on under its id when the same is asked for again.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta, timezone
+from functools import partial
+from typing import Any, Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from lakegc_assets.errors import LakegcError
+from lakegc_assets.recovery.bringing_back import Brought
+from lakegc_assets.run.artifacts import AttemptArtifacts
+from lakegc_assets.run.tasks import each
+from lakegc_assets.storage.base import ObjectStore
+
+ASSET: Final = "restored_set"
+RESTORED: Final = pa.schema(
+    [
+        ("address", pa.string()),
+        ("size", pa.int64()),
+        ("outcome", pa.string()),
+        ("source", pa.string()),
+        ("error_code", pa.string()),
+        ("detail", pa.string()),
+        ("at", pa.timestamp("us", "UTC")),
+    ]
+)
+#: Outcomes by what counts: what was restored is there already for whoever tries again.
+_ORDER: Final = ("restored", "already_there", "not_kept", "failed")
+_THREADS: Final = 16
+
+
+@dataclass(frozen=True)
+class Begun:
+    """A restore that was begun.
+
+    Attributes:
+        choice: what was asked for, as JSON values.
+        objects: ``KeyDigest`` of their addresses, as text.
+        at: when it was, by the store's clock.
+    """
+
+    choice: dict[str, Any]
+    objects: str
+    at: datetime
+
+    def to_bytes(self) -> bytes:
+        """As it is stored."""
+        values = {"choice": self.choice, "objects": self.objects, "at": self.at.isoformat()}
+        return json.dumps(values, indent=1, sort_keys=True).encode()
+
+
+def folder(restore_id: str) -> str:
+    """Where the files of a restore are below the attempt, without a slash at its end."""
+    return f"{ASSET}/{restore_id}"
+
+
+def restores(attempt: AttemptArtifacts) -> list[str]:
+    """Ids of the restores of a run, finished or not, in the order in which they began."""
+    prefixes = attempt.store().list_prefixes(f"{ASSET}/").prefixes
+    return sorted(prefix.removeprefix(f"{ASSET}/").rstrip("/") for prefix in prefixes)
+
+
+def begin(attempt: AttemptArtifacts, begun: Begun, name: str, patience: timedelta) -> str:
+    """The id of a restore: that of one that did not finish and is about the same, else a new one.
+
+    Args:
+        attempt: the artifacts of the mark.
+        begun: what is asked for now.
+        name: what a new id ends with.
+        patience: one that began longer ago is not gone on with: its pin may be about to end.
+    """
+    store = attempt.store()
+    for restore_id in reversed(restores(attempt)):
+        if attempt.has(folder(restore_id)):
+            continue
+        try:
+            found = json.loads(store.get(f"{folder(restore_id)}/begin.json"))
+            at = datetime.fromisoformat(found["at"])
+            same = (found["choice"], found["objects"]) == (begun.choice, begun.objects)
+        except (LakegcError, ValueError, KeyError, TypeError):
+            continue
+        if same and begun.at - at <= patience:
+            return restore_id
+    restore_id = f"{begun.at.astimezone(timezone.utc):%Y%m%dT%H%M%S}Z-{name}"
+    store.put_if_absent(f"{folder(restore_id)}/begin.json", begun.to_bytes())
+    return restore_id
+
+
+def record(
+    artifacts: ObjectStore, ledger: str, name: str, sizes: Sequence[int], found: Sequence[Brought]
+) -> None:
+    """Make outcomes durable: they are all in the ledger when this returns, or none is.
+
+    Args:
+        artifacts: the store rooted at the attempt.
+        ledger: folder of the ledger in it, with a slash at its end.
+        name: of the batch, which no other has.
+        sizes: of its objects, in bytes.
+        found: what became of them.
+    """
+    now = datetime.now(timezone.utc)
+    rows = [
+        (one.key, size, one.outcome, one.source, one.error_code, one.detail, now)
+        for one, size in zip(found, sizes, strict=True)
+    ]
+    columns = [pa.array([row[n] for row in rows], kind) for n, kind in enumerate(RESTORED.types)]
+    sink = pa.BufferOutputStream()
+    pq.write_table(pa.Table.from_arrays(columns, schema=RESTORED), sink)
+    artifacts.put(f"{ledger}{name}.parquet", sink.getvalue().to_pybytes())
+
+
+def outcomes(attempt: AttemptArtifacts, restore_id: str) -> pa.Table:
+    """One outcome for each recorded address (``RESTORED``), in the order of the addresses."""
+    store, ledger = attempt.store(), f"{folder(restore_id)}/ledger/"
+    keys = sorted(key for key in attempt.files(folder(restore_id)) if key.startswith(ledger))
+    tables = each(partial(_read, store), keys, _THREADS)
+    rows = pa.concat_tables([RESTORED.empty_table(), *tables])
+    order = pc.index_in(rows["outcome"], pa.array(_ORDER))
+    ranked = rows.append_column("order", order).sort_by(
+        [("address", "ascending"), ("order", "ascending"), ("at", "descending")]
+    )
+    addresses = ranked["address"].combine_chunks()
+    if not len(addresses):
+        return rows
+    before, after = addresses.slice(0, len(addresses) - 1), addresses.slice(1)
+    first = pa.concat_arrays([pa.array([True]), pc.not_equal(after, before)])
+    return ranked.filter(first).select(RESTORED.names)
+
+
+def _read(store: ObjectStore, key: str) -> pa.Table:
+    return pq.read_table(pa.BufferReader(store.get(key))).cast(RESTORED)

@@ -1,0 +1,297 @@
+"""Takes a sweep back, as a whole or in part: the asset ``restored_set``.
+
+It holds the repository's lease, and works while a hold is there, which asks for it. All that is
+chosen is pinned before the first object comes back. It relies on nothing that a sweep recorded but
+to find things sooner: every chosen object is asked for, and what is there is left alone. So one
+that was killed at any point is run again, and goes on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime, timedelta
+from functools import partial
+from itertools import pairwise
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from lakegc_assets.errors import IntegrityError, RefusedError
+from lakegc_assets.mark.published import read_marked
+from lakegc_assets.recovery.backups import Backup
+from lakegc_assets.recovery.bringing_back import sizes_of
+from lakegc_assets.restore import record
+from lakegc_assets.restore.choosing import Choice, chosen
+from lakegc_assets.restore.record import RESTORED, Begun, folder
+from lakegc_assets.restore.sample import Sample, choose_sample, read_sample
+from lakegc_assets.restore.task import BATCH, Orders, restore_portion
+from lakegc_assets.run.artifacts import AttemptArtifacts, Manifest
+from lakegc_assets.run.connections import Connections
+from lakegc_assets.run.context import RunContext
+from lakegc_assets.run.hashing import key_digest
+from lakegc_assets.run.parts import Part, write_part
+from lakegc_assets.run.pins import Pin, write_pin
+from lakegc_assets.storage.errors import StorageError
+from lakegc_assets.sweep.hold import HOLD, read_hold
+from lakegc_assets.sweep.lease import Lease, owner_of, repository_lease
+from lakegc_assets.sweep.lost import lost_objects, usable_backup
+
+#: Work on one core, in seconds: to bring an object back, to copy it, and a byte of it.
+_ROW_S: Final = 0.0005
+_COPY_S: Final = 0.005
+_BYTE_S: Final = 1e-8
+_TASK_S: Final = 2.0
+#: Tasks that run in this process at a time.
+_THREADS: Final = 8
+#: How long after it was begun a restore is gone on with, at most.
+_PATIENCE: Final = timedelta(days=1)
+_SHOWN: Final = 3
+
+
+def restore(ctx: RunContext, choice: Choice) -> Manifest:
+    """Bring back what a mark names and is gone, and write the ``restored_set`` asset.
+
+    Raises:
+        RefusedError: the mark is unknown or was never published, it names nothing of what is asked
+            for, the repository is at another namespace now, or somebody else holds its lease.
+        IntegrityError: the mark is not what its manifests say.
+        StorageError: something could not be brought back; what was is in the ledger, and pinned.
+    """
+    _, connections = ctx.connect()
+    # Before the lease is waited for.
+    published(ctx, connections)
+    owner = owner_of(
+        doing="restore", repository=ctx.repository, run=ctx.run, started_by=ctx.started_by
+    )
+    with repository_lease(
+        connections.store(),
+        owner,
+        duration=ctx.settings.lease_duration,
+        wait=ctx.settings.lease_wait,
+        log=ctx.log,
+    ) as lease:
+        return _restore(ctx, connections, choice, lease)
+
+
+def plan(ctx: RunContext, choice: Choice) -> dict[str, Any]:
+    """What a restore would do, as JSON values; it changes nothing, and needs no lease.
+
+    Raises:
+        RefusedError: a restore would be refused.
+        StorageError: the store does not say what is there.
+    """
+    client, connections = ctx.connect()
+    attempt, chain = published(ctx, connections)
+    marked = read_marked(attempt, chain["deletion_candidates"])
+    rows = chosen(client, ctx.repository, connections.namespace(), marked, choice)
+    backup, problem = usable_backup(ctx, chain)
+    wanted = lost_objects(attempt, rows, backup)
+    store, gone = connections.store(), list[str]()
+    for at in range(0, wanted.num_rows, BATCH):
+        sizes = sizes_of(store, wanted["address"].slice(at, BATCH).to_pylist())
+        gone += [address for address, size in sizes.items() if size is None]
+    missing = pc.is_in(wanted["address"], pa.array(gone, pa.string()))
+    copied = pc.and_(missing, pc.is_valid(wanted["copy_etag"]))
+    return {
+        "repository": ctx.repository,
+        "run": ctx.run,
+        "choice": choice.to_json(),
+        "chosen": _total(wanted),
+        "already_there": _total(wanted.filter(pc.invert(missing))),
+        "gone": _total(wanted.filter(missing)),
+        "gone_and_in_backup": _total(wanted.filter(copied)),
+        "store": store.recovery().notice,
+        "warnings": [problem] if problem else [],
+    }
+
+
+def _total(rows: pa.Table) -> dict[str, int]:
+    return {"objects": rows.num_rows, "bytes": pc.sum(rows["size"]).as_py() or 0}
+
+
+def published(
+    ctx: RunContext, connections: Connections
+) -> tuple[AttemptArtifacts, Mapping[str, Manifest]]:
+    """The mark of a run, which is to be of this very namespace; who looks for it here is in need.
+
+    Its summary in the namespace is not asked for: whoever removed it, the objects can come back.
+
+    Raises:
+        RefusedError: it is unknown, did not finish, or is of another namespace.
+        IntegrityError: it is not what its manifests say.
+    """
+    attempt = ctx.root.attempt(ctx.repository, ctx.run)
+    if not attempt.has("gc_report"):
+        raise RefusedError(
+            f"mark {ctx.run!r} of {ctx.repository!r} did not finish, so nothing of it was deleted"
+        )
+    namespace = attempt.recorded("gc_report").namespace
+    if namespace != connections.namespace_url:
+        raise RefusedError(
+            f"mark {ctx.run!r} is of {namespace}, and {ctx.repository!r} is at "
+            f"{connections.namespace_url} now: it was made anew, and nothing in it needs these "
+            "objects. Nothing was restored. If they are wanted, copy them from the backup with "
+            "other tools, to where they are wanted"
+        )
+    return attempt, attempt.chain("gc_report", namespace)
+
+
+def _restore(ctx: RunContext, connections: Connections, choice: Choice, lease: Lease) -> Manifest:
+    started = ctx.clocks.now()
+    attempt, chain = published(ctx, connections)
+    store, client = connections.store(), ctx.lakefs.connect()
+    marked = read_marked(attempt, chain["deletion_candidates"])
+    rows = chosen(client, ctx.repository, connections.namespace(), marked, choice)
+    backup, problem = usable_backup(ctx, chain)
+    if problem:
+        ctx.log.warning("%s", problem)
+    wanted = lost_objects(attempt, rows, backup)
+
+    now, lasting = store.server_time(), ctx.settings.pin_days
+    begun = Begun(choice.to_json(), str(key_digest(rows["address"])), now)
+    restore_id = record.begin(attempt, begun, lease.sweep[:8], min(_PATIENCE, lasting / 2))
+    sample = choose_sample(ctx, connections, client, attempt, rows)
+    until = _pin(ctx, connections, restore_id, rows, now + lasting)
+    lease.require()
+    early = _bring_back(ctx, connections, attempt, restore_id, wanted, backup, lease)
+    lease.require()
+
+    found = record.outcomes(attempt, restore_id)
+    _require_all(ctx, found, rows, early)
+    writer = attempt.writer(folder(restore_id), RESTORED)
+    writer.add(found)
+    parts = {"data": writer.finish()}
+    read = read_sample(client, ctx.repository, sample, found)
+    facts: dict[str, object] = {
+        "restore": restore_id,
+        "choice": choice.to_json(),
+        "outcomes": _totals(found, "outcome"),
+        "sources": _totals(found.filter(pc.equal(found["outcome"], "restored")), "source"),
+        "pinned_until": until.isoformat() if until else None,
+        "sample": read,
+        "warnings": _warnings(ctx, connections, found, read, problem),
+    }
+    for warning in facts["warnings"]:  # type: ignore[attr-defined] # they are texts
+        ctx.log.warning("%s", warning)
+    digest = key_digest(found["address"])
+    return ctx.finish(folder(restore_id), chain["gc_report"], started, parts, facts, digest)
+
+
+def _pin(
+    ctx: RunContext, connections: Connections, restore_id: str, rows: pa.Table, until: datetime
+) -> datetime | None:
+    """Pin all that is chosen; None where pins are of no time."""
+    if not ctx.settings.pin_days:
+        return None
+    why = f"restored from run {ctx.run!r}"
+    pin = Pin(restore_id, until, ctx.run, why, rows.num_rows)
+    write_pin(connections.store(), pin, rows["address"])
+    return until
+
+
+def _bring_back(
+    ctx: RunContext,
+    connections: Connections,
+    attempt: AttemptArtifacts,
+    restore_id: str,
+    wanted: pa.Table,
+    backup: Backup | None,
+    lease: Lease,
+) -> Sequence[str]:
+    """Bring back what no earlier try has; why tasks ended early."""
+    done = record.outcomes(attempt, restore_id)
+    settled = done.filter(pc.is_in(done["outcome"], pa.array(["restored", "already_there"])))
+    known = pc.is_in(wanted["address"], settled["address"].combine_chunks())
+    left = wanted.filter(pc.invert(known))
+    portions, cost = _portions(ctx, attempt, restore_id, left)
+    orders = Orders(
+        connections,
+        attempt.url,
+        f"{folder(restore_id)}/ledger/",
+        None if backup is None else backup.store.url,
+        lease.token,
+    )
+    task = partial(restore_portion, orders)
+    told = ctx.tasks.run("restore objects", task, portions, cost, _THREADS)
+    return sorted({reason for reason in told if reason})
+
+
+def _portions(
+    ctx: RunContext, attempt: AttemptArtifacts, restore_id: str, left: pa.Table
+) -> tuple[list[tuple[int, Part]], float]:
+    """Portions of equal work, each a stretch of keys, so that the store can list it."""
+    copied = np.asarray(pc.is_valid(left["copy_etag"]), dtype=np.float64)
+    sizes = np.asarray(left["size"], dtype=np.float64)
+    ends = np.cumsum(_ROW_S + copied * (_COPY_S + sizes * _BYTE_S))
+    total = float(ends[-1]) if len(ends) else 0.0
+    count = max(1, min(ctx.settings.sweep_num_partitions, int(total / _TASK_S)))
+    limits = np.searchsorted(ends, np.linspace(0, total, count + 1)[1:-1], side="right")
+    bounds = [0, *map(int, limits), left.num_rows]
+    asked = f"{folder(restore_id)}/asked/"
+    slices = [left.slice(low, high - low) for low, high in pairwise(bounds)]
+    parts = [write_part(attempt.store(), asked, rows) for rows in slices if rows.num_rows]
+    return list(enumerate(parts)), total
+
+
+def _require_all(ctx: RunContext, found: pa.Table, rows: pa.Table, early: Sequence[str]) -> None:
+    """Refuse to end where something failed, or has no outcome.
+
+    Raises:
+        StorageError: so it is; what to do.
+        IntegrityError: the ledger has other objects than those that were asked for.
+    """
+    known = pc.sum(pc.is_in(found["address"], rows["address"].combine_chunks())).as_py() or 0
+    if known != found.num_rows:
+        raise IntegrityError(
+            f"the ledger of the restore has {found.num_rows - known} objects that were not asked "
+            "for: it is damaged. What is there was left alone; ask for less, or for more, and a "
+            "new restore begins"
+        )
+    failed = found.filter(pc.equal(found["outcome"], "failed"))
+    untried = rows.num_rows - found.num_rows
+    if not failed.num_rows and not untried:
+        return
+    shown = [
+        f"{row['address']}: {row['error_code']}: {row['detail']}"
+        for row in failed.slice(0, _SHOWN).to_pylist()
+    ]
+    raise StorageError(
+        f"{failed.num_rows} objects could not be restored and {untried} were not tried: "
+        f"{'; '.join(shown or early)}. All others are done and recorded, and all are pinned. Mend "
+        f"what is wrong, then restore {ctx.run!r} again in the same way: it goes on"
+    )
+
+
+def _totals(found: pa.Table, column: str) -> dict[str, dict[str, int]]:
+    totals = found.group_by(column).aggregate([("size", "count"), ("size", "sum")]).to_pylist()
+    return {r[column]: {"objects": r["size_count"], "bytes": r["size_sum"]} for r in totals}
+
+
+def _warnings(
+    ctx: RunContext,
+    connections: Connections,
+    found: pa.Table,
+    read: Sequence[Mapping[str, Any]],
+    problem: str,
+) -> list[str]:
+    """What a person must know of a restore that ended."""
+    warnings = [problem] if problem else []
+    lost = found.filter(pc.equal(found["outcome"], "not_kept"))
+    if lost.num_rows:
+        some = lost["address"].slice(0, _SHOWN).to_pylist()
+        told = {d for d in pc.unique(lost["detail"]).to_pylist()[:_SHOWN] if d}
+        why = f" ({'; '.join(sorted(told))})" if told else ""
+        warnings.append(
+            f"{lost.num_rows} objects are neither kept by {connections.namespace_url} nor in a "
+            f"backup{why}, and did not come back: {some}"
+        )
+    if unread := [one for one in read if one["after"] != Sample.READS]:
+        warnings.append(f"{len(unread)} restored objects do not read through lakeFS: {unread}")
+    if read_hold(connections.store()) is not None:
+        warnings.append(
+            f"{ctx.repository!r} is on hold: once all that is needed is back, remove "
+            f"{connections.namespace_url}/{HOLD}"
+        )
+    return warnings

@@ -1,0 +1,118 @@
+"""Reads some of what is restored through lakeFS, before and after: what was gone reads again."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from lakegc_assets.lakefs.client import LakeFSClient
+from lakegc_assets.lakefs.errors import GoneError, LakeFSError
+from lakegc_assets.mark.metaranges import pairs_of
+from lakegc_assets.run.artifacts import AttemptArtifacts
+from lakegc_assets.run.connections import Connections
+from lakegc_assets.run.context import RunContext
+from lakegc_assets.sweep.holders import paths_in
+
+#: How many objects are read, and how large they may be, in bytes.
+MOST: Final = 20
+_LARGEST: Final = 64 * 2**20
+
+
+@dataclass(frozen=True)
+class Sample:
+    """An object that a commit of the mark names.
+
+    Attributes:
+        address: relative to the namespace.
+        commit: that held it last.
+        path: at which that commit has it.
+        before: how lakeFS answered for it before it was restored.
+    """
+
+    READS: ClassVar[str] = "reads"
+    GONE: ClassVar[str] = "gone (410)"
+
+    address: str
+    commit: str
+    path: str
+    before: str
+
+
+def choose_sample(
+    ctx: RunContext,
+    connections: Connections,
+    client: LakeFSClient,
+    attempt: AttemptArtifacts,
+    rows: pa.Table,
+) -> list[Sample]:
+    """The smallest of some marked objects that a commit names, and how they read now.
+
+    What cannot be found out is left out: it is no reason to restore nothing.
+    """
+    try:
+        marked = attempt.read("deletion_candidates", columns=["address", "size", "commit_id"])
+        held = marked.filter(pc.is_valid(marked["commit_id"]))
+        held = held.filter(pc.is_in(held["address"], rows["address"].combine_chunks()))
+        held = held.filter(pc.less_equal(held["size"], _LARGEST))
+        some = held.sort_by([("size", "ascending"), ("address", "ascending")]).slice(0, MOST)
+        found = list(_places(ctx, connections, attempt, some))
+    except Exception as error:  # noqa: BLE001 - whatever it is, the objects can come back
+        ctx.log.warning("no object is read through lakeFS: %s", error)
+        return []
+    return [
+        Sample(address, commit, path, _answer(client, ctx.repository, commit, path))
+        for address, commit, path in found
+    ]
+
+
+def _places(
+    ctx: RunContext, connections: Connections, attempt: AttemptArtifacts, some: pa.Table
+) -> Iterator[tuple[str, str, str]]:
+    """Address, commit and path of some objects."""
+    commits = dict(zip(some["address"].to_pylist(), some["commit_id"].to_pylist(), strict=True))
+    expired = attempt.read("active_commits", "expired", ["commit_id", "metarange_id"])
+    expired = expired.filter(
+        pc.is_in(expired["commit_id"], pa.array(sorted(set(commits.values())), pa.string()))
+    )
+    metaranges = dict(
+        zip(expired["commit_id"].to_pylist(), expired["metarange_id"].to_pylist(), strict=True)
+    )
+    pairs = pairs_of(ctx, connections, {m for m in metaranges.values() if m}).rows
+    for commit in sorted(metaranges):
+        ranges = pairs.filter(pc.equal(pairs["metarange_id"], metaranges[commit]))
+        wanted = [address for address, of in commits.items() if of == commit]
+        paths = dict(paths_in(connections, ranges.select(["range_id", "entries"]), wanted))
+        yield from ((address, commit, path) for address, path in paths.items())
+
+
+def read_sample(
+    client: LakeFSClient, repository: str, sample: Sequence[Sample], found: pa.Table
+) -> list[Mapping[str, Any]]:
+    """Read what was restored of a sample: address, commit, path, and answers before and after."""
+    restored = found.filter(pc.equal(found["outcome"], "restored"))["address"].to_pylist()
+    wanted = {one.address: one for one in sample}
+    return [
+        {
+            "address": one.address,
+            "commit": one.commit,
+            "path": one.path,
+            "before": one.before,
+            "after": _answer(client, repository, one.commit, one.path),
+        }
+        for address in restored
+        if (one := wanted.get(address)) is not None
+    ]
+
+
+def _answer(client: LakeFSClient, repository: str, commit: str, path: str) -> str:
+    try:
+        client.get_object(repository, commit, path)
+    except GoneError:
+        return Sample.GONE
+    except LakeFSError as error:
+        return str(error)
+    return Sample.READS

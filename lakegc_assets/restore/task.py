@@ -1,0 +1,80 @@
+"""Brings a portion of what was chosen back in a task, batch by batch, each recorded at once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from lakegc_assets.recovery.bringing_back import bring_back
+from lakegc_assets.restore.record import record
+from lakegc_assets.run.connections import Connections
+from lakegc_assets.run.parts import Part, read_part
+from lakegc_assets.sweep.lease import LeaseLostError, lost, sweep_of
+from lakegc_assets.sweep.lost import as_lost, copies_of
+
+#: Objects in a batch at most, and bytes of those that may be copied from a backup.
+BATCH: Final = 1000
+_BATCH_BYTES: Final = 2**30
+
+
+@dataclass(frozen=True)
+class Orders:
+    """What every task of a restore is told. Picklable, and holds no secrets.
+
+    Attributes:
+        connections: how to reach the store.
+        artifacts_url: of the attempt.
+        ledger: folder of the ledger below it, with a slash at its end.
+        backup_url: of the folder of the backup; None without one.
+        lease: token of the lease under which all this is done.
+    """
+
+    connections: Connections
+    artifacts_url: str
+    ledger: str
+    backup_url: str | None
+    lease: str
+
+
+def restore_portion(orders: Orders, portion: tuple[int, Part]) -> str:
+    """The task: bring a portion back. Why it ended early; empty if it did not.
+
+    Raises:
+        LeaseLostError: somebody else may sweep or restore now.
+        StorageError: nobody can tell, or outcomes could not be recorded.
+    """
+    number, part = portion
+    to = orders.connections
+    store, artifacts = to.store(), to.open(orders.artifacts_url)
+    backup = None if orders.backup_url is None else to.open(orders.backup_url)
+    rows = read_part(artifacts, part)
+    for at, batch in enumerate(_batches(rows)):
+        if why := lost(store, orders.lease, 0, store.server_time()):
+            raise LeaseLostError(
+                f"the lease on {store.url} was lost: {why}. What was restored is recorded and "
+                "pinned: restore again"
+            )
+        found = bring_back(store, as_lost(batch), copies_of(batch, backup))
+        name = f"{sweep_of(orders.lease)}-{number:05d}-{at:06d}"
+        record(artifacts, orders.ledger, name, batch["size"].to_pylist(), found)
+        if all(one.outcome == "failed" for one in found):
+            return f"{found[0].error_code}: {found[0].detail}"
+    return ""
+
+
+def _batches(rows: pa.Table) -> Iterator[pa.Table]:
+    """Rows in batches; what is copied takes long, so few bytes of it are in one."""
+    copied = pc.if_else(pc.is_valid(rows["copy_etag"]), rows["size"], 0)
+    ends = np.cumsum(np.asarray(copied, dtype=np.int64))
+    at = 0
+    while at < rows.num_rows:
+        before = int(ends[at - 1]) if at else 0
+        most = int(np.searchsorted(ends, before + _BATCH_BYTES, side="right")) - at
+        count = max(1, min(BATCH, most))
+        yield rows.slice(at, count)
+        at += count

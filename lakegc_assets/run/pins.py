@@ -1,0 +1,173 @@
+"""Pins in the namespace: objects that were brought back, and that stay until a time.
+
+The next mark would find what a restore brought back to be as dead as before. So each restore first
+writes ``_lakefs/retention/gc/lakegc/pins/<id>.parquet`` with all addresses that it is about, and no
+mark and no sweep takes these until the pin ends, by the store's own clock.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from functools import partial
+from typing import Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from lakegc_assets.errors import IntegrityError
+from lakegc_assets.run.tasks import each
+from lakegc_assets.storage.base import ObjectStore
+from lakegc_assets.storage.errors import ObjectNotFoundError, StorageError
+
+#: Below the namespace; no mark names what is there.
+PINS: Final = "_lakefs/retention/gc/lakegc/pins/"
+#: How the reason of what a pin spares begins.
+PINNED: Final = "pinned until "
+REASONS: Final = pa.schema([("address", pa.string()), ("why", pa.string())])
+_SUFFIX: Final = ".parquet"
+_THREADS: Final = 8
+
+
+@dataclass(frozen=True)
+class Pin:
+    """Objects that stay until a time.
+
+    Attributes:
+        id: of the restore that they came back by, which is the name of the pin.
+        until: by the store's clock, UTC.
+        run: from whose mark they were restored.
+        why: in words.
+        objects: how many there are.
+        key: of the pin, relative to the namespace.
+        etag: of the pin as it was read.
+    """
+
+    id: str
+    until: datetime
+    run: str
+    why: str
+    objects: int
+    key: str = ""
+    etag: str = ""
+
+    @property
+    def reason(self) -> str:
+        """Why an object stays that this pin names."""
+        return f"{PINNED}{self.until:%Y-%m-%d %H:%M} UTC: {self.why}"
+
+
+def write_pin(store: ObjectStore, pin: Pin, addresses: pa.Array | pa.ChunkedArray) -> None:
+    """Pin objects; an earlier pin of the same id is replaced.
+
+    Args:
+        store: rooted at the storage namespace.
+        pin: what is said of them; key, etag and count are not taken from it.
+        addresses: relative to the namespace.
+
+    Raises:
+        StorageError: it is not known to be written.
+    """
+    said = {"until": pin.until.isoformat(), "run": pin.run, "why": pin.why}
+    sink = pa.BufferOutputStream()
+    table = pa.table({"address": addresses.cast(pa.string())}).replace_schema_metadata(said)
+    pq.write_table(table, sink, compression="zstd", write_page_checksum=True)
+    store.put(f"{PINS}{pin.id}{_SUFFIX}", sink.getvalue().to_pybytes())
+
+
+def read_pins(store: ObjectStore) -> list[tuple[Pin, pa.ChunkedArray]]:
+    """All pins with their addresses, those that have ended, too; by their ids.
+
+    Args:
+        store: rooted at the storage namespace.
+
+    Raises:
+        IntegrityError: one is damaged, so that nobody can tell what is pinned.
+        StorageError: the store did not answer.
+    """
+    keys = [
+        (key, etag)
+        for batch in store.list(PINS)
+        for key, etag in zip(batch["key"].to_pylist(), batch["etag"].to_pylist(), strict=True)
+    ]
+    return each(partial(_read, store), keys, _THREADS)
+
+
+def _read(store: ObjectStore, listed: tuple[str, str]) -> tuple[Pin, pa.ChunkedArray]:
+    key, etag = listed
+    try:
+        table = pq.read_table(pa.BufferReader(store.get(key)), page_checksum_verification=True)
+        said: Mapping[bytes, bytes] = table.schema.metadata or {}
+        run, why, until = (said[name].decode() for name in (b"run", b"why", b"until"))
+        ends = datetime.fromisoformat(until)
+        if ends.tzinfo is None or table.column_names != ["address"] or not key.endswith(_SUFFIX):
+            raise ValueError("it is not a pin")  # noqa: TRY301 - it is damage
+        name = key.removeprefix(PINS).removesuffix(_SUFFIX)
+        return Pin(name, ends, run, why, table.num_rows, key, etag), table["address"]
+    except ObjectNotFoundError as error:
+        raise IntegrityError(
+            f"{store.url}/{key} was removed while it was read: run again"
+        ) from error
+    except StorageError:
+        raise
+    except (ValueError, KeyError, OSError, pa.ArrowException) as error:
+        raise IntegrityError(
+            f"{store.url}/{key} is damaged ({error}): nobody can tell which objects were restored "
+            "and are to stay. If none needs to, remove it; else restore them again and remove it"
+        ) from error
+
+
+def pinned(store: ObjectStore) -> pa.Table:
+    """What is pinned now (``REASONS``), each address once, by the pin that ends last.
+
+    Args:
+        store: rooted at the storage namespace.
+
+    Raises:
+        IntegrityError: a pin is damaged.
+        StorageError: the store did not answer.
+    """
+    found = read_pins(store)
+    if not found:
+        return REASONS.empty_table()
+    now = store.server_time()
+    lasting = sorted((p for p in found if p[0].until > now), key=lambda p: p[0].until, reverse=True)
+    rows = REASONS.empty_table()
+    for pin, addresses in lasting:
+        new = pc.unique(addresses)
+        new = new.filter(pc.invert(pc.is_in(new, rows["address"].combine_chunks())))
+        why = pa.repeat(pa.scalar(pin.reason), len(new))
+        rows = pa.concat_tables([rows, pa.table([new, why], schema=REASONS)])
+    return rows
+
+
+def among(pins: pa.Table, addresses: pa.ChunkedArray) -> pa.Table:
+    """Of what is pinned (``REASONS``) that which is among some addresses."""
+    return pins.filter(pc.is_in(pins["address"], addresses.combine_chunks()))
+
+
+def prune_pins(store: ObjectStore) -> list[Pin]:
+    """Remove the pins that have ended; which these were.
+
+    Args:
+        store: rooted at the storage namespace.
+
+    Raises:
+        IntegrityError: a pin is damaged; nothing was removed.
+        StorageError: the store did not remove one of them.
+    """
+    now = store.server_time()
+    ended = [pin for pin, _ in read_pins(store) if pin.until <= now]
+    # Where the store honours it, a pin that was written again meanwhile stays.
+    etags = {pin.key: pin.etag for pin in ended}
+    outcomes = store.delete_many(list(etags), etags)
+    if failed := [one for one in outcomes if one.outcome == "failed"]:
+        first = failed[0]
+        raise StorageError(
+            f"{len(failed)} of {len(ended)} pins of {store.url} could not be removed, {first.key} "
+            f"for one: {first.error_code}: {first.detail}. Let the credentials delete there"
+        )
+    gone = {one.key for one in outcomes if one.outcome != "spared"}
+    return [pin for pin in ended if pin.key in gone]

@@ -1,0 +1,219 @@
+"""What an Azure account keeps of deleted blobs, and how they are brought back.
+
+Where versioning is on, the newest version is copied to the blob's name, on the condition that no
+blob has it. Where only soft delete is on, the blob is undeleted, which changes nothing about a blob
+that is there.
+
+Format: https://learn.microsoft.com/rest/api/storageservices/list-blobs
+"""
+
+from __future__ import annotations
+
+import time
+import xml.etree.ElementTree as ET
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+from urllib.parse import quote
+
+from lakegc_assets.storage.azure.listing import name_of, soft_delete_days
+from lakegc_assets.storage.azure.service import AzureService
+from lakegc_assets.storage.base import Lost, Recovery, UndeleteOutcome
+from lakegc_assets.storage.codes import error_class, explained
+from lakegc_assets.storage.errors import InvalidKeyError, PreconditionFailedError
+from lakegc_assets.storage.http import HttpFailure
+
+_THREADS: Final = 16
+_COPY_POLL_S: Final = 0.5
+_OK: Final = 200
+_BAD_REQUEST: Final = 400
+
+
+class Kept(NamedTuple):
+    """One thing that a listing names a blob by.
+
+    Attributes:
+        version: a time, so that later ones are greater; empty where there are no versions.
+        current: whether it is what readers see.
+        deleted: whether soft delete keeps it.
+        etag: without quotes.
+        size: in bytes.
+    """
+
+    version: str
+    current: bool
+    deleted: bool
+    etag: str
+    size: int
+
+
+@dataclass(frozen=True)
+class AzureVersions:
+    """The versions of a container.
+
+    Attributes:
+        service: of the account.
+        container: of the blobs.
+        prefix: that keys are relative to.
+        target: URL of a blob. Raises InvalidKeyError.
+        where: URL of the store, for messages.
+    """
+
+    service: AzureService
+    container: str
+    prefix: str
+    target: Callable[[str], str]
+    where: str
+
+    def undelete(self, objects: Sequence[Lost]) -> list[UndeleteOutcome]:
+        """Bring blobs back. See ``ObjectStore.undelete_many``."""
+        with ThreadPoolExecutor(_THREADS) as pool:
+            return list(pool.map(self._one, objects))
+
+    def _one(self, lost: Lost) -> UndeleteOutcome:
+        try:
+            url = self.target(lost.key)
+            kept = list(self._kept(lost.key))
+            if any(one.current for one in kept):
+                return UndeleteOutcome(lost.key, "already_there")
+            found = _newest(kept)
+            if found is None or (found.etag, found.size) != (lost.etag, lost.size):
+                return UndeleteOutcome(lost.key, "not_kept", None, _why(lost, found))
+            if found.version:
+                self._copy(url, found.version)
+            else:
+                self._undelete(url)
+        except InvalidKeyError as error:
+            return UndeleteOutcome(lost.key, "failed", "InvalidKey", str(error))
+        except HttpFailure as failure:
+            if error_class(failure.code) is PreconditionFailedError:
+                return UndeleteOutcome(lost.key, "already_there")
+            detail = str(explained(failure.code, failure.told, self.where))
+            return UndeleteOutcome(lost.key, "failed", failure.code, detail)
+        return UndeleteOutcome(lost.key, "restored")
+
+    def _undelete(self, url: str) -> None:
+        try:
+            self.service.send("PUT", f"{url}?comp=undelete")
+        except HttpFailure as failure:
+            # All that writes is answered with other codes.
+            if failure.status != _OK:
+                raise
+
+    def _copy(self, url: str, version: str) -> None:
+        source = f"{url}?versionid={quote(version, safe='')}"
+        headers = {"x-ms-copy-source": source, "If-None-Match": "*"}
+        answer = self.service.send("PUT", url, headers)
+        while (status := answer.headers.get("x-ms-copy-status")) == "pending":
+            time.sleep(_COPY_POLL_S)
+            answer = self.service.send("HEAD", url)
+        if status != "success":
+            raise HttpFailure("NoAnswer", f"the copy of a version ended as {status!r}")
+
+    def _kept(self, key: str) -> Iterator[Kept]:
+        """All that a blob's name stands for; it comes before the names that start with it."""
+        name = self.prefix + key
+        query = {
+            "restype": "container", "comp": "list", "include": "versions,deleted", "prefix": name
+        }  # fmt: skip
+        while True:
+            answer = self.service.send("GET", self.service.target(self.container, query=query))
+            names, kept, marker = read_versions(answer.content)
+            yield from (one for told, one in zip(names, kept, strict=True) if told == name)
+            if not marker or (names and names[-1] != name):
+                return
+            if marker == query.get("marker"):
+                raise HttpFailure("NoAnswer", "the list of versions does not go on")
+            query["marker"] = marker
+
+
+def read_versions(body: bytes) -> tuple[list[str], list[Kept], str | None]:
+    """Names, what is kept of them, and what to ask for next. Raises HttpFailure."""
+    try:
+        root = ET.fromstring(body)  # noqa: S314 - expat refuses what would grow without bounds
+        blobs = root.find("Blobs")
+        if root.tag != "EnumerationResults" or blobs is None:
+            raise ValueError("it is not a listing")  # noqa: TRY301 - it is damage
+        found = [blob for blob in blobs.iter("Blob") if blob.find("Snapshot") is None]
+        names = [name_of(blob, may_hold_returns=b"\r" in body) for blob in found]
+        return names, [_read(blob) for blob in found], root.findtext("NextMarker") or None
+    except (ET.ParseError, ValueError) as error:
+        raise HttpFailure("NoAnswer", f"a damaged list of versions: {error}") from error
+
+
+def _read(blob: ET.Element) -> Kept:
+    def says(name: str) -> bool:
+        return (blob.findtext(name) or "").lower() == "true"
+
+    version = blob.findtext("VersionId") or ""
+    deleted = says("Deleted")
+    return Kept(
+        version=version,
+        current=not deleted and (says("IsCurrentVersion") or not version),
+        deleted=deleted,
+        etag=(blob.findtext("Properties/Etag") or "").strip('"'),
+        size=int(blob.findtext("Properties/Content-Length") or ""),
+    )
+
+
+def _newest(kept: Sequence[Kept]) -> Kept | None:
+    """The newest version; without any, what soft delete keeps of the blob itself."""
+    versions = [one for one in kept if one.version and not one.deleted]
+    soft = [one for one in kept if one.deleted and not one.version]
+    if versions:
+        return max(versions, key=lambda one: one.version)
+    return soft[-1] if soft else None
+
+
+def _why(lost: Lost, found: Kept | None) -> str:
+    if found is None:
+        return "the account keeps nothing of it"
+    return (
+        f"what is kept has {found.size} bytes and the etag {found.etag}; {lost.size} and "
+        f"{lost.etag} were expected"
+    )
+
+
+def kept_by(service: AzureService, container: str, where: str) -> Recovery:
+    """What the account's settings, and its listings, say is kept of deleted blobs."""
+    try:
+        answer = service.send("GET", f"{service.url}/?restype=service&comp=properties")
+        days = soft_delete_days(answer.content)
+        versions = _has_versions(service, container)
+    except (HttpFailure, ValueError) as error:
+        code = error.code if isinstance(error, HttpFailure) else error
+        return Recovery(
+            "unknown",
+            None,
+            f"{where}: whether the account keeps deleted blobs could not be found out ({code}): "
+            "look at its data protection settings, or let the credentials read the properties of "
+            "the blob service",
+        )
+    if versions:
+        return Recovery(
+            "versions",
+            None,
+            f"{where}: versioning is on: deleted blobs stay as versions, and are paid for until a "
+            "lifecycle rule removes them",
+        )
+    if days:
+        return Recovery(
+            "soft_delete",
+            float(days),
+            f"{where}: soft delete is on: deleted blobs stay for {days} days, and are paid for "
+            "until then",
+        )
+    return Recovery("nothing", None, f"{where}: the account keeps nothing of deleted blobs")
+
+
+def _has_versions(service: AzureService, container: str) -> bool:
+    query = {"restype": "container", "comp": "list", "include": "versions", "maxresults": "1"}
+    try:
+        listed = service.send("GET", service.target(container, query=query)).content
+    except HttpFailure as failure:
+        # Accounts with real directories have none, and take the question for an error.
+        if failure.status != _BAD_REQUEST:
+            raise
+        return False
+    return b"<VersionId>" in listed

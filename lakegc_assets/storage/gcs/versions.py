@@ -1,0 +1,156 @@
+"""What a bucket of Google Cloud Storage keeps of deleted objects, and how they are brought back.
+
+The generation of an object, which is its etag here, names it for good: where versioning is on it is
+copied to its name again, and where soft delete is on it is restored, both on the condition that no
+object has the name now.
+
+Format: https://cloud.google.com/storage/docs/json_api/v1/objects/restore
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any, Final
+from urllib.parse import urlencode
+
+import requests
+
+from lakegc_assets.storage.base import Lost, Recovery, UndeleteOutcome
+from lakegc_assets.storage.codes import error_class, explained
+from lakegc_assets.storage.errors import (
+    InvalidKeyError,
+    ObjectNotFoundError,
+    PreconditionFailedError,
+)
+from lakegc_assets.storage.http import HttpFailure
+
+_THREADS: Final = 16
+_DAY_S: Final = 86400
+
+
+@dataclass(frozen=True)
+class GcsVersions:
+    """The generations of a bucket.
+
+    Attributes:
+        send: a request, by method and URL. Raises HttpFailure.
+        target: URL of an object. Raises InvalidKeyError.
+        path: what of that URL names the object. Raises InvalidKeyError.
+        look: whether an object is there. Raises HttpFailure.
+        where: URL of the store, for messages.
+    """
+
+    send: Callable[[str, str], requests.Response]
+    target: Callable[[str], str]
+    path: Callable[[str], str]
+    look: Callable[[str], bool]
+    where: str
+
+    def undelete(self, objects: Sequence[Lost]) -> list[UndeleteOutcome]:
+        """Bring generations back. See ``ObjectStore.undelete_many``."""
+        with ThreadPoolExecutor(_THREADS) as pool:
+            return list(pool.map(self._one, objects))
+
+    def _one(self, lost: Lost) -> UndeleteOutcome:
+        if not (lost.etag.isascii() and lost.etag.isdecimal() and lost.etag != "0"):
+            detail = f"it cannot have the etag {lost.etag!r}: generations are numbers"
+            return UndeleteOutcome(lost.key, "failed", "InvalidKey", detail)
+        try:
+            return self._back(lost)
+        except InvalidKeyError as error:
+            return UndeleteOutcome(lost.key, "failed", "InvalidKey", str(error))
+        except HttpFailure as failure:
+            if error_class(failure.code) is PreconditionFailedError:
+                return UndeleteOutcome(lost.key, "already_there")
+            detail = str(explained(failure.code, failure.told, self.where))
+            return UndeleteOutcome(lost.key, "failed", failure.code, detail)
+
+    def _back(self, lost: Lost) -> UndeleteOutcome:
+        # The condition is what counts; but emulators know none, and would overwrite.
+        if self.look(lost.key):
+            return UndeleteOutcome(lost.key, "already_there")
+        if self._copied(lost) or self._restored(lost):
+            return UndeleteOutcome(lost.key, "restored")
+        detail = f"the bucket keeps no generation {lost.etag} of it"
+        return UndeleteOutcome(lost.key, "not_kept", None, detail)
+
+    def _copied(self, lost: Lost) -> bool:
+        """Copy a generation that is not the current one; whether there is such a one."""
+        query = {
+            "sourceGeneration": lost.etag, "ifGenerationMatch": "0", "fields": "done,rewriteToken"
+        }  # fmt: skip
+        url = f"{self.target(lost.key)}/rewriteTo{self.path(lost.key)}"
+        while True:
+            answer = self._found(f"{url}?{urlencode(query)}")
+            if answer is None:
+                return False
+            try:
+                told = json.loads(answer.content)
+                if told["done"]:
+                    return True
+                query["rewriteToken"] = told["rewriteToken"]
+            except (ValueError, LookupError, TypeError) as error:
+                raise HttpFailure("NoAnswer", "the answer to a copy is damaged") from error
+
+    def _restored(self, lost: Lost) -> bool:
+        """Restore a generation that soft delete keeps; whether there is such a one."""
+        query = {"generation": lost.etag, "ifGenerationMatch": "0"}
+        return self._found(f"{self.target(lost.key)}/restore?{urlencode(query)}") is not None
+
+    def _found(self, url: str) -> requests.Response | None:
+        try:
+            return self.send("POST", url)
+        except HttpFailure as failure:
+            if error_class(failure.code) is not ObjectNotFoundError:
+                raise
+            return None
+
+
+def kept_by(told: Mapping[str, Any], prefix: str, where: str) -> Recovery:
+    """What the settings of a bucket say of the keys below a prefix.
+
+    Args:
+        told: softDeletePolicy, versioning, lifecycle and retentionPolicy of the bucket.
+        prefix: of the keys.
+        where: URL of the store.
+
+    Raises:
+        ValueError, AttributeError, TypeError: these are no settings.
+    """
+    soft = int(told.get("softDeletePolicy", {}).get("retentionDurationSeconds", 0)) / _DAY_S
+    versions = bool(told.get("versioning", {}).get("enabled"))
+    rules = told.get("lifecycle", {}).get("rule", [])
+    ends = [days for rule in rules if (days := _days(rule, prefix)) is not None]
+    found = []
+    if soft:
+        found.append(
+            f"soft delete is on: deleted objects stay for {soft:g} days, and are paid for until "
+            "then"
+        )
+    if versions:
+        until = f"for {min(ends):g} days, by" if ends else "until it is removed by"
+        found.append(
+            f"versioning is on: deleted objects stay, and are paid for, {until} a lifecycle rule"
+        )
+    if told.get("retentionPolicy"):
+        found.append("a retention policy is set: younger objects cannot be deleted")
+    notice = f"{where}: {'; '.join(found or ['the bucket keeps nothing of what is deleted'])}"
+    if versions:
+        # What a rule removes is kept by soft delete from then on.
+        return Recovery("versions", min(ends) + soft if ends else None, notice)
+    return Recovery("soft_delete", soft, notice) if soft else Recovery("nothing", None, notice)
+
+
+def _days(rule: Mapping[str, Any], prefix: str) -> float | None:
+    """After how many days a rule may remove what was deleted below a prefix; None for never."""
+    condition = rule.get("condition", {})
+    starts = condition.get("matchesPrefix") or [""]
+    concerns = any(prefix.startswith(start) or start.startswith(prefix) for start in starts)
+    # What was deleted last has no newer version.
+    spared = condition.get("isLive") is True or condition.get("numNewerVersions")
+    if rule.get("action", {}).get("type") != "Delete" or not concerns or spared:
+        return None
+    return float(condition.get("daysSinceNoncurrentTime", 0))

@@ -1,0 +1,128 @@
+"""Copies that S3 makes itself, within what one pair of keys reaches.
+
+That nothing is overwritten, and that the source is what was asked for, are conditions that many
+compatible servers ignore without a word, least often on plain puts. So small objects that must not
+be overwritten are read and put; and whatever was copied is compared with what was asked for.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from lakegc_assets.errors import ConfigurationError
+from lakegc_assets.storage.base import Copied
+from lakegc_assets.storage.codes import error_class, explained
+from lakegc_assets.storage.errors import (
+    AccessDeniedError,
+    ChangedError,
+    ObjectNotFoundError,
+    PreconditionFailedError,
+    StorageError,
+)
+from lakegc_assets.storage.http import HttpFailure, etag_in, explaining
+from lakegc_assets.storage.s3.client import failing
+from lakegc_assets.storage.s3.objects import S3Object, is_md5, named_by, tells_md5
+from lakegc_assets.storage.s3.uploads import Sizes, require, uploading
+from lakegc_assets.storage.streams import part_size
+
+_MOST_PARTS: Final = 10_000
+_NOT_FOUND: Final = 404
+_TOO_SHORT: Final = frozenset({"InvalidRange", "416"})
+
+
+def copy(
+    source: S3Object, target: S3Object, *, size: int, etag: str, if_absent: bool, sizes: Sizes
+) -> Copied | None:
+    """See ``ObjectStore.copy_from``."""
+    if not if_absent and size <= sizes.whole:
+        return _whole(source, target, size, etag)
+    if size <= sizes.part:
+        return None
+    return _in_parts(source, target, size, etag, if_absent=if_absent, sizes=sizes)
+
+
+def _whole(source: S3Object, target: S3Object, size: int, etag: str) -> Copied:
+    """One request, whose answer proves the copy if etags are MD5s."""
+    try:
+        with failing():
+            answer = target.clients.usual.copy_object(**target.named, **_from(source, etag))
+        made = etag_in(answer.get("CopyObjectResult", {}).get("ETag"))
+    except HttpFailure as failure:
+        raise _explained(failure, source, target) from failure
+    if made == etag and is_md5(etag) and tells_md5(answer, target.bucket):
+        return Copied(made, "md5")
+    return _compared(source, target, size, etag, made)
+
+
+def _in_parts(
+    source: S3Object, target: S3Object, size: int, etag: str, *, if_absent: bool, sizes: Sizes
+) -> Copied:
+    """As few parts as possible: the etag of a single one is the MD5 of the whole."""
+    part = part_size(size, sizes.copied_part, _MOST_PARTS)
+    proven = False
+    with uploading(target) as upload:
+        for first in range(0, size, part):
+            last = min(first + part, size) - 1
+            asked = {**_from(source, etag), "CopySourceRange": f"bytes={first}-{last}"}
+            try:
+                with failing():
+                    answer = target.clients.usual.upload_part_copy(**upload.part, **asked)
+                upload.etags.append(etag_in(answer.get("CopyPartResult", {}).get("ETag")))
+            except HttpFailure as failure:
+                raise _explained(failure, source, target) from failure
+            proven = upload.etags == [etag] and is_md5(etag) and tells_md5(answer, target.bucket)
+        if not proven:
+            _require_same(source, source.look(), etag, size)
+        made, of_parts = upload.complete(if_absent=if_absent)
+    if proven and of_parts:
+        return Copied(made, "md5")
+    return _compared(source, target, size, etag, made)
+
+
+def _compared(source: S3Object, target: S3Object, size: int, etag: str, made: str) -> Copied:
+    """Compare what both objects are said to be."""
+    asked, copied = source.look(), target.look()
+    _require_same(source, asked, etag, size)
+    require(target, copied, size, made)
+    there, here = named_by(asked, source.bucket), named_by(copied, target.bucket)
+    for name in there:
+        if name in here:
+            if there[name] != here[name]:
+                told = f"the {name} {here[name]}, the object has {there[name]}"
+                raise StorageError(f"{target.where}: the copy has {told}")
+            return Copied(made, name)
+    return Copied(made, "size")
+
+
+def _require_same(source: S3Object, answer: Any, etag: str, size: int) -> None:  # noqa: ANN401 - boto3's
+    with explaining(source.where):
+        found = etag_in(answer.get("ETag"))
+    if found != etag:
+        raise ChangedError(f"{source.where} has the etag {found}, {etag} was expected")
+    if answer.get("ContentLength") != size:
+        raise ChangedError(
+            f"{source.where} has {answer.get('ContentLength')} bytes, {size} were expected"
+        )
+
+
+def _from(source: S3Object, etag: str) -> dict[str, Any]:
+    return {"CopySource": source.named, "CopySourceIfMatch": f'"{etag}"'}
+
+
+def _explained(failure: HttpFailure, source: S3Object, target: S3Object) -> Exception:
+    """The error for a copy that was refused: stores do not say for the sake of which object."""
+    kind = error_class(failure.code)
+    if failure.code in _TOO_SHORT:
+        return ChangedError(f"{source.where} is shorter than was expected")
+    if kind in {PreconditionFailedError, ObjectNotFoundError}:
+        error = explained(failure.code, failure.told, source.where)
+        return error if kind is ObjectNotFoundError else ChangedError(str(error))
+    if kind is ConfigurationError:
+        where = f"{target.where}, copied from {source.where}"
+        return explained(failure.code, failure.told, where)
+    if kind is AccessDeniedError or failure.status == _NOT_FOUND:
+        try:
+            source.look()
+        except StorageError as error:
+            return error
+    return explained(failure.code, failure.told, target.where)

@@ -1,0 +1,67 @@
+"""For how long a bucket keeps what is deleted, by its settings."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from lakegc_assets.storage.base import Recovery
+from lakegc_assets.storage.http import HttpFailure
+from lakegc_assets.storage.s3.client import failing
+
+if TYPE_CHECKING:
+    from mypy_boto3_s3.client import S3Client
+
+_NO_RULES: Final = "NoSuchLifecycleConfiguration"
+
+
+def kept_by(client: S3Client, bucket: str, prefix: str, where: str) -> Recovery:
+    """What versioning and lifecycle rules say of the keys below a prefix; never an error."""
+    try:
+        with failing():
+            answer = client.get_bucket_versioning(Bucket=bucket)
+    except HttpFailure as failure:
+        return Recovery(
+            "unknown",
+            None,
+            f"{where}: whether the bucket keeps deleted objects could not be found out "
+            f"({failure.code}): look at its versioning, or allow s3:GetBucketVersioning",
+        )
+    status = str(answer.get("Status", "")).lower()
+    if status == "suspended":
+        return Recovery(
+            "nothing",
+            None,
+            f"{where}: versioning is suspended: what is written and deleted now is not kept, and "
+            "older versions stay, and are paid for, until a lifecycle rule ends them",
+        )
+    if status != "enabled":
+        return Recovery("nothing", None, f"{where}: the bucket keeps nothing of what is deleted")
+    kept = f"{where}: versioning is enabled: deleted objects stay as versions, and are paid for,"
+    try:
+        with failing():
+            rules = client.get_bucket_lifecycle_configuration(Bucket=bucket).get("Rules", [])
+    except HttpFailure as failure:
+        if failure.code != _NO_RULES:
+            why = f"{failure.code}: allow s3:GetLifecycleConfiguration"
+            return Recovery("versions", None, f"{kept} until when could not be found out ({why})")
+        rules = []
+    days = [found for rule in rules if (found := _days(rule, prefix)) is not None]
+    if not days:
+        return Recovery("versions", None, f"{kept} until a lifecycle rule ends them; none does now")
+    return Recovery("versions", min(days), f"{kept} for {min(days):g} days, by a lifecycle rule")
+
+
+def _days(rule: Any, prefix: str) -> float | None:  # noqa: ANN401 - boto3's
+    """After how many days a rule may remove what was deleted below a prefix; None for never."""
+    ends = rule.get("NoncurrentVersionExpiration", {})
+    if rule.get("Status") != "Enabled" or "NoncurrentDays" not in ends:
+        return None
+    # A rule that spares the newest of the old versions spares what was deleted last.
+    if ends.get("NewerNoncurrentVersions"):
+        return None
+    chosen = rule.get("Filter", {})
+    chosen = chosen.get("And", chosen)
+    start = str(chosen.get("Prefix") or rule.get("Prefix") or "")
+    if not (start.startswith(prefix) or prefix.startswith(start)):
+        return None
+    return float(ends["NoncurrentDays"])

@@ -1,0 +1,329 @@
+"""What a versioned bucket keeps of deleted objects, and how they are brought back.
+
+A delete puts a marker on top of an object's versions; the object is back once that marker is gone.
+Only markers are ever removed here, by their ids, and only where the newest version below has the
+etag and size of what is to come back. Whoever writes meanwhile puts a version on top of the marker,
+which then is no longer what its readers see, so that nothing they wrote is touched.
+
+A marker without an id of its own (``null``) is never removed: a writer's object may have taken its
+place, and its id.
+
+Format: https://docs.aws.amazon.com/AmazonS3/latest/userguide/DeleteMarker.html
+"""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from lakegc_assets.storage.base import Lost, UndeleteOutcome
+from lakegc_assets.storage.codes import error_class, explained
+from lakegc_assets.storage.errors import AccessDeniedError
+from lakegc_assets.storage.http import HttpFailure
+from lakegc_assets.storage.keys import key_problem, path_problem
+from lakegc_assets.storage.s3.client import failing
+from lakegc_assets.storage.s3.deletes import KEYS_PER_CALL, S3Deletes, told_of
+
+if TYPE_CHECKING:
+    from mypy_boto3_s3.client import S3Client
+    from mypy_boto3_s3.type_defs import ObjectIdentifierTypeDef
+
+#: How many markers may lie on top of one object: a delete whose answer was lost leaves another one.
+_MARKERS: Final = 16
+_THREADS: Final = 8
+#: Keys that one thread looks at, at least.
+_PORTION: Final = 100
+#: Versions in a page about few keys.
+_FEW: Final = 16
+_UNNAMED: Final = HttpFailure("NoAnswer", "the store's answer does not name this key")
+#: What some servers cannot list.
+_CONTROL: Final = re.compile(r"[\x00-\x1f]")
+_ADVICE: Final = "it takes s3:ListBucketVersions and s3:DeleteObjectVersion"
+
+
+class Entry(NamedTuple):
+    """A version, or a marker (without etag and size)."""
+
+    version: str
+    etag: str = ""
+    size: int = -1
+
+
+@dataclass
+class History:
+    """What a listing told of one key.
+
+    Attributes:
+        latest: what its readers see: a version, or a marker.
+        markers: ids of delete markers, in no order.
+        newest: the newest version that is no marker.
+    """
+
+    latest: Entry | None = None
+    markers: set[str] = field(default_factory=set)
+    newest: Entry | None = None
+
+
+class _Page(NamedTuple):
+    histories: Mapping[str, History]
+    entries: Mapping[str, int]
+    following: Mapping[str, str] | None
+
+    @property
+    def last(self) -> str:
+        return max(self.histories, default="")
+
+    def passed(self, key: str) -> bool:
+        """Whether all that is kept of a key that the page could begin with is in it."""
+        return self.following is None or key < self.last
+
+    def begins_before(self, key: str) -> bool:
+        """Whether something before a key is in it."""
+        return any(told < key for told in self.histories)
+
+
+@dataclass(frozen=True)
+class S3Versions:
+    """The versions of a bucket.
+
+    Attributes:
+        client: its retries are the retries of the calls; all of them may be repeated.
+        bucket: of the keys.
+        prefix: that keys are relative to.
+        where: URL of the store, for messages.
+        page_size: versions in a page, at most.
+    """
+
+    client: S3Client
+    bucket: str
+    prefix: str
+    where: str
+    page_size: int
+
+    def undelete(self, objects: Sequence[Lost]) -> list[UndeleteOutcome]:
+        """Remove the markers of deletes. See ``ObjectStore.undelete_many``."""
+        outcomes: dict[str, UndeleteOutcome] = {}
+        wanted: dict[str, Lost] = {}
+        for one in objects:
+            problem = key_problem(self.prefix + one.key) if one.key else "it is empty"
+            if problem:
+                outcomes[one.key] = UndeleteOutcome(one.key, "failed", "InvalidKey", problem)
+            else:
+                wanted[self.prefix + one.key] = one
+        tried: dict[str, HttpFailure | None] = {}
+        for _ in range(_MARKERS + 1):
+            markers: dict[str, str] = {}
+            for key, history in self.look(wanted).items():
+                verdict = self._judge(wanted[key], history, tried, key)
+                if isinstance(verdict, str):
+                    markers[key] = verdict
+                else:
+                    outcomes[verdict.key] = verdict
+            if not markers:
+                break
+            wanted = {key: wanted[key] for key in markers}
+            tried |= self._remove(markers)
+        for one in objects:
+            detail = "it has more delete markers than usual, or gets new ones: try again"
+            outcomes.setdefault(one.key, UndeleteOutcome(one.key, "failed", "DeletedAgain", detail))
+        return [outcomes[one.key] for one in objects]
+
+    def look(self, full_keys: Iterable[str]) -> dict[str, History | HttpFailure]:
+        """What is kept of keys, or why that is not known."""
+        keys = sorted(full_keys)
+        plain = [key for key in keys if not _CONTROL.search(key)]
+        each = max(_PORTION, -(-len(plain) // _THREADS))
+        portions = [plain[at : at + each] for at in range(0, len(plain), each)]
+        portions += [[key] for key in keys if _CONTROL.search(key)]
+        with ThreadPoolExecutor(_THREADS) as pool:
+            found = list(pool.map(self._walk, portions))
+        return {key: history for one in found for key, history in one.items()}
+
+    def _judge(
+        self,
+        lost: Lost,
+        history: History | HttpFailure,
+        tried: Mapping[str, HttpFailure | None],
+        key: str,
+    ) -> UndeleteOutcome | str:
+        """What became of an object, or the marker that is to be removed next."""
+        if isinstance(history, HttpFailure):
+            return self._failed(lost, history)
+        latest = history.latest
+        if latest is not None and latest.version not in history.markers:
+            ours = key in tried and (latest.etag, latest.size) == (lost.etag, lost.size)
+            return UndeleteOutcome(lost.key, "restored" if ours else "already_there")
+        if failure := tried.get(key):
+            return self._failed(lost, failure)
+        why = _not_kept(lost, latest, history.newest)
+        if latest is None or why:
+            return UndeleteOutcome(lost.key, "not_kept", None, why)
+        if lost.version in history.markers and latest.version != lost.version:
+            why = f"it was deleted again since, by the marker {latest.version}: look who did that"
+            return UndeleteOutcome(lost.key, "failed", "DeletedAgain", why)
+        return latest.version
+
+    def _failed(self, lost: Lost, failure: HttpFailure) -> UndeleteOutcome:
+        detail = str(explained(failure.code, failure.told, self.where))
+        if error_class(failure.code) is AccessDeniedError:
+            detail = f"{detail}: {_ADVICE}"
+        return UndeleteOutcome(lost.key, "failed", failure.code, detail)
+
+    def _walk(self, keys: Sequence[str]) -> dict[str, History | HttpFailure]:
+        """Look at keys in their order, page by page, past what lies between them."""
+        found: dict[str, History | HttpFailure] = {}
+        prefix, size, at, last = _shared(keys[0], keys[-1]), self.page_size, 0, ""
+        try:
+            while at < len(keys):
+                start = max(last, keys[at][:-1])
+                page = self._page(prefix, {"KeyMarker": start} if start else {}, size)
+                first, certain = at, False
+                while at < len(keys) and page.passed(keys[at]):
+                    told = page.histories.get(keys[at])
+                    # Some servers leave out the first version behind the key that a page follows.
+                    certain = certain or page.begins_before(keys[at])
+                    if (told and not told.latest) or not (told or certain):
+                        told = self._alone(keys[at])
+                    found[keys[at]] = told or History()
+                    certain = certain or bool(told and told.latest)
+                    at += 1
+                used = sum(page.entries.get(key, 0) for key in keys[first:at])
+                if at == first:
+                    found[keys[at]] = self._alone(keys[at])
+                    at += 1
+                last = page.last
+                size = min(self.page_size, max(_FEW, 8 * used))
+        except HttpFailure as failure:
+            return dict.fromkeys(keys[at:], failure) | found
+        return found
+
+    def _alone(self, key: str) -> History:
+        """Look at one key, which comes before all others that start with it."""
+        history = History()
+        following: Mapping[str, str] | None = {}
+        while following is not None and history.newest is None:
+            page = self._page(key, following, _FEW)
+            told = page.histories.get(key, History())
+            history = History(
+                history.latest or told.latest, history.markers | told.markers, told.newest
+            )
+            following = None if page.passed(key) else page.following
+        if history.latest is None and (history.markers or history.newest):
+            raise HttpFailure("NoAnswer", "the list of versions does not say which is the latest")
+        return history
+
+    def _page(self, prefix: str, start: Mapping[str, str], size: int) -> _Page:
+        """One page of the versions. Raises HttpFailure."""
+        with failing():
+            answer: Any = self.client.list_object_versions(
+                Bucket=self.bucket,
+                Prefix=prefix,
+                MaxKeys=size,
+                **start,  # type: ignore[arg-type]
+            )
+        histories: dict[str, History] = {}
+        entries: dict[str, int] = {}
+        encoded = answer.get("EncodingType") == "url"
+        for kind in ("Versions", "DeleteMarkers"):
+            for told in answer.get(kind, ()):
+                key, version = told.get("Key", ""), told.get("VersionId", "")
+                if not key.startswith(prefix) or not version:
+                    raise HttpFailure("NoAnswer", f"a list of versions of {prefix!r} has {key!r}")
+                if not encoded and _CONTROL.search(key):
+                    # XML may have changed it: it may be another key.
+                    if _CONTROL.search(prefix):
+                        raise HttpFailure("NoAnswer", f"the key {key!r} is not percent-encoded")
+                    continue
+                history = histories.setdefault(key, History())
+                entries[key] = entries.get(key, 0) + 1
+                _add(history, told, version, marker=kind == "DeleteMarkers")
+        following = None
+        if answer.get("IsTruncated"):
+            named = {"KeyMarker": "NextKeyMarker", "VersionIdMarker": "NextVersionIdMarker"}
+            following = {name: answer[told] for name, told in named.items() if answer.get(told)}
+            if not entries or not following or following == start:
+                raise HttpFailure("NoAnswer", f"the list of versions of {prefix!r} does not go on")
+        return _Page(histories, entries, following)
+
+    def _remove(self, markers: Mapping[str, str]) -> dict[str, HttpFailure | None]:
+        """Remove markers by their ids, and say what the store answered."""
+        calls = S3Deletes(self.client, self.bucket, "", singly=False)
+        alone = [key for key in markers if calls.alone(key)]
+        together = [key for key in markers if not calls.alone(key)]
+        batches = [
+            together[at : at + KEYS_PER_CALL] for at in range(0, len(together), KEYS_PER_CALL)
+        ]
+        with ThreadPoolExecutor(_THREADS) as pool:
+            answers = list(pool.map(lambda keys: self._remove_many(keys, markers), batches))
+            singles = list(pool.map(lambda key: self._remove_one(key, markers[key]), alone))
+        told = dict(zip(alone, singles, strict=True))
+        return told | {key: failure for one in answers for key, failure in one.items()}
+
+    def _remove_many(
+        self, keys: Sequence[str], markers: Mapping[str, str]
+    ) -> Mapping[str, HttpFailure | None]:
+        objects: list[ObjectIdentifierTypeDef] = [
+            {"Key": key, "VersionId": markers[key]} for key in keys
+        ]
+        try:
+            with failing():
+                answer = self.client.delete_objects(Bucket=self.bucket, Delete={"Objects": objects})
+        except HttpFailure as failure:
+            return dict.fromkeys(keys, failure)
+        answers = told_of(answer)
+        failures = {key: answers.get(key, _UNNAMED) for key in keys}
+        return {k: told if isinstance(told, HttpFailure) else None for k, told in failures.items()}
+
+    def _remove_one(self, key: str, version: str) -> HttpFailure | None:
+        if problem := path_problem(key):
+            return HttpFailure("InvalidKey", problem)
+        try:
+            with failing():
+                self.client.delete_object(Bucket=self.bucket, Key=key, VersionId=version)
+        except HttpFailure as failure:
+            return failure
+        return None
+
+
+def _not_kept(lost: Lost, marker: Entry | None, newest: Entry | None) -> str | None:
+    """Why an object does not come back when a marker is removed, or None."""
+    if marker is None:
+        return "the bucket has no version of it"
+    if newest is None:
+        return "only delete markers are left: its versions were removed, as lifecycle rules do"
+    if (newest.etag, newest.size) != (lost.etag, lost.size):
+        return (
+            f"the newest version, {newest.version}, has {newest.size} bytes and the etag "
+            f"{newest.etag}; {lost.size} and {lost.etag} were expected"
+        )
+    if marker.version == "null":
+        return (
+            "its delete marker has no id of its own, since versioning is suspended: copy its "
+            f"version {newest.version} by hand"
+        )
+    return None
+
+
+def _shared(first: str, last: str) -> str:
+    """The longest prefix of two keys, and so of all between them."""
+    pairs = zip(first, last, strict=False)
+    return "".join(one for one, _ in itertools.takewhile(lambda pair: pair[0] == pair[1], pairs))
+
+
+def _add(history: History, told: Mapping[str, Any], version: str, *, marker: bool) -> None:
+    """Add what a page says of one version. Raises HttpFailure where it contradicts itself."""
+    entry = Entry(version)
+    if marker:
+        history.markers.add(version)
+    else:
+        entry = Entry(version, str(told.get("ETag", "")).strip('"'), told.get("Size", -1))
+        # They come newest first.
+        history.newest = history.newest or entry
+    if told.get("IsLatest"):
+        if history.latest is not None:
+            raise HttpFailure("NoAnswer", f"two versions of {told.get('Key')!r} are the latest")
+        history.latest = entry

@@ -1,0 +1,193 @@
+"""Contents in pieces: counted, cut into parts, and asked for again where an answer breaks off."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import closing, contextmanager
+from dataclasses import dataclass, field
+from typing import Final
+
+from lakegc_assets.errors import LakegcError
+from lakegc_assets.storage.codes import error_class, explained
+from lakegc_assets.storage.errors import (
+    ChangedError,
+    PreconditionFailedError,
+    StorageError,
+    StoreThrottledError,
+    StoreUnavailableError,
+)
+from lakegc_assets.storage.http import HttpFailure
+
+#: Bytes that are read at once.
+PIECE: Final = 2**20
+#: Bytes of an object that are sent at once, the least that S3 takes as a part. A few such parts are
+#: all that is held of an object.
+PART: Final = 5 * 2**20
+
+
+class Pieces(Iterator[bytes]):
+    """A content in pieces.
+
+    Attributes:
+        checksums: what the store named of the whole content as it gave it, as
+            ``ObjectStore.checksums`` does.
+    """
+
+    def __init__(self, pieces: Iterable[bytes], checksums: Mapping[str, str] | None = None) -> None:
+        self._pieces = iter(pieces)
+        self.checksums = checksums or {}
+
+    def __next__(self) -> bytes:
+        """The next piece."""
+        return next(self._pieces)
+
+
+@dataclass
+class Opened:
+    """A store's answer to a read, from some offset on.
+
+    Attributes:
+        pieces: of what follows. They raise HttpFailure where it breaks off.
+        size: of the whole object, in bytes; None if it was not told.
+        etag: of the object.
+        close: gives the connection back.
+        checksums: of the whole object.
+    """
+
+    pieces: Iterator[bytes]
+    size: int | None
+    etag: str
+    close: Callable[[], object]
+    checksums: Mapping[str, str] = field(default_factory=dict)
+
+
+#: Reads an object from an offset on if it has an etag; raises HttpFailure.
+Open = Callable[[int, str | None], Opened]
+
+
+@contextmanager
+def reading(opened_at: Open, etag: str | None, tries: int, where: str) -> Iterator[Pieces]:
+    """Read a whole object; where an answer breaks off, what is missing is asked for.
+
+    Args:
+        opened_at: opens the object.
+        etag: that it must have; None for what it has at first.
+        tries: in a row without a piece.
+        where: names the URL and the key.
+
+    Raises:
+        ChangedError: it has another etag.
+    """
+    try:
+        first = opened_at(0, etag)
+    except HttpFailure as failure:
+        raise _explained(failure, where) from failure
+    with closing(_Reading(opened_at, first, tries, where)) as read:
+        read.require(first.etag, etag)
+        yield Pieces(read.pieces(), first.checksums)
+
+
+class _Reading:
+    """One read of an object.
+
+    Args are those of ``reading``, and the answer from the first byte on.
+    """
+
+    def __init__(self, opened_at: Open, first: Opened, tries: int, where: str) -> None:
+        self._open = opened_at
+        self._opened = first
+        self._tries = tries
+        self._where = where
+
+    def close(self) -> None:
+        self._opened.close()
+
+    def require(self, found: str, etag: str | None) -> None:
+        if etag is not None and found != etag:
+            raise ChangedError(f"{self._where} has the etag {found}, {etag} was expected")
+
+    def pieces(self) -> Iterator[bytes]:
+        size, etag, done, failed = self._opened.size, self._opened.etag, 0, 0
+        if size is None:
+            raise StorageError(f"{self._where}: the answer does not tell its length")
+        while True:
+            failure = HttpFailure("ConnectionFailed", "the answer broke off in the middle")
+            try:
+                for piece in self._opened.pieces:
+                    done += len(piece)
+                    failed = 0
+                    if done > size:
+                        raise StorageError(f"{self._where}: more than its {size} bytes were read")
+                    yield piece
+                if done == size:
+                    return
+            except HttpFailure as error:
+                failure = error
+            failed += 1
+            again = error_class(failure.code) in {StoreThrottledError, StoreUnavailableError}
+            if not again or failed >= self._tries:
+                raise _explained(failure, self._where) from failure
+            self._reopen(done, etag)
+
+    def _reopen(self, done: int, etag: str) -> None:
+        self._opened.close()
+        try:
+            self._opened = self._open(done, etag)
+        except HttpFailure as failure:
+            raise _explained(failure, self._where) from failure
+        self.require(self._opened.etag, etag)
+
+
+def _explained(failure: HttpFailure, where: str) -> LakegcError:
+    error = explained(failure.code, failure.told, where)
+    return ChangedError(str(error)) if isinstance(error, PreconditionFailedError) else error
+
+
+def counted(pieces: Iterable[bytes], size: int, where: str) -> Iterator[bytes]:
+    """The same pieces. Raises StorageError where they have not this size, as soon as it is seen."""
+    done = 0
+    for piece in pieces:
+        done += len(piece)
+        if done > size:
+            break
+        yield piece
+    if done != size:
+        more = "more" if done > size else f"only {done}"
+        raise StorageError(f"{where} was to get {size} bytes, and {more} came: nothing was written")
+
+
+def whole(pieces: Iterable[bytes], size: int, where: str) -> bytes:
+    """All pieces in one. Raises StorageError where they have not this size."""
+    return b"".join(counted(pieces, size, where))
+
+
+def in_parts(pieces: Iterable[bytes], part: int) -> Iterator[bytes]:
+    """The same content in parts of one size; the last one may be shorter."""
+    held: list[bytes] = []
+    room = part
+    for piece in pieces:
+        rest = memoryview(piece)
+        while len(rest) >= room:
+            held.append(bytes(rest[:room]))
+            rest, room = rest[room:], part
+            full, held = b"".join(held), []
+            yield full
+            del full
+        if rest:
+            held.append(bytes(rest))
+            room -= len(rest)
+    if held:
+        yield b"".join(held)
+
+
+def part_size(size: int, least: int, most_parts: int) -> int:
+    """Bytes of each part of an upload: few enough parts for the store, in whole MiB if larger."""
+    if least * most_parts >= size:
+        return least
+    return -(-size // most_parts // 2**20) * 2**20
+
+
+def md5_of(data: bytes) -> bytes:
+    """The digest that stores name, which protects from accidents only."""
+    return hashlib.md5(data, usedforsecurity=False).digest()

@@ -1,0 +1,205 @@
+"""The trash of local stores: deleted files, moved aside on their file system until it is pruned.
+
+``TRASH`` holds one folder for each sweep, named after the time at which that began and the sweep;
+below it each file keeps its key. A move is one rename, so a file is at its key or in the trash
+whatever happens. It comes back by a hard link, which never replaces anything.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+import stat
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass
+from datetime import datetime, timedelta, timezone
+from pathlib import Path
+from typing import Final
+
+from lakegc_assets.storage.base import Lost, ObjectStore, Recovery, UndeleteOutcome
+from lakegc_assets.storage.errors import StorageError
+from lakegc_assets.storage.files import locked, open_directories, remove_empty
+
+#: How often a file is put back again.
+_TRIES: Final = 1000
+#: Key prefix of all trash, below the storage namespace.
+TRASH: Final = "_lakefs/retention/gc/lakegc/trash/"
+_STAMP: Final = "%Y%m%dT%H%M%SZ"
+_FOLDER: Final = re.compile(rf"{TRASH}(\d{{8}}T\d{{6}}Z)-[^/]+/")
+
+
+def trash_folder(sweep: str, now: datetime) -> str:
+    """The key prefix of what a sweep deletes.
+
+    Args:
+        sweep: short name of the sweep.
+        now: when it began, by the store's clock.
+    """
+    return f"{TRASH}{now.astimezone(timezone.utc).strftime(_STAMP)}-{sweep}/"
+
+
+def prune_trash(store: ObjectStore, older_than: timedelta, now: datetime) -> int:
+    """Remove the trash of sweeps that began so long ago; the number of objects that are gone.
+
+    What has another name than sweeps give is left alone. A prune that was killed is run again.
+
+    Args:
+        store: rooted at the storage namespace.
+        older_than: what is younger stays.
+        now: by the store's clock.
+
+    Raises:
+        StorageError: something could not be removed.
+    """
+    removed = 0
+    for folder in store.list_prefixes(TRASH).prefixes:
+        named = _FOLDER.fullmatch(folder)
+        if named is None:
+            continue
+        began = datetime.strptime(named[1], _STAMP).replace(tzinfo=timezone.utc)
+        if now - began < older_than:
+            continue
+        for batch in store.list(folder):
+            outcomes = store.delete_many(batch["key"].to_pylist())
+            if failed := [outcome for outcome in outcomes if outcome.outcome == "failed"]:
+                raise StorageError(
+                    f"{store.url}: {len(failed)} objects in the trash could not be removed, for "
+                    f"example {failed[0].key!r}: {failed[0].detail}"
+                )
+            removed += len(outcomes)
+    return removed
+
+
+@dataclass(frozen=True)
+class LocalTrash:
+    """The trash of one local store.
+
+    Attributes:
+        root: directory of the store.
+        url: of the store, for messages.
+        etag_of: of a file's status.
+        segments: of a key. Raises InvalidKeyError.
+    """
+
+    root: Path
+    url: str
+    etag_of: Callable[[os.stat_result], str]
+    segments: Callable[[str], Sequence[str]]
+
+    def recovery(self) -> Recovery:
+        """What is kept of files that are deleted into a trash."""
+        return Recovery(
+            "trash",
+            None,
+            f"{self.url}: deleted files are moved into {TRASH}, and take up space there until they "
+            "are pruned",
+        )
+
+    def take(self, directory: int, name: str, trash_key: str) -> None:
+        """Move a file into the trash. Its directory is locked.
+
+        Raises:
+            FileNotFoundError: it is gone.
+            StorageError: the trash cannot have it; it stays where it is. So it does with any other
+                OSError.
+        """
+        for _ in range(_TRIES):
+            os.lstat(name, dir_fd=directory)
+            try:
+                # A prune may remove directories of the trash that are empty.
+                with suppress(FileNotFoundError):
+                    self._move(directory, name, trash_key)
+                    return
+            except NotADirectoryError as error:
+                raise StorageError(
+                    f"{self.url}: {trash_key!r} cannot be in the trash: a part of its path is a "
+                    "file there"
+                ) from error
+            except OSError as error:
+                if error.errno != errno.EXDEV:
+                    raise
+                raise StorageError(
+                    f"{self.url}: {TRASH} is on another file system than the objects: keep them on "
+                    "one, or set trash_days to 0"
+                ) from error
+        raise StorageError(f"{self.url}: the directory of {trash_key!r} is removed all the time")
+
+    def _move(self, directory: int, name: str, trash_key: str) -> None:
+        *parents, target = self.segments(trash_key)
+        with ExitStack() as stack:
+            folder = open_directories(stack, self.root, parents, create=True)[-1]
+            with suppress(FileNotFoundError):
+                os.lstat(target, dir_fd=folder)
+                raise StorageError(f"{self.url}: {trash_key!r} is in the trash already")
+            os.rename(name, target, src_dir_fd=directory, dst_dir_fd=folder)
+
+    def bring_back(self, lost: Lost) -> UndeleteOutcome:
+        """Put a file back where nothing is. Raises StorageError and OSError."""
+        for _ in range(_TRIES):
+            # Directories that a concurrent delete has emptied are removed, and so is old trash.
+            with suppress(FileNotFoundError):
+                return self._bring_back(lost)
+        raise StorageError(f"{self.url}: the directory of {lost.key!r} is deleted all the time")
+
+    def _bring_back(self, lost: Lost) -> UndeleteOutcome:
+        stays = None
+        for trash_key in self._places(lost):
+            found = self._etag(trash_key)
+            if found is None:
+                continue
+            if found != lost.etag:
+                stays = f"{trash_key!r} has the etag {found}, {lost.etag} was expected"
+                continue
+            return self._link(lost.key, trash_key)
+        if self._status(lost.key) is not None:
+            return UndeleteOutcome(lost.key, "already_there")
+        detail = stays or "it is not in the trash: it was pruned, or never moved there"
+        return UndeleteOutcome(lost.key, "not_kept", None, detail)
+
+    def _places(self, lost: Lost) -> list[str]:
+        """The trash keys under which an object may be, the most probable ones first."""
+        known = [lost.version] if lost.version and lost.version.endswith(f"/{lost.key}") else []
+        folders: list[str] = []
+        with ExitStack() as stack, suppress(FileNotFoundError):
+            trash = open_directories(stack, self.root, TRASH.rstrip("/").split("/"), create=False)
+            with os.scandir(trash[-1]) as entries:
+                folders = sorted((entry.name for entry in entries), reverse=True)
+        return list(dict.fromkeys([*known, *(f"{TRASH}{name}/{lost.key}" for name in folders)]))
+
+    def _status(self, key: str) -> os.stat_result | None:
+        *parents, name = self.segments(key)
+        with ExitStack() as stack:
+            try:
+                folder = open_directories(stack, self.root, parents, create=False)[-1]
+                return os.lstat(name, dir_fd=folder)
+            except (FileNotFoundError, NotADirectoryError):
+                return None
+
+    def _etag(self, key: str) -> str | None:
+        status = self._status(key)
+        return self.etag_of(status) if status and stat.S_ISREG(status.st_mode) else None
+
+    def _link(self, key: str, trash_key: str) -> UndeleteOutcome:
+        *parents, name = self.segments(key)
+        *trash_parents, trash_name = self.segments(trash_key)
+        with ExitStack() as stack:
+            folders = open_directories(stack, self.root, trash_parents, create=False)
+            directory = open_directories(stack, self.root, parents, create=True)[-1]
+            try:
+                with locked(directory, required=False):
+                    os.link(trash_name, name, src_dir_fd=folders[-1], dst_dir_fd=directory)
+                os.fsync(directory)
+                outcome = UndeleteOutcome(key, "restored")
+            except FileExistsError:
+                present = os.lstat(name, dir_fd=directory)
+                if stat.S_ISDIR(present.st_mode):
+                    raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR)) from None
+                outcome = UndeleteOutcome(key, "already_there")
+                # A call that was killed may have left the second name of what it put back.
+                if present.st_ino != os.lstat(trash_name, dir_fd=folders[-1]).st_ino:
+                    return outcome
+            os.unlink(trash_name, dir_fd=folders[-1])
+            remove_empty(folders, trash_parents)
+            return outcome

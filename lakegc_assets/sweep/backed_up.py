@@ -1,0 +1,74 @@
+"""Where backups are made, a sweep deletes only what the backup of its mark holds, verified."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from lakegc_assets.errors import RefusedError
+from lakegc_assets.recovery.backups import Backup, find_backup, folder_url, subject_of
+from lakegc_assets.recovery.making import whole
+from lakegc_assets.run.artifacts import AttemptArtifacts, Manifest
+from lakegc_assets.run.context import RunContext
+from lakegc_assets.sweep import ledger
+
+
+def spare_what_is_not_backed_up(
+    ctx: RunContext,
+    attempt: AttemptArtifacts,
+    chain: Mapping[str, Manifest],
+    marked: pa.Table,
+    name: str,
+) -> str | None:
+    """Record as spared what the backup of a mark does not hold as it was copied.
+
+    Args:
+        ctx: the run.
+        attempt: the artifacts of the mark, and of its sweep.
+        chain: the manifests of the mark.
+        marked: what the mark names (address, size, etag).
+        name: of the record, which no other has.
+
+    Returns:
+        Where the backup is; None where ``settings.backup_url`` is not set.
+
+    Raises:
+        RefusedError: there is no finished backup of this very mark.
+        IntegrityError: the backup is damaged.
+        StorageError: the store of the backup does not tell.
+    """
+    url = ctx.settings.backup_url
+    if url is None:
+        return None
+    backup = find_backup(ctx.root.stores, url, ctx.repository, ctx.run)
+    if backup is None:
+        raise RefusedError(
+            f"{folder_url(url, ctx.repository, ctx.run)} holds no finished backup of mark "
+            f"{ctx.run!r}, and backup_url is set: run `lakegc backup {ctx.repository} --run "
+            f"{ctx.run}` first, or sweep without backup_url"
+        )
+    backup.require_of(subject_of(chain))
+    spared = _not_held(ctx, backup, marked)
+    done = ledger.done(ledger.read(attempt))["address"].combine_chunks()
+    spared = spared.filter(pc.invert(pc.is_in(spared["address"], done)))
+    ledger.record_spared(attempt.store(), name, spared)
+    if spared.num_rows:
+        ctx.log.warning("%d objects are spared: they are not in the backup", spared.num_rows)
+    return backup.store.url
+
+
+def _not_held(ctx: RunContext, backup: Backup, marked: pa.Table) -> pa.Table:
+    """What of a mark is not in a backup (address, size, why)."""
+    held = whole(backup, ctx.settings.backup_list_threads)
+    keys = ["address", "size", "etag"]
+    lacking = marked.select(keys).join(held, keys, join_type="left anti")
+    told = backup.outcomes.select(["address", "outcome", "error_code"])
+    rows = lacking.join(told, "address", join_type="left outer")
+    copied = pc.equal(pc.fill_null(rows["outcome"], ""), "copied")
+    outcome = pc.if_else(copied, "the copy is gone or another", pc.fill_null(rows["outcome"], "?"))
+    code = pc.fill_null(rows["error_code"], "")
+    why = pc.binary_join_element_wise("not in the backup:", outcome, code, " ")
+    return pa.table([rows["address"], rows["size"], pc.utf8_trim_whitespace(why)],
+                    names=["address", "size", "why"])  # fmt: skip

@@ -1,0 +1,83 @@
+"""What is known of marked objects that are to come back: kept versions, and copies in a backup."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from lakegc_assets.errors import LakegcError
+from lakegc_assets.recovery.backups import Backup, find_backup, subject_of
+from lakegc_assets.recovery.bringing_back import Copies
+from lakegc_assets.run.artifacts import AttemptArtifacts, Manifest
+from lakegc_assets.run.context import RunContext
+from lakegc_assets.storage.base import Lost, ObjectStore
+from lakegc_assets.sweep import ledger
+
+#: An object as it was marked; what the store told when it was deleted; and the etag of its copy.
+LOST: Final = pa.schema(
+    [
+        ("address", pa.string()),
+        ("size", pa.int64()),
+        ("etag", pa.string()),
+        ("version", pa.string()),
+        ("copy_etag", pa.string()),
+    ]
+)
+
+
+def usable_backup(ctx: RunContext, chain: Mapping[str, Manifest]) -> tuple[Backup | None, str]:
+    """The backup of a mark, if there is one; and why there is none, where one was expected.
+
+    What is wrong with it is no error: the store may have kept the objects.
+    """
+    url = ctx.settings.backup_url
+    try:
+        backup = find_backup(ctx.root.stores, url, ctx.repository, ctx.run)
+        if backup is not None:
+            backup.require_of(subject_of(chain))
+            _ = backup.copied
+    except LakegcError as error:
+        return None, f"the backup is not used: {error}"
+    if url is not None and backup is None:
+        return None, f"there is no finished backup of {ctx.run!r} below {url}"
+    return backup, ""
+
+
+def lost_objects(attempt: AttemptArtifacts, rows: pa.Table, backup: Backup | None) -> pa.Table:
+    """Marked objects with all that is known for bringing them back (``LOST``).
+
+    Args:
+        attempt: the artifacts of the mark, and of its sweep.
+        rows: address, size and etag.
+        backup: of the mark.
+    """
+    swept = ledger.read(attempt)
+    at = pc.index_in(rows["address"].combine_chunks(), swept["address"].combine_chunks())
+    versions = swept["version"].combine_chunks().take(at)
+    copy_etags = pa.nulls(rows.num_rows, pa.string())
+    if backup is not None:
+        copied = backup.copied
+        at = pc.index_in(rows["address"].combine_chunks(), copied["address"].combine_chunks())
+        same = pc.equal(copied["etag"].combine_chunks().take(at), rows["etag"].combine_chunks())
+        found = copied["copy_etag"].combine_chunks().take(at)
+        copy_etags = pc.if_else(pc.fill_null(same, False), found, None)
+    columns = [rows[name] for name in ("address", "size", "etag")]
+    return pa.table([*columns, versions, copy_etags], schema=LOST)
+
+
+def as_lost(rows: pa.Table) -> list[Lost]:
+    """Rows of ``LOST`` as stores take them."""
+    columns = (rows[name].to_pylist() for name in Lost._fields if name != "key")
+    return [Lost(*row) for row in zip(rows["address"].to_pylist(), *columns, strict=True)]
+
+
+def copies_of(rows: pa.Table, store: ObjectStore | None) -> Copies | None:
+    """The copies of rows of ``LOST``, in the store of their backup."""
+    if store is None:
+        return None
+    known = rows.filter(pc.is_valid(rows["copy_etag"]))
+    etags = dict(zip(known["address"].to_pylist(), known["copy_etag"].to_pylist(), strict=True))
+    return Copies(store, etags)

@@ -1,0 +1,148 @@
+"""The commands of backups: what they say and where, their exit status, and what they refuse."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lakegc_assets_tests.cli.test_command import lakegc, say
+from lakegc_assets_tests.site import Site, Told
+
+# Dagster itself makes nested resources (S3Resource) in this way.
+pytestmark = pytest.mark.filterwarnings(
+    "ignore:InitResourceContext.dagster_run is deprecated:DeprecationWarning"
+)
+
+
+@pytest.fixture(scope="module")
+def told(site: Site) -> Told:
+    """A repository that is marked."""
+    told = site.tell("archived")
+    assert lakegc("mark", "archived", "--run", "m1").exit_code == 0
+    return told
+
+
+@pytest.fixture(scope="module")
+def place(site: Site) -> Path:
+    return site.folder / "backups"
+
+
+@pytest.fixture(scope="module")
+def backed_up(told: Told, place: Path) -> str:  # noqa: ARG001 - what is backed up
+    """What the command has said, with every option that the job before had."""
+    log = place.parent / "log"
+    result = lakegc(
+        *("backup", "archived", "--run", "m1", "--url", str(place), "-m", "3", "--bandwidth", "50"),
+        *("--log", str(log), "--num-liststatus-threads", "2", "--strategy", "uniform"),
+    )
+    say(result, 0)
+    return result.stdout
+
+
+def test_a_backup_is_told_in_words(site: Site, told: Told, place: Path, backed_up: str) -> None:
+    words = [" ".join(line.split()) for line in backed_up.splitlines()]
+    assert words[0] == f"backup of archived, mark m1: file://{place}/archived/m1"
+    assert words[1] == "copied 2 objects 35 B"
+    assert words[2].startswith("verified by ")
+    for address in (told.expired, told.unreferenced):
+        copy = place / "archived/m1" / address
+        assert copy.read_bytes() == (site.namespace("archived") / address).read_bytes()
+    lines = [
+        json.loads(line)
+        for path in (place.parent / "log/archived/m1").iterdir()
+        for line in path.read_text().splitlines()
+    ]
+    assert {line["address"] for line in lines} == {told.expired, told.unreferenced}
+
+
+@pytest.mark.usefixtures("backed_up")
+def test_a_finished_backup_is_told_again_as_json(place: Path) -> None:
+    result = lakegc("backup", "archived", "--run", "m1", "--url", str(place), "--json")
+    say(result, 0)
+    found: dict[str, Any] = json.loads(result.stdout)
+    assert (found["objects"], found["bytes"]) == (2, 35)
+    assert found["outcomes"] == {"copied": {"objects": 2, "bytes": 35}}
+
+
+@pytest.mark.usefixtures("backed_up")
+def test_backups_are_listed_swept_and_pruned(
+    site: Site, place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LAKEGC_BACKUP_URL", str(place))
+    listed = lakegc("backups")
+    say(listed, 0)
+    assert listed.stdout.startswith(
+        "archived/m1\tfinished\t0 days\t2 objects, 35 B\t0 of them, 0 B"
+    )
+    (found,) = json.loads(lakegc("backups", "--json").stdout)
+    assert found["only_copies"] == {"objects": 0, "bytes": 0}
+    old = lakegc("backups", "prune", "--older-than", "0s", "--dry-run", "--json")
+    (kept,) = json.loads(old.stdout)
+    assert not kept["removed"]
+    assert kept["kept"].startswith("its mark was not swept")
+
+    say(lakegc("sweep", "archived", "--run", "m1"), 0, "deleted")
+    (found,) = json.loads(lakegc("backups", "--json").stdout)
+    assert found["only_copies"] == {"objects": 2, "bytes": 35}
+    assert (found["repository"], found["run"], found["state"]) == ("archived", "m1", "finished")
+    assert found["age_days"] == 0
+    say(lakegc("backups", "prune", "--older-than", "30d"), 0, "kept: it is 0 days old")
+    dry = lakegc("backups", "prune", "--older-than", "0s", "--dry-run")
+    assert dry.stdout == "archived/m1\twould be removed\n"
+    assert (place / "archived/m1/_lakegc/manifest.json").exists()
+    kept = site.namespace("archived") / "_lakefs/retention/gc/lakegc/trash"
+    trash = kept / "20200101T000000Z-sweep/data/x"
+    trash.parent.mkdir(parents=True)
+    trash.write_text("deleted long ago")
+    left = {path for path in kept.rglob("*") if path.is_file()} - {trash}
+    gone = lakegc("backups", "--url", str(place), "prune", "--older-than", "0s")
+    assert gone.stdout == "archived/m1\tremoved\n"
+    assert not [path for path in place.rglob("*") if path.is_file()]
+    assert {path for path in kept.rglob("*") if path.is_file()} == left
+    assert lakegc("backups", "--json").stdout == "[]\n"
+    assert site.server.endpoint
+
+
+@pytest.mark.usefixtures("told")
+def test_a_sweep_with_backups_makes_the_backup_first(site: Site) -> None:
+    told = site.tell("both")
+    beside = site.folder / "beside"
+    swept = lakegc("run", "both", "--run", "b1", "--set", f"backup_url={beside}")
+    say(swept, 0, "deleted", f"  backup     file://{beside}/both/b1\n")
+    assert (beside / "both/b1" / told.expired).read_text() == "the first a"
+
+
+@pytest.mark.usefixtures("told")
+@pytest.mark.parametrize(
+    ("arguments", "status", "words"),
+    [
+        (("backups",), 2, "no place of backups is set: give --url, or set LAKEGC_BACKUP_URL"),
+        (("backup", "archived", "--run", "m1"), 2, "no place of backups is set"),
+        (("backups", "prune"), 3, "say which: --older-than 30d, or --backup REPOSITORY/RUN"),
+        (("backups", "prune", "--older-than", "30d"), 2, "no place of backups is set"),
+        (("backups", "prune", "--older-than", "a month"), 2, "write 90s, 30m, 25h or 2d"),
+        (("backups", "prune", "--url", "/x", "--backup", "a/b"), 3, "holds no backup a/b"),
+        (("backup", "archived", "--run", "m1", "--url", "ftp://x"), 2, "scheme 'ftp' is not one"),
+        (("backup", "archived", "--run", "m9", "--url", "/x"), 3, "there is no mark 'm9'"),
+        (("backup", "archived", "--url", "/x"), 2, "--run"),
+        (
+            ("backup", "archived", "--run", "m1", "--url", "/x", "--set", "backup_url=/y"),
+            2,
+            "given twice",
+        ),
+        (
+            ("backup", "archived", "--run", "m1", "--url", "/x", "--num-liststatus-threads", "41"),
+            2,
+            "it must be from 1 to 40",
+        ),
+    ],
+)
+def test_what_is_refused(arguments: tuple[str, ...], status: int, words: str) -> None:
+    assert "LAKEGC_BACKUP_URL" not in os.environ
+    result = lakegc(*arguments)
+    say(result, status, words)
+    assert result.stdout == ""

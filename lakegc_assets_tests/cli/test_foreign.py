@@ -1,0 +1,181 @@
+"""The commands about lakeFS's own marks: what they say, and what they refuse."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+
+from lakegc_assets.cli.main import main
+from lakegc_assets_tests.mark import foreign
+from lakegc_assets_tests.site import Site, Told
+
+# Dagster itself makes nested resources (S3Resource) in this way.
+pytestmark = pytest.mark.filterwarnings(
+    "ignore:InitResourceContext.dagster_run is deprecated:DeprecationWarning"
+)
+
+NOWHERE = "data/no where\n|é"
+
+
+def lakegc(*arguments: str) -> Result:
+    return CliRunner().invoke(main, arguments)
+
+
+def say(result: Result, status: int, *words: str) -> None:
+    assert result.exit_code == status, result.output
+    assert "Traceback" not in result.output
+    for word in words:
+        assert word in result.output
+
+
+def lines(result: Result) -> list[str]:
+    """What it printed, with single spaces."""
+    return [" ".join(line.split()) for line in result.stdout.splitlines()]
+
+
+@pytest.fixture(scope="module")
+def told(site: Site) -> Told:
+    """A repository with a mark of lakeFS's that names one dead object, and four that are needed."""
+    told = site.tell("alpha")
+
+    def put(key: str, body: bytes) -> None:
+        path: Path = site.namespace("alpha") / key
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(body)
+
+    named = [told.expired, told.live, told.staged, told.young, NOWHERE]
+    foreign.with_summary(put, named, "theirs", files=1)
+    foreign.without_summary(put, [told.expired], "theirs-too")
+    return told
+
+
+@pytest.fixture(scope="module")
+def adopted(told: Told) -> Result:  # noqa: ARG001 - what it adopts from
+    assert lakegc("mark", "alpha", "--run", "ours").exit_code == 0
+    return lakegc("adopt", "alpha", "--mark", "theirs", "--run", "adopted")
+
+
+def test_a_run_is_made_and_says_what_it_spared(told: Told, adopted: Result) -> None:
+    say(adopted, 0, "lakegc sweep alpha --run adopted")
+    said = lines(adopted)
+    assert "garbage 1 objects 11 B" in said
+    assert "an active commit holds it 1 objects" in said
+    assert "it is staged on a branch 1 objects" in said
+    assert "it was written after the cutoff 1 objects" in said
+    assert "the store does not hold it 1 objects" in said
+    assert "not named by mark theirs 1 objects" in said
+    found = json.loads(lakegc("report", "alpha", "--run", "adopted", "--json").stdout)
+    assert found["adopted"]["mark"] == "theirs"
+    assert found["adopted"]["objects"] == 5
+    assert found["adopted"]["not_named"] == {"objects": 1, "bytes": 24}
+    assert found["objects"] == 1
+    assert told.expired in {row[0] for row in found["largest"]}
+
+
+@pytest.mark.usefixtures("adopted")
+@pytest.mark.parametrize(
+    ("kind", "verdict", "because"),
+    [
+        ("expired", "candidate", "held it last"),
+        ("live", "spared", "which this run adopted, names it, but the active commit "),
+        ("staged", "spared", "names it, but it is staged on branch 'main' at 'c'"),
+        ("young", "spared", "names it, but it was written after the cutoff"),
+        ("unreferenced", "not adopted", "mark 'theirs', which this run adopted, does not name it"),
+        ("spared", "spared", "its name has a line break"),
+    ],
+)
+def test_why(told: Told, kind: str, verdict: str, because: str) -> None:
+    result = lakegc("why", "alpha", getattr(told, kind), "--run", "adopted")
+    say(result, 0, f": {verdict}: ", because)
+
+
+@pytest.mark.usefixtures("adopted")
+def test_a_comparison_in_words(told: Told) -> None:
+    result = lakegc("compare", "alpha", "ours", "theirs")
+    say(result, 0, "note: run 'ours' (", " is younger than mark 'theirs' (2026-11-21 04:43:14 UTC)")
+    said = lines(result)
+    assert said[0] == "repository alpha"
+    assert "both name 1 objects 11 B" in said
+    assert "only ours names 1 objects 24 B" in said
+    assert "marked: unreferenced 1 objects 24 B" in said
+    assert "only theirs names 4 objects" in " ".join(said)
+    assert any(s.startswith("kept by ours: an active commit holds it 1 objects") for s in said)
+    assert "only theirs names (4 of 4, the largest first):" in said
+    assert f"{told.staged}, 26 B: kept: it is staged on branch 'main' at 'c'" in said
+    assert "'data/no where\\n|é': kept: the store does not hold it" in said
+
+
+@pytest.mark.usefixtures("adopted")
+def test_a_comparison_as_json(told: Told) -> None:
+    found: dict[str, Any] = json.loads(
+        lakegc("compare", "alpha", "ours", "unified/theirs", "--json", "--list", "1").stdout
+    )
+    assert found["both"] == {"objects": 1, "bytes": 11}
+    assert (found["run"]["kind"], found["run"]["objects"]) == ("run", 2)
+    assert found["other"]["kind"] == "unified mark of lakeFS's collector"
+    (one,) = found["only_run"]["objects"]
+    assert one == {
+        "address": told.unreferenced,
+        "size": 24,
+        "marked": "unreferenced",
+        "kept": None,
+    }
+    assert found["only_other"]["total"]["objects"] == 4
+    assert len(found["only_other"]["objects"]) == 1
+    assert json.loads(lakegc("compare", "alpha", "ours", "ours", "--json").stdout)["both"] == {
+        "objects": 2,
+        "bytes": 35,
+    }
+
+
+def test_the_run_is_swept_like_any_other(site: Site, told: Told, adopted: Result) -> None:
+    assert adopted.exit_code == 0
+    say(lakegc("sweep", "alpha", "--run", "adopted"), 0, "deleted")
+    there = {
+        kind: (site.namespace("alpha") / getattr(told, kind)).exists()
+        for kind in ("expired", "unreferenced", "live", "staged", "young", "spared")
+    }
+    assert there == dict.fromkeys(there, True) | {"expired": False}
+
+
+@pytest.mark.usefixtures("told", "adopted")
+@pytest.mark.parametrize(
+    ("arguments", "status", "words"),
+    [
+        (("adopt", "alpha"), 2, "--mark"),
+        (("adopt", "alpha", "--mark", "nowhere"), 3, "refused: there is no mark 'nowhere'"),
+        (("adopt", "alpha", "--mark", "ours"), 3, "Sweep it: `lakegc sweep alpha --run ours`"),
+        (("adopt", "alpha", "--mark", "theirs", "--run", "theirs"), 3, "an id of its own"),
+        (("adopt", "alpha", "--mark", "theirs", "--run", "ours"), 3, "exists already"),
+        (("adopt", "alpha", "--mark", "a/b"), 2, "cannot be a mark id"),
+        (("adopt", "alpha", "--mark", "theirs", "--run", "a|b"), 2, "cannot be the id of a run"),
+        (("adopt", "alpha", "--mark", "theirs", "--set", "adopt=x"), 2, "give the mark as --mark"),
+        (("adopt", "nowhere", "--mark", "theirs"), 2, "there is no repository 'nowhere'"),
+        (("compare", "alpha", "ours"), 2, "OTHER"),
+        (("compare", "alpha", "ours", "nowhere"), 3, "there is no mark 'nowhere'"),
+        (("compare", "alpha", "ours", "theirs", "--list", "-1"), 2, "--list"),
+        (("compare", "al|pha", "ours", "theirs"), 2, "cannot be the name of a repository"),
+        (("compare", "nowhere", "ours", "theirs"), 2, "there is no repository 'nowhere'"),
+    ],
+)
+def test_what_is_refused(arguments: tuple[str, ...], status: int, words: str) -> None:
+    result = lakegc(*arguments)
+    say(result, status, words)
+    assert result.stdout == ""
+
+
+@pytest.mark.usefixtures("adopted")
+def test_a_form_may_be_named_and_a_mark_without_summary_is_adopted() -> None:
+    arguments = ("adopt", "alpha", "--mark", "mark_id=theirs-too", "--run", "older", "--json")
+    found = json.loads(lakegc(*arguments).stdout)
+    assert found["adopted"]["form"] == "committed"
+    assert found["adopted"]["mark"] == "theirs-too"
+
+
+def test_the_commands_are_listed() -> None:
+    result = lakegc("--help")
+    say(result, 0, "adopt", "compare")

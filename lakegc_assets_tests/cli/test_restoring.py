@@ -1,0 +1,154 @@
+"""The page for whoever has deleted too much, word for word, and the commands of restores."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+from datetime import datetime, timedelta, timezone
+from pathlib import Path
+
+import dagster as dg
+import pytest
+from click.testing import CliRunner, Result
+
+from lakegc_assets.cli.main import main
+from lakegc_assets.lakefs.errors import GoneError
+from lakegc_assets_tests.site import Site, Told
+
+PAGE = (Path(__file__).parents[2] / "docs" / "undo.md").read_text()
+COMMANDS = [
+    line for block in re.findall(r"```\n(.*?)```", PAGE, re.DOTALL) for line in block.splitlines()
+]
+REPOSITORY = "my-repo"
+
+pytestmark = [
+    # Dagster itself makes nested resources in this way.
+    pytest.mark.filterwarnings("ignore:InitResourceContext.dagster_run:DeprecationWarning"),
+]
+
+
+def follow(command: str) -> Result:
+    program, *arguments = shlex.split(command)
+    assert program == "lakegc"
+    return CliRunner().invoke(main, arguments, catch_exceptions=False)
+
+
+def done(command: str) -> str:
+    result = follow(command)
+    assert result.exit_code == 0, result.output
+    return result.stdout
+
+
+@pytest.fixture(scope="module")
+def told(site: Site) -> Told:
+    found = site.tell(REPOSITORY)
+    done(f"lakegc run {REPOSITORY} --run first")
+    return found
+
+
+def there(site: Site, told: Told) -> tuple[bool, bool]:
+    folder = site.namespace(REPOSITORY)
+    return (folder / told.expired).exists(), (folder / told.unreferenced).exists()
+
+
+def test_the_page_has_three_commands_and_their_parts() -> None:
+    assert len(COMMANDS) == 8
+    assert COMMANDS[0] == "lakegc repositories"
+    assert all(command.startswith("lakegc ") for command in COMMANDS)
+
+
+def test_the_three_commands_of_the_page(site: Site, told: Told) -> None:
+    repositories, dry, restore = COMMANDS[:3]
+    first = next(c.id for c in site.client.log(REPOSITORY, "main") if c.message == "first")
+    with pytest.raises(GoneError):
+        site.client.get_object(REPOSITORY, first, "a")
+    assert there(site, told) == (False, False)
+
+    assert f"{REPOSITORY}\tlocal://{REPOSITORY}\tfirst (swept)" in done(repositories)
+
+    said = [" ".join(line.split()) for line in done(dry).splitlines()]
+    assert "gone 2 objects 35 B" in said
+    assert there(site, told) == (False, False)
+    assert done(f"lakegc pins {REPOSITORY}") == ""
+
+    said = [" ".join(line.split()) for line in done(restore).splitlines()]
+    assert "restored 2 objects 35 B" in said
+    assert "from what the store kept 2 objects 35 B" in said
+    assert f"a of commit {first[:12]}: was gone (410), reads" in said
+    assert there(site, told) == (True, True)
+    assert site.client.get_object(REPOSITORY, first, "a") == b"the first a"
+
+    assert "2 objects\tuntil " in done(COMMANDS[-1])
+    (pin,) = json.loads(done(f"{COMMANDS[-1]} --json"))
+    days = (datetime.fromisoformat(pin["until"]) - datetime.now(timezone.utc)) / timedelta(days=1)
+    assert (pin["run"], pin["objects"], pin["state"]) == ("first", 2, "lasting")
+    assert 29.9 < days < 30.1
+    done(f"lakegc mark {REPOSITORY} --run second")
+    because = done(f"lakegc why {REPOSITORY} {told.expired} --run second")
+    assert because.startswith(f"{told.expired}: spared: pinned until {pin['until'][:10]}")
+    assert json.loads(done(f"lakegc report {REPOSITORY} --run second --json"))["objects"] == 0
+    with dg.DagsterInstance.get() as instance:
+        event = instance.get_latest_materialization_event(dg.AssetKey("restored_set"))
+    assert event is not None
+    assert event.asset_materialization is not None
+    assert "pinned until" in event.asset_materialization.metadata
+
+
+def test_parts_of_a_run_as_the_page_says(site: Site, told: Told) -> None:
+    """Names of the page are those of an example; here they are of what there is."""
+    first = next(c.id for c in site.client.log(REPOSITORY, "main") if c.message == "first")
+    site.client.create_branch(REPOSITORY, "dev", first)
+    names = {"data/g0/one": told.expired, "data/g0/two": told.unreferenced,
+             "reports/summary.html": "a", "reports/": "a"}  # fmt: skip
+    counts = []
+    for command in COMMANDS[3:7]:
+        meant = re.sub("|".join(map(re.escape, names)), lambda match: names[match[0]], command)
+        found = json.loads(done(f"{meant} --json"))
+        counts.append(sum(total["objects"] for total in found["outcomes"].values()))
+        assert found["repository"] == REPOSITORY
+        assert found["pinned_until"]
+    assert counts == [1, 1, 1, 2]
+
+
+@pytest.mark.usefixtures("told")
+@pytest.mark.parametrize(
+    ("arguments", "status", "said"),
+    [
+        ("--run first", 3, "refused: say what to restore"),
+        ("--run first --all --branch main", 3, "refused: say what to restore"),
+        ("--run first --all --path a", 3, "add --branch"),
+        ("--run nothing --all", 3, "there is no mark 'nothing'"),
+        ("--run first --address data/none", 3, "the mark names 1 of these objects not"),
+        ("--run first --branch none", 3, "has no branch, tag or commit 'none'"),
+        ("--run first --all --set pin_days=-1", 2, "pin_days is"),
+        ("--run first --all --set no_such=1", 2, "there is no setting no_such"),
+        ("--run first --all --set pin_days", 2, "write NAME=VALUE"),
+    ],
+)
+@pytest.mark.parametrize("dry", ["", " --dry-run"])
+def test_what_is_refused(arguments: str, status: int, said: str, dry: str) -> None:
+    result = follow(f"lakegc restore {REPOSITORY} {arguments}{dry}")
+    assert (result.exit_code, said in result.stderr) == (status, True), result.output
+
+
+@pytest.mark.usefixtures("told")
+def test_what_nobody_has_is_a_failure(site: Site) -> None:
+    site.tell("bare")
+    done("lakegc run bare --run first --set trash_days=0")
+    result = follow("lakegc restore bare --run first --all --json")
+    assert result.exit_code == 1
+    found = json.loads(result.stdout)
+    assert found["outcomes"] == {"not_kept": {"objects": 2, "bytes": 35}}
+    assert "2 objects are neither kept" in found["warnings"][0]
+
+
+@pytest.mark.usefixtures("told")
+def test_pins_that_ended_are_removed(site: Site) -> None:
+    site.tell("short")
+    done("lakegc run short --run first")
+    done("lakegc restore short --run first --all --set pin_days=0.000001")
+    (pin,) = json.loads(done("lakegc pins short --json"))
+    assert pin["state"] == "ended"
+    assert pin["pin"] in done("lakegc pins short --prune")
+    assert json.loads(done("lakegc pins short --json")) == []

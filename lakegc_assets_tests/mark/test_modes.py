@@ -1,0 +1,344 @@
+"""What each mode collects: committed and uncommitted together are unified, and neither is both."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from datetime import datetime, timedelta, timezone
+from hashlib import md5
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lakegc_assets.checks.evaluation import evaluate
+from lakegc_assets.embedded.faults import Fault
+from lakegc_assets.embedded.objects import objects
+from lakegc_assets.errors import IntegrityError
+from lakegc_assets.graveler.entry import Entry
+from lakegc_assets.mark import committed
+from lakegc_assets.mark.served import SERVED, UNVERIFIED
+from lakegc_assets.mark.why import why
+from lakegc_assets.run.context import RunContext
+from lakegc_assets.run.settings import MODES, Mode
+from lakegc_assets.storage.base import ObjectStore
+from lakegc_assets.storage.config import StoreConfig
+from lakegc_assets.sweep.ledger import SWEPT
+from lakegc_assets.sweep.sweep import sweep
+from lakegc_assets_tests import recorded
+from lakegc_assets_tests.lake import REPOSITORY, STAGES, Marked, SmallLake, copy_of, running
+from lakegc_assets_tests.mark.test_carrying import candidates, listing
+from lakegc_assets_tests.mark.test_forms import PLACES, lines_of, written
+from lakegc_assets_tests.mark.test_report import told
+from lakegc_assets_tests.sessions import Session
+
+__all__ = ["told"]
+
+NO_AGE = {"min_age": timedelta(0), "max_candidate_share": 1.0}
+COMMITTED = ("replaced", "second", "removed", "given up")
+
+
+@pytest.fixture
+def lake(told: Marked, tmp_path: Path) -> Iterator[SmallLake]:
+    with running(copy_of(told, tmp_path)) as found:
+        yield found
+
+
+def mark(
+    lake: SmallLake, spark: Session, mode: Mode, run: str = "", **changes: object
+) -> RunContext:
+    ctx = lake.context(spark, run or mode, **{**NO_AGE, "mode": mode, **changes})
+    for stage in STAGES:
+        stage(ctx)
+    return ctx
+
+
+def garbage(told: Marked) -> dict[Mode, frozenset[str]]:
+    """What a mark of each mode is to name."""
+    expired = frozenset().union(*(told.groups[name] for name in COMMITTED))
+    orphans = told.groups["orphans"]
+    return {"unified": expired | orphans, "committed": expired, "uncommitted": orphans}
+
+
+# What each mode marks
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_a_mark_names_what_its_mode_is_for(
+    mode: Mode, lake: SmallLake, told: Marked, spark: Session
+) -> None:
+    ctx = mark(lake, spark, mode)
+    assert candidates(ctx) == garbage(told)[mode]
+    attempt = ctx.root.attempt(REPOSITORY, ctx.run)
+    assert {attempt.manifest(name).mode for name in ("store_listing", "gc_report")} == {mode}
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_a_mark_is_written_where_lakefs_looks_for_its_kind(
+    mode: Mode, lake: SmallLake, told: Marked, spark: Session
+) -> None:
+    run = "mark-1"
+    # What the fixture left of this run is of no attempt that goes on.
+    mark(lake, spark, mode, run)
+    lists, texts, summaries = PLACES[mode]
+    files = written(lake)
+    assert {key.rpartition("/")[0] + "/" for key in files} == lists | texts | summaries
+    for folder in texts:
+        found = [line for key in files if key.startswith(folder) for line in lines_of(files[key])]
+        assert set(found) == garbage(told)[mode]
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_a_sweep_is_of_the_mode_of_its_mark(
+    mode: Mode, lake: SmallLake, told: Marked, spark: Session
+) -> None:
+    before = lake.keys()
+    ctx = mark(lake, spark, mode)
+    # Whatever the sweep is told.
+    other = MODES[MODES.index(mode) - 1]
+    sweep(replace(ctx, settings=replace(ctx.settings, mode=other)))
+    assert before - lake.keys() == garbage(told)[mode]
+    rows = ctx.root.attempt(REPOSITORY, ctx.run).read("swept_set")
+    assert rows.schema.names == SWEPT.names
+    assert set(rows["outcome"].to_pylist()) == {"deleted"}
+
+
+def test_a_committed_mark_lists_nothing(lake: SmallLake, told: Marked, spark: Session) -> None:
+    ctx = mark(lake, spark, "committed")
+    found = listing(ctx)
+    assert found.rows == found.facts["named"] == len(garbage(told)["committed"])
+    live = why(ctx, next(iter(lake.keys() - garbage(told)["unified"])))
+    assert (live.verdict, "was not looked at" in live.because) == ("unknown", True)
+    orphan = why(mark(lake, spark, "uncommitted"), next(iter(told.groups["replaced"])))
+    assert orphan.verdict == "live"
+    assert "mode uncommitted" in orphan.because
+
+
+def test_objects_are_looked_at_on_spark(lake: SmallLake, told: Marked, spark: Session) -> None:
+    ctx = lake.context(spark, "on-spark", **NO_AGE, mode="committed", spark_seconds=0.0)
+    for stage in STAGES[:5]:
+        stage(ctx)
+    assert candidates(ctx) == garbage(told)["committed"]
+
+
+def test_what_was_swept_is_no_candidate_again(
+    lake: SmallLake, told: Marked, spark: Session
+) -> None:
+    sweep(mark(lake, spark, "committed"))
+    again = mark(lake, spark, "committed", "again")
+    assert candidates(again) == set()
+    assert listing(again).rows == 0
+    assert listing(again).facts["named"] == len(garbage(told)["committed"])
+
+
+def test_what_came_back_to_life_is_spared(lake: SmallLake, told: Marked, spark: Session) -> None:
+    ctx = mark(lake, spark, "committed")
+    lake.client.create_branch(REPOSITORY, "revived", told.commits["second"])
+    sweep(ctx)
+    needed = told.groups["second"] | told.groups["removed"]
+    gone = garbage(told)["committed"] - needed
+    assert needed <= lake.keys()
+    assert not gone & lake.keys()
+    rows = ctx.root.attempt(REPOSITORY, ctx.run).read("swept_set").to_pylist()
+    assert {row["address"] for row in rows if row["outcome"] == "spared"} == needed
+
+
+def test_what_is_staged_is_no_candidate(lake: SmallLake, told: Marked, spark: Session) -> None:
+    linked, *others = sorted(told.groups["replaced"])
+    lake.stage("dev", "linked", linked)
+    found = candidates(mark(lake, spark, "committed"))
+    assert linked not in found
+    assert set(others) <= found
+
+
+def test_what_lakefs_serves_and_lists_nowhere_is_spared(tmp_path: Path, spark: Session) -> None:
+    with running(tmp_path / "lake", faults=frozenset({Fault.SHADOWED_UPLOADS})) as lake:
+        lake.client.create_repository(REPOSITORY, f"local://{REPOSITORY}")
+        lake.rules(20)
+        same, served = "the content of a", {}
+        for days_ago, name, content in ((90, "first", same), (80, "", "other"), (70, "", same)):
+            lake.calendar.days_ago = days_ago
+            served[name] = lake.upload("main", "a", content)
+            lake.commit("main")
+        lake.calendar.days_ago = 0
+        entry = Entry(
+            served["first"],
+            size=len(same),
+            e_tag=md5(same.encode()).hexdigest(),
+            content_type=lake.client.stat(REPOSITORY, "main", "a").content_type or "",
+        )
+        assert served["first"] in candidates(mark(lake, spark, "committed", "before"))
+        objects.stage_entry(lake.server.lake, REPOSITORY, "main", "a", entry)
+        assert not list(lake.client.diff_branch(REPOSITORY, "main"))
+        ctx = mark(lake, spark, "committed")
+        assert served["first"] not in candidates(ctx)
+        assert why(ctx, served["first"]).because == SERVED
+
+
+def test_a_cut_listing_of_ranges_stops_an_uncommitted_mark(
+    lake: SmallLake, told: Marked, spark: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What only an expired commit holds would look as if it had never been committed."""
+    keys, cut = committed._keys, lake.client.commit(REPOSITORY, told.commits["first"])
+
+    def all_but_one(store: ObjectStore, prefix: str) -> Iterator[str]:
+        return (k for k in keys(store, prefix) if k != f"_lakefs/{cut.meta_range_id}")
+
+    monkeypatch.setattr(committed, "_keys", all_but_one)
+    with pytest.raises(IntegrityError, match=f"{cut.meta_range_id}, the metarange of a commit"):
+        mark(lake, spark, "uncommitted")
+
+
+# What a mark of one mode is to those of the others
+
+
+def test_a_run_carries_nothing_from_what_was_looked_at_by_name(
+    lake: SmallLake, told: Marked, spark: Session
+) -> None:
+    first = mark(lake, spark, "unified", "first", clean=True)
+    mark(lake, spark, "committed", "second")
+    third = mark(lake, spark, "unified", "third")
+    assert listing(third).facts["because"] == "what run 'first' listed is carried forward"
+    assert candidates(third) == candidates(first) == garbage(told)["unified"]
+
+
+def test_a_run_behind_committed_ones_alone_is_a_clean_one(
+    lake: SmallLake, told: Marked, spark: Session
+) -> None:
+    ctx = mark(lake, spark, "committed", "mark-1")
+    assert ctx.run == "mark-1"
+    after = mark(lake, spark, "unified")
+    assert (listing(after).facts["mode"], listing(after).facts["carried"]) == ("clean", 0)
+    assert listing(after).facts["because"] == "there is no earlier run"
+    assert candidates(after) == garbage(told)["unified"]
+
+
+def test_a_run_knows_what_a_committed_sweep_deleted(
+    lake: SmallLake, told: Marked, spark: Session
+) -> None:
+    mark(lake, spark, "unified", "first", clean=True)
+    by_name = mark(lake, spark, "committed")
+    sweep(by_name)
+    later = mark(lake, spark, "unified", "later")
+    facts = listing(later).facts
+    gone = len(garbage(told)["committed"])
+    assert (facts["mode"], facts["carried_and_gone"]) == ("optimized", gone)
+    assert candidates(later) == garbage(told)["uncommitted"]
+    swept = Path(by_name.root.attempt(REPOSITORY, "committed").url, "swept_set/manifest.json")
+    swept.unlink()
+    clean = mark(lake, spark, "unified", "clean")
+    assert listing(clean).facts["because"] == "the sweep of 'committed' did not finish"
+
+
+def test_an_uncommitted_run_lists_as_any_other(lake: SmallLake, spark: Session) -> None:
+    mark(lake, spark, "uncommitted", "first", clean=True)
+    second = mark(lake, spark, "unified", "second")
+    assert listing(second).facts["mode"] == "optimized"
+
+
+# The checks
+
+
+def share(ctx: RunContext) -> dict[str, float]:
+    facts = next(one for one in evaluate(ctx) if one.name == "candidate_share").facts
+    return {name: facts[name] for name in ("candidates", "listed", "share")}
+
+
+def test_the_share_is_of_what_heads_hold_too(lake: SmallLake, told: Marked, spark: Session) -> None:
+    dead = len(garbage(told)["committed"])
+    found = share(mark(lake, spark, "committed"))
+    # At the HEADs of all branches are three that were kept and four that were replaced twice.
+    assert found == {"candidates": dead, "listed": dead + 7, "share": dead / (dead + 7)}
+
+
+def test_a_store_that_lacks_what_heads_hold_stops_the_run(
+    lake: SmallLake, told: Marked, spark: Session
+) -> None:
+    live = lake.keys() - garbage(told)["unified"]
+    ctx = mark(lake, spark, "committed")
+    (lake.objects / min(live & held(ctx))).unlink()
+    failed = [one for one in evaluate(ctx) if not one.passed]
+    assert [one.name for one in failed] == ["listing_holds_heads"]
+    assert "1 objects that branch HEADs name are neither" in failed[0].summary
+
+
+def held(ctx: RunContext) -> set[str]:
+    """What the HEAD of main holds, by lakeFS."""
+    client, _ = ctx.connect()
+    found = client.objects(REPOSITORY, "main")
+    return {one.physical_address.removeprefix(f"local://{REPOSITORY}/") for one in found}
+
+
+# Where committed and uncommitted are not unified: docs/operations.md names these, too
+
+
+def three_modes(
+    lake: SmallLake, spark: Session, run: str, **changes: object
+) -> dict[Mode, set[str]]:
+    return {mode: candidates(mark(lake, spark, mode, f"{mode}-{run}", **changes)) for mode in MODES}
+
+
+def test_an_old_slice_that_somebody_writes_to(
+    lake: SmallLake, told: Marked, spark: Session
+) -> None:
+    """An optimized listing does not see what was put there; a look by name does."""
+    moved = min(told.groups["replaced"])
+    lake.objects.joinpath(moved).rename(lake.folder / "moved")
+    mark(lake, spark, "unified", "before", clean=True)
+    (lake.folder / "moved").rename(lake.objects / moved)
+    found = three_modes(lake, spark, "optimized")
+    assert found["committed"] | found["uncommitted"] == found["unified"] | {moved}
+    assert moved not in found["unified"]
+    found = three_modes(lake, spark, "clean", clean=True)
+    assert found["committed"] | found["uncommitted"] == found["unified"] == garbage(told)["unified"]
+
+
+def test_an_object_that_is_older_than_its_slice(tmp_path: Path, spark: Session) -> None:
+    """A listing skips slices that are too new by their names; a look by name stops the run."""
+    hour = timedelta(hours=1)
+    with running(tmp_path / "lake") as lake:
+        lake.client.create_repository(REPOSITORY, f"local://{REPOSITORY}")
+        lake.rules(20)
+        lake.calendar.days_ago = 0.01
+        long_ago, first = int(time.time()) - 90 * 86_400, lake.upload("main", "a", "content")
+        for content in ("another", "and another"):
+            lake.client.commit_branch(REPOSITORY, "main", "old", date=long_ago)
+            lake.upload("main", "a", content)
+        lake.client.commit_branch(REPOSITORY, "main", "old", date=long_ago)
+        lake.calendar.days_ago = 0
+        os.utime(lake.objects / first, (1_600_000_000, 1_600_000_000))
+        assert candidates(mark(lake, spark, "unified", min_age=hour)) == set()
+        with pytest.raises(IntegrityError, match="holds an object of 2020"):
+            mark(lake, spark, "committed", min_age=hour)
+
+
+def test_what_may_not_be_asked_about_is_spared_by_its_size_alone(
+    s3_server: str, s3_bucket: str, tmp_path: Path, spark: Session
+) -> None:
+    """No listing says whether etags are checksums, so a look by name compares none."""
+    where: dict[str, Any] = {
+        "store": f"s3://{s3_bucket}",
+        "store_config": StoreConfig(endpoint_url=s3_server),
+    }
+    with running(tmp_path, **where) as lake:
+        lake.client.create_repository(REPOSITORY, f"s3://{s3_bucket}/{REPOSITORY}")
+        lake.rules(20)
+        for days_ago in (90, 80, 70):
+            lake.calendar.days_ago = days_ago
+            for number in range(3):
+                lake.upload("main", f"a/{number}", f"object {number} of {days_ago}")
+            lake.commit("main")
+        lake.calendar.days_ago = 0
+        for stored in recorded._backend().buckets[s3_bucket].keys.values():
+            stored.last_modified = datetime.now(timezone.utc) - timedelta(minutes=1)
+        marks = {m: mark(lake, spark, m, max_served_lookups=0) for m in ("unified", "committed")}
+        assert len(candidates(marks["unified"])) == 6
+        assert candidates(marks["committed"]) == set()
+        rows = marks["committed"].root.attempt(REPOSITORY, "committed")
+        spared = rows.read("deletion_candidates", "spared").to_pylist()
+        assert {row["address"] for row in spared} == candidates(marks["unified"])
+        assert {row["why"] for row in spared} == {UNVERIFIED}
+        # Where lakeFS may be asked there is no difference.
+        assert candidates(mark(lake, spark, "committed", "asked")) == candidates(marks["unified"])

@@ -1,0 +1,131 @@
+"""A lake that was marked once, and a running copy of it for each test, with a place for backups."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import pytest
+
+from lakegc_assets.mark import lookups
+from lakegc_assets.recovery.backups import Backup, find_backup
+from lakegc_assets.run.artifacts import ArtifactRoot
+from lakegc_assets.run.context import RunContext
+from lakegc_assets.storage.base import ObjectStore
+from lakegc_assets_tests.lake import (
+    REPOSITORY,
+    RUN,
+    STAGES,
+    Marked,
+    SmallLake,
+    copy_of,
+    make_marked,
+    running,
+)
+from lakegc_assets_tests.sessions import Session
+
+#: Names as clients may give them; a mark leaves those with a line break alone.
+ODD = (
+    "data/é/ü ß/漢字 🎉",
+    "data/a b/ leading",
+    "data/a b/trailing ",
+    "data/#;|&?=+%41/x#y;z|w",
+    "data/[*]{a,b}/$HOME",
+    "data/" + "/".join(["long" * 50] * 4),
+    "root level",
+)
+
+
+@dataclass(frozen=True)
+class Place:
+    """A lake whose marks are backed up.
+
+    Attributes:
+        lake: with the mark.
+        root: of its artifacts, with all that reaches the stores.
+        url: ``backup_url``.
+        spark: the session.
+    """
+
+    lake: SmallLake
+    root: ArtifactRoot
+    url: str
+    spark: Session
+
+    def context(self, run: str = RUN, **settings: object) -> RunContext:
+        """A run with backups."""
+        ctx = self.lake.context(self.spark, run, **{"backup_url": self.url, **settings})
+        return replace(ctx, root=self.root)
+
+    @property
+    def store(self) -> ObjectStore:
+        """Rooted at the backup of the mark."""
+        return ArtifactRoot(self.url, self.root.stores).open(REPOSITORY, RUN)
+
+    @property
+    def found(self) -> Backup:
+        """The finished backup of the mark."""
+        found = find_backup(self.root.stores, self.url, REPOSITORY, RUN)
+        assert found is not None
+        return found
+
+    def contents(self) -> dict[str, bytes]:
+        """Its copies with their contents, as the store has them."""
+        keys = [key for page in self.store.list() for key in page["key"].to_pylist()]
+        return {key: self.store.get(key) for key in keys if not key.startswith("_lakegc/")}
+
+
+@pytest.fixture(autouse=True)
+def _few_tasks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Small data needs few tasks."""
+    monkeypatch.setattr(lookups, "_TASKS", 1)
+
+
+@pytest.fixture(scope="session")
+def marked(tmp_path_factory: pytest.TempPathFactory, spark: Session) -> Marked:
+    return make_marked(tmp_path_factory.mktemp("marked"), spark)
+
+
+@pytest.fixture
+def lake(marked: Marked, tmp_path: Path) -> Iterator[SmallLake]:
+    with running(copy_of(marked, tmp_path)) as found:
+        yield found
+
+
+@pytest.fixture
+def place(lake: SmallLake, spark: Session, tmp_path: Path) -> Place:
+    """Backups in a folder of this machine."""
+    return Place(lake, lake.root, str(tmp_path / "backups"), spark)
+
+
+@pytest.fixture(params=["local", "s3"])
+def anywhere(
+    request: pytest.FixtureRequest, lake: SmallLake, spark: Session, tmp_path: Path
+) -> Place:
+    """Backups in a folder, or in a bucket of an S3 server."""
+    if request.param == "local":
+        return Place(lake, lake.root, str(tmp_path / "backups"), spark)
+    endpoint, bucket = (request.getfixturevalue(name) for name in ("s3_server", "s3_bucket"))
+    stores = replace(lake.root.stores, endpoint_url=endpoint)
+    root = ArtifactRoot(lake.root.url, stores)
+    return Place(lake, root, f"s3://{bucket}/some backups", spark)
+
+
+def make_odd(folder: Path, spark: Session) -> None:
+    """A marked lake whose candidates have odd names."""
+    with running(folder) as lake:
+        lake.calendar.days_ago = 100
+        lake.client.create_repository(REPOSITORY, f"local://{REPOSITORY}")
+        lake.upload("main", "a", "kept")
+        lake.commit("main")
+        for name in ODD:
+            path = lake.objects / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(f"content of {name}")
+            os.utime(path, (time.time() - 30 * 86_400,) * 2)
+        lake.calendar.days_ago = 0
+        for stage in STAGES:
+            stage(lake.context(spark, max_candidate_share=1.0))

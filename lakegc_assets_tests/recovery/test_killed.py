@@ -1,0 +1,145 @@
+"""A backup, or its end, that is killed at any line and run again ends as if it had never been."""
+
+from __future__ import annotations
+
+import shutil
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from lakegc_assets.recovery import backups, copying, journal, looking, making, pruning
+from lakegc_assets.recovery.backups import find_backup
+from lakegc_assets.recovery.liveness import NEEDED
+from lakegc_assets.recovery.making import make_backup
+from lakegc_assets_tests.lake import REPOSITORY, RUN, Marked
+from lakegc_assets_tests.recovery.conftest import Place
+from lakegc_assets_tests.recovery.lines import Killed, Lines
+
+
+def files(place: Place) -> dict[str, bytes]:
+    """All that lies at the place of the backups."""
+    root = Path(place.url)
+    return {
+        path.relative_to(root).as_posix(): path.read_bytes()
+        for path in root.rglob("*")
+        if path.is_file()
+    }
+
+
+def check(place: Place, marked: Marked) -> None:
+    """The backup is whole, and each object of the mark is in it, once, as it is in the store."""
+    found = place.found
+    assert sorted(found.copied["address"].to_pylist()) == sorted(marked.candidates)
+    assert found.outcomes.num_rows == len(marked.candidates)
+    assert place.contents() == {
+        address: (place.lake.objects / address).read_bytes() for address in marked.candidates
+    }
+    for row in found.copied.to_pylist():
+        assert place.store.head(row["address"]).etag == row["copy_etag"]
+
+
+def test_killed_at_every_line(
+    place: Place, marked: Marked, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(copying, "_BATCH", 5)
+    modules = (making, copying, journal, looking, backups)
+    lines = Lines(*(module.__file__ for module in modules))
+    with lines.watch():
+        make_backup(place.context())
+    check(place, marked)
+    # Each line for the first time; those of a batch also in the middle.
+    kills = [(line, 1) for line in lines.seen]
+    kills += [(line, seen // 2) for line, seen in lines.seen.items() if seen > 3]
+    assert len(kills) > 150
+    for line, time in kills:
+        shutil.rmtree(place.url)
+        with pytest.raises(Killed), lines.watch(line, time):
+            make_backup(place.context())
+        # Nothing that is not whole is ever taken for a backup.
+        if find_backup(place.root.stores, place.url, REPOSITORY, RUN) is not None:
+            check(place, marked)
+        make_backup(place.context())
+        check(place, marked)
+
+
+def test_killed_again_and_again(
+    place: Place, marked: Marked, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each try goes on where the one before was killed, so that all is copied once."""
+    monkeypatch.setattr(copying, "_BATCH", 5)
+    monkeypatch.setattr(copying, "_THREADS", 1)
+    lines = Lines(journal.__file__)
+    with lines.watch():
+        make_backup(place.context())
+    recorded = next(line for line, seen in lines.seen.items() if seen == 4)
+    shutil.rmtree(place.url)
+    tries = 0
+    while find_backup(place.root.stores, place.url, REPOSITORY, RUN) is None:
+        try:
+            # The first batch of each try is recorded, the second is not.
+            with lines.watch(recorded, 2):
+                make_backup(place.context())
+        except Killed:
+            tries += 1
+    assert tries == -(-len(marked.candidates) // 5) - 1
+    check(place, marked)
+
+
+def test_a_prune_killed_at_every_line(
+    place: Place, marked: Marked, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    make_backup(place.context())
+    whole = tmp_path / "whole"
+    shutil.copytree(place.url, whole)
+    asked: list[int] = []
+
+    def nobody(_ctx: object, _namespace: str, addresses: list[str]) -> object:
+        asked.append(len(addresses))
+        return NEEDED.empty_table()
+
+    monkeypatch.setattr(pruning, "needed_now", nobody)
+    for address in marked.candidates:
+        (place.lake.objects / address).unlink()
+
+    def prune() -> list[str]:
+        names = [f"{REPOSITORY}/{RUN}"] if files(place) else []
+        given = (lambda _repository, run: place.context(run), place.root.stores, place.url, None)
+        return [one.kept for one in pruning.Pruning(*given, names).run()]
+
+    lines = Lines(pruning.__file__)
+    with lines.watch():
+        assert prune() == [""]
+    assert files(place) == {}
+    assert asked == [len(marked.candidates)]
+    kills = [(line, 1) for line in lines.seen]
+    kills += [(line, seen // 2) for line, seen in lines.seen.items() if seen > 3]
+    assert len(kills) > 40
+    for line, time in kills:
+        shutil.rmtree(place.url, ignore_errors=True)
+        shutil.copytree(whole, place.url)
+        with pytest.raises(Killed), lines.watch(line, time):
+            prune()
+        left = place.contents() if files(place) else {}
+        if find_backup(place.root.stores, place.url, REPOSITORY, RUN) is not None:
+            assert left.keys() == marked.candidates
+        assert set(prune()) <= {""}
+        assert files(place) == {}
+
+
+@pytest.mark.conformance
+@pytest.mark.parametrize("share", [0.02, 0.5, 0.9, 0.999])
+def test_kill_9(place: Place, marked: Marked, share: float) -> None:
+    """Of a process: after this share of the lines that a whole backup runs."""
+    lake = place.lake
+    command = [sys.executable, "-m", "lakegc_assets_tests.recovery.maker"]
+    arguments = [str(lake.folder), lake.server.endpoint, str(lake.server.objects_dir), place.url]
+    whole = subprocess.run([*command, "0", *arguments], capture_output=True, text=True, check=True)
+    shutil.rmtree(place.url)
+    at = int(share * int(whole.stdout))
+    killed = subprocess.run([*command, str(at), *arguments], capture_output=True, check=False)
+    assert killed.returncode == -signal.SIGKILL
+    make_backup(place.context())
+    check(place, marked)

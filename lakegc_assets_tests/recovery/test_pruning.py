@@ -1,0 +1,264 @@
+"""Which backups end, which stay, and what is told of them."""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+import requests
+
+from lakegc_assets.errors import RefusedError
+from lakegc_assets.recovery.backups import MANIFEST, PRUNING
+from lakegc_assets.recovery.looking import missing
+from lakegc_assets.recovery.making import make_backup
+from lakegc_assets.recovery.overview import all_backups, only_copies
+from lakegc_assets.recovery.pruning import Pruning
+from lakegc_assets.run.context import RunContext, SystemClocks
+from lakegc_assets.run.lock import repository_lock
+from lakegc_assets.run.pins import Pin, write_pin
+from lakegc_assets.storage.errors import StorageError
+from lakegc_assets.storage.files import TEMPORARY
+from lakegc_assets.storage.local import LocalStore
+from lakegc_assets.storage.opening import open_store
+from lakegc_assets.sweep.sweep import sweep
+from lakegc_assets_tests.lake import REPOSITORY, RUN, SECRET_KEY, Marked
+from lakegc_assets_tests.recovery.conftest import Place
+from lakegc_assets_tests.sweep.stand_ins import spare, stand_in
+
+NAME = f"{REPOSITORY}/{RUN}"
+MONTH = timedelta(days=30)
+
+
+@dataclass(frozen=True)
+class Later(SystemClocks):
+    """This machine's clock, some days on."""
+
+    days: float = 31
+
+    def now(self) -> datetime:
+        return super().now() + timedelta(days=self.days)
+
+
+def prune(
+    place: Place,
+    *names: str,
+    older_than: timedelta | None = MONTH,
+    days: float = 31,
+    dry_run: bool = False,
+) -> dict[str, str]:
+    """Why each backup stays; empty for those that go."""
+
+    def context(repository: str, run: str) -> RunContext:
+        ctx = replace(place.context(run), repository=repository, clocks=Later(days))
+        return replace(ctx, settings=replace(ctx.settings, clock_skew=timedelta(days=400)))
+
+    pruning = Pruning(context, place.root.stores, place.url, older_than, names, dry_run=dry_run)
+    return {one.found.name: one.kept for one in pruning.run()}
+
+
+@pytest.fixture
+def swept(anywhere: Place, monkeypatch: pytest.MonkeyPatch) -> Place:
+    make_backup(anywhere.context())
+    with monkeypatch.context() as patch:
+        stand_in(patch, lambda: spare(set()))
+        sweep(anywhere.context())
+    return anywhere
+
+
+def left(place: Place) -> int:
+    return sum(page.num_rows for page in place.store.list())
+
+
+def test_what_nothing_needs_any_more_goes_as_a_whole(swept: Place) -> None:
+    before = left(swept)
+    assert prune(swept, days=29) == {NAME: "it is 29 days old"}
+    assert prune(swept, dry_run=True) == {NAME: ""}
+    assert left(swept) == before
+    assert prune(swept) == {NAME: ""}
+    assert left(swept) == 0
+    assert prune(swept) == {}
+    # What hashes were kept for this is gone, too.
+    assert not list(Path(swept.root.url, REPOSITORY).glob("_needed/*/*"))
+
+
+def _staged(place: Place, address: str) -> str:
+    place.lake.stage("main", "late/link", address)
+    return "it is staged on a branch"
+
+
+def _pinned(place: Place, address: str) -> str:
+    store = place.context().connect()[1].store()
+    until = store.server_time() + timedelta(days=1)
+    write_pin(store, Pin("restore-1", until, RUN, "restored", 1), pa.array([address]))
+    return "it is pinned"
+
+
+@pytest.mark.parametrize("revive", [_staged, _pinned])
+@pytest.mark.parametrize("names", [(), (NAME,)])
+def test_the_only_copy_of_what_is_needed_now_stays(
+    swept: Place,
+    marked: Marked,
+    revive: Callable[[Place, str], str],
+    names: tuple[str, ...],
+) -> None:
+    address = max(marked.candidates)
+    why = revive(swept, address)
+    before = swept.contents()
+    kept = prune(swept, *names)[NAME]
+    assert kept == (
+        f"it holds the only copy of 1 objects that are needed now, {address!r} for one ({why}): "
+        "restore them first"
+    )
+    assert swept.contents() == before
+    assert swept.found.copied.num_rows == len(marked.candidates)
+    # Once the store has it again, it is no longer the only one.
+    _, connections = swept.context().connect()
+    connections.store().put(address, before[address])
+    assert prune(swept) == {NAME: ""}
+    assert left(swept) == 0
+
+
+def test_what_a_branch_from_an_old_commit_needs_stays(swept: Place, marked: Marked) -> None:
+    swept.lake.client.create_branch(REPOSITORY, "back", marked.commits["first"])
+    kept = prune(swept)[NAME]
+    held = marked.groups["replaced"] | marked.groups["removed"]
+    assert kept.startswith("it holds the only copy of ")
+    assert "(an active commit holds it)" in kept
+    assert kept.split("'")[1] in held
+    assert left(swept) > len(marked.candidates)
+
+
+def test_a_mark_that_was_not_swept_keeps_its_backup_unless_it_is_named(place: Place) -> None:
+    make_backup(place.context())
+    kept = prune(place)[NAME]
+    assert kept.startswith("its mark was not swept, as far as the artifacts here tell; ")
+    assert f"--backup {NAME}" in kept
+    assert prune(place, NAME) == {NAME: ""}
+    assert left(place) == 0
+
+
+def test_a_backup_that_was_not_finished_stays_unless_it_is_named(
+    place: Place, marked: Marked
+) -> None:
+    make_backup(place.context())
+    place.store.delete_many([MANIFEST])
+    assert prune(place)[NAME].startswith("it was not finished; tell it by name")
+    # What it holds may still be the only copy: of that its journal tells.
+    address = min(marked.candidates)
+    (place.lake.objects / address).unlink()
+    place.lake.stage("main", "late/link", address)
+    assert "the only copy of 1 objects" in prune(place, NAME)[NAME]
+    place.lake.client.delete_object(REPOSITORY, "main", "late/link")
+    assert prune(place, NAME) == {NAME: ""}
+    assert left(place) == 0
+
+
+def test_an_interrupted_prune_goes_on_and_looks_again(swept: Place, marked: Marked) -> None:
+    first, *others = sorted(marked.candidates)
+    swept.store.put(PRUNING, swept.found.record.to_bytes())
+    swept.store.delete_many([MANIFEST, *others])
+    with pytest.raises(RefusedError, match=r"is being removed|was swept already"):
+        make_backup(swept.context())
+    (found,) = all_backups(swept.root.stores, swept.url)
+    assert found.state == "being removed"
+    # What is gone already is of no interest, what is left is.
+    swept.lake.stage("main", "late/other", others[0])
+    swept.lake.stage("main", "late/link", first)
+    assert (
+        f"the only copy of 1 objects that are needed now, {first!r}" in prune(swept, days=0)[NAME]
+    )
+    assert swept.contents().keys() == {first}
+    swept.lake.client.delete_object(REPOSITORY, "main", "late/link")
+    assert prune(swept, days=0) == {NAME: ""}
+    assert left(swept) == 0
+
+
+def test_a_repository_that_is_unknown_or_made_anew_elsewhere(swept: Place) -> None:
+    answer = requests.delete(
+        f"{swept.lake.server.endpoint}/api/v1/repositories/{REPOSITORY}",
+        auth=(swept.lake.server.access_key, SECRET_KEY),
+        timeout=30,
+    )
+    assert answer.status_code == 204
+    assert "nobody can tell what of it is needed" in prune(swept)[NAME]
+    swept.lake.client.create_repository(REPOSITORY, "local://elsewhere")
+    assert "local://elsewhere now, and the backup is of local://repo" in prune(swept)[NAME]
+    assert left(swept) > 0
+
+
+def test_while_another_run_holds_the_repository_its_backups_stay(swept: Place) -> None:
+    with ThreadPoolExecutor(1) as other:
+        lock = repository_lock("local://repo")
+        other.submit(lock.__enter__).result()
+        assert "another run holds local://repo" in prune(swept)[NAME]
+        other.submit(lock.__exit__, None, None, None).result()
+    assert prune(swept) == {NAME: ""}
+
+
+def test_a_name_that_is_not_there(place: Place) -> None:
+    make_backup(place.context())
+    with pytest.raises(RefusedError, match="holds no backup repo/other"):
+        prune(place, "repo/other")
+
+
+def test_a_store_that_refuses_deletes_ends_the_prune(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make_backup(place.context())
+    before = place.contents()
+
+    unlink = os.unlink
+
+    def refused(name: str, *, dir_fd: int | None = None) -> None:
+        if not str(name).startswith(TEMPORARY):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+        unlink(name, dir_fd=dir_fd)
+
+    with monkeypatch.context() as patch:
+        patch.setattr("lakegc_assets.storage.local.os.unlink", refused)
+        with pytest.raises(StorageError, match=r"could not be removed.*Let the credentials delete"):
+            prune(place, NAME)
+        assert place.contents() == before
+    assert prune(place, NAME) == {NAME: ""}
+    assert left(place) == 0
+
+
+def test_what_only_the_backup_holds(place: Place, marked: Marked) -> None:
+    make_backup(place.context())
+    store = place.context().connect()[1].store()
+    (found,) = all_backups(place.root.stores, place.url)
+    assert only_copies(found, store, 4).num_rows == 0
+    gone = sorted(marked.candidates)[::3]
+    for address in gone:
+        (place.lake.objects / address).unlink()
+    assert only_copies(found, store, 4)["address"].to_pylist() == gone
+
+
+def test_objects_that_are_far_apart_are_asked_for_one_by_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A listing is given up where it shows little, so that its cost is bounded."""
+    store = open_store(str(tmp_path))
+    for number in range(50):
+        store.put(f"data/{number:03d}", b"")
+    wanted = pa.chunked_array([["data/000", "data/000-", "data/048", "data/049", "data/0490"]])
+    monkeypatch.setattr("lakegc_assets.recovery.looking._STRETCH", 5)
+    monkeypatch.setattr("lakegc_assets.recovery.looking._SPARSE", 2)
+    monkeypatch.setattr("lakegc_assets.storage.local._BATCH_ROWS", 4)
+    asked: list[str] = []
+    exists = LocalStore.exists
+
+    def counted(self: LocalStore, key: str) -> bool:
+        asked.append(key)
+        return exists(self, key)
+
+    monkeypatch.setattr(LocalStore, "exists", counted)
+    assert missing(store, wanted, 2).to_pylist() == ["data/000-", "data/0490"]
+    assert asked == ["data/048", "data/049", "data/0490"]

@@ -1,0 +1,358 @@
+"""What a sweep deleted comes back, exactly, from whatever has it; nothing else changes."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Mapping
+from dataclasses import replace
+from datetime import datetime, timedelta, timezone
+
+import pyarrow as pa
+import pytest
+import requests
+
+from lakegc_assets.errors import IntegrityError, RefusedError
+from lakegc_assets.lakefs.errors import GoneError
+from lakegc_assets.mark.why import why
+from lakegc_assets.recovery.making import make_backup
+from lakegc_assets.restore.choosing import Choice
+from lakegc_assets.restore.restore import restore
+from lakegc_assets.run.artifacts import Manifest
+from lakegc_assets.run.context import RunContext
+from lakegc_assets.run.pins import PINS, read_pins, write_pin
+from lakegc_assets.storage.errors import StorageError
+from lakegc_assets.sweep.hold import HOLD
+from lakegc_assets.sweep.lease import repository_lease
+from lakegc_assets.sweep.sweep import sweep
+from lakegc_assets_tests.lake import REPOSITORY, RUN, SECRET_KEY, STAGES, Marked, SmallLake
+from lakegc_assets_tests.recovery.conftest import Place
+from lakegc_assets_tests.sessions import Session
+
+ALL = Choice(everything=True)
+
+
+def contents(lake: SmallLake, addresses: set[str] | frozenset[str]) -> Mapping[str, bytes]:
+    return {address: (lake.objects / address).read_bytes() for address in addresses}
+
+
+def age(lake: SmallLake, addresses: set[str] | frozenset[str]) -> None:
+    """Copies are as young as they are: let a month pass for them."""
+    for address in addresses:
+        path = lake.objects / address
+        content = path.read_bytes()
+        # Other copies of the lake have the same files under other names.
+        path.unlink()
+        path.write_bytes(content)
+        os.utime(path, (time.time() - 30 * 86_400,) * 2)
+
+
+def mark(ctx: RunContext) -> RunContext:
+    for stage in STAGES:
+        stage(ctx)
+    return ctx
+
+
+def candidates(ctx: RunContext) -> set[str]:
+    found = ctx.root.attempt(REPOSITORY, ctx.run).read("deletion_candidates")
+    return set(found["address"].to_pylist())
+
+
+def outcomes(ctx: RunContext, manifest: Manifest) -> dict[str, tuple[str, str | None]]:
+    rows = ctx.root.attempt(REPOSITORY, ctx.run).read(manifest.asset).to_pylist()
+    assert len(rows) == len({row["address"] for row in rows}) == manifest.rows
+    return {row["address"]: (row["outcome"], row["source"]) for row in rows}
+
+
+Swept = tuple[Place, Mapping[str, bytes]]
+
+
+@pytest.fixture(params=["trash", "backup"])
+def swept(request: pytest.FixtureRequest, place: Place, marked: Marked) -> Swept:
+    """A lake whose mark was swept, and what was swept: it is in the trash, or in the backup."""
+    if request.param == "backup":
+        return backed_up(place, marked)
+    before = contents(place.lake, marked.candidates)
+    found = replace(place, url=None)  # type: ignore[arg-type] # no backups
+    sweep(found.context())
+    assert place.lake.keys() == marked.live
+    return found, before
+
+
+def backed_up(place: Place, marked: Marked) -> Swept:
+    """The same, where only the backup has anything."""
+    before = contents(place.lake, marked.candidates)
+    make_backup(place.context())
+    sweep(place.context(trash_days=timedelta(0)))
+    assert place.lake.keys() == marked.live
+    return place, before
+
+
+def test_all_of_a_mark_comes_back_and_reads(swept: Swept, marked: Marked) -> None:
+    place, before = swept
+    lake, ctx = place.lake, place.context()
+    with pytest.raises(GoneError):
+        lake.client.get_object(REPOSITORY, marked.commits["first"], "a/0")
+    manifest = restore(ctx, ALL)
+    assert lake.keys() == marked.live | marked.candidates
+    assert contents(lake, marked.candidates) == before
+    found = outcomes(ctx, manifest)
+    assert found.keys() == marked.candidates
+    assert {outcome for outcome, _ in found.values()} == {"restored"}
+    for n in range(4):
+        content = lake.client.get_object(REPOSITORY, marked.commits["first"], f"a/{n}")
+        assert content == f"first a {n}".encode()
+    sample = manifest.facts["sample"]
+    named = marked.groups["replaced"] | marked.groups["second"] | marked.groups["removed"]
+    assert {one["address"] for one in sample} == named
+    assert {(one["before"], one["after"]) for one in sample} == {("gone (410)", "reads")}
+    assert manifest.facts["warnings"] == []
+
+
+def test_restored_objects_are_pinned_and_the_next_mark_leaves_them_alone(
+    swept: Swept, marked: Marked
+) -> None:
+    place, _ = swept
+    manifest = restore(place.context(), ALL)
+    age(place.lake, marked.candidates)
+    until = datetime.fromisoformat(manifest.facts["pinned_until"])
+    days = (until - datetime.now(timezone.utc)) / timedelta(days=1)
+    assert 29.9 < days < 30.1
+    for run, clean in (("clean", True), ("optimized", False)):
+        ctx = mark(place.context(run, clean=clean))
+        assert candidates(ctx) == set()
+        facts = ctx.root.attempt(REPOSITORY, run).manifest("deletion_candidates").facts
+        (reason,) = facts["spared"]
+        assert reason == f"pinned until {until:%Y-%m-%d %H:%M} UTC: restored from run 'mark-1'"
+        told = why(ctx, min(marked.candidates))
+        assert (told.verdict, told.because) == ("spared", reason)
+    told = why(place.context(), min(marked.candidates))
+    assert told.because.endswith(f"; the sweep: deleted; {reason}")
+    # Once the pin has ended, both find what is dead; the first of them lists the store.
+    store = place.context().connect()[1].store()
+    ((pin, addresses),) = read_pins(store)
+    write_pin(store, replace(pin, until=datetime.now(timezone.utc)), addresses)
+    for run in ("after", "later"):
+        assert candidates(mark(place.context(run))) == marked.candidates
+
+
+def test_a_sweep_of_another_mark_spares_what_was_restored_since(
+    swept: Swept, marked: Marked
+) -> None:
+    place, _ = swept
+    restore(place.context(pin_days=timedelta(0)), ALL)
+    age(place.lake, marked.candidates)
+    assert list(place.context().connect()[1].store().list(PINS)) == []
+    again = mark(place.context("again", clean=True, backup_url=None))
+    assert candidates(again) == marked.candidates
+    pinned = min(marked.candidates)
+    restore(place.context(), Choice(addresses=(pinned,)))
+    sweep(again)
+    assert place.lake.keys() == marked.live | {pinned}
+
+
+def test_only_what_is_asked_for_comes_back(swept: Swept, marked: Marked) -> None:
+    place, _ = swept
+    lake = place.lake
+    one, *_ = sorted(marked.groups["orphans"])
+    back = {one}
+    restore(place.context(), Choice(addresses=(one, f"local://{REPOSITORY}/{one}")))
+    assert lake.keys() == marked.live | back
+
+    second = marked.commits["second"]
+    restore(place.context(), Choice(ref=second, path="a/1"))
+    found = lake.client.stat(REPOSITORY, second, "a/1").physical_address
+    back.add(found.removeprefix(f"local://{REPOSITORY}/"))
+    assert lake.keys() == marked.live | back
+
+    restore(place.context(), Choice(ref=second, prefix="r/"))
+    back |= marked.groups["removed"]
+    assert lake.keys() == marked.live | back
+
+    lake.client.create_branch(REPOSITORY, "feed", marked.commits["given up"])
+    restore(place.context(), Choice(ref="feed"))
+    back |= marked.groups["given up"] | marked.groups["second"]
+    assert lake.keys() == marked.live | back
+    for n in range(3):
+        assert lake.client.get_object(REPOSITORY, "feed$", f"try/{n}")
+    # Each has its own record.
+    attempt = lake.root.attempt(REPOSITORY, RUN)
+    ids = [key for key in attempt.files("restored_set") if "/data/" in key]
+    assert len(ids) == 4
+
+
+@pytest.mark.parametrize(
+    ("choice", "words"),
+    [
+        (Choice(addresses=("data/other", "data/more")), "names 2 of these objects not"),
+        (Choice(ref="nobody"), "has no branch, tag or commit 'nobody'"),
+        (Choice(ref="main"), "the mark names none of the 7 objects that lakeFS shows at 'main'"),
+        (Choice(ref="main", path="a/0"), "none of the 1 objects that lakeFS shows at 'a/0' of"),
+        (Choice(ref="main", path="a"), "none of the 0 objects"),
+        (Choice(ref="main", prefix="keep/"), "the 3 objects .* at 'main' below 'keep/'"),
+    ],
+)
+def test_what_the_mark_does_not_name_is_refused(
+    swept: Swept, marked: Marked, choice: Choice, words: str
+) -> None:
+    place, _ = swept
+    with pytest.raises(RefusedError, match=words):
+        restore(place.context(), choice)
+    assert place.lake.keys() == marked.live
+    assert read_pins(place.context().connect()[1].store()) == []
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {},
+        {"everything": True, "ref": "main"},
+        {"addresses": ("a",), "everything": True},
+        {"everything": True, "path": "a"},
+        {"ref": "main", "path": "a", "prefix": "b"},
+    ],
+)
+def test_a_request_that_contradicts_itself_is_refused(wrong: dict[str, object]) -> None:
+    with pytest.raises(RefusedError):
+        Choice(**wrong)  # type: ignore[arg-type] # this is what is tested
+
+
+def test_what_is_there_is_never_overwritten(place: Place, marked: Marked) -> None:
+    """Whether it was written since the sweep, or while the restore reads the backup."""
+    _, before = backed_up(place, marked)
+    lake = place.lake
+    early, late, *_ = sorted(marked.candidates)
+    (lake.objects / early).parent.mkdir(parents=True, exist_ok=True)
+    (lake.objects / early).write_text("new, and needed")
+    source = place.store.__class__.stream
+    with pytest.MonkeyPatch.context() as patch:
+
+        def written_meanwhile(store: object, key: str, etag: str | None = None) -> object:
+            if key == late:
+                (lake.objects / late).parent.mkdir(parents=True, exist_ok=True)
+                (lake.objects / late).write_text("just written")
+            return source(store, key, etag)  # type: ignore[arg-type]
+
+        patch.setattr(place.store.__class__, "stream", written_meanwhile)
+        manifest = restore(place.context(), ALL)
+    found = outcomes(place.context(), manifest)
+    assert found[early] == found[late] == ("already_there", None)
+    rows = lake.root.attempt(REPOSITORY, RUN).read(manifest.asset).to_pylist()
+    (said,) = [row["detail"] for row in rows if row["address"] == early]
+    assert said == f"another object is there: it has 15 bytes, and {len(before[early])} were marked"
+    assert (lake.objects / early).read_text() == "new, and needed"
+    assert (lake.objects / late).read_text() == "just written"
+    rest = marked.candidates - {early, late}
+    assert contents(lake, rest) == {key: before[key] for key in rest}
+
+
+def test_from_wherever_the_backup_is(anywhere: Place, marked: Marked) -> None:
+    before = contents(anywhere.lake, marked.candidates)
+    make_backup(anywhere.context())
+    sweep(anywhere.context(trash_days=timedelta(0)))
+    manifest = restore(anywhere.context(), ALL)
+    assert contents(anywhere.lake, marked.candidates) == before
+    assert manifest.facts["outcomes"].keys() == {"restored"}
+
+
+def test_a_hold_asks_for_a_restore(swept: Swept, marked: Marked) -> None:
+    place, _ = swept
+    hold = place.lake.objects / HOLD
+    hold.write_text('{"alarm": "something is gone"}')
+    manifest = restore(place.context(), ALL)
+    assert place.lake.keys() == marked.live | marked.candidates
+    assert "is on hold" in str(manifest.facts["warnings"])
+    assert hold.exists()
+
+
+def test_a_repository_made_anew_elsewhere_gets_nothing(swept: Swept, marked: Marked) -> None:
+    place, _ = swept
+    client = place.lake.client
+    answer = requests.delete(
+        f"{place.lake.server.endpoint}/api/v1/repositories/{REPOSITORY}",
+        auth=(place.lake.server.access_key, SECRET_KEY),
+        timeout=10,
+    )
+    answer.raise_for_status()
+    client.create_repository(REPOSITORY, "local://another")
+    with pytest.raises(RefusedError, match="was made anew"):
+        restore(place.context(), ALL)
+    assert place.lake.keys() == marked.live
+    assert not (place.lake.server.objects_dir / "another" / PINS).exists()
+
+
+def test_nobody_restores_while_another_sweeps(swept: Swept, marked: Marked) -> None:
+    place, _ = swept
+    store = place.context().connect()[1].store()
+    duration = timedelta(minutes=3)
+    with (
+        repository_lease(store, {"host": "elsewhere"}, duration=duration),
+        pytest.MonkeyPatch.context() as patch,
+    ):
+        # A lease that nobody renews is waited for.
+        patch.setattr("lakegc_assets.sweep.lease._PATIENCE", timedelta(0))
+        with pytest.raises(RefusedError, match="holds its lease: host elsewhere"):
+            restore(place.context(), ALL)
+    assert place.lake.keys() == marked.live
+    assert read_pins(store) == []
+    restore(place.context(), ALL)
+    assert place.lake.keys() == marked.live | marked.candidates
+
+
+def test_a_mark_that_was_never_made_or_never_published(lake: SmallLake, spark: Session) -> None:
+    with pytest.raises(RefusedError, match="there is no mark 'none'"):
+        restore(lake.context(spark, "none"), ALL)
+    ctx = lake.context(spark, "half")
+    for stage in STAGES[:-1]:
+        stage(ctx)
+    with pytest.raises(RefusedError, match="so nothing of it was deleted"):
+        restore(ctx, ALL)
+
+
+def test_what_nobody_has_is_said(place: Place, marked: Marked) -> None:
+    _, before = backed_up(place, marked)
+    lost, damaged, *_ = sorted(marked.candidates)
+    folder = place.lake.folder.parent / "backups" / REPOSITORY / RUN
+    (folder / lost).unlink()
+    (folder / damaged).write_bytes(b"x" * len(before[damaged]))
+    with pytest.raises(StorageError, match=r"2 objects could not be restored and 0 were not") as e:
+        restore(place.context(), ALL)
+    assert "CopyMissing" in str(e.value)
+    assert "CopyChanged" in str(e.value)
+    rest = marked.candidates - {lost, damaged}
+    assert place.lake.keys() == marked.live | rest
+    # Mended, the same restore goes on, and ends.
+    (folder / lost).write_bytes(before[lost])
+    manifest_of = place.context(backup_url=None)
+    manifest = restore(manifest_of, ALL)
+    found = outcomes(place.context(), manifest)
+    assert {a for a, (outcome, _) in found.items() if outcome == "not_kept"} == {lost, damaged}
+    assert "2 objects are neither kept" in str(manifest.facts["warnings"])
+    assert len(list(read_pins(place.context().connect()[1].store()))) == 1
+
+
+def test_without_a_backup_a_restore_says_so(place: Place, marked: Marked) -> None:
+    sweep(place.context(backup_url=None, trash_days=timedelta(0)))
+    manifest = restore(place.context(), Choice(addresses=(min(marked.candidates),)))
+    assert manifest.facts["outcomes"].keys() == {"not_kept"}
+    assert "there is no finished backup of 'mark-1'" in manifest.facts["warnings"][0]
+
+
+def test_a_damaged_mark_restores_nothing(swept: Swept, marked: Marked) -> None:
+    place, _ = swept
+    attempt = place.lake.root.attempt(REPOSITORY, RUN)
+    part = attempt.manifest("deletion_candidates").parts["data"][0]
+    store = attempt.store()
+    store.put(part.key, store.get(part.key)[:-1] + b"x")
+    with pytest.raises(IntegrityError, match="is not what its manifest says"):
+        restore(place.context(), ALL)
+    assert place.lake.keys() == marked.live
+
+
+def test_addresses_are_pinned_as_they_are(swept: Swept, marked: Marked) -> None:
+    place, _ = swept
+    some = tuple(sorted(marked.candidates))[:3]
+    restore(place.context(), Choice(addresses=some))
+    ((pin, addresses),) = read_pins(place.context().connect()[1].store())
+    assert addresses.combine_chunks() == pa.array(some)
+    assert pin.run == RUN

@@ -1,0 +1,374 @@
+"""Undo on S3: exactly one marker goes, and only from above the very version that was deleted."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import boto3
+import pytest
+from moto.core.models import DEFAULT_ACCOUNT_ID
+from moto.s3.models import FakeDeleteMarker, s3_backends
+
+from lakegc_assets.storage.base import Lost, ObjectStore
+from lakegc_assets.storage.http import HttpFailure
+from lakegc_assets.storage.opening import open_store
+from lakegc_assets.storage.s3.versions import S3Versions
+from lakegc_assets.storage.undelete_probe import probe_recovery
+from lakegc_assets_tests.storage.conftest import Answer, Script, query_of
+from lakegc_assets_tests.storage.s3_answers import SPACE, error
+from lakegc_assets_tests.storage.test_undelete import versioned
+
+_VERSION = (
+    "<Version><Key>{}</Key><VersionId>{}</VersionId><IsLatest>{}</IsLatest>"
+    "<LastModified>2026-01-02T03:04:05Z</LastModified><ETag>&quot;e&quot;</ETag><Size>1</Size>"
+    "</Version>"
+)
+_MARKER = (
+    "<DeleteMarker><Key>{}</Key><VersionId>{}</VersionId><IsLatest>{}</IsLatest>"
+    "<LastModified>2026-01-02T03:04:05Z</LastModified></DeleteMarker>"
+)
+
+
+class Bucket:
+    """A versioned bucket, seen from behind the store."""
+
+    def __init__(self, endpoint: str, store: ObjectStore) -> None:
+        self.client = boto3.client("s3", endpoint_url=endpoint)
+        self.store = store
+        _, _, rest = store.url.partition("://")
+        self.name, _, prefix = rest.partition("/")
+        self.prefix = f"{prefix}/"
+
+    def lose(self, key: str, content: bytes = b"1") -> Lost:
+        """Write an object and delete it."""
+        etag = self.store.put(key, content)
+        return Lost(key, len(content), etag, self.delete(key))
+
+    def delete(self, key: str) -> str | None:
+        (outcome,) = self.store.delete_many([key])
+        assert outcome.outcome == "deleted"
+        return outcome.version
+
+    def versions(self, key: str) -> list[str]:
+        """Ids of all versions and markers of a key, newest first."""
+        answer: Any = self.client.list_object_versions(Bucket=self.name, Prefix=self.prefix + key)
+        found = [*answer.get("Versions", ()), *answer.get("DeleteMarkers", ())]
+        found = [one for one in found if one["Key"] == self.prefix + key]
+        return [
+            str(one["VersionId"])
+            for one in sorted(found, key=lambda one: (one["IsLatest"], one["LastModified"]))
+        ][::-1]
+
+    def undelete(self, *lost: Lost) -> list[tuple[str, str]]:
+        return [
+            (outcome.outcome, f"{outcome.error_code}: {outcome.detail}")
+            for outcome in self.store.undelete_many(lost)
+        ]
+
+    def expire(self, key: str, version: str) -> None:
+        """Remove a version, as a lifecycle rule does."""
+        self.client.delete_object(Bucket=self.name, Key=self.prefix + key, VersionId=version)
+
+
+@pytest.fixture(params=["moto", pytest.param("versitygw", marks=pytest.mark.stores)])
+def bucket(request: pytest.FixtureRequest) -> Bucket:
+    if request.param == "moto":
+        endpoint = request.getfixturevalue("s3_server")
+    else:
+        endpoint = request.getfixturevalue("versioned_gateway").endpoint
+    return Bucket(endpoint, versioned(endpoint))
+
+
+def test_exactly_the_marker_goes(bucket: Bucket) -> None:
+    bucket.store.put("data/a", b"older")
+    lost, near = bucket.lose("data/a"), bucket.lose("data/ab")
+    before = {key: set(bucket.versions(key)) for key in ("data/a", "data/ab")}
+    assert lost.version in before["data/a"]
+    assert [outcome for outcome, _ in bucket.undelete(lost)] == ["restored"]
+    assert set(bucket.versions("data/a")) == before["data/a"] - {lost.version}
+    assert set(bucket.versions("data/ab")) == before["data/ab"]
+    assert not bucket.store.exists(near.key)
+
+
+@pytest.mark.parametrize("told", [True, False])
+def test_what_was_deleted_twice_by_lost_answers_comes_back(bucket: Bucket, *, told: bool) -> None:
+    """A delete whose answer was lost is sent again, and leaves another marker."""
+    first = bucket.lose("data/a")
+    bucket.delete("data/a")
+    last = bucket.delete("data/a")
+    known = first._replace(version=last if told else None)
+    assert [outcome for outcome, _ in bucket.undelete(known)] == ["restored"]
+    assert bucket.store.get("data/a") == b"1"
+
+
+def test_what_another_deleted_again_since_stays_deleted(bucket: Bucket) -> None:
+    lost, other = bucket.lose("data/a"), bucket.lose("data/b")
+    marker = bucket.delete("data/a")
+    before = set(bucket.versions("data/a"))
+    (outcome, detail), (fine, _) = bucket.undelete(lost, other)
+    assert (outcome, fine) == ("failed", "restored")
+    assert f"DeletedAgain: it was deleted again since, by the marker {marker}" in detail
+    assert set(bucket.versions("data/a")) == before
+
+
+def test_what_a_lifecycle_rule_removed_meanwhile_is_gone(bucket: Bucket) -> None:
+    lost, without_any = bucket.lose("data/a"), bucket.lose("data/b")
+    for key in ("data/a", "data/b"):
+        (version,) = set(bucket.versions(key)) - {lost.version, without_any.version}
+        bucket.expire(key, version)
+    bucket.expire("data/b", str(without_any.version))
+    (first, why), (second, none) = bucket.undelete(lost, without_any)
+    assert (first, second) == ("not_kept", "not_kept")
+    assert "lifecycle rules" in why
+    assert "no version of it" in none
+    assert not bucket.store.exists("data/a")
+
+
+def test_what_was_rewritten_and_deleted_by_another_is_not_taken_for_the_lost_one(
+    bucket: Bucket,
+) -> None:
+    lost = bucket.lose("data/a")
+    bucket.store.put("data/a", b"another")
+    bucket.delete("data/a")
+    ((outcome, detail),) = bucket.undelete(lost._replace(version=None))
+    assert outcome == "not_kept"
+    assert "7 bytes and the etag" in detail
+    assert f"1 and {lost.etag} were expected" in detail
+
+
+def test_what_is_written_between_look_and_undo_stays(
+    bucket: Bucket, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lost, remove = bucket.lose("data/a"), S3Versions._remove
+
+    def meanwhile(self: S3Versions, markers: Any) -> Any:
+        bucket.store.put("data/a", b"meanwhile")
+        return remove(self, markers)
+
+    monkeypatch.setattr(S3Versions, "_remove", meanwhile)
+    assert [outcome for outcome, _ in bucket.undelete(lost)] == ["already_there"]
+    assert bucket.store.get("data/a") == b"meanwhile"
+
+
+def test_a_killed_undo_is_done_again(bucket: Bucket, monkeypatch: pytest.MonkeyPatch) -> None:
+    lost = [bucket.lose(f"data/{number}") for number in range(6)]
+    twice = bucket.lose("data/twice")
+    lost.append(twice._replace(version=bucket.delete("data/twice")))
+    remove = S3Versions._remove
+
+    def killed(self: S3Versions, markers: Any) -> Any:
+        remove(self, dict(list(markers.items())[:3] + list(markers.items())[-1:]))
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(S3Versions, "_remove", killed)
+        with pytest.raises(KeyboardInterrupt):
+            bucket.undelete(*lost)
+    assert sum(bucket.store.exists(one.key) for one in lost) == 3
+    outcomes = [outcome for outcome, _ in bucket.undelete(*lost)]
+    assert outcomes == ["already_there"] * 3 + ["restored"] * 4
+    assert all(bucket.store.get(one.key) == b"1" for one in lost)
+
+
+def test_an_answer_that_names_only_some_keys_is_believed_for_these_only(
+    bucket: Bucket, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What the store did all the same shows in the look that follows."""
+    lost = [bucket.lose(f"data/{number}") for number in range(3)]
+    remove = S3Versions._remove
+
+    def partial(self: S3Versions, markers: Any) -> Any:
+        answers = remove(self, {key: markers[key] for key in list(markers)[:2]})
+        silence = HttpFailure("NoAnswer", "the store's answer does not name this key")
+        first = next(iter(markers))
+        return dict.fromkeys(markers, silence) | {first: answers[first]}
+
+    monkeypatch.setattr(S3Versions, "_remove", partial)
+    outcomes = bucket.undelete(*lost)
+    assert [outcome for outcome, _ in outcomes] == ["restored", "restored", "failed"]
+    assert "does not name this key" in outcomes[2][1]
+
+
+def test_many_keys_that_lie_together_take_few_requests(
+    bucket: Bucket, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    keys = [f"data/{number:04d}" for number in range(250)]
+    etags = {key: bucket.store.put(key, b"1") for key in keys}
+    bucket.store.delete_many(etags)
+    asked: list[str] = []
+    page, remove = S3Versions._page, S3Versions._remove_many
+
+    def counted_page(self: S3Versions, prefix: str, start: Any, size: int) -> Any:
+        asked.append("list")
+        return page(self, prefix, start, size)
+
+    def counted_removal(self: S3Versions, some: Any, markers: Any) -> Any:
+        asked.append("remove")
+        return remove(self, some, markers)
+
+    monkeypatch.setattr(S3Versions, "_page", counted_page)
+    monkeypatch.setattr(S3Versions, "_remove_many", counted_removal)
+    outcomes = bucket.undelete(*(Lost(key, 1, etag) for key, etag in etags.items()))
+    assert {outcome for outcome, _ in outcomes} == {"restored"}
+    assert asked.count("remove") == 1
+    # Two looks in three parts, each with a page, and with one key more where a server is unsure.
+    assert asked.count("list") <= 12
+
+
+def test_a_suspended_bucket_keeps_nothing_and_its_markers_are_not_touched(s3_server: str) -> None:
+    """A marker without an id may be a writer's object by the time it is removed."""
+    bucket = Bucket(s3_server, versioned(s3_server))
+    lost = bucket.lose("data/a")
+    suspended: Any = {"Status": "Suspended"}
+    bucket.client.put_bucket_versioning(Bucket=bucket.name, VersioningConfiguration=suspended)
+    found = bucket.store.recovery()
+    assert found.kind == "nothing"
+    assert "versioning is suspended" in found.notice
+    assert probe_recovery(bucket.store, "_lakefs/probe-", None).kind == "nothing"
+    backend = s3_backends[DEFAULT_ACCOUNT_ID]["aws"].get_bucket(bucket.name)
+    marker = next(
+        one
+        for one in backend.keys.getlist(f"{bucket.prefix}data/a")
+        if isinstance(one, FakeDeleteMarker)
+    )
+    marker._version_id = "null"
+    before = bucket.versions("data/a")
+    assert "null" in before
+    ((outcome, detail),) = bucket.undelete(lost._replace(version="null"))
+    assert outcome == "not_kept"
+    assert "no id of its own" in detail
+    assert bucket.versions("data/a") == before
+
+
+@pytest.mark.parametrize(
+    ("rule", "days"),
+    [
+        ({"NoncurrentVersionExpiration": {"NoncurrentDays": 14}}, 14),
+        ({"Filter": {"Prefix": "n"}, "NoncurrentVersionExpiration": {"NoncurrentDays": 9}}, 9),
+        ({"Filter": {"Prefix": "m/"}, "NoncurrentVersionExpiration": {"NoncurrentDays": 9}}, None),
+        ({"Status": "Disabled", "NoncurrentVersionExpiration": {"NoncurrentDays": 9}}, None),
+        ({"Expiration": {"Days": 3}}, None),
+    ],
+)
+def test_lifecycle_rules_say_for_how_long(
+    s3_server: str, rule: dict[str, Any], days: float | None
+) -> None:
+    bucket = Bucket(s3_server, versioned(s3_server))
+    rules: Any = {"Rules": [{"ID": "r", "Status": "Enabled", "Filter": {"Prefix": ""}, **rule}]}
+    bucket.client.put_bucket_lifecycle_configuration(
+        Bucket=bucket.name, LifecycleConfiguration=rules
+    )
+    found = bucket.store.recovery()
+    assert found[:2] == ("versions", days)
+    assert ("days, by a lifecycle rule" in found.notice) == (days is not None)
+    assert "paid for" in found.notice
+
+
+def listing(*entries: str, more: str = "", encoded: bool = True) -> Answer:
+    encoding = "<EncodingType>url</EncodingType>" if encoded else ""
+    more = more or "<IsTruncated>false</IsTruncated>"
+    body = f"<ListVersionsResult {SPACE}>{encoding}{more}{''.join(entries)}</ListVersionsResult>"
+    return Answer(body=body)
+
+
+def gone(key: str, marker: str = "m1", version: str = "v1") -> str:
+    return _MARKER.format(key, marker, "true") + _VERSION.format(key, version, "false")
+
+
+def back(key: str) -> str:
+    return _VERSION.format(key, "v1", "true")
+
+
+@pytest.fixture
+def undelete(script: Script) -> Callable[..., list[tuple[str, str]]]:
+    """Brings back objects named so, from a server that gives these answers."""
+
+    def called(*keys: str, answers: list[Answer]) -> list[tuple[str, str]]:
+        script.answers = answers
+        store = open_store("s3://bkt/ns", script.config())
+        outcomes = store.undelete_many([Lost(key, 1, "e") for key in keys])
+        return [(one.outcome, f"{one.error_code}: {one.detail}") for one in outcomes]
+
+    return called
+
+
+def test_keys_that_xml_cannot_carry_are_named_in_urls(
+    script: Script, undelete: Callable[..., list[tuple[str, str]]]
+) -> None:
+    answers = [listing(gone("ns/a%01%0Ab")), Answer(status=204), listing(back("ns/a%01%0Ab"))]
+    assert undelete("a\x01\nb", answers=answers)[0][0] == "restored"
+    assert script.requests[1] == "DELETE /bkt/ns/a%01%0Ab?versionId=m1"
+
+
+def test_a_server_that_does_not_encode_keys_cannot_tell_which_they_are(
+    script: Script, undelete: Callable[..., list[tuple[str, str]]]
+) -> None:
+    told = listing(gone("ns/a\nb"), encoded=False)
+    ((outcome, detail),) = undelete("a\nb", answers=[told])
+    assert outcome == "failed"
+    assert "not percent-encoded" in detail
+    assert all(request.startswith("GET") for request in script.requests)
+
+
+@pytest.mark.parametrize(
+    ("answer", "words"),
+    [
+        (listing(_MARKER.format("ns/a", "m1", "true") * 2), "are the latest"),
+        (listing(_MARKER.format("other", "m1", "true")), "has 'other'"),
+        (listing(more="<IsTruncated>true</IsTruncated>"), "does not go on"),
+        (listing(gone("ns/a").replace("true", "false")), "which is the latest"),
+        (Answer(status=403, body=error("AccessDenied")), "s3:ListBucketVersions"),
+        (Answer(status=503, body=error("SlowDown")), "SlowDown"),
+    ],
+)
+def test_without_a_list_that_is_whole_nothing_is_removed(
+    script: Script,
+    undelete: Callable[..., list[tuple[str, str]]],
+    answer: Answer,
+    words: str,
+) -> None:
+    ((outcome, detail),) = undelete("a", answers=[answer])
+    assert outcome == "failed"
+    assert words in detail
+    assert all(request.startswith("GET") for request in script.requests)
+
+
+def test_who_may_not_remove_versions_is_told_what_it_takes(
+    undelete: Callable[..., list[tuple[str, str]]],
+) -> None:
+    denied = (
+        f"<DeleteResult {SPACE}><Error><Key>ns/a</Key><Code>AccessDenied</Code>"
+        "<Message>no</Message></Error></DeleteResult>"
+    )
+    answers = [listing(gone("ns/a")), Answer(body=denied), listing(gone("ns/a"))]
+    ((outcome, detail),) = undelete("a", answers=answers)
+    assert outcome == "failed"
+    assert "s3:DeleteObjectVersion" in detail
+
+
+def test_far_keys_are_not_reached_through_all_that_lies_between(
+    script: Script, undelete: Callable[..., list[tuple[str, str]]]
+) -> None:
+    more = (
+        "<IsTruncated>true</IsTruncated><NextKeyMarker>ns/b</NextKeyMarker>"
+        "<NextVersionIdMarker>v1</NextVersionIdMarker>"
+    )
+    first = listing(gone("ns/a1"), gone("ns/b"), more=more)
+    answers = [first, listing(gone("ns/y2")), Answer(status=403, body=error("AccessDenied"))]
+    undelete("a1", "y2", answers=answers)
+    queries = [query_of(request) for request in script.requests if request.startswith("GET")]
+    assert [query.get("key-marker") for query in queries[:2]] == ["ns/a", "ns/y"]
+    assert {query["prefix"] for query in queries} == {"ns/"}
+
+
+def test_the_settings_that_cannot_be_read_are_named(script: Script) -> None:
+    script.answers = [Answer(status=403, body=error("AccessDenied"))]
+    found = open_store("s3://bkt/ns", script.config()).recovery()
+    assert found[:2] == ("unknown", None)
+    assert "s3:GetBucketVersioning" in found.notice
+    enabled = "<VersioningConfiguration><Status>Enabled</Status></VersioningConfiguration>"
+    script.answers = [Answer(body=enabled), *script.answers]
+    found = open_store("s3://bkt/ns", script.config()).recovery()
+    assert found[:2] == ("versions", None)
+    assert "s3:GetLifecycleConfiguration" in found.notice

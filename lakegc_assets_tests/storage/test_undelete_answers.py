@@ -1,0 +1,194 @@
+"""Undo on Azure and Google's service, by answers that their references describe.
+
+https://learn.microsoft.com/rest/api/storageservices/list-blobs, undelete-blob, copy-blob;
+https://cloud.google.com/storage/docs/json_api/v1/objects/rewrite, restore
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from urllib.parse import unquote
+
+import pytest
+
+from lakegc_assets.storage.base import Lost, ObjectStore
+from lakegc_assets.storage.config import GcsAccess, StoreConfig
+from lakegc_assets.storage.opening import open_store
+from lakegc_assets_tests.storage import azure_answers
+from lakegc_assets_tests.storage.azure_answers import page
+from lakegc_assets_tests.storage.conftest import Answer, Script, query_of
+
+LOST = Lost("a", 7, "0x8D")
+COPIED = Answer(202, headers={"x-ms-copy-status": "success"})
+Undelete = Callable[..., tuple[str, str]]
+
+
+@pytest.fixture
+def azure_undelete(azure: Callable[..., ObjectStore]) -> Undelete:
+    def called(*answers: Answer, lost: Lost = LOST) -> tuple[str, str]:
+        (outcome,) = azure(*answers).undelete_many([lost])
+        return outcome.outcome, f"{outcome.error_code}: {outcome.detail}"
+
+    return called
+
+
+def kept(
+    name: str = "ns/a",
+    *,
+    version: str = "",
+    current: bool = False,
+    deleted: bool = False,
+    snapshot: bool = False,
+    etag: str = "0x8D",
+) -> str:
+    said = [
+        f"<Name>{name}</Name>",
+        "<Snapshot>2026-01-01T00:00:00.0000000Z</Snapshot>" if snapshot else "",
+        f"<VersionId>{version}</VersionId>" if version else "",
+        "<IsCurrentVersion>true</IsCurrentVersion>" if current else "",
+        "<Deleted>true</Deleted>" if deleted else "",
+        f"<Properties><Etag>{etag}</Etag><Content-Length>7</Content-Length></Properties>",
+    ]
+    return f"<Blob>{''.join(said)}</Blob>"
+
+
+OLD, NEW = "2026-01-01T00:00:00.0000000Z", "2026-02-01T00:00:00.0000000Z"
+
+
+def test_the_newest_version_is_copied_where_no_blob_is(
+    azure_undelete: Undelete, script: Script
+) -> None:
+    """The names that begin with the blob's come after it."""
+    versions = [kept(version=OLD, etag="0x1"), kept(version=NEW), kept("ns/ab", version=NEW)]
+    assert azure_undelete(page(*versions), COPIED)[0] == "restored"
+    listing, copy = script.requests
+    assert query_of(listing)["prefix"] == "ns/a"
+    assert query_of(listing)["include"] == "versions,deleted"
+    assert copy == "PUT /acc/box/ns/a"
+    sent = script.headers[1]
+    assert sent["if-none-match"] == "*"
+    assert unquote(sent["x-ms-copy-source"]).endswith(f"/acc/box/ns/a?versionid={NEW}")
+
+
+def test_versions_go_on_over_pages(azure_undelete: Undelete, script: Script) -> None:
+    pages = [page(kept(version=OLD, etag="0x1"), marker="m"), page(kept(version=NEW))]
+    assert azure_undelete(*pages, COPIED)[0] == "restored"
+    assert query_of(script.requests[1])["marker"] == "m"
+
+
+def test_what_soft_delete_keeps_is_undeleted(azure_undelete: Undelete, script: Script) -> None:
+    """Snapshots of it, as an overwrite leaves them, are not the blob."""
+    listing = page(kept(snapshot=True, deleted=True, etag="0x1"), kept(deleted=True))
+    assert azure_undelete(listing, Answer())[0] == "restored"
+    assert script.requests[1] == "PUT /acc/box/ns/a?comp=undelete"
+
+
+@pytest.mark.parametrize(
+    ("listing", "outcome", "words"),
+    [
+        (page(kept(version=OLD), kept(version=NEW, current=True)), "already_there", ""),
+        (page(kept(), kept(deleted=True)), "already_there", ""),
+        (page(), "not_kept", "keeps nothing"),
+        (page(kept("ns/ab")), "not_kept", "keeps nothing"),
+        (page(kept(version=OLD, deleted=True)), "not_kept", "keeps nothing"),
+        (page(kept(version=OLD), kept(version=NEW, etag="0x1")), "not_kept", "the etag 0x1"),
+        (page(kept(deleted=True, etag="0x1")), "not_kept", "0x8D were expected"),
+        (Answer(body="<EnumerationResults/>"), "failed", "it is not a listing"),
+        (azure_answers.refusal(403, "AuthorizationFailure"), "failed", "AuthorizationFailure"),
+    ],
+)
+def test_nothing_is_sent_where_nothing_may_come_back(
+    azure_undelete: Undelete, script: Script, listing: Answer, outcome: str, words: str
+) -> None:
+    found, detail = azure_undelete(listing)
+    assert found == outcome
+    assert words in detail
+    assert len(script.requests) == 1
+
+
+@pytest.mark.parametrize("code", ["BlobAlreadyExists", "ConditionNotMet"])
+def test_a_blob_that_is_written_meanwhile_stays(azure_undelete: Undelete, code: str) -> None:
+    refused = azure_answers.refusal(409, code)
+    assert azure_undelete(page(kept(version=NEW)), refused)[0] == "already_there"
+
+
+def test_a_version_that_goes_meanwhile_is_a_failure(azure_undelete: Undelete) -> None:
+    refused = azure_answers.refusal(404, "CannotVerifyCopySource")
+    outcome, detail = azure_undelete(page(kept(version=NEW)), refused)
+    assert outcome == "failed"
+    assert "CannotVerifyCopySource" in detail
+
+
+def test_a_key_that_azure_reads_as_another_is_not_asked_for(
+    azure_undelete: Undelete, script: Script
+) -> None:
+    assert azure_undelete(Answer(), lost=LOST._replace(key="a\\b"))[0] == "failed"
+    assert script.requests == []
+
+
+@pytest.fixture
+def gcs_undelete(script: Script) -> Undelete:
+    def called(*answers: Answer, etag: str = "7") -> tuple[str, str]:
+        script.answers = list(answers)
+        config = StoreConfig(max_attempts=1, gcs=GcsAccess(endpoint=script.endpoint))
+        (outcome,) = open_store("gs://bkt/ns", config).undelete_many([Lost("a/b", 3, etag)])
+        return outcome.outcome, f"{outcome.error_code}: {outcome.detail}"
+
+    return called
+
+
+def refusal(status: int, reason: str) -> Answer:
+    errors = [{"reason": reason, "message": "m"}]
+    return Answer(status, json.dumps({"error": {"message": f"told {reason}", "errors": errors}}))
+
+
+MISSING = refusal(404, "notFound")
+MET = refusal(412, "conditionNotMet")
+#: The bucket is there: an empty listing.
+BUCKET = Answer(body=json.dumps({"kind": "storage#objects"}))
+DONE = Answer(body=json.dumps({"done": True}))
+
+
+def test_a_generation_is_copied_where_no_object_is(gcs_undelete: Undelete, script: Script) -> None:
+    half = Answer(body=json.dumps({"done": False, "rewriteToken": "t"}))
+    assert gcs_undelete(MISSING, BUCKET, half, DONE)[0] == "restored"
+    copies = [query_of(request) for request in script.requests if "rewriteTo" in request]
+    assert [(q["sourceGeneration"], q["ifGenerationMatch"]) for q in copies] == [("7", "0")] * 2
+    assert copies[1]["rewriteToken"] == "t"
+
+
+def test_what_soft_delete_keeps_is_restored(gcs_undelete: Undelete, script: Script) -> None:
+    assert gcs_undelete(MISSING, BUCKET, MISSING, Answer(body="{}"))[0] == "restored"
+    last = script.requests[-1]
+    assert last.startswith("POST /storage/v1/b/bkt/o/ns%2Fa%2Fb/restore?")
+    assert query_of(last) == {"generation": "7", "ifGenerationMatch": "0"}
+
+
+@pytest.mark.parametrize(
+    ("answers", "outcome", "words"),
+    [
+        ([MISSING, BUCKET, MET], "already_there", ""),
+        ([MISSING, BUCKET, MISSING, MET], "already_there", ""),
+        ([MISSING, BUCKET, MISSING, MISSING], "not_kept", "no generation 7"),
+        ([MISSING, BUCKET, refusal(403, "forbidden")], "failed", "forbidden"),
+        ([MISSING, BUCKET, Answer(body="{}")], "failed", "damaged"),
+        ([MISSING, BUCKET, Answer(404, "page not found")], "failed", "404"),
+        ([MISSING, MISSING], "failed", "NoSuchBucket"),
+    ],
+)
+def test_what_a_condition_or_a_refusal_says_is_believed(
+    gcs_undelete: Undelete, answers: list[Answer], outcome: str, words: str
+) -> None:
+    found, detail = gcs_undelete(*answers)
+    assert found == outcome
+    assert words in detail
+
+
+@pytest.mark.parametrize("etag", ["0", "", "abc", "-1"])
+def test_an_etag_that_is_no_generation_names_nothing(
+    gcs_undelete: Undelete, script: Script, etag: str
+) -> None:
+    """0 would mean no object to a condition."""
+    assert gcs_undelete(DONE, etag=etag)[0] == "failed"
+    assert script.requests == []

@@ -1,0 +1,122 @@
+"""What a sweep deletes can be had back, as it says before it begins, until that is too old."""
+
+from __future__ import annotations
+
+import logging
+from datetime import timedelta
+
+import pytest
+
+from lakegc_assets.storage.base import Lost
+from lakegc_assets.storage.errors import StorageError
+from lakegc_assets.storage.trash import TRASH, trash_folder
+from lakegc_assets.sweep import sweep as sweeping
+from lakegc_assets.sweep.lease import PROBES
+from lakegc_assets.sweep.sweep import sweep
+from lakegc_assets_tests.lake import REPOSITORY, RUN, STAGES, Marked, SmallLake
+from lakegc_assets_tests.sessions import Session
+from lakegc_assets_tests.sweep.outcomes import check_swept
+
+
+def trash_of(lake: SmallLake, spark: Session) -> list[str]:
+    _, connections = lake.context(spark).connect()
+    store = connections.store()
+    return [key for batch in store.list(TRASH) for key in batch["key"].to_pylist()]
+
+
+@pytest.mark.parametrize("told", [True, False])
+def test_all_that_was_swept_comes_back_from_the_trash(
+    lake: SmallLake,
+    marked: Marked,
+    spark: Session,
+    caplog: pytest.LogCaptureFixture,
+    *,
+    told: bool,
+) -> None:
+    """Also where the ledger lost what the store had told."""
+    before = lake.keys()
+    with caplog.at_level(logging.INFO):
+        manifest = sweep(lake.context(spark, sweep_batch=4))
+    assert "this sweep can be undone for 7 days: " in caplog.text
+    recovery = manifest.facts["recovery"]
+    assert isinstance(recovery, dict)
+    assert (recovery["kind"], recovery["days"]) == ("trash", 7.0)
+    check_swept(lake, marked, {})
+    attempt = lake.root.attempt(REPOSITORY, RUN)
+    rows = {row["address"]: row["version"] for row in attempt.read("swept_set").to_pylist()}
+    assert sorted(rows.values()) == trash_of(lake, spark)
+    assert all(version.endswith(f"/{address}") for address, version in rows.items())
+    listed = attempt.read("deletion_candidates").to_pylist()
+    lost = [
+        Lost(row["address"], row["size"], row["etag"], rows[row["address"]] if told else None)
+        for row in listed
+    ]
+    _, connections = lake.context(spark).connect()
+    outcomes = connections.store().undelete_many(lost)
+    assert {outcome.outcome for outcome in outcomes} == {"restored"}
+    assert lake.keys() == before
+    assert trash_of(lake, spark) == []
+    for one in lost:
+        assert connections.store().head(one.key).etag == one.etag
+
+
+def test_without_a_trash_the_sweep_says_that_it_cannot_be_undone(
+    lake: SmallLake, marked: Marked, spark: Session, caplog: pytest.LogCaptureFixture
+) -> None:
+    manifest = sweep(lake.context(spark, trash_days=timedelta(0)))
+    assert "this sweep cannot be undone: set backup_url, or turn versions on" in caplog.text
+    recovery = manifest.facts["recovery"]
+    assert isinstance(recovery, dict)
+    assert (recovery["kind"], recovery["days"]) == ("nothing", None)
+    check_swept(lake, marked, {})
+    assert trash_of(lake, spark) == []
+    rows = lake.root.attempt(REPOSITORY, RUN).read("swept_set")
+    assert rows["version"].null_count == rows.num_rows
+
+
+def test_old_trash_goes_at_the_end_of_a_sweep(
+    lake: SmallLake, marked: Marked, spark: Session
+) -> None:
+    _, connections = lake.context(spark).connect()
+    store = connections.store()
+    now = store.server_time()
+    old, young = (trash_folder("a", now - timedelta(days=days)) for days in (8, 6))
+    for folder in (old, young):
+        store.put(f"{folder}data/before", b"1")
+    sweep(lake.context(spark))
+    left = trash_of(lake, spark)
+    assert f"{young}data/before" in left
+    assert f"{old}data/before" not in left
+    assert len(left) == 1 + len(marked.candidates)
+    assert not any(store.list(PROBES))
+
+
+def test_no_mark_takes_the_trash_for_data(lake: SmallLake, marked: Marked, spark: Session) -> None:
+    """Trash has the times of what is in it, so that all of it is older than any cutoff."""
+    sweep(lake.context(spark))
+    assert len(trash_of(lake, spark)) == len(marked.candidates)
+    ctx = lake.context(spark, "later", clean=True)
+    for stage in STAGES:
+        stage(ctx)
+    attempt = lake.root.attempt(REPOSITORY, "later")
+    listed = attempt.read("store_listing")["address"].to_pylist()
+    assert listed
+    assert set(listed) <= marked.live
+    assert attempt.read("deletion_candidates").num_rows == 0
+    assert len(trash_of(lake, spark)) == len(marked.candidates)
+
+
+def test_trash_that_cannot_be_pruned_does_not_undo_a_sweep(
+    lake: SmallLake,
+    marked: Marked,
+    spark: Session,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def refuse(*_: object) -> int:
+        raise StorageError("somebody else's file")
+
+    monkeypatch.setattr(sweeping, "prune_trash", refuse)
+    assert sweep(lake.context(spark)).rows == len(marked.candidates)
+    assert "old trash stays until the next sweep: somebody else's file" in caplog.text
+    check_swept(lake, marked, {})
