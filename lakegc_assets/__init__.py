@@ -1,1 +1,20 @@
-"""Garbage collection for lakeFS repositories, as a Dagster asset graph on PySpark."""
+"""Garbage collection for lakeFS repositories as a Dagster asset graph on PySpark."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import Any
+
+__all__ = ["GarbageCollection"]
+
+
+def __getattr__(name: str) -> Any:  # noqa: ANN401 - as Python has it
+    """The component, which `dg` looks for here; loaded when it is asked for, with Dagster."""
+    if name in __all__:
+        return getattr(import_module("lakegc_assets.defs.component"), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    """What is here, with what was not loaded yet."""
+    return sorted({*globals(), *__all__})

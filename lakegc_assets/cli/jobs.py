@@ -72,12 +72,12 @@ def run_job(
     again: only its report is made.
 
     Args:
-        job: gc, gc_mark, gc_backup, gc_sweep or gc_restore.
+        job: gc, gc_mark, gc_approve, gc_backup, gc_sweep or gc_restore.
         repository: lakeFS repository.
         run: id of the run.
         settings: configuration of the ``collector`` resource, as values or as text; what is absent
             has its default.
-        asked: configuration of assets, by their names.
+        asked: configuration of assets and other steps, by their names.
 
     Raises:
         ConfigurationError: there is no such repository, a name or setting is wrong, or Spark does
@@ -138,7 +138,7 @@ def _selection(
         return None
     published = attempt.has("deletion_candidates") and not attempt.has("gc_report")
     if (
-        job in _OF_A_MARK
+        job in {*_OF_A_MARK, "gc_approve"}
         or not published
         or read_summary(open_store(namespace, site.stores), run) is None
     ):
@@ -165,8 +165,8 @@ def _execute(
                 instance=instance,
                 run_id=run_id,
                 run_config={
-                    "ops": {asset: {"config": config} for asset, config in asked.items()},
                     "resources": {"collector": {"config": settings}},
+                    "ops": {name: {"config": config} for name, config in asked.items()},
                     "loggers": {"console": {"config": {"log_level": "CRITICAL"}}},
                 },
             )

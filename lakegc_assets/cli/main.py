@@ -250,6 +250,52 @@ def sweep(repository: str, run_id: str | None, as_json: bool, **options: Any) ->
 @main.command()
 @click.argument("repository")
 @click.option("--run", "run_id", required=True, help="The mark id.")
+@click.option("--by", help="Who approves. Default: the name of this user.")
+@click.option(
+    "--max-candidate-share",
+    type=click.FloatRange(0, 1),
+    help="Approve that a larger share of the listing goes, for this mark only.",
+)
+@exit_status
+def approve(
+    repository: str, run_id: str, by: str | None, max_candidate_share: float | None
+) -> None:
+    """Let a mark of REPOSITORY be swept, after its checks were evaluated again.
+
+    It is about exactly this mark, and ends after a week. Where the sensor gc_approvals is on, the
+    sweep follows by itself.
+    """
+    from lakegc_assets.cli.approvals import approve as record  # noqa: PLC0415 - Dagster loads slowly
+
+    found = record(repository, run_id, by, max_candidate_share)
+    click.echo(
+        f"mark {run_id} of {repository} ({found.digest}) is approved by {found.by} until "
+        f"{found.ends:%Y-%m-%d %H:%M} UTC"
+    )
+    click.echo(f"  to delete  lakegc sweep {repository} --run {run_id}")
+
+
+@main.command()
+@click.option("--json", "as_json", is_flag=True, help="Print JSON for programs.")
+@exit_status
+def pending(as_json: bool) -> None:  # noqa: FBT001 - an option
+    """What waits for a person: marks that were not swept, and those that a check refused."""
+    from lakegc_assets.cli.approvals import pending as waiting  # noqa: PLC0415 - Dagster loads slowly
+
+    found = waiting()
+    if as_json:
+        click.echo(json.dumps(found, indent=1))
+        return
+    for one in found:
+        size = f"\t{one['objects']:,} objects, {one['bytes']:,} bytes" if "objects" in one else ""
+        click.echo(f"{one['repository']}\t{one['run']}\t{one['state']}{size}\t{one['because']}")
+    if not found:
+        click.echo("nothing waits", err=True)
+
+
+@main.command()
+@click.argument("repository")
+@click.option("--run", "run_id", required=True, help="The mark id.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON for programs.")
 @exit_status
 def report(repository: str, run_id: str, as_json: bool) -> None:  # noqa: FBT001 - an option
@@ -331,7 +377,9 @@ def _show(found: dict[str, Any], as_json: bool) -> None:  # noqa: FBT001 - an op
     for warning in found["warnings"]:
         click.echo(f"  warning: {warning}")
     _show_places(found)
-    if not found["swept"]:
+    if found["swept"]:
+        click.echo(f"  {found['swept_on']}")
+    else:
         click.echo(f"  to delete  lakegc sweep {found['repository']} --run {found['run']}")
 
 

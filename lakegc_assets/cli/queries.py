@@ -26,6 +26,7 @@ from lakegc_assets.run.settings import Settings
 from lakegc_assets.run.spark import session_settings, start_session
 from lakegc_assets.storage.config import StoreConfig
 from lakegc_assets.storage.opening import open_store
+from lakegc_assets.sweep.approval import when
 
 
 @dataclass(frozen=True)
@@ -109,6 +110,7 @@ def outcome(repository: str, run: str) -> dict[str, Any]:
         "warnings": [*report.facts["warnings"], *_put_back(swept)],
         "read": {name: committed[name] for name in sorted(committed)},
         "swept": swept is not None,
+        "swept_on": when(attempt.manifest("swept_set")) if swept else None,
         "outcomes": swept["outcomes"] if swept else {},
     }
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dagster as dg
 
+from lakegc_assets.defs.approving import gc_approve
 from lakegc_assets.defs.partitions import REPOSITORY_RUN
 
 _BACKUP = dg.AssetSelection.assets("backup")
@@ -15,7 +16,7 @@ _MARK_CHECKS = dg.AssetSelection.checks_for_assets("deletion_candidates")
 
 @dg.definitions
 def jobs() -> dg.Definitions:
-    """``gc``, ``gc_mark``, ``gc_backup``, ``gc_sweep`` and ``gc_restore``."""
+    """``gc``, its parts, and ``gc_restore``."""
     return dg.Definitions(
         jobs=[
             dg.define_asset_job(
@@ -48,6 +49,7 @@ def jobs() -> dg.Definitions:
                 partitions_def=REPOSITORY_RUN,
                 description="Bring back what was swept; may be run again, after a kill, too.",
             ),
+            gc_approve,
         ],
         executor=dg.in_process_executor,
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import atexit
 import os
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from datetime import timedelta
 from pathlib import Path
@@ -25,6 +25,7 @@ from pydantic import Field, PrivateAttr
 from pyspark.sql import SparkSession
 
 from lakegc_assets.defs.failures import errors_of_tasks
+from lakegc_assets.defs.policy import SETTINGS, Policies, Policy
 from lakegc_assets.errors import ConfigurationError
 from lakegc_assets.lakefs.config import LakeFSConfig
 from lakegc_assets.run.artifacts import ArtifactRoot
@@ -296,6 +297,9 @@ class CollectorResource(dg.ConfigurableResource):  # type: ignore[type-arg]
     max_served_lookups: int = Field(
         default=100_000_000, description="paths at HEADs to look up; what is beyond stays alive"
     )
+    policies: dict[str, Any] = Field(
+        default={}, description="how single repositories are collected, as the component says it"
+    )
     adopt: str | None = Field(
         default=None, description="mark id of lakeFS's own collector: take what it names only"
     )
@@ -369,6 +373,25 @@ class CollectorResource(dg.ConfigurableResource):  # type: ignore[type-arg]
         except (ValueError, OverflowError) as error:
             raise ConfigurationError(f"hours and seconds must be usual numbers: {error}") from error
 
+    def policy(self, repository: str) -> Policy:
+        """How a repository is collected by itself."""
+        return Policies(**self.policies).of(repository)
+
+    def of_repository(self, repository: str, run_config: Mapping[str, Any]) -> CollectorResource:
+        """This resource with the settings of one repository.
+
+        Args:
+            repository: lakeFS repository.
+            run_config: of the run; what it says itself holds whatever the policy is.
+        """
+        if not self.policies:
+            return self
+        given = run_config.get("resources", {}).get("collector", {}).get("config", {})
+        own = Policies(**self.policies).changed(repository)
+        return self.model_copy(
+            update={k: v for k, v in own.items() if k in SETTINGS and k not in given}
+        )
+
     def root(self, stores: ObjectStoreResource) -> ArtifactRoot:
         """Where the artifacts live."""
         chosen = self.artifact_root or os.environ.get("LAKEGC_ARTIFACT_ROOT") or ".lakegc/artifacts"
@@ -377,7 +400,7 @@ class CollectorResource(dg.ConfigurableResource):  # type: ignore[type-arg]
     @contextmanager
     def run_context(
         self,
-        context: dg.AssetExecutionContext | dg.AssetCheckExecutionContext,
+        context: dg.AssetExecutionContext | dg.AssetCheckExecutionContext | dg.OpExecutionContext,
         lakefs: LakeFSResource,
         stores: ObjectStoreResource,
         pyspark: LazyPySparkResource,
@@ -390,10 +413,11 @@ class CollectorResource(dg.ConfigurableResource):  # type: ignore[type-arg]
         key = context.partition_key
         if not isinstance(key, dg.MultiPartitionKey):
             raise dg.DagsterInvariantViolationError(f"{key!r} is no repository x run partition")
+        repository = key.keys_by_dimension["repository"]
         ctx = RunContext(
-            repository=key.keys_by_dimension["repository"],
+            repository=repository,
             run=key.keys_by_dimension["run"],
-            settings=self.settings(),
+            settings=self.of_repository(repository, context.run.run_config).settings(),
             lakefs=lakefs.config(),
             root=self.root(stores),
             session=lambda: _session(pyspark),

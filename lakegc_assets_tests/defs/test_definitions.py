@@ -13,6 +13,7 @@ import pytest
 from lakegc_assets.checks.evaluation import NAMES
 from lakegc_assets.definitions import defs, shown_nowhere
 from lakegc_assets.defs.partitions import REPOSITORY_RUN, add_partition, partition_key
+from lakegc_assets.defs.staleness import CHECK, REPOSITORIES
 from lakegc_assets.errors import ConfigurationError
 from lakegc_assets.run.artifacts import MARK_ASSETS
 
@@ -64,14 +65,13 @@ def test_a_process_without_the_ui_has_the_same_graph(graph: dg.AssetGraph) -> No
     assert ours.asset_check_keys == graph.asset_check_keys
     assert ours.toposorted_asset_keys_by_level == graph.toposorted_asset_keys_by_level
     assert sorted(definitions.resources or {}) == sorted(defs().resources or {})
-    for job in ("gc", "gc_mark", "gc_backup", "gc_sweep", "gc_restore"):
+    for job in ("gc", "gc_mark", "gc_approve", "gc_backup", "gc_sweep", "gc_restore"):
         assert definitions.resolve_job_def(job).name == job
 
 
 def test_the_assets_follow_each_other_in_the_order_of_the_graph(graph: dg.AssetGraph) -> None:
-    assert [
-        sorted(k.to_user_string() for k in level) for level in graph.toposorted_asset_keys_by_level
-    ] == [[name] for name in _WHOLE]
+    levels = [{k.to_user_string() for k in level} for level in graph.toposorted_asset_keys_by_level]
+    assert [level - {"repositories"} for level in levels] == [{name} for name in _WHOLE]
     for before, after in itertools.pairwise(_GRAPH[:-1]):
         assert graph.get(dg.AssetKey(after)).parent_keys == {dg.AssetKey(before)}
     swept = graph.get(dg.AssetKey("swept_set"))
@@ -88,7 +88,8 @@ def test_every_asset_is_of_one_repository_and_one_run(graph: dg.AssetGraph) -> N
 
 
 def test_every_invariant_is_a_check_and_all_but_one_block(graph: dg.AssetGraph) -> None:
-    checks = {key.name: graph.get(key) for key in graph.asset_check_keys}
+    keys = graph.asset_check_keys - {dg.AssetCheckKey(REPOSITORIES.key, CHECK)}
+    checks = {key.name: graph.get(key) for key in keys}
     assert set(checks) == set(NAMES)
     for name, check in checks.items():
         assert check.key.asset_key == dg.AssetKey("deletion_candidates")
@@ -154,6 +155,7 @@ def test_the_instance_keeps_one_run_at_a_time_for_a_repository(name: str, tmp_pa
     with dg.DagsterInstance.from_config(str(tmp_path)) as instance:
         queue = instance.get_concurrency_config().run_queue_config
     assert queue is not None
+    assert queue.max_concurrent_runs == 2
     assert queue.tag_concurrency_limits == [
         {
             "key": "dagster/partition/repository",

@@ -15,6 +15,7 @@ from lakegc_assets.defs.partitions import add_partition
 from lakegc_assets.errors import IntegrityError, RefusedError
 from lakegc_assets.run.artifacts import MARK_ASSETS
 from lakegc_assets.run.lock import repository_lock
+from lakegc_assets.sweep.approval import when
 from lakegc_assets_tests.site import Site
 
 # Dagster itself makes nested resources (S3Resource) in this way.
@@ -218,7 +219,6 @@ def _materialize(
     [
         ("store_listing", "exists already"),
         ("active_commits", "active_commits of 'wave-1' is finished"),
-        ("swept_set", "was swept already"),
     ],
 )
 def test_an_asset_of_a_frozen_mark_is_not_made_again(
@@ -226,6 +226,28 @@ def test_an_asset_of_a_frozen_mark_is_not_made_again(
 ) -> None:
     with pytest.raises(RefusedError, match=said):
         _materialize(definitions, instance, f"collected|{_RUN}", asset)
+
+
+@pytest.mark.usefixtures("collected")
+def test_sweeping_what_was_swept_gives_the_record_and_deletes_nothing(
+    site: Site, definitions: dg.Definitions, instance: dg.DagsterInstance
+) -> None:
+    told = site.repositories["collected"]
+    swept = site.root.attempt("collected", _RUN).manifest("swept_set")
+    # Something is at a swept address again: a second sweep would delete it.
+    again = site.namespace("collected") / told.expired
+    again.parent.mkdir(parents=True, exist_ok=True)
+    again.write_text("the first a")
+    os.utime(again, (again.stat().st_mtime - 100 * 86_400,) * 2)
+    result = definitions.resolve_job_def("gc_sweep").execute_in_process(
+        partition_key=f"collected|{_RUN}", instance=instance, run_config=run_config()
+    )
+    assert result.success
+    assert again.read_text() == "the first a"
+    again.unlink()
+    assert _metadata(instance, "swept_set")["swept"] == when(swept)
+    assert when(swept).startswith(f"swept on {swept.finished:%Y-%m-%d}")
+    assert site.root.attempt("collected", _RUN).manifest("swept_set") == swept
 
 
 @pytest.mark.usefixtures("collected")

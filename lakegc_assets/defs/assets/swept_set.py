@@ -5,16 +5,24 @@ Writes: address, size (bytes), outcome (deleted, already_missing, spared, put_ba
 detail, at (UTC).
 Guarantees: trusts no earlier check; evaluates every invariant again; what came back to life is
 spared, and what is not verified in the backup where ``backup_url`` is set; each batch is recorded
-before the next is sent; a killed sweep goes on where it was.
+before the next is sent; a killed sweep goes on where it was. A mark that was swept is left alone,
+and its record is shown. A run that nobody asked for (a schedule's, a sensor's, a backfill's) sweeps
+only where the repository's policy lets it, and else ends without.
 """
+
+from collections.abc import Iterator
 
 import dagster as dg
 from dagster_pyspark import LazyPySparkResource
 
 from lakegc_assets.defs.metadata import of_manifest
 from lakegc_assets.defs.partitions import REPOSITORY_RUN
+from lakegc_assets.defs.requests import WAITS_TAG, is_unattended
 from lakegc_assets.defs.resources import CollectorResource, LakeFSResource, ObjectStoreResource
+from lakegc_assets.run.context import RunContext
+from lakegc_assets.sweep.approval import approved, recorded_sweep, when
 from lakegc_assets.sweep.sweep import sweep
+from lakegc_assets.sweep.unattended import waits_for
 
 
 @dg.asset(
@@ -22,6 +30,7 @@ from lakegc_assets.sweep.sweep import sweep
     deps=["gc_report", "backup"],
     group_name="gc",
     kinds={"pyspark", "lakefs"},
+    output_required=False,
 )
 def swept_set(
     context: dg.AssetExecutionContext,
@@ -29,9 +38,27 @@ def swept_set(
     lakefs: LakeFSResource,
     stores: ObjectStoreResource,
     pyspark: LazyPySparkResource,
-) -> dg.MaterializeResult[None]:
+) -> Iterator[dg.MaterializeResult[None]]:
     """Verifies the mark again, deletes what it names, and records every outcome."""
     with collector.run_context(context, lakefs, stores, pyspark) as ctx:
-        manifest = sweep(ctx)
+        manifest = recorded_sweep(ctx)
+        if manifest is not None:
+            context.log.info("mark %s was %s: nothing is to be done", ctx.run, when(manifest))
+        elif (waits := _waits(context, collector, ctx)) is not None:
+            context.log.warning("%s", waits)
+            context.instance.add_run_tags(context.run.run_id, {WAITS_TAG: waits})
+            return
+        else:
+            manifest = sweep(approved(ctx))
     facts = ("outcomes", "put_back", "rounds", "recovery", "backup", "delete_deadlines")
-    return dg.MaterializeResult(metadata=of_manifest(manifest, facts))
+    yield dg.MaterializeResult(metadata={"swept": when(manifest), **of_manifest(manifest, facts)})
+
+
+def _waits(
+    context: dg.AssetExecutionContext, collector: CollectorResource, ctx: RunContext
+) -> str | None:
+    """What a run that nobody asked for waits for; None if it may sweep, or somebody did ask."""
+    if not is_unattended(context.run.tags):
+        return None
+    policy = collector.policy(ctx.repository)
+    return waits_for(ctx, policy.sweep, policy.auto.limits())

@@ -1,0 +1,77 @@
+"""``gc_approve``: a person lets one mark be swept, after its checks were evaluated once more."""
+
+import getpass
+from datetime import timedelta
+
+import dagster as dg
+from dagster_pyspark import LazyPySparkResource
+from pydantic import Field
+
+from lakegc_assets.defs.metadata import of_report
+from lakegc_assets.defs.partitions import REPOSITORY_RUN
+from lakegc_assets.defs.resources import CollectorResource, LakeFSResource, ObjectStoreResource
+from lakegc_assets.sweep.approval import approve as approve_mark
+from lakegc_assets.sweep.approval import with_share
+
+
+class Approving(dg.Config):
+    """What a person says who approves."""
+
+    by: str = Field(default="", description="who approves; else the name of this user")
+    max_candidate_share: float | None = Field(
+        default=None, ge=0, le=1, description="approve that this share of the listing goes"
+    )
+
+
+@dg.op(description="Evaluates every check of a mark again, and records the approval beside it.")
+def approve(
+    context: dg.OpExecutionContext,
+    config: Approving,
+    collector: CollectorResource,
+    lakefs: LakeFSResource,
+    stores: ObjectStoreResource,
+    pyspark: LazyPySparkResource,
+) -> None:
+    """Approve the mark of this partition, and publish it if only an approval was missing."""
+    share = config.max_candidate_share
+    with collector.run_context(context, lakefs, stores, pyspark) as ctx:
+        asked = ctx if share is None else with_share(ctx, share)
+        lifetime = timedelta(days=collector.policy(ctx.repository).approval_lifetime_days)
+        approval, published = approve_mark(asked, config.by or getpass.getuser(), lifetime)
+    key = context.partition_key
+    if published is not None:
+        context.log_event(
+            dg.AssetMaterialization("gc_report", partition=key, metadata=of_report(published))
+        )
+    context.log_event(
+        dg.AssetObservation(
+            "gc_report",
+            partition=key,
+            metadata={
+                "approved by": approval.by,
+                "approved at": dg.MetadataValue.timestamp(approval.at),
+                "approval ends": dg.MetadataValue.timestamp(approval.ends),
+                "approved share": approval.max_candidate_share,
+                "approved digest": approval.digest,
+            },
+        )
+    )
+    context.log.info(
+        "%s may be swept until %s: the sensor gc_approvals starts gc_sweep, or `lakegc sweep %s "
+        "--run %s` does",
+        key,
+        f"{approval.ends:%Y-%m-%d %H:%M} UTC",
+        ctx.repository,
+        ctx.run,
+    )
+
+
+@dg.job(
+    partitions_def=REPOSITORY_RUN,
+    executor_def=dg.in_process_executor,
+    description="Approve one mark: its checks are evaluated again, and who, when and which mark is "
+    "recorded. The sensor gc_approvals then starts its sweep.",
+)
+def gc_approve() -> None:
+    """Approve one mark."""
+    approve()

@@ -1,0 +1,164 @@
+"""``lakegc_assets.GarbageCollection``: the whole graph as a component, configured by one file."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import dagster as dg
+from dagster._utils.warnings import disable_dagster_warnings
+from dagster_aws.s3 import S3Resource
+from pydantic import Field
+
+from lakegc_assets.defs import assets
+from lakegc_assets.defs.jobs import jobs
+from lakegc_assets.defs.notices import failure_sensor
+from lakegc_assets.defs.policy import (
+    SETTINGS,
+    NoticeSection,
+    Override,
+    Patterns,
+    Policies,
+    Policy,
+    ServerSection,
+    StoresSection,
+)
+from lakegc_assets.defs.resources import (
+    CollectorResource,
+    LakeFSResource,
+    ObjectStoreResource,
+    resources,
+)
+from lakegc_assets.defs.resuming import resume_sensor
+from lakegc_assets.defs.schedules import schedules
+from lakegc_assets.defs.sensors import approvals_sensor, repositories_sensor, rules_sensor
+from lakegc_assets.defs.staleness import REPOSITORIES, staleness_check, staleness_sensor
+
+
+class GarbageCollection(dg.Component, Policy):
+    """Garbage collection for the repositories of a lakeFS server.
+
+    Marks what no retention rule, no branch and no staged write needs any more, says why, and sweeps
+    it as far as the policy of each repository lets it.
+    """
+
+    lakefs: ServerSection = Field(
+        default_factory=ServerSection, description="the lakeFS server, and how to log in"
+    )
+    stores: StoresSection = Field(
+        default_factory=StoresSection, description="the object stores, and where artifacts live"
+    )
+    include: Patterns = Field(
+        default_factory=lambda: ["*"], description="names or patterns of repositories to collect"
+    )
+    exclude: Patterns = Field(default_factory=list, description="of these, those that are not")
+    repositories: list[Override] = Field(
+        default_factory=list, description="what is different for some; later entries win"
+    )
+    failures: NoticeSection = Field(
+        default_factory=NoticeSection, description="who is told about runs that failed"
+    )
+
+    @classmethod
+    def get_spec(cls) -> dg.ComponentTypeSpec:
+        """What `dg list components` and the docs say."""
+        return dg.ComponentTypeSpec(
+            description="Garbage collection for the repositories of a lakeFS server.",
+            tags=["lakefs", "pyspark"],
+            produces=["asset", "asset_check", "job", "resource", "schedule", "sensor"],
+        )
+
+    def build_defs(self, context: dg.ComponentLoadContext) -> dg.Definitions:  # noqa: ARG002 - nothing here depends on where the file is
+        """All that Dagster sees."""
+        return self.definitions()
+
+    def definitions(self) -> dg.Definitions:
+        """All that Dagster sees, wherever it is loaded."""
+        policies = self.policies()
+        # Dagster warns of what is new in it where that is defined, as it does not in a defs folder.
+        with disable_dagster_warnings():
+            defined = jobs()
+            return dg.Definitions.merge(
+                self._graph(policies),
+                defined,
+                dg.Definitions(
+                    schedules=schedules(policies),
+                    sensors=[
+                        repositories_sensor(),
+                        rules_sensor(policies),
+                        approvals_sensor(policies),
+                        resume_sensor(list(defined.jobs or ())),
+                        staleness_sensor(policies),
+                        failure_sensor(policies, self.failures),
+                    ],
+                    resources=self._resources(policies),
+                ),
+            )
+
+    def _graph(self, policies: Policies) -> dg.Definitions:
+        """The assets and their checks."""
+        from lakegc_assets.defs import checks  # noqa: PLC0415 - it warns when it is loaded
+
+        return dg.Definitions(
+            assets=[*dg.load_assets_from_package_module(assets), REPOSITORIES],
+            asset_checks=[
+                *dg.load_asset_checks_from_modules([checks]),
+                staleness_check(policies),
+            ],
+        ).map_asset_specs(func=self._owned)
+
+    def _owned(self, spec: dg.AssetSpec) -> dg.AssetSpec:
+        return spec.merge_attributes(owners=self.owners, tags=self.tags)
+
+    def policies(self) -> Policies:
+        """How each repository is collected."""
+        for_all = Policy(**{name: getattr(self, name) for name in Policy.model_fields})
+        return Policies(
+            include=self.include,
+            exclude=self.exclude,
+            for_all=for_all,
+            overrides=self.repositories,
+        )
+
+    def _resources(self, policies: Policies) -> dict[str, Any]:
+        found = dict(resources().resources or {})
+        stores = self.stores
+        if self.lakefs.model_fields_set:
+            found["lakefs"] = _lakefs(self.lakefs)
+        if stores.model_fields_set:
+            found["stores"] = _stores(stores)
+        if self.model_fields_set:
+            found["collector"] = CollectorResource(
+                artifact_root=stores.artifact_root or "",
+                policies=policies.dump(),
+                **{name: getattr(self, name) for name in SETTINGS},
+            )
+        return found
+
+
+def _lakefs(section: ServerSection) -> LakeFSResource:
+    """The server, with variables instead of secrets."""
+
+    def variable(name: str | None) -> Any:  # noqa: ANN401 - what Dagster takes in place of text
+        return dg.EnvVar(name) if name else None
+
+    return LakeFSResource(
+        endpoint=section.endpoint,
+        access_key_id=variable(section.access_key_id_variable),
+        secret_access_key=variable(section.secret_access_key_variable),
+        credentials_file=section.credentials_file,
+    )
+
+
+def _stores(section: StoresSection) -> ObjectStoreResource:
+    return ObjectStoreResource(
+        s3=S3Resource(
+            endpoint_url=section.s3_endpoint_url,
+            region_name=section.s3_region,
+            profile_name=section.s3_profile,
+        ),
+        addressing=section.s3_addressing,
+        gcs_endpoint=section.gcs_endpoint,
+        gcs_credentials_file=section.gcs_credentials_file,
+        local_root=section.local_root or os.environ.get("LAKEGC_LOCAL_ROOT"),
+    )

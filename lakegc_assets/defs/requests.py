@@ -1,0 +1,108 @@
+"""Runs that are started without a person: their tags, and how a run knows what it is."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any, Final
+
+import dagster as dg
+
+from lakegc_assets.defs.partitions import partition_key
+from lakegc_assets.defs.policy import Policies, settings_of
+from lakegc_assets.errors import ConfigurationError, LakegcError
+from lakegc_assets.lakefs.config import LakeFSConfig
+from lakegc_assets.lakefs.models import Repository
+
+REPOSITORY_TAG: Final = "lakegc/repository"
+WAVE_TAG: Final = "lakegc/wave"
+MODE_TAG: Final = "lakegc/mode"
+#: How often a run that was cut off was started again.
+RESUMED_TAG: Final = "lakegc/resumed"
+#: A person asked for the run that this one goes on with.
+ASKED_TAG: Final = "lakegc/asked"
+#: What a run that ended with its mark waits for, in a sentence.
+WAITS_TAG: Final = "lakegc/waits"
+
+#: Dagster puts one of these on every run that no person has launched by itself.
+_UNATTENDED: Final = (
+    "dagster/backfill",
+    "dagster/schedule_name",
+    "dagster/sensor_name",
+    "dagster/auto_materialize",
+    "dagster/from_automation_condition",
+    WAVE_TAG,
+)
+
+
+def is_unattended(tags: Mapping[str, str]) -> bool:
+    """Whether a run was started by a schedule, a sensor or a backfill, by its tags."""
+    return ASKED_TAG not in tags and any(tag in tags for tag in _UNATTENDED)
+
+
+def request(
+    policies: Policies,
+    repository: str,
+    run: str,
+    *,
+    run_key: str,
+    job: str,
+    config: Mapping[str, Any] | None = None,
+    tags: Mapping[str, str] | None = None,
+) -> dg.RunRequest:
+    """The request of a run on a repository, with the repository's own settings.
+
+    Args:
+        policies: of all repositories.
+        repository: lakeFS repository.
+        run: id of the run; both must be known as partition keys when the run is started.
+        run_key: Dagster starts no second run with it.
+        job: to be run.
+        config: of the ``collector`` resource, beside the repository's settings.
+        tags: beside the repository, and those of its policy.
+
+    Raises:
+        ConfigurationError: a name cannot be one.
+    """
+    policy = policies.of(repository)
+    settings = settings_of(policy) | dict(config or {})
+    return dg.RunRequest(
+        run_key=run_key,
+        job_name=job,
+        partition_key=partition_key(repository, run),
+        run_config={"resources": {"collector": {"config": settings}}},
+        tags={**policy.tags, REPOSITORY_TAG: repository, MODE_TAG: policy.sweep, **(tags or {})},
+    )
+
+
+def collected(lakefs: LakeFSConfig, policies: Policies) -> list[Repository]:
+    """The repositories of the server that are collected by themselves.
+
+    Raises:
+        LakegcError: the server does not answer, or there is none.
+    """
+    return [
+        repository
+        for repository in lakefs.connect().repositories()
+        if not repository.read_only and _can_be_a_key(repository.id)
+        if policies.collects(repository.id)
+    ]
+
+
+def _can_be_a_key(repository: str) -> bool:
+    try:
+        partition_key(repository, "any")
+    except ConfigurationError:
+        return False
+    return True
+
+
+def silent(error: LakegcError) -> dg.SkipReason:
+    """Why nothing is done where lakeFS does not answer."""
+    return dg.SkipReason(f"lakeFS does not tell its repositories: {error}")
+
+
+def keys_of(requests: Iterable[dg.RunRequest]) -> list[tuple[str, str]]:
+    """Repository and run of each request, in their order."""
+    keys = (request.partition_key for request in requests)
+    pairs = (str(key).split("|") for key in keys)
+    return [(repository, run) for repository, run in pairs]

@@ -1,0 +1,137 @@
+"""``gc_resume``: marks that were left half-way and sweeps that were killed go on, under their ids.
+
+A run that no step has failed in did not end by itself: its process was killed, or its machine
+stopped. What a check, a store or a server refused is not tried again.
+"""
+
+from collections.abc import Sequence
+from datetime import datetime, timedelta, timezone
+from typing import Any, Final
+
+import dagster as dg
+
+from lakegc_assets.defs.partitions import partition_key
+from lakegc_assets.defs.requests import ASKED_TAG, RESUMED_TAG, is_unattended, silent
+from lakegc_assets.defs.resources import CollectorResource, LakeFSResource, ObjectStoreResource
+from lakegc_assets.defs.sensors import started
+from lakegc_assets.errors import LakegcError, RefusedError
+from lakegc_assets.graveler.namespace import StorageNamespace
+from lakegc_assets.lakefs.config import LakeFSConfig
+from lakegc_assets.mark.publication import read_summary
+from lakegc_assets.run.artifacts import ArtifactRoot
+from lakegc_assets.storage.opening import open_store
+from lakegc_assets.sweep.ledger import ASSET
+
+_JOBS: Final = ("gc", "gc_mark", "gc_sweep")
+_TRIES: Final = 3
+#: Runs that ended earlier are no business of a sensor that is turned on.
+_BACK: Final = timedelta(days=1)
+_OUR_TAGS: Final = "lakegc/"
+
+
+def resume_sensor(jobs: Sequence[Any]) -> dg.SensorDefinition:
+    """``gc_resume``.
+
+    Args:
+        jobs: all that are defined; it goes on with three of them.
+    """
+
+    @dg.sensor(
+        name="gc_resume",
+        jobs=[job for job in jobs if job.name in _JOBS],
+        minimum_interval_seconds=120,
+        description="Goes on with marks and sweeps whose process was killed, three times at most.",
+    )
+    def resume(
+        context: dg.SensorEvaluationContext,
+        lakefs: LakeFSResource,
+        stores: ObjectStoreResource,
+        collector: CollectorResource,
+    ) -> dg.SensorResult | dg.SkipReason:
+        since = _since(context.cursor)
+        # The storages of runs compare with whole seconds, some of them.
+        records = context.instance.get_run_records(
+            dg.RunsFilter(
+                statuses=[dg.DagsterRunStatus.FAILURE],
+                updated_after=since - timedelta(seconds=2),
+            ),
+            ascending=True,
+        )
+        requests: list[dg.RunRequest] = []
+        latest = since
+        for record in records:
+            run = record.dagster_run
+            latest = max(latest, record.update_timestamp)
+            if not _was_cut_off(context.instance, record):
+                continue
+            try:
+                found = _request(run, lakefs.config(), collector.root(stores))
+            except LakegcError as error:
+                if not requests:
+                    return silent(error)
+                # The next tick looks at all of them again, and starts none of these twice.
+                latest = since
+                break
+            if found is not None:
+                requests.append(found)
+        return started(requests, latest.isoformat())
+
+    return resume
+
+
+def _since(cursor: str | None) -> datetime:
+    return datetime.fromisoformat(cursor) if cursor else datetime.now(timezone.utc) - _BACK
+
+
+def _was_cut_off(instance: dg.DagsterInstance, record: dg.RunRecord) -> bool:
+    """Whether a run of ours ended without a step that failed, and nobody has gone on with it."""
+    run = record.dagster_run
+    key = run.tags.get("dagster/partition")
+    if run.job_name not in _JOBS and not run.job_name.startswith("__ASSET_JOB"):
+        return False
+    if key is None or run.tags.get("dagster/partition/run") is None:
+        return False
+    if int(run.tags.get(RESUMED_TAG, "0")) >= _TRIES:
+        return False
+    if instance.all_logs(run.run_id, of_type=dg.DagsterEventType.STEP_FAILURE):
+        return False
+    later = instance.get_run_records(
+        dg.RunsFilter(tags={"dagster/partition": key}, created_after=record.create_timestamp)
+    )
+    return all(one.dagster_run.run_id == run.run_id for one in later)
+
+
+def _request(run: dg.DagsterRun, lakefs: LakeFSConfig, root: ArtifactRoot) -> dg.RunRequest | None:
+    """The request that goes on with a run; None where nothing is left to do."""
+    repository, mark = (run.tags[f"dagster/partition/{name}"] for name in ("repository", "run"))
+    job = run.job_name if run.job_name in _JOBS else "gc"
+    selection: list[dg.AssetKey] | None = None
+    try:
+        attempt = root.attempt(repository, mark)
+    except RefusedError:
+        attempt = None
+    if attempt is not None and attempt.has(ASSET):
+        return None
+    if attempt is not None and attempt.has("gc_report"):
+        if job == "gc_mark":
+            return None
+        job = "gc_sweep"
+    elif attempt is not None and attempt.has("deletion_candidates") and job != "gc_sweep":
+        found = lakefs.connect().repository(repository)
+        namespace = StorageNamespace.parse(found.storage_namespace).url()
+        if read_summary(open_store(namespace, root.stores), mark) is not None:
+            # It was published, but not reported: this finishes it.
+            names = ("gc_report", ASSET) if job == "gc" else ("gc_report",)
+            selection = [dg.AssetKey(name) for name in names]
+    ours = {k: v for k, v in run.tags.items() if k.startswith(_OUR_TAGS)}
+    if not is_unattended(run.tags):
+        ours[ASKED_TAG] = "by a person"
+    ours[RESUMED_TAG] = str(int(run.tags.get(RESUMED_TAG, "0")) + 1)
+    return dg.RunRequest(
+        run_key=f"{repository}/{mark}/after-{run.run_id}",
+        job_name=job,
+        partition_key=partition_key(repository, mark),
+        run_config=run.run_config,
+        asset_selection=selection,
+        tags=ours,
+    )

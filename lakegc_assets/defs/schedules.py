@@ -1,0 +1,100 @@
+"""``gc_schedule``: at each tick one wave, a run for each repository that is due."""
+
+from collections.abc import Sequence
+from datetime import datetime, timedelta, timezone
+from typing import Final
+
+import dagster as dg
+from dagster._utils.schedules import reverse_cron_string_iterator
+
+from lakegc_assets.defs.partitions import add_partition
+from lakegc_assets.defs.policy import Policies, Policy
+from lakegc_assets.defs.requests import (
+    REPOSITORY_TAG,
+    WAVE_TAG,
+    collected,
+    request,
+    silent,
+)
+from lakegc_assets.defs.resources import LakeFSResource
+from lakegc_assets.errors import LakegcError
+from lakegc_assets.lakefs.models import Repository
+
+NAME: Final = "gc_schedule"
+#: For how long a repository may join a wave.
+_OPEN: Final = timedelta(hours=24)
+
+
+def schedules(policies: Policies) -> list[dg.ScheduleDefinition]:
+    """``gc_schedule``, and one more for each other time zone of the policies."""
+    return [
+        _schedule(_name(zone, policies), crons, zone, policies)
+        for zone, crons in policies.crons().items()
+    ]
+
+
+def _name(zone: str, policies: Policies) -> str:
+    if zone == policies.for_all.time_zone:
+        return NAME
+    return f"{NAME}_{''.join(c if c.isalnum() else '_' for c in zone)}"
+
+
+def _schedule(
+    name: str, crons: Sequence[str], zone: str, policies: Policies
+) -> dg.ScheduleDefinition:
+    @dg.schedule(
+        name=name,
+        job_name="gc",
+        cron_schedule=list(crons),
+        execution_timezone=zone,
+        default_status=dg.DefaultScheduleStatus.STOPPED,
+        description=f"Collects each repository that is due ({zone}). What is swept, and when, "
+        "says its policy.",
+    )
+    def wave(
+        context: dg.ScheduleEvaluationContext, lakefs: LakeFSResource
+    ) -> list[dg.RunRequest] | dg.SkipReason:
+        at = context.scheduled_execution_time
+        try:
+            repositories = collected(lakefs.config(), policies)
+        except LakegcError as error:
+            return silent(error)
+        requests = []
+        for repository in repositories:
+            policy = policies.of(repository.id)
+            due = _due(repository, policy, at) if policy.time_zone == zone else None
+            if due is None or _joined(context.instance, repository.id, due):
+                continue
+            add_partition(context.instance, repository.id, due)
+            requests.append(
+                request(
+                    policies,
+                    repository.id,
+                    due,
+                    run_key=f"{due}/{repository.id}",
+                    job="gc",
+                    tags={WAVE_TAG: due},
+                )
+            )
+        return requests or dg.SkipReason(
+            f"none of {len(repositories)} repositories is due, or all that are were started"
+        )
+
+    return wave
+
+
+def _due(repository: Repository, policy: Policy, at: datetime) -> str | None:
+    """The wave that a repository may join at a tick; None where there is none.
+
+    A repository that was made after its wave had begun waits for the next one.
+    """
+    last = next(reverse_cron_string_iterator(at.timestamp(), policy.cron, policy.time_zone))
+    if at - last >= _OPEN or repository.creation_date > last.timestamp():
+        return None
+    return f"{last.astimezone(timezone.utc):%Y%m%dT%H%M%SZ}"
+
+
+def _joined(instance: dg.DagsterInstance, repository: str, wave: str) -> bool:
+    """Whether a repository had its run in a wave, at another tick say."""
+    tags = {WAVE_TAG: wave, REPOSITORY_TAG: repository}
+    return instance.get_runs_count(dg.RunsFilter(tags=tags)) > 0

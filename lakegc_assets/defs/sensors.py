@@ -1,0 +1,195 @@
+"""The sensors that start runs: new repositories, changed rules, approvals, and what was cut off.
+
+Each starts a thing once: its run keys are made of what it has seen, so that a tick that is repeated
+after a crash asks for the same runs, which Dagster does not start again.
+"""
+
+import hashlib
+import json
+from collections.abc import Callable, Iterator, Mapping
+from datetime import datetime
+from typing import Any, Final
+
+import dagster as dg
+
+from lakegc_assets.defs.partitions import REPOSITORY, RUN
+from lakegc_assets.defs.policy import Policies
+from lakegc_assets.defs.requests import collected, keys_of, request, silent
+from lakegc_assets.defs.resources import CollectorResource, LakeFSResource, ObjectStoreResource
+from lakegc_assets.errors import LakegcError
+from lakegc_assets.lakefs.client import utc_now
+from lakegc_assets.lakefs.models import Repository
+from lakegc_assets.run.artifacts import ArtifactRoot
+from lakegc_assets.run.tasks import each
+from lakegc_assets.sweep.approval import Approval, approval_of
+from lakegc_assets.sweep.ledger import ASSET
+
+_THREADS: Final = 8
+_REPOSITORY_KEY: Final = "dagster/partition/repository"
+
+
+def repositories_sensor() -> dg.SensorDefinition:
+    """``gc_repositories``, which starts nothing."""
+
+    @dg.sensor(
+        name="gc_repositories",
+        minimum_interval_seconds=300,
+        default_status=dg.DefaultSensorStatus.RUNNING,
+        description="Adds repositories that are new to the partitions, and removes those that are "
+        "gone and that no run was about.",
+    )
+    def repositories(
+        context: dg.SensorEvaluationContext, lakefs: LakeFSResource
+    ) -> dg.SensorResult | dg.SkipReason:
+        try:
+            there = {r.id for r in collected(lakefs.config(), Policies())}
+        except LakegcError as error:
+            return silent(error)
+        known = set(context.instance.get_dynamic_partitions("repository"))
+        gone = [r for r in sorted(known - there) if not _has_runs(context.instance, r)]
+        new = sorted(there - known)
+        if not new and not gone:
+            return dg.SkipReason(f"nothing is new: {len(there)} repositories")
+        changes: list[Any] = []
+        if new:
+            changes.append(REPOSITORY.build_add_request(new))
+        if gone:
+            changes.append(REPOSITORY.build_delete_request(gone))
+        return dg.SensorResult(dynamic_partitions_requests=changes)
+
+    return repositories
+
+
+def _has_runs(instance: dg.DagsterInstance, repository: str) -> bool:
+    return instance.get_runs_count(dg.RunsFilter(tags={_REPOSITORY_KEY: repository})) > 0
+
+
+def rules_sensor(policies: Policies) -> dg.SensorDefinition:
+    """``gc_rules``: a mark where retention rules were changed."""
+
+    @dg.sensor(
+        name="gc_rules",
+        job_name="gc_mark",
+        minimum_interval_seconds=600,
+        description="Marks a repository whose retention rules were changed. Sweeps nothing.",
+    )
+    def rules(
+        context: dg.SensorEvaluationContext, lakefs: LakeFSResource
+    ) -> dg.SensorResult | dg.SkipReason:
+        seen: dict[str, dict[str, Any]] = json.loads(context.cursor or "{}")
+        try:
+            client = lakefs.config().connect()
+            there = collected(lakefs.config(), policies)
+        except LakegcError as error:
+            return silent(error)
+        now: dict[str, dict[str, Any]] = {}
+        requests = []
+        for repository in there:
+            before = seen.get(repository.id)
+            try:
+                digest = _digest(client.gc_rules(repository.id))
+            except LakegcError as error:
+                context.log.warning("%s: its rules cannot be read: %s", repository.id, error)
+                now |= {repository.id: before} if before else {}
+                continue
+            found = _next(before, repository, digest)
+            now[repository.id] = found
+            if before is not None and found["changes"] > before["changes"]:
+                run = f"rules-{found['made']}-{found['changes']}-{digest[:8]}"
+                requests.append(
+                    request(
+                        policies,
+                        repository.id,
+                        run,
+                        run_key=f"{repository.id}/{run}",
+                        job="gc_mark",
+                    )
+                )
+        return started(requests, json.dumps(now, sort_keys=True))
+
+    return rules
+
+
+def _next(before: Mapping[str, Any] | None, repository: Repository, digest: str) -> dict[str, Any]:
+    """What is known of a repository's rules: how often they changed since it was first seen."""
+    if before is None or before["made"] != repository.creation_date:
+        return {"made": repository.creation_date, "changes": 0, "rules": digest}
+    changed = before["rules"] != digest
+    return {**before, "changes": before["changes"] + changed, "rules": digest}
+
+
+def _digest(rules: Mapping[str, Any] | None) -> str:
+    return hashlib.sha256(json.dumps(rules, sort_keys=True).encode()).hexdigest()
+
+
+def started(requests: list[dg.RunRequest], cursor: str | None = None) -> dg.SensorResult:
+    """The result of a tick that asks for runs, with the partition keys that they need."""
+    keys = keys_of(requests)
+    added: list[Any] = []
+    if keys:
+        added = [
+            REPOSITORY.build_add_request(sorted({repository for repository, _ in keys})),
+            RUN.build_add_request(sorted({run for _, run in keys})),
+        ]
+    return dg.SensorResult(run_requests=requests, cursor=cursor, dynamic_partitions_requests=added)
+
+
+def approvals_sensor(
+    policies: Policies, now: Callable[[], datetime] = utc_now
+) -> dg.SensorDefinition:
+    """``gc_approvals``: sweeps what was approved."""
+
+    @dg.sensor(
+        name="gc_approvals",
+        job_name="gc_sweep",
+        minimum_interval_seconds=120,
+        description="Sweeps each mark that a person has approved, once for each approval.",
+    )
+    def approvals(
+        context: dg.SensorEvaluationContext,
+        lakefs: LakeFSResource,
+        stores: ObjectStoreResource,
+        collector: CollectorResource,
+    ) -> dg.SensorResult | dg.SkipReason:
+        root = collector.root(stores)
+        try:
+            there = collected(lakefs.config(), policies)
+        except LakegcError as error:
+            return silent(error)
+        requests = [
+            request(
+                policies,
+                approval.repository,
+                approval.run,
+                run_key=f"{approval.repository}/{approval.run}/approved-{approval.id}",
+                job="gc_sweep",
+                config={"max_candidate_share": approval.max_candidate_share},
+                tags={"lakegc/approved-by": approval.by},
+            )
+            for repository in there
+            if policies.of(repository.id).sweep != "never"
+            for approval in _approved(context, root, repository.id, now())
+        ]
+        return started(requests)
+
+    return approvals
+
+
+def _approved(
+    context: dg.SensorEvaluationContext, root: ArtifactRoot, repository: str, now: datetime
+) -> Iterator[Approval]:
+    """The approvals that hold, of marks of a repository that were not swept."""
+
+    def read(run: str) -> Approval | LakegcError | None:
+        try:
+            attempt = root.attempt(repository, run)
+            return None if attempt.has(ASSET) else approval_of(attempt, now)
+        except LakegcError as error:
+            return error
+
+    runs = root.runs(repository)
+    for run, found in zip(runs, each(read, runs, _THREADS), strict=True):
+        if isinstance(found, LakegcError):
+            context.log.warning("%s, run %s: %s", repository, run, found)
+        elif found is not None:
+            yield found

@@ -1,0 +1,133 @@
+"""Whether a mark may be swept without a person who asks for it: a sentence says what is waited for.
+
+This only ever keeps a sweep from starting. What is swept, and whether, is decided by the sweep.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Final
+
+from lakegc_assets.run.artifacts import AttemptArtifacts, Manifest
+from lakegc_assets.run.context import RunContext
+from lakegc_assets.run.history import earlier
+from lakegc_assets.sweep.approval import approval_of
+
+#: How marks are swept that nobody asked for.
+MODES: Final = ("never", "approved", "auto")
+#: What must be there to bring objects back.
+REQUIRED: Final = ("nothing", "backup", "undo", "backup or undo")
+_UNDO: Final = ("versions", "soft_delete", "trash")
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Up to where a mark is swept without a person; None for no limit.
+
+    Attributes:
+        share: of the listed objects, 0 to 1.
+        objects: number of candidates.
+        bytes: of the candidates together.
+        growth: how many times as much as the last mark, in objects and in bytes; 2 is twice.
+        required: one of ``REQUIRED``.
+    """
+
+    share: float | None = None
+    objects: int | None = None
+    bytes: int | None = None
+    growth: float | None = None
+    required: str = "nothing"
+
+
+def waits_for(ctx: RunContext, mode: str, limits: Limits) -> str | None:
+    """What the published mark of a run waits for; None if it may be swept now.
+
+    Args:
+        ctx: the run.
+        mode: one of ``MODES``.
+        limits: under which ``auto`` holds.
+
+    Raises:
+        RefusedError: the run is unknown.
+        IntegrityError: its artifacts are damaged.
+    """
+    attempt = ctx.root.attempt(ctx.repository, ctx.run)
+    name = f"mark {ctx.run} of {ctx.repository}"
+    if mode == "never":
+        return f"{name} is not swept: `sweep` is `never`. `lakegc sweep` does it all the same"
+    if not attempt.has("gc_report") or approval_of(attempt, ctx.clocks.now()) is not None:
+        # What did not finish the sweep itself refuses, with the reason.
+        return None
+    because = "" if mode == "approved" else _beyond(ctx, attempt, limits)
+    if mode == "auto" and not because:
+        return None
+    return f"{name} waits for approval{because}: {how_to_approve(attempt)}"
+
+
+def how_to_approve(attempt: AttemptArtifacts) -> str:
+    """What a person does who has seen the report."""
+    return (
+        "read its report, then run the job gc_approve on its partition, or "
+        f"`lakegc approve {attempt.repository} --run {attempt.run}`"
+    )
+
+
+def _beyond(ctx: RunContext, attempt: AttemptArtifacts, limits: Limits) -> str:
+    """Which limits a mark exceeds, as the rest of a sentence; empty if it keeps all."""
+    report = attempt.manifest("gc_report")
+    listed = attempt.manifest("deletion_candidates").facts["listed"]
+    objects, size = report.facts["objects"], report.facts["bytes"]
+    found = []
+    share = objects / listed if listed else float(objects > 0)
+    if limits.share is not None and share > limits.share:
+        found.append(f"it names {share:.1%} of what was listed, the limit is {limits.share:.1%}")
+    if limits.objects is not None and objects > limits.objects:
+        found.append(f"it names {objects:,} objects, the limit is {limits.objects:,}")
+    if limits.bytes is not None and size > limits.bytes:
+        found.append(f"it names {size:,} bytes, the limit is {limits.bytes:,}")
+    if limits.growth is not None and objects:
+        found += _grown(ctx, report, limits.growth)
+    found += _unprotected(ctx, limits.required)
+    return f", since {'; and '.join(found)}" if found else ""
+
+
+def _grown(ctx: RunContext, report: Manifest, growth: float) -> list[str]:
+    """Whether a mark has grown by more than a factor against the one before it."""
+    last = next(
+        (
+            one.manifest
+            for one in earlier(ctx.root, ctx.repository, "gc_report", report.namespace, ctx.run)
+            if _before(one.manifest, report.started)
+        ),
+        None,
+    )
+    if last is None:
+        return ["there is no earlier mark to compare it with"]
+    found = []
+    for what in ("objects", "bytes"):
+        now, before = report.facts[what], last.facts[what]
+        if now > growth * before:
+            found.append(
+                f"it names {now:,} {what}, more than {growth:g} times the {before:,} of mark "
+                f"{last.run}"
+            )
+    return found
+
+
+def _before(manifest: Manifest, moment: datetime) -> bool:
+    return manifest.finished <= moment
+
+
+def _unprotected(ctx: RunContext, required: str) -> list[str]:
+    """What is missing to bring objects back, if that is required."""
+    if required == "nothing":
+        return []
+    # A sweep with a backup deletes only what is verified in it.
+    backup = bool(ctx.settings.backup_url)
+    if backup and required != "undo":
+        return []
+    recovery = ctx.connect()[1].store().recovery()
+    if required != "backup" and recovery.kind in _UNDO:
+        return []
+    return [f"{required} is required: {recovery.notice}, and there is no backup_url"]

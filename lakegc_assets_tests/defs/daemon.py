@@ -1,0 +1,170 @@
+"""Dagster's daemon in virtual time: evaluates ticks, and starts what they ask for, once."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any
+
+import dagster as dg
+from dagster._core.events import DagsterEvent as Event
+from dagster._core.events import DagsterEventType
+from dagster._core.execution.plan.objects import StepFailureData
+from dagster_shared.error import SerializableErrorInfo
+
+from lakegc_assets.defs.partitions import REPOSITORY_RUN
+
+_SOURCES = {"schedule": "dagster/schedule_name", "sensor": "dagster/sensor_name"}
+
+
+@dataclass
+class Daemon:
+    """Starts runs as Dagster does, but none of them does anything.
+
+    Attributes:
+        definitions: whose schedules and sensors tick.
+        instance: that has the runs and partitions.
+        cursors: of the sensors, as far as they were written.
+        log: job, partition key and source of each run that was started.
+        skipped: why ticks were skipped.
+    """
+
+    definitions: dg.Definitions
+    instance: dg.DagsterInstance
+    cursors: dict[str, str | None] = field(default_factory=dict)
+    log: list[tuple[str, str, str]] = field(default_factory=list)
+    skipped: list[str] = field(default_factory=list)
+
+    def schedule(
+        self, at: datetime, *, dies_after: int | None = None, **resources: Any
+    ) -> list[str]:
+        """One tick of ``gc_schedule``; the ids of the runs that it started.
+
+        Args:
+            at: the time of the tick.
+            dies_after: so many runs; None to live on.
+            resources: in place of those that are defined.
+        """
+        schedule = self.definitions.resolve_schedule_def("gc_schedule")
+        context = dg.build_schedule_context(
+            instance=self.instance,
+            scheduled_execution_time=at,
+            repository_def=self.definitions.get_repository_def(),
+            resources={**(self.definitions.resources or {}), **resources},
+        )
+        with context:
+            result = schedule.evaluate_tick(context)
+        if result.skip_message:
+            self.skipped.append(result.skip_message)
+        return self._submit(
+            result.run_requests or [], "schedule", "gc_schedule", "gc", dies_after, at
+        )
+
+    def sensor(self, name: str, *, dies_after: int | None = None) -> list[str]:
+        """One tick of a sensor; the ids of the runs that it started.
+
+        Args:
+            name: of the sensor.
+            dies_after: so many runs, before the cursor is written; None to live on.
+        """
+        sensor = self.definitions.resolve_sensor_def(name)
+        context = dg.build_sensor_context(
+            instance=self.instance,
+            instance_ref=self.instance.get_ref(),
+            cursor=self.cursors.get(name),
+            resources=self.definitions.resources,
+            repository_def=self.definitions.get_repository_def(),
+        )
+        with context:
+            result = sensor.evaluate_tick(context)
+        if result.skip_message:
+            self.skipped.append(result.skip_message)
+        for change in result.dynamic_partitions_requests or []:
+            keys = list(change.partition_keys)
+            if isinstance(change, dg.AddDynamicPartitionsRequest):
+                self.instance.add_dynamic_partitions(change.partitions_def_name, keys)
+            else:
+                for key in keys:
+                    self.instance.delete_dynamic_partition(change.partitions_def_name, key)
+        runs = self._submit(result.run_requests or [], "sensor", name, None, dies_after)
+        for event in result.asset_events:
+            self.instance.report_runless_asset_event(event)
+        if dies_after is None:
+            self.cursors[name] = result.cursor
+        return runs
+
+    def _submit(
+        self,
+        requests: Sequence[dg.RunRequest],
+        kind: str,
+        source: str,
+        job: str | None,
+        dies_after: int | None,
+        at: datetime | None = None,
+    ) -> list[str]:
+        started: list[str] = []
+        for request in requests[:dies_after]:
+            tags = {"dagster/run_key": str(request.run_key), _SOURCES[kind]: source}
+            if at is not None:
+                tags["dagster/scheduled_execution_time"] = at.isoformat()
+            if self.instance.get_runs_count(dg.RunsFilter(tags=tags)):
+                continue
+            started.append(self._start(request, str(request.job_name or job), tags))
+            self.log.append((str(request.job_name or job), str(request.partition_key), source))
+        return started
+
+    def _start(self, request: dg.RunRequest, name: str, tags: dict[str, str]) -> str:
+        job = self.definitions.resolve_job_def(name)
+        key = str(request.partition_key)
+        assert key in REPOSITORY_RUN.get_partition_keys(dynamic_partitions_store=self.instance)
+        assert dg.validate_run_config(job, request.run_config)
+        run = self.instance.create_run_for_job(
+            job,
+            run_config=request.run_config,
+            tags={
+                **request.tags,
+                **tags,
+                **REPOSITORY_RUN.get_tags_for_partition_key(key),
+                "dagster/partition": key,
+            },
+            status=dg.DagsterRunStatus.STARTED,
+        )
+        return str(run.run_id)
+
+    def kill(self, run_id: str) -> None:
+        """End a run as Dagster does whose process is gone."""
+        run = self.instance.get_run_by_id(run_id)
+        assert run is not None
+        self.instance.report_run_failed(run, "Run process unexpectedly exited")
+
+    def fail(self, run_id: str, said: str) -> None:
+        """End a run whose step has failed."""
+        run = self.instance.get_run_by_id(run_id)
+        assert run is not None
+        cause = SerializableErrorInfo(
+            f"lakegc_assets.errors.RefusedError: {said}\n", [], "RefusedError"
+        )
+        error = SerializableErrorInfo(
+            "dagster._core.errors.DagsterExecutionStepExecutionError: Error occurred while "
+            "executing op\n", [], "DagsterExecutionStepExecutionError", cause,
+        )  # fmt: skip
+        self.instance.report_dagster_event(
+            Event(
+                event_type_value=DagsterEventType.STEP_FAILURE.value,
+                job_name=run.job_name,
+                event_specific_data=StepFailureData(error, None),  # type: ignore[no-untyped-call]
+                step_key="gc_report",
+            ),
+            run_id=run_id,
+        )
+        self.instance.report_run_failed(run, "Steps failed")
+
+    def succeed(self, run_id: str) -> None:
+        """End a run that did all of its work."""
+        run = self.instance.get_run_by_id(run_id)
+        assert run is not None
+        self.instance.report_dagster_event(
+            Event(event_type_value=DagsterEventType.RUN_SUCCESS.value, job_name=run.job_name),
+            run_id=run_id,
+        )

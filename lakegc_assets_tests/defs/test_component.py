@@ -1,0 +1,269 @@
+"""The component: its file, what it refuses, and that another project gets it from the wheel."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import site
+import subprocess
+import sys
+import venv
+from pathlib import Path
+
+import dagster as dg
+import pydantic
+import pytest
+from dagster.components.resolved.errors import ResolutionException
+
+import lakegc_assets
+from lakegc_assets.defs.component import GarbageCollection
+from lakegc_assets.defs.policy import Policies, Policy
+from lakegc_assets.defs.resources import CollectorResource, LakeFSResource, ObjectStoreResource
+
+# Dagster itself reads YAML, and makes nested resources, in these ways.
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:`parse_obj_as` is deprecated:DeprecationWarning"),
+    pytest.mark.filterwarnings(
+        "ignore:InitResourceContext.dagster_run is deprecated:DeprecationWarning"
+    ),
+]
+
+_PROJECT = Path(__file__).parents[2]
+_SIX_LINES = """\
+type: lakegc_assets.GarbageCollection
+attributes:
+  lakefs:
+    endpoint: https://lakefs.example.com
+  sweep: approved
+  cron: 0 3 * * 6
+"""
+_DG = "from dagster_dg_cli.cli import main; main()"
+_PYPROJECT = """\
+[project]
+name = "fresh"
+version = "0.1.0"
+[tool.dg]
+directory_type = "project"
+[tool.dg.project]
+root_module = "fresh"
+"""
+_DEFINITIONS = """\
+from pathlib import Path
+from dagster import definitions, load_from_defs_folder
+
+@definitions
+def defs():
+    return load_from_defs_folder(path_within_project=Path(__file__).parent)
+"""
+
+
+@pytest.fixture(scope="module")
+def elsewhere(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An environment with the wheel beside its dependencies, and a project that has nothing yet."""
+    folder = tmp_path_factory.mktemp("elsewhere")
+    source = folder / "source"
+    shutil.copytree(
+        _PROJECT / "lakegc_assets",
+        source / "lakegc_assets",
+        ignore=shutil.ignore_patterns("__pycache__"),
+    )
+    for name in ("pyproject.toml", "README.md", "LICENSE"):
+        shutil.copy(_PROJECT / name, source)
+    pip = [sys.executable, "-m", "pip", "--disable-pip-version-check"]
+    wheel = ["wheel", "--no-deps", "--no-build-isolation", "--no-index", "-w", str(folder / "dist")]
+    subprocess.run([*pip, *wheel, str(source)], check=True, capture_output=True)
+    (built,) = (folder / "dist").iterdir()
+    venv.create(folder / "venv", symlinks=True)
+    python = str(folder / "venv/bin/python")
+    install = ["--python", python, "install", "--no-deps", "--no-index", str(built)]
+    subprocess.run([*pip, *install], check=True, capture_output=True)
+    (packages,) = (folder / "venv/lib").glob("python*/site-packages")
+    # What it depends on is found where these tests find it, behind the wheel.
+    (packages / "beside.pth").write_text("\n".join(site.getsitepackages()))
+    project = folder / "project/src/fresh"
+    (project / "defs").mkdir(parents=True)
+    (project / "__init__.py").touch()
+    (project / "defs/__init__.py").touch()
+    (project / "definitions.py").write_text(_DEFINITIONS)
+    (folder / "project/pyproject.toml").write_text(_PYPROJECT)
+    (folder / "dagster").mkdir()
+    (folder / "dagster/dagster.yaml").touch()
+    return folder
+
+
+def _dg(elsewhere: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [str(elsewhere / "venv/bin/python"), "-c", _DG, *arguments],
+        cwd=elsewhere / "project",
+        env={
+            "PATH": os.environ["PATH"],
+            "PYTHONPATH": str(elsewhere / "project/src"),
+            "DAGSTER_HOME": str(elsewhere / "dagster"),
+            "HOME": str(elsewhere),
+            "LANG": "C.UTF-8",
+            "COLUMNS": "300",
+        },
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+def test_another_project_gets_collection_by_six_lines(elsewhere: Path) -> None:
+    listed = _dg(elsewhere, "list", "components")
+    assert "lakegc_assets.GarbageCollection" in listed.stdout, listed.stderr
+    made = _dg(elsewhere, "scaffold", "defs", "lakegc_assets.GarbageCollection", "collection")
+    assert made.returncode == 0, made.stderr
+    file = elsewhere / "project/src/fresh/defs/collection/defs.yaml"
+    assert file.read_text().startswith("type: lakegc_assets.GarbageCollection")
+    file.write_text(_SIX_LINES)
+    assert len(_SIX_LINES.splitlines()) == 6
+    checked = _dg(elsewhere, "check", "yaml")
+    assert checked.returncode == 0, checked.stdout
+    loaded = _dg(elsewhere, "list", "defs", "--json")
+    assert loaded.returncode == 0, loaded.stderr
+    for name in ("swept_set", "gc_schedule", "gc_approvals", "gc_approve", "candidate_share"):
+        assert f'"{name}"' in loaded.stdout or f":{name}" in loaded.stdout, name
+    file.write_text(_SIX_LINES.replace("0 3 * * 6", "0 33 * * 6"))
+    refused = _dg(elsewhere, "check", "defs")
+    assert refused.returncode != 0
+    said = refused.stdout + refused.stderr
+    assert f"cron at {file}:6" in said
+    assert "'0 33 * * 6' is no cron schedule" in said
+
+
+def test_the_package_shows_the_component_to_who_looks() -> None:
+    assert "GarbageCollection" in dir(lakegc_assets)
+    assert lakegc_assets.GarbageCollection is GarbageCollection
+    with pytest.raises(AttributeError, match="nothing_of_the_kind"):
+        _ = lakegc_assets.nothing_of_the_kind
+
+
+@pytest.mark.parametrize(
+    ("line", "field"),
+    [
+        ("min_age_hours: 3", "min_age_hours"),
+        ("max_candidate_share: 1.5", "max_candidate_share"),
+        ("cron: every sunday", "cron"),
+        ("time_zone: Mars/Olympus", "time_zone"),
+        ("sweep: always", "sweep"),
+        ("auto: {share: 7}", "auto"),
+        ("auto: {required: luck}", "auto"),
+        ("repositories: [{include: [a], sweep: always}]", "repositories"),
+        ("approval_lifetime_days: 0", "approval_lifetime_days"),
+        ("include: ['']", "include"),
+        ("repositories: [{sweep: auto}]", "repositories"),
+        ("failures: {url: 'ftp://example.com'}", "failures"),
+        ("secret_access_key: abc", "secret_access_key"),
+    ],
+)
+def test_a_wrong_value_is_refused_with_its_field_and_line(line: str, field: str) -> None:
+    with pytest.raises((pydantic.ValidationError, ResolutionException)) as refused:
+        GarbageCollection.resolve_from_yaml(f"clean_every_hours: 24\nprotect_tags: true\n{line}\n")
+    said = str(refused.value)
+    assert field in said
+    assert "<string>:3" in said
+
+
+def _fields(model: type[pydantic.BaseModel]) -> list[tuple[str, str | None]]:
+    found = []
+    for name, field in model.model_fields.items():
+        found.append((f"{model.__name__}.{name}", field.description))
+        for kind in (field.annotation, *getattr(field.annotation, "__args__", ())):
+            if isinstance(kind, type) and issubclass(kind, pydantic.BaseModel):
+                found += _fields(kind)
+    return found
+
+
+def test_every_field_has_a_description() -> None:
+    fields = _fields(GarbageCollection)
+    assert len(fields) > 40
+    assert [name for name, description in fields if not description] == []
+
+
+def test_later_entries_win_and_say_only_what_they_change() -> None:
+    policies = GarbageCollection.resolve_from_yaml(
+        """
+        include: ["a*", "b"]
+        exclude: ["abc"]
+        protect_tags: true
+        repositories:
+          - {include: ["a*"], exclude: ["ax"], sweep: auto, max_candidate_share: 0.3}
+          - {include: ["ab"], max_candidate_share: 0.1}
+        """
+    ).policies()
+    assert [r for r in ("a", "ab", "abc", "b", "c") if policies.collects(r)] == ["a", "ab", "b"]
+    shares = {r: policies.of(r).max_candidate_share for r in ("a", "ab", "ax", "b")}
+    assert shares == {"a": 0.3, "ab": 0.1, "ax": 0.5, "b": 0.5}
+    assert policies.of("ab").sweep == "auto"
+    assert policies.of("ax").sweep == "approved"
+    assert policies.of("ab").protect_tags
+    assert Policies(**policies.dump()) == policies
+
+
+def test_a_file_says_what_the_resources_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    component = GarbageCollection.resolve_from_yaml(
+        """
+        lakefs:
+          endpoint: http://lakefs.example.com
+          access_key_id_variable: THE_KEY
+          secret_access_key_variable: THE_SECRET
+        stores: {artifact_root: /artifacts, s3_endpoint_url: "http://s3.example.com"}
+        min_age_hours: 48
+        owners: ["team:data"]
+        repositories: [{include: [tagged], protect_tags: true, min_age_hours: 72}]
+        """
+    )
+    monkeypatch.setenv("THE_KEY", "key")
+    monkeypatch.setenv("THE_SECRET", "a secret word")
+    definitions = component.definitions()
+    found = definitions.resources or {}
+    assert "a secret word" not in str(found)
+    names = ("lakefs", "stores", "collector")
+    with dg.build_resources({name: found[name] for name in names}) as resources:
+        lakefs, stores, collector = (getattr(resources, name) for name in names)
+        assert isinstance(lakefs, LakeFSResource)
+        assert isinstance(stores, ObjectStoreResource)
+        assert isinstance(collector, CollectorResource)
+        assert lakefs.config().access().endpoint.startswith("http://lakefs.example.com")
+        assert stores.config().endpoint_url == "http://s3.example.com"
+        assert collector.root(stores).url == "/artifacts"
+        assert collector.settings().min_age.total_seconds() == 48 * 3600
+        of_tagged = collector.of_repository("tagged", {}).settings()
+        assert of_tagged.protect_tags
+        assert of_tagged.min_age.total_seconds() == 72 * 3600
+        # What a person says in the launchpad holds for that run.
+        given = {"resources": {"collector": {"config": {"min_age_hours": 48.0}}}}
+        by_hand = collector.of_repository("tagged", given).settings()
+        assert by_hand.min_age.total_seconds() == 48 * 3600
+        assert by_hand.protect_tags
+        assert not collector.of_repository("another", {}).settings().protect_tags
+    swept = definitions.resolve_assets_def("swept_set")
+    assert swept.specs_by_key[dg.AssetKey("swept_set")].owners == ["team:data"]
+
+
+def test_there_is_a_schedule_for_each_time_zone() -> None:
+    component = GarbageCollection.resolve_from_yaml(
+        """
+        cron: 0 2 * * 0
+        repositories:
+          - {include: [daily], cron: 0 1 * * *}
+          - {include: [berlin], time_zone: Europe/Berlin}
+        """
+    )
+    schedules = component.definitions().schedules or ()
+    found = {s.name: (s.cron_schedule, s.execution_timezone) for s in schedules}
+    assert found == {
+        "gc_schedule": (["0 2 * * 0", "0 1 * * *"], "UTC"),
+        "gc_schedule_Europe_Berlin": (["0 2 * * 0"], "Europe/Berlin"),
+    }
+    assert all(s.default_status is dg.DefaultScheduleStatus.STOPPED for s in schedules)
+
+
+def test_without_a_file_everything_has_its_default() -> None:
+    assert GarbageCollection().policies() == Policies(
+        include=["*"], exclude=[], for_all=Policy(), overrides=[]
+    )
+    sensors = GarbageCollection().definitions().sensors or ()
+    running = {s.name for s in sensors if s.default_status is dg.DefaultSensorStatus.RUNNING}
+    assert running == {"gc_repositories"}

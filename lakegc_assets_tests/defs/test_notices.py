@@ -1,0 +1,216 @@
+"""Notices about runs that failed: what they say, and that they arrive."""
+
+from __future__ import annotations
+
+import json
+import socketserver
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from typing import Any
+
+import dagster as dg
+import pytest
+
+from lakegc_assets.defs import notices
+from lakegc_assets.defs.component import GarbageCollection
+from lakegc_assets.defs.notices import NoticeError, failure_sensor, mail, notice, post
+from lakegc_assets.defs.partitions import partition_key
+from lakegc_assets.defs.policy import MailSection, NoticeSection, Override, Policies
+from lakegc_assets.errors import ConfigurationError
+from lakegc_assets_tests.defs.daemon import Daemon
+
+# Dagster itself tags partitions in this way.
+pytestmark = pytest.mark.filterwarnings("ignore:Non-compliant tag keys like:DeprecationWarning")
+
+_POLICIES = Policies(overrides=[Override(include=["repo"], owners=["ada@example.com", "team:x"])])
+
+
+@pytest.fixture
+def daemon() -> Iterator[Daemon]:
+    with dg.instance_for_test() as instance:
+        yield Daemon(GarbageCollection().definitions(), instance)
+
+
+def start(daemon: Daemon) -> dg.DagsterRun:
+    daemon.instance.add_dynamic_partitions("repository", ["repo"])
+    daemon.instance.add_dynamic_partitions("run", ["m1"])
+    request = dg.RunRequest(partition_key=partition_key("repo", "m1"), tags={"lakegc/wave": "w"})
+    run = daemon.instance.get_run_by_id(daemon._start(request, "gc", {}))
+    assert run is not None
+    return run
+
+
+class _Receiver(BaseHTTPRequestHandler):
+    documents: list[Any]
+    answers: list[int]
+
+    def do_POST(self) -> None:
+        size = int(self.headers["Content-Length"])
+        self.documents.append(json.loads(self.rfile.read(size)))
+        self.send_response(self.answers.pop(0) if self.answers else 200)
+        self.end_headers()
+
+    def log_message(self, *_: object) -> None:
+        """Say nothing."""
+
+
+@pytest.fixture
+def receiver() -> Iterator[tuple[str, type[_Receiver]]]:
+    kind = type("Receiver", (_Receiver,), {"documents": [], "answers": []})
+    with HTTPServer(("127.0.0.1", 0), kind) as server:
+        thread = threading.Thread(target=server.serve_forever, daemon=True)
+        thread.start()
+        yield f"http://127.0.0.1:{server.server_port}/hook", kind
+        server.shutdown()
+        thread.join()
+
+
+def test_a_refusal_is_told_with_its_sentence(daemon: Daemon) -> None:
+    run = start(daemon)
+    daemon.fail(run.run_id, "the clock of the object store differs: set the clocks")
+    found = notice(daemon.instance, run, "Steps failed", _POLICIES)
+    assert found["repository"] == "repo"
+    assert found["run"] == "m1"
+    assert found["wave"] == "w"
+    assert found["sentence"] == "the clock of the object store differs: set the clocks"
+    assert found["check"] is None
+    assert "When it stops" in found["what_to_do"]
+    assert found["owners"] == ["ada@example.com", "team:x"]
+
+
+def test_a_failed_check_is_told_with_what_to_do(daemon: Daemon) -> None:
+    run = start(daemon)
+    evaluation = dg.AssetCheckEvaluation(
+        asset_key=dg.AssetKey("deletion_candidates"),
+        check_name="candidate_share",
+        passed=False,
+        metadata={},
+        severity=dg.AssetCheckSeverity.ERROR,
+        description="9 of 10 listed objects are candidates",
+    )
+    event = dg.DagsterEvent(
+        event_type_value=dg.DagsterEventType.ASSET_CHECK_EVALUATION.value,
+        job_name="gc",
+        event_specific_data=evaluation,
+    )
+    daemon.instance.report_dagster_event(event, run_id=run.run_id)
+    daemon.fail(run.run_id, "a blocking check failed")
+    found = notice(daemon.instance, run, "Steps failed", _POLICIES)
+    assert (found["check"], found["checks"]) == ("candidate_share", ["candidate_share"])
+    assert found["sentence"] == "9 of 10 listed objects are candidates"
+    assert "lakegc approve repo --run m1 --max-candidate-share" in found["what_to_do"]
+
+
+def test_a_killed_run_is_told_as_such(daemon: Daemon) -> None:
+    run = start(daemon)
+    daemon.kill(run.run_id)
+    found = notice(daemon.instance, run, "Run process unexpectedly exited", _POLICIES)
+    assert found["sentence"] == "Run process unexpectedly exited"
+    assert "gc_resume goes on" in found["what_to_do"]
+
+
+def _evaluate(daemon: Daemon, run: dg.DagsterRun, section: NoticeSection) -> Any:
+    sensor = failure_sensor(_POLICIES, section)
+    event = dg.DagsterEvent(
+        event_type_value=dg.DagsterEventType.RUN_FAILURE.value,
+        job_name="gc",
+        message="Steps failed",
+    )
+    context = dg.build_run_status_sensor_context(
+        sensor_name="gc_failures",
+        dagster_event=event,
+        dagster_instance=daemon.instance,
+        dagster_run=run,
+    ).for_run_failure()
+    return sensor(context)
+
+
+def test_one_document_is_posted_for_a_run(
+    daemon: Daemon, receiver: tuple[str, type[_Receiver]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    url, kind = receiver
+    run = start(daemon)
+    daemon.fail(run.run_id, "a tag has gone")
+    _evaluate(daemon, run, NoticeSection(url=url))
+    assert [one["sentence"] for one in kind.documents] == ["a tag has gone"]
+    monkeypatch.setenv("THE_HOOK", url)
+    _evaluate(daemon, run, NoticeSection(url_variable="THE_HOOK"))
+    assert len(kind.documents) == 2
+
+
+def test_nobody_is_told_where_nobody_is_named(daemon: Daemon) -> None:
+    run = start(daemon)
+    found = _evaluate(daemon, run, NoticeSection())
+    assert "set `failures` of the component" in str(found)
+
+
+def test_a_busy_server_is_asked_again_and_a_dead_one_is_an_error(
+    receiver: tuple[str, type[_Receiver]],
+) -> None:
+    url, kind = receiver
+    kind.answers += [503, 503]
+    post(url, {"dagster_run": "r"})
+    assert len(kind.documents) == 3
+    kind.answers += [500, 500, 500]
+    with pytest.raises(NoticeError, match="run r was not delivered: status 500"):
+        post(url, {"dagster_run": "r"})
+    with pytest.raises(NoticeError, match="was not delivered: ConnectionError") as error:
+        post("http://127.0.0.1:9/secret-path", {"dagster_run": "r"})
+    assert "secret-path" not in str(error.value)
+
+
+class _Mailbox(socketserver.StreamRequestHandler):
+    """The little of SMTP that a client without TLS speaks."""
+
+    received: list[str]
+
+    def handle(self) -> None:
+        self.wfile.write(b"220 here\r\n")
+        while line := self.rfile.readline().decode().strip().upper():
+            if line == "DATA":
+                self.wfile.write(b"354 go on\r\n")
+                lines = iter(lambda: self.rfile.readline().decode().rstrip("\r\n"), ".")
+                self.received.append("\n".join(lines))
+            if line == "QUIT":
+                self.wfile.write(b"221 bye\r\n")
+                return
+            self.wfile.write(b"250 yes\r\n")
+
+
+def test_one_mail_is_sent_to_people_and_owners() -> None:
+    kind = type("Mailbox", (_Mailbox,), {"received": []})
+    document = {
+        "repository": "repo",
+        "run": "m1",
+        "dagster_run": "r",
+        "sentence": "a tag has gone",
+        "what_to_do": "run again",
+        "owners": ["ada@example.com", "team:x"],
+    }
+    with socketserver.TCPServer(("127.0.0.1", 0), kind) as server:
+        thread = threading.Thread(target=server.serve_forever, daemon=True)
+        thread.start()
+        port = server.server_address[1]
+        mail(MailSection(host="127.0.0.1", port=port, sender="gc@x.org", to=["on@x.org"]), document)
+        server.shutdown()
+        thread.join()
+    (received,) = kind.received  # type: ignore[attr-defined] # given above
+    assert "Subject: lakegc: repo, run m1 failed" in received
+    assert "To: on@x.org, ada@example.com" in received
+    assert "a tag has gone\n\nWhat to do: run again" in received
+
+
+def test_a_mail_that_cannot_be_sent_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    section = MailSection(host="127.0.0.1", port=9, sender="gc@x.org", to=["on@x.org"], user="gc")
+    document = {
+        "repository": "r", "run": "m", "dagster_run": "d", "sentence": "", "what_to_do": "",
+        "owners": [],
+    }  # fmt: skip
+    with pytest.raises(NoticeError, match=r"was not sent by 127\.0\.0\.1"):
+        mail(section, document)
+    with pytest.raises(ConfigurationError, match="needs a password"):
+        notices._password(section)
+    monkeypatch.setenv("THE_PASSWORD", "open sesame")
+    named = section.model_copy(update={"password_variable": "THE_PASSWORD"})
+    assert notices._password(named) == "open sesame"

@@ -1,0 +1,253 @@
+"""From a mark that nobody asked for to its sweep: what waits, who approves, and what follows."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from datetime import timedelta
+from typing import Any
+
+import dagster as dg
+import pytest
+from click.testing import CliRunner, Result
+
+from lakegc_assets.cli.main import main
+from lakegc_assets.defs.component import GarbageCollection
+from lakegc_assets.defs.partitions import add_partition
+from lakegc_assets.defs.policy import AutoLimits, Override
+from lakegc_assets.defs.requests import is_unattended
+from lakegc_assets.defs.staleness import CHECK, REPOSITORIES, staleness_sensor
+from lakegc_assets.lakefs.client import utc_now
+from lakegc_assets_tests.defs.daemon import Daemon
+from lakegc_assets_tests.site import Site
+
+# Dagster itself makes nested resources (S3Resource) and tags of partitions in these ways.
+pytestmark = [
+    pytest.mark.filterwarnings(
+        "ignore:InitResourceContext.dagster_run is deprecated:DeprecationWarning"
+    ),
+    pytest.mark.filterwarnings("ignore:Non-compliant tag keys like:DeprecationWarning"),
+]
+
+_RUN = "wave-1"
+_QUIET = {"loggers": {"console": {"config": {"log_level": "CRITICAL"}}}}
+
+
+def lakegc(*arguments: str) -> Result:
+    return CliRunner().invoke(main, arguments)
+
+
+@pytest.fixture(scope="module")
+def daemon(site: Site) -> Iterator[Daemon]:
+    component = GarbageCollection(
+        repositories=[
+            Override(include=["auto"], sweep="auto", auto=AutoLimits(share=0.5)),
+            Override(include=["large"], sweep="auto", auto=AutoLimits(objects=1)),
+        ]
+    )
+    (site.folder / "dagster").mkdir()
+    (site.folder / "dagster/dagster.yaml").write_text("telemetry:\n  enabled: false\n")
+    with dg.DagsterInstance.get() as instance:
+        yield Daemon(component.definitions(), instance)
+
+
+def run(
+    daemon: Daemon, job: str, repository: str, *, raises: bool = True, **tags: str
+) -> dg.ExecuteInProcessResult:
+    names = {name.replace("__", "/"): value for name, value in tags.items()}
+    return daemon.definitions.resolve_job_def(job).execute_in_process(
+        partition_key=add_partition(daemon.instance, repository, _RUN),
+        instance=daemon.instance,
+        tags=names,
+        run_config=_QUIET,
+        raise_on_error=raises,
+    )
+
+
+def waits(daemon: Daemon, result: dg.ExecuteInProcessResult) -> str | None:
+    found = daemon.instance.get_run_by_id(result.run_id)
+    assert found is not None
+    return found.tags.get("lakegc/waits")
+
+
+def unharmed(site: Site, repository: str) -> bool:
+    told = site.repositories[repository]
+    return all((site.namespace(repository) / a).exists() for a in (told.expired, told.unreferenced))
+
+
+@pytest.fixture(scope="module")
+def marked(site: Site, daemon: Daemon) -> dg.ExecuteInProcessResult:
+    """What a backfill of everything that is missing does."""
+    site.tell("approved")
+    return run(daemon, "gc", "approved", dagster__backfill="abcdefgh")
+
+
+def test_a_backfill_ends_with_the_mark_and_says_so(
+    site: Site, daemon: Daemon, marked: dg.ExecuteInProcessResult
+) -> None:
+    assert marked.success
+    said = waits(daemon, marked)
+    assert said is not None
+    assert said.startswith(f"mark {_RUN} of approved waits for approval: read its report")
+    assert unharmed(site, "approved")
+    made = {e.asset_key for e in marked.get_asset_materialization_events()}
+    assert dg.AssetKey("gc_report") in made
+    assert dg.AssetKey("swept_set") not in made
+
+
+@pytest.mark.usefixtures("marked")
+def test_failed_and_missing_sweeps_nothing_that_waits(site: Site, daemon: Daemon) -> None:
+    again = run(daemon, "gc_sweep", "approved", dagster__backfill="ijklmnop")
+    assert again.success
+    assert waits(daemon, again) is not None
+    assert unharmed(site, "approved")
+
+
+@pytest.mark.usefixtures("marked")
+def test_what_waits_is_listed(daemon: Daemon) -> None:
+    assert daemon.sensor("gc_approvals") == []
+    found = json.loads(lakegc("pending", "--json").stdout)
+    (one,) = [one for one in found if one["repository"] == "approved"]
+    assert (one["run"], one["state"], one["objects"], one["bytes"]) == (_RUN, "waits", 2, 35)
+    assert f"lakegc approve approved --run {_RUN}" in one["because"]
+    assert f"approved\t{_RUN}\twaits\t2 objects, 35 bytes" in lakegc("pending").stdout
+
+
+@pytest.fixture(scope="module")
+def swept(daemon: Daemon, marked: dg.ExecuteInProcessResult) -> list[str]:
+    """The runs that the sensor asks for once a person has approved, after they were made."""
+    assert marked.success
+    approved = lakegc("approve", "approved", "--run", _RUN, "--by", "Ada")
+    assert approved.exit_code == 0, approved.output
+    assert "is approved by Ada until" in approved.stdout
+    (one,) = [o for o in json.loads(lakegc("pending", "--json").stdout) if o["run"] == _RUN]
+    assert (one["state"], "by Ada" in one["because"]) == ("approved", True)
+    (asked,) = daemon.sensor("gc_approvals")
+    requested = daemon.instance.get_run_by_id(asked)
+    assert requested is not None
+    assert requested.job_name == "gc_sweep"
+    assert requested.tags["lakegc/approved-by"] == "Ada"
+    result = run(daemon, "gc_sweep", "approved", dagster__sensor_name="gc_approvals")
+    assert waits(daemon, result) is None
+    return [asked]
+
+
+def test_an_approval_is_swept_once(site: Site, daemon: Daemon, swept: list[str]) -> None:
+    assert swept
+    told = site.repositories["approved"]
+    assert not (site.namespace("approved") / told.expired).exists()
+    assert (site.namespace("approved") / told.live).exists()
+    daemon.cursors.clear()
+    assert daemon.sensor("gc_approvals") == []
+    assert [o for o in json.loads(lakegc("pending", "--json").stdout) if o["run"] == _RUN] == []
+
+
+@pytest.mark.usefixtures("swept")
+def test_what_was_swept_is_told_with_its_record_by_the_command_too() -> None:
+    again = lakegc("sweep", "approved", "--run", _RUN)
+    assert again.exit_code == 0, again.output
+    assert "deleted" in again.stdout
+    assert f"swept on {utc_now():%Y-%m}" in again.stdout
+    refused = lakegc("approve", "approved", "--run", _RUN)
+    assert refused.exit_code == 3
+    assert "nothing is to be approved" in refused.output
+
+
+def test_automatic_sweeps_keep_to_their_limits(site: Site, daemon: Daemon) -> None:
+    for name in ("auto", "large"):
+        site.tell(name)
+    within = run(daemon, "gc", "auto", dagster__schedule_name="gc_schedule")
+    assert waits(daemon, within) is None
+    assert not unharmed(site, "auto")
+    beyond = run(daemon, "gc", "large", dagster__schedule_name="gc_schedule")
+    assert beyond.success
+    assert "it names 2 objects, the limit is 1" in (waits(daemon, beyond) or "")
+    assert unharmed(site, "large")
+
+
+def test_a_person_who_asks_for_a_sweep_gets_it(site: Site, daemon: Daemon) -> None:
+    site.tell("by-hand")
+    asked = run(daemon, "gc", "by-hand")
+    assert waits(daemon, asked) is None
+    assert not unharmed(site, "by-hand")
+
+
+def test_a_refused_share_is_approved_in_the_launchpad(site: Site, daemon: Daemon) -> None:
+    site.tell("refused")
+    config = {**_QUIET, "resources": {"collector": {"config": {"max_candidate_share": 0.1}}}}
+    key = add_partition(daemon.instance, "refused", _RUN)
+    marking = daemon.definitions.resolve_job_def("gc_mark").execute_in_process(
+        partition_key=key, instance=daemon.instance, run_config=config, raise_on_error=False
+    )
+    assert not marking.success
+    (one,) = [o for o in json.loads(lakegc("pending", "--json").stdout) if o["run"] == _RUN
+              and o["repository"] == "refused"]  # fmt: skip
+    assert one["state"] == "refused"
+    assert "candidate_share" in one["because"]
+    approve = {"approve": {"config": {"by": "Grace", "max_candidate_share": 0.9}}}
+    approving = daemon.definitions.resolve_job_def("gc_approve").execute_in_process(
+        partition_key=key, instance=daemon.instance, run_config={**_QUIET, "ops": approve}
+    )
+    assert approving.success
+    attempt = site.root.attempt("refused", _RUN)
+    assert attempt.has("gc_report")
+    assert dg.AssetKey("gc_report") in {
+        e.asset_key for e in approving.get_asset_materialization_events()
+    }
+    (asked,) = daemon.sensor("gc_approvals")
+    requested: Any = daemon.instance.get_run_by_id(asked)
+    assert requested.run_config["resources"]["collector"]["config"]["max_candidate_share"] == 0.9
+
+
+@pytest.mark.usefixtures("swept")
+def test_a_stale_repository_fails_a_check_of_its_own(site: Site, daemon: Daemon) -> None:
+    for name in ("fresh", "forgotten"):
+        site.calendar.days_ago = {"fresh": 1, "forgotten": 40}[name]
+        site.client.create_repository(name, f"local://{name}")
+    site.calendar.days_ago = 0
+    daemon.sensor("gc_staleness")
+    key = dg.AssetCheckKey(REPOSITORIES.key, CHECK)
+    records = daemon.instance.event_log_storage.get_asset_check_execution_history(key, limit=100)
+    found = {}
+    for record in records:
+        assert record.event is not None
+        assert record.event.dagster_event is not None
+        evaluation = record.event.dagster_event.asset_check_evaluation_data
+        found[evaluation.partition] = (evaluation.passed, evaluation.description or "")
+    assert found["fresh"][0]
+    assert not found["forgotten"][0]
+    assert "forgotten was made 40.0 days ago and never marked" in found["forgotten"][1]
+    assert "approved was marked 0.0 days ago" in found["approved"][1]
+    # Said once: nothing has changed.
+    before = len(records)
+    daemon.sensor("gc_staleness")
+    assert len(_history(daemon, key)) == before
+    # In three weeks all of them are stale.
+    later = staleness_sensor(GarbageCollection().policies(), lambda: utc_now() + timedelta(21))
+    with dg.build_sensor_context(
+        instance=daemon.instance, resources=daemon.definitions.resources
+    ) as context:
+        events = later.evaluate_tick(context).asset_events
+    assert not any(one.passed for one in events if isinstance(one, dg.AssetCheckEvaluation))
+    assert len(events) == len(found)
+
+
+def _history(daemon: Daemon, key: dg.AssetCheckKey) -> list[Any]:
+    storage = daemon.instance.event_log_storage
+    return list(storage.get_asset_check_execution_history(key, limit=100))
+
+
+@pytest.mark.parametrize(
+    ("tags", "unattended"),
+    [
+        ({}, False),
+        ({"dagster/partition": "a|b", "user": "Ada"}, False),
+        ({"dagster/backfill": "abc"}, True),
+        ({"dagster/schedule_name": "gc_schedule"}, True),
+        ({"dagster/sensor_name": "gc_resume"}, True),
+        ({"lakegc/wave": "1"}, True),
+        ({"dagster/sensor_name": "gc_resume", "lakegc/asked": "by a person"}, False),
+    ],
+)
+def test_who_asked_is_told_by_tags(tags: dict[str, str], *, unattended: bool) -> None:
+    assert is_unattended(tags) is unattended

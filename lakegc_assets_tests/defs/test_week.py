@@ -1,0 +1,203 @@
+"""A week of virtual time: what was started is what should have been, whatever the daemon did."""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Iterator
+from datetime import datetime, timedelta, timezone
+from typing import Any
+
+import dagster as dg
+import pytest
+import requests
+
+from lakegc_assets.defs.component import GarbageCollection
+from lakegc_assets.defs.partitions import partition_key
+from lakegc_assets.defs.policy import Override
+from lakegc_assets.defs.resources import LakeFSResource
+from lakegc_assets_tests.defs.daemon import Daemon
+from lakegc_assets_tests.site import Site
+
+# Dagster itself makes nested resources (S3Resource) and tags of partitions in these ways.
+pytestmark = [
+    pytest.mark.filterwarnings(
+        "ignore:InitResourceContext.dagster_run is deprecated:DeprecationWarning"
+    ),
+    pytest.mark.filterwarnings("ignore:Non-compliant tag keys like:DeprecationWarning"),
+]
+
+_SUNDAY = datetime(2026, 3, 1, 2, tzinfo=timezone.utc)
+_DAY_S = 86_400
+
+
+def wave(day: int) -> str:
+    return f"202603{1 + day:02}T020000Z"
+
+
+@pytest.fixture
+def daemon(site: Site) -> Iterator[Daemon]:
+    component = GarbageCollection(
+        exclude=["scratch-*"],
+        repositories=[
+            Override(include=["daily", "fresh"], cron="0 2 * * *", sweep="auto"),
+            Override(include=["daily"], min_age_hours=48, tags={"team": "data"}),
+        ],
+    )
+    for repository in site.client.repositories():
+        remove(site, repository.id)
+    with dg.instance_for_test() as instance:
+        yield Daemon(component.definitions(), instance)
+
+
+def make(site: Site, repository: str, at: datetime) -> None:
+    site.calendar.days_ago = (time.time() - at.timestamp()) / _DAY_S
+    site.client.create_repository(repository, f"local://{repository}-{uuid.uuid4().hex}")
+
+
+def remove(site: Site, repository: str) -> None:
+    done = requests.delete(
+        f"{site.server.endpoint}/api/v1/repositories/{repository}",
+        auth=(site.server.access_key, site.server.secret_key),
+        timeout=10,
+    )
+    assert done.ok, done.text
+
+
+def test_a_week_starts_what_it_should(site: Site, daemon: Daemon) -> None:  # noqa: PLR0915 - a week is long
+    def day(number: int, hours: float = 0) -> datetime:
+        return _SUNDAY + timedelta(days=number, hours=hours)
+
+    for name in ("daily", "weekly", "scratch-1"):
+        make(site, name, day(-10))
+    silent = LakeFSResource(endpoint="http://127.0.0.1:9", max_attempts=1)
+
+    # Sunday: all that are due, once, although the daemon dies in the middle and does it again.
+    daemon.sensor("gc_repositories")
+    assert daemon.instance.get_dynamic_partitions("repository") == ["daily", "scratch-1", "weekly"]
+    daemon.sensor("gc_rules")
+    first = daemon.schedule(day(0), dies_after=1)
+    second = daemon.schedule(day(0))
+    assert [len(first), len(second)] == [1, 1]
+    assert daemon.schedule(day(0)) == []
+    for run in (*first, *second):
+        daemon.succeed(run)
+
+    # Monday: one comes after its tick, and is gone before the next one.
+    for run in daemon.schedule(day(1)):
+        daemon.succeed(run)
+    make(site, "visitor", day(1, 1))
+    daemon.sensor("gc_repositories")
+    assert "visitor" in daemon.instance.get_dynamic_partitions("repository")
+    remove(site, "visitor")
+    daemon.sensor("gc_repositories")
+    assert "visitor" not in daemon.instance.get_dynamic_partitions("repository")
+
+    # Tuesday: the server does not answer.
+    assert daemon.schedule(day(2), lakefs=silent) == []
+    assert "lakeFS does not tell its repositories: " in daemon.skipped[-1]
+    assert "127.0.0.1" in daemon.skipped[-1]
+
+    # Wednesday: a new one is collected from its first tick on; one run is killed again and again.
+    make(site, "fresh", day(2, 12))
+    started = dict(zip(("daily", "fresh"), daemon.schedule(day(3)), strict=True))
+    daemon.succeed(started["fresh"])
+    (killed,) = (started["daily"],)
+    for _ in range(3):
+        daemon.kill(killed)
+        # The daemon dies before it has written down how far it is, and looks again.
+        (killed,) = daemon.sensor("gc_resume", dies_after=1)
+        assert daemon.sensor("gc_resume") == []
+    daemon.kill(killed)
+    assert daemon.sensor("gc_resume") == []
+
+    # Thursday: a check refuses, which is not tried again; a repository goes that had runs.
+    for run in daemon.schedule(day(4)):
+        daemon.fail(run, "candidate_share: 9 of 10 listed objects are candidates")
+    assert daemon.sensor("gc_resume") == []
+    remove(site, "fresh")
+    daemon.sensor("gc_repositories")
+    assert "fresh" in daemon.instance.get_dynamic_partitions("repository")
+
+    # Friday: rules are changed, and on Saturday changed back: a mark each, and never a sweep.
+    for run in daemon.schedule(day(5)):
+        daemon.succeed(run)
+    site.client.set_gc_rules("weekly", 7, {})
+    assert len(daemon.sensor("gc_rules", dies_after=1)) == 1
+    assert daemon.sensor("gc_rules") == []
+    site.client.set_gc_rules("weekly", 8, {})
+    assert len(daemon.sensor("gc_rules")) == 1
+    site.client.set_gc_rules("weekly", 7, {})
+    assert len(daemon.sensor("gc_rules")) == 1
+    assert daemon.sensor("gc_rules") == []
+
+    # Saturday, and the next Sunday, an hour late.
+    for number in (6, 7):
+        for run in daemon.schedule(day(number)):
+            daemon.succeed(run)
+
+    by_schedule = [(job, key) for job, key, source in daemon.log if source == "gc_schedule"]
+    should = [("daily", n) for n in (0, 1, 3, 4, 5, 6, 7)]
+    should += [("weekly", n) for n in (0, 7)] + [("fresh", n) for n in (3, 4)]
+    assert sorted(by_schedule) == sorted(
+        ("gc", str(partition_key(name, wave(n)))) for name, n in should
+    )
+    resumed = [(job, key) for job, key, source in daemon.log if source == "gc_resume"]
+    assert resumed == [("gc", f"daily|{wave(3)}")] * 3
+    by_rules = [(job, key) for job, key, source in daemon.log if source == "gc_rules"]
+    assert {job for job, _ in by_rules} == {"gc_mark"}
+    assert [key.split("|")[0] for _, key in by_rules] == ["weekly"] * 3
+    assert len(set(by_rules)) == 3
+    assert len(daemon.log) == len(by_schedule) + len(resumed) + len(by_rules)
+
+
+def test_each_run_has_its_settings_and_tags(site: Site, daemon: Daemon) -> None:
+    for name in ("daily", "weekly"):
+        make(site, name, _SUNDAY - timedelta(days=1))
+    runs = [daemon.instance.get_run_by_id(run) for run in daemon.schedule(_SUNDAY)]
+    found: dict[str, Any] = {run.tags["lakegc/repository"]: run for run in runs if run is not None}
+    assert set(found) == {"daily", "weekly"}
+    for name, mode, hours in (("daily", "auto", 48), ("weekly", "approved", 24)):
+        tags = found[name].tags
+        assert tags["lakegc/wave"] == wave(0)
+        assert tags["lakegc/mode"] == mode
+        assert tags["dagster/partition/repository"] == name
+        config = found[name].run_config["resources"]["collector"]["config"]
+        assert config["min_age_hours"] == hours
+        assert config["max_candidate_share"] == 0.5
+    assert found["daily"].tags["team"] == "data"
+    assert "team" not in found["weekly"].tags
+
+
+def test_a_repository_joins_a_wave_for_a_day_only(site: Site, daemon: Daemon) -> None:
+    """The weekly one is not started by the daily ticks of the others, nor twice by a late one."""
+    make(site, "weekly", _SUNDAY - timedelta(days=1))
+    assert daemon.schedule(_SUNDAY + timedelta(days=1)) == []
+    assert "none of 1 repositories is due" in daemon.skipped[-1]
+    assert len(daemon.schedule(_SUNDAY + timedelta(hours=23))) == 1
+    assert daemon.schedule(_SUNDAY + timedelta(hours=23, minutes=30)) == []
+
+
+def test_who_asked_for_a_run_is_remembered_when_it_goes_on(site: Site, daemon: Daemon) -> None:
+    make(site, "weekly", _SUNDAY - timedelta(days=1))
+    key = partition_key("weekly", "by-hand")
+    daemon.instance.add_dynamic_partitions("repository", ["weekly"])
+    daemon.instance.add_dynamic_partitions("run", ["by-hand"])
+    request = dg.RunRequest(run_key="by hand", partition_key=key, job_name="gc")
+    run_id = daemon._start(request, "gc", {})
+    daemon.kill(run_id)
+    (found,) = daemon.sensor("gc_resume")
+    run = daemon.instance.get_run_by_id(found)
+    assert run is not None
+    assert run.tags["lakegc/asked"] == "by a person"
+    assert run.tags["lakegc/resumed"] == "1"
+
+
+def test_what_a_person_stopped_does_not_go_on(site: Site, daemon: Daemon) -> None:
+    make(site, "weekly", _SUNDAY - timedelta(days=1))
+    (run_id,) = daemon.schedule(_SUNDAY)
+    run = daemon.instance.get_run_by_id(run_id)
+    assert run is not None
+    daemon.instance.report_run_canceling(run)
+    daemon.instance.report_run_canceled(run)
+    assert daemon.sensor("gc_resume") == []

@@ -1,0 +1,254 @@
+"""An approval is about one mark and ends; it starts a sweep, and weakens none of its checks."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lakegc_assets.checks.evaluation import check_candidates
+from lakegc_assets.errors import ConfigurationError, IntegrityError, LakegcError, RefusedError
+from lakegc_assets.mark.report import report
+from lakegc_assets.run.context import RunContext, SystemClocks
+from lakegc_assets.storage.base import Recovery
+from lakegc_assets.storage.local import LocalStore
+from lakegc_assets.sweep.approval import approval_of, approve, approved, recorded_sweep, when
+from lakegc_assets.sweep.sweep import sweep
+from lakegc_assets.sweep.unattended import Limits, waits_for
+from lakegc_assets_tests.lake import REPOSITORY, RUN, STAGES, Marked, SmallLake
+from lakegc_assets_tests.sessions import Session
+
+_WEEK = timedelta(days=7)
+_NO_LIMITS = Limits()
+
+
+@dataclass(frozen=True)
+class Later(SystemClocks):
+    """This machine's clock is ahead."""
+
+    by: timedelta
+
+    def now(self) -> datetime:
+        return super().now() + self.by
+
+
+def later(ctx: RunContext, by: timedelta) -> RunContext:
+    return replace(ctx, clocks=Later(by))
+
+
+def attempt_folder(lake: SmallLake) -> Path:
+    return Path(lake.root.attempt(REPOSITORY, RUN).url)
+
+
+def unpublished(lake: SmallLake) -> None:
+    """Take the publication back, as if the checks had refused it."""
+    shutil.rmtree(attempt_folder(lake) / "gc_report")
+    marks = lake.objects / "_lakefs/retention/gc"
+    for folder in [*marks.glob(f"*/{RUN}"), *marks.glob(f"*/mark_id={RUN}")]:
+        shutil.rmtree(folder)
+
+
+def test_an_approval_says_who_when_and_for_what(lake: SmallLake, spark: Session) -> None:
+    ctx = lake.context(spark)
+    given, published = approve(ctx, " Ada ", _WEEK)
+    assert published is None
+    attempt = lake.root.attempt(REPOSITORY, RUN)
+    assert given.by == "Ada"
+    assert given.digest == attempt.manifest("deletion_candidates").digest
+    assert given.mark == attempt.manifest("gc_report").sha256
+    assert given.ends - given.at == _WEEK
+    assert approval_of(attempt, ctx.clocks.now()) == given
+    assert waits_for(ctx, "approved", _NO_LIMITS) is None
+
+
+def test_it_ends(lake: SmallLake, spark: Session) -> None:
+    ctx = lake.context(spark)
+    given, _ = approve(ctx, "Ada", _WEEK)
+    attempt = lake.root.attempt(REPOSITORY, RUN)
+    assert approval_of(attempt, given.ends - timedelta(seconds=1)) == given
+    assert approval_of(attempt, given.ends) is None
+    assert approval_of(attempt, given.at - timedelta(seconds=1)) is None
+    waits = waits_for(later(ctx, _WEEK + timedelta(minutes=1)), "approved", _NO_LIMITS)
+    assert waits is not None
+    assert waits.startswith(f"mark {RUN} of {REPOSITORY} waits for approval: ")
+
+
+def test_it_is_about_exactly_this_mark(lake: SmallLake, spark: Session) -> None:
+    ctx = lake.context(spark)
+    approve(ctx, "Ada", _WEEK)
+    # Another mark under the same id: the same approval lies beside it.
+    unpublished(lake)
+    check_candidates(ctx)
+    report(ctx)
+    assert approval_of(lake.root.attempt(REPOSITORY, RUN), ctx.clocks.now()) is None
+    assert waits_for(ctx, "approved", _NO_LIMITS) is not None
+
+
+@pytest.mark.parametrize("damage", [b"", b"{}", b'{"by": "Ada"}', b"[1]"])
+def test_a_damaged_one_approves_nothing(lake: SmallLake, spark: Session, damage: bytes) -> None:
+    ctx = lake.context(spark)
+    approve(ctx, "Ada", _WEEK)
+    (file,) = (attempt_folder(lake) / "approvals").iterdir()
+    file.write_bytes(damage)
+    with pytest.raises(IntegrityError, match="approve again"):
+        waits_for(ctx, "approved", _NO_LIMITS)
+
+
+def test_a_time_without_a_zone_approves_nothing(lake: SmallLake, spark: Session) -> None:
+    ctx = lake.context(spark)
+    approve(ctx, "Ada", _WEEK)
+    (file,) = (attempt_folder(lake) / "approvals").iterdir()
+    file.write_text(json.dumps({**json.loads(file.read_bytes()), "ends": "2999-01-01T00:00:00"}))
+    with pytest.raises(IntegrityError, match="ends has no time zone"):
+        waits_for(ctx, "approved", _NO_LIMITS)
+
+
+@pytest.mark.parametrize(
+    ("by", "lifetime", "said"),
+    [("  ", _WEEK, "who approves"), ("Ada", timedelta(0), "must be positive")],
+)
+def test_who_and_how_long_must_be_said(
+    lake: SmallLake, spark: Session, by: str, lifetime: timedelta, said: str
+) -> None:
+    with pytest.raises(ConfigurationError, match=said):
+        approve(lake.context(spark), by, lifetime)
+
+
+def test_what_came_back_to_life_cannot_be_approved(lake: SmallLake, spark: Session) -> None:
+    """The checks are evaluated again, as of now."""
+    first = lake.client.branches(REPOSITORY)
+    assert first
+    lake.client.create_branch(REPOSITORY, "back", _commit(lake))
+    with pytest.raises(RefusedError, match="none_head_reachable"):
+        approve(lake.context(spark), "Ada", _WEEK)
+    assert not (attempt_folder(lake) / "approvals").exists()
+
+
+def _commit(lake: SmallLake) -> str:
+    """The first commit of main that has objects, which the mark took for expired."""
+    return [c.id for c in lake.client.log(REPOSITORY, "main")][-2]
+
+
+def test_a_share_is_approved_for_the_mark_that_it_refused(lake: SmallLake, spark: Session) -> None:
+    unpublished(lake)
+    ctx = lake.context(spark, max_candidate_share=0.01)
+    # The mark was made under the low limit.
+    manifest = attempt_folder(lake) / "deletion_candidates/manifest.json"
+    values = json.loads(manifest.read_bytes())
+    values["settings"]["max_candidate_share"] = 0.01
+    manifest.write_text(json.dumps(values, indent=1, sort_keys=True))
+    refusals: list[LakegcError] = []
+    for stage in (check_candidates, report):
+        try:
+            stage(ctx)
+        except RefusedError as error:
+            refusals.append(error)
+    assert "candidate_share" in str(refusals)
+    with pytest.raises(RefusedError, match="candidate_share"):
+        approve(ctx, "Ada", _WEEK)
+    with_more = lake.context(spark, max_candidate_share=0.95)
+    given, published = approve(with_more, "Ada", _WEEK)
+    assert published is not None
+    assert given.max_candidate_share == 0.95
+    # Without the approval the sweep would refuse the share.
+    with pytest.raises(RefusedError, match="candidate_share"):
+        sweep(ctx)
+    swept = sweep(approved(ctx))
+    assert swept.rows == manifest_rows(lake)
+
+
+def manifest_rows(lake: SmallLake) -> int:
+    return lake.root.attempt(REPOSITORY, RUN).manifest("deletion_candidates").rows
+
+
+def test_an_approval_does_not_lower_a_share(lake: SmallLake, spark: Session) -> None:
+    approve(lake.context(spark, max_candidate_share=0.9), "Ada", _WEEK)
+    ctx = lake.context(spark, max_candidate_share=0.95)
+    assert approved(ctx).settings.max_candidate_share == 0.95
+
+
+def test_the_sweep_spares_what_came_back_after_the_approval(
+    lake: SmallLake, marked: Marked, spark: Session
+) -> None:
+    ctx = lake.context(spark)
+    approve(ctx, "Ada", _WEEK)
+    lake.client.create_branch(REPOSITORY, "back", _commit(lake))
+    assert waits_for(ctx, "approved", _NO_LIMITS) is None
+    swept = sweep(approved(ctx))
+    assert swept.facts["outcomes"]["spared"]["objects"] > 0
+    assert marked.live <= lake.keys()
+
+
+def test_what_was_swept_is_recorded_and_not_approved(lake: SmallLake, spark: Session) -> None:
+    ctx = lake.context(spark)
+    assert recorded_sweep(ctx) is None
+    swept = sweep(ctx)
+    assert recorded_sweep(ctx) == swept
+    with pytest.raises(RefusedError, match=f"was {when(swept)}: nothing is to be approved"):
+        approve(ctx, "Ada", _WEEK)
+
+
+def test_an_unfinished_mark_is_not_approved(lake: SmallLake, spark: Session) -> None:
+    ctx = lake.context(spark, run="half")
+    for stage in STAGES[:3]:
+        stage(ctx)
+    with pytest.raises(RefusedError, match="did not finish"):
+        approve(ctx, "Ada", _WEEK)
+    with pytest.raises(RefusedError, match="there is no mark 'nothing'"):
+        approve(lake.context(spark, run="nothing"), "Ada", _WEEK)
+
+
+@pytest.mark.parametrize(
+    ("mode", "limits", "said"),
+    [
+        ("never", Limits(), "`sweep` is `never`"),
+        ("approved", Limits(), "waits for approval: read its report"),
+        ("auto", Limits(share=0.1), "of what was listed, the limit is 10.0%"),
+        ("auto", Limits(objects=3), "objects, the limit is 3"),
+        ("auto", Limits(bytes=10), "bytes, the limit is 10"),
+        ("auto", Limits(growth=2), "no earlier mark to compare it with"),
+        ("auto", Limits(required="undo"), "undo is required: "),
+        ("auto", Limits(required="backup or undo"), "and there is no backup_url"),
+        ("auto", Limits(), None),
+        ("auto", Limits(1, 10**6, 10**9), None),
+    ],
+)
+def test_what_a_mark_waits_for(
+    lake: SmallLake,
+    spark: Session,
+    monkeypatch: pytest.MonkeyPatch,
+    mode: str,
+    limits: Limits,
+    said: str | None,
+) -> None:
+    monkeypatch.setattr(LocalStore, "recovery", lambda _: Recovery("nothing", None, "none kept"))
+    found = waits_for(lake.context(spark), mode, limits)
+    assert found is None if said is None else found is not None and said in found
+
+
+def test_a_store_that_keeps_versions_is_enough_where_undo_is_required(
+    lake: SmallLake, spark: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ctx = lake.context(spark)
+    for kind, waits in (("versions", False), ("unknown", True)):
+        told = Recovery(kind, None, "as the store says")  # type: ignore[arg-type] # both are kinds
+        monkeypatch.setattr(LocalStore, "recovery", lambda _, told=told: told)
+        for required in ("undo", "backup or undo"):
+            assert bool(waits_for(ctx, "auto", Limits(required=required))) is waits
+        assert waits_for(ctx, "auto", Limits(required="backup")) is not None
+
+
+def test_growth_is_told_against_the_mark_before(lake: SmallLake, spark: Session) -> None:
+    """The second mark of the same garbage has not grown; against nothing it has."""
+    ctx: Any = lake.context(spark, run="mark-2")
+    for stage in STAGES:
+        stage(ctx)
+    assert waits_for(ctx, "auto", Limits(growth=1)) is None
+    said = waits_for(ctx, "auto", Limits(growth=0.5))
+    assert said is not None
+    assert f"more than 0.5 times the {manifest_rows(lake)} of mark {RUN}" in said
