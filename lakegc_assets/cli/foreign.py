@@ -66,7 +66,7 @@ def compare(
     listed: int,
     as_json: bool,  # noqa: FBT001 - an option
 ) -> None:
-    """What both of two marks name, and what only one of them does, and why.
+    """Compare two marks: what both name, what only one, and why.
 
     RUN and OTHER each are a run of ours, or the mark id of lakeFS's own collector: with unified/,
     uncommitted/, mark_id= or run_id= before it where several collectors used the same.

@@ -6,10 +6,9 @@ from dataclasses import replace
 from typing import Any
 
 from lakegc_assets.cli.jobs import checked
-from lakegc_assets.cli.queries import Site, local_context
+from lakegc_assets.cli.queries import Site, local_context, namespace_of
 from lakegc_assets.defs.resources import CollectorResource
 from lakegc_assets.errors import IntegrityError
-from lakegc_assets.graveler.namespace import StorageNamespace
 from lakegc_assets.restore.choosing import Choice
 from lakegc_assets.restore.record import folder, restores
 from lakegc_assets.restore.restore import plan
@@ -52,8 +51,7 @@ def last_restore(repository: str, run: str) -> dict[str, Any]:
 
 def _store(repository: str) -> ObjectStore:
     site = Site.defined()
-    found = site.lakefs.connect().repository(repository)
-    return open_store(StorageNamespace.parse(found.storage_namespace).url(), site.stores)
+    return open_store(namespace_of(site, repository), site.stores)
 
 
 def _told(pin: Pin, state: str) -> dict[str, Any]:
