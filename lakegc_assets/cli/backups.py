@@ -93,7 +93,9 @@ def backups(ctx: click.Context, url: str | None, as_json: bool) -> None:  # noqa
         only = "nobody can tell what else holds them"
         if one["only_copies"] is not None:
             own = one["only_copies"]
-            only = f"{own['objects']:,} of them, {_human(own['bytes'])}, are not in the repository any more"
+            only = (
+                f"{own['objects']:,} of them, {_human(own['bytes'])}, are in the repository no more"
+            )
         name, age = f"{one['repository']}/{one['run']}", f"{one['age_days']} days"
         click.echo("\t".join((name, one["state"], age, size, only)))
 

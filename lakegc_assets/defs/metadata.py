@@ -77,7 +77,7 @@ def of_sweep(manifest: Manifest) -> dict[str, Any]:
     facts = manifest.facts
     return {
         "outcomes": value_of(facts["outcomes"]),
-        "can it be undone": facts["recovery"]["notice"],
+        "recovery": facts["recovery"]["notice"],
         "put back": value_of(facts["put_back"]),
         "backup": facts["backup"] or "none: backup_url is not set",
     } | of_manifest(manifest, ("rounds", "delete_deadlines"))
@@ -111,6 +111,14 @@ def asked_for(choice: dict[str, Any]) -> str:
     if choice["path"] is not None:
         return f"{shown} at {choice['path']}"
     return shown if choice["prefix"] is None else f"{shown} below {choice['prefix']}"
+
+
+def of_rules(rules: dict[str, Any] | None) -> Any:  # noqa: ANN401 - metadata
+    """Retention rules as a table; the word ``none`` where there are none."""
+    if rules is None:
+        return "none"
+    named = sorted((rule["branch_id"], rule["retention_days"]) for rule in rules["branches"])
+    return table(("branch", "days"), [*named, ("all others", rules["default_retention_days"])])
 
 
 def value_of(value: Any) -> Any:  # noqa: ANN401 - JSON values, and metadata of many types
