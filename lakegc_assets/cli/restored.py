@@ -12,6 +12,7 @@ from lakegc_assets.errors import IntegrityError
 from lakegc_assets.restore.choosing import Choice
 from lakegc_assets.restore.record import folder, restores
 from lakegc_assets.restore.restore import plan
+from lakegc_assets.run.artifacts import AttemptArtifacts
 from lakegc_assets.run.pins import Pin, prune_pins, read_pins
 from lakegc_assets.storage.base import ObjectStore
 from lakegc_assets.storage.opening import open_store
@@ -25,7 +26,10 @@ def planned(repository: str, run: str, choice: Choice, settings: dict[str, Any])
     """
     with local_context(repository, run) as ctx:
         given = CollectorResource(**checked(settings)).settings()
-        return plan(replace(ctx, settings=given), choice)
+        found = plan(replace(ctx, settings=given), choice)
+        return found | {
+            "warnings": [*found["warnings"], *_not_swept(ctx.root.attempt(repository, run))]
+        }
 
 
 def last_restore(repository: str, run: str) -> dict[str, Any]:
@@ -45,8 +49,20 @@ def last_restore(repository: str, run: str) -> dict[str, Any]:
         "repository": repository,
         "run": run,
         **last.facts,
+        "warnings": [*last.facts["warnings"], *_not_swept(attempt)],
         "artifacts": f"{attempt.url}/{last.asset}",
     }
+
+
+def _not_swept(attempt: AttemptArtifacts) -> list[str]:
+    """What a person must know who restores what may never have been deleted."""
+    if attempt.has("swept_set"):
+        return []
+    told = (
+        f"no sweep of {attempt.run!r} has ended here. What is asked for is pinned, even where it "
+        f"was never gone, and a sweep then spares it: `lakegc pins {attempt.repository}`"
+    )
+    return [told]
 
 
 def _store(repository: str) -> ObjectStore:

@@ -96,7 +96,10 @@ def of_restore(manifest: Manifest) -> dict[str, Any]:
         "pinned until": (
             dg.MetadataValue.timestamp(datetime.fromisoformat(until)) if until else "not pinned"
         ),
-        "read through lakeFS": value_of(facts["sample"]),
+        "read through lakeFS": table(
+            ("path", "commit", "before", "after"),
+            [(o["path"], o["commit"][:12], o["before"], o["after"]) for o in facts["sample"]],
+        ),
         "warnings": "\n".join(facts["warnings"]) or "none",
     } | of_manifest(manifest, ("restore",))
 
