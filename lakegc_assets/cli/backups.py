@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from lakegc_assets.cli.main import Duration, exit_status, run_options, settings_of
+from lakegc_assets.cli.main import Duration, exit_status, other_options, settings_of
 from lakegc_assets.errors import ConfigurationError, RefusedError
 
 #: Our settings by the options of the job that these replace.
@@ -25,7 +25,7 @@ _AT = click.option("--url", help="Place of the backups. Default: LAKEGC_BACKUP_U
 
 @click.command()
 @click.argument("repository")
-@click.option("--run", "run_id", required=True, help="The mark id.")
+@click.option("--run", "run_id", required=True, help="Id of the run, which is its mark id.")
 @_AT
 @click.option("-m", "--max-maps", "maps", type=int, help="The most tasks that copy. Default 20.")
 @click.option("--bandwidth", type=float, help="MB/s of all tasks together. Default: no limit.")
@@ -36,7 +36,7 @@ _AT = click.option("--url", help="Place of the backups. Default: LAKEGC_BACKUP_U
     type=click.Choice(["dynamic", "uniform"]),
     help="Let tasks take portions as they go, which is the default, or give each one.",
 )
-@run_options
+@other_options
 @exit_status
 def backup(
     repository: str,
@@ -44,9 +44,9 @@ def backup(
     as_json: bool,  # noqa: FBT001 - an option
     **options: Any,  # noqa: ANN401 - settings by their options
 ) -> None:
-    """Copy what a published mark of REPOSITORY names, and verify each copy.
+    """Copy what a published mark of REPOSITORY names.
 
-    A backup that was killed is run again in the same way.
+    Each copy is verified. A backup that was killed is run again in the same way.
     """
     from lakegc_assets.cli.jobs import run_job  # noqa: PLC0415 - Dagster loads slowly
     from lakegc_assets.cli.kept import backup_made, require_place  # noqa: PLC0415 - likewise
@@ -77,7 +77,7 @@ def backup(
 @click.pass_context
 @exit_status
 def backups(ctx: click.Context, url: str | None, as_json: bool) -> None:  # noqa: FBT001 - an option
-    """The backups that are there, and what of each the store does not hold any more."""
+    """List backups: size, age, and what only they still hold."""
     if ctx.invoked_subcommand is not None:
         ctx.obj = url
         return
@@ -87,12 +87,15 @@ def backups(ctx: click.Context, url: str | None, as_json: bool) -> None:  # noqa
     if as_json:
         click.echo(json.dumps(found, indent=1))
         return
+    _say_none(found)
     for one in found:
         size = "" if one["bytes"] is None else f"{one['objects']:,} objects, {_human(one['bytes'])}"
         only = "nobody can tell what else holds them"
         if one["only_copies"] is not None:
             own = one["only_copies"]
-            only = f"{own['objects']:,} of them, {_human(own['bytes'])}, are nowhere else"
+            only = (
+                f"{own['objects']:,} of them, {_human(own['bytes'])}, are in the repository no more"
+            )
         name, age = f"{one['repository']}/{one['run']}", f"{one['age_days']} days"
         click.echo("\t".join((name, one["state"], age, size, only)))
 
@@ -119,7 +122,11 @@ def prune(
     dry_run: bool,  # noqa: FBT001 - an option
     as_json: bool,  # noqa: FBT001 - an option
 ) -> None:
-    """Remove whole backups, but none that holds the only copy of what is needed now."""
+    """Remove whole backups, with the trash and pins that ended.
+
+    None that holds the only copy of what a branch, an active commit, a tag, a staged write or a pin
+    needs now; restore that first.
+    """
     if older_than is None and not names:
         raise RefusedError("say which: --older-than 30d, or --backup REPOSITORY/RUN")
     from lakegc_assets.cli.kept import prune_backups  # noqa: PLC0415 - Dagster loads slowly
@@ -128,9 +135,16 @@ def prune(
     if as_json:
         click.echo(json.dumps(told, indent=1))
         return
+    _say_none(told)
     gone = "would be removed" if dry_run else "removed"
     for one in told:
         click.echo(f"{one['backup']}\t{(one['kept'] and 'kept: ' + one['kept']) or gone}")
+
+
+def _say_none(found: list[dict[str, Any]]) -> None:
+    """What is empty might be the wrong place."""
+    if not found:
+        click.echo("there are no backups at this place", err=True)
 
 
 def _human(size: int) -> str:

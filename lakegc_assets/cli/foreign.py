@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -66,7 +67,7 @@ def compare(
     listed: int,
     as_json: bool,  # noqa: FBT001 - an option
 ) -> None:
-    """What both of two marks name, and what only one of them does, and why.
+    """Compare two marks: what both name, what only one, and why.
 
     RUN and OTHER each are a run of ours, or the mark id of lakeFS's own collector: with unified/,
     uncommitted/, mark_id= or run_id= before it where several collectors used the same.
@@ -85,7 +86,8 @@ def compare(
 def _show(found: Comparison) -> None:
     click.echo(f"repository {found.repository}")
     for side in (found.run, found.other):
-        click.echo(f"  {_one_line(side['id'])}: {side['kind']}, begun {side['made']}")
+        begun = f"{datetime.fromisoformat(side['made']):%Y-%m-%d %H:%M} UTC"
+        click.echo(f"  {_one_line(side['id'])}: {side['kind']}, begun {begun}")
     _line(2, "both name", found.both)
     for side, other, difference in (
         (found.run, found.other, found.only_run),

@@ -1,7 +1,7 @@
 """The command ``lakegc``: the jobs of the graph from a shell, in this process.
 
 Exit status: 0 success; 1 failure; 2 wrong usage or configuration; 3 refused, by a check or because
-the request contradicts what is there.
+the request is incomplete or contradicts what is there.
 """
 
 from __future__ import annotations
@@ -68,55 +68,74 @@ def exit_status(function: Callable[_P, _R]) -> Callable[_P, _R]:
     return wrapper
 
 
-def run_options(function: Callable[..., None]) -> Callable[..., None]:
+_Command = Callable[..., None]
+_OF_A_MARK = (
+    click.option(
+        "--mode",
+        type=click.Choice(["unified", "committed", "uncommitted"]),
+        help="Collect only what expired commits alone hold, without a listing of the "
+        "store (committed), or what was never committed (uncommitted). Default: both.",
+    ),
+    click.option("--min-age", type=Duration(), help="Spare younger objects. Default 24h."),
+    click.option(
+        "--allow-unsafe-min-age", is_flag=True, help="Take --min-age as it is, below 24 h too."
+    ),
+    click.option(
+        "--clean",
+        is_flag=True,
+        help="List the whole store; else what is known of old slices is carried forward.",
+    ),
+)
+_OF_CHECKS = (
+    click.option(
+        "--max-candidate-share",
+        type=click.FloatRange(0, 1),
+        help="Approve a larger share of the listing as candidates. Default 0.5.",
+    ),
+    click.option("--protect-tags", is_flag=True, help="Tagged commits keep their objects."),
+    click.option("--accept-missing", help="Digest of objects at HEADs known to be lost."),
+)
+_OF_ALL = (
+    click.option(
+        "--set",
+        "others",
+        multiple=True,
+        metavar="NAME=VALUE",
+        help="Any other setting of the collector resource, lease_wait_seconds=600 say. "
+        "May be given several times.",
+    ),
+    click.option("--json", "as_json", is_flag=True, help="Print JSON for programs."),
+)
+
+
+def run_options(function: _Command) -> _Command:
     """The settings of a run, as options."""
-    for option in reversed(
-        (
-            click.option(
-                "--mode",
-                type=click.Choice(["unified", "committed", "uncommitted"]),
-                help="Collect only what expired commits alone hold, without a listing of the "
-                "store (committed), or what was never committed (uncommitted). Default: both.",
-            ),
-            click.option("--min-age", type=Duration(), help="Spare younger objects. Default 24h."),
-            click.option(
-                "--allow-unsafe-min-age",
-                is_flag=True,
-                help="Take --min-age as it is, below 24 h too.",
-            ),
-            click.option(
-                "--max-candidate-share",
-                type=click.FloatRange(0, 1),
-                help="Approve a larger share of the listing as candidates. Default 0.5.",
-            ),
-            click.option("--protect-tags", is_flag=True, help="Tagged commits keep their objects."),
-            click.option(
-                "--clean",
-                is_flag=True,
-                help="List the whole store; else what is known of old slices is carried forward.",
-            ),
-            click.option("--accept-missing", help="Digest of objects at HEADs known to be lost."),
-            click.option(
-                "--set",
-                "others",
-                multiple=True,
-                metavar="NAME=VALUE",
-                help="Any other setting of the collector resource, lease_wait_seconds=600 say. "
-                "May be given several times.",
-            ),
-            click.option("--json", "as_json", is_flag=True, help="Print JSON for programs."),
-        ),
-    ):
+    return _with(function, *_OF_A_MARK, *_OF_CHECKS, *_OF_ALL)
+
+
+def sweep_options(function: _Command) -> _Command:
+    """The settings that matter once there is a mark, as options."""
+    return _with(function, *_OF_CHECKS, *_OF_ALL)
+
+
+def other_options(function: _Command) -> _Command:
+    """``--set`` and ``--json``."""
+    return _with(function, *_OF_ALL)
+
+
+def _with(function: _Command, *options: Callable[[_Command], _Command]) -> _Command:
+    for option in reversed(options):
         function = option(function)
     return function
 
 
 def settings_of(
-    mode: str | None,
-    min_age: timedelta | None,
-    max_candidate_share: float | None,
-    accept_missing: str | None,
     others: tuple[str, ...],
+    *,
+    mode: str | None = None,
+    min_age: timedelta | None = None,
+    max_candidate_share: float | None = None,
+    accept_missing: str | None = None,
     **flags: bool,
 ) -> dict[str, Any]:
     """The configuration of the ``collector`` resource: only what was given.
@@ -155,12 +174,20 @@ _ELSEWHERE = {
 }
 
 
+#: Commands in the order in which people come to need them.
+_ORDER = (
+    *("run", "mark", "sweep", "report", "why", "restore", "pins", "backup", "backups"),
+    *("compare", "adopt", "repositories", "embedded"),
+)
+
+
 class Commands(click.Group):
     """The commands, of which ``embedded`` is loaded when it is asked for, with its web server."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """Their names."""
-        return sorted([*super().list_commands(ctx), *_ELSEWHERE, "embedded"])
+        names = {*super().list_commands(ctx), *_ELSEWHERE, "embedded"}
+        return [*(name for name in _ORDER if name in names), *sorted(names.difference(_ORDER))]
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """The command of this name."""
@@ -179,7 +206,13 @@ class Commands(click.Group):
 )
 @click.version_option(package_name="lakegc-assets")
 def main() -> None:
-    """Garbage collection for lakeFS: finds what nothing needs, says why, deletes it safely."""
+    """Garbage collection for lakeFS: finds what nothing needs, says why, deletes it safely.
+
+    For a first look: mark, report, sweep. What a sweep deleted comes back by restore.
+
+    Exit status: 0 success; 1 failure; 2 wrong usage or configuration; 3 refused, by a check or
+    because the request is incomplete or contradicts what is there.
+    """
 
 
 def start(
@@ -199,7 +232,7 @@ def start(
 
 @main.command()
 @click.argument("repository")
-@click.option("--run", "run_id", help="Id of the run, also the mark id. Default: the time.")
+@click.option("--run", "run_id", help="Id of the run, which is its mark id. Default: the time.")
 @click.option("--mark/--no-mark", default=True, help="Mark first. Default.")
 @click.option("--sweep/--no-sweep", default=True, help="Sweep afterwards. Default.")
 @run_options
@@ -223,7 +256,7 @@ def run(
 
 @main.command()
 @click.argument("repository")
-@click.option("--run", "run_id", help="Id of the run, also the mark id. Default: the time.")
+@click.option("--run", "run_id", help="Id of the run, which is its mark id. Default: the time.")
 @run_options
 @exit_status
 def mark(repository: str, run_id: str | None, as_json: bool, **options: Any) -> None:  # noqa: ANN401, FBT001 - options
@@ -237,8 +270,8 @@ def mark(repository: str, run_id: str | None, as_json: bool, **options: Any) -> 
 
 @main.command()
 @click.argument("repository")
-@click.option("--run", "run_id", help="The mark id.")
-@run_options
+@click.option("--run", "run_id", help="Id of the run, which is its mark id.")
+@sweep_options
 @exit_status
 def sweep(repository: str, run_id: str | None, as_json: bool, **options: Any) -> None:  # noqa: ANN401, FBT001 - options
     """Sweep a published mark of REPOSITORY. A killed sweep is run again in the same way."""
@@ -249,7 +282,7 @@ def sweep(repository: str, run_id: str | None, as_json: bool, **options: Any) ->
 
 @main.command()
 @click.argument("repository")
-@click.option("--run", "run_id", required=True, help="The mark id.")
+@click.option("--run", "run_id", required=True, help="Id of the run, which is its mark id.")
 @click.option("--by", help="Who approves. Default: the name of this user.")
 @click.option(
     "--max-candidate-share",
@@ -295,11 +328,11 @@ def pending(as_json: bool) -> None:  # noqa: FBT001 - an option
 
 @main.command()
 @click.argument("repository")
-@click.option("--run", "run_id", required=True, help="The mark id.")
+@click.option("--run", "run_id", required=True, help="Id of the run, which is its mark id.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON for programs.")
 @exit_status
 def report(repository: str, run_id: str, as_json: bool) -> None:  # noqa: FBT001 - an option
-    """What a run found, and what became of it."""
+    """Say what a run found, and what became of it."""
     from lakegc_assets.cli.queries import outcome  # noqa: PLC0415 - Dagster loads slowly
 
     _show(outcome(repository, run_id), as_json)
@@ -308,11 +341,11 @@ def report(repository: str, run_id: str, as_json: bool) -> None:  # noqa: FBT001
 @main.command()
 @click.argument("repository")
 @click.argument("address")
-@click.option("--run", "run_id", required=True, help="The mark id.")
+@click.option("--run", "run_id", required=True, help="Id of the run, which is its mark id.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON for programs.")
 @exit_status
 def why(repository: str, address: str, run_id: str, as_json: bool) -> None:  # noqa: FBT001 - an option
-    """Why a mark named the object at ADDRESS, or why it did not."""
+    """Say why a mark named the object at ADDRESS, or did not."""
     from lakegc_assets.cli.queries import local_context  # noqa: PLC0415 - Dagster loads slowly
     from lakegc_assets.mark.why import why as explain  # noqa: PLC0415 - Spark loads slowly
 
@@ -328,13 +361,15 @@ def why(repository: str, address: str, run_id: str, as_json: bool) -> None:  # n
 @click.option("--json", "as_json", is_flag=True, help="Print JSON for programs.")
 @exit_status
 def repositories(as_json: bool) -> None:  # noqa: FBT001 - an option
-    """The repositories of the lakeFS server, and the runs that each has had."""
+    """List the repositories of the server, and the runs of each."""
     from lakegc_assets.cli.queries import known_runs  # noqa: PLC0415 - Dagster loads slowly
 
     found = known_runs()
     if as_json:
         click.echo(json.dumps(found, indent=1))
         return
+    if not found:
+        click.echo("there are no repositories that these credentials may list", err=True)
     for entry in found:
         runs = ", ".join(f"{run['run']} ({run['state']})" for run in entry["runs"]) or "no run yet"
         read_only = " (read-only)" if entry["read_only"] else ""
@@ -345,20 +380,14 @@ def _show(found: dict[str, Any], as_json: bool) -> None:  # noqa: FBT001 - an op
     if as_json:
         click.echo(json.dumps(found, indent=1))
         return
-    from lakegc_assets.defs.metadata import human_bytes  # noqa: PLC0415 - Dagster loads slowly
-
-    def line(indent: int, name: str, objects: int, size: int | None = None) -> None:
-        shown = "" if size is None else f"{human_bytes(size):>12}"
-        click.echo(f"{' ' * indent + name:<44} {objects:>12,} objects {shown}".rstrip())
-
     cutoff = datetime.fromisoformat(found["cutoff"])
     mode = "" if found["mode"] == "unified" else f" ({found['mode']})"
     click.echo(f"repository {found['repository']}, mark {found['run']}{mode}")
     click.echo(f"  slices made after the cutoff, not listed: {found['skipped_slices']:,}")
     by_name = found["mode"] == "committed"
-    line(2, "looked at" if by_name else "listed", found["listed"], found["listed_bytes"])
+    _line(2, "looked at" if by_name else "listed", found["listed"], found["listed_bytes"])
     kept, kept_bytes = found["listed"] - found["objects"], found["listed_bytes"] - found["bytes"]
-    line(2, "kept", kept, kept_bytes)
+    _line(2, "kept", kept, kept_bytes)
     for name, objects in (
         (f"not older than {cutoff:%Y-%m-%d %H:%M} UTC", found["too_young"]),
         ("not where lakeFS keeps objects", found["outside_data"]),
@@ -366,14 +395,13 @@ def _show(found: dict[str, Any], as_json: bool) -> None:  # noqa: FBT001 - an op
         *_not_adopted(found["adopted"]),
     ):
         if objects:
-            line(6, name, objects)
-    line(2, "garbage", found["objects"], found["bytes"])
+            _line(6, name, objects)
+    _line(2, "garbage", found["objects"], found["bytes"])
     for dimension, key, objects, size in found["breakdown"]:
         if dimension == "branch rule":
             why_dead = key if key == "unreferenced" else f"expired by the rule {key}"
-            line(6, why_dead, objects, size)
-    for outcome, totals in found["outcomes"].items():
-        line(2, outcome.replace("_", " "), totals["objects"], totals["bytes"])
+            _line(6, why_dead, objects, size)
+    _show_sweep(found)
     for warning in found["warnings"]:
         click.echo(f"  warning: {warning}")
     _show_places(found)
@@ -381,6 +409,21 @@ def _show(found: dict[str, Any], as_json: bool) -> None:  # noqa: FBT001 - an op
         click.echo(f"  {found['swept_on']}")
     else:
         click.echo(f"  to delete  lakegc sweep {found['repository']} --run {found['run']}")
+
+
+def _show_sweep(found: dict[str, Any]) -> None:
+    for outcome, totals in found["outcomes"].items():
+        _line(2, outcome.replace("_", " "), totals["objects"], totals["bytes"])
+        if outcome == "spared":
+            for because, objects in found["spared_by_sweep"].items():
+                _line(6, because, objects)
+
+
+def _line(indent: int, name: str, objects: int, size: int | None = None) -> None:
+    from lakegc_assets.defs.metadata import human_bytes  # noqa: PLC0415 - Dagster loads slowly
+
+    shown = "" if size is None else f"{human_bytes(size):>12}"
+    click.echo(f"{' ' * indent + name:<44} {objects:>12,} objects {shown}".rstrip())
 
 
 def _not_adopted(adopted: dict[str, Any] | None) -> list[tuple[str, int]]:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
 import dagster as dg
+import pyarrow.compute as pc
 
 from lakegc_assets.checks.evaluation import read_results, require_passed
 from lakegc_assets.definitions import shown_nowhere
@@ -27,6 +29,9 @@ from lakegc_assets.run.spark import session_settings, start_session
 from lakegc_assets.storage.config import StoreConfig
 from lakegc_assets.storage.opening import open_store
 from lakegc_assets.sweep.approval import when
+
+#: Reasons of a sweep that a report tells.
+_REASONS = 10
 
 
 @dataclass(frozen=True)
@@ -112,7 +117,18 @@ def outcome(repository: str, run: str) -> dict[str, Any]:
         "swept": swept is not None,
         "swept_on": when(attempt.manifest("swept_set")) if swept else None,
         "outcomes": swept["outcomes"] if swept else {},
+        "spared_by_sweep": _spared(attempt) if swept and "spared" in swept["outcomes"] else {},
     }
+
+
+def _spared(attempt: AttemptArtifacts) -> dict[str, int]:
+    """How many objects a sweep spared for which reason, the most frequent reasons only."""
+    rows = attempt.read("swept_set", columns=["outcome", "detail"])
+    details = rows.filter(pc.equal(rows["outcome"], "spared"))["detail"]
+    counted = Counter({one["values"]: one["counts"] for one in details.value_counts().to_pylist()})
+    found = {why or "no reason is recorded": count for why, count in counted.most_common(_REASONS)}
+    rest = counted.total() - sum(found.values())
+    return found | ({"other reasons": rest} if rest else {})
 
 
 def _put_back(swept: Mapping[str, Any] | None) -> list[str]:
@@ -217,7 +233,17 @@ def known_runs() -> list[dict[str, Any]]:
 
 
 def _runs(root: ArtifactRoot, repository: str) -> list[dict[str, str]]:
-    return [{"run": r, "state": _state(root, repository, r)} for r in root.runs(repository)]
+    """Its runs, the one whose mark was begun last as the last."""
+    begun = sorted((_begun(root, repository, run), run) for run in root.runs(repository))
+    return [{"run": run, "state": _state(root, repository, run)} for _, run in begun]
+
+
+def _begun(root: ArtifactRoot, repository: str, run: str) -> str:
+    """The id of the present attempt of a run, which sorts by time; empty where there is none."""
+    try:
+        return root.attempt(repository, run).attempt
+    except LakegcError:
+        return ""
 
 
 def _state(root: ArtifactRoot, repository: str, run: str) -> str:

@@ -6,13 +6,13 @@ from dataclasses import replace
 from typing import Any
 
 from lakegc_assets.cli.jobs import checked
-from lakegc_assets.cli.queries import Site, local_context
+from lakegc_assets.cli.queries import Site, local_context, namespace_of
 from lakegc_assets.defs.resources import CollectorResource
 from lakegc_assets.errors import IntegrityError
-from lakegc_assets.graveler.namespace import StorageNamespace
 from lakegc_assets.restore.choosing import Choice
 from lakegc_assets.restore.record import folder, restores
 from lakegc_assets.restore.restore import plan
+from lakegc_assets.run.artifacts import AttemptArtifacts
 from lakegc_assets.run.pins import Pin, prune_pins, read_pins
 from lakegc_assets.storage.base import ObjectStore
 from lakegc_assets.storage.opening import open_store
@@ -26,7 +26,10 @@ def planned(repository: str, run: str, choice: Choice, settings: dict[str, Any])
     """
     with local_context(repository, run) as ctx:
         given = CollectorResource(**checked(settings)).settings()
-        return plan(replace(ctx, settings=given), choice)
+        found = plan(replace(ctx, settings=given), choice)
+        return found | {
+            "warnings": [*found["warnings"], *_not_swept(ctx.root.attempt(repository, run))]
+        }
 
 
 def last_restore(repository: str, run: str) -> dict[str, Any]:
@@ -46,14 +49,25 @@ def last_restore(repository: str, run: str) -> dict[str, Any]:
         "repository": repository,
         "run": run,
         **last.facts,
+        "warnings": [*last.facts["warnings"], *_not_swept(attempt)],
         "artifacts": f"{attempt.url}/{last.asset}",
     }
 
 
+def _not_swept(attempt: AttemptArtifacts) -> list[str]:
+    """What a person must know who restores what may never have been deleted."""
+    if attempt.has("swept_set"):
+        return []
+    told = (
+        f"no sweep of {attempt.run!r} has ended here. What is asked for is pinned, even where it "
+        f"was never gone, and a sweep then spares it: `lakegc pins {attempt.repository}`"
+    )
+    return [told]
+
+
 def _store(repository: str) -> ObjectStore:
     site = Site.defined()
-    found = site.lakefs.connect().repository(repository)
-    return open_store(StorageNamespace.parse(found.storage_namespace).url(), site.stores)
+    return open_store(namespace_of(site, repository), site.stores)
 
 
 def _told(pin: Pin, state: str) -> dict[str, Any]:

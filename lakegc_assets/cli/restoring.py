@@ -10,15 +10,20 @@ import click
 
 from lakegc_assets.cli.main import FAILURE, exit_status, settings_of
 
+#: Of the objects that read again, so many are named.
+_SHOWN = 3
 _JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON for programs.")
 
 
 @click.command()
 @click.argument("repository")
-@click.option("--run", "run_id", required=True, help="The mark id.")
+@click.option("--run", "run_id", required=True, help="Id of the run, which is its mark id.")
 @click.option("--all", "everything", is_flag=True, help="All that the mark names.")
 @click.option(
-    "--address", "addresses", multiple=True, help="An object. May be given several times."
+    "--address",
+    "addresses",
+    multiple=True,
+    help="The object at an address. May be given several times.",
 )
 @click.option("--branch", help="What a branch, tag or commit shows.")
 @click.option("--path", help="Only what is at this path of the branch.")
@@ -45,16 +50,17 @@ def restore(
     others: tuple[str, ...],
     as_json: bool,  # noqa: FBT001 - an option
 ) -> None:
-    """Bring back what a sweep of REPOSITORY deleted, and keep the next marks from it.
+    """Bring back what a sweep of REPOSITORY deleted.
 
-    From what the store kept, else from the backup. What is there is never overwritten. One that was
-    killed is run again in the same way.
+    From what the store kept, else from the backup. What is there is never overwritten, and what is
+    restored is left alone by the next marks for pin_days. A restore that was killed is run again in
+    the same way. Say what: --all, --address, or --branch, with --path or --prefix if you like.
     """
     from lakegc_assets.cli.jobs import run_job  # noqa: PLC0415 - Dagster loads slowly
     from lakegc_assets.cli.restored import last_restore, planned  # noqa: PLC0415 - likewise
     from lakegc_assets.restore.choosing import Choice  # noqa: PLC0415 - likewise
 
-    settings = settings_of(None, None, None, None, others)
+    settings = settings_of(others)
     choice = Choice(everything, addresses, branch, path, prefix)
     if dry_run:
         _show_plan(planned(repository, run_id, choice, settings), as_json)
@@ -79,14 +85,26 @@ def _show(found: dict[str, Any], as_json: bool) -> None:  # noqa: FBT001 - an op
     for source, total in found["sources"].items():
         where = {"store": "  from what the store kept", "backup": "  from the backup"}[source]
         click.echo(_line(where, total))
-    for one in found["sample"]:
+    _show_sample(found["sample"])
+    if found["pinned_until"]:
+        click.echo(f"  no mark takes them before {_minute(found['pinned_until'])}")
+    for warning in found["warnings"]:
+        click.echo(f"  warning: {warning}")
+
+
+def _show_sample(sample: list[dict[str, str]]) -> None:
+    """How lakeFS answers for what was restored: some of it, and all that does not read."""
+    reads = [one for one in sample if one["after"] == "reads"]
+    for one in [*(one for one in sample if one not in reads), *reads[:_SHOWN]]:
         click.echo(
             f"  {one['path']} of commit {one['commit'][:12]}: was {one['before']}, {one['after']}"
         )
-    if found["pinned_until"]:
-        click.echo(f"  no mark takes them before {found['pinned_until'][:16]} UTC")
-    for warning in found["warnings"]:
-        click.echo(f"  warning: {warning}")
+    if len(reads) > _SHOWN:
+        click.echo(f"  and {len(reads) - _SHOWN} more that were looked at read through lakeFS")
+
+
+def _minute(time: str) -> str:
+    return f"{time[:16].replace('T', ' ')} UTC"
 
 
 def _show_plan(found: dict[str, Any], as_json: bool) -> None:  # noqa: FBT001 - an option
@@ -113,13 +131,16 @@ def _line(name: str, total: dict[str, int]) -> str:
 @_JSON
 @exit_status
 def pins(repository: str, prune: bool, as_json: bool) -> None:  # noqa: FBT001 - options
-    """What was restored in REPOSITORY and is left alone by marks, and until when."""
+    """Say until when marks leave alone what was restored."""
     from lakegc_assets.cli.restored import known_pins, pruned_pins  # noqa: PLC0415 - Dagster loads slowly
 
     found = pruned_pins(repository) if prune else known_pins(repository)
     if as_json:
         click.echo(json.dumps(found, indent=1))
         return
+    if not found:
+        what = "pins that have ended" if prune else "pins"
+        click.echo(f"there are no {what} in {repository!r}", err=True)
     for one in found:
-        until = f"until {one['until'][:16]} UTC ({one['state']})"
+        until = f"until {_minute(one['until'])} ({one['state']})"
         click.echo(f"{one['pin']}\t{one['objects']:,} objects\t{until}\t{one['why']}")

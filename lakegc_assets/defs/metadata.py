@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import base64
 import io
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import datetime
 from typing import Any
 
 import dagster as dg
@@ -17,6 +18,8 @@ _STEP = 1024
 #: Upper ends of the classes of ages, in days.
 _AGES = (7, 30, 90, 180, 365, 730)
 _BARS = 50
+#: Where a restored object came from.
+_SOURCES = {"store": "what the store kept", "backup": "the backup"}
 
 
 def human_bytes(count: float) -> str:
@@ -40,7 +43,15 @@ def of_manifest(manifest: Manifest, facts: Sequence[str] = ()) -> dict[str, Any]
     }
     if manifest.digest:
         shown["digest"] = manifest.digest
-    return {name.replace("_", " "): value_of(manifest.facts[name]) for name in facts} | shown
+    return dict(_told(manifest.facts, facts)) | shown
+
+
+def _told(facts: Mapping[str, Any], names: Sequence[str]) -> Iterator[tuple[str, Any]]:
+    """Facts by names for people; bytes are told a second time, in units."""
+    for name in names:
+        yield name.replace("_", " "), value_of(facts[name])
+        if name.endswith("bytes"):
+            yield name.removesuffix("bytes").replace("_", " ") + "size", human_bytes(facts[name])
 
 
 def of_backup(record: Record | None, backup_url: str | None) -> dict[str, Any]:
@@ -61,8 +72,60 @@ def of_backup(record: Record | None, backup_url: str | None) -> dict[str, Any]:
     }
 
 
+def of_sweep(manifest: Manifest) -> dict[str, Any]:
+    """What ``swept_set`` shows."""
+    facts = manifest.facts
+    return {
+        "outcomes": value_of(facts["outcomes"]),
+        "recovery": facts["recovery"]["notice"],
+        "put back": value_of(facts["put_back"]),
+        "backup": facts["backup"] or "none: backup_url is not set",
+    } | of_manifest(manifest, ("rounds", "delete_deadlines"))
+
+
+def of_restore(manifest: Manifest) -> dict[str, Any]:
+    """What ``restored_set`` shows."""
+    facts = manifest.facts
+    until = facts["pinned_until"]
+    return {
+        "asked for": asked_for(facts["choice"]),
+        "outcomes": value_of(facts["outcomes"]),
+        "came from": value_of(
+            {_SOURCES[source]: total for source, total in facts["sources"].items()}
+        ),
+        "pinned until": (
+            dg.MetadataValue.timestamp(datetime.fromisoformat(until)) if until else "not pinned"
+        ),
+        "read through lakeFS": table(
+            ("path", "commit", "before", "after"),
+            [(o["path"], o["commit"][:12], o["before"], o["after"]) for o in facts["sample"]],
+        ),
+        "warnings": "\n".join(facts["warnings"]) or "none",
+    } | of_manifest(manifest, ("restore",))
+
+
+def asked_for(choice: dict[str, Any]) -> str:
+    """What a restore was asked for, in words."""
+    if choice["everything"]:
+        return "all that the mark names"
+    if choice["ref"] is None:
+        return "\n".join(choice["addresses"])
+    shown = f"what {choice['ref']} shows"
+    if choice["path"] is not None:
+        return f"{shown} at {choice['path']}"
+    return shown if choice["prefix"] is None else f"{shown} below {choice['prefix']}"
+
+
+def of_rules(rules: dict[str, Any] | None) -> Any:  # noqa: ANN401 - metadata
+    """Retention rules as a table; the word ``none`` where there are none."""
+    if rules is None:
+        return "none"
+    named = sorted((rule["branch_id"], rule["retention_days"]) for rule in rules["branches"])
+    return table(("branch", "days"), [*named, ("all others", rules["default_retention_days"])])
+
+
 def value_of(value: Any) -> Any:  # noqa: ANN401 - JSON values, and metadata of many types
-    """A fact as metadata: figures and words as they are, totals as tables, all else as JSON."""
+    """A fact as metadata: figures and words as they are, totals and lists as tables, else JSON."""
     if value in (None, [], {}):
         return "none"
     if isinstance(value, dict) and all(isinstance(total, dict) for total in value.values()):
@@ -70,7 +133,20 @@ def value_of(value: Any) -> Any:  # noqa: ANN401 - JSON values, and metadata of 
         return table(("what", "objects", "size"), rows)
     if isinstance(value, dict) and all(isinstance(total, int) for total in value.values()):
         return table(("what", "objects"), sorted(value.items()))
+    if isinstance(value, list) and all(isinstance(word, str) for word in value):
+        return table(("what",), [(word,) for word in value])
+    if isinstance(value, list) and all(_is_row(row, value[0]) for row in value):
+        return table(tuple(value[0]), [tuple(row.values()) for row in value])
     return value if isinstance(value, (str, int, float)) else dg.MetadataValue.json(value)
+
+
+def _is_row(row: Any, first: Any) -> bool:  # noqa: ANN401 - JSON values
+    """Whether a value can be a row of a table whose first row is known."""
+    return (
+        isinstance(row, dict)
+        and list(row) == list(first)
+        and all(isinstance(cell, (str, int, float)) for cell in row.values())
+    )
 
 
 def table(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> Any:  # noqa: ANN401 - metadata

@@ -190,6 +190,15 @@ def test_why_takes_a_full_address_as_written_unless_only_its_decoded_form_is_the
     assert found.stdout.startswith(f"{told.expired}: candidate: ")
 
 
+def test_the_readme_has_all_commands_in_the_order_of_the_help() -> None:
+    readme = (Path(__file__).parents[2] / "README.md").read_text()
+    block = readme.partition("## The command")[2].split("```")[1]
+    told = dict.fromkeys(line.split()[1] for line in block.split("\n") if line)
+    shown = lakegc("--help").stdout.partition("Commands:")[2]
+    assert list(told) == [line.split()[0] for line in shown.splitlines() if line]
+    assert "..." not in shown
+
+
 @pytest.mark.usefixtures("swept", "stopped")
 def test_repositories_are_listed_with_their_runs() -> None:
     found = {

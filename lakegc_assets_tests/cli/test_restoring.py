@@ -144,6 +144,33 @@ def test_what_nobody_has_is_a_failure(site: Site) -> None:
 
 
 @pytest.mark.usefixtures("told")
+def test_a_restore_before_the_sweep_says_that_it_pins(site: Site) -> None:
+    site.tell("early")
+    done("lakegc mark early --run first")
+    for dry in (" --dry-run", ""):
+        found = json.loads(done(f"lakegc restore early --run first --all --json{dry}"))
+        assert found["warnings"][0].startswith("no sweep of 'first' has ended here")
+    done("lakegc sweep early --run first")
+    report = json.loads(done("lakegc report early --run first --json"))
+    ((because, objects),) = report["spared_by_sweep"].items()
+    assert because.startswith("pinned until ")
+    assert objects == report["outcomes"]["spared"]["objects"] == 2
+    assert "pinned until " in done("lakegc report early --run first")
+    again = json.loads(done("lakegc restore early --run first --all --json"))
+    assert again["warnings"] == []
+
+
+@pytest.mark.parametrize("repository", ["none", "my-repo"])
+@pytest.mark.usefixtures("told")
+def test_pins_of_nothing(repository: str) -> None:
+    result = follow(f"lakegc pins {repository}{' --prune' if repository == 'my-repo' else ''}")
+    status, words = {"none": (2, "lakegc repositories"), "my-repo": (0, "no pins that have ended")}[
+        repository
+    ]
+    assert (result.exit_code, words in result.stderr) == (status, True), result.output
+
+
+@pytest.mark.usefixtures("told")
 def test_pins_that_ended_are_removed(site: Site) -> None:
     site.tell("short")
     done("lakegc run short --run first")

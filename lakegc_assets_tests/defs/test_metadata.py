@@ -3,10 +3,20 @@
 from __future__ import annotations
 
 import base64
+from typing import Any
 
+import dagster as dg
 import pytest
 
-from lakegc_assets.defs.metadata import by_slice_age, human_bytes, plot_of_ages, table
+from lakegc_assets.defs.metadata import (
+    asked_for,
+    by_slice_age,
+    human_bytes,
+    of_rules,
+    plot_of_ages,
+    table,
+    value_of,
+)
 
 
 @pytest.mark.parametrize(
@@ -60,3 +70,54 @@ def test_the_plot_is_a_picture(oldest: int) -> None:
     head, _, encoded = plot_of_ages(rows).md_str.partition("base64,")
     assert head == "![bytes freed against age](data:image/png;"
     assert base64.b64decode(encoded[:-1]).startswith(b"\x89PNG")
+
+
+def test_lists_of_a_fact_are_tables() -> None:
+    rows = value_of([{"path": "a", "after": "reads"}, {"path": "b", "after": "gone (410)"}])
+    assert [record.data for record in rows.records] == [
+        {"path": "a", "after": "reads"},
+        {"path": "b", "after": "gone (410)"},
+    ]
+    assert [record.data for record in value_of(["c1", "c2"]).records] == [
+        {"what": "c1"},
+        {"what": "c2"},
+    ]
+
+
+@pytest.mark.parametrize(
+    "fact",
+    [[{"a": 1}, {"b": 2}], [{"a": [1]}], [{"a": None}], [{"a": 1}, "b"], [[1, 2]], {"a": [1]}],
+)
+def test_what_is_no_table_stays_as_it_is(fact: Any) -> None:
+    assert value_of(fact) == dg.MetadataValue.json(fact)
+
+
+def test_rules_are_a_table() -> None:
+    rules = {
+        "default_retention_days": 30,
+        "branches": [
+            {"branch_id": "main", "retention_days": 60},
+            {"branch_id": "audit", "retention_days": 400},
+        ],
+    }
+    assert [record.data for record in of_rules(rules).records] == [
+        {"branch": "audit", "days": 400},
+        {"branch": "main", "days": 60},
+        {"branch": "all others", "days": 30},
+    ]
+    assert of_rules(None) == "none"
+
+
+@pytest.mark.parametrize(
+    ("asked", "words"),
+    [
+        ({"everything": True}, "all that the mark names"),
+        ({"addresses": ["data/a", "data/b"]}, "data/a\ndata/b"),
+        ({"ref": "dev"}, "what dev shows"),
+        ({"ref": "dev", "path": "a/b"}, "what dev shows at a/b"),
+        ({"ref": "dev", "prefix": "a/"}, "what dev shows below a/"),
+    ],
+)
+def test_what_a_restore_was_asked_for(asked: dict[str, Any], words: str) -> None:
+    nothing = {"everything": False, "addresses": [], "ref": None, "path": None, "prefix": None}
+    assert asked_for(nothing | asked) == words

@@ -11,7 +11,7 @@ active.
 import dagster as dg
 from dagster_pyspark import LazyPySparkResource
 
-from lakegc_assets.defs.metadata import of_manifest
+from lakegc_assets.defs.metadata import of_manifest, of_rules
 from lakegc_assets.defs.partitions import REPOSITORY_RUN
 from lakegc_assets.defs.resources import CollectorResource, LakeFSResource, ObjectStoreResource
 from lakegc_assets.mark.commits import find_active_commits
@@ -34,13 +34,13 @@ def active_commits(
     with collector.run_context(context, lakefs, stores, pyspark) as ctx:
         manifest = find_active_commits(ctx)
     return dg.MaterializeResult(
-        metadata=of_manifest(
+        metadata={"rules": of_rules(manifest.facts["rules"])}
+        | of_manifest(
             manifest,
             (
                 "active",
                 "expired",
                 "branches",
-                "rules",
                 "only_server",
                 "only_own",
                 "only_previous_mark",

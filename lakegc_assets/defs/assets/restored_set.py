@@ -11,7 +11,7 @@ import dagster as dg
 from dagster_pyspark import LazyPySparkResource
 from pydantic import Field
 
-from lakegc_assets.defs.metadata import of_manifest
+from lakegc_assets.defs.metadata import of_restore
 from lakegc_assets.defs.partitions import REPOSITORY_RUN
 from lakegc_assets.defs.resources import CollectorResource, LakeFSResource, ObjectStoreResource
 from lakegc_assets.restore.choosing import Choice
@@ -54,5 +54,4 @@ def restored_set(
     choice = config.choice()
     with collector.run_context(context, lakefs, stores, pyspark) as ctx:
         manifest = restore(ctx, choice)
-    facts = ("restore", "choice", "outcomes", "sources", "pinned_until", "sample", "warnings")
-    return dg.MaterializeResult(metadata=of_manifest(manifest, facts))
+    return dg.MaterializeResult(metadata=of_restore(manifest))

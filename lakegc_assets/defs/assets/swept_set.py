@@ -15,7 +15,7 @@ from collections.abc import Iterator
 import dagster as dg
 from dagster_pyspark import LazyPySparkResource
 
-from lakegc_assets.defs.metadata import of_manifest
+from lakegc_assets.defs.metadata import of_sweep
 from lakegc_assets.defs.partitions import REPOSITORY_RUN
 from lakegc_assets.defs.requests import WAITS_TAG, is_unattended
 from lakegc_assets.defs.resources import CollectorResource, LakeFSResource, ObjectStoreResource
@@ -50,8 +50,7 @@ def swept_set(
             return
         else:
             manifest = sweep(approved(ctx))
-    facts = ("outcomes", "put_back", "rounds", "recovery", "backup", "delete_deadlines")
-    yield dg.MaterializeResult(metadata={"swept": when(manifest), **of_manifest(manifest, facts)})
+    yield dg.MaterializeResult(metadata={"swept": when(manifest), **of_sweep(manifest)})
 
 
 def _waits(
