@@ -171,4 +171,4 @@ def _execute(
     except Stopped as stopped:
         raise stopped.error from stopped
     except DagsterExecutionInterruptedError as error:
-        raise KeyboardInterrupt from error
+        raise KeyboardInterrupt(*error.args) from error

@@ -18,10 +18,12 @@ from lakegc_assets.graveler.namespace import StorageNamespace
 from lakegc_assets.lakefs.config import LakeFSConfig
 from lakegc_assets.mark.adoption import require_adoptable
 from lakegc_assets.mark.forms import mark_folder
+from lakegc_assets.mark.known import known_attempt
 from lakegc_assets.run.artifacts import ArtifactRoot, AttemptArtifacts
 from lakegc_assets.run.context import RunContext, known_repository
 from lakegc_assets.run.settings import Settings
 from lakegc_assets.run.spark import session_settings, start_session
+from lakegc_assets.storage.base import ObjectStore
 from lakegc_assets.storage.config import StoreConfig
 from lakegc_assets.storage.opening import open_store
 
@@ -64,10 +66,14 @@ class Site:
 
         Raises:
             ConfigurationError: a name cannot be one.
-            RefusedError: the run is unknown.
+            RefusedError: the run is unknown; where its id is that of another mark, whose.
         """
         partition_key(repository, run)
-        return self.root.attempt(repository, run)
+
+        def store() -> ObjectStore:
+            return open_store(namespace_of(self, repository), self.stores)
+
+        return known_attempt(self.root, repository, run, store)
 
 
 def outcome(repository: str, run: str) -> dict[str, Any]:

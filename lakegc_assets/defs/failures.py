@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 import dagster as dg
+from dagster._core.errors import DagsterExecutionInterruptedError
 
 from lakegc_assets.defs.metadata import value_of
 from lakegc_assets.errors import ConfigurationError, LakegcError, RefusedError
+from lakegc_assets.run.context import RunContext
+from lakegc_assets.sweep.ending import how_far
 
 
 class Stopped(dg.Failure):
@@ -44,6 +47,22 @@ def shown() -> Iterator[None]:
         yield
     except LakegcError as error:
         raise Stopped(error) from None
+
+
+@contextmanager
+def interrupts_shown(ctx: RunContext) -> Iterator[None]:
+    """Let a sweep that is interrupted end with a sentence that says how far it came.
+
+    Raises:
+        KeyboardInterrupt: with the sentence; or Dagster's own kind of it.
+    """
+    try:
+        yield
+    except (KeyboardInterrupt, DagsterExecutionInterruptedError) as error:
+        with suppress(LakegcError):
+            told = how_far(ctx, ctx.root.attempt(ctx.repository, ctx.run))
+            raise type(error)(told) from None
+        raise
 
 
 def _kind(error: LakegcError) -> str:

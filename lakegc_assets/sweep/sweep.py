@@ -9,8 +9,10 @@ more.
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
 from contextlib import suppress
 from datetime import timedelta
+from functools import partial
 from typing import Final
 
 import pyarrow as pa
@@ -32,6 +34,7 @@ from lakegc_assets.sweep.alarm import raise_alarm_if_needed
 from lakegc_assets.sweep.backed_up import spare_what_is_not_backed_up
 from lakegc_assets.sweep.conditions import Condition, probe_conditions
 from lakegc_assets.sweep.delta import Candidates, Deltas
+from lakegc_assets.sweep.ending import OWNER, Ending
 from lakegc_assets.sweep.gate import unswept_mark
 from lakegc_assets.sweep.hold import require_no_hold
 from lakegc_assets.sweep.lease import PROBES, Lease, owner_of, repository_lease
@@ -91,40 +94,50 @@ def _sweep(ctx: RunContext, connections: Connections, lease: Lease) -> Manifest:
     means = Means(condition, deadlines, trash)
     deltas = Deltas(ctx, chain, attempt, f"{ASSET}/{lease.sweep}/")
     rounds = Rounds(ctx, connections, attempt, deltas, candidates, lease, means)
+    ending = Ending(ctx, attempt)
+    look = partial(raise_alarm_if_needed, ctx, connections, deltas, candidates)
+    with ending.told():
+        number = _delete(rounds, ending, look)
+        _require_whole(ctx, ledger.read(attempt), candidates)
+        ending.look(look)
+        # With what was put back.
+        swept = ledger.read(attempt)
+        writer = attempt.writer(ASSET, SWEPT)
+        writer.add(swept.sort_by("address"))
+        parts = {"data": writer.finish()}
+        facts: dict[str, object] = {
+            "outcomes": _totals(swept),
+            "rounds": number,
+            "conditional_deletes": means.condition,
+            "delete_deadlines": means.deadlines,
+            "recovery": recovery._asdict(),
+            "backup": backup,
+            "put_back": _put_back(ctx, swept),
+            OWNER: dict(lease.owner),
+        }
+        digest = key_digest(swept["address"])
+        _prune_trash(ctx, store)
+        return ctx.finish(ASSET, chain["gc_report"], started, parts, facts, digest)
+
+
+def _delete(rounds: Rounds, ending: Ending, look: Callable[[], None]) -> int:
+    """Delete in rounds, of which no task deletes any more afterwards; how many it took."""
+    lease = rounds.lease
     try:
         number = rounds.run()
     except Exception:
         # Whatever went wrong, in a task too: what was deleted is looked at before it is told. What
         # failed may be gone as well: a store that did not answer may have done what it was asked.
-        tried = pc.is_in(ledger.read(attempt)["outcome"], pa.array(["deleted", "failed"]))
+        tried = pc.is_in(ledger.read(rounds.attempt)["outcome"], pa.array(["deleted", "failed"]))
         if pc.any(tried).as_py():
             # Other tasks of the round must send no batch behind this look.
             with suppress(LakegcError):
                 lease.begin_round(lease.round + 1)
-            raise_alarm_if_needed(ctx, connections, deltas, candidates)
+            ending.look_if_possible(look)
         raise
-
     # From here on no task deletes, and who has lost the lease writes nothing.
     lease.begin_round(number + 1)
-    _require_whole(ctx, ledger.read(attempt), candidates)
-    raise_alarm_if_needed(ctx, connections, deltas, candidates)
-    # With what was put back.
-    swept = ledger.read(attempt)
-    writer = attempt.writer(ASSET, SWEPT)
-    writer.add(swept.sort_by("address"))
-    parts = {"data": writer.finish()}
-    facts: dict[str, object] = {
-        "outcomes": _totals(swept),
-        "rounds": number,
-        "conditional_deletes": means.condition,
-        "delete_deadlines": means.deadlines,
-        "recovery": recovery._asdict(),
-        "backup": backup,
-        "put_back": _put_back(ctx, swept),
-    }
-    digest = key_digest(swept["address"])
-    _prune_trash(ctx, store)
-    return ctx.finish(ASSET, chain["gc_report"], started, parts, facts, digest)
+    return number
 
 
 def _put_back(ctx: RunContext, swept: pa.Table) -> list[dict[str, str]]:

@@ -7,6 +7,7 @@ from typing import Any
 
 import dagster as dg
 import pytest
+from dagster._core.errors import DagsterExecutionInterruptedError
 from dagster._core.utils import make_new_run_id
 
 from lakegc_assets.definitions import defs
@@ -143,7 +144,7 @@ def test_wrong_credentials_and_a_read_only_repository_are_told(
     monkeypatch.setenv("LAKECTL_CREDENTIALS_SECRET_ACCESS_KEY", "wrong")
     said, _, _ = failure_of(run(instance, "gc_mark", key, spark_seconds=0.0), "store_listing")
     assert said.startswith("failed: ")
-    assert "check the access key, the secret" in said
+    assert "Check the access key, the secret" in said
 
 
 @pytest.mark.usefixtures("no_spark")
@@ -193,3 +194,35 @@ def test_an_error_of_ours_is_shown_with_its_figures(error: LakegcError, words: s
 def test_other_errors_stay_as_they_are() -> None:
     with pytest.raises(KeyError, match="x"), shown():
         raise KeyError("x")
+
+
+@pytest.mark.parametrize("kind", [KeyboardInterrupt, DagsterExecutionInterruptedError])
+def test_an_interrupted_sweep_says_how_far_it_came(
+    site: Site,
+    instance: dg.DagsterInstance,
+    monkeypatch: pytest.MonkeyPatch,
+    kind: type[BaseException],
+) -> None:
+    name = f"stopped-{len(site.repositories)}"
+    site.tell(name)
+    key = add_partition(instance, name, "m")
+    job = defs().resolve_job_def("gc")
+    run_id = make_new_run_id()
+
+    def interrupted(_ctx: object) -> None:
+        raise kind
+
+    monkeypatch.setattr("lakegc_assets.defs.assets.swept_set.sweep", interrupted)
+    config = {"loggers": {"console": {"config": {"log_level": "CRITICAL"}}}}
+    with pytest.raises(kind, match="0 of the 2 objects of mark 'm' are deleted"):
+        job.execute_in_process(
+            partition_key=key, instance=instance, run_id=run_id, run_config=config
+        )
+    events = [entry.dagster_event for entry in instance.all_logs(run_id)]
+    (failed,) = [
+        event.step_failure_data
+        for event in events
+        if event is not None and event.event_type == dg.DagsterEventType.STEP_FAILURE
+    ]
+    assert failed.error is not None
+    assert f"`lakegc sweep {name} --run m` goes on" in failed.error.message

@@ -11,6 +11,7 @@ before the next is sent; a killed sweep goes on where it was.
 import dagster as dg
 from dagster_pyspark import LazyPySparkResource
 
+from lakegc_assets.defs.failures import interrupts_shown
 from lakegc_assets.defs.metadata import of_manifest
 from lakegc_assets.defs.partitions import REPOSITORY_RUN
 from lakegc_assets.defs.resources import CollectorResource, LakeFSResource, ObjectStoreResource
@@ -31,7 +32,7 @@ def swept_set(
     pyspark: LazyPySparkResource,
 ) -> dg.MaterializeResult[None]:
     """Verifies the mark again, deletes what it names, and records every outcome."""
-    with collector.run_context(context, lakefs, stores, pyspark) as ctx:
+    with collector.run_context(context, lakefs, stores, pyspark) as ctx, interrupts_shown(ctx):
         manifest = sweep(ctx)
     facts = ("outcomes", "put_back", "rounds", "recovery", "backup", "delete_deadlines")
     return dg.MaterializeResult(metadata=of_manifest(manifest, facts))
