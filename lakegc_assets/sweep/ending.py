@@ -127,10 +127,12 @@ def how_far(ctx: RunContext, attempt: AttemptArtifacts, looked: str = _NOT_MADE)
         LakegcError: the ledger cannot be read.
     """
     marked = attempt.recorded("deletion_candidates").rows
-    done = f"{_deleted(attempt):,} of the {marked:,} objects of mark {ctx.run!r} are deleted"
+    deleted = _deleted(attempt)
+    done = f"{deleted:,} of the {marked:,} objects of mark {ctx.run!r} are deleted"
     if attempt.has(ASSET):
         return f"{done}. {finished(attempt)}: nothing is left to do"
-    return f"{done}. The look afterwards {looked}. `{command(ctx)}` goes on"
+    look = f" The look afterwards {looked}." if deleted or looked != _NOT_MADE else ""
+    return f"{done}.{look} `{command(ctx)}` goes on"
 
 
 def finished(attempt: AttemptArtifacts) -> str:

@@ -20,7 +20,7 @@ import pyarrow.compute as pc
 
 from lakegc_assets.errors import IntegrityError, LakegcError, RefusedError
 from lakegc_assets.mark.published import read_marked
-from lakegc_assets.run.artifacts import Manifest
+from lakegc_assets.run.artifacts import AttemptArtifacts, Manifest
 from lakegc_assets.run.connections import Connections
 from lakegc_assets.run.context import RunContext
 from lakegc_assets.run.hashing import key_digest
@@ -128,8 +128,7 @@ def _delete(rounds: Rounds, ending: Ending, look: Callable[[], None]) -> int:
     except Exception:
         # Whatever went wrong, in a task too: what was deleted is looked at before it is told. What
         # failed may be gone as well: a store that did not answer may have done what it was asked.
-        tried = pc.is_in(ledger.read(rounds.attempt)["outcome"], pa.array(["deleted", "failed"]))
-        if pc.any(tried).as_py():
+        if _tried(rounds.attempt):
             # Other tasks of the round must send no batch behind this look.
             with suppress(LakegcError):
                 lease.begin_round(lease.round + 1)
@@ -138,6 +137,15 @@ def _delete(rounds: Rounds, ending: Ending, look: Callable[[], None]) -> int:
     # From here on no task deletes, and who has lost the lease writes nothing.
     lease.begin_round(number + 1)
     return number
+
+
+def _tried(attempt: AttemptArtifacts) -> bool:
+    """Whether something may be gone; so it is where nobody can tell."""
+    try:
+        outcomes = ledger.read(attempt)["outcome"]
+    except LakegcError:
+        return True
+    return bool(pc.any(pc.is_in(outcomes, pa.array(["deleted", "failed"]))).as_py())
 
 
 def _put_back(ctx: RunContext, swept: pa.Table) -> list[dict[str, str]]:
