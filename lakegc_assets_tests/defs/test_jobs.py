@@ -165,6 +165,18 @@ def test_every_check_is_recorded_as_passed(collected: dg.ExecuteInProcessResult)
     assert evaluations["candidate_share"].metadata["limit"].value == 0.45
 
 
+def test_what_a_run_logs_is_said_in_words(
+    collected: dg.ExecuteInProcessResult, instance: dg.DagsterInstance
+) -> None:
+    logged = [
+        entry.user_message
+        for entry in instance.all_logs(collected.run_id)
+        if entry.dagster_event is None
+    ]
+    assert any("key ranges" in line for line in logged)
+    assert [line for line in logged if "None" in line or not line.strip()] == []
+
+
 @pytest.mark.usefixtures("collected")
 def test_settings_that_are_not_given_keep_their_defaults(site: Site) -> None:
     recorded = site.root.attempt("collected", _RUN).manifest("store_listing").settings
