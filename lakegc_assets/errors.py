@@ -12,9 +12,18 @@ A message says what is wrong, where, and what to do about it.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from types import MappingProxyType
+
 
 class LakegcError(Exception):
-    """Base of everything that this package raises on purpose."""
+    """Base of everything that this package raises on purpose.
+
+    Attributes:
+        figures: what the message counts or compares, by name, as JSON values.
+    """
+
+    figures: Mapping[str, object] = MappingProxyType({})
 
 
 class ConfigurationError(LakegcError):

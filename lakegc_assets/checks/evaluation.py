@@ -107,4 +107,6 @@ def require_passed(results: list[CheckResult]) -> None:
         raise RefusedError(f"these checks were not evaluated: {', '.join(missing)}")
     failed = [r for r in results if r.blocking and not r.passed]
     if failed:
-        raise RefusedError("\n".join(f"{r.name}: {r.summary}" for r in failed))
+        refused = RefusedError("\n".join(f"{r.name}: {r.summary}" for r in failed))
+        refused.figures = {f"{r.name}: {name}": fact for r in failed for name, fact in r.facts.items()}
+        raise refused

@@ -9,16 +9,14 @@ from typing import Any
 
 import dagster as dg
 import pydantic
-from dagster._core.errors import (
-    DagsterAssetCheckFailedError,
-    DagsterExecutionInterruptedError,
-)
+from dagster._core.errors import DagsterExecutionInterruptedError
 from dagster._core.instance.ref import InstanceRef
 from dagster._core.utils import make_new_run_id
 
 from lakegc_assets.cli.progress import progress, say
 from lakegc_assets.cli.queries import Site, namespace_of, require_published
 from lakegc_assets.definitions import shown_nowhere
+from lakegc_assets.defs.failures import Stopped
 from lakegc_assets.defs.partitions import add_partition, partition_key
 from lakegc_assets.defs.resources import CollectorResource
 from lakegc_assets.errors import ConfigurationError, RefusedError
@@ -170,20 +168,7 @@ def _execute(
                     "loggers": {"console": {"config": {"log_level": "CRITICAL"}}},
                 },
             )
-    except DagsterAssetCheckFailedError as error:
-        raise RefusedError(_failed_checks(instance, run_id) or str(error)) from error
+    except Stopped as stopped:
+        raise stopped.error from stopped
     except DagsterExecutionInterruptedError as error:
-        raise KeyboardInterrupt from error
-
-
-def _failed_checks(instance: dg.DagsterInstance, run_id: str) -> str:
-    """What the blocking checks of a run that failed have found, a line each."""
-    entries = instance.all_logs(run_id, of_type=dg.DagsterEventType.ASSET_CHECK_EVALUATION)
-    failed = []
-    for entry in entries:
-        event = entry.dagster_event
-        if event is not None:
-            evaluation = event.asset_check_evaluation_data
-            if not evaluation.passed and evaluation.severity is dg.AssetCheckSeverity.ERROR:
-                failed.append(f"{evaluation.check_name}: {evaluation.description}")
-    return "\n".join(failed)
+        raise KeyboardInterrupt(*error.args) from error

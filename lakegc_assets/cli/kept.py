@@ -11,7 +11,6 @@ from typing import Any
 import pyarrow.compute as pc
 
 from lakegc_assets.cli.queries import Site
-from lakegc_assets.defs.failures import errors_of_tasks
 from lakegc_assets.defs.partitions import partition_key
 from lakegc_assets.errors import ConfigurationError, IntegrityError, LakegcError
 from lakegc_assets.recovery.backups import find_backup
@@ -132,10 +131,7 @@ def prune_backups(
     def context(repository: str, run: str) -> RunContext:
         return _context(site, repository, run)
 
-    with errors_of_tasks():
-        judged = list(
-            Pruning(context, site.stores, place, older_than, names, dry_run=dry_run).run()
-        )
+    judged = list(Pruning(context, site.stores, place, older_than, names, dry_run=dry_run).run())
     if not dry_run:
         for namespace in {one.found.record.subject.namespace for one in judged}:
             _prune_rest(site, namespace)

@@ -61,8 +61,9 @@ def exit_status(function: Callable[_P, _R]) -> Callable[_P, _R]:
         except LakegcError as error:
             click.echo(f"failed: {error}", err=True)
             sys.exit(FAILURE)
-        except KeyboardInterrupt:
-            click.echo("interrupted: the same command with the same --run goes on", err=True)
+        except KeyboardInterrupt as interrupt:
+            how_far = str(interrupt) or "the same command with the same --run goes on"
+            click.echo(f"interrupted: {how_far}", err=True)
             sys.exit(FAILURE)
 
     return wrapper

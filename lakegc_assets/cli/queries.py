@@ -13,19 +13,19 @@ import pyarrow.compute as pc
 
 from lakegc_assets.checks.evaluation import read_results, require_passed
 from lakegc_assets.definitions import shown_nowhere
-from lakegc_assets.defs.failures import errors_of_tasks
 from lakegc_assets.defs.partitions import partition_key
 from lakegc_assets.defs.resources import CollectorResource, LakeFSResource, ObjectStoreResource
-from lakegc_assets.errors import ConfigurationError, LakegcError, RefusedError
+from lakegc_assets.errors import LakegcError, RefusedError
 from lakegc_assets.graveler.namespace import StorageNamespace
 from lakegc_assets.lakefs.config import LakeFSConfig
-from lakegc_assets.lakefs.errors import NotFoundError
 from lakegc_assets.mark.adoption import require_adoptable
 from lakegc_assets.mark.forms import mark_folder
+from lakegc_assets.mark.known import known_attempt
 from lakegc_assets.run.artifacts import ArtifactRoot, AttemptArtifacts
-from lakegc_assets.run.context import RunContext
+from lakegc_assets.run.context import RunContext, known_repository
 from lakegc_assets.run.settings import Settings
 from lakegc_assets.run.spark import session_settings, start_session
+from lakegc_assets.storage.base import ObjectStore
 from lakegc_assets.storage.config import StoreConfig
 from lakegc_assets.storage.opening import open_store
 from lakegc_assets.sweep.approval import when
@@ -72,10 +72,14 @@ class Site:
 
         Raises:
             ConfigurationError: a name cannot be one.
-            RefusedError: the run is unknown.
+            RefusedError: the run is unknown; where its id is that of another mark, whose.
         """
         partition_key(repository, run)
-        return self.root.attempt(repository, run)
+
+        def store() -> ObjectStore:
+            return open_store(namespace_of(self, repository), self.stores)
+
+        return known_attempt(self.root, repository, run, store)
 
 
 def outcome(repository: str, run: str) -> dict[str, Any]:
@@ -178,15 +182,14 @@ def any_context(repository: str, run: str) -> Iterator[RunContext]:
     partition_key(repository, "any")
     site = Site.defined()
     namespace_of(site, repository)
-    with errors_of_tasks():
-        yield RunContext(
-            repository=repository,
-            run=run,
-            settings=site.settings,
-            lakefs=site.lakefs,
-            root=site.root,
-            session=start_session,
-        )
+    yield RunContext(
+        repository=repository,
+        run=run,
+        settings=site.settings,
+        lakefs=site.lakefs,
+        root=site.root,
+        session=start_session,
+    )
 
 
 def adoptable(repository: str, run: str, mark_id: str) -> None:
@@ -208,13 +211,9 @@ def namespace_of(site: Site, repository: str) -> str:
 
     Raises:
         ConfigurationError: there is no such repository.
+        ReadOnlyRepositoryError: it is read-only.
     """
-    try:
-        found = site.lakefs.connect().writable_repository(repository)
-    except NotFoundError as error:
-        raise ConfigurationError(
-            f"there is no repository {repository!r} ({error}): `lakegc repositories` lists them",
-        ) from error
+    found = known_repository(site.lakefs.connect(), repository)
     return StorageNamespace.parse(found.storage_namespace).url()
 
 

@@ -5,7 +5,13 @@ from collections.abc import Iterator
 import dagster as dg
 from dagster_pyspark import LazyPySparkResource
 
-from lakegc_assets.checks.evaluation import INVARIANTS, WARNINGS, check_candidates
+from lakegc_assets.checks.evaluation import (
+    INVARIANTS,
+    WARNINGS,
+    check_candidates,
+    require_passed,
+)
+from lakegc_assets.defs.failures import shown
 from lakegc_assets.defs.metadata import value_of
 from lakegc_assets.defs.partitions import REPOSITORY_RUN
 from lakegc_assets.defs.resources import CollectorResource, LakeFSResource, ObjectStoreResource
@@ -42,5 +48,9 @@ def candidate_checks(
             check_name=result.name,
             severity=dg.AssetCheckSeverity.ERROR if result.blocking else dg.AssetCheckSeverity.WARN,
             description=result.summary,
-            metadata={name: value_of(fact) for name, fact in result.facts.items()},
+            metadata={"what was found": result.summary}
+            | {name: value_of(fact) for name, fact in result.facts.items()},
         )
+    # Dagster itself would only say how many checks failed.
+    with shown():
+        require_passed(results)

@@ -1,52 +1,72 @@
-"""Gives the errors that Spark tasks raise back as what they were: one sentence and one kind."""
+"""Shows errors of ours on the page of the run: the sentence, its figures, and no retries."""
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
-from contextlib import contextmanager
-from importlib import import_module
+from contextlib import contextmanager, suppress
 
-from pyspark.errors import PythonException
+import dagster as dg
+from dagster._core.errors import DagsterExecutionInterruptedError
 
-from lakegc_assets.errors import ConfigurationError, IntegrityError, LakegcError, RefusedError
+from lakegc_assets.defs.metadata import value_of
+from lakegc_assets.errors import ConfigurationError, LakegcError, RefusedError
+from lakegc_assets.run.context import RunContext
+from lakegc_assets.sweep.ending import how_far
 
-_OURS = re.compile(r"^(lakegc_assets(?:\.\w+)+)\.(\w+): ", re.MULTILINE)
-_CHAINED = re.compile(
-    r"^(?:The above exception was|During handling of the above).*:$", re.MULTILINE
-)
+
+class Stopped(dg.Failure):
+    """An error of ours as Dagster shows it: what was found, and what to do.
+
+    Attributes:
+        error: the error itself.
+    """
+
+    def __init__(self, error: LakegcError) -> None:
+        """Describe an error.
+
+        Args:
+            error: its message is the description, and its figures are the metadata.
+        """
+        super().__init__(
+            description=f"{_kind(error)}: {error}",
+            metadata={name: value_of(value) for name, value in error.figures.items()},
+            # The same would be found again: whoever mends it starts the next run.
+            allow_retries=False,
+        )
+        self.error = error
 
 
 @contextmanager
-def errors_of_tasks() -> Iterator[None]:
-    """Raise what a Spark task raised on purpose as if it had been raised here.
+def shown() -> Iterator[None]:
+    """Let the page of the run say what an error of ours says, without the frames of Python.
 
     Raises:
-        LakegcError: of the task's kind (configuration, refused, integrity) and with its message,
-            which Spark wraps into traces of both languages.
+        Stopped: for each ``LakegcError``.
     """
     try:
         yield
-    except PythonException as error:
-        text = str(error)
-        # What it came from is told first.
-        text = _CHAINED.split(text)[-1]
-        raised = list(_OURS.finditer(text))
-        if not raised:
-            raise
-        last = raised[-1]
-        kind = _kind(last[1], last[2])
-        if kind is None:
-            raise
-        raise kind(text[last.end() :].strip()) from error
+    except LakegcError as error:
+        raise Stopped(error) from None
 
 
-def _kind(module: str, name: str) -> type[LakegcError] | None:
-    """The kind of an error of this package, which can be raised with nothing but a message."""
-    raised = getattr(import_module(module), name, None)
-    if not (isinstance(raised, type) and issubclass(raised, LakegcError)):
-        return None
-    for kind in (ConfigurationError, RefusedError, IntegrityError):
-        if issubclass(raised, kind):
-            return kind
-    return LakegcError
+@contextmanager
+def interrupts_shown(ctx: RunContext) -> Iterator[None]:
+    """Let a sweep that is interrupted end with a sentence that says how far it came.
+
+    Raises:
+        KeyboardInterrupt: with the sentence; or Dagster's own kind of it.
+    """
+    try:
+        yield
+    except (KeyboardInterrupt, DagsterExecutionInterruptedError) as error:
+        with suppress(LakegcError):
+            told = how_far(ctx, ctx.root.attempt(ctx.repository, ctx.run))
+            raise type(error)(told) from None
+        raise
+
+
+def _kind(error: LakegcError) -> str:
+    """The word that the command, too, puts before the sentence."""
+    if isinstance(error, RefusedError):
+        return "refused"
+    return "configuration" if isinstance(error, ConfigurationError) else "failed"

@@ -24,14 +24,22 @@ from dagster_pyspark import LazyPySparkResource
 from pydantic import Field, PrivateAttr
 from pyspark.sql import SparkSession
 
-from lakegc_assets.defs.failures import errors_of_tasks
+from lakegc_assets.defs.failures import shown
+from lakegc_assets.defs.partitions import partition_key
 from lakegc_assets.defs.policy import SETTINGS, Policies, Policy
 from lakegc_assets.errors import ConfigurationError
 from lakegc_assets.lakefs.config import LakeFSConfig
 from lakegc_assets.run.artifacts import ArtifactRoot
 from lakegc_assets.run.context import Clocks, RunContext, SystemClocks
 from lakegc_assets.run.lock import repository_lock
-from lakegc_assets.run.settings import Mode, Settings
+from lakegc_assets.run.settings import (
+    MAX_BATCH,
+    MAX_LIST_THREADS,
+    MAX_PIN,
+    MIN_LEASE,
+    Mode,
+    Settings,
+)
 from lakegc_assets.run.spark import is_cluster, prepare_environment, session_settings, starting
 from lakegc_assets.storage.azure.auth import write_azure_credentials_file
 from lakegc_assets.storage.config import AzureAccess, GcsAccess, StoreConfig
@@ -234,14 +242,17 @@ class CollectorResource(dg.ConfigurableResource):  # type: ignore[type-arg]
         "uncommitted: what was never committed; unified: both",
     )
     min_age_hours: float = Field(
-        default=24.0, description="younger objects are never candidates; 24 h are the least"
+        default=24.0, ge=0, description="younger objects are never candidates; 24 h are the least"
     )
     allow_unsafe_min_age: bool = Field(
         default=False, description="take min_age_hours as it is; only where nobody writes"
     )
-    clock_skew_seconds: float = Field(default=300.0, description="how far clocks may differ")
+    clock_skew_seconds: float = Field(default=300.0, ge=0, description="how far clocks may differ")
     max_candidate_share: float = Field(
-        default=0.5, description="a larger share of the listing stops the run; raise it to approve"
+        default=0.5,
+        ge=0,
+        le=1,
+        description="a larger share of the listing, 0 to 1, stops the run; raise it to approve",
     )
     protect_tags: bool = Field(default=False, description="tagged commits keep their objects")
     accept_missing: str | None = Field(
@@ -254,48 +265,72 @@ class CollectorResource(dg.ConfigurableResource):  # type: ignore[type-arg]
         default=False, description="list the whole store, and carry nothing forward"
     )
     clean_every_hours: float = Field(
-        default=168.0, description="a run is a clean one if the last clean one is older than this"
+        default=168.0,
+        ge=0,
+        description="a run is a clean one if the last clean one is older than this",
     )
     spark_seconds: float = Field(
         default=10.0,
+        ge=0,
         description="work, in seconds of one core, from which on a stage runs on Spark; 0: always",
     )
-    range_num_partitions: int = Field(default=50, description="the most tasks that read metaranges")
-    address_num_partitions: int = Field(default=200, description="the most tasks that read ranges")
-    listing_num_partitions: int = Field(
-        default=200, description="the most tasks that list the store"
+    range_num_partitions: int = Field(
+        default=50, ge=1, description="the most tasks that read metaranges"
     )
-    sweep_num_partitions: int = Field(default=32, description="the most tasks that delete")
+    address_num_partitions: int = Field(
+        default=200, ge=1, description="the most tasks that read ranges"
+    )
+    listing_num_partitions: int = Field(
+        default=200, ge=1, description="the most tasks that list the store"
+    )
+    sweep_num_partitions: int = Field(default=32, ge=1, description="the most tasks that delete")
     sweep_batch: int = Field(
-        default=1000, description="objects in one delete request; 1,000 are the most"
+        default=MAX_BATCH,
+        ge=1,
+        le=MAX_BATCH,
+        description="objects in one delete request; 1,000 are the most",
     )
     sweep_keys_per_second: float = Field(
-        default=10_000.0, description="the most objects that a sweep deletes in a second"
+        default=10_000.0,
+        gt=0,
+        allow_inf_nan=False,
+        description="the most objects that a sweep deletes in a second",
     )
     sweep_requests_per_second: float = Field(
-        default=1_000.0, description="the most requests that delete it sends in a second"
+        default=1_000.0,
+        gt=0,
+        allow_inf_nan=False,
+        description="the most requests that delete it sends in a second",
     )
     require_conditional_deletes: bool = Field(
         default=False, description="delete only what still has the etag that was listed"
     )
     lease_duration_seconds: float = Field(
-        default=180.0, description="for how long a sweep that died keeps others out"
+        default=180.0,
+        ge=MIN_LEASE.total_seconds(),
+        description="for how long a sweep that died keeps others out; 120 are the least",
     )
     lease_wait_seconds: float = Field(
-        default=0.0, description="how long to wait for another sweep of the repository"
+        default=0.0, ge=0, description="how long to wait for another sweep of the repository"
     )
     restore_revived: bool = Field(
         default=True, description="put back at once what a sweep deleted and is needed after all"
     )
     pin_days: float = Field(
-        default=30.0, description="for how many days no mark takes what was restored"
+        default=30.0,
+        ge=0,
+        le=MAX_PIN.days,
+        description="for how many days no mark takes what was restored",
     )
     trash_days: float = Field(
         default=7.0,
+        ge=0,
         description="for how long deleted files of a local store stay in its trash; 0: not at all",
     )
     max_served_lookups: int = Field(
-        default=100_000_000, description="paths at HEADs to look up; what is beyond stays alive"
+        default=100_000_000,
+        ge=0,
+        description="paths at HEADs to look up; what is beyond stays alive",
     )
     policies: dict[str, Any] = Field(
         default={}, description="how single repositories are collected, as the component says it"
@@ -308,15 +343,21 @@ class CollectorResource(dg.ConfigurableResource):  # type: ignore[type-arg]
         description="URL or path of backups; else LAKEGC_BACKUP_URL. A sweep then deletes only "
         "what is verified in the backup of its mark",
     )
-    backup_num_partitions: int = Field(default=20, description="the most tasks that copy")
+    backup_num_partitions: int = Field(default=20, ge=1, description="the most tasks that copy")
     backup_bandwidth: float | None = Field(
-        default=None, description="the most that all of them copy together, in MB/s"
+        default=None,
+        gt=0,
+        allow_inf_nan=False,
+        description="the most that all of them copy together, in MB/s",
     )
     backup_log: str | None = Field(
         default=None, description="folder or URL of logs of backups, one line for each object"
     )
     backup_list_threads: int = Field(
-        default=8, description="threads that list a backup; 40 are the most"
+        default=8,
+        ge=1,
+        le=MAX_LIST_THREADS,
+        description="threads that list a backup; 40 are the most",
     )
     backup_distribution: Literal["dynamic", "uniform"] = Field(
         default="dynamic", description="whether tasks that copy take portions as they go, or one"
@@ -407,16 +448,29 @@ class CollectorResource(dg.ConfigurableResource):  # type: ignore[type-arg]
     ) -> Iterator[RunContext]:
         """The run of this partition, with the repository locked while it is used.
 
+        What is wrong with keys, repository, credentials or settings is told before Spark starts.
+
         Raises:
-            RefusedError: another process works on the repository.
+            Stopped: what was raised on purpose, another process works on the repository say.
         """
+        with shown():
+            yield from self._run_context(context, lakefs, stores, pyspark)
+
+    def _run_context(
+        self,
+        context: dg.AssetExecutionContext | dg.AssetCheckExecutionContext | dg.OpExecutionContext,
+        lakefs: LakeFSResource,
+        stores: ObjectStoreResource,
+        pyspark: LazyPySparkResource,
+    ) -> Iterator[RunContext]:
         key = context.partition_key
         if not isinstance(key, dg.MultiPartitionKey):
             raise dg.DagsterInvariantViolationError(f"{key!r} is no repository x run partition")
-        repository = key.keys_by_dimension["repository"]
+        repository, run = (key.keys_by_dimension[name] for name in ("repository", "run"))
+        partition_key(repository, run)
         ctx = RunContext(
             repository=repository,
-            run=key.keys_by_dimension["run"],
+            run=run,
             settings=self.of_repository(repository, context.run.run_config).settings(),
             lakefs=lakefs.config(),
             root=self.root(stores),
@@ -425,14 +479,14 @@ class CollectorResource(dg.ConfigurableResource):  # type: ignore[type-arg]
             log=context.log,
             started_by=f"Dagster run {context.run.run_id}",
         )
+        _, connections = ctx.connect()
         _require_keys_on_nodes(
             _master(pyspark),
             ctx.lakefs.credentials_file,
             ctx.root.stores.credentials_file,
             ctx.root.stores.azure.credentials_file,
         )
-        _, connections = ctx.connect()
-        with repository_lock(connections.namespace_url), errors_of_tasks():
+        with repository_lock(connections.namespace_url):
             yield ctx
 
 

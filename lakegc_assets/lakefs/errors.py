@@ -31,7 +31,7 @@ holds the call and the server's own words, and never a credential.
 
 from __future__ import annotations
 
-from lakegc_assets.errors import LakegcError
+from lakegc_assets.errors import LakegcError, RefusedError
 
 
 class LakeFSError(LakegcError):
@@ -66,7 +66,7 @@ class ForbiddenError(LakeFSError):
     """The credentials are good, and not enough (403)."""
 
 
-class ReadOnlyRepositoryError(ForbiddenError):
+class ReadOnlyRepositoryError(ForbiddenError, RefusedError):
     """The repository is read-only, so nothing can be collected in it."""
 
 

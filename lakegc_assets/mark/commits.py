@@ -37,6 +37,7 @@ from lakegc_assets.run.context import RunContext
 from lakegc_assets.run.hashing import key_digest
 from lakegc_assets.run.history import Earlier, earlier
 from lakegc_assets.run.parts import write_part
+from lakegc_assets.run.telling import telling
 from lakegc_assets.storage.base import ObjectStore
 
 ASSET: Final = "active_commits"
@@ -209,7 +210,8 @@ def find_liveness(
     listed: dict[str, str] = {}
     run_id = ""
     if rules is not None:
-        prepared = client.prepare_commits(ctx.repository)
+        with telling(ctx.log, lambda: f"lakeFS lists the active commits of {ctx.repository}"):
+            prepared = client.prepare_commits(ctx.repository)
         run_id = prepared.run_id
         listed = read_commits_csv(
             connections.store(), connections.namespace(), prepared.gc_commits_location
@@ -228,7 +230,10 @@ def find_liveness(
     if rules is not None:
         previous = _previously_active(ctx, connections, heads, rules, now)
     roots = [*heads_before.values(), *heads.values(), *tags.values(), *listed, *previous]
-    commits = {**known, **load_commits(client, ctx.repository, roots, known.keys())}
+    read: dict[str, Commit] = {}
+    with telling(ctx.log, lambda: f"reading commits of {ctx.repository}: {len(read):,} so far"):
+        load_commits(client, ctx.repository, roots, known.keys(), read)
+    commits = {**known, **read}
     for commit, metarange_id in listed.items():
         if commits[commit].metarange_id != metarange_id:
             raise IntegrityError(
@@ -401,6 +406,7 @@ def load_commits(
     repository: str,
     roots: Iterable[str],
     known: Collection[str] = frozenset(),
+    read: dict[str, Commit] | None = None,
 ) -> dict[str, Commit]:
     """Every commit that can be reached from some commits, by all parents.
 
@@ -412,11 +418,12 @@ def load_commits(
         repository: its name.
         roots: ids of the commits to begin with.
         known: commits that were read before, with all that can be reached from them; left out.
+        read: gets them as they come, for who wants to know how many they are.
 
     Raises:
         IntegrityError: a parent is missing, or a commit's content does not match its id.
     """
-    commits: dict[str, Commit] = {}
+    commits = {} if read is None else read
     waiting = list(dict.fromkeys(roots))
     while waiting:
         ref = waiting.pop()

@@ -10,6 +10,7 @@ import pyarrow as pa
 
 from lakegc_assets.errors import IntegrityError, RefusedError
 from lakegc_assets.mark.forms import mark_folder
+from lakegc_assets.mark.known import known_attempt
 from lakegc_assets.mark.publication import instant, read_summary
 from lakegc_assets.run.artifacts import AttemptArtifacts, Manifest
 from lakegc_assets.run.connections import Connections
@@ -32,7 +33,7 @@ def published_mark(
     summary = read_summary(store, ctx.run)
     if summary is not None and not summary.success:
         raise RefusedError(f"mark {ctx.run!r} of {ctx.repository!r} failed: mark again")
-    attempt = ctx.root.attempt(ctx.repository, ctx.run)
+    attempt = known_attempt(ctx.root, ctx.repository, ctx.run, lambda: store)
     if not attempt.has("gc_report"):
         raise RefusedError(
             f"mark {ctx.run!r} of {ctx.repository!r} did not finish ({attempt.url}/gc_report has "

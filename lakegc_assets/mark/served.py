@@ -292,10 +292,8 @@ class _ShadowRule:
             return np.stack([by_size, by_size, by_size]), alike
         like_heads = members_of([np.unique(alike.groups)], by_size)
         until = self._comparable_until(evidence, like_heads)
-        self.ctx.log.info(
-            "etags of the store are comparable until %s",
-            None if until is None else np.datetime64(until, "us"),
-        )
+        which = "no etags" if until is None else f"etags until {np.datetime64(until, 'us')} UTC"
+        self.ctx.log.info("%s of the store can be compared with those at HEADs", which)
         comparable = suspects.plain & (suspects.modified <= (-1 if until is None else until))
         # What has an etag to compare looks like entries of that etag, and of an unclear one.
         first, last = (np.where(comparable, of, by_size) for of in (by_etag, unclear))

@@ -33,6 +33,7 @@ from lakegc_assets.run.hashing import Hashes, KeyDigest, address_hashes, key_dig
 from lakegc_assets.run.parts import Part, PartWriter, write_part
 from lakegc_assets.run.sets import write_set
 from lakegc_assets.run.tasks import spread
+from lakegc_assets.run.telling import telling
 from lakegc_assets.storage.base import ObjectStore
 
 ASSET: Final = "uncommitted_snapshot"
@@ -130,10 +131,11 @@ def prepare_uncommitted(
         suspect: list[str] = []
         lost = ""
         try:
-            for page in client.prepare_uncommitted(ctx.repository):
-                pages.append(page)
-                # A branch that is made and deleted in between can cost others their rows as well.
-                seen |= {branch.id for branch in client.branches(ctx.repository)}
+            with telling(ctx.log, partial(_how_far, ctx.repository, pages)):
+                for page in client.prepare_uncommitted(ctx.repository):
+                    pages.append(page)
+                    # A branch that is made and deleted in between can cost others their rows, too.
+                    seen |= {branch.id for branch in client.branches(ctx.repository)}
             suspect = _changed_behind_empty_pages(ctx, client, pages)
         except NotFoundError as error:
             lost = f"the server answered 404 in the middle: {error}"
@@ -152,6 +154,10 @@ def prepare_uncommitted(
         f"the uncommitted snapshot of {ctx.repository!r} is not complete after {files.tries} "
         f"tries: {reason}. Run again when the repository is quieter",
     )
+
+
+def _how_far(repository: str, pages: Sequence[UncommittedPage]) -> str:
+    return f"lakeFS lists the staged objects of {repository}: {len(pages):,} pages so far"
 
 
 def _collect(

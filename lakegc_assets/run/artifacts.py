@@ -276,9 +276,8 @@ class AttemptArtifacts:
         try:
             self.store().put_if_absent(key, manifest.to_bytes())
         except PreconditionFailedError as error:
-            raise RefusedError(
-                f"{manifest.asset} of {self.run!r} is finished: a new listing starts a new attempt",
-            ) from error
+            then = ": a new listing starts a new attempt" if manifest.asset in MARK_ASSETS else ""
+            raise RefusedError(f"{manifest.asset} of {self.run!r} is finished{then}") from error
         return manifest
 
     def _require_files(self, manifest: Manifest, hint: str) -> None:

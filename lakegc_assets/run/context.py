@@ -17,6 +17,8 @@ from lakegc_assets.errors import ConfigurationError, IntegrityError, RefusedErro
 from lakegc_assets.graveler.namespace import StorageNamespace
 from lakegc_assets.lakefs.client import LakeFSClient
 from lakegc_assets.lakefs.config import LakeFSConfig
+from lakegc_assets.lakefs.errors import NotFoundError
+from lakegc_assets.lakefs.models import Repository
 from lakegc_assets.run.artifacts import ArtifactRoot, Manifest
 from lakegc_assets.run.connections import Connections
 from lakegc_assets.run.hashing import KeyDigest
@@ -88,6 +90,21 @@ def artifacts_inside(namespace: StorageNamespace, root: ArtifactRoot) -> bool:
     return place.overlaps(StorageNamespace.parse(root.url))
 
 
+def known_repository(client: LakeFSClient, repository: str) -> Repository:
+    """A repository in which something can be collected, by its name.
+
+    Raises:
+        ConfigurationError: the server has none of this name.
+        ReadOnlyRepositoryError: it is read-only.
+    """
+    try:
+        return client.writable_repository(repository)
+    except NotFoundError as error:
+        raise ConfigurationError(
+            f"there is no repository {repository!r} ({error}): `lakegc repositories` lists them",
+        ) from error
+
+
 @dataclass(frozen=True)
 class RunContext:
     """One run on one repository, as every stage of the graph gets it.
@@ -123,20 +140,21 @@ class RunContext:
             prepare_session(spark)
             return spark
 
-        return Tasks(prepared, self.settings.spark_seconds)
+        return Tasks(prepared, self.settings.spark_seconds, self.log)
 
     def connect(self) -> tuple[LakeFSClient, Connections]:
         """A client of the server, and the connections that tasks use.
 
         Raises:
             UnsupportedServerError: the server is older than 0.87.
+            ConfigurationError: there is no such repository.
             ReadOnlyRepositoryError: the repository is read-only.
             IntegrityError: another repository's namespace is equal, contained or containing.
             ConfigurationError: the artifacts lie inside the namespace, or around it.
         """
         client = self.lakefs.connect()
         client.check_supported()
-        repository = client.writable_repository(self.repository)
+        repository = known_repository(client, self.repository)
         namespace = StorageNamespace.parse(repository.storage_namespace)
         for other in client.repositories():
             if other.id == self.repository:

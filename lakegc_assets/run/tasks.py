@@ -8,13 +8,18 @@ no row passes through the JVM, and a stage is one job.
 from __future__ import annotations
 
 import heapq
+import logging
 import os
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, field
 from typing import Final, TypeVar
 
 from pyspark.sql import SparkSession
+
+from lakegc_assets.run.task_errors import errors_of_tasks
+from lakegc_assets.run.telling import telling
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -30,10 +35,12 @@ class Tasks:
     Attributes:
         session: gives the Spark session, which is started when it is first asked for.
         spark_seconds: from how much work on, in seconds of one core, Spark is used.
+        log: is told every few seconds how many of the tasks are done.
     """
 
     session: Callable[[], SparkSession]
     spark_seconds: float
+    log: logging.Logger = field(default_factory=lambda: logging.getLogger("lakegc"))
 
     def run(
         self,
@@ -53,25 +60,59 @@ class Tasks:
             threads: that run them here; one for each core unless they mostly wait.
 
         Raises:
-            Exception: what a task raised; from Spark, wrapped in its ``PythonException``.
+            LakegcError: what a task raised on purpose; from Spark, of its kind.
+            Exception: what else a task raised; from Spark, wrapped in its ``PythonException``.
         """
         if not inputs:
             return []
         if seconds < self.spark_seconds:
-            return self._here(task, inputs, threads or os.cpu_count() or 1)
-        context = self.session().sparkContext
-        context.setLocalProperty("spark.job.description", what)
-        try:
-            return context.parallelize(inputs, len(inputs)).map(task).collect()
-        finally:
-            context.setLocalProperty("spark.job.description", None)  # type: ignore[arg-type]
+            return self._here(what, task, inputs, threads or os.cpu_count() or 1)
+        with errors_of_tasks():
+            return self._on_spark(what, task, inputs)
 
-    @staticmethod
-    def _here(task: Callable[[T], R], inputs: Sequence[T], threads: int) -> list[R]:
-        if len(inputs) == 1:
-            return [task(inputs[0])]
-        with ThreadPoolExecutor(min(len(inputs), threads)) as pool:
-            return list(pool.map(task, inputs))
+    def _here(
+        self, what: str, task: Callable[[T], R], inputs: Sequence[T], threads: int
+    ) -> list[R]:
+        ended: list[None] = []
+
+        def counted(one: T) -> R:
+            answer = task(one)
+            ended.append(None)
+            return answer
+
+        with telling(self.log, lambda: _how_far(what, len(ended), len(inputs))):
+            if len(inputs) == 1:
+                return [task(inputs[0])]
+            with ThreadPoolExecutor(min(len(inputs), threads)) as pool:
+                return list(pool.map(counted, inputs))
+
+    def _on_spark(self, what: str, task: Callable[[T], R], inputs: Sequence[T]) -> list[R]:
+        context = self.session().sparkContext
+        tracker = context.statusTracker()
+
+        def job() -> list[R]:
+            context.setLocalProperty("spark.job.description", what)
+            return context.parallelize(inputs, len(inputs)).map(task).collect()
+
+        def how_far() -> str:
+            stages = [tracker.getStageInfo(stage) for stage in tracker.getActiveStageIds()]
+            ended = sum(stage.numCompletedTasks for stage in stages if stage is not None)
+            return _how_far(what, ended, len(inputs))
+
+        # An interrupt that came into the middle of a call to the JVM would leave the answer of that
+        # call to the next one. So this thread, which gets the interrupts, only waits.
+        with ThreadPoolExecutor(1) as pool, telling(self.log, how_far):
+            waiting = pool.submit(job)
+            try:
+                return waiting.result()
+            finally:
+                if not waiting.done():
+                    with suppress(Exception):
+                        context.cancelAllJobs()
+
+
+def _how_far(what: str, ended: int, inputs: int) -> str:
+    return f"{what}: {ended:,} of {inputs:,} tasks are done"
 
 
 def spread(items: Sequence[T], seconds: Sequence[float], most: int) -> list[list[T]]:

@@ -28,6 +28,10 @@ _NAMED: Final = 100
 _SHOWN: Final = 20
 
 
+class AlarmError(IntegrityError):
+    """Something is gone that is needed."""
+
+
 def raise_alarm_if_needed(
     ctx: RunContext, connections: Connections, deltas: Deltas, candidates: Candidates
 ) -> None:
@@ -43,7 +47,7 @@ def raise_alarm_if_needed(
         candidates: what the mark names.
 
     Raises:
-        IntegrityError: something is gone and needed, and could not be put back; what, and who
+        AlarmError: something is gone and needed, and could not be put back; what, and who
             needs it.
     """
     delta = deltas.take(candidates, "after")
@@ -111,7 +115,7 @@ def _raise_alarm(
     """Hold all sweeps, and say what is gone and who needs it.
 
     Raises:
-        IntegrityError: unless nothing is.
+        AlarmError: unless nothing is.
     """
     if not missing.num_rows:
         return
@@ -136,7 +140,7 @@ def _raise_alarm(
     then = f"No sweep of {ctx.repository!r} starts until {url} is removed"
     if not held:
         then = f"{url} COULD NOT BE WRITTEN: let nobody sweep {ctx.repository!r} until then"
-    raise IntegrityError(
+    raise AlarmError(
         f"{what['alarm']}: {_shown(named, holders)}. They could not be put back: restore them from "
         f"wherever there is a copy, or with `lakegc restore {ctx.repository} --run {ctx.run} "
         f"--all` once its backup or the versions can be reached. {then}"

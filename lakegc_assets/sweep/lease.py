@@ -27,6 +27,7 @@ from datetime import datetime, timedelta
 from typing import Final
 
 from lakegc_assets.errors import ConfigurationError, IntegrityError, LakegcError, RefusedError
+from lakegc_assets.run.telling import PROGRESS
 from lakegc_assets.storage.base import ObjectStore
 from lakegc_assets.storage.errors import (
     ObjectNotFoundError,
@@ -193,6 +194,11 @@ class Lease:
         return self._record.token
 
     @property
+    def owner(self) -> Mapping[str, str]:
+        """Who holds it, for people."""
+        return self._record.owner
+
+    @property
     def sweep(self) -> str:
         """A short name for what is done under this lease, which nothing else has."""
         return sweep_of(self.token)
@@ -310,7 +316,7 @@ def repository_lease(
         owner: who wants it, for people.
         duration: for how long it holds without being renewed.
         wait: how long to wait for an owner who lives.
-        log: is told who is waited for.
+        log: is told who is waited for, and for how long.
         pause: waits for so many seconds.
 
     Raises:
@@ -349,14 +355,22 @@ def _acquire(
             if taken := _take(store, mine, etag):
                 return Lease(store, mine, taken, duration)
             continue
-        if not first:
-            first = etag
-            log.info("waiting for the lease of %s: %s", store.url, record)
-        if now - begun >= (wait if etag != first else max(wait, _PATIENCE)):
+        first = first or etag
+        waited, most = now - begun, wait if etag != first else max(wait, _PATIENCE)
+        if waited >= most:
             raise RefusedError(
-                f"another sweep of {store.url} holds its lease: {record}. Wait for it to end",
+                f"another sweep of {store.url} holds its lease: {record}. This one has waited "
+                f"{_seconds(waited)} for it. Sweep again when that has ended, or let this one wait "
+                "for longer (lease_wait_seconds)",
             )
+        telling = f"waiting for the lease of {store.url}, {_seconds(waited)} of {_seconds(most)}"
+        for told in (log, PROGRESS):
+            told.info("%s: %s", telling, record)
         pause(min(_POLL_S, max(1.0, (record.expires - now).total_seconds())))
+
+
+def _seconds(time: timedelta) -> str:
+    return f"{time.total_seconds():.0f} s"
 
 
 def _require_conditional_puts(store: ObjectStore, key: str) -> None:

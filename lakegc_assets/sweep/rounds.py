@@ -203,12 +203,10 @@ class Rounds:
         kind = error_class(error.split(":", 1)[0])
         advice = f" {_ADVICE[kind]}." if kind in _ADVICE else ""
         raised = kind if issubclass(kind, StorageError) else StorageError
-        gone = pa.array(["deleted", "already_missing"])
-        deleted = pc.sum(pc.is_in(ledger.read(self.attempt)["outcome"], gone)).as_py() or 0
         return raised(
             f"{progress.failed} objects of {self.connections.namespace_url} could not be deleted, "
-            f"for example {error}.{advice} {deleted} were deleted; what was done is "
-            f"recorded. Sweep {self.ctx.run!r} again when this is mended",
+            f"for example {error}.{advice} What was done is recorded. Sweep {self.ctx.run!r} again "
+            "when this is mended",
         )
 
 

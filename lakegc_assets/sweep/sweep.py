@@ -9,8 +9,10 @@ more.
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
 from contextlib import suppress
 from datetime import timedelta
+from functools import partial
 from typing import Final
 
 import pyarrow as pa
@@ -18,7 +20,7 @@ import pyarrow.compute as pc
 
 from lakegc_assets.errors import IntegrityError, LakegcError, RefusedError
 from lakegc_assets.mark.published import read_marked
-from lakegc_assets.run.artifacts import Manifest
+from lakegc_assets.run.artifacts import AttemptArtifacts, Manifest
 from lakegc_assets.run.connections import Connections
 from lakegc_assets.run.context import RunContext
 from lakegc_assets.run.hashing import key_digest
@@ -32,6 +34,7 @@ from lakegc_assets.sweep.alarm import raise_alarm_if_needed
 from lakegc_assets.sweep.backed_up import spare_what_is_not_backed_up
 from lakegc_assets.sweep.conditions import Condition, probe_conditions
 from lakegc_assets.sweep.delta import Candidates, Deltas
+from lakegc_assets.sweep.ending import OWNER, Ending
 from lakegc_assets.sweep.gate import unswept_mark
 from lakegc_assets.sweep.hold import require_no_hold
 from lakegc_assets.sweep.lease import PROBES, Lease, owner_of, repository_lease
@@ -92,6 +95,35 @@ def _sweep(ctx: RunContext, connections: Connections, lease: Lease) -> Manifest:
     means = Means(condition, deadlines, trash)
     deltas = Deltas(ctx, chain, attempt, f"{ASSET}/{lease.sweep}/")
     rounds = Rounds(ctx, connections, attempt, deltas, candidates, lease, means)
+    ending = Ending(ctx, attempt)
+    look = partial(raise_alarm_if_needed, ctx, connections, deltas, candidates)
+    with ending.told():
+        number = _delete(rounds, ending, look)
+        _require_whole(ctx, ledger.read(attempt), candidates)
+        ending.look(look)
+        # With what was put back.
+        swept = ledger.read(attempt)
+        writer = attempt.writer(ASSET, SWEPT)
+        writer.add(swept.sort_by("address"))
+        parts = {"data": writer.finish()}
+        facts: dict[str, object] = {
+            "outcomes": _totals(swept),
+            "rounds": number,
+            "conditional_deletes": means.condition,
+            "delete_deadlines": means.deadlines,
+            "recovery": recovery._asdict(),
+            "backup": backup,
+            "put_back": _put_back(ctx, swept),
+            OWNER: dict(lease.owner),
+        }
+        digest = key_digest(swept["address"])
+        _prune_trash(ctx, store)
+        return ctx.finish(ASSET, chain["gc_report"], started, parts, facts, digest)
+
+
+def _delete(rounds: Rounds, ending: Ending, look: Callable[[], None]) -> int:
+    """Delete in rounds, of which no task deletes any more afterwards; how many it took."""
+    lease = rounds.lease
     try:
         number = rounds.run()
     except Exception:
@@ -100,34 +132,23 @@ def _sweep(ctx: RunContext, connections: Connections, lease: Lease) -> Manifest:
         # Other tasks of the round must send no batch behind this look.
         with suppress(LakegcError):
             lease.begin_round(lease.round + 1)
-        settle(attempt.store(), lease.sweep)
-        tried = pc.is_in(ledger.read(attempt)["outcome"], pa.array(["deleted", "failed"]))
-        if pc.any(tried).as_py():
-            raise_alarm_if_needed(ctx, connections, deltas, candidates)
+        settle(rounds.attempt.store(), lease.sweep)
+        if _tried(rounds.attempt):
+            ending.look_if_possible(look)
         raise
-
     # From here on no task deletes, and who has lost the lease writes nothing.
     lease.begin_round(number + 1)
-    settle(attempt.store(), lease.sweep)
-    _require_whole(ctx, ledger.read(attempt), candidates)
-    raise_alarm_if_needed(ctx, connections, deltas, candidates)
-    # With what was put back.
-    swept = ledger.read(attempt)
-    writer = attempt.writer(ASSET, SWEPT)
-    writer.add(swept.sort_by("address"))
-    parts = {"data": writer.finish()}
-    facts: dict[str, object] = {
-        "outcomes": _totals(swept),
-        "rounds": number,
-        "conditional_deletes": means.condition,
-        "delete_deadlines": means.deadlines,
-        "recovery": recovery._asdict(),
-        "backup": backup,
-        "put_back": _put_back(ctx, swept),
-    }
-    digest = key_digest(swept["address"])
-    _prune_trash(ctx, store)
-    return ctx.finish(ASSET, chain["gc_report"], started, parts, facts, digest)
+    settle(rounds.attempt.store(), lease.sweep)
+    return number
+
+
+def _tried(attempt: AttemptArtifacts) -> bool:
+    """Whether something may be gone; so it is where nobody can tell."""
+    try:
+        outcomes = ledger.read(attempt)["outcome"]
+    except LakegcError:
+        return True
+    return bool(pc.any(pc.is_in(outcomes, pa.array(["deleted", "failed"]))).as_py())
 
 
 def _put_back(ctx: RunContext, swept: pa.Table) -> list[dict[str, str]]:

@@ -76,6 +76,36 @@ def test_a_run_is_made_and_says_what_it_spared(told: Told, adopted: Result) -> N
     assert told.expired in {row[0] for row in found["largest"]}
 
 
+@pytest.mark.usefixtures("told")
+@pytest.mark.parametrize("command", ["sweep", "report", "why", "backup"])
+def test_an_id_of_a_mark_of_lakefs_is_recognized(command: str) -> None:
+    object_ = ("data/a",) if command == "why" else ()
+    url = ("--url", "/nowhere") if command == "backup" else ()
+    say(
+        lakegc(command, "alpha", *object_, "--run", "theirs", *url),
+        3,
+        "refused: there is no mark 'theirs'",
+        "unified/theirs/deleted/ is a mark of lakeFS's own collector",
+        "`lakegc adopt alpha --mark theirs`",
+    )
+
+
+def test_a_mark_with_artifacts_at_another_place_is_recognized(
+    adopted: Result, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    assert adopted.exit_code == 0
+    monkeypatch.setenv("LAKEGC_ARTIFACT_ROOT", str(tmp_path))
+    words = ("there is no mark 'ours'", "LAKEGC_ARTIFACT_ROOT be the same")
+    say(lakegc("report", "alpha", "--run", "ours"), 3, *words)
+
+
+def test_an_id_of_no_mark_at_all_is_only_unknown(told: Told) -> None:
+    result = lakegc("report", "alpha", "--run", "nobodys")
+    say(result, 3, "there is no mark 'nobodys'")
+    assert "adopt" not in result.output
+    assert told.live
+
+
 @pytest.mark.usefixtures("adopted")
 @pytest.mark.parametrize(
     ("kind", "verdict", "because"),

@@ -1,49 +1,228 @@
-"""What a task raises reaches the user as the sentence that was written for them."""
+"""What stops a run is told on its own page: the sentence, figures, no retries, no frames."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from typing import Any
+
+import dagster as dg
 import pytest
-from pyspark.errors import PythonException
+from dagster._core.errors import DagsterExecutionInterruptedError
+from dagster._core.utils import make_new_run_id
 
-from lakegc_assets.defs.failures import errors_of_tasks
+from lakegc_assets.definitions import defs
+from lakegc_assets.defs.failures import Stopped, shown
+from lakegc_assets.defs.partitions import add_partition
 from lakegc_assets.errors import ConfigurationError, IntegrityError, LakegcError, RefusedError
-from lakegc_assets.graveler.errors import FormatError
-from lakegc_assets.lakefs.errors import AuthenticationError
-from lakegc_assets.run.tasks import Tasks
-from lakegc_assets.storage.errors import AccessDeniedError
-from lakegc_assets_tests.sessions import Session
+from lakegc_assets_tests.site import Site
+
+# Dagster itself makes nested resources (S3Resource) in this way.
+pytestmark = pytest.mark.filterwarnings(
+    "ignore:InitResourceContext.dagster_run is deprecated:DeprecationWarning"
+)
 
 
-def _raise(spark: Session, error: Exception) -> None:
-    def fail(_input: object) -> object:
-        raise error from RefusedError("this one is not the last")
+@pytest.fixture(scope="module")
+def instance(site: Site) -> Iterator[dg.DagsterInstance]:
+    (site.folder / "dagster").mkdir()
+    (site.folder / "dagster/dagster.yaml").write_text("telemetry:\n  enabled: false\n")
+    with dg.DagsterInstance.get() as found:
+        yield found
 
-    Tasks(spark, 0.0).run("fail", fail, [1, 2], 1.0)
+
+def _never(*_: object) -> object:
+    raise AssertionError("Spark starts")
+
+
+@pytest.fixture
+def no_spark(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever asks for Spark fails."""
+    monkeypatch.setattr("lakegc_assets.defs.resources._session", _never)
+
+
+def run(
+    instance: dg.DagsterInstance, job: str, key: str, **collector: Any
+) -> list[dg.EventLogEntry]:
+    """The event log of a run that fails, as its page shows it."""
+    run_id = make_new_run_id()
+    result = (
+        defs()
+        .resolve_job_def(job)
+        .execute_in_process(
+            partition_key=key,
+            instance=instance,
+            run_id=run_id,
+            raise_on_error=False,
+            run_config={
+                "resources": {"collector": {"config": collector}},
+                "loggers": {"console": {"config": {"log_level": "CRITICAL"}}},
+            },
+        )
+    )
+    assert not result.success
+    return list(instance.all_logs(run_id))
+
+
+def failure_of(entries: list[dg.EventLogEntry], step: str) -> tuple[str, dict[str, Any], str]:
+    """Description and metadata of the one failed step, and all that is shown of the error."""
+    events = [entry.dagster_event for entry in entries if entry.dagster_event is not None]
+    (failed,) = [e for e in events if e.event_type == dg.DagsterEventType.STEP_FAILURE]
+    assert failed.step_key == step
+    data = failed.step_failure_data
+    assert data.user_failure_data is not None
+    assert data.error is not None
+    metadata = {name: value.value for name, value in data.user_failure_data.metadata.items()}
+    return data.user_failure_data.description or "", metadata, data.error.to_string()
+
+
+@pytest.mark.usefixtures("no_spark")
+def test_a_check_that_refuses_says_what_it_found_and_what_to_do(
+    site: Site, instance: dg.DagsterInstance
+) -> None:
+    site.tell("beta")
+    key = add_partition(instance, "beta", "b1")
+    entries = run(instance, "gc", key, max_candidate_share=0.1)
+    said, figures, _ = failure_of(entries, "candidate_checks")
+    assert said.startswith("refused: candidate_share: 2 of 6 listed objects are candidates")
+    assert "approve this run by a higher max_candidate_share" in said
+    assert figures["candidate_share: limit"] == 0.1
+    assert not any("blocking asset check" in entry.user_message for entry in entries)
+    evaluated = {
+        entry.dagster_event.asset_check_evaluation_data.check_name: {
+            name: value.value
+            for name, value in entry.dagster_event.asset_check_evaluation_data.metadata.items()
+        }
+        for entry in entries
+        if entry.dagster_event is not None
+        and entry.dagster_event.event_type == dg.DagsterEventType.ASSET_CHECK_EVALUATION
+    }
+    assert len(evaluated) == 11
+    assert all(shown["what was found"] for shown in evaluated.values())
+    assert str(evaluated["candidate_share"]["what was found"]) in said
+
+
+@pytest.mark.usefixtures("no_spark")
+@pytest.mark.parametrize(
+    ("keys", "settings", "words"),
+    [
+        (("no-such", "r"), {}, "configuration: there is no repository 'no-such'"),
+        (("a b", "r"), {}, "configuration: 'a b' cannot be the name of a repository"),
+        (("beta", "a b"), {}, "configuration: 'a b' cannot be the id of a run"),
+        (("beta", "r"), {"min_age_hours": 1.0}, "configuration: min_age is 1:00:00, below"),
+    ],
+)
+def test_what_is_wrong_is_told_before_spark_starts(
+    site: Site,
+    instance: dg.DagsterInstance,
+    keys: tuple[str, str],
+    settings: dict[str, Any],
+    words: str,
+) -> None:
+    if "beta" not in site.repositories:
+        site.tell("beta")
+    repository, mark = keys
+    instance.add_dynamic_partitions("repository", [repository])
+    instance.add_dynamic_partitions("run", [mark])
+    key = dg.MultiPartitionKey({"repository": repository, "run": mark})
+    said, _, shown_as = failure_of(
+        run(instance, "gc_mark", key, spark_seconds=0.0, **settings), "store_listing"
+    )
+    assert said.startswith(words)
+    # The frames of what was raised inside would only hide it.
+    assert "The above exception" not in shown_as
+
+
+@pytest.mark.usefixtures("no_spark")
+def test_wrong_credentials_and_a_read_only_repository_are_told(
+    site: Site, instance: dg.DagsterInstance, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    site.client.create_repository("mirror", "local://mirror", read_only=True)
+    key = add_partition(instance, "mirror", "r")
+    said, _, _ = failure_of(run(instance, "gc_mark", key, spark_seconds=0.0), "store_listing")
+    assert said.startswith("refused: ")
+    assert "the repository is read-only" in said
+    monkeypatch.setenv("LAKECTL_CREDENTIALS_SECRET_ACCESS_KEY", "wrong")
+    said, _, _ = failure_of(run(instance, "gc_mark", key, spark_seconds=0.0), "store_listing")
+    assert said.startswith("failed: ")
+    assert "Check the access key, the secret" in said
+
+
+@pytest.mark.usefixtures("no_spark")
+def test_a_setting_out_of_its_bounds_is_told_before_any_step(
+    site: Site, instance: dg.DagsterInstance
+) -> None:
+    assert site.server.endpoint
+    key = add_partition(instance, "beta", "r9")
+    run_id = make_new_run_id()
+    with pytest.raises(dg.DagsterError):
+        defs().resolve_job_def("gc").execute_in_process(
+            partition_key=key,
+            instance=instance,
+            run_id=run_id,
+            run_config={"resources": {"collector": {"config": {"max_candidate_share": 2.0}}}},
+        )
+    entries = instance.all_logs(run_id)
+    types = {entry.dagster_event_type for entry in entries if entry.dagster_event is not None}
+    assert dg.DagsterEventType.STEP_START not in types
+    told = "".join(str(entry) for entry in entries)
+    assert "max_candidate_share" in told
+    assert "Input should be less than or equal to 1" in told
 
 
 @pytest.mark.parametrize(
-    ("error", "kind", "message"),
+    ("error", "words"),
     [
-        (RefusedError("refused: a\nand b"), RefusedError, "refused: a\nand b"),
-        (ConfigurationError("set x: y"), ConfigurationError, "set x: y"),
-        (AccessDeniedError("s3://b/k"), LakegcError, "s3://b/k"),
-        (IntegrityError("cut"), IntegrityError, "cut"),
+        (RefusedError("no"), "refused: no"),
+        (ConfigurationError("set x"), "configuration: set x"),
+        (IntegrityError("cut"), "failed: cut"),
     ],
 )
-def test_errors_of_tasks_keep_kind_and_message(
-    spark: Session, error: Exception, kind: type[LakegcError], message: str
+def test_an_error_of_ours_is_shown_with_its_figures(error: LakegcError, words: str) -> None:
+    error.figures = {"objects deleted": 3, "of": 5}
+    with pytest.raises(Stopped) as raised, shown():
+        raise error
+    assert raised.value.description == words
+    assert {name: value.value for name, value in raised.value.metadata.items()} == {
+        "objects deleted": 3,
+        "of": 5,
+    }
+    assert not raised.value.allow_retries
+    assert raised.value.error is error
+    assert raised.value.__cause__ is None
+
+
+def test_other_errors_stay_as_they_are() -> None:
+    with pytest.raises(KeyError, match="x"), shown():
+        raise KeyError("x")
+
+
+@pytest.mark.parametrize("kind", [KeyboardInterrupt, DagsterExecutionInterruptedError])
+def test_an_interrupted_sweep_says_how_far_it_came(
+    site: Site,
+    instance: dg.DagsterInstance,
+    monkeypatch: pytest.MonkeyPatch,
+    kind: type[BaseException],
 ) -> None:
-    with pytest.raises(LakegcError) as raised, errors_of_tasks():
-        _raise(spark, error)
-    assert type(raised.value) is kind
-    assert str(raised.value) == message
+    name = f"stopped-{len(site.repositories)}"
+    site.tell(name)
+    key = add_partition(instance, name, "m")
+    job = defs().resolve_job_def("gc")
+    run_id = make_new_run_id()
 
+    def interrupted(_ctx: object) -> None:
+        raise kind
 
-def test_other_errors_stay_as_they_are(spark: Session) -> None:
-    with pytest.raises(PythonException, match="KeyError"), errors_of_tasks():
-        _raise(spark, KeyError("x"))
-
-
-def test_subclasses_are_told_by_their_kind() -> None:
-    assert issubclass(FormatError, IntegrityError)
-    assert not issubclass(AuthenticationError, (RefusedError, ConfigurationError, IntegrityError))
+    monkeypatch.setattr("lakegc_assets.defs.assets.swept_set.sweep", interrupted)
+    config = {"loggers": {"console": {"config": {"log_level": "CRITICAL"}}}}
+    with pytest.raises(kind, match="0 of the 2 objects of mark 'm' are deleted"):
+        job.execute_in_process(
+            partition_key=key, instance=instance, run_id=run_id, run_config=config
+        )
+    events = [entry.dagster_event for entry in instance.all_logs(run_id)]
+    (failed,) = [
+        event.step_failure_data
+        for event in events
+        if event is not None and event.event_type == dg.DagsterEventType.STEP_FAILURE
+    ]
+    assert failed.error is not None
+    assert f"`lakegc sweep {name} --run m` goes on" in failed.error.message

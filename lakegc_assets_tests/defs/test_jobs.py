@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import dagster as dg
@@ -11,8 +12,9 @@ import pytest
 
 from lakegc_assets.checks.evaluation import NAMES
 from lakegc_assets.definitions import defs
+from lakegc_assets.defs.failures import Stopped
 from lakegc_assets.defs.partitions import add_partition
-from lakegc_assets.errors import IntegrityError, RefusedError
+from lakegc_assets.errors import IntegrityError, LakegcError, RefusedError
 from lakegc_assets.run.artifacts import MARK_ASSETS
 from lakegc_assets.run.lock import repository_lock
 from lakegc_assets.sweep.approval import when
@@ -164,6 +166,18 @@ def test_every_check_is_recorded_as_passed(collected: dg.ExecuteInProcessResult)
     assert evaluations["candidate_share"].metadata["limit"].value == 0.45
 
 
+def test_what_a_run_logs_is_said_in_words(
+    collected: dg.ExecuteInProcessResult, instance: dg.DagsterInstance
+) -> None:
+    logged = [
+        entry.user_message
+        for entry in instance.all_logs(collected.run_id)
+        if entry.dagster_event is None
+    ]
+    assert any("key ranges" in line for line in logged)
+    assert [line for line in logged if "None" in line or not line.strip()] == []
+
+
 @pytest.mark.usefixtures("collected")
 def test_settings_that_are_not_given_keep_their_defaults(site: Site) -> None:
     recorded = site.root.attempt("collected", _RUN).manifest("store_listing").settings
@@ -202,6 +216,15 @@ def test_a_mark_that_fails_a_check_is_not_published(
     assert not site.root.attempt("refused", _RUN).has("gc_report")
 
 
+@contextmanager
+def _stopped(kind: type[LakegcError], said: str) -> Iterator[None]:
+    """The run fails with an error of this kind, shown as Dagster shows it."""
+    with pytest.raises(Stopped, match=said) as raised:
+        yield
+    assert type(raised.value.error) is kind
+    assert not raised.value.allow_retries
+
+
 def _materialize(
     definitions: dg.Definitions, instance: dg.DagsterInstance, key: str, *assets: str
 ) -> None:
@@ -224,7 +247,7 @@ def _materialize(
 def test_an_asset_of_a_frozen_mark_is_not_made_again(
     definitions: dg.Definitions, instance: dg.DagsterInstance, asset: str, said: str
 ) -> None:
-    with pytest.raises(RefusedError, match=said):
+    with _stopped(RefusedError, said):
         _materialize(definitions, instance, f"collected|{_RUN}", asset)
 
 
@@ -255,7 +278,7 @@ def test_an_asset_is_not_made_where_no_listing_began_its_chain(
     definitions: dg.Definitions, instance: dg.DagsterInstance
 ) -> None:
     key = add_partition(instance, "collected", "wave-2")
-    with pytest.raises(RefusedError, match="there is no mark 'wave-2'"):
+    with _stopped(RefusedError, "there is no mark 'wave-2'"):
         _materialize(definitions, instance, key, "committed_addresses")
 
 
@@ -265,11 +288,11 @@ def test_an_asset_is_not_made_where_the_one_before_it_is_missing(
 ) -> None:
     key = add_partition(instance, "collected", "wave-3")
     _materialize(definitions, instance, key, "store_listing", "uncommitted_snapshot")
-    with pytest.raises(IntegrityError, match="active_commits did not finish"):
+    with _stopped(IntegrityError, "active_commits did not finish"):
         _materialize(definitions, instance, key, "committed_addresses")
     # A new listing is a new attempt: what was made after the old one does not belong to it.
     _materialize(definitions, instance, key, "store_listing")
-    with pytest.raises(IntegrityError, match="uncommitted_snapshot did not finish"):
+    with _stopped(IntegrityError, "uncommitted_snapshot did not finish"):
         _materialize(definitions, instance, key, "active_commits")
     assert not site.root.attempt("collected", "wave-3").has("uncommitted_snapshot")
 
@@ -282,5 +305,5 @@ def test_a_run_refuses_a_repository_that_another_process_works_on(
     monkeypatch.setattr("lakegc_assets.run.lock._held.namespaces", set())
     with repository_lock("local://collected"):
         monkeypatch.setattr("lakegc_assets.run.lock._held.namespaces", set())
-        with pytest.raises(RefusedError, match=f"another run holds.*{os.getpid()}"):
+        with _stopped(RefusedError, f"another run holds.*{os.getpid()}"):
             _materialize(definitions, instance, key, "store_listing")

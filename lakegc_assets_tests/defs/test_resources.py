@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import dagster as dg
+import pydantic
 import pytest
 from dagster_aws.s3 import S3Resource
 from dagster_azure.blob import (
@@ -192,18 +193,65 @@ def test_every_setting_reaches_the_core() -> None:
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        ({"min_age_hours": float("nan")}, "usual numbers"),
         ({"lease_wait_seconds": 1e300}, "usual numbers"),
-        ({"trash_days": -1.0}, "trash_days"),
         ({"min_age_hours": 1.0}, "allow_unsafe_min_age"),
-        ({"min_age_hours": -1.0, "allow_unsafe_min_age": True}, "cannot be negative"),
-        ({"max_candidate_share": 1.5}, "share from 0 to 1"),
-        ({"sweep_num_partitions": 0}, "must be 1 or more"),
     ],
 )
 def test_a_setting_that_makes_no_sense_is_refused(given: dict[str, Any], said: str) -> None:
     with pytest.raises(ConfigurationError, match=said):
         CollectorResource(**given).settings()
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"min_age_hours": -1.0},
+        {"min_age_hours": float("nan")},
+        {"clock_skew_seconds": -1.0},
+        {"max_candidate_share": 2.0},
+        {"max_candidate_share": -0.1},
+        {"max_candidate_share": float("nan")},
+        {"clean_every_hours": -1.0},
+        {"spark_seconds": -1.0},
+        {"range_num_partitions": 0},
+        {"address_num_partitions": 0},
+        {"listing_num_partitions": 0},
+        {"sweep_num_partitions": -1},
+        {"sweep_batch": 0},
+        {"sweep_batch": 1001},
+        {"sweep_keys_per_second": 0.0},
+        {"sweep_keys_per_second": float("inf")},
+        {"sweep_requests_per_second": 0.0},
+        {"lease_duration_seconds": 119.0},
+        {"lease_wait_seconds": -1.0},
+        {"trash_days": -1.0},
+        {"pin_days": -1.0},
+        {"pin_days": 1e9},
+        {"max_served_lookups": -1},
+        {"backup_num_partitions": 0},
+        {"backup_bandwidth": 0.0},
+        {"backup_list_threads": 41},
+        {"mode": "all"},
+    ],
+    ids=str,
+)
+def test_values_out_of_their_bounds_are_refused_by_the_schema(wrong: dict[str, Any]) -> None:
+    (name,) = wrong
+    with pytest.raises(pydantic.ValidationError, match=name):
+        CollectorResource(**wrong)
+
+
+def test_every_number_has_bounds() -> None:
+    shown = CollectorResource.model_json_schema()["properties"]
+    kinds = {name: one.get("anyOf", [one]) for name, one in shown.items()}
+    numbers = {
+        name: one
+        for name, several in kinds.items()
+        for one in several
+        if one.get("type") in {"integer", "number"}
+    }
+    assert len(numbers) > 15
+    assert [n for n, one in numbers.items() if not {"minimum", "exclusiveMinimum"} & set(one)] == []
 
 
 @pytest.mark.parametrize(

@@ -214,6 +214,8 @@ def test_two_processes_on_one_state_write_different_slices(tmp_path: Path) -> No
 
 
 def test_a_store_that_is_not_on_s3_is_refused(tmp_path: Path) -> None:
-    result = CliRunner().invoke(embedded, ["--data", str(tmp_path), "--store", "gs://bucket"])
+    result = CliRunner().invoke(
+        embedded, ["--data", str(tmp_path), "--port", "0", "--store", "gs://bucket"]
+    )
     assert result.exit_code == 1
     assert "'gs://bucket' is not on S3" in result.output

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -100,6 +101,37 @@ def test_an_owner_who_lives_is_named(store: ClockedStore) -> None:
         ):
             raise AssertionError
         assert store.time - START == timedelta(seconds=5)
+
+
+def test_who_waits_says_for_whom_and_how_long(
+    store: ClockedStore, caplog: pytest.LogCaptureFixture
+) -> None:
+    with leased(store, OTHER) as lease:
+
+        def wait_while_it_is_renewed(seconds: float) -> None:
+            store.advance(seconds)
+            lease._renew(lease._record)
+
+        with (
+            caplog.at_level(logging.INFO, "lakegc"),
+            pytest.raises(RefusedError, match=r"has waited 10 s for it.*lease_wait_seconds"),
+            repository_lease(
+                store,
+                ME,
+                duration=DURATION,
+                wait=timedelta(seconds=10),
+                pause=wait_while_it_is_renewed,
+                log=logging.getLogger("lakegc"),
+            ),
+        ):
+            raise AssertionError
+    said = [record.getMessage() for record in caplog.records if record.name == "lakegc"]
+    assert [line.partition(", ")[2].partition(",")[0] for line in said] == [
+        "0 s of 600 s: host elsewhere",
+        "5 s of 10 s: host elsewhere",
+    ]
+    watching = [r.getMessage() for r in caplog.records if r.name == "lakegc.progress"]
+    assert watching == said
 
 
 def test_an_owner_who_lives_is_waited_for_as_long_as_is_asked(store: ClockedStore) -> None:

@@ -15,6 +15,7 @@ from collections.abc import Iterator
 import dagster as dg
 from dagster_pyspark import LazyPySparkResource
 
+from lakegc_assets.defs.failures import interrupts_shown
 from lakegc_assets.defs.metadata import of_sweep
 from lakegc_assets.defs.partitions import REPOSITORY_RUN
 from lakegc_assets.defs.requests import WAITS_TAG, is_unattended
@@ -40,7 +41,7 @@ def swept_set(
     pyspark: LazyPySparkResource,
 ) -> Iterator[dg.MaterializeResult[None]]:
     """Verifies the mark again, deletes what it names, and records every outcome."""
-    with collector.run_context(context, lakefs, stores, pyspark) as ctx:
+    with collector.run_context(context, lakefs, stores, pyspark) as ctx, interrupts_shown(ctx):
         manifest = recorded_sweep(ctx)
         if manifest is not None:
             context.log.info("mark %s was %s: nothing is to be done", ctx.run, when(manifest))

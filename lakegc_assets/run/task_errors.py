@@ -1,0 +1,52 @@
+"""Gives the errors that Spark tasks raise back as what they were: one sentence and one kind."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib import import_module
+
+from pyspark.errors import PythonException
+
+from lakegc_assets.errors import ConfigurationError, IntegrityError, LakegcError, RefusedError
+
+_OURS = re.compile(r"^(lakegc_assets(?:\.\w+)+)\.(\w+): ", re.MULTILINE)
+_CHAINED = re.compile(
+    r"^(?:The above exception was|During handling of the above).*:$", re.MULTILINE
+)
+
+
+@contextmanager
+def errors_of_tasks() -> Iterator[None]:
+    """Raise what a Spark task raised on purpose as if it had been raised here.
+
+    Raises:
+        LakegcError: of the task's kind (configuration, refused, integrity) and with its message,
+            which Spark wraps into traces of both languages.
+    """
+    try:
+        yield
+    except PythonException as error:
+        text = str(error)
+        # What it came from is told first.
+        text = _CHAINED.split(text)[-1]
+        raised = list(_OURS.finditer(text))
+        if not raised:
+            raise
+        last = raised[-1]
+        kind = _kind(last[1], last[2])
+        if kind is None:
+            raise
+        raise kind(text[last.end() :].strip()) from error
+
+
+def _kind(module: str, name: str) -> type[LakegcError] | None:
+    """The kind of an error of this package, which can be raised with nothing but a message."""
+    raised = getattr(import_module(module), name, None)
+    if not (isinstance(raised, type) and issubclass(raised, LakegcError)):
+        return None
+    for kind in (ConfigurationError, RefusedError, IntegrityError):
+        if issubclass(raised, kind):
+            return kind
+    return LakegcError

@@ -1,0 +1,154 @@
+"""What a sweep says that ends early: what it deleted, whether that was looked at, what goes on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from copy import copy
+from typing import Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from lakegc_assets.errors import LakegcError
+from lakegc_assets.run.artifacts import AttemptArtifacts
+from lakegc_assets.run.context import RunContext
+from lakegc_assets.sweep import ledger
+from lakegc_assets.sweep.alarm import AlarmError
+from lakegc_assets.sweep.ledger import ASSET, GONE
+
+#: Fact of a sweep that names its owner, as its lease did.
+OWNER: Final = "owner"
+_MADE: Final = "was made: nothing that is needed is gone"
+_NOT_MADE: Final = "was not made"
+
+
+class Ending:
+    """The end of one sweep, however it comes.
+
+    Attributes:
+        looked: what became of the look at what was deleted, as the end of a sentence.
+    """
+
+    def __init__(self, ctx: RunContext, attempt: AttemptArtifacts) -> None:
+        """Nothing was deleted yet.
+
+        Args:
+            ctx: the run.
+            attempt: the artifacts of the mark, and of its sweep.
+        """
+        self._ctx = ctx
+        self._attempt = attempt
+        self.looked = _NOT_MADE
+
+    def look(self, look: Callable[[], None]) -> None:
+        """Look at what was deleted, and know what became of that.
+
+        Args:
+            look: raises ``AlarmError`` if something is needed that is gone.
+
+        Raises:
+            Exception: that of the look.
+        """
+        try:
+            look()
+        except AlarmError:
+            self.looked = "was made"
+            raise
+        except Exception as error:
+            self.looked = (
+                f"could not be made ({error}), so it is not known whether something is gone that "
+                "is needed"
+            )
+            raise
+        self.looked = _MADE
+
+    def look_if_possible(self, look: Callable[[], None]) -> None:
+        """Look at what was deleted; if nobody can, what ended the sweep is still what is told.
+
+        Raises:
+            AlarmError: something is needed that is gone.
+        """
+        try:
+            self.look(look)
+        except AlarmError:
+            raise
+        except Exception as error:  # noqa: BLE001 - whatever it is, it is told with what came first
+            self._ctx.log.warning("the look at what was deleted could not be made: %s", error)
+
+    @contextmanager
+    def told(self) -> Iterator[None]:
+        """Let whatever ends the sweep early tell the whole of it.
+
+        Raises:
+            LakegcError: of the kind of what ended it, with more words and figures.
+            Exception: what else ended it; the words are in the log.
+        """
+        try:
+            yield
+        except LakegcError as error:
+            raise self._more(error) from error
+        except Exception:
+            self._ctx.log.error("%s", self._how_far())  # noqa: TRY400 - the trace is that of what is raised
+            raise
+
+    def _more(self, error: LakegcError) -> LakegcError:
+        """The same error with all that is to be told."""
+        more = copy(error)
+        more.args = (f"{str(error).rstrip('.')}. {self._how_far()}",)
+        more.figures = {
+            **error.figures,
+            "look afterwards": self.looked,
+            "to go on": command(self._ctx),
+        }
+        with suppress(Exception):
+            more.figures = {"objects deleted": _deleted(self._attempt), **more.figures}
+        return more
+
+    def _how_far(self) -> str:
+        try:
+            return how_far(self._ctx, self._attempt, self.looked)
+        except Exception as error:  # noqa: BLE001 - what ended the sweep is told in any case
+            return (
+                f"How many objects are deleted cannot be read now ({error}); what was done is "
+                f"recorded. The look afterwards {self.looked}. `{command(self._ctx)}` goes on"
+            )
+
+
+def how_far(ctx: RunContext, attempt: AttemptArtifacts, looked: str = _NOT_MADE) -> str:
+    """How far a sweep came that ended early, and what goes on, in sentences.
+
+    Args:
+        ctx: the run.
+        attempt: the artifacts of the mark, and of its sweep.
+        looked: what became of the look at what was deleted, as the end of a sentence.
+
+    Raises:
+        LakegcError: the ledger cannot be read.
+    """
+    marked = attempt.recorded("deletion_candidates").rows
+    deleted = _deleted(attempt)
+    done = f"{deleted:,} of the {marked:,} objects of mark {ctx.run!r} are deleted"
+    if attempt.has(ASSET):
+        return f"{done}. {finished(attempt)}: nothing is left to do"
+    look = f" The look afterwards {looked}." if deleted or looked != _NOT_MADE else ""
+    return f"{done}.{look} `{command(ctx)}` goes on"
+
+
+def finished(attempt: AttemptArtifacts) -> str:
+    """Who has finished the sweep of a mark, and when, as a sentence without its full stop."""
+    swept = attempt.recorded(ASSET)
+    owner = swept.facts.get(OWNER) or {}
+    who = ", ".join(f"{name} {value}" for name, value in owner.items())
+    when = f"{swept.finished:%Y-%m-%d %H:%M:%S} UTC"
+    return f"Its sweep was finished on {when}{' by ' + who if who else ''}"
+
+
+def command(ctx: RunContext) -> str:
+    """What goes on with a sweep that ended early."""
+    return f"lakegc sweep {ctx.repository} --run {ctx.run}"
+
+
+def _deleted(attempt: AttemptArtifacts) -> int:
+    outcomes = ledger.read(attempt)["outcome"]
+    return pc.sum(pc.is_in(outcomes, pa.array(GONE))).as_py() or 0

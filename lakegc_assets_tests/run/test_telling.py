@@ -1,0 +1,109 @@
+"""A long step says every few seconds what is being done, and how much of how much."""
+
+from __future__ import annotations
+
+import logging
+import threading
+
+import pytest
+
+from lakegc_assets.run import telling as module
+from lakegc_assets.run.tasks import Tasks
+from lakegc_assets.run.telling import telling
+from lakegc_assets_tests.sessions import Session
+
+
+class _Told(logging.Handler):
+    """Keeps what is told, and says when there is something."""
+
+    def __init__(self, words: str = "") -> None:
+        super().__init__()
+        self.words = words
+        self.lines: list[str] = []
+        self.came = threading.Event()
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.lines.append(record.getMessage())
+        if self.words in record.getMessage():
+            self.came.set()
+
+
+def _log(told: _Told) -> logging.Logger:
+    log = logging.Logger("test")  # noqa: LOG001 - one that nothing else hears
+    log.addHandler(told)
+    return log
+
+
+@pytest.fixture(autouse=True)
+def _often(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_EVERY_S", 0.01)
+
+
+def _session() -> object:
+    raise AssertionError("there is no work for Spark")
+
+
+def test_tasks_say_how_many_of_them_are_done() -> None:
+    told = _Told("read ranges: 2 of 3 tasks are done")
+    last = threading.Barrier(1)
+
+    def task(number: int) -> int:
+        if number == 2:
+            assert told.came.wait(60)
+            last.wait()
+        return number
+
+    tasks = Tasks(_session, 10.0, _log(told))  # type: ignore[arg-type]
+    assert tasks.run("read ranges", task, [0, 1, 2], 1.0, threads=3) == [0, 1, 2]
+    count = len(told.lines)
+    assert all(line.startswith("read ranges: ") for line in told.lines)
+    assert not any("None" in line for line in told.lines)
+    # Nothing is told of what has ended.
+    assert not threading.Event().wait(0.05)
+    assert len(told.lines) == count
+
+
+def _wait(flag: str) -> str:
+    from pathlib import Path  # noqa: PLC0415 - it is pickled
+    from time import sleep  # noqa: PLC0415 - it is pickled
+
+    while not Path(flag).exists():
+        sleep(0.05)
+    return flag
+
+
+def test_spark_tasks_say_it_too(spark: Session, tmp_path_factory: pytest.TempPathFactory) -> None:
+    folder = tmp_path_factory.mktemp("flags")
+    first, second = str(folder / "first"), str(folder / "second")
+    told = _Told("wait: 1 of 2 tasks are done")
+
+    class Release(_Told):
+        def emit(self, record: logging.LogRecord) -> None:
+            super().emit(record)
+            # One task ends once something is told, the other one once that is told.
+            (folder / "first").touch()
+            if self.came.is_set():
+                (folder / "second").touch()
+
+    told = Release(told.words)
+    assert Tasks(spark, 0.0, _log(told)).run("wait", _wait, [first, second], 1.0) == [first, second]
+    assert told.came.is_set()
+
+
+def test_what_cannot_be_told_stops_nothing() -> None:
+    told = _Told()
+
+    def how_far() -> str:
+        told.came.set()
+        raise ConnectionError
+
+    with telling(_log(told), how_far):
+        assert told.came.wait(60)
+    assert told.lines == []
+
+
+def test_whoever_watches_the_process_is_told(caplog: pytest.LogCaptureFixture) -> None:
+    told = _Told()
+    with caplog.at_level(logging.INFO, "lakegc.progress"), telling(_log(told), lambda: "3 of 9"):
+        assert told.came.wait(60)
+    assert "3 of 9" in caplog.messages

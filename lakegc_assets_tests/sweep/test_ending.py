@@ -1,0 +1,180 @@
+"""A sweep that ends early says what it deleted, whether that was looked at, and what goes on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from lakegc_assets.errors import LakegcError
+from lakegc_assets.graveler.errors import FormatError
+from lakegc_assets.lakefs.errors import ConnectionFailedError
+from lakegc_assets.run.context import RunContext
+from lakegc_assets.storage.errors import StorageError
+from lakegc_assets.sweep import ledger, rounds
+from lakegc_assets.sweep.delta import Candidates, DeltaMark, Deltas
+from lakegc_assets.sweep.lease import LEASE, LeaseLostError, read_lease
+from lakegc_assets.sweep.ledger import Outcome
+from lakegc_assets.sweep.sweep import sweep
+from lakegc_assets_tests.lake import REPOSITORY, RUN, Marked, SmallLake
+from lakegc_assets_tests.sessions import Session
+from lakegc_assets_tests.sweep.stand_ins import spare, stand_in
+
+_UNKNOWN = (
+    "could not be made (Connection refused. Check the endpoint), so it is not known whether "
+    "something is gone that is needed"
+)
+_GOES_ON = "`lakegc sweep repo --run mark-1` goes on"
+
+
+def refuse(_deltas: Deltas, _candidates: Candidates) -> DeltaMark:
+    """LakeFS is gone."""
+    raise ConnectionFailedError("Connection refused. Check the endpoint")
+
+
+def ending_after(marked: Marked, error: Exception) -> Callable[..., Any]:
+    """A round that deletes one object and then fails."""
+
+    def fail(ctx: RunContext, *_: object) -> None:
+        attempt = ctx.root.attempt(REPOSITORY, RUN)
+        one = min(marked.candidates)
+        ledger.record(attempt.store(), "batch", [Outcome(one, 1, "deleted")])
+        raise error
+
+    return fail
+
+
+@pytest.mark.parametrize(
+    ("error", "look", "looked"),
+    [
+        (
+            ConnectionFailedError("Connection refused. Check the endpoint."),
+            refuse,
+            _UNKNOWN,
+        ),
+        (StorageError("on fire"), spare(set()), "was made: nothing that is needed is gone"),
+        (FormatError("x", 3, "cut"), spare(set()), "was made: nothing that is needed is gone"),
+    ],
+    ids=["lakeFS died", "the store failed", "something is damaged"],
+)
+def test_it_tells_the_whole_of_it(
+    lake: SmallLake,
+    marked: Marked,
+    spark: Session,
+    monkeypatch: pytest.MonkeyPatch,
+    error: LakegcError,
+    look: Any,
+    looked: str,
+) -> None:
+    deltas = iter([spare(set()), look])
+    stand_in(monkeypatch, lambda: next(deltas))
+    monkeypatch.setattr(rounds, "delete", ending_after(marked, error))
+    with pytest.raises(type(error)) as raised:
+        sweep(lake.context(spark))
+    count = len(marked.candidates)
+    assert str(raised.value) == (
+        f"{str(error).rstrip('.')}. 1 of the {count} objects of mark 'mark-1' are deleted. "
+        f"The look afterwards {looked}. {_GOES_ON}"
+    )
+    assert raised.value.figures == {
+        "objects deleted": 1,
+        "look afterwards": looked,
+        "to go on": "lakegc sweep repo --run mark-1",
+    }
+
+
+def test_a_look_that_cannot_be_made_at_the_end_is_told(
+    lake: SmallLake, marked: Marked, spark: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    deltas = iter([spare(set()), refuse])
+    stand_in(monkeypatch, lambda: next(deltas))
+    with pytest.raises(ConnectionFailedError) as raised:
+        sweep(lake.context(spark))
+    count = len(marked.candidates)
+    assert f"{count} of the {count} objects of mark 'mark-1' are deleted" in str(raised.value)
+    assert "The look afterwards could not be made" in str(raised.value)
+    assert not lake.root.attempt(REPOSITORY, RUN).has("swept_set")
+
+
+def test_an_alarm_names_what_goes_on_too(
+    lake: SmallLake, marked: Marked, spark: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gone = min(marked.candidates)
+    deltas = iter([spare(set()), spare({gone})])
+    stand_in(monkeypatch, lambda: next(deltas))
+
+    def fail(ctx: RunContext, *_: object) -> None:
+        (lake.objects / gone).unlink()
+        ending_after(marked, StorageError("on fire"))(ctx)
+
+    monkeypatch.setattr(rounds, "delete", fail)
+    with pytest.raises(LakegcError, match="1 objects of mark 'mark-1' are gone, and are") as raised:
+        sweep(lake.context(spark, restore_revived=False))
+    assert raised.value.figures["look afterwards"] == "was made"
+    assert str(raised.value).endswith(f"The look afterwards was made. {_GOES_ON}")
+
+
+def test_other_errors_stay_and_the_rest_is_in_the_log(
+    lake: SmallLake,
+    marked: Marked,
+    spark: Session,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    deltas = iter([spare(set()), spare(set())])
+    stand_in(monkeypatch, lambda: next(deltas))
+    monkeypatch.setattr(rounds, "delete", ending_after(marked, ZeroDivisionError("x")))
+    with pytest.raises(ZeroDivisionError, match=r"^x$"):
+        sweep(lake.context(spark))
+    (said,) = [m for m in caplog.messages if "are deleted" in m]
+    assert said.startswith("1 of the ")
+    assert said.endswith(_GOES_ON)
+
+
+def test_a_ledger_that_cannot_be_read_hides_nothing(
+    lake: SmallLake, marked: Marked, spark: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    deltas = iter([spare(set()), spare(set())])
+    stand_in(monkeypatch, lambda: next(deltas))
+    fail = ending_after(marked, StorageError("the disk is full"))
+
+    def unreadable(*_: object) -> None:
+        raise StorageError("no answer")
+
+    def fail_for_good(ctx: RunContext, *_: object) -> None:
+        monkeypatch.setattr("lakegc_assets.sweep.ending.ledger.read", unreadable)
+        fail(ctx)
+
+    monkeypatch.setattr(rounds, "delete", fail_for_good)
+    with pytest.raises(StorageError) as raised:
+        sweep(lake.context(spark))
+    assert str(raised.value).startswith("the disk is full. ")
+    assert "cannot be read now (no answer)" in str(raised.value)
+    assert "The look afterwards was made" in str(raised.value)
+
+
+def test_one_that_was_overtaken_says_who_finished_the_mark(
+    lake: SmallLake, marked: Marked, spark: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It loses its lease to another one, which comes to the end first."""
+    stand_in(monkeypatch, lambda: spare(set()))
+    run, store = rounds.Rounds.run, lake.context(spark).connect()[1].store()
+
+    def overtaken(self: rounds.Rounds) -> int:
+        monkeypatch.setattr(rounds.Rounds, "run", run)
+        record = replace(read_lease(store), released=True, renewed=99)
+        store.put_if_match(LEASE, record.to_bytes(), store.head(LEASE).etag)
+        sweep(replace(lake.context(spark), started_by="Dagster run b"))
+        return run(self)
+
+    monkeypatch.setattr(rounds.Rounds, "run", overtaken)
+    with pytest.raises(LeaseLostError) as raised:
+        sweep(replace(lake.context(spark), started_by="Dagster run a"))
+    count = len(marked.candidates)
+    assert f"{count} of the {count} objects of mark 'mark-1' are deleted" in str(raised.value)
+    assert "Its sweep was finished on " in str(raised.value)
+    assert "started_by Dagster run b" in str(raised.value)
+    assert str(raised.value).endswith(": nothing is left to do")
+    assert "a new listing" not in str(raised.value)
