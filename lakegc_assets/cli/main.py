@@ -359,7 +359,7 @@ def _show(found: dict[str, Any], as_json: bool) -> None:  # noqa: FBT001 - an op
     for warning in found["warnings"]:
         click.echo(f"  warning: {warning}")
     _show_places(found)
-    if not found["swept"]:
+    if found["objects"] and not found["swept"]:
         click.echo(f"  to delete  lakegc sweep {found['repository']} --run {found['run']}")
 
 
