@@ -20,7 +20,7 @@ setup: ## only set up
 	@$(call dagster_home,.lakegc/dagster)
 
 .PHONY: demo
-demo: setup ## collect a year-old repository of an embedded lakeFS, and prove that nothing live is lost
+demo: setup ## sweep a year-old repository of an embedded lakeFS, prove it unharmed, and undo the sweep
 	@$(call dagster_home,.demo/dagster)
 	@$(in_venv) python -m lakegc_assets.cli.demo
 

@@ -217,9 +217,15 @@ def _take_back(
     client: LakeFSWriter, repository: str, before: dict[tuple[str, str], str], old_commit: str
 ) -> None:
     """Undo the sweep: all of it reads again, is pinned, and is left alone by the next mark."""
-    click.echo(f"\n$ lakegc restore {repository} --run {_FIRST} --all")
+    click.echo(
+        f"\nIf that was a mistake, it all comes back:\n\n"
+        f"$ lakegc restore {repository} --run {_FIRST} --all"
+    )
     _command("restore", repository, "--run", _FIRST, "--all")
-    click.echo(f"\n$ lakegc mark {repository} --run {_SECOND}")
+    click.echo(
+        f"\nBy the rules it is still garbage. So it is pinned, and the next mark spares it:\n\n"
+        f"$ lakegc mark {repository} --run {_SECOND}"
+    )
     _command("mark", repository, "--run", _SECOND)
     swept, marked = outcome(repository, _FIRST), outcome(repository, _SECOND)
     restored = last_restore(repository, _FIRST)["outcomes"]
@@ -233,7 +239,8 @@ def _take_back(
         raise IntegrityError(f"{_MODEL} was restored, but: {error}") from error
     click.echo(
         f"\nProof: all {restored['restored']['objects']} objects are back, {_MODEL} of commit "
-        f"{old_commit[:12]} reads again,\nand the next mark names none of them: they are pinned."
+        f"{old_commit[:12]} reads again,\nand the next mark names none of them: they are pinned "
+        "(docs/undo.md)."
     )
 
 

@@ -408,7 +408,7 @@ def _show(found: dict[str, Any], as_json: bool) -> None:  # noqa: FBT001 - an op
     _show_places(found)
     if found["swept"]:
         click.echo(f"  {found['swept_on']}")
-    else:
+    elif found["objects"]:
         click.echo(f"  to delete  lakegc sweep {found['repository']} --run {found['run']}")
 
 

@@ -189,7 +189,8 @@ class ArtifactRoot:
             told = self.open(repository, run).get("attempt.json")
         except ObjectNotFoundError as error:
             raise RefusedError(
-                f"there is no mark {run!r} of repository {repository!r} ({where} does not exist)",
+                f"there is no mark {run!r} of repository {repository!r} ({where} does not exist): "
+                "`lakegc repositories` lists those that there are",
             ) from error
         try:
             attempt = json.loads(told)["attempt"]

@@ -200,18 +200,26 @@ def test_the_readme_has_all_commands_in_the_order_of_the_help() -> None:
 
 
 @pytest.mark.usefixtures("swept", "stopped")
-def test_repositories_are_listed_with_their_runs() -> None:
+def test_repositories_are_listed_with_their_runs_in_the_order_of_the_marks() -> None:
+    say(lakegc("mark", "alpha", "--run", "a-later-one"), 0)
     found = {
         entry["repository"]: entry for entry in json.loads(lakegc("repositories", "--json").stdout)
     }
-    assert {"run": "m1", "state": "swept"} in found["alpha"].pop("runs")
+    runs = found["alpha"].pop("runs")
     assert found["alpha"] == {
         "repository": "alpha",
         "storage_namespace": "local://alpha",
         "read_only": False,
     }
+    assert runs[0] == {"run": "m1", "state": "swept"}
+    assert runs[-1] == {"run": "a-later-one", "state": "marked"}
     assert found["beta"]["runs"] == [{"run": "b1", "state": "unfinished"}]
-    assert "alpha\tlocal://alpha\tm1 (swept)\n" in lakegc("repositories").stdout
+    (told,) = [
+        line
+        for line in lakegc("repositories").stdout.splitlines()
+        if line.startswith("alpha\tlocal://alpha\tm1 (swept), ")
+    ]
+    assert told.endswith(", a-later-one (marked)")
 
 
 def test_a_check_that_fails_refuses_the_run(site: Site, stopped: Result) -> None:

@@ -69,8 +69,10 @@ def test_it_ends_with_an_undo(tmp_path: Path, spark: Session) -> None:  # noqa: 
     result = CliRunner().invoke(demo.main, ["--folder", str(tmp_path)], catch_exceptions=False)
     assert result.exit_code == 0, result.output
     text = " ".join(result.output.split())
-    assert "answers 410 Gone. $ lakegc restore demo-" in text
+    assert (
+        "answers 410 Gone. If that was a mistake, it all comes back: $ lakegc restore demo-" in text
+    )
     assert "was gone (410), reads" in text
     assert "pinned until" in text
     assert "garbage 0 objects" in text
-    assert "and the next mark names none of them: they are pinned." in text
+    assert "and the next mark names none of them: they are pinned (docs/undo.md)." in text

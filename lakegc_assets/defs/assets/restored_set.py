@@ -51,7 +51,6 @@ def restored_set(
     pyspark: LazyPySparkResource,
 ) -> dg.MaterializeResult[None]:
     """Brings back what was swept, pins it, and reads a sample through lakeFS."""
-    choice = config.choice()
     with collector.run_context(context, lakefs, stores, pyspark) as ctx:
-        manifest = restore(ctx, choice)
+        manifest = restore(ctx, config.choice())
     return dg.MaterializeResult(metadata=of_restore(manifest))
