@@ -135,7 +135,7 @@ def _needed(ctx: RunContext, found: Found) -> str:
             f"{subject.namespace}. If nothing needs it any more, remove {found.store.url} by hand"
         )
     threads = ctx.settings.backup_list_threads
-    only = missing(connections.store(), held["address"], threads)
+    only = missing(connections.store(), held, threads)
     if not len(only):
         return ""
     needed = needed_now(ctx, subject.namespace, only)

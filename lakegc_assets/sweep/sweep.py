@@ -18,14 +18,14 @@ import pyarrow.compute as pc
 
 from lakegc_assets.errors import IntegrityError, LakegcError, RefusedError
 from lakegc_assets.mark.published import read_marked
+from lakegc_assets.recovery.old_trash import prune_trash
 from lakegc_assets.run.artifacts import Manifest
 from lakegc_assets.run.connections import Connections
 from lakegc_assets.run.context import RunContext
 from lakegc_assets.run.hashing import key_digest
 from lakegc_assets.storage.base import ObjectStore, Recovery
 from lakegc_assets.storage.deadlines import probe_deadlines
-from lakegc_assets.storage.errors import StorageError
-from lakegc_assets.storage.trash import prune_trash, trash_folder
+from lakegc_assets.storage.trash import trash_folder
 from lakegc_assets.storage.undelete_probe import probe_recovery
 from lakegc_assets.sweep import ledger
 from lakegc_assets.sweep.alarm import raise_alarm_if_needed
@@ -123,7 +123,7 @@ def _sweep(ctx: RunContext, connections: Connections, lease: Lease) -> Manifest:
         "put_back": _put_back(ctx, swept),
     }
     digest = key_digest(swept["address"])
-    _prune_trash(ctx, store)
+    _prune_trash(ctx, connections.namespace_url)
     return ctx.finish(ASSET, chain["gc_report"], started, parts, facts, digest)
 
 
@@ -161,17 +161,21 @@ def _recovery(ctx: RunContext, store: ObjectStore, lease: Lease, trash: str | No
     return found
 
 
-def _prune_trash(ctx: RunContext, store: ObjectStore) -> None:
+def _prune_trash(ctx: RunContext, namespace: str) -> None:
     """Remove the trash of earlier sweeps that is too old; what fails is left to the next sweep."""
     if not ctx.settings.trash_days:
         return
     try:
-        pruned = prune_trash(store, ctx.settings.trash_days, store.server_time())
-    except StorageError as error:
+        pruned = prune_trash(ctx, namespace)
+    except LakegcError as error:
         ctx.log.warning("old trash stays until the next sweep: %s", error)
         return
-    if pruned:
-        ctx.log.info("%d objects in the trash were older than trash_days, and are gone", pruned)
+    if pruned.kept:
+        ctx.log.warning("%s", pruned.kept)
+    if pruned.removed:
+        ctx.log.info(
+            "%d objects in the trash were older than trash_days, and are gone", pruned.removed
+        )
 
 
 def _require_whole(ctx: RunContext, swept: pa.Table, candidates: Candidates) -> None:

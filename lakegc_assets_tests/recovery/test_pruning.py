@@ -23,6 +23,7 @@ from lakegc_assets.recovery.pruning import Pruning
 from lakegc_assets.run.context import RunContext, SystemClocks
 from lakegc_assets.run.lock import repository_lock
 from lakegc_assets.run.pins import Pin, write_pin
+from lakegc_assets.storage.base import ObjectInfo
 from lakegc_assets.storage.errors import StorageError
 from lakegc_assets.storage.files import TEMPORARY
 from lakegc_assets.storage.local import LocalStore
@@ -118,8 +119,11 @@ def test_the_only_copy_of_what_is_needed_now_stays(
     )
     assert swept.contents() == before
     assert swept.found.copied.num_rows == len(marked.candidates)
-    # Once the store has it again, it is no longer the only one.
+    # What somebody else wrote there is no copy of it.
     _, connections = swept.context().connect()
+    connections.store().put(address, before[address] + b"x")
+    assert "the only copy of 1 objects" in prune(swept, *names)[NAME]
+    # Once the store has it again, it is no longer the only one.
     connections.store().put(address, before[address])
     assert prune(swept) == {NAME: ""}
     assert left(swept) == 0
@@ -248,17 +252,26 @@ def test_objects_that_are_far_apart_are_asked_for_one_by_one(
     store = open_store(str(tmp_path))
     for number in range(50):
         store.put(f"data/{number:03d}", b"")
-    wanted = pa.chunked_array([["data/000", "data/000-", "data/048", "data/049", "data/0490"]])
+    wanted = {"data/000": 0, "data/000-": 0, "data/048": 0, "data/049": 0, "data/0490": 0}
     monkeypatch.setattr("lakegc_assets.recovery.looking._STRETCH", 5)
     monkeypatch.setattr("lakegc_assets.recovery.looking._SPARSE", 2)
     monkeypatch.setattr("lakegc_assets.storage.local._BATCH_ROWS", 4)
     asked: list[str] = []
-    exists = LocalStore.exists
+    head = LocalStore.head
 
-    def counted(self: LocalStore, key: str) -> bool:
+    def counted(self: LocalStore, key: str) -> ObjectInfo:
         asked.append(key)
-        return exists(self, key)
+        return head(self, key)
 
-    monkeypatch.setattr(LocalStore, "exists", counted)
-    assert missing(store, wanted, 2).to_pylist() == ["data/000-", "data/0490"]
+    monkeypatch.setattr(LocalStore, "head", counted)
+    assert missing(store, _objects(wanted), 2).to_pylist() == ["data/000-", "data/0490"]
     assert asked == ["data/048", "data/049", "data/0490"]
+    # What has another size is another object, however it is found.
+    wanted |= {"data/000": 1, "data/049": 1}
+    assert missing(store, _objects(wanted), 2).to_pylist() == [
+        *("data/000", "data/000-", "data/049", "data/0490")
+    ]
+
+
+def _objects(sizes: dict[str, int]) -> pa.Table:
+    return pa.table({"address": list(sizes), "size": pa.array(sizes.values(), pa.int64())})
