@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
-from contextlib import suppress
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager, suppress
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
@@ -24,6 +24,7 @@ from lakegc_assets.run.lock import repository_lock
 from lakegc_assets.run.pins import prune_pins
 from lakegc_assets.run.spark import start_session
 from lakegc_assets.storage.opening import open_store
+from lakegc_assets.sweep.lease import owner_of, repository_lease
 
 
 def _site(url: str | None) -> tuple[Site, str]:
@@ -135,9 +136,10 @@ def prune_backups(
         return _context(site, repository, run)
 
     with errors_of_tasks():
-        judged = list(
-            Pruning(context, site.stores, place, older_than, names, dry_run=dry_run).run()
+        pruning = Pruning(
+            context, site.stores, place, older_than, names, dry_run=dry_run, alone=_alone
         )
+        judged = list(pruning.run())
         if not dry_run:
             subjects = [one.found.record.subject for one in judged]
             for repository, namespace in {(s.repository, s.namespace): None for s in subjects}:
@@ -155,10 +157,22 @@ def prune_backups(
     ]
 
 
+@contextmanager
+def _alone(ctx: RunContext) -> Iterator[None]:
+    """Keep sweeps and restores of a repository from beginning meanwhile, from wherever."""
+    _, connections = ctx.connect()
+    owner = owner_of(doing="prune", repository=ctx.repository)
+    settings = ctx.settings
+    with repository_lease(
+        connections.store(), owner, duration=settings.lease_duration, wait=settings.lease_wait
+    ):
+        yield
+
+
 def _prune_rest(ctx: RunContext, namespace: str) -> None:
     """Remove the trash and the pins of a repository whose time is over, and say what stays."""
     try:
-        with repository_lock(namespace):
+        with repository_lock(namespace), _alone(ctx):
             if kept := prune_trash(ctx, namespace).kept:
                 say(kept)
     except LakegcError as error:

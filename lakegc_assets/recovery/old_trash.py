@@ -31,6 +31,7 @@ class Pruned(NamedTuple):
 def prune_trash(ctx: RunContext, namespace: str) -> Pruned:
     """Remove what is older than ``trash_days``, but what is needed and is nowhere else.
 
+    Where ``trash_days`` is 0, so that sweeps have no trash, older trash stays where it is.
     A prune that was killed is run again.
 
     Args:
@@ -42,6 +43,8 @@ def prune_trash(ctx: RunContext, namespace: str) -> Pruned:
         LakegcError: nobody can tell what is needed, and nothing was removed; or something could not
             be removed.
     """
+    if not ctx.settings.trash_days:
+        return Pruned(0, "")
     _, connections = ctx.connect()
     if connections.namespace_url != namespace:
         raise RefusedError(

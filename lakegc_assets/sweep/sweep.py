@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 from contextlib import suppress
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Final
 
 import pyarrow as pa
@@ -19,6 +19,7 @@ import pyarrow.compute as pc
 from lakegc_assets.errors import IntegrityError, LakegcError, RefusedError
 from lakegc_assets.mark.published import read_marked
 from lakegc_assets.recovery.old_trash import prune_trash
+from lakegc_assets.recovery.undoable import recovery_facts
 from lakegc_assets.run.artifacts import Manifest
 from lakegc_assets.run.connections import Connections
 from lakegc_assets.run.context import RunContext
@@ -84,9 +85,9 @@ def _sweep(ctx: RunContext, connections: Connections, lease: Lease) -> Manifest:
     store = connections.store()
     condition = _condition(ctx, connections)
     deadlines = probe_deadlines(store, f"{PROBES}{lease.token}/", conditional=condition != "none")
-    trash = None
+    trash, began = None, store.server_time()
     if ctx.settings.trash_days:
-        trash = trash_folder(lease.sweep, store.server_time())
+        trash = trash_folder(lease.sweep, began)
     recovery = _recovery(ctx, store, lease, trash)
     means = Means(condition, deadlines, trash)
     deltas = Deltas(ctx, chain, attempt, f"{ASSET}/{lease.sweep}/")
@@ -118,13 +119,20 @@ def _sweep(ctx: RunContext, connections: Connections, lease: Lease) -> Manifest:
         "rounds": number,
         "conditional_deletes": means.condition,
         "delete_deadlines": means.deadlines,
-        "recovery": recovery._asdict(),
+        # What an earlier try deleted ends earlier.
+        "recovery": recovery_facts(recovery, _first(swept, began)),
         "backup": backup,
         "put_back": _put_back(ctx, swept),
     }
     digest = key_digest(swept["address"])
     _prune_trash(ctx, connections.namespace_url)
     return ctx.finish(ASSET, chain["gc_report"], started, parts, facts, digest)
+
+
+def _first(swept: pa.Table, began: datetime) -> datetime:
+    """When the first object may have been deleted, by this try of the sweep or an earlier one."""
+    recorded = pc.min(swept["at"]).as_py()
+    return began if recorded is None else min(began, recorded)
 
 
 def _put_back(ctx: RunContext, swept: pa.Table) -> list[dict[str, str]]:
@@ -163,8 +171,6 @@ def _recovery(ctx: RunContext, store: ObjectStore, lease: Lease, trash: str | No
 
 def _prune_trash(ctx: RunContext, namespace: str) -> None:
     """Remove the trash of earlier sweeps that is too old; what fails is left to the next sweep."""
-    if not ctx.settings.trash_days:
-        return
     try:
         pruned = prune_trash(ctx, namespace)
     except LakegcError as error:

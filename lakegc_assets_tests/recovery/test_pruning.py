@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -15,6 +16,8 @@ import pytest
 import requests
 
 from lakegc_assets.errors import RefusedError
+from lakegc_assets.lakefs.client import LakeFSClient
+from lakegc_assets.lakefs.models import Repository
 from lakegc_assets.recovery.backups import MANIFEST, PRUNING
 from lakegc_assets.recovery.looking import missing
 from lakegc_assets.recovery.making import make_backup
@@ -28,6 +31,7 @@ from lakegc_assets.storage.errors import StorageError
 from lakegc_assets.storage.files import TEMPORARY
 from lakegc_assets.storage.local import LocalStore
 from lakegc_assets.storage.opening import open_store
+from lakegc_assets.sweep.lease import repository_lease
 from lakegc_assets.sweep.sweep import sweep
 from lakegc_assets_tests.lake import REPOSITORY, RUN, SECRET_KEY, Marked
 from lakegc_assets_tests.recovery.conftest import Place
@@ -203,6 +207,56 @@ def test_while_another_run_holds_the_repository_its_backups_stay(swept: Place) -
         other.submit(lock.__enter__).result()
         assert "another run holds local://repo" in prune(swept)[NAME]
         other.submit(lock.__exit__, None, None, None).result()
+    assert prune(swept) == {NAME: ""}
+
+
+def test_while_a_sweep_or_restore_is_at_work_anywhere_backups_stay(swept: Place) -> None:
+    """It relies on the backup, or reads it; and until a backup is gone none begins."""
+    store = swept.context().connect()[1].store()
+    taken: list[str] = []
+
+    @contextmanager
+    def alone(ctx: RunContext) -> Iterator[None]:
+        duration, owner = timedelta(minutes=3), {"host": ctx.repository}
+        with repository_lease(store, owner, duration=duration):
+            yield
+            # The copies go while it is held.
+            taken.append(f"{left(swept)} left")
+
+    def context(_: str, run: str) -> RunContext:
+        return swept.context(run)
+
+    pruning = Pruning(context, swept.root.stores, swept.url, None, (NAME,), alone=alone)
+    with (
+        repository_lease(store, {"host": "elsewhere"}, duration=timedelta(minutes=3)),
+        pytest.MonkeyPatch.context() as patch,
+    ):
+        patch.setattr("lakegc_assets.sweep.lease._PATIENCE", timedelta(0))
+        (judged,) = pruning.run()
+    assert "holds its lease: host elsewhere" in judged.kept
+    assert left(swept) > 0
+    (judged,) = pruning.run()
+    assert judged.kept == ""
+    assert taken == ["0 left"]
+
+
+def test_a_backup_in_which_a_repository_lies_stays(
+    swept: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever makes a repository of it reads, and writes, among the copies."""
+    listed = LakeFSClient.repositories
+
+    def with_another(client: LakeFSClient) -> Iterator[Repository]:
+        for one in listed(client):
+            yield one
+            url = f"{swept.store.url}/rescued"
+            yield one.model_copy(update={"id": "rescued", "storage_namespace": url})
+
+    before = left(swept)
+    with monkeypatch.context() as patch:
+        patch.setattr(LakeFSClient, "repositories", with_another)
+        assert "is in the storage namespace of repository 'rescued'" in prune(swept)[NAME]
+        assert left(swept) == before
     assert prune(swept) == {NAME: ""}
 
 

@@ -46,6 +46,8 @@ def test_all_that_was_swept_comes_back_from_the_trash(
     recovery = manifest.facts["recovery"]
     assert isinstance(recovery, dict)
     assert (recovery["kind"], recovery["days"]) == ("trash", 7.0)
+    until = datetime.fromisoformat(recovery["until"]) - timedelta(days=7)
+    assert manifest.started <= until <= manifest.finished
     check_swept(lake, marked, {})
     attempt = lake.root.attempt(REPOSITORY, RUN)
     rows = {row["address"]: row["version"] for row in attempt.read("swept_set").to_pylist()}

@@ -14,6 +14,7 @@ from dagster_pyspark import LazyPySparkResource
 from lakegc_assets.defs.metadata import of_manifest
 from lakegc_assets.defs.partitions import REPOSITORY_RUN
 from lakegc_assets.defs.resources import CollectorResource, LakeFSResource, ObjectStoreResource
+from lakegc_assets.recovery.undoable import undoable
 from lakegc_assets.sweep.sweep import sweep
 
 
@@ -34,4 +35,5 @@ def swept_set(
     with collector.run_context(context, lakefs, stores, pyspark) as ctx:
         manifest = sweep(ctx)
     facts = ("outcomes", "put_back", "rounds", "recovery", "backup", "delete_deadlines")
-    return dg.MaterializeResult(metadata=of_manifest(manifest, facts))
+    undo = undoable(manifest.facts, manifest.finished)
+    return dg.MaterializeResult(metadata={"undo": undo, **of_manifest(manifest, facts)})
