@@ -441,3 +441,18 @@ def test_a_task_that_is_run_twice_replaces_no_record(
     found = outcomes(place.context(), restore(place.context(), ALL))
     assert found.keys() == marked.candidates
     assert {outcome for outcome, _ in found.values()} == {"restored"}
+
+
+def test_what_came_back_without_a_pin_is_listed_again(place: Place, marked: Marked) -> None:
+    """Else an optimized run leaves out what a sweep before the last one had deleted."""
+    sweep(place.context(backup_url=None))
+    again = mark(place.context("again", backup_url=None))
+    facts = again.root.attempt(REPOSITORY, "again").manifest("store_listing").facts
+    assert facts["mode"] == "optimized"
+    sweep(again)
+    one = min(marked.candidates)
+    restore(place.context(backup_url=None, pin_days=timedelta(0)), Choice(addresses=(one,)))
+    later = mark(place.context("later", backup_url=None))
+    assert candidates(later) == {one}
+    facts = later.root.attempt(REPOSITORY, "later").manifest("store_listing").facts
+    assert facts["because"] == "objects were restored since the last clean run"
