@@ -35,7 +35,8 @@ def usable_backup(ctx: RunContext, chain: Mapping[str, Manifest]) -> tuple[Backu
     """
     url = ctx.settings.backup_url
     try:
-        backup = find_backup(ctx.root.stores, url, ctx.repository, ctx.run)
+        # What a prune has left is what somebody needs.
+        backup = find_backup(ctx.root.stores, url, ctx.repository, ctx.run, removing=True)
         if backup is not None:
             backup.require_of(subject_of(chain))
             _ = backup.copied

@@ -125,7 +125,7 @@ def _sweep(ctx: RunContext, connections: Connections, lease: Lease) -> Manifest:
         "put_back": _put_back(ctx, swept),
     }
     digest = key_digest(swept["address"])
-    _prune_trash(ctx, connections.namespace_url)
+    _prune_trash(ctx, connections.namespace_url, lease)
     return ctx.finish(ASSET, chain["gc_report"], started, parts, facts, digest)
 
 
@@ -169,9 +169,11 @@ def _recovery(ctx: RunContext, store: ObjectStore, lease: Lease, trash: str | No
     return found
 
 
-def _prune_trash(ctx: RunContext, namespace: str) -> None:
+def _prune_trash(ctx: RunContext, namespace: str, lease: Lease) -> None:
     """Remove the trash of earlier sweeps that is too old; what fails is left to the next sweep."""
     try:
+        # Who has lost it may prune what somebody restores.
+        lease.require()
         pruned = prune_trash(ctx, namespace)
     except LakegcError as error:
         ctx.log.warning("old trash stays until the next sweep: %s", error)

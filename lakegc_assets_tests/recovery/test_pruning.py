@@ -23,6 +23,8 @@ from lakegc_assets.recovery.looking import missing
 from lakegc_assets.recovery.making import make_backup
 from lakegc_assets.recovery.overview import all_backups, only_copies
 from lakegc_assets.recovery.pruning import Pruning
+from lakegc_assets.restore.choosing import Choice
+from lakegc_assets.restore.restore import restore
 from lakegc_assets.run.context import RunContext, SystemClocks
 from lakegc_assets.run.lock import repository_lock
 from lakegc_assets.run.pins import Pin, write_pin
@@ -31,6 +33,7 @@ from lakegc_assets.storage.errors import StorageError
 from lakegc_assets.storage.files import TEMPORARY
 from lakegc_assets.storage.local import LocalStore
 from lakegc_assets.storage.opening import open_store
+from lakegc_assets.storage.trash import TRASH
 from lakegc_assets.sweep.lease import repository_lease
 from lakegc_assets.sweep.sweep import sweep
 from lakegc_assets_tests.lake import REPOSITORY, RUN, SECRET_KEY, Marked
@@ -186,6 +189,32 @@ def test_an_interrupted_prune_goes_on_and_looks_again(swept: Place, marked: Mark
     swept.lake.client.delete_object(REPOSITORY, "main", "late/link")
     assert prune(swept, days=0) == {NAME: ""}
     assert left(swept) == 0
+
+
+def test_what_an_interrupted_prune_must_leave_can_be_restored(swept: Place, marked: Marked) -> None:
+    """As it says; nothing else tells of these copies any more."""
+    first, *others = sorted(marked.candidates)
+    content = swept.contents()[first]
+    swept.store.put(PRUNING, swept.found.record.to_bytes())
+    swept.store.delete_many([MANIFEST, *others])
+    swept.lake.stage("main", "late/link", first)
+    store = swept.context().connect()[1].store()
+    trash = [key for page in store.list(TRASH) for key in page["key"].to_pylist()]
+    store.delete_many(trash)
+    assert "restore them first" in prune(swept, days=0)[NAME]
+    restore(swept.context(), Choice(addresses=(first,)))
+    assert store.get(first) == content
+    assert prune(swept, days=0) == {NAME: ""}
+    assert left(swept) == 0
+
+
+def test_no_sweep_relies_on_a_backup_whose_removal_was_begun(place: Place, marked: Marked) -> None:
+    """A prune that was killed right after it began goes on, however young the sweep is."""
+    make_backup(place.context())
+    place.store.put(PRUNING, place.found.record.to_bytes())
+    with pytest.raises(RefusedError, match="holds no finished backup"):
+        sweep(place.context())
+    assert marked.candidates <= place.lake.keys()
 
 
 def test_a_repository_that_is_unknown_or_made_anew_elsewhere(swept: Place) -> None:
