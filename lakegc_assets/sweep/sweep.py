@@ -125,8 +125,9 @@ def _sweep(ctx: RunContext, connections: Connections, lease: Lease) -> Manifest:
         "put_back": _put_back(ctx, swept),
     }
     digest = key_digest(swept["address"])
+    manifest = ctx.finish(ASSET, chain["gc_report"], started, parts, facts, digest)
     _prune_trash(ctx, connections.namespace_url, lease)
-    return ctx.finish(ASSET, chain["gc_report"], started, parts, facts, digest)
+    return manifest
 
 
 def _first(swept: pa.Table, began: datetime) -> datetime:
@@ -175,7 +176,7 @@ def _prune_trash(ctx: RunContext, namespace: str, lease: Lease) -> None:
         # Who has lost it may prune what somebody restores.
         lease.require()
         pruned = prune_trash(ctx, namespace)
-    except LakegcError as error:
+    except Exception as error:  # noqa: BLE001 - whatever it is, the sweep is done
         ctx.log.warning("old trash stays until the next sweep: %s", error)
         return
     if pruned.kept:
