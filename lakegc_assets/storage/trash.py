@@ -30,21 +30,24 @@ _TRIES: Final = 1000
 #: Key prefix of all trash, below the storage namespace.
 TRASH: Final = "_lakefs/retention/gc/lakegc/trash/"
 _STAMP: Final = "%Y%m%dT%H%M%SZ"
-_FOLDER: Final = re.compile(rf"{TRASH}(\d{{8}}T\d{{6}}Z)-[^/]+/")
+_FOLDER: Final = re.compile(rf"{TRASH}(\d{{8}}T\d{{6}}Z)-(?:(\d{{1,7}})h-)?[^/]+/")
+_HOUR: Final = timedelta(hours=1)
 
 
-def trash_folder(sweep: str, now: datetime) -> str:
+def trash_folder(sweep: str, now: datetime, stays: timedelta = timedelta(0)) -> str:
     """The key prefix of what a sweep deletes.
 
     Args:
         sweep: short name of the sweep.
         now: when it began, by the store's clock.
+        stays: for how long it promises to keep that; whoever prunes with another setting keeps it.
     """
-    return f"{TRASH}{now.astimezone(timezone.utc).strftime(_STAMP)}-{sweep}/"
+    hours = -(-stays // _HOUR)
+    return f"{TRASH}{now.astimezone(timezone.utc).strftime(_STAMP)}-{hours}h-{sweep}/"
 
 
 def old_trash(store: ObjectStore, older_than: timedelta, now: datetime) -> list[str]:
-    """The folders of sweeps that began so long ago.
+    """The folders of sweeps that began so long ago, and promised to keep them no longer.
 
     What has another name than sweeps give is none of them.
 
@@ -59,7 +62,7 @@ def old_trash(store: ObjectStore, older_than: timedelta, now: datetime) -> list[
         if named is None:
             continue
         began = datetime.strptime(named[1], _STAMP).replace(tzinfo=timezone.utc)
-        if now - began >= older_than:
+        if now - began >= max(older_than, int(named[2] or 0) * _HOUR):
             folders.append(folder)
     return folders
 

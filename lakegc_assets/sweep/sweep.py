@@ -87,7 +87,7 @@ def _sweep(ctx: RunContext, connections: Connections, lease: Lease) -> Manifest:
     deadlines = probe_deadlines(store, f"{PROBES}{lease.token}/", conditional=condition != "none")
     trash, began = None, store.server_time()
     if ctx.settings.trash_days:
-        trash = trash_folder(lease.sweep, began)
+        trash = trash_folder(lease.sweep, began, ctx.settings.trash_days)
     recovery = _recovery(ctx, store, lease, trash)
     means = Means(condition, deadlines, trash)
     deltas = Deltas(ctx, chain, attempt, f"{ASSET}/{lease.sweep}/")

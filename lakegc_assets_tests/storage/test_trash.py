@@ -247,6 +247,20 @@ def test_only_old_trash_is_pruned(store: ObjectStore, root: Path) -> None:
     assert prune_trash(store, WEEK, NOW) == 0
 
 
+def test_trash_stays_for_as_long_as_its_sweep_promised(store: ObjectStore) -> None:
+    """Whatever the sweep that prunes keeps itself; and longer, if that one keeps more."""
+    month = trash_folder("a", NOW, timedelta(days=30))
+    version = lose(store, "data/a", month).version
+    for days in (7, 29.9):
+        assert prune_trash(store, WEEK, NOW + timedelta(days=days)) == 0
+    assert prune_trash(store, 6 * WEEK, NOW + timedelta(days=31)) == 0
+    assert keys(store) == [version]
+    # As names were before they told that.
+    store.put(f"{TRASH}20261122T070000Z-0123456789abcdef/data/b", b"1")
+    assert prune_trash(store, WEEK, NOW + WEEK) == 1
+    assert prune_trash(store, WEEK, NOW + timedelta(days=30)) == 1
+
+
 def test_a_killed_prune_is_done_again(store: ObjectStore, monkeypatch: pytest.MonkeyPatch) -> None:
     for number in range(5):
         lose(store, f"data/{number}")
