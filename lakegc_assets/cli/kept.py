@@ -2,25 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
-from contextlib import suppress
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager, suppress
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
 
 import pyarrow.compute as pc
 
+from lakegc_assets.cli.progress import say
 from lakegc_assets.cli.queries import Site
 from lakegc_assets.defs.partitions import partition_key
 from lakegc_assets.errors import ConfigurationError, IntegrityError, LakegcError
 from lakegc_assets.recovery.backups import find_backup
+from lakegc_assets.recovery.old_trash import prune_trash
 from lakegc_assets.recovery.overview import Found, all_backups, only_copies
 from lakegc_assets.recovery.pruning import Pruning
 from lakegc_assets.run.context import RunContext
+from lakegc_assets.run.lock import repository_lock
 from lakegc_assets.run.pins import prune_pins
 from lakegc_assets.run.spark import start_session
 from lakegc_assets.storage.opening import open_store
-from lakegc_assets.storage.trash import prune_trash
+from lakegc_assets.sweep.lease import owner_of, repository_lease
 
 
 def _site(url: str | None) -> tuple[Site, str]:
@@ -131,10 +134,12 @@ def prune_backups(
     def context(repository: str, run: str) -> RunContext:
         return _context(site, repository, run)
 
-    judged = list(Pruning(context, site.stores, place, older_than, names, dry_run=dry_run).run())
+    pruning = Pruning(context, site.stores, place, older_than, names, dry_run=dry_run, alone=_alone)
+    judged = list(pruning.run())
     if not dry_run:
-        for namespace in {one.found.record.subject.namespace for one in judged}:
-            _prune_rest(site, namespace)
+        subjects = [one.found.record.subject for one in judged]
+        for repository, namespace in {(s.repository, s.namespace): None for s in subjects}:
+            _prune_rest(_context(site, repository, "any"), namespace)
     return [
         {
             "backup": one.found.name,
@@ -148,13 +153,29 @@ def prune_backups(
     ]
 
 
-def _prune_rest(site: Site, namespace: str) -> None:
-    """Remove the trash and the pins of a repository whose time is over."""
-    store = open_store(namespace, site.stores)
-    # A namespace that does not exist any more has neither.
+@contextmanager
+def _alone(ctx: RunContext) -> Iterator[None]:
+    """Keep sweeps and restores of a repository from beginning meanwhile, from wherever."""
+    _, connections = ctx.connect()
+    owner = owner_of(doing="prune", repository=ctx.repository)
+    settings = ctx.settings
+    with repository_lease(
+        connections.store(), owner, duration=settings.lease_duration, wait=settings.lease_wait
+    ):
+        yield
+
+
+def _prune_rest(ctx: RunContext, namespace: str) -> None:
+    """Remove the trash and the pins of a repository whose time is over, and say what stays."""
+    try:
+        with repository_lock(namespace), _alone(ctx):
+            if kept := prune_trash(ctx, namespace).kept:
+                say(kept)
+    except LakegcError as error:
+        say(f"the trash of {namespace} stays: {error}")
+    # A namespace that does not exist any more has no pins.
     with suppress(ConfigurationError):
-        prune_trash(store, site.settings.trash_days, store.server_time())
-        prune_pins(store)
+        prune_pins(open_store(namespace, ctx.root.stores))
 
 
 def _context(site: Site, repository: str, run: str) -> RunContext:

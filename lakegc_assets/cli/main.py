@@ -439,6 +439,8 @@ def _show_places(found: dict[str, Any]) -> None:
     click.echo(f"  artifacts  {near(found['artifacts'])}")
     if found["backup"] is not None:
         click.echo(f"  backup     {found['backup']}")
+    if found["undo"] is not None:
+        click.echo(f"  undo       {found['undo']}")
 
 
 def near(path: str | Path) -> str:

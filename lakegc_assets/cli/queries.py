@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from datetime import datetime, timezone
 from typing import Any
 
 import dagster as dg
@@ -21,6 +22,7 @@ from lakegc_assets.lakefs.config import LakeFSConfig
 from lakegc_assets.mark.adoption import require_adoptable
 from lakegc_assets.mark.forms import mark_folder
 from lakegc_assets.mark.known import known_attempt
+from lakegc_assets.recovery.undoable import undoable
 from lakegc_assets.run.artifacts import ArtifactRoot, AttemptArtifacts
 from lakegc_assets.run.context import RunContext, known_repository
 from lakegc_assets.run.settings import Settings
@@ -104,6 +106,8 @@ def outcome(repository: str, run: str) -> dict[str, Any]:
         "mark_url": f"{report.namespace}/{mark_folder(run)}",
         "artifacts": attempt.url,
         "backup": swept.get("backup") if swept else None,
+        "recovery": swept["recovery"] if swept else None,
+        "undo": undoable(swept, datetime.now(timezone.utc)) if swept else None,
         "listed": candidates["listed"],
         "listed_bytes": candidates["listed_bytes"],
         "skipped_slices": candidates["skipped_slices"],

@@ -11,6 +11,7 @@ from typing import Any
 import dagster as dg
 
 from lakegc_assets.recovery.backups import Record
+from lakegc_assets.recovery.undoable import undoable
 from lakegc_assets.run.artifacts import Manifest
 
 _UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
@@ -77,6 +78,7 @@ def of_sweep(manifest: Manifest) -> dict[str, Any]:
     facts = manifest.facts
     return {
         "outcomes": value_of(facts["outcomes"]),
+        "undo": undoable(facts, manifest.finished),
         "recovery": facts["recovery"]["notice"],
         "put back": value_of(facts["put_back"]),
         "backup": facts["backup"] or "none: backup_url is not set",

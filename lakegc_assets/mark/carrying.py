@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import datetime, timedelta, timezone
 from functools import partial
 from typing import Any, Final
 
@@ -39,6 +39,8 @@ _SLICE_LIFE: Final = timedelta(hours=2)
 #: How many objects that a sweep deleted are asked for, to see whether the store was restored.
 _ASKED: Final = 20
 _GONE: Final = ("deleted", "already_missing")
+#: Where the records of restores are, below an attempt.
+_RESTORES: Final = "restored_set/"
 _THREADS: Final = 8
 
 
@@ -129,7 +131,7 @@ def _carried(
     if start - clean_at > ctx.settings.clean_every:
         raise _CleanRunError(f"the last clean run, {facts['clean_run']!r}, was at {clean_at}")
     _require_same_rules(client, ctx.repository, last)
-    _require_no_restore(connections, clean_at)
+    _require_no_restore(connections, runs, clean_at)
     swept = _sweeps_since(runs, clean_at)
     slices = last.attempt.read(ASSET, "slices")
     kept = slices.filter(slices["settled"])
@@ -168,11 +170,20 @@ def _require_same_rules(client: LakeFSClient, repository: str, last: Earlier) ->
         raise _CleanRunError(f"the retention rules have changed since run {last.attempt.run!r}")
 
 
-def _require_no_restore(connections: Connections, clean_at: datetime) -> None:
+def _require_no_restore(
+    connections: Connections, runs: Sequence[Earlier], clean_at: datetime
+) -> None:
     """Refuse to go on where what a sweep deleted was restored: it is to be listed again."""
-    for page in connections.store().list(PINS):
-        if pc.max(page["last_modified"]).as_py() >= clean_at:
-            raise _CleanRunError("objects were restored since the last clean run")
+    pins = (pc.max(page["last_modified"]).as_py() for page in connections.store().list(PINS))
+    # A pin may have been removed, or none was wanted. These begin with the store's time.
+    first = f"{_RESTORES}{clean_at.astimezone(timezone.utc):%Y%m%dT%H%M%SZ}"
+    restored = each(
+        lambda one: max(one.attempt.store().list_prefixes(_RESTORES).prefixes, default=""),
+        runs,
+        _THREADS,
+    )
+    if any(pin >= clean_at for pin in pins) or max(restored, default="") >= first:
+        raise _CleanRunError("objects were restored since the last clean run")
 
 
 def _sweeps_since(runs: Sequence[Earlier], clean_at: datetime) -> list[tuple[Earlier, int]]:

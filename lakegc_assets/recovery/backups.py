@@ -254,7 +254,12 @@ def read_record(store: ObjectStore, key: str) -> Record | None:
 
 
 def find_backup(
-    stores: StoreConfig, backup_url: str | None, repository: str, run: str
+    stores: StoreConfig,
+    backup_url: str | None,
+    repository: str,
+    run: str,
+    *,
+    removing: bool = False,
 ) -> Backup | None:
     """The finished backup of a run; None without one. Of which mark it is was not looked at.
 
@@ -263,6 +268,7 @@ def find_backup(
         backup_url: the place of all backups; None where none is set.
         repository: lakeFS repository.
         run: id of the run.
+        removing: whether one that is being removed will do: of that copies may be gone.
 
     Raises:
         ConfigurationError: the URL cannot be opened.
@@ -272,5 +278,9 @@ def find_backup(
     if backup_url is None:
         return None
     store = open_store(folder_url(backup_url, repository, run), stores)
+    being_removed = read_record(store, PRUNING)
     record = read_record(store, MANIFEST)
-    return None if record is None else Backup(store, record)
+    if being_removed is not None:
+        record = (record or being_removed) if removing else None
+    # One that was never finished may be removed, too.
+    return None if record is None or record.finished is None else Backup(store, record)

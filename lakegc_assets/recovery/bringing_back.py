@@ -6,10 +6,12 @@ store itself is asked to write only where nothing is.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from functools import partial
-from typing import Final, Literal
+from typing import Final, Literal, NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -34,6 +36,10 @@ _SPARSE: Final = 20
 _GLANCE: Final = 1000
 _FEW: Final = 4
 _THREADS: Final = 16
+#: Etags that may be what they look like.
+_MD5: Final = re.compile(r"[0-9a-f]{32}")
+#: How it begins where something else is at a key than what was marked.
+ANOTHER: Final = "another object is there"
 #: What these mean of a copy in a backup.
 _CODES: Final[dict[type[Exception], str]] = {
     ObjectNotFoundError: "CopyMissing",
@@ -50,7 +56,8 @@ class Brought:
         outcome: ``already_there`` where something is at the key, whatever it is.
         source: ``KEPT`` or ``BACKUP`` where it was restored.
         error_code: what went wrong when failed: the store's code, or a name of ours.
-        detail: for people.
+        detail: for people; of ``already_there`` only where it is not what was marked (``ANOTHER``),
+            or where nobody can tell.
     """
 
     key: str
@@ -58,6 +65,13 @@ class Brought:
     source: str | None = None
     error_code: str | None = None
     detail: str | None = None
+
+
+class Present(NamedTuple):
+    """What is at a key: size in bytes, and etag."""
+
+    size: int
+    etag: str
 
 
 @dataclass(frozen=True)
@@ -89,42 +103,58 @@ def bring_back(
     if not objects:
         return []
     told = store.undelete_many(objects)
-    sizes = _sizes(store, [t.key for t in told if t.outcome in {"restored", "already_there"}])
-    brought = [_verified(one, t, sizes) for one, t in zip(objects, told, strict=True)]
+    there = _looked(store, [t.key for t in told if t.outcome in {"restored", "already_there"}])
+    brought = [_verified(one, t, there) for one, t in zip(objects, told, strict=True)]
     wanting = [at for at, one in enumerate(brought) if one.outcome in {"not_kept", "failed"}]
     found = each(
         lambda at: _else_copied(store, objects[at], brought[at], copies), wanting, _THREADS
     )
     for at, one in zip(wanting, found, strict=True):
         brought[at] = one
+    if isinstance(there, str):
+        return brought
+    # What is there may be a copy that went wrong in an earlier try.
+    odd = [
+        at
+        for at, (one, now) in enumerate(zip(objects, brought, strict=True))
+        if now.outcome == "already_there" and _differs(one, there.get(one.key))
+    ]
+    why = each(
+        lambda at: _another(store, objects[at], there.get(objects[at].key), copies), odd, _THREADS
+    )
+    for at, detail in zip(odd, why, strict=True):
+        brought[at] = replace(brought[at], detail=detail)
     return brought
 
 
-def _verified(one: Lost, told: UndeleteOutcome, sizes: Mapping[str, int | None] | str) -> Brought:
+def _verified(
+    one: Lost, told: UndeleteOutcome, there: Mapping[str, Present | None] | str
+) -> Brought:
     """What the store says of an object, where what it gave back is what was marked."""
     if told.outcome == "already_there":
-        size = None if isinstance(sizes, str) else sizes.get(one.key)
-        return _found(one, one.size if size is None else size)
+        return Brought(one.key, told.outcome)
     if told.outcome != "restored":
         return Brought(one.key, told.outcome, None, told.error_code, told.detail)
-    if isinstance(sizes, str):
-        return Brought(one.key, "failed", None, "NotVerified", sizes)
-    if sizes.get(one.key) != one.size:
-        detail = f"it came back with {sizes.get(one.key)} bytes, and had {one.size}"
+    if isinstance(there, str):
+        return Brought(one.key, "failed", None, "NotVerified", there)
+    found = there.get(one.key)
+    if found is None or found.size != one.size:
+        came = "is gone again" if found is None else f"came back with {found.size} bytes"
+        detail = f"it {came}, and had {one.size}"
         return Brought(one.key, "failed", None, "NotVerified", detail)
     return Brought(one.key, "restored", KEPT)
 
 
-def _sizes(store: ObjectStore, keys: Sequence[str]) -> Mapping[str, int | None] | str:
-    """The sizes of objects, None for what is not there; or why nobody can tell."""
+def _looked(store: ObjectStore, keys: Sequence[str]) -> Mapping[str, Present | None] | str:
+    """What is at some keys, or why nobody can tell."""
     try:
-        return sizes_of(store, keys)
+        return present(store, keys)
     except (StorageError, ConfigurationError) as error:
         return f"it could not be looked at: {error}"
 
 
-def sizes_of(store: ObjectStore, keys: Sequence[str]) -> Mapping[str, int | None]:
-    """The sizes of objects in bytes, None for what is not there.
+def present(store: ObjectStore, keys: Sequence[str]) -> Mapping[str, Present | None]:
+    """What is at some keys, None for nothing.
 
     Args:
         store: that they may be in.
@@ -133,45 +163,74 @@ def sizes_of(store: ObjectStore, keys: Sequence[str]) -> Mapping[str, int | None
     Raises:
         StorageError: the store did not answer.
     """
-    found: dict[str, int | None] = dict(_listed(store, keys)) if len(keys) > _FEW else {}
+    found: dict[str, Present | None] = dict(_listed(store, keys)) if len(keys) > _FEW else {}
     unlisted = [key for key in keys if key not in found]
-    return found | dict(zip(unlisted, each(partial(_size, store), unlisted, _THREADS), strict=True))
+    return found | dict(
+        zip(unlisted, each(partial(_asked, store), unlisted, _THREADS), strict=True)
+    )
 
 
-def _listed(store: ObjectStore, keys: Sequence[str]) -> dict[str, int]:
-    """Sizes that a listing of the keys' stretch shows, as far as it is worth it."""
+def _listed(store: ObjectStore, keys: Sequence[str]) -> dict[str, Present]:
+    """What a listing of the keys' stretch shows, as far as it is worth it."""
     wanted, listed = pa.array(keys, pa.string()), 0
-    found: dict[str, int] = {}
+    found: dict[str, Present] = {}
     # All keys in between begin like the first one.
     for page in store.list(start_after=min(keys)[:-1] or None, end_before=max(keys) + "\0"):
         listed += page.num_rows
         rows = page.filter(pc.is_in(page["key"], wanted))
-        found |= dict(zip(rows["key"].to_pylist(), rows["size"].to_pylist(), strict=True))
+        columns = (rows[name].to_pylist() for name in ("key", "size", "etag"))
+        found |= {key: Present(size, etag) for key, size, etag in zip(*columns, strict=True)}
         if listed >= _GLANCE and len(found) * _SPARSE < listed:
             break
     return found
 
 
-def _size(store: ObjectStore, key: str) -> int | None:
+def _asked(store: ObjectStore, key: str) -> Present | None:
     try:
-        return store.head(key).size
+        info = store.head(key)
     except ObjectNotFoundError:
         return None
+    return Present(info.size, info.etag)
 
 
-def _found(one: Lost, size: int) -> Brought:
-    """An object at whose key something is already; if that is another one, it is said."""
-    other = f"another object is there: it has {size} bytes, and {one.size} were marked"
-    return Brought(one.key, "already_there", detail=None if size == one.size else other)
+def _differs(one: Lost, found: Present | None) -> bool:
+    """Whether what is at a key may be something else; also where it was not looked at."""
+    return found is None or (found.size, found.etag) != (one.size, one.etag)
+
+
+def _another(
+    store: ObjectStore, one: Lost, found: Present | None, copies: Copies | None
+) -> str | None:
+    """Why what is at a key is not what was marked; None where nothing tells that it is not."""
+    try:
+        found = found or _asked(store, one.key)
+        if found is None:
+            return None
+        if found.size != one.size:
+            return f"{ANOTHER}: it has {found.size} bytes, and {one.size} were marked"
+        here, known = store.checksums(one.key), _known(one, copies)
+    except (StorageError, ConfigurationError) as error:
+        return f"whether it is the one that was marked could not be found out: {error}"
+    for name in sorted(here.keys() & known.keys()):
+        if here[name] != known[name]:
+            return f"{ANOTHER}: its {name} is {here[name]}, and should be {known[name]}"
+    return None
+
+
+def _known(one: Lost, copies: Copies | None) -> Mapping[str, str]:
+    """Checksums of an object that was marked, as far as anybody names them."""
+    if copies is not None and one.key in copies.etags:
+        with suppress(ObjectNotFoundError):
+            return copies.store.checksums(one.key)
+    return {"md5": one.etag} if _MD5.fullmatch(one.etag) else {}
 
 
 def _else_copied(store: ObjectStore, one: Lost, told: Brought, copies: Copies | None) -> Brought:
     """An object that the store did not give back: there after all, or copied from a backup."""
     try:
         # Before any of its bytes is read.
-        there = _size(store, one.key)
-        if there is not None:
-            return told if told.error_code == "NotVerified" else _found(one, there)
+        if store.exists(one.key):
+            return told if told.error_code == "NotVerified" else Brought(one.key, "already_there")
         if copies is None or one.key not in copies.etags:
             return told
         copy_object(
@@ -182,5 +241,15 @@ def _else_copied(store: ObjectStore, one: Lost, told: Brought, copies: Copies | 
         return Brought(one.key, "already_there")
     except (StorageError, ConfigurationError) as error:
         code = _CODES.get(type(error)) or type(error).__name__.removesuffix("Error")
-        return Brought(one.key, "failed", None, code, str(error))
+        return Brought(one.key, "failed", None, code, f"{error}{_left(store, one)}")
     return Brought(one.key, "restored", BACKUP)
+
+
+def _left(store: ObjectStore, one: Lost) -> str:
+    """What a copy that failed may have left at the key: it is never removed here."""
+    try:
+        there = store.exists(one.key)
+    except (StorageError, ConfigurationError):
+        return ""
+    told = ". Something is at its key now: restore again, which says whether it is another object"
+    return told if there else ""

@@ -10,6 +10,7 @@ import pyarrow.compute as pc
 
 from lakegc_assets.run.tasks import each
 from lakegc_assets.storage.base import ObjectStore
+from lakegc_assets.storage.errors import ObjectNotFoundError
 
 #: Objects that are looked for together.
 _STRETCH: Final = 1000
@@ -34,17 +35,16 @@ def listed(store: ObjectStore, addresses: pa.ChunkedArray, threads: int) -> pa.T
     return pa.concat_tables([_FOUND.empty_table(), *found])
 
 
-def missing(store: ObjectStore, addresses: pa.ChunkedArray, threads: int) -> pa.ChunkedArray:
-    """Which of some objects a store does not hold.
+def missing(store: ObjectStore, objects: pa.Table, threads: int) -> pa.ChunkedArray:
+    """Which of some objects a store does not hold: what has another size is another object.
 
     Args:
         store: that may hold many others.
-        addresses: sorted.
+        objects: address and size (bytes), in the order of the addresses, each once.
         threads: that list and ask.
     """
-    stretches = [addresses.slice(at, _STRETCH) for at in range(0, len(addresses), _STRETCH)]
-    found = [c for chunks in each(partial(_missing, store), stretches, threads) for c in chunks]
-    return pa.chunked_array(found, pa.string())
+    stretches = [objects.slice(at, _STRETCH) for at in range(0, objects.num_rows, _STRETCH)]
+    return pa.chunked_array(each(partial(_missing, store), stretches, threads), pa.string())
 
 
 def _listed(store: ObjectStore, addresses: pa.ChunkedArray) -> pa.Table:
@@ -58,19 +58,27 @@ def _listed(store: ObjectStore, addresses: pa.ChunkedArray) -> pa.Table:
     return pa.concat_tables(tables)
 
 
-def _missing(store: ObjectStore, addresses: pa.ChunkedArray) -> list[pa.Array]:
-    first, last = addresses[0].as_py(), addresses[-1].as_py()
-    wanted = addresses.combine_chunks()
-    seen: list[pa.Array] = []
+def _missing(store: ObjectStore, objects: pa.Table) -> pa.Array:
+    wanted, sizes = (objects[name].combine_chunks() for name in ("address", "size"))
+    first, last = wanted[0].as_py(), wanted[-1].as_py()
+    there: list[pa.Array] = [pa.array([], pa.string())]
     passed = 0
     for page in store.list(start_after=first[:-1] or None, end_before=f"{last}\0"):
         keys = page["key"]
-        seen.append(keys.filter(pc.is_in(keys, wanted)))
+        same = pc.equal(page["size"], sizes.take(pc.index_in(keys, wanted)))
+        there.append(keys.filter(pc.fill_null(same, False)))
         passed += len(keys)
         if passed > _SPARSE * _STRETCH:
             # What comes behind is not known yet: each of it is asked for.
-            behind = wanted.filter(pc.greater(wanted, keys[-1]))
-            seen.append(pa.array([a for a in behind.to_pylist() if store.exists(a)], pa.string()))
+            behind = objects.filter(pc.greater(wanted, keys[-1])).to_pylist()
+            found = [o["address"] for o in behind if _size(store, o["address"]) == o["size"]]
+            there.append(pa.array(found, pa.string()))
             break
-    there = pa.concat_arrays([pa.array([], pa.string()), *seen])
-    return [wanted.filter(pc.invert(pc.is_in(wanted, there)))]
+    return wanted.filter(pc.invert(pc.is_in(wanted, pa.concat_arrays(there))))
+
+
+def _size(store: ObjectStore, address: str) -> int | None:
+    try:
+        return store.head(address).size
+    except ObjectNotFoundError:
+        return None

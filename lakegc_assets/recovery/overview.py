@@ -111,5 +111,5 @@ def only_copies(found: Found, namespace: ObjectStore, threads: int) -> pa.Table:
         StorageError: a store does not tell.
     """
     copied = found.copied()
-    gone = missing(namespace, copied["address"], threads)
+    gone = missing(namespace, copied, threads)
     return copied.filter(pc.is_in(copied["address"], gone.combine_chunks()))

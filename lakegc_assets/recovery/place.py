@@ -35,7 +35,7 @@ def require_free_places(ctx: RunContext, client: LakeFSClient, connections: Conn
         if place is not None:
             _require_free(ctx, client, connections, name, place)
     if url is not None and log is not None:
-        places = (_placed(place, connections.stores) for place in (url, log))
+        places = (placed(place, connections.stores) for place in (url, log))
         if next(places).overlaps(next(places)):
             raise ConfigurationError(
                 f"backup_log {log} and backup_url {url} overlap: logs would lie among the copies. "
@@ -43,22 +43,28 @@ def require_free_places(ctx: RunContext, client: LakeFSClient, connections: Conn
             )
 
 
+def repository_at(client: LakeFSClient, stores: StoreConfig, place: StorageNamespace) -> str:
+    """The repository whose namespace is a place, in it or around it, in words; empty for none."""
+    for repository in client.repositories():
+        if _touches(place, repository.storage_namespace, stores):
+            return f"repository {repository.id!r} ({repository.storage_namespace})"
+    return ""
+
+
 def _require_free(
     ctx: RunContext, client: LakeFSClient, connections: Connections, name: str, url: str
 ) -> None:
     """Refuse a place where copies would be collected, or would take another thing's place."""
     try:
-        place = _placed(url, connections.stores)
+        place = placed(url, connections.stores)
     except ConfigurationError as error:
         raise ConfigurationError(f"{name} cannot be used: {error}") from error
-    for repository in client.repositories():
-        if _touches(place, repository.storage_namespace, connections.stores):
-            raise ConfigurationError(
-                f"{name} {url} lies in the storage namespace of repository {repository.id!r} "
-                f"({repository.storage_namespace}), or around it: what is copied there would be "
-                "taken for garbage. Choose another place"
-            )
-    if place.overlaps(_placed(ctx.root.url, connections.stores)):
+    if found := repository_at(client, connections.stores, place):
+        raise ConfigurationError(
+            f"{name} {url} lies in the storage namespace of {found}, or around it: what is copied "
+            "there would be taken for garbage. Choose another place"
+        )
+    if place.overlaps(placed(ctx.root.url, connections.stores)):
         raise ConfigurationError(
             f"{name} {url} and the artifacts at {ctx.root.url} overlap: choose another place"
         )
@@ -75,7 +81,7 @@ def require_no_other_backup(store: ObjectStore, stores: StoreConfig) -> None:
         ConfigurationError: it does.
         StorageError: nobody can tell.
     """
-    for above in _above(_placed(store.url, stores)):
+    for above in _above(placed(store.url, stores)):
         # Who may only use a folder of the bucket cannot have put a backup around it.
         with suppress(AccessDeniedError):
             if open_store(above.url(), stores).exists(BEGIN):
@@ -93,7 +99,7 @@ def require_no_other_backup(store: ObjectStore, stores: StoreConfig) -> None:
 
 def _touches(place: StorageNamespace, namespace: str, stores: StoreConfig) -> bool:
     try:
-        return place.overlaps(_placed(namespace, stores)) or overlap(place, namespace)
+        return place.overlaps(placed(namespace, stores)) or overlap(place, namespace)
     except ConfigurationError:
         # Of a kind that is not known here: nothing of it can be at a place that is.
         return False
@@ -106,7 +112,7 @@ def _above(place: StorageNamespace) -> Iterator[StorageNamespace]:
         yield replace(place, prefix=prefix)
 
 
-def _placed(url: str, stores: StoreConfig) -> StorageNamespace:
+def placed(url: str, stores: StoreConfig) -> StorageNamespace:
     """A place as it is compared with others: files are where they are, whatever leads there.
 
     Raises:

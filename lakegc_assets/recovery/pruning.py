@@ -8,6 +8,7 @@ being removed is looked at once more, for what is still there, and goes.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import dataclass
 from datetime import timedelta
 
@@ -19,6 +20,7 @@ from lakegc_assets.recovery.backups import BEGIN, FOLDER, MANIFEST, PRUNING
 from lakegc_assets.recovery.liveness import needed_now
 from lakegc_assets.recovery.looking import missing
 from lakegc_assets.recovery.overview import Found, all_backups
+from lakegc_assets.recovery.place import placed, repository_at
 from lakegc_assets.run.context import RunContext
 from lakegc_assets.run.lock import repository_lock
 from lakegc_assets.storage.base import ObjectStore
@@ -54,6 +56,8 @@ class Pruning:
         names: ``repository/run`` of the only ones that are looked at; of these, those also go
             whose mark was not swept, and those that were not finished. Empty for all.
         dry_run: nothing is removed.
+        alone: keeps sweeps and restores of a repository from beginning, from wherever, or raises
+            LakegcError where one is at work: a sweep may rely on the backup, a restore read it.
     """
 
     context: Context
@@ -62,6 +66,7 @@ class Pruning:
     older_than: timedelta | None
     names: Collection[str] = ()
     dry_run: bool = False
+    alone: Callable[[RunContext], AbstractContextManager[object]] = nullcontext
 
     def run(self) -> Iterator[Judged]:
         """Remove what is to go, one after the other; what became of each.
@@ -83,15 +88,20 @@ class Pruning:
         ctx = self.context(subject.repository, subject.run)
         if kept := self._stays(ctx, found):
             return Judged(found, kept)
-        try:
-            with repository_lock(subject.namespace):
-                kept = _needed(ctx, found)
-        except LakegcError as error:
-            kept = f"nobody can tell what of it is needed: {error}"
-        if kept or self.dry_run:
-            return Judged(found, kept)
-        remove(found)
-        return Judged(found)
+        with ExitStack() as stack:
+            try:
+                held = _held(found)
+                if held.num_rows:
+                    stack.enter_context(repository_lock(subject.namespace))
+                    if not self.dry_run:
+                        stack.enter_context(self.alone(ctx))
+                    kept = _needed(ctx, found, held)
+            except LakegcError as error:
+                kept = f"nobody can tell what of it is needed: {error}"
+            if kept or self.dry_run:
+                return Judged(found, kept)
+            remove(found)
+            return Judged(found)
 
     def _stays(self, ctx: RunContext, found: Found) -> str:
         """Why a backup stays, before anybody asks what of it is needed."""
@@ -118,24 +128,24 @@ def _was_swept(ctx: RunContext, found: Found) -> bool:
     return attempt.attempt == found.record.subject.attempt and attempt.has(_SWEPT)
 
 
-def _needed(ctx: RunContext, found: Found) -> str:
+def _needed(ctx: RunContext, found: Found, held: pa.Table) -> str:
     """Why something is lost if a backup goes; empty where nothing is.
 
     Raises:
         LakegcError: nobody can tell.
     """
     subject = found.record.subject
-    held = _held(found)
-    if not held.num_rows:
-        return ""
-    _, connections = ctx.connect()
+    client, connections = ctx.connect()
     if connections.namespace_url != subject.namespace:
         raise RefusedError(
             f"{subject.repository!r} is at {connections.namespace_url} now, and the backup is of "
             f"{subject.namespace}. If nothing needs it any more, remove {found.store.url} by hand"
         )
+    place = placed(found.store.url, connections.stores)
+    if there := repository_at(client, connections.stores, place):
+        return f"{found.store.url} is in the storage namespace of {there}, or around it"
     threads = ctx.settings.backup_list_threads
-    only = missing(connections.store(), held["address"], threads)
+    only = missing(connections.store(), held, threads)
     if not len(only):
         return ""
     needed = needed_now(ctx, subject.namespace, only)

@@ -36,8 +36,6 @@ RESTORED: Final = pa.schema(
         ("at", pa.timestamp("us", "UTC")),
     ]
 )
-#: Outcomes by what counts: what was restored is there already for whoever tries again.
-_ORDER: Final = ("restored", "already_there", "not_kept", "failed")
 _THREADS: Final = 16
 
 
@@ -127,8 +125,7 @@ def outcomes(attempt: AttemptArtifacts, restore_id: str) -> pa.Table:
     keys = sorted(key for key in attempt.files(folder(restore_id)) if key.startswith(ledger))
     tables = each(partial(_read, store), keys, _THREADS)
     rows = pa.concat_tables([RESTORED.empty_table(), *tables])
-    order = pc.index_in(rows["outcome"], pa.array(_ORDER))
-    ranked = rows.append_column("order", order).sort_by(
+    ranked = rows.append_column("order", _order(rows)).sort_by(
         [("address", "ascending"), ("order", "ascending"), ("at", "descending")]
     )
     addresses = ranked["address"].combine_chunks()
@@ -137,6 +134,20 @@ def outcomes(attempt: AttemptArtifacts, restore_id: str) -> pa.Table:
     before, after = addresses.slice(0, len(addresses) - 1), addresses.slice(1)
     first = pa.concat_arrays([pa.array([True]), pc.not_equal(after, before)])
     return ranked.filter(first).select(RESTORED.names)
+
+
+def _order(rows: pa.Table) -> pa.ChunkedArray:
+    """What counts: that it was restored, which is there already for whoever tries again.
+
+    What did not end well, as where another object is there, is tried again, so the last counts.
+    """
+    restored = pc.equal(rows["outcome"], "restored")
+    return pc.if_else(restored, 0, pc.if_else(same(rows), 1, 2))
+
+
+def same(rows: pa.Table) -> pa.ChunkedArray:
+    """Whether each of some outcomes says that the very object is there already."""
+    return pc.and_(pc.equal(rows["outcome"], "already_there"), pc.is_null(rows["detail"]))
 
 
 def _read(store: ObjectStore, key: str) -> pa.Table:

@@ -21,7 +21,7 @@ import pyarrow.compute as pc
 from lakegc_assets.errors import IntegrityError, RefusedError
 from lakegc_assets.mark.published import read_marked
 from lakegc_assets.recovery.backups import Backup
-from lakegc_assets.recovery.bringing_back import sizes_of
+from lakegc_assets.recovery.bringing_back import ANOTHER, present
 from lakegc_assets.restore import record
 from lakegc_assets.restore.choosing import Choice, chosen
 from lakegc_assets.restore.record import RESTORED, Begun, folder
@@ -90,8 +90,8 @@ def plan(ctx: RunContext, choice: Choice) -> dict[str, Any]:
     wanted = lost_objects(attempt, rows, backup)
     store, gone = connections.store(), list[str]()
     for at in range(0, wanted.num_rows, BATCH):
-        sizes = sizes_of(store, wanted["address"].slice(at, BATCH).to_pylist())
-        gone += [address for address, size in sizes.items() if size is None]
+        found = present(store, wanted["address"].slice(at, BATCH).to_pylist())
+        gone += [address for address, there in found.items() if there is None]
     missing = pc.is_in(wanted["address"], pa.array(gone, pa.string()))
     copied = pc.and_(missing, pc.is_valid(wanted["copy_etag"]))
     return {
@@ -202,7 +202,9 @@ def _bring_back(
 ) -> Sequence[str]:
     """Bring back what no earlier try has; why tasks ended early."""
     done = record.outcomes(attempt, restore_id)
-    settled = done.filter(pc.is_in(done["outcome"], pa.array(["restored", "already_there"])))
+    # Another object may have been taken out of the way since.
+    restored = pc.equal(done["outcome"], "restored")
+    settled = done.filter(pc.or_(restored, record.same(done)))
     known = pc.is_in(wanted["address"], settled["address"].combine_chunks())
     left = wanted.filter(pc.invert(known))
     portions, cost = _portions(ctx, attempt, restore_id, left)
@@ -286,6 +288,15 @@ def _warnings(
         warnings.append(
             f"{lost.num_rows} objects are neither kept by {connections.namespace_url} nor in a "
             f"backup{why}, and did not come back: {some}"
+        )
+    other = found.filter(pc.equal(found["outcome"], "already_there"))
+    other = other.filter(pc.fill_null(pc.starts_with(other["detail"], ANOTHER), False))
+    if other.num_rows:
+        first = other.slice(0, 1).to_pylist()[0]
+        warnings.append(
+            f"{other.num_rows} objects did not come back, since something else is at their keys: "
+            f"{first['address']!r}: {first['detail']}. It was left alone: somebody wrote it, or a "
+            "copy went wrong. Look at it; if nothing needs it, move it away and restore again"
         )
     if unread := [one for one in read if one["after"] != Sample.READS]:
         warnings.append(f"{len(unread)} restored objects do not read through lakeFS: {unread}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
@@ -60,7 +61,8 @@ def restore_portion(orders: Orders, portion: tuple[int, Part]) -> str:
                 "pinned: restore again"
             )
         found = bring_back(store, as_lost(batch), copies_of(batch, backup))
-        name = f"{sweep_of(orders.lease)}-{number:05d}-{at:06d}"
+        # A task that Spark runs twice finds what it did itself: neither record replaces the other.
+        name = f"{sweep_of(orders.lease)}-{number:05d}-{at:06d}-{secrets.token_hex(4)}"
         record(artifacts, orders.ledger, name, batch["size"].to_pylist(), found)
         if all(one.outcome == "failed" for one in found):
             return f"{found[0].error_code}: {found[0].detail}"

@@ -18,6 +18,9 @@ from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import Final
 
+import pyarrow as pa
+import pyarrow.compute as pc
+
 from lakegc_assets.storage.base import Lost, ObjectStore, Recovery, UndeleteOutcome
 from lakegc_assets.storage.errors import StorageError
 from lakegc_assets.storage.files import locked, open_directories, remove_empty
@@ -27,49 +30,73 @@ _TRIES: Final = 1000
 #: Key prefix of all trash, below the storage namespace.
 TRASH: Final = "_lakefs/retention/gc/lakegc/trash/"
 _STAMP: Final = "%Y%m%dT%H%M%SZ"
-_FOLDER: Final = re.compile(rf"{TRASH}(\d{{8}}T\d{{6}}Z)-[^/]+/")
+_FOLDER: Final = re.compile(rf"{TRASH}(\d{{8}}T\d{{6}}Z)-(?:(\d{{1,7}})h-)?[^/]+/")
+_HOUR: Final = timedelta(hours=1)
 
 
-def trash_folder(sweep: str, now: datetime) -> str:
+def trash_folder(sweep: str, now: datetime, stays: timedelta = timedelta(0)) -> str:
     """The key prefix of what a sweep deletes.
 
     Args:
         sweep: short name of the sweep.
         now: when it began, by the store's clock.
+        stays: for how long it promises to keep that; whoever prunes with another setting keeps it.
     """
-    return f"{TRASH}{now.astimezone(timezone.utc).strftime(_STAMP)}-{sweep}/"
+    hours = -(-stays // _HOUR)
+    return f"{TRASH}{now.astimezone(timezone.utc).strftime(_STAMP)}-{hours}h-{sweep}/"
 
 
-def prune_trash(store: ObjectStore, older_than: timedelta, now: datetime) -> int:
-    """Remove the trash of sweeps that began so long ago; the number of objects that are gone.
+def old_trash(store: ObjectStore, older_than: timedelta, now: datetime) -> list[str]:
+    """The folders of sweeps that began so long ago, and promised to keep them no longer.
 
-    What has another name than sweeps give is left alone. A prune that was killed is run again.
+    What has another name than sweeps give is none of them.
 
     Args:
         store: rooted at the storage namespace.
         older_than: what is younger stays.
         now: by the store's clock.
-
-    Raises:
-        StorageError: something could not be removed.
     """
-    removed = 0
+    folders = []
     for folder in store.list_prefixes(TRASH).prefixes:
         named = _FOLDER.fullmatch(folder)
         if named is None:
             continue
         began = datetime.strptime(named[1], _STAMP).replace(tzinfo=timezone.utc)
-        if now - began < older_than:
-            continue
-        for batch in store.list(folder):
-            outcomes = store.delete_many(batch["key"].to_pylist())
-            if failed := [outcome for outcome in outcomes if outcome.outcome == "failed"]:
-                raise StorageError(
-                    f"{store.url}: {len(failed)} objects in the trash could not be removed, for "
-                    f"example {failed[0].key!r}: {failed[0].detail}"
-                )
-            removed += len(outcomes)
+        if now - began >= max(older_than, int(named[2] or 0) * _HOUR):
+            folders.append(folder)
+    return folders
+
+
+def remove_trash(store: ObjectStore, folder: str, stays: Callable[[pa.Array], pa.Array]) -> int:
+    """Remove what is in a folder of the trash; the number of objects that are gone.
+
+    One that was killed is run again.
+
+    Args:
+        store: rooted at the storage namespace.
+        folder: one of ``old_trash``.
+        stays: tells of some addresses which of them are left where they are.
+
+    Raises:
+        StorageError: something could not be removed.
+    """
+    removed = 0
+    for batch in store.list(folder):
+        addresses = addresses_in(batch, folder)
+        keys = batch["key"].filter(pc.invert(stays(addresses))).to_pylist()
+        outcomes = store.delete_many(keys)
+        if failed := [outcome for outcome in outcomes if outcome.outcome == "failed"]:
+            raise StorageError(
+                f"{store.url}: {len(failed)} objects in the trash could not be removed, for "
+                f"example {failed[0].key!r}: {failed[0].detail}"
+            )
+        removed += len(outcomes)
     return removed
+
+
+def addresses_in(batch: pa.RecordBatch, folder: str) -> pa.Array:
+    """Where the objects were that a listing shows in a folder of the trash."""
+    return pc.utf8_slice_codeunits(batch["key"], len(folder))
 
 
 @dataclass(frozen=True)

@@ -35,7 +35,8 @@ def usable_backup(ctx: RunContext, chain: Mapping[str, Manifest]) -> tuple[Backu
     """
     url = ctx.settings.backup_url
     try:
-        backup = find_backup(ctx.root.stores, url, ctx.repository, ctx.run)
+        # What a prune has left is what somebody needs.
+        backup = find_backup(ctx.root.stores, url, ctx.repository, ctx.run, removing=True)
         if backup is not None:
             backup.require_of(subject_of(chain))
             _ = backup.copied
@@ -54,7 +55,11 @@ def lost_objects(attempt: AttemptArtifacts, rows: pa.Table, backup: Backup | Non
         rows: address, size and etag.
         backup: of the mark.
     """
-    swept = ledger.read(attempt)
+    try:
+        swept = ledger.read(attempt)
+    except (LakegcError, pa.ArrowException, ValueError, OSError):
+        # It only says under which ids the store may have kept them: they are looked for.
+        swept = ledger.SWEPT.empty_table()
     at = pc.index_in(rows["address"].combine_chunks(), swept["address"].combine_chunks())
     versions = swept["version"].combine_chunks().take(at)
     copy_etags = pa.nulls(rows.num_rows, pa.string())

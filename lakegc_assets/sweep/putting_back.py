@@ -56,6 +56,8 @@ def put_back(
                 if len(still) <= _SHOWN:
                     why = f"{one.outcome} {one.error_code or ''} {one.detail or ''}"
                     ctx.log.warning("%s could not be put back: %s", one.key, why)
+            elif one.detail:
+                ctx.log.warning("%s is needed, and was not put back: %s", one.key, one.detail)
     return missing.filter(pc.is_in(missing["address"], pa.array(still, pa.string())))
 
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable
 from contextlib import suppress
-from datetime import timedelta
+from datetime import datetime, timedelta
 from functools import partial
 from typing import Final
 
@@ -20,14 +20,15 @@ import pyarrow.compute as pc
 
 from lakegc_assets.errors import IntegrityError, LakegcError, RefusedError
 from lakegc_assets.mark.published import read_marked
+from lakegc_assets.recovery.old_trash import prune_trash
+from lakegc_assets.recovery.undoable import recovery_facts
 from lakegc_assets.run.artifacts import AttemptArtifacts, Manifest
 from lakegc_assets.run.connections import Connections
 from lakegc_assets.run.context import RunContext
 from lakegc_assets.run.hashing import key_digest
 from lakegc_assets.storage.base import ObjectStore, Recovery
 from lakegc_assets.storage.deadlines import probe_deadlines
-from lakegc_assets.storage.errors import StorageError
-from lakegc_assets.storage.trash import prune_trash, trash_folder
+from lakegc_assets.storage.trash import trash_folder
 from lakegc_assets.storage.undelete_probe import probe_recovery
 from lakegc_assets.sweep import ledger
 from lakegc_assets.sweep.alarm import raise_alarm_if_needed
@@ -88,9 +89,9 @@ def _sweep(ctx: RunContext, connections: Connections, lease: Lease) -> Manifest:
     store = connections.store()
     condition = _condition(ctx, connections)
     deadlines = probe_deadlines(store, f"{PROBES}{lease.token}/", conditional=condition != "none")
-    trash = None
+    trash, began = None, store.server_time()
     if ctx.settings.trash_days:
-        trash = trash_folder(lease.sweep, store.server_time())
+        trash = trash_folder(lease.sweep, began, ctx.settings.trash_days)
     recovery = _recovery(ctx, store, lease, trash)
     means = Means(condition, deadlines, trash)
     deltas = Deltas(ctx, chain, attempt, f"{ASSET}/{lease.sweep}/")
@@ -111,14 +112,16 @@ def _sweep(ctx: RunContext, connections: Connections, lease: Lease) -> Manifest:
             "rounds": number,
             "conditional_deletes": means.condition,
             "delete_deadlines": means.deadlines,
-            "recovery": recovery._asdict(),
+            # What an earlier try deleted ends earlier.
+            "recovery": recovery_facts(recovery, _first(swept, began)),
             "backup": backup,
             "put_back": _put_back(ctx, swept),
             OWNER: dict(lease.owner),
         }
         digest = key_digest(swept["address"])
-        _prune_trash(ctx, store)
-        return ctx.finish(ASSET, chain["gc_report"], started, parts, facts, digest)
+        manifest = ctx.finish(ASSET, chain["gc_report"], started, parts, facts, digest)
+    _prune_trash(ctx, connections.namespace_url, lease)
+    return manifest
 
 
 def _delete(rounds: Rounds, ending: Ending, look: Callable[[], None]) -> int:
@@ -149,6 +152,12 @@ def _tried(attempt: AttemptArtifacts) -> bool:
     except LakegcError:
         return True
     return bool(pc.any(pc.is_in(outcomes, pa.array(["deleted", "failed"]))).as_py())
+
+
+def _first(swept: pa.Table, began: datetime) -> datetime:
+    """When the first object may have been deleted, by this try of the sweep or an earlier one."""
+    recorded = pc.min(swept["at"]).as_py()
+    return began if recorded is None else min(began, recorded)
 
 
 def _put_back(ctx: RunContext, swept: pa.Table) -> list[dict[str, str]]:
@@ -185,17 +194,21 @@ def _recovery(ctx: RunContext, store: ObjectStore, lease: Lease, trash: str | No
     return found
 
 
-def _prune_trash(ctx: RunContext, store: ObjectStore) -> None:
+def _prune_trash(ctx: RunContext, namespace: str, lease: Lease) -> None:
     """Remove the trash of earlier sweeps that is too old; what fails is left to the next sweep."""
-    if not ctx.settings.trash_days:
-        return
     try:
-        pruned = prune_trash(store, ctx.settings.trash_days, store.server_time())
-    except StorageError as error:
+        # Who has lost it may prune what somebody restores.
+        lease.require()
+        pruned = prune_trash(ctx, namespace)
+    except Exception as error:  # noqa: BLE001 - whatever it is, the sweep is done
         ctx.log.warning("old trash stays until the next sweep: %s", error)
         return
-    if pruned:
-        ctx.log.info("%d objects in the trash were older than trash_days, and are gone", pruned)
+    if pruned.kept:
+        ctx.log.warning("%s", pruned.kept)
+    if pruned.removed:
+        ctx.log.info(
+            "%d objects in the trash were older than trash_days, and are gone", pruned.removed
+        )
 
 
 def _require_whole(ctx: RunContext, swept: pa.Table, candidates: Candidates) -> None:

@@ -11,6 +11,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Iterator
+from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
 
@@ -145,6 +146,11 @@ def test_the_report_says_the_same_later(swept: Result) -> None:
     found = json.loads(as_json.stdout)
     assert found["swept"]
     assert found["outcomes"] == {"deleted": {"objects": 2, "bytes": 35}}
+    until = datetime.fromisoformat(found["recovery"]["until"])
+    assert timedelta(days=6, hours=23) < until - datetime.now(timezone.utc) < timedelta(days=7)
+    when = f"{until:%Y-%m-%d %H:%M} UTC (trash)"
+    assert found["undo"] == f"what was deleted can be had back until {when}"
+    assert f"  undo       {found['undo']}\n" in swept.stdout
 
 
 @pytest.mark.usefixtures("swept")

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -15,18 +16,25 @@ import pytest
 import requests
 
 from lakegc_assets.errors import RefusedError
+from lakegc_assets.lakefs.client import LakeFSClient
+from lakegc_assets.lakefs.models import Repository
 from lakegc_assets.recovery.backups import MANIFEST, PRUNING
 from lakegc_assets.recovery.looking import missing
 from lakegc_assets.recovery.making import make_backup
 from lakegc_assets.recovery.overview import all_backups, only_copies
 from lakegc_assets.recovery.pruning import Pruning
+from lakegc_assets.restore.choosing import Choice
+from lakegc_assets.restore.restore import restore
 from lakegc_assets.run.context import RunContext, SystemClocks
 from lakegc_assets.run.lock import repository_lock
 from lakegc_assets.run.pins import Pin, write_pin
+from lakegc_assets.storage.base import ObjectInfo
 from lakegc_assets.storage.errors import StorageError
 from lakegc_assets.storage.files import TEMPORARY
 from lakegc_assets.storage.local import LocalStore
 from lakegc_assets.storage.opening import open_store
+from lakegc_assets.storage.trash import TRASH
+from lakegc_assets.sweep.lease import repository_lease
 from lakegc_assets.sweep.sweep import sweep
 from lakegc_assets_tests.lake import REPOSITORY, RUN, SECRET_KEY, Marked
 from lakegc_assets_tests.recovery.conftest import Place
@@ -118,8 +126,11 @@ def test_the_only_copy_of_what_is_needed_now_stays(
     )
     assert swept.contents() == before
     assert swept.found.copied.num_rows == len(marked.candidates)
-    # Once the store has it again, it is no longer the only one.
+    # What somebody else wrote there is no copy of it.
     _, connections = swept.context().connect()
+    connections.store().put(address, before[address] + b"x")
+    assert "the only copy of 1 objects" in prune(swept, *names)[NAME]
+    # Once the store has it again, it is no longer the only one.
     connections.store().put(address, before[address])
     assert prune(swept) == {NAME: ""}
     assert left(swept) == 0
@@ -180,6 +191,32 @@ def test_an_interrupted_prune_goes_on_and_looks_again(swept: Place, marked: Mark
     assert left(swept) == 0
 
 
+def test_what_an_interrupted_prune_must_leave_can_be_restored(swept: Place, marked: Marked) -> None:
+    """As it says; nothing else tells of these copies any more."""
+    first, *others = sorted(marked.candidates)
+    content = swept.contents()[first]
+    swept.store.put(PRUNING, swept.found.record.to_bytes())
+    swept.store.delete_many([MANIFEST, *others])
+    swept.lake.stage("main", "late/link", first)
+    store = swept.context().connect()[1].store()
+    trash = [key for page in store.list(TRASH) for key in page["key"].to_pylist()]
+    store.delete_many(trash)
+    assert "restore them first" in prune(swept, days=0)[NAME]
+    restore(swept.context(), Choice(addresses=(first,)))
+    assert store.get(first) == content
+    assert prune(swept, days=0) == {NAME: ""}
+    assert left(swept) == 0
+
+
+def test_no_sweep_relies_on_a_backup_whose_removal_was_begun(place: Place, marked: Marked) -> None:
+    """A prune that was killed right after it began goes on, however young the sweep is."""
+    make_backup(place.context())
+    place.store.put(PRUNING, place.found.record.to_bytes())
+    with pytest.raises(RefusedError, match="holds no finished backup"):
+        sweep(place.context())
+    assert marked.candidates <= place.lake.keys()
+
+
 def test_a_repository_that_is_unknown_or_made_anew_elsewhere(swept: Place) -> None:
     answer = requests.delete(
         f"{swept.lake.server.endpoint}/api/v1/repositories/{REPOSITORY}",
@@ -199,6 +236,56 @@ def test_while_another_run_holds_the_repository_its_backups_stay(swept: Place) -
         other.submit(lock.__enter__).result()
         assert "another run holds local://repo" in prune(swept)[NAME]
         other.submit(lock.__exit__, None, None, None).result()
+    assert prune(swept) == {NAME: ""}
+
+
+def test_while_a_sweep_or_restore_is_at_work_anywhere_backups_stay(swept: Place) -> None:
+    """It relies on the backup, or reads it; and until a backup is gone none begins."""
+    store = swept.context().connect()[1].store()
+    taken: list[str] = []
+
+    @contextmanager
+    def alone(ctx: RunContext) -> Iterator[None]:
+        duration, owner = timedelta(minutes=3), {"host": ctx.repository}
+        with repository_lease(store, owner, duration=duration):
+            yield
+            # The copies go while it is held.
+            taken.append(f"{left(swept)} left")
+
+    def context(_: str, run: str) -> RunContext:
+        return swept.context(run)
+
+    pruning = Pruning(context, swept.root.stores, swept.url, None, (NAME,), alone=alone)
+    with (
+        repository_lease(store, {"host": "elsewhere"}, duration=timedelta(minutes=3)),
+        pytest.MonkeyPatch.context() as patch,
+    ):
+        patch.setattr("lakegc_assets.sweep.lease._PATIENCE", timedelta(0))
+        (judged,) = pruning.run()
+    assert "holds its lease: host elsewhere" in judged.kept
+    assert left(swept) > 0
+    (judged,) = pruning.run()
+    assert judged.kept == ""
+    assert taken == ["0 left"]
+
+
+def test_a_backup_in_which_a_repository_lies_stays(
+    swept: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever makes a repository of it reads, and writes, among the copies."""
+    listed = LakeFSClient.repositories
+
+    def with_another(client: LakeFSClient) -> Iterator[Repository]:
+        for one in listed(client):
+            yield one
+            url = f"{swept.store.url}/rescued"
+            yield one.model_copy(update={"id": "rescued", "storage_namespace": url})
+
+    before = left(swept)
+    with monkeypatch.context() as patch:
+        patch.setattr(LakeFSClient, "repositories", with_another)
+        assert "is in the storage namespace of repository 'rescued'" in prune(swept)[NAME]
+        assert left(swept) == before
     assert prune(swept) == {NAME: ""}
 
 
@@ -248,17 +335,26 @@ def test_objects_that_are_far_apart_are_asked_for_one_by_one(
     store = open_store(str(tmp_path))
     for number in range(50):
         store.put(f"data/{number:03d}", b"")
-    wanted = pa.chunked_array([["data/000", "data/000-", "data/048", "data/049", "data/0490"]])
+    wanted = {"data/000": 0, "data/000-": 0, "data/048": 0, "data/049": 0, "data/0490": 0}
     monkeypatch.setattr("lakegc_assets.recovery.looking._STRETCH", 5)
     monkeypatch.setattr("lakegc_assets.recovery.looking._SPARSE", 2)
     monkeypatch.setattr("lakegc_assets.storage.local._BATCH_ROWS", 4)
     asked: list[str] = []
-    exists = LocalStore.exists
+    head = LocalStore.head
 
-    def counted(self: LocalStore, key: str) -> bool:
+    def counted(self: LocalStore, key: str) -> ObjectInfo:
         asked.append(key)
-        return exists(self, key)
+        return head(self, key)
 
-    monkeypatch.setattr(LocalStore, "exists", counted)
-    assert missing(store, wanted, 2).to_pylist() == ["data/000-", "data/0490"]
+    monkeypatch.setattr(LocalStore, "head", counted)
+    assert missing(store, _objects(wanted), 2).to_pylist() == ["data/000-", "data/0490"]
     assert asked == ["data/048", "data/049", "data/0490"]
+    # What has another size is another object, however it is found.
+    wanted |= {"data/000": 1, "data/049": 1}
+    assert missing(store, _objects(wanted), 2).to_pylist() == [
+        *("data/000", "data/000-", "data/049", "data/0490")
+    ]
+
+
+def _objects(sizes: dict[str, int]) -> pa.Table:
+    return pa.table({"address": list(sizes), "size": pa.array(sizes.values(), pa.int64())})

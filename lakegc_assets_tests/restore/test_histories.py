@@ -26,7 +26,7 @@ from lakegc_assets_tests.lake import REPOSITORY, STAGES, SmallLake, running
 from lakegc_assets_tests.sessions import Session
 
 #: What may become of an object that a sweep has deleted.
-FATES = ("untouched", "written", "written and deleted", "pruned")
+FATES = ("untouched", "written", "written in its size", "written and deleted", "pruned")
 OURS = "_lakefs/retention/gc/lakegc/"
 
 
@@ -39,6 +39,8 @@ class World:
         spark: the session.
         chance: decides.
         bucket: a client of S3 and the bucket's name; None for local files.
+        settings: of all runs.
+        marked: contents of what was marked.
     """
 
     lake: SmallLake
@@ -46,6 +48,7 @@ class World:
     chance: random.Random
     bucket: tuple[Any, str] | None
     settings: dict[str, Any] = field(default_factory=dict)
+    marked: dict[str, bytes] = field(default_factory=dict)
 
     def context(self, run: str) -> RunContext:
         ages = {"min_age": timedelta(0), "max_candidate_share": 1.0}
@@ -78,7 +81,8 @@ class World:
         """Let something become of an object that was deleted."""
         store = self.store
         if fate.startswith("written"):
-            store.put(address, f"new at {address}".encode())
+            size = None if fate != "written in its size" else len(self.marked[address])
+            store.put(address, f"new at {address * 30}".encode()[:size])
         if fate == "written and deleted":
             store.delete_many([address])
         if fate == "pruned" and self.bucket is None:
@@ -92,7 +96,7 @@ class World:
 
     def comes_back(self, fate: str, *, backed_up: bool) -> tuple[str, str | None]:
         """The outcome and the source of an object that is asked for."""
-        if fate == "written":
+        if fate in {"written", "written in its size"}:
             return "already_there", None
         # In a bucket, what somebody else deleted since lies above it; the trash is ours alone.
         if fate == "untouched" or (fate == "written and deleted" and self.bucket is None):
@@ -143,6 +147,7 @@ def test_a_restore_does_what_the_model_says(
             ctx.root.attempt(REPOSITORY, "one").read("deletion_candidates")["address"].to_pylist()
         )
         assert dead
+        here.marked = {address: before[address] for address in dead}
         if backed_up:
             make_backup(ctx)
         recovery = sweep(ctx).facts["recovery"]
@@ -160,6 +165,13 @@ def test_a_restore_does_what_the_model_says(
         found = {row["address"]: (row["outcome"], row["source"]) for row in rows}
         expected = {a: here.comes_back(fates[a], backed_up=backed_up) for a in some}
         assert found == expected, fates
+        # A store whose etags are checksums tells of what has the size, too.
+        told = {"written"} | ({"written in its size"} if kind == "s3" else set())
+        other = {row["address"] for row in rows if row["detail"] and "another" in row["detail"]}
+        named = {address for address, (outcome, _) in found.items() if outcome == "already_there"}
+        assert other & named == {address for address in some if fates[address] in told}
+        (warned,) = [w for w in manifest.facts["warnings"] if "something else" in w] or [""]
+        assert warned[:1] == (str(len(other & named))[:1] if other & named else "")
         back = {a for a, (outcome, _) in expected.items() if outcome == "restored"}
         assert here.contents() == swept | {address: before[address] for address in back}
         answers = {(one["before"], one["after"]) for one in manifest.facts["sample"]}

@@ -18,8 +18,10 @@ from lakegc_assets.lakefs.errors import GoneError
 from lakegc_assets.mark.why import why
 from lakegc_assets.recovery import bringing_back
 from lakegc_assets.recovery.making import make_backup
+from lakegc_assets.restore import restore as restoring
 from lakegc_assets.restore.choosing import Choice
 from lakegc_assets.restore.restore import restore
+from lakegc_assets.restore.task import restore_portion
 from lakegc_assets.run.artifacts import Manifest
 from lakegc_assets.run.context import RunContext
 from lakegc_assets.run.pins import PINS, read_pins, write_pin
@@ -359,3 +361,97 @@ def test_addresses_are_pinned_as_they_are(swept: Swept, marked: Marked) -> None:
     ((pin, addresses),) = read_pins(place.context().connect()[1].store())
     assert addresses.combine_chunks() == pa.array(some)
     assert pin.run == RUN
+
+
+def test_a_copy_that_went_wrong_is_found_by_the_next_try_and_can_be_mended(
+    place: Place, marked: Marked, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It got its name before that showed, and nothing is ever removed by a restore."""
+    _, before = backed_up(place, marked)
+    bad = min(marked.candidates)
+    copy = copy_object
+
+    def cut_short(source: Any, key: str, target: Any, *more: Any, **asked: Any) -> Any:
+        if key != bad:
+            return copy(source, key, target, *more, **asked)
+        target.put(key, before[key][:-1])
+        raise StorageError("the store cut it short")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(bringing_back, "copy_object", cut_short)
+        with pytest.raises(StorageError, match="Something is at its key now: restore again"):
+            restore(place.context(), ALL)
+    for manifest in (restore(place.context(), ALL), restore(place.context(), ALL)):
+        assert outcomes(place.context(), manifest)[bad] == ("already_there", None)
+        size = len(before[bad])
+        assert (
+            "1 objects did not come back, since something else is at their keys: "
+            f"{bad!r}: another object is there: it has {size - 1} bytes, and {size} were marked"
+        ) in str(manifest.facts["warnings"])
+    (place.lake.objects / bad).unlink()
+    manifest = restore(place.context(), ALL)
+    assert outcomes(place.context(), manifest)[bad] == ("restored", "backup")
+    assert manifest.facts["warnings"] == []
+    assert contents(place.lake, marked.candidates) == before
+
+
+def test_what_was_in_the_way_is_asked_for_again_by_a_restore_that_goes_on(
+    place: Place, marked: Marked
+) -> None:
+    _, before = backed_up(place, marked)
+    lost, other, *_ = sorted(marked.candidates)
+    copy = place.lake.folder.parent / "backups" / REPOSITORY / RUN / lost
+    copy.unlink()
+    (place.lake.objects / other).parent.mkdir(parents=True, exist_ok=True)
+    (place.lake.objects / other).write_text("in the way")
+    with pytest.raises(StorageError, match="1 objects could not be restored"):
+        restore(place.context(), ALL)
+    copy.write_bytes(before[lost])
+    (place.lake.objects / other).unlink()
+    manifest = restore(place.context(backup_url=None), ALL)
+    assert outcomes(place.context(), manifest)[other] == ("not_kept", None)
+
+
+def test_a_damaged_record_of_the_sweep_keeps_nothing_from_coming_back(
+    swept: Swept, marked: Marked
+) -> None:
+    """It only gives the ids by which the store may have kept what is asked for."""
+    place, before = swept
+    attempt = place.lake.root.attempt(REPOSITORY, RUN)
+    for key in attempt.files("swept_set"):
+        if "/ledger/" in key:
+            attempt.store().put(key, b"cut sho")
+    restore(place.context(), ALL)
+    assert contents(place.lake, marked.candidates) == before
+
+
+def test_a_task_that_is_run_twice_replaces_no_record(
+    swept: Swept, marked: Marked, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Spark repeats a task whose worker died; the second one finds what the first did."""
+    place, _ = swept
+    task = restore_portion
+
+    def twice(*asked: Any) -> str:
+        task(*asked)
+        return task(*asked)
+
+    monkeypatch.setattr(restoring, "restore_portion", twice)
+    found = outcomes(place.context(), restore(place.context(), ALL))
+    assert found.keys() == marked.candidates
+    assert {outcome for outcome, _ in found.values()} == {"restored"}
+
+
+def test_what_came_back_without_a_pin_is_listed_again(place: Place, marked: Marked) -> None:
+    """Else an optimized run leaves out what a sweep before the last one had deleted."""
+    sweep(place.context(backup_url=None))
+    again = mark(place.context("again", backup_url=None))
+    facts = again.root.attempt(REPOSITORY, "again").manifest("store_listing").facts
+    assert facts["mode"] == "optimized"
+    sweep(again)
+    one = min(marked.candidates)
+    restore(place.context(backup_url=None, pin_days=timedelta(0)), Choice(addresses=(one,)))
+    later = mark(place.context("later", backup_url=None))
+    assert candidates(later) == {one}
+    facts = later.root.attempt(REPOSITORY, "later").manifest("store_listing").facts
+    assert facts["because"] == "objects were restored since the last clean run"

@@ -9,13 +9,15 @@ from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 
 from lakegc_assets.storage.base import Lost, ObjectStore, Recovery
 from lakegc_assets.storage.errors import StorageError
 from lakegc_assets.storage.local import LocalStore
 from lakegc_assets.storage.opening import open_store
-from lakegc_assets.storage.trash import TRASH, prune_trash, trash_folder
+from lakegc_assets.storage.trash import TRASH, old_trash, remove_trash, trash_folder
 from lakegc_assets.storage.undelete_probe import probe_recovery
 
 NOW = datetime(2026, 11, 22, 7, 0, tzinfo=timezone.utc)
@@ -47,6 +49,13 @@ def outcome_of(store: ObjectStore, lost: Lost) -> tuple[str, str | None, str]:
 
 def keys(store: ObjectStore) -> list[str]:
     return [key for batch in store.list() for key in batch["key"].to_pylist()]
+
+
+def prune_trash(store: ObjectStore, older_than: timedelta, now: datetime, *stay: str) -> int:
+    def stays(addresses: pa.Array) -> pa.Array:
+        return pc.is_in(addresses, pa.array(stay, pa.string()))
+
+    return sum(remove_trash(store, folder, stays) for folder in old_trash(store, older_than, now))
 
 
 def test_a_deleted_file_is_in_the_trash_and_its_directory_is_gone(
@@ -230,10 +239,26 @@ def test_only_old_trash_is_pruned(store: ObjectStore, root: Path) -> None:
         os.utime(root / str(version), (0, 0))
     store.put("data/live", b"1")
     store.put(f"{TRASH}notes/by hand", b"1")
-    assert prune_trash(store, WEEK, NOW) == 3
+    assert prune_trash(store, WEEK, NOW, "data/0", "data/1") == 1
+    assert sorted(keys(store))[:2] == [f"{old}data/0", f"{old}data/1"]
+    assert prune_trash(store, WEEK, NOW) == 2
     assert keys(store) == [*map(str, stays), f"{TRASH}notes/by hand", "data/live"]
     assert not (root / old).exists()
     assert prune_trash(store, WEEK, NOW) == 0
+
+
+def test_trash_stays_for_as_long_as_its_sweep_promised(store: ObjectStore) -> None:
+    """Whatever the sweep that prunes keeps itself; and longer, if that one keeps more."""
+    month = trash_folder("a", NOW, timedelta(days=30))
+    version = lose(store, "data/a", month).version
+    for days in (7, 29.9):
+        assert prune_trash(store, WEEK, NOW + timedelta(days=days)) == 0
+    assert prune_trash(store, 6 * WEEK, NOW + timedelta(days=31)) == 0
+    assert keys(store) == [version]
+    # As names were before they told that.
+    store.put(f"{TRASH}20261122T070000Z-0123456789abcdef/data/b", b"1")
+    assert prune_trash(store, WEEK, NOW + WEEK) == 1
+    assert prune_trash(store, WEEK, NOW + timedelta(days=30)) == 1
 
 
 def test_a_killed_prune_is_done_again(store: ObjectStore, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import logging
-from datetime import timedelta
+from datetime import datetime, timedelta, timezone
 
+import pyarrow as pa
 import pytest
 
+from lakegc_assets.errors import LakegcError
+from lakegc_assets.recovery import old_trash
+from lakegc_assets.restore.choosing import Choice
+from lakegc_assets.restore.restore import restore
 from lakegc_assets.storage.base import Lost
 from lakegc_assets.storage.errors import StorageError
 from lakegc_assets.storage.trash import TRASH, trash_folder
@@ -41,6 +46,8 @@ def test_all_that_was_swept_comes_back_from_the_trash(
     recovery = manifest.facts["recovery"]
     assert isinstance(recovery, dict)
     assert (recovery["kind"], recovery["days"]) == ("trash", 7.0)
+    until = datetime.fromisoformat(recovery["until"]) - timedelta(days=7)
+    assert manifest.started <= until <= manifest.finished
     check_swept(lake, marked, {})
     attempt = lake.root.attempt(REPOSITORY, RUN)
     rows = {row["address"]: row["version"] for row in attempt.read("swept_set").to_pylist()}
@@ -89,6 +96,69 @@ def test_old_trash_goes_at_the_end_of_a_sweep(
     assert f"{old}data/before" not in left
     assert len(left) == 1 + len(marked.candidates)
     assert not any(store.list(PROBES))
+
+
+def _swept_again(lake: SmallLake, marked: Marked, spark: Session) -> str:
+    """A sweep whose trash is old by now; gives its folder."""
+    sweep(lake.context(spark))
+    trash = lake.objects / TRASH
+    (made,) = trash.iterdir()
+    old = trash / trash_folder("a", datetime.now(timezone.utc) - timedelta(days=8)).split("/")[-2]
+    made.rename(old)
+    lake.upload("main", "more", "garbage")
+    lake.client.delete_object(REPOSITORY, "main", "more")
+    ctx = lake.context(spark, "later", clean=True, min_age=timedelta(0), max_candidate_share=1.0)
+    for stage in STAGES:
+        stage(ctx)
+    assert marked.candidates == {str(p.relative_to(old)) for p in old.rglob("*") if p.is_file()}
+    return f"{TRASH}{old.name}/"
+
+
+def test_old_trash_stays_where_it_is_the_only_copy_of_what_is_needed(
+    lake: SmallLake, marked: Marked, spark: Session, caplog: pytest.LogCaptureFixture
+) -> None:
+    folder = _swept_again(lake, marked, spark)
+    staged, back, other, *_ = sorted(marked.candidates)
+    for path, address in (("one", staged), ("two", back), ("three", other)):
+        lake.stage("main", f"late/{path}", address)
+    # One of these is in the store again, and another object is where the third was.
+    for address, more in ((back, b""), (other, b"more")):
+        (lake.objects / address).parent.mkdir(parents=True, exist_ok=True)
+        content = (lake.objects / folder / address).read_bytes()
+        (lake.objects / address).write_bytes(content + more)
+    sweep(lake.context(spark, "later", max_candidate_share=1.0))
+    left = {key for key in trash_of(lake, spark) if key.startswith(folder)}
+    assert left == {f"{folder}{staged}", f"{folder}{other}"}
+    assert (
+        f"2 objects in the trash are older than trash_days and stay: they are needed now, and are "
+        f"not in the store, {staged!r} for one (it is staged on a branch). Restore them: `lakegc "
+        "restore repo --run RUN --address ADDRESS`" in caplog.text
+    )
+    # As it says.
+    restore(lake.context(spark), Choice(addresses=(staged,)))
+    assert (lake.objects / staged).exists()
+
+
+@pytest.mark.parametrize("error", [LakegcError("no answer"), ValueError("a bug, and no answer")])
+def test_old_trash_stays_where_nobody_can_tell_what_is_needed(
+    lake: SmallLake,
+    marked: Marked,
+    spark: Session,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+    error: Exception,
+) -> None:
+    folder = _swept_again(lake, marked, spark)
+
+    def unknown(*_: object) -> pa.Table:
+        raise error
+
+    monkeypatch.setattr(old_trash, "needed_now", unknown)
+    sweep(lake.context(spark, "later", max_candidate_share=1.0))
+    assert f"old trash stays until the next sweep: {error}" in caplog.text
+    assert lake.root.attempt(REPOSITORY, "later").has("swept_set")
+    left = [key for key in trash_of(lake, spark) if key.startswith(folder)]
+    assert len(left) == len(marked.candidates)
 
 
 def test_no_mark_takes_the_trash_for_data(lake: SmallLake, marked: Marked, spark: Session) -> None:

@@ -1,0 +1,94 @@
+"""Removes old trash of a local store, and never the only copy of something that is needed now."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import NamedTuple
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from lakegc_assets.errors import RefusedError
+from lakegc_assets.recovery.liveness import NEEDED, needed_now
+from lakegc_assets.recovery.looking import missing
+from lakegc_assets.run.context import RunContext
+from lakegc_assets.storage.base import ObjectStore
+from lakegc_assets.storage.trash import addresses_in, old_trash, remove_trash
+
+
+class Pruned(NamedTuple):
+    """What became of old trash.
+
+    Attributes:
+        removed: how many objects are gone.
+        kept: why others stay, and what to do; empty where none does.
+    """
+
+    removed: int
+    kept: str
+
+
+def prune_trash(ctx: RunContext, namespace: str) -> Pruned:
+    """Remove what is older than ``trash_days``, but what is needed and is nowhere else.
+
+    Where ``trash_days`` is 0, so that sweeps have no trash, older trash stays where it is.
+    A prune that was killed is run again.
+
+    Args:
+        ctx: of the repository.
+        namespace: where the trash is.
+
+    Raises:
+        RefusedError: the repository is at another namespace now.
+        LakegcError: nobody can tell what is needed, and nothing was removed; or something could not
+            be removed.
+    """
+    if not ctx.settings.trash_days:
+        return Pruned(0, "")
+    _, connections = ctx.connect()
+    if connections.namespace_url != namespace:
+        raise RefusedError(
+            f"{ctx.repository!r} is at {connections.namespace_url} now: the trash of {namespace} "
+            "stays. If nothing needs it any more, remove it by hand"
+        )
+    store = connections.store()
+    folders = old_trash(store, ctx.settings.trash_days, store.server_time())
+    if not folders:
+        return Pruned(0, "")
+    only = missing(store, _objects(store, folders), ctx.settings.backup_list_threads)
+    needed = needed_now(ctx, namespace, only) if len(only) else NEEDED.empty_table()
+    stay = needed["address"].combine_chunks()
+    stays = partial(pc.is_in, value_set=stay)
+    removed = sum(remove_trash(store, folder, stays) for folder in folders)
+    return Pruned(removed, _kept(ctx, needed))
+
+
+def _objects(store: ObjectStore, folders: list[str]) -> pa.Table:
+    """Address and size (bytes) of what is in the trash, in the order of the addresses, each once.
+
+    Of what is there several times nobody knows which one is needed: its size is -1, which no object
+    of the store has.
+    """
+    schema = pa.schema([("address", pa.string()), ("size", pa.int64())])
+    tables = [schema.empty_table()]
+    for folder in folders:
+        for batch in store.list(folder):
+            columns = [addresses_in(batch, folder), batch["size"]]
+            tables.append(pa.table(columns, schema=schema))
+    found = pa.concat_tables(tables).group_by("address")
+    sizes = found.aggregate([("size", "min"), ("size", "max")]).sort_by("address")
+    same = pc.equal(sizes["size_min"], sizes["size_max"])
+    size = pc.if_else(same, sizes["size_min"], -1)
+    return pa.table([sizes["address"], size], schema=schema)
+
+
+def _kept(ctx: RunContext, needed: pa.Table) -> str:
+    if not needed.num_rows:
+        return ""
+    first = needed.slice(0, 1).to_pylist()[0]
+    return (
+        f"{needed.num_rows} objects in the trash are older than trash_days and stay: they are "
+        f"needed now, and are not in the store, {first['address']!r} for one ({first['why']}). "
+        f"Restore them: `lakegc restore {ctx.repository} --run RUN --address ADDRESS`, with the "
+        "run whose sweep deleted them"
+    )

@@ -1,0 +1,46 @@
+"""Says of a sweep until when what it deleted can be had back, and from where."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import datetime, timedelta
+from typing import Any
+
+from lakegc_assets.storage.base import Recovery
+
+
+def recovery_facts(recovery: Recovery, since: datetime) -> dict[str, object]:
+    """What the manifest of a sweep says of its recovery: kind, days, notice, and until when.
+
+    Args:
+        recovery: what the store keeps, as it was tried.
+        since: when the first object may have been deleted, UTC.
+    """
+    until = None if recovery.days is None else since + timedelta(days=recovery.days)
+    return {**recovery._asdict(), "until": until and until.isoformat()}
+
+
+def undoable(facts: Mapping[str, Any], now: datetime) -> str:
+    """A sentence about what a sweep deleted.
+
+    Args:
+        facts: of the manifest of the sweep.
+        now: UTC.
+    """
+    recovery, backup = facts["recovery"], facts["backup"]
+    in_backup = f"from the backup {backup} until that is pruned" if backup else ""
+    if recovery["kind"] == "nothing":
+        if in_backup:
+            return f"what was deleted can be had back {in_backup}"
+        return f"what was deleted cannot be had back: {recovery['notice']}"
+    if recovery["kind"] == "unknown":
+        if in_backup:
+            return f"what was deleted can be had back {in_backup}"
+        return f"whether what was deleted can be had back is not known: {recovery['notice']}"
+    more = f"; and {in_backup}" if in_backup else ""
+    what = recovery["kind"].replace("_", " ")
+    if recovery["until"] is None:
+        return f"what was deleted can be had back ({what}), until when is not known{more}"
+    until = datetime.fromisoformat(recovery["until"])
+    verb = "can" if now < until else "could"
+    return f"what was deleted {verb} be had back until {until:%Y-%m-%d %H:%M} UTC ({what}){more}"

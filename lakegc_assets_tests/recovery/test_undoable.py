@@ -1,0 +1,49 @@
+"""Until when what a sweep deleted can be had back, in words."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta, timezone
+
+import pytest
+
+from lakegc_assets.recovery.undoable import recovery_facts, undoable
+from lakegc_assets.storage.base import Recovery
+
+SINCE = datetime(2026, 11, 22, 7, 30, tzinfo=timezone.utc)
+TRASH = Recovery("trash", 7, "moved")
+VERSIONS = Recovery("versions", None, "versions are kept")
+SOFT = Recovery("soft_delete", 14, "soft delete is on")
+NOTHING = Recovery("nothing", None, "nothing is kept")
+UNKNOWN = Recovery("unknown", None, "no answer")
+BACKUP = "s3://backups/repo/m1"
+
+
+@pytest.mark.parametrize(
+    ("recovery", "backup", "words"),
+    [
+        (TRASH, None, "can be had back until 2026-11-29 07:30 UTC (trash)"),
+        (SOFT, None, "can be had back until 2026-12-06 07:30 UTC (soft delete)"),
+        (VERSIONS, None, "can be had back (versions), until when is not known"),
+        (NOTHING, None, "cannot be had back: nothing is kept"),
+        (NOTHING, BACKUP, f"can be had back from the backup {BACKUP} until that is pruned"),
+        (UNKNOWN, BACKUP, f"can be had back from the backup {BACKUP} until that is pruned"),
+    ],
+)
+def test_the_sentence(recovery: Recovery, backup: str | None, words: str) -> None:
+    facts = {"recovery": recovery_facts(recovery, SINCE), "backup": backup}
+    assert undoable(facts, SINCE) == f"what was deleted {words}"
+
+
+def test_a_backup_outlasts_the_store_and_what_is_over_is_said_to_be() -> None:
+    facts = {"recovery": recovery_facts(TRASH, SINCE), "backup": BACKUP}
+    assert undoable(facts, SINCE + timedelta(days=8)) == (
+        "what was deleted could be had back until 2026-11-29 07:30 UTC (trash); and from the "
+        f"backup {BACKUP} until that is pruned"
+    )
+
+
+def test_what_nobody_knows() -> None:
+    facts = {"recovery": recovery_facts(UNKNOWN, SINCE), "backup": None}
+    assert undoable(facts, SINCE) == (
+        "whether what was deleted can be had back is not known: no answer"
+    )
