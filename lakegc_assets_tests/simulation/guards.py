@@ -12,8 +12,8 @@ import pyarrow as pa
 
 from lakegc_assets.mark import commits, uncommitted
 from lakegc_assets.retention.united import UnitedActiveCommits, unite
-from lakegc_assets.run import artifacts, parts
-from lakegc_assets.sweep import deletion, extending, lease, look, rounds, sweep
+from lakegc_assets.run import artifacts, parts, pins
+from lakegc_assets.sweep import deletion, delta, extending, lease, look, rounds, sweep
 from lakegc_assets.sweep.delta import Candidates
 from lakegc_assets.sweep.lease import lost
 from lakegc_assets.sweep.look import Look, judge
@@ -133,6 +133,7 @@ GUARDS: Final[dict[str, Guard]] = {
     "union of the snapshot's tries": Guard(
         ((uncommitted, "_collect", _last_try(uncommitted._collect)),), theme=8
     ),
+    "pins": Guard(((delta, "pinned", lambda _: pins.REASONS.empty_table()),), theme=10),
     "shadow rule": Guard((), {"shadow_rule": False}),
     "digests of the chain": Guard(
         (
