@@ -53,7 +53,7 @@ def _keep(guards: list[str], most: int) -> int:
     """Find schedules for guards anew; those of others stay."""
     found = read_kept()
     with multiprocessing.get_context("spawn").Pool() as pool:
-        for guard, kept in zip(guards, pool.imap(partial(keep, most=most), guards), strict=True):
+        for guard, kept in zip(guards, pool.imap(partial(keep, found, most), guards), strict=True):
             found[guard] = kept
             _say(f"{guard}: {kept}")
             write_kept(found)

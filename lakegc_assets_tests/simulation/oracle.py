@@ -1,10 +1,10 @@
 """Knows what is live by definition, and compares what was deleted with it.
 
-An object is live while a branch serves it, a commit inside its retention holds it, it is staged, or
-its address may still be linked. Deleting it is a loss, unless it came to life inside the window
-that docs/safety.md names: after the HEADs were read before the batch; or, for what is staged or
-left by a branch that came and went, or pinned, after the delta mark began. What is lost in the window must be
-named by an alarm before its sweep ends well.
+An object is live while a branch serves it, a commit inside its retention holds it, it is staged,
+its address may still be linked, or a restore pins it. Deleting it is a loss, unless it came to life
+inside the window that docs/safety.md names: after the HEADs were read before the batch; or, for
+what is staged, pinned, or left by a branch that came and went, after the delta mark began. What is
+lost in the window must be back, or named by an alarm, before its sweep ends well.
 """
 
 from __future__ import annotations
