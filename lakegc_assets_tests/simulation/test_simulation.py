@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
 
 import pytest
@@ -79,6 +79,28 @@ def test_a_dull_interleaving_sweeps_all_that_is_dead() -> None:
     (done,) = ended.world.oracle.finished
     assert {outcome for _, outcome, _ in ended.world.outcomes(done.url)} == {"deleted"}
     assert ended.world.oracle.deletes.keys() == ended.world.oracle.marked["mark-1"]
+
+
+def _first_where(reached: Callable[[Ended], bool]) -> Ended:
+    """The first interleaving with late requests that reached something."""
+    for seed in range(100):
+        ended = _ended(Choices(seed, (seed % 4, 3)))
+        assert ended.failure is None
+        if reached(ended):
+            return ended
+    raise AssertionError("no interleaving reached it")
+
+
+@pytest.mark.usefixtures("simulated")
+def test_what_came_to_life_in_the_window_is_put_back_where_the_store_keeps_versions() -> None:
+    def put_back(ended: Ended) -> list[str]:
+        outcomes = [ended.world.outcomes(done.url) for done in ended.world.oracle.finished]
+        return [key for rows in outcomes for key, outcome, _ in rows if outcome == "put_back"]
+
+    ended = _first_where(lambda ended: bool(put_back(ended)))
+    assert ended.world.weak.versions
+    assert set(put_back(ended)) <= ended.world.oracle.brought.keys()
+    assert all(f"repo/{key}" in ended.world.buckets["lake"] for key in put_back(ended))
 
 
 @pytest.mark.usefixtures("simulated")

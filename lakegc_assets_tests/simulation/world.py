@@ -85,6 +85,7 @@ class World:
     ) -> None:
         self.choices, self.lake, self.buckets = choices, lake, buckets
         self._versions: dict[str, list[tuple[str, Kept]]] = {}
+        self._stores: dict[tuple[str, bool], SimStore] = {}
         self.telling = tell
         self.scheduler = Scheduler(choices, switch, fault, self.say)
         self.weak = Weak()
@@ -154,10 +155,12 @@ class World:
 
     def store(self, url: str, *, once: bool = False) -> SimStore:
         """The store at a URL."""
-        bucket, _, prefix = url.removeprefix("s3://").partition("/")
-        prefix = f"{prefix.strip('/')}/" if prefix else ""
-        kept = self.buckets.setdefault(bucket, {})
-        return SimStore(self, kept, prefix, url.rstrip("/"), once=once)
+        if (url, once) not in self._stores:
+            bucket, _, prefix = url.removeprefix("s3://").partition("/")
+            prefix = f"{prefix.strip('/')}/" if prefix else ""
+            kept = self.buckets.setdefault(bucket, {})
+            self._stores[url, once] = SimStore(self, kept, prefix, url.rstrip("/"), once=once)
+        return self._stores[url, once]
 
     def ask(self, op: str, what: str) -> str:
         """Before a call is answered: others may go on, and something may fail; what, if not all.
