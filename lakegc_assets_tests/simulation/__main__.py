@@ -8,8 +8,10 @@ guard off; ``--minimal`` makes the schedule of a seed that fails minimal, and te
 from __future__ import annotations
 
 import argparse
+import multiprocessing
 import sys
 import time
+from functools import partial
 
 from lakegc_assets_tests.simulation.choices import Choices
 from lakegc_assets_tests.simulation.guards import GUARDS, choices_of
@@ -50,10 +52,11 @@ def _summary(report: Report, seconds: float, guard: str | None) -> None:
 def _keep(guards: list[str], most: int) -> int:
     """Find schedules for guards anew; those of others stay."""
     found = read_kept()
-    for guard in guards:
-        found[guard] = keep(guard, most)
-        _say(f"{guard}: {found[guard]}")
-        write_kept(found)
+    with multiprocessing.get_context("spawn").Pool() as pool:
+        for guard, kept in zip(guards, pool.imap(partial(keep, found, most), guards), strict=True):
+            found[guard] = kept
+            _say(f"{guard}: {kept}")
+            write_kept(found)
     return 0
 
 

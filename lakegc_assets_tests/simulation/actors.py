@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Final
+from datetime import timedelta
+from types import SimpleNamespace
+from typing import Any, Final
 
+import pyarrow as pa
+
+from lakegc_assets.run.pins import Pin, write_pin
 from lakegc_assets.sweep.hold import HOLD
 from lakegc_assets_tests.simulation.lake import DAY, MAIN, Entry
 from lakegc_assets_tests.simulation.world import PREFIX, World
@@ -171,6 +176,21 @@ def _lakefs_collects(world: World) -> str:
     return address
 
 
+def _restore(world: World) -> str:
+    """Somebody wants all of a mark back, and pins it first."""
+    if not world.weak.versions:
+        return ""
+    run, marked = next(iter(world.oracle.marked.items()))
+    until = world.store_time() + timedelta(days=30)
+    store: Any = SimpleNamespace(put=world.write_directly)
+    pin = Pin(world.serial(), until, run, "wanted", len(marked))
+    write_pin(store, pin, pa.array(sorted(marked), pa.string()))
+    for address in marked:
+        world.oracle.pinned.setdefault(address, world.oracle.now())
+    back = [address for address in sorted(marked) if world.bring_back(PREFIX + address)]
+    return f"of {run}: {', '.join(back)}"
+
+
 def _wait(world: World) -> str:
     seconds = (30.0, 100.0, 400.0)[world.choices.pick(3)]
     world.scheduler.sleep(seconds)
@@ -195,6 +215,7 @@ _CHANGES: Final[list[tuple[str, Callable[[World], str]]]] = [
     ("hold removed", _remove_hold),
     ("hold", _hold),
     ("lakeFS's own collector", _lakefs_collects),
+    ("restore", _restore),
 ]
 #: An address is handed out for so long, in seconds.
 HANDED_S: Final = float(DAY)

@@ -7,6 +7,7 @@ import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
@@ -50,6 +51,23 @@ class SimConfig:
         return "simulated"
 
 
+@lru_cache(maxsize=4096)
+def _branch(name: str, head: str) -> Branch:
+    return Branch.model_construct(id=name, commit_id=head)
+
+
+@lru_cache
+def _repository(name: str) -> Repository:
+    return Repository.model_construct(
+        id=name,
+        storage_namespace=NAMESPACE,
+        default_branch=MAIN,
+        creation_date=0,
+        read_only=False,
+        storage_id="",
+    )
+
+
 class SimClient:
     """A client of the lake of a world."""
 
@@ -66,14 +84,7 @@ class SimClient:
         return self.repository(repository)
 
     def repository(self, repository: str) -> Repository:
-        return Repository.model_construct(
-            id=repository,
-            storage_namespace=NAMESPACE,
-            default_branch=MAIN,
-            creation_date=0,
-            read_only=False,
-            storage_id="",
-        )
+        return _repository(repository)
 
     def repositories(self) -> Iterator[Repository]:
         yield self.repository(REPOSITORY)
@@ -95,7 +106,7 @@ class SimClient:
             if fault == "cut list":
                 return
             for name in names[:_PAGE]:
-                yield Branch.model_construct(id=name, commit_id=world.lake.branches[name])
+                yield _branch(name, world.lake.branches[name])
             if len(names) <= _PAGE:
                 return
             after = names[_PAGE - 1]
@@ -104,7 +115,7 @@ class SimClient:
         self._call("branch")
         if branch not in self._world.lake.branches:
             raise NotFoundError(f"branch {branch!r} not found")
-        return Branch.model_construct(id=branch, commit_id=self._world.lake.branches[branch])
+        return _branch(branch, self._world.lake.branches[branch])
 
     def tags(self, _repository: str) -> Iterator[Tag]:
         self._call("tags")

@@ -22,7 +22,7 @@ def write_table(table: pa.Table, sink: Any, **_how: object) -> None:
         stream.write_table(table)
 
 
-def read_table(source: Any, columns: Sequence[str] | None = None) -> pa.Table:
+def read_table(source: Any, columns: Sequence[str] | None = None, **_how: object) -> pa.Table:
     """As ``pyarrow.parquet.read_table``."""
     table = pa.ipc.open_stream(source).read_all()
     return table if columns is None else table.select(list(columns))

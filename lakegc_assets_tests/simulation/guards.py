@@ -12,9 +12,8 @@ import pyarrow as pa
 
 from lakegc_assets.mark import commits, uncommitted
 from lakegc_assets.retention.united import UnitedActiveCommits, unite
-from lakegc_assets.run import artifacts, parts
-from lakegc_assets.sweep import deletion, extending, lease, look, rounds, sweep
-from lakegc_assets.sweep.delta import Candidates
+from lakegc_assets.run import artifacts, parts, pins
+from lakegc_assets.sweep import deletion, delta, extending, lease, look, rounds, sweep
 from lakegc_assets.sweep.lease import lost
 from lakegc_assets.sweep.look import Look, judge
 from lakegc_assets_tests.simulation import encoding
@@ -92,8 +91,8 @@ def _last_try(real: Callable[..., None]) -> Callable[..., None]:
     return collect
 
 
-def _unread(attempt: Any, marked: Any) -> Candidates:
-    return Candidates(attempt.read(marked.asset, columns=list(_COLUMNS)), marked.parts["data"])
+def _unread(attempt: Any, marked: Any) -> pa.Table:
+    return attempt.read(marked.asset, columns=list(_COLUMNS))
 
 
 def _unchecked(store: Any, part: Any, columns: Any = None) -> pa.Table:
@@ -133,11 +132,12 @@ GUARDS: Final[dict[str, Guard]] = {
     "union of the snapshot's tries": Guard(
         ((uncommitted, "_collect", _last_try(uncommitted._collect)),), theme=8
     ),
+    "pins": Guard(((delta, "pinned", lambda _: pins.REASONS.empty_table()),), theme=10),
     "shadow rule": Guard((), {"shadow_rule": False}),
     "digests of the chain": Guard(
         (
             (parts, "read_part", _unchecked),
-            (sweep, "_candidates", _unread),
+            (sweep, "read_marked", _unread),
             (artifacts.AttemptArtifacts, "_require_files", lambda *_: None),
         ),
         {"tampered": True},

@@ -64,6 +64,7 @@ _THEMES: Final = (
     Theme(_WALK, ("revert", "deleted branch", "set back"), early=True, odds=0.3),
     Theme(frozenset({"cut rows", "no location", "cut file"}), ("link", "revert"), True, odds=0.3),
     Theme(frozenset({"partial", "SlowDown", "lost answer", "unavailable"}), _LIVE),
+    Theme(frozenset({"kill", "freeze"}), ("restore", "revert", "waits"), odds=0.1),
 )
 
 
@@ -123,7 +124,8 @@ def interleave(choices: Choices, tell: Callable[[str], None] | None = None) -> E
     if world.tampered and shape.extras:
         _tamper(world)
     world.weak.deadlines = not choices.pick(4, 0.25)
-    world.weak.etags = bool(choices.pick(2, 0.2))
+    promised = choices.pick(4, 0.4)
+    world.weak.etags, world.weak.versions = bool(promised & 1), bool(promised & 2)
     world.faulty, world.changes, world.early = theme.faults, theme.changes, theme.early
     world.most_metaranges = 200 if not choices.pick(5, 0.1) else 0
     size = choices.pick(2) + 1, choices.pick(2) + 1

@@ -1,19 +1,24 @@
 """Schedules that are kept: for each guard one that breaks a promise without it.
 
 ``python -m lakegc_assets_tests.simulation --keep`` finds them anew, where the code takes other
-steps than it did, and writes the table of docs/safety.md.
+steps than it did, and writes the table of docs/safety.md. A schedule that still breaks its promise
+when some of its choices come a few calls later is moved along; it keeps its seed.
 """
 
 from __future__ import annotations
 
 import json
 import re
-from dataclasses import asdict, dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, replace
+from itertools import combinations_with_replacement, islice
 from pathlib import Path
 from typing import Final
 
+from lakegc_assets_tests.simulation import seams
 from lakegc_assets_tests.simulation.choices import Choices
-from lakegc_assets_tests.simulation.guards import GUARDS
+from lakegc_assets_tests.simulation.guards import GUARDS, without
+from lakegc_assets_tests.simulation.interleaving import interleave
 from lakegc_assets_tests.simulation.search import in_words, search, smallest
 
 _FILE: Final = Path(__file__).with_name("kept.json")
@@ -21,6 +26,11 @@ _PAGE: Final = Path(__file__).parents[2] / "docs" / "safety.md"
 _BEGIN: Final = "<!-- guards: begin -->"
 _END: Final = "<!-- guards: end -->"
 _CHUNK: Final = 200
+#: How many more calls a schedule is tried with, and in how many ways.
+_MORE: Final = 8
+_MOVES: Final = 500
+#: So many choices are about the world, before anything is called.
+_BEGUN: Final = 12
 
 
 @dataclass(frozen=True)
@@ -55,13 +65,16 @@ def read_kept() -> dict[str, Kept]:
     }
 
 
-def keep(guard: str, most: int) -> Kept:
+def keep(found: Mapping[str, Kept], most: int, guard: str) -> Kept:
     """Find a schedule that breaks a promise without a guard, and make it minimal.
 
     Args:
-        guard: that is switched off.
+        found: what is kept, by guard.
         most: interleavings that are run.
+        guard: that is switched off.
     """
+    if (moved := _moved_along(guard, found.get(guard))) is not None:
+        return moved
     for at in range(0, most, _CHUNK):
         report = search(at, min(_CHUNK, most - at), guard)
         for seed, choices, failure in report.failures:
@@ -71,6 +84,30 @@ def keep(guard: str, most: int) -> Kept:
             assert failure
             return Kept(int(seed), at + report.interleavings, told, schedule)
     return Kept(None, most)
+
+
+def _moved_along(guard: str, known: Kept | None) -> Kept | None:
+    """The kept schedule of a guard, where it fails as it did, if need be a few calls later."""
+    if known is None or known.seed is None:
+        return None
+    schedule = known.schedule or {}
+    with seams.installed(), without(guard):
+        for moved in islice(_moved(schedule), _MOVES):
+            kept = replace(known, schedule=moved)
+            if failure := interleave(kept.choices()).failure:
+                return replace(kept, broken=failure)
+    return None
+
+
+def _moved(schedule: Mapping[int, int]) -> Iterator[dict[int, int]]:
+    """A schedule with more and more calls in between; what is chosen before any stays."""
+    head = {place: choice for place, choice in schedule.items() if place < _BEGUN}
+    body = sorted(schedule.keys() - head.keys())
+    for more in range(_MORE + 1):
+        for before in combinations_with_replacement(body, more):
+            yield head | {
+                place + sum(one <= place for one in before): schedule[place] for place in body
+            }
 
 
 def write_kept(found: dict[str, Kept]) -> None:

@@ -1,10 +1,10 @@
 """Knows what is live by definition, and compares what was deleted with it.
 
-An object is live while a branch serves it, a commit inside its retention holds it, it is staged, or
-its address may still be linked. Deleting it is a loss, unless it came to life inside the window
-that docs/safety.md names: after the HEADs were read before the batch; or, for what is staged or
-left by a branch that came and went, after the delta mark began. What is lost in the window must be
-named by an alarm before its sweep ends well.
+An object is live while a branch serves it, a commit inside its retention holds it, it is staged,
+its address may still be linked, or a restore pins it. Deleting it is a loss, unless it came to life
+inside the window that docs/safety.md names: after the HEADs were read before the batch; or, for
+what is staged, pinned, or left by a branch that came and went, after the delta mark began. What is
+lost in the window must be back, or named by an alarm, before its sweep ends well.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from lakegc_assets_tests.simulation.world import World
 
 #: By which way an object is live.
-Way = Literal["branch", "dangling", "staged", "linkable"]
+Way = Literal["branch", "dangling", "staged", "linkable", "pinned"]
 #: The window of a batch, and that of what is staged by hand, in seconds.
 BATCH_S: Final = 60.0
 STAGED_S: Final = 600.0
@@ -98,7 +98,8 @@ class Oracle:
         finished: sweeps that ended well.
         thawed: when a process was last suspended.
         deletes: when each key was deleted.
-        rewritten: when an object was written again.
+        brought: when an object was last brought back.
+        pinned: since when a restore pins an object.
         once_live: all that was ever live.
         sweeps: by token of the lease, the step of its first batch.
         promises: whether to watch lease, rounds and hold too, not only losses.
@@ -115,7 +116,8 @@ class Oracle:
     finished: list[Finished] = field(default_factory=list)
     thawed: dict[str, float] = field(default_factory=dict)
     deletes: dict[str, Since] = field(default_factory=dict)
-    rewritten: dict[str, Since] = field(default_factory=dict)
+    brought: dict[str, Since] = field(default_factory=dict)
+    pinned: dict[str, Since] = field(default_factory=dict)
     once_live: set[str] = field(default_factory=set)
     sweeps: dict[str, int] = field(default_factory=dict)
     promises: bool = True
@@ -145,6 +147,8 @@ class Oracle:
         for address, until in lake.handed.items():
             if epoch < until:
                 found.setdefault(address, set()).add("linkable")
+        for address in self.pinned:
+            found.setdefault(address, set()).add("pinned")
         self._note(found, now)
 
     def _note(self, found: dict[str, set[Way]], now: Since) -> None:
@@ -230,6 +234,12 @@ class Oracle:
             )
         self.window.append(Gone(key, sent, now))
 
+    def brought_back(self, key: str) -> None:
+        """The store has given a deleted object back."""
+        self.deletes.pop(key, None)
+        self.brought[key] = self.now()
+        self.world.say(f"  {key} is back")
+
     def _excused(self, key: str, way: Way, since: Since, sent: Sent) -> bool:
         now = self.world.scheduler.now
         kept = self.world.weak.deadlines
@@ -248,7 +258,7 @@ class Oracle:
         if way == "dangling":
             begun, ended = self.lone.get(key, (since, since))
             return not begun.step <= sent.look.step <= ended.step
-        return False
+        return way == "pinned"
 
     # Alarms and ends
 
@@ -275,9 +285,10 @@ class Oracle:
 
     def _require_alarm(self, gone: Gone) -> None:
         live = self.live.get(gone.key)
-        if not live or gone.key in self.alarms:
+        there = f"repo/{gone.key}" in self.world.buckets["lake"]
+        if there or not live or gone.key in self.alarms or live.keys() == {"pinned"}:
             return
-        since = min(live.values())
+        since = min(since for way, since in live.items() if way != "pinned")
         for done in self.finished:
             if done.run != gone.sent.run or since.step >= done.after.step:
                 continue
@@ -292,6 +303,10 @@ class Oracle:
                 f"{done.after.step}"
             )
 
+    def _needed(self, key: str, when: Since) -> bool:
+        """Whether a branch has had an object since before then."""
+        return self.live.get(key, {}).get("branch", when) < when
+
     def _require_outcomes(self, done: Finished) -> None:
         outcomes = self.world.outcomes(done.url)
         told = [address for address, _, _ in outcomes]
@@ -301,9 +316,12 @@ class Oracle:
         for address, outcome, why in outcomes:
             exists = f"repo/{address}" in there
             if outcome in {"deleted", "already_missing"} and exists:
-                if address not in self.rewritten:
+                brought = self.brought.get(address)
+                if brought is None or (brought < done.after and self._needed(address, done.after)):
                     raise LossError(f"{address} is said to be {outcome}, and is there")
-            elif outcome == "spared" and address not in self.once_live | self.rewritten.keys():
+            elif outcome == "put_back" and address not in self.brought:
+                raise LossError(f"{address} is said to be put back, and never was")
+            elif outcome == "spared" and address not in self.once_live:
                 if why != "it looks like what a branch has now":
                     raise LossError(f"{address} was dead all the time, and spared: {why}")
             elif outcome == "failed":

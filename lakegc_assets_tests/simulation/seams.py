@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -17,9 +18,10 @@ from lakegc_assets.graveler.decode import etag_hashes
 from lakegc_assets.mark import commits, committed, uncommitted
 from lakegc_assets.mark.committed import Live, LiveRanges
 from lakegc_assets.mark.served import SERVED, SPARED
-from lakegc_assets.run import artifacts, connections, packs, parts, tasks
+from lakegc_assets.run import artifacts, connections, packs, parts, pins, tasks
 from lakegc_assets.run.hashing import address_hashes, key_digest
 from lakegc_assets.run.sets import union, write_set
+from lakegc_assets.storage import undelete_probe
 from lakegc_assets.storage.base import ObjectStore
 from lakegc_assets.storage.config import StoreConfig
 from lakegc_assets.sweep import (
@@ -31,6 +33,7 @@ from lakegc_assets.sweep import (
     lease,
     ledger,
     moment,
+    putting_back,
     rounds,
     settling,
     sweep,
@@ -225,10 +228,10 @@ def _entry(range_id: str) -> Entry:
 
 
 def _live_ranges(
-    _ctx: Any, _links: Any, metarange_ids: Iterable[str], *, has_rules: bool
+    _ctx: Any, _links: Any, metarange_ids: Iterable[str], *, every: bool
 ) -> LiveRanges:
     ids = set(metarange_ids)
-    if not has_rules:
+    if every:
         ids |= set(world().lake.trees)
     found = sorted(_ranges_of(ids))
     entries = pa.array([1] * len(found), pa.int64())
@@ -275,6 +278,12 @@ def _reach(of: Any, orders: Any) -> deletion.Reach:
     )
 
 
+def _dumps(values: object, indent: int | None = None, **how: Any) -> str:
+    """As ``json.dumps``, without the indentation that takes most of its time."""
+    del indent
+    return json.dumps(values, **how)
+
+
 @lru_cache(maxsize=256)
 def _manifest(data: bytes, where: str) -> artifacts.Manifest:
     """As ``Manifest.from_bytes``: it is a function of values, and the same ones come often."""
@@ -288,13 +297,19 @@ def _replaced() -> list[tuple[object, str, object]]:
     """What is replaced where."""
     threads = SimpleNamespace(Lock=_Lock, Event=_Event, Thread=_Thread)
     clock = SimpleNamespace(CLOCK_BOOTTIME=0, clock_gettime=lambda _: world().elapsed())
-    secrets = SimpleNamespace(token_hex=lambda size: world().token_hex(size))
+    secrets = SimpleNamespace(
+        token_hex=lambda size: world().token_hex(size),
+        token_bytes=lambda size: bytes.fromhex(world().token_hex(size)),
+    )
+    values = SimpleNamespace(loads=json.loads, dumps=_dumps)
     held = partial(lease.repository_lease, pause=sleep)
     answers: list[tuple[object, str, object]] = [
         (module, "open_store", _open_store) for module in (artifacts, connections, deletion)
     ]
-    answers += [(module, "pq", encoding) for module in (parts, ledger, uncommitted, packs)]
-    answers += [(module, "secrets", secrets) for module in (parts, lease, artifacts, conditions)]
+    answers += [(module, "pq", encoding) for module in (parts, ledger, uncommitted, packs, pins)]
+    drawing = (parts, lease, artifacts, conditions, putting_back, undelete_probe)
+    answers += [(module, "secrets", secrets) for module in drawing]
+    answers += [(module, "json", values) for module in (artifacts, lease)]
     answers += [(module, "live_ranges", _live_ranges) for module in (delta, committed)]
     answers += [(module, "read_live", _read_live) for module in (delta, committed)]
     return [

@@ -9,9 +9,12 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from lakegc_assets.storage.base import (
     DeleteOutcome,
+    Lost,
     ObjectInfo,
     ObjectStore,
     Prefixes,
+    Recovery,
+    UndeleteOutcome,
     to_batch,
 )
 from lakegc_assets.storage.errors import (
@@ -228,5 +231,31 @@ class SimStore(ObjectStore):
         if etags is not None and world.weak.etags and kept.etag != etags[key]:
             return DeleteOutcome(key, "spared", detail="it has another etag")
         del self._bucket[full]
+        version = world.keep(full, kept)
         world.deleted(self, key, sent)
-        return DeleteOutcome(key, "deleted")
+        return DeleteOutcome(key, "deleted", version=version)
+
+    def recovery(self) -> Recovery:
+        if not self._world.weak.versions:
+            return super().recovery()
+        return Recovery("versions", None, f"{self._url} keeps versions")
+
+    def undelete_many(self, objects: Sequence[Lost]) -> Sequence[UndeleteOutcome]:
+        if not self._world.weak.versions:
+            return super().undelete_many(objects)
+        return [self._undelete(one) for one in objects]
+
+    def _undelete(self, one: Lost) -> UndeleteOutcome:
+        """As a delete marker is removed: the object is what it was, its time of writing, too."""
+        try:
+            fault = self._world.ask("undelete", one.key)
+        except StoreUnavailableError as error:
+            return UndeleteOutcome(one.key, "failed", "NoAnswer", str(error))
+        full = self._prefix + one.key
+        if full in self._bucket:
+            return UndeleteOutcome(one.key, "already_there")
+        if not self._world.bring_back(full, one.etag, one.version):
+            return UndeleteOutcome(one.key, "not_kept")
+        if fault == "lost answer":
+            return UndeleteOutcome(one.key, "failed", "NoAnswer", "it was lost")
+        return UndeleteOutcome(one.key, "restored")

@@ -36,6 +36,7 @@ _CALLS: Final = {
 }
 _OPS: Final = {
     "put": (*_READS, "lost answer"),
+    "undelete": (*_READS, "lost answer"),
     "delete": ("freeze", "late", "kill", "lost answer", "partial", "SlowDown", "late"),
 }
 
@@ -48,11 +49,13 @@ class Weak:
         conditions: conditional puts are conditional.
         etags: deletes go by etags.
         deadlines: deletes that come late are refused.
+        versions: what is deleted is kept, and can be had back.
     """
 
     conditions: bool = True
     etags: bool = False
     deadlines: bool = True
+    versions: bool = False
 
 
 class World:
@@ -81,6 +84,8 @@ class World:
         tell: Callable[[str], None] | None = None,
     ) -> None:
         self.choices, self.lake, self.buckets = choices, lake, buckets
+        self._versions: dict[str, list[tuple[str, Kept]]] = {}
+        self._stores: dict[tuple[str, bool], SimStore] = {}
         self.telling = tell
         self.scheduler = Scheduler(choices, switch, fault, self.say)
         self.weak = Weak()
@@ -150,10 +155,12 @@ class World:
 
     def store(self, url: str, *, once: bool = False) -> SimStore:
         """The store at a URL."""
-        bucket, _, prefix = url.removeprefix("s3://").partition("/")
-        prefix = f"{prefix.strip('/')}/" if prefix else ""
-        kept = self.buckets.setdefault(bucket, {})
-        return SimStore(self, kept, prefix, url.rstrip("/"), once=once)
+        if (url, once) not in self._stores:
+            bucket, _, prefix = url.removeprefix("s3://").partition("/")
+            prefix = f"{prefix.strip('/')}/" if prefix else ""
+            kept = self.buckets.setdefault(bucket, {})
+            self._stores[url, once] = SimStore(self, kept, prefix, url.rstrip("/"), once=once)
+        return self._stores[url, once]
 
     def ask(self, op: str, what: str) -> str:
         """Before a call is answered: others may go on, and something may fail; what, if not all.
@@ -218,6 +225,26 @@ class World:
         kept = Kept(data, hashlib.md5(data).hexdigest(), when, len(data))
         self.buckets["lake"][PREFIX + key] = kept
         return kept
+
+    def keep(self, key: str, kept: Kept) -> str | None:
+        """Keep what is deleted, where the store does; names what is kept."""
+        if not self.weak.versions:
+            return None
+        version = self.serial()
+        self._versions.setdefault(key, []).append((version, kept))
+        return version
+
+    def bring_back(self, key: str, etag: str = "", version: str | None = None) -> bool:
+        """Let a kept object be at its key again, where nothing is; whether there is one."""
+        if key in self.buckets["lake"]:
+            return False
+        for name, kept in reversed(self._versions.get(key, [])):
+            if etag in {"", kept.etag} and version in {None, name}:
+                self.buckets["lake"][key] = kept
+                self.oracle.brought_back(key.removeprefix(PREFIX))
+                self._set_mood()
+                return True
+        return False
 
     def outcomes(self, url: str) -> list[tuple[str, str, str | None]]:
         """What a sweep that ended well says became of each object: address, outcome and why."""
