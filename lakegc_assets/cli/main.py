@@ -177,8 +177,8 @@ _ELSEWHERE = {
 
 #: Commands in the order in which people come to need them.
 _ORDER = (
-    *("run", "mark", "sweep", "report", "why", "restore", "pins", "backup", "backups"),
-    *("compare", "adopt", "repositories", "embedded"),
+    *("run", "mark", "sweep", "report", "why", "restore", "pins", "pending", "approve"),
+    *("backup", "backups", "compare", "adopt", "repositories", "embedded"),
 )
 
 

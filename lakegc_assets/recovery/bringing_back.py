@@ -219,10 +219,11 @@ def _another(
 
 def _known(one: Lost, copies: Copies | None) -> Mapping[str, str]:
     """Checksums of an object that was marked, as far as anybody names them."""
+    known = {"md5": one.etag} if _MD5.fullmatch(one.etag) else {}
     if copies is not None and one.key in copies.etags:
         with suppress(ObjectNotFoundError):
-            return copies.store.checksums(one.key)
-    return {"md5": one.etag} if _MD5.fullmatch(one.etag) else {}
+            known |= copies.store.checksums(one.key)
+    return known
 
 
 def _else_copied(store: ObjectStore, one: Lost, told: Brought, copies: Copies | None) -> Brought:

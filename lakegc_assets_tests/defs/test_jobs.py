@@ -100,7 +100,7 @@ def test_without_backup_url_the_backup_is_materialized_and_skipped(
     assert f"collected|{_RUN}" in materialized
     (event,) = collected.asset_materializations_for_node("backup")
     assert event.metadata["note"].value == "skipped: backup_url is not set"
-    assert _metadata(instance, "swept_set")["backup"] == "none"
+    assert _metadata(instance, "swept_set")["backup"] == "none: backup_url is not set"
 
 
 def test_a_collection_with_a_backup_shows_what_was_copied(

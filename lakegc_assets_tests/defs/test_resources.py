@@ -180,7 +180,6 @@ def test_every_setting_reaches_the_core() -> None:
         "listing_num_partitions": 5,
         "sweep_num_partitions": 6,
         "max_served_lookups": 7,
-        "adopt": "a-mark",
     }
     settings = CollectorResource(**given).settings()
     assert settings.min_age == timedelta(hours=1.5)
