@@ -294,7 +294,7 @@ def sweep(repository: str, run_id: str | None, as_json: bool, **options: Any) ->
 def approve(
     repository: str, run_id: str, by: str | None, max_candidate_share: float | None
 ) -> None:
-    """Let a mark of REPOSITORY be swept, after its checks were evaluated again.
+    """Let a mark of REPOSITORY be swept; its checks run again.
 
     It is about exactly this mark, and ends after a week. Where the sensor gc_approvals is on, the
     sweep follows by itself.
@@ -313,7 +313,7 @@ def approve(
 @click.option("--json", "as_json", is_flag=True, help="Print JSON for programs.")
 @exit_status
 def pending(as_json: bool) -> None:  # noqa: FBT001 - an option
-    """What waits for a person: marks that were not swept, and those that a check refused."""
+    """What waits for a person: marks not swept yet, and refused ones."""
     from lakegc_assets.cli.approvals import pending as waiting  # noqa: PLC0415 - Dagster loads slowly
 
     found = waiting()
