@@ -313,7 +313,7 @@ def approve(
 @click.option("--json", "as_json", is_flag=True, help="Print JSON for programs.")
 @exit_status
 def pending(as_json: bool) -> None:  # noqa: FBT001 - an option
-    """What waits for a person: marks not swept yet, and refused ones."""
+    """List marks that wait for a person."""
     from lakegc_assets.cli.approvals import pending as waiting  # noqa: PLC0415 - Dagster loads slowly
 
     found = waiting()
