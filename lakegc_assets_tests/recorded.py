@@ -122,6 +122,20 @@ def remove(repository: str, key: str) -> None:
 
 
 @contextmanager
+def set_aside() -> Iterator[None]:
+    """The bucket of the recordings is there and empty inside; then it is as it was before."""
+    backend = _backend()
+    if BUCKET not in backend.buckets:
+        backend.create_bucket(BUCKET, "us-east-1")
+    bucket = backend.buckets[BUCKET]
+    kept, bucket.keys = bucket.keys, type(bucket.keys)()
+    try:
+        yield
+    finally:
+        bucket.keys = kept
+
+
+@contextmanager
 def preserved(repository: str) -> Iterator[None]:
     """What happens to the objects of a repository inside is undone at the end."""
     stored = _backend().buckets[BUCKET].keys

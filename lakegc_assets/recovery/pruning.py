@@ -15,7 +15,7 @@ from datetime import timedelta
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lakegc_assets.errors import LakegcError, RefusedError
+from lakegc_assets.errors import IntegrityError, LakegcError, RefusedError
 from lakegc_assets.recovery.backups import BEGIN, FOLDER, MANIFEST, PRUNING
 from lakegc_assets.recovery.liveness import needed_now
 from lakegc_assets.recovery.looking import missing
@@ -28,6 +28,8 @@ from lakegc_assets.storage.config import StoreConfig
 from lakegc_assets.storage.errors import StorageError
 
 _SWEPT = "swept_set"
+#: Of how many copies it is asked whether they are gone, where a listing shows none.
+_ASKED = 100
 Context = Callable[[str, str], RunContext]
 
 
@@ -159,15 +161,38 @@ def _needed(ctx: RunContext, found: Found, held: pa.Table) -> str:
 
 
 def _held(found: Found) -> pa.Table:
-    """What a backup can give back: all that was copied, or what is left of it."""
+    """What a backup can give back: all that was copied, or what is left of it.
+
+    Raises:
+        LakegcError: nobody can tell.
+    """
     if found.state != "being removed":
         return found.copied()
     left = pa.array(list(_copies(found.store)), pa.string())
-    if not len(left):
-        # What says what was copied may be gone already.
+    try:
+        copied = found.copied()
+    except IntegrityError:
+        if len(left):
+            raise
+        # What says what was copied goes when all copies are gone.
         return pa.table({"address": pa.chunked_array([left]), "size": pa.array([], pa.int64())})
-    copied = found.copied()
+    if not len(left):
+        _require_gone(found.store, copied["address"])
     return copied.filter(pc.is_in(copied["address"], left))
+
+
+def _require_gone(store: ObjectStore, addresses: pa.ChunkedArray) -> None:
+    """Ask for some copies that a listing does not show: it may have been empty for no reason.
+
+    Raises:
+        StorageError: one is there.
+    """
+    step = max(1, len(addresses) // _ASKED)
+    for address in addresses.take(range(0, len(addresses), step)).to_pylist():
+        if store.exists(address):
+            raise StorageError(
+                f"a listing of {store.url} shows no copy, and {address!r} is there: prune again"
+            )
 
 
 def _copies(store: ObjectStore) -> Iterator[str]:

@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import boto3
 import pytest
 
 from lakegc_assets.embedded import EmbeddedLakeFS
@@ -20,6 +19,7 @@ from lakegc_assets_tests.embedded.conftest import Clock
 from lakegc_assets_tests.embedded.rebuilding import Rebuilt, rebuild_from_trees, recorded_calls
 from lakegc_assets_tests.embedded.test_recorded_history import lost_by_lakefs, prepared
 from lakegc_assets_tests.embedded.test_recorded_trees import GOLDEN, bodies
+from lakegc_assets_tests.recorded import set_aside
 
 BUCKET = "lab"
 
@@ -30,16 +30,15 @@ def lab(s3_server: str, tmp_path: Path, clock: Clock) -> Iterator[EmbeddedLakeFS
 
     The recording holds such entries; they are what the collector has to cope with.
     """
-    boto3.client("s3", endpoint_url=s3_server).create_bucket(Bucket=BUCKET)
     config = StoreConfig(endpoint_url=s3_server)
     faults = frozenset({Fault.STAGE_INSIDE_NAMESPACE})
-    with EmbeddedLakeFS(
-        tmp_path, f"s3://{BUCKET}", store_config=config, clock=clock, faults=faults
-    ) as server:
+    with (
+        set_aside(),
+        EmbeddedLakeFS(
+            tmp_path, f"s3://{BUCKET}", store_config=config, clock=clock, faults=faults
+        ) as server,
+    ):
         yield server
-    bucket = boto3.resource("s3", endpoint_url=s3_server).Bucket(BUCKET)
-    bucket.objects.all().delete()
-    bucket.delete()
 
 
 def rebuilt_on(lab: EmbeddedLakeFS, api: Api, clock: Clock, name: str) -> Rebuilt:

@@ -9,7 +9,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import boto3
 import pytest
 import requests
 
@@ -17,8 +16,7 @@ from lakegc_assets.embedded import EmbeddedLakeFS
 from lakegc_assets.storage.config import StoreConfig
 from lakegc_assets_tests.conformance.recorder import RECORDED, conforms
 from lakegc_assets_tests.embedded.api import TIMEOUT, Api
-from lakegc_assets_tests.recorded import keys as stored_keys
-from lakegc_assets_tests.recorded import preserved, remove
+from lakegc_assets_tests.recorded import set_aside
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 BUCKET = "lab"
@@ -41,19 +39,14 @@ BY_FIELDS = {
 @pytest.fixture
 def on_s3(s3_server: str, tmp_path: Path) -> Iterator[Api]:
     """A server whose objects are in the bucket that the recording used."""
-    client = boto3.client("s3", endpoint_url=s3_server)
-    client.create_bucket(Bucket=BUCKET)
-    # Other tests have recorded repositories in this bucket.
-    with preserved("emptyrepo"):
-        for key in stored_keys("emptyrepo"):
-            remove("emptyrepo", key)
-        with (
-            EmbeddedLakeFS(
-                tmp_path, f"s3://{BUCKET}", store_config=StoreConfig(endpoint_url=s3_server)
-            ) as server,
-            Api.of(server) as api,
-        ):
-            yield api
+    with (
+        set_aside(),
+        EmbeddedLakeFS(
+            tmp_path, f"s3://{BUCKET}", store_config=StoreConfig(endpoint_url=s3_server)
+        ) as server,
+        Api.of(server) as api,
+    ):
+        yield api
 
 
 @conforms(

@@ -191,6 +191,21 @@ def test_an_interrupted_prune_goes_on_and_looks_again(swept: Place, marked: Mark
     assert left(swept) == 0
 
 
+def test_an_interrupted_prune_believes_no_empty_listing(
+    swept: Place, marked: Marked, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What it lists is what it asks lakeFS about, and what it is about to remove."""
+    first, *_ = sorted(marked.candidates)
+    swept.store.put(PRUNING, swept.found.record.to_bytes())
+    swept.store.delete_many([MANIFEST])
+    swept.lake.stage("main", "late/link", first)
+    with monkeypatch.context() as patch:
+        patch.setattr("lakegc_assets.recovery.pruning._copies", lambda _store: iter(()))
+        assert "shows no copy, and" in prune(swept, days=0)[NAME]
+    assert first in swept.contents()
+    assert "the only copy of 1 objects" in prune(swept, days=0)[NAME]
+
+
 def test_what_an_interrupted_prune_must_leave_can_be_restored(swept: Place, marked: Marked) -> None:
     """As it says; nothing else tells of these copies any more."""
     first, *others = sorted(marked.candidates)
