@@ -219,4 +219,5 @@ _CHANGES: Final[list[tuple[str, Callable[[World], str]]]] = [
 ]
 #: An address is handed out for so long, in seconds.
 HANDED_S: Final = float(DAY)
+BY_NAME: Final[dict[str, Callable[[World], str]]] = dict(_CHANGES)
 CHANGES_BY_NAME: Final = {name: number for number, (name, _) in enumerate(_CHANGES)}

@@ -18,7 +18,8 @@ from lakegc_assets.sweep.lease import lost
 from lakegc_assets.sweep.look import Look, judge
 from lakegc_assets_tests.simulation import encoding
 from lakegc_assets_tests.simulation.choices import Choices
-from lakegc_assets_tests.simulation.interleaving import SHAPES
+from lakegc_assets_tests.simulation.interleaving import SHAPES, THEMES
+from lakegc_assets_tests.simulation.mark_guards import MARK_GUARDS
 from lakegc_assets_tests.simulation.seams import world
 from lakegc_assets_tests.simulation.world import World
 
@@ -142,6 +143,10 @@ GUARDS: Final[dict[str, Guard]] = {
         ),
         {"tampered": True},
     ),
+    **{
+        name: Guard(patches, theme=THEMES + theme)
+        for name, (patches, theme) in MARK_GUARDS.items()
+    },
 }
 
 

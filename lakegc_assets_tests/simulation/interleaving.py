@@ -16,7 +16,10 @@ from lakegc_assets_tests.simulation import encoding
 from lakegc_assets_tests.simulation.actors import HANDED_S, write
 from lakegc_assets_tests.simulation.choices import Choices
 from lakegc_assets_tests.simulation.collector import collect, context, mark
+from lakegc_assets_tests.simulation.ended import Ended
 from lakegc_assets_tests.simulation.lake import DAY, MAIN, Entry, Lake
+from lakegc_assets_tests.simulation.marking import THEMES as MARKING
+from lakegc_assets_tests.simulation.marking import interleave_marks
 from lakegc_assets_tests.simulation.oracle import START, LossError
 from lakegc_assets_tests.simulation.scheduler import EndlessError, Process
 from lakegc_assets_tests.simulation.seams import inside
@@ -66,6 +69,8 @@ _THEMES: Final = (
     Theme(frozenset({"partial", "SlowDown", "lost answer", "unavailable"}), _LIVE),
     Theme(frozenset({"kill", "freeze"}), ("restore", "revert", "waits"), odds=0.1),
 )
+#: How many kinds of interleavings there are of a sweep alone; those of marks come behind them.
+THEMES: Final = len(_THEMES)
 
 
 @dataclass(frozen=True)
@@ -86,21 +91,6 @@ class Shape:
 SHAPES: Final = (Shape(2, 1, False), Shape(3, 1, True), Shape(1, 1, False), Shape(3, 2, False))
 
 
-@dataclass(frozen=True)
-class Ended:
-    """How an interleaving ended.
-
-    Attributes:
-        choices: that were made.
-        world: as it was at its end.
-        failure: what promise was broken; None if none was.
-    """
-
-    choices: Sequence[int]
-    world: World
-    failure: str | None
-
-
 def interleave(choices: Choices, tell: Callable[[str], None] | None = None) -> Ended:
     """Run one interleaving to its end.
 
@@ -109,10 +99,13 @@ def interleave(choices: Choices, tell: Callable[[str], None] | None = None) -> E
         tell: is told of every step, in words.
     """
     shape = SHAPES[choices.pick(len(SHAPES))]
+    number = choices.pick(len(_THEMES) + len(MARKING))
+    if number >= len(_THEMES):
+        return interleave_marks(choices, number - len(_THEMES), tell)
+    theme = _THEMES[number]
     lake, buckets, marked = _beginning(shape, World.shadow_rule, World.diff_witness)
     # What a process keeps of an earlier interleaving would save this one some calls.
     sets._kept.clear()
-    theme = _THEMES[choices.pick(len(_THEMES))]
     fault = (0.0, 0.01, 0.03, 0.1)[choices.pick(4)] if theme.odds is None else theme.odds
     odds = (0.03, 0.08, 0.2, 0.4)[choices.pick(4)], fault
     copied = {name: dict(bucket) for name, bucket in buckets.items()}

@@ -39,7 +39,7 @@ from lakegc_assets.sweep import (
     sweep,
 )
 from lakegc_assets.sweep.orders import Told
-from lakegc_assets_tests.simulation import encoding
+from lakegc_assets_tests.simulation import encoding, mark_stages
 from lakegc_assets_tests.simulation.client import NAMESPACE, REPOSITORY
 from lakegc_assets_tests.simulation.executors import run_tasks
 from lakegc_assets_tests.simulation.lake import Entry
@@ -314,6 +314,7 @@ def _replaced() -> list[tuple[object, str, object]]:
     answers += [(module, "read_live", _read_live) for module in (delta, committed)]
     return [
         *answers,
+        *mark_stages.replaced(served, _open_store, _Pool),
         (lease, "threading", threads),
         (lease, "owner_of", lambda **_: {"host": "simulated"}),
         (sweep, "owner_of", lambda **_: {"host": world().process.name}),

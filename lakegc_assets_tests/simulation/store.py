@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 
 #: A client gives up a request that deletes after so many seconds.
 CLIENT_S: Final = 35.0
+#: How old what a stale list shows is, in seconds.
+STALE_S: Final = 30.0
 #: How late a request may arrive that its client has given up, in seconds.
 _LATE: Final = (1.0, 40.0, 50.0, 55.0, 90.0, 900.0)
 
@@ -96,13 +98,17 @@ class SimStore(ObjectStore):
     def list(
         self, prefix: str = "", start_after: str | None = None, end_before: str | None = None
     ) -> Iterator[Any]:
-        self._world.ask("list", prefix or start_after or "")
+        fault = self._world.ask("list", prefix or start_after or "")
         found = [
             ObjectInfo(key, kept.size, kept.modified, kept.etag)
             for key, kept in self._infos(prefix)
             if (start_after is None or key > start_after)
             and (end_before is None or key < end_before)
         ]
+        if fault == "cut page":
+            found = found[: (len(found) + 1) // 2]
+        elif fault == "stale list":
+            found = [one for one in found if one.last_modified < self._stale()]
         if found:
             yield _Page(found)
 
@@ -111,10 +117,16 @@ class SimStore(ObjectStore):
         prefix: str = "",
         max_objects: int | None = None,  # noqa: ARG002 - the interface
     ) -> Prefixes:
-        self._world.ask("list", prefix)
-        found = [key for key, _ in self._infos(prefix)]
+        fault = self._world.ask("list", prefix)
+        stale = self._stale() if fault == "stale list" else None
+        infos = self._infos(prefix)
+        found = [key for key, kept in infos if stale is None or kept.modified < stale]
         folders = {prefix + k[len(prefix) :].split("/")[0] + "/" for k in found if "/" in k}
         return Prefixes(sorted(folders), [])
+
+    def _stale(self) -> datetime:
+        """What was written since then is not in a stale list."""
+        return self._world.store_time() - timedelta(seconds=STALE_S)
 
     def get(self, key: str) -> bytes:
         self._world.ask("get", key)

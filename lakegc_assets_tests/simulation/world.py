@@ -35,6 +35,8 @@ _CALLS: Final = {
     "prepare_uncommitted": (*_READS, "no location", "cut rows"),
 }
 _OPS: Final = {
+    "list": (*_READS, "cut page", "stale list"),
+    "time": (*_READS, "clock jumps"),
     "put": (*_READS, "lost answer"),
     "undelete": (*_READS, "lost answer"),
     "delete": ("freeze", "late", "kill", "lost answer", "partial", "SlowDown", "late"),

@@ -1,0 +1,128 @@
+"""The guards of the mark, each with a way to switch it off."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any, Final
+
+from lakegc_assets.mark import candidates, carrying, commits, listing, report, uncommitted
+from lakegc_assets.mark.forms import mark_folder
+from lakegc_assets.mark.listing import _list, plan_listing
+from lakegc_assets.run import artifacts
+from lakegc_assets.run.settings import Settings
+from lakegc_assets_tests.simulation.mark_stages import Patch
+from lakegc_assets_tests.simulation.seams import world
+
+
+def _listed_last(real: Callable[..., Any]) -> Callable[..., Any]:
+    """``sift`` of a listing that is made, with its cutoff, when all else has been read."""
+
+    def sift(ctx: Any, connections: Any, _listing: Any, sieve: Any) -> Any:
+        client, _ = ctx.connect()
+        store = connections.store()
+        now = store.server_time()
+        attempt = ctx.root.attempt(ctx.repository, ctx.run)
+        found = _list(ctx, connections, attempt, plan_listing(connections), now)
+        cutoff = ctx.settings.cutoff(now, client.grace_period())
+        sieve = dataclasses.replace(sieve, cutoff=cutoff)
+        return real(ctx, connections, found.parts["data"], sieve)
+
+    return sift
+
+
+def _commits_first(real: Callable[..., Any]) -> Callable[..., Any]:
+    """The lists of staged objects, after the commits have been read."""
+
+    def prepare(ctx: Any, client: Any, connections: Any) -> Any:
+        actor = world().scheduler.current
+        assert actor is not None
+        if actor.name.startswith("marker"):
+            actor.facts["liveness"] = _find_liveness(ctx, client, connections, world().store_time())
+        return real(ctx, client, connections)
+
+    return prepare
+
+
+def _found_before(*args: Any) -> Any:
+    actor = world().scheduler.current
+    assert actor is not None
+    return actor.facts.get("liveness") or _find_liveness(*args)
+
+
+_find_liveness: Final = commits.find_liveness
+
+
+def _all_old_enough(
+    _ctx: Any, _connections: Any, _attempt: Any, _listing: Any, sifted: Any
+) -> candidates._Unlisted:
+    parts = [*sifted.unlisted, *sifted.multipart]
+    return candidates._Unlisted(parts, candidates.SPARED.empty_table())
+
+
+def _any_attempt(root: artifacts.ArtifactRoot, repository: str, run: str) -> Any:
+    """A new attempt of a mark, whether it is published or not."""
+    attempt = f"again-{world().token_hex(4)}"
+    root.open(repository, run).put("attempt.json", b'{"attempt": "%s"}' % attempt.encode())
+    return artifacts.AttemptArtifacts(root, repository, run, attempt)
+
+
+def _publish_again(real: Callable[..., bool]) -> Callable[..., bool]:
+    """``begin`` for which there is no summary."""
+
+    def begin(store: Any, summary: Any) -> bool:
+        world().buckets["lake"].pop(f"repo/{mark_folder(summary.run_id)}summary.json", None)
+        return real(store, summary)
+
+    return begin
+
+
+def _nothing(*_args: object, **_how: object) -> None:
+    pass
+
+
+#: What switches each guard off, and the number of the theme of marks in which it counts.
+MARK_GUARDS: Final[dict[str, tuple[tuple[Patch, ...], int]]] = {
+    "listing first": (((candidates, "sift", _listed_last(candidates.sift)),), 5),
+    "staged objects before commits": (
+        (
+            (
+                uncommitted,
+                "prepare_uncommitted",
+                _commits_first(uncommitted.prepare_uncommitted),
+            ),
+            (commits, "find_liveness", _found_before),
+        ),
+        1,
+    ),
+    "age of candidates": (((Settings, "cutoff", lambda _self, start, _grace: start),), 2),
+    "two sightings of uploads in parts": (
+        ((candidates, "_old_enough_uploads", _all_old_enough),),
+        2,
+    ),
+    "frozen mark": (
+        (
+            (listing, "require_unused", _nothing),
+            (artifacts.ArtifactRoot, "new_attempt", _any_attempt),
+            (report, "begin", _publish_again(report.begin)),
+        ),
+        3,
+    ),
+    "margin of old slices": (
+        ((listing, "settled_before", lambda _skew, _grace, start: start),),
+        4,
+    ),
+    "fall-backs of optimized runs": (
+        tuple(
+            (carrying, name, _nothing)
+            for name in (
+                "_require_success",
+                "_require_same_rules",
+                "_require_no_restore",
+                "_require_folders",
+                "_require_not_restored",
+            )
+        ),
+        4,
+    ),
+}

@@ -1,0 +1,185 @@
+"""Knows what a mark may name, and what it must.
+
+No mark names an object that was live all the time since the mark began, or one that came to be
+since then: what came to life meanwhile is for the delta mark of its sweep. Nor does it overlook what
+was dead all the time and old enough, unless its report says why it stays. A published mark never
+changes. Ages are those at which the latest mark takes them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from hashlib import sha256
+from typing import TYPE_CHECKING, Any, Final
+
+import pyarrow as pa
+
+from lakegc_assets.graveler.namespace import slice_time
+from lakegc_assets.mark.forms import mark_folder
+from lakegc_assets_tests.simulation import encoding
+from lakegc_assets_tests.simulation.oracle import START, LossError, Oracle, Since, Way
+
+if TYPE_CHECKING:
+    from lakegc_assets_tests.simulation.mark_world import MarkWorld
+
+#: What becomes live by a way while it was live by one of these goes on to be so.
+_FROM: Final[dict[Way, tuple[Way, ...]]] = {
+    "branch": ("branch", "staged", "dangling"),
+    "dangling": ("dangling", "branch", "staged"),
+    "staged": ("staged", "linkable"),
+    "linkable": ("linkable",),
+    "pinned": ("pinned",),
+}
+#: An object is written to its slice so long after that was made, at most.
+_SLICE: Final = timedelta(hours=25)
+#: Lists that lack something cannot be told from whole ones.
+_CUT: Final = frozenset({"cut page", "stale list"})
+
+
+@dataclass
+class MarkOracle(Oracle):
+    """Watches a world in which marks are made.
+
+    Attributes:
+        ages: the moment against which ages are taken, in seconds since 1970.
+        held: since when each live object is so without a break that a mark could not see.
+        born: when each object came to be.
+        begun: when each mark was begun, by run.
+        lists: what each published mark names, by run.
+        back: what is in the store again although a sweep had deleted it.
+    """
+
+    world: MarkWorld
+    ages: float = START
+    held: dict[str, Since] = field(default_factory=dict)
+    born: dict[str, Since] = field(default_factory=dict)
+    begun: dict[str, Since] = field(default_factory=dict)
+    lists: dict[str, frozenset[str]] = field(default_factory=dict)
+    back: set[str] = field(default_factory=set)
+
+    def look(self) -> None:
+        """See what is live now."""
+        lake = self.world.lake
+        found: dict[str, set[Way]] = {}
+        ways: list[tuple[Way, set[str]]] = [
+            ("branch", lake.on_branches(self.ages)),
+            ("dangling", lake.dangling(self.ages)),
+        ]
+        for way, commits in ways:
+            for commit in commits:
+                for entry in lake.tree(commit).values():
+                    found.setdefault(entry.address, set()).add(way)
+        others: list[tuple[Way, set[str]]] = [
+            ("staged", lake.staged_addresses()),
+            ("branch", lake.shadowing()),
+            ("linkable", self._linkable()),
+            ("pinned", set(self.pinned)),
+        ]
+        for way, addresses in others:
+            for address in addresses:
+                found.setdefault(address, set()).add(way)
+        now, before = self.now(), self.live
+        self._note(found, now)
+        self.held = {
+            address: min((self._since(address, way, before, now) for way in ways), default=now)
+            for address, ways in found.items()
+        }
+
+    def _linkable(self) -> set[str]:
+        # Where objects of any age may be candidates, uploads that are on their way are not safe.
+        if self.world.trial:
+            return set()
+        epoch = self.world.epoch()
+        return {address for address, until in self.world.lake.handed.items() if epoch < until}
+
+    def _since(
+        self, address: str, way: Way, before: dict[str, dict[Way, Since]], now: Since
+    ) -> Since:
+        if before.get(address, {}).keys() & _FROM[way]:
+            return self.held[address]
+        return now
+
+    # Marks
+
+    def begins(self, run: str) -> None:
+        """The present actor begins a mark."""
+        self.ages = self.world.epoch()
+        self.begun.setdefault(run, self.now())
+        self.look()
+        self.world.say(f"begins the mark {run!r}")
+
+    def listed(self, run: str) -> None:
+        """The summary of a mark was written: from now on anybody may sweep what its lists name."""
+        folder = f"repo/{mark_folder(run)}deleted/"
+        kept = self.world.buckets["lake"]
+        tables = [
+            encoding.read_table(pa.BufferReader(one.data))
+            for key, one in kept.items()
+            if key.startswith(folder)
+        ]
+        named = frozenset(a for table in tables for a in table["address"].to_pylist())
+        if self.lists.setdefault(run, named) != named:
+            raise LossError(f"mark {run!r} was published, and names others now")
+        self.look()
+        begun = self.begun[run]
+        for address in sorted(named):
+            since = self.held.get(address)
+            if since is not None and since.step <= begun.step:
+                ways = ", ".join(sorted(self.live[address]))
+                raise LossError(
+                    f"{address} is marked, and was live all the time ({ways}, since step "
+                    f"{since.step}; the mark began at step {begun.step})"
+                )
+            born = self.born.get(address)
+            if born is not None and born.step > begun.step:
+                raise LossError(
+                    f"{address} is marked, and came to be at step {born.step}, after the mark had "
+                    f"begun at step {begun.step}"
+                )
+        self.world.say(f"publishes the mark {run!r}: {', '.join(sorted(named)) or 'nothing'}")
+
+    def finished_mark(self, url: str, manifest: dict[str, Any]) -> None:
+        """The last manifest of a mark was written."""
+        kept = self.world.buckets["artifacts"]
+        folder = url.removeprefix("s3://artifacts/")
+        before = kept.get(f"{folder}/deletion_candidates/manifest.json")
+        if before is None or sha256(before.data).hexdigest() != manifest["previous"]:
+            # Of a mark that was begun again meanwhile: no sweep takes it.
+            self.world.say("the mark is broken")
+            return
+        run = str(manifest["run"])
+        rows, spared = (self._rows(folder, part) for part in ("data", "spared"))
+        named = frozenset(row["address"] for row in rows)
+        if self.marked.setdefault(run, named) != named:
+            raise LossError(f"mark {run!r} was finished, and names others now")
+        if not _CUT & {what for what, _ in self.world.covered}:
+            cutoff = datetime.fromisoformat(manifest["cutoff"])
+            self._require_all(run, named | {row["address"] for row in spared}, cutoff)
+
+    def _rows(self, folder: str, part: str) -> list[dict[str, Any]]:
+        kept = self.world.buckets["artifacts"]
+        manifest = self.world.manifest(f"{folder}/deletion_candidates/manifest.json")
+        return [
+            row
+            for key, *_ in manifest["parts"][part]
+            for row in encoding.read_table(pa.BufferReader(kept[f"{folder}/{key}"].data)).to_pylist()
+        ]
+
+    def _require_all(self, run: str, told: frozenset[str] | set[str], cutoff: datetime) -> None:
+        """Nothing that was dead all the time, and old enough, is overlooked."""
+        for key, kept in self.world.buckets["lake"].items():
+            address = key.removeprefix("repo/")
+            if address in told or address in self.once_live or not address.startswith("data/"):
+                continue
+            born = self.born.get(address)
+            if born is not None and born.step >= self.begun[run].step:
+                continue
+            if kept.modified < cutoff and not self._late(address, born):
+                raise LossError(f"{address} is dead, and the mark {run!r} overlooks it")
+
+    def _late(self, address: str, born: Since | None) -> bool:
+        """Whether somebody wrote to a slice that gets no objects any more."""
+        made = slice_time(address.split("/")[1])
+        assert made is not None
+        return born is not None and self.world.at(born) - made > _SLICE

@@ -1,0 +1,126 @@
+"""The stages of a mark as they are, where ranges and paths are read from the lake in memory.
+
+The checks are left out, and the report counts nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
+from datetime import timedelta
+from typing import Any, Final
+
+import pyarrow as pa
+
+from lakegc_assets.errors import LakegcError
+from lakegc_assets.mark import (
+    candidates,
+    commits,
+    key_ranges,
+    listing,
+    publication,
+    report,
+    uncommitted,
+)
+from lakegc_assets.mark.candidates import find_candidates
+from lakegc_assets.mark.commits import find_active_commits
+from lakegc_assets.mark.committed import read_committed_addresses
+from lakegc_assets.mark.listing import list_store
+from lakegc_assets.mark.reasons import Holders
+from lakegc_assets.mark.served import SERVED, SPARED
+from lakegc_assets.mark.uncommitted import snapshot_uncommitted
+from lakegc_assets.run.artifacts import MARK_ASSETS
+from lakegc_assets.run.context import RunContext
+from lakegc_assets.run.parts import write_part
+from lakegc_assets.run.selection import Selection
+from lakegc_assets.storage.base import ObjectStore
+from lakegc_assets_tests.simulation import encoding
+from lakegc_assets_tests.simulation.executors import JobError
+from lakegc_assets_tests.simulation.mark_world import MarkWorld
+
+Patch = tuple[object, str, object]
+STAGES: Final[Sequence[Callable[[RunContext], object]]] = (
+    list_store,
+    snapshot_uncommitted,
+    find_active_commits,
+    read_committed_addresses,
+    find_candidates,
+    report.report,
+)
+
+
+def mark(ctx: RunContext, world: MarkWorld, *, resume: bool) -> str:
+    """Make a mark; how it ended: "" for well, else the error.
+
+    Args:
+        ctx: of the run.
+        world: in which it is made.
+        resume: go on behind the last stage that finished, as a retry from failure does.
+    """
+    try:
+        done = _finished(ctx) if resume else 0
+        if not done:
+            world.oracle.begins(ctx.run)
+        for name, stage in zip(MARK_ASSETS[done:], STAGES[done:], strict=True):
+            world.say(f"makes {name}")
+            stage(ctx)
+    except (LakegcError, JobError) as error:
+        world.say(f"the mark ends with {type(error).__name__}: {error}")
+        return f"{type(error).__name__}: {error}"
+    return ""
+
+
+def _finished(ctx: RunContext) -> int:
+    """How many stages of the present attempt have finished."""
+    try:
+        attempt = ctx.root.attempt(ctx.repository, ctx.run)
+        return [attempt.has(name) for name in MARK_ASSETS].index(False)
+    except (LakegcError, ValueError):
+        return 0
+
+
+# What is replaced
+
+
+def replaced(
+    served: Callable[..., set[str]], opened: object, pool: object
+) -> list[tuple[object, str, object]]:
+    """What is replaced where.
+
+    Args:
+        served: which of some objects lakeFS serves.
+        opened: the store at a URL.
+        pool: in place of one of threads.
+    """
+
+    def asked(
+        _ctx: Any, connections: Any, heads: pa.Table, store: ObjectStore, _folder: str,
+        wanted: Selection, _etags: object, _seconds: float,
+    ) -> pa.Table:  # fmt: skip
+        rows = [row for part in wanted.parts for row in wanted.read(store, part).to_pylist()]
+        found = sorted(served(connections.client(), heads["branch"].to_pylist(), rows))
+        return pa.table([found, [SERVED] * len(found)], schema=SPARED)
+
+    return [
+        (listing, "open_store", opened),
+        (key_ranges, "ThreadPoolExecutor", pool),
+        (candidates, "served_candidates", asked),
+        (candidates, "last_holders", _no_holders),
+        (report, "read_results", lambda *_: []),
+        (report, "require_passed", lambda _: None),
+        (report, "_dimensions", lambda *_: {}),
+        (publication, "pq", encoding),
+        (uncommitted, "telling", lambda *_: nullcontext()),
+        (commits, "telling", lambda *_: nullcontext()),
+    ]
+
+
+def _no_holders(_ctx: Any, connections: Any, attempt: Any, _dead: Any) -> Holders:
+    """Nobody held anything: it is only what the report says."""
+    store: ObjectStore = connections.open(attempt.url)
+    last = pa.table({"hash": pa.array([], pa.uint64()), "rank": pa.array([], pa.int64())})
+    nobody = pa.table({name: pa.array([], pa.string()) for name in ("commit_id", "branch")})
+    return Holders(*(write_part(store, "holders/", rows) for rows in (last, nobody)))
+
+
+TRIAL_AGE: Final = timedelta(0)

@@ -1,0 +1,115 @@
+"""A world in which marks are made: slices, uploads in parts, clocks that jump, and days that pass.
+
+Every object of it has a time at which it came to be, whatever time the store gives it: one that is
+uploaded in parts has the time at which its upload began.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from datetime import datetime, timedelta
+from typing import Any, Final
+
+from lakegc_assets.graveler.namespace import new_slice_name
+from lakegc_assets_tests.simulation.choices import Choices
+from lakegc_assets_tests.simulation.client import NAMESPACE
+from lakegc_assets_tests.simulation.lake import DAY, Lake
+from lakegc_assets_tests.simulation.mark_oracle import MarkOracle
+from lakegc_assets_tests.simulation.oracle import Since
+from lakegc_assets_tests.simulation.store import Kept, SimStore
+from lakegc_assets_tests.simulation.world import BASE, World
+
+#: For how long lakeFS gives addresses of a slice, and for how long each may be used, in seconds.
+SLICE_S: Final = 3600.0
+HANDED_S: Final = float(DAY)
+#: By how much a clock jumps, in seconds: what is allowed, twice, and what is refused.
+_JUMPS: Final = (200.0, -200.0, 4000.0, -4000.0)
+
+
+class MarkWorld(World):
+    """A world in which marks are made.
+
+    Attributes:
+        uploads: when each upload in parts that is not complete was begun, in seconds, by address.
+        slice: the present one, and when it was made, in seconds.
+        trial: whether objects of any age may be candidates, as for tests and trials.
+        store_ahead: seconds by which the store's clock is wrong.
+    """
+
+    oracle: MarkOracle
+    earlier_marks = True
+
+    def __init__(
+        self,
+        choices: Choices,
+        lake: Lake,
+        buckets: dict[str, dict[str, Kept]],
+        switch: float = 0.0,
+        fault: float = 0.0,
+        tell: Callable[[str], None] | None = None,
+    ) -> None:
+        super().__init__(choices, lake, buckets, switch, fault, tell)
+        self.oracle = MarkOracle(self)
+        self.uploads: dict[str, float] = {}
+        self.slice = ("", float("-inf"))
+        self.trial = False
+        self.store_ahead = 0.0
+
+    def store_time(self) -> datetime:
+        """The store's time."""
+        return BASE + timedelta(seconds=self.scheduler.now + self.store_ahead)
+
+    def lake_time(self) -> datetime:
+        """The lakeFS server's time."""
+        return BASE + timedelta(seconds=self.scheduler.now)
+
+    def wall(self) -> datetime:
+        """The wall clock of the present process."""
+        return self.lake_time() + timedelta(seconds=self.process.wall)
+
+    def _befall(self, fault: str, op: str, what: str) -> str:
+        if fault != "clock jumps":
+            return super()._befall(fault, op, what)
+        seconds = _JUMPS[self.choices.pick(len(_JUMPS))]
+        if self.choices.pick(2):
+            self.store_ahead = seconds
+        else:
+            self.process.wall = seconds
+        return ""
+
+    # Slices
+
+    def address(self) -> str:
+        """An address that lakeFS gives out now."""
+        now = self.scheduler.now
+        if now - self.slice[1] > SLICE_S:
+            made = BASE + timedelta(seconds=now)
+            self.slice = (new_slice_name(made, b"sim", 1, len(self.oracle.born)), now)
+        return f"data/{self.slice[0]}/{self.serial()}"
+
+    def write_directly(self, key: str, data: bytes, modified: datetime | None = None) -> Kept:
+        """As ``World.write_directly``; what is not lakeFS's own came to be now."""
+        if key.startswith("data/"):
+            self.oracle.born[key] = self.oracle.now()
+        return super().write_directly(key, data, modified)
+
+    # Notes for the oracle
+
+    def written(self, store: SimStore, key: str, data: bytes) -> None:
+        """As ``World.written``; and of marks."""
+        super().written(store, key, data)
+        if store.url == NAMESPACE and key.startswith("_lakefs/retention/gc/unified/"):
+            if key.endswith("/summary.json"):
+                self.oracle.listed(key.split("/")[-2])
+        elif key == "gc_report/manifest.json":
+            self.oracle.finished_mark(store.url, json.loads(data))
+
+    def manifest(self, key: str) -> Any:
+        """A manifest, as values."""
+        return json.loads(self.buckets["artifacts"][key].data)
+
+    @staticmethod
+    def at(since: Since) -> datetime:
+        """When something was, by the true time."""
+        return BASE + timedelta(seconds=since.time)

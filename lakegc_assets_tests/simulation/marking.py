@@ -1,0 +1,239 @@
+"""One interleaving in which collectors mark while others write; what came to life is then swept.
+
+Marks are made in the order of a schedule: a clean one, and days later maybe an optimized one. A
+sweep runs undisturbed, where a mark names something that is live by then, and now and then else.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from datetime import timedelta
+from functools import cache, partial
+from typing import Final, NamedTuple
+
+from lakegc_assets.run import sets
+from lakegc_assets.run.context import RunContext
+from lakegc_assets_tests.simulation.choices import Choices
+from lakegc_assets_tests.simulation.collector import collect, context
+from lakegc_assets_tests.simulation.ended import Ended
+from lakegc_assets_tests.simulation.lake import DAY, MAIN, Entry, Lake
+from lakegc_assets_tests.simulation.mark_actors import write
+from lakegc_assets_tests.simulation.mark_stages import TRIAL_AGE, mark
+from lakegc_assets_tests.simulation.mark_world import MarkWorld
+from lakegc_assets_tests.simulation.oracle import LossError
+from lakegc_assets_tests.simulation.scheduler import EndlessError, Process
+from lakegc_assets_tests.simulation.store import Kept
+from lakegc_assets_tests.simulation.world import BASE
+
+_TRIES: Final = 3
+#: How long it is from one mark to the next, in days.
+_DAYS: Final = (1.2, 2.5, 8.0, 0.02)
+
+
+class Theme(NamedTuple):
+    """What may happen in a run.
+
+    Attributes:
+        faults: of calls.
+        changes: that writers make; all if none are named.
+        odds: how probable a fault is.
+        others: how probable it is that another collector makes the same mark, or another.
+        again: how probable it is that a second mark follows.
+        trial: whether objects of any age may be candidates.
+    """
+
+    faults: frozenset[str] = frozenset()
+    changes: tuple[str, ...] = ()
+    odds: float = 0.05
+    others: float = 0.1
+    again: float = 0.4
+    trial: bool = False
+
+
+_MOVES: Final = ("commit", "merge", "deleted branch", "reset", "set back", "new branch", "revert")
+THEMES: Final = (
+    Theme(
+        frozenset({
+            "freeze", "slow", "unavailable", "kill", "lost answer", "cut list", "cut rows",
+            "cut file", "order-dependent walk", "no location", "cut page", "stale list",
+            "clock jumps",
+        }),
+        odds=0.01,
+    ),
+    Theme(frozenset({"cut rows", "no location", "cut list"}), _MOVES, odds=0.2),
+    Theme(frozenset({"freeze"}), ("upload in parts", "handed out", "upload", "waits"), odds=0.02),
+    Theme(frozenset({"kill", "lost answer", "unavailable"}), others=0.8, odds=0.01),
+    Theme(
+        frozenset({"kill", "clock jumps"}),
+        ("upload given up", "written to an old slice", "came back", "upload", "rules", "waits"),
+        odds=0.005,
+        again=1.0,
+    ),
+    Theme(frozenset({"freeze", "slow"}), ("upload", "upload in parts", "commit"), 0.02, trial=True),
+)  # fmt: skip
+
+
+def interleave_marks(
+    choices: Choices, number: int, tell: Callable[[str], None] | None = None
+) -> Ended:
+    """Run one interleaving to its end.
+
+    Args:
+        choices: of it.
+        number: of its theme.
+        tell: is told of every step, in words.
+    """
+    from lakegc_assets_tests.simulation.seams import inside  # noqa: PLC0415 - they need each other
+
+    theme = THEMES[number]
+    lake, bucket = _beginning()
+    sets._kept.clear()
+    odds = (0.03, 0.08, 0.2, 0.4)[choices.pick(4)]
+    buckets = {"lake": dict(bucket), "artifacts": dict[str, Kept]()}
+    world = MarkWorld(choices, lake.copy(), buckets, odds, theme.odds, tell=tell)
+    world.scheduler.far = world.scheduler.odds
+    world.trial = theme.trial
+    world.faulty, world.changes = theme.faults, theme.changes
+    world.weak.conditions = world.conditions
+    world.weak.versions = True
+    failure = None
+    with inside(world):
+        world.oracle.look()
+        scheduler = world.scheduler
+        for writer in range(1 + choices.pick(2)):
+            people = Process(f"writer {writer}", "people", 0.0)
+            scheduler.spawn(people.name, people, partial(write, world), lazy=True)
+        operator = Process("operator", "people", 0.0)
+        scheduler.spawn(operator.name, operator, partial(_operate, world, theme))
+        if choices.pick(2, theme.others):
+            other = Process("other operator", "people", 0.0)
+            run = ("mark-1", "mark-3")[choices.pick(2)]
+            again = partial(_mark, world, run, "b")
+            scheduler.spawn(other.name, other, again, lazy=bool(choices.pick(2)))
+        try:
+            scheduler.run()
+            _sweep_undisturbed(world)
+            world.oracle.end()
+        except (LossError, EndlessError) as error:
+            failure = f"{type(error).__name__}: {error}"
+    return Ended(choices.made, world, failure)
+
+
+def _operate(world: MarkWorld, theme: Theme) -> None:
+    """Mark, sweep or not, and mark again some days later."""
+    scheduler, pick = world.scheduler, world.choices.pick
+    _mark(world, "mark-1", "a")
+    if not pick(2, theme.again):
+        return
+    if "mark-1" in world.oracle.marked and pick(2):
+        _sweep(world, "mark-1")
+    scheduler.meanwhile()
+    scheduler.sleep(_DAYS[pick(len(_DAYS))] * DAY)
+    _mark(world, "mark-2", "a")
+
+
+def _mark(world: MarkWorld, run: str, machine: str) -> None:
+    """Make a mark, and try again until it is made, or is another's."""
+    scheduler, pick = world.scheduler, world.choices.pick
+    resume = False
+    for number in range(_TRIES):
+        driver = Process(f"marker {machine}{number + 1}", f"machine {machine}", 50.0)
+        ended: list[str] = []
+        making = partial(_making, world, run, ended, resume=resume)
+        actor = scheduler.spawn(f"{driver.name} {run}", driver, making)
+        actor.facts["run"] = run
+        actor.near = True
+
+        def over(driver: Process = driver, ended: list[str] = ended) -> bool:
+            return bool(ended) or not driver.alive
+
+        scheduler.sleep(float("inf"), over)
+        if ended and not ended[0] and not pick(2, 0.1):
+            return
+        resume = not pick(2)
+        scheduler.sleep((5.0, 60.0, 4000.0)[pick(3)])
+
+
+def _making(world: MarkWorld, run: str, ended: list[str], *, resume: bool) -> None:
+    ended.append(mark(_context(world, run), world, resume=resume))
+
+
+def _context(world: MarkWorld, run: str) -> RunContext:
+    ctx = context(world, run, 2)
+    settings = dataclasses.replace(
+        ctx.settings, listing_num_partitions=1, snapshot_attempts=3, clean_every=timedelta(days=7)
+    )
+    if world.trial:
+        settings = dataclasses.replace(settings, allow_unsafe_min_age=True, min_age=TRIAL_AGE)
+    return dataclasses.replace(ctx, settings=settings)
+
+
+def _sweep(world: MarkWorld, run: str) -> None:
+    """Sweep, while nothing else happens."""
+    scheduler = world.scheduler
+    odds, faulty = (scheduler.odds, scheduler.far), world.faulty
+    scheduler.odds = scheduler.far = (0.0, 0.0)
+    world.faulty = frozenset()
+    world.store_ahead = 0.0
+    driver = Process(f"collector of {run}", "machine c", 10.0)
+    ended: list[str] = []
+
+    def sweeping() -> None:
+        ended.append(collect(_context(world, run), world))
+
+    actor = scheduler.spawn(driver.name, driver, sweeping)
+    actor.facts["run"] = run
+    scheduler.sleep(float("inf"), lambda: bool(ended))
+    (scheduler.odds, scheduler.far), world.faulty = odds, faulty
+
+
+def _sweep_undisturbed(world: MarkWorld) -> None:
+    """Sweep what names something live, which is to be spared, and some others."""
+    done = {one.run for one in world.oracle.finished}
+    for run in sorted(world.oracle.marked.keys() - done):
+        live = world.oracle.marked[run] & world.oracle.live.keys()
+        if world.trial or not (live or world.choices.pick(2, 0.1)):
+            continue
+        scheduler = world.scheduler
+        scheduler.actors.clear()
+        now, steps = scheduler.now, scheduler.steps
+        world.scheduler = type(scheduler)(world.choices, 0.0, 0.0, world.say)
+        world.scheduler.now, world.scheduler.steps = now, steps
+        people = Process("operator", "people", 0.0)
+        world.scheduler.spawn(people.name, people, partial(_sweep, world, run))
+        world.scheduler.run()
+
+
+@cache
+def _beginning() -> tuple[Lake, dict[str, Kept]]:
+    """A repository some months old, in slices."""
+    lake = Lake()
+    world = MarkWorld(Choices(), lake, {"lake": {}, "artifacts": {}})
+
+    def put(days: float, *, parts: bool = False) -> Entry:
+        world.scheduler.now = -days * DAY
+        address = world.address()
+        size = 100 + len(world.buckets["lake"])
+        kept = world.write_directly(address, address.encode().ljust(size))
+        if parts:
+            kept = kept._replace(etag=f"{kept.etag}-2")
+            world.buckets["lake"][f"repo/{address}"] = kept
+        return Entry(address, kept.size, kept.etag)
+
+    def day(days: float) -> float:
+        return BASE.timestamp() - days * DAY
+
+    lake.rules = {"": 20}
+    first = {"p0": put(60), "p1": put(60)}
+    second = {path: put(50) for path in first}
+    one = lake.add((), first, day(60), "first")
+    two = lake.add((one,), second, day(50), "second")
+    put(30)
+    lake.branches[MAIN] = lake.add((two,), second | {"p0": put(5)}, day(5), "third")
+    lake.staged["dev"] = {"s": put(4), "t": put(4, parts=True)}
+    lake.branches["dev"] = lake.add((two,), second | {"d": put(3)}, day(3), "dev")
+    put(2.5, parts=True)
+    lake.handed[put(0.8).address] = day(0.8) + DAY
+    put(0.5)
+    return lake, world.buckets["lake"]
