@@ -12,6 +12,7 @@ import pyarrow as pa
 from lakegc_assets.run.pins import Pin, write_pin
 from lakegc_assets.sweep.hold import HOLD
 from lakegc_assets_tests.simulation.lake import DAY, MAIN, Entry
+from lakegc_assets_tests.simulation.oracle import Since
 from lakegc_assets_tests.simulation.world import PREFIX, World
 
 #: Changes that one writer makes at most.
@@ -21,13 +22,13 @@ CHANGES: Final = 4
 def write(world: World) -> None:
     """Change the repository a few times: anything, or one thing again and again."""
     pick = world.choices.pick
-    named = [CHANGES_BY_NAME[name] for name in world.changes] or list(range(len(_CHANGES)))
+    named = list(world.changes) or [name for name, _ in _CHANGES]
     if pick(2):
         named = [named[pick(len(named))]]
     for _ in range(CHANGES):
         world.scheduler.step("a writer")
-        name, change = _CHANGES[named[pick(len(named))]]
-        if told := change(world):
+        name = named[pick(len(named))]
+        if told := BY_NAME[name](world):
             world.covered["writer", name] += 1
             world.say(f"{name}: {told}")
             world.changed()
@@ -191,6 +192,17 @@ def _restore(world: World) -> str:
     return f"of {run}: {', '.join(back)}"
 
 
+def _rewrite(world: World) -> str:
+    """Somebody writes other content to the key of a marked object."""
+    address = _dead(world)
+    if PREFIX + address not in world.buckets["lake"]:
+        return ""
+    world.write_directly(address, world.serial().encode())
+    rewritten: dict[str, Since] = getattr(world.oracle, "rewritten", {})
+    rewritten[address] = world.oracle.now()
+    return address
+
+
 def _wait(world: World) -> str:
     seconds = (30.0, 100.0, 400.0)[world.choices.pick(3)]
     world.scheduler.sleep(seconds)
@@ -219,5 +231,6 @@ _CHANGES: Final[list[tuple[str, Callable[[World], str]]]] = [
 ]
 #: An address is handed out for so long, in seconds.
 HANDED_S: Final = float(DAY)
-BY_NAME: Final[dict[str, Callable[[World], str]]] = dict(_CHANGES)
+#: All by their names, with one that is tried only where it is named.
+BY_NAME: Final[dict[str, Callable[[World], str]]] = {**dict(_CHANGES), "rewritten": _rewrite}
 CHANGES_BY_NAME: Final = {name: number for number, (name, _) in enumerate(_CHANGES)}

@@ -14,6 +14,8 @@ from lakegc_assets.run import sets
 from lakegc_assets.run.artifacts import LISTING
 from lakegc_assets_tests.simulation import encoding
 from lakegc_assets_tests.simulation.actors import HANDED_S, write
+from lakegc_assets_tests.simulation.backing import THEMES as BACKING
+from lakegc_assets_tests.simulation.backing import Beginning, interleave_backups
 from lakegc_assets_tests.simulation.choices import Choices
 from lakegc_assets_tests.simulation.collector import collect, context, mark
 from lakegc_assets_tests.simulation.ended import Ended
@@ -69,7 +71,7 @@ _THEMES: Final = (
     Theme(frozenset({"partial", "SlowDown", "lost answer", "unavailable"}), _LIVE),
     Theme(frozenset({"kill", "freeze"}), ("restore", "revert", "waits"), odds=0.1),
 )
-#: How many kinds of interleavings there are of a sweep alone; those of marks come behind them.
+#: How many kinds there are of a sweep alone; behind them come those of marks, then of backups.
 THEMES: Final = len(_THEMES)
 
 
@@ -99,11 +101,14 @@ def interleave(choices: Choices, tell: Callable[[str], None] | None = None) -> E
         tell: is told of every step, in words.
     """
     shape = SHAPES[choices.pick(len(SHAPES))]
-    number = choices.pick(len(_THEMES) + len(MARKING))
-    if number >= len(_THEMES):
-        return interleave_marks(choices, number - len(_THEMES), tell)
-    theme = _THEMES[number]
+    number = choices.pick(THEMES + len(MARKING) + len(BACKING))
+    if THEMES <= number < THEMES + len(MARKING):
+        return interleave_marks(choices, number - THEMES, tell)
     lake, buckets, marked = _beginning(shape, World.shadow_rule, World.diff_witness)
+    if number >= THEMES + len(MARKING):
+        beginning = Beginning(lake, buckets, marked)
+        return interleave_backups(choices, number - THEMES - len(MARKING), beginning, tell)
+    theme = _THEMES[number]
     # What a process keeps of an earlier interleaving would save this one some calls.
     sets._kept.clear()
     fault = (0.0, 0.01, 0.03, 0.1)[choices.pick(4)] if theme.odds is None else theme.odds

@@ -93,7 +93,7 @@ MARK_GUARDS: Final[dict[str, tuple[tuple[Patch, ...], int]]] = {
             ),
             (commits, "find_liveness", _found_before),
         ),
-        1,
+        6,
     ),
     "age of candidates": (((Settings, "cutoff", lambda _self, start, _grace: start),), 2),
     "two sightings of uploads in parts": (

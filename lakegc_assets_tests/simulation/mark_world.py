@@ -78,6 +78,10 @@ class MarkWorld(World):
             self.process.wall = seconds
         return ""
 
+    def begin_serials(self) -> None:
+        """Give names that no object has which is there from the beginning."""
+        self._serials = 100
+
     # Slices
 
     def address(self) -> str:

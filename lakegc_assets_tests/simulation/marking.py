@@ -71,6 +71,7 @@ THEMES: Final = (
         again=1.0,
     ),
     Theme(frozenset({"freeze", "slow"}), ("upload", "upload in parts", "commit"), 0.02, trial=True),
+    Theme(frozenset({"freeze"}), ("commit", "merge"), odds=0.03),
 )  # fmt: skip
 
 
@@ -93,6 +94,7 @@ def interleave_marks(
     buckets = {"lake": dict(bucket), "artifacts": dict[str, Kept]()}
     world = MarkWorld(choices, lake.copy(), buckets, odds, theme.odds, tell=tell)
     world.scheduler.far = world.scheduler.odds
+    world.begin_serials()
     world.trial = theme.trial
     world.faulty, world.changes = theme.faults, theme.changes
     world.weak.conditions = world.conditions

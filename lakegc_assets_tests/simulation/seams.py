@@ -18,6 +18,8 @@ from lakegc_assets.graveler.decode import etag_hashes
 from lakegc_assets.mark import commits, committed, uncommitted
 from lakegc_assets.mark.committed import Live, LiveRanges
 from lakegc_assets.mark.served import SERVED, SPARED
+from lakegc_assets.recovery import backups, journal, making, place
+from lakegc_assets.restore import record, restore, task
 from lakegc_assets.run import artifacts, connections, packs, parts, pins, tasks
 from lakegc_assets.run.hashing import address_hashes, key_digest
 from lakegc_assets.run.sets import union, write_set
@@ -309,6 +311,13 @@ def _replaced() -> list[tuple[object, str, object]]:
     answers += [(module, "pq", encoding) for module in (parts, ledger, uncommitted, packs, pins)]
     drawing = (parts, lease, artifacts, conditions, putting_back, undelete_probe)
     answers += [(module, "secrets", secrets) for module in drawing]
+    answers += [(module, "open_store", _open_store) for module in (backups, place)]
+    answers += [(module, "pq", encoding) for module in (journal, record)]
+    answers += [(module, "secrets", secrets) for module in (making, task)]
+    answers += [
+        (restore, "repository_lease", held),
+        (restore, "owner_of", lambda **_: {"host": world().process.name}),
+    ]
     answers += [(module, "json", values) for module in (artifacts, lease)]
     answers += [(module, "live_ranges", _live_ranges) for module in (delta, committed)]
     answers += [(module, "read_live", _read_live) for module in (delta, committed)]

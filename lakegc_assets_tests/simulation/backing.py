@@ -1,0 +1,176 @@
+"""One interleaving with a backup: it is made, its mark is swept, and maybe restored, under kills.
+
+Each of the three is tried again until it ends well, and another operator may do any of them beside.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Final, NamedTuple
+
+from lakegc_assets.errors import LakegcError
+from lakegc_assets.recovery.making import make_backup
+from lakegc_assets.restore.choosing import Choice
+from lakegc_assets.restore.restore import restore
+from lakegc_assets.run import sets
+from lakegc_assets.run.context import RunContext
+from lakegc_assets_tests.simulation.actors import write
+from lakegc_assets_tests.simulation.backup_world import BACKUPS, BackupWorld
+from lakegc_assets_tests.simulation.choices import Choices
+from lakegc_assets_tests.simulation.collector import collect, context
+from lakegc_assets_tests.simulation.ended import Ended
+from lakegc_assets_tests.simulation.executors import JobError
+from lakegc_assets_tests.simulation.lake import Lake
+from lakegc_assets_tests.simulation.oracle import LossError
+from lakegc_assets_tests.simulation.scheduler import EndlessError, Process
+from lakegc_assets_tests.simulation.store import Kept
+from lakegc_assets_tests.simulation.world import World
+
+_RUN: Final = "mark-1"
+_TRIES: Final = 3
+
+
+class Theme(NamedTuple):
+    """What may happen in a run.
+
+    Attributes:
+        faults: of calls.
+        changes: that writers make.
+        odds: how probable a fault is.
+        others: how probable it is that another operator comes.
+    """
+
+    faults: frozenset[str]
+    changes: tuple[str, ...]
+    odds: float
+    others: float
+
+
+THEMES: Final = (
+    Theme(frozenset({"kill", "lost answer", "unavailable"}), ("waits", "revert"), 0.02, 0.2),
+    Theme(frozenset({"kill", "freeze"}), ("rewritten", "waits", "reset"), 0.01, 0.8),
+    Theme(
+        frozenset({"late", "freeze", "kill", "partial", "SlowDown"}),
+        ("link", "revert", "new branch", "rules"),
+        0.05,
+        0.1,
+    ),
+)
+
+
+class Beginning(NamedTuple):
+    """A repository with a mark: its lake, objects by bucket and key, and what is marked."""
+
+    lake: Lake
+    buckets: Mapping[str, Mapping[str, Kept]]
+    marked: frozenset[str]
+
+
+def interleave_backups(
+    choices: Choices,
+    number: int,
+    beginning: Beginning,
+    tell: Callable[[str], None] | None = None,
+) -> Ended:
+    """Run one interleaving to its end.
+
+    Args:
+        choices: of it.
+        number: of its theme.
+        beginning: of its world.
+        tell: is told of every step, in words.
+    """
+    from lakegc_assets_tests.simulation.seams import inside  # noqa: PLC0415 - they need each other
+
+    theme = THEMES[number]
+    sets._kept.clear()
+    odds = (0.01, 0.03, 0.1, 0.3)[choices.pick(4)]
+    buckets = {name: dict(bucket) for name, bucket in beginning.buckets.items()} | {"backup": {}}
+    world = BackupWorld(choices, beginning.lake.copy(), buckets, odds, theme.odds, tell=tell)
+    world.oracle.marked[_RUN] = beginning.marked
+    world.watch()
+    world.scheduler.far = world.scheduler.odds
+    world.faulty, world.changes = theme.faults, theme.changes
+    world.weak.versions = bool(choices.pick(2, 0.3))
+    failure = None
+    with inside(world):
+        world.oracle.look()
+        scheduler = world.scheduler
+        people = Process("writer", "people", 0.0)
+        scheduler.spawn(people.name, people, partial(write, world), lazy=True)
+        operator = Process("operator", "people", 0.0)
+        scheduler.spawn(operator.name, operator, partial(_operate, world))
+        if choices.pick(2, theme.others):
+            other = Process("other operator", "people", 0.0)
+            doing = list(_DOING)[choices.pick(len(_DOING))]
+            again = partial(_do, world, doing, "b")
+            scheduler.spawn(other.name, other, again, lazy=bool(choices.pick(2)))
+        try:
+            scheduler.run()
+            world.oracle.end()
+        except (LossError, EndlessError) as error:
+            failure = f"{type(error).__name__}: {error}"
+    return Ended(choices.made, world, failure)
+
+
+def _operate(world: BackupWorld) -> None:
+    _do(world, "backup", "a")
+    _do(world, "sweep", "a")
+    if world.choices.pick(2):
+        _do(world, "restore", "a")
+
+
+def _do(world: BackupWorld, doing: str, machine: str) -> None:
+    """Do something, and again until it ends well."""
+    scheduler, pick = world.scheduler, world.choices.pick
+    for number in range(_TRIES):
+        driver = Process(f"{doing} {machine}{number + 1}", f"machine {machine}", 50.0)
+        ended: list[str] = []
+        actor = scheduler.spawn(driver.name, driver, partial(_doing, world, doing, ended))
+        actor.facts["run"] = _RUN
+        actor.facts["restores"] = doing == "restore"
+        actor.near = True
+
+        def over(driver: Process = driver, ended: list[str] = ended) -> bool:
+            return bool(ended) or not driver.alive
+
+        scheduler.sleep(float("inf"), over)
+        if ended and not ended[0]:
+            return
+        scheduler.sleep((5.0, 60.0, 400.0)[pick(3)])
+
+
+def _doing(world: BackupWorld, doing: str, ended: list[str]) -> None:
+    ctx = context(world, _RUN, 2)
+    settings = dataclasses.replace(ctx.settings, backup_url=BACKUPS, backup_num_partitions=2)
+    ended.append(_DOING[doing](world, dataclasses.replace(ctx, settings=settings)))
+
+
+def _back_up(world: World, ctx: RunContext) -> str:
+    return _told(world, "backup", partial(make_backup, ctx))
+
+
+def _restore(world: World, ctx: RunContext) -> str:
+    some = sorted(world.oracle.marked[_RUN])
+    pick = world.choices.pick(len(some) + 1)
+    choice = Choice(addresses=(some[pick - 1],)) if pick else Choice(everything=True)
+    return _told(world, "restore", partial(restore, ctx, choice))
+
+
+def _told(world: World, what: str, work: Callable[[], object]) -> str:
+    try:
+        work()
+    except (LakegcError, JobError) as error:
+        world.say(f"the {what} ends with {type(error).__name__}: {error}")
+        return f"{type(error).__name__}: {error}"
+    world.say(f"the {what} has ended")
+    return ""
+
+
+def _sweep(world: World, ctx: RunContext) -> str:
+    return collect(ctx, world)
+
+
+_DOING: Final = {"backup": _back_up, "sweep": _sweep, "restore": _restore}

@@ -1,0 +1,125 @@
+"""A world with a backup: what is deleted must be in it, and what comes back must be what it was."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final
+
+import pyarrow as pa
+
+from lakegc_assets.run.pins import PINS
+from lakegc_assets_tests.simulation import encoding
+from lakegc_assets_tests.simulation.client import NAMESPACE, REPOSITORY
+from lakegc_assets_tests.simulation.oracle import LossError, Oracle, Sent, Since
+from lakegc_assets_tests.simulation.world import PREFIX, World
+
+if TYPE_CHECKING:
+    from lakegc_assets_tests.simulation.store import Kept, SimStore
+
+#: Where backups are.
+BACKUPS: Final = "s3://backup/all"
+
+
+@dataclass
+class BackupOracle(Oracle):
+    """Watches a world with a backup.
+
+    Attributes:
+        bytes: what was deleted, by key.
+        rewritten: when somebody wrote other content to the key of a marked object.
+        restored: how many restores ended well.
+    """
+
+    bytes: dict[str, bytes] = field(default_factory=dict)
+    rewritten: dict[str, Since] = field(default_factory=dict)
+    restored: int = 0
+
+    def require_copy(self, key: str, data: bytes, copy: Kept | None, sent: Sent) -> None:
+        """What is deleted is in the backup."""
+        if key in self.rewritten and self.rewritten[key].step >= sent.look.step:
+            return
+        if copy is None or copy.data != data:
+            what = "has no copy" if copy is None else "has another copy"
+            raise LossError(f"{key} is deleted, and {what} in the backup")
+
+    def came(self, key: str, data: bytes) -> None:
+        """Somebody wrote an object to the key of one that was deleted."""
+        if data != self.bytes.get(key):
+            raise LossError(f"{key} comes back, and is not what was deleted")
+        self.brought_back(key)
+
+    def require_pin(self, key: str) -> None:
+        """What a restore brings back is pinned before."""
+        if key not in self.pinned:
+            raise LossError(f"{key} is restored, and not pinned")
+
+    def ended_restore(self, rows: list[dict[str, Any]]) -> None:
+        """A restore says what became of each object."""
+        there = self.world.buckets["lake"]
+        for row in rows:
+            address, outcome = row["address"], row["outcome"]
+            if outcome in {"restored", "already_there"} and PREFIX + address not in there:
+                raise LossError(f"{address} is said to be {outcome}, and is gone")
+            if outcome == "not_kept" and PREFIX + address in there:
+                raise LossError(f"{address} is said to be {outcome}, and is there")
+        self.restored += 1
+        self.world.say("  the restore has ended well")
+
+
+class BackupWorld(World):
+    """A world with a backup."""
+
+    oracle: BackupOracle
+    _taken: tuple[str, Kept] | None = None
+
+    def watch(self) -> None:
+        """Let an oracle watch that knows of backups."""
+        self.oracle = BackupOracle(self, marked=self.oracle.marked)
+
+    def keep(self, key: str, kept: Kept) -> str | None:
+        """As ``World.keep``."""
+        self._taken = (key, kept)
+        return super().keep(key, kept)
+
+    def deleted(self, store: SimStore, key: str, sent: object) -> None:
+        """As ``World.deleted``; and it must be in the backup."""
+        if isinstance(sent, Sent) and store.url == NAMESPACE and self._taken is not None:
+            data = self._taken[1].data
+            copy = f"all/{REPOSITORY}/{sent.run}/{key}"
+            self.oracle.require_copy(key, data, self.buckets["backup"].get(copy), sent)
+            self.oracle.bytes[key] = data
+        super().deleted(store, key, sent)
+
+    def bring_back(self, key: str, etag: str = "", version: str | None = None) -> bool:
+        """As ``World.bring_back``."""
+        if not super().bring_back(key, etag, version):
+            return False
+        self._came(key.removeprefix(PREFIX), self.buckets["lake"][key].data)
+        return True
+
+    def written(self, store: SimStore, key: str, data: bytes) -> None:
+        """As ``World.written``; and of pins, restores and what they bring back."""
+        super().written(store, key, data)
+        if store.url == NAMESPACE and key.startswith("data/"):
+            self._came(key, data)
+        elif store.url == NAMESPACE and key.startswith(PINS):
+            pinned = encoding.read_table(pa.BufferReader(data))["address"].to_pylist()
+            for address in pinned:
+                self.oracle.pinned.setdefault(address, self.oracle.now())
+            self.oracle.look()
+        elif key.startswith("restored_set/") and key.endswith("/manifest.json"):
+            folder = f"{store.url.removeprefix('s3://artifacts/')}/"
+            kept = self.buckets["artifacts"]
+            rows: list[dict[str, Any]] = []
+            for part, *_ in json.loads(data)["parts"]["data"]:
+                table = encoding.read_table(pa.BufferReader(kept[folder + part].data))
+                rows += table.to_pylist()
+            self.oracle.ended_restore(rows)
+
+    def _came(self, key: str, data: bytes) -> None:
+        actor = self.scheduler.current
+        assert actor is not None
+        if actor.facts.get("restores"):
+            self.oracle.require_pin(key)
+        self.oracle.came(key, data)
