@@ -95,7 +95,9 @@ class BackupWorld(World):
         """As ``World.bring_back``."""
         if not super().bring_back(key, etag, version):
             return False
-        self._came(key.removeprefix(PREFIX), self.buckets["lake"][key].data)
+        # Probes delete and bring back objects of their own.
+        if key.startswith(f"{PREFIX}data/"):
+            self._came(key.removeprefix(PREFIX), self.buckets["lake"][key].data)
         return True
 
     def written(self, store: SimStore, key: str, data: bytes) -> None:

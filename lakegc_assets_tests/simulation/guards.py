@@ -11,6 +11,7 @@ from unittest import mock
 import pyarrow as pa
 
 from lakegc_assets.mark import commits, uncommitted
+from lakegc_assets.restore import restore
 from lakegc_assets.retention.united import UnitedActiveCommits, unite
 from lakegc_assets.run import artifacts, parts, pins
 from lakegc_assets.sweep import deletion, delta, extending, lease, look, rounds, sweep
@@ -20,6 +21,7 @@ from lakegc_assets_tests.simulation import encoding
 from lakegc_assets_tests.simulation.choices import Choices
 from lakegc_assets_tests.simulation.interleaving import SHAPES, THEMES
 from lakegc_assets_tests.simulation.mark_guards import MARK_GUARDS
+from lakegc_assets_tests.simulation.marking import THEMES as MARKING
 from lakegc_assets_tests.simulation.seams import world
 from lakegc_assets_tests.simulation.world import World
 
@@ -142,6 +144,13 @@ GUARDS: Final[dict[str, Guard]] = {
             (artifacts.AttemptArtifacts, "_require_files", lambda *_: None),
         ),
         {"tampered": True},
+    ),
+    "gate of the backup": Guard(
+        ((sweep, "spare_what_is_not_backed_up", lambda *_: "unchecked"),),
+        theme=THEMES + len(MARKING),
+    ),
+    "pins before what comes back": Guard(
+        ((restore, "_pin", lambda *_: None),), theme=THEMES + len(MARKING)
     ),
     **{
         name: Guard(patches, theme=THEMES + theme)

@@ -7,6 +7,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+import pyarrow as pa
+
 from lakegc_assets.storage.base import (
     DeleteOutcome,
     Lost,
@@ -48,6 +50,9 @@ class _Column(list[Any]):
 
     def to_pylist(self) -> list[Any]:
         return self
+
+    def __getitem__(self, at: Any) -> Any:
+        return pa.scalar(super().__getitem__(at))
 
 
 class _Page:
