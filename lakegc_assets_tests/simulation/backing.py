@@ -49,12 +49,12 @@ class Theme(NamedTuple):
 
 
 THEMES: Final = (
-    Theme(frozenset({"kill", "lost answer", "unavailable"}), ("waits", "revert"), 0.02, 0.2),
-    Theme(frozenset({"kill", "freeze"}), ("rewritten", "waits", "reset"), 0.01, 0.8),
+    Theme(frozenset({"kill", "lost answer", "unavailable"}), ("waits", "revert"), 0.01, 0.2),
+    Theme(frozenset({"kill", "freeze"}), ("rewritten", "waits", "reset"), 0.006, 0.8),
     Theme(
         frozenset({"late", "freeze", "kill", "partial", "SlowDown"}),
         ("link", "revert", "new branch", "rules"),
-        0.05,
+        0.03,
         0.1,
     ),
 )

@@ -11,7 +11,7 @@ import pyarrow as pa
 from lakegc_assets.run.pins import PINS
 from lakegc_assets_tests.simulation import encoding
 from lakegc_assets_tests.simulation.client import NAMESPACE, REPOSITORY
-from lakegc_assets_tests.simulation.oracle import LossError, Oracle, Sent, Since
+from lakegc_assets_tests.simulation.oracle import Finished, LossError, Oracle, Sent, Since
 from lakegc_assets_tests.simulation.world import PREFIX, World
 
 if TYPE_CHECKING:
@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
 #: Where backups are.
 BACKUPS: Final = "s3://backup/all"
+#: Why an object stays that a store did not let be copied.
+_NOT_COPIED: Final = "not in the backup: failed"
 
 
 @dataclass
@@ -53,6 +55,13 @@ class BackupOracle(Oracle):
         """What a restore brings back is pinned before."""
         if key not in self.pinned:
             raise LossError(f"{key} is restored, and not pinned")
+
+    def _require_outcomes(self, done: Finished) -> None:
+        told = self.world.outcomes(done.url)
+        # What is another object by now, or could not be copied, stays for a true reason.
+        self.once_live |= self.rewritten.keys()
+        self.once_live |= {key for key, _, why in told if why and why.startswith(_NOT_COPIED)}
+        super()._require_outcomes(done)
 
     def ended_restore(self, rows: list[dict[str, Any]]) -> None:
         """A restore says what became of each object."""

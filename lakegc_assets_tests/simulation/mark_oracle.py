@@ -132,7 +132,7 @@ class MarkOracle(Oracle):
                     f"{since.step}; the mark began at step {begun.step})"
                 )
             born = self.born.get(address)
-            if born is not None and born.step > begun.step:
+            if born is not None and born.step > begun.step and address not in self.back:
                 raise LossError(
                     f"{address} is marked, and came to be at step {born.step}, after the mark had "
                     f"begun at step {begun.step}"
@@ -186,5 +186,7 @@ class MarkOracle(Oracle):
     def _late(self, address: str, born: Since | None) -> bool:
         """Whether somebody wrote to a slice that gets no objects any more."""
         made = slice_time(address.split("/")[1])
+        if address in self.back or born is None:
+            return False
         assert made is not None
-        return born is not None and self.world.at(born) - made > _SLICE
+        return self.world.at(born) - made > _SLICE

@@ -98,7 +98,9 @@ def replaced(
         wanted: Selection, _etags: object, _seconds: float,
     ) -> pa.Table:  # fmt: skip
         rows = [row for part in wanted.parts for row in wanted.read(store, part).to_pylist()]
-        found = sorted(served(connections.client(), heads["branch"].to_pylist(), rows))
+        names = heads["branch"].to_pylist()
+        read = dict(zip(names, heads["metarange_id"].to_pylist(), strict=True))
+        found = sorted(served(connections.client(), names, rows, read))
         return pa.table([found, [SERVED] * len(found)], schema=SPARED)
 
     return [

@@ -18,7 +18,7 @@ from lakegc_assets_tests.simulation.lake import DAY, Lake
 from lakegc_assets_tests.simulation.mark_oracle import MarkOracle
 from lakegc_assets_tests.simulation.oracle import Since
 from lakegc_assets_tests.simulation.store import Kept, SimStore
-from lakegc_assets_tests.simulation.world import BASE, World
+from lakegc_assets_tests.simulation.world import BASE, PREFIX, World
 
 #: For how long lakeFS gives addresses of a slice, and for how long each may be used, in seconds.
 SLICE_S: Final = 3600.0
@@ -33,6 +33,7 @@ class MarkWorld(World):
     Attributes:
         uploads: when each upload in parts that is not complete was begun, in seconds, by address.
         slice: the present one, and when it was made, in seconds.
+        promised: addresses that were given out and have no object yet.
         trial: whether objects of any age may be candidates, as for tests and trials.
         store_ahead: seconds by which the store's clock is wrong.
     """
@@ -53,6 +54,7 @@ class MarkWorld(World):
         self.oracle = MarkOracle(self)
         self.uploads: dict[str, float] = {}
         self.slice = ("", float("-inf"))
+        self.promised: list[str] = []
         self.trial = False
         self.store_ahead = 0.0
 
@@ -97,6 +99,14 @@ class MarkWorld(World):
         if key.startswith("data/"):
             self.oracle.born[key] = self.oracle.now()
         return super().write_directly(key, data, modified)
+
+    def bring_back(self, key: str, etag: str = "", version: str | None = None) -> bool:
+        """As ``World.bring_back``: it is as old as it was, and there from now on."""
+        if not super().bring_back(key, etag, version):
+            return False
+        self.oracle.born[key.removeprefix(PREFIX)] = self.oracle.now()
+        self.oracle.back.add(key.removeprefix(PREFIX))
+        return True
 
     # Notes for the oracle
 

@@ -41,6 +41,7 @@ class Theme(NamedTuple):
         others: how probable it is that another collector makes the same mark, or another.
         again: how probable it is that a second mark follows.
         trial: whether objects of any age may be candidates.
+        switch: how probable it is that another goes on at a step; None for any of some.
     """
 
     faults: frozenset[str] = frozenset()
@@ -49,6 +50,7 @@ class Theme(NamedTuple):
     others: float = 0.1
     again: float = 0.4
     trial: bool = False
+    switch: float | None = None
 
 
 _MOVES: Final = ("commit", "merge", "deleted branch", "reset", "set back", "new branch", "revert")
@@ -66,9 +68,10 @@ THEMES: Final = (
     Theme(frozenset({"kill", "lost answer", "unavailable"}), others=0.8, odds=0.01),
     Theme(
         frozenset({"kill", "clock jumps"}),
-        ("upload given up", "written to an old slice", "came back", "upload", "rules", "waits"),
-        odds=0.005,
+        ("written hours later", "written to an old slice", "came back", "rules"),
+        odds=0.003,
         again=1.0,
+        switch=0.01,
     ),
     Theme(frozenset({"freeze", "slow"}), ("upload", "upload in parts", "commit"), 0.02, trial=True),
     Theme(frozenset({"freeze"}), ("commit", "merge"), odds=0.03),
@@ -88,13 +91,14 @@ def interleave_marks(
     from lakegc_assets_tests.simulation.seams import inside  # noqa: PLC0415 - they need each other
 
     theme = THEMES[number]
-    lake, bucket = _beginning()
+    lake, bucket, promised = _beginning()
     sets._kept.clear()
-    odds = (0.03, 0.08, 0.2, 0.4)[choices.pick(4)]
+    odds = (0.03, 0.08, 0.2, 0.4)[choices.pick(4)] if theme.switch is None else theme.switch
     buckets = {"lake": dict(bucket), "artifacts": dict[str, Kept]()}
     world = MarkWorld(choices, lake.copy(), buckets, odds, theme.odds, tell=tell)
     world.scheduler.far = world.scheduler.odds
     world.begin_serials()
+    world.promised.append(promised)
     world.trial = theme.trial
     world.faulty, world.changes = theme.faults, theme.changes
     world.weak.conditions = world.conditions
@@ -130,8 +134,10 @@ def _operate(world: MarkWorld, theme: Theme) -> None:
         return
     if "mark-1" in world.oracle.marked and pick(2):
         _sweep(world, "mark-1")
-    scheduler.meanwhile()
-    scheduler.sleep(_DAYS[pick(len(_DAYS))] * DAY)
+    days = _DAYS[pick(len(_DAYS))]
+    for _ in range(2):
+        scheduler.meanwhile()
+        scheduler.sleep(days * DAY / 2)
     _mark(world, "mark-2", "a")
 
 
@@ -208,8 +214,8 @@ def _sweep_undisturbed(world: MarkWorld) -> None:
 
 
 @cache
-def _beginning() -> tuple[Lake, dict[str, Kept]]:
-    """A repository some months old, in slices."""
+def _beginning() -> tuple[Lake, dict[str, Kept], str]:
+    """A repository some months old, in slices; and an address that was given out hours ago."""
     lake = Lake()
     world = MarkWorld(Choices(), lake, {"lake": {}, "artifacts": {}})
 
@@ -238,4 +244,4 @@ def _beginning() -> tuple[Lake, dict[str, Kept]]:
     put(2.5, parts=True)
     lake.handed[put(0.8).address] = day(0.8) + DAY
     put(0.5)
-    return lake, world.buckets["lake"]
+    return lake, world.buckets["lake"], world.address()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import datetime, tzinfo
 from functools import lru_cache, partial
@@ -188,13 +188,19 @@ class SimDeltas(delta.Deltas):
         return pa.table([sorted(found), [SERVED] * len(found)], schema=SPARED)
 
 
-def served(client: Any, heads: Iterable[str], rows: Sequence[dict[str, Any]]) -> set[str]:
+def served(
+    client: Any,
+    heads: Iterable[str],
+    rows: Sequence[dict[str, Any]],
+    metaranges: Mapping[str, str] | None = None,
+) -> set[str]:
     """Which of some objects lakeFS serves, although no list of it has them.
 
     Args:
         client: of the lake.
         heads: the branches.
         rows: of the objects: address, size and etag.
+        metaranges: of the branches, as they were read; None for those that they have now.
     """
     here = world()
     sizes = {row["size"] for row in rows}
@@ -207,7 +213,8 @@ def served(client: Any, heads: Iterable[str], rows: Sequence[dict[str, Any]]) ->
             if change.type != "removed" and change.size_bytes in sizes and here.diff_witness
         ]
         if here.shadow_rule and branch in here.lake.branches:
-            tree = here.lake.tree(here.lake.branches[branch])
+            now = here.lake.commits[here.lake.branches[branch]].meta_range_id
+            tree = here.lake.trees[now if metaranges is None else metaranges[branch]]
             paths += [path for path, entry in tree.items() if entry[1:] in looks]
         for path in sorted(set(paths)):
             found.add(client.stat(REPOSITORY, branch, path).physical_address)
