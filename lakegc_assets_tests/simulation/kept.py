@@ -132,10 +132,11 @@ def _table(found: dict[str, Kept]) -> str:
 def _told(one: Kept) -> str:
     """What was broken, without the numbers of steps, which say nothing alone."""
     told = one.broken.partition(": ")[2]
-    if told.startswith("mark "):
+    if told.startswith("mark ") and "outcomes" in told:
         return "an object that the mark does not name is swept"
-    told = re.sub(r"data/old/\S+", "an object", told)
-    told = re.sub(r", since step \d+; HEADs were read.*\)$", ")", told)
+    told = re.sub(r"data/[^\s,]+", "an object", told)
+    told = re.sub(r"mark 'mark-\d'", "mark", told)
+    told = re.sub(r", since step \d+; .*\)$", ")", told)
     told = re.sub(r" at step \d+| since step \d+|: its last look began.*", "", told)
     return told or "nothing was found to go wrong"
 

@@ -110,7 +110,7 @@ MARK_GUARDS: Final[dict[str, tuple[tuple[Patch, ...], int]]] = {
     ),
     "margin of old slices": (
         ((listing, "settled_before", lambda _skew, _grace, start: start),),
-        4,
+        7,
     ),
     "fall-backs of optimized runs": (
         tuple(

@@ -75,6 +75,7 @@ THEMES: Final = (
     ),
     Theme(frozenset({"freeze", "slow"}), ("upload", "upload in parts", "commit"), 0.02, trial=True),
     Theme(frozenset({"freeze"}), ("commit", "merge"), odds=0.03),
+    Theme(frozenset({"kill"}), ("written hours later",), 0.002, again=1.0, switch=0.01),
 )  # fmt: skip
 
 

@@ -1,0 +1,47 @@
+"""With a backup, only what is in it is deleted, and restores bring back what was deleted."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from lakegc_assets_tests.simulation import seams
+from lakegc_assets_tests.simulation.backing import THEMES as BACKING
+from lakegc_assets_tests.simulation.backup_world import BackupOracle
+from lakegc_assets_tests.simulation.choices import Choices
+from lakegc_assets_tests.simulation.ended import Ended
+from lakegc_assets_tests.simulation.interleaving import THEMES, interleave
+from lakegc_assets_tests.simulation.marking import THEMES as MARKING
+
+_FIRST = THEMES + len(MARKING)
+
+
+@pytest.fixture(autouse=True)
+def _simulated() -> Iterator[None]:
+    with seams.installed():
+        yield
+
+
+def _oracle(ended: Ended) -> BackupOracle:
+    oracle = ended.world.oracle
+    assert isinstance(oracle, BackupOracle)
+    return oracle
+
+
+def test_a_dull_interleaving_backs_up_all_that_it_deletes() -> None:
+    ended = interleave(Choices(None, (0, _FIRST)))
+    assert ended.failure is None
+    marked = _oracle(ended).marked["mark-1"]
+    assert _oracle(ended).deletes.keys() == marked
+    copies = {key.removeprefix("all/repo/mark-1/") for key in ended.world.buckets["backup"]}
+    assert marked <= copies
+
+
+def test_interleavings_with_backups_break_no_promise() -> None:
+    seeds = [(seed, _FIRST + seed % len(BACKING)) for seed in range(30)]
+    ended = [interleave(Choices(seed, (seed % 4, theme))) for seed, theme in seeds]
+    assert [one.failure for one in ended] == [None] * len(ended)
+    # Some of them restore all that was swept.
+    assert sum(_oracle(one).restored for one in ended) > 0
+    assert any(_oracle(one).brought for one in ended)

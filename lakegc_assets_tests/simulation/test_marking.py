@@ -1,0 +1,93 @@
+"""Marks under interleavings name nothing live and overlook nothing dead, and the oracle sees both."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import timedelta
+
+import pytest
+
+from lakegc_assets_tests.simulation import seams
+from lakegc_assets_tests.simulation.choices import Choices
+from lakegc_assets_tests.simulation.ended import Ended
+from lakegc_assets_tests.simulation.interleaving import THEMES, interleave
+from lakegc_assets_tests.simulation.lake import Lake
+from lakegc_assets_tests.simulation.mark_oracle import MarkOracle
+from lakegc_assets_tests.simulation.mark_world import MarkWorld
+from lakegc_assets_tests.simulation.marking import THEMES as MARKING
+from lakegc_assets_tests.simulation.oracle import Since
+from lakegc_assets_tests.simulation.scheduler import Process
+from lakegc_assets_tests.simulation.store import STALE_S
+
+
+@pytest.fixture(autouse=True)
+def _simulated() -> Iterator[None]:
+    with seams.installed():
+        yield
+
+
+def _oracle(ended: Ended) -> MarkOracle:
+    oracle = ended.world.oracle
+    assert isinstance(oracle, MarkOracle)
+    return oracle
+
+
+def test_a_dull_interleaving_marks_what_is_dead_and_old() -> None:
+    ended = interleave(Choices(None, (0, THEMES)))
+    assert ended.failure is None
+    marked = _oracle(ended).marked["mark-1"]
+    assert marked == _oracle(ended).lists["mark-1"]
+    # What two expired commits held, and an upload that nothing ever had; an older one, in parts,
+    # was never seen before.
+    assert len(marked) == 3
+    assert not marked & _oracle(ended).live.keys()
+
+
+@pytest.mark.parametrize("theme", range(len(MARKING)))
+def test_interleavings_of_marks_break_no_promise(theme: int) -> None:
+    ended = [interleave(Choices(seed, (0, THEMES + theme))) for seed in range(8)]
+    assert [one.failure for one in ended] == [None] * len(ended)
+    assert any(_oracle(one).marked for one in ended)
+
+
+def _small() -> MarkWorld:
+    """A world with one object, in which somebody asks."""
+    world = MarkWorld(Choices(), Lake(), {"lake": {}, "artifacts": {}})
+    world.write_directly("data/a", b"a")
+    return world
+
+
+def _asked(world: MarkWorld, fault: str) -> list[str]:
+    """The keys that a list shows while something is wrong with it."""
+    found: list[str] = []
+
+    def ask() -> None:
+        world.faulty = frozenset({fault})
+        world.scheduler.step = lambda _what: 1  # type: ignore[method-assign]
+        pages = world.store("s3://lake/repo").list("data/")
+        found.extend(key for page in pages for key in page["key"].to_pylist())
+
+    with seams.inside(world):
+        world.scheduler.spawn("reader", Process("reader", "machine", 0.0), ask)
+        world.scheduler.run()
+    return found
+
+
+def test_a_stale_list_lacks_what_was_written_last() -> None:
+    world = _small()
+    world.write_directly("data/b", b"b", world.store_time() - timedelta(seconds=2 * STALE_S))
+    assert _asked(world, "stale list") == ["data/b"]
+
+
+def test_a_cut_page_lacks_what_comes_last() -> None:
+    world = _small()
+    world.write_directly("data/b", b"b")
+    assert _asked(world, "cut page") == ["data/a"]
+
+
+def test_what_is_committed_was_live_since_it_was_staged_and_what_is_linked_was_not() -> None:
+    oracle = _small().oracle
+    early, now = Since(1, 1.0), Since(9, 9.0)
+    oracle.held = {"data/a": early}
+    assert oracle._since("data/a", "branch", {"data/a": {"staged": early}}, now) == early
+    assert oracle._since("data/a", "staged", {"data/a": {"branch": early}}, now) == now
