@@ -165,7 +165,7 @@ def _told(world: World, what: str, work: Callable[[], object]) -> str:
     except (LakegcError, JobError) as error:
         world.say(f"the {what} ends with {type(error).__name__}: {error}")
         return f"{type(error).__name__}: {error}"
-    world.say(f"the {what} has ended")
+    world.covered["ended well", what] += 1
     return ""
 
 

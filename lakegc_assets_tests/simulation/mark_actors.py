@@ -16,8 +16,7 @@ from lakegc_assets.run.pins import Pin, write_pin
 from lakegc_assets_tests.simulation.actors import BY_NAME, CHANGES
 from lakegc_assets_tests.simulation.lake import Entry
 from lakegc_assets_tests.simulation.mark_world import HANDED_S, MarkWorld
-from lakegc_assets_tests.simulation.oracle import Since
-from lakegc_assets_tests.simulation.world import BASE, PREFIX
+from lakegc_assets_tests.simulation.world import PREFIX
 
 #: When an upload in parts may have been begun before it is complete, in seconds.
 _BEGUN: Final = (0.0, 3600.0, 120_000.0)
@@ -73,10 +72,10 @@ def _upload(world: MarkWorld) -> str:
 
 def _upload_in_parts(world: MarkWorld) -> str:
     """An upload whose object has the time of its beginning, and is staged when it is complete."""
-    begun = world.scheduler.now - _BEGUN[world.choices.pick(len(_BEGUN))]
+    ago = _BEGUN[world.choices.pick(len(_BEGUN))]
     address = world.address()
     data = address.encode()
-    kept = world.write_directly(address, data, world.store_time() - timedelta(seconds=world.scheduler.now - begun))  # noqa: E501
+    kept = world.write_directly(address, data, world.store_time() - timedelta(seconds=ago))
     world.buckets["lake"][PREFIX + address] = kept._replace(etag=f"{kept.etag}-2")
     # Between these two steps nothing but the request itself knows of it.
     world.lake.handed[address] = world.epoch() + HANDED_S
@@ -173,8 +172,3 @@ _CHANGES: Final[dict[str, Callable[[MarkWorld], str]]] = {
         )
     },
 }  # fmt: skip
-
-
-def when(since: Since) -> str:
-    """A moment in words."""
-    return f"{BASE + timedelta(seconds=since.time):%Y-%m-%d %H:%M}"

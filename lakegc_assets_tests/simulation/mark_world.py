@@ -35,6 +35,7 @@ class MarkWorld(World):
         slice: the present one, and when it was made, in seconds.
         promised: addresses that were given out and have no object yet.
         trial: whether objects of any age may be candidates, as for tests and trials.
+        every_slice: whether slices are listed that are too new by their names.
         store_ahead: seconds by which the store's clock is wrong.
     """
 
@@ -55,7 +56,7 @@ class MarkWorld(World):
         self.uploads: dict[str, float] = {}
         self.slice = ("", float("-inf"))
         self.promised: list[str] = []
-        self.trial = False
+        self.trial = self.every_slice = False
         self.store_ahead = 0.0
 
     def store_time(self) -> datetime:

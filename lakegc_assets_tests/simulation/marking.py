@@ -19,7 +19,7 @@ from lakegc_assets_tests.simulation.collector import collect, context
 from lakegc_assets_tests.simulation.ended import Ended
 from lakegc_assets_tests.simulation.lake import DAY, MAIN, Entry, Lake
 from lakegc_assets_tests.simulation.mark_actors import write
-from lakegc_assets_tests.simulation.mark_stages import TRIAL_AGE, mark
+from lakegc_assets_tests.simulation.mark_stages import mark
 from lakegc_assets_tests.simulation.mark_world import MarkWorld
 from lakegc_assets_tests.simulation.oracle import LossError
 from lakegc_assets_tests.simulation.scheduler import EndlessError, Process
@@ -42,6 +42,7 @@ class Theme(NamedTuple):
         again: how probable it is that a second mark follows.
         trial: whether objects of any age may be candidates.
         switch: how probable it is that another goes on at a step; None for any of some.
+        every_slice: whether slices are listed that are too new by their names.
     """
 
     faults: frozenset[str] = frozenset()
@@ -51,6 +52,7 @@ class Theme(NamedTuple):
     again: float = 0.4
     trial: bool = False
     switch: float | None = None
+    every_slice: bool = False
 
 
 _MOVES: Final = ("commit", "merge", "deleted branch", "reset", "set back", "new branch", "revert")
@@ -75,7 +77,14 @@ THEMES: Final = (
     ),
     Theme(frozenset({"freeze", "slow"}), ("upload", "upload in parts", "commit"), 0.02, trial=True),
     Theme(frozenset({"freeze"}), ("commit", "merge"), odds=0.03),
-    Theme(frozenset({"kill"}), ("written hours later",), 0.002, again=1.0, switch=0.01),
+    Theme(
+        frozenset({"kill"}),
+        ("written hours later",),
+        odds=0.002,
+        again=1.0,
+        switch=0.01,
+        every_slice=True,
+    ),
 )  # fmt: skip
 
 
@@ -100,7 +109,7 @@ def interleave_marks(
     world.scheduler.far = world.scheduler.odds
     world.begin_serials()
     world.promised.append(promised)
-    world.trial = theme.trial
+    world.trial, world.every_slice = theme.trial, theme.every_slice
     world.faulty, world.changes = theme.faults, theme.changes
     world.weak.conditions = world.conditions
     world.weak.versions = True
@@ -171,10 +180,10 @@ def _making(world: MarkWorld, run: str, ended: list[str], *, resume: bool) -> No
 def _context(world: MarkWorld, run: str) -> RunContext:
     ctx = context(world, run, 2)
     settings = dataclasses.replace(
-        ctx.settings, listing_num_partitions=1, snapshot_attempts=3, clean_every=timedelta(days=7)
+        ctx.settings, listing_num_partitions=1, skip_new_slices=not world.every_slice
     )
     if world.trial:
-        settings = dataclasses.replace(settings, allow_unsafe_min_age=True, min_age=TRIAL_AGE)
+        settings = dataclasses.replace(settings, allow_unsafe_min_age=True, min_age=timedelta(0))
     return dataclasses.replace(ctx, settings=settings)
 
 
