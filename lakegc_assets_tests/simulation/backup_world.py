@@ -28,12 +28,12 @@ class BackupOracle(Oracle):
     """Watches a world with a backup.
 
     Attributes:
-        bytes: what was deleted, by key.
+        content: of what was deleted, by key.
         rewritten: when somebody wrote other content to the key of a marked object.
         restored: how many restores ended well.
     """
 
-    bytes: dict[str, bytes] = field(default_factory=dict)
+    content: dict[str, bytes] = field(default_factory=dict)
     rewritten: dict[str, Since] = field(default_factory=dict)
     restored: int = 0
 
@@ -47,7 +47,7 @@ class BackupOracle(Oracle):
 
     def came(self, key: str, data: bytes) -> None:
         """Somebody wrote an object to the key of one that was deleted."""
-        if data != self.bytes.get(key):
+        if data != self.content.get(key):
             raise LossError(f"{key} comes back, and is not what was deleted")
         self.brought_back(key)
 
@@ -97,7 +97,7 @@ class BackupWorld(World):
             data = self._taken[1].data
             copy = f"all/{REPOSITORY}/{sent.run}/{key}"
             self.oracle.require_copy(key, data, self.buckets["backup"].get(copy), sent)
-            self.oracle.bytes[key] = data
+            self.oracle.content[key] = data
         super().deleted(store, key, sent)
 
     def bring_back(self, key: str, etag: str = "", version: str | None = None) -> bool:

@@ -13,7 +13,8 @@ from typing import Final, NamedTuple
 from lakegc_assets.sweep.lease import LEASE
 from lakegc_assets_tests.simulation.actors import CHANGES_BY_NAME
 from lakegc_assets_tests.simulation.choices import Choices
-from lakegc_assets_tests.simulation.interleaving import SHAPES, Ended, Shape, interleave
+from lakegc_assets_tests.simulation.ended import Ended
+from lakegc_assets_tests.simulation.interleaving import SHAPES, Shape, interleave
 
 _SMALL: Final = SHAPES.index(Shape(1, 1, extras=False))
 _CALLS: Final = frozenset(

@@ -153,8 +153,7 @@ GUARDS: Final[dict[str, Guard]] = {
         ((restore, "_pin", lambda *_: None),), theme=THEMES + len(MARKING)
     ),
     **{
-        name: Guard(patches, theme=THEMES + theme)
-        for name, (patches, theme) in MARK_GUARDS.items()
+        name: Guard(patches, theme=THEMES + theme) for name, (patches, theme) in MARK_GUARDS.items()
     },
 }
 

@@ -135,7 +135,7 @@ def _told(one: Kept) -> str:
     if told.startswith("mark ") and "outcomes" in told:
         return "an object that the mark does not name is swept"
     told = re.sub(r"data/[^\s,]+", "an object", told)
-    told = re.sub(r"mark 'mark-\d'", "mark", told)
+    told = re.sub(r"(the )?mark 'mark-\d'", "the mark", told).replace(", after", " after")
     told = re.sub(r", since step \d+; .*\)$", ")", told)
     told = re.sub(r" at step \d+| since step \d+|: its last look began.*", "", told)
     return told or "nothing was found to go wrong"

@@ -34,7 +34,7 @@ def write(world: MarkWorld) -> None:
         world.scheduler.step("a writer")
         name = named[pick(len(named))]
         change = _CHANGES.get(name) or BY_NAME[name]
-        if told := change(world):  # type: ignore[arg-type]
+        if told := change(world):
             world.covered["writer", name] += 1
             world.say(f"{name}: {told}")
             world.changed()

@@ -9,6 +9,9 @@ from typing import Any, Final
 from lakegc_assets.mark import candidates, carrying, commits, listing, report, uncommitted
 from lakegc_assets.mark.forms import mark_folder
 from lakegc_assets.mark.listing import _list, plan_listing
+from lakegc_assets.mark.publication import begin
+from lakegc_assets.mark.served import SPARED
+from lakegc_assets.mark.sifting import sift
 from lakegc_assets.run import artifacts
 from lakegc_assets.run.settings import Settings
 from lakegc_assets_tests.simulation.mark_stages import Patch
@@ -18,7 +21,7 @@ from lakegc_assets_tests.simulation.seams import world
 def _listed_last(real: Callable[..., Any]) -> Callable[..., Any]:
     """``sift`` of a listing that is made, with its cutoff, when all else has been read."""
 
-    def sift(ctx: Any, connections: Any, _listing: Any, sieve: Any) -> Any:
+    def sifted(ctx: Any, connections: Any, _listing: Any, sieve: Any) -> Any:
         client, _ = ctx.connect()
         store = connections.store()
         now = store.server_time()
@@ -28,7 +31,7 @@ def _listed_last(real: Callable[..., Any]) -> Callable[..., Any]:
         sieve = dataclasses.replace(sieve, cutoff=cutoff)
         return real(ctx, connections, found.parts["data"], sieve)
 
-    return sift
+    return sifted
 
 
 def _commits_first(real: Callable[..., Any]) -> Callable[..., Any]:
@@ -57,7 +60,7 @@ def _all_old_enough(
     _ctx: Any, _connections: Any, _attempt: Any, _listing: Any, sifted: Any
 ) -> candidates._Unlisted:
     parts = [*sifted.unlisted, *sifted.multipart]
-    return candidates._Unlisted(parts, candidates.SPARED.empty_table())
+    return candidates._Unlisted(parts, SPARED.empty_table())
 
 
 def _any_attempt(root: artifacts.ArtifactRoot, repository: str, run: str) -> Any:
@@ -70,11 +73,11 @@ def _any_attempt(root: artifacts.ArtifactRoot, repository: str, run: str) -> Any
 def _publish_again(real: Callable[..., bool]) -> Callable[..., bool]:
     """``begin`` for which there is no summary."""
 
-    def begin(store: Any, summary: Any) -> bool:
+    def begun(store: Any, summary: Any) -> bool:
         world().buckets["lake"].pop(f"repo/{mark_folder(summary.run_id)}summary.json", None)
         return real(store, summary)
 
-    return begin
+    return begun
 
 
 def _nothing(*_args: object, **_how: object) -> None:
@@ -83,7 +86,7 @@ def _nothing(*_args: object, **_how: object) -> None:
 
 #: What switches each guard off, and the number of the theme of marks in which it counts.
 MARK_GUARDS: Final[dict[str, tuple[tuple[Patch, ...], int]]] = {
-    "listing first": (((candidates, "sift", _listed_last(candidates.sift)),), 5),
+    "listing first": (((candidates, "sift", _listed_last(sift)),), 5),
     "staged objects before commits": (
         (
             (
@@ -104,7 +107,7 @@ MARK_GUARDS: Final[dict[str, tuple[tuple[Patch, ...], int]]] = {
         (
             (listing, "require_unused", _nothing),
             (artifacts.ArtifactRoot, "new_attempt", _any_attempt),
-            (report, "begin", _publish_again(report.begin)),
+            (report, "begin", _publish_again(begin)),
         ),
         3,
     ),

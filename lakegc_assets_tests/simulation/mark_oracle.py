@@ -1,9 +1,9 @@
 """Knows what a mark may name, and what it must.
 
 No mark names an object that was live all the time since the mark began, or one that came to be
-since then: what came to life meanwhile is for the delta mark of its sweep. Nor does it overlook what
-was dead all the time and old enough, unless its report says why it stays. A published mark never
-changes. Ages are those at which the latest mark takes them.
+since then: what came to life meanwhile is for the delta mark of its sweep. Nor does it overlook
+what was dead all the time and old enough, unless its report says why it stays. A published mark
+never changes. Ages are those at which the latest mark takes them.
 """
 
 from __future__ import annotations
@@ -140,7 +140,7 @@ class MarkOracle(Oracle):
         self.world.say(f"publishes the mark {run!r}: {', '.join(sorted(named)) or 'nothing'}")
 
     def _only_listed(self, address: str) -> bool:
-        """Whether only a list of lakeFS's that was cut tells of what holds it; the next one does."""
+        """Whether nothing but a list of lakeFS's tells of what holds it, and one was cut."""
         cut = any(what == "cut file" for what, _ in self.world.covered)
         return cut and self.live[address].keys() == {"dangling"}
 
@@ -165,11 +165,9 @@ class MarkOracle(Oracle):
     def _rows(self, folder: str, part: str) -> list[dict[str, Any]]:
         kept = self.world.buckets["artifacts"]
         manifest = self.world.manifest(f"{folder}/deletion_candidates/manifest.json")
-        return [
-            row
-            for key, *_ in manifest["parts"][part]
-            for row in encoding.read_table(pa.BufferReader(kept[f"{folder}/{key}"].data)).to_pylist()
-        ]
+        files = [kept[f"{folder}/{key}"].data for key, *_ in manifest["parts"][part]]
+        tables = [encoding.read_table(pa.BufferReader(data)) for data in files]
+        return [row for table in tables for row in table.to_pylist()]
 
     def _require_all(self, run: str, told: frozenset[str] | set[str], cutoff: datetime) -> None:
         """Nothing that was dead all the time, and old enough, is overlooked."""

@@ -13,8 +13,9 @@ from typing import Final
 
 from lakegc_assets_tests.simulation import seams
 from lakegc_assets_tests.simulation.choices import Choices
+from lakegc_assets_tests.simulation.ended import Ended
 from lakegc_assets_tests.simulation.guards import choices_of, without
-from lakegc_assets_tests.simulation.interleaving import Ended, interleave
+from lakegc_assets_tests.simulation.interleaving import interleave
 from lakegc_assets_tests.simulation.minimal import minimal
 from lakegc_assets_tests.simulation.states import Counted
 

@@ -10,9 +10,10 @@ import pytest
 
 from lakegc_assets_tests.simulation import seams
 from lakegc_assets_tests.simulation.choices import Choices
+from lakegc_assets_tests.simulation.ended import Ended
 from lakegc_assets_tests.simulation.explore import Change, Planned, explore
 from lakegc_assets_tests.simulation.guards import GUARDS, without
-from lakegc_assets_tests.simulation.interleaving import Ended, interleave
+from lakegc_assets_tests.simulation.interleaving import interleave
 from lakegc_assets_tests.simulation.kept import read_kept
 from lakegc_assets_tests.simulation.minimal import minimal
 from lakegc_assets_tests.simulation.search import in_words, search
