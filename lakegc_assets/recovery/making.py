@@ -240,8 +240,9 @@ class _Making:
 
     def _finish(self, record: Record, copied: pa.Table, tried: pa.Table) -> Record:
         """Look at all copies, and write what became of each marked object, the manifest last."""
+        # A copy that the journal did not show at once was made again.
         made = pc.equal(tried["outcome"], "copied")
-        copied = pa.concat_tables([copied, _without(tried.filter(made), copied)])
+        copied = pa.concat_tables([copied, _without(_once(tried.filter(made)), copied)])
         shown = self._verified(copied)
         if lost := copied.num_rows - shown.num_rows:
             first = _without(copied, shown)["address"][0].as_py()

@@ -87,12 +87,26 @@ def read_pins(store: ObjectStore) -> list[tuple[Pin, pa.ChunkedArray]]:
         IntegrityError: one is damaged, so that nobody can tell what is pinned.
         StorageError: the store did not answer.
     """
-    keys = [
-        (key, etag)
-        for batch in store.list(PINS)
-        for key, etag in zip(batch["key"].to_pylist(), batch["etag"].to_pylist(), strict=True)
-    ]
-    return each(partial(_read, store), keys, _THREADS)
+    return each(partial(_read, store), _listed(store), _THREADS)
+
+
+def _listed(store: ObjectStore) -> list[tuple[str, str]]:
+    """Key and etag of each pin, asked for again behind the last one until none follows.
+
+    A listing that the store ends early looks like a whole one, and a pin that it lacks would
+    protect nothing.
+    """
+    found: list[tuple[str, str]] = []
+    while True:
+        after = found[-1][0] if found else None
+        more = [
+            (key, etag)
+            for batch in store.list(PINS, start_after=after)
+            for key, etag in zip(batch["key"].to_pylist(), batch["etag"].to_pylist(), strict=True)
+        ]
+        if not more:
+            return found
+        found += more
 
 
 def _read(store: ObjectStore, listed: tuple[str, str]) -> tuple[Pin, pa.ChunkedArray]:

@@ -102,8 +102,9 @@ def _sweep(ctx: RunContext, connections: Connections, lease: Lease) -> Manifest:
         number = _delete(rounds, ending, look)
         _require_whole(ctx, ledger.read(attempt), candidates)
         ending.look(look)
-        # With what was put back.
+        # With what was put back; and whole, whatever a listing of it lacks now.
         swept = ledger.read(attempt)
+        _require_whole(ctx, swept, candidates)
         writer = attempt.writer(ASSET, SWEPT)
         writer.add(swept.sort_by("address"))
         parts = {"data": writer.finish()}

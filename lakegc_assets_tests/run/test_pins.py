@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
 
@@ -45,6 +46,26 @@ def test_what_is_pinned_says_until_when_and_why(store: LocalStore) -> None:
     assert [(p.id, p.run, p.objects) for p, _ in read_pins(store)] == [
         ("ended", "mark-1", 1), ("first", "mark-1", 3), ("second", "mark-1", 3),
     ]  # fmt: skip
+
+
+def test_a_listing_that_ends_early_hides_no_pin(
+    store: LocalStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("first", "second", "third"):
+        pin(store, name, 1, f"data/{name}")
+    whole = store.list
+
+    def cut(prefix: str = "", start_after: str | None = None) -> Iterator[pa.RecordBatch]:
+        for page in whole(prefix, start_after):
+            yield page.slice(0, 1)
+            return
+
+    monkeypatch.setattr(store, "list", cut)
+    assert sorted(pinned(store)["address"].to_pylist()) == [
+        "data/first",
+        "data/second",
+        "data/third",
+    ]
 
 
 def test_a_pin_that_is_written_again_lasts_longer(store: LocalStore) -> None:

@@ -57,6 +57,7 @@ THEMES: Final = (
         0.03,
         0.1,
     ),
+    Theme(frozenset({"cut page", "stale list"}), ("waits", "rewritten"), 0.01, 0.2),
 )
 
 

@@ -1,0 +1,58 @@
+"""What lists lacked in simulated worlds: such things were found there, and are mended."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from lakegc_assets.recovery import journal
+from lakegc_assets.sweep import ledger, sweep
+from lakegc_assets_tests.simulation import seams
+from lakegc_assets_tests.simulation.choices import Choices
+from lakegc_assets_tests.simulation.interleaving import THEMES, interleave
+from lakegc_assets_tests.simulation.marking import THEMES as MARKING
+
+
+@pytest.fixture(autouse=True)
+def _simulated() -> Iterator[None]:
+    with seams.installed():
+        yield
+
+
+def test_no_sweep_ends_well_whose_outcomes_are_not_shown_when_they_are_recorded(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    read: Callable[[Any], pa.Table] = ledger.read
+    look = sweep.raise_alarm_if_needed
+    looked: list[bool] = []
+
+    def looking(*args: Any) -> None:
+        look(*args)
+        looked.append(True)
+
+    monkeypatch.setattr(sweep, "raise_alarm_if_needed", looking)
+    monkeypatch.setattr(ledger, "read", lambda of: read(of).slice(0, 0 if looked else None))
+    ended = interleave(Choices())
+    assert looked
+    assert ended.world.oracle.deletes.keys() == ended.world.oracle.marked["mark-1"]
+    assert ended.world.oracle.finished == []
+
+
+def test_a_backup_is_finished_whose_journal_was_not_shown_at_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    read, asked = journal.read, list[str]()
+
+    def lacking(backup: Any, prefix: str = "") -> pa.Table:
+        asked.append(prefix)
+        return read(backup, prefix).slice(0, 0 if len(asked) == 2 else None)
+
+    monkeypatch.setattr(journal, "read", lacking)
+    ended = interleave(Choices(None, (0, THEMES + len(MARKING))))
+    assert len(asked) > 2
+    assert ended.failure is None
+    assert "all/repo/mark-1/_lakegc/manifest.json" in ended.world.buckets["backup"]
+    assert ended.world.oracle.finished
