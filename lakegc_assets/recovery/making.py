@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lakegc_assets.errors import IntegrityError, LakegcError, RefusedError
+from lakegc_assets.errors import ConfigurationError, IntegrityError, LakegcError, RefusedError
 from lakegc_assets.mark.published import published_mark, read_marked
 from lakegc_assets.recovery import journal
 from lakegc_assets.recovery.backups import (
@@ -109,7 +109,13 @@ def _begin(ctx: RunContext, store: ObjectStore, subject: Subject, *, swept: bool
                 f"mark {subject.run!r} of {subject.repository!r} was swept already: what it names "
                 "is gone, and cannot be backed up any more"
             )
-        require_no_other_backup(store, ctx.root.stores)
+        try:
+            require_no_other_backup(store, ctx.root.stores)
+        except ConfigurationError:
+            # Another process may just have begun this very backup.
+            if read_record(store, BEGIN) is None:
+                raise
+            return _begin(ctx, store, subject, swept=swept)
         found = Record(subject, begun=ctx.clocks.now())
         try:
             store.put_if_absent(BEGIN, found.to_bytes())

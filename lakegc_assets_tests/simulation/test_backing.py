@@ -3,9 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from datetime import datetime, timezone
+from typing import Any
 
 import pytest
 
+from lakegc_assets.recovery import making
+from lakegc_assets.recovery.backups import BEGIN, Record, Subject, subject_of
+from lakegc_assets.recovery.place import require_no_other_backup
+from lakegc_assets.storage.base import ObjectStore
+from lakegc_assets.storage.config import StoreConfig
 from lakegc_assets_tests.simulation import seams
 from lakegc_assets_tests.simulation.backing import THEMES as BACKING
 from lakegc_assets_tests.simulation.backup_world import BackupOracle
@@ -36,6 +43,25 @@ def test_a_dull_interleaving_backs_up_all_that_it_deletes() -> None:
     assert _oracle(ended).deletes.keys() == marked
     copies = {key.removeprefix("all/repo/mark-1/") for key in ended.world.buckets["backup"]}
     assert marked <= copies
+
+
+def test_two_who_begin_a_backup_at_a_time_finish_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    told: list[Subject] = []
+
+    def subject(chain: Any) -> Subject:
+        told.append(subject_of(chain))
+        return told[-1]
+
+    def overtaken(store: ObjectStore, stores: StoreConfig) -> None:
+        """Another begins, between two questions of this one."""
+        store.put(BEGIN, Record(told[-1], datetime(2026, 1, 1, tzinfo=timezone.utc)).to_bytes())
+        require_no_other_backup(store, stores)
+
+    monkeypatch.setattr(making, "subject_of", subject)
+    monkeypatch.setattr(making, "require_no_other_backup", overtaken)
+    ended = interleave(Choices(None, (0, _FIRST)))
+    assert ended.failure is None
+    assert ended.world.covered["ended well", "backup"] == len(told) == 1
 
 
 def test_interleavings_with_backups_break_no_promise() -> None:
