@@ -10,6 +10,7 @@ import pytest
 
 from lakegc_assets.recovery import journal
 from lakegc_assets.sweep import ledger, sweep
+from lakegc_assets.sweep.alarm import raise_alarm_if_needed
 from lakegc_assets_tests.simulation import seams
 from lakegc_assets_tests.simulation.choices import Choices
 from lakegc_assets_tests.simulation.interleaving import THEMES, interleave
@@ -26,11 +27,10 @@ def test_no_sweep_ends_well_whose_outcomes_are_not_shown_when_they_are_recorded(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     read: Callable[[Any], pa.Table] = ledger.read
-    look = sweep.raise_alarm_if_needed
     looked: list[bool] = []
 
     def looking(*args: Any) -> None:
-        look(*args)
+        raise_alarm_if_needed(*args)
         looked.append(True)
 
     monkeypatch.setattr(sweep, "raise_alarm_if_needed", looking)
