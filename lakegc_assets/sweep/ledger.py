@@ -135,10 +135,10 @@ def _one_each(rows: pa.Table) -> pa.Table:
     """
     hashes = address_hashes(rows["address"])
     _, which, counts = np.unique(hashes, return_inverse=True, return_counts=True)
+    if not (counts > 1).any():
+        return rows
     often = pa.array(counts[which] > 1)
     several = rows.filter(often)
-    if not several.num_rows:
-        return rows
     # What is back before what was deleted, that before all that was done, and that before what
     # failed; and then what came last.
     outcome = several["outcome"]

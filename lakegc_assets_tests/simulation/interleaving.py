@@ -12,10 +12,10 @@ import pyarrow as pa
 
 from lakegc_assets.run import sets
 from lakegc_assets.run.artifacts import LISTING
-from lakegc_assets_tests.simulation import encoding
 from lakegc_assets_tests.simulation.actors import HANDED_S, write
 from lakegc_assets_tests.simulation.choices import Choices
 from lakegc_assets_tests.simulation.collector import collect, context, mark
+from lakegc_assets_tests.simulation.encoding import Files
 from lakegc_assets_tests.simulation.lake import DAY, MAIN, Entry, Lake
 from lakegc_assets_tests.simulation.oracle import START, LossError
 from lakegc_assets_tests.simulation.scheduler import EndlessError, Process
@@ -109,14 +109,14 @@ def interleave(choices: Choices, tell: Callable[[str], None] | None = None) -> E
         tell: is told of every step, in words.
     """
     shape = SHAPES[choices.pick(len(SHAPES))]
-    lake, buckets, marked = _beginning(shape, World.shadow_rule, World.diff_witness)
+    lake, buckets, files, marked = _beginning(shape, World.shadow_rule, World.diff_witness)
     # What a process keeps of an earlier interleaving would save this one some calls.
     sets._kept.clear()
     theme = _THEMES[choices.pick(len(_THEMES))]
     fault = (0.0, 0.01, 0.03, 0.1)[choices.pick(4)] if theme.odds is None else theme.odds
     odds = (0.03, 0.08, 0.2, 0.4)[choices.pick(4)], fault
     copied = {name: dict(bucket) for name, bucket in buckets.items()}
-    world = World(choices, lake.copy(), copied, *odds, tell=tell)
+    world = World(choices, lake.copy(), copied, *odds, tell=tell, files=files.copy())
     if theme.odds is not None:
         world.scheduler.far = (world.scheduler.far[0], 0.0)
     world.oracle.marked[RUN] = marked
@@ -176,7 +176,7 @@ def _operate(world: World, size: tuple[int, int], name: str) -> None:
 @cache
 def _beginning(
     shape: Shape, *_guards: bool
-) -> tuple[Lake, dict[str, dict[str, Kept]], frozenset[str]]:
+) -> tuple[Lake, dict[str, dict[str, Kept]], Files, frozenset[str]]:
     """A repository with a mark of it."""
     lake = Lake()
     world = World(Choices(), lake, {"lake": {}, "artifacts": {}})
@@ -199,16 +199,16 @@ def _beginning(
         world.scheduler = type(world.scheduler)(Choices(), 0.0, 0.0, world.say)
         world.scheduler.spawn("reader", reader, read)
         world.scheduler.run()
-    return lake, world.buckets, frozenset(found)
+    return lake, world.buckets, world.files, frozenset(found)
 
 
 def _tamper(world: World) -> None:
     """Somebody adds an object, which may yet be linked, to the file of the candidates."""
     kept = world.buckets["artifacts"]
     key = next(key for key in kept if "/deletion_candidates/data/" in key)
-    rows = encoding.read_table(pa.BufferReader(kept[key].data)).to_pylist()
+    rows = world.files.rows(kept[key].data).to_pylist()
     rows.append(rows[-1] | {"address": "data/old/handed"})
-    data = encoding.encoded(pa.Table.from_pylist(rows, schema=LISTING))
+    data = world.files.encoded(pa.Table.from_pylist(rows, schema=LISTING))
     kept[key] = kept[key]._replace(data=data, size=len(data))
 
 

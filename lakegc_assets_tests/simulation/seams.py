@@ -12,13 +12,23 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, Final
 from unittest import mock
 
+import numpy as np
 import pyarrow as pa
 
 from lakegc_assets.graveler.decode import etag_hashes
 from lakegc_assets.mark import commits, committed, uncommitted
 from lakegc_assets.mark.committed import Live, LiveRanges
 from lakegc_assets.mark.served import SERVED, SPARED
-from lakegc_assets.run import artifacts, connections, packs, parts, pins, tasks
+from lakegc_assets.run import (
+    artifacts,
+    connections,
+    hashing,
+    packs,
+    parts,
+    pins,
+    tasks,
+    telling,
+)
 from lakegc_assets.run.hashing import address_hashes, key_digest
 from lakegc_assets.run.sets import union, write_set
 from lakegc_assets.storage import undelete_probe
@@ -62,7 +72,8 @@ def inside(one: World) -> Iterator[World]:
     """Run in a world."""
     _worlds.append(one)
     try:
-        yield one
+        with encoding.among(one.files):
+            yield one
     finally:
         _worlds.pop()
 
@@ -118,6 +129,19 @@ class _Thread:
     def join(self) -> None:
         if not self._actor.done:
             world().scheduler.sleep(_NEVER, lambda: self._actor.done)
+
+
+class _Silent:
+    """As ``threading.Thread`` where it only tells people how far something is."""
+
+    def __init__(self, target: Callable[[], None], name: str, *, daemon: bool) -> None:
+        pass
+
+    def start(self) -> None:
+        pass
+
+    def join(self) -> None:
+        pass
 
 
 class _Pool:
@@ -284,6 +308,19 @@ def _dumps(values: object, indent: int | None = None, **how: Any) -> str:
     return json.dumps(values, **how)
 
 
+def _hashes_of(strings: pa.Array, offset: np.uint64) -> hashing.Hashes:
+    """As the hashes of an array, of which the same strings come often."""
+    return np.array([_hash_of(one, int(offset)) for one in strings.to_pylist()], np.uint64)
+
+
+@lru_cache(maxsize=4096)
+def _hash_of(string: str, offset: int) -> int:
+    return int(_of_array(pa.array([string], pa.string()), np.uint64(offset))[0])
+
+
+_of_array: Final = hashing._of_array
+
+
 @lru_cache(maxsize=256)
 def _manifest(data: bytes, where: str) -> artifacts.Manifest:
     """As ``Manifest.from_bytes``: it is a function of values, and the same ones come often."""
@@ -315,6 +352,8 @@ def _replaced() -> list[tuple[object, str, object]]:
     return [
         *answers,
         (lease, "threading", threads),
+        (telling, "threading", SimpleNamespace(Event=_Event, Thread=_Silent)),
+        (hashing, "_of_array", _hashes_of),
         (lease, "owner_of", lambda **_: {"host": "simulated"}),
         (sweep, "owner_of", lambda **_: {"host": world().process.name}),
         (sweep, "repository_lease", held),
