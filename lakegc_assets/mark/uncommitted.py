@@ -327,6 +327,8 @@ def _meanings(namespace: StorageNamespace, listed: pa.Table) -> Iterator[pa.Tabl
     plain = listed.filter(pc.invert(odd))
     resolved = pa.array([True]).take(pa.array([0] * plain.num_rows, pa.int64()))
     yield plain.append_column("resolved", resolved).cast(UNCOMMITTED)
+    if plain.num_rows == listed.num_rows:
+        return
     rows = [
         (spelling, row["created"], known)
         for row in listed.filter(odd).to_pylist()

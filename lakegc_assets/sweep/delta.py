@@ -9,6 +9,7 @@ read, so the cost follows what changed.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from datetime import datetime
 from functools import cached_property
@@ -150,12 +151,12 @@ class Deltas:
         self._read_new_ranges(connections, known, folder)
 
         addresses = candidates.rows["address"]
-        unclear = pa.array(sorted({*self._last_parts, *staged.unresolved}), pa.string())
+        unclear = {*self._last_parts, *staged.unresolved}
         reasons = [
             _chosen(addresses, members(artifacts, self._runs, candidates.hashes), HELD),
             _chosen(addresses, members(artifacts, staged.hashes, candidates.hashes), STAGED),
             self._served(connections, candidates, liveness, f"{folder}served/"),
-            _chosen(addresses, np.asarray(pc.is_in(last_parts(addresses), unclear)), UNCLEAR),
+            _chosen(addresses, _ends_in(addresses, unclear), UNCLEAR),
             among(pinned(connections.store()), addresses),
         ]
         tags = liveness.tags if ctx.settings.protect_tags else {}
@@ -215,6 +216,13 @@ class Deltas:
 _RANGES: Final = pa.schema([("range_id", pa.string()), ("entries", pa.int64())])
 
 
+def _ends_in(addresses: pa.ChunkedArray, names: AbstractSet[str]) -> npt.NDArray[np.bool_]:
+    """Whether the last part of each address is one of some names; mostly there are none."""
+    if not names:
+        return np.zeros(len(addresses), np.bool_)
+    return np.asarray(pc.is_in(last_parts(addresses), pa.array(sorted(names), pa.string())))
+
+
 def _chosen(addresses: pa.ChunkedArray, which: npt.NDArray[np.bool_], why: str) -> pa.Table:
     found = addresses.filter(pa.array(which, pa.bool_()))
     return pa.table([found, pa.repeat(pa.scalar(why), len(found))], schema=SPARED)
@@ -222,12 +230,12 @@ def _chosen(addresses: pa.ChunkedArray, which: npt.NDArray[np.bool_], why: str) 
 
 def one_reason(spared: pa.Table) -> pa.Table:
     """Each address once: the alarm after a sweep looks at certain reasons only, so these count."""
+    if not spared.num_rows:
+        return spared
     ranked = spared.append_column("doubt", _doubted(spared)).sort_by(
         [("address", "ascending"), ("doubt", "ascending"), ("why", "ascending")]
     )
     addresses = ranked["address"].combine_chunks()
-    if not len(addresses):
-        return SPARED.empty_table()
     new = pc.not_equal(addresses.slice(1), addresses.slice(0, len(addresses) - 1))
     first = ranked.filter(pa.concat_arrays([pa.array([True]), new]))
     return first.select(SPARED.names).cast(SPARED)
@@ -246,4 +254,6 @@ def _doubted(spared: pa.Table) -> pa.ChunkedArray:
 
 def without(rows: pa.Table, addresses: pa.ChunkedArray) -> pa.Table:
     """Rows but for those of some addresses, compared letter by letter."""
+    if not len(addresses):
+        return rows
     return rows.filter(pc.invert(pc.is_in(rows["address"], addresses.combine_chunks())))

@@ -321,6 +321,21 @@ def _hash_of(string: str, offset: int) -> int:
 _of_array: Final = hashing._of_array
 
 
+def _read_ledger(store: ObjectStore, key: str) -> pa.Table:
+    """As the ledger reads a file; what is not parquet has its types already."""
+    rows = encoding.read_table(pa.BufferReader(store.get(key)))
+    return rows if rows.schema.equals(ledger.SWEPT) else rows.cast(ledger.SWEPT)
+
+
+@lru_cache(maxsize=64)
+def _lease(data: bytes, where: str) -> lease.LeaseRecord:
+    """As ``LeaseRecord.from_bytes``: what was written is read again and again."""
+    return _lease_from_bytes(data, where)
+
+
+_lease_from_bytes: Final = lease.LeaseRecord.from_bytes
+
+
 @lru_cache(maxsize=256)
 def _manifest(data: bytes, where: str) -> artifacts.Manifest:
     """As ``Manifest.from_bytes``: it is a function of values, and the same ones come often."""
@@ -328,6 +343,21 @@ def _manifest(data: bytes, where: str) -> artifacts.Manifest:
 
 
 _from_bytes: Final = artifacts.Manifest.from_bytes
+
+
+def _sha256(manifest: artifacts.Manifest) -> str:
+    """As ``Manifest.sha256``, once for each of those that come often."""
+    known = _digests.get(id(manifest))
+    if known is None or known[0] is not manifest:
+        if len(_digests) > _MOST_DIGESTS:
+            _digests.clear()
+        known = _digests[id(manifest)] = (manifest, _real_sha256(manifest))
+    return known[1]
+
+
+_MOST_DIGESTS: Final = 256
+_digests: Final[dict[int, tuple[artifacts.Manifest, str]]] = {}
+_real_sha256: Final[Callable[[artifacts.Manifest], str]] = artifacts.Manifest.sha256.fget
 
 
 def _replaced() -> list[tuple[object, str, object]]:
@@ -374,6 +404,9 @@ def _replaced() -> list[tuple[object, str, object]]:
         (deletion, "DeletingTask", SimTask),
         (deletion.Reach, "of", partial(_reach, deletion.Reach.of)),
         (artifacts.Manifest, "from_bytes", _manifest),
+        (artifacts.Manifest, "sha256", property(_sha256)),
+        (lease.LeaseRecord, "from_bytes", _lease),
+        (ledger, "_read_file", _read_ledger),
         (connections, "_own", SimpleNamespace()),
         (commits, "_latest", _latest(commits._latest)),
     ]
