@@ -27,6 +27,9 @@ RUN: Final = "mark-1"
 #: The mark is made so many seconds before a sweep may begin.
 _BEFORE_S: Final = 600.0
 _SWEEPS: Final = 3
+#: After so many seconds an operator sweeps again; of so many choices the others are not to.
+_PAUSES: Final = (5.0, 60.0, 400.0)
+_PATIENT: Final = 8
 _FAULTS: Final = (
     "freeze", "slow", "unavailable", "kill", "lost answer", "late", "partial", "SlowDown",
     "cut list", "cut rows", "cut file", "order-dependent walk", "no location", "give up",
@@ -151,7 +154,7 @@ def interleave(choices: Choices, tell: Callable[[str], None] | None = None) -> E
 
 
 def _operate(world: World, size: tuple[int, int], name: str) -> None:
-    """Sweep, and again until it ends well."""
+    """Sweep, and mostly not again where it did not end well."""
     scheduler = world.scheduler
     for number in range(_SWEEPS):
         driver = Process(f"collector {name}{number + 1}", f"machine {name}", 50.0 * (number + 1))
@@ -170,7 +173,10 @@ def _operate(world: World, size: tuple[int, int], name: str) -> None:
         scheduler.sleep(float("inf"), over)
         if ended and not ended[0]:
             return
-        scheduler.sleep((5.0, 60.0, 400.0)[world.choices.pick(3)])
+        pause = world.choices.pick(_PATIENT)
+        if pause >= len(_PAUSES):
+            return
+        scheduler.sleep(_PAUSES[pause])
 
 
 @cache
