@@ -320,6 +320,8 @@ def _read_list(connections: Connections, key: str) -> pa.Table:
 
 def _meanings(namespace: StorageNamespace, listed: pa.Table) -> Iterator[pa.Table]:
     """Rows of ``UNCOMMITTED``: first those that mean what they say, then all others."""
+    if not listed.num_rows:
+        return
     odd = pc.or_(
         pc.match_substring(listed["address"], "://"),
         pc.match_substring_regex(listed["address"], UNUSUAL),
