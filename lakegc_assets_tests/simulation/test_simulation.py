@@ -58,7 +58,6 @@ def test_what_is_lost_without_a_guard_is_not_lost_with_it(guard: str) -> None:
 
 def test_a_schedule_is_kept_for_all_guards_but_those_that_docs_name() -> None:
     assert GUARDS.keys() - _FOUND == {
-        "conditional writes of the lease",
         "union of the snapshot's tries",
     }
 
