@@ -15,6 +15,7 @@ from unittest import mock
 import numpy as np
 import pyarrow as pa
 
+from lakegc_assets.graveler import namespace
 from lakegc_assets.graveler.decode import etag_hashes
 from lakegc_assets.mark import commits, committed, uncommitted
 from lakegc_assets.mark.committed import Live, LiveRanges
@@ -188,6 +189,9 @@ class SimExtender(extending.Extender):
         )
 
 
+_NOTHING: Final = SPARED.empty_table()
+
+
 class SimDeltas(delta.Deltas):
     """Tells the oracle when a delta mark begins, and asks for what is served without Spark."""
 
@@ -207,6 +211,8 @@ class SimDeltas(delta.Deltas):
         client = connections.client()
         rows = candidates.rows.to_pylist()
         found = served(client, liveness.heads, rows)
+        if not found:
+            return _NOTHING
         return pa.table([sorted(found), [SERVED] * len(found)], schema=SPARED)
 
 
@@ -321,6 +327,10 @@ def _hash_of(string: str, offset: int) -> int:
 _of_array: Final = hashing._of_array
 
 
+#: The same few URLs are read again and again.
+_parsed: Final = lru_cache(maxsize=64)(namespace.StorageNamespace.parse)
+
+
 def _read_ledger(store: ObjectStore, key: str) -> pa.Table:
     """As the ledger reads a file; what is not parquet has its types already."""
     rows = encoding.read_table(pa.BufferReader(store.get(key)))
@@ -403,6 +413,7 @@ def _replaced() -> list[tuple[object, str, object]]:
         (deletion, "Extender", SimExtender),
         (deletion, "DeletingTask", SimTask),
         (deletion.Reach, "of", partial(_reach, deletion.Reach.of)),
+        (namespace.StorageNamespace, "parse", _parsed),
         (artifacts.Manifest, "from_bytes", _manifest),
         (artifacts.Manifest, "sha256", property(_sha256)),
         (lease.LeaseRecord, "from_bytes", _lease),
