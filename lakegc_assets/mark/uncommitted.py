@@ -327,7 +327,7 @@ def _meanings(namespace: StorageNamespace, listed: pa.Table) -> Iterator[pa.Tabl
         pc.match_substring_regex(listed["address"], UNUSUAL),
     )
     plain = listed.filter(pc.invert(odd))
-    resolved = pa.repeat(pa.scalar(True), plain.num_rows)  # noqa: FBT003 - Arrow's own order
+    resolved = pa.repeat(pa.scalar(True), plain.num_rows)
     yield plain.append_column("resolved", resolved).cast(UNCOMMITTED)
     if plain.num_rows == listed.num_rows:
         return

@@ -238,7 +238,7 @@ def _chosen(addresses: pa.ChunkedArray, which: npt.NDArray[np.bool_], why: str) 
 
 def one_reason(spared: pa.Table) -> pa.Table:
     """Each address once: the alarm after a sweep looks at certain reasons only, so these count."""
-    if spared.num_rows < 2:
+    if spared.num_rows <= 1:
         return spared
     ranked = spared.append_column("doubt", _doubted(spared)).sort_by(
         [("address", "ascending"), ("doubt", "ascending"), ("why", "ascending")]

@@ -77,7 +77,7 @@ class Actor:
         at, frozen = self.at, self.process.frozen
         if at > now and self.waits is not None and self.waits():
             at = now
-        return at if at > frozen else frozen
+        return max(at, frozen)
 
 
 class Scheduler:

@@ -367,7 +367,7 @@ def _sha256(manifest: artifacts.Manifest) -> str:
 
 _MOST_DIGESTS: Final = 256
 _digests: Final[dict[int, tuple[artifacts.Manifest, str]]] = {}
-_real_sha256: Final[Callable[[artifacts.Manifest], str]] = artifacts.Manifest.sha256.fget
+_real_sha256: Final[Callable[[artifacts.Manifest], str]] = vars(artifacts.Manifest)["sha256"].fget
 
 
 def _replaced() -> list[tuple[object, str, object]]:
