@@ -160,4 +160,6 @@ def _one_each(rows: pa.Table) -> pa.Table:
 
 def done(outcomes: pa.Table) -> pa.Table:
     """Of outcomes those after which nothing is left to do."""
+    if not outcomes.num_rows:
+        return outcomes
     return outcomes.filter(pc.is_in(outcomes["outcome"], _DONE))
