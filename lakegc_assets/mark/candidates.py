@@ -230,6 +230,6 @@ def _twice(store: ObjectStore, dead: Selection, hashes: Hashes) -> bool:
 def _by_reason(counts: Sequence[pa.Table]) -> dict[str, dict[str, int]]:
     if not counts:
         return {}
-    total = pa.concat_tables(counts).group_by("reason")
+    total = pa.concat_tables(counts).group_by("reason", use_threads=False)
     rows = total.aggregate([("objects", "sum"), ("bytes", "sum")]).sort_by("reason").to_pylist()
     return {r["reason"]: {"objects": r["objects_sum"], "bytes": r["bytes_sum"]} for r in rows}

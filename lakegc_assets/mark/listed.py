@@ -149,7 +149,7 @@ def slices_of(rows: pa.RecordBatch) -> list[Slice]:
         return [Slice(name[0].as_py(), len(name), pc.sum(rows["size"]).as_py(), oldest)]
     grouped = (
         pa.table({"name": name, "size": rows["size"], "last_modified": rows["last_modified"]})
-        .group_by("name")
+        .group_by("name", use_threads=False)
         .aggregate([("size", "count"), ("size", "sum"), ("last_modified", "min")])
     )
     columns = ("name", "size_count", "size_sum", "last_modified_min")

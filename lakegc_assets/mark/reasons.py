@@ -232,7 +232,7 @@ def with_reasons(
         counts.append(rows.select(["reason", "size"]))
     written = [part for part in writer.finish() if part.rows]
     empty = CANDIDATES.empty_table().select(["reason", "size"])
-    grouped = pa.concat_tables([empty, *counts]).group_by("reason")
+    grouped = pa.concat_tables([empty, *counts]).group_by("reason", use_threads=False)
     by_reason = grouped.aggregate([("size", "count"), ("size", "sum")])
     return Written(written, digest, by_reason.rename_columns(["reason", "objects", "bytes"]))
 
