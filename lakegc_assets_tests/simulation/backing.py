@@ -20,6 +20,7 @@ from lakegc_assets_tests.simulation.actors import write
 from lakegc_assets_tests.simulation.backup_world import BACKUPS, BackupWorld
 from lakegc_assets_tests.simulation.choices import Choices
 from lakegc_assets_tests.simulation.collector import collect, context
+from lakegc_assets_tests.simulation.encoding import Files
 from lakegc_assets_tests.simulation.ended import Ended
 from lakegc_assets_tests.simulation.executors import JobError
 from lakegc_assets_tests.simulation.lake import Lake
@@ -62,10 +63,11 @@ THEMES: Final = (
 
 
 class Beginning(NamedTuple):
-    """A repository with a mark: its lake, objects by bucket and key, and what is marked."""
+    """A repository with a mark: its lake, objects by bucket and key, rows, and what is marked."""
 
     lake: Lake
     buckets: Mapping[str, Mapping[str, Kept]]
+    files: Files
     marked: frozenset[str]
 
 
@@ -89,7 +91,10 @@ def interleave_backups(
     sets._kept.clear()
     odds = (0.01, 0.03, 0.1, 0.3)[choices.pick(4)]
     buckets = {name: dict(bucket) for name, bucket in beginning.buckets.items()} | {"backup": {}}
-    world = BackupWorld(choices, beginning.lake.copy(), buckets, odds, theme.odds, tell=tell)
+    files = beginning.files.copy()
+    world = BackupWorld(
+        choices, beginning.lake.copy(), buckets, odds, theme.odds, tell=tell, files=files
+    )
     world.oracle.marked[_RUN] = beginning.marked
     world.watch()
     world.scheduler.far = world.scheduler.odds

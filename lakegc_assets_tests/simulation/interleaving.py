@@ -12,12 +12,12 @@ import pyarrow as pa
 
 from lakegc_assets.run import sets
 from lakegc_assets.run.artifacts import LISTING
-from lakegc_assets_tests.simulation import encoding
 from lakegc_assets_tests.simulation.actors import HANDED_S, write
 from lakegc_assets_tests.simulation.backing import THEMES as BACKING
 from lakegc_assets_tests.simulation.backing import Beginning, interleave_backups
 from lakegc_assets_tests.simulation.choices import Choices
 from lakegc_assets_tests.simulation.collector import collect, context, mark
+from lakegc_assets_tests.simulation.encoding import Files
 from lakegc_assets_tests.simulation.ended import Ended
 from lakegc_assets_tests.simulation.lake import DAY, MAIN, Entry, Lake
 from lakegc_assets_tests.simulation.marking import THEMES as MARKING
@@ -32,6 +32,9 @@ RUN: Final = "mark-1"
 #: The mark is made so many seconds before a sweep may begin.
 _BEFORE_S: Final = 600.0
 _SWEEPS: Final = 3
+#: After so many seconds an operator sweeps again; of so many choices the others are not to.
+_PAUSES: Final = (5.0, 60.0, 400.0)
+_PATIENT: Final = 8
 _FAULTS: Final = (
     "freeze", "slow", "unavailable", "kill", "lost answer", "late", "partial", "SlowDown",
     "cut list", "cut rows", "cut file", "order-dependent walk", "no location", "give up",
@@ -104,9 +107,9 @@ def interleave(choices: Choices, tell: Callable[[str], None] | None = None) -> E
     number = choices.pick(THEMES + len(MARKING) + len(BACKING))
     if THEMES <= number < THEMES + len(MARKING):
         return interleave_marks(choices, number - THEMES, tell)
-    lake, buckets, marked = _beginning(shape, World.shadow_rule, World.diff_witness)
+    lake, buckets, files, marked = _beginning(shape, World.shadow_rule, World.diff_witness)
     if number >= THEMES + len(MARKING):
-        beginning = Beginning(lake, buckets, marked)
+        beginning = Beginning(lake, buckets, files, marked)
         return interleave_backups(choices, number - THEMES - len(MARKING), beginning, tell)
     theme = _THEMES[number]
     # What a process keeps of an earlier interleaving would save this one some calls.
@@ -114,7 +117,7 @@ def interleave(choices: Choices, tell: Callable[[str], None] | None = None) -> E
     fault = (0.0, 0.01, 0.03, 0.1)[choices.pick(4)] if theme.odds is None else theme.odds
     odds = (0.03, 0.08, 0.2, 0.4)[choices.pick(4)], fault
     copied = {name: dict(bucket) for name, bucket in buckets.items()}
-    world = World(choices, lake.copy(), copied, *odds, tell=tell)
+    world = World(choices, lake.copy(), copied, *odds, tell=tell, files=files.copy())
     if theme.odds is not None:
         world.scheduler.far = (world.scheduler.far[0], 0.0)
     world.oracle.marked[RUN] = marked
@@ -149,7 +152,7 @@ def interleave(choices: Choices, tell: Callable[[str], None] | None = None) -> E
 
 
 def _operate(world: World, size: tuple[int, int], name: str) -> None:
-    """Sweep, and again until it ends well."""
+    """Sweep, and mostly not again where it did not end well."""
     scheduler = world.scheduler
     for number in range(_SWEEPS):
         driver = Process(f"collector {name}{number + 1}", f"machine {name}", 50.0 * (number + 1))
@@ -168,13 +171,16 @@ def _operate(world: World, size: tuple[int, int], name: str) -> None:
         scheduler.sleep(float("inf"), over)
         if ended and not ended[0]:
             return
-        scheduler.sleep((5.0, 60.0, 400.0)[world.choices.pick(3)])
+        pause = world.choices.pick(_PATIENT)
+        if pause >= len(_PAUSES):
+            return
+        scheduler.sleep(_PAUSES[pause])
 
 
 @cache
 def _beginning(
     shape: Shape, *_guards: bool
-) -> tuple[Lake, dict[str, dict[str, Kept]], frozenset[str]]:
+) -> tuple[Lake, dict[str, dict[str, Kept]], Files, frozenset[str]]:
     """A repository with a mark of it."""
     lake = Lake()
     world = World(Choices(), lake, {"lake": {}, "artifacts": {}})
@@ -197,16 +203,16 @@ def _beginning(
         world.scheduler = type(world.scheduler)(Choices(), 0.0, 0.0, world.say)
         world.scheduler.spawn("reader", reader, read)
         world.scheduler.run()
-    return lake, world.buckets, frozenset(found)
+    return lake, world.buckets, world.files, frozenset(found)
 
 
 def _tamper(world: World) -> None:
     """Somebody adds an object, which may yet be linked, to the file of the candidates."""
     kept = world.buckets["artifacts"]
     key = next(key for key in kept if "/deletion_candidates/data/" in key)
-    rows = encoding.read_table(pa.BufferReader(kept[key].data)).to_pylist()
+    rows = world.files.rows(kept[key].data).to_pylist()
     rows.append(rows[-1] | {"address": "data/old/handed"})
-    data = encoding.encoded(pa.Table.from_pylist(rows, schema=LISTING))
+    data = world.files.encoded(pa.Table.from_pylist(rows, schema=LISTING))
     kept[key] = kept[key]._replace(data=data, size=len(data))
 
 

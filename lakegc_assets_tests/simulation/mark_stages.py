@@ -7,11 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
+from functools import cache
 from typing import Any, Final
 
 import pyarrow as pa
 
 from lakegc_assets.errors import LakegcError
+from lakegc_assets.graveler import namespace
 from lakegc_assets.mark import (
     candidates,
     commits,
@@ -111,10 +113,15 @@ def replaced(
         (report, "read_results", lambda *_: []),
         (report, "require_passed", lambda _: None),
         (report, "_dimensions", lambda *_: {}),
+        (namespace, "try_decode_xid", _decoded),
         (publication, "pq", encoding),
         (uncommitted, "telling", lambda *_: nullcontext()),
         (commits, "telling", lambda *_: nullcontext()),
     ]
+
+
+#: What names mean is asked again and again.
+_decoded: Final = cache(namespace.try_decode_xid)
 
 
 def _no_holders(_ctx: Any, connections: Any, attempt: Any, _dead: Any) -> Holders:

@@ -14,6 +14,7 @@ from typing import Any, Final
 from lakegc_assets.graveler.namespace import new_slice_name
 from lakegc_assets_tests.simulation.choices import Choices
 from lakegc_assets_tests.simulation.client import NAMESPACE
+from lakegc_assets_tests.simulation.encoding import Files
 from lakegc_assets_tests.simulation.lake import DAY, Lake
 from lakegc_assets_tests.simulation.mark_oracle import MarkOracle
 from lakegc_assets_tests.simulation.oracle import Since
@@ -50,8 +51,9 @@ class MarkWorld(World):
         switch: float = 0.0,
         fault: float = 0.0,
         tell: Callable[[str], None] | None = None,
+        files: Files | None = None,
     ) -> None:
-        super().__init__(choices, lake, buckets, switch, fault, tell)
+        super().__init__(choices, lake, buckets, switch, fault, tell, files)
         self.oracle = MarkOracle(self)
         self.uploads: dict[str, float] = {}
         self.slice = ("", float("-inf"))
