@@ -21,6 +21,7 @@ import pyarrow.parquet as pq
 
 from lakegc_assets.run.artifacts import AttemptArtifacts
 from lakegc_assets.run.hashing import address_hashes
+from lakegc_assets.run.sets import distinct
 from lakegc_assets.run.tasks import each
 from lakegc_assets.storage.base import ObjectStore
 
@@ -136,7 +137,7 @@ def _one_each(rows: pa.Table) -> pa.Table:
     Hardly any is recorded twice, so only rows whose addresses share a hash are put in order.
     """
     hashes = address_hashes(rows["address"])
-    if len(np.unique(hashes)) == len(hashes):
+    if len(distinct(hashes)) == len(hashes):
         return rows
     _, which, counts = np.unique(hashes, return_inverse=True, return_counts=True)
     often = pa.array(counts[which] > 1)

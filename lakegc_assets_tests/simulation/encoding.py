@@ -1,7 +1,8 @@
-"""Files of rows in place of parquet, which takes much longer: their bytes only name the rows.
+"""Files of rows in place of parquet, which takes much longer.
 
-The rows stay in memory beside the store, in the ``Files`` of a world. Bytes that were cut or
-written by something else name none.
+Where a world has ``Files``, bytes only name the rows, which stay in memory beside the store: bytes
+that were cut or written by something else name none. A world without them has files in Arrow's own
+form, which can be read without it.
 """
 
 from __future__ import annotations
@@ -56,12 +57,12 @@ class Files:
         return self._rows[data]
 
 
-_present: Final[list[Files]] = []
+_present: Final[list[Files | None]] = [None]
 
 
 @contextmanager
-def among(files: Files) -> Iterator[None]:
-    """Write to some files, and read them."""
+def among(files: Files | None) -> Iterator[None]:
+    """Write to some files, and read them; None for those in Arrow's own form."""
     _present.append(files)
     try:
         yield
@@ -71,7 +72,22 @@ def among(files: Files) -> Iterator[None]:
 
 def encoded(table: pa.Table) -> bytes:
     """The bytes of a file of the present world."""
-    return _present[-1].encoded(table)
+    if (files := _present[-1]) is not None:
+        return files.encoded(table)
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, table.schema) as stream:
+        stream.write_table(table)
+    data: bytes = sink.getvalue().to_pybytes()
+    return data
+
+
+def rows_of(files: Files | None, data: bytes) -> pa.Table:
+    """The rows of a file of a world.
+
+    Raises:
+        ArrowInvalid: it is none.
+    """
+    return pa.ipc.open_stream(data).read_all() if files is None else files.rows(data)
 
 
 def write_table(table: pa.Table, sink: Any, **_how: object) -> None:
@@ -81,5 +97,5 @@ def write_table(table: pa.Table, sink: Any, **_how: object) -> None:
 
 def read_table(source: Any, columns: Sequence[str] | None = None, **_how: object) -> pa.Table:
     """As ``pyarrow.parquet.read_table``."""
-    table = _present[-1].rows(source.read())
+    table = rows_of(_present[-1], source.read())
     return table if columns is None else table.select(list(columns))

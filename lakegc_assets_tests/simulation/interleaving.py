@@ -12,6 +12,7 @@ import pyarrow as pa
 
 from lakegc_assets.run import sets
 from lakegc_assets.run.artifacts import LISTING
+from lakegc_assets_tests.simulation import encoding
 from lakegc_assets_tests.simulation.actors import HANDED_S, write
 from lakegc_assets_tests.simulation.backing import THEMES as BACKING
 from lakegc_assets_tests.simulation.backing import Beginning, interleave_backups
@@ -123,7 +124,8 @@ def interleave(choices: Choices, tell: Callable[[str], None] | None = None) -> E
     world.oracle.marked[RUN] = marked
     world.weak.conditions = world.conditions
     if world.tampered and shape.extras:
-        _tamper(world)
+        with encoding.among(world.files):
+            _tamper(world)
     world.weak.deadlines = not choices.pick(4, 0.25)
     promised = choices.pick(4, 0.4)
     world.weak.etags, world.weak.versions = bool(promised & 1), bool(promised & 2)
@@ -183,7 +185,8 @@ def _beginning(
 ) -> tuple[Lake, dict[str, dict[str, Kept]], Files, frozenset[str]]:
     """A repository with a mark of it."""
     lake = Lake()
-    world = World(Choices(), lake, {"lake": {}, "artifacts": {}})
+    files = Files()
+    world = World(Choices(), lake, {"lake": {}, "artifacts": {}}, files=files)
     world.scheduler.now = -_BEFORE_S
     _fill(world, shape)
     with inside(world):
@@ -203,16 +206,16 @@ def _beginning(
         world.scheduler = type(world.scheduler)(Choices(), 0.0, 0.0, world.say)
         world.scheduler.spawn("reader", reader, read)
         world.scheduler.run()
-    return lake, world.buckets, world.files, frozenset(found)
+    return lake, world.buckets, files, frozenset(found)
 
 
 def _tamper(world: World) -> None:
     """Somebody adds an object, which may yet be linked, to the file of the candidates."""
     kept = world.buckets["artifacts"]
     key = next(key for key in kept if "/deletion_candidates/data/" in key)
-    rows = world.files.rows(kept[key].data).to_pylist()
+    rows = encoding.read_table(pa.BufferReader(kept[key].data)).to_pylist()
     rows.append(rows[-1] | {"address": "data/old/handed"})
-    data = world.files.encoded(pa.Table.from_pylist(rows, schema=LISTING))
+    data = encoding.encoded(pa.Table.from_pylist(rows, schema=LISTING))
     kept[key] = kept[key]._replace(data=data, size=len(data))
 
 

@@ -40,6 +40,15 @@ def test_files_hold_what_was_written_and_cut_ones_nothing() -> None:
             encoding.read_table(pa.BufferReader(data[:-1]))
 
 
+def test_files_in_arrow_s_own_form_are_read_without_a_world() -> None:
+    rows = pa.table({"address": ["one", "two"], "size": [1, 2]})
+    data = encoding.encoded(rows)
+    assert encoding.read_table(pa.BufferReader(data)).equals(rows)
+    assert encoding.rows_of(None, data).equals(rows)
+    with pytest.raises(pa.ArrowInvalid):
+        encoding.read_table(pa.BufferReader(data[:20]))
+
+
 def test_equal_sets_have_equal_bytes() -> None:
     files = Files()
     one, two = ({"hash": pa.array([7, number], pa.uint64())} for number in (8, 9))
