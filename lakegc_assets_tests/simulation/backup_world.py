@@ -19,8 +19,10 @@ if TYPE_CHECKING:
 
 #: Where backups are.
 BACKUPS: Final = "s3://backup/all"
-#: Why an object stays that a store did not let be copied.
+#: Why an object stays that a store did not let be copied, and one whose copy lists may lack.
 _NOT_COPIED: Final = "not in the backup: failed"
+_NOT_LISTED: Final = "not in the backup: the copy is gone or another"
+_LACKING: Final = frozenset({"cut page", "stale list"})
 
 
 @dataclass
@@ -60,7 +62,9 @@ class BackupOracle(Oracle):
         told = self.world.outcomes(done.url)
         # What is another object by now, or could not be copied, stays for a true reason.
         self.once_live |= self.rewritten.keys()
-        self.once_live |= {key for key, _, why in told if why and why.startswith(_NOT_COPIED)}
+        lacking = _LACKING & {what for what, _ in self.world.covered}
+        true = (_NOT_COPIED, _NOT_LISTED) if lacking else (_NOT_COPIED,)
+        self.once_live |= {key for key, _, why in told if why and why.startswith(true)}
         super()._require_outcomes(done)
 
     def ended_restore(self, rows: list[dict[str, Any]]) -> None:

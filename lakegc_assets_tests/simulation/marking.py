@@ -16,6 +16,7 @@ from lakegc_assets.run import sets
 from lakegc_assets.run.context import RunContext
 from lakegc_assets_tests.simulation.choices import Choices
 from lakegc_assets_tests.simulation.collector import collect, context
+from lakegc_assets_tests.simulation.encoding import Files
 from lakegc_assets_tests.simulation.ended import Ended
 from lakegc_assets_tests.simulation.lake import DAY, MAIN, Entry, Lake
 from lakegc_assets_tests.simulation.mark_actors import write
@@ -105,7 +106,7 @@ def interleave_marks(
     sets._kept.clear()
     odds = (0.03, 0.08, 0.2, 0.4)[choices.pick(4)] if theme.switch is None else theme.switch
     buckets = {"lake": dict(bucket), "artifacts": dict[str, Kept]()}
-    world = MarkWorld(choices, lake.copy(), buckets, odds, theme.odds, tell=tell)
+    world = MarkWorld(choices, lake.copy(), buckets, odds, theme.odds, tell=tell, files=Files())
     world.scheduler.far = world.scheduler.odds
     world.begin_serials()
     world.promised.append(promised)
