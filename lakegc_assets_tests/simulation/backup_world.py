@@ -30,7 +30,7 @@ class BackupOracle(Oracle):
     """Watches a world with a backup.
 
     Attributes:
-        content: of what was deleted, by key.
+        content: of what may come back, by key.
         rewritten: when somebody wrote other content to the key of a marked object.
         restored: how many restores ended well.
     """
@@ -39,13 +39,15 @@ class BackupOracle(Oracle):
     rewritten: dict[str, Since] = field(default_factory=dict)
     restored: int = 0
 
-    def require_copy(self, key: str, data: bytes, copy: Kept | None, sent: Sent) -> None:
-        """What is deleted is in the backup."""
+    def require_copy(self, key: str, data: bytes, copy: Kept | None, sent: Sent) -> bytes:
+        """What is deleted is in the backup; what may come back."""
+        if copy is not None and copy.data == data:
+            return data
         if key in self.rewritten and self.rewritten[key].step >= sent.look.step:
-            return
-        if copy is None or copy.data != data:
-            what = "has no copy" if copy is None else "has another copy"
-            raise LossError(f"{key} is deleted, and {what} in the backup")
+            # In the window of the batch: what is to come back is what was marked.
+            return data if copy is None else copy.data
+        what = "has no copy" if copy is None else "has another copy"
+        raise LossError(f"{key} is deleted, and {what} in the backup")
 
     def came(self, key: str, data: bytes) -> None:
         """Somebody wrote an object to the key of one that was deleted."""
@@ -100,8 +102,8 @@ class BackupWorld(World):
         if isinstance(sent, Sent) and store.url == NAMESPACE and self._taken is not None:
             data = self._taken[1].data
             copy = f"all/{REPOSITORY}/{sent.run}/{key}"
-            self.oracle.require_copy(key, data, self.buckets["backup"].get(copy), sent)
-            self.oracle.content[key] = data
+            kept = self.buckets["backup"].get(copy)
+            self.oracle.content[key] = self.oracle.require_copy(key, data, kept, sent)
         super().deleted(store, key, sent)
 
     def bring_back(self, key: str, etag: str = "", version: str | None = None) -> bool:
