@@ -30,7 +30,7 @@ test: setup ## run all tests
 
 .PHONY: simulate
 simulate: RUNS ?= 20000
-simulate: setup ## run RUNS interleavings of the sweep under virtual time, with fresh seeds
+simulate: setup ## run RUNS interleavings of sweeps, marks and backups under virtual time, with fresh seeds
 	@$(in_venv) python -m lakegc_assets_tests.simulation --runs $(RUNS)
 
 .PHONY: conformance

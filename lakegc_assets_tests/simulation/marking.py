@@ -27,7 +27,7 @@ from lakegc_assets_tests.simulation.scheduler import EndlessError, Process
 from lakegc_assets_tests.simulation.store import Kept
 from lakegc_assets_tests.simulation.world import BASE
 
-_TRIES: Final = 3
+_TRIES: Final = 2
 #: How long it is from one mark to the next, in days.
 _DAYS: Final = (1.2, 2.5, 8.0, 0.02)
 
@@ -50,7 +50,7 @@ class Theme(NamedTuple):
     changes: tuple[str, ...] = ()
     odds: float = 0.05
     others: float = 0.1
-    again: float = 0.4
+    again: float = 0.15
     trial: bool = False
     switch: float | None = None
     every_slice: bool = False
