@@ -45,7 +45,8 @@ class MarkOracle(Oracle):
         ages: the moment against which ages are taken, in seconds since 1970.
         held: since when each live object is so without a break that a mark could not see.
         born: when each object came to be.
-        begun: when each mark was begun, by run.
+        begun: when each mark was begun first, by run.
+        again: when each mark was begun last, by run.
         lists: what each published mark names, by run.
         back: what is in the store again although a sweep had deleted it.
     """
@@ -55,6 +56,7 @@ class MarkOracle(Oracle):
     held: dict[str, Since] = field(default_factory=dict)
     born: dict[str, Since] = field(default_factory=dict)
     begun: dict[str, Since] = field(default_factory=dict)
+    again: dict[str, Since] = field(default_factory=dict)
     lists: dict[str, frozenset[str]] = field(default_factory=dict)
     back: set[str] = field(default_factory=set)
 
@@ -106,6 +108,7 @@ class MarkOracle(Oracle):
         """The present actor begins a mark."""
         self.ages = self.world.epoch()
         self.begun.setdefault(run, self.now())
+        self.again[run] = self.now()
         self.look()
         self.world.say(f"begins the mark {run!r}")
 
@@ -132,10 +135,11 @@ class MarkOracle(Oracle):
                     f"{since.step}; the mark began at step {begun.step})"
                 )
             born = self.born.get(address)
-            if born is not None and born.step > begun.step and address not in self.back:
+            again = self.again[run]
+            if born is not None and born.step > again.step and address not in self.back:
                 raise LossError(
                     f"{address} is marked, and came to be at step {born.step}, after the mark had "
-                    f"begun at step {begun.step}"
+                    f"begun at step {again.step}"
                 )
         self.world.say(f"publishes the mark {run!r}: {', '.join(sorted(named)) or 'nothing'}")
 
