@@ -19,6 +19,7 @@ from typing import Any, ParamSpec, TypeVar
 
 import click
 
+from lakegc_assets.defs.units import human_bytes
 from lakegc_assets.errors import ConfigurationError, LakegcError, RefusedError
 
 FAILURE, USAGE, REFUSED = 1, 2, 3
@@ -421,8 +422,6 @@ def _show_sweep(found: dict[str, Any]) -> None:
 
 
 def _line(indent: int, name: str, objects: int, size: int | None = None) -> None:
-    from lakegc_assets.defs.metadata import human_bytes  # noqa: PLC0415 - Dagster loads slowly
-
     shown = "" if size is None else f"{human_bytes(size):>12}"
     click.echo(f"{' ' * indent + name:<44} {objects:>12,} objects {shown}".rstrip())
 

@@ -45,6 +45,8 @@ from lakegc_assets.sweep.settling import settle
 
 #: How many objects that were put back are named.
 _NAMED: Final = 100
+#: Totals of what the mark has looked at, and the facts that have them.
+_LISTED: Final = {"objects": "listed", "bytes": "listed_bytes"}
 
 
 def sweep(ctx: RunContext) -> Manifest:
@@ -116,6 +118,7 @@ def _sweep(ctx: RunContext, connections: Connections, lease: Lease) -> Manifest:
             "recovery": recovery_facts(recovery, _first(swept, began)),
             "backup": backup,
             "put_back": _put_back(ctx, swept),
+            "listed": {name: marked.facts[key] for name, key in _LISTED.items()},
             OWNER: dict(lease.owner),
         }
         digest = key_digest(swept["address"])
