@@ -329,15 +329,40 @@ def pending(as_json: bool) -> None:  # noqa: FBT001 - an option
 
 
 @main.command()
-@click.argument("repository")
-@click.option("--run", "run_id", required=True, help="Id of the run, which is its mark id.")
+@click.argument("repository", required=False)
+@click.option("--run", "run_id", help="Id of the run, which is its mark id.")
+@click.option(
+    "--html",
+    "file",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="Write one HTML file that needs nothing else: the run, or without REPOSITORY and --run "
+    "all repositories.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print JSON for programs.")
 @exit_status
-def report(repository: str, run_id: str, as_json: bool) -> None:  # noqa: FBT001 - an option
-    """Say what a run found, and what became of it."""
-    from lakegc_assets.cli.queries import outcome  # noqa: PLC0415 - Dagster loads slowly
+def report(repository: str | None, run_id: str | None, file: Path | None, as_json: bool) -> None:  # noqa: FBT001 - an option
+    """Say what a run of REPOSITORY found, and what became of it."""
+    if repository is None and run_id is None and file is not None:
+        from lakegc_assets.cli.pages import write_estate  # noqa: PLC0415 - Dagster loads slowly
 
-    _show(outcome(repository, run_id), as_json)
+        rows = write_estate(file)
+        click.echo(json.dumps(rows, indent=1) if as_json else f"{len(rows)} repositories: {file}")
+        return
+    if repository is None or run_id is None:
+        raise click.UsageError(
+            "a report needs REPOSITORY and --run; with --html FILE and neither of them it is about "
+            "all repositories"
+        )
+    if file is None:
+        from lakegc_assets.cli.queries import outcome  # noqa: PLC0415 - Dagster loads slowly
+
+        _show(outcome(repository, run_id), as_json)
+        return
+    from lakegc_assets.cli.pages import write_run  # noqa: PLC0415 - Dagster loads slowly
+
+    found = write_run(file, repository, run_id)
+    click.echo(json.dumps(found, indent=1) if as_json else f"mark {run_id} of {repository}: {file}")
 
 
 @main.command()

@@ -120,6 +120,7 @@ def outcome(repository: str, run: str) -> dict[str, Any]:
         "breakdown": report.facts["breakdown"],
         "largest": report.facts["largest"],
         "files": report.facts["files"],
+        "checks": report.facts["checks"],
         "warnings": [*report.facts["warnings"], *_put_back(swept)],
         "read": {name: committed[name] for name in sorted(committed)},
         "swept": swept is not None,

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from datetime import datetime
 from typing import Any
 
@@ -64,6 +65,16 @@ class Row:
             ", ".join(self.owners),
             tags,
         )
+
+    def to_json(self) -> dict[str, Any]:
+        """The same as JSON values."""
+        told = {
+            **asdict(self.standing),
+            "next_run": self.next_run,
+            "owners": list(self.owners),
+            "tags": dict(self.tags),
+        }
+        return json.loads(json.dumps(told, default=_iso))  # type: ignore[no-any-return]
 
 
 @dataclass(frozen=True)
@@ -152,6 +163,10 @@ def _list_of(links: Mapping[str, Mapping[str, str]]) -> Any:  # noqa: ANN401 - m
 def _plain(text: str) -> str:
     """Text that Markdown takes as it is."""
     return "".join(c if c.isalnum() or c in " ._-" else f"&#{ord(c)};" for c in text)
+
+
+def _iso(value: object) -> str:
+    return value.isoformat() if isinstance(value, datetime) else str(value)
 
 
 def _size(count: int | None) -> str:

@@ -186,16 +186,18 @@ def breakdown(rows: Sequence[Sequence[Any]], dimension: str) -> Any:  # noqa: AN
 
 def by_slice_age(rows: Sequence[Sequence[Any]]) -> Any:  # noqa: ANN401 - metadata
     """Objects and bytes by the age of their slices, in classes; a report has them by days."""
+    return table(("slice age", "objects", "size"), slice_ages(rows))
+
+
+def slice_ages(rows: Sequence[Sequence[Any]]) -> list[tuple[str, int, str]]:
+    """Class of age, objects and size of the slices of a report."""
     classes: dict[str, list[int]] = {}
     for dimension, key, objects, size in rows:
         if dimension == "slice age":
             total = classes.setdefault(_age_class(key), [0, 0])
             total[0] += objects
             total[1] += size
-    return table(
-        ("slice age", "objects", "size"),
-        [(name, count, human_bytes(size)) for name, (count, size) in classes.items()],
-    )
+    return [(name, count, human_bytes(size)) for name, (count, size) in classes.items()]
 
 
 def _age_class(key: str) -> str:

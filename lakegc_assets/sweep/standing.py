@@ -200,7 +200,7 @@ def _read(root: ArtifactRoot, repository: str, run: str) -> _Run | _Unread:
         attempt = root.attempt(repository, run)
         return _manifests(attempt)
     except Exception as error:  # noqa: BLE001 - it is told in the row
-        return _Unread(run, error, attempt and attempt.attempt)
+        return _Unread(run, error, None if attempt is None else attempt.attempt)
 
 
 def _manifests(attempt: AttemptArtifacts) -> _Run:

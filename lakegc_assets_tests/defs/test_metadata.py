@@ -11,12 +11,13 @@ import pytest
 from lakegc_assets.defs.metadata import (
     asked_for,
     by_slice_age,
-    human_bytes,
     of_rules,
-    plot_of_ages,
+    picture,
     table,
     value_of,
 )
+from lakegc_assets.defs.pictures import of_ages
+from lakegc_assets.defs.units import human_bytes
 
 
 @pytest.mark.parametrize(
@@ -43,7 +44,7 @@ def test_a_table_keeps_its_columns_and_their_types() -> None:
 
 def test_no_rows_are_told_in_a_word() -> None:
     assert table(("key",), []) == "nothing"
-    assert plot_of_ages([]) == "nothing"
+    assert picture("ages", of_ages([])) == "nothing"
     assert by_slice_age([["reason", "expired", 1, 1]]) == "nothing"
 
 
@@ -67,8 +68,8 @@ def test_slices_are_shown_by_classes_of_age() -> None:
 @pytest.mark.parametrize("oldest", [0, 49, 50, 4000])
 def test_the_plot_is_a_picture(oldest: int) -> None:
     rows = [["age in days", str(day), 1, 100] for day in range(oldest + 1)]
-    head, _, encoded = plot_of_ages(rows).md_str.partition("base64,")
-    assert head == "![bytes freed against age](data:image/png;"
+    head, _, encoded = picture("ages", of_ages(rows)).md_str.partition("base64,")
+    assert head == "![ages](data:image/png;"
     assert base64.b64decode(encoded[:-1]).startswith(b"\x89PNG")
 
 

@@ -29,7 +29,7 @@ def estate(
     """How each repository stands, by its artifacts and Dagster's schedules."""
     known = context.instance.get_dynamic_partitions("repository")
     origin = context.run.remote_job_origin
-    location = origin and origin.repository_origin.code_location_origin.location_name
+    location = origin.location_name if origin else None
     found = overview(
         collector.root(stores),
         known,
