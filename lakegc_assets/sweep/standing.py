@@ -187,7 +187,7 @@ def _standing(root: ArtifactRoot, repository: str, mode: str, now: datetime) -> 
         garbage_size,
         _finished(marks[-1].report) if marks else None,
         sweeps[-1].finished if sweeps else None,
-        [Freed(s.run, s.finished, *_deleted(s)) for s in sweeps],
+        tuple(Freed(s.run, s.finished, *_deleted(s)) for s in sweeps),
     )
 
 
