@@ -24,6 +24,8 @@ def schedules_on(
         location: code location that they belong to; None for whatever has one of that name.
     """
     found: dict[str, Sequence[str]] = {}
+    if instance.schedule_storage is None:
+        return found
     for state in instance.all_instigator_state(instigator_type=InstigatorType.SCHEDULE):
         origin = state.origin.repository_origin.code_location_origin
         if state.status is not InstigatorStatus.RUNNING or location not in {

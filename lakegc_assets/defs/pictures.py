@@ -6,7 +6,7 @@ import base64
 import io
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from datetime import date, datetime, timedelta
+from datetime import date, datetime, timedelta, timezone
 from typing import TYPE_CHECKING, Any, Final
 
 from lakegc_assets.defs.units import human_bytes
@@ -67,12 +67,8 @@ def of_weeks(freed: Iterable[tuple[str, datetime, int]], now: datetime) -> bytes
     Returns:
         A PNG; None where nothing was freed in these weeks.
     """
-    last = _monday(now)
-    weeks = [last - timedelta(weeks=back) for back in reversed(range(_WEEKS))]
-    by: dict[str, Counter[date]] = {}
-    for repository, at, size in freed:
-        if size and weeks[0] <= (week := _monday(at)) <= last:
-            by.setdefault(repository, Counter())[week] += size
+    weeks = [_monday(now) - timedelta(weeks=back) for back in reversed(range(_WEEKS))]
+    by = weekly(freed, weeks)
     if not by:
         return None
     figure, axes = _bars("week, from its Monday on")
@@ -100,8 +96,20 @@ def of_weeks(freed: Iterable[tuple[str, datetime, int]], now: datetime) -> bytes
     return _png(figure)
 
 
+def weekly(
+    freed: Iterable[tuple[str, datetime, int]], weeks: Sequence[date]
+) -> dict[str, Counter[date]]:
+    """Bytes freed in some weeks, by repository and the Monday of the week; UTC."""
+    by: dict[str, Counter[date]] = {}
+    for repository, at, size in freed:
+        if size and (week := _monday(at)) in weeks:
+            by.setdefault(repository, Counter())[week] += size
+    return by
+
+
 def _monday(moment: datetime) -> date:
-    return moment.date() - timedelta(days=moment.weekday())
+    day = moment.astimezone(timezone.utc).date()
+    return day - timedelta(days=day.weekday())
 
 
 def _largest(by: Mapping[str, Counter[date]]) -> list[tuple[str, Counter[date]]]:
