@@ -17,7 +17,7 @@ from lakegc_assets.errors import ConfigurationError
 _POLICY: Final = "default-src 'none'; img-src data:; style-src 'unsafe-inline'; base-uri 'none'"
 _STYLE: Final = """
 body { font: 15px/1.5 system-ui, sans-serif; color: #1f2933; margin: 2rem auto; padding: 0 1.5rem;
-  max-width: 78rem; }
+  max-width: 90rem; }
 h1 { font-size: 1.5rem; margin: 0 0 .25rem; }
 h2 { font-size: 1.1rem; margin: 2rem 0 .5rem; }
 p.about { color: #52606d; margin: 0; }
@@ -27,14 +27,19 @@ th, td { text-align: left; vertical-align: top; padding: .3rem .9rem .3rem 0;
   border-bottom: 1px solid #e4e7eb; overflow-wrap: anywhere; }
 th { font-weight: 600; color: #52606d; white-space: nowrap; }
 td.number { text-align: right; white-space: nowrap; font-variant-numeric: tabular-nums; }
-td.short { white-space: nowrap; overflow-wrap: normal; }
-td.long { min-width: 16rem; }
+td.short, .line, td a { white-space: nowrap; }
+.long { min-width: 20rem; white-space: pre-line; }
 .state { font-weight: 600; }
 .person { color: #a61b1b; }
 .warning { border-left: 4px solid #d98e4a; padding: .1rem .8rem; margin: .4rem 0;
   overflow-wrap: anywhere; white-space: pre-line; }
 img { max-width: 100%; }
 """
+
+
+#: A cell of up to so many letters is one line, and one of so many gets room.
+_SHORT: Final = 16
+_LONG: Final = 60
 
 
 class Markup(str):
@@ -66,6 +71,11 @@ def link(what: str, url: str) -> Markup:
     return element("a", what, href=url, rel="noreferrer noopener")
 
 
+def lines(*parts: object) -> Markup:
+    """Text or elements, each on a line of its own."""
+    return Markup("<br>".join(escaped(part) for part in parts))
+
+
 def image(what: str, data_url: str) -> Markup:
     """A picture that the page itself holds."""
     return Markup(f'<img alt="{escaped(what)}" src="{escaped(data_url)}">')
@@ -83,14 +93,10 @@ def _cell(value: object) -> Markup:
     if isinstance(value, int):
         return element("td", f"{value:,}", class_="number")
     if isinstance(value, Markup):
-        return element("td", value, class_="short")
+        return element("td", value)
     text = str(value)
     kind = "short" if len(text) <= _SHORT else "long" if len(text) >= _LONG else ""
     return element("td", text, class_=kind)
-
-
-_SHORT: Final = 20
-_LONG: Final = 50
 
 
 def page(title: str, about: str, *sections: Markup) -> str:

@@ -25,6 +25,8 @@ from lakegc_assets.lakefs.config import LakeFSConfig
 
 #: States in which somebody has to do something.
 _PERSON: Final = ("held", "unreadable", "refused", "waiting for approval", "sweep unfinished")
+#: Is shown below the state.
+_BECAUSE: Final = "because"
 _TOTAL: Final = ("", "objects", "size")
 
 
@@ -88,26 +90,50 @@ def page_of_estate(found: Overview, lakefs: LakeFSConfig) -> str:
         f"{human_bytes(figures['bytes of garbage'])} of garbage, "
         f"{human_bytes(figures['bytes freed'])} freed. As of {found.at:%Y-%m-%d %H:%M} UTC"
     )
-    rows = [_estate_row(row, lakefs) for row in found.rows]
     picture = found.by_week()
     return html.page(
         "Garbage collection of all repositories",
         about,
         *_warnings(found.notes),
         html.element("h2", "Repositories"),
-        html.table(COLUMNS, rows) if rows else html.element("p", "There are none."),
+        _repositories(found.rows, lakefs) if found.rows else html.element("p", "There are none."),
         *_picture("Bytes freed by repository and week", picture),
     )
 
 
-def _estate_row(row: Row, lakefs: LakeFSConfig) -> list[object]:
-    name, state, *rest = row.cells()
-    its = [html.link(what, url) for what, url in pages(lakefs, name).items()]
-    shown = html.element(
-        "span", name, *(part for one in its for part in (html.Markup("<br>"), one))
-    )
-    kind = "state person" if state in _PERSON else "state"
-    return [shown, html.element("span", state, class_=kind), *rest]
+def _repositories(rows: Sequence[Row], lakefs: LakeFSConfig) -> html.Markup:
+    """A row for each repository; without columns that are empty in all of them."""
+    cells = [dict(zip(COLUMNS, row.cells(), strict=True)) for row in rows]
+    columns = [name for name in COLUMNS if name != _BECAUSE and any(one[name] for one in cells)]
+    shown = []
+    for one in cells:
+        links = [html.link(what, url) for what, url in pages(lakefs, one["repository"]).items()]
+        kind = "state person" if one["state"] in _PERSON else "state"
+        first = {
+            "repository": html.lines(one["repository"], *links),
+            "state": html.element(
+                "div",
+                html.lines(html.element("span", one["state"], class_=kind), one[_BECAUSE]),
+                class_="long",
+            ),
+            **{name: _each(*one[name].split(", ")) for name in ("owners", "tags")},
+            **{name: _date(one[name]) for name in ("last mark", "last sweep", "next run")},
+        }
+        shown.append([first.get(name, one[name]) for name in columns])
+    return html.table(columns, shown)
+
+
+def _date(moment: str) -> html.Markup:
+    """A date above its time; other words as they are."""
+    if not moment[:1].isdecimal():
+        return html.escaped(moment)
+    date, _, time = moment.partition(" ")
+    return _each(date, time)
+
+
+def _each(*parts: str) -> html.Markup:
+    """Each on a line of its own that is not broken."""
+    return html.lines(*(html.element("span", part, class_="line") for part in parts))
 
 
 # One run
