@@ -158,9 +158,10 @@ def test_a_run_is_written_as_one_html_file(site: Site, tmp_path: Path) -> None:
     file = tmp_path / "run.html"
     say(lakegc("report", "alpha", "--run", "m1", "--html", str(file)), 0, str(file))
     page = file.read_text()
+    rules = "repositories/alpha/settings/retention"
     for words in ("<h1>Garbage collection of alpha</h1>", "Mark m1, swept on", "default, 20 days",
-                  "data:image/png;base64,", f"{site.server.endpoint.removesuffix('/api/v1')}/"
-                  "repositories/alpha/settings/retention"):  # fmt: skip
+                  "data:image/png;base64,",
+                  f"{site.server.endpoint.removesuffix('/api/v1')}/{rules}"):  # fmt: skip
         assert words in page
     before = file.read_bytes()
     # What did not finish has no report, and the file stays as it was.
