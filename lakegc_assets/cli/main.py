@@ -407,7 +407,8 @@ def _show(found: dict[str, Any], as_json: bool) -> None:  # noqa: FBT001 - an op
     if as_json:
         click.echo(json.dumps(found, indent=1))
         return
-    cutoff = datetime.fromisoformat(found["cutoff"])
+    from lakegc_assets.cli.queries import kept_because  # noqa: PLC0415 - Dagster loads slowly
+
     mode = "" if found["mode"] == "unified" else f" ({found['mode']})"
     click.echo(f"repository {found['repository']}, mark {found['run']}{mode}")
     click.echo(f"  slices made after the cutoff, not listed: {found['skipped_slices']:,}")
@@ -415,14 +416,8 @@ def _show(found: dict[str, Any], as_json: bool) -> None:  # noqa: FBT001 - an op
     _line(2, "looked at" if by_name else "listed", found["listed"], found["listed_bytes"])
     kept, kept_bytes = found["listed"] - found["objects"], found["listed_bytes"] - found["bytes"]
     _line(2, "kept", kept, kept_bytes)
-    for name, objects in (
-        (f"not older than {cutoff:%Y-%m-%d %H:%M} UTC", found["too_young"]),
-        ("not where lakeFS keeps objects", found["outside_data"]),
-        *found["spared"].items(),
-        *_not_adopted(found["adopted"]),
-    ):
-        if objects:
-            _line(6, name, objects)
+    for name, objects in kept_because(found):
+        _line(6, name, objects)
     _line(2, "garbage", found["objects"], found["bytes"])
     for dimension, key, objects, size in found["breakdown"]:
         if dimension == "branch rule":
@@ -449,13 +444,6 @@ def _show_sweep(found: dict[str, Any]) -> None:
 def _line(indent: int, name: str, objects: int, size: int | None = None) -> None:
     shown = "" if size is None else f"{human_bytes(size):>12}"
     click.echo(f"{' ' * indent + name:<44} {objects:>12,} objects {shown}".rstrip())
-
-
-def _not_adopted(adopted: dict[str, Any] | None) -> list[tuple[str, int]]:
-    """What a run of its own would have marked besides the mark that it adopted."""
-    if adopted is None:
-        return []
-    return [(f"not named by mark {adopted['mark']}", adopted["not_named"]["objects"])]
 
 
 def _show_places(found: dict[str, Any]) -> None:

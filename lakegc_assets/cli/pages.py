@@ -11,7 +11,7 @@ import dagster as dg
 
 from lakegc_assets.cli import html
 from lakegc_assets.cli.jobs import open_instance
-from lakegc_assets.cli.queries import Site, outcome
+from lakegc_assets.cli.queries import Site, kept_because, outcome
 from lakegc_assets.defs import pictures
 from lakegc_assets.defs.due import schedules_on
 from lakegc_assets.defs.estate import COLUMNS, Overview, Row, overview
@@ -160,7 +160,7 @@ def page_of_run(found: dict[str, Any], lakefs: LakeFSConfig) -> str:
         *_section("Garbage by branch rule", _TOTAL, _by(rows, "branch rule")),
         *_section("Garbage by age of its slice", _TOTAL, slice_ages(rows)),
         *_picture("Bytes freed against age", pictures.of_ages(rows)),
-        *_section("Spared by the mark", ("why", "objects"), sorted(found["spared"].items())),
+        *_section("Kept by the mark", ("why", "objects"), kept_because(found)),
         *_section("What became of it", _TOTAL, _outcomes(found)),
         *_section("Spared by the sweep", ("why", "objects"), found["spared_by_sweep"].items()),
         *_section("Largest", ("address", "size", "reason"), largest),
@@ -198,6 +198,9 @@ def _places(found: dict[str, Any], lakefs: LakeFSConfig) -> list[tuple[object, o
         ("backup", found["backup"]),
         ("undo", found["undo"]),
     ]
+    if found["objects"] and not found["swept"]:
+        command = f"lakegc sweep {found['repository']} --run {found['run']}"
+        places.append(("to delete", command))
     places += [
         (what, html.link(url, url)) for what, url in pages(lakefs, found["repository"]).items()
     ]

@@ -140,6 +140,20 @@ def _spared(attempt: AttemptArtifacts) -> dict[str, int]:
     return found | ({"other reasons": rest} if rest else {})
 
 
+def kept_because(found: dict[str, Any]) -> list[tuple[str, int]]:
+    """Why a mark keeps objects that nothing holds or that it did not look at, and how many."""
+    cutoff, adopted = datetime.fromisoformat(found["cutoff"]), found["adopted"]
+    reasons = {
+        f"not older than {cutoff:%Y-%m-%d %H:%M} UTC": found["too_young"],
+        "not where lakeFS keeps objects": found["outside_data"],
+        **found["spared"],
+    }
+    if adopted is not None:
+        # What a run of its own would have marked besides.
+        reasons[f"not named by mark {adopted['mark']}"] = adopted["not_named"]["objects"]
+    return [(why, objects) for why, objects in reasons.items() if objects]
+
+
 def _put_back(swept: Mapping[str, Any] | None) -> list[str]:
     """What a sweep deleted that was needed after all, a sentence for each."""
     named = swept["put_back"] if swept else []

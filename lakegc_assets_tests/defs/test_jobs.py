@@ -128,11 +128,15 @@ def test_a_collection_with_a_backup_shows_what_was_copied(
         assert (backups / "kept" / _RUN / address).read_bytes() == content
 
 
-@pytest.mark.usefixtures("collected")
+def _shown(collected: dg.ExecuteInProcessResult, asset: str) -> dict[str, Any]:
+    (event,) = collected.asset_materializations_for_node(asset)
+    return {name: value.value for name, value in event.metadata.items()}
+
+
 def test_the_report_shows_figures_tables_and_a_plot(
-    site: Site, instance: dg.DagsterInstance
+    site: Site, collected: dg.ExecuteInProcessResult
 ) -> None:
-    shown = _metadata(instance, "gc_report")
+    shown = _shown(collected, "gc_report")
     size = len("the first a" + "staged, and staged again")
     figures = {
         "objects marked": 2,
@@ -185,17 +189,16 @@ def test_the_sweep_shows_its_outcomes(instance: dg.DagsterInstance) -> None:
     assert figures.items() <= shown.items()
 
 
-@pytest.mark.usefixtures("collected")
 def test_the_requests_of_a_mark_are_those_of_all_its_stages(
-    site: Site, instance: dg.DagsterInstance
+    site: Site, collected: dg.ExecuteInProcessResult
 ) -> None:
     attempt = site.root.attempt("collected", _RUN)
     stages = [attempt.recorded(asset).facts["requests"] for asset in MARK_ASSETS]
     assert all(stages)
-    shown = _metadata(instance, "gc_report")["requests sent"]
+    shown = _shown(collected, "gc_report")["requests sent"]
     assert shown == sum(stages) + requests_of(attempt)
     assert requests_of(attempt) > 0
-    swept = _metadata(instance, "swept_set")
+    swept = _shown(collected, "swept_set")
     assert swept["requests sent"] == attempt.recorded("swept_set").facts["requests"] > 0
 
 
