@@ -67,22 +67,26 @@ def swept(
 
 
 def finish(attempt: AttemptArtifacts, asset: str, day: float, facts: dict[str, Any]) -> Manifest:
+    return attempt.finish(manifest_of(attempt, asset, day, facts))
+
+
+def manifest_of(
+    attempt: AttemptArtifacts, asset: str, day: float, facts: dict[str, Any]
+) -> Manifest:
     at = BEGAN + timedelta(days=day)
-    return attempt.finish(
-        Manifest(
-            asset=asset,
-            repository=attempt.repository,
-            run=attempt.run,
-            attempt=attempt.attempt,
-            namespace=f"local://{attempt.repository}",
-            cutoff=at - 25 * _HOUR,
-            started=at,
-            finished=at + _HOUR / 60,
-            rows=0,
-            digest="",
-            parts={"data": []},
-            previous="",
-            settings={},
-            facts=facts,
-        )
+    return Manifest(
+        asset=asset,
+        repository=attempt.repository,
+        run=attempt.run,
+        attempt=attempt.attempt,
+        namespace=f"local://{attempt.repository}",
+        cutoff=at - 25 * _HOUR,
+        started=at,
+        finished=at + _HOUR / 60,
+        rows=0,
+        digest="",
+        parts={"data": []},
+        previous="",
+        settings={},
+        facts=facts,
     )

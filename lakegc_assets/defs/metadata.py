@@ -84,9 +84,10 @@ def _figures_of_sweep(facts: Mapping[str, Any]) -> dict[str, int | float]:
     for outcome, total in totals.items():
         for what in ("objects", "bytes"):
             figures[f"{what} {outcome.replace('_', ' ')}"] = total[what]
-    if listed := facts.get("listed"):
-        for what in ("objects", "bytes"):
-            figures[f"{what} kept"] = listed[what] - totals["deleted"][what]
+    listed = facts.get("listed", {})
+    for what, count in listed.items():
+        figures[f"{what} kept"] = count - totals["deleted"][what]
+    if "objects" in listed:
         figures["share deleted"] = _share(totals["deleted"]["objects"], listed["objects"])
     if "requests" in facts:
         figures["requests sent"] = facts["requests"]

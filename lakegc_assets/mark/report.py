@@ -164,7 +164,7 @@ def _figures(
         "listed": candidates["listed"],
         "listed_bytes": candidates["listed_bytes"],
         "spared": sum(candidates["spared"].values()),
-        "ranges_decoded": chain["committed_addresses"].facts["ranges_decoded"],
+        "ranges_decoded": chain["committed_addresses"].facts.get("ranges_decoded", 0),
         "seconds": round(seconds.total_seconds(), 2),
         "requests": before + requests + ctx.requests_sent,
     }

@@ -118,7 +118,8 @@ def _sweep(ctx: RunContext, connections: Connections, lease: Lease) -> Manifest:
             "recovery": recovery_facts(recovery, _first(swept, began)),
             "backup": backup,
             "put_back": _put_back(ctx, swept),
-            "listed": {name: marked.facts[key] for name, key in _LISTED.items()},
+            # A figure never keeps a sweep from being recorded.
+            "listed": {n: marked.facts[key] for n, key in _LISTED.items() if key in marked.facts},
             OWNER: dict(lease.owner),
         }
         digest = key_digest(swept["address"])

@@ -12,12 +12,16 @@ from lakegc_assets.defs.metadata import (
     asked_for,
     by_slice_age,
     of_rules,
+    of_sweep,
     picture,
     table,
     value_of,
 )
 from lakegc_assets.defs.pictures import of_ages
 from lakegc_assets.defs.units import human_bytes
+from lakegc_assets.run.artifacts import ArtifactRoot, AttemptArtifacts
+from lakegc_assets.storage.config import StoreConfig
+from lakegc_assets_tests.left import manifest_of
 
 
 @pytest.mark.parametrize(
@@ -63,6 +67,28 @@ def test_slices_are_shown_by_classes_of_age() -> None:
         {"slice age": "up to 30 days", "objects": 12, "size": "120 B"},
         {"slice age": "older", "objects": 16, "size": "160 B"},
     ]
+
+
+def test_records_of_older_sweeps_have_fewer_figures() -> None:
+    outcomes = {"deleted": {"objects": 2, "bytes": 30}, "spared": {"objects": 1, "bytes": 9}}
+    attempt = AttemptArtifacts(ArtifactRoot("/nowhere", StoreConfig()), "repo", "m1", "a1")
+    facts: dict[str, Any] = {
+        "outcomes": outcomes,
+        "recovery": {"kind": "nothing", "days": None, "notice": "no versions", "until": None},
+        "put_back": [],
+        "backup": None,
+        "rounds": 1,
+        "delete_deadlines": False,
+    }
+    older = of_sweep(manifest_of(attempt, "swept_set", 0, facts))
+    assert (older["objects deleted"], older["bytes spared"], older["bytes put back"]) == (2, 9, 0)
+    assert not {"objects kept", "share deleted", "requests sent"} & older.keys()
+    listed = {"objects": 8, "bytes": 100}
+    newer = of_sweep(
+        manifest_of(attempt, "swept_set", 0, {**facts, "listed": listed, "requests": 7})
+    )
+    assert (newer["objects kept"], newer["bytes kept"]) == (6, 70)
+    assert (newer["share deleted"], newer["requests sent"]) == (0.25, 7)
 
 
 @pytest.mark.parametrize("oldest", [0, 49, 50, 4000])
