@@ -128,7 +128,8 @@ class MarkOracle(Oracle):
         begun = self.begun[run]
         for address in sorted(named):
             since = self.held.get(address)
-            if since is not None and since.step <= begun.step and not self._only_listed(address):
+            early = since is not None and since.step <= begun.step
+            if since is not None and early and not self._hidden(address, begun):
                 ways = ", ".join(sorted(self.live[address]))
                 raise LossError(
                     f"{address} is marked, and was live all the time ({ways}, since step "
@@ -143,10 +144,19 @@ class MarkOracle(Oracle):
                 )
         self.world.say(f"publishes the mark {run!r}: {', '.join(sorted(named)) or 'nothing'}")
 
-    def _only_listed(self, address: str) -> bool:
-        """Whether nothing but a list of lakeFS's tells of what holds it, and one was cut."""
-        cut = any(what == "cut file" for what, _ in self.world.covered)
-        return cut and self.live[address].keys() == {"dangling"}
+    def _hidden(self, address: str, begun: Since) -> bool:
+        """Whether what lakeFS hid from a mark keeps an object alive; its sweep looks again.
+
+        Only lakeFS's list names dangling commits. What a list of staged objects lacks shows in the
+        branches' diffs, but these are asked for after the HEADs: not if it is committed meanwhile.
+        """
+        hidden = {what for what, _ in self.world.covered}
+        ways = self.live[address]
+        if ways.keys() == {"dangling"}:
+            return "cut file" in hidden
+        if ways.keys() - {"branch"} or not hidden & {"cut rows", "no location"}:
+            return False
+        return ways["branch"].step > begun.step
 
     def finished_mark(self, url: str, manifest: dict[str, Any]) -> None:
         """The last manifest of a mark was written."""
