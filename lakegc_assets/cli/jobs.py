@@ -49,7 +49,7 @@ def dagster_home() -> Path:
     return home
 
 
-def _instance() -> dg.DagsterInstance:
+def dagster_instance() -> dg.DagsterInstance:
     """The instance that the UI shows, but what this process prints goes to the terminal alone."""
     logs = {"module": "dagster._core.storage.noop_compute_log_manager"}
     logs["class"] = "NoOpComputeLogManager"
@@ -88,7 +88,7 @@ def run_job(
     settings = checked(settings)
     site = Site.defined()
     namespace = namespace_of(site, repository)
-    with _instance() as instance, repository_lock(namespace):
+    with dagster_instance() as instance, repository_lock(namespace):
         # Before anything is started, which takes a while.
         if job in _OF_A_MARK:
             require_published(site.attempt(repository, run))

@@ -1,4 +1,4 @@
-"""The jobs: a collection, its parts, and taking it back. Each runs in one process and session."""
+"""The jobs: a collection, its parts, taking it back, and housekeeping. Each in one process."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import dagster as dg
 
 from lakegc_assets.defs.approving import gc_approve
 from lakegc_assets.defs.partitions import REPOSITORY_RUN
+from lakegc_assets.defs.pruning import gc_prune
 
 _BACKUP = dg.AssetSelection.assets("backup")
 _SWEPT = dg.AssetSelection.assets("backup", "swept_set")
@@ -16,7 +17,7 @@ _MARK_CHECKS = dg.AssetSelection.checks_for_assets("deletion_candidates")
 
 @dg.definitions
 def jobs() -> dg.Definitions:
-    """``gc``, its parts, and ``gc_restore``."""
+    """``gc``, its parts, ``gc_restore`` and ``gc_prune``."""
     return dg.Definitions(
         jobs=[
             dg.define_asset_job(
@@ -50,6 +51,7 @@ def jobs() -> dg.Definitions:
                 description="Bring back what was swept; may be run again, after a kill, too.",
             ),
             gc_approve,
+            gc_prune,
         ],
         executor=dg.in_process_executor,
     )
