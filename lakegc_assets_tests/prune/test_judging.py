@@ -227,3 +227,31 @@ def test_a_mark_that_was_cut_off_stays_until_a_later_one_has_finished() -> None:
     assert kept["60"]
     kept = judge([half, run("59", 59), run("58", 58), run("57", 57)], KEEP, NOW)
     assert kept["60"] == ""
+
+
+def test_the_latest_commits_stay_though_their_mark_was_overtaken() -> None:
+    """Two marks at once: the one that read the commits later was killed before the other ended."""
+    began = NOW - 60 * DAY
+    killed = run("60", 60, finished={"active_commits": began + HOUR}, listing=None)
+    killed = replace(killed, last=began + HOUR)
+    others = [run("70", 70), run("65", 65)]
+    overtaking = {"active_commits": began, SUCCESS: began + 9 * HOUR}
+    others.append(replace(run("61", 60), finished=overtaking, last=began + 9 * HOUR))
+    assert judge([killed, *others], KEEP, NOW)["60"] == "its active_commits is the latest"
+
+
+def test_what_was_restored_since_the_last_clean_run_stays_where_others_look_by_name() -> None:
+    clean = run("100", 100)
+    taken = run("60", 60)
+    assert taken.listing is not None
+    clean_at = NOW - 100 * DAY
+    taken = replace(taken, listing=replace(taken.listing, clean_at=clean_at))
+    restored = replace(run("200", 200), restored=NOW - 90 * DAY)
+    by_name = []
+    for days in (50, 45, 40):
+        found = run(f"{days}", days)
+        assert found.listing is not None
+        by_name.append(replace(found, listing=replace(found.listing, whole=False, clean_at=None)))
+    kept = judge([restored, clean, taken, *by_name], KEEP, NOW)
+    assert kept["60"] == "its listing is the latest"
+    assert kept["200"].startswith("run '60' stands on what was listed and swept since")
