@@ -3,8 +3,6 @@
 It says what would go unless it is told to remove it; its schedule is told by the policies.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta

@@ -18,6 +18,7 @@ import pytest
 
 from lakegc_assets.errors import ConfigurationError, LakegcError, RefusedError
 from lakegc_assets.prune import prune as module
+from lakegc_assets.prune import removing
 from lakegc_assets.prune.prune import NoRecords, Pruned, prune
 from lakegc_assets.prune.removing import PRUNING
 from lakegc_assets.recovery.backups import BEGIN
@@ -25,6 +26,7 @@ from lakegc_assets.run.artifacts import MARK_ASSETS, ArtifactRoot
 from lakegc_assets.run.context import RunContext
 from lakegc_assets.run.lock import repository_lock
 from lakegc_assets.run.pins import Pin, write_pin
+from lakegc_assets.storage.errors import StorageError
 from lakegc_assets.storage.local import LocalStore
 from lakegc_assets.storage.trash import TRASH
 from lakegc_assets.sweep import ledger
@@ -77,7 +79,8 @@ class Estate:
 
     def kept(self, records: NoRecords | None = None, **settings: object) -> dict[str, str]:
         """Why each run stays; empty for those that are gone now."""
-        return {r.run: r.kept for r in self.prune(records, **settings).runs}
+        found = self.prune(records, dry_run=False, **settings)
+        return {run.run: run.kept for run in found.runs}
 
     def namespace(self) -> Any:
         return self.context().connect()[1].store()
@@ -437,13 +440,13 @@ def test_a_run_that_is_begun_again_meanwhile_stays(
     estate: Estate, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     again(estate, assets=MARK_ASSETS[:2])
-    real = module.removing.remove_run
+    real = removing.remove_run
 
     def late(root: ArtifactRoot, repository: str, run: str, *more: Any) -> None:
         root.new_attempt(repository, run)
         real(root, repository, run, *more)
 
-    monkeypatch.setattr(module.removing, "remove_run", late)
+    monkeypatch.setattr(removing, "remove_run", late)
     before = estate.of()
     with pytest.raises(RefusedError, match="was begun again: it stays"):
         estate.prune()
@@ -487,7 +490,7 @@ def test_a_store_that_does_not_answer_stops_the_prune_before_anything_goes(
 
     def get(store: LocalStore, key: str) -> bytes:
         if key == "active_commits/manifest.json" and "later-2" in store.url:
-            raise module.StorageError("it does not answer")
+            raise StorageError("it does not answer")
         return real(store, key)
 
     monkeypatch.setattr(LocalStore, "get", get)
