@@ -147,7 +147,7 @@ def test_runs_of_the_job_itself_are_old_at_last(instance: dg.DagsterInstance) ->
     made = [started(instance, "alpha", "w1", 60 - n, job="gc_prune") for n in range(5)]
     found = forget_job(instance, "gc_prune", KEEP, NOW)
     assert [one.dagster_run.run_id for one in found] == made[:2]
-    assert forget_job(instance, "gc_prune", timedelta(days=60), NOW) == []
+    assert forget_job(instance, "gc_prune", timedelta(days=61), NOW) == []
 
 
 # With a server
