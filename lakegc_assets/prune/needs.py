@@ -203,16 +203,24 @@ def _backed_up(
     """Whether there is a backup, of whatever state: a restore and its end read the run."""
     if SUCCESS not in manifests:
         return ""
-    urls = set[str]()
-    if ctx.settings.backup_url is not None:
-        urls.add(folder_url(ctx.settings.backup_url, attempt.repository, attempt.run))
-    if SWEPT in manifests and manifests[SWEPT].facts["backup"]:
-        urls.add(str(manifests[SWEPT].facts["backup"]))
-    for url in sorted(urls):
-        store = open_store(url, ctx.root.stores)
-        if any(store.exists(key) for key in (MANIFEST, PRUNING, BEGIN)):
-            return (
-                f"its backup is at {url}: `lakegc backups prune --backup {attempt.repository}/"
-                f"{attempt.run}` removes that first"
-            )
+    place = ctx.settings.backup_url
+    present = folder_url(place, attempt.repository, attempt.run) if place is not None else None
+    recorded = manifests[SWEPT].facts["backup"] if SWEPT in manifests else None
+    where = None if present is None else open_store(present, ctx.root.stores)
+    if recorded is not None and (where is None or recorded != where.url):
+        # Whatever is not found there may be on a server that is not known here.
+        return (
+            f"its backup is at {recorded}, and backup_url is {place or 'not set'}: set it to where "
+            "that was made, so that it can be seen whether it is there"
+        )
+    if where is None or place is None:
+        return ""
+    # Who cannot be listed has nothing to say about what is missing.
+    found = open_store(place, ctx.root.stores).list_prefixes(f"{attempt.repository}/").prefixes
+    there = any(where.exists(key) for key in (MANIFEST, PRUNING, BEGIN))
+    if there or f"{attempt.repository}/{attempt.run}/" in found:
+        return (
+            f"its backup is at {where.url}: `lakegc backups prune --backup {attempt.repository}/"
+            f"{attempt.run}` removes that first"
+        )
     return ""

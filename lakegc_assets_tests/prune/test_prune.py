@@ -201,11 +201,8 @@ def _backed_up(estate: Estate) -> str:
 
 
 def _swept_with_backup(estate: Estate) -> str:
-    path = estate.folder / "elsewhere" / BEGIN
-    path.parent.mkdir(parents=True)
-    path.write_text("{}")
-    again(estate, backup=f"file://{estate.folder}/elsewhere")
-    return "its backup is at file://"
+    again(estate, backup=f"file://{estate.folder}/elsewhere/{REPOSITORY}/{OLD}")
+    return f"its backup is at file://{estate.folder}/elsewhere/repo/old, and backup_url is file:"
 
 
 def _damaged(estate: Estate) -> str:
@@ -287,6 +284,14 @@ def test_what_somebody_needed_goes_when_that_is_over(estate: Estate) -> None:
     pin = Pin("a", NOW - DAY, OLD, "restored", 1)
     write_pin(estate.namespace(), pin, pa.array(["data/x"]))
     assert estate.kept()[OLD] == ""
+
+
+def test_a_run_goes_whose_backup_has_gone(estate: Estate) -> None:
+    url = f"file://{estate.folder}/backups"
+    again(estate, backup=f"{url}/{REPOSITORY}/{OLD}")
+    (estate.folder / "backups").mkdir()
+    assert "and backup_url is not set" in estate.kept()[OLD]
+    assert estate.kept(backup_url=url)[OLD] == ""
 
 
 def test_a_run_stays_that_dagster_says_is_not_over(estate: Estate) -> None:
