@@ -12,6 +12,7 @@ from lakegc_assets.cli.queries import Site
 from lakegc_assets.defs.partitions import partition_key
 from lakegc_assets.defs.pruning import Outcome, left_alone, prune_one
 from lakegc_assets.errors import ConfigurationError
+from lakegc_assets.prune.prune import require_long
 from lakegc_assets.run.context import RunContext
 from lakegc_assets.run.spark import start_session
 
@@ -30,9 +31,10 @@ def prune_runs(
         What became of each; and what is to be known of others, in sentences.
 
     Raises:
-        ConfigurationError: the server has none of such a name.
+        ConfigurationError: the server has none of such a name, or the time is too short.
         LakegcError: the server does not answer.
     """
+    require_long(keep)
     site = Site.defined()
     there = list(site.lakefs.connect().repositories())
     if unknown := sorted(set(repositories) - {one.id for one in there}):

@@ -40,7 +40,7 @@ class Outcome:
         repository: its name.
         pruned: its runs and caches; None where that failed.
         forgotten: runs of which nothing but Dagster's records was left.
-        problem: why nothing was pruned; empty where that was possible.
+        problem: why it was not pruned to the end; empty where it was.
         refused: whether that is for now only: somebody works on the repository, say.
     """
 
@@ -97,7 +97,7 @@ def sentences(outcome: Outcome, *, dry_run: bool) -> list[str]:
     """What became of a repository, for people."""
     name = outcome.repository
     if outcome.pruned is None:
-        return [f"{name}: nothing is pruned: {outcome.problem}"]
+        return [f"{name}: not pruned to the end: {outcome.problem}"]
     gone = "would go" if dry_run else "removed"
     told = [
         f"{name}, run {one.run}: {f'kept: {one.kept}' if one.kept else gone}"

@@ -6,6 +6,7 @@ known what is wanted, it is not asked for longer than one look.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime
 from typing import Final
@@ -24,6 +25,8 @@ from lakegc_assets.run.packs import by_pack, read_group, unneeded
 from lakegc_assets.storage.base import ObjectStore
 
 _CACHES: Final = "_cache/"
+#: The cache of a namespace; what else is there is not known here.
+_PLACE: Final = re.compile(rf"{_CACHES}[0-9a-f]{{16}}/")
 #: Where a command keeps things while it works; left only if it was killed.
 _SCRATCH: Final = ("_compared/", "_needed/")
 
@@ -59,7 +62,8 @@ def unneeded_caches(
             yield cache, key, size
     of_repository = ctx.root.open(ctx.repository)
     present = f"{_CACHES}{connections.cache_url.rpartition('/')[2]}/"
-    others = [p for p in of_repository.list_prefixes(_CACHES).prefixes if p != present]
+    places = filter(_PLACE.fullmatch, of_repository.list_prefixes(_CACHES).prefixes)
+    others = [place for place in places if place != present]
     for folder in (*others, *_SCRATCH):
         for key, size in _older(of_repository, folder, before):
             yield of_repository, key, size

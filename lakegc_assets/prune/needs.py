@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, Final
 
+import pyarrow as pa
 import pyarrow.compute as pc
 
 from lakegc_assets.errors import IntegrityError
@@ -32,6 +33,8 @@ _LATE: Final = timedelta(days=2)
 #: Of how many objects it is asked whether the trash still holds them.
 _ASKED: Final = 100
 _THREADS: Final = 8
+#: What reading damaged files raises, and facts that another version wrote.
+_DAMAGE: Final = (KeyError, TypeError, ValueError, OSError, pa.ArrowException)
 
 
 @dataclass(frozen=True)
@@ -87,7 +90,7 @@ def needed(ctx: RunContext, around: Surroundings, seen: Seen, files: Files, now:
             or _undoable(around, attempt, manifests, files, now)
             or _backed_up(ctx, attempt, manifests)
         )
-    except IntegrityError as error:
+    except (IntegrityError, *_DAMAGE) as error:
         return f"nobody can tell what of it is needed: {error}"
 
 

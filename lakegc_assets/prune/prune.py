@@ -111,11 +111,7 @@ def prune(ctx: RunContext, keep: timedelta, records: Records, *, dry_run: bool) 
         RefusedError: somebody else works on the repository, or clocks are off.
         LakegcError: nobody can tell what is needed, or something could not be removed.
     """
-    if keep < LEAST:
-        raise ConfigurationError(
-            f"keep_runs is {keep / timedelta(days=1):g} days, and {LEAST.days} are the least: what "
-            "was begun lately may still go on"
-        )
+    require_long(keep)
     client, connections = ctx.connect()
     if not ctx.root.runs(ctx.repository):
         # Nobody needs a lease of a repository that was never marked.
@@ -132,6 +128,19 @@ def prune(ctx: RunContext, keep: timedelta, records: Records, *, dry_run: bool) 
         if not dry_run:
             _remove(ctx, judged, found, records, require)
         return _with_caches(ctx, connections, judged, found, now - keep, dry_run=dry_run)
+
+
+def require_long(keep: timedelta) -> None:
+    """Refuse to keep runs for too short a time.
+
+    Raises:
+        ConfigurationError: it is.
+    """
+    if keep < LEAST:
+        raise ConfigurationError(
+            f"keep_runs is {keep / timedelta(days=1):g} days, and {LEAST.days} are the least: what "
+            "was begun lately may still go on"
+        )
 
 
 def _nothing() -> None:

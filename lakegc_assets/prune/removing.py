@@ -46,6 +46,8 @@ def remove_run(
     if root.attempt(repository, run).attempt != attempt:
         raise RefusedError(f"run {run!r} of {repository!r} was begun again: it stays")
     store.put(PRUNING, json.dumps({"attempts": sorted(attempts)}).encode())
+    # Where the store does not keep that condition, a mark that begins in this moment finds that its
+    # attempt is gone, and stops.
     outcomes = store.delete_many([ATTEMPT], {ATTEMPT: etag})
     if any(one.outcome == "spared" for one in outcomes):
         raise RefusedError(f"run {run!r} of {repository!r} was begun again: it stays")

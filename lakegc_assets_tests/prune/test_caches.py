@@ -29,7 +29,7 @@ def test_what_no_mark_reads_any_more_goes(lake: SmallLake, spark: Session) -> No
     write_pack(cache, "metaranges", DECODER_VERSION, unused)
     needed = read_slots(cache, "ranges", DECODER_VERSION)
     left = ("_cache/0123456789abcdef/ranges/v1/x.parquet", "_compared/ab/x.parquet", "_needed/a/x")
-    stays = ("_accepted_missing/x.parquet", "_cache/of another kind", "_somebody's/x")
+    stays = ("_accepted_missing/x.parquet", "_cache/of another kind/x", "_somebody's/x")
     for name in (*left, *stays):
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_bytes(b"1")

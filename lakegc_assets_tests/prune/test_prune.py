@@ -210,6 +210,11 @@ def _damaged(estate: Estate) -> str:
     return "nobody can tell what of it is needed"
 
 
+def _of_another_version(estate: Estate) -> str:
+    again(estate, recovery={"kind": "versions"})
+    return "nobody can tell what of it is needed: 'days'"
+
+
 def _without_a_file(estate: Estate) -> str:
     key = next(name for name in estate.of() if "uncommitted_snapshot/data" in name)
     Path(estate.root.url, REPOSITORY, OLD, key).unlink()
@@ -257,6 +262,7 @@ REASONS: list[Callable[[Estate], str]] = [
     _backed_up,
     _swept_with_backup,
     _damaged,
+    _of_another_version,
     _without_a_file,
     _unnamed,
     _elsewhere,
