@@ -119,6 +119,8 @@ def _approved(attempt: AttemptArtifacts, files: Files, now: datetime) -> str:
     # What another listing shows; those of other marks of this run, too.
     keys = sorted(k for k in files.sizes if k.startswith(APPROVALS) and k.endswith(".json"))
     store = attempt.store()
+    if not keys and APPROVALS in store.list_prefixes().prefixes:
+        return f"nobody can tell whether its sweep is approved: {attempt.url}/{APPROVALS} is there"
     others = [Approval.from_bytes(store.get(key), f"{attempt.url}/{key}") for key in keys]
     for one in [*([] if approval is None else [approval]), *others]:
         if now < one.ends:

@@ -14,6 +14,7 @@ from click.testing import CliRunner, Result
 from dagster._core.storage.runs.schema import RunsTable
 from dagster._core.test_utils import create_run_for_test
 
+from lakegc_assets.cli.jobs import dagster_instance
 from lakegc_assets.cli.main import main
 from lakegc_assets.defs.component import GarbageCollection
 from lakegc_assets.defs.policy import Override
@@ -194,6 +195,12 @@ def test_the_command_prunes_all_and_prints_json(past: Site) -> None:
     (Path(past.root.url) / "gone" / "x").mkdir(parents=True)
     (Path(past.root.url) / "gone" / "x" / "attempt.json").write_text("{}")
     assert lakegc("prune", "--json").exit_code == 3
+    with dagster_instance() as instance:
+        for repository in ("alpha", "beta"):
+            started(instance, repository, "old", 89)
+            started(instance, repository, "failed", 60, status=dg.DagsterRunStatus.FAILURE)
+            for number in range(3):
+                started(instance, repository, f"r{number + 1}", 45)
     found = lakegc("prune", "--yes", "--json", "--keep-runs", "40d")
     assert found.exit_code == 0, found.output
     told = json.loads(found.stdout)
@@ -205,6 +212,10 @@ def test_the_command_prunes_all_and_prints_json(past: Site) -> None:
     assert note.startswith("the server names no repository 'gone'")
     assert (Path(past.root.url) / "gone" / "x" / "attempt.json").exists()
     assert "old" not in left(past, "alpha") | left(past, "beta")
+    assert by_name["beta"]["only_in_dagster"] == ["failed"]
+    with dagster_instance() as instance:
+        assert set(instance.get_dynamic_partitions("run")) == {"r1", "r2", "r3"}
+        assert len(instance.get_runs()) == 6
 
 
 @pytest.mark.parametrize(

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 
 from lakegc_assets.errors import ConfigurationError, LakegcError, RefusedError
@@ -304,6 +305,22 @@ def test_a_run_stays_that_dagster_says_is_not_over(estate: Estate) -> None:
     before = estate.of()
     assert estate.kept(Records(busy="it runs"))[OLD] == "it runs"
     assert estate.of() == before
+
+
+def test_approvals_that_no_listing_shows_but_their_folder_keep_a_run(
+    estate: Estate, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _approved(estate)
+    real = LocalStore.list
+
+    def listed(store: LocalStore, *more: Any, **named: Any) -> Iterator[Any]:
+        for page in real(store, *more, **named):
+            rest = page.filter(pc.invert(pc.starts_with(page["key"], "approvals/")))
+            if rest.num_rows:
+                yield rest
+
+    monkeypatch.setattr(LocalStore, "list", listed)
+    assert estate.kept()[OLD].startswith("nobody can tell whether its sweep is approved")
 
 
 @pytest.mark.parametrize("method", ["list", "list_prefixes"])
