@@ -13,11 +13,17 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 from typing import Final
 
-from lakegc_assets.errors import IntegrityError, RefusedError
+from lakegc_assets.errors import ConfigurationError, IntegrityError, RefusedError
 from lakegc_assets.prune.judging import Listing, Run
 from lakegc_assets.restore.record import ASSET as RESTORED
 from lakegc_assets.restore.record import restores
-from lakegc_assets.run.artifacts import MARK_ASSETS, ArtifactRoot, AttemptArtifacts, Manifest
+from lakegc_assets.run.artifacts import (
+    MARK_ASSETS,
+    ArtifactRoot,
+    AttemptArtifacts,
+    Manifest,
+    validate_run_id,
+)
 from lakegc_assets.run.tasks import each
 from lakegc_assets.sweep.ledger import ASSET as SWEPT
 
@@ -77,9 +83,17 @@ def look(root: ArtifactRoot, repository: str, more: AbstractSet[str]) -> list[Se
     Raises:
         StorageError: a store did not answer: then nobody knows what a run needs of another one.
     """
-    names = sorted({*root.runs(repository), *more})
+    names = sorted({*root.runs(repository), *filter(_can_be_a_run, more)})
     found = each(lambda name: _look_at(root, repository, name), names, _THREADS)
     return [one for one in found if one is not None]
+
+
+def _can_be_a_run(name: str) -> bool:
+    try:
+        validate_run_id(name)
+    except ConfigurationError:
+        return False
+    return True
 
 
 def _look_at(root: ArtifactRoot, repository: str, name: str) -> Seen | None:

@@ -15,6 +15,7 @@ from lakegc_assets.mark.publication import read_summary
 from lakegc_assets.prune.judging import SUCCESS
 from lakegc_assets.prune.known import Files, Seen, restores_of, sweeps_of
 from lakegc_assets.recovery.backups import BEGIN, MANIFEST, PRUNING, folder_url
+from lakegc_assets.recovery.making import ASSET as BACKUP
 from lakegc_assets.restore.record import folder
 from lakegc_assets.run.artifacts import AttemptArtifacts, Manifest
 from lakegc_assets.run.context import RunContext
@@ -88,7 +89,7 @@ def needed(ctx: RunContext, around: Surroundings, seen: Seen, files: Files, now:
             or _approved(attempt, files, now)
             or _restored(around, attempt, files)
             or _undoable(around, attempt, manifests, files, now)
-            or _backed_up(ctx, attempt, manifests)
+            or _backed_up(ctx, attempt, manifests, files)
         )
     except (IntegrityError, *_DAMAGE) as error:
         return f"nobody can tell what of it is needed: {error}"
@@ -203,7 +204,7 @@ def _in_trash(
 
 
 def _backed_up(
-    ctx: RunContext, attempt: AttemptArtifacts, manifests: Mapping[str, Manifest]
+    ctx: RunContext, attempt: AttemptArtifacts, manifests: Mapping[str, Manifest], files: Files
 ) -> str:
     """Whether there is a backup, of whatever state: a restore and its end read the run."""
     if SUCCESS not in manifests:
@@ -219,7 +220,9 @@ def _backed_up(
             "that was made, so that it can be seen whether it is there"
         )
     if where is None or place is None:
-        return ""
+        if not files.any_in(f"{BACKUP}/"):
+            return ""
+        return "a backup of it was begun, and backup_url is not set: set it to where that was made"
     # Who cannot be listed has nothing to say about what is missing.
     found = open_store(place, ctx.root.stores).list_prefixes(f"{attempt.repository}/").prefixes
     there = any(where.exists(key) for key in (MANIFEST, PRUNING, BEGIN))

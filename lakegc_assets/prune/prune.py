@@ -9,6 +9,8 @@ from datetime import datetime, timedelta
 from functools import partial
 from typing import Final, Protocol
 
+import pyarrow as pa
+
 from lakegc_assets.errors import ConfigurationError, IntegrityError, LakegcError
 from lakegc_assets.prune import removing
 from lakegc_assets.prune.caches import unneeded_caches
@@ -250,7 +252,7 @@ def _with_caches(
             of = store
             waiting.append(key)
         _delete(of, waiting, dry_run=dry_run)
-    except LakegcError as error:
+    except (LakegcError, pa.ArrowException) as error:
         return Pruned(judged, count, size, [f"some of what is cached stays: {error}"])
     return Pruned(judged, count, size)
 

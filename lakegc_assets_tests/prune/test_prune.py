@@ -298,6 +298,9 @@ def test_a_run_goes_whose_backup_has_gone(estate: Estate) -> None:
     again(estate, backup=f"{url}/{REPOSITORY}/{OLD}")
     (estate.folder / "backups").mkdir()
     assert "and backup_url is not set" in estate.kept()[OLD]
+    again(estate)
+    _write(estate, "backup/portions/0/part-1.parquet", b"")
+    assert estate.kept()[OLD].startswith("a backup of it was begun, and backup_url is not set")
     assert estate.kept(backup_url=url)[OLD] == ""
 
 
@@ -482,6 +485,15 @@ def test_a_run_that_is_begun_again_meanwhile_stays(
     assert {k: v for k, v in after.items() if k != "attempt.json"} == {
         k: v for k, v in before.items() if k != "attempt.json"
     }
+
+
+def test_names_that_dagster_knows_are_asked_for_where_they_can_be_runs(
+    estate: Estate, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    records = Records()
+    monkeypatch.setattr(records, "names", lambda: {OLD, "../repo", "a|b", "", "unknown"})
+    monkeypatch.setattr(ArtifactRoot, "runs", lambda _root, _repository: [RUN])
+    assert estate.kept(records) == {OLD: "it is one of the last 3 marks", RUN: "it is 0 days old"}
 
 
 def test_a_folder_that_no_prune_has_left_is_not_touched(estate: Estate) -> None:
