@@ -71,6 +71,7 @@ def as_values(outcome: Outcome, *, dry_run: bool) -> dict[str, Any]:
             asdict(one) | {"kept": one.kept or None, "removed": not one.kept and not dry_run}
             for one in (pruned.runs if pruned else ())
         ],
+        "left": list(pruned.left) if pruned else [],
         "only_in_dagster": list(outcome.forgotten),
         "cached": pruned.cached if pruned else 0,
         "cached_size": pruned.cached_size if pruned else 0,

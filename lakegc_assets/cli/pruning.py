@@ -65,8 +65,7 @@ def prune(
 
 
 def _something(outcome: Outcome) -> bool:
-    cached = outcome.pruned.cached if outcome.pruned else 0
-    return bool(outcome.gone or outcome.forgotten or cached)
+    return bool(outcome.forgotten or (outcome.pruned and outcome.pruned.anything))
 
 
 def _show(outcomes: list[Outcome], notes: list[str], *, dry_run: bool) -> None:

@@ -53,7 +53,7 @@ class Outcome:
     @property
     def gone(self) -> list[Judged]:
         """The runs that go."""
-        return [] if self.pruned is None else [one for one in self.pruned.runs if not one.kept]
+        return [] if self.pruned is None else self.pruned.gone
 
 
 def prune_one(
@@ -102,6 +102,10 @@ def sentences(outcome: Outcome, *, dry_run: bool) -> list[str]:
     told = [
         f"{name}, run {one.run}: {f'kept: {one.kept}' if one.kept else gone}"
         for one in outcome.pruned.runs
+    ]
+    told += [
+        f"{name}, run {one}: {gone}: a prune that was killed had left some of it"
+        for one in outcome.pruned.left
     ]
     told += [f"{name}, run {one}: {gone}: only Dagster knew of it" for one in outcome.forgotten]
     if outcome.pruned.cached:

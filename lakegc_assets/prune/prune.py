@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from functools import partial
@@ -84,23 +84,35 @@ class Pruned:
     """What became of a repository.
 
     Attributes:
-        runs: all of them, by their ids.
+        runs: all of them, the oldest first.
+        left: ids of runs of which a prune that was killed had left something.
         cached: files below the caches that went, or would go.
         cached_size: of these, in bytes.
         notes: what could not be done, in sentences.
     """
 
     runs: Sequence[Judged]
+    left: Sequence[str] = ()
     cached: int = 0
     cached_size: int = 0
     notes: Sequence[str] = ()
+
+    @property
+    def gone(self) -> list[Judged]:
+        """The runs that go."""
+        return [one for one in self.runs if not one.kept]
+
+    @property
+    def anything(self) -> bool:
+        """Whether something goes."""
+        return bool(self.gone or self.left or self.cached)
 
 
 def prune(ctx: RunContext, keep: timedelta, records: Records, *, dry_run: bool) -> Pruned:
     """Remove the runs of a repository that nothing needs, with what is cached for them alone.
 
-    Holds the lease of the repository, so that no sweep, backup or restore reads what goes. One that
-    was killed is run again.
+    Where something is to go, holds the lease of the repository and looks once more, so that no
+    sweep, backup or restore reads what goes. One that was killed is run again.
 
     Args:
         ctx: of the repository; its run is of no interest.
@@ -114,22 +126,32 @@ def prune(ctx: RunContext, keep: timedelta, records: Records, *, dry_run: bool) 
         LakegcError: nobody can tell what is needed, or something could not be removed.
     """
     require_long(keep)
+    # While this looks, it is in nobody's way.
+    found = _prune(ctx, keep, records, None)
+    if dry_run or not found.anything:
+        return found
+    _, connections = ctx.connect()
+    with _alone(ctx, connections) as lease:
+        return _prune(ctx, keep, records, lease)
+
+
+def _prune(ctx: RunContext, keep: timedelta, records: Records, lease: Lease | None) -> Pruned:
+    """Look at a repository and, under its lease, remove what goes."""
     client, connections = ctx.connect()
-    if not ctx.root.runs(ctx.repository):
-        # Nobody needs a lease of a repository that was never marked.
-        return Pruned([])
-    with ExitStack() as stack:
-        require: Callable[[], None] = _nothing
-        if not dry_run:
-            require = stack.enter_context(_alone(ctx, connections)).require
-        store = connections.store()
-        ctx.check_clocks(client, store)
-        now = ctx.clocks.now()
-        found = look(ctx.root, ctx.repository, records.names())
-        judged = _judged(ctx, connections, found, keep, now, records)
-        if not dry_run:
-            _remove(ctx, judged, found, records, require)
-        return _with_caches(ctx, connections, judged, found, now - keep, dry_run=dry_run)
+    ctx.check_clocks(client, connections.store())
+    now = ctx.clocks.now()
+    found = look(ctx.root, ctx.repository, records.names())
+    judged = _judged(ctx, connections, found, keep, now, records)
+    known = {one.run.id for one in found}
+    left = [
+        name
+        for name in ctx.root.runs(ctx.repository)
+        if name not in known and removing.is_left(ctx.root, ctx.repository, name)
+    ]
+    if lease is not None:
+        _remove(ctx, judged, left, found, records, lease)
+    before = now - keep
+    return _with_caches(ctx, connections, Pruned(judged, left), found, before, lease)
 
 
 def require_long(keep: timedelta) -> None:
@@ -143,10 +165,6 @@ def require_long(keep: timedelta) -> None:
             f"keep_runs is {keep / timedelta(days=1):g} days, and {LEAST.days} are the least: what "
             "was begun lately may still go on"
         )
-
-
-def _nothing() -> None:
-    """Whoever removes nothing needs no lease."""
 
 
 @contextmanager
@@ -210,35 +228,36 @@ def _judged(
 def _remove(
     ctx: RunContext,
     judged: Sequence[Judged],
+    left: Sequence[str],
     found: Sequence[Seen],
     records: Records,
-    require: Callable[[], None],
+    lease: Lease,
 ) -> None:
     """Remove what goes, and what earlier prunes have left of runs."""
     attempts: Mapping[str, str] = {one.run.id: one.run.attempt for one in found}
     for one in judged:
         if not one.kept:
-            require()
+            lease.require()
             forget = partial(records.forget, one.run)
             ctx.log.info("removing run %s of %s", one.run, ctx.repository)
             removing.remove_run(ctx.root, ctx.repository, one.run, attempts[one.run], forget)
-    for name in ctx.root.runs(ctx.repository):
-        if name not in attempts and removing.is_left(ctx.root, ctx.repository, name):
-            require()
-            forget = partial(records.forget, name)
-            removing.end_removal(ctx.root, ctx.repository, name, forget)
+    for name in left:
+        lease.require()
+        forget = partial(records.forget, name)
+        removing.end_removal(ctx.root, ctx.repository, name, forget)
 
 
 def _with_caches(
     ctx: RunContext,
     connections: Connections,
-    judged: Sequence[Judged],
+    pruned: Pruned,
     found: Sequence[Seen],
     before: datetime,
-    *,
-    dry_run: bool,
+    lease: Lease | None,
 ) -> Pruned:
     """Remove what is cached for none of the last marks; what fails there is only told."""
+    if not found:
+        return pruned
     count = size = 0
     try:
         last = _last_marks(found, connections.namespace_url)
@@ -247,19 +266,21 @@ def _with_caches(
         for store, key, length in unneeded_caches(ctx, connections, last, before):
             count, size = count + 1, size + length
             if waiting and (of is not store or len(waiting) >= _BATCH):
-                _delete(of, waiting, dry_run=dry_run)
+                _delete(of, waiting, lease)
                 waiting = []
             of = store
             waiting.append(key)
-        _delete(of, waiting, dry_run=dry_run)
+        _delete(of, waiting, lease)
     except (LakegcError, pa.ArrowException) as error:
-        return Pruned(judged, count, size, [f"some of what is cached stays: {error}"])
-    return Pruned(judged, count, size)
+        notes = [f"some of what is cached stays: {error}"]
+        return replace(pruned, cached=count, cached_size=size, notes=notes)
+    return replace(pruned, cached=count, cached_size=size)
 
 
-def _delete(store: ObjectStore | None, keys: Sequence[str], *, dry_run: bool) -> None:
-    if store is None or dry_run:
+def _delete(store: ObjectStore | None, keys: Sequence[str], lease: Lease | None) -> None:
+    if store is None or lease is None:
         return
+    lease.require()
     for one in store.delete_many(keys):
         if one.outcome == "failed":
             raise StorageError(

@@ -453,7 +453,9 @@ def test_records_are_forgotten_before_the_last_file_goes(estate: Estate) -> None
         estate.prune(Records(dies=True))
     assert list(estate.of()) == [PRUNING]
     records = Records()
-    estate.prune(records)
+    assert estate.prune(records, dry_run=True).left == [OLD]
+    assert (records.forgotten, list(estate.of())) == ([], [PRUNING])
+    assert estate.prune(records).left == [OLD]
     assert (records.forgotten, estate.of()) == ([OLD], {})
 
 
@@ -537,6 +539,17 @@ def test_a_store_that_does_not_answer_stops_the_prune_before_anything_goes(
     with pytest.raises(LakegcError, match="it does not answer"):
         estate.prune()
     assert estate.of() == before
+
+
+def test_of_a_repository_that_was_never_marked_there_is_nothing_to_tell(
+    estate: Estate, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def unwanted(*_: object, **__: object) -> None:
+        pytest.fail("nobody needs a lease of it")
+
+    monkeypatch.setattr(module, "repository_lease", unwanted)
+    monkeypatch.setattr(ArtifactRoot, "runs", lambda _root, _repository: [])
+    assert estate.prune() == Pruned([])
 
 
 def test_too_short_a_time_is_refused(estate: Estate) -> None:
