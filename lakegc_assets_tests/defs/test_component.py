@@ -151,6 +151,7 @@ def test_the_package_shows_the_component_to_who_looks() -> None:
         ("auto: {required: luck}", "auto"),
         ("repositories: [{include: [a], sweep: always}]", "repositories"),
         ("approval_lifetime_days: 0", "approval_lifetime_days"),
+        ("keep_runs_days: 1", "keep_runs_days"),
         ("include: ['']", "include"),
         ("repositories: [{sweep: auto}]", "repositories"),
         ("failures: {url: 'ftp://example.com'}", "failures"),
@@ -257,6 +258,7 @@ def test_there_is_a_schedule_for_each_time_zone() -> None:
         "gc_estate_schedule": ("0 6 * * *", "UTC"),
         "gc_schedule": (["0 2 * * 0", "0 1 * * *"], "UTC"),
         "gc_schedule_Europe_Berlin": (["0 2 * * 0"], "Europe/Berlin"),
+        "gc_prune_schedule": ("0 12 * * 0", "UTC"),
     }
     assert all(s.default_status is dg.DefaultScheduleStatus.STOPPED for s in schedules)
 
