@@ -69,8 +69,8 @@ def _something(outcome: Outcome) -> bool:
 
 
 def _show(outcomes: list[Outcome], notes: list[str], *, dry_run: bool) -> None:
-    from lakegc_assets.defs.units import human_bytes  # noqa: PLC0415 - Dagster loads slowly
     from lakegc_assets.defs.pruning import sentences  # noqa: PLC0415 - likewise
+    from lakegc_assets.defs.units import human_bytes  # noqa: PLC0415 - Dagster loads slowly
 
     for one in outcomes:
         for sentence in sentences(one, dry_run=dry_run):
