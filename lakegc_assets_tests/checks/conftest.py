@@ -6,11 +6,10 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
 
-import boto3
 import pytest
-from botocore.exceptions import ClientError
 
-from lakegc_assets_tests.checks.handmade import BUCKET, Lab
+from lakegc_assets_tests.checks.handmade import Lab
+from lakegc_assets_tests.recorded import set_aside
 from lakegc_assets_tests.replay import ReplayServer
 
 Labs = Callable[[str], Lab]
@@ -19,19 +18,13 @@ Labs = Callable[[str], Lab]
 @pytest.fixture
 def labs(s3_server: str, tmp_path: Path) -> Iterator[Labs]:
     """Gives a recorded repository by its name; what a test does to it is undone."""
-    client = boto3.client("s3", endpoint_url=s3_server)
-    try:
-        client.head_bucket(Bucket=BUCKET)
-    except ClientError:
-        client.create_bucket(Bucket=BUCKET)
     with ExitStack() as stack:
+        stack.enter_context(set_aside())
 
         def lab(repository: str) -> Lab:
             server = stack.enter_context(ReplayServer(repository))
             found = Lab(server, s3_server, tmp_path)
-            found.clear()
             found.load()
-            stack.callback(found.clear)
             return found
 
         yield lab
