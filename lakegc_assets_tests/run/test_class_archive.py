@@ -50,7 +50,9 @@ def test_it_is_made_once(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def use_spark(options: str) -> None:
-        Path(options.split("-XX:ArchiveClassesAtExit=")[1].split()[0]).write_bytes(b"classes")
+        Path(options.split("-XX:ArchiveClassesAtExit=")[1].split(maxsplit=1)[0]).write_bytes(
+            b"classes"
+        )
 
     monkeypatch.setattr(making, "_use_spark", use_spark)
     monkeypatch.setenv(FILE_VARIABLE, "/nowhere/spark.conf")
