@@ -36,10 +36,11 @@ from lakegc_assets_tests.restore.swept import (
     mark,
     outcomes,
     swept,
+    swept_once,
 )
 from lakegc_assets_tests.sessions import Session
 
-__all__ = ["swept"]
+__all__ = ["swept", "swept_once"]
 
 
 def test_all_of_a_mark_comes_back_and_reads(swept: Swept, marked: Marked) -> None:

@@ -22,9 +22,10 @@ from lakegc_assets_tests.restore.swept import (
     contents,
     outcomes,
     swept,
+    swept_once,
 )
 
-__all__ = ["swept"]
+__all__ = ["swept", "swept_once"]
 
 
 def test_a_damaged_mark_restores_nothing(swept: Swept, marked: Marked) -> None:
