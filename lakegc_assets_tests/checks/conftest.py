@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from lakegc_assets_tests import recorded
 from lakegc_assets_tests.checks.handmade import Lab
-from lakegc_assets_tests.recorded import set_aside
 from lakegc_assets_tests.replay import ReplayServer
 
 Labs = Callable[[str], Lab]
@@ -19,7 +19,8 @@ Labs = Callable[[str], Lab]
 def labs(s3_server: str, tmp_path: Path) -> Iterator[Labs]:
     """Gives a recorded repository by its name; what a test does to it is undone."""
     with ExitStack() as stack:
-        stack.enter_context(set_aside())
+        # Marks that other tests share are of the same repositories in the same bucket.
+        stack.enter_context(recorded.set_aside())
 
         def lab(repository: str) -> Lab:
             server = stack.enter_context(ReplayServer(repository))
