@@ -49,8 +49,9 @@ def check(place: Place, marked: Marked) -> None:
         assert place.store.head(row["address"]).etag == row["copy_etag"]
 
 
+@pytest.mark.parametrize("tries", [2, pytest.param(1_000, marks=pytest.mark.conformance)])
 def test_killed_at_every_line(
-    place: Place, marked: Marked, monkeypatch: pytest.MonkeyPatch
+    place: Place, marked: Marked, monkeypatch: pytest.MonkeyPatch, tries: int
 ) -> None:
     monkeypatch.setattr(copying, "_BATCH", 5)
     modules = (making, copying, journal, looking, backups)
@@ -67,9 +68,9 @@ def test_killed_at_every_line(
         shutil.rmtree(place.url, ignore_errors=True)
         with pytest.raises(Killed), lines.watch(line, time):
             make_backup(place.context())
-        # Most lines leave no trace, and what was tried twice ends as it did before.
+        # Most lines leave no trace: what was gone on from that often will end as it did before.
         tried[shape(place)] += 1
-        if tried[shape(place)] > 2:
+        if tried[shape(place)] > tries:
             continue
         # Nothing that is not whole is ever taken for a backup.
         if find_backup(place.root.stores, place.url, REPOSITORY, RUN) is not None:

@@ -55,6 +55,9 @@ def test_it_is_made_once(
         )
 
     monkeypatch.setattr(making, "_use_spark", use_spark)
+    for name in making._FOLDERS:
+        # It takes them out of the environment for good.
+        monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv(FILE_VARIABLE, "/nowhere/spark.conf")
     for said in (True, False):
         making.main()
