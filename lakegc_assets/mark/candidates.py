@@ -121,6 +121,7 @@ def _sieve(attempt: AttemptArtifacts, chain: dict[str, Manifest], gone: Sequence
         chain["store_listing"].cutoff,
         [
             *committed.parts["data"],
+            *committed.parts["referenced"],
             *uncommitted.parts["hashes"],
             *gone,
         ],

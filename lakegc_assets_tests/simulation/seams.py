@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from lakegc_assets.graveler.decode import etag_hashes
 from lakegc_assets.mark import commits, committed, uncommitted
-from lakegc_assets.mark.committed import Live, LiveRanges
+from lakegc_assets.mark.live import Live, LiveRanges
 from lakegc_assets.mark.served import SERVED, SPARED
 from lakegc_assets.run import artifacts, connections, packs, parts, pins, tasks
 from lakegc_assets.run.hashing import address_hashes, key_digest
@@ -317,6 +317,7 @@ def _replaced() -> list[tuple[object, str, object]]:
         (lease, "threading", threads),
         (lease, "owner_of", lambda **_: {"host": "simulated"}),
         (sweep, "owner_of", lambda **_: {"host": world().process.name}),
+        (sweep, "require_one_server", lambda *_: ""),
         (sweep, "repository_lease", held),
         (sweep, "Deltas", SimDeltas),
         (sweep, "settle", partial(settling.settle, pause=sleep)),
