@@ -24,7 +24,7 @@ def lake(tmp_path: Path) -> Iterator[SmallLake]:
 
 def mark(lake: SmallLake, spark: Session, run: str, last: object = find_candidates) -> RunContext:
     ctx = lake.context(spark, run, max_candidate_share=1.0)
-    for stage in STAGES[: STAGES.index(last) + 1]:  # type: ignore[arg-type] # it is one of them
+    for stage in STAGES[: STAGES.index(last) + 1]:
         stage(ctx)
     return ctx
 
