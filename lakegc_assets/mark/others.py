@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -136,7 +136,7 @@ def heads_of(client: LakeFSClient, other: Other) -> dict[str, str]:
     return heads
 
 
-def staged_addresses(client: LakeFSClient, other: Other, branch: str) -> list[str]:
+def staged_addresses(client: LakeFSClient, other: Other, branch: str) -> Iterator[str]:
     """The full addresses that lakeFS serves where a branch has staged something.
 
     Raises:
@@ -144,7 +144,7 @@ def staged_addresses(client: LakeFSClient, other: Other, branch: str) -> list[st
     """
     page = Page(client, other.name)
     found = (page.address(branch, path) for path in changed_paths(client, other.name, branch))
-    return sorted({address for address in found if address is not None})
+    return (address for address in found if address is not None)
 
 
 def tables_of(

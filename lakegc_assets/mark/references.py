@@ -10,10 +10,11 @@ Only where one names something in here are its active commits asked for, and the
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from functools import partial
+from itertools import islice
 from typing import Final, NamedTuple, TypeVar
 
 import pyarrow as pa
@@ -38,7 +39,7 @@ from lakegc_assets.mark.others import (
 from lakegc_assets.mark.ranges import Wanted, seconds, spread_ranges, wanted
 from lakegc_assets.run.connections import Connections
 from lakegc_assets.run.context import RunContext
-from lakegc_assets.run.hashing import address_hashes
+from lakegc_assets.run.hashing import Hashes, address_hashes
 from lakegc_assets.run.parts import Part, PartWriter, read_parts
 from lakegc_assets.run.sets import members, write_set
 from lakegc_assets.run.tasks import each
@@ -60,6 +61,8 @@ REFERENCES: Final = pa.schema(
 _THREADS: Final = 8
 #: Branches of one repository that are read at a time.
 _BRANCHES: Final = 4
+#: Staged addresses that are held at a time.
+_AT_ONCE: Final = 50_000
 #: How often the list of repositories may have grown before the run stops.
 _LISTS: Final = 10
 _RANGES: Final = pa.schema([("range_id", pa.string()), ("entries", pa.int64())])
@@ -77,7 +80,8 @@ class References:
         parts: rows of ``REFERENCES``.
         hashes: runs of the hashes of their addresses.
         unresolved: last path components of full addresses that nobody can place.
-        counts: how many addresses each repository names, for all that were read.
+        counts: how many addresses each repository names, for all that were read; what several
+            tasks found, staged and in commits say, counts for each.
         ignored: names of those that the settings exclude.
     """
 
@@ -167,8 +171,10 @@ class _Look(NamedTuple):
 
 def _look(client: LakeFSClient, connections: Connections, other: Other) -> _Look | LakegcError:
     def staged(branch: str) -> Inside:
-        addresses = staged_addresses(client, other, branch)
-        return inside(connections.namespace(), pa.array(addresses, pa.string()))
+        addresses, found = staged_addresses(client, other, branch), list[Inside]()
+        while some := list(islice(addresses, _AT_ONCE)):
+            found.append(inside(connections.namespace(), pa.array(some, pa.string())))
+        return union_of(found)
 
     try:
         heads = heads_of(client, other)
@@ -194,9 +200,20 @@ class _Order:
     ranges: Sequence[Wanted]
 
     def read(self) -> Iterator[tuple[str, Inside]]:
-        """What each of the ranges names inside."""
-        read = read_full(self.other.connections, self.ranges, self.namespace)
-        return ((name, inside(self.namespace, found)) for name, found in read)
+        """What each of the ranges names inside.
+
+        Raises:
+            IntegrityError: a range is missing or damaged, or was not read.
+        """
+        count = 0
+        for name, found in read_full(self.other.connections, self.ranges, self.namespace):
+            yield name, inside(self.namespace, found)
+            count += 1
+        if count != len(self.ranges):
+            raise IntegrityError(
+                f"of {len(self.ranges)} ranges of {self.other.name} {count} were read: this is a "
+                "fault of the mark, please report it"
+            )
 
 
 @dataclass(frozen=True)
@@ -279,22 +296,27 @@ def _naming(order: _Order) -> list[str]:
 
 
 def _write(connections: Connections, url: str, folder: str, order: _Order) -> References:
-    found = [named for _, named in order.read()]
+    found = (named for _, named in order.read())
     return _written(connections.open(url), folder, order.other, COMMITTED, found)
 
 
 def _written(
-    artifacts: ObjectStore, folder: str, other: Other, held: str, found: Sequence[Inside]
+    artifacts: ObjectStore, folder: str, other: Other, held: str, found: Iterable[Inside]
 ) -> References:
-    addresses = union_of(found).addresses
     writer = PartWriter(artifacts, f"{folder}references/", REFERENCES)
-    names = [pa.repeat(pa.scalar(text), len(addresses)) for text in (other.name, held)]
-    writer.add(pa.table([addresses, *names], schema=REFERENCES))
+    hashes: list[Hashes] = []
+    last_parts: set[str] = set()
+    for one in found:
+        names = [pa.repeat(pa.scalar(text), len(one.addresses)) for text in (other.name, held)]
+        writer.add(pa.table([one.addresses, *names], schema=REFERENCES))
+        hashes.append(address_hashes(one.addresses))
+        last_parts |= one.last_parts
+    runs = write_set(artifacts, f"{folder}referenced/", hashes)
     return References(
         [part for part in writer.finish() if part.rows],
-        write_set(artifacts, f"{folder}referenced/", [address_hashes(addresses)]),
-        sorted({last for one in found for last in one.last_parts}),
-        {other.name: len(addresses)},
+        runs,
+        sorted(last_parts),
+        {other.name: sum(run.rows for run in runs)},
     )
 
 
