@@ -146,7 +146,8 @@ class RunContext:
             ConfigurationError: there is no such repository.
             ReadOnlyRepositoryError: the repository is read-only.
             IntegrityError: another repository's namespace is equal, contained or containing.
-            ConfigurationError: the artifacts lie inside the namespace, or around it.
+            ConfigurationError: the artifacts lie inside the namespace, or around it; or backups are
+                on another server, in a bucket of the same name.
         """
         client = self.lakefs.connect()
         client.check_supported()
@@ -176,7 +177,16 @@ class RunContext:
         Args:
             repository: its name.
             namespace: where it is.
+
+        Raises:
+            ConfigurationError: the backups are in a bucket of its name on another server.
         """
+        if self.root.stores.at(namespace.url()) != self.root.stores:
+            raise ConfigurationError(
+                f"the backups are on another server, in a bucket with the name of that of "
+                f"{namespace.url()}: which of the two a URL means could not be told. "
+                "Choose a bucket with another name for backup_url"
+            )
         # What a full address means depends on the namespace, and so does what is cached.
         place = hashlib.sha256(namespace.url().encode()).hexdigest()[:16]
         cache_url = f"{self.root.url.rstrip('/')}/{repository}/_cache/{place}"
