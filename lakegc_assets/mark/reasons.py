@@ -104,7 +104,7 @@ def last_holders(
         return found
     forgotten = attempt.read("active_commits", FORGOTTEN).to_pylist()
     store = attempt.store()
-    rest = np.setdiff1d(dead, read_part(store, found.last)["hash"].to_numpy())
+    rest = dead[~members_of([read_part(store, found.last)["hash"].to_numpy()], dead)]
     try:
         more = find_holders(ctx, connections, attempt.url, _FOLDER, forgotten, rest, without)
     except LakegcError as error:

@@ -19,6 +19,7 @@ import dagster as dg
 import pytest
 from click.testing import CliRunner, Result
 
+from lakegc_assets.cli.jobs import checked
 from lakegc_assets.cli.main import main, near
 from lakegc_assets.lakefs.config import LakeFSConfig
 from lakegc_assets.mark.forms import mark_folder
@@ -469,3 +470,8 @@ def test_paths_are_told_from_where_the_user_is(
     assert near(tmp_path / "a/b") == "a/b"
     assert near("/elsewhere") == "/elsewhere"
     assert near("s3://bucket/a") == "s3://bucket/a"
+
+
+def test_a_setting_that_is_a_list_is_given_in_one_option() -> None:
+    for text in ("one,two", "one, two", " one two,"):
+        assert checked({"ignored_repositories": text}) == {"ignored_repositories": ["one", "two"]}

@@ -483,7 +483,7 @@ def named_now(ctx: RunContext, other: str) -> set[str]:
     return {row["address"] for row in rows}
 
 
-@settings(max_examples=10, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=6, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(before=STEPS, after=STEPS)
 def test_whatever_another_repository_does_what_it_names_stays(
     before: Sequence[tuple[Callable[[History, str], None], str]],
