@@ -73,9 +73,16 @@ def commit(lake: SmallLake, branch: str = "main", of: str = OTHER) -> str:
     return lake.client.commit_branch(of, branch, "a commit", allow_empty=True).id
 
 
-def mark(lake: SmallLake, spark: Session, run: str = "again", **settings: object) -> RunContext:
+def mark(
+    lake: SmallLake,
+    spark: Session,
+    run: str = "again",
+    *,
+    publish: bool = False,
+    **settings: object,
+) -> RunContext:
     ctx = lake.context(spark, run, **settings)
-    for stage in STAGES:
+    for stage in STAGES if publish else STAGES[:5]:
         stage(ctx)
     return ctx
 
@@ -112,7 +119,7 @@ def test_what_another_repository_names_is_no_candidate(
     name_it(lake, staged, "staged")
     lake.client.create_branch(OTHER, "dev", "main")
     name_it(lake, branched, "on dev", "dev")
-    ctx = mark(lake, spark)
+    ctx = mark(lake, spark, publish=True)
     assert candidates(ctx) == set(rest)
     found = ctx.root.attempt(REPOSITORY, ctx.run)
     assert found.manifest("committed_addresses").facts["references"] == {OTHER: 3}
@@ -170,6 +177,25 @@ def test_of_a_read_only_repository_every_commit_counts(
     with lake.server.lake.state.write() as db:
         db.execute("UPDATE repositories SET read_only = 1 WHERE id = ?", (OTHER,))
     assert candidates(mark(lake, spark)) == marked.candidates - {held}
+
+
+@pytest.mark.parametrize("moment", ["branches", "branches/main/diff", "refs/main/objects/ls"])
+def test_what_is_committed_while_it_is_read_is_seen_as_staged_or_committed(
+    lake: SmallLake, marked: Marked, spark: Session, moment: str
+) -> None:
+    make_other(lake)
+    named = min(marked.candidates)
+    name_it(lake, named)
+    seen: list[str] = []
+
+    def see(_method: str, path: str) -> None:
+        if path.endswith(f"/other/{moment}") and not seen:
+            seen.append(path)
+            commit(lake)
+
+    lake.on_request = see
+    assert candidates(mark(lake, spark)) == marked.candidates - {named}
+    assert seen
 
 
 def test_an_address_that_nobody_can_place_spares_what_ends_like_it(
@@ -243,7 +269,7 @@ def test_a_repository_that_cannot_be_read_stops_the_run_unless_it_is_ignored(
     with pytest.raises(UnreadableRepositoryError, match="ignored_repositories"):
         sweep(lake.context(spark))
     assert lake.keys() == marked.live | marked.candidates
-    ctx = mark(lake, spark, "ignoring", ignored_repositories=(OTHER,))
+    ctx = mark(lake, spark, "ignoring", publish=True, ignored_repositories=(OTHER,))
     assert candidates(ctx) == marked.candidates
     facts = ctx.root.attempt(REPOSITORY, "ignoring").manifest("gc_report").facts
     assert facts["ignored_repositories"] == [OTHER]
@@ -393,7 +419,7 @@ def test_one_look_at_a_repository_serves_all_that_are_collected(
 
     monkeypatch.setattr(full, "fetch", fetch)
     ctx = replace(lake.context(spark, "of-third"), repository="third")
-    for stage in STAGES[:-2]:
+    for stage in STAGES[:5]:
         stage(ctx)
     found = ctx.root.attempt("third", "of-third")
     assert found.manifest("committed_addresses").facts["references"] == {OTHER: 1}
