@@ -268,10 +268,10 @@ class _Reading:
         if not naming:
             return _RANGES.empty_table()
         active = self._active(other, look)
-        names = pa.array(naming, pa.string())
-        if active is None:
-            return ranges.filter(pc.is_in(ranges["range_id"], names))
-        return active.filter(pc.is_in(active["range_id"], names))
+        if active is not None:
+            # All of them: some may have been committed since the look.
+            return active
+        return ranges.filter(pc.is_in(ranges["range_id"], pa.array(naming, pa.string())))
 
     def _active(self, other: Other, look: _Look) -> pa.Table | None:
         """The ranges of active commits, tagged ones too; None where all that is there counts."""
