@@ -1,4 +1,4 @@
-"""The jobs: a collection, its parts, taking it back, and the estate. Each runs in one process."""
+"""The jobs: a collection and its parts, undoing it, the estate, pruning. Each in one process."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import dagster as dg
 
 from lakegc_assets.defs.approving import gc_approve
 from lakegc_assets.defs.partitions import REPOSITORY_RUN
+from lakegc_assets.defs.pruning import gc_prune
 
 _BACKUP = dg.AssetSelection.assets("backup")
 _SWEPT = dg.AssetSelection.assets("backup", "swept_set")
@@ -16,7 +17,7 @@ _MARK_CHECKS = dg.AssetSelection.checks_for_assets("deletion_candidates")
 
 @dg.definitions
 def jobs() -> dg.Definitions:
-    """``gc``, its parts, ``gc_restore`` and ``gc_estate``."""
+    """``gc``, its parts, ``gc_restore``, ``gc_estate`` and ``gc_prune``."""
     return dg.Definitions(
         jobs=[
             dg.define_asset_job(
@@ -55,6 +56,7 @@ def jobs() -> dg.Definitions:
                 selection=dg.AssetSelection.assets("estate"),
                 description="Make the table of all repositories again. Deletes nothing.",
             ),
+            gc_prune,
         ],
         executor=dg.in_process_executor,
     )
