@@ -107,6 +107,7 @@ def replaced(
 
     return [
         (listing, "open_store", opened),
+        (listing, "require_one_server", lambda *_: ""),
         (key_ranges, "ThreadPoolExecutor", pool),
         (candidates, "served_candidates", asked),
         (candidates, "last_holders", _no_holders),

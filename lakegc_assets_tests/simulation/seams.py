@@ -18,7 +18,7 @@ import pyarrow as pa
 from lakegc_assets.graveler import namespace
 from lakegc_assets.graveler.decode import etag_hashes
 from lakegc_assets.mark import commits, committed, uncommitted
-from lakegc_assets.mark.committed import Live, LiveRanges
+from lakegc_assets.mark.live import Live, LiveRanges
 from lakegc_assets.mark.served import SERVED, SPARED
 from lakegc_assets.recovery import backups, journal, making, place
 from lakegc_assets.restore import record, restore, task
@@ -413,6 +413,7 @@ def _replaced() -> list[tuple[object, str, object]]:
         (hashing, "_of_array", _hashes_of),
         (lease, "owner_of", lambda **_: {"host": "simulated"}),
         (sweep, "owner_of", lambda **_: {"host": world().process.name}),
+        (sweep, "require_one_server", lambda *_: ""),
         (sweep, "repository_lease", held),
         (sweep, "Deltas", SimDeltas),
         (sweep, "settle", partial(settling.settle, pause=sleep)),
