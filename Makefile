@@ -2,13 +2,11 @@
 SHELL := bash
 .DEFAULT_GOAL := help
 
-# The Dagster instance of the command and the interface; the demo has one of its own.
-DAGSTER_HOME ?= $(CURDIR)/.lakegc/dagster
 UI_PORT ?= 3000
 
 in_venv = VIRTUAL_ENV="$(CURDIR)/.venv" PATH="$(CURDIR)/.venv/bin:$$PATH" \
   JAVA_HOME="$(CURDIR)/.venv/java-home"
-dagster_home = mkdir -p "$(1)" && { [ -e "$(1)/dagster.yaml" ] || cp dagster.yaml "$(1)/"; }
+dagster_home = mkdir -p "$(1)" && { [ -e "$(1)/dagster.yaml" ] || cp lakegc_assets/dagster.yaml "$(1)/"; }
 
 .PHONY: help
 help: ## say what can be made
@@ -42,9 +40,8 @@ test-stores: setup ## run the tests on real object stores, which need Go and Nod
 	@$(in_venv) python -m pytest -m stores
 
 .PHONY: ui
-ui: setup ## Dagster's web interface and daemon on 127.0.0.1
-	@$(call dagster_home,$(DAGSTER_HOME))
-	@$(in_venv) DAGSTER_HOME="$(DAGSTER_HOME)" dagster dev -w workspace.yaml -h 127.0.0.1 -p $(UI_PORT)
+ui: setup ## Dagster's web interface and daemon on 127.0.0.1; a trial where no lakeFS is configured
+	@$(if $(DAGSTER_HOME),DAGSTER_HOME="$(DAGSTER_HOME)") $(in_venv) python -m lakegc_assets.cli.interface --port $(UI_PORT)
 
 .PHONY: lint
 lint: setup ## style, types, the direction of imports, and what Dagster loads
@@ -53,8 +50,7 @@ lint: setup ## style, types, the direction of imports, and what Dagster loads
 	@$(in_venv) mypy
 	@$(in_venv) lint-imports
 	@$(in_venv) python -m pip --disable-pip-version-check check
-	@$(call dagster_home,$(DAGSTER_HOME))
-	@$(in_venv) DAGSTER_HOME="$(DAGSTER_HOME)" dagster definitions validate -w workspace.yaml
+	@$(in_venv) DAGSTER_HOME="$(CURDIR)/.lakegc/dagster" dagster definitions validate -w workspace.yaml
 	@$(in_venv) dg list defs >/dev/null
 
 .PHONY: bench

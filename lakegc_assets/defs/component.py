@@ -12,6 +12,7 @@ from pydantic import Field
 
 from lakegc_assets.defs import assets
 from lakegc_assets.defs.jobs import jobs
+from lakegc_assets.defs.keeping import keeping
 from lakegc_assets.defs.notices import failure_sensor
 from lakegc_assets.defs.policy import (
     SETTINGS,
@@ -52,6 +53,11 @@ class GarbageCollection(dg.Component, Policy):
         default_factory=lambda: ["*"], description="names or patterns of repositories to collect"
     )
     exclude: Patterns = Field(default_factory=list, description="of these, those that are not")
+    running: bool = Field(
+        default=False,
+        description="schedules and sensors are on from the start; else each is turned on in "
+        "Dagster's interface, as all but gc_repositories are",
+    )
     repositories: list[Override] = Field(
         default_factory=list, description="what is different for some; later entries win"
     )
@@ -77,7 +83,7 @@ class GarbageCollection(dg.Component, Policy):
         policies = self.policies()
         # Dagster warns of what is new in it where that is defined, as it does not in a defs folder.
         with disable_dagster_warnings():
-            defined = jobs()
+            defined = jobs(policies)
             return dg.Definitions.merge(
                 self._graph(policies),
                 defined,
@@ -87,7 +93,7 @@ class GarbageCollection(dg.Component, Policy):
                         repositories_sensor(),
                         rules_sensor(policies),
                         approvals_sensor(policies),
-                        resume_sensor(list(defined.jobs or ())),
+                        resume_sensor(list(defined.jobs or ()), policies),
                         staleness_sensor(policies),
                         failure_sensor(policies, self.failures),
                     ],
@@ -116,6 +122,7 @@ class GarbageCollection(dg.Component, Policy):
         return Policies(
             include=self.include,
             exclude=self.exclude,
+            running=self.running,
             for_all=for_all,
             overrides=self.repositories,
         )
@@ -128,7 +135,8 @@ class GarbageCollection(dg.Component, Policy):
         if stores.model_fields_set:
             found["stores"] = _stores(stores)
         if self.model_fields_set:
-            found["collector"] = CollectorResource(
+            found["collector"] = keeping(
+                CollectorResource,
                 artifact_root=stores.artifact_root or "",
                 policies=policies.dump(),
                 **{name: getattr(self, name) for name in SETTINGS},
@@ -142,7 +150,8 @@ def _lakefs(section: ServerSection) -> LakeFSResource:
     def variable(name: str | None) -> Any:  # noqa: ANN401 - what Dagster takes in place of text
         return dg.EnvVar(name) if name else None
 
-    return LakeFSResource(
+    return keeping(
+        LakeFSResource,
         endpoint=section.endpoint,
         access_key_id=variable(section.access_key_id_variable),
         secret_access_key=variable(section.secret_access_key_variable),
@@ -151,7 +160,8 @@ def _lakefs(section: ServerSection) -> LakeFSResource:
 
 
 def _stores(section: StoresSection) -> ObjectStoreResource:
-    return ObjectStoreResource(
+    return keeping(
+        ObjectStoreResource,
         s3=S3Resource(
             endpoint_url=section.s3_endpoint_url,
             region_name=section.s3_region,

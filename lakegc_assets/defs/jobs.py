@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import dagster as dg
 
 from lakegc_assets.defs.approving import gc_approve
 from lakegc_assets.defs.partitions import REPOSITORY_RUN
+from lakegc_assets.defs.policy import Policies
 
 _BACKUP = dg.AssetSelection.assets("backup")
 _SWEPT = dg.AssetSelection.assets("backup", "swept_set")
@@ -14,15 +17,19 @@ _MARK = dg.AssetSelection.assets("gc_report").upstream()
 _MARK_CHECKS = dg.AssetSelection.checks_for_assets("deletion_candidates")
 
 
-@dg.definitions
-def jobs() -> dg.Definitions:
-    """``gc``, its parts, and ``gc_restore``."""
+def jobs(policies: Policies) -> dg.Definitions:
+    """``gc``, its parts, and ``gc_restore``.
+
+    Args:
+        policies: of all repositories; the launchpad of ``gc`` begins with what they say.
+    """
     return dg.Definitions(
         jobs=[
             dg.define_asset_job(
                 "gc",
                 selection=_MARK | _MARK_CHECKS | _SWEPT,
                 partitions_def=REPOSITORY_RUN,
+                config=_first_settings(policies),
                 description="Mark a repository, check the mark, publish it, back up and sweep.",
             ),
             dg.define_asset_job(
@@ -52,4 +59,23 @@ def jobs() -> dg.Definitions:
             gc_approve,
         ],
         executor=dg.in_process_executor,
+    )
+
+
+def _first_settings(policies: Policies) -> Any:  # noqa: ANN401 - Dagster's class is generic in what it is about
+    """The settings that people change first, as the launchpad shows them: the repository's own."""
+
+    def of(key: str) -> dict[str, Any]:
+        policy = policies.of(key.split("|")[0])
+        shown = {
+            "mode": "unified",
+            "min_age_hours": policy.min_age_hours,
+            "max_candidate_share": policy.max_candidate_share,
+            "protect_tags": policy.protect_tags,
+            "clean": False,
+        }
+        return {"resources": {"collector": {"config": shown}}}
+
+    return dg.PartitionedConfig(
+        partitions_def=REPOSITORY_RUN, run_config_for_partition_key_fn=of
     )

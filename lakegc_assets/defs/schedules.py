@@ -47,7 +47,7 @@ def _schedule(
         job_name="gc",
         cron_schedule=list(crons),
         execution_timezone=zone,
-        default_status=dg.DefaultScheduleStatus.STOPPED,
+        default_status=policies.schedule_status,
         description=f"Collects each repository that is due ({zone}). What is swept, and when, "
         "says its policy.",
     )
