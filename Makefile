@@ -39,6 +39,11 @@ conformance: setup ## run the slow comparisons with lakeFS's clients, data, faul
 test-stores: setup ## run the tests on real object stores, which need Go and Node
 	@$(in_venv) python -m pytest -m stores
 
+.PHONY: test-ui
+test-ui: setup ## walk through Dagster's interface in headless Chromium
+	@tools/setup.sh browser
+	@$(in_venv) python -m pytest -m ui
+
 .PHONY: ui
 ui: setup ## Dagster's web interface and daemon on 127.0.0.1; a trial where no lakeFS is configured
 	@$(if $(DAGSTER_HOME),DAGSTER_HOME="$(DAGSTER_HOME)") $(in_venv) python -m lakegc_assets.cli.interface --port $(UI_PORT)

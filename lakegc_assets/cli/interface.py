@@ -5,10 +5,13 @@ Run with ``make ui``. It lasts until it is interrupted, and so does the lakeFS o
 
 from __future__ import annotations
 
+import fcntl
 import os
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import datetime, timezone
 from pathlib import Path
 from shlex import quote
@@ -20,6 +23,7 @@ from lakegc_assets.cli.jobs import dagster_home
 from lakegc_assets.cli.main import exit_status
 from lakegc_assets.cli.team import Calendar
 from lakegc_assets.embedded.server import EmbeddedLakeFS
+from lakegc_assets.errors import RefusedError
 from lakegc_assets.lakefs.credentials import is_configured
 
 _PLACES = ("DAGSTER_HOME", "LAKEGC_ARTIFACT_ROOT")
@@ -64,7 +68,7 @@ def _run_trial(port: int, folder: Path) -> None:
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda number, _: interrupted.append(number))
     calendar = Calendar(0)
-    with EmbeddedLakeFS(folder / "lakefs", clock=calendar) as server:
+    with _alone(folder), EmbeddedLakeFS(folder / "lakefs", clock=calendar) as server:
         values = {
             **server.environment,
             "LAKEGC_ARTIFACT_ROOT": str(folder / "artifacts"),
@@ -78,6 +82,23 @@ def _run_trial(port: int, folder: Path) -> None:
         workspace = trial.prepare(folder, datetime.now(timezone.utc))
         click.echo(_banner(port, values), err=True)
         _run(port, workspace)
+
+
+@contextmanager
+def _alone(folder: Path) -> Iterator[None]:
+    """Keep a second trial off the folder: two daemons on one instance start everything twice.
+
+    Raises:
+        RefusedError: there is one.
+    """
+    with (folder / "trial.lock").open("w") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise RefusedError(
+                f"a trial is running on {folder} already: look there, or end it first"
+            ) from None
+        yield
 
 
 def _banner(port: int, values: dict[str, str]) -> str:

@@ -11,7 +11,7 @@ from dagster_aws.s3 import S3Resource
 from pydantic import Field
 
 from lakegc_assets.defs import assets
-from lakegc_assets.defs.jobs import jobs
+from lakegc_assets.defs.jobs import FIRST_SETTINGS, jobs
 from lakegc_assets.defs.keeping import keeping
 from lakegc_assets.defs.notices import failure_sensor
 from lakegc_assets.defs.policy import (
@@ -135,13 +135,15 @@ class GarbageCollection(dg.Component, Policy):
         if stores.model_fields_set:
             found["stores"] = _stores(stores)
         if self.model_fields_set:
-            found["collector"] = keeping(
-                CollectorResource,
+            found["collector"] = CollectorResource(
                 artifact_root=stores.artifact_root or "",
                 policies=policies.dump(),
                 **{name: getattr(self, name) for name in SETTINGS},
             )
-        return found
+        return {
+            name: keeping(one, FIRST_SETTINGS if name == "collector" else ())
+            for name, one in found.items()
+        }
 
 
 def _lakefs(section: ServerSection) -> LakeFSResource:
@@ -150,8 +152,7 @@ def _lakefs(section: ServerSection) -> LakeFSResource:
     def variable(name: str | None) -> Any:  # noqa: ANN401 - what Dagster takes in place of text
         return dg.EnvVar(name) if name else None
 
-    return keeping(
-        LakeFSResource,
+    return LakeFSResource(
         endpoint=section.endpoint,
         access_key_id=variable(section.access_key_id_variable),
         secret_access_key=variable(section.secret_access_key_variable),
@@ -160,8 +161,7 @@ def _lakefs(section: ServerSection) -> LakeFSResource:
 
 
 def _stores(section: StoresSection) -> ObjectStoreResource:
-    return keeping(
-        ObjectStoreResource,
+    return ObjectStoreResource(
         s3=S3Resource(
             endpoint_url=section.s3_endpoint_url,
             region_name=section.s3_region,
