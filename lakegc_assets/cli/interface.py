@@ -107,7 +107,7 @@ def _banner(port: int, values: dict[str, str]) -> str:
         (
             "No lakeFS is configured, so this is a trial with one of its own: three repositories",
             f"that are collected in about two minutes, at http://127.0.0.1:{port}",
-            "What to do there: docs/first-run.md. To use lakegc beside it, paste into another shell:",
+            "What to do there: docs/first-run.md. For lakegc beside it, paste into another shell:",
             *exports,
         )
     )

@@ -19,7 +19,6 @@ from lakegc_assets.defs.component import GarbageCollection
 from lakegc_assets.defs.policy import Override
 from lakegc_assets.errors import RefusedError
 from lakegc_assets.lakefs.config import LakeFSConfig
-from lakegc_assets.lakefs.writes import LakeFSWriter
 
 SWEPT, WAITS, REFUSED = "analytics", "models", "sandbox"
 _CRON_VARIABLE: Final = "LAKEGC_TRIAL_CRON"

@@ -75,14 +75,14 @@ def jobs(policies: Policies) -> dg.Definitions:
     )
 
 
-def launchpad(policies: Policies) -> "dg.PartitionedConfig[Any]":
+def launchpad(policies: Policies) -> dg.PartitionedConfig[Any]:
     """What the launchpad begins with: the first settings, as they are for the repository.
 
     With those for all, it would overrule what the policies say of single ones.
     """
 
     def of(key: str) -> dict[str, Any]:
-        policy = policies.of(key.split("|")[0])
+        policy = policies.of(key.split("|", maxsplit=1)[0])
         shown = {
             "mode": "unified",
             "min_age_hours": policy.min_age_hours,
@@ -92,6 +92,4 @@ def launchpad(policies: Policies) -> "dg.PartitionedConfig[Any]":
         }
         return {"resources": {"collector": {"config": shown}}}
 
-    return dg.PartitionedConfig(
-        partitions_def=REPOSITORY_RUN, run_config_for_partition_key_fn=of
-    )
+    return dg.PartitionedConfig(partitions_def=REPOSITORY_RUN, run_config_for_partition_key_fn=of)

@@ -46,7 +46,7 @@ def keeping(resource: _R, shown: Iterable[str] = ()) -> _R:
             field.default, field.validate_default = None, True
             # Dagster knows no words of which one may be absent.
             words = get_args(info.annotation) if get_origin(info.annotation) is Literal else ()
-            fields[name] = (Optional[str if words else info.annotation], field)
+            fields[name] = (Optional[str if words else info.annotation], field)  # noqa: UP045 - computed
             choices[name] = words
 
     def filled(value: Any, info: Any) -> Any:  # noqa: ANN401 - of any field

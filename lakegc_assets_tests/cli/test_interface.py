@@ -1,4 +1,4 @@
-"""What `make ui` starts: the trial where nothing is configured, with its repositories, told once."""
+"""What `make ui` starts: where nothing is configured a trial, whose repositories are told once."""
 
 from __future__ import annotations
 

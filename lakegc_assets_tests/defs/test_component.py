@@ -10,6 +10,7 @@ import sys
 import venv
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import dagster as dg
 import pydantic
@@ -268,7 +269,7 @@ def test_what_a_run_configures_leaves_the_rest_as_the_file_says(
         .resources
         or {}
     )
-    seen = {}
+    seen: dict[str, Any] = {}
 
     @dg.op
     def look(

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from lakegc_assets.errors import ConfigurationError
 
@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
 #: For a condition, on a machine that does other things, too.
 PATIENCE_MS = 180_000
+_WIDTH: Final = 1280
+_HEIGHT: Final = 720
 _NAMES = ("chromium", "chromium-browser", "google-chrome")
 # It is root that runs it in containers, and nothing of it may ask the network.
 _ARGUMENTS = (
@@ -48,9 +50,20 @@ class Screen:
         """Go to a page of the interface."""
         self.page.goto(f"{self.url}{path}")
 
-    def picture(self, name: str) -> None:
-        """Take a picture of what is shown."""
-        self.page.screenshot(path=self.pictures / f"{name}.png", animations="disabled")
+    def picture(self, name: str, above: Locator | None = None) -> None:
+        """Take a picture of what is shown.
+
+        Args:
+            name: of its file.
+            above: where it ends; else with the page.
+        """
+        end = above.bounding_box() if above is not None else None
+        height = end["y"] if end is not None else _HEIGHT
+        self.page.screenshot(
+            path=self.pictures / f"{name}.png",
+            animations="disabled",
+            clip={"x": 0, "y": 0, "width": _WIDTH, "height": height},
+        )
 
     def text(self, words: str) -> Locator:
         """What holds these words."""
@@ -79,7 +92,7 @@ def screen(url: str, pictures: Path) -> Iterator[Screen]:
     expect.set_options(timeout=PATIENCE_MS)
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=_chromium(), args=list(_ARGUMENTS))
-        page = browser.new_page(viewport={"width": 1280, "height": 720}, timezone_id="UTC")
+        page = browser.new_page(viewport={"width": _WIDTH, "height": _HEIGHT}, timezone_id="UTC")
         page.set_default_timeout(PATIENCE_MS)
         yield Screen(page, url, pictures)
         browser.close()
