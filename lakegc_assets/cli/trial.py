@@ -51,7 +51,10 @@ def component(cron: str) -> GarbageCollection:
         cron=cron,
         running=True,
         include=[SWEPT, WAITS, REFUSED],
-        repositories=[Override(include=[SWEPT], sweep="auto")],
+        repositories=[
+            Override(include=[SWEPT], sweep="auto"),
+            Override(include=[WAITS], protect_tags=True),
+        ],
     )
 
 

@@ -89,6 +89,8 @@ def test_the_launchpad_shows_the_five_settings_that_matter_first(ui: Screen) -> 
     ui.page.get_by_placeholder("Partition").click()
     ui.page.get_by_role("menuitem", name=f"{WAITS}|").first.click()
     visible(ui.text("max_candidate_share"))
+    # Those of this repository, not those for all.
+    visible(ui.text("protect_tags: true"))
     shown = ui.page.locator(".CodeMirror-line").all_inner_texts()
     names = [line.strip().partition(":")[0] for line in shown if ":" in line]
     assert names == [
