@@ -21,6 +21,8 @@ Bools = npt.NDArray[np.bool_]
 #: Where the two hashes of a key begin.
 BASES: Final = (0xCBF29CE484222325, 0x9AE16A3B2F90404F)
 _PRIME: Final = np.uint64(1099511628211)
+#: So many members are more than the caches near a core hold.
+_LARGE: Final = 1 << 16
 
 
 def hash_strings(strings: pa.Array | pa.ChunkedArray, base: int = BASES[0]) -> Hashes:
@@ -68,7 +70,21 @@ def digest_text(first: Hashes, second: Hashes) -> str:
 def is_in(members: Hashes, hashes: Hashes) -> Bools:
     """Which of some hashes are among others, which are sorted."""
     found = np.zeros(len(hashes), np.bool_)
-    if len(members):
+    if not len(members):
+        return found
+    if len(members) < _LARGE:
         at = np.searchsorted(members, hashes)
         np.equal(members[np.minimum(at, len(members) - 1)], hashes, out=found)
+        return found
+    # In order, each search begins where memory is warm.
+    order = np.argsort(hashes, kind="stable")
+    wanted = hashes[order]
+    at = np.searchsorted(members, wanted)
+    found[order] = members[np.minimum(at, len(members) - 1)] == wanted
     return found
+
+
+def distinct(hashes: Hashes) -> Hashes:
+    """Some hashes sorted, each once; ``numpy.unique`` makes a hash table, which takes longer."""
+    found = np.sort(hashes)
+    return found[np.append(True, found[1:] != found[:-1])] if len(found) else found

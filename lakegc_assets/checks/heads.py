@@ -8,7 +8,7 @@ from typing import Final
 
 import numpy as np
 
-from lakegc_assets.checks.hashing import Hashes, is_in
+from lakegc_assets.checks.hashing import Hashes, distinct, is_in
 from lakegc_assets.checks.kept import Wanted, Witnessed, read_witnessed
 from lakegc_assets.checks.looks import alike
 from lakegc_assets.checks.scratch import Scratch, in_any, one_of
@@ -86,7 +86,7 @@ def look_at(order: Witness) -> Heads:
     for found in read_witnessed(order.scratch.connections, order.ranges):
         of_head = found.range_id in order.of_heads
         hashes, old = placed(found, order.before, order.unlisted)
-        held = np.unique(hashes[in_any(candidates, hashes)])
+        held = distinct(hashes[in_any(candidates, hashes)])
         columns = (found.looks[name].to_numpy() for name in ("size", "etag"))
         count = int(alike(order.looks, *columns).sum()) if of_head else 0
         ranges[found.range_id] = Range(found.range_id, found.digest, held, count, found.entries)

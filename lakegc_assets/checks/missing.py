@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
-from lakegc_assets.checks.hashing import Hashes, hash_strings, is_in
+from lakegc_assets.checks.hashing import Hashes, distinct, hash_strings, is_in
 from lakegc_assets.checks.heads import placed
 from lakegc_assets.checks.kept import Wanted, fetch, read_witnessed
 from lakegc_assets.checks.scratch import Scratch, in_any
@@ -49,7 +49,7 @@ def find(order: Find) -> Part:
         addresses = pa.array(sorted(addresses_of(connections, one.range_id)), pa.string())
         hashes = hash_strings(addresses)
         # What is old enough is told by the witness, what is meant by the slow reader.
-        lost = in_any(missing, hashes) & is_in(np.unique(old), hashes)
+        lost = in_any(missing, hashes) & is_in(distinct(old), hashes)
         found.update(addresses.take(pa.array(np.flatnonzero(lost))).to_pylist())
     return order.scratch.write_addresses(pa.array(sorted(found), pa.string()))
 

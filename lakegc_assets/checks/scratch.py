@@ -9,7 +9,7 @@ from typing import Final
 import numpy as np
 import pyarrow as pa
 
-from lakegc_assets.checks.hashing import Bools, Hashes, is_in
+from lakegc_assets.checks.hashing import Bools, Hashes, distinct, is_in
 from lakegc_assets.run.connections import Connections
 from lakegc_assets.run.parts import Part, read_part, write_part
 from lakegc_assets.storage.base import ObjectStore
@@ -38,7 +38,7 @@ class Scratch:
 
     def write(self, hashes: Hashes) -> list[Part]:
         """Write hashes, each once and sorted; no file where there are none."""
-        store, members = self.artifacts(), np.unique(hashes)
+        store, members = self.artifacts(), distinct(hashes)
         return [
             write_part(
                 store,
@@ -80,4 +80,4 @@ def in_any(runs: Iterable[Hashes], hashes: Hashes) -> Bools:
 
 def one_of(arrays: Sequence[Hashes]) -> Hashes:
     """The members of several arrays, sorted and each once."""
-    return np.unique(np.concatenate([np.empty(0, np.uint64), *arrays]))
+    return distinct(np.concatenate([np.empty(0, np.uint64), *arrays]))

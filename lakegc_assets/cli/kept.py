@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager, suppress
 from datetime import datetime, timedelta, timezone
-from pathlib import Path
 from typing import Any
 
 import pyarrow.compute as pc
@@ -32,10 +31,8 @@ def _site(url: str | None) -> tuple[Site, str]:
     Raises:
         ConfigurationError: none is set.
     """
-    site = Site.defined()
+    site = Site.defined(url)
     place = site.settings.backup_url
-    if url:
-        place = url if "://" in url else str(Path(url).resolve())
     if place is None:
         raise ConfigurationError(
             "no place of backups is set: give --url, or set LAKEGC_BACKUP_URL, or backup_url of "

@@ -46,8 +46,11 @@ class Site:
     settings: Settings
 
     @classmethod
-    def defined(cls) -> Site:
+    def defined(cls, backup_url: str | None = None) -> Site:
         """From the definitions that Dagster loads.
+
+        Args:
+            backup_url: place of backups; None for the one that is set.
 
         Raises:
             ConfigurationError: the file of Spark settings is wrong, or a resource.
@@ -65,9 +68,10 @@ class Site:
                 and isinstance(collector, CollectorResource)
             ):
                 raise TypeError("these are not the resources of this project")
-            return cls(
-                lakefs.config(), stores.config(), collector.root(stores), collector.settings()
-            )
+            if backup_url:
+                collector = collector.model_copy(update={"backup_url": backup_url})
+            root = collector.root(stores)
+            return cls(lakefs.config(), root.stores, root, collector.settings())
 
     def attempt(self, repository: str, run: str) -> AttemptArtifacts:
         """The present attempt of a run.

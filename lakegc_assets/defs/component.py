@@ -137,6 +137,10 @@ class GarbageCollection(dg.Component, Policy):
         if self.model_fields_set:
             found["collector"] = CollectorResource(
                 artifact_root=stores.artifact_root or "",
+                backup_url=stores.backup_url or "",
+                backup_endpoint_url=stores.backup_endpoint_url,
+                backup_region=stores.backup_region,
+                backup_profile=stores.backup_profile,
                 policies=policies.dump(),
                 **{name: getattr(self, name) for name in SETTINGS},
             )

@@ -236,6 +236,21 @@ class ServerSection(dg.Model, dg.Resolvable):
 class StoresSection(dg.Model, dg.Resolvable):
     """The object stores. Keys are taken from where the stores' own tools take them."""
 
+    backup_url: str | None = Field(
+        default=None, description="URL or path of backups; else LAKEGC_BACKUP_URL"
+    )
+    backup_endpoint_url: str | None = Field(
+        default=None,
+        description="S3 server of the bucket of backup_url; else LAKEGC_BACKUP_ENDPOINT_URL, "
+        "or that of the namespaces",
+    )
+    backup_region: str | None = Field(
+        default=None, description="of that server; else LAKEGC_BACKUP_REGION"
+    )
+    backup_profile: str | None = Field(
+        default=None,
+        description="in ~/.aws, with credentials for that bucket; else LAKEGC_BACKUP_PROFILE",
+    )
     artifact_root: str | None = Field(
         default=None, description="URL or path of the artifacts; else LAKEGC_ARTIFACT_ROOT"
     )

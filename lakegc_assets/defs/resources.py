@@ -7,6 +7,7 @@ import os
 import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Any, Literal
@@ -29,6 +30,7 @@ from lakegc_assets.defs.partitions import partition_key
 from lakegc_assets.defs.policy import SETTINGS, Policies, Policy
 from lakegc_assets.defs.requests import require_own_config
 from lakegc_assets.errors import ConfigurationError
+from lakegc_assets.graveler.namespace import StorageNamespace
 from lakegc_assets.lakefs.config import LakeFSConfig
 from lakegc_assets.run.artifacts import ArtifactRoot
 from lakegc_assets.run.context import Clocks, RunContext, SystemClocks
@@ -43,7 +45,7 @@ from lakegc_assets.run.settings import (
 )
 from lakegc_assets.run.spark import is_cluster, prepare_environment, session_settings, starting
 from lakegc_assets.storage.azure.auth import write_azure_credentials_file
-from lakegc_assets.storage.config import AzureAccess, GcsAccess, StoreConfig
+from lakegc_assets.storage.config import AzureAccess, GcsAccess, S3Access, StoreConfig
 from lakegc_assets.storage.s3.credentials import write_credentials_file
 
 _private_files: set[str] = set()
@@ -344,6 +346,18 @@ class CollectorResource(dg.ConfigurableResource):  # type: ignore[type-arg]
         description="URL or path of backups; else LAKEGC_BACKUP_URL. A sweep then deletes only "
         "what is verified in the backup of its mark",
     )
+    backup_endpoint_url: str | None = Field(
+        default=None,
+        description="S3 server of the bucket of backup_url, where it is not that of the "
+        "namespaces; else LAKEGC_BACKUP_ENDPOINT_URL",
+    )
+    backup_region: str | None = Field(
+        default=None, description="of that server; else LAKEGC_BACKUP_REGION"
+    )
+    backup_profile: str | None = Field(
+        default=None,
+        description="in ~/.aws, with credentials for that bucket; else LAKEGC_BACKUP_PROFILE",
+    )
     backup_num_partitions: int = Field(default=20, ge=1, description="the most tasks that copy")
     backup_bandwidth: float | None = Field(
         default=None,
@@ -376,7 +390,7 @@ class CollectorResource(dg.ConfigurableResource):  # type: ignore[type-arg]
         Raises:
             ConfigurationError: one makes no sense.
         """
-        backup_url = self.backup_url or os.environ.get("LAKEGC_BACKUP_URL")
+        backup_url = self._backup_url()
         try:
             return Settings(
                 min_age=timedelta(hours=self.min_age_hours),
@@ -437,7 +451,34 @@ class CollectorResource(dg.ConfigurableResource):  # type: ignore[type-arg]
     def root(self, stores: ObjectStoreResource) -> ArtifactRoot:
         """Where the artifacts live."""
         chosen = self.artifact_root or os.environ.get("LAKEGC_ARTIFACT_ROOT") or ".lakegc/artifacts"
-        return ArtifactRoot(_located(chosen), stores.config())
+        return ArtifactRoot(_located(chosen), replace(stores.config(), elsewhere=self._elsewhere()))
+
+    def _backup_url(self) -> str | None:
+        return self.backup_url or os.environ.get("LAKEGC_BACKUP_URL")
+
+    def _elsewhere(self) -> tuple[tuple[str, S3Access], ...]:
+        """The bucket of the backups, where it is reached in a way of its own.
+
+        Raises:
+            ConfigurationError: there is such a way, and the backups are in no S3 bucket.
+        """
+        ways: dict[str, Any] = {
+            name: getattr(self, f"backup_{name}")
+            or os.environ.get(f"LAKEGC_BACKUP_{name.upper()}")
+            or None
+            for name in ("endpoint_url", "region", "profile")
+        }
+        if not any(ways.values()):
+            return ()
+        url = self._backup_url()
+        place = StorageNamespace.parse(_located(url)) if url else None
+        if place is None or place.scheme != "s3":
+            given = " and ".join(f"backup_{name}" for name, value in ways.items() if value)
+            raise ConfigurationError(
+                f"{given} is set, and backup_url is {url or 'not set'}: it goes with a URL like "
+                "s3://bucket/backups"
+            )
+        return ((place.authority, S3Access(**ways)),)
 
     @contextmanager
     def run_context(

@@ -24,7 +24,7 @@ from lakegc_assets.run.connections import Connections
 from lakegc_assets.run.context import RunContext
 from lakegc_assets.run.hashing import address_hashes
 from lakegc_assets.run.parts import Part, PartWriter, read_part
-from lakegc_assets.run.sets import members, write_set
+from lakegc_assets.run.sets import members, union, write_set
 from lakegc_assets.run.tasks import spread
 from lakegc_assets.storage.base import ObjectStore
 
@@ -270,7 +270,7 @@ def _holders(
     if any(len(hashes) for hashes in held):
         commits = attempt.read("active_commits", columns=columns).to_pylist()
     commits.sort(key=lambda c: (c["kind"] == "head", c["branch"] or "", c["commit_id"]))
-    hashes = np.unique(np.concatenate(held))
+    hashes = union(held)
     return find_holders(ctx, connections, question.url, question.folder, commits, hashes)
 
 

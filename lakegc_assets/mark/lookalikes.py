@@ -259,16 +259,20 @@ def _evidence(store: ObjectStore, parts: Sequence[Part], entries: _Entries) -> I
         listed = table["hash"].to_numpy()
         if not len(listed) or not len(hashes):
             continue
-        at = np.searchsorted(listed, hashes)
-        at[at == len(listed)] = 0
+        # A listing comes in many files, so what is searched for is theirs.
+        first, last = (np.searchsorted(hashes, listed, side) for side in ("left", "right"))
+        object_of = np.repeat(np.arange(len(listed)), last - first)
+        ends = np.cumsum(last - first)
+        entry_of = np.arange(len(object_of)) + np.repeat(last - ends, last - first)
         # An unclear etag is evidence neither for nor against any other.
-        here = (listed[at] == hashes) & (etags != 0)
-        if not here.any():
+        clear = etags[entry_of] != 0
+        object_of, entry_of = object_of[clear], entry_of[clear]
+        if not len(entry_of):
             continue
-        agree = _numbers(table["etag_hash"])[at] == etags
-        modified = _numbers(table["modified"])[at][here]
+        agree = _numbers(table["etag_hash"])[object_of] == etags[entry_of]
+        modified = _numbers(table["modified"])[object_of]
         yield Evidence(
-            bool(agree[here].all()), int(modified.max()), bool((agree & here & small).any())
+            bool(agree.all()), int(modified.max()), bool((agree & small[entry_of]).any())
         )
 
 

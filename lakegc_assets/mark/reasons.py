@@ -30,7 +30,7 @@ from lakegc_assets.run.context import RunContext
 from lakegc_assets.run.hashing import Hashes, KeyDigest, address_hashes, key_digest
 from lakegc_assets.run.parts import Part, PartWriter, read_part, write_part
 from lakegc_assets.run.selection import Selection
-from lakegc_assets.run.sets import members_of, read_run, write_set
+from lakegc_assets.run.sets import distinct, members_of, read_run, write_set
 
 _FOLDER: Final = "deletion_candidates/"
 #: Addresses that a task collects before it merges what several ranges hold.
@@ -183,7 +183,7 @@ def _held(order: _Probe) -> tuple[Hashes, Integers]:
     found: list[tuple[Hashes, Integers]] = []
     for entries in read_entries(order.connections, [one for one, _ in order.ranges], HASHES):
         hashes = entries.group["hash"].to_numpy()
-        held = np.unique(hashes[members_of(dead, hashes)])
+        held = distinct(hashes[members_of(dead, hashes)])
         found.append((held, np.full(len(held), ranks[entries.range_id], np.int64)))
         if sum(len(of) for of, _ in found[1:]) > max(_WAITING, len(found[0][0])):
             # Many commits may have held the same: what is kept grows with the candidates alone.

@@ -47,7 +47,7 @@ from lakegc_assets.run.context import RunContext
 from lakegc_assets.run.hashing import Hashes, address_hashes
 from lakegc_assets.run.parts import Part, read_part, write_part
 from lakegc_assets.run.selection import Selection
-from lakegc_assets.run.sets import members_of, write_set
+from lakegc_assets.run.sets import distinct, members_of, write_set
 from lakegc_assets.storage.base import ObjectStore
 
 SPARED: Final = pa.schema([("address", pa.string()), ("why", pa.string())])
@@ -219,7 +219,7 @@ def answered(ctx: RunContext, connections: Connections, inquiry: Inquiry) -> pa.
     answer = ask(
         ctx, connections, inquiry.heads, inquiry.store.url, inquiry.question, inquiry.paths
     )
-    doubtful = np.union1d(inquiry.over, answer.unasked)
+    doubtful = distinct(np.concatenate([inquiry.over, answer.unasked]))
     unverified: Flags = np.any([members_of([doubtful], row) for row in inquiry.groups], axis=0)
     return _named(inquiry.store, inquiry.suspects, answer.served, unverified)
 
@@ -232,7 +232,8 @@ def again(inquiry: Inquiry, seconds: float) -> Inquiry:
 def _beyond(store: ObjectStore, question: Question, groups: Hashes, alike: Alike) -> Hashes:
     """Groups that entries look like, and that are not asked for."""
     asked = read_part(store, question.turns)["group"].to_numpy()
-    beyond: Hashes = np.setdiff1d(alike.groups[_of(groups, alike)], asked)
+    mine = distinct(alike.groups[_of(groups, alike)])
+    beyond: Hashes = mine[~members_of([asked], mine)]
     return beyond
 
 
@@ -241,7 +242,7 @@ def _of(groups: Hashes, alike: Alike) -> Flags:
     unique, which = np.unique(alike.groups, return_inverse=True)
     wanted = np.zeros(len(unique), np.bool_)
     for row in groups:
-        wanted |= members_of([np.unique(row)], unique)
+        wanted |= members_of([distinct(row)], unique)
     found: Flags = wanted[which]
     return found
 
@@ -285,12 +286,12 @@ class _ShadowRule:
         suspects = self.suspects
         by_etag, by_size = groups_of(suspects.sizes, suspects.etags), groups_of(suspects.sizes)
         unclear = unclear_of(suspects.sizes)
-        distinct = [by_etag, np.unique(by_size), np.unique(unclear)]
-        alike, evidence = self._compare(heads, np.concatenate(distinct), etags)
+        wanted = np.concatenate([by_etag, distinct(by_size), distinct(unclear)])
+        alike, evidence = self._compare(heads, wanted, etags)
         if not etags:
             # Nothing tells whether etags are checksums, so that they are not compared.
             return np.stack([by_size, by_size, by_size]), alike
-        like_heads = members_of([np.unique(alike.groups)], by_size)
+        like_heads = members_of([distinct(alike.groups)], by_size)
         until = self._comparable_until(evidence, like_heads)
         which = "no etags" if until is None else f"etags until {np.datetime64(until, 'us')} UTC"
         self.ctx.log.info("%s of the store can be compared with those at HEADs", which)
@@ -377,7 +378,7 @@ class _ShadowRule:
         return worth
 
     def _checksums(self, heads: HeadRanges, alike: Alike, chosen: Integers) -> bool:
-        sizes = np.unique(self.suspects.sizes[chosen])
+        sizes = distinct(self.suspects.sizes[chosen])
         mine = np.isin(alike.groups, groups_of(sizes))
         positions = np.unique(alike.positions[mine])
         some = positions[:: max(1, len(positions) // 3)][:3]

@@ -150,7 +150,8 @@ class RunContext:
             ConfigurationError: there is no such repository.
             ReadOnlyRepositoryError: the repository is read-only.
             IntegrityError: another repository's namespace is equal, contained or containing.
-            ConfigurationError: the artifacts lie inside the namespace, or around it.
+            ConfigurationError: the artifacts lie inside the namespace, or around it; or backups are
+                on another server, in a bucket of the same name.
         """
         client = self.lakefs.connect()
         client.check_supported()
@@ -171,6 +172,12 @@ class RunContext:
                 f"the artifacts at {self.root.url} lie in the storage namespace "
                 f"{repository.storage_namespace}, or around it: they would be collected, or take "
                 "its place. Choose another artifact root",
+            )
+        if self.root.stores.at(namespace.url()) != self.root.stores:
+            raise ConfigurationError(
+                f"the backups are on another server, in a bucket with the name of that of "
+                f"{repository.storage_namespace}: which of the two a URL means could not be told. "
+                "Choose a bucket with another name for backup_url"
             )
         # What a full address means depends on the namespace, and so does what is cached.
         place = hashlib.sha256(namespace.url().encode()).hexdigest()[:16]

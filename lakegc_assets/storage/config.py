@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 from typing import Any, Literal
 
 from lakegc_assets.errors import ConfigurationError
+from lakegc_assets.graveler.namespace import StorageNamespace
 
 
 @dataclass(frozen=True)
@@ -43,6 +44,17 @@ class GcsAccess:
 
 
 @dataclass(frozen=True)
+class S3Access:
+    """How one more S3-compatible server is reached; the attributes are those of ``StoreConfig``."""
+
+    endpoint_url: str | None = None
+    region: str | None = None
+    addressing: Literal["auto", "path", "virtual"] = "auto"
+    profile: str | None = None
+    credentials_file: str | None = None
+
+
+@dataclass(frozen=True)
 class StoreConfig:
     """How to reach object stores. It holds no secrets: they are looked up where a store is opened.
 
@@ -64,6 +76,7 @@ class StoreConfig:
         page_size: keys in a page of a listing, 1 to 1,000.
         azure: for ``https``, ``abfss`` and ``wasbs`` URLs.
         gcs: for ``gs`` URLs.
+        elsewhere: buckets of other S3 servers: their names, and how they are reached.
     """
 
     endpoint_url: str | None = None
@@ -78,6 +91,20 @@ class StoreConfig:
     page_size: int = 1000
     azure: AzureAccess = AzureAccess()
     gcs: GcsAccess = GcsAccess()
+    elsewhere: tuple[tuple[str, S3Access], ...] = ()
+
+    def at(self, url: str) -> StoreConfig:
+        """How a URL is reached: as every other, unless its bucket is elsewhere.
+
+        Raises:
+            ConfigurationError: the URL is malformed.
+        """
+        place = StorageNamespace.parse(url)
+        for bucket, access in self.elsewhere:
+            if (place.scheme, place.authority) == ("s3", bucket):
+                own = {field.name: getattr(access, field.name) for field in fields(access)}
+                return replace(self, **own, elsewhere=())
+        return self
 
     def __post_init__(self) -> None:
         """Refuse values that make no sense.

@@ -6,11 +6,10 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
 
-import boto3
 import pytest
-from botocore.exceptions import ClientError
 
-from lakegc_assets_tests.checks.handmade import BUCKET, Lab
+from lakegc_assets_tests import recorded
+from lakegc_assets_tests.checks.handmade import Lab
 from lakegc_assets_tests.replay import ReplayServer
 
 Labs = Callable[[str], Lab]
@@ -19,12 +18,9 @@ Labs = Callable[[str], Lab]
 @pytest.fixture
 def labs(s3_server: str, tmp_path: Path) -> Iterator[Labs]:
     """Gives a recorded repository by its name; what a test does to it is undone."""
-    client = boto3.client("s3", endpoint_url=s3_server)
-    try:
-        client.head_bucket(Bucket=BUCKET)
-    except ClientError:
-        client.create_bucket(Bucket=BUCKET)
     with ExitStack() as stack:
+        # Marks that other tests share are of the same repositories in the same bucket.
+        stack.enter_context(recorded.set_aside())
 
         def lab(repository: str) -> Lab:
             server = stack.enter_context(ReplayServer(repository))

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
+from unittest import mock
 
 import numpy as np
 import pyarrow as pa
@@ -22,6 +25,7 @@ from lakegc_assets.graveler.ranges import range_record, read_range, write_range
 from lakegc_assets.graveler.sstable import Record
 from lakegc_assets.graveler.sstable_writer import write_sstable
 from lakegc_assets.run import hashing as of_the_mark
+from lakegc_assets.run import sets
 from lakegc_assets_tests.graveler.samples import (
     PEBBLE,
     TWO_LEVEL,
@@ -294,8 +298,20 @@ def test_hashes_and_digests_are_the_same_as_those_of_the_mark(texts: list[str], 
 @given(st.sets(st.integers(0, 2**64 - 1)), st.lists(st.integers(0, 2**64 - 1)))
 def test_members_are_found(members: set[int], others: list[int]) -> None:
     asked = [*others, *sorted(members)[::2]]
-    found = hashing.is_in(hashing.as_hashes(sorted(members)), hashing.as_hashes(asked))
-    assert found.tolist() == [one in members for one in asked]
+    for large in (1, 1 << 16):
+        with mock.patch.object(hashing, "_LARGE", large):
+            found = hashing.is_in(hashing.as_hashes(sorted(members)), hashing.as_hashes(asked))
+        assert found.tolist() == [one in members for one in asked]
+
+
+@pytest.mark.parametrize("distinct", [hashing.distinct, sets.distinct])
+@given(numbers=st.lists(st.integers(0, 2**64 - 1) | st.integers(0, 3)))
+def test_each_number_is_kept_once_in_order(
+    distinct: Callable[[Any], Any], numbers: list[int]
+) -> None:
+    array = np.array(numbers, np.uint64)
+    assert distinct(array).tolist() == sorted(set(numbers))
+    assert array.tolist() == numbers
 
 
 def test_what_is_null_has_no_hash() -> None:

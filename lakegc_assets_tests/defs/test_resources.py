@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 import stat
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -268,6 +269,36 @@ def test_where_the_artifacts_live(
     monkeypatch.setenv("LAKEGC_ARTIFACT_ROOT", variable)
     root = CollectorResource(artifact_root=given).root(ObjectStoreResource(s3=S3Resource()))
     assert root.url == found.format(cwd=Path.cwd())
+
+
+@pytest.mark.parametrize("from_variables", [False, True])
+def test_the_bucket_of_the_backups_may_be_on_another_server(
+    monkeypatch: pytest.MonkeyPatch, *, from_variables: bool
+) -> None:
+    given: dict[str, Any] = {
+        "backup_url": "s3a://copies/of/lakes",
+        "backup_endpoint_url": "http://127.0.0.1:1",
+        "backup_profile": "copies",
+    }
+    if from_variables:
+        for name, value in given.items():
+            monkeypatch.setenv(f"LAKEGC_{name.upper()}", value)
+        given = {}
+    s3 = S3Resource(endpoint_url="http://127.0.0.1:2", region_name="eu-west-1")
+    stores = CollectorResource(**given).root(ObjectStoreResource(s3=s3)).stores
+    assert stores.at("s3://copies/elsewhere") == replace(
+        stores, endpoint_url="http://127.0.0.1:1", region=None, profile="copies", elsewhere=()
+    )
+    for url in ("s3://copies2/of", "gs://copies/of", "/copies"):
+        assert stores.at(url) == stores
+    assert stores.endpoint_url == "http://127.0.0.1:2"
+
+
+@pytest.mark.parametrize("url", ["", "/mnt/backups", "gs://bucket"])
+def test_another_server_for_backups_that_are_in_no_s3_bucket_is_refused(url: str) -> None:
+    collector = CollectorResource(backup_url=url, backup_region="eu-west-1")
+    with pytest.raises(ConfigurationError, match="backup_region is set, and backup_url is"):
+        collector.root(ObjectStoreResource(s3=S3Resource()))
 
 
 def test_every_field_says_what_it_is() -> None:
