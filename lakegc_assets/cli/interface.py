@@ -26,7 +26,7 @@ from lakegc_assets.embedded.server import EmbeddedLakeFS
 from lakegc_assets.errors import RefusedError
 from lakegc_assets.lakefs.credentials import is_configured
 
-_PLACES = ("DAGSTER_HOME", "LAKEGC_ARTIFACT_ROOT")
+_PLACES = ("DAGSTER_HOME", "LAKEGC_ARTIFACT_ROOT", "LAKEGC_BACKUP_URL")
 _WORKSPACE = "workspace.yaml"
 
 
@@ -56,7 +56,7 @@ def _is_trial(folder: Path) -> bool:
     elsewhere = [
         name
         for name in _PLACES
-        if os.environ.get(name) and Path(os.environ[name]).resolve() != own[name]
+        if os.environ.get(name) and Path(os.environ[name]).resolve() != own.get(name)
     ]
     return not is_configured() and not elsewhere
 

@@ -294,6 +294,13 @@ def test_what_a_run_configures_leaves_the_rest_as_the_file_says(
         "collector": {"config": {"clean": True}},
     }
     quiet = {"console": {"config": {"log_level": "CRITICAL"}}}
+    for name, wrong in {
+        "sweep_batch": 5000, "max_candidate_share": 2, "backup_distribution": "other",
+    }.items():  # fmt: skip
+        config = {"resources": {"collector": {"config": {name: wrong}}}, "loggers": quiet}
+        with pytest.raises(dg.DagsterError) as refused:
+            looking.execute_in_process(run_config=config)
+        assert name in f"{refused.value} {refused.value.__cause__}"
     looking.execute_in_process(run_config={"resources": given, "loggers": quiet})
     assert seen["server"].endpoint.startswith("http://lakefs.example.com")
     assert seen["server"].secret_access_key == "a secret word"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import shutil
 from collections.abc import Iterator
@@ -9,6 +10,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
+
+from PIL import Image
 
 from lakegc_assets.errors import ConfigurationError
 
@@ -19,6 +22,7 @@ if TYPE_CHECKING:
 PATIENCE_MS = 180_000
 _WIDTH: Final = 1280
 _HEIGHT: Final = 720
+_COLOURS: Final = 64
 _NAMES = ("chromium", "chromium-browser", "google-chrome")
 # It is root that runs it in containers, and nothing of it may ask the network.
 _ARGUMENTS = (
@@ -59,11 +63,12 @@ class Screen:
         """
         end = above.bounding_box() if above is not None else None
         height = end["y"] if end is not None else _HEIGHT
-        self.page.screenshot(
-            path=self.pictures / f"{name}.png",
-            animations="disabled",
-            clip={"x": 0, "y": 0, "width": _WIDTH, "height": height},
+        taken = self.page.screenshot(
+            animations="disabled", clip={"x": 0, "y": 0, "width": _WIDTH, "height": height}
         )
+        # A few colours are enough, and a third of the bytes.
+        shown = Image.open(io.BytesIO(taken)).convert("RGB").quantize(_COLOURS)
+        shown.save(self.pictures / f"{name}.png", optimize=True)
 
     def text(self, words: str) -> Locator:
         """What holds these words."""
