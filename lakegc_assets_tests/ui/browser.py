@@ -23,6 +23,21 @@ PATIENCE_MS = 180_000
 _WIDTH: Final = 1280
 _HEIGHT: Final = 720
 _COLOURS: Final = 64
+#: Where the last words of their kind begin that can be seen.
+_TOP: Final = """words => {
+  const nodes = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
+  let found = innerHeight;
+  while (nodes.nextNode()) {
+    const at = nodes.currentNode.data.indexOf(words);
+    if (at < 0) continue;
+    const range = document.createRange();
+    range.setStart(nodes.currentNode, at);
+    range.setEnd(nodes.currentNode, at + words.length);
+    const top = range.getBoundingClientRect().top;
+    if (top > 0 && top < innerHeight) found = top;
+  }
+  return found;
+}"""
 _NAMES = ("chromium", "chromium-browser", "google-chrome")
 # It is root that runs it in containers, and nothing of it may ask the network.
 _ARGUMENTS = (
@@ -54,15 +69,14 @@ class Screen:
         """Go to a page of the interface."""
         self.page.goto(f"{self.url}{path}")
 
-    def picture(self, name: str, above: Locator | None = None) -> None:
+    def picture(self, name: str, above: str | None = None) -> None:
         """Take a picture of what is shown.
 
         Args:
             name: of its file.
-            above: where it ends; else with the page.
+            above: words at which it ends; else with the page.
         """
-        end = above.bounding_box() if above is not None else None
-        height = end["y"] if end is not None else _HEIGHT
+        height = _HEIGHT if above is None else self.page.evaluate(_TOP, above)
         taken = self.page.screenshot(
             animations="disabled", clip={"x": 0, "y": 0, "width": _WIDTH, "height": height}
         )

@@ -134,7 +134,7 @@ def test_a_refused_check_says_its_sentence_on_the_page_of_the_run(ui: Screen) ->
     visible(ui.text("refused: candidate_share: 38 of 40 listed objects are candidates").first)
     visible(ui.text("approve this run by a higher max_candidate_share").first)
     # What follows are frames, with the folders of whoever runs this.
-    ui.picture("first-run-refused", above=ui.page.get_by_text(re.compile("^Stack Trace")).first)
+    ui.picture("first-run-refused", above="Stack Trace")
 
 
 def test_what_waits_is_approved_and_then_swept(ui: Screen) -> None:
