@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from playwright.sync_api import Locator, Page
 
 #: For a condition, on a machine that does other things, too.
-PATIENCE_MS = 180_000
+PATIENCE_MS = 300_000
 _WIDTH: Final = 1280
 _HEIGHT: Final = 720
 _COLOURS: Final = 64
