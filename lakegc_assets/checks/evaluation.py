@@ -68,9 +68,18 @@ def check_candidates(ctx: RunContext) -> list[CheckResult]:
     record = {
         "candidates": manifest.sha256,
         "results": [dataclasses.asdict(result) for result in results],
+        "requests": ctx.requests_sent,
     }
     attempt.store().put(_RESULTS, json.dumps(record, indent=1, sort_keys=True).encode())
     return results
+
+
+def requests_of(attempt: AttemptArtifacts) -> int:
+    """How many requests the checks of a mark have sent; 0 where that is not recorded."""
+    try:
+        return int(json.loads(attempt.store().get(_RESULTS)).get("requests", 0))
+    except ObjectNotFoundError:
+        return 0
 
 
 def read_results(attempt: AttemptArtifacts, manifest: Manifest) -> list[CheckResult]:

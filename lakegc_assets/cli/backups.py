@@ -9,6 +9,7 @@ from typing import Any
 import click
 
 from lakegc_assets.cli.main import Duration, exit_status, other_options, settings_of
+from lakegc_assets.defs.units import human_bytes
 from lakegc_assets.errors import ConfigurationError, RefusedError
 
 #: Our settings by the options of the job that these replace.
@@ -148,6 +149,4 @@ def _say_none(found: list[dict[str, Any]]) -> None:
 
 
 def _human(size: int) -> str:
-    from lakegc_assets.defs.metadata import human_bytes  # noqa: PLC0415 - Dagster loads slowly
-
     return human_bytes(size)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from lakegc_assets.cli.main import exit_status, new_run_id, run_options, settings_of, start
+from lakegc_assets.defs.units import human_bytes
 from lakegc_assets.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -108,8 +109,6 @@ def _reasons(what: str, reasons: Mapping[str, Total]) -> None:
 
 
 def _line(indent: int, name: str, total: Total) -> None:
-    from lakegc_assets.defs.metadata import human_bytes  # noqa: PLC0415 - Dagster loads slowly
-
     size = "" if total.bytes is None else f"{human_bytes(total.bytes):>12}"
     click.echo(f"{' ' * indent + name:<{_WIDTH}} {total.objects:>12,} objects {size}".rstrip())
 

@@ -49,8 +49,12 @@ def dagster_home() -> Path:
     return home
 
 
-def _instance() -> dg.DagsterInstance:
-    """The instance that the UI shows, but what this process prints goes to the terminal alone."""
+def open_instance() -> dg.DagsterInstance:
+    """The instance that the UI shows, but what this process prints goes to the terminal alone.
+
+    Raises:
+        ConfigurationError: it cannot be made.
+    """
     logs = {"module": "dagster._core.storage.noop_compute_log_manager"}
     logs["class"] = "NoOpComputeLogManager"
     ref = InstanceRef.from_dir(str(dagster_home()), overrides={"compute_logs": logs})
@@ -88,7 +92,7 @@ def run_job(
     settings = checked(settings)
     site = Site.defined()
     namespace = namespace_of(site, repository)
-    with _instance() as instance, repository_lock(namespace):
+    with open_instance() as instance, repository_lock(namespace):
         # Before anything is started, which takes a while.
         if job in _OF_A_MARK:
             require_published(site.attempt(repository, run))

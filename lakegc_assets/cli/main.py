@@ -19,6 +19,7 @@ from typing import Any, ParamSpec, TypeVar
 
 import click
 
+from lakegc_assets.defs.units import human_bytes
 from lakegc_assets.errors import ConfigurationError, LakegcError, RefusedError
 
 FAILURE, USAGE, REFUSED = 1, 2, 3
@@ -328,15 +329,40 @@ def pending(as_json: bool) -> None:  # noqa: FBT001 - an option
 
 
 @main.command()
-@click.argument("repository")
-@click.option("--run", "run_id", required=True, help="Id of the run, which is its mark id.")
+@click.argument("repository", required=False)
+@click.option("--run", "run_id", help="Id of the run, which is its mark id.")
+@click.option(
+    "--html",
+    "file",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="Write one HTML file that needs nothing else: the run, or without REPOSITORY and --run "
+    "all repositories.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print JSON for programs.")
 @exit_status
-def report(repository: str, run_id: str, as_json: bool) -> None:  # noqa: FBT001 - an option
-    """Say what a run found, and what became of it."""
-    from lakegc_assets.cli.queries import outcome  # noqa: PLC0415 - Dagster loads slowly
+def report(repository: str | None, run_id: str | None, file: Path | None, as_json: bool) -> None:  # noqa: FBT001 - an option
+    """Say what a run of REPOSITORY found, and what became of it."""
+    if repository is None and run_id is None and file is not None:
+        from lakegc_assets.cli.pages import write_estate  # noqa: PLC0415 - Dagster loads slowly
 
-    _show(outcome(repository, run_id), as_json)
+        rows = write_estate(file)
+        click.echo(json.dumps(rows, indent=1) if as_json else f"{len(rows)} repositories: {file}")
+        return
+    if repository is None or run_id is None:
+        raise click.UsageError(
+            "a report needs REPOSITORY and --run; with --html FILE and neither of them it is about "
+            "all repositories"
+        )
+    if file is None:
+        from lakegc_assets.cli.queries import outcome  # noqa: PLC0415 - Dagster loads slowly
+
+        _show(outcome(repository, run_id), as_json)
+        return
+    from lakegc_assets.cli.pages import write_run  # noqa: PLC0415 - Dagster loads slowly
+
+    found = write_run(file, repository, run_id)
+    click.echo(json.dumps(found, indent=1) if as_json else f"mark {run_id} of {repository}: {file}")
 
 
 @main.command()
@@ -381,7 +407,8 @@ def _show(found: dict[str, Any], as_json: bool) -> None:  # noqa: FBT001 - an op
     if as_json:
         click.echo(json.dumps(found, indent=1))
         return
-    cutoff = datetime.fromisoformat(found["cutoff"])
+    from lakegc_assets.cli.queries import kept_because  # noqa: PLC0415 - Dagster loads slowly
+
     mode = "" if found["mode"] == "unified" else f" ({found['mode']})"
     click.echo(f"repository {found['repository']}, mark {found['run']}{mode}")
     click.echo(f"  slices made after the cutoff, not listed: {found['skipped_slices']:,}")
@@ -389,14 +416,8 @@ def _show(found: dict[str, Any], as_json: bool) -> None:  # noqa: FBT001 - an op
     _line(2, "looked at" if by_name else "listed", found["listed"], found["listed_bytes"])
     kept, kept_bytes = found["listed"] - found["objects"], found["listed_bytes"] - found["bytes"]
     _line(2, "kept", kept, kept_bytes)
-    for name, objects in (
-        (f"not older than {cutoff:%Y-%m-%d %H:%M} UTC", found["too_young"]),
-        ("not where lakeFS keeps objects", found["outside_data"]),
-        *found["spared"].items(),
-        *_not_adopted(found["adopted"]),
-    ):
-        if objects:
-            _line(6, name, objects)
+    for name, objects in kept_because(found):
+        _line(6, name, objects)
     _line(2, "garbage", found["objects"], found["bytes"])
     for dimension, key, objects, size in found["breakdown"]:
         if dimension == "branch rule":
@@ -421,17 +442,8 @@ def _show_sweep(found: dict[str, Any]) -> None:
 
 
 def _line(indent: int, name: str, objects: int, size: int | None = None) -> None:
-    from lakegc_assets.defs.metadata import human_bytes  # noqa: PLC0415 - Dagster loads slowly
-
     shown = "" if size is None else f"{human_bytes(size):>12}"
     click.echo(f"{' ' * indent + name:<44} {objects:>12,} objects {shown}".rstrip())
-
-
-def _not_adopted(adopted: dict[str, Any] | None) -> list[tuple[str, int]]:
-    """What a run of its own would have marked besides the mark that it adopted."""
-    if adopted is None:
-        return []
-    return [(f"not named by mark {adopted['mark']}", adopted["not_named"]["objects"])]
 
 
 def _show_places(found: dict[str, Any]) -> None:

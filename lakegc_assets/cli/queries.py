@@ -124,6 +124,7 @@ def outcome(repository: str, run: str) -> dict[str, Any]:
         "breakdown": report.facts["breakdown"],
         "largest": report.facts["largest"],
         "files": report.facts["files"],
+        "checks": report.facts["checks"],
         "warnings": [*report.facts["warnings"], *_put_back(swept)],
         "read": {name: committed[name] for name in sorted(committed)},
         "swept": swept is not None,
@@ -141,6 +142,20 @@ def _spared(attempt: AttemptArtifacts) -> dict[str, int]:
     found = {why or "no reason is recorded": count for why, count in counted.most_common(_REASONS)}
     rest = counted.total() - sum(found.values())
     return found | ({"other reasons": rest} if rest else {})
+
+
+def kept_because(found: dict[str, Any]) -> list[tuple[str, int]]:
+    """Why a mark keeps objects that nothing holds or that it did not look at, and how many."""
+    cutoff, adopted = datetime.fromisoformat(found["cutoff"]), found["adopted"]
+    reasons = {
+        f"not older than {cutoff:%Y-%m-%d %H:%M} UTC": found["too_young"],
+        "not where lakeFS keeps objects": found["outside_data"],
+        **found["spared"],
+    }
+    if adopted is not None:
+        # What a run of its own would have marked besides.
+        reasons[f"not named by mark {adopted['mark']}"] = adopted["not_named"]["objects"]
+    return [(why, objects) for why, objects in reasons.items() if objects]
 
 
 def _put_back(swept: Mapping[str, Any] | None) -> list[str]:

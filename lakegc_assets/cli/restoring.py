@@ -9,6 +9,7 @@ from typing import Any
 import click
 
 from lakegc_assets.cli.main import FAILURE, exit_status, settings_of
+from lakegc_assets.defs.units import human_bytes
 
 #: Of the objects that read again, so many are named.
 _SHOWN = 3
@@ -120,8 +121,6 @@ def _show_plan(found: dict[str, Any], as_json: bool) -> None:  # noqa: FBT001 - 
 
 
 def _line(name: str, total: dict[str, int]) -> str:
-    from lakegc_assets.defs.metadata import human_bytes  # noqa: PLC0415 - Dagster loads slowly
-
     return f"  {name:<42} {total['objects']:>12,} objects {human_bytes(total['bytes']):>12}"
 
 

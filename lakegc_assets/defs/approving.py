@@ -8,6 +8,7 @@ import dagster as dg
 from dagster_pyspark import LazyPySparkResource
 from pydantic import Field
 
+from lakegc_assets.defs.links import links
 from lakegc_assets.defs.metadata import of_report
 from lakegc_assets.defs.resources import CollectorResource, LakeFSResource, ObjectStoreResource
 from lakegc_assets.sweep.approval import approve as approve_mark
@@ -40,9 +41,8 @@ def approve(
         approval, published = approve_mark(asked, config.by or getpass.getuser(), lifetime)
     key = context.partition_key
     if published is not None:
-        context.log_event(
-            dg.AssetMaterialization("gc_report", partition=key, metadata=of_report(published))
-        )
+        told = {**of_report(published), **links(ctx.lakefs, ctx.repository)}
+        context.log_event(dg.AssetMaterialization("gc_report", partition=key, metadata=told))
     context.log_event(
         dg.AssetObservation(
             "gc_report",

@@ -1,4 +1,4 @@
-"""The jobs: a collection, its parts, and taking it back. Each runs in one process and session."""
+"""The jobs: a collection, its parts, taking it back, and the estate. Each runs in one process."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _MARK_CHECKS = dg.AssetSelection.checks_for_assets("deletion_candidates")
 
 
 def jobs(policies: Policies) -> dg.Definitions:
-    """``gc``, its parts, and ``gc_restore``.
+    """``gc``, its parts, ``gc_restore`` and ``gc_estate``.
 
     Args:
         policies: of all repositories; the launchpad begins with what they say.
@@ -70,6 +70,11 @@ def jobs(policies: Policies) -> dg.Definitions:
                 description="Bring back what was swept; may be run again, after a kill, too.",
             ),
             approving(config),
+            dg.define_asset_job(
+                "gc_estate",
+                selection=dg.AssetSelection.assets("estate"),
+                description="Make the table of all repositories again. Deletes nothing.",
+            ),
         ],
         executor=dg.in_process_executor,
     )

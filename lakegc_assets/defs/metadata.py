@@ -2,34 +2,22 @@
 
 from __future__ import annotations
 
-import base64
-import io
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
 import dagster as dg
 
+from lakegc_assets.defs import pictures
+from lakegc_assets.defs.units import human_bytes
 from lakegc_assets.recovery.backups import Record
 from lakegc_assets.recovery.undoable import undoable
 from lakegc_assets.run.artifacts import Manifest
 
-_UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
-_STEP = 1024
 #: Upper ends of the classes of ages, in days.
 _AGES = (7, 30, 90, 180, 365, 730)
-_BARS = 50
 #: Where a restored object came from.
 _SOURCES = {"store": "what the store kept", "backup": "the backup"}
-
-
-def human_bytes(count: float) -> str:
-    """A number of bytes for people, in powers of 1024."""
-    for unit in _UNITS:
-        if abs(count) < _STEP or unit == _UNITS[-1]:
-            return f"{count:,.0f} {unit}" if unit == "B" else f"{count:,.1f} {unit}"
-        count /= _STEP
-    raise AssertionError(count)
 
 
 def of_manifest(manifest: Manifest, facts: Sequence[str] = ()) -> dict[str, Any]:
@@ -77,12 +65,37 @@ def of_sweep(manifest: Manifest) -> dict[str, Any]:
     """What ``swept_set`` shows."""
     facts = manifest.facts
     return {
+        **_figures_of_sweep(facts),
         "outcomes": value_of(facts["outcomes"]),
         "undo": undoable(facts, manifest.finished),
         "recovery": facts["recovery"]["notice"],
         "put back": value_of(facts["put_back"]),
         "backup": facts["backup"] or "none: backup_url is not set",
     } | of_manifest(manifest, ("rounds", "delete_deadlines"))
+
+
+def _figures_of_sweep(facts: Mapping[str, Any]) -> dict[str, int | float]:
+    """What a sweep did, as figures that Dagster plots; some are not in records of older sweeps."""
+    totals = {
+        outcome: facts["outcomes"].get(outcome, {"objects": 0, "bytes": 0})
+        for outcome in ("deleted", "spared", "put_back", "already_missing")
+    }
+    figures: dict[str, int | float] = {}
+    for outcome, total in totals.items():
+        for what in ("objects", "bytes"):
+            figures[f"{what} {outcome.replace('_', ' ')}"] = total[what]
+    listed = facts.get("listed", {})
+    for what, count in listed.items():
+        figures[f"{what} kept"] = count - totals["deleted"][what]
+    if "objects" in listed:
+        figures["share deleted"] = _share(totals["deleted"]["objects"], listed["objects"])
+    if "requests" in facts:
+        figures["requests sent"] = facts["requests"]
+    return figures
+
+
+def _share(part: int, whole: int) -> float:
+    return round(part / whole, 6) if whole else 0.0
 
 
 def of_restore(manifest: Manifest) -> dict[str, Any]:
@@ -174,16 +187,18 @@ def breakdown(rows: Sequence[Sequence[Any]], dimension: str) -> Any:  # noqa: AN
 
 def by_slice_age(rows: Sequence[Sequence[Any]]) -> Any:  # noqa: ANN401 - metadata
     """Objects and bytes by the age of their slices, in classes; a report has them by days."""
+    return table(("slice age", "objects", "size"), slice_ages(rows))
+
+
+def slice_ages(rows: Sequence[Sequence[Any]]) -> list[tuple[str, int, str]]:
+    """Class of age, objects and size of the slices of a report."""
     classes: dict[str, list[int]] = {}
     for dimension, key, objects, size in rows:
         if dimension == "slice age":
             total = classes.setdefault(_age_class(key), [0, 0])
             total[0] += objects
             total[1] += size
-    return table(
-        ("slice age", "objects", "size"),
-        [(name, count, human_bytes(size)) for name, (count, size) in classes.items()],
-    )
+    return [(name, count, human_bytes(size)) for name, (count, size) in classes.items()]
 
 
 def _age_class(key: str) -> str:
@@ -192,33 +207,6 @@ def _age_class(key: str) -> str:
     if unit != "days":
         return key
     return next((f"up to {limit} days" for limit in _AGES if int(days) <= limit), "older")
-
-
-def plot_of_ages(rows: Sequence[Sequence[Any]]) -> Any:  # noqa: ANN401 - metadata
-    """A picture of the bytes that a mark frees against the age of the objects, in days."""
-    ages = [(int(key), size) for name, key, _, size in rows if name == "age in days"]
-    if not ages:
-        return "nothing"
-    oldest = max(age for age, _ in ages)
-    width = 1 + oldest // _BARS
-    freed = [0] * (oldest // width + 1)
-    for age, size in ages:
-        freed[age // width] += size
-    from matplotlib.figure import Figure  # noqa: PLC0415 - it loads slowly
-
-    figure = Figure(figsize=(7, 2.6), layout="constrained")
-    axes = figure.subplots()
-    starts = [bar * width for bar in range(len(freed))]
-    axes.bar(starts, freed, width=0.9 * width, align="edge", color="#4a6fa5")
-    axes.set_xlabel(f"age of the objects, days ({width} to a bar)")
-    axes.set_ylabel("bytes freed")
-    axes.set_xlim(left=0)
-    axes.yaxis.set_major_formatter(lambda size, _: human_bytes(size))
-    axes.spines[["top", "right"]].set_visible(False)
-    picture = io.BytesIO()
-    figure.savefig(picture, format="png", dpi=110)
-    encoded = base64.b64encode(picture.getvalue()).decode()
-    return dg.MetadataValue.md(f"![bytes freed against age](data:image/png;base64,{encoded})")
 
 
 def of_report(manifest: Manifest) -> dict[str, Any]:
@@ -230,10 +218,9 @@ def of_report(manifest: Manifest) -> dict[str, Any]:
     # Its rows are those of the breakdown, which says little.
     del general["dagster/row_count"]
     return {
-        "objects": facts["objects"],
-        "bytes": facts["bytes"],
+        **_figures_of_mark(facts),
         "size": human_bytes(facts["bytes"]),
-        "plot by age": plot_of_ages(rows),
+        "plot by age": picture("bytes freed against age", pictures.of_ages(rows)),
         "by reason": breakdown(rows, "reason"),
         "by branch rule": breakdown(rows, "branch rule"),
         "by slice age": by_slice_age(rows),
@@ -242,3 +229,25 @@ def of_report(manifest: Manifest) -> dict[str, Any]:
         "files": dg.MetadataValue.md("\n".join(f"- `{url}`" for url in facts["files"][-50:])),
         **general,
     }
+
+
+def _figures_of_mark(facts: Mapping[str, Any]) -> dict[str, int | float]:
+    """What a mark found, as figures that Dagster plots."""
+    figures = facts["figures"]
+    objects, size = facts["objects"], facts["bytes"]
+    return {
+        "objects marked": objects,
+        "bytes marked": size,
+        "objects kept": figures["listed"] - objects,
+        "bytes kept": figures["listed_bytes"] - size,
+        "objects spared": figures["spared"],
+        "share marked": _share(objects, figures["listed"]),
+        "seconds of the mark": figures["seconds"],
+        "ranges decoded": figures["ranges_decoded"],
+        "requests sent": figures["requests"],
+    }
+
+
+def picture(what: str, png: bytes | None) -> Any:  # noqa: ANN401 - metadata
+    """A picture, with words in its place; the word ``nothing`` if there is none."""
+    return "nothing" if png is None else dg.MetadataValue.md(f"![{what}]({pictures.data_url(png)})")

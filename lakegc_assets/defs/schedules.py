@@ -1,4 +1,4 @@
-"""``gc_schedule``: at each tick one wave, a run for each repository that is due."""
+"""The schedules: ``gc_schedule``, at each tick one wave, and the one of the estate."""
 
 from collections.abc import Sequence
 from datetime import datetime, timedelta, timezone
@@ -21,19 +21,32 @@ from lakegc_assets.errors import LakegcError
 from lakegc_assets.lakefs.models import Repository
 
 NAME: Final = "gc_schedule"
+#: After the waves of the night, as they are where nothing else is said.
+_ESTATE_CRON: Final = "0 6 * * *"
 #: For how long a repository may join a wave.
 _OPEN: Final = timedelta(hours=24)
 
 
 def schedules(policies: Policies) -> list[dg.ScheduleDefinition]:
-    """``gc_schedule``, and one more for each other time zone of the policies."""
+    """``gc_schedule``, one more for each other time zone of the policies, and ``gc_estate``'s."""
     return [
-        _schedule(_name(zone, policies), crons, zone, policies)
-        for zone, crons in policies.crons().items()
+        *(
+            _schedule(name_of(zone, policies), crons, zone, policies)
+            for zone, crons in policies.crons().items()
+        ),
+        dg.ScheduleDefinition(
+            name="gc_estate_schedule",
+            job_name="gc_estate",
+            cron_schedule=_ESTATE_CRON,
+            execution_timezone=policies.for_all.time_zone,
+            default_status=policies.schedule_status,
+            description="Makes the table of all repositories again, each day. Starts nothing.",
+        ),
     ]
 
 
-def _name(zone: str, policies: Policies) -> str:
+def name_of(zone: str, policies: Policies) -> str:
+    """The name of the schedule of a time zone."""
     if zone == policies.for_all.time_zone:
         return NAME
     return f"{NAME}_{''.join(c if c.isalnum() else '_' for c in zone)}"

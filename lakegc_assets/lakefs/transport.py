@@ -23,6 +23,7 @@ from requests.adapters import HTTPAdapter
 from requests.auth import HTTPBasicAuth
 from urllib3.exceptions import MaxRetryError, NewConnectionError, ReadTimeoutError
 
+from lakegc_assets import traffic
 from lakegc_assets.errors import ConfigurationError
 from lakegc_assets.lakefs.credentials import Access
 from lakegc_assets.lakefs.errors import (
@@ -174,6 +175,7 @@ class Transport:
     def _once(
         self, call: str, method: str, path: str, send: Mapping[str, Any]
     ) -> requests.Response:
+        traffic.add()
         try:
             # A redirect could carry the credentials elsewhere, so none is followed.
             response = self._session.request(

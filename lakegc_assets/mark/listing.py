@@ -114,6 +114,7 @@ def list_store(ctx: RunContext) -> Manifest:
                 "bytes": sum(s.size for s in listed.slices),
                 "settled_digest": str(listed.settled),
                 **found.facts,
+                "requests": ctx.requests_sent,
             },
         ),
     )

@@ -12,7 +12,7 @@ from typing import Any, Final, NamedTuple
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lakegc_assets.checks.evaluation import read_results, require_passed
+from lakegc_assets.checks.evaluation import read_results, requests_of, require_passed
 from lakegc_assets.errors import IntegrityError
 from lakegc_assets.graveler.namespace import slice_time
 from lakegc_assets.mark.forms import Forms, forms
@@ -141,9 +141,33 @@ def report(ctx: RunContext) -> Manifest:
         "files": [f"{connections.namespace_url}/{key}" for key in keys],
         "checks": {r.name: r.summary for r in results},
         "warnings": [r.summary for r in results if not r.passed],
+        "figures": _figures(ctx, chain, requests_of(attempt)),
     }
     parts = {"data": [write_part(attempt.store(), f"{ASSET}/data/", table)]}
     return ctx.finish(ASSET, manifest, started, parts, facts)
+
+
+def _figures(
+    ctx: RunContext, chain: Mapping[str, Manifest], requests: int
+) -> dict[str, int | float]:
+    """Figures of the whole mark, under names that stay as they are.
+
+    Args:
+        ctx: the run.
+        chain: manifests of the stages before this one.
+        requests: that the checks have sent.
+    """
+    candidates = chain["deletion_candidates"].facts
+    seconds = ctx.clocks.now() - chain["store_listing"].started
+    before = sum(manifest.facts.get("requests", 0) for manifest in chain.values())
+    return {
+        "listed": candidates["listed"],
+        "listed_bytes": candidates["listed_bytes"],
+        "spared": sum(candidates["spared"].values()),
+        "ranges_decoded": chain["committed_addresses"].facts.get("ranges_decoded", 0),
+        "seconds": round(seconds.total_seconds(), 2),
+        "requests": before + requests + ctx.requests_sent,
+    }
 
 
 def _columns(rows: Sequence[tuple[str, str, int, int]]) -> list[list[Any]]:

@@ -320,13 +320,17 @@ def _read_list(connections: Connections, key: str) -> pa.Table:
 
 def _meanings(namespace: StorageNamespace, listed: pa.Table) -> Iterator[pa.Table]:
     """Rows of ``UNCOMMITTED``: first those that mean what they say, then all others."""
+    if not listed.num_rows:
+        return
     odd = pc.or_(
         pc.match_substring(listed["address"], "://"),
         pc.match_substring_regex(listed["address"], UNUSUAL),
     )
     plain = listed.filter(pc.invert(odd))
-    resolved = pa.array([True]).take(pa.array([0] * plain.num_rows, pa.int64()))
+    resolved = pa.repeat(pa.scalar(True), plain.num_rows)
     yield plain.append_column("resolved", resolved).cast(UNCOMMITTED)
+    if plain.num_rows == listed.num_rows:
+        return
     rows = [
         (spelling, row["created"], known)
         for row in listed.filter(odd).to_pylist()

@@ -13,6 +13,7 @@ from urllib.parse import unquote
 
 from pyspark.sql import SparkSession
 
+from lakegc_assets import traffic
 from lakegc_assets.errors import ConfigurationError, IntegrityError, RefusedError
 from lakegc_assets.graveler.namespace import StorageNamespace
 from lakegc_assets.lakefs.client import LakeFSClient
@@ -119,6 +120,7 @@ class RunContext:
         clocks: the clocks of the run.
         log: where what happens is told.
         started_by: who started it, where that is known: a Dagster run.
+        sent_before: requests that this process had sent when it began.
     """
 
     repository: str
@@ -130,6 +132,12 @@ class RunContext:
     clocks: Clocks = field(default_factory=SystemClocks)
     log: logging.Logger = field(default_factory=lambda: logging.getLogger("lakegc"))
     started_by: str | None = None
+    sent_before: int = field(default_factory=traffic.sent)
+
+    @property
+    def requests_sent(self) -> int:
+        """How many requests were sent to lakeFS and the stores since it began, each try as one."""
+        return traffic.sent() - self.sent_before
 
     @property
     def tasks(self) -> Tasks:
@@ -241,6 +249,6 @@ class RunContext:
                 previous=previous.sha256,
                 # A mark is of the mode of its listing, whatever its later stages are told.
                 settings={**self.settings.to_json(), "mode": previous.mode},
-                facts=facts,
+                facts={**facts, "requests": self.requests_sent},
             ),
         )

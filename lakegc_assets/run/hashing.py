@@ -92,6 +92,8 @@ def _mixed(values: Hashes) -> Hashes:
 def _hashes(strings: pa.Array | pa.ChunkedArray, offset: np.uint64) -> Hashes:
     chunks = strings.chunks if isinstance(strings, pa.ChunkedArray) else [strings]
     parts = [_of_array(chunk, offset) for chunk in chunks]
+    if len(parts) == 1:
+        return parts[0]
     return np.concatenate(parts) if parts else np.empty(0, np.uint64)
 
 

@@ -123,8 +123,9 @@ class PartWriter:
         return self.parts
 
     def _flush(self) -> None:
-        table = self._schema.empty_table()
         if self._waiting:
             table = pa.Table.from_batches(self._waiting).cast(self._schema)
+        else:
+            table = self._schema.empty_table()
         self.parts.append(write_part(self._store, self._folder, table))
         self._waiting, self._rows = [], 0

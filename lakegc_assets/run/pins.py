@@ -145,6 +145,8 @@ def pinned(store: ObjectStore) -> pa.Table:
 
 def among(pins: pa.Table, addresses: pa.ChunkedArray) -> pa.Table:
     """Of what is pinned (``REASONS``) that which is among some addresses."""
+    if not pins.num_rows:
+        return pins
     return pins.filter(pc.is_in(pins["address"], addresses.combine_chunks()))
 
 

@@ -14,10 +14,12 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Final, TypeVar
 
 from pyspark.sql import SparkSession
 
+from lakegc_assets import traffic
 from lakegc_assets.run.task_errors import errors_of_tasks
 from lakegc_assets.run.telling import telling
 
@@ -92,7 +94,9 @@ class Tasks:
 
         def job() -> list[R]:
             context.setLocalProperty("spark.job.description", what)
-            return context.parallelize(inputs, len(inputs)).map(task).collect()
+            told = context.parallelize(inputs, len(inputs)).map(partial(_counting, task)).collect()
+            traffic.add(sum(requests for _, requests in told))
+            return [answer for answer, _ in told]
 
         def how_far() -> str:
             stages = [tracker.getStageInfo(stage) for stage in tracker.getActiveStageIds()]
@@ -109,6 +113,13 @@ class Tasks:
                 if not waiting.done():
                     with suppress(Exception):
                         context.cancelAllJobs()
+
+
+def _counting(task: Callable[[T], R], one: T) -> tuple[R, int]:
+    """What a task answers, and how many requests it has sent, in a process of its own."""
+    before = traffic.sent()
+    answer = task(one)
+    return answer, traffic.sent() - before
 
 
 def _how_far(what: str, ended: int, inputs: int) -> str:

@@ -17,6 +17,7 @@ from requests.adapters import HTTPAdapter
 from requests.auth import AuthBase
 from urllib3.exceptions import HTTPError, ReadTimeoutError
 
+from lakegc_assets import traffic
 from lakegc_assets.storage.codes import error_class, explained
 from lakegc_assets.storage.config import StoreConfig
 from lakegc_assets.storage.errors import (
@@ -206,6 +207,7 @@ class HttpClient:
 
     def _once(self, request: Request, sign: Sign | None, stream: bool) -> requests.Response:  # noqa: FBT001 - send's
         self.sign(request, sign)
+        traffic.add()
         try:
             # A redirect could carry the credentials elsewhere, so none is followed.
             answer = self._session.request(

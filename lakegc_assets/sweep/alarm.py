@@ -26,6 +26,8 @@ _THREADS: Final = 16
 #: How many objects an alarm names, and how many the message of its error.
 _NAMED: Final = 100
 _SHOWN: Final = 20
+#: Where an alarm keeps what is gone, below the folder of a sweep.
+MISSING: Final = "after/missing/"
 
 
 class AlarmError(IntegrityError):
@@ -120,7 +122,7 @@ def _raise_alarm(
     if not missing.num_rows:
         return
     artifacts = deltas.attempt.store()
-    part = write_part(artifacts, f"{deltas.folder}after/missing/", missing)
+    part = write_part(artifacts, f"{deltas.folder}{MISSING}", missing)
     what: dict[str, object] = {
         "run": ctx.run,
         "at": ctx.clocks.now().isoformat(),

@@ -8,10 +8,11 @@ read, so the cost follows what changed.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from datetime import datetime
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Final
 
 import numpy as np
@@ -73,14 +74,14 @@ class DeltaMark:
         seen: the HEADs, rules and protecting tags that it is about.
         taken: when it began.
         spared: what came back to life (address, why), each once.
-        known: what tasks need to extend it; None where they cannot.
+        known: writes what tasks need to extend it; None where they cannot.
         liveness: the active commits that it found; they say who needs an object.
     """
 
     seen: Fingerprint
     taken: Moment
     spared: pa.Table
-    known: KnownFiles | None = None
+    known: Callable[[], KnownFiles] | None = None
     liveness: Liveness | None = None
 
 
@@ -150,12 +151,12 @@ class Deltas:
         self._read_new_ranges(connections, known, folder)
 
         addresses = candidates.rows["address"]
-        unclear = pa.array(sorted({*self._last_parts, *staged.unresolved}), pa.string())
+        unclear = {*self._last_parts, *staged.unresolved}
         reasons = [
             _chosen(addresses, members(artifacts, self._runs, candidates.hashes), HELD),
             _chosen(addresses, members(artifacts, staged.hashes, candidates.hashes), STAGED),
             self._served(connections, candidates, liveness, f"{folder}served/"),
-            _chosen(addresses, np.asarray(pc.is_in(last_parts(addresses), unclear)), UNCLEAR),
+            _chosen(addresses, _ends_in(addresses, unclear), UNCLEAR),
             among(pinned(connections.store()), addresses),
         ]
         tags = liveness.tags if ctx.settings.protect_tags else {}
@@ -163,7 +164,10 @@ class Deltas:
             seen=fingerprint_of(liveness.heads, liveness.rules, tags),
             taken=taken,
             spared=one_reason(pa.concat_tables(reasons)),
-            known=write_known(artifacts, f"{folder}known/", known, self._ranges),
+            # Only for tasks: the look after a sweep has none.
+            known=partial(
+                write_known, artifacts, f"{folder}known/", known, frozenset(self._ranges)
+            ),
             liveness=liveness,
         )
 
@@ -176,12 +180,14 @@ class Deltas:
         found = live_ranges(self.ctx, connections, wanted, every=every).ranges
         seen = pc.is_in(found["range_id"], pa.array(sorted(self._ranges), pa.string()))
         new = found.filter(pc.invert(seen))
-        live = read_live(self.ctx, connections, new, self.attempt.store(), f"{folder}live/")
+        if new.num_rows:
+            live = read_live(self.ctx, connections, new, self.attempt.store(), f"{folder}live/")
+            self._ranges |= set(new["range_id"].to_pylist())
+            self._runs += live.runs
+            self._last_parts |= set(live.unresolved)
+            self.ranges = pa.concat_tables([self.ranges, live.ranges.select(_RANGES.names)])
+        # What could not be read is read by the next one.
         self._metaranges |= ids
-        self._ranges |= set(new["range_id"].to_pylist())
-        self._runs += live.runs
-        self._last_parts |= set(live.unresolved)
-        self.ranges = pa.concat_tables([self.ranges, live.ranges.select(_RANGES.names)])
 
     def _served(
         self, connections: Connections, candidates: Candidates, liveness: Liveness, folder: str
@@ -213,21 +219,31 @@ class Deltas:
 
 
 _RANGES: Final = pa.schema([("range_id", pa.string()), ("entries", pa.int64())])
+_NOTHING: Final = SPARED.empty_table()
+
+
+def _ends_in(addresses: pa.ChunkedArray, names: AbstractSet[str]) -> npt.NDArray[np.bool_]:
+    """Whether the last part of each address is one of some names; mostly there are none."""
+    if not names:
+        return np.zeros(len(addresses), np.bool_)
+    return np.asarray(pc.is_in(last_parts(addresses), pa.array(sorted(names), pa.string())))
 
 
 def _chosen(addresses: pa.ChunkedArray, which: npt.NDArray[np.bool_], why: str) -> pa.Table:
+    if not which.any():
+        return _NOTHING
     found = addresses.filter(pa.array(which, pa.bool_()))
     return pa.table([found, pa.repeat(pa.scalar(why), len(found))], schema=SPARED)
 
 
 def one_reason(spared: pa.Table) -> pa.Table:
     """Each address once: the alarm after a sweep looks at certain reasons only, so these count."""
+    if spared.num_rows <= 1:
+        return spared
     ranked = spared.append_column("doubt", _doubted(spared)).sort_by(
         [("address", "ascending"), ("doubt", "ascending"), ("why", "ascending")]
     )
     addresses = ranked["address"].combine_chunks()
-    if not len(addresses):
-        return SPARED.empty_table()
     new = pc.not_equal(addresses.slice(1), addresses.slice(0, len(addresses) - 1))
     first = ranked.filter(pa.concat_arrays([pa.array([True]), new]))
     return first.select(SPARED.names).cast(SPARED)
@@ -246,4 +262,6 @@ def _doubted(spared: pa.Table) -> pa.ChunkedArray:
 
 def without(rows: pa.Table, addresses: pa.ChunkedArray) -> pa.Table:
     """Rows but for those of some addresses, compared letter by letter."""
+    if not len(addresses):
+        return rows
     return rows.filter(pc.invert(pc.is_in(rows["address"], addresses.combine_chunks())))

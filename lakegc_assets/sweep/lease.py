@@ -22,7 +22,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Final
 
@@ -77,7 +77,7 @@ class LeaseRecord:
 
     def to_bytes(self) -> bytes:
         """As it is stored: JSON."""
-        values = asdict(self) | {"expires": self.expires.isoformat()}
+        values = self.__dict__ | {"expires": self.expires.isoformat()}
         return json.dumps(values, indent=1).encode()
 
     @classmethod

@@ -21,6 +21,7 @@ import pyarrow.parquet as pq
 
 from lakegc_assets.run.artifacts import AttemptArtifacts
 from lakegc_assets.run.hashing import address_hashes
+from lakegc_assets.run.sets import distinct
 from lakegc_assets.run.tasks import each
 from lakegc_assets.storage.base import ObjectStore
 
@@ -42,6 +43,8 @@ SWEPT: Final = pa.schema(
         ("version", pa.string()),
     ],
 )
+_NOTHING: Final = SWEPT.empty_table()
+_DONE: Final = pa.array(DONE)
 _LEDGER: Final = f"{ASSET}/ledger/"
 #: Rows in one file of what was spared.
 _ROWS: Final = 100_000
@@ -121,7 +124,7 @@ def read(attempt: AttemptArtifacts) -> pa.Table:
     store = attempt.store()
     keys = [key for key in attempt.files(ASSET) if key.startswith(_LEDGER)]
     tables = each(partial(_read_file, store), sorted(keys), _THREADS)
-    return _one_each(pa.concat_tables([SWEPT.empty_table(), *tables]))
+    return _one_each(pa.concat_tables([_NOTHING, *tables]))
 
 
 def _read_file(store: ObjectStore, key: str) -> pa.Table:
@@ -134,15 +137,15 @@ def _one_each(rows: pa.Table) -> pa.Table:
     Hardly any is recorded twice, so only rows whose addresses share a hash are put in order.
     """
     hashes = address_hashes(rows["address"])
+    if len(distinct(hashes)) == len(hashes):
+        return rows
     _, which, counts = np.unique(hashes, return_inverse=True, return_counts=True)
     often = pa.array(counts[which] > 1)
     several = rows.filter(often)
-    if not several.num_rows:
-        return rows
     # What is back before what was deleted, that before all that was done, and that before what
     # failed; and then what came last.
     outcome = several["outcome"]
-    place = pc.if_else(pc.is_in(outcome, pa.array(DONE)), 1, 2)
+    place = pc.if_else(pc.is_in(outcome, _DONE), 1, 2)
     place = pc.if_else(pc.equal(outcome, "deleted"), 0, place)
     place = pc.if_else(pc.equal(outcome, PUT_BACK), -1, place)
     ranked = several.append_column("order", place).sort_by(
@@ -158,4 +161,6 @@ def _one_each(rows: pa.Table) -> pa.Table:
 
 def done(outcomes: pa.Table) -> pa.Table:
     """Of outcomes those after which nothing is left to do."""
-    return outcomes.filter(pc.is_in(outcomes["outcome"], pa.array(DONE)))
+    if not outcomes.num_rows:
+        return outcomes
+    return outcomes.filter(pc.is_in(outcomes["outcome"], _DONE))

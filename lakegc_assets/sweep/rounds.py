@@ -127,6 +127,8 @@ class Rounds:
         if not done.num_rows:
             return self.candidates
         rows = without(self.candidates.rows, done["address"])
+        if not rows.num_rows:
+            return Candidates(rows, [])
         folder = f"{self._folder(number)}remaining/"
         writer = PartWriter(self.attempt.store(), folder, rows.schema)
         writer.add(rows)
@@ -180,7 +182,7 @@ class Rounds:
             batch=min(settings.sweep_batch, self.connections.store().keys_per_delete),
             limits=Limits(settings.sweep_keys_per_second, settings.sweep_requests_per_second),
             share=self._share,
-            known=delta.known,
+            known=delta.known() if delta.known else None,
             expires_s=CHECK_LIFETIME if self.means.deadlines else None,
             trash=self.means.trash,
         )
@@ -228,6 +230,8 @@ def _record_spared(
 ) -> None:
     """Record what is spared, with the reasons."""
     rows, spared = remaining.rows, delta.spared
+    if not spared.num_rows:
+        return
     where = pc.index_in(spared["address"], rows["address"].combine_chunks())
     ledger.record_spared(
         attempt.store(), name, spared.append_column("size", rows["size"].take(where))

@@ -45,6 +45,8 @@ from lakegc_assets.sweep.settling import settle
 
 #: How many objects that were put back are named.
 _NAMED: Final = 100
+#: Totals of what the mark has looked at, and the facts that have them.
+_LISTED: Final = {"objects": "listed", "bytes": "listed_bytes"}
 
 
 def sweep(ctx: RunContext) -> Manifest:
@@ -116,6 +118,8 @@ def _sweep(ctx: RunContext, connections: Connections, lease: Lease) -> Manifest:
             "recovery": recovery_facts(recovery, _first(swept, began)),
             "backup": backup,
             "put_back": _put_back(ctx, swept),
+            # A figure never keeps a sweep from being recorded.
+            "listed": {n: marked.facts[key] for n, key in _LISTED.items() if key in marked.facts},
             OWNER: dict(lease.owner),
         }
         digest = key_digest(swept["address"])

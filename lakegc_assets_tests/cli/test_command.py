@@ -153,6 +153,26 @@ def test_the_report_says_the_same_later(swept: Result) -> None:
     assert f"  undo       {found['undo']}\n" in swept.stdout
 
 
+@pytest.mark.usefixtures("swept", "stopped")
+def test_a_run_is_written_as_one_html_file(site: Site, tmp_path: Path) -> None:
+    file = tmp_path / "run.html"
+    say(lakegc("report", "alpha", "--run", "m1", "--html", str(file)), 0, str(file))
+    page = file.read_text()
+    rules = "repositories/alpha/settings/retention"
+    for words in ("<h1>Garbage collection of alpha</h1>", "Mark m1, swept on", "default, 20 days",
+                  "data:image/png;base64,",
+                  f"{site.server.endpoint.removesuffix('/api/v1')}/{rules}"):  # fmt: skip
+        assert words in page
+    before = file.read_bytes()
+    # What did not finish has no report, and the file stays as it was.
+    say(lakegc("report", "beta", "--run", "b1", "--html", str(file)), 3, "candidate_share")
+    assert file.read_bytes() == before
+    say(lakegc("report", "--html", str(file)), 0, "2 repositories")
+    page = file.read_text()
+    for words in (">refused</span>", "candidate_share", "35 B freed"):
+        assert words in page
+
+
 @pytest.mark.usefixtures("swept")
 @pytest.mark.parametrize(
     ("kind", "verdict", "because"),

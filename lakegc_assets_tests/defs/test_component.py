@@ -352,6 +352,7 @@ def test_there_is_a_schedule_for_each_time_zone() -> None:
     schedules = component.definitions().schedules or ()
     found = {s.name: (s.cron_schedule, s.execution_timezone) for s in schedules}
     assert found == {
+        "gc_estate_schedule": ("0 6 * * *", "UTC"),
         "gc_schedule": (["0 2 * * 0", "0 1 * * *"], "UTC"),
         "gc_schedule_Europe_Berlin": (["0 2 * * 0"], "Europe/Berlin"),
     }

@@ -12,6 +12,7 @@ import pytest
 
 from lakegc_assets.checks.evaluation import NAMES
 from lakegc_assets.definitions import defs, shown_nowhere
+from lakegc_assets.defs.contracts import contract
 from lakegc_assets.defs.partitions import REPOSITORY_RUN, add_partition, partition_key
 from lakegc_assets.defs.staleness import CHECK, REPOSITORIES
 from lakegc_assets.errors import ConfigurationError
@@ -20,8 +21,11 @@ from lakegc_assets.run.artifacts import MARK_ASSETS
 _PROJECT = Path(__file__).parents[2]
 _INSTANCE = _PROJECT / "lakegc_assets/dagster.yaml"
 _GRAPH = [*MARK_ASSETS, "backup", "swept_set"]
+_CONTRACT = ["**Reads", "**Writes", "**Guarantees"]
 #: With what takes it back, which no collection does.
 _WHOLE = [*_GRAPH, "restored_set"]
+#: About all repositories, and fed by no asset.
+_BESIDE = {"repositories", "estate"}
 
 
 @pytest.fixture(scope="module")
@@ -66,13 +70,13 @@ def test_a_process_without_the_ui_has_the_same_graph(graph: dg.AssetGraph) -> No
     assert ours.asset_check_keys == graph.asset_check_keys
     assert ours.toposorted_asset_keys_by_level == graph.toposorted_asset_keys_by_level
     assert sorted(definitions.resources or {}) == sorted(defs().resources or {})
-    for job in ("gc", "gc_mark", "gc_approve", "gc_backup", "gc_sweep", "gc_restore"):
+    for job in ("gc", "gc_mark", "gc_approve", "gc_backup", "gc_sweep", "gc_restore", "gc_estate"):
         assert definitions.resolve_job_def(job).name == job
 
 
 def test_the_assets_follow_each_other_in_the_order_of_the_graph(graph: dg.AssetGraph) -> None:
     levels = [{k.to_user_string() for k in level} for level in graph.toposorted_asset_keys_by_level]
-    assert [level - {"repositories"} for level in levels] == [{name} for name in _WHOLE]
+    assert [level - _BESIDE for level in levels] == [{name} for name in _WHOLE]
     for before, after in itertools.pairwise(_GRAPH[:-1]):
         assert graph.get(dg.AssetKey(after)).parent_keys == {dg.AssetKey(before)}
     swept = graph.get(dg.AssetKey("swept_set"))
@@ -85,7 +89,35 @@ def test_every_asset_is_of_one_repository_and_one_run(graph: dg.AssetGraph) -> N
     for name in _WHOLE:
         node = graph.get(dg.AssetKey(name))
         assert node.partitions_def == REPOSITORY_RUN
-        assert node.description
+    estate = graph.get(dg.AssetKey("estate"))
+    assert estate.partitions_def is None
+    assert estate.parent_keys == set()
+
+
+def test_every_asset_shows_the_contract_of_its_module(graph: dg.AssetGraph) -> None:
+    for name in (*_WHOLE, "estate"):
+        described = graph.get(dg.AssetKey(name)).description or ""
+        what, *parts = described.split("\n\n")
+        assert what.endswith(".")
+        assert what[0].isupper()
+        assert [part.partition(":** ")[0] for part in parts] == _CONTRACT, name
+        assert not [part for part in parts if "``" in part or "\n" in part]
+
+
+def test_a_contract_is_read_from_the_head_of_a_module() -> None:
+    doc = """``name``: what ``it`` is.
+
+    Reads: a; b,
+    and c. Writes are no part.
+    Writes: d: e.
+    More of it.
+    Guarantees: f.
+    """
+    assert contract(doc) == (
+        "What `it` is.\n\n**Reads:** a; b, and c. Writes are no part.\n\n"
+        "**Writes:** d: e. More of it.\n\n**Guarantees:** f."
+    )
+    assert contract(None) == ""
 
 
 def test_every_invariant_is_a_check_and_all_but_one_block(graph: dg.AssetGraph) -> None:
@@ -117,6 +149,15 @@ def test_a_job_is_a_part_of_the_graph(
     assert {key.name for key in job.asset_layer.asset_graph.asset_check_keys} == set(checks)
     assert job.executor_def is dg.in_process_executor
     assert job.partitions_def == REPOSITORY_RUN
+
+
+def test_the_estate_is_a_job_of_its_own(definitions: dg.Definitions) -> None:
+    job = definitions.resolve_job_def("gc_estate")
+    assert {k.to_user_string() for k in job.asset_layer.selected_asset_keys} == {"estate"}
+    assert job.executor_def is dg.in_process_executor
+    assert job.partitions_def is None
+    schedule = definitions.resolve_schedule_def("gc_estate_schedule")
+    assert schedule.job_name == "gc_estate"
 
 
 @pytest.mark.parametrize("repository", ["", "a|b", "a/b", "..", "_cache", "a b", "x" * 300, "a\nb"])

@@ -10,7 +10,7 @@ from typing import Any
 import dagster as dg
 import pytest
 
-from lakegc_assets.checks.evaluation import NAMES
+from lakegc_assets.checks.evaluation import NAMES, requests_of
 from lakegc_assets.definitions import defs
 from lakegc_assets.defs.failures import Stopped
 from lakegc_assets.defs.partitions import add_partition
@@ -128,11 +128,30 @@ def test_a_collection_with_a_backup_shows_what_was_copied(
         assert (backups / "kept" / _RUN / address).read_bytes() == content
 
 
-@pytest.mark.usefixtures("collected")
-def test_the_report_shows_tables_and_a_plot(instance: dg.DagsterInstance) -> None:
-    shown = _metadata(instance, "gc_report")
-    assert shown["objects"] == 2
-    assert shown["bytes"] == len("the first a" + "staged, and staged again")
+def _shown(collected: dg.ExecuteInProcessResult, asset: str) -> dict[str, Any]:
+    (event,) = collected.asset_materializations_for_node(asset)
+    return {name: value.value for name, value in event.metadata.items()}
+
+
+def test_the_report_shows_figures_tables_and_a_plot(
+    site: Site, collected: dg.ExecuteInProcessResult
+) -> None:
+    shown = _shown(collected, "gc_report")
+    size = len("the first a" + "staged, and staged again")
+    figures = {
+        "objects marked": 2,
+        "bytes marked": size,
+        "objects kept": 4,
+        "objects spared": 1,
+        "share marked": round(2 / 6, 6),
+    }
+    assert figures.items() <= shown.items()
+    assert shown["bytes kept"] > 0
+    assert shown["ranges decoded"] > 0
+    assert shown["seconds of the mark"] >= shown["seconds"] >= 0
+    pages = f"{site.server.endpoint.removesuffix('/api/v1')}/repositories/collected"
+    assert shown["objects in lakeFS"] == f"{pages}/objects"
+    assert shown["rules in lakeFS"] == f"{pages}/settings/retention"
     rows = [record.data for record in shown["by reason"].records]
     assert rows == [
         {"reason": "expired", "objects": 1, "size": "11 B"},
@@ -157,6 +176,30 @@ def test_the_sweep_shows_its_outcomes(instance: dg.DagsterInstance) -> None:
     assert [r.data for r in shown["outcomes"].records] == [
         {"what": "deleted", "objects": 2, "size": "35 B"}
     ]
+    figures = {
+        "objects deleted": 2,
+        "bytes deleted": 35,
+        "objects spared": 0,
+        "bytes spared": 0,
+        "objects kept": 4,
+        "objects put back": 0,
+        "objects already missing": 0,
+        "share deleted": round(2 / 6, 6),
+    }
+    assert figures.items() <= shown.items()
+
+
+def test_the_requests_of_a_mark_are_those_of_all_its_stages(
+    site: Site, collected: dg.ExecuteInProcessResult
+) -> None:
+    attempt = site.root.attempt("collected", _RUN)
+    stages = [attempt.recorded(asset).facts["requests"] for asset in MARK_ASSETS]
+    assert all(stages)
+    shown = _shown(collected, "gc_report")["requests sent"]
+    assert shown == sum(stages) + requests_of(attempt)
+    assert requests_of(attempt) > 0
+    swept = _shown(collected, "swept_set")
+    assert swept["requests sent"] == attempt.recorded("swept_set").facts["requests"] > 0
 
 
 def test_every_check_is_recorded_as_passed(collected: dg.ExecuteInProcessResult) -> None:

@@ -11,12 +11,17 @@ import pytest
 from lakegc_assets.defs.metadata import (
     asked_for,
     by_slice_age,
-    human_bytes,
     of_rules,
-    plot_of_ages,
+    of_sweep,
+    picture,
     table,
     value_of,
 )
+from lakegc_assets.defs.pictures import of_ages
+from lakegc_assets.defs.units import human_bytes
+from lakegc_assets.run.artifacts import ArtifactRoot, AttemptArtifacts
+from lakegc_assets.storage.config import StoreConfig
+from lakegc_assets_tests.left import manifest_of
 
 
 @pytest.mark.parametrize(
@@ -43,7 +48,7 @@ def test_a_table_keeps_its_columns_and_their_types() -> None:
 
 def test_no_rows_are_told_in_a_word() -> None:
     assert table(("key",), []) == "nothing"
-    assert plot_of_ages([]) == "nothing"
+    assert picture("ages", of_ages([])) == "nothing"
     assert by_slice_age([["reason", "expired", 1, 1]]) == "nothing"
 
 
@@ -64,11 +69,33 @@ def test_slices_are_shown_by_classes_of_age() -> None:
     ]
 
 
+def test_records_of_older_sweeps_have_fewer_figures() -> None:
+    outcomes = {"deleted": {"objects": 2, "bytes": 30}, "spared": {"objects": 1, "bytes": 9}}
+    attempt = AttemptArtifacts(ArtifactRoot("/nowhere", StoreConfig()), "repo", "m1", "a1")
+    facts: dict[str, Any] = {
+        "outcomes": outcomes,
+        "recovery": {"kind": "nothing", "days": None, "notice": "no versions", "until": None},
+        "put_back": [],
+        "backup": None,
+        "rounds": 1,
+        "delete_deadlines": False,
+    }
+    older = of_sweep(manifest_of(attempt, "swept_set", 0, facts))
+    assert (older["objects deleted"], older["bytes spared"], older["bytes put back"]) == (2, 9, 0)
+    assert not {"objects kept", "share deleted", "requests sent"} & older.keys()
+    listed = {"objects": 8, "bytes": 100}
+    newer = of_sweep(
+        manifest_of(attempt, "swept_set", 0, {**facts, "listed": listed, "requests": 7})
+    )
+    assert (newer["objects kept"], newer["bytes kept"]) == (6, 70)
+    assert (newer["share deleted"], newer["requests sent"]) == (0.25, 7)
+
+
 @pytest.mark.parametrize("oldest", [0, 49, 50, 4000])
 def test_the_plot_is_a_picture(oldest: int) -> None:
     rows = [["age in days", str(day), 1, 100] for day in range(oldest + 1)]
-    head, _, encoded = plot_of_ages(rows).md_str.partition("base64,")
-    assert head == "![bytes freed against age](data:image/png;"
+    head, _, encoded = picture("ages", of_ages(rows)).md_str.partition("base64,")
+    assert head == "![ages](data:image/png;"
     assert base64.b64decode(encoded[:-1]).startswith(b"\x89PNG")
 
 

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from lakegc_assets import traffic
 from lakegc_assets.errors import ConfigurationError, LakegcError, RefusedError
 from lakegc_assets.lakefs import errors
 from lakegc_assets.lakefs.config import LakeFSConfig
@@ -37,8 +38,10 @@ GRACE = answer(200, {"grace_period": 86400})
 )
 def test_passing_faults_of_a_get_are_overcome(fault: Behaviour, tmp_path: Path) -> None:
     with FaultServer(fault, fault, GRACE) as server, server.config(tmp_path).connect() as client:
+        before = traffic.sent()
         assert client.grace_period() == timedelta(days=1)
     assert len(server.requests) == 3
+    assert traffic.sent() - before == 3
 
 
 @pytest.mark.parametrize(

@@ -8,12 +8,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from lakegc_assets import traffic
 from lakegc_assets.run.tasks import Tasks, each, spread
 from lakegc_assets_tests.sessions import Session
 
 
 def _add(one: int, other: int) -> tuple[int, int]:
     return other, one + other
+
+
+def _ask(requests: int) -> int:
+    traffic.add(requests)
+    return -requests
 
 
 def _never() -> object:
@@ -40,6 +46,15 @@ def test_much_work_is_one_job_with_a_task_for_each_input(spark: Session) -> None
     told = tracker.getStageInfo(stage)
     assert told is not None
     assert told.numTasks == 5
+
+
+@pytest.mark.parametrize("seconds", [9.9, 10.0])
+def test_the_requests_of_tasks_are_counted_wherever_they_run(
+    spark: Session, seconds: float
+) -> None:
+    before = traffic.sent()
+    assert Tasks(spark, 10.0).run("ask", _ask, [1, 20, 300], seconds) == [-1, -20, -300]
+    assert traffic.sent() - before == 321
 
 
 @pytest.mark.parametrize("count", [1, 3])

@@ -68,6 +68,17 @@ def _repository(name: str) -> Repository:
     )
 
 
+@lru_cache(maxsize=1024)
+def _staged(addresses: tuple[str, ...]) -> pa.Table:
+    """A list of staged objects, as lakeFS writes it."""
+    return pa.table(
+        {
+            "physical_address": pa.array(addresses, pa.string()),
+            "creation_date": pa.array([0] * len(addresses), pa.int64()),
+        }
+    )
+
+
 class SimClient:
     """A client of the lake of a world."""
 
@@ -225,13 +236,8 @@ class SimClient:
             if fault == "no location":
                 where = None
             else:
-                table = pa.table(
-                    {
-                        "physical_address": pa.array(rows, pa.string()),
-                        "creation_date": pa.array([0] * len(rows), pa.int64()),
-                    }
-                )
-                world.write_directly(f"{folder}/{page}.parquet", encoding.encoded(table))
+                data = encoding.encoded(_staged(tuple(rows)))
+                world.write_directly(f"{folder}/{page}.parquet", data)
             token = None
             if more:
                 position = {"branch": more[0], "path": ""}

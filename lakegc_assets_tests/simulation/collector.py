@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from datetime import datetime, timedelta
+from functools import cache
 from typing import Any, Final
 
 import pyarrow as pa
@@ -61,17 +62,22 @@ def context(world: World, run: str, batch: int, tasks: int = 1) -> RunContext:
         batch: keys in a request.
         tasks: that delete, at most.
     """
-    settings = Settings(
+    settings = _settings(batch, tasks)
+    config: Any = SimConfig(world)
+    root = ArtifactRoot(ARTIFACTS, StoreConfig())
+    return RunContext(
+        REPOSITORY, run, settings, config, root, _no_spark, SimClocks(world), log=_LOG
+    )
+
+
+@cache
+def _settings(batch: int, tasks: int) -> Settings:
+    return Settings(
         sweep_batch=batch,
         sweep_num_partitions=tasks,
         range_num_partitions=1,
         address_num_partitions=1,
         lease_wait=timedelta(seconds=30),
-    )
-    config: Any = SimConfig(world)
-    root = ArtifactRoot(ARTIFACTS, StoreConfig())
-    return RunContext(
-        REPOSITORY, run, settings, config, root, _no_spark, SimClocks(world), log=_LOG
     )
 
 

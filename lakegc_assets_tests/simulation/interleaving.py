@@ -16,6 +16,7 @@ from lakegc_assets_tests.simulation import encoding
 from lakegc_assets_tests.simulation.actors import HANDED_S, write
 from lakegc_assets_tests.simulation.choices import Choices
 from lakegc_assets_tests.simulation.collector import collect, context, mark
+from lakegc_assets_tests.simulation.encoding import Files
 from lakegc_assets_tests.simulation.lake import DAY, MAIN, Entry, Lake
 from lakegc_assets_tests.simulation.oracle import START, LossError
 from lakegc_assets_tests.simulation.scheduler import EndlessError, Process
@@ -27,6 +28,9 @@ RUN: Final = "mark-1"
 #: The mark is made so many seconds before a sweep may begin.
 _BEFORE_S: Final = 600.0
 _SWEEPS: Final = 3
+#: After so many seconds an operator sweeps again; of so many choices the others are not to.
+_PAUSES: Final = (5.0, 60.0, 400.0)
+_PATIENT: Final = 8
 _FAULTS: Final = (
     "freeze", "slow", "unavailable", "kill", "lost answer", "late", "partial", "SlowDown",
     "cut list", "cut rows", "cut file", "order-dependent walk", "no location", "give up",
@@ -109,20 +113,21 @@ def interleave(choices: Choices, tell: Callable[[str], None] | None = None) -> E
         tell: is told of every step, in words.
     """
     shape = SHAPES[choices.pick(len(SHAPES))]
-    lake, buckets, marked = _beginning(shape, World.shadow_rule, World.diff_witness)
+    lake, buckets, files, marked = _beginning(shape, World.shadow_rule, World.diff_witness)
     # What a process keeps of an earlier interleaving would save this one some calls.
     sets._kept.clear()
     theme = _THEMES[choices.pick(len(_THEMES))]
     fault = (0.0, 0.01, 0.03, 0.1)[choices.pick(4)] if theme.odds is None else theme.odds
     odds = (0.03, 0.08, 0.2, 0.4)[choices.pick(4)], fault
     copied = {name: dict(bucket) for name, bucket in buckets.items()}
-    world = World(choices, lake.copy(), copied, *odds, tell=tell)
+    world = World(choices, lake.copy(), copied, *odds, tell=tell, files=files.copy())
     if theme.odds is not None:
         world.scheduler.far = (world.scheduler.far[0], 0.0)
     world.oracle.marked[RUN] = marked
     world.weak.conditions = world.conditions
     if world.tampered and shape.extras:
-        _tamper(world)
+        with encoding.among(world.files):
+            _tamper(world)
     world.weak.deadlines = not choices.pick(4, 0.25)
     promised = choices.pick(4, 0.4)
     world.weak.etags, world.weak.versions = bool(promised & 1), bool(promised & 2)
@@ -151,7 +156,7 @@ def interleave(choices: Choices, tell: Callable[[str], None] | None = None) -> E
 
 
 def _operate(world: World, size: tuple[int, int], name: str) -> None:
-    """Sweep, and again until it ends well."""
+    """Sweep, and mostly not again where it did not end well."""
     scheduler = world.scheduler
     for number in range(_SWEEPS):
         driver = Process(f"collector {name}{number + 1}", f"machine {name}", 50.0 * (number + 1))
@@ -170,16 +175,20 @@ def _operate(world: World, size: tuple[int, int], name: str) -> None:
         scheduler.sleep(float("inf"), over)
         if ended and not ended[0]:
             return
-        scheduler.sleep((5.0, 60.0, 400.0)[world.choices.pick(3)])
+        pause = world.choices.pick(_PATIENT)
+        if pause >= len(_PAUSES):
+            return
+        scheduler.sleep(_PAUSES[pause])
 
 
 @cache
 def _beginning(
     shape: Shape, *_guards: bool
-) -> tuple[Lake, dict[str, dict[str, Kept]], frozenset[str]]:
+) -> tuple[Lake, dict[str, dict[str, Kept]], Files, frozenset[str]]:
     """A repository with a mark of it."""
     lake = Lake()
-    world = World(Choices(), lake, {"lake": {}, "artifacts": {}})
+    files = Files()
+    world = World(Choices(), lake, {"lake": {}, "artifacts": {}}, files=files)
     world.scheduler.now = -_BEFORE_S
     _fill(world, shape)
     with inside(world):
@@ -199,7 +208,7 @@ def _beginning(
         world.scheduler = type(world.scheduler)(Choices(), 0.0, 0.0, world.say)
         world.scheduler.spawn("reader", reader, read)
         world.scheduler.run()
-    return lake, world.buckets, frozenset(found)
+    return lake, world.buckets, files, frozenset(found)
 
 
 def _tamper(world: World) -> None:

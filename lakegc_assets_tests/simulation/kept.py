@@ -38,7 +38,8 @@ class Kept:
     """What was found without a guard.
 
     Attributes:
-        seed: of the first interleaving that broke a promise; None if none did.
+        seed: of the first interleaving that broke a promise; None if none did. Where there is a
+            schedule all the same, it was put together by hand.
         runs: how many were run.
         broken: which promise.
         schedule: the choices of the minimal schedule that are not 0, by their place.
@@ -88,9 +89,9 @@ def keep(found: Mapping[str, Kept], most: int, guard: str) -> Kept:
 
 def _moved_along(guard: str, known: Kept | None) -> Kept | None:
     """The kept schedule of a guard, where it fails as it did, if need be a few calls later."""
-    if known is None or known.seed is None:
+    if known is None or not known.schedule:
         return None
-    schedule = known.schedule or {}
+    schedule = known.schedule
     with seams.installed(), without(guard):
         for moved in islice(_moved(schedule), _MOVES):
             kept = replace(known, schedule=moved)
@@ -141,4 +142,6 @@ def _told(one: Kept) -> str:
 
 
 def _place(one: Kept) -> str:
-    return f"{one.seed}, {one.runs}" if one.seed is not None else f"none, {one.runs}"
+    if one.seed is None:
+        return f"{'by hand' if one.schedule else 'none'}, {one.runs}"
+    return f"{one.seed}, {one.runs}"

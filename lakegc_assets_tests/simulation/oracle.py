@@ -284,6 +284,10 @@ class Oracle:
             self._require_outcomes(done)
 
     def _require_alarm(self, gone: Gone) -> None:
+        brought = self.brought.get(gone.key)
+        if brought is not None and gone.at < brought:
+            # It came back. Whatever deleted it again has a loss of its own in the window.
+            return
         live = self.live.get(gone.key)
         there = f"repo/{gone.key}" in self.world.buckets["lake"]
         if there or not live or gone.key in self.alarms or live.keys() == {"pinned"}:

@@ -19,6 +19,7 @@ CALL_S: Final = 0.05
 #: For how long a process may be frozen, or a call may be slow, in seconds.
 PAUSES: Final = (20.0, 70.0, 130.0, 250.0, 700.0, 700.0)
 _MOST_STEPS: Final = 6000
+_NEVER: Final = float("inf")
 
 
 class Killed(BaseException):
@@ -73,10 +74,10 @@ class Actor:
 
     def due(self, now: float) -> float:
         """When it may go on."""
-        at = self.at
-        if self.waits is not None and self.waits():
-            at = min(at, now)
-        return max(at, self.process.frozen)
+        at, frozen = self.at, self.process.frozen
+        if at > now and self.waits is not None and self.waits():
+            at = now
+        return max(at, frozen)
 
 
 class Scheduler:
@@ -219,18 +220,26 @@ class Scheduler:
         self.end()
 
     def _resume(self, actor: Actor) -> None:
-        others = [a.due(self.now) for a in self.actors if a is not actor and not a.lazy]
-        self._soonest = min(others, default=float("inf"))
+        soonest, now = _NEVER, self.now
+        for other in self.actors:
+            if not other.lazy and other is not actor and (due := other.due(now)) < soonest:
+                soonest = due
+        self._soonest = soonest
         self.current = actor
         actor.greenlet.switch()
         self.current = None
 
     def _first(self) -> Actor | None:
-        eager = [a for a in self.actors if not a.lazy]
-        return min(eager, key=lambda a: (a.due(self.now), a.order), default=None)
+        first, soonest, now = None, _NEVER, self.now
+        for actor in self.actors:
+            if not actor.lazy and ((due := actor.due(now)) < soonest or first is None):
+                first, soonest = actor, due
+        return first
 
     def _bury(self) -> None:
         """Unwind the actors of processes that were killed; nothing they do counts."""
+        if all(actor.process.alive and not actor.done for actor in self.actors):
+            return
         for actor in [a for a in self.actors if not a.process.alive and not a.done]:
             self.current = actor
             if actor.greenlet.dead or not actor.greenlet:

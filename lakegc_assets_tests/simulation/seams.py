@@ -12,13 +12,24 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, Final
 from unittest import mock
 
+import numpy as np
 import pyarrow as pa
 
+from lakegc_assets.graveler import namespace
 from lakegc_assets.graveler.decode import etag_hashes
 from lakegc_assets.mark import commits, committed, uncommitted
 from lakegc_assets.mark.committed import Live, LiveRanges
 from lakegc_assets.mark.served import SERVED, SPARED
-from lakegc_assets.run import artifacts, connections, packs, parts, pins, tasks
+from lakegc_assets.run import (
+    artifacts,
+    connections,
+    hashing,
+    packs,
+    parts,
+    pins,
+    tasks,
+    telling,
+)
 from lakegc_assets.run.hashing import address_hashes, key_digest
 from lakegc_assets.run.sets import union, write_set
 from lakegc_assets.storage import undelete_probe
@@ -62,7 +73,8 @@ def inside(one: World) -> Iterator[World]:
     """Run in a world."""
     _worlds.append(one)
     try:
-        yield one
+        with encoding.among(one.files):
+            yield one
     finally:
         _worlds.pop()
 
@@ -120,6 +132,19 @@ class _Thread:
             world().scheduler.sleep(_NEVER, lambda: self._actor.done)
 
 
+class _Silent:
+    """As ``threading.Thread`` where it only tells people how far something is."""
+
+    def __init__(self, target: Callable[[], None], name: str, *, daemon: bool) -> None:
+        pass
+
+    def start(self) -> None:
+        pass
+
+    def join(self) -> None:
+        pass
+
+
 class _Pool:
     """As ``ThreadPoolExecutor``: one after the other, since each only asks a question."""
 
@@ -164,6 +189,9 @@ class SimExtender(extending.Extender):
         )
 
 
+_NOTHING: Final = SPARED.empty_table()
+
+
 class SimDeltas(delta.Deltas):
     """Tells the oracle when a delta mark begins, and asks for what is served without Spark."""
 
@@ -183,6 +211,8 @@ class SimDeltas(delta.Deltas):
         client = connections.client()
         rows = candidates.rows.to_pylist()
         found = served(client, liveness.heads, rows)
+        if not found:
+            return _NOTHING
         return pa.table([sorted(found), [SERVED] * len(found)], schema=SPARED)
 
 
@@ -284,6 +314,38 @@ def _dumps(values: object, indent: int | None = None, **how: Any) -> str:
     return json.dumps(values, **how)
 
 
+def _hashes_of(strings: pa.Array, offset: np.uint64) -> hashing.Hashes:
+    """As the hashes of an array, of which the same strings come often."""
+    return np.array([_hash_of(one, int(offset)) for one in strings.to_pylist()], np.uint64)
+
+
+@lru_cache(maxsize=4096)
+def _hash_of(string: str, offset: int) -> int:
+    return int(_of_array(pa.array([string], pa.string()), np.uint64(offset))[0])
+
+
+_of_array: Final = hashing._of_array
+
+
+#: The same few URLs are read again and again.
+_parsed: Final = lru_cache(maxsize=64)(namespace.StorageNamespace.parse)
+
+
+def _read_ledger(store: ObjectStore, key: str) -> pa.Table:
+    """As the ledger reads a file; what is not parquet has its types already."""
+    rows = encoding.read_table(pa.BufferReader(store.get(key)))
+    return rows if rows.schema.equals(ledger.SWEPT) else rows.cast(ledger.SWEPT)
+
+
+@lru_cache(maxsize=64)
+def _lease(data: bytes, where: str) -> lease.LeaseRecord:
+    """As ``LeaseRecord.from_bytes``: what was written is read again and again."""
+    return _lease_from_bytes(data, where)
+
+
+_lease_from_bytes: Final = lease.LeaseRecord.from_bytes
+
+
 @lru_cache(maxsize=256)
 def _manifest(data: bytes, where: str) -> artifacts.Manifest:
     """As ``Manifest.from_bytes``: it is a function of values, and the same ones come often."""
@@ -291,6 +353,21 @@ def _manifest(data: bytes, where: str) -> artifacts.Manifest:
 
 
 _from_bytes: Final = artifacts.Manifest.from_bytes
+
+
+def _sha256(manifest: artifacts.Manifest) -> str:
+    """As ``Manifest.sha256``, once for each of those that come often."""
+    known = _digests.get(id(manifest))
+    if known is None or known[0] is not manifest:
+        if len(_digests) > _MOST_DIGESTS:
+            _digests.clear()
+        known = _digests[id(manifest)] = (manifest, _real_sha256(manifest))
+    return known[1]
+
+
+_MOST_DIGESTS: Final = 256
+_digests: Final[dict[int, tuple[artifacts.Manifest, str]]] = {}
+_real_sha256: Final[Callable[[artifacts.Manifest], str]] = vars(artifacts.Manifest)["sha256"].fget
 
 
 def _replaced() -> list[tuple[object, str, object]]:
@@ -315,6 +392,8 @@ def _replaced() -> list[tuple[object, str, object]]:
     return [
         *answers,
         (lease, "threading", threads),
+        (telling, "threading", SimpleNamespace(Event=_Event, Thread=_Silent)),
+        (hashing, "_of_array", _hashes_of),
         (lease, "owner_of", lambda **_: {"host": "simulated"}),
         (sweep, "owner_of", lambda **_: {"host": world().process.name}),
         (sweep, "repository_lease", held),
@@ -334,7 +413,11 @@ def _replaced() -> list[tuple[object, str, object]]:
         (deletion, "Extender", SimExtender),
         (deletion, "DeletingTask", SimTask),
         (deletion.Reach, "of", partial(_reach, deletion.Reach.of)),
+        (namespace.StorageNamespace, "parse", _parsed),
         (artifacts.Manifest, "from_bytes", _manifest),
+        (artifacts.Manifest, "sha256", property(_sha256)),
+        (lease.LeaseRecord, "from_bytes", _lease),
+        (ledger, "_read_file", _read_ledger),
         (connections, "_own", SimpleNamespace()),
         (commits, "_latest", _latest(commits._latest)),
     ]

@@ -51,15 +51,20 @@ class _Column(list[Any]):
 class _Page:
     """As a batch of a listing, which Arrow takes long to make; it makes one where more is asked."""
 
-    def __init__(self, infos: Sequence[ObjectInfo]) -> None:
-        self._infos = infos
-        self.num_rows = len(infos)
+    def __init__(self, found: Sequence[tuple[str, Kept]]) -> None:
+        self._found = found
+        self.num_rows = len(found)
 
     def __getitem__(self, name: str) -> _Column:
-        return _Column(getattr(info, name) for info in self._infos)
+        if name == "key":
+            return _Column([key for key, _ in self._found])
+        if name == "size":
+            return _Column([kept.size for _, kept in self._found])
+        return _Column(self.__getattr__("column")(name).to_pylist())
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(to_batch(self._infos), name)
+        infos = [ObjectInfo(key, kept.size, kept.modified, kept.etag) for key, kept in self._found]
+        return getattr(to_batch(infos), name)
 
 
 class SimStore(ObjectStore):
@@ -88,17 +93,16 @@ class SimStore(ObjectStore):
         return 1000
 
     def _infos(self, prefix: str) -> list[tuple[str, Kept]]:
-        start = self._prefix + prefix
-        bucket = self._bucket
-        keys = sorted(key for key in bucket if key.startswith(start))
-        return [(key[len(self._prefix) :], bucket[key]) for key in keys]
+        start, before = self._prefix + prefix, len(self._prefix)
+        bucket = self._bucket.items()
+        return sorted((key[before:], kept) for key, kept in bucket if key.startswith(start))
 
     def list(
         self, prefix: str = "", start_after: str | None = None, end_before: str | None = None
     ) -> Iterator[Any]:
         self._world.ask("list", prefix or start_after or "")
         found = [
-            ObjectInfo(key, kept.size, kept.modified, kept.etag)
+            (key, kept)
             for key, kept in self._infos(prefix)
             if (start_after is None or key > start_after)
             and (end_before is None or key < end_before)

@@ -11,14 +11,13 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
 from typing import Final
 
-import pyarrow as pa
-
 from lakegc_assets.storage.errors import StoreUnavailableError
 from lakegc_assets.sweep.hold import HOLD
 from lakegc_assets.sweep.lease import LEASE, LeaseRecord
 from lakegc_assets_tests.simulation import encoding
 from lakegc_assets_tests.simulation.choices import Choices
 from lakegc_assets_tests.simulation.client import NAMESPACE, SimClient
+from lakegc_assets_tests.simulation.encoding import Files
 from lakegc_assets_tests.simulation.lake import Lake
 from lakegc_assets_tests.simulation.oracle import Oracle, Sent
 from lakegc_assets_tests.simulation.scheduler import PAUSES, Process, Scheduler
@@ -68,6 +67,7 @@ class World:
         switch: how probable it is that another actor goes on at a step.
         fault: how probable a fault is.
         tell: is told of what happens, in words; None for nobody.
+        files: of rows, among the objects; None where these are in Arrow's own form.
     """
 
     #: What guards.py switches off in all worlds.
@@ -82,8 +82,10 @@ class World:
         switch: float = 0.0,
         fault: float = 0.0,
         tell: Callable[[str], None] | None = None,
+        files: Files | None = None,
     ) -> None:
         self.choices, self.lake, self.buckets = choices, lake, buckets
+        self.files = files
         self._versions: dict[str, list[tuple[str, Kept]]] = {}
         self._stores: dict[tuple[str, bool], SimStore] = {}
         self.telling = tell
@@ -253,7 +255,7 @@ class World:
         manifest = json.loads(kept[f"{prefix}/swept_set/manifest.json"].data)
         rows: list[tuple[str, str, str | None]] = []
         for key, *_ in manifest["parts"]["data"]:
-            table = encoding.read_table(pa.BufferReader(kept[f"{prefix}/{key}"].data))
+            table = encoding.rows_of(self.files, kept[f"{prefix}/{key}"].data)
             columns = (table[name].to_pylist() for name in ("address", "outcome", "detail"))
             rows += zip(*columns, strict=True)
         return rows

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from lakegc_assets import traffic
 from lakegc_assets.errors import ConfigurationError
 from lakegc_assets.storage.config import StoreConfig
 from lakegc_assets.storage.opening import open_store
@@ -82,6 +83,14 @@ def test_clients_are_shared(s3_server: str, monkeypatch: pytest.MonkeyPatch) -> 
     shared = clients(config)
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "another")
     assert clients(config) is not shared
+
+
+def test_each_request_is_counted(s3_server: str, s3_bucket: str) -> None:
+    store = open_store(f"s3://{s3_bucket}/ns", StoreConfig(endpoint_url=s3_server))
+    before = traffic.sent()
+    store.put("k", b"x")
+    assert store.get("k") == b"x"
+    assert traffic.sent() - before == 2
 
 
 def test_a_credentials_file(tmp_path: Path, s3_server: str) -> None:

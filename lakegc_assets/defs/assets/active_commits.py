@@ -11,6 +11,7 @@ active.
 import dagster as dg
 from dagster_pyspark import LazyPySparkResource
 
+from lakegc_assets.defs.contracts import contract
 from lakegc_assets.defs.metadata import of_manifest, of_rules
 from lakegc_assets.defs.partitions import REPOSITORY_RUN
 from lakegc_assets.defs.resources import CollectorResource, LakeFSResource, ObjectStoreResource
@@ -18,6 +19,7 @@ from lakegc_assets.mark.commits import find_active_commits
 
 
 @dg.asset(
+    description=contract(__doc__),
     partitions_def=REPOSITORY_RUN,
     deps=["uncommitted_snapshot"],
     group_name="gc",

@@ -10,6 +10,7 @@ Guarantees: a finished backup is never changed; a killed one goes on where it wa
 import dagster as dg
 from dagster_pyspark import LazyPySparkResource
 
+from lakegc_assets.defs.contracts import contract
 from lakegc_assets.defs.metadata import of_backup
 from lakegc_assets.defs.partitions import REPOSITORY_RUN
 from lakegc_assets.defs.resources import CollectorResource, LakeFSResource, ObjectStoreResource
@@ -17,6 +18,7 @@ from lakegc_assets.recovery.making import make_backup
 
 
 @dg.asset(
+    description=contract(__doc__),
     partitions_def=REPOSITORY_RUN,
     deps=["gc_report"],
     group_name="gc",

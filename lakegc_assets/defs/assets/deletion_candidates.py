@@ -11,6 +11,7 @@ blocking checks stand here, before anything is published.
 import dagster as dg
 from dagster_pyspark import LazyPySparkResource
 
+from lakegc_assets.defs.contracts import contract
 from lakegc_assets.defs.metadata import of_manifest
 from lakegc_assets.defs.partitions import REPOSITORY_RUN
 from lakegc_assets.defs.resources import CollectorResource, LakeFSResource, ObjectStoreResource
@@ -18,6 +19,7 @@ from lakegc_assets.mark.candidates import find_candidates
 
 
 @dg.asset(
+    description=contract(__doc__),
     partitions_def=REPOSITORY_RUN,
     deps=["committed_addresses"],
     group_name="gc",

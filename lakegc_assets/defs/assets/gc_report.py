@@ -10,6 +10,8 @@ summary is written last, after the lists were read back; from then on the mark i
 import dagster as dg
 from dagster_pyspark import LazyPySparkResource
 
+from lakegc_assets.defs.contracts import contract
+from lakegc_assets.defs.links import links
 from lakegc_assets.defs.metadata import of_report
 from lakegc_assets.defs.partitions import REPOSITORY_RUN
 from lakegc_assets.defs.resources import CollectorResource, LakeFSResource, ObjectStoreResource
@@ -17,6 +19,7 @@ from lakegc_assets.mark.report import report
 
 
 @dg.asset(
+    description=contract(__doc__),
     partitions_def=REPOSITORY_RUN,
     deps=["deletion_candidates"],
     group_name="gc",
@@ -32,4 +35,6 @@ def gc_report(
     """Publishes the mark in the repository's namespace, and says why each object goes."""
     with collector.run_context(context, lakefs, stores, pyspark) as ctx:
         manifest = report(ctx)
-    return dg.MaterializeResult(metadata=of_report(manifest))
+    return dg.MaterializeResult(
+        metadata={**of_report(manifest), **links(ctx.lakefs, ctx.repository)}
+    )

@@ -11,6 +11,7 @@ import dagster as dg
 from dagster_pyspark import LazyPySparkResource
 from pydantic import Field
 
+from lakegc_assets.defs.contracts import contract
 from lakegc_assets.defs.metadata import of_restore
 from lakegc_assets.defs.partitions import REPOSITORY_RUN
 from lakegc_assets.defs.resources import CollectorResource, LakeFSResource, ObjectStoreResource
@@ -37,6 +38,7 @@ class RestoreConfig(dg.Config):
 
 
 @dg.asset(
+    description=contract(__doc__),
     partitions_def=REPOSITORY_RUN,
     deps=["swept_set"],
     group_name="gc",

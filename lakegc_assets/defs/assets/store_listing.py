@@ -11,6 +11,7 @@ computed again; whatever is written to the store later is not in it, so it canno
 import dagster as dg
 from dagster_pyspark import LazyPySparkResource
 
+from lakegc_assets.defs.contracts import contract
 from lakegc_assets.defs.metadata import of_manifest
 from lakegc_assets.defs.partitions import REPOSITORY_RUN
 from lakegc_assets.defs.resources import CollectorResource, LakeFSResource, ObjectStoreResource
@@ -18,6 +19,7 @@ from lakegc_assets.mark.listing import list_store
 
 
 @dg.asset(
+    description=contract(__doc__),
     partitions_def=REPOSITORY_RUN,
     group_name="gc",
     kinds={"pyspark", "lakefs"},

@@ -15,7 +15,9 @@ from collections.abc import Iterator
 import dagster as dg
 from dagster_pyspark import LazyPySparkResource
 
+from lakegc_assets.defs.contracts import contract
 from lakegc_assets.defs.failures import interrupts_shown
+from lakegc_assets.defs.links import links
 from lakegc_assets.defs.metadata import of_sweep
 from lakegc_assets.defs.partitions import REPOSITORY_RUN
 from lakegc_assets.defs.requests import WAITS_TAG, is_unattended
@@ -27,6 +29,7 @@ from lakegc_assets.sweep.unattended import waits_for
 
 
 @dg.asset(
+    description=contract(__doc__),
     partitions_def=REPOSITORY_RUN,
     deps=["gc_report", "backup"],
     group_name="gc",
@@ -51,7 +54,8 @@ def swept_set(
             return
         else:
             manifest = sweep(approved(ctx))
-    yield dg.MaterializeResult(metadata={"swept": when(manifest), **of_sweep(manifest)})
+    told = {"swept": when(manifest), **of_sweep(manifest), **links(ctx.lakefs, ctx.repository)}
+    yield dg.MaterializeResult(metadata=told)
 
 
 def _waits(

@@ -10,6 +10,7 @@ staged on what it covered; otherwise the run stops.
 import dagster as dg
 from dagster_pyspark import LazyPySparkResource
 
+from lakegc_assets.defs.contracts import contract
 from lakegc_assets.defs.metadata import of_manifest
 from lakegc_assets.defs.partitions import REPOSITORY_RUN
 from lakegc_assets.defs.resources import CollectorResource, LakeFSResource, ObjectStoreResource
@@ -17,6 +18,7 @@ from lakegc_assets.mark.uncommitted import snapshot_uncommitted
 
 
 @dg.asset(
+    description=contract(__doc__),
     partitions_def=REPOSITORY_RUN,
     deps=["store_listing"],
     group_name="gc",

@@ -25,6 +25,7 @@ from botocore.exceptions import (
 )
 from botocore.parsers import ResponseParserError
 
+from lakegc_assets import traffic
 from lakegc_assets.errors import ConfigurationError
 from lakegc_assets.storage.codes import usual_code
 from lakegc_assets.storage.config import StoreConfig
@@ -129,6 +130,7 @@ def clients(config: StoreConfig) -> Clients:
         # The wildcard puts it before botocore's own handlers of S3, one of which parses the page.
         made.meta.events.register("before-parse.*.ListObjectsV2", keep_page)
         made.meta.events.register("before-sign.s3.DeleteObjects", _add_md5)
+        made.meta.events.register("before-send.s3", _count)
         prepare(made, session)
         # What is registered for an operation comes before what signs, and renews credentials.
         for name in ("DeleteObject", "DeleteObjects"):
@@ -163,3 +165,8 @@ def _add_md5(request: Any, **_: object) -> None:  # noqa: ANN401 - botocore's AW
     """Add the digest of a bulk delete's body that older compatible servers ask for."""
     digest = hashlib.md5(request.body, usedforsecurity=False).digest()
     request.headers["Content-MD5"] = base64.b64encode(digest).decode()
+
+
+def _count(**_: object) -> None:
+    """Each try is a request; an answer would take the place of the store's."""
+    traffic.add()

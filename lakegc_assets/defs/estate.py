@@ -1,0 +1,177 @@
+"""The rows of the asset ``estate``: how each repository stands, and what is known of it here."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from datetime import datetime
+from typing import Any
+
+import dagster as dg
+
+from lakegc_assets.defs import pictures
+from lakegc_assets.defs.due import next_run
+from lakegc_assets.defs.metadata import picture, table
+from lakegc_assets.defs.policy import Policies
+from lakegc_assets.defs.units import human_bytes
+from lakegc_assets.run.artifacts import ArtifactRoot
+from lakegc_assets.sweep.standing import STATES, Standing, estate
+
+COLUMNS = (
+    "repository",
+    "state",
+    "size",
+    "garbage",
+    "freed",
+    "last mark",
+    "last sweep",
+    "next run",
+    "because",
+    "owners",
+    "tags",
+)
+UNKNOWN = "unknown"
+
+
+@dataclass(frozen=True)
+class Row:
+    """One repository: how it stands, when it is collected next or why not, owners and tags."""
+
+    standing: Standing
+    next_run: datetime | str
+    owners: Sequence[str]
+    tags: Mapping[str, str]
+
+    @property
+    def freed(self) -> int:
+        """Bytes that all of its sweeps have deleted."""
+        return sum(one.size for one in self.standing.freed)
+
+    def cells(self) -> tuple[str, ...]:
+        """In words, in the order of ``COLUMNS``."""
+        one = self.standing
+        tags = ", ".join(f"{name}={value}" for name, value in sorted(self.tags.items()))
+        return (
+            one.repository,
+            one.state,
+            _size(one.size),
+            _size(one.garbage_size),
+            human_bytes(self.freed),
+            _time(one.last_mark),
+            _time(one.last_sweep),
+            self.next_run if isinstance(self.next_run, str) else _time(self.next_run),
+            one.because,
+            ", ".join(self.owners),
+            tags,
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        """The same as JSON values."""
+        told = {
+            **asdict(self.standing),
+            "next_run": self.next_run,
+            "owners": list(self.owners),
+            "tags": dict(self.tags),
+        }
+        return json.loads(json.dumps(told, default=_iso))  # type: ignore[no-any-return]
+
+
+@dataclass(frozen=True)
+class Overview:
+    """All repositories, when they were looked at, and what could not be."""
+
+    rows: Sequence[Row]
+    at: datetime
+    notes: Sequence[str] = ()
+
+    def figures(self) -> dict[str, int]:
+        """Totals that Dagster plots, under names that stay as they are."""
+        standings = [row.standing for row in self.rows]
+        counted = {
+            f"repositories {state}": sum(one.state == state for one in standings)
+            for state in STATES
+        }
+        return {
+            "repositories": len(self.rows),
+            **counted,
+            "bytes stored": sum(one.size or 0 for one in standings),
+            "bytes of garbage": sum(one.garbage_size or 0 for one in standings),
+            "bytes freed": sum(row.freed for row in self.rows),
+        }
+
+    def by_week(self) -> bytes | None:
+        """A picture of the bytes freed, by repository and week; None where there are none."""
+        freed = (
+            (row.standing.repository, one.at, one.size)
+            for row in self.rows
+            for one in row.standing.freed
+        )
+        return pictures.of_weeks(freed, self.at)
+
+
+def overview(
+    root: ArtifactRoot,
+    names: Collection[str],
+    policies: Policies,
+    on: Mapping[str, Sequence[str]],
+    now: datetime,
+) -> Overview:
+    """Look at all repositories; one that cannot be read has a row that says so.
+
+    Args:
+        root: of the artifacts.
+        names: of repositories that have a row in any case.
+        policies: of all repositories.
+        on: schedules that are turned on (``due.schedules_on``).
+        now: the time, UTC.
+    """
+    found = estate(root, names, lambda name: policies.of(name).sweep, now)
+    rows = []
+    for one in found.rows:
+        policy = policies.of(one.repository)
+        due = next_run(on, policies, one.repository, now)
+        rows.append(Row(one, due, policy.owners, policy.tags))
+    return Overview(rows, now, found.notes)
+
+
+def of_overview(found: Overview, links: Mapping[str, Mapping[str, str]]) -> dict[str, Any]:
+    """What ``estate`` shows.
+
+    Args:
+        found: all repositories.
+        links: into lakeFS's own interface, for each repository, by their names.
+    """
+    return {
+        "estate": table(COLUMNS, [row.cells() for row in found.rows]),
+        "bytes freed by week": picture("bytes freed by repository and week", found.by_week()),
+        "links": _list_of(links),
+        "notes": "\n".join(found.notes) or "none",
+        **found.figures(),
+    }
+
+
+def _list_of(links: Mapping[str, Mapping[str, str]]) -> Any:  # noqa: ANN401 - metadata
+    lines = [
+        f"- {_plain(name)}: " + ", ".join(f"[{_plain(what)}]({url})" for what, url in its.items())
+        for name, its in links.items()
+        if its
+    ]
+    return dg.MetadataValue.md("\n".join(lines)) if lines else "nothing"
+
+
+def _plain(text: str) -> str:
+    """Text that Markdown takes as it is."""
+    return "".join(c if c.isalnum() or c in " ._-" else f"&#{ord(c)};" for c in text)
+
+
+def _iso(value: object) -> str:
+    return value.isoformat() if isinstance(value, datetime) else str(value)
+
+
+def _size(count: int | None) -> str:
+    return UNKNOWN if count is None else human_bytes(count)
+
+
+def _time(moment: datetime | None) -> str:
+    return "never" if moment is None else f"{moment:%Y-%m-%d %H:%M} UTC"

@@ -1,0 +1,150 @@
+"""Pictures of reports, as PNG: bytes freed against age, and by repository and week."""
+
+from __future__ import annotations
+
+import base64
+import io
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import date, datetime, timedelta, timezone
+from typing import TYPE_CHECKING, Any, Final
+
+from lakegc_assets.defs.units import human_bytes
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+_BARS: Final = 50
+#: Weeks that are shown, the last ones.
+_WEEKS: Final = 26
+#: Repositories that have a colour of their own; the rest are one.
+_NAMED: Final = 8
+_BLUE: Final = "#4a6fa5"
+_COLOURS: Final = (
+    _BLUE, "#d98e4a", "#5b9a68", "#b5545c", "#8672ab", "#8c6d5a", "#cf86b5", "#a9a344",
+)  # fmt: skip
+_REST: Final = "#999999"
+_LONGEST: Final = 40
+
+
+def data_url(picture: bytes) -> str:
+    """A PNG as a URL that holds all of it."""
+    return f"data:image/png;base64,{base64.b64encode(picture).decode()}"
+
+
+def of_ages(rows: Iterable[Sequence[Any]]) -> bytes | None:
+    """The bytes that a mark frees against the age of the objects, in days.
+
+    Args:
+        rows: of the breakdown of a report: dimension, key, objects, bytes.
+
+    Returns:
+        A PNG; None where there is nothing to be shown.
+    """
+    ages = [(int(key), size) for name, key, _, size in rows if name == "age in days"]
+    if not ages:
+        return None
+    oldest = max(age for age, _ in ages)
+    width = 1 + oldest // _BARS
+    freed = [0] * (oldest // width + 1)
+    for age, size in ages:
+        freed[age // width] += size
+    figure, axes = _bars(f"age of the objects, days ({width} to a bar)")
+    starts = [bar * width for bar in range(len(freed))]
+    axes.bar(starts, freed, width=0.9 * width, align="edge", color=_BLUE)
+    axes.set_xlim(left=0)
+    return _png(figure)
+
+
+def of_weeks(freed: Iterable[tuple[str, datetime, int]], now: datetime) -> bytes | None:
+    """The bytes that sweeps have freed, by repository and week, of the last weeks.
+
+    Args:
+        freed: repository, when its sweep was finished, and bytes.
+        now: the time, UTC; the last week is its own.
+
+    Returns:
+        A PNG; None where nothing was freed in these weeks.
+    """
+    weeks = [_monday(now) - timedelta(weeks=back) for back in reversed(range(_WEEKS))]
+    by = weekly(freed, weeks)
+    if not by:
+        return None
+    figure, axes = _bars("week, from its Monday on")
+    places, floor = range(len(weeks)), [0] * len(weeks)
+    bars = []
+    shown = _largest(by)
+    for (_, counted), colour in zip(shown, (*_COLOURS[: _NAMED - 1], _REST), strict=False):
+        heights = [counted[week] for week in weeks]
+        bars.append(axes.bar(places, heights, bottom=floor, width=0.8, color=colour))
+        floor = [below + height for below, height in zip(floor, heights, strict=True)]
+    step = 1 + len(weeks) // _NAMED
+    axes.set_xticks(list(places)[::-step], [f"{week:%d %b %Y}" for week in weeks[::-step]])
+    axes.tick_params(axis="x", labelsize=7)
+    legend = axes.legend(
+        bars,
+        [name for name, _ in shown],
+        loc="upper left",
+        bbox_to_anchor=(1.0, 1.0),
+        fontsize=8,
+        frameon=False,
+    )
+    for text in legend.get_texts():
+        # A name is no formula, whatever it holds.
+        text.set_parse_math(False)
+    return _png(figure)
+
+
+def weekly(
+    freed: Iterable[tuple[str, datetime, int]], weeks: Sequence[date]
+) -> dict[str, Counter[date]]:
+    """Bytes freed in some weeks, by repository and the Monday of the week; UTC."""
+    by: dict[str, Counter[date]] = {}
+    for repository, at, size in freed:
+        if size and (week := _monday(at)) in weeks:
+            by.setdefault(repository, Counter())[week] += size
+    return by
+
+
+def _monday(moment: datetime) -> date:
+    day = moment.astimezone(timezone.utc).date()
+    return day - timedelta(days=day.weekday())
+
+
+def _largest(by: Mapping[str, Counter[date]]) -> list[tuple[str, Counter[date]]]:
+    """Those that freed most, under names that can be drawn, and all others as the last one."""
+    order = sorted(by, key=lambda name: (-by[name].total(), name))
+    few = order if len(order) <= _NAMED else order[: _NAMED - 1]
+    shown = [(_drawn(name), by[name]) for name in few]
+    if rest := order[len(few) :]:
+        others: Counter[date] = Counter()
+        for name in rest:
+            others.update(by[name])
+        shown.append((f"{len(rest)} others", others))
+    return shown
+
+
+def _drawn(name: str) -> str:
+    """A name as the font can draw it."""
+    text = "".join(c if c.isascii() and c.isprintable() else "?" for c in name)
+    return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 3]}..."
+
+
+def _bars(label: str) -> tuple[Figure, Axes]:
+    """An empty picture of bytes freed."""
+    from matplotlib.figure import Figure  # noqa: PLC0415 - it loads slowly
+
+    figure = Figure(figsize=(7, 2.6), layout="constrained")
+    axes = figure.subplots()
+    axes.set_xlabel(label)
+    axes.set_ylabel("bytes freed")
+    axes.yaxis.set_major_formatter(lambda size, _: human_bytes(size))
+    axes.spines[["top", "right"]].set_visible(False)
+    return figure, axes
+
+
+def _png(figure: Figure) -> bytes:
+    picture = io.BytesIO()
+    figure.savefig(picture, format="png", dpi=110)
+    return picture.getvalue()

@@ -1,0 +1,248 @@
+"""The HTML report: one file, whole or as before, in which no text of others is HTML."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lakegc_assets.cli import html
+from lakegc_assets.cli.main import main
+from lakegc_assets.cli.pages import page_of_estate, page_of_run
+from lakegc_assets.defs.estate import COLUMNS, overview
+from lakegc_assets.defs.policy import Policies
+from lakegc_assets.errors import ConfigurationError
+from lakegc_assets.lakefs.config import LakeFSConfig
+from lakegc_assets_tests.left import BEGAN, checked, root_at, swept
+
+# Dagster itself makes nested resources (S3Resource) in this way.
+pytestmark = pytest.mark.filterwarnings(
+    "ignore:InitResourceContext.dagster_run is deprecated:DeprecationWarning"
+)
+
+_HOSTILE = (
+    "\"><script>alert('1')</script><img src=https://evil.example/x onerror=alert(1)>&amp;\u202e\0"
+)
+_SERVER = LakeFSConfig(endpoint="https://lakefs.example.com")
+_KNOWN = {
+    *("html", "head", "meta", "title", "style", "body", "h1", "h2", "p", "div", "table", "thead"),
+    *("tbody", "tr", "th", "td", "span", "br", "a", "img"),
+}
+
+
+class Read(HTMLParser):
+    """The elements of a page, and its text."""
+
+    def __init__(self, page: str) -> None:
+        super().__init__()
+        self.elements: list[tuple[str, dict[str, str | None]]] = []
+        self.text: list[str] = []
+        self.feed(page)
+        self.close()
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.elements.append((tag, dict(attrs)))
+
+    def handle_data(self, data: str) -> None:
+        self.text.append(data)
+
+
+def require_harmless(page: str) -> Read:
+    """Nothing in it is fetched or run, whoever named what it shows."""
+    read = Read(page)
+    assert {name for name, _ in read.elements} <= _KNOWN
+    for name, attributes in read.elements:
+        assert not [key for key in attributes if key.startswith("on")]
+        if name == "img":
+            assert str(attributes["src"]).startswith("data:image/png;base64,")
+        if name == "a":
+            assert str(attributes["href"]).startswith("https://lakefs.example.com/")
+    assert "default-src 'none'" in str(dict(read.elements[3][1])["content"])
+    return read
+
+
+@pytest.fixture(autouse=True)
+def _credentials(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "lakectl.yaml").write_text("credentials: {access_key_id: k, secret_access_key: s}")
+    monkeypatch.setenv("LAKECTL_CONFIG_FILE", str(tmp_path / "lakectl.yaml"))
+
+
+def outcome(text: str) -> dict[str, Any]:
+    """What is known of a run in which every word is somebody else's."""
+    return {
+        "repository": text,
+        "run": "m1",
+        "mode": "unified",
+        "cutoff": BEGAN.isoformat(),
+        "mark_url": f"s3://{text}/mark",
+        "artifacts": f"/{text}",
+        "backup": f"s3://{text}",
+        "undo": f"from {text}",
+        "listed": 10,
+        "listed_bytes": 1000,
+        "spared": {text: 1},
+        "too_young": 2,
+        "outside_data": 0,
+        "adopted": {"mark": text, "not_named": {"objects": 3}},
+        "swept": True,
+        "objects": 4,
+        "bytes": 400,
+        "breakdown": [
+            ["reason", text, 4, 400],
+            ["branch rule", f"{text}, 20 days", 4, 400],
+            ["slice age", "8 days", 4, 400],
+            ["age in days", "40", 4, 400],
+        ],
+        "largest": [[f"data/{text}", 400, text]],
+        "checks": {"candidate_share": text},
+        "warnings": [text],
+        "swept_on": "swept on 2026-03-01 at 02:00 UTC",
+        "outcomes": {"deleted": {"objects": 3, "bytes": 300}, "spared": {"objects": 1, "bytes": 9}},
+        "spared_by_sweep": {text: 1},
+    }
+
+
+def test_the_page_of_a_run_escapes_all_that_it_shows() -> None:
+    read = require_harmless(page_of_run(outcome(_HOSTILE), _SERVER))
+    shown = "".join(read.text)
+    assert shown.count("<script>alert('1')</script>") == 15
+    assert "\0" not in shown
+    assert "\u202e" not in shown
+    assert "\\u202e\\x00" in shown
+    assert [name for name, _ in read.elements].count("img") == 1
+
+
+def test_the_page_of_a_run_says_what_the_command_says() -> None:
+    shown = " ".join(Read(page_of_run(outcome("repo"), _SERVER)).text)
+    for words in ("Garbage collection of repo", "Mark m1, swept on 2026-03-01 at 02:00 UTC",
+                  "kept 6 600 B", "garbage 4 400 B", "repo, 20 days 4 400 B", "up to 30 days 4",
+                  "not older than 2026-03-01 02:00 UTC 2 repo 1 not named by mark repo 3",
+                  "deleted 3 300 B", "data/repo", "candidate_share", "s3://repo/mark"):  # fmt: skip
+        assert words in " ".join(shown.split())
+    assert "lakegc sweep" not in shown
+    waiting = page_of_run({**outcome("repo"), "swept": False, "swept_on": None}, _SERVER)
+    assert "lakegc sweep repo --run m1" in waiting
+
+
+@given(st.text())
+def test_any_text_is_shown_as_text(text: str) -> None:
+    read = Read(f"<td title={chr(34)}{html.escaped(text)}{chr(34)}>{html.escaped(text)}</td>")
+    ((name, attributes),) = read.elements
+    assert name == "td"
+    shown = "".join(read.text)
+    assert attributes["title"] == shown
+    printable = "".join(c for c in text if c.isprintable())
+    assert re.sub(r"\\(x..|u....|U.{8}|[nrt])|\n", "", shown) or not printable
+    assert shown.replace("\n", "").isprintable()
+
+
+def test_a_link_leads_to_a_web_server_or_nowhere() -> None:
+    assert html.link("x", "javascript:alert(1)") == "x"
+    assert html.link("<x>", "https://a/?b=1&c='\"").startswith(
+        '<a href="https://a/?b=1&amp;c=&#x27;&quot;"'
+    )
+
+
+def test_the_page_of_all_repositories_has_their_rows(tmp_path: Path) -> None:
+    root = root_at(tmp_path)
+    swept(root, "good", "m1")
+    checked(root, "refused", "m1", refused=_HOSTILE)
+    found = overview(root, ["new", _HOSTILE], Policies(), {}, BEGAN)
+    read = require_harmless(page_of_estate(found, _SERVER))
+    shown = "".join(read.text)
+    assert "4 repositories, 15.6 KiB stored, 0 B of garbage, 3.9 KiB freed" in shown
+    for words in (*COLUMNS[:8], "good", "swept on 2026-03-01", "never run", "gc_schedule is off"):
+        assert words in shown
+    assert shown.count("<script>alert('1')</script>") >= 2
+    states = [a["class"] for name, a in read.elements if name == "span" and "class" in a]
+    assert (
+        sorted(str(kind) for kind in states if kind != "line")
+        == ["state"] * 2 + ["state person"] * 2
+    )
+    assert [name for name, _ in read.elements].count("img") == 1
+
+
+def test_a_file_is_replaced_as_a_whole_and_others_may_read_it(tmp_path: Path) -> None:
+    file = tmp_path / "report.html"
+    before = os.umask(0o022)
+    try:
+        html.write(file, "first")
+        file.chmod(0o600)
+        html.write(file, "second \u00e9")
+    finally:
+        os.umask(before)
+    assert file.read_text(encoding="utf-8") == "second \u00e9"
+    assert file.stat().st_mode & 0o777 == 0o644
+    assert [path.name for path in tmp_path.glob("*report*")] == ["report.html"]
+
+
+def test_a_file_that_cannot_be_replaced_stays_as_it_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "report.html"
+    file.write_text("before")
+
+    def fail(_descriptor: int) -> None:
+        raise OSError("no space left")
+
+    monkeypatch.setattr("os.fsync", fail)
+    with pytest.raises(ConfigurationError, match="cannot be written: no space left"):
+        html.write(file, "after")
+    assert file.read_text() == "before"
+    assert [path.name for path in tmp_path.glob("*report*")] == ["report.html"]
+
+
+def test_what_is_no_file_is_not_replaced(tmp_path: Path) -> None:
+    with pytest.raises(ConfigurationError, match="is no file that could be replaced"):
+        html.write(tmp_path, "after")
+    with pytest.raises(ConfigurationError, match="cannot be written"):
+        html.write(tmp_path / "no/such/folder.html", "after")
+    linked = tmp_path / "linked.html"
+    linked.symlink_to(tmp_path / "target.html")
+    html.write(linked, "after")
+    assert (tmp_path / "target.html").read_text() == "after"
+    assert linked.is_symlink()
+
+
+def test_the_command_writes_all_repositories_although_lakefs_is_silent(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root = root_at(tmp_path)
+    swept(root, "good", "m1")
+    monkeypatch.setenv("LAKEGC_ARTIFACT_ROOT", root.url)
+    monkeypatch.setenv("DAGSTER_HOME", str(tmp_path / "dagster"))
+    monkeypatch.setenv("LAKECTL_SERVER_ENDPOINT_URL", "http://127.0.0.1:9")
+    monkeypatch.setattr("lakegc_assets.lakefs.transport.time.sleep", lambda _: None)
+    file = tmp_path / "estate.html"
+    done = CliRunner().invoke(main, ["report", "--html", str(file), "--json"])
+    assert done.exit_code == 0, done.output
+    (row,) = json.loads(done.stdout)
+    assert (row["repository"], row["state"], row["size"]) == ("good", "swept", 6000)
+    assert row["freed"][0]["size"] == 4000
+    shown = "".join(Read(file.read_text()).text)
+    assert "lakeFS does not tell its repositories" in shown
+    assert "swept on 2026-03-01" in shown
+    told = CliRunner().invoke(main, ["report", "--html", str(file)])
+    assert told.stdout == f"1 repositories: {file}\n"
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [[], ["repo"], ["--run", "m1"], ["repo", "--html", "x"], ["--run", "m1", "--html", "x"]],
+)
+def test_a_report_about_half_of_a_run_is_wrong_usage(
+    asked: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    done = CliRunner().invoke(main, ["report", *asked])
+    assert done.exit_code == 2
+    assert "a report needs REPOSITORY and --run" in done.output
+    assert not (tmp_path / "x").exists()

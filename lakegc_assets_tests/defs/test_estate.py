@@ -1,0 +1,220 @@
+"""The estate: one row for each repository, from the artifacts and Dagster's schedules alone."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from datetime import date, datetime, timedelta, timezone
+from pathlib import Path
+from typing import Any
+
+import dagster as dg
+import pytest
+from dagster._core.definitions.run_request import InstigatorType
+from dagster._core.remote_origin import (
+    InProcessCodeLocationOrigin,
+    RemoteInstigatorOrigin,
+    RemoteRepositoryOrigin,
+)
+from dagster._core.scheduler.instigation import (
+    InstigatorState,
+    InstigatorStatus,
+    ScheduleInstigatorData,
+)
+from dagster._core.types.loadable_target_origin import LoadableTargetOrigin
+
+from lakegc_assets.defs.component import GarbageCollection
+from lakegc_assets.defs.due import next_run, schedules_on
+from lakegc_assets.defs.estate import COLUMNS
+from lakegc_assets.defs.links import pages
+from lakegc_assets.defs.pictures import of_weeks, weekly
+from lakegc_assets.defs.policy import Override, Policies, Policy
+from lakegc_assets.lakefs.client import utc_now
+from lakegc_assets.lakefs.config import LakeFSConfig
+from lakegc_assets.run.artifacts import ArtifactRoot
+from lakegc_assets_tests.left import BEGAN, checked, marked, root_at, swept
+
+# Dagster itself makes nested resources (S3Resource) in this way.
+pytestmark = pytest.mark.filterwarnings(
+    "ignore:InitResourceContext.dagster_run is deprecated:DeprecationWarning"
+)
+
+_SUNDAY = datetime(2026, 3, 1, 2, tzinfo=timezone.utc)
+_AFTER = _SUNDAY + timedelta(minutes=1)
+
+
+def turn_on(
+    instance: dg.DagsterInstance,
+    name: str,
+    crons: str | list[str],
+    status: InstigatorStatus = InstigatorStatus.RUNNING,
+    location: str = "here",
+) -> None:
+    target = LoadableTargetOrigin(python_file=f"{location}.py")
+    code = InProcessCodeLocationOrigin(target, location_name=location)
+    origin = RemoteInstigatorOrigin(RemoteRepositoryOrigin(code, "repository"), name)
+    data = ScheduleInstigatorData(crons, _SUNDAY.timestamp())
+    instance.add_instigator_state(InstigatorState(origin, InstigatorType.SCHEDULE, status, data))
+
+
+@pytest.fixture
+def instance() -> Iterator[dg.DagsterInstance]:
+    with dg.instance_for_test() as found:
+        yield found
+
+
+def test_only_schedules_that_are_on_count(instance: dg.DagsterInstance) -> None:
+    turn_on(instance, "gc_schedule", ["0 2 * * 0", "0 3 * * *"])
+    turn_on(instance, "gc_schedule_Europe_Berlin", "0 2 * * 0", InstigatorStatus.STOPPED)
+    turn_on(instance, "elsewhere", "0 2 * * 0", location="there")
+    assert schedules_on(instance, "here") == {"gc_schedule": ["0 2 * * 0", "0 3 * * *"]}
+    assert set(schedules_on(instance)) == {"gc_schedule", "elsewhere"}
+
+
+def test_a_repository_is_due_when_its_own_schedule_says() -> None:
+    policies = Policies(
+        exclude=["scratch"],
+        overrides=[
+            Override(include=["daily"], cron="0 3 * * *"),
+            Override(include=["berlin"], time_zone="Europe/Berlin"),
+        ],
+    )
+    on = {"gc_schedule": ["0 2 * * 0", "0 3 * * *"]}
+    assert next_run(on, policies, "weekly", _SUNDAY) == _SUNDAY + timedelta(days=7)
+    assert next_run(on, policies, "daily", _SUNDAY) == _SUNDAY + timedelta(hours=1)
+    assert next_run(on, policies, "scratch", _SUNDAY) == "never: it is excluded"
+    assert next_run(on, policies, "berlin", _SUNDAY) == "gc_schedule_Europe_Berlin is off"
+    assert next_run({}, policies, "weekly", _SUNDAY) == "gc_schedule is off"
+    # Another project's file says another cron than what is known here.
+    assert next_run({"gc_schedule": ["1 1 1 1 1"]}, policies, "x", _SUNDAY) == "as gc_schedule says"
+    berlin = Policies(for_all=Policy(time_zone="Europe/Berlin", cron="30 3 * * *"))
+    due = next_run({"gc_schedule": ["30 3 * * *"]}, berlin, "any", _AFTER)
+    assert due == datetime(2026, 3, 1, 2, 30, tzinfo=timezone.utc)
+
+
+@pytest.fixture
+def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ArtifactRoot:
+    """Artifacts of repositories in several states, one of them damaged."""
+    found = root_at(tmp_path)
+    # In this week, so that the picture shows it.
+    swept(found, "swept", "m1", (utc_now() - BEGAN) / timedelta(days=1))
+    marked(found, "waits", "m1")
+    checked(found, "refused", "m1", refused="80 of 100 objects")
+    swept(found, "damaged", "m1").store().put("swept_set/manifest.json", b"{")
+    for name, value in {
+        "LAKEGC_ARTIFACT_ROOT": found.url,
+        "LAKECTL_SERVER_ENDPOINT_URL": "https://lakefs.example.com",
+        "LAKECTL_CREDENTIALS_ACCESS_KEY_ID": "key",
+        "LAKECTL_CREDENTIALS_SECRET_ACCESS_KEY": "secret",
+        "LAKECTL_CONFIG_FILE": str(tmp_path / "lakectl.yaml"),
+    }.items():
+        monkeypatch.setenv(name, value)
+    (tmp_path / "lakectl.yaml").touch()
+    return found
+
+
+def materialized(component: GarbageCollection, instance: dg.DagsterInstance) -> dict[str, Any]:
+    result = (
+        component.definitions()
+        .resolve_job_def("gc_estate")
+        .execute_in_process(
+            instance=instance,
+            run_config={"loggers": {"console": {"config": {"log_level": "ERROR"}}}},
+        )
+    )
+    (event,) = result.asset_materializations_for_node("estate")
+    return {name: value.value for name, value in event.metadata.items()}
+
+
+@pytest.mark.usefixtures("root")
+def test_the_asset_has_a_row_for_each_repository(instance: dg.DagsterInstance) -> None:
+    instance.add_dynamic_partitions("repository", ["new", "waits"])
+    turn_on(instance, "gc_schedule", "0 2 * * 0")
+    component = GarbageCollection(
+        repositories=[Override(include=["waits"], owners=["team:data"], tags={"cost": "42"})]
+    )
+    shown = materialized(component, instance)
+    rows = {one.data["repository"]: one.data for one in shown["estate"].records}
+    assert {name: row["state"] for name, row in rows.items()} == {
+        "damaged": "unreadable",
+        "new": "never run",
+        "refused": "refused",
+        "swept": "swept",
+        "waits": "waiting for approval",
+    }
+    assert tuple(rows["waits"]) == COLUMNS
+    assert rows["refused"]["because"] == "mark m1: candidate_share: 80 of 100 objects"
+    assert "swept_set/manifest.json is damaged" in rows["damaged"]["because"]
+    waits = rows["waits"]
+    assert (waits["size"], waits["garbage"], waits["freed"]) == ("9.8 KiB", "3.9 KiB", "0 B")
+    assert (waits["last mark"], waits["last sweep"]) == ("2026-03-01 02:01 UTC", "never")
+    assert (waits["owners"], waits["tags"]) == ("team:data", "cost=42")
+    assert re.fullmatch(r"\d{4}-\d\d-\d\d 02:00 UTC", waits["next run"])
+    assert rows["new"]["size"] == "unknown"
+    figures = {name: value for name, value in shown.items() if isinstance(value, (int, float))}
+    assert figures["repositories"] == 5
+    assert figures["repositories waiting for approval"] == figures["repositories unreadable"] == 1
+    assert figures["repositories held"] == 0
+    assert figures["bytes stored"] == 10_000 + 10_000 + 6000
+    assert (figures["bytes of garbage"], figures["bytes freed"]) == (4000, 4000)
+    assert shown["bytes freed by week"].startswith("![bytes freed by repository and week](data:")
+    assert shown["notes"] == "none"
+    assert (
+        "- waits: [objects in lakeFS](https://lakefs.example.com/repositories/waits/objects), "
+        "[rules in lakeFS](https://lakefs.example.com/repositories/waits/settings/retention)"
+    ) in shown["links"]
+
+
+def test_an_empty_estate_is_told_in_words(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LAKEGC_ARTIFACT_ROOT", str(tmp_path / "none"))
+    # This one knows no schedules.
+    with dg.DagsterInstance.ephemeral() as instance:
+        shown = materialized(GarbageCollection(), instance)
+    assert shown["estate"] == shown["bytes freed by week"] == shown["links"] == "nothing"
+    assert shown["repositories"] == 0
+
+
+def test_links_lead_to_the_pages_of_the_repository_only(root: ArtifactRoot) -> None:
+    assert root
+    found = pages(LakeFSConfig(endpoint="http://here:8000/api/v1"), "a/../b?c#d")
+    assert found["objects in lakeFS"] == "http://here:8000/repositories/a%2F..%2Fb%3Fc%23d/objects"
+
+
+def test_without_a_server_there_are_no_links(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "empty.yaml").touch()
+    for name in ("ENDPOINT_URL", "ACCESS_KEY_ID", "SECRET_ACCESS_KEY"):
+        for kind in ("SERVER", "CREDENTIALS"):
+            monkeypatch.delenv(f"LAKECTL_{kind}_{name}", raising=False)
+    monkeypatch.setenv("LAKECTL_CONFIG_FILE", str(tmp_path / "empty.yaml"))
+    assert pages(LakeFSConfig(), "repo") == {}
+
+
+def test_bytes_are_counted_by_the_week_in_utc() -> None:
+    monday = date(2026, 3, 2)
+    late = datetime(2026, 3, 2, 0, 30, tzinfo=timezone(timedelta(hours=1)))
+    freed = [
+        ("a", late, 1),
+        ("a", late + timedelta(hours=1), 2),
+        ("a", late + timedelta(days=6), 4),
+        ("b", late + timedelta(days=7), 8),
+        ("b", late + timedelta(days=8), 16),
+        ("c", late + timedelta(days=1), 0),
+    ]
+    assert weekly(freed, [monday - timedelta(days=7), monday, monday + timedelta(days=7)]) == {
+        "a": {monday - timedelta(days=7): 1, monday: 6},
+        "b": {monday: 8, monday + timedelta(days=7): 16},
+    }
+    assert weekly(freed, [monday]) == {"a": {monday: 6}, "b": {monday: 8}}
+
+
+@pytest.mark.parametrize("count", [1, 8, 12])
+def test_the_picture_of_weeks_takes_any_name(count: int) -> None:
+    names = ["$\\frac{$", "_hidden", "\u202e\n\0", "x" * 500, *map(str, range(count))][:count]
+    freed = [(name, _SUNDAY - timedelta(weeks=n), 2**n) for n, name in enumerate(names)]
+    picture = of_weeks(freed, _SUNDAY)
+    assert picture is not None
+    assert picture.startswith(b"\x89PNG")
+    assert of_weeks(freed, _SUNDAY + timedelta(weeks=100)) is None
+    assert of_weeks([], _SUNDAY) is None

@@ -1,0 +1,79 @@
+"""The oracle judges each loss by what became of the object after it, and of no other."""
+
+from __future__ import annotations
+
+import pytest
+
+from lakegc_assets_tests.simulation.choices import Choices
+from lakegc_assets_tests.simulation.lake import Lake
+from lakegc_assets_tests.simulation.oracle import Finished, LossError, Sent, Since
+from lakegc_assets_tests.simulation.scheduler import Actor, Process
+from lakegc_assets_tests.simulation.world import World
+
+_KEY = "data/old/one"
+_RUN = "mark"
+
+
+class _Past:
+    """A sweep that read HEADs at step 10, and to which an object came to life at step 11."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self._world = World(Choices(), Lake(), {"lake": {}, "artifacts": {}})
+        self._world.weak.deadlines = False
+        self.oracle = self._world.oracle
+        self.oracle.marked[_RUN] = frozenset({_KEY})
+        self.oracle.live[_KEY] = {"branch": Since(11, 0.55)}
+        monkeypatch.setattr(self._world, "outcomes", lambda _url: [(_KEY, "put_back", None)])
+        task = Actor("task", Process("task", "", 0.0), lambda: None, lazy=False, order=1)
+        read = Since(10, 0.5)
+        self._sent = Sent(task, _RUN, (_KEY,), read, read, read)
+
+    def at(self, step: int) -> None:
+        """Let it be that step."""
+        self._world.scheduler.steps, self._world.scheduler.now = step, step * 0.05
+
+    def delete(self, step: int) -> None:
+        self.at(step)
+        self.oracle.deleted(_KEY, self._sent)
+
+    def bring_back(self, step: int) -> None:
+        self.at(step)
+        self.oracle.brought_back(_KEY)
+
+    def end_well(self, step: int) -> None:
+        self.at(step)
+        self.oracle.finished.append(Finished(_RUN, self.oracle.now(), {}, ""))
+
+
+@pytest.fixture
+def past(monkeypatch: pytest.MonkeyPatch) -> _Past:
+    return _Past(monkeypatch)
+
+
+def test_a_loss_that_was_mended_is_not_blamed_for_a_late_request_that_no_deadline_ends(
+    past: _Past,
+) -> None:
+    past.delete(14)
+    past.bring_back(16)
+    past.end_well(20)
+    past.delete(40)
+    past.oracle.end()
+
+
+def test_an_object_that_is_lost_again_after_it_came_back_is_a_loss_of_its_own(
+    past: _Past,
+) -> None:
+    past.delete(14)
+    past.bring_back(16)
+    past.delete(18)
+    past.end_well(20)
+    with pytest.raises(LossError, match="deleted at step 18 although it was live since step 11"):
+        past.oracle.end()
+
+
+def test_an_object_that_came_back_before_it_was_lost_is_lost(past: _Past) -> None:
+    past.bring_back(13)
+    past.delete(14)
+    past.end_well(20)
+    with pytest.raises(LossError, match="deleted at step 14"):
+        past.oracle.end()
