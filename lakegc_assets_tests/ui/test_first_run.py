@@ -43,13 +43,6 @@ def runs(ui: Screen, job: str, repository: str, **tags: str) -> list[dict[str, A
     return found
 
 
-def statuses(ui: Screen, job: str) -> list[str]:
-    """Of all runs of a job."""
-    answer = requests.post(f"{ui.url}/graphql", json={"query": _RUNS}, timeout=60).json()
-    found = answer["data"]["runsOrError"]["results"]
-    return [run["status"] for run in found if run["jobName"] == job]
-
-
 def ended(ui: Screen, job: str, repository: str, **tags: str) -> dict[str, Any]:
     """The first run of a job on a repository, when it has ended."""
     for _ in range(PATIENCE_MS // _STEP_MS):
@@ -134,20 +127,6 @@ def test_the_first_wave_sweeps_one_lets_one_wait_and_refuses_one(ui: Screen) -> 
     ui.open("/runs")
     visible(ui.text(f"partition: {REFUSED}|").first)
     ui.picture("first-run-wave")
-
-
-def test_one_table_says_how_all_of_them_stand(ui: Screen) -> None:
-    ui.open(f"{_JOBS}/gc_estate")
-    ui.text("Materialize all").click()
-    for _ in range(PATIENCE_MS // _STEP_MS):
-        if statuses(ui, "gc_estate") == ["SUCCESS"]:
-            break
-        ui.page.wait_for_timeout(_STEP_MS)
-    ui.open("/assets/estate?view=events")
-    for state in ("swept", "waiting for approval", "refused"):
-        visible(ui.page.get_by_role("cell", name=state, exact=True).first)
-    ui.page.get_by_role("cell", name="refused", exact=True).first.scroll_into_view_if_needed()
-    ui.picture("first-run-estate")
 
 
 def test_a_refused_check_says_its_sentence_on_the_page_of_the_run(ui: Screen) -> None:
