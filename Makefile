@@ -4,8 +4,9 @@ SHELL := bash
 
 UI_PORT ?= 3000
 
+# Bytecode is kept, whatever the shell says: tests start many processes, which else compile it anew.
 in_venv = VIRTUAL_ENV="$(CURDIR)/.venv" PATH="$(CURDIR)/.venv/bin:$$PATH" \
-  JAVA_HOME="$(CURDIR)/.venv/java-home"
+  JAVA_HOME="$(CURDIR)/.venv/java-home" PYTHONDONTWRITEBYTECODE=
 dagster_home = mkdir -p "$(1)" && { [ -e "$(1)/dagster.yaml" ] || cp lakegc_assets/dagster.yaml "$(1)/"; }
 
 .PHONY: help
@@ -24,7 +25,7 @@ demo: setup ## sweep a year-old repository of an embedded lakeFS, prove it unhar
 
 .PHONY: test
 test: setup ## run all tests
-	@$(in_venv) python -m pytest -n 2 --dist loadscope
+	@$(in_venv) python -m pytest -n 2 --dist loadscope --no-loadscope-reorder
 
 .PHONY: simulate
 simulate: RUNS ?= 20000

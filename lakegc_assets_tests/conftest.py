@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import threading
 import uuid
 from collections.abc import Iterator
@@ -12,7 +13,11 @@ import pytest
 from hypothesis import settings
 from moto.s3.responses import S3Response
 from moto.server import ThreadedMotoServer
+from sqlalchemy import Engine, event
+from sqlalchemy.engine.interfaces import DBAPIConnection
 
+from lakegc_assets.embedded.lake import state
+from lakegc_assets.lakefs import client
 from lakegc_assets_tests.sessions import spark
 from lakegc_assets_tests.site import site
 from lakegc_assets_tests.storage.servers import (
@@ -56,6 +61,23 @@ _VARIABLES = {
     "AWS_CONFIG_FILE": "/dev/null",
     "AWS_SHARED_CREDENTIALS_FILE": "/dev/null",
 }
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _at_once() -> Iterator[None]:
+    """Nothing waits for the disk, which no test takes the power from, nor for a server of ours."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "fsync", lambda _: None)
+        patch.setattr(state, "SYNCHRONOUS", "OFF")
+        patch.setattr(client, "_FIRST_POLL_S", 0.01)
+        # Dagster's own databases.
+        event.listen(Engine, "connect", _without_waiting)
+        yield
+        event.remove(Engine, "connect", _without_waiting)
+
+
+def _without_waiting(connection: DBAPIConnection, _record: object) -> None:
+    connection.cursor().execute("PRAGMA synchronous=OFF")
 
 
 @pytest.fixture(scope="session")

@@ -17,7 +17,8 @@ from lakegc_assets.run.packs import Decoded, Slot, by_pack, read_group, read_slo
 from lakegc_assets.run.tasks import each, spread
 from lakegc_assets.storage.errors import ObjectNotFoundError
 
-_KIND: Final = "witness"
+#: Kind of its packs.
+CACHED: Final = "witness"
 #: Work on one core, in seconds: to fetch a range, to witness an entry, to read a cached one.
 _FETCH_S: Final = 0.02
 _WITNESS_S: Final = 1.6e-6
@@ -53,7 +54,7 @@ class Witnessed(NamedTuple):
 
 def wanted(connections: Connections, entries: Mapping[str, int]) -> list[Wanted]:
     """Ranges, with their numbers of entries, as they are to be looked at."""
-    slots = read_slots(connections.cache(), _KIND, VERSION) if entries else {}
+    slots = read_slots(connections.cache(), CACHED, VERSION) if entries else {}
     return [Wanted(i, count, slots.get(i)) for i, count in sorted(entries.items())]
 
 
@@ -98,10 +99,10 @@ def read_witnessed(connections: Connections, ranges: Sequence[Wanted]) -> Iterat
         yield _checked(connections, one, found)
         waiting.append(found)
         if sum(w.groups[PLACES].num_rows for w in waiting) >= _PACK_ROWS:
-            write_pack(connections.cache(), _KIND, VERSION, waiting)
+            write_pack(connections.cache(), CACHED, VERSION, waiting)
             waiting = []
     if waiting:
-        write_pack(connections.cache(), _KIND, VERSION, waiting)
+        write_pack(connections.cache(), CACHED, VERSION, waiting)
 
 
 def fetch(connections: Connections, table_id: str) -> bytes:

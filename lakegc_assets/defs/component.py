@@ -24,6 +24,7 @@ from lakegc_assets.defs.policy import (
     ServerSection,
     StoresSection,
 )
+from lakegc_assets.defs.pruning import prune_schedule
 from lakegc_assets.defs.resources import (
     CollectorResource,
     LakeFSResource,
@@ -88,7 +89,7 @@ class GarbageCollection(dg.Component, Policy):
                 self._graph(policies),
                 defined,
                 dg.Definitions(
-                    schedules=schedules(policies),
+                    schedules=[*schedules(policies), prune_schedule(policies)],
                     sensors=[
                         repositories_sensor(),
                         rules_sensor(policies),

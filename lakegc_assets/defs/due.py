@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timezone
+from typing import Final
 
 import dagster as dg
 from dagster._core.definitions.run_request import InstigatorType

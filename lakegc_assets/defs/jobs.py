@@ -1,4 +1,4 @@
-"""The jobs: a collection, its parts, taking it back, and the estate. Each runs in one process."""
+"""The jobs: a collection and its parts, undoing it, the estate, pruning. Each in one process."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import dagster as dg
 from lakegc_assets.defs.approving import approving
 from lakegc_assets.defs.partitions import REPOSITORY_RUN
 from lakegc_assets.defs.policy import Policies
+from lakegc_assets.defs.pruning import gc_prune
 
 _BACKUP = dg.AssetSelection.assets("backup")
 _SWEPT = dg.AssetSelection.assets("backup", "swept_set")
@@ -26,7 +27,7 @@ _MARK_CHECKS = dg.AssetSelection.checks_for_assets("deletion_candidates")
 
 
 def jobs(policies: Policies) -> dg.Definitions:
-    """``gc``, its parts, ``gc_restore`` and ``gc_estate``.
+    """``gc``, its parts, ``gc_restore``, ``gc_estate`` and ``gc_prune``.
 
     Args:
         policies: of all repositories; the launchpad begins with what they say.
@@ -75,6 +76,7 @@ def jobs(policies: Policies) -> dg.Definitions:
                 selection=dg.AssetSelection.assets("estate"),
                 description="Make the table of all repositories again. Deletes nothing.",
             ),
+            gc_prune,
         ],
         executor=dg.in_process_executor,
     )

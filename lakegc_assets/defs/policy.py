@@ -114,6 +114,16 @@ class Policy(dg.Model, dg.Resolvable):
     stale_after_days: float = Field(
         default=14.0, gt=0, le=3650, description="without a mark for longer, a repository is stale"
     )
+    keep_runs_days: float = Field(
+        default=30.0,
+        ge=2,
+        le=36_500,
+        description="older runs may be pruned, but for the last three marks and what is needed",
+    )
+    prune: bool = Field(
+        default=False,
+        description="whether gc_prune_schedule removes what may go; else it only says what would",
+    )
     owners: list[str] = Field(
         default_factory=list, description="e-mail addresses or team:NAME, told about failures"
     )

@@ -429,9 +429,18 @@ class CollectorResource(dg.ConfigurableResource):  # type: ignore[type-arg]
         except (ValueError, OverflowError) as error:
             raise ConfigurationError(f"hours and seconds must be usual numbers: {error}") from error
 
+    @property
+    def clocks(self) -> Clocks:
+        """The clocks of its runs."""
+        return self._clocks
+
+    def all_policies(self) -> Policies:
+        """How each repository is collected by itself."""
+        return Policies(**self.policies)
+
     def policy(self, repository: str) -> Policy:
         """How a repository is collected by itself."""
-        return Policies(**self.policies).of(repository)
+        return self.all_policies().of(repository)
 
     def of_repository(self, repository: str, run_config: Mapping[str, Any]) -> CollectorResource:
         """This resource with the settings of one repository.

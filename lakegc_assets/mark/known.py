@@ -41,8 +41,8 @@ def _in_namespace(store: ObjectStore, repository: str, run: str) -> str:
     mark = find_mark(store, run)
     if mark.ours:
         return (
-            f"This program made {mark.url}, with artifacts at another place: let "
-            "LAKEGC_ARTIFACT_ROOT be the same as for the mark"
+            f"This program made {mark.url}, with artifacts that are at another place, or were "
+            "pruned: let LAKEGC_ARTIFACT_ROOT be the same as for the mark, or mark again"
         )
     return (
         f"{mark.url} is a mark of lakeFS's own collector: `lakegc adopt {repository} --mark {run}` "

@@ -12,21 +12,25 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from lakegc_assets.errors import IntegrityError
 from lakegc_assets.run.parts import Part, read_part, write_part
-from lakegc_assets.storage.base import ObjectStore
+from lakegc_assets.storage.base import LISTING_SCHEMA, ObjectStore
 from lakegc_assets.storage.errors import ObjectNotFoundError
 
 _SUFFIX: Final = ".index"
 #: Part of the key of everything cached: the form of packs.
 _FORM: Final = "packs-1"
+_TIME: Final = LISTING_SCHEMA.field("last_modified").type
 
 
 @dataclass(frozen=True)
@@ -132,6 +136,38 @@ def by_pack(slots: Iterable[Slot]) -> list[tuple[Pack, list[Slot]]]:
     for slot in slots:
         found.setdefault(slot.pack.index, (slot.pack, []))[1].append(slot)
     return list(found.values())
+
+
+def unneeded(
+    cache: ObjectStore, kind: str, version: int, wanted: AbstractSet[str], before: datetime
+) -> Iterator[tuple[str, int]]:
+    """Key and size (bytes) of what nobody needs of a kind, each index before its files.
+
+    A pack goes as a whole: where it was written before a time, and none of its tables is wanted. So
+    do files that no index names, which a killed writer leaves, and files of other versions.
+
+    Args:
+        cache: of the repository.
+        kind: what is kept, and by whom.
+        version: of the reader.
+        wanted: ids of the tables that are to stay.
+        before: by the store's clock.
+    """
+    listed = pa.Table.from_batches(list(cache.list(f"{kind}/")), LISTING_SCHEMA)
+    old = listed.filter(pc.less(listed["last_modified"], pa.scalar(before, _TIME)))
+    sizes = dict(zip(old["key"].to_pylist(), old["size"].to_pylist(), strict=True))
+    named: set[str] = set()
+    for key in listed["key"].to_pylist():
+        if not key.endswith(_SUFFIX) or not key.startswith(_folder(kind, version)):
+            continue
+        slots = _read_index(cache, key)
+        files = {part.key for slot in slots.values() for part in slot.pack.files.values()}
+        if key not in sizes or not wanted.isdisjoint(slots):
+            named |= {key, *files}
+        elif slots:
+            yield from ((one, sizes[one]) for one in (key, *sorted(files)) if one in sizes)
+            named |= {key, *files}
+    yield from ((key, size) for key, size in sizes.items() if key not in named)
 
 
 def _folder(kind: str, version: int) -> str:

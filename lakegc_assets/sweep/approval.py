@@ -25,7 +25,8 @@ from lakegc_assets.run.artifacts import AttemptArtifacts, Manifest
 from lakegc_assets.run.context import RunContext
 from lakegc_assets.sweep.ledger import ASSET
 
-_FOLDER: Final = "approvals/"
+#: Where approvals are, below the attempt.
+FOLDER: Final = "approvals/"
 
 
 @dataclass(frozen=True)
@@ -131,7 +132,7 @@ def approve(ctx: RunContext, by: str, lifetime: timedelta) -> tuple[Approval, Ma
         ends=now + lifetime,
         max_candidate_share=ctx.settings.max_candidate_share,
     )
-    attempt.store().put_if_absent(f"{_FOLDER}{approval.id}.json", approval.to_bytes())
+    attempt.store().put_if_absent(f"{FOLDER}{approval.id}.json", approval.to_bytes())
     return approval, published
 
 
@@ -146,7 +147,7 @@ def approval_of(attempt: AttemptArtifacts, now: datetime) -> Approval | None:
         IntegrityError: an approval, or the manifest that it is about, is damaged.
     """
     store = attempt.store()
-    keys = [key for batch in store.list(_FOLDER) for key in batch["key"].to_pylist()]
+    keys = [key for batch in store.list(FOLDER) for key in batch["key"].to_pylist()]
     if not keys or not attempt.has("gc_report"):
         return None
     mark = attempt.recorded("gc_report").sha256

@@ -25,9 +25,7 @@ def labs(s3_server: str, tmp_path: Path) -> Iterator[Labs]:
         def lab(repository: str) -> Lab:
             server = stack.enter_context(ReplayServer(repository))
             found = Lab(server, s3_server, tmp_path)
-            found.clear()
             found.load()
-            stack.callback(found.clear)
             return found
 
         yield lab

@@ -13,6 +13,8 @@ from typing import Any
 
 import boto3
 import pyarrow as pa
+from moto.core.models import DEFAULT_ACCOUNT_ID
+from moto.s3.models import s3_backends
 from pyspark.sql import SparkSession
 
 from lakegc_assets.checks.case import Case, CheckResult
@@ -142,19 +144,15 @@ class Lab:
         return newest + timedelta(hours=1)
 
     def load(self) -> None:
+        """Put the objects into an empty bucket, by the short way into this process's server."""
+        backend = s3_backends[DEFAULT_ACCOUNT_ID]["aws"]
         for row in self.listing:
             raw = self.golden / "raw" / row["address"]
-            self.put(row["address"], raw.read_bytes() if raw.is_file() else b"x" * row["size"])
+            body = raw.read_bytes() if raw.is_file() else b"x" * row["size"]
+            backend.put_object(BUCKET, f"{self.repository}/{row['address']}", body)
         for key in self.lists:
-            self.put(key, (self.golden / "prepare" / "files" / key).read_bytes())
-
-    def clear(self) -> None:
-        pages = self.s3.get_paginator("list_objects_v2").paginate(
-            Bucket=BUCKET, Prefix=f"{self.repository}/"
-        )
-        for page in pages:
-            for found in page.get("Contents", []):
-                self.s3.delete_object(Bucket=BUCKET, Key=found["Key"])
+            body = (self.golden / "prepare" / "files" / key).read_bytes()
+            backend.put_object(BUCKET, f"{self.repository}/{key}", body)
 
     def ranges(self, commit_id: str) -> list[str]:
         metarange = self.server.recording.commits[commit_id]["meta_range_id"]

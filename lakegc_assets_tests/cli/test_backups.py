@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from lakegc_assets_tests.cli.test_command import lakegc, say
+from lakegc_assets_tests.cli.calling import lakegc, say
 from lakegc_assets_tests.site import Site, Told
 
 # Dagster itself makes nested resources (S3Resource) in this way.

@@ -3,46 +3,25 @@
 from __future__ import annotations
 
 import json
-import os
 import pkgutil
 import shutil
-import signal
-import socket
-import subprocess
-import sys
-from collections.abc import Iterator
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
 
 import dagster as dg
 import pytest
-from click.testing import CliRunner, Result
+from click.testing import Result
 
 from lakegc_assets.cli.main import main, near
-from lakegc_assets.lakefs.config import LakeFSConfig
 from lakegc_assets.mark.forms import mark_folder
+from lakegc_assets_tests.cli.calling import lakegc, say
 from lakegc_assets_tests.site import Site, Told
 
 # Dagster itself makes nested resources (S3Resource) in this way.
 pytestmark = pytest.mark.filterwarnings(
     "ignore:InitResourceContext.dagster_run is deprecated:DeprecationWarning"
 )
-
-_LAKEGC = (sys.executable, "-m", "lakegc_assets.cli")
-
-
-def lakegc(*arguments: str) -> Result:
-    return CliRunner().invoke(main, arguments)
-
-
-def say(result: Result, status: int, *words: str) -> None:
-    """The command ended with this status, and told people why without a trace."""
-    assert result.exit_code == status, result.output
-    assert "Traceback" not in result.output
-    assert isinstance(result.exception, SystemExit | None)
-    for word in words:
-        assert word in result.output
 
 
 @pytest.fixture(scope="module")
@@ -388,98 +367,10 @@ def test_interrupts_are_told_in_a_sentence(site: Site, monkeypatch: pytest.Monke
     assert site.server.endpoint
 
 
-@pytest.fixture
-def process(site: Site) -> Iterator[subprocess.Popen[str]]:
-    """A mark of ``gamma`` in a process of its own, after its first step began."""
-    site.tell("gamma")
-    process = subprocess.Popen(
-        [*_LAKEGC, "mark", "gamma", "--run", "g1"],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-    )
-    try:
-        assert process.stderr is not None
-        for line in process.stderr:
-            if "store_listing" in line:
-                break
-        yield process
-    finally:
-        process.kill()
-        process.communicate()
-
-
-def test_another_process_is_kept_out_and_an_interrupted_one_ends(
-    process: subprocess.Popen[str],
-) -> None:
-    say(
-        lakegc("mark", "gamma", "--run", "g2"),
-        3,
-        "another run holds local://gamma",
-        f"{process.pid}",
-    )
-    os.killpg(process.pid, signal.SIGINT)
-    out, err = process.communicate(timeout=120)
-    assert process.returncode == 1
-    assert out == ""
-    assert "interrupted: " in err
-    assert "Traceback" not in err
-    # The lock is free again, and the run is not lost: the same id may be marked anew.
-    say(lakegc("report", "gamma", "--run", "g1"), 3, "did not finish")
-
-
-def test_a_missing_java_is_told_in_a_sentence(site: Site, tmp_path: Path) -> None:
-    site.client.create_repository("delta", "local://delta")
-    done = subprocess.run(
-        [*_LAKEGC, "mark", "delta", "--set", "spark_seconds=0"],
-        env={**os.environ, "JAVA_HOME": str(tmp_path)},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 2
-    assert "configuration: Spark did not start" in done.stderr
-    assert "Traceback" not in done.stderr
-    assert done.stdout == ""
-
-
 def test_what_is_installed_as_lakegc_is_this_command() -> None:
     project = (Path(__file__).parents[2] / "pyproject.toml").read_text()
     place = project.partition('\nlakegc = "')[2].partition('"')[0]
     assert pkgutil.resolve_name(place) is main
-
-
-def test_the_embedded_lakefs_tells_how_to_reach_it(tmp_path: Path) -> None:
-    process = subprocess.Popen(
-        [*_LAKEGC, "embedded", "--data", str(tmp_path / "lakefs"), "--port", "0"],
-        stdout=subprocess.PIPE,
-        text=True,
-    )
-    try:
-        assert process.stdout is not None
-        words = dict(w.split("=", 1) for w in process.stdout.readline().split() if "=" in w)
-        credentials = tmp_path / "lakectl.yaml"
-        credentials.write_text(
-            f"credentials:\n  access_key_id: {words['access_key']}\n"
-            f"  secret_access_key: {words['secret_key']}\n"
-        )
-        client = LakeFSConfig(words["endpoint"], str(credentials)).connect()
-        assert list(client.repositories()) == []
-    finally:
-        process.terminate()
-        process.communicate(timeout=30)
-
-
-def test_the_embedded_lakefs_says_why_it_cannot_start(tmp_path: Path) -> None:
-    folder, file = tmp_path / "lakefs", tmp_path / "file"
-    file.touch()
-    with socket.create_server(("127.0.0.1", 0)) as other:
-        port = str(other.getsockname()[1])
-        result = lakegc("embedded", "--data", str(folder), "--port", port)
-    say(result, 1, f"cannot listen on 127.0.0.1:{port} ", "choose another --port")
-    assert not folder.exists()
-    say(lakegc("embedded", "--data", str(file), "--port", "0"), 1, str(file), "File exists")
 
 
 def test_paths_are_told_from_where_the_user_is(

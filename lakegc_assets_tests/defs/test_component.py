@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import shutil
 import site
@@ -15,6 +16,7 @@ from typing import Any
 import dagster as dg
 import pydantic
 import pytest
+from dagster.components.core.component_tree import ComponentTreeException
 from dagster.components.resolved.errors import ResolutionException
 
 import lakegc_assets
@@ -60,6 +62,17 @@ def defs():
 """
 
 
+def _make_project(folder: Path) -> Path:
+    """A project of another package, which has nothing yet; its package."""
+    package = folder / "src/fresh"
+    (package / "defs").mkdir(parents=True)
+    (package / "__init__.py").touch()
+    (package / "defs/__init__.py").touch()
+    (package / "definitions.py").write_text(_DEFINITIONS)
+    (folder / "pyproject.toml").write_text(_PYPROJECT)
+    return package
+
+
 @pytest.fixture(scope="module")
 def elsewhere(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """An environment with the wheel beside its dependencies, and a project that has nothing yet."""
@@ -83,12 +96,7 @@ def elsewhere(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (packages,) = (folder / "venv/lib").glob("python*/site-packages")
     # What it depends on is found where these tests find it, behind the wheel.
     (packages / "beside.pth").write_text("\n".join(site.getsitepackages()))
-    project = folder / "project/src/fresh"
-    (project / "defs").mkdir(parents=True)
-    (project / "__init__.py").touch()
-    (project / "defs/__init__.py").touch()
-    (project / "definitions.py").write_text(_DEFINITIONS)
-    (folder / "project/pyproject.toml").write_text(_PYPROJECT)
+    _make_project(folder / "project")
     (folder / "dagster").mkdir()
     (folder / "dagster/dagster.yaml").touch()
     return folder
@@ -112,6 +120,30 @@ def _dg(elsewhere: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     )
 
 
+@pytest.mark.filterwarnings("ignore::dagster.BetaWarning")
+def test_another_project_loads_six_lines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    package = _make_project(tmp_path)
+    monkeypatch.syspath_prepend(str(package.parent))
+    for name in ("fresh", "fresh.defs", "fresh.definitions"):
+        monkeypatch.delitem(sys.modules, name, raising=False)
+    file = package / "defs/collection/defs.yaml"
+    file.parent.mkdir()
+    file.write_text(_SIX_LINES)
+    load = importlib.import_module("fresh.definitions").defs
+    loaded = load()
+    keys = {key.to_user_string() for key in loaded.resolve_asset_graph().get_all_asset_keys()}
+    assert "swept_set" in keys
+    assert {schedule.name for schedule in loaded.schedules} >= {"gc_schedule"}
+    assert {job.name for job in loaded.jobs} >= {"gc_approve"}
+    file.write_text(_SIX_LINES.replace("0 3 * * 6", "0 33 * * 6"))
+    with pytest.raises(ComponentTreeException) as refused:
+        load()
+    said = str(refused.value.__cause__)
+    assert f"cron at {file}:6" in said
+    assert "'0 33 * * 6' is no cron schedule" in said
+
+
+@pytest.mark.conformance
 def test_another_project_gets_collection_by_six_lines(elsewhere: Path) -> None:
     listed = _dg(elsewhere, "list", "components")
     assert "lakegc_assets.GarbageCollection" in listed.stdout, listed.stderr
@@ -154,6 +186,7 @@ def test_the_package_shows_the_component_to_who_looks() -> None:
         ("auto: {required: luck}", "auto"),
         ("repositories: [{include: [a], sweep: always}]", "repositories"),
         ("approval_lifetime_days: 0", "approval_lifetime_days"),
+        ("keep_runs_days: 1", "keep_runs_days"),
         ("include: ['']", "include"),
         ("repositories: [{sweep: auto}]", "repositories"),
         ("failures: {url: 'ftp://example.com'}", "failures"),
@@ -355,6 +388,7 @@ def test_there_is_a_schedule_for_each_time_zone() -> None:
         "gc_estate_schedule": ("0 6 * * *", "UTC"),
         "gc_schedule": (["0 2 * * 0", "0 1 * * *"], "UTC"),
         "gc_schedule_Europe_Berlin": (["0 2 * * 0"], "Europe/Berlin"),
+        "gc_prune_schedule": ("0 12 * * 0", "UTC"),
     }
     assert all(s.default_status is dg.DefaultScheduleStatus.STOPPED for s in schedules)
 

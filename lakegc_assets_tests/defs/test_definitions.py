@@ -70,7 +70,8 @@ def test_a_process_without_the_ui_has_the_same_graph(graph: dg.AssetGraph) -> No
     assert ours.asset_check_keys == graph.asset_check_keys
     assert ours.toposorted_asset_keys_by_level == graph.toposorted_asset_keys_by_level
     assert sorted(definitions.resources or {}) == sorted(defs().resources or {})
-    for job in ("gc", "gc_mark", "gc_approve", "gc_backup", "gc_sweep", "gc_restore", "gc_estate"):
+    more = ("gc_backup", "gc_restore", "gc_estate", "gc_prune")
+    for job in ("gc", "gc_mark", "gc_approve", "gc_sweep", *more):
         assert definitions.resolve_job_def(job).name == job
 
 

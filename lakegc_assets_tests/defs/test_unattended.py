@@ -16,6 +16,7 @@ from lakegc_assets.cli.main import main
 from lakegc_assets.defs.component import GarbageCollection
 from lakegc_assets.defs.partitions import add_partition
 from lakegc_assets.defs.policy import AutoLimits, Override
+from lakegc_assets.defs.records import DagsterRecords
 from lakegc_assets.defs.requests import is_unattended, require_own_config
 from lakegc_assets.defs.staleness import CHECK, REPOSITORIES, staleness_sensor
 from lakegc_assets.errors import RefusedError
@@ -95,6 +96,17 @@ def test_a_backfill_ends_with_the_mark_and_says_so(
     made = {e.asset_key for e in marked.get_asset_materialization_events()}
     assert dg.AssetKey("gc_report") in made
     assert dg.AssetKey("swept_set") not in made
+
+
+@pytest.mark.usefixtures("marked")
+def test_a_prune_finds_what_is_recorded_of_a_run_and_leaves_it(site: Site, daemon: Daemon) -> None:
+    records = DagsterRecords(daemon.instance, site.root, "approved")
+    assert records.names() == {_RUN}
+    last, busy = records.last(_RUN)
+    assert last is not None
+    assert busy == ""
+    records.forget(_RUN)
+    assert records.names() == {_RUN}
 
 
 @pytest.mark.usefixtures("marked")

@@ -139,7 +139,10 @@ def test_a_task_that_is_forgotten_is_an_error(server: ReplayServer, client: Lake
     assert not server.asked("POST", f"{GC}/prepare_commits")
 
 
-def test_a_task_that_never_ends_is_given_up(server: ReplayServer, tmp_path: Path) -> None:
+def test_a_task_that_never_ends_is_given_up(
+    server: ReplayServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("lakegc_assets.lakefs.client._FIRST_POLL_S", 0.1)
     server.overrides["GET", STATUS] = _status(completed=False)
     config = server.config(tmp_path, prepare_commits_timeout_s=0.4)
     with config.connect() as client, pytest.raises(errors.TimedOutError, match="not completed"):

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import signal
 import subprocess
 import sys
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -29,6 +31,12 @@ def files(place: Place) -> dict[str, bytes]:
     }
 
 
+def shape(place: Place) -> tuple[str, ...]:
+    """What lies there but for what differs at every run: what the next one finds, and goes by."""
+    names = (re.sub(r"/ledger/.*", "/ledger", name) for name in files(place))
+    return tuple(sorted(names))
+
+
 def check(place: Place, marked: Marked) -> None:
     """The backup is whole, and each object of the mark is in it, once, as it is in the store."""
     found = place.found
@@ -41,8 +49,9 @@ def check(place: Place, marked: Marked) -> None:
         assert place.store.head(row["address"]).etag == row["copy_etag"]
 
 
+@pytest.mark.parametrize("tries", [2, pytest.param(1_000, marks=pytest.mark.conformance)])
 def test_killed_at_every_line(
-    place: Place, marked: Marked, monkeypatch: pytest.MonkeyPatch
+    place: Place, marked: Marked, monkeypatch: pytest.MonkeyPatch, tries: int
 ) -> None:
     monkeypatch.setattr(copying, "_BATCH", 5)
     modules = (making, copying, journal, looking, backups)
@@ -54,15 +63,21 @@ def test_killed_at_every_line(
     kills = [(line, 1) for line in lines.seen]
     kills += [(line, seen // 2) for line, seen in lines.seen.items() if seen > 3]
     assert len(kills) > 150
+    tried: Counter[tuple[str, ...]] = Counter()
     for line, time in kills:
-        shutil.rmtree(place.url)
+        shutil.rmtree(place.url, ignore_errors=True)
         with pytest.raises(Killed), lines.watch(line, time):
             make_backup(place.context())
+        # Most lines leave no trace: what was gone on from that often will end as it did before.
+        tried[shape(place)] += 1
+        if tried[shape(place)] > tries:
+            continue
         # Nothing that is not whole is ever taken for a backup.
         if find_backup(place.root.stores, place.url, REPOSITORY, RUN) is not None:
             check(place, marked)
         make_backup(place.context())
         check(place, marked)
+    assert len(tried) > 5
 
 
 def test_killed_again_and_again(

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import time
-from collections.abc import Mapping
 from dataclasses import replace
 from datetime import datetime, timedelta, timezone
 from typing import Any
@@ -13,17 +10,13 @@ import pyarrow as pa
 import pytest
 import requests
 
-from lakegc_assets.errors import IntegrityError, RefusedError
+from lakegc_assets.errors import RefusedError
 from lakegc_assets.lakefs.errors import GoneError
 from lakegc_assets.mark.why import why
 from lakegc_assets.recovery import bringing_back
 from lakegc_assets.recovery.making import make_backup
-from lakegc_assets.restore import restore as restoring
 from lakegc_assets.restore.choosing import Choice
 from lakegc_assets.restore.restore import restore
-from lakegc_assets.restore.task import restore_portion
-from lakegc_assets.run.artifacts import Manifest
-from lakegc_assets.run.context import RunContext
 from lakegc_assets.run.pins import PINS, read_pins, write_pin
 from lakegc_assets.storage.base import ObjectStore
 from lakegc_assets.storage.copies import copy_object
@@ -33,65 +26,21 @@ from lakegc_assets.sweep.lease import repository_lease
 from lakegc_assets.sweep.sweep import sweep
 from lakegc_assets_tests.lake import REPOSITORY, RUN, SECRET_KEY, STAGES, Marked, SmallLake
 from lakegc_assets_tests.recovery.conftest import Place
+from lakegc_assets_tests.restore.swept import (
+    ALL,
+    Swept,
+    age,
+    backed_up,
+    candidates,
+    contents,
+    mark,
+    outcomes,
+    swept,
+    swept_once,
+)
 from lakegc_assets_tests.sessions import Session
 
-ALL = Choice(everything=True)
-
-
-def contents(lake: SmallLake, addresses: set[str] | frozenset[str]) -> Mapping[str, bytes]:
-    return {address: (lake.objects / address).read_bytes() for address in addresses}
-
-
-def age(lake: SmallLake, addresses: set[str] | frozenset[str]) -> None:
-    """Copies are as young as they are: let a month pass for them."""
-    for address in addresses:
-        path = lake.objects / address
-        content = path.read_bytes()
-        # Other copies of the lake have the same files under other names.
-        path.unlink()
-        path.write_bytes(content)
-        os.utime(path, (time.time() - 30 * 86_400,) * 2)
-
-
-def mark(ctx: RunContext) -> RunContext:
-    for stage in STAGES:
-        stage(ctx)
-    return ctx
-
-
-def candidates(ctx: RunContext) -> set[str]:
-    found = ctx.root.attempt(REPOSITORY, ctx.run).read("deletion_candidates")
-    return set(found["address"].to_pylist())
-
-
-def outcomes(ctx: RunContext, manifest: Manifest) -> dict[str, tuple[str, str | None]]:
-    rows = ctx.root.attempt(REPOSITORY, ctx.run).read(manifest.asset).to_pylist()
-    assert len(rows) == len({row["address"] for row in rows}) == manifest.rows
-    return {row["address"]: (row["outcome"], row["source"]) for row in rows}
-
-
-Swept = tuple[Place, Mapping[str, bytes]]
-
-
-@pytest.fixture(params=["trash", "backup"])
-def swept(request: pytest.FixtureRequest, place: Place, marked: Marked) -> Swept:
-    """A lake whose mark was swept, and what was swept: it is in the trash, or in the backup."""
-    if request.param == "backup":
-        return backed_up(place, marked)
-    before = contents(place.lake, marked.candidates)
-    found = replace(place, url=None)  # type: ignore[arg-type] # no backups
-    sweep(found.context())
-    assert place.lake.keys() == marked.live
-    return found, before
-
-
-def backed_up(place: Place, marked: Marked) -> Swept:
-    """The same, where only the backup has anything."""
-    before = contents(place.lake, marked.candidates)
-    make_backup(place.context())
-    sweep(place.context(trash_days=timedelta(0)))
-    assert place.lake.keys() == marked.live
-    return place, before
+__all__ = ["swept", "swept_once"]
 
 
 def test_all_of_a_mark_comes_back_and_reads(swept: Swept, marked: Marked) -> None:
@@ -343,17 +292,6 @@ def test_without_a_backup_a_restore_says_so(place: Place, marked: Marked) -> Non
     assert "there is no finished backup of 'mark-1'" in manifest.facts["warnings"][0]
 
 
-def test_a_damaged_mark_restores_nothing(swept: Swept, marked: Marked) -> None:
-    place, _ = swept
-    attempt = place.lake.root.attempt(REPOSITORY, RUN)
-    part = attempt.manifest("deletion_candidates").parts["data"][0]
-    store = attempt.store()
-    store.put(part.key, store.get(part.key)[:-1] + b"x")
-    with pytest.raises(IntegrityError, match="is not what its manifest says"):
-        restore(place.context(), ALL)
-    assert place.lake.keys() == marked.live
-
-
 def test_addresses_are_pinned_as_they_are(swept: Swept, marked: Marked) -> None:
     place, _ = swept
     some = tuple(sorted(marked.candidates))[:3]
@@ -361,85 +299,6 @@ def test_addresses_are_pinned_as_they_are(swept: Swept, marked: Marked) -> None:
     ((pin, addresses),) = read_pins(place.context().connect()[1].store())
     assert addresses.combine_chunks() == pa.array(some)
     assert pin.run == RUN
-
-
-def test_a_copy_that_went_wrong_is_found_by_the_next_try_and_can_be_mended(
-    place: Place, marked: Marked, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """It got its name before that showed, and nothing is ever removed by a restore."""
-    _, before = backed_up(place, marked)
-    bad = min(marked.candidates)
-    copy = copy_object
-
-    def cut_short(source: Any, key: str, target: Any, *more: Any, **asked: Any) -> Any:
-        if key != bad:
-            return copy(source, key, target, *more, **asked)
-        target.put(key, before[key][:-1])
-        raise StorageError("the store cut it short")
-
-    with monkeypatch.context() as patch:
-        patch.setattr(bringing_back, "copy_object", cut_short)
-        with pytest.raises(StorageError, match="Something is at its key now: restore again"):
-            restore(place.context(), ALL)
-    for manifest in (restore(place.context(), ALL), restore(place.context(), ALL)):
-        assert outcomes(place.context(), manifest)[bad] == ("already_there", None)
-        size = len(before[bad])
-        assert (
-            "1 objects did not come back, since something else is at their keys: "
-            f"{bad!r}: another object is there: it has {size - 1} bytes, and {size} were marked"
-        ) in str(manifest.facts["warnings"])
-    (place.lake.objects / bad).unlink()
-    manifest = restore(place.context(), ALL)
-    assert outcomes(place.context(), manifest)[bad] == ("restored", "backup")
-    assert manifest.facts["warnings"] == []
-    assert contents(place.lake, marked.candidates) == before
-
-
-def test_what_was_in_the_way_is_asked_for_again_by_a_restore_that_goes_on(
-    place: Place, marked: Marked
-) -> None:
-    _, before = backed_up(place, marked)
-    lost, other, *_ = sorted(marked.candidates)
-    copy = place.lake.folder.parent / "backups" / REPOSITORY / RUN / lost
-    copy.unlink()
-    (place.lake.objects / other).parent.mkdir(parents=True, exist_ok=True)
-    (place.lake.objects / other).write_text("in the way")
-    with pytest.raises(StorageError, match="1 objects could not be restored"):
-        restore(place.context(), ALL)
-    copy.write_bytes(before[lost])
-    (place.lake.objects / other).unlink()
-    manifest = restore(place.context(backup_url=None), ALL)
-    assert outcomes(place.context(), manifest)[other] == ("not_kept", None)
-
-
-def test_a_damaged_record_of_the_sweep_keeps_nothing_from_coming_back(
-    swept: Swept, marked: Marked
-) -> None:
-    """It only gives the ids by which the store may have kept what is asked for."""
-    place, before = swept
-    attempt = place.lake.root.attempt(REPOSITORY, RUN)
-    for key in attempt.files("swept_set"):
-        if "/ledger/" in key:
-            attempt.store().put(key, b"cut sho")
-    restore(place.context(), ALL)
-    assert contents(place.lake, marked.candidates) == before
-
-
-def test_a_task_that_is_run_twice_replaces_no_record(
-    swept: Swept, marked: Marked, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Spark repeats a task whose worker died; the second one finds what the first did."""
-    place, _ = swept
-    task = restore_portion
-
-    def twice(*asked: Any) -> str:
-        task(*asked)
-        return task(*asked)
-
-    monkeypatch.setattr(restoring, "restore_portion", twice)
-    found = outcomes(place.context(), restore(place.context(), ALL))
-    assert found.keys() == marked.candidates
-    assert {outcome for outcome, _ in found.values()} == {"restored"}
 
 
 def test_what_came_back_without_a_pin_is_listed_again(place: Place, marked: Marked) -> None:

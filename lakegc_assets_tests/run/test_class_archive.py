@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from lakegc_assets.run import __main__ as making
 from lakegc_assets.run.class_archive import FAST, archive_options, archive_path
 from lakegc_assets.run.spark import FILE_VARIABLE, LOCAL, OPTIONS, session_settings
 
@@ -45,6 +46,29 @@ def place() -> Path:
     return path
 
 
+def test_it_is_made_once(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def use_spark(options: str) -> None:
+        Path(options.split("-XX:ArchiveClassesAtExit=")[1].split(maxsplit=1)[0]).write_bytes(
+            b"classes"
+        )
+
+    monkeypatch.setattr(making, "_use_spark", use_spark)
+    for name in making._FOLDERS:
+        # It takes them out of the environment for good.
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv(FILE_VARIABLE, "/nowhere/spark.conf")
+    for said in (True, False):
+        making.main()
+        assert capsys.readouterr().err.startswith("Making an archive") == said
+    monkeypatch.delenv(FILE_VARIABLE, raising=False)
+    assert [path.name for path in place().parent.iterdir()] == [place().name]
+    assert place().read_bytes() == b"classes"
+    assert f"-XX:SharedArchiveFile={place()}" in session_settings()[OPTIONS]
+
+
+@pytest.mark.conformance
 def test_it_is_made_once_and_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     # Settings for a cluster are no settings for this, not even wrong ones.
     monkeypatch.setenv(FILE_VARIABLE, "/nowhere/spark.conf")

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from pathlib import Path
 
 import pyarrow as pa
 import pytest
 
-from lakegc_assets.run.packs import Decoded, by_pack, read_group, read_slots, write_pack
+from lakegc_assets.run.packs import Decoded, by_pack, read_group, read_slots, unneeded, write_pack
 from lakegc_assets.storage.base import ObjectStore
 from lakegc_assets.storage.opening import open_store
 
@@ -72,3 +73,31 @@ def test_the_whole_index_of_another_pack_is_none(cache: ObjectStore) -> None:
     cache.copy(other, first)
     cache.delete_many([other])
     assert read(cache) == {}
+
+
+def gone(cache: ObjectStore, *wanted: str, before: timedelta = timedelta(days=1)) -> list[str]:
+    """What nobody needs, of what was written before some time from now."""
+    when = cache.server_time() + before
+    return [key for key, _ in unneeded(cache, "ranges", 1, set(wanted), when)]
+
+
+def test_a_pack_goes_as_a_whole_when_none_of_its_tables_is_wanted(cache: ObjectStore) -> None:
+    assert gone(cache, ONE) == gone(cache, TWO, "3" * 64) == []
+    assert gone(cache, before=timedelta(days=-1)) == []
+    (index,), (file,) = keys_of(cache, ".index"), keys_of(cache, ".parquet")
+    # Who is killed after the index leaves no pack that seems whole.
+    assert gone(cache, "3" * 64) == [index, file]
+    cache.delete_many([index])
+    assert gone(cache, ONE) == [file]
+
+
+def test_what_another_version_or_a_damaged_index_left_goes(cache: ObjectStore) -> None:
+    write_pack(cache, "ranges", 0, [Decoded(ONE, {"keys": pa.table({"key": ["z"]})}, {})])
+    write_pack(cache, "witness", 1, [Decoded(ONE, {"keys": pa.table({"key": ["z"]})}, {})])
+    found = gone(cache, ONE)
+    assert len(found) == 2
+    assert all(key.startswith("ranges/v0-") for key in found)
+    cache.delete_many(found)
+    (index,) = (key for key in keys_of(cache, ".index") if key.startswith("ranges/"))
+    cache.put(index, b"damaged")
+    assert set(gone(cache, ONE)) == {key for key in keys_of(cache, "") if "ranges/" in key}

@@ -95,6 +95,7 @@ def versioned(endpoint: str, *, whole: bool = False, page_size: int = 1000) -> O
         "s3",
         "s3 whole bucket",
         "s3 small pages",
+        pytest.param("s3 large pages", marks=pytest.mark.conformance),
         pytest.param("versitygw", marks=_STORES),
         pytest.param("fake gcs", marks=_STORES),
     ]
@@ -119,9 +120,9 @@ def keeping(request: pytest.FixtureRequest, tmp_path: Path) -> Keeping:
         # It cannot be asked for what soft delete keeps.
         return Keeping(store, None, "versions", same_etags=False, absent="failed")
     server = request.getfixturevalue("s3_server")
-    size = 7 if "small" in name else 1000
+    size, many = {"small pages": (7, 40), "large pages": (1000, 1200)}.get(name[3:], (100, 250))
     store = versioned(server, whole="whole" in name, page_size=size)
-    return Keeping(store, None, "versions", many=1200 if size > 7 else 40)
+    return Keeping(store, None, "versions", many=many)
 
 
 @pytest.mark.parametrize("told", [True, False])

@@ -3,12 +3,8 @@
 from __future__ import annotations
 
 import pickle
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import replace
-from datetime import timedelta
 from pathlib import Path
-from typing import Any, cast
 
 import pyarrow.parquet as pq
 import pytest
@@ -17,23 +13,32 @@ from hypothesis import strategies as st
 from moto.s3.responses import S3Response
 
 from lakegc_assets.errors import ConfigurationError
-from lakegc_assets.run.connections import Connections
 from lakegc_assets.run.parts import write_part
 from lakegc_assets.run.settings import Settings
-from lakegc_assets.storage.base import DeleteOutcome, ObjectStore
-from lakegc_assets.storage.config import StoreConfig
 from lakegc_assets.sweep import answers, deletion
-from lakegc_assets.sweep.deletion import DeletingTask, Reach, delete_portion
-from lakegc_assets.sweep.lease import repository_lease
+from lakegc_assets.sweep.deletion import Reach, delete_portion
 from lakegc_assets.sweep.ledger import Outcome
-from lakegc_assets.sweep.look import CHECK_LIFETIME, CHECK_TIME, fingerprint
-from lakegc_assets.sweep.moment import Moment
+from lakegc_assets.sweep.look import CHECK_LIFETIME, CHECK_TIME
 from lakegc_assets.sweep.orders import Orders, Portion, Told, progress_of, summed, told_of
-from lakegc_assets.sweep.pace import Limits
-from lakegc_assets_tests.lake import REPOSITORY, SmallLake
+from lakegc_assets_tests.lake import SmallLake
+from lakegc_assets_tests.sweep.deleting import (
+    Time,
+    fill,
+    keys,
+    names,
+    orders,
+    plant,
+    reach_at,
+    recorded,
+    run,
+    s3_orders,
+    s3_time,
+    slow_answers,
+    time,
+)
 from lakegc_assets_tests.sweep.stand_ins import as_listed, earlier
 
-FAST = Limits(keys=1e9, requests=1e9)
+__all__ = ["orders", "s3_orders", "s3_time", "time"]
 
 _OUTCOMES = st.sampled_from(["deleted", "already_missing", "failed"])
 
@@ -63,118 +68,6 @@ def test_one_failure_is_told() -> None:
 def test_a_batch_that_no_store_takes(batch: int) -> None:
     with pytest.raises(ConfigurationError, match="sweep_batch is"):
         Settings(sweep_batch=batch)
-
-
-@contextmanager
-def ordered(bare: SmallLake, stores: StoreConfig, url: str) -> Iterator[Orders]:
-    """Two objects a batch, under a lease, with a delta mark that was taken just now."""
-    connections = Connections(bare.config, stores, url, "/nowhere")
-    store = connections.store()
-    with repository_lease(store, {"host": "here"}, duration=timedelta(minutes=3)) as lease:
-        lease.begin_round(1)
-        yield Orders(
-            connections=connections,
-            repository=REPOSITORY,
-            artifacts_url=str(bare.folder / "attempt"),
-            delta=fingerprint(bare.client, REPOSITORY, protect_tags=False),
-            taken=Moment.now(store),
-            protect_tags=False,
-            lease=lease.token,
-            number=1,
-            condition="none",
-            batch=2,
-            limits=FAST,
-        )
-
-
-@pytest.fixture
-def orders(bare: SmallLake) -> Iterator[Orders]:
-    with ordered(bare, bare.server.store_config, f"local://{REPOSITORY}") as found:
-        yield found
-
-
-@pytest.fixture
-def s3_orders(bare: SmallLake, s3_server: str, s3_bucket: str) -> Iterator[Orders]:
-    with ordered(bare, StoreConfig(endpoint_url=s3_server), f"s3://{s3_bucket}/ns") as found:
-        yield found
-
-
-def plant(bare: SmallLake, count: int) -> list[str]:
-    addresses = [f"data/planted/{n}" for n in range(count)]
-    for address in addresses:
-        path = bare.objects / address
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text("planted")
-    return addresses
-
-
-def recorded(orders: Orders) -> dict[str, str]:
-    """The ledger's outcomes."""
-    found: dict[str, str] = {}
-    for path in Path(orders.artifacts_url).glob("swept_set/ledger/*.parquet"):
-        table = pq.read_table(path)
-        found.update(zip(*(table[c].to_pylist() for c in ("address", "outcome")), strict=True))
-    return found
-
-
-def run(
-    orders: Orders,
-    addresses: Iterable[str],
-    etags: Mapping[str, str] | None = None,
-    reach: Reach | None = None,
-    number: int = 0,
-) -> Iterator[Told]:
-    """Objects as they are listed now, some with other etags, in one task."""
-    reach = reach or Reach.of(orders)
-    objects = as_listed(orders.connections.store(), addresses, etags)
-    return DeletingTask(orders, number, reach).run(objects)
-
-
-def names(told: Iterable[Told]) -> list[str]:
-    return [one.outcome for one in told]
-
-
-class Time:
-    """A clock that moves only when somebody waits, or says so."""
-
-    def __init__(self, now: float = 0.0) -> None:
-        self.now = now
-        self.waited: list[float] = []
-
-    def __call__(self) -> float:
-        return self.now
-
-    def sleep(self, seconds: float) -> None:
-        self.waited.append(seconds)
-        self.now += seconds
-
-
-def reach_at(orders: Orders, time: Time) -> Reach:
-    """The real world, at a time that the test tells."""
-    return replace(Reach.of(orders), clock=time, sleep=time.sleep)
-
-
-@pytest.fixture
-def time(orders: Orders) -> Time:
-    """Begins when the delta mark was taken."""
-    return Time(orders.taken.elapsed)
-
-
-@pytest.fixture
-def s3_time(s3_orders: Orders) -> Time:
-    return Time(s3_orders.taken.elapsed)
-
-
-def slow_answers(bare: SmallLake, time: Time, seconds: Iterable[float]) -> list[float]:
-    """Let the answers to the first looks take so long; the seconds that were not needed."""
-    left = list(seconds)
-
-    def see(_method: str, path: str) -> None:
-        if left and path.endswith("/branches"):
-            time.now += left.pop(0)
-
-    bare.on_request = see
-    return left
 
 
 def test_orders_travel(orders: Orders) -> None:
@@ -270,17 +163,6 @@ def test_the_request_ends_within_a_minute_of_the_reading() -> None:
     # Credentials are renewed within the time of a connection, or nothing is sent.
     longest = CHECK_TIME + 2 * deletion.CONNECT_TIMEOUT + deletion.REQUEST_TIMEOUT
     assert longest <= CHECK_LIFETIME == 60
-
-
-def fill(orders: Orders, count: int) -> dict[str, str]:
-    """Objects in the store of the orders, with their etags."""
-    store = orders.connections.store()
-    return {f"data/s/{n}": store.put(f"data/s/{n}", b"content %d" % n) for n in range(count)}
-
-
-def keys(orders: Orders) -> set[str]:
-    store = orders.connections.store()
-    return {key for batch in store.list("data/") for key in batch["key"].to_pylist()}
 
 
 def answer_with_errors(patch: pytest.MonkeyPatch, codes: dict[str, list[str]]) -> None:
@@ -381,135 +263,3 @@ def test_a_store_that_never_takes_a_key_fails_it_and_stops(
     assert keys(s3_orders) == set(addresses)
     assert len(s3_time.waited) >= answers.TRIES - 1
     assert names(run(s3_orders, addresses, number=1)) == ["stopped"]
-
-
-def test_an_object_that_was_rewritten_is_spared(bare: SmallLake, orders: Orders) -> None:
-    """Whatever it holds now, and although the deletes are not conditional."""
-    addresses = plant(bare, 3)
-    task = run(orders, addresses)
-    content = (bare.objects / addresses[1]).read_bytes()
-    orders.connections.store().put(addresses[1], content)
-    assert names(task) == ["spared", "deleted", "deleted"]
-    assert recorded(orders) == dict.fromkeys(addresses, "deleted") | {addresses[1]: "spared"}
-    assert set(addresses) & bare.keys() == {addresses[1]}
-
-
-class Meddling:
-    """A store in which something happens just before each call that deletes."""
-
-    def __init__(self, store: ObjectStore, happen: Callable[[Sequence[str]], object]) -> None:
-        self.store = store
-        self.happen = happen
-        self.calls: list[Mapping[str, Any]] = []
-
-    def delete_many(
-        self, keys: Sequence[str], etags: Mapping[str, str] | None = None, **more: Any
-    ) -> Sequence[DeleteOutcome]:
-        self.happen(keys)
-        self.calls.append(more)
-        return self.store.delete_many(keys, etags, **more)
-
-
-def meddling(orders: Orders, happen: Callable[[Sequence[str]], object]) -> tuple[Reach, Meddling]:
-    reach = Reach.of(orders)
-    store = Meddling(reach.deleting, happen)
-    return replace(reach, deleting=cast("ObjectStore", store)), store
-
-
-@pytest.mark.parametrize("condition", ["bulk", "none"])
-def test_only_the_condition_spares_what_is_rewritten_after_the_look(
-    bare: SmallLake, orders: Orders, condition: Any
-) -> None:
-    addresses = plant(bare, 3)
-
-    def rewrite(keys: Sequence[str]) -> None:
-        if addresses[1] in keys:
-            orders.connections.store().put(addresses[1], b"written again")
-
-    conditional = replace(orders, condition=condition)
-    reach, _ = meddling(conditional, rewrite)
-    list(run(conditional, addresses, reach=reach))
-    spared = {addresses[1]} if condition == "bulk" else set()
-    assert set(addresses) & bare.keys() == spared
-    assert {a for a, outcome in recorded(orders).items() if outcome == "spared"} == spared
-
-
-def test_single_deletes_are_conditional_where_bulk_ones_are_not(s3_orders: Orders) -> None:
-    """Moto honours the condition of single deletes only."""
-    addresses = list(fill(s3_orders, 5))
-    store = s3_orders.connections.store()
-
-    def happen(keys: Sequence[str]) -> None:
-        if addresses[3] in keys:
-            store.put(addresses[3], b"written again")
-        if addresses[4] in keys:
-            store.delete_many([addresses[4]])
-
-    single = replace(s3_orders, condition="single")
-    reach, _ = meddling(single, happen)
-    list(run(single, addresses, reach=reach))
-    expected = dict.fromkeys(addresses, "deleted")
-    expected |= {addresses[3]: "spared", addresses[4]: "already_missing"}
-    assert recorded(s3_orders) == expected
-    assert keys(s3_orders) == {addresses[3]}
-
-
-def test_single_deletes_stop_when_the_look_is_old(s3_orders: Orders, s3_time: Time) -> None:
-    """Each batch is begun again with a new look; no key is lost on the way."""
-    addresses = list(fill(s3_orders, 4))
-    single = replace(s3_orders, condition="single", batch=4)
-    sent: list[float] = []
-
-    def take_time(_keys: Sequence[str]) -> None:
-        sent.append(s3_time.now)
-        s3_time.now += 25
-
-    reach, _ = meddling(single, take_time)
-    reach = replace(reach, clock=s3_time, sleep=s3_time.sleep)
-    assert names(run(single, addresses, reach=reach)) == ["deleted", "deleted"]
-    assert recorded(s3_orders) == dict.fromkeys(addresses, "deleted")
-    assert [at - sent[0] for at in sent] == [0, 25, 50, 75]
-
-
-@pytest.mark.parametrize("condition", ["none", "single"])
-def test_a_delete_carries_what_is_left_of_its_minute(
-    bare: SmallLake, orders: Orders, time: Time, condition: Any
-) -> None:
-    """From the time that the store told in the look, whenever it is sent."""
-    addresses = plant(bare, 4)
-    slow_answers(bare, time, [14, 3])
-    dated = replace(orders, condition=condition, expires_s=60)
-
-    def take_time(_keys: Sequence[str]) -> None:
-        time.now += 2
-
-    reach, store = meddling(dated, take_time)
-    list(run(dated, addresses, reach=replace(reach, clock=time, sleep=time.sleep)))
-    left = [call["expires_s"] for call in store.calls]
-    assert left == ([46, 57] if condition == "none" else [46, 46, 57, 57])
-    told = [call["since"] for call in store.calls]
-    assert told == sorted(told)
-    assert len(set(told)) == 2
-    assert recorded(orders) == dict.fromkeys(addresses, "deleted")
-
-
-def test_what_the_store_refused_as_late_is_sent_again(
-    bare: SmallLake, orders: Orders, time: Time
-) -> None:
-    """With a new look before it."""
-    addresses = plant(bare, 2)
-    looks: list[str] = []
-    bare.on_request = lambda _, path: looks.append(path) if path.endswith("/branches") else None
-    dated = replace(orders, expires_s=60)
-    reach, store = meddling(dated, lambda _keys: None)
-    late = [[DeleteOutcome(a, "failed", "Expired", "too late") for a in addresses]]
-    send = store.delete_many
-
-    def refuse_once(keys: Sequence[str], *args: Any, **more: Any) -> Sequence[DeleteOutcome]:
-        return late.pop() if late else send(keys, *args, **more)
-
-    store.delete_many = refuse_once  # type: ignore[method-assign]
-    reach = replace(reach, clock=time, sleep=time.sleep)
-    assert names(run(dated, addresses, reach=reach)) == ["deleted"]
-    assert len(looks) == 2
-    assert recorded(orders) == dict.fromkeys(addresses, "deleted")

@@ -13,6 +13,8 @@ from pathlib import Path
 from queue import Empty, LifoQueue
 from threading import Lock
 
+#: How SQLite waits for the disk at a commit.
+SYNCHRONOUS = "FULL"
 _BUSY_SECONDS = 30.0
 
 _SCHEMA = """
@@ -115,7 +117,7 @@ class State:
             db = sqlite3.connect(
                 self._path, timeout=_BUSY_SECONDS, isolation_level=None, check_same_thread=False
             )
-            db.execute("PRAGMA synchronous=FULL")
+            db.execute(f"PRAGMA synchronous={SYNCHRONOUS}")
         try:
             yield db
         finally:

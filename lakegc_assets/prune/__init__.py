@@ -1,0 +1,1 @@
+"""Housekeeping: removes old runs and caches that nothing needs any more."""

@@ -1,0 +1,98 @@
+"""Removes what is cached or was left over, and that no mark of the last ones would read.
+
+Nothing here can do harm but to cost time: what is not cached is read again. So where it is not
+known what is wanted, it is not asked for longer than one look.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from datetime import datetime
+from typing import Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from lakegc_assets.checks.kept import CACHED as WITNESSED
+from lakegc_assets.checks.witness import VERSION
+from lakegc_assets.graveler.decode import DECODER_VERSION
+from lakegc_assets.mark.metaranges import cached_metaranges
+from lakegc_assets.run.artifacts import AttemptArtifacts
+from lakegc_assets.run.connections import Connections
+from lakegc_assets.run.context import RunContext
+from lakegc_assets.run.packs import by_pack, read_group, unneeded
+from lakegc_assets.storage.base import ObjectStore
+
+_CACHES: Final = "_cache/"
+#: The cache of a namespace; what else is there is not known here.
+_PLACE: Final = re.compile(rf"{_CACHES}[0-9a-f]{{16}}/")
+#: Where a command keeps things while it works; left only if it was killed.
+_SCRATCH: Final = ("_compared/", "_needed/")
+
+
+def unneeded_caches(
+    ctx: RunContext,
+    connections: Connections,
+    last: Sequence[AttemptArtifacts],
+    before: datetime,
+) -> Iterator[tuple[ObjectStore, str, int]]:
+    """Store, key and size (bytes) of each file below the caches that may go, in that order.
+
+    Args:
+        ctx: of the repository.
+        connections: how to reach its cache.
+        last: the marks whose ranges and metaranges are to stay.
+        before: what was written later stays, by the store's clock.
+
+    Raises:
+        IntegrityError: what those marks have read cannot be told.
+        StorageError: a store did not answer.
+    """
+    metaranges = _ids(last, "active_commits", ("data", "expired"), "metarange_id")
+    ranges = _ids(last, "committed_addresses", ("ranges",), "range_id")
+    ranges |= _ranges_in(connections, metaranges)
+    cache = connections.cache()
+    for kind, version, wanted in (
+        ("ranges", DECODER_VERSION, ranges),
+        (WITNESSED, VERSION, ranges),
+        ("metaranges", DECODER_VERSION, metaranges),
+    ):
+        for key, size in unneeded(cache, kind, version, wanted, before):
+            yield cache, key, size
+    of_repository = ctx.root.open(ctx.repository)
+    present = f"{_CACHES}{connections.cache_url.rpartition('/')[2]}/"
+    places = filter(_PLACE.fullmatch, of_repository.list_prefixes(_CACHES).prefixes)
+    others = [place for place in places if place != present]
+    for folder in (*others, *_SCRATCH):
+        for key, size in _older(of_repository, folder, before):
+            yield of_repository, key, size
+
+
+def _ids(
+    last: Iterable[AttemptArtifacts], asset: str, parts: Sequence[str], column: str
+) -> set[str]:
+    return {
+        one
+        for attempt in last
+        for part in parts
+        for one in attempt.read(asset, part, [column])[column].to_pylist()
+    }
+
+
+def _ranges_in(connections: Connections, metaranges: set[str]) -> set[str]:
+    """The ranges of metaranges, as far as these are cached."""
+    slots = [slot for i, slot in cached_metaranges(connections).items() if i in metaranges]
+    found: set[str] = set()
+    for pack, some in by_pack(slots):
+        for table in read_group(connections.cache(), pack, "ranges", some) or ():
+            found.update(table["range_id"].to_pylist())
+    return found
+
+
+def _older(store: ObjectStore, folder: str, before: datetime) -> Iterator[tuple[str, int]]:
+    for page in store.list(folder):
+        old = page.filter(
+            pc.less(page["last_modified"], pa.scalar(before, page["last_modified"].type))
+        )
+        yield from zip(old["key"].to_pylist(), old["size"].to_pylist(), strict=True)

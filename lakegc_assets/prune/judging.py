@@ -1,0 +1,186 @@
+"""Says of each run of a repository why it stays, or that it may go.
+
+What needs a run, and is looked for here: the next mark reads the latest active commits, and the
+latest listings; an optimized run takes over what was listed since the last clean run, and what
+sweeps and restores have changed since; a mark that is not swept yet leaves out what sweeps deleted
+that came before it. What is seen by looking at one run alone (an undo, an approval and the like)
+comes with it, as ``Run.needed``. So runs only ever go from the oldest on, but for what is needed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import Final
+
+#: The asset that is written when a mark is published: a run with it is a success.
+SUCCESS: Final = "gc_report"
+#: So many of the last successes stay, whatever their age.
+SUCCESSES: Final = 3
+#: By how much clocks may differ, and what is done at the same time may be told in another order.
+_MARGIN: Final = timedelta(hours=1)
+
+
+@dataclass(frozen=True)
+class Listing:
+    """What the finished ``store_listing`` of a run says.
+
+    Attributes:
+        start: of the run, by the store's clock.
+        finished: when it was finished.
+        cutoff: of the run.
+        whole: whether it is of all that the store holds, and not of single objects.
+        clean_at: when the last clean run began; None where nothing can be carried forward from it.
+        swept_since: run and attempt of each sweep whose deletes it leaves out.
+    """
+
+    start: datetime
+    finished: datetime
+    cutoff: datetime
+    whole: bool = True
+    clean_at: datetime | None = None
+    swept_since: frozenset[tuple[str, str]] = frozenset()
+
+
+@dataclass(frozen=True)
+class Run:
+    """What is known of one run.
+
+    Attributes:
+        id: of the run, its mark id.
+        attempt: its present attempt.
+        last: when something was written for it last, as far as anything tells.
+        finished: when each of its assets was finished, by name.
+        listing: of what the store held; None where that was not finished.
+        restored: when something of it was restored last; None where nothing was.
+        needed: why it stays, as is seen by looking at it alone; empty for no reason.
+    """
+
+    id: str
+    attempt: str
+    last: datetime
+    finished: Mapping[str, datetime] = field(default_factory=dict)
+    listing: Listing | None = None
+    restored: datetime | None = None
+    needed: str = ""
+
+
+def judge(runs: Sequence[Run], keep: timedelta, now: datetime) -> dict[str, str]:
+    """Why each run stays, by its id; empty for those that may go.
+
+    Args:
+        runs: of one repository, at one namespace: those that could be seen.
+        keep: younger ones stay.
+        now: the time, UTC.
+    """
+    recent = _latest(runs) | _last_successes(runs) | _young(runs, keep, now)
+    chosen = [run for run in runs if run.id in recent]
+    kept = (
+        {run.id: run.needed for run in runs if run.needed}
+        | _unfinished(runs)
+        | _seen_twice(runs, now)
+        | _carried(runs, chosen)
+        | recent
+    )
+    return {run.id: kept.get(run.id, "") for run in runs} | _relied_on(runs, kept)
+
+
+def _young(runs: Iterable[Run], keep: timedelta, now: datetime) -> dict[str, str]:
+    ages = {run.id: now - run.last for run in runs}
+    return {i: f"it is {_days(age)} old" for i, age in ages.items() if age < keep}
+
+
+def _days(age: timedelta) -> str:
+    days = max(age, timedelta(0)).days
+    return "1 day" if days == 1 else f"{days} days"
+
+
+def _last_successes(runs: Iterable[Run]) -> dict[str, str]:
+    marks = [run for run in runs if SUCCESS in run.finished]
+    marks.sort(key=lambda run: (run.finished[SUCCESS], run.id))
+    return {run.id: f"it is one of the last {SUCCESSES} marks" for run in marks[-SUCCESSES:]}
+
+
+def _latest(runs: Sequence[Run]) -> dict[str, str]:
+    """Whatever finished last, even of a run that did not end: the next mark begins with it."""
+    found: dict[str, str] = {}
+    for asset in sorted({name for run in runs for name in run.finished}):
+        having = [run for run in runs if asset in run.finished]
+        last = max(having, key=lambda run: (run.finished[asset], run.id))
+        found[last.id] = f"its {asset} is the latest"
+    for whole in (True, False):
+        listings = [r for r in runs if r.listing is not None and r.listing.whole >= whole]
+        if listings:
+            last = max(listings, key=lambda r: (r.listing.start if r.listing else r.last, r.id))
+            found[last.id] = "its listing is the latest"
+    return found
+
+
+def _unfinished(runs: Sequence[Run]) -> dict[str, str]:
+    """Runs that were left half-way, and that no success has followed."""
+    successes = [run.finished[SUCCESS] for run in runs if SUCCESS in run.finished]
+    last = max(successes, default=None)
+    return {
+        run.id: "its mark did not finish, and no later one has"
+        for run in runs
+        if SUCCESS not in run.finished and (last is None or run.last >= last - _MARGIN)
+    }
+
+
+def _seen_twice(runs: Sequence[Run], now: datetime) -> dict[str, str]:
+    """Listings in which a later mark looks for what was uploaded in parts.
+
+    That takes the latest one that was finished before its cutoff, of the whole store and of any.
+    """
+    listings = [(run, run.listing) for run in runs if run.listing is not None]
+    if not listings:
+        return {}
+    oldest = now - max(one.start - one.cutoff for _, one in listings) - _MARGIN
+    because = "a later mark looks there for uploads in parts that were seen before"
+    found = {run.id: because for run, one in listings if one.finished >= oldest}
+    for whole in (True, False):
+        before = [(r, o) for r, o in listings if o.finished < oldest and o.whole >= whole]
+        if before:
+            run, _ = max(before, key=lambda pair: (pair[1].finished, pair[0].id))
+            found[run.id] = because
+    return found
+
+
+def _carried(runs: Sequence[Run], chosen: Sequence[Run]) -> dict[str, str]:
+    """What an optimized run asks about the time since the last clean run.
+
+    Args:
+        runs: all of them.
+        chosen: of which any may be the one that it takes over from.
+    """
+    since = [
+        (run.listing.clean_at, run.id)
+        for run in chosen
+        if run.listing is not None and run.listing.clean_at is not None
+    ]
+    if not since:
+        return {}
+    clean_at, by = min(since)
+    because = f"run {by!r} stands on what was listed and swept since {clean_at:%Y-%m-%d %H:%M} UTC"
+    # The ids of restores have whole seconds.
+    start = clean_at - _MARGIN
+    return {
+        run.id: because
+        for run in runs
+        if (run.listing is not None and run.listing.start >= start)
+        or (run.restored is not None and run.restored >= start)
+    }
+
+
+def _relied_on(runs: Sequence[Run], kept: Mapping[str, str]) -> dict[str, str]:
+    """All that stays, with the sweeps whose deletes are left out of what else stays."""
+    by_id = {run.id: run for run in runs}
+    found, waiting = dict(kept), list(kept)
+    while waiting:
+        run = by_id[waiting.pop()]
+        for name, _ in sorted(run.listing.swept_since) if run.listing is not None else ():
+            if name in by_id and name not in found:
+                found[name] = f"run {run.id!r} leaves out what its sweep deleted"
+                waiting.append(name)
+    return found

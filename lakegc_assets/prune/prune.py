@@ -1,0 +1,305 @@
+"""Prunes one repository: looks at its runs, says why each stays, and removes the others."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+from functools import partial
+from typing import Final, Protocol
+
+import pyarrow as pa
+
+from lakegc_assets.errors import ConfigurationError, IntegrityError, LakegcError
+from lakegc_assets.prune import removing
+from lakegc_assets.prune.caches import unneeded_caches
+from lakegc_assets.prune.judging import SUCCESS, SUCCESSES, judge
+from lakegc_assets.prune.known import Seen, look, with_files
+from lakegc_assets.prune.needs import Surroundings, needed
+from lakegc_assets.run.artifacts import AttemptArtifacts
+from lakegc_assets.run.connections import Connections
+from lakegc_assets.run.context import RunContext
+from lakegc_assets.run.lock import repository_lock
+from lakegc_assets.storage.base import ObjectStore
+from lakegc_assets.storage.errors import StorageError
+from lakegc_assets.sweep.hold import HOLD, read_hold
+from lakegc_assets.sweep.lease import Lease, owner_of, repository_lease
+
+#: Less than this is refused: what was begun lately may still go on.
+LEAST: Final = timedelta(days=2)
+_BATCH: Final = 1000
+
+
+class Records(Protocol):
+    """What is recorded of runs elsewhere than in the artifacts: in Dagster."""
+
+    def names(self) -> set[str]:
+        """The runs of which something is recorded."""
+        ...
+
+    def last(self, run: str) -> tuple[datetime | None, str]:
+        """When something was recorded of a run last, and why it is not over; empty if it is."""
+        ...
+
+    def forget(self, run: str) -> None:
+        """Remove the records of a run whose artifacts are gone; may be called again."""
+        ...
+
+
+class NoRecords:
+    """Where nothing is recorded elsewhere."""
+
+    def names(self) -> set[str]:
+        """There are none."""
+        return set()
+
+    def last(self, run: str) -> tuple[datetime | None, str]:  # noqa: ARG002 - there is none
+        """Nothing was."""
+        return None, ""
+
+    def forget(self, run: str) -> None:
+        """Nothing is to be."""
+
+
+@dataclass(frozen=True)
+class Judged:
+    """What becomes of a run.
+
+    Attributes:
+        run: its id.
+        kept: why it stays; empty where it goes.
+        files: of its present attempt; 0 where they were not looked at.
+        size: of these, in bytes.
+    """
+
+    run: str
+    kept: str
+    files: int = 0
+    size: int = 0
+
+
+@dataclass(frozen=True)
+class Pruned:
+    """What became of a repository.
+
+    Attributes:
+        runs: all of them, the oldest first.
+        left: ids of runs of which a prune that was killed had left something.
+        cached: files below the caches that went, or would go.
+        cached_size: of these, in bytes.
+        notes: what could not be done, in sentences.
+    """
+
+    runs: Sequence[Judged]
+    left: Sequence[str] = ()
+    cached: int = 0
+    cached_size: int = 0
+    notes: Sequence[str] = ()
+
+    @property
+    def gone(self) -> list[Judged]:
+        """The runs that go."""
+        return [one for one in self.runs if not one.kept]
+
+    @property
+    def anything(self) -> bool:
+        """Whether something goes."""
+        return bool(self.gone or self.left or self.cached)
+
+
+def prune(ctx: RunContext, keep: timedelta, records: Records, *, dry_run: bool) -> Pruned:
+    """Remove the runs of a repository that nothing needs, with what is cached for them alone.
+
+    Where something is to go, holds the lease of the repository and looks once more, so that no
+    sweep, backup or restore reads what goes. One that was killed is run again.
+
+    Args:
+        ctx: of the repository; its run is of no interest.
+        keep: younger runs stay.
+        records: what Dagster knows of the runs.
+        dry_run: nothing is removed, and nobody is kept out.
+
+    Raises:
+        ConfigurationError: ``keep`` is too short, or there is no such repository.
+        RefusedError: somebody else works on the repository, or clocks are off.
+        LakegcError: nobody can tell what is needed, or something could not be removed.
+    """
+    require_long(keep)
+    # While this looks, it is in nobody's way.
+    found = _prune(ctx, keep, records, None)
+    if dry_run or not found.anything:
+        return found
+    _, connections = ctx.connect()
+    with _alone(ctx, connections) as lease:
+        return _prune(ctx, keep, records, lease)
+
+
+def _prune(ctx: RunContext, keep: timedelta, records: Records, lease: Lease | None) -> Pruned:
+    """Look at a repository and, under its lease, remove what goes."""
+    client, connections = ctx.connect()
+    ctx.check_clocks(client, connections.store())
+    now = ctx.clocks.now()
+    found = look(ctx.root, ctx.repository, records.names())
+    judged = _judged(ctx, connections, found, keep, now, records)
+    known = {one.run.id for one in found}
+    left = [
+        name
+        for name in ctx.root.runs(ctx.repository)
+        if name not in known and removing.is_left(ctx.root, ctx.repository, name)
+    ]
+    if lease is not None:
+        _remove(ctx, judged, left, found, records, lease)
+    before = now - keep
+    return _with_caches(ctx, connections, Pruned(judged, left), found, before, lease)
+
+
+def require_long(keep: timedelta) -> None:
+    """Refuse to keep runs for too short a time.
+
+    Raises:
+        ConfigurationError: it is.
+    """
+    if keep < LEAST:
+        raise ConfigurationError(
+            f"keep_runs is {keep / timedelta(days=1):g} days, and {LEAST.days} are the least: what "
+            "was begun lately may still go on"
+        )
+
+
+@contextmanager
+def _alone(ctx: RunContext, connections: Connections) -> Iterator[Lease]:
+    owner = owner_of(doing="prune", repository=ctx.repository, started_by=ctx.started_by)
+    with (
+        repository_lock(connections.namespace_url),
+        repository_lease(
+            connections.store(),
+            owner,
+            duration=ctx.settings.lease_duration,
+            wait=ctx.settings.lease_wait,
+            log=ctx.log,
+        ) as lease,
+    ):
+        yield lease
+
+
+def _judged(
+    ctx: RunContext,
+    connections: Connections,
+    found: Sequence[Seen],
+    keep: timedelta,
+    now: datetime,
+    records: Records,
+) -> list[Judged]:
+    """What is to become of each run."""
+    store = connections.store()
+    hold = read_hold(store)
+    if hold is not None:
+        because = f"the repository is on hold: look at {connections.namespace_url}/{HOLD} first"
+        return [Judged(one.run.id, because) for one in found]
+    around = Surroundings.of(store, now)
+    sizes: dict[str, tuple[int, int]] = {}
+    ours, elsewhere = [], dict[str, str]()
+    for one in found:
+        if one.namespace and one.namespace != connections.namespace_url:
+            elsewhere[one.run.id] = (
+                f"it is of {one.namespace}, and {ctx.repository!r} is at "
+                f"{connections.namespace_url} now. If nothing of it is needed, remove it by hand"
+            )
+            continue
+        run = one.run
+        if now - run.last >= keep:
+            seen, files = with_files(one)
+            run, sizes[run.id] = seen.run, (len(files.sizes), sum(files.sizes.values()))
+            recorded, busy = records.last(run.id)
+            last = max(run.last, recorded or run.last)
+            run = replace(run, last=last, needed=run.needed or busy)
+            if now - last >= keep:
+                seen = replace(seen, run=run)
+                run = replace(run, needed=needed(ctx, around, seen, files, now))
+        ours.append(run)
+    kept = judge(ours, keep, now) | elsewhere
+    return [
+        Judged(one.run.id, kept[one.run.id], *sizes.get(one.run.id, (0, 0)))
+        for one in sorted(found, key=lambda one: (one.run.last, one.run.id))
+    ]
+
+
+def _remove(
+    ctx: RunContext,
+    judged: Sequence[Judged],
+    left: Sequence[str],
+    found: Sequence[Seen],
+    records: Records,
+    lease: Lease,
+) -> None:
+    """Remove what goes, and what earlier prunes have left of runs."""
+    attempts: Mapping[str, str] = {one.run.id: one.run.attempt for one in found}
+    for one in judged:
+        if not one.kept:
+            lease.require()
+            forget = partial(records.forget, one.run)
+            ctx.log.info("removing run %s of %s", one.run, ctx.repository)
+            removing.remove_run(ctx.root, ctx.repository, one.run, attempts[one.run], forget)
+    for name in left:
+        lease.require()
+        forget = partial(records.forget, name)
+        removing.end_removal(ctx.root, ctx.repository, name, forget)
+
+
+def _with_caches(
+    ctx: RunContext,
+    connections: Connections,
+    pruned: Pruned,
+    found: Sequence[Seen],
+    before: datetime,
+    lease: Lease | None,
+) -> Pruned:
+    """Remove what is cached for none of the last marks; what fails there is only told."""
+    if not found:
+        return pruned
+    count = size = 0
+    try:
+        last = _last_marks(found, connections.namespace_url)
+        waiting: list[str] = []
+        of: ObjectStore | None = None
+        for store, key, length in unneeded_caches(ctx, connections, last, before):
+            count, size = count + 1, size + length
+            if waiting and (of is not store or len(waiting) >= _BATCH):
+                _delete(of, waiting, lease)
+                waiting = []
+            of = store
+            waiting.append(key)
+        _delete(of, waiting, lease)
+    except (LakegcError, pa.ArrowException) as error:
+        notes = [f"some of what is cached stays: {error}"]
+        return replace(pruned, cached=count, cached_size=size, notes=notes)
+    return replace(pruned, cached=count, cached_size=size)
+
+
+def _delete(store: ObjectStore | None, keys: Sequence[str], lease: Lease | None) -> None:
+    if store is None or lease is None:
+        return
+    lease.require()
+    for one in store.delete_many(keys):
+        if one.outcome == "failed":
+            raise StorageError(
+                f"{store.url}/{one.key} could not be removed: {one.error_code}: {one.detail}"
+            )
+
+
+def _last_marks(found: Sequence[Seen], namespace: str) -> list[AttemptArtifacts]:
+    """The last successes, whose ranges the next mark will read again.
+
+    Raises:
+        IntegrityError: there is none, so nobody knows what it will read.
+    """
+    marks = [
+        (one.run.finished[SUCCESS], one.artifacts)
+        for one in found
+        if one.artifacts is not None and one.namespace == namespace and SUCCESS in one.run.finished
+    ]
+    if not marks:
+        raise IntegrityError("no mark tells what the next one will read")
+    marks.sort(key=lambda mark: (mark[0], mark[1].run))
+    return [attempt for _, attempt in marks[-SUCCESSES:]]

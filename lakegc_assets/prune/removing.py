@@ -1,0 +1,121 @@
+"""Removes the artifacts of one run, so that whoever is killed leaves what the next prune ends.
+
+``pruning.json`` is written first, with the attempts that are to go. Then ``attempt.json`` goes:
+nothing is ever read but through it, so from then on nobody takes the rest for a run. Then the
+attempts; last of all ``pruning.json``. A run that was begun again meanwhile has an attempt that is
+not in it, and is not touched. What has neither of the two files was not left by a prune: it stays.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from lakegc_assets.errors import ConfigurationError, IntegrityError, RefusedError
+from lakegc_assets.run.artifacts import MARK_ASSETS, ArtifactRoot, validate_run_id
+from lakegc_assets.storage.base import DeleteOutcome, ObjectStore
+from lakegc_assets.storage.errors import ObjectNotFoundError, StorageError
+from lakegc_assets.sweep.ledger import ASSET as SWEPT
+
+PRUNING: Final = "pruning.json"
+ATTEMPT: Final = "attempt.json"
+
+
+def remove_run(
+    root: ArtifactRoot, repository: str, run: str, attempt: str, forget: Callable[[], None]
+) -> None:
+    """Remove a run.
+
+    Args:
+        root: of the artifacts.
+        repository: lakeFS repository.
+        run: of which nothing is needed.
+        attempt: its present attempt, as it was looked at.
+        forget: called when nothing but the record of the removal is left; may be called again.
+
+    Raises:
+        RefusedError: it was begun again meanwhile.
+        StorageError: something could not be removed, or is still there; prune again.
+    """
+    store = root.open(repository, run)
+    # A new attempt is named before its first file is written, so all of these are older.
+    attempts = {folder.rstrip("/") for folder in store.list_prefixes().prefixes}
+    attempts |= {attempt, *_recorded(store)}
+    etag = store.head(ATTEMPT).etag
+    if root.attempt(repository, run).attempt != attempt:
+        raise RefusedError(f"run {run!r} of {repository!r} was begun again: it stays")
+    store.put(PRUNING, json.dumps({"attempts": sorted(attempts)}).encode())
+    # Where the store does not keep that condition, a mark that begins in this moment finds that its
+    # attempt is gone, and stops.
+    outcomes = store.delete_many([ATTEMPT], {ATTEMPT: etag})
+    if any(one.outcome == "spared" for one in outcomes):
+        raise RefusedError(f"run {run!r} of {repository!r} was begun again: it stays")
+    _require_done(store, outcomes)
+    _end(store, sorted(attempts), forget)
+
+
+def is_left(root: ArtifactRoot, repository: str, run: str) -> bool:
+    """Whether a prune that was killed has left some of a run, which is no run any more."""
+    store = root.open(repository, run)
+    return store.exists(PRUNING) and not store.exists(ATTEMPT)
+
+
+def end_removal(root: ArtifactRoot, repository: str, run: str, forget: Callable[[], None]) -> None:
+    """Remove what a prune that was killed has left; see ``remove_run``.
+
+    Raises:
+        IntegrityError: the record of the removal is damaged.
+        StorageError: something could not be removed.
+    """
+    store = root.open(repository, run)
+    _end(store, _recorded(store), forget)
+
+
+def _end(store: ObjectStore, attempts: Sequence[str], forget: Callable[[], None]) -> None:
+    for attempt in attempts:
+        # Listed again until nothing is found: a store may end a listing early.
+        while _delete_pages(store, f"{attempt}/"):
+            pass
+        for asset in (*MARK_ASSETS, SWEPT):
+            if store.exists(f"{attempt}/{asset}/manifest.json"):
+                raise StorageError(
+                    f"a listing of {store.url}/{attempt} shows nothing, and {asset}/manifest.json "
+                    "is there: prune again"
+                )
+    forget()
+    _require_done(store, store.delete_many([PRUNING]))
+
+
+def _delete_pages(store: ObjectStore, prefix: str) -> bool:
+    some = False
+    for page in store.list(prefix):
+        some = True
+        _require_done(store, store.delete_many(page["key"].to_pylist()))
+    return some
+
+
+def _recorded(store: ObjectStore) -> list[str]:
+    """The attempts that an earlier removal was to remove.
+
+    Raises:
+        IntegrityError: nobody can tell.
+    """
+    try:
+        return [validate_run_id(name) for name in json.loads(store.get(PRUNING))["attempts"]]
+    except ObjectNotFoundError:
+        return []
+    except (ValueError, KeyError, TypeError, ConfigurationError) as error:
+        raise IntegrityError(
+            f"{store.url}/{PRUNING} is damaged ({error}): nobody can tell what was to go. If "
+            "nothing of that run is needed, remove it by hand"
+        ) from error
+
+
+def _require_done(store: ObjectStore, outcomes: Sequence[DeleteOutcome]) -> None:
+    for one in outcomes:
+        if one.outcome == "failed":
+            raise StorageError(
+                f"{store.url}/{one.key} could not be removed: {one.error_code}: {one.detail}. Let "
+                "the credentials delete there, then prune again"
+            )

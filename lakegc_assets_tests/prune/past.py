@@ -1,0 +1,100 @@
+"""Runs of long ago, as they look from here: manifests, a few rows, and files of their age."""
+
+from __future__ import annotations
+
+import os
+from datetime import datetime, timedelta, timezone
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from lakegc_assets.run.artifacts import (
+    MARK_ASSETS,
+    ArtifactRoot,
+    AttemptArtifacts,
+    Manifest,
+)
+from lakegc_assets.run.parts import write_part
+from lakegc_assets_tests.lake import REPOSITORY
+
+DAY = timedelta(days=1)
+#: What is read of any asset; each has all of them.
+COLUMNS = ("address", "metarange_id", "range_id")
+NOTHING = {"kind": "nothing", "days": None, "notice": "it keeps nothing", "until": None}
+
+
+def long_ago(
+    root: ArtifactRoot,
+    run: str,
+    days: float,
+    *,
+    repository: str = REPOSITORY,
+    namespace: str = "",
+    assets: tuple[str, ...] = (*MARK_ASSETS, "swept_set"),
+    **swept: Any,
+) -> AttemptArtifacts:
+    """A run that was made so many days ago.
+
+    Args:
+        root: of the artifacts, in a folder.
+        run: its id.
+        days: its age.
+        repository: lakeFS repository.
+        namespace: of it.
+        assets: those that were finished.
+        swept: facts of its sweep.
+    """
+    start = datetime.now(timezone.utc).replace(microsecond=0) - days * DAY
+    attempt = AttemptArtifacts(root, repository, run, f"{start:%Y%m%dT%H%M%SZ}-0123abcd")
+    name = f'{{"attempt": "{attempt.attempt}"}}'
+    root.open(repository, run).put("attempt.json", name.encode())
+    facts = {
+        "store_listing": {"start": start.isoformat(), "clean_at": start.isoformat()},
+        "swept_set": {
+            "outcomes": {"deleted": {"objects": 1, "bytes": 1}},
+            "recovery": NOTHING,
+            "backup": None,
+            **swept,
+        },
+    }
+    previous = ""
+    for asset in assets:
+        rows = pa.table({name: [f"data/{run}"] for name in COLUMNS})
+        manifest = Manifest(
+            asset=asset,
+            repository=repository,
+            run=run,
+            attempt=attempt.attempt,
+            namespace=namespace or f"local://{repository}",
+            cutoff=start - timedelta(hours=26),
+            started=start,
+            finished=start,
+            rows=1,
+            digest="",
+            parts={
+                part: [write_part(attempt.store(), f"{asset}/{part}/", rows)]
+                for part in ("data", "expired", "ranges")
+            },
+            previous=previous,
+            settings={"mode": "unified"},
+            facts=facts.get(asset, {}),
+        )
+        attempt.store().put(f"{asset}/manifest.json", manifest.to_bytes())
+        previous = manifest.sha256
+    age(root, repository, run, days)
+    return attempt
+
+
+def age(root: ArtifactRoot, repository: str, run: str, days: float) -> None:
+    """Let all files of a run be so old."""
+    then = datetime.now(timezone.utc).timestamp() - days * 86_400
+    for path in Path(root.url, repository, run).rglob("*"):
+        os.utime(path, (then, then))
+
+
+def contents(root: ArtifactRoot, repository: str, run: str) -> dict[str, bytes]:
+    """The files of a run."""
+    folder = Path(root.url, repository, run)
+    found = (path for path in folder.rglob("*") if path.is_file())
+    return {str(path.relative_to(folder)): path.read_bytes() for path in found}

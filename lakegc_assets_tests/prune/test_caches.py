@@ -1,0 +1,65 @@
+"""What is cached goes when none of the last marks reads it; all else of the artifacts stays."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+
+import pyarrow as pa
+
+from lakegc_assets.graveler.decode import DECODER_VERSION
+from lakegc_assets.prune.prune import LEAST, NoRecords, Pruned, prune
+from lakegc_assets.run.packs import Decoded, read_slots, write_pack
+from lakegc_assets_tests.lake import REPOSITORY, STAGES, SmallLake
+from lakegc_assets_tests.sessions import Session
+
+
+def old(folder: Path) -> None:
+    then = time.time() - 90 * 86_400
+    for path in folder.rglob("*"):
+        os.utime(path, (then, then))
+
+
+def test_what_no_mark_reads_any_more_goes(lake: SmallLake, spark: Session) -> None:
+    ctx = lake.context(spark)
+    cache = ctx.connect()[1].cache()
+    folder = Path(lake.root.url, REPOSITORY)
+    unused = [Decoded("0" * 64, {"ranges": pa.table({"range_id": ["1" * 64]})}, {})]
+    write_pack(cache, "metaranges", DECODER_VERSION, unused)
+    needed = read_slots(cache, "ranges", DECODER_VERSION)
+    left = ("_cache/0123456789abcdef/ranges/v1/x.parquet", "_compared/ab/x.parquet", "_needed/a/x")
+    stays = ("_accepted_missing/x.parquet", "_cache/of another kind/x", "_somebody's/x")
+    for name in (*left, *stays):
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_bytes(b"1")
+    assert pruned(lake, spark).cached == 0
+    old(folder)
+    dry = pruned(lake, spark, dry_run=True)
+    assert (dry.cached, list(dry.notes)) == (5, [])
+    assert pruned(lake, spark).cached == 5
+    assert not any((folder / name).exists() for name in left)
+    assert all((folder / name).exists() for name in stays)
+    assert read_slots(cache, "ranges", DECODER_VERSION).keys() == needed.keys()
+    assert "0" * 64 not in read_slots(cache, "metaranges", DECODER_VERSION)
+    assert pruned(lake, spark).cached == 0
+    # All that the next mark reads is cached still.
+    again = lake.context(spark, "mark-2")
+    for stage in STAGES:
+        stage(again)
+    facts = again.root.attempt(REPOSITORY, "mark-2").manifest("committed_addresses").facts
+    assert (facts["ranges_decoded"], facts["metaranges_decoded"]) == (0, 0)
+
+
+def test_without_a_mark_nobody_knows_what_is_wanted(lake: SmallLake, spark: Session) -> None:
+    attempt = lake.root.attempt(REPOSITORY, "mark-1")
+    attempt.store().delete_many(["gc_report/manifest.json"])
+    old(Path(lake.root.url, REPOSITORY))
+    found = pruned(lake, spark)
+    assert found.cached == 0
+    (note,) = found.notes
+    assert note.startswith("some of what is cached stays: no mark tells")
+
+
+def pruned(lake: SmallLake, spark: Session, *, dry_run: bool = False) -> Pruned:
+    return prune(lake.context(spark, "none"), LEAST, NoRecords(), dry_run=dry_run)

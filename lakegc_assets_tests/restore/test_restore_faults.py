@@ -1,0 +1,118 @@
+"""Restores among damage, and those that are run again."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from lakegc_assets.errors import IntegrityError
+from lakegc_assets.recovery import bringing_back
+from lakegc_assets.restore import restore as restoring
+from lakegc_assets.restore.restore import restore
+from lakegc_assets.restore.task import restore_portion
+from lakegc_assets.storage.copies import copy_object
+from lakegc_assets.storage.errors import StorageError
+from lakegc_assets_tests.lake import REPOSITORY, RUN, Marked
+from lakegc_assets_tests.recovery.conftest import Place
+from lakegc_assets_tests.restore.swept import (
+    ALL,
+    Swept,
+    backed_up,
+    contents,
+    outcomes,
+    swept,
+    swept_once,
+)
+
+__all__ = ["swept", "swept_once"]
+
+
+def test_a_damaged_mark_restores_nothing(swept: Swept, marked: Marked) -> None:
+    place, _ = swept
+    attempt = place.lake.root.attempt(REPOSITORY, RUN)
+    part = attempt.manifest("deletion_candidates").parts["data"][0]
+    store = attempt.store()
+    store.put(part.key, store.get(part.key)[:-1] + b"x")
+    with pytest.raises(IntegrityError, match="is not what its manifest says"):
+        restore(place.context(), ALL)
+    assert place.lake.keys() == marked.live
+
+
+def test_a_copy_that_went_wrong_is_found_by_the_next_try_and_can_be_mended(
+    place: Place, marked: Marked, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It got its name before that showed, and nothing is ever removed by a restore."""
+    _, before = backed_up(place, marked)
+    bad = min(marked.candidates)
+    copy = copy_object
+
+    def cut_short(source: Any, key: str, target: Any, *more: Any, **asked: Any) -> Any:
+        if key != bad:
+            return copy(source, key, target, *more, **asked)
+        target.put(key, before[key][:-1])
+        raise StorageError("the store cut it short")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(bringing_back, "copy_object", cut_short)
+        with pytest.raises(StorageError, match="Something is at its key now: restore again"):
+            restore(place.context(), ALL)
+    for manifest in (restore(place.context(), ALL), restore(place.context(), ALL)):
+        assert outcomes(place.context(), manifest)[bad] == ("already_there", None)
+        size = len(before[bad])
+        assert (
+            "1 objects did not come back, since something else is at their keys: "
+            f"{bad!r}: another object is there: it has {size - 1} bytes, and {size} were marked"
+        ) in str(manifest.facts["warnings"])
+    (place.lake.objects / bad).unlink()
+    manifest = restore(place.context(), ALL)
+    assert outcomes(place.context(), manifest)[bad] == ("restored", "backup")
+    assert manifest.facts["warnings"] == []
+    assert contents(place.lake, marked.candidates) == before
+
+
+def test_what_was_in_the_way_is_asked_for_again_by_a_restore_that_goes_on(
+    place: Place, marked: Marked
+) -> None:
+    _, before = backed_up(place, marked)
+    lost, other, *_ = sorted(marked.candidates)
+    copy = place.lake.folder.parent / "backups" / REPOSITORY / RUN / lost
+    copy.unlink()
+    (place.lake.objects / other).parent.mkdir(parents=True, exist_ok=True)
+    (place.lake.objects / other).write_text("in the way")
+    with pytest.raises(StorageError, match="1 objects could not be restored"):
+        restore(place.context(), ALL)
+    copy.write_bytes(before[lost])
+    (place.lake.objects / other).unlink()
+    manifest = restore(place.context(backup_url=None), ALL)
+    assert outcomes(place.context(), manifest)[other] == ("not_kept", None)
+
+
+def test_a_damaged_record_of_the_sweep_keeps_nothing_from_coming_back(
+    swept: Swept, marked: Marked
+) -> None:
+    """It only gives the ids by which the store may have kept what is asked for."""
+    place, before = swept
+    attempt = place.lake.root.attempt(REPOSITORY, RUN)
+    for key in attempt.files("swept_set"):
+        if "/ledger/" in key:
+            attempt.store().put(key, b"cut sho")
+    restore(place.context(), ALL)
+    assert contents(place.lake, marked.candidates) == before
+
+
+def test_a_task_that_is_run_twice_replaces_no_record(
+    swept: Swept, marked: Marked, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Spark repeats a task whose worker died; the second one finds what the first did."""
+    place, _ = swept
+    task = restore_portion
+
+    def twice(*asked: Any) -> str:
+        task(*asked)
+        return task(*asked)
+
+    monkeypatch.setattr(restoring, "restore_portion", twice)
+    found = outcomes(place.context(), restore(place.context(), ALL))
+    assert found.keys() == marked.candidates
+    assert {outcome for outcome, _ in found.values()} == {"restored"}

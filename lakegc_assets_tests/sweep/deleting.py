@@ -1,0 +1,148 @@
+"""What the tests of the deleting task share: its orders, a clock that they move, and objects."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
+from datetime import timedelta
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+
+from lakegc_assets.run.connections import Connections
+from lakegc_assets.storage.config import StoreConfig
+from lakegc_assets.sweep.deletion import DeletingTask, Reach
+from lakegc_assets.sweep.lease import repository_lease
+from lakegc_assets.sweep.look import fingerprint
+from lakegc_assets.sweep.moment import Moment
+from lakegc_assets.sweep.orders import Orders, Told
+from lakegc_assets.sweep.pace import Limits
+from lakegc_assets_tests.lake import REPOSITORY, SmallLake
+from lakegc_assets_tests.sweep.stand_ins import as_listed
+
+FAST = Limits(keys=1e9, requests=1e9)
+
+
+@contextmanager
+def ordered(bare: SmallLake, stores: StoreConfig, url: str) -> Iterator[Orders]:
+    """Two objects a batch, under a lease, with a delta mark that was taken just now."""
+    connections = Connections(bare.config, stores, url, "/nowhere")
+    store = connections.store()
+    with repository_lease(store, {"host": "here"}, duration=timedelta(minutes=3)) as lease:
+        lease.begin_round(1)
+        yield Orders(
+            connections=connections,
+            repository=REPOSITORY,
+            artifacts_url=str(bare.folder / "attempt"),
+            delta=fingerprint(bare.client, REPOSITORY, protect_tags=False),
+            taken=Moment.now(store),
+            protect_tags=False,
+            lease=lease.token,
+            number=1,
+            condition="none",
+            batch=2,
+            limits=FAST,
+        )
+
+
+@pytest.fixture
+def orders(bare: SmallLake) -> Iterator[Orders]:
+    with ordered(bare, bare.server.store_config, f"local://{REPOSITORY}") as found:
+        yield found
+
+
+@pytest.fixture
+def s3_orders(bare: SmallLake, s3_server: str, s3_bucket: str) -> Iterator[Orders]:
+    with ordered(bare, StoreConfig(endpoint_url=s3_server), f"s3://{s3_bucket}/ns") as found:
+        yield found
+
+
+def plant(bare: SmallLake, count: int) -> list[str]:
+    addresses = [f"data/planted/{n}" for n in range(count)]
+    for address in addresses:
+        path = bare.objects / address
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("planted")
+    return addresses
+
+
+def recorded(orders: Orders) -> dict[str, str]:
+    """The ledger's outcomes."""
+    found: dict[str, str] = {}
+    for path in Path(orders.artifacts_url).glob("swept_set/ledger/*.parquet"):
+        table = pq.read_table(path)
+        found.update(zip(*(table[c].to_pylist() for c in ("address", "outcome")), strict=True))
+    return found
+
+
+def run(
+    orders: Orders,
+    addresses: Iterable[str],
+    etags: Mapping[str, str] | None = None,
+    reach: Reach | None = None,
+    number: int = 0,
+) -> Iterator[Told]:
+    """Objects as they are listed now, some with other etags, in one task."""
+    reach = reach or Reach.of(orders)
+    objects = as_listed(orders.connections.store(), addresses, etags)
+    return DeletingTask(orders, number, reach).run(objects)
+
+
+def names(told: Iterable[Told]) -> list[str]:
+    return [one.outcome for one in told]
+
+
+class Time:
+    """A clock that moves only when somebody waits, or says so."""
+
+    def __init__(self, now: float = 0.0) -> None:
+        self.now = now
+        self.waited: list[float] = []
+
+    def __call__(self) -> float:
+        return self.now
+
+    def sleep(self, seconds: float) -> None:
+        self.waited.append(seconds)
+        self.now += seconds
+
+
+def reach_at(orders: Orders, time: Time) -> Reach:
+    """The real world, at a time that the test tells."""
+    return replace(Reach.of(orders), clock=time, sleep=time.sleep)
+
+
+@pytest.fixture
+def time(orders: Orders) -> Time:
+    """Begins when the delta mark was taken."""
+    return Time(orders.taken.elapsed)
+
+
+@pytest.fixture
+def s3_time(s3_orders: Orders) -> Time:
+    return Time(s3_orders.taken.elapsed)
+
+
+def slow_answers(bare: SmallLake, time: Time, seconds: Iterable[float]) -> list[float]:
+    """Let the answers to the first looks take so long; the seconds that were not needed."""
+    left = list(seconds)
+
+    def see(_method: str, path: str) -> None:
+        if left and path.endswith("/branches"):
+            time.now += left.pop(0)
+
+    bare.on_request = see
+    return left
+
+
+def fill(orders: Orders, count: int) -> dict[str, str]:
+    """Objects in the store of the orders, with their etags."""
+    store = orders.connections.store()
+    return {f"data/s/{n}": store.put(f"data/s/{n}", b"content %d" % n) for n in range(count)}
+
+
+def keys(orders: Orders) -> set[str]:
+    store = orders.connections.store()
+    return {key for batch in store.list("data/") for key in batch["key"].to_pylist()}
