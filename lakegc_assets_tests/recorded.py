@@ -198,10 +198,13 @@ def context(
         run: id of the run.
         settings: what differs from ``SETTINGS``.
     """
+    # Of the other repositories of the recorded server only the names are known.
+    known = {found["id"] for found in server.recording.body("repositories")["results"]}
+    others = tuple(sorted(known - {server.repository}))
     return RunContext(
         repository=server.repository,
         run=run,
-        settings=replace(SETTINGS, **settings),
+        settings=replace(SETTINGS, **{"ignored_repositories": others, **settings}),
         lakefs=server.config(folder),
         root=ArtifactRoot(str(folder / "artifacts"), StoreConfig(endpoint_url=endpoint)),
         session=spark,

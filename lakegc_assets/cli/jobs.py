@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 from pathlib import Path
 from typing import Any
@@ -119,6 +120,12 @@ def checked(settings: dict[str, Any]) -> dict[str, Any]:
             "artifact_root is set by LAKEGC_ARTIFACT_ROOT: `lakegc report` and `lakegc why` look "
             "there, and would not find a mark at another place"
         )
+    settings = {
+        name: [text for text in re.split(r"[,\s]+", value) if text]
+        if isinstance(value, str) and known[name].annotation == list[str]
+        else value
+        for name, value in settings.items()
+    }
     try:
         collector = CollectorResource(**settings)
     except pydantic.ValidationError as error:

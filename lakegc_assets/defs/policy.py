@@ -96,6 +96,10 @@ class Policy(dg.Model, dg.Resolvable):
         default=0.5, ge=0, le=1, description="a larger share of the listing refuses the mark"
     )
     protect_tags: bool = Field(default=False, description="tagged commits keep their objects")
+    ignored_repositories: list[str] = Field(
+        default_factory=list,
+        description="other repositories of the server that are not read for what they name here",
+    )
     clean_every_hours: float = Field(
         default=168.0, ge=0, le=876_000, description="how often the whole store is listed"
     )
@@ -142,6 +146,7 @@ SETTINGS: Final = (
     "min_age_hours",
     "max_candidate_share",
     "protect_tags",
+    "ignored_repositories",
     "clean_every_hours",
 )
 _FOR_ALL: Final = "for_all"

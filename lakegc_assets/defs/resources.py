@@ -258,6 +258,11 @@ class CollectorResource(dg.ConfigurableResource):  # type: ignore[type-arg]
         description="a larger share of the listing, 0 to 1, stops the run; raise it to approve",
     )
     protect_tags: bool = Field(default=False, description="tagged commits keep their objects")
+    ignored_repositories: list[str] = Field(
+        default_factory=list,
+        description="other repositories of the server that are not read for what they name of "
+        "this one's objects, which can then be deleted",
+    )
     accept_missing: str | None = Field(
         default=None, description="digest of objects at HEADs that are known to be lost"
     )
@@ -399,6 +404,7 @@ class CollectorResource(dg.ConfigurableResource):  # type: ignore[type-arg]
                 max_candidate_share=self.max_candidate_share,
                 protect_tags=self.protect_tags,
                 mode=self.mode,
+                ignored_repositories=tuple(self.ignored_repositories),
                 accept_missing=self.accept_missing,
                 skip_new_slices=self.skip_new_slices,
                 clean=self.clean,

@@ -17,7 +17,9 @@ import requests
 
 from lakegc_assets.lakefs.calls import LARGEST_PAGE, Calls
 from lakegc_assets.lakefs.errors import (
+    BadRequestError,
     EndpointNotFoundError,
+    ForbiddenError,
     NoRulesError,
     NotFoundError,
     PrepareCommitsFailedError,
@@ -42,6 +44,7 @@ from lakegc_assets.lakefs.models import (
     Tag,
     TaskCreated,
     UncommittedPage,
+    UsageReport,
     VersionConfig,
 )
 from lakegc_assets.lakefs.transport import Transport, parse, path_of, server_date
@@ -129,6 +132,16 @@ class LakeFSClient(Calls):
                 f"{OLDEST_VERSION[0]}.{OLDEST_VERSION[1]} or newer: upgrade the server"
             )
         return version
+
+    def installation_id(self) -> str | None:
+        """The id that the server was given when it was set up; None where it does not tell.
+
+        It comes with the report of its use, which a server may not make, or not show to everybody.
+        """
+        try:
+            return self._get(UsageReport, "usage-report", "summary").installation_id or None
+        except (BadRequestError, ForbiddenError, NotFoundError, UnexpectedAnswerError):
+            return None
 
     def grace_period(self) -> timedelta:
         """For how long an address that the server handed out may still be linked."""

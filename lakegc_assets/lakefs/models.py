@@ -97,6 +97,12 @@ class ServerConfig(Model):
         return self.version_config.version
 
 
+class UsageReport(Model):
+    """What the server says of its use."""
+
+    installation_id: str = ""
+
+
 class GracePeriod(Model):
     """For how many seconds a handed out address may still be linked."""
 

@@ -107,6 +107,11 @@ def _sieve(attempt: AttemptArtifacts, chain: dict[str, Manifest], gone: Sequence
         IntegrityError: there are live ranges, and no addresses of them.
     """
     committed, uncommitted = chain["committed_addresses"], chain["uncommitted_snapshot"]
+    if "referenced" not in committed.parts:
+        raise IntegrityError(
+            f"{attempt.url}/committed_addresses is of an earlier version, which did not read what "
+            "other repositories name: mark again"
+        )
     for name, manifest, rows, live in (
         ("committed_addresses", committed, "ranges", "data"),
         ("uncommitted_snapshot", uncommitted, "data", "hashes"),
@@ -121,6 +126,7 @@ def _sieve(attempt: AttemptArtifacts, chain: dict[str, Manifest], gone: Sequence
         chain["store_listing"].cutoff,
         [
             *committed.parts["data"],
+            *committed.parts["referenced"],
             *uncommitted.parts["hashes"],
             *gone,
         ],

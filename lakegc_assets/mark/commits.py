@@ -59,6 +59,11 @@ EXPIRED: Final = pa.schema(
         ("branch", pa.string()),
     ]
 )
+#: Part with the commits that an earlier mark knew and that nothing leads to any more.
+FORGOTTEN: Final = "forgotten"
+_FORGOTTEN: Final = pa.schema(
+    [("commit_id", pa.string()), ("metarange_id", pa.string()), ("branch", pa.string())]
+)
 HEADS: Final = pa.schema(
     [("branch", pa.string()), ("commit_id", pa.string()), ("metarange_id", pa.string())]
 )
@@ -166,6 +171,8 @@ def find_active_commits(ctx: RunContext) -> Manifest:
 
     store = attempt.store()
     tables = liveness.tables()
+    if (forgotten := _forgotten(known, liveness.commits)).num_rows:
+        tables[FORGOTTEN] = forgotten
     parts = {name: [write_part(store, f"{ASSET}/{name}/", table)] for name, table in tables.items()}
     active = liveness.active
     facts: dict[str, object] = {
@@ -183,6 +190,21 @@ def find_active_commits(ctx: RunContext) -> Manifest:
     )
     manifest = chain["uncommitted_snapshot"]
     return ctx.finish(ASSET, manifest, started, parts, facts, key_digest(keys))
+
+
+def _forgotten(latest: AttemptArtifacts | None, commits: Collection[str]) -> pa.Table:
+    """Commits that the latest mark knew, or one before it, and that are not reached any more."""
+    tables = [_FORGOTTEN.empty_table()]
+    if latest is not None:
+        there = latest.manifest(ASSET).parts
+        tables += [
+            latest.read(ASSET, part, _FORGOTTEN.names)
+            for part in ("data", "expired", FORGOTTEN)
+            if part in there
+        ]
+    known = pa.concat_tables(tables)
+    reached = pc.is_in(known["commit_id"], pa.array(sorted(commits), pa.string()))
+    return known.filter(pc.invert(reached))
 
 
 def find_liveness(

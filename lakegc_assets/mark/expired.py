@@ -24,7 +24,7 @@ from lakegc_assets.graveler.namespace import StorageNamespace
 from lakegc_assets.lakefs.client import LakeFSClient
 from lakegc_assets.mark.addresses import UNNAMEABLE, UNUSUAL, entry_spellings, in_data
 from lakegc_assets.mark.commits import find_liveness
-from lakegc_assets.mark.committed import live_ranges, read_live
+from lakegc_assets.mark.live import live_ranges, read_live
 from lakegc_assets.mark.metaranges import fetch
 from lakegc_assets.mark.ranges import (
     HASHES,

@@ -42,11 +42,13 @@ KEPT: Final = pa.schema(
 _FOUND: Final = pa.schema(list(KEPT)[:4])
 COMMITTED: Final = "committed"
 STAGED: Final = "staged"
+REFERENCED: Final = "referenced"
 SPARED_BY_MARK: Final = "spared"
 #: What a run says of each kind; ``spared`` has reasons of its own.
 WHY: Final = {
     COMMITTED: "an active commit holds it",
     STAGED: "it is staged on a branch",
+    REFERENCED: "another repository names it by its full address",
     "too young": "it was written after the cutoff",
     "outside data": "it is neither below data/ nor at the root, where lakeFS writes objects",
     "missing": "the store does not hold it",
@@ -71,6 +73,7 @@ class _Question:
         candidates: those of what the run would delete of it.
         committed: those of what active commits hold.
         staged: those of what is staged.
+        referenced: those of what other repositories name.
         gone: those of what sweeps have deleted since it was listed.
         spared: what the run spared, and why.
         cutoff: what was written since then is too young.
@@ -86,6 +89,7 @@ class _Question:
     candidates: Sequence[Part]
     committed: Sequence[Part]
     staged: Sequence[Part]
+    referenced: Sequence[Part]
     gone: Sequence[Part]
     spared: Sequence[Part]
     cutoff: datetime
@@ -129,6 +133,7 @@ def why_kept(
         candidates,
         attempt.manifest("committed_addresses").parts["data"],
         attempt.manifest("uncommitted_snapshot").parts["hashes"],
+        attempt.manifest("committed_addresses").parts.get("referenced", ()),
         gone,
         spared,
         listing.cutoff,
@@ -187,6 +192,7 @@ def _reasons(question: _Question, asked: ObjectStore, rows: pa.Table) -> tuple[p
     young = pc.greater_equal(rows["last_modified"], cutoff).to_numpy()
     committed = members(asked, question.committed, hashes)
     staged = members(asked, question.staged, hashes)
+    referenced = members(asked, question.referenced, hashes)
     kinds = np.full(rows.num_rows, question.otherwise, object)
     whys = np.full(rows.num_rows, WHY[question.otherwise], object)
     for part in question.spared:
@@ -196,6 +202,7 @@ def _reasons(question: _Question, asked: ObjectStore, rows: pa.Table) -> tuple[p
         kinds[there] = SPARED_BY_MARK
         whys[there] = known["why"].take(at.drop_null()).to_numpy()
     for kind, those in (
+        (REFERENCED, referenced),
         (STAGED, staged),
         (COMMITTED, committed),
         ("too young", young),
@@ -223,9 +230,10 @@ def _unlisted(question: _Question, known: Sequence[Part], parts: Sequence[Part])
                 pc.invert(in_data(addresses)).combine_chunks(),
                 pa.array(members(asked, question.committed, hashes)),
                 pa.array(members(asked, question.staged, hashes)),
+                pa.array(members(asked, question.referenced, hashes)),
                 skipped,
             ),
-            *("outside data", COMMITTED, STAGED, "too young", "missing"),
+            *("outside data", COMMITTED, STAGED, REFERENCED, "too young", "missing"),
         )
         why = pa.array([WHY[one] for one in kind.to_pylist()], pa.string())
         size = pa.nulls(len(addresses), pa.int64())

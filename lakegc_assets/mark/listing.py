@@ -21,6 +21,7 @@ from lakegc_assets.errors import LakegcError
 from lakegc_assets.lakefs.client import LakeFSClient
 from lakegc_assets.mark.carrying import Carried, carried, copy_parts, settled_before
 from lakegc_assets.mark.expired import NAMED, expired_addresses
+from lakegc_assets.mark.installation import require_one_server
 from lakegc_assets.mark.key_ranges import KEYS_EACH, KeyRange, Plan, TimeRange, plan
 from lakegc_assets.mark.listed import (
     Listed,
@@ -73,7 +74,7 @@ def list_store(ctx: RunContext) -> Manifest:
     """List the store into the ``store_listing`` asset of a new attempt.
 
     Raises:
-        RefusedError: the mark is frozen, or a clock is off.
+        RefusedError: the mark is frozen, a clock is off, or another server collects the namespace.
         IntegrityError: the repository shares its namespace with another one, an object is older
             than the name of its slice says, or an expired range is damaged.
         StorageError: the store did not answer in full.
@@ -81,6 +82,7 @@ def list_store(ctx: RunContext) -> Manifest:
     started = ctx.clocks.now()
     client, connections = ctx.connect()
     store = connections.store()
+    server = require_one_server(client, ctx.repository, store)
     start = ctx.check_clocks(client, store)
     grace_period = client.grace_period()
     cutoff = ctx.settings.cutoff(start, grace_period)
@@ -110,6 +112,7 @@ def list_store(ctx: RunContext) -> Manifest:
             settings=ctx.settings.to_json(),
             facts={
                 "start": start.isoformat(),
+                "server_known_by": server,
                 "grace_period_seconds": grace_period.total_seconds(),
                 "bytes": sum(s.size for s in listed.slices),
                 "settled_digest": str(listed.settled),

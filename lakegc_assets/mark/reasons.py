@@ -13,6 +13,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from lakegc_assets.errors import LakegcError
+from lakegc_assets.mark.commits import FORGOTTEN
 from lakegc_assets.mark.lookalikes import Integers
 from lakegc_assets.mark.metaranges import ranges_of
 from lakegc_assets.mark.ranges import (
@@ -31,6 +33,7 @@ from lakegc_assets.run.hashing import Hashes, KeyDigest, address_hashes, key_dig
 from lakegc_assets.run.parts import Part, PartWriter, read_part, write_part
 from lakegc_assets.run.selection import Selection
 from lakegc_assets.run.sets import distinct, members_of, read_run, write_set
+from lakegc_assets.storage.base import ObjectStore
 
 _FOLDER: Final = "deletion_candidates/"
 #: Addresses that a task collects before it merges what several ranges hold.
@@ -78,7 +81,8 @@ def last_holders(
 ) -> Holders:
     """Find the expired commits that held candidates last.
 
-    Ranges of expired commits that active commits hold as well cannot name a candidate (B without A
+    Where none that lakeFS still names did, those count that an earlier mark knew. Ranges of expired
+    commits that active commits hold as well cannot name a candidate (B without A
     of lakeFS #1932), so they are not read.
 
     Args:
@@ -95,7 +99,32 @@ def last_holders(
     rows.sort(key=lambda row: (row["creation_date"], row["commit_id"], row["branch"] or ""))
     active = attempt.read("committed_addresses", "ranges", ["range_id"])["range_id"]
     without = active.combine_chunks()
-    return find_holders(ctx, connections, attempt.url, _FOLDER, rows, dead, without)
+    found = find_holders(ctx, connections, attempt.url, _FOLDER, rows, dead, without)
+    if FORGOTTEN not in attempt.manifest("active_commits").parts:
+        return found
+    forgotten = attempt.read("active_commits", FORGOTTEN).to_pylist()
+    store = attempt.store()
+    rest = dead[~members_of([read_part(store, found.last)["hash"].to_numpy()], dead)]
+    try:
+        more = find_holders(ctx, connections, attempt.url, _FOLDER, forgotten, rest, without)
+    except LakegcError as error:
+        # What nothing leads to any more need not be whole.
+        ctx.log.warning("commits that an earlier mark knew cannot be read: %s", error)
+        return found
+    return _both(store, found, more)
+
+
+def _both(store: ObjectStore, found: Holders, more: Holders) -> Holders:
+    """Holders of some objects, and of others."""
+    last, commits = read_part(store, found.last), read_part(store, found.commits)
+    others = read_part(store, more.last)
+    rank = pc.add(others["rank"], commits.num_rows)
+    last = pa.concat_tables([last, others.set_column(1, "rank", rank)]).sort_by("hash")
+    commits = pa.concat_tables([commits, read_part(store, more.commits)])
+    return Holders(
+        write_part(store, f"{_FOLDER}holders/", last),
+        write_part(store, f"{_FOLDER}holders/", commits),
+    )
 
 
 def find_holders(

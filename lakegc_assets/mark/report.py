@@ -133,6 +133,7 @@ def report(ctx: RunContext) -> Manifest:
         pa.array(column, f.type) for column, f in zip(_columns(rows), BREAKDOWN, strict=True)
     ]
     table = pa.table(columns, schema=BREAKDOWN)
+    others = chain["committed_addresses"].facts
     facts: dict[str, object] = {
         "objects": manifest.rows,
         "bytes": sum(row[3] for row in rows if row[0] == "reason"),
@@ -140,11 +141,22 @@ def report(ctx: RunContext) -> Manifest:
         "largest": [list(row) for row in _largest(row for one in counted for row in one.largest)],
         "files": [f"{connections.namespace_url}/{key}" for key in keys],
         "checks": {r.name: r.summary for r in results},
-        "warnings": [r.summary for r in results if not r.passed],
+        "warnings": [r.summary for r in results if not r.passed] + _ignored(others),
+        "references": others.get("references", {}),
+        "ignored_repositories": others.get("ignored_repositories", []),
+        "server_known_by": listing.facts.get("server_known_by", ""),
         "figures": _figures(ctx, chain, requests_of(attempt)),
     }
     parts = {"data": [write_part(attempt.store(), f"{ASSET}/data/", table)]}
     return ctx.finish(ASSET, manifest, started, parts, facts)
+
+
+def _ignored(others: Mapping[str, Any]) -> list[str]:
+    """A sentence about the other repositories that were not read."""
+    names: Sequence[str] = others.get("ignored_repositories", [])
+    if not names:
+        return []
+    return [f"not read, by ignored_repositories: {', '.join(names)}; what only they name can go"]
 
 
 def _figures(

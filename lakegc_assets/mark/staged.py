@@ -47,6 +47,15 @@ def staged_paths(
     return found
 
 
+def changed_paths(client: LakeFSClient, repository: str, branch: str) -> Iterator[str]:
+    """Where a branch has staged anything but a removal; nothing where the branch is gone.
+
+    Raises:
+        IntegrityError: the branch exists, and lakeFS says that it does not.
+    """
+    return (path for path, _ in _diff(client, repository, branch))
+
+
 def _diff(client: LakeFSClient, repository: str, branch: str) -> Iterator[tuple[str, int | None]]:
     """The paths that a branch has staged, with the size of what is new there."""
     try:

@@ -14,7 +14,9 @@ import pyarrow.compute as pc
 from lakegc_assets.graveler.ranges import read_range
 from lakegc_assets.lakefs.client import LakeFSClient, branch_ref
 from lakegc_assets.lakefs.errors import NotFoundError
+from lakegc_assets.mark import references
 from lakegc_assets.mark.addresses import entry_spellings, in_data, live_spellings
+from lakegc_assets.mark.commits import FORGOTTEN
 from lakegc_assets.mark.kept import STAGED, sentence
 from lakegc_assets.mark.metaranges import fetch, pairs_of
 from lakegc_assets.mark.ranges import (
@@ -81,7 +83,7 @@ def why(ctx: RunContext, address: str) -> Explanation:
         asked = _Asked(ctx, client, connections, attempt, spelling)
         ask = (
             *(_candidate, _kept, _spared, _not_listed),
-            *(_committed, _staged, _too_young, _not_adopted),
+            *(_committed, _staged, _referenced, _too_young, _not_adopted),
         )
         explanations = (function(asked) for function in ask)
         return next(
@@ -145,6 +147,11 @@ def _candidate(asked: _Asked) -> Explanation | None:
         facts |= {"commit": row["commit_id"], "branch": row["branch"]}
         on = f" in the main ancestry of branch {row['branch']!r}" if row["branch"] else ""
         because = f"the expired commit {row['commit_id']}{on} held it last"
+        if _is_forgotten(asked, row["commit_id"]):
+            because = (
+                f"commit {row['commit_id']}{on} held it last, by what an earlier mark saw; lakeFS "
+                "does not name that commit any more"
+            )
     swept = asked.row("swept_set") if asked.attempt.has("swept_set") else None
     if swept is not None:
         facts |= {"outcome": swept["outcome"], "detail": swept["detail"]}
@@ -156,6 +163,14 @@ def _candidate(asked: _Asked) -> Explanation | None:
         facts["pinned"] = held["why"][0].as_py()
         because += f"; {facts['pinned']}"
     return Explanation(asked.address, "candidate", because, facts)
+
+
+def _is_forgotten(asked: _Asked, commit: str) -> bool:
+    """Whether only an earlier mark knew a commit."""
+    if FORGOTTEN not in asked.attempt.manifest("active_commits").parts:
+        return False
+    rows = asked.attempt.read("active_commits", FORGOTTEN, ["commit_id"])
+    return commit in rows["commit_id"].to_pylist()
 
 
 def _kept(asked: _Asked) -> Explanation | None:
@@ -281,6 +296,20 @@ def _staged(asked: _Asked) -> Explanation | None:
         return Explanation(address, "live", because, {"branch": branch, "path": path})
     because = "it was staged when the mark was made, and is not any more"
     return Explanation(address, "live", because)
+
+
+def _referenced(asked: _Asked) -> Explanation | None:
+    """The other repository that names an object."""
+    store = asked.attempt.store()
+    parts = asked.attempt.manifest("committed_addresses").parts
+    if not members(store, parts.get("referenced", ()), asked.hashes)[0]:
+        return None
+    for rows in read_parts(store, parts["references"]):
+        found = rows.filter(pc.equal(rows["address"], asked.address))
+        if found.num_rows:
+            facts = found.select(["repository", "held"]).slice(0, 1).to_pylist()[0]
+            return Explanation(asked.address, "live", references.sentence(**facts), facts)
+    return Explanation(asked.address, "live", references.SAME_HASH)
 
 
 def _too_young(asked: _Asked) -> Explanation | None:

@@ -14,7 +14,8 @@ import pyarrow.compute as pc
 from lakegc_assets.errors import RefusedError
 from lakegc_assets.lakefs.client import LakeFSClient
 from lakegc_assets.mark.commits import find_liveness
-from lakegc_assets.mark.committed import live_ranges, read_live
+from lakegc_assets.mark.live import live_ranges, read_live
+from lakegc_assets.mark.references import read_references
 from lakegc_assets.mark.served import last_parts
 from lakegc_assets.mark.uncommitted import prepare_uncommitted, read_staged
 from lakegc_assets.run.connections import Connections
@@ -81,12 +82,16 @@ def _reasons(
     ids = {liveness.commits[commit].metarange_id for commit in liveness.active.active}
     ranges = live_ranges(ctx, connections, ids, every=liveness.rules is None).ranges
     live = read_live(ctx, connections, ranges, scratch, "live/")
+    others = read_references(ctx, client, connections, scratch, "", now)
     hashes = address_hashes(addresses)
-    unclear = pa.array(sorted({*live.unresolved, *staged.unresolved}), pa.string())
+    unclear = pa.array(
+        sorted({*live.unresolved, *staged.unresolved, *others.unresolved}), pa.string()
+    )
     pins = pinned(store)["address"].combine_chunks()
     return [
         (members(scratch, live.runs, hashes), "an active commit holds it"),
         (members(scratch, staged.hashes, hashes), "it is staged on a branch"),
+        (members(scratch, others.hashes, hashes), "another repository names it"),
         (np.asarray(pc.is_in(addresses, pins)), "it is pinned"),
         (
             np.asarray(pc.is_in(last_parts(addresses), unclear)),

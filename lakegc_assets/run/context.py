@@ -69,14 +69,10 @@ def overlap(namespace: StorageNamespace, url: str) -> bool:
     Raises:
         ConfigurationError: it is of this namespace's kind, but cannot be read.
     """
-    try:
-        other = StorageNamespace.parse(url)
-    except ConfigurationError:
-        # Repositories on other kinds of stores (mem://, another cloud) are none of our business.
-        schemes = {"azure": ("http", "https", "abfs", "wasb")}.get(namespace.scheme, ("s3",))
-        if namespace.scheme in {"s3", "azure"} and not url.lower().startswith(schemes):
-            return False
-        raise
+    # Repositories on other kinds of stores (mem://, another cloud) are none of our business.
+    if not namespace.is_same_kind(url):
+        return False
+    other = StorageNamespace.parse(url)
     # Servers percent-decode what this reads as it stands.
     readings = ({n, replace(n, prefix=unquote(n.prefix))} for n in (namespace, other))
     return any(ours.overlaps(theirs) for ours, theirs in product(*readings))
@@ -181,18 +177,28 @@ class RunContext:
                 f"{repository.storage_namespace}, or around it: they would be collected, or take "
                 "its place. Choose another artifact root",
             )
+        return client, self.connections(self.repository, namespace)
+
+    def connections(self, repository: str, namespace: StorageNamespace) -> Connections:
+        """The connections that tasks use for a repository of the server.
+
+        Args:
+            repository: its name.
+            namespace: where it is.
+
+        Raises:
+            ConfigurationError: the backups are in a bucket of its name on another server.
+        """
         if self.root.stores.at(namespace.url()) != self.root.stores:
             raise ConfigurationError(
                 f"the backups are on another server, in a bucket with the name of that of "
-                f"{repository.storage_namespace}: which of the two a URL means could not be told. "
+                f"{namespace.url()}: which of the two a URL means could not be told. "
                 "Choose a bucket with another name for backup_url"
             )
         # What a full address means depends on the namespace, and so does what is cached.
         place = hashlib.sha256(namespace.url().encode()).hexdigest()[:16]
-        cache_url = f"{self.root.url.rstrip('/')}/{self.repository}/_cache/{place}"
-        return client, Connections(
-            self.lakefs.settled(), self.root.stores, namespace.url(), cache_url
-        )
+        cache_url = f"{self.root.url.rstrip('/')}/{repository}/_cache/{place}"
+        return Connections(self.lakefs.settled(), self.root.stores, namespace.url(), cache_url)
 
     def check_clocks(self, client: LakeFSClient, store: ObjectStore) -> datetime:
         """Compare the clocks of lakeFS and of the store with ours; the store's time, UTC.

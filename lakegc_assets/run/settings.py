@@ -61,6 +61,8 @@ class Settings:
         pin_days: for how long no mark takes what was restored; 0 for no time at all.
         trash_days: for how long deleted files of a local store stay in the trash of its namespace;
             0 to delete them at once, which leaves older trash where it is.
+        ignored_repositories: names of other repositories of the server that are not read for
+            references into this one. What only they name can be deleted.
         max_served_lookups: how many paths at branch HEADs may be looked up to see which address
             lakeFS serves there; candidates beyond it stay alive and are reported.
         spark_seconds: from how much work on, in seconds of one core, the tasks of a stage run on
@@ -101,6 +103,7 @@ class Settings:
     restore_revived: bool = True
     pin_days: timedelta = timedelta(days=30)
     trash_days: timedelta = timedelta(days=7)
+    ignored_repositories: tuple[str, ...] = ()
     max_served_lookups: int = 100_000_000
     snapshot_attempts: int = 3
     spark_seconds: float = 10.0
@@ -159,6 +162,10 @@ class Settings:
             raise ConfigurationError(
                 f"adopt goes with the mode unified only, and the mode is {self.mode!r}: what a "
                 "mark of lakeFS's collector names is judged by all that is known"
+            )
+        if not all(self.ignored_repositories):
+            raise ConfigurationError(
+                f"ignored_repositories is {list(self.ignored_repositories)}: a name is empty"
             )
         if not 0 <= self.max_candidate_share <= 1:
             raise ConfigurationError(

@@ -22,7 +22,8 @@ import pyarrow.compute as pc
 
 from lakegc_assets.errors import IntegrityError
 from lakegc_assets.mark.commits import Liveness, find_liveness
-from lakegc_assets.mark.committed import every_range, live_ranges, read_live
+from lakegc_assets.mark.live import every_range, live_ranges, read_live
+from lakegc_assets.mark.references import read_references, referenced
 from lakegc_assets.mark.served import UNVERIFIED, Inquiry, again, answered, inquire, last_parts
 from lakegc_assets.mark.uncommitted import prepare_uncommitted, read_staged
 from lakegc_assets.retention.commits import Commit
@@ -149,12 +150,14 @@ class Deltas:
             liveness.rules, start, liveness.heads, liveness.commits, liveness.active.active.keys()
         )
         self._read_new_ranges(connections, known, folder)
+        others = read_references(ctx, client, connections, artifacts, folder, start)
 
         addresses = candidates.rows["address"]
-        unclear = {*self._last_parts, *staged.unresolved}
+        unclear = {*self._last_parts, *staged.unresolved, *others.unresolved}
         reasons = [
             _chosen(addresses, members(artifacts, self._runs, candidates.hashes), HELD),
             _chosen(addresses, members(artifacts, staged.hashes, candidates.hashes), STAGED),
+            referenced(artifacts, others, addresses),
             self._served(connections, candidates, liveness, f"{folder}served/"),
             _chosen(addresses, _ends_in(addresses, unclear), UNCLEAR),
             among(pinned(connections.store()), addresses),

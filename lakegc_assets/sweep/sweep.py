@@ -19,6 +19,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lakegc_assets.errors import IntegrityError, LakegcError, RefusedError
+from lakegc_assets.mark.installation import require_one_server
 from lakegc_assets.mark.published import read_marked
 from lakegc_assets.recovery.old_trash import prune_trash
 from lakegc_assets.recovery.undoable import recovery_facts
@@ -55,13 +56,15 @@ def sweep(ctx: RunContext) -> Manifest:
     Raises:
         RefusedError: the mark is unknown, failed, not published or swept already; it has no
             finished backup where backups are set; a check fails; another sweep holds the lease of
-            the repository, or has taken it; or a hold stops all sweeps of it.
+            the repository, or has taken it; a hold stops all sweeps of it; or another lakeFS server
+            collects the namespace.
         IntegrityError: the mark is not what its manifests say; or, after the sweep, something is
             needed that is gone and could not be put back: then a hold is written.
         StorageError: the store refused deletes; what was done is in the ledger.
     """
-    _, connections = ctx.connect()
+    client, connections = ctx.connect()
     store = connections.store()
+    require_one_server(client, ctx.repository, store)
     owner = owner_of(repository=ctx.repository, run=ctx.run, started_by=ctx.started_by)
     with repository_lease(
         store,

@@ -13,6 +13,7 @@ import dagster as dg
 import pytest
 from click.testing import Result
 
+from lakegc_assets.cli.jobs import checked
 from lakegc_assets.cli.main import main, near
 from lakegc_assets.mark.forms import mark_folder
 from lakegc_assets_tests.cli.calling import lakegc, say
@@ -380,3 +381,8 @@ def test_paths_are_told_from_where_the_user_is(
     assert near(tmp_path / "a/b") == "a/b"
     assert near("/elsewhere") == "/elsewhere"
     assert near("s3://bucket/a") == "s3://bucket/a"
+
+
+def test_a_setting_that_is_a_list_is_given_in_one_option() -> None:
+    for text in ("one,two", "one, two", " one two,"):
+        assert checked({"ignored_repositories": text}) == {"ignored_repositories": ["one", "two"]}

@@ -188,6 +188,8 @@ def test_every_setting_reaches_the_core() -> None:
     for name in set(given) - {"min_age_hours", "clock_skew_seconds"}:
         assert getattr(settings, name) == given[name]
     assert CollectorResource(adopt="a-mark").settings().adopt == "a-mark"
+    ignoring = CollectorResource(ignored_repositories=["one", "two"])
+    assert ignoring.settings().ignored_repositories == ("one", "two")
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,7 @@ from lakegc_assets.embedded.faults import Fault
 from lakegc_assets.embedded.objects import objects
 from lakegc_assets.errors import IntegrityError
 from lakegc_assets.graveler.entry import Entry
-from lakegc_assets.mark import committed
+from lakegc_assets.mark import live
 from lakegc_assets.mark.served import SERVED, UNVERIFIED
 from lakegc_assets.mark.why import why
 from lakegc_assets.run.context import RunContext
@@ -181,12 +181,12 @@ def test_a_cut_listing_of_ranges_stops_an_uncommitted_mark(
     lake: SmallLake, told: Marked, spark: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What only an expired commit holds would look as if it had never been committed."""
-    keys, cut = committed._keys, lake.client.commit(REPOSITORY, told.commits["first"])
+    keys, cut = live._keys, lake.client.commit(REPOSITORY, told.commits["first"])
 
     def all_but_one(store: ObjectStore, prefix: str) -> Iterator[str]:
         return (k for k in keys(store, prefix) if k != f"_lakefs/{cut.meta_range_id}")
 
-    monkeypatch.setattr(committed, "_keys", all_but_one)
+    monkeypatch.setattr(live, "_keys", all_but_one)
     with pytest.raises(IntegrityError, match=f"{cut.meta_range_id}, the metarange of a commit"):
         mark(lake, spark, "uncommitted")
 

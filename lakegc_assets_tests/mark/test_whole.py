@@ -11,7 +11,7 @@ import pytest
 
 from lakegc_assets.errors import IntegrityError
 from lakegc_assets.graveler.decode import DECODER_VERSION
-from lakegc_assets.mark import committed, ranges, uncommitted
+from lakegc_assets.mark import live, ranges, uncommitted
 from lakegc_assets.mark.ranges import HASHES, LOOKS, cached_ranges
 from lakegc_assets.run.packs import Decoded, read_slots, write_pack
 from lakegc_assets_tests.lake import REPOSITORY, STAGES, SmallLake, running
@@ -45,7 +45,7 @@ def test_a_range_that_no_task_has_read(
     def all_but_one(*args: Any) -> Iterator[Any]:
         yield from list(read(*args))[1:]
 
-    monkeypatch.setattr(committed, "read_entries", all_but_one)
+    monkeypatch.setattr(live, "read_entries", all_but_one)
     with pytest.raises(IntegrityError, match=r"of 2 live ranges of .* 1 were read"):
         mark(lake, spark)
 

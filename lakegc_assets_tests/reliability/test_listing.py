@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from lakegc_assets.mark.committed import _keys
+from lakegc_assets.mark.live import _keys
 from lakegc_assets.storage.errors import (
     ObjectNotFoundError,
     PreconditionFailedError,

@@ -18,7 +18,7 @@ import pyarrow as pa
 from lakegc_assets.graveler import namespace
 from lakegc_assets.graveler.decode import etag_hashes
 from lakegc_assets.mark import commits, committed, uncommitted
-from lakegc_assets.mark.committed import Live, LiveRanges
+from lakegc_assets.mark.live import Live, LiveRanges
 from lakegc_assets.mark.served import SERVED, SPARED
 from lakegc_assets.run import (
     artifacts,
@@ -396,6 +396,7 @@ def _replaced() -> list[tuple[object, str, object]]:
         (hashing, "_of_array", _hashes_of),
         (lease, "owner_of", lambda **_: {"host": "simulated"}),
         (sweep, "owner_of", lambda **_: {"host": world().process.name}),
+        (sweep, "require_one_server", lambda *_: ""),
         (sweep, "repository_lease", held),
         (sweep, "Deltas", SimDeltas),
         (sweep, "settle", partial(settling.settle, pause=sleep)),

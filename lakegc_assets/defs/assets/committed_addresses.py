@@ -2,7 +2,8 @@
 
 Reads: metaranges and ranges below ``_lakefs/``, through the cache of decoded tables.
 Writes: hash (64 bits) of each address relative to the namespace, in every spelling that is meant.
-Beside it: the ranges read, and the ends of full addresses that nobody can resolve.
+Beside it: the ranges read, what other repositories of the server name of this one's objects, and
+the ends of full addresses that nobody can resolve.
 Without retention rules, and in the mode ``uncommitted``, every range counts, whoever has it.
 Guarantees: a table that is missing, damaged, or not what its id says stops the run.
 """

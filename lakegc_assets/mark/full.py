@@ -1,0 +1,193 @@
+"""The full addresses that the ranges of a repository hold, through a cache of their own.
+
+Only these can name what lies in the namespace of another repository. Most ranges hold none, and
+each is read for them once in its life, for whichever repository that is collected.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from functools import partial
+from typing import Final, NamedTuple
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from lakegc_assets.errors import IntegrityError
+from lakegc_assets.graveler.decode import DECODER_VERSION, decode_range
+from lakegc_assets.graveler.entry import AddressType
+from lakegc_assets.graveler.namespace import StorageNamespace, UnresolvableAddressError
+from lakegc_assets.mark.addresses import entry_spellings
+from lakegc_assets.mark.metaranges import fetch
+from lakegc_assets.mark.ranges import Wanted
+from lakegc_assets.run.connections import Connections
+from lakegc_assets.run.packs import Decoded, Slot, by_pack, read_group, read_slots, write_pack
+from lakegc_assets.run.tasks import each
+
+_KIND: Final = "full"
+_SCHEME: Final = r"^[A-Za-z][A-Za-z0-9+.-]*://"
+#: Relative addresses by which some stores leave the namespace.
+_LEAVING: Final = r"(^|[/\\])\.\.([/\\]|$)"
+#: Up to the bucket; for https up to the container.
+_START: Final = r"^(?P<start>(?i:https)://[^/]*/[^/]*|[A-Za-z][A-Za-z0-9+.-]*://[^/]*)"
+#: What may be read in more than one way.
+_ODD: Final = r"[%?\\]|//|(^|/)\.\.?(/|$)|/$"
+#: Of a range's addresses so many beginnings are kept; more say nothing.
+_STARTS: Final = 50
+_THREADS: Final = 8
+#: Ranges and addresses in a pack, about.
+_PACK_RANGES: Final = 5_000
+_PACK_ROWS: Final = 500_000
+_NONE: Final = pa.array([], pa.string())
+
+
+class Inside(NamedTuple):
+    """What some full addresses name in a namespace.
+
+    Attributes:
+        addresses: relative to the namespace, in every spelling that could be meant.
+        last_parts: last path components of those that nobody can place.
+    """
+
+    addresses: pa.Array
+    last_parts: frozenset[str]
+
+
+def cached_full(connections: Connections) -> dict[str, Slot]:
+    """Where the full addresses of every range are that was read for them before."""
+    return read_slots(connections.cache(), _KIND, DECODER_VERSION)
+
+
+def read_full(
+    connections: Connections, ranges: Sequence[Wanted], namespace: StorageNamespace
+) -> Iterator[tuple[str, pa.Array]]:
+    """The full addresses of some ranges that may be inside a namespace, range by range.
+
+    Args:
+        connections: of the repository whose ranges they are.
+        ranges: to read; what is not cached is decoded, and kept.
+        namespace: that of another repository.
+
+    Raises:
+        IntegrityError: a range is missing or damaged, or holds another number of entries than its
+            metarange says.
+    """
+    cache, missing = connections.cache(), [one for one in ranges if one.slot is None]
+    asked: dict[int, Wanted] = {}
+    for one in ranges:
+        if one.slot is None:
+            continue
+        _require_whole(connections, one, one.slot.facts["entries"])
+        if _may_hold(namespace, one.slot.facts["starts"]):
+            asked[id(one.slot)] = one
+        else:
+            yield one.range_id, _NONE
+    for pack, slots in by_pack(one.slot for one in asked.values() if one.slot is not None):
+        tables = read_group(cache, pack, _KIND, slots)
+        if tables is None:
+            missing += [asked[id(slot)] for slot in slots]
+            continue
+        for slot, table in zip(slots, tables, strict=True):
+            yield asked[id(slot)].range_id, _joined(table["address"])
+    waiting: list[Decoded] = []
+    for one, decoded in _decode(connections, missing):
+        yield one.range_id, _joined(decoded.groups[_KIND]["address"])
+        waiting.append(decoded)
+        rows = sum(d.groups[_KIND].num_rows for d in waiting)
+        if len(waiting) >= _PACK_RANGES or rows >= _PACK_ROWS:
+            write_pack(cache, _KIND, DECODER_VERSION, waiting)
+            waiting = []
+    if waiting:
+        write_pack(cache, _KIND, DECODER_VERSION, waiting)
+
+
+def _may_hold(namespace: StorageNamespace, starts: Sequence[str] | None) -> bool:
+    return starts is None or any(map(namespace.may_hold, starts))
+
+
+def _require_whole(connections: Connections, one: Wanted, entries: int) -> None:
+    if one.entries is not None and one.entries != entries:
+        raise IntegrityError(
+            f"range {one.range_id} of {connections.namespace_url} holds {entries} entries, but its "
+            f"metarange says {one.entries}: the repository is damaged"
+        )
+
+
+def _decode(
+    connections: Connections, missing: Sequence[Wanted]
+) -> Iterator[tuple[Wanted, Decoded]]:
+    get = partial(fetch, connections.store(), connections.namespace_url)
+    for at in range(0, len(missing), _THREADS):
+        some = missing[at : at + _THREADS]
+        files = each(get, [one.range_id for one in some], _THREADS)
+        for one, data in zip(some, files, strict=True):
+            entries = decode_range(data, one.range_id)
+            _require_whole(connections, one, entries.num_rows)
+            addresses = full_addresses(connections.namespace_url, entries)
+            starts = pc.unique(_starts(addresses)).to_pylist()
+            facts = {
+                "entries": entries.num_rows,
+                "starts": starts if len(starts) <= _STARTS else None,
+            }
+            yield one, Decoded(one.range_id, {_KIND: pa.table({"address": addresses})}, facts)
+
+
+def full_addresses(namespace_url: str, entries: pa.RecordBatch) -> pa.Array:
+    """The addresses of entries that may lie outside of their own namespace, in full.
+
+    Args:
+        namespace_url: of the repository that the entries are of.
+        entries: as ``decode_range`` gives them.
+    """
+    addresses, types = entries["address"], entries["address_type"]
+    schemed = pc.match_substring_regex(addresses, _SCHEME)
+    by_prefix = pc.equal(types, AddressType.BY_PREFIX_DEPRECATED)
+    full = pc.or_(pc.equal(types, AddressType.FULL), pc.and_(by_prefix, schemed))
+    leaving = pc.and_not(pc.match_substring_regex(addresses, _LEAVING), full)
+    joined = pc.binary_join_element_wise(namespace_url, addresses.filter(leaving), "/")
+    return pc.unique(_joined(pa.chunked_array([addresses.filter(full), joined], pa.string())))
+
+
+def inside(namespace: StorageNamespace, addresses: pa.Array) -> Inside:
+    """What full addresses name in a namespace: as ``entry_spellings`` says of each of them."""
+    starts = _starts(addresses)
+    rest = pc.replace_substring_regex(addresses, _START, "")
+    odd = pc.match_substring_regex(rest, _ODD)
+    found, last_parts = [_NONE], set[str]()
+    folder = f"/{namespace.prefix}/" if namespace.prefix else "/"
+    for start in filter(namespace.may_hold, pc.unique(starts).to_pylist()):
+        mine = pc.equal(starts, start)
+        doubtful = odd if _is_clear(namespace, f"{start}{folder}") else pa.scalar(True)
+        below = pc.and_(pc.and_not(mine, doubtful), pc.starts_with(rest, folder))
+        found.append(pc.utf8_slice_codeunits(rest.filter(below), len(folder)))
+        for address in addresses.filter(pc.and_(mine, doubtful)).to_pylist():
+            spellings, resolved = entry_spellings(namespace, address, AddressType.FULL)
+            if resolved:
+                found.append(pa.array(spellings, pa.string()))
+            else:
+                last_parts.update(spellings)
+    return Inside(pc.unique(pa.concat_arrays(found)), frozenset(last_parts))
+
+
+def union_of(found: Sequence[Inside]) -> Inside:
+    """Several as one."""
+    addresses = pa.concat_arrays([_NONE, *(one.addresses for one in found)])
+    return Inside(pc.unique(addresses), frozenset().union(*(one.last_parts for one in found)))
+
+
+def _is_clear(namespace: StorageNamespace, folder: str) -> bool:
+    """Whether what is in a folder by its plain text is inside, and nothing else is."""
+    try:
+        return namespace.relatives(f"{folder}x") == {"x"}
+    except UnresolvableAddressError:
+        return False
+
+
+def _starts(addresses: pa.Array) -> pa.Array:
+    """The beginning of each address that tells its bucket; empty where it has no scheme."""
+    found = pc.struct_field(pc.extract_regex(addresses, _START), "start")
+    return pc.fill_null(found, "")
+
+
+def _joined(column: pa.ChunkedArray) -> pa.Array:
+    return pa.concat_arrays([_NONE, *column.chunks])

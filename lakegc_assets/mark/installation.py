@@ -1,0 +1,112 @@
+"""One lakeFS server collects a namespace: which one, a marker in the namespace says.
+
+To a second server on the same namespace everything looks dead that only the first one knows. A
+server is known by its installation id where it tells one, else by when it made the repository.
+"""
+
+from __future__ import annotations
+
+import json
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from typing import Any, Final
+
+from lakegc_assets.errors import IntegrityError, RefusedError
+from lakegc_assets.lakefs.client import LakeFSClient
+from lakegc_assets.storage.base import ObjectStore
+from lakegc_assets.storage.errors import ObjectNotFoundError, PreconditionFailedError
+
+MARKER: Final = "_lakefs/retention/gc/lakegc/server.json"
+BY_ID: Final = "its installation id"
+BY_DATE: Final = "when it made the repository: it tells no installation id"
+
+
+class OtherServerError(RefusedError):
+    """Another lakeFS server collects this namespace."""
+
+
+@dataclass(frozen=True)
+class Server:
+    """What is known of a lakeFS server.
+
+    Attributes:
+        installation_id: its own; None where it does not tell.
+        repository: the name by which it has the namespace.
+        creation_date: when it made that repository, in seconds since 1970.
+    """
+
+    installation_id: str | None
+    repository: str
+    creation_date: int
+
+    def is_same(self, other: Server) -> bool:
+        """Whether both are one server, as far as anybody can tell."""
+        if self.installation_id and other.installation_id:
+            return self.installation_id == other.installation_id
+        mine = (self.repository, self.creation_date)
+        return mine == (other.repository, other.creation_date)
+
+    def __str__(self) -> str:
+        """For messages."""
+        known = f"installation id {self.installation_id}" if self.installation_id else "no id told"
+        return f"{known}, repository {self.repository!r} made at {self.creation_date}"
+
+
+def require_one_server(client: LakeFSClient, repository: str, store: ObjectStore) -> str:
+    """Refuse a namespace that another server collects; the first to come writes the marker.
+
+    Args:
+        client: of the server.
+        repository: its name there.
+        store: rooted at the storage namespace.
+
+    Returns:
+        How the server is known.
+
+    Raises:
+        OtherServerError: the marker names another one.
+        IntegrityError: the marker is damaged.
+    """
+    made = client.repository(repository).creation_date
+    mine = Server(client.installation_id(), repository, made)
+    known = _read(store)
+    if known is None:
+        with suppress(PreconditionFailedError):
+            store.put_if_absent(MARKER, _bytes(mine))
+        # Also where the store takes no conditions, and somebody else wrote it last.
+        known = _read(store) or (mine, "")
+    theirs, etag = known
+    if not mine.is_same(theirs):
+        raise OtherServerError(
+            f"{store.url} is collected by another lakeFS server ({theirs}), and this one ({mine}) "
+            "does not know what that one needs. Collect with the server that is in use. If it was "
+            f"moved, or the repository was made anew, and no other server uses the namespace, "
+            f"remove {store.url}/{MARKER} and mark again"
+        )
+    if mine.installation_id and not theirs.installation_id:
+        try:
+            store.put_if_match(MARKER, _bytes(mine), etag)
+        except PreconditionFailedError:
+            return require_one_server(client, repository, store)
+    return BY_ID if mine.installation_id else BY_DATE
+
+
+def _read(store: ObjectStore) -> tuple[Server, str] | None:
+    try:
+        etag = store.head(MARKER).etag
+        data = store.get(MARKER)
+    except ObjectNotFoundError:
+        return None
+    try:
+        told: dict[str, Any] = json.loads(data)
+        server = Server(told["installation_id"], told["repository"], told["creation_date"])
+    except (ValueError, KeyError, TypeError) as error:
+        raise IntegrityError(
+            f"{store.url}/{MARKER} is damaged ({error}): make sure that no other lakeFS server "
+            "uses the namespace, then remove the file"
+        ) from error
+    return server, etag
+
+
+def _bytes(server: Server) -> bytes:
+    return json.dumps(asdict(server), indent=2).encode()

@@ -1,0 +1,354 @@
+"""What other repositories of the server keep alive here: objects that they name in full.
+
+An import, or a client that stages an address, lets one repository name an object of another, and
+lakeFS tells neither. So every other repository is read: what its branches have staged first, what
+is below its ``_lakefs/`` behind that, so that what is committed meanwhile is seen as one or the
+other; and the list of repositories until it has nothing new. All of its ranges count at first.
+Only where one names something in here are its active commits asked for, and then theirs count.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import datetime
+from functools import partial
+from itertools import islice
+from typing import Final, NamedTuple, TypeVar
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from lakegc_assets.errors import IntegrityError, LakegcError
+from lakegc_assets.graveler.namespace import StorageNamespace
+from lakegc_assets.lakefs.client import LakeFSClient
+from lakegc_assets.lakefs.errors import ForbiddenError
+from lakegc_assets.mark.commits import find_liveness
+from lakegc_assets.mark.full import Inside, cached_full, inside, read_full, union_of
+from lakegc_assets.mark.live import live_ranges
+from lakegc_assets.mark.others import (
+    Other,
+    Tables,
+    heads_of,
+    others_of,
+    record_look,
+    staged_addresses,
+    tables_of,
+)
+from lakegc_assets.mark.ranges import Wanted, seconds, spread_ranges, wanted
+from lakegc_assets.run.connections import Connections
+from lakegc_assets.run.context import RunContext
+from lakegc_assets.run.hashing import Hashes, address_hashes
+from lakegc_assets.run.parts import Part, PartWriter, read_parts
+from lakegc_assets.run.sets import members, write_set
+from lakegc_assets.run.tasks import each
+from lakegc_assets.storage.base import ObjectStore
+
+T = TypeVar("T")
+
+COMMITTED: Final = "committed"
+STAGED: Final = "staged"
+SAME_HASH: Final = "its hash is that of an address that another repository names"
+#: Rows: an object of this namespace, the repository that names it, and whether in a commit.
+REFERENCES: Final = pa.schema(
+    [
+        pa.field("address", pa.string(), nullable=False),
+        pa.field("repository", pa.string(), nullable=False),
+        pa.field("held", pa.string(), nullable=False),
+    ]
+)
+_THREADS: Final = 8
+#: Branches of one repository that are read at a time.
+_BRANCHES: Final = 4
+#: Staged addresses that are held at a time.
+_AT_ONCE: Final = 50_000
+#: How often the list of repositories may have grown before the run stops.
+_LISTS: Final = 10
+_RANGES: Final = pa.schema([("range_id", pa.string()), ("entries", pa.int64())])
+
+
+class UnreadableRepositoryError(IntegrityError):
+    """What another repository keeps alive cannot be known."""
+
+
+@dataclass(frozen=True)
+class References:
+    """What other repositories keep alive.
+
+    Attributes:
+        parts: rows of ``REFERENCES``.
+        hashes: runs of the hashes of their addresses.
+        unresolved: last path components of full addresses that nobody can place.
+        counts: how many addresses each repository names, for all that were read; what several
+            tasks found, staged and in commits say, counts for each.
+        ignored: names of those that the settings exclude.
+    """
+
+    parts: Sequence[Part] = ()
+    hashes: Sequence[Part] = ()
+    unresolved: Sequence[str] = ()
+    counts: Mapping[str, int] = field(default_factory=dict)
+    ignored: Sequence[str] = ()
+
+
+def sentence(repository: str, held: str) -> str:
+    """Why an object stays that another repository names."""
+    where = "a commit" if held == COMMITTED else "what it has staged"
+    return f"repository {repository!r} names it by its full address, in {where}"
+
+
+def read_references(
+    ctx: RunContext,
+    client: LakeFSClient,
+    connections: Connections,
+    artifacts: ObjectStore,
+    folder: str,
+    start: datetime,
+) -> References:
+    """Read what other repositories name of this one.
+
+    Args:
+        ctx: the run.
+        client: the server.
+        connections: of the repository that is collected.
+        artifacts: where rows are written.
+        folder: relative to it, with a slash at its end.
+        start: of the run, against which ages of commits are taken.
+
+    Raises:
+        UnreadableRepositoryError: one of them cannot be read; which, and why.
+        IntegrityError: the list of repositories is not whole, or does not come to rest.
+    """
+    look = partial(_look, client, connections)
+    read: list[tuple[Other, References | LakegcError]] = []
+    for _ in range(_LISTS):
+        others = others_of(ctx, client, connections)
+        new = [o for o in others if not any(known.is_same(o.repository) for known, _ in read)]
+        if not new:
+            break
+        ctx.log.info("reading %d other repositories of the server: what they name", len(new))
+        looks = each(look, new, _THREADS)
+        reading = _Reading(ctx, client, connections, artifacts, folder, start)
+        read += [(other, reading.read(other, seen)) for other, seen in zip(new, looks, strict=True)]
+    else:
+        raise IntegrityError(
+            f"repositories are made faster than they can be read for what they name of "
+            f"{ctx.repository!r}: run again at a quieter time"
+        )
+    found: list[References] = []
+    for other, outcome in read:
+        if isinstance(outcome, References):
+            found.append(outcome)
+        elif any(other.is_same(listed.repository) for listed in others):
+            raise _unreadable(ctx, other, outcome) from outcome
+        # Else it was deleted while it was read, and keeps nothing alive.
+    return joined(found, ctx.settings.ignored_repositories)
+
+
+def _unreadable(ctx: RunContext, other: Other, error: LakegcError) -> UnreadableRepositoryError:
+    return UnreadableRepositoryError(
+        f"repository {other.name!r} of the same server may name objects of {ctx.repository!r} by "
+        f"their full addresses, and cannot be read: {error}. So nothing of {ctx.repository!r} is "
+        f"collected. Mend that; or, if {other.name!r} names none, exclude it by its name with "
+        "ignored_repositories"
+    )
+
+
+class _Look(NamedTuple):
+    """What was seen of another repository, in this order.
+
+    Attributes:
+        staged: what it has staged of the objects in question.
+        has_default_branch: a bare repository has none.
+        tables: below ``_lakefs/``.
+    """
+
+    staged: Inside
+    has_default_branch: bool
+    tables: Tables
+
+
+def _look(client: LakeFSClient, connections: Connections, other: Other) -> _Look | LakegcError:
+    def staged(branch: str) -> Inside:
+        addresses, found = staged_addresses(client, other, branch), list[Inside]()
+        while some := list(islice(addresses, _AT_ONCE)):
+            found.append(inside(connections.namespace(), pa.array(some, pa.string())))
+        return union_of(found)
+
+    try:
+        heads = heads_of(client, other)
+        found = each(staged, list(heads), _BRANCHES)
+        tables = tables_of(client, other, heads, connections.cache())
+    except LakegcError as error:
+        return error
+    return _Look(union_of(found), other.repository.default_branch in heads, tables)
+
+
+@dataclass(frozen=True)
+class _Order:
+    """What a task reads: some ranges of another repository.
+
+    Attributes:
+        namespace: of the repository that is collected.
+        other: whose ranges they are.
+        ranges: to read.
+    """
+
+    namespace: StorageNamespace
+    other: Other
+    ranges: Sequence[Wanted]
+
+    def read(self) -> Iterator[tuple[str, Inside]]:
+        """What each of the ranges names inside.
+
+        Raises:
+            IntegrityError: a range is missing or damaged, or was not read.
+        """
+        count = 0
+        for name, found in read_full(self.other.connections, self.ranges, self.namespace):
+            yield name, inside(self.namespace, found)
+            count += 1
+        if count != len(self.ranges):
+            raise IntegrityError(
+                f"of {len(self.ranges)} ranges of {self.other.name} {count} were read: this is a "
+                "fault of the mark, please report it"
+            )
+
+
+@dataclass(frozen=True)
+class _Reading:
+    """Reads what other repositories name, and writes it."""
+
+    ctx: RunContext
+    client: LakeFSClient
+    connections: Connections
+    artifacts: ObjectStore
+    folder: str
+    start: datetime
+
+    def read(self, other: Other, look: _Look | LakegcError) -> References | LakegcError:
+        """What one of them names; the error where it cannot be read."""
+        if isinstance(look, LakegcError):
+            return look
+        try:
+            ranges = self._ranges(other, look)
+            task = partial(_write, self.connections, self.artifacts.url, self.folder)
+            written = self._run("write references", task, other, ranges)
+        except LakegcError as error:
+            return error
+        if len(look.staged.addresses) or look.staged.last_parts:
+            written.append(_written(self.artifacts, self.folder, other, STAGED, [look.staged]))
+        return joined([References(counts={other.name: 0}), *written])
+
+    def _run(
+        self, what: str, task: Callable[[_Order], T], other: Other, ranges: pa.Table
+    ) -> list[T]:
+        if not ranges.num_rows:
+            return []
+        namespace = self.connections.namespace()
+        found = wanted(ranges, cached_full(other.connections))
+        groups = spread_ranges(found, self.ctx.settings.address_num_partitions)
+        orders = [_Order(namespace, other, group) for group in groups]
+        return self.ctx.tasks.run(what, task, orders, sum(map(seconds, found)))
+
+    def _ranges(self, other: Other, look: _Look) -> pa.Table:
+        """The ranges whose references count (range_id, entries)."""
+        tables = look.tables
+        if tables.naming is not None:
+            naming: Sequence[str] = tables.naming
+            nulls = pa.nulls(len(naming), pa.int64())
+            ranges = pa.table([pa.array(naming, pa.string()), nulls], schema=_RANGES)
+        else:
+            found = live_ranges(self.ctx, other.connections, tables.metaranges, every=True)
+            ranges = found.ranges.cast(_RANGES)
+            seen = self._run(f"read ranges of {other.name}", _naming, other, ranges)
+            naming = [name for some in seen for name in some]
+            record_look(self.connections.cache(), other, tables.look, naming)
+        if not naming:
+            return _RANGES.empty_table()
+        active = self._active(other, look)
+        if active is not None:
+            # All of them: some may have been committed since the look.
+            return active
+        return ranges.filter(pc.is_in(ranges["range_id"], pa.array(naming, pa.string())))
+
+    def _active(self, other: Other, look: _Look) -> pa.Table | None:
+        """The ranges of active commits, tagged ones too; None where all that is there counts."""
+        if other.repository.read_only or not look.has_default_branch:
+            return None
+        settings = replace(self.ctx.settings, protect_tags=True)
+        ctx = replace(self.ctx, repository=other.name, settings=settings)
+        try:
+            liveness = find_liveness(ctx, self.client, other.connections, self.start)
+        except ForbiddenError as error:
+            ctx.log.warning("all commits of %s count, active or not: %s", other.name, error)
+            return None
+        if liveness.rules is None:
+            return None
+        ids = {liveness.commits[commit].metarange_id for commit in liveness.active.active}
+        return live_ranges(ctx, other.connections, ids, every=False).ranges.cast(_RANGES)
+
+
+def _naming(order: _Order) -> list[str]:
+    """The ranges that name something inside, or something that nobody can place."""
+    return [name for name, found in order.read() if len(found.addresses) or found.last_parts]
+
+
+def _write(connections: Connections, url: str, folder: str, order: _Order) -> References:
+    found = (named for _, named in order.read())
+    return _written(connections.open(url), folder, order.other, COMMITTED, found)
+
+
+def _written(
+    artifacts: ObjectStore, folder: str, other: Other, held: str, found: Iterable[Inside]
+) -> References:
+    writer = PartWriter(artifacts, f"{folder}references/", REFERENCES)
+    hashes: list[Hashes] = []
+    last_parts: set[str] = set()
+    for one in found:
+        names = [pa.repeat(pa.scalar(text), len(one.addresses)) for text in (other.name, held)]
+        writer.add(pa.table([one.addresses, *names], schema=REFERENCES))
+        hashes.append(address_hashes(one.addresses))
+        last_parts |= one.last_parts
+    runs = write_set(artifacts, f"{folder}referenced/", hashes)
+    return References(
+        [part for part in writer.finish() if part.rows],
+        runs,
+        sorted(last_parts),
+        {other.name: sum(run.rows for run in runs)},
+    )
+
+
+def joined(found: Sequence[References], ignored: Sequence[str] = ()) -> References:
+    """Several as one."""
+    counts: Counter[str] = Counter()
+    for one in found:
+        counts.update(one.counts)
+    return References(
+        [part for one in found for part in one.parts],
+        [run for one in found for run in one.hashes],
+        sorted({last for one in found for last in one.unresolved}),
+        dict(counts),
+        ignored,
+    )
+
+
+def referenced(artifacts: ObjectStore, found: References, addresses: pa.ChunkedArray) -> pa.Table:
+    """Of some objects those that other repositories name, and why they stay: address, why.
+
+    An object with the hash of one that is named stays as well.
+
+    Args:
+        artifacts: where they were written.
+        found: what other repositories name.
+        addresses: of the objects, each once.
+    """
+    which = members(artifacts, found.hashes, address_hashes(addresses))
+    kept = addresses.filter(pa.array(which, pa.bool_()))
+    why: dict[str, str] = {}
+    for rows in read_parts(artifacts, found.parts if len(kept) else ()):
+        for row in rows.filter(pc.is_in(rows["address"], kept.combine_chunks())).to_pylist():
+            why.setdefault(row["address"], sentence(row["repository"], row["held"]))
+    reasons = [why.get(address, SAME_HASH) for address in kept.to_pylist()]
+    return pa.table({"address": kept, "why": pa.array(reasons, pa.string())})
