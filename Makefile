@@ -2,14 +2,12 @@
 SHELL := bash
 .DEFAULT_GOAL := help
 
-# The Dagster instance of the command and the interface; the demo has one of its own.
-DAGSTER_HOME ?= $(CURDIR)/.lakegc/dagster
 UI_PORT ?= 3000
 
 # Bytecode is kept, whatever the shell says: tests start many processes, which else compile it anew.
 in_venv = VIRTUAL_ENV="$(CURDIR)/.venv" PATH="$(CURDIR)/.venv/bin:$$PATH" \
   JAVA_HOME="$(CURDIR)/.venv/java-home" PYTHONDONTWRITEBYTECODE=
-dagster_home = mkdir -p "$(1)" && { [ -e "$(1)/dagster.yaml" ] || cp dagster.yaml "$(1)/"; }
+dagster_home = mkdir -p "$(1)" && { [ -e "$(1)/dagster.yaml" ] || cp lakegc_assets/dagster.yaml "$(1)/"; }
 
 .PHONY: help
 help: ## say what can be made
@@ -42,10 +40,14 @@ conformance: setup ## run the slow comparisons with lakeFS's clients, data, faul
 test-stores: setup ## run the tests on real object stores, which need Go and Node
 	@$(in_venv) python -m pytest -m stores
 
+.PHONY: test-ui
+test-ui: setup ## walk through Dagster's interface in headless Chromium
+	@tools/setup.sh browser
+	@$(in_venv) python -m pytest -m ui
+
 .PHONY: ui
-ui: setup ## Dagster's web interface and daemon on 127.0.0.1
-	@$(call dagster_home,$(DAGSTER_HOME))
-	@$(in_venv) DAGSTER_HOME="$(DAGSTER_HOME)" dagster dev -w workspace.yaml -h 127.0.0.1 -p $(UI_PORT)
+ui: setup ## Dagster's web interface and daemon on 127.0.0.1; a trial where no lakeFS is configured
+	@$(if $(DAGSTER_HOME),DAGSTER_HOME="$(DAGSTER_HOME)") $(in_venv) python -m lakegc_assets.cli.interface --port $(UI_PORT)
 
 .PHONY: lint
 lint: setup ## style, types, the direction of imports, and what Dagster loads
@@ -54,8 +56,7 @@ lint: setup ## style, types, the direction of imports, and what Dagster loads
 	@$(in_venv) mypy
 	@$(in_venv) lint-imports
 	@$(in_venv) python -m pip --disable-pip-version-check check
-	@$(call dagster_home,$(DAGSTER_HOME))
-	@$(in_venv) DAGSTER_HOME="$(DAGSTER_HOME)" dagster definitions validate -w workspace.yaml
+	@$(in_venv) DAGSTER_HOME="$(CURDIR)/.lakegc/dagster" dagster definitions validate -w workspace.yaml
 	@$(in_venv) dg list defs >/dev/null
 
 .PHONY: bench

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Makes .venv ready: the pinned Python packages, and .venv/java-home, the Java that Spark runs on;
-# and an archive in the user's cache folder with which Spark starts fast.
+# and an archive in the user's cache folder with which Spark starts fast. `tools/setup.sh browser`
+# looks for Chromium only, which the tests of the interface need.
 #
 # Says and does nothing where all is there. What is missing is installed with the system's package
 # manager where that is allowed; else one sentence says what to install.
@@ -148,6 +149,20 @@ set_up_kernels() {
   ! .venv/bin/python -m lakegc_assets.cli.kernels || echo "$stamp" >.venv/kernels
 }
 
+# The names are those that lakegc_assets_tests/ui/browser.py looks for.
+set_up_browser() {
+  local name
+  for name in ${CHROMIUM:-} chromium chromium-browser google-chrome; do
+    ! command -v "$name" >/dev/null || return 0
+  done
+  install_one_of chromium chromium-browser && { command -v chromium || command -v chromium-browser; } >/dev/null ||
+    fail "The tests of the interface need Chromium: install it (Debian: apt-get install chromium) or name it: CHROMIUM=/path/to/chromium, then run this again."
+}
+
+if [ "${1:-}" = browser ]; then
+  set_up_browser
+  exit
+fi
 set_up_python
 set_up_java
 JAVA_HOME="$PWD/.venv/java-home" .venv/bin/python -m lakegc_assets.run || true # it starts without, too

@@ -13,7 +13,6 @@ import secrets
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from pathlib import Path
 
@@ -23,13 +22,13 @@ from lakegc_assets.cli.main import main as command
 from lakegc_assets.cli.main import near
 from lakegc_assets.cli.queries import outcome
 from lakegc_assets.cli.restored import last_restore
+from lakegc_assets.cli.team import Calendar, Team
 from lakegc_assets.embedded.server import EmbeddedLakeFS
 from lakegc_assets.errors import IntegrityError
 from lakegc_assets.lakefs.config import LakeFSConfig
 from lakegc_assets.lakefs.errors import GoneError, NotFoundError
 from lakegc_assets.lakefs.writes import LakeFSWriter
 
-_DAY = 86_400
 _YEAR = 365
 _RULES = {"main": 60, "experiment": 14, "audit": 400}
 _DEFAULT_DAYS = 30
@@ -37,51 +36,6 @@ _DEFAULT_DAYS = 30
 _FIRST, _SECOND = "first", "second"
 #: The model of the main branch, which old commits have in other versions.
 _MODEL = "models/forecast.bin"
-
-
-@dataclass
-class Calendar:
-    """The clock of the demo's lakeFS: some days before now, until the history is told."""
-
-    days_ago: float = _YEAR
-    started: float = field(default_factory=time.time)
-
-    def __call__(self) -> float:
-        """Epoch seconds."""
-        return time.time() if self.days_ago == 0 else self.started - self.days_ago * _DAY
-
-
-@dataclass
-class Team:
-    """Tells the history of a repository, day by day."""
-
-    client: LakeFSWriter
-    repository: str
-    calendar: Calendar
-    uploads: int = 0
-
-    def on(self, days_ago: float) -> None:
-        """Go to a day."""
-        self.calendar.days_ago = days_ago
-
-    def write(self, branch: str, path: str, size: int = 600) -> None:
-        """Stage an object with content of its own."""
-        self.uploads += 1
-        line = f"{self.uploads} {branch} {path}\n".encode()
-        content = (line * (size // len(line) + 1))[:size]
-        self.client.upload_object(self.repository, branch, path, content)
-
-    def remove(self, branch: str, path: str) -> None:
-        """Stage a deletion."""
-        self.client.delete_object(self.repository, branch, path)
-
-    def commit(self, branch: str, message: str) -> str:
-        """Commit what is staged; the id of the commit."""
-        return self.client.commit_branch(self.repository, branch, message).id
-
-    def branch(self, name: str, source: str) -> None:
-        """Make a branch."""
-        self.client.create_branch(self.repository, name, source)
 
 
 def _tell_history(team: Team) -> str:
@@ -277,7 +231,7 @@ def main(folder: Path) -> None:
     began = time.monotonic()
     folder = folder.resolve()
     (folder / "lakefs").mkdir(parents=True, exist_ok=True)
-    calendar = Calendar()
+    calendar = Calendar(_YEAR)
     repository = f"demo-{datetime.now(timezone.utc):%Y%m%d-%H%M%S}-{secrets.token_hex(2)}"
     with (
         EmbeddedLakeFS(folder / "lakefs", clock=calendar) as server,

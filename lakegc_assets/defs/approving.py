@@ -2,6 +2,7 @@
 
 import getpass
 from datetime import timedelta
+from typing import Any
 
 import dagster as dg
 from dagster_pyspark import LazyPySparkResource
@@ -9,7 +10,6 @@ from pydantic import Field
 
 from lakegc_assets.defs.links import links
 from lakegc_assets.defs.metadata import of_report
-from lakegc_assets.defs.partitions import REPOSITORY_RUN
 from lakegc_assets.defs.resources import CollectorResource, LakeFSResource, ObjectStoreResource
 from lakegc_assets.sweep.approval import approve as approve_mark
 from lakegc_assets.sweep.approval import with_share
@@ -66,12 +66,21 @@ def approve(
     )
 
 
-@dg.job(
-    partitions_def=REPOSITORY_RUN,
-    executor_def=dg.in_process_executor,
-    description="Approve one mark: its checks are evaluated again, and who, when and which mark is "
-    "recorded. The sensor gc_approvals then starts its sweep.",
-)
-def gc_approve() -> None:
-    """Approve one mark."""
-    approve()
+def approving(config: "dg.PartitionedConfig[Any]") -> dg.JobDefinition:
+    """The job ``gc_approve``.
+
+    Args:
+        config: what its launchpad begins with.
+    """
+
+    @dg.job(
+        name="gc_approve",
+        config=config,
+        executor_def=dg.in_process_executor,
+        description="Approve one mark: its checks are evaluated again, and who, when and which "
+        "mark is recorded. The sensor gc_approvals then starts its sweep.",
+    )
+    def gc_approve() -> None:
+        approve()
+
+    return gc_approve

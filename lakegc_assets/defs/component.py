@@ -11,7 +11,8 @@ from dagster_aws.s3 import S3Resource
 from pydantic import Field
 
 from lakegc_assets.defs import assets
-from lakegc_assets.defs.jobs import jobs
+from lakegc_assets.defs.jobs import FIRST_SETTINGS, jobs
+from lakegc_assets.defs.keeping import keeping
 from lakegc_assets.defs.notices import failure_sensor
 from lakegc_assets.defs.policy import (
     SETTINGS,
@@ -53,6 +54,11 @@ class GarbageCollection(dg.Component, Policy):
         default_factory=lambda: ["*"], description="names or patterns of repositories to collect"
     )
     exclude: Patterns = Field(default_factory=list, description="of these, those that are not")
+    running: bool = Field(
+        default=False,
+        description="schedules and sensors are on from the start; else each is turned on in "
+        "Dagster's interface, as all but gc_repositories are",
+    )
     repositories: list[Override] = Field(
         default_factory=list, description="what is different for some; later entries win"
     )
@@ -78,7 +84,7 @@ class GarbageCollection(dg.Component, Policy):
         policies = self.policies()
         # Dagster warns of what is new in it where that is defined, as it does not in a defs folder.
         with disable_dagster_warnings():
-            defined = jobs()
+            defined = jobs(policies)
             return dg.Definitions.merge(
                 self._graph(policies),
                 defined,
@@ -88,7 +94,7 @@ class GarbageCollection(dg.Component, Policy):
                         repositories_sensor(),
                         rules_sensor(policies),
                         approvals_sensor(policies),
-                        resume_sensor(list(defined.jobs or ())),
+                        resume_sensor(list(defined.jobs or ()), policies),
                         staleness_sensor(policies),
                         failure_sensor(policies, self.failures),
                     ],
@@ -117,6 +123,7 @@ class GarbageCollection(dg.Component, Policy):
         return Policies(
             include=self.include,
             exclude=self.exclude,
+            running=self.running,
             for_all=for_all,
             overrides=self.repositories,
         )
@@ -138,7 +145,10 @@ class GarbageCollection(dg.Component, Policy):
                 policies=policies.dump(),
                 **{name: getattr(self, name) for name in SETTINGS},
             )
-        return found
+        return {
+            name: keeping(one, FIRST_SETTINGS if name == "collector" else ())
+            for name, one in found.items()
+        }
 
 
 def _lakefs(section: ServerSection) -> LakeFSResource:

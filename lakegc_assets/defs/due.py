@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timezone
+from typing import Final
 
 import dagster as dg
 from dagster._core.definitions.run_request import InstigatorType
@@ -12,6 +13,9 @@ from dagster._utils.schedules import cron_string_iterator
 
 from lakegc_assets.defs.policy import Policies
 from lakegc_assets.defs.schedules import name_of
+
+#: Turned on by somebody, or from the start.
+_ON: Final = (InstigatorStatus.RUNNING, InstigatorStatus.DECLARED_IN_CODE)
 
 
 def schedules_on(
@@ -28,10 +32,7 @@ def schedules_on(
         return found
     for state in instance.all_instigator_state(instigator_type=InstigatorType.SCHEDULE):
         origin = state.origin.repository_origin.code_location_origin
-        if state.status is not InstigatorStatus.RUNNING or location not in {
-            None,
-            origin.location_name,
-        }:
+        if state.status not in _ON or location not in {None, origin.location_name}:
             continue
         data = state.instigator_data
         if isinstance(data, ScheduleInstigatorData):

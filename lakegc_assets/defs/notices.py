@@ -26,6 +26,7 @@ def failure_sensor(policies: Policies, section: NoticeSection) -> dg.SensorDefin
 
     @dg.run_failure_sensor(
         name="gc_failures",
+        default_status=policies.sensor_status,
         description="Tells a URL, or people by mail, about each run that failed: repository, run, "
         "check, what was found, and what to do.",
     )

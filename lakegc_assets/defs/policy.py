@@ -165,14 +165,28 @@ class Policies(dg.Model):
     Attributes:
         include: patterns of the repositories that are collected.
         exclude: of these, those that are not.
+        running: whether schedules and sensors are on until somebody turns them off.
         for_all: what holds where nothing else is said.
         overrides: what is different, in their order.
     """
 
     include: Sequence[str] = ("*",)
     exclude: Sequence[str] = ()
+    running: bool = False
     for_all: Policy = Field(default_factory=Policy)
     overrides: Sequence[Override] = ()
+
+    @property
+    def sensor_status(self) -> dg.DefaultSensorStatus:
+        """Of sensors that nobody has turned on or off."""
+        return dg.DefaultSensorStatus.RUNNING if self.running else dg.DefaultSensorStatus.STOPPED
+
+    @property
+    def schedule_status(self) -> dg.DefaultScheduleStatus:
+        """Of schedules that nobody has turned on or off."""
+        return (
+            dg.DefaultScheduleStatus.RUNNING if self.running else dg.DefaultScheduleStatus.STOPPED
+        )
 
     def collects(self, repository: str) -> bool:
         """Whether anything is started for a repository by itself."""

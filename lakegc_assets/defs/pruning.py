@@ -198,7 +198,7 @@ def prune_schedule(policies: Policies) -> dg.ScheduleDefinition:
         job_name=JOB,
         cron_schedule="0 12 * * 0",
         execution_timezone=policies.for_all.time_zone,
-        default_status=dg.DefaultScheduleStatus.STOPPED,
+        default_status=policies.schedule_status,
         description="Removes old runs where `prune` is true, and says of the others what would go.",
     )
     def housekeeping(

@@ -9,7 +9,7 @@ import dagster as dg
 
 from lakegc_assets.defs.partitions import partition_key
 from lakegc_assets.defs.policy import Policies, settings_of
-from lakegc_assets.errors import ConfigurationError, LakegcError
+from lakegc_assets.errors import ConfigurationError, LakegcError, RefusedError
 from lakegc_assets.lakefs.config import LakeFSConfig
 from lakegc_assets.lakefs.models import Repository
 
@@ -37,6 +37,23 @@ _UNATTENDED: Final = (
 def is_unattended(tags: Mapping[str, str]) -> bool:
     """Whether a run was started by a schedule, a sensor or a backfill, by its tags."""
     return ASKED_TAG not in tags and any(tag in tags for tag in _UNATTENDED)
+
+
+def require_own_config(instance: dg.DagsterInstance, run: dg.DagsterRun) -> None:
+    """Refuse a run that did not get what was typed into the dialog of its backfill.
+
+    A job gives each partition a configuration of its own; Dagster then forgets the backfill's.
+
+    Raises:
+        RefusedError: the run has another configuration than its backfill.
+    """
+    backfill = instance.get_backfill(run.tags.get("dagster/backfill", ""))
+    typed = backfill.run_config if backfill is not None else None
+    if typed and typed != run.run_config:
+        raise RefusedError(
+            "the configuration that was typed for this backfill does not reach its runs: launch "
+            "each of them by itself, or write what should hold into the component's file"
+        )
 
 
 def request(

@@ -28,6 +28,7 @@ from pyspark.sql import SparkSession
 from lakegc_assets.defs.failures import shown
 from lakegc_assets.defs.partitions import partition_key
 from lakegc_assets.defs.policy import SETTINGS, Policies, Policy
+from lakegc_assets.defs.requests import require_own_config
 from lakegc_assets.errors import ConfigurationError
 from lakegc_assets.graveler.namespace import StorageNamespace
 from lakegc_assets.lakefs.config import LakeFSConfig
@@ -524,6 +525,7 @@ class CollectorResource(dg.ConfigurableResource):  # type: ignore[type-arg]
             raise dg.DagsterInvariantViolationError(f"{key!r} is no repository x run partition")
         repository, run = (key.keys_by_dimension[name] for name in ("repository", "run"))
         partition_key(repository, run)
+        require_own_config(context.instance, context.run)
         ctx = RunContext(
             repository=repository,
             run=run,

@@ -11,6 +11,7 @@ from typing import Any, Final
 import dagster as dg
 
 from lakegc_assets.defs.partitions import partition_key
+from lakegc_assets.defs.policy import Policies
 from lakegc_assets.defs.requests import ASKED_TAG, RESUMED_TAG, is_unattended, silent
 from lakegc_assets.defs.resources import CollectorResource, LakeFSResource, ObjectStoreResource
 from lakegc_assets.defs.sensors import started
@@ -29,17 +30,19 @@ _BACK: Final = timedelta(days=1)
 _OUR_TAGS: Final = "lakegc/"
 
 
-def resume_sensor(jobs: Sequence[Any]) -> dg.SensorDefinition:
+def resume_sensor(jobs: Sequence[Any], policies: Policies) -> dg.SensorDefinition:
     """``gc_resume``.
 
     Args:
         jobs: all that are defined; it goes on with three of them.
+        policies: of all repositories.
     """
 
     @dg.sensor(
         name="gc_resume",
         jobs=[job for job in jobs if job.name in _JOBS],
         minimum_interval_seconds=120,
+        default_status=policies.sensor_status,
         description="Goes on with marks and sweeps whose process was killed, three times at most.",
     )
     def resume(

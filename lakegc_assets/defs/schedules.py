@@ -39,7 +39,7 @@ def schedules(policies: Policies) -> list[dg.ScheduleDefinition]:
             job_name="gc_estate",
             cron_schedule=_ESTATE_CRON,
             execution_timezone=policies.for_all.time_zone,
-            default_status=dg.DefaultScheduleStatus.STOPPED,
+            default_status=policies.schedule_status,
             description="Makes the table of all repositories again, each day. Starts nothing.",
         ),
     ]
@@ -60,7 +60,7 @@ def _schedule(
         job_name="gc",
         cron_schedule=list(crons),
         execution_timezone=zone,
-        default_status=dg.DefaultScheduleStatus.STOPPED,
+        default_status=policies.schedule_status,
         description=f"Collects each repository that is due ({zone}). What is swept, and when, "
         "says its policy.",
     )

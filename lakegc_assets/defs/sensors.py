@@ -26,17 +26,18 @@ from lakegc_assets.sweep.ledger import ASSET
 
 _THREADS: Final = 8
 _REPOSITORY_KEY: Final = "dagster/partition/repository"
+_RUN_KEY: Final = "dagster/partition/run"
 
 
-def repositories_sensor() -> dg.SensorDefinition:
+def repositories_sensor(now: Callable[[], datetime] = utc_now) -> dg.SensorDefinition:
     """``gc_repositories``, which starts nothing."""
 
     @dg.sensor(
         name="gc_repositories",
-        minimum_interval_seconds=300,
+        minimum_interval_seconds=60,
         default_status=dg.DefaultSensorStatus.RUNNING,
-        description="Adds repositories that are new to the partitions, and removes those that are "
-        "gone and that no run was about.",
+        description="Adds repositories that are new to the partitions, and a run that nobody has "
+        "used yet; and removes repositories that are gone and that no run was about.",
     )
     def repositories(
         context: dg.SensorEvaluationContext, lakefs: LakeFSResource
@@ -48,9 +49,10 @@ def repositories_sensor() -> dg.SensorDefinition:
         known = set(context.instance.get_dynamic_partitions("repository"))
         gone = [r for r in sorted(known - there) if not _has_runs(context.instance, r)]
         new = sorted(there - known)
-        if not new and not gone:
+        spare = _spare_run(context.instance, now())
+        if not new and not gone and spare is None:
             return dg.SkipReason(f"nothing is new: {len(there)} repositories")
-        changes: list[Any] = []
+        changes: list[Any] = [] if spare is None else [RUN.build_add_request([spare])]
         if new:
             changes.append(REPOSITORY.build_add_request(new))
         if gone:
@@ -58,6 +60,15 @@ def repositories_sensor() -> dg.SensorDefinition:
         return dg.SensorResult(dynamic_partitions_requests=changes)
 
     return repositories
+
+
+def _spare_run(instance: dg.DagsterInstance, now: datetime) -> str | None:
+    """The id of a run that can be chosen without typing one; None where the last one is unused."""
+    known = instance.get_dynamic_partitions("run")
+    if known and instance.get_runs_count(dg.RunsFilter(tags={_RUN_KEY: known[-1]})) == 0:
+        return None
+    spare = f"{now:%Y%m%dT%H%M%SZ}"
+    return None if spare in known else spare
 
 
 def _has_runs(instance: dg.DagsterInstance, repository: str) -> bool:
@@ -71,6 +82,7 @@ def rules_sensor(policies: Policies) -> dg.SensorDefinition:
         name="gc_rules",
         job_name="gc_mark",
         minimum_interval_seconds=600,
+        default_status=policies.sensor_status,
         description="Marks a repository whose retention rules were changed. Sweeps nothing.",
     )
     def rules(
@@ -143,6 +155,7 @@ def approvals_sensor(
         name="gc_approvals",
         job_name="gc_sweep",
         minimum_interval_seconds=120,
+        default_status=policies.sensor_status,
         description="Sweeps each mark that a person has approved, once for each approval.",
     )
     def approvals(

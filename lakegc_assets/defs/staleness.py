@@ -114,6 +114,7 @@ def staleness_sensor(
     @dg.sensor(
         name="gc_staleness",
         minimum_interval_seconds=3600,
+        default_status=policies.sensor_status,
         description="Looks for repositories that were not marked for too long.",
     )
     def staleness(

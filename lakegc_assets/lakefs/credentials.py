@@ -91,7 +91,7 @@ def resolve(
             environ.get(SECRET_VARIABLE) or None,
         )
     )
-    default = Path(environ.get(FILE_VARIABLE) or "~/.lakectl.yaml").expanduser()
+    default = _own_file(environ)
     if FILE_VARIABLE in environ or default.is_file():
         sources.append(_read_file(default))
     found = endpoint or next((s.endpoint for s in sources if s.endpoint), None)
@@ -108,6 +108,21 @@ def resolve(
             "name such a file in credentials_file"
         )
     return Access(normal_endpoint(found), pair.access_key_id, pair.secret_access_key)
+
+
+def is_configured(environ: Mapping[str, str] | None = None) -> bool:
+    """Whether there is any of what ``resolve`` looks for, complete or not.
+
+    Args:
+        environ: the environment; ``os.environ`` by default.
+    """
+    environ = os.environ if environ is None else environ
+    names = (ENDPOINT_VARIABLE, KEY_VARIABLE, SECRET_VARIABLE, FILE_VARIABLE)
+    return any(environ.get(name) for name in names) or _own_file(environ).is_file()
+
+
+def _own_file(environ: Mapping[str, str]) -> Path:
+    return Path(environ.get(FILE_VARIABLE) or "~/.lakectl.yaml").expanduser()
 
 
 def normal_endpoint(url: str) -> str:

@@ -9,7 +9,9 @@ import site
 import subprocess
 import sys
 import venv
+from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import dagster as dg
 import pydantic
@@ -19,7 +21,8 @@ from dagster.components.resolved.errors import ResolutionException
 
 import lakegc_assets
 from lakegc_assets.defs.component import GarbageCollection
-from lakegc_assets.defs.policy import Policies, Policy
+from lakegc_assets.defs.partitions import add_partition
+from lakegc_assets.defs.policy import Override, Policies, Policy
 from lakegc_assets.defs.resources import CollectorResource, LakeFSResource, ObjectStoreResource
 
 # Dagster itself reads YAML, and makes nested resources, in these ways.
@@ -273,6 +276,101 @@ def test_a_file_says_what_the_resources_are(monkeypatch: pytest.MonkeyPatch) -> 
         assert not collector.of_repository("another", {}).settings().protect_tags
     swept = definitions.resolve_assets_def("swept_set")
     assert swept.specs_by_key[dg.AssetKey("swept_set")].owners == ["team:data"]
+
+
+@pytest.mark.filterwarnings("ignore:Non-compliant tag keys like:DeprecationWarning")
+def test_what_a_run_configures_leaves_the_rest_as_the_file_says(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Dagster would give all other fields the defaults of their classes."""
+    monkeypatch.setenv("THE_KEY", "key")
+    monkeypatch.setenv("THE_SECRET", "a secret word")
+    resources = (
+        GarbageCollection.resolve_from_yaml(
+            """
+            lakefs:
+              endpoint: http://lakefs.example.com
+              access_key_id_variable: THE_KEY
+              secret_access_key_variable: THE_SECRET
+            stores: {artifact_root: /artifacts, s3_endpoint_url: "http://s3", local_root: /objects}
+            min_age_hours: 72
+            sweep: never
+            repositories: [{include: [some], sweep: auto, protect_tags: true}]
+            """
+        )
+        .definitions()
+        .resources
+        or {}
+    )
+    seen: dict[str, Any] = {}
+
+    @dg.op
+    def look(
+        lakefs: LakeFSResource, stores: ObjectStoreResource, collector: CollectorResource
+    ) -> None:
+        seen["server"] = lakefs.config().access()
+        seen["stores"] = stores.config()
+        seen["root"] = collector.root(stores).url
+        seen["min age"] = collector.settings().min_age
+        seen["clean"] = collector.settings().clean
+        seen["some"] = (collector.policy("some").sweep, collector.policy("some").protect_tags)
+        seen["other"] = collector.policy("other").sweep
+
+    @dg.job(resource_defs={name: resources[name] for name in ("lakefs", "stores", "collector")})
+    def looking() -> None:
+        look()
+
+    assert "a secret word" not in str(looking.run_config_schema.config_type.schema_snapshot)
+    given = {
+        "lakefs": {"config": {"max_attempts": 2}},
+        "stores": {"config": {"addressing": "path"}},
+        "collector": {"config": {"clean": True}},
+    }
+    quiet = {"console": {"config": {"log_level": "CRITICAL"}}}
+    for name, wrong in {
+        "sweep_batch": 5000, "max_candidate_share": 2, "backup_distribution": "other",
+    }.items():  # fmt: skip
+        config = {"resources": {"collector": {"config": {name: wrong}}}, "loggers": quiet}
+        with pytest.raises(dg.DagsterError) as refused:
+            looking.execute_in_process(run_config=config)
+        assert name in f"{refused.value} {refused.value.__cause__}"
+    looking.execute_in_process(run_config={"resources": given, "loggers": quiet})
+    assert seen["server"].endpoint.startswith("http://lakefs.example.com")
+    assert seen["server"].secret_access_key == "a secret word"
+    stores = seen["stores"]
+    assert (stores.endpoint_url, stores.local_root) == ("http://s3", "/objects")
+    assert stores.addressing == "path"
+    assert (seen["root"], seen["clean"]) == ("/artifacts", True)
+    assert seen["min age"] == timedelta(hours=72)
+    assert (seen["some"], seen["other"]) == (("auto", True), "never")
+
+
+def test_the_launchpad_begins_with_what_holds_for_the_repository() -> None:
+    definitions = GarbageCollection(
+        min_age_hours=48,
+        repositories=[Override(include=["some"], protect_tags=True, max_candidate_share=0.3)],
+    ).definitions()
+    with dg.DagsterInstance.ephemeral() as instance:
+        shown = {}
+        for repository in ("some", "other"):
+            key = add_partition(instance, repository, "run")
+            job = definitions.resolve_job_def("gc")
+            assert job.partitioned_config is not None
+            config = job.partitioned_config.get_run_config_for_partition_key(key)
+            assert dg.validate_run_config(job, config)
+            shown[repository] = config["resources"]["collector"]["config"]
+    common = {"mode": "unified", "min_age_hours": 48, "clean": False}
+    assert shown == {
+        "some": {**common, "max_candidate_share": 0.3, "protect_tags": True},
+        "other": {**common, "max_candidate_share": 0.5, "protect_tags": False},
+    }
+
+
+def test_all_of_it_can_be_on_from_the_start() -> None:
+    definitions = GarbageCollection(running=True).definitions()
+    states = {one.default_status.value for one in definitions.sensors or ()}
+    states |= {one.default_status.value for one in definitions.schedules or ()}
+    assert states == {"RUNNING"}
 
 
 def test_there_is_a_schedule_for_each_time_zone() -> None:

@@ -19,6 +19,7 @@ from lakegc_assets.errors import ConfigurationError
 from lakegc_assets.run.artifacts import MARK_ASSETS
 
 _PROJECT = Path(__file__).parents[2]
+_INSTANCE = _PROJECT / "lakegc_assets/dagster.yaml"
 _GRAPH = [*MARK_ASSETS, "backup", "swept_set"]
 _CONTRACT = ["**Reads", "**Writes", "**Guarantees"]
 #: With what takes it back, which no collection does.
@@ -47,7 +48,7 @@ def graph(definitions: dg.Definitions) -> dg.AssetGraph:
 def test_dagsters_own_commands_load_the_project(
     program: str, arguments: list[str], said: str, tmp_path: Path
 ) -> None:
-    (tmp_path / "dagster.yaml").write_text((_PROJECT / "dagster.yaml").read_text())
+    (tmp_path / "dagster.yaml").write_text(_INSTANCE.read_text())
     done = subprocess.run(
         [str(Path(sys.executable).with_name(program)), *arguments],
         cwd=_PROJECT,
@@ -191,9 +192,8 @@ def test_a_refused_name_is_not_added() -> None:
         assert instance.get_dynamic_partitions("repository") == []
 
 
-@pytest.mark.parametrize("name", ["dagster.yaml", "lakegc_assets/dagster.yaml"])
-def test_the_instance_keeps_one_run_at_a_time_for_a_repository(name: str, tmp_path: Path) -> None:
-    (tmp_path / "dagster.yaml").write_text((_PROJECT / name).read_text())
+def test_the_instance_keeps_one_run_at_a_time_for_a_repository(tmp_path: Path) -> None:
+    (tmp_path / "dagster.yaml").write_text(_INSTANCE.read_text())
     with dg.DagsterInstance.from_config(str(tmp_path)) as instance:
         queue = instance.get_concurrency_config().run_queue_config
     assert queue is not None

@@ -67,8 +67,13 @@ def test_only_schedules_that_are_on_count(instance: dg.DagsterInstance) -> None:
     turn_on(instance, "gc_schedule", ["0 2 * * 0", "0 3 * * *"])
     turn_on(instance, "gc_schedule_Europe_Berlin", "0 2 * * 0", InstigatorStatus.STOPPED)
     turn_on(instance, "elsewhere", "0 2 * * 0", location="there")
-    assert schedules_on(instance, "here") == {"gc_schedule": ["0 2 * * 0", "0 3 * * *"]}
-    assert set(schedules_on(instance)) == {"gc_schedule", "elsewhere"}
+    # On from the start, by `running` of the component.
+    turn_on(instance, "declared", "0 4 * * *", InstigatorStatus.DECLARED_IN_CODE)
+    assert schedules_on(instance, "here") == {
+        "gc_schedule": ["0 2 * * 0", "0 3 * * *"],
+        "declared": ["0 4 * * *"],
+    }
+    assert set(schedules_on(instance)) == {"gc_schedule", "elsewhere", "declared"}
 
 
 def test_a_repository_is_due_when_its_own_schedule_says() -> None:

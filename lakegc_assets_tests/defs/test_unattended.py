@@ -10,14 +10,16 @@ from typing import Any
 import dagster as dg
 import pytest
 from click.testing import CliRunner, Result
+from dagster._core.execution.backfill import BulkActionStatus, PartitionBackfill
 
 from lakegc_assets.cli.main import main
 from lakegc_assets.defs.component import GarbageCollection
 from lakegc_assets.defs.partitions import add_partition
 from lakegc_assets.defs.policy import AutoLimits, Override
 from lakegc_assets.defs.records import DagsterRecords
-from lakegc_assets.defs.requests import is_unattended
+from lakegc_assets.defs.requests import is_unattended, require_own_config
 from lakegc_assets.defs.staleness import CHECK, REPOSITORIES, staleness_sensor
+from lakegc_assets.errors import RefusedError
 from lakegc_assets.lakefs.client import utc_now
 from lakegc_assets_tests.defs.daemon import Daemon
 from lakegc_assets_tests.site import Site
@@ -263,3 +265,34 @@ def _history(daemon: Daemon, key: dg.AssetCheckKey) -> list[Any]:
 )
 def test_who_asked_is_told_by_tags(tags: dict[str, str], *, unattended: bool) -> None:
     assert is_unattended(tags) is unattended
+
+
+@pytest.mark.parametrize(
+    ("typed", "had", "refused"),
+    [
+        (None, {"a": 1}, False),
+        ({}, {"a": 1}, False),
+        ({"a": 1}, {"a": 1}, False),
+        ({"a": 2}, {"a": 1}, True),
+    ],
+)
+def test_what_is_typed_for_a_backfill_is_not_forgotten(
+    typed: dict[str, int] | None, had: dict[str, int], *, refused: bool
+) -> None:
+    with dg.DagsterInstance.ephemeral() as instance:
+        backfill = PartitionBackfill(
+            backfill_id="abc",
+            status=BulkActionStatus.REQUESTED,
+            from_failure=False,
+            tags={},
+            backfill_timestamp=0.0,
+            run_config=typed,
+        )
+        instance.add_backfill(backfill)
+        run = dg.DagsterRun(job_name="gc", run_config=had, tags={"dagster/backfill": "abc"})
+        require_own_config(instance, dg.DagsterRun(job_name="gc", run_config=had))
+        if not refused:
+            require_own_config(instance, run)
+            return
+        with pytest.raises(RefusedError, match="typed for this backfill does not reach its runs"):
+            require_own_config(instance, run)

@@ -16,6 +16,7 @@ from lakegc_assets.defs.component import GarbageCollection
 from lakegc_assets.defs.partitions import partition_key
 from lakegc_assets.defs.policy import Override
 from lakegc_assets.defs.resources import LakeFSResource
+from lakegc_assets.defs.sensors import repositories_sensor
 from lakegc_assets_tests.defs.daemon import Daemon
 from lakegc_assets_tests.site import Site
 
@@ -201,3 +202,24 @@ def test_what_a_person_stopped_does_not_go_on(site: Site, daemon: Daemon) -> Non
     daemon.instance.report_run_canceling(run)
     daemon.instance.report_run_canceled(run)
     assert daemon.sensor("gc_resume") == []
+
+
+def test_there_is_always_a_run_that_nobody_has_used(site: Site, daemon: Daemon) -> None:
+    def added(at: datetime) -> list[str]:
+        sensor = repositories_sensor(lambda: at)
+        resources = daemon.definitions.resources
+        with dg.build_sensor_context(instance=daemon.instance, resources=resources) as context:
+            changes = sensor.evaluate_tick(context).dynamic_partitions_requests or ()
+        keys = [k for c in changes if c.partitions_def_name == "run" for k in c.partition_keys]
+        daemon.instance.add_dynamic_partitions("run", keys)
+        return keys
+
+    make(site, "weekly", _SUNDAY - timedelta(days=1))
+    before = _SUNDAY - timedelta(hours=1)
+    assert added(before) == ["20260301T010000Z"]
+    assert added(before + timedelta(minutes=1)) == []
+    # The key of a wave is used by its runs, and another one is offered.
+    assert len(daemon.schedule(_SUNDAY)) == 1
+    assert added(_SUNDAY) == []
+    assert added(_SUNDAY + timedelta(minutes=1)) == ["20260301T020100Z"]
+    assert added(_SUNDAY + timedelta(minutes=2)) == []

@@ -1,0 +1,134 @@
+"""Dagster's interface, for the lakeFS that is configured; else for one of its own, for a trial.
+
+Run with ``make ui``. It lasts until it is interrupted, and so does the lakeFS of the trial.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import datetime, timezone
+from pathlib import Path
+from shlex import quote
+
+import click
+
+from lakegc_assets.cli import trial
+from lakegc_assets.cli.jobs import dagster_home
+from lakegc_assets.cli.main import exit_status
+from lakegc_assets.cli.team import Calendar
+from lakegc_assets.embedded.server import EmbeddedLakeFS
+from lakegc_assets.errors import RefusedError
+from lakegc_assets.lakefs.credentials import is_configured
+
+_PLACES = ("DAGSTER_HOME", "LAKEGC_ARTIFACT_ROOT", "LAKEGC_BACKUP_URL")
+_WORKSPACE = "workspace.yaml"
+
+
+@click.command()
+@click.option("--port", default=3000, show_default=True, help="Port of the interface.")
+@click.option(
+    "--folder",
+    type=click.Path(path_type=Path),
+    default=Path(".demo"),
+    show_default=True,
+    help="Where the demo and the trial keep what they have.",
+)
+@exit_status
+def main(port: int, folder: Path) -> None:
+    """Start Dagster's webserver and daemon on 127.0.0.1."""
+    folder = folder.resolve()
+    if _is_trial(folder):
+        _run_trial(port, folder)
+    else:
+        dagster_home()
+        _run(port, Path(_WORKSPACE))
+
+
+def _is_trial(folder: Path) -> bool:
+    """Whether nothing is configured: no lakeFS, and no place that may hold marks of one."""
+    own = {"DAGSTER_HOME": folder / "dagster", "LAKEGC_ARTIFACT_ROOT": folder / "artifacts"}
+    elsewhere = [
+        name
+        for name in _PLACES
+        if os.environ.get(name) and Path(os.environ[name]).resolve() != own.get(name)
+    ]
+    return not is_configured() and not elsewhere
+
+
+def _run_trial(port: int, folder: Path) -> None:
+    (folder / "lakefs").mkdir(parents=True, exist_ok=True)
+    interrupted: list[int] = []
+    # A repository is told as a whole, whoever loses patience meanwhile.
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda number, _: interrupted.append(number))
+    calendar = Calendar(0)
+    with _alone(folder), EmbeddedLakeFS(folder / "lakefs", clock=calendar) as server:
+        values = {
+            **server.environment,
+            "LAKEGC_ARTIFACT_ROOT": str(folder / "artifacts"),
+            "DAGSTER_HOME": str(folder / "dagster"),
+        }
+        os.environ.update(values)
+        trial.tell(calendar, folder)
+        if interrupted:
+            return
+        dagster_home()
+        workspace = trial.prepare(folder, datetime.now(timezone.utc))
+        click.echo(_banner(port, values), err=True)
+        _run(port, workspace)
+
+
+@contextmanager
+def _alone(folder: Path) -> Iterator[None]:
+    """Keep a second trial off the folder: two daemons on one instance start everything twice.
+
+    Raises:
+        RefusedError: there is one.
+    """
+    with (folder / "trial.lock").open("w") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise RefusedError(
+                f"a trial is running on {folder} already: look there, or end it first"
+            ) from None
+        yield
+
+
+def _banner(port: int, values: dict[str, str]) -> str:
+    exports = (f"  export {name}={quote(value)}" for name, value in values.items())
+    return "\n".join(
+        (
+            "No lakeFS is configured, so this is a trial with one of its own: three repositories",
+            f"that are collected in about two minutes, at http://127.0.0.1:{port}",
+            "What to do there: docs/first-run.md. For lakegc beside it, paste into another shell:",
+            *exports,
+        )
+    )
+
+
+def _run(port: int, workspace: Path) -> None:
+    """Run the webserver and the daemon until they end.
+
+    Raises:
+        SystemExit: with their status, where it is another than 0.
+    """
+    program = Path(sys.executable).with_name("dg")
+    command = [str(program), "dev", "-w", str(workspace), "-h", "127.0.0.1", "-p", str(port)]
+    with subprocess.Popen(command) as running:  # noqa: S603 - a program of this environment
+        # The terminal interrupts both; what ends only this process ends the other one, too.
+        signal.signal(signal.SIGINT, lambda *_: None)
+        signal.signal(signal.SIGTERM, lambda *_: running.terminate())
+        status = running.wait()
+    if status not in (0, -signal.SIGTERM, -signal.SIGINT):
+        sys.exit(abs(status))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,146 @@
+"""What ``make ui`` shows where no lakeFS is configured: an embedded one, and its first wave.
+
+It has three repositories. One is swept within limits, one waits for a person, and the mark of one
+is refused, since it would take nearly everything.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from datetime import datetime, timedelta, timezone
+from pathlib import Path
+from typing import Final
+
+import dagster as dg
+
+from lakegc_assets.cli.team import Calendar, Team
+from lakegc_assets.defs.component import GarbageCollection
+from lakegc_assets.defs.policy import Override
+from lakegc_assets.errors import RefusedError
+from lakegc_assets.lakefs.config import LakeFSConfig
+
+SWEPT, WAITS, REFUSED = "analytics", "models", "sandbox"
+_CRON_VARIABLE: Final = "LAKEGC_TRIAL_CRON"
+_DAYS: Final = 30
+#: How long the interface takes to start: a tick before that would be missed.
+_START: Final = timedelta(seconds=60)
+#: Minutes between waves: on a machine that starts slowly, the second one is the first.
+_EVERY: Final = 15
+_WORKSPACE: Final = """\
+load_from:
+  - python_module:
+      module_name: lakegc_assets.cli.trial
+      location_name: lakegc_assets
+"""
+
+
+@dg.definitions
+def defs() -> dg.Definitions:
+    """The graph as a platform team has it that turned everything on."""
+    return component(os.environ[_CRON_VARIABLE]).definitions()
+
+
+def component(cron: str) -> GarbageCollection:
+    """The policies of the trial.
+
+    Args:
+        cron: when its waves are due.
+    """
+    return GarbageCollection(
+        cron=cron,
+        running=True,
+        include=[SWEPT, WAITS, REFUSED],
+        repositories=[
+            Override(include=[SWEPT], sweep="auto"),
+            Override(include=[WAITS], protect_tags=True),
+        ],
+    )
+
+
+def prepare(folder: Path, now: datetime) -> Path:
+    """Write what Dagster loads, with a first wave that is due soon, and others after it.
+
+    Args:
+        folder: of the trial.
+        now: the time.
+
+    Returns:
+        The workspace file.
+    """
+    first = now.astimezone(timezone.utc) + _START + timedelta(minutes=1)
+    os.environ[_CRON_VARIABLE] = f"{first.minute % _EVERY}-59/{_EVERY} * * * *"
+    workspace = folder / "workspace.yaml"
+    workspace.write_text(_WORKSPACE, encoding="utf-8")
+    return workspace
+
+
+def tell(calendar: Calendar, folder: Path) -> None:
+    """Make the repositories that are not there yet.
+
+    Args:
+        calendar: the clock of the lakeFS that the environment names.
+        folder: where it keeps what it has.
+
+    Raises:
+        RefusedError: an earlier start was killed while it made one.
+    """
+    client = LakeFSConfig().connect_writer()
+    there = {repository.id for repository in client.repositories()}
+    for name, history in _HISTORIES.items():
+        if name not in there:
+            calendar.days_ago = 200
+            client.create_repository(name, f"local://{name}")
+            history(Team(client, name, calendar))
+            calendar.days_ago = 0
+            # The last that is done: a repository without rules was left half-way.
+            client.set_gc_rules(name, _DAYS, {})
+        elif client.gc_rules(name) is None:
+            raise RefusedError(
+                f"repository {name!r} of the trial was left half-way: remove {folder}, which holds "
+                "nothing but the demo and the trial, and start again"
+            )
+
+
+def _analytics(team: Team) -> None:
+    """Events of which few are old: an eighth is garbage."""
+    team.on(120)
+    for part in range(70):
+        team.write("main", f"events/part-{part:02d}.parquet", 20_000)
+    team.commit("main", "events")
+    team.on(90)
+    for part in range(10):
+        team.remove("main", f"events/part-{part:02d}.parquet")
+        team.write("main", f"events/compacted-{part:02d}.parquet", 20_000)
+    team.commit("main", "compact the oldest events")
+
+
+def _models(team: Team) -> None:
+    """A model that is trained again every three weeks, beside the features that it is made of."""
+    team.on(150)
+    for number in range(20):
+        team.write("main", f"features/{number:02d}.parquet", 10_000)
+    for week, day in enumerate(range(149, 20, -21)):
+        team.on(day)
+        team.write("main", "forecast/model.bin", 200_000)
+        team.write("main", "forecast/metrics.json", 900)
+        team.commit("main", f"training {week}")
+
+
+def _sandbox(team: Team) -> None:
+    """Trials that were nearly all removed."""
+    team.on(100)
+    for number in range(40):
+        team.write("main", f"tries/{number:02d}.csv", 5_000)
+    team.commit("main", "tries")
+    team.on(60)
+    for number in range(2, 40):
+        team.remove("main", f"tries/{number:02d}.csv")
+    team.commit("main", "clean up")
+
+
+_HISTORIES: Final[dict[str, Callable[[Team], None]]] = {
+    SWEPT: _analytics,
+    WAITS: _models,
+    REFUSED: _sandbox,
+}
