@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import tempfile
 import threading
 import uuid
 from collections.abc import Iterator
@@ -74,6 +75,15 @@ def _at_once() -> Iterator[None]:
         event.listen(Engine, "connect", _without_waiting)
         yield
         event.remove(Engine, "connect", _without_waiting)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _locks_of_its_own(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Two workers have repositories of one name, whose locks lie where temporary files do."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TMPDIR", str(tmp_path_factory.mktemp("tmp")))
+        patch.setattr(tempfile, "tempdir", None)
+        yield
 
 
 def _without_waiting(connection: DBAPIConnection, _record: object) -> None:

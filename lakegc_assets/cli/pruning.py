@@ -36,7 +36,9 @@ def prune(
     yes: bool,  # noqa: FBT001 - an option
     as_json: bool,  # noqa: FBT001 - an option
 ) -> None:
-    """Remove old runs that nothing needs; without REPOSITORY, those of all repositories.
+    """Remove old runs that nothing needs any more.
+
+    Without REPOSITORY, of all that lakeFS has.
 
     Their artifacts, partition keys and Dagster runs go, and what is cached for them alone. What the
     next mark, an undo, an approval or a backup needs stays, and so do the last three marks. Says

@@ -218,7 +218,9 @@ class Settings:
 
     def to_json(self) -> dict[str, Any]:
         """The settings as JSON values, times in seconds; recorded in every manifest."""
+        values = dataclasses.asdict(self)
+        values["ignored_repositories"] = list(self.ignored_repositories)
         return {
             name: value.total_seconds() if isinstance(value, timedelta) else value
-            for name, value in dataclasses.asdict(self).items()
+            for name, value in values.items()
         }
