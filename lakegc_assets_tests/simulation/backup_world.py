@@ -43,8 +43,8 @@ class BackupOracle(Oracle):
         """What is deleted is in the backup; what may come back."""
         if copy is not None and copy.data == data:
             return data
-        if key in self.rewritten and self.rewritten[key].step >= sent.look.step:
-            # In the window of the batch: what is to come back is what was marked.
+        if key in self.rewritten and self.rewritten[key].step >= sent.compared.step:
+            # Behind the comparison: what is to come back is what was marked.
             return data if copy is None else copy.data
         what = "has no copy" if copy is None else "has another copy"
         raise LossError(f"{key} is deleted, and {what} in the backup")

@@ -52,6 +52,7 @@ class Sent(NamedTuple):
         actor: who sent it.
         run: whose mark it carries out.
         keys: that it names.
+        compared: when its objects were compared with the store before it.
         look: when the HEADs were read before it.
         delta: when its delta mark began.
         at: when it was sent.
@@ -60,6 +61,7 @@ class Sent(NamedTuple):
     actor: Actor
     run: str
     keys: tuple[str, ...]
+    compared: Since
     look: Since
     delta: Since
     at: Since
@@ -178,8 +180,9 @@ class Oracle:
         name = f"delta-{orders.number:04d}"
         delta = self.deltas[orders.lease[:16], name]
         look = Since(*actor.facts.get("look", (delta.step, delta.time)))  # type: ignore[misc]
+        compared = Since(*actor.facts.get("compared", look))  # type: ignore[misc]
         self.world.say(f"asks for deletes of {', '.join(keys)}")
-        sent = Sent(actor, run, tuple(keys), look, delta, self.now())
+        sent = Sent(actor, run, tuple(keys), compared, look, delta, self.now())
         if self.promises:
             self._require_lease(sent, orders, lease, hold=hold)
         self.sweeps.setdefault(orders.lease, sent.at.step)

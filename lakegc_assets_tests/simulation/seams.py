@@ -52,6 +52,7 @@ from lakegc_assets.sweep import (
     sweep,
 )
 from lakegc_assets.sweep.orders import Told
+from lakegc_assets.sweep.present import present_state
 from lakegc_assets_tests.simulation import encoding, mark_stages
 from lakegc_assets_tests.simulation.client import NAMESPACE, REPOSITORY
 from lakegc_assets_tests.simulation.executors import run_tasks
@@ -305,6 +306,11 @@ class SimTask(deletion.DeletingTask):
         return ready
 
 
+def _compared(store: ObjectStore, batch: Any) -> Any:
+    world().compares()
+    return present_state(store, batch)
+
+
 def _reach(of: Any, orders: Any) -> deletion.Reach:
     found: deletion.Reach = of(orders)
     return deletion.Reach(
@@ -429,6 +435,7 @@ def _replaced() -> list[tuple[object, str, object]]:
         (rounds, "require_passed", lambda _: None),
         (alarm, "holders_of", lambda *_: {}),
         (deletion, "Extender", SimExtender),
+        (deletion, "present_state", _compared),
         (deletion, "DeletingTask", SimTask),
         (deletion.Reach, "of", partial(_reach, deletion.Reach.of)),
         (namespace.StorageNamespace, "parse", _parsed),

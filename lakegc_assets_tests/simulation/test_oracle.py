@@ -26,7 +26,7 @@ class _Past:
         monkeypatch.setattr(self._world, "outcomes", lambda _url: [(_KEY, "put_back", None)])
         task = Actor("task", Process("task", "", 0.0), lambda: None, lazy=False, order=1)
         read = Since(10, 0.5)
-        self._sent = Sent(task, _RUN, (_KEY,), read, read, read)
+        self._sent = Sent(task, _RUN, (_KEY,), read, read, read, read)
 
     def at(self, step: int) -> None:
         """Let it be that step."""

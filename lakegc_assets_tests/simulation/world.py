@@ -264,6 +264,12 @@ class World:
 
     # Notes for the oracle
 
+    def compares(self) -> None:
+        """The present actor begins to compare objects with what the store has."""
+        if self.scheduler.current is not None:
+            now = (self.scheduler.steps, self.scheduler.now)
+            self.scheduler.current.facts["compared"] = now
+
     def looks(self) -> None:
         """The present actor begins to read the HEADs."""
         actor = self.scheduler.current
