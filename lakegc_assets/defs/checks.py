@@ -11,10 +11,11 @@ from lakegc_assets.checks.evaluation import (
     check_candidates,
     require_passed,
 )
+from lakegc_assets.defs.connecting import LakeFSResource, ObjectStoreResource
 from lakegc_assets.defs.failures import shown
 from lakegc_assets.defs.metadata import value_of
 from lakegc_assets.defs.partitions import REPOSITORY_RUN
-from lakegc_assets.defs.resources import CollectorResource, LakeFSResource, ObjectStoreResource
+from lakegc_assets.defs.resources import CollectorResource
 
 ASSET = dg.AssetKey("deletion_candidates")
 

@@ -11,6 +11,7 @@ from dagster_aws.s3 import S3Resource
 from pydantic import Field
 
 from lakegc_assets.defs import assets
+from lakegc_assets.defs.connecting import LakeFSResource, ObjectStoreResource
 from lakegc_assets.defs.jobs import FIRST_SETTINGS, jobs
 from lakegc_assets.defs.keeping import keeping
 from lakegc_assets.defs.notices import failure_sensor
@@ -25,12 +26,7 @@ from lakegc_assets.defs.policy import (
     StoresSection,
 )
 from lakegc_assets.defs.pruning import prune_schedule
-from lakegc_assets.defs.resources import (
-    CollectorResource,
-    LakeFSResource,
-    ObjectStoreResource,
-    resources,
-)
+from lakegc_assets.defs.resources import CollectorResource, resources
 from lakegc_assets.defs.resuming import resume_sensor
 from lakegc_assets.defs.schedules import schedules
 from lakegc_assets.defs.sensors import approvals_sensor, repositories_sensor, rules_sensor

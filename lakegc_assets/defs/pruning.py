@@ -11,6 +11,7 @@ from typing import Any, Final
 import dagster as dg
 from pydantic import Field
 
+from lakegc_assets.defs.connecting import LakeFSResource, ObjectStoreResource
 from lakegc_assets.defs.policy import Policies
 from lakegc_assets.defs.records import (
     DagsterRecords,
@@ -19,7 +20,7 @@ from lakegc_assets.defs.records import (
     repositories_in,
 )
 from lakegc_assets.defs.requests import collected, silent
-from lakegc_assets.defs.resources import CollectorResource, LakeFSResource, ObjectStoreResource
+from lakegc_assets.defs.resources import CollectorResource
 from lakegc_assets.errors import LakegcError, RefusedError
 from lakegc_assets.lakefs.models import Repository
 from lakegc_assets.prune.prune import Judged, Pruned, prune

@@ -1,10 +1,8 @@
-"""The resources of the graph: lakeFS, the object store, Spark, and the settings of a run."""
+"""The resources of the graph: those of connections, Spark, and the settings of a run."""
 
 from __future__ import annotations
 
-import atexit
 import os
-import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
@@ -13,25 +11,18 @@ from pathlib import Path
 from typing import Any, Literal
 
 import dagster as dg
-import yaml
 from dagster_aws.s3 import S3Resource
-from dagster_azure.blob import (
-    AzureBlobStorageDefaultCredential,
-    AzureBlobStorageKeyCredential,
-    AzureBlobStorageResource,
-    AzureBlobStorageSASTokenCredential,
-)
 from dagster_pyspark import LazyPySparkResource
 from pydantic import Field, PrivateAttr
 from pyspark.sql import SparkSession
 
+from lakegc_assets.defs.connecting import LakeFSResource, ObjectStoreResource, require_keys_on_nodes
 from lakegc_assets.defs.failures import shown
 from lakegc_assets.defs.partitions import partition_key
 from lakegc_assets.defs.policy import SETTINGS, Policies, Policy
 from lakegc_assets.defs.requests import require_own_config
 from lakegc_assets.errors import ConfigurationError
 from lakegc_assets.graveler.namespace import StorageNamespace
-from lakegc_assets.lakefs.config import LakeFSConfig
 from lakegc_assets.run.artifacts import ArtifactRoot
 from lakegc_assets.run.context import Clocks, RunContext, SystemClocks
 from lakegc_assets.run.lock import repository_lock
@@ -43,40 +34,8 @@ from lakegc_assets.run.settings import (
     Mode,
     Settings,
 )
-from lakegc_assets.run.spark import is_cluster, prepare_environment, session_settings, starting
-from lakegc_assets.storage.azure.auth import write_azure_credentials_file
-from lakegc_assets.storage.config import AzureAccess, GcsAccess, S3Access, StoreConfig
-from lakegc_assets.storage.s3.credentials import write_credentials_file
-
-_private_files: set[str] = set()
-
-
-def _private_file(name: str) -> Path:
-    """A file that only this user can read, and that is gone when this process ends."""
-    folder = Path(tempfile.mkdtemp(prefix="lakegc-"))
-    path = folder / name
-    _private_files.add(str(path))
-
-    def remove() -> None:
-        path.unlink(missing_ok=True)
-        folder.rmdir()
-
-    atexit.register(remove)
-    return path
-
-
-def _require_keys_on_nodes(master: str, *files: str | None) -> None:
-    """Refuse keys that are set in a resource where tasks may run on another machine.
-
-    Raises:
-        ConfigurationError: one is set, and the master is that of a cluster.
-    """
-    if is_cluster(master) and not _private_files.isdisjoint(files):
-        raise ConfigurationError(
-            f"keys that are set in the resources stay on this machine, and tasks run on {master}: "
-            "let its workers find their credentials (environment, files, roles), as "
-            "docs/clusters.md says, and set no keys here"
-        )
+from lakegc_assets.run.spark import prepare_environment, session_settings, starting
+from lakegc_assets.storage.config import S3Access
 
 
 def _session(pyspark: LazyPySparkResource) -> SparkSession:
@@ -99,138 +58,6 @@ def _master(pyspark: LazyPySparkResource) -> str:
 def _located(place: str) -> str:
     """A URL as it is; a path as it is from everywhere."""
     return place if "://" in place else str(Path(place).resolve())
-
-
-class LakeFSResource(dg.ConfigurableResource):  # type: ignore[type-arg]
-    """A lakeFS server. What is not set here comes from where ``lakectl`` takes it."""
-
-    endpoint: str | None = Field(
-        default=None, description="URL of the server; else LAKECTL_SERVER_ENDPOINT_URL"
-    )
-    access_key_id: str | None = Field(
-        default=None, description="else LAKECTL_CREDENTIALS_ACCESS_KEY_ID, or ~/.lakectl.yaml"
-    )
-    secret_access_key: str | None = Field(
-        default=None,
-        repr=False,
-        description="give it as EnvVar; else LAKECTL_CREDENTIALS_SECRET_ACCESS_KEY",
-    )
-    credentials_file: str | None = Field(
-        default=None, description="a file in the form of ~/.lakectl.yaml"
-    )
-    connect_timeout_seconds: float = Field(default=10.0, description="to reach the server")
-    read_timeout_seconds: float = Field(default=10.0, description="between parts of an answer")
-    max_attempts: int = Field(default=5, description="for calls that may be repeated")
-    _file: str | None = PrivateAttr(default=None)
-
-    def config(self) -> LakeFSConfig:
-        """What tasks connect with, without secrets: keys that are set go to a private file.
-
-        Raises:
-            ConfigurationError: one key is set without the other.
-        """
-        if bool(self.access_key_id) != bool(self.secret_access_key):
-            raise ConfigurationError(
-                "access_key_id and secret_access_key of the lakeFS resource go together"
-            )
-        if self.access_key_id and self.secret_access_key and self._file is None:
-            path = _private_file("lakectl.yaml")
-            credentials = {
-                "access_key_id": self.access_key_id,
-                "secret_access_key": self.secret_access_key,
-            }
-            server = {
-                "endpoint_url": self.endpoint or os.environ.get("LAKECTL_SERVER_ENDPOINT_URL")
-            }
-            descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-            with os.fdopen(descriptor, "w") as file:
-                yaml.safe_dump({"credentials": credentials, "server": server}, file)
-            self._file = str(path)
-        return LakeFSConfig(
-            endpoint=self.endpoint,
-            credentials_file=self.credentials_file or self._file,
-            connect_timeout_s=self.connect_timeout_seconds,
-            read_timeout_s=self.read_timeout_seconds,
-            max_attempts=self.max_attempts,
-        )
-
-
-class ObjectStoreResource(dg.ConfigurableResource):  # type: ignore[type-arg]
-    """The object stores of namespaces and artifacts.
-
-    S3 and Azure are configured as everywhere in Dagster: see dagster-aws and dagster-azure.
-    """
-
-    s3: S3Resource
-    azure: AzureBlobStorageResource | None = Field(
-        default=None,
-        description="its credential; account_url may be empty for the namespace's own account",
-    )
-    gcs_credentials_file: str | None = Field(
-        default=None,
-        description="key file of a Google service account; else application default credentials",
-    )
-    gcs_endpoint: str | None = Field(
-        default=None, description="in place of https://storage.googleapis.com"
-    )
-    addressing: Literal["auto", "path", "virtual"] = Field(
-        default="auto", description="where the bucket's name goes in an S3 URL"
-    )
-    local_root: str | None = Field(
-        default=None, description="where a lakeFS with local storage keeps local:// namespaces"
-    )
-    connect_timeout_seconds: float = Field(default=10.0, description="for each try")
-    read_timeout_seconds: float = Field(default=10.0, description="for each try")
-    _file: str | None = PrivateAttr(default=None)
-    _azure_file: str | None = PrivateAttr(default=None)
-
-    def config(self) -> StoreConfig:
-        """What tasks open stores with, without secrets: keys that are set go to a private file."""
-        key, secret = self.s3.aws_access_key_id, self.s3.aws_secret_access_key
-        if key and secret and self._file is None:
-            path = _private_file("store.json")
-            write_credentials_file(path, key, secret, self.s3.aws_session_token)
-            self._file = str(path)
-        return StoreConfig(
-            endpoint_url=self.s3.endpoint_url,
-            region=self.s3.region_name,
-            addressing=self.addressing,
-            profile=self.s3.profile_name,
-            credentials_file=self._file,
-            local_root=self.local_root,
-            connect_timeout_s=self.connect_timeout_seconds,
-            read_timeout_s=self.read_timeout_seconds,
-            max_attempts=self.s3.max_attempts,
-            azure=self._azure(),
-            gcs=GcsAccess(self.gcs_endpoint, self.gcs_credentials_file),
-        )
-
-    def _azure(self) -> AzureAccess:
-        """How Azure is reached: a key or a SAS token goes to a private file, too."""
-        if self.azure is None:
-            return AzureAccess()
-        credential = self.azure.credential
-        identity: tuple[tuple[str, Any], ...] = ()
-        secret: dict[str, str] = {}
-        if isinstance(credential, AzureBlobStorageDefaultCredential):
-            identity = tuple(
-                (name, tuple(value) if isinstance(value, list) else value)
-                for name, value in sorted(credential.kwargs.items())
-            )
-        elif isinstance(credential, AzureBlobStorageKeyCredential):
-            secret = {"account_key": credential.key or ""}
-        elif isinstance(credential, AzureBlobStorageSASTokenCredential):
-            secret = {"sas_token": credential.token or ""}
-        else:
-            raise ConfigurationError(
-                "a collector deletes, which Azure lets nobody do without credentials: take another "
-                "credential than the anonymous one"
-            )
-        if secret and self._azure_file is None:
-            path = _private_file("azure.json")
-            write_azure_credentials_file(path, **secret)
-            self._azure_file = str(path)
-        return AzureAccess(self.azure.account_url or None, self._azure_file, identity)
 
 
 class CollectorResource(dg.ConfigurableResource):  # type: ignore[type-arg]
@@ -538,7 +365,7 @@ class CollectorResource(dg.ConfigurableResource):  # type: ignore[type-arg]
             started_by=f"Dagster run {context.run.run_id}",
         )
         _, connections = ctx.connect()
-        _require_keys_on_nodes(
+        require_keys_on_nodes(
             _master(pyspark),
             ctx.lakefs.credentials_file,
             ctx.root.stores.credentials_file,

@@ -10,10 +10,11 @@ from typing import Any, Final
 
 import dagster as dg
 
+from lakegc_assets.defs.connecting import LakeFSResource, ObjectStoreResource
 from lakegc_assets.defs.partitions import partition_key
 from lakegc_assets.defs.policy import Policies
 from lakegc_assets.defs.requests import ASKED_TAG, RESUMED_TAG, is_unattended, silent
-from lakegc_assets.defs.resources import CollectorResource, LakeFSResource, ObjectStoreResource
+from lakegc_assets.defs.resources import CollectorResource
 from lakegc_assets.defs.sensors import started
 from lakegc_assets.errors import LakegcError, RefusedError
 from lakegc_assets.graveler.namespace import StorageNamespace

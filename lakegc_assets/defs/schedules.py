@@ -7,6 +7,7 @@ from typing import Final
 import dagster as dg
 from dagster._utils.schedules import reverse_cron_string_iterator
 
+from lakegc_assets.defs.connecting import LakeFSResource
 from lakegc_assets.defs.partitions import add_partition
 from lakegc_assets.defs.policy import Policies, Policy
 from lakegc_assets.defs.requests import (
@@ -16,7 +17,6 @@ from lakegc_assets.defs.requests import (
     request,
     silent,
 )
-from lakegc_assets.defs.resources import LakeFSResource
 from lakegc_assets.errors import LakegcError
 from lakegc_assets.lakefs.models import Repository
 

@@ -12,10 +12,11 @@ from typing import Any, Final
 
 import dagster as dg
 
+from lakegc_assets.defs.connecting import LakeFSResource, ObjectStoreResource
 from lakegc_assets.defs.partitions import REPOSITORY
 from lakegc_assets.defs.policy import Policies
 from lakegc_assets.defs.requests import collected, silent
-from lakegc_assets.defs.resources import CollectorResource, LakeFSResource, ObjectStoreResource
+from lakegc_assets.defs.resources import CollectorResource
 from lakegc_assets.errors import LakegcError
 from lakegc_assets.graveler.namespace import StorageNamespace
 from lakegc_assets.lakefs.client import utc_now

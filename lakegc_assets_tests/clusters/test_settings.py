@@ -14,7 +14,7 @@ from dagster_pyspark import LazyPySparkResource
 from py4j.protocol import Py4JError  # type: ignore[import-untyped]
 
 import lakegc_assets
-from lakegc_assets.defs import resources
+from lakegc_assets.defs import connecting, resources
 from lakegc_assets.errors import ConfigurationError
 from lakegc_assets.lakefs.config import LakeFSConfig
 from lakegc_assets.run import spark as sessions
@@ -181,11 +181,11 @@ def test_nothing_is_sent_on_this_machine() -> None:
 
 
 def test_keys_of_resources_do_not_go_to_a_cluster(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(resources, "_private_files", {"/tmp/lakegc-1/store.json"})
-    resources._require_keys_on_nodes("local[4]", None, "/tmp/lakegc-1/store.json")
-    resources._require_keys_on_nodes("yarn", None, "/etc/lakectl.yaml")
+    monkeypatch.setattr(connecting, "_private_files", {"/tmp/lakegc-1/store.json"})
+    connecting.require_keys_on_nodes("local[4]", None, "/tmp/lakegc-1/store.json")
+    connecting.require_keys_on_nodes("yarn", None, "/etc/lakectl.yaml")
     with pytest.raises(ConfigurationError, match="tasks run on yarn"):
-        resources._require_keys_on_nodes("yarn", None, "/tmp/lakegc-1/store.json")
+        connecting.require_keys_on_nodes("yarn", None, "/tmp/lakegc-1/store.json")
 
 
 def test_the_master_is_known_before_a_session_starts(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -202,12 +202,12 @@ def test_the_master_is_known_before_a_session_starts(monkeypatch: pytest.MonkeyP
 
 
 def test_keys_of_resources_are_known_to_be_private(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(resources, "_private_files", set())
-    lakefs = resources.LakeFSResource(
+    monkeypatch.setattr(connecting, "_private_files", set())
+    lakefs = connecting.LakeFSResource(
         endpoint="http://x", access_key_id="key", secret_access_key="secret"
     )
     with pytest.raises(ConfigurationError, match="tasks run on yarn"):
-        resources._require_keys_on_nodes("yarn", lakefs.config().credentials_file)
+        connecting.require_keys_on_nodes("yarn", lakefs.config().credentials_file)
 
 
 def test_tasks_ask_the_server_of_the_driver(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -21,9 +21,10 @@ from dagster.components.resolved.errors import ResolutionException
 
 import lakegc_assets
 from lakegc_assets.defs.component import GarbageCollection
+from lakegc_assets.defs.connecting import LakeFSResource, ObjectStoreResource
 from lakegc_assets.defs.partitions import add_partition
 from lakegc_assets.defs.policy import Override, Policies, Policy
-from lakegc_assets.defs.resources import CollectorResource, LakeFSResource, ObjectStoreResource
+from lakegc_assets.defs.resources import CollectorResource
 
 # Dagster itself reads YAML, and makes nested resources, in these ways.
 pytestmark = [

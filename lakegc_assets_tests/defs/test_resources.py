@@ -21,7 +21,8 @@ from dagster_azure.blob import (
     AzureBlobStorageSASTokenCredential,
 )
 
-from lakegc_assets.defs.resources import CollectorResource, LakeFSResource, ObjectStoreResource
+from lakegc_assets.defs.connecting import LakeFSResource, ObjectStoreResource
+from lakegc_assets.defs.resources import CollectorResource
 from lakegc_assets.errors import ConfigurationError
 from lakegc_assets.run.settings import Settings
 from lakegc_assets.storage.config import AzureAccess, GcsAccess

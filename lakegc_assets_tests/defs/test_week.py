@@ -13,9 +13,9 @@ import pytest
 import requests
 
 from lakegc_assets.defs.component import GarbageCollection
+from lakegc_assets.defs.connecting import LakeFSResource
 from lakegc_assets.defs.partitions import partition_key
 from lakegc_assets.defs.policy import Override
-from lakegc_assets.defs.resources import LakeFSResource
 from lakegc_assets.defs.sensors import repositories_sensor
 from lakegc_assets_tests.defs.daemon import Daemon
 from lakegc_assets_tests.site import Site

@@ -10,10 +10,11 @@ Guarantees: a finished backup is never changed; a killed one goes on where it wa
 import dagster as dg
 from dagster_pyspark import LazyPySparkResource
 
+from lakegc_assets.defs.connecting import LakeFSResource, ObjectStoreResource
 from lakegc_assets.defs.contracts import contract
 from lakegc_assets.defs.metadata import of_backup
 from lakegc_assets.defs.partitions import REPOSITORY_RUN
-from lakegc_assets.defs.resources import CollectorResource, LakeFSResource, ObjectStoreResource
+from lakegc_assets.defs.resources import CollectorResource
 from lakegc_assets.recovery.making import make_backup
 
 

@@ -10,12 +10,13 @@ be read has a row that says so.
 
 import dagster as dg
 
+from lakegc_assets.defs.connecting import LakeFSResource, ObjectStoreResource
 from lakegc_assets.defs.contracts import contract
 from lakegc_assets.defs.due import schedules_on
 from lakegc_assets.defs.estate import of_overview, overview
 from lakegc_assets.defs.links import pages
 from lakegc_assets.defs.policy import Policies
-from lakegc_assets.defs.resources import CollectorResource, LakeFSResource, ObjectStoreResource
+from lakegc_assets.defs.resources import CollectorResource
 from lakegc_assets.lakefs.client import utc_now
 
 

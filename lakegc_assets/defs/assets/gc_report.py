@@ -10,11 +10,12 @@ summary is written last, after the lists were read back; from then on the mark i
 import dagster as dg
 from dagster_pyspark import LazyPySparkResource
 
+from lakegc_assets.defs.connecting import LakeFSResource, ObjectStoreResource
 from lakegc_assets.defs.contracts import contract
 from lakegc_assets.defs.links import links
 from lakegc_assets.defs.metadata import of_report
 from lakegc_assets.defs.partitions import REPOSITORY_RUN
-from lakegc_assets.defs.resources import CollectorResource, LakeFSResource, ObjectStoreResource
+from lakegc_assets.defs.resources import CollectorResource
 from lakegc_assets.mark.report import report
 
 

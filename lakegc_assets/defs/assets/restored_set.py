@@ -11,10 +11,11 @@ import dagster as dg
 from dagster_pyspark import LazyPySparkResource
 from pydantic import Field
 
+from lakegc_assets.defs.connecting import LakeFSResource, ObjectStoreResource
 from lakegc_assets.defs.contracts import contract
 from lakegc_assets.defs.metadata import of_restore
 from lakegc_assets.defs.partitions import REPOSITORY_RUN
-from lakegc_assets.defs.resources import CollectorResource, LakeFSResource, ObjectStoreResource
+from lakegc_assets.defs.resources import CollectorResource
 from lakegc_assets.restore.choosing import Choice
 from lakegc_assets.restore.restore import restore
 

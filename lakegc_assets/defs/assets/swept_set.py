@@ -15,13 +15,14 @@ from collections.abc import Iterator
 import dagster as dg
 from dagster_pyspark import LazyPySparkResource
 
+from lakegc_assets.defs.connecting import LakeFSResource, ObjectStoreResource
 from lakegc_assets.defs.contracts import contract
 from lakegc_assets.defs.failures import interrupts_shown
 from lakegc_assets.defs.links import links
 from lakegc_assets.defs.metadata import of_sweep
 from lakegc_assets.defs.partitions import REPOSITORY_RUN
 from lakegc_assets.defs.requests import WAITS_TAG, is_unattended
-from lakegc_assets.defs.resources import CollectorResource, LakeFSResource, ObjectStoreResource
+from lakegc_assets.defs.resources import CollectorResource
 from lakegc_assets.run.context import RunContext
 from lakegc_assets.sweep.approval import approved, recorded_sweep, when
 from lakegc_assets.sweep.sweep import sweep
