@@ -102,7 +102,7 @@ def bring_back(
     """
     if not objects:
         return []
-    told = store.undelete_many(objects)
+    told = _given_back(store, objects, copies)
     there = _looked(store, [t.key for t in told if t.outcome in {"restored", "already_there"}])
     brought = [_verified(one, t, there) for one, t in zip(objects, told, strict=True)]
     wanting = [at for at, one in enumerate(brought) if one.outcome in {"not_kept", "failed"}]
@@ -125,6 +125,20 @@ def bring_back(
     for at, detail in zip(odd, why, strict=True):
         brought[at] = replace(brought[at], detail=detail)
     return brought
+
+
+def _given_back(
+    store: ObjectStore, objects: Sequence[Lost], copies: Copies | None
+) -> Sequence[UndeleteOutcome]:
+    """What the store kept; one that keeps nothing is asked only for what nobody else has.
+
+    To look for versions takes some servers longer than to copy.
+    """
+    if copies is None or store.recovery().kind != "nothing":
+        return store.undelete_many(objects)
+    asked = [one for one in objects if one.key not in copies.etags]
+    told = {one.key: one for one in store.undelete_many(asked)} if asked else {}
+    return [told.get(one.key) or UndeleteOutcome(one.key, "not_kept") for one in objects]
 
 
 def _verified(
