@@ -1,9 +1,9 @@
 """Knows what a mark may name, and what it must.
 
 No mark names an object that was live all the time since the mark began, or one that came to be
-since then: what came to life meanwhile is for the delta mark of its sweep. Nor does it overlook
-what was dead all the time and old enough, unless its report says why it stays. A published mark
-never changes. Ages are those at which the latest mark takes them.
+since its listing did: what came to life meanwhile is for the delta mark of its sweep. Nor does it
+overlook what was dead all the time and old enough, unless its report says why it stays. A published
+mark never changes. Ages are those at which the latest mark takes them.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class MarkOracle(Oracle):
         held: since when each live object is so without a break that a mark could not see.
         born: when each object came to be.
         begun: when each mark was begun first, by run.
-        again: when each mark was begun last, by run.
+        listing: when the latest listing of each mark began, behind its cutoff, by run.
         lists: what each published mark names, by run.
         back: what is in the store again although a sweep had deleted it.
     """
@@ -56,7 +56,7 @@ class MarkOracle(Oracle):
     held: dict[str, Since] = field(default_factory=dict)
     born: dict[str, Since] = field(default_factory=dict)
     begun: dict[str, Since] = field(default_factory=dict)
-    again: dict[str, Since] = field(default_factory=dict)
+    listing: dict[str, Since] = field(default_factory=dict)
     lists: dict[str, frozenset[str]] = field(default_factory=dict)
     back: set[str] = field(default_factory=set)
 
@@ -108,9 +108,12 @@ class MarkOracle(Oracle):
         """The present actor begins a mark."""
         self.ages = self.world.epoch()
         self.begun.setdefault(run, self.now())
-        self.again[run] = self.now()
         self.look()
         self.world.say(f"begins the mark {run!r}")
+
+    def lists_now(self, run: str) -> None:
+        """A new attempt was written down: its cutoff is fixed, and it lists from now on."""
+        self.listing[run] = self.now()
 
     def listed(self, run: str) -> None:
         """The summary of a mark was written: from now on anybody may sweep what its lists name."""
@@ -136,11 +139,11 @@ class MarkOracle(Oracle):
                     f"{since.step}; the mark began at step {begun.step})"
                 )
             born = self.born.get(address)
-            again = self.again[run]
-            if born is not None and born.step > again.step and address not in self.back:
+            listing = self.listing[run]
+            if born is not None and born.step > listing.step and address not in self.back:
                 raise LossError(
-                    f"{address} is marked, and came to be at step {born.step}, after the mark had "
-                    f"begun at step {again.step}"
+                    f"{address} is marked, and came to be at step {born.step}, after its listing "
+                    f"had begun at step {listing.step}"
                 )
         self.world.say(f"publishes the mark {run!r}: {', '.join(sorted(named)) or 'nothing'}")
 

@@ -119,6 +119,8 @@ class MarkWorld(World):
         if store.url == NAMESPACE and key.startswith("_lakefs/retention/gc/unified/"):
             if key.endswith("/summary.json"):
                 self.oracle.listed(key.split("/")[-2])
+        elif key == "attempt.json":
+            self.oracle.lists_now(store.url.rsplit("/", 1)[-1])
         elif key == "gc_report/manifest.json":
             self.oracle.finished_mark(store.url, json.loads(data))
 

@@ -50,6 +50,31 @@ def test_interleavings_of_marks_break_no_promise(theme: int) -> None:
     assert any(_oracle(one).marked for one in ended)
 
 
+def _stopped() -> Ended:
+    """A collector stops before its cutoff is fixed, where objects of any age may be candidates."""
+    return interleave(Choices(8_007_172, (0, THEMES + 5)))
+
+
+def test_a_trial_may_name_what_came_to_be_before_its_cutoff() -> None:
+    ended = _stopped()
+    assert ended.failure is None
+    oracle = _oracle(ended)
+    born = [oracle.born[one].step for one in oracle.lists["mark-3"] if one in oracle.born]
+    assert oracle.begun["mark-3"].step < max(born) < oracle.listing["mark-3"].step
+
+
+def test_a_mark_may_not_name_what_came_to_be_since_its_listing_began(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def at_once(oracle: MarkOracle, run: str) -> None:
+        oracle.listing[run] = oracle.begun[run]
+
+    monkeypatch.setattr(MarkOracle, "lists_now", at_once)
+    failure = _stopped().failure
+    assert failure is not None
+    assert "came to be at step" in failure
+
+
 def _small() -> MarkWorld:
     """A world with one object, in which somebody asks."""
     world = MarkWorld(Choices(), Lake(), {"lake": {}, "artifacts": {}})
