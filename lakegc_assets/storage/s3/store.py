@@ -109,13 +109,13 @@ class S3Store(ObjectStore):
         with translated(self._at(key)):
             while True:
                 tries += 1
-                answer = self._client.get_object(Bucket=self._bucket, Key=full_key)
+                answer = self._clients.quick.get_object(Bucket=self._bucket, Key=full_key)
                 status = answer["ResponseMetadata"]["HTTPStatusCode"]
                 if status != _OK:
                     raise HttpFailure("NoAnswer", f"a read was answered with {status}", status)
                 try:
-                    return answer["Body"].read()
-                except BotoCoreError:
+                    return bytes(answer["Body"].read())
+                except (BotoCoreError, HttpFailure):
                     if tries == self._config.max_attempts:
                         raise
 
@@ -124,7 +124,7 @@ class S3Store(ObjectStore):
         where = self._at(key)
         try:
             with translated(where):
-                answer = self._client.head_object(Bucket=self._bucket, Key=self._in_url(key))
+                answer = self._clients.quick.head_object(Bucket=self._bucket, Key=self._in_url(key))
                 etag = etag_in(answer.get("ETag"))
         except ObjectNotFoundError:
             self._require_bucket()
