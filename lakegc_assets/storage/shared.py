@@ -36,7 +36,8 @@ def once_per_process(
         @wraps(make)
         def shared(*args: _Asked.args, **kwargs: _Asked.kwargs) -> _Made:
             pid = os.getpid()
-            seen = frozenset((k, v) for k, v in os.environ.items() if k.startswith(variables))
+            # To decode all values takes as long as to sign a request.
+            seen = frozenset((k, os.environ.get(k)) for k in os.environ if k.startswith(variables))
             # A thread of the parent may have held its lock at the moment of the fork.
             with locks.setdefault(pid, Lock()):
                 return made(pid, seen, *args, **kwargs)  # type: ignore[arg-type]  # hashable
