@@ -12,9 +12,10 @@ from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
 from lakegc_assets.storage.codes import error_class, explained
+from lakegc_assets.storage.config import StoreConfig
 from lakegc_assets.storage.errors import PreconditionFailedError, StoreThrottledError
 from lakegc_assets.storage.http import HttpFailure, etag_in
-from lakegc_assets.storage.s3.client import Clients, failing, translated
+from lakegc_assets.storage.s3.client import Clients, clients, failing, translated
 from lakegc_assets.storage.streams import PIECE, Opened
 
 _Told = TypeVar("_Told")
@@ -36,18 +37,21 @@ class S3Object:
     """One object of a bucket, and who asks for it.
 
     Attributes:
-        clients: of the server.
+        config: how its server is reached.
         bucket: its name.
         key: whole, checked.
         where: names the URL and the key, for messages.
-        tries: of a request that may be repeated.
     """
 
-    clients: Clients
+    config: StoreConfig
     bucket: str
     key: str
     where: str
-    tries: int
+
+    @property
+    def clients(self) -> Clients:
+        """Of its server."""
+        return clients(self.config)
 
     @property
     def named(self) -> dict[str, Any]:
@@ -97,7 +101,7 @@ class S3Object:
             except HttpFailure as failure:
                 conflict = failure.code in _CONFLICTS
                 again = conflict or error_class(failure.code) is StoreThrottledError
-                if not again or tries == self.tries:
+                if not again or tries == self.config.max_attempts:
                     error = explained(failure.code, failure.told, self.where)
                     raise PreconditionFailedError(str(error)) if conflict else error from failure
             time.sleep(min(_LONGEST_PAUSE_S, 0.1 * 2**tries) * random.uniform(0.5, 1))

@@ -78,12 +78,14 @@ class _Way:
         pool: of connections.
         url: that keys are appended to.
         target: the same in the first line of a request.
+        host: as it is signed.
         region: that is signed for.
     """
 
     pool: HTTPConnectionPool
     url: str
     target: str
+    host: str
     region: str
 
 
@@ -171,7 +173,9 @@ class Quick:
             return None
         pool, prefix = self.pools.to(url, self.client.meta.endpoint_url)
         region = signing.get("region") or self.client.meta.region_name
-        return _Way(pool, url[:-1], prefix + urlsplit(url).path[:-1], region)
+        parts = urlsplit(url)
+        host = parts.netloc.removesuffix(":443" if parts.scheme == "https" else ":80")
+        return _Way(pool, url[:-1], prefix + parts.path[:-1], host, region)
 
     def _send(
         self, way: _Way, operation: str, asked: Mapping[str, Any], body: bytes | None
@@ -179,6 +183,7 @@ class Quick:
         """What the store answers; None if it may have to be asked elsewhere."""
         key = quote(asked["Key"], safe="/~")
         headers = {header: asked[name] for name, header in _ASKED.items() if name in asked}
+        headers["Host"] = way.host
         if "CopySource" in asked:
             source = asked["CopySource"]
             headers["x-amz-copy-source"] = quote(f"{source['Bucket']}/{source['Key']}", safe="/~")
@@ -189,7 +194,7 @@ class Quick:
         credentials = self.session.get_credentials()
         if credentials is None:
             raise HttpFailure("NoCredentials", "Unable to locate credentials")
-        S3SigV4Auth(credentials.get_frozen_credentials(), "s3", way.region).add_auth(request)
+        _Signer(credentials.get_frozen_credentials(), "s3", way.region).add_auth(request)
         headers["User-Agent"] = "lakegc-assets"
         traffic.add()
         with _failing(way.url):
@@ -223,6 +228,16 @@ def tell_ways(client: S3Client) -> None:
         return SimpleNamespace(status_code=200), {}
 
     client.meta.events.register("before-call.s3.HeadObject", tell)
+
+
+class _Signer(S3SigV4Auth):
+    """Botocore's, which would find out twice which headers it signs."""
+
+    def headers_to_sign(self, request: Any) -> Any:  # noqa: ANN401 - untyped
+        signed = request.context.get("signed")
+        if signed is None:
+            signed = request.context["signed"] = super().headers_to_sign(request)
+        return signed
 
 
 class _Body:
