@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
+import gc
 import logging
 import os
 import tempfile
 import threading
 import uuid
 from collections.abc import Iterator
+from typing import Any
 
 import boto3
 import pytest
@@ -53,6 +56,10 @@ pytest_plugins = [
 settings.register_profile("no deadline", deadline=None)
 settings.load_profile("no deadline")
 
+# What imports and the collection make stays to the end: to search it for garbage, each time that
+# something large is loaded, takes longer than many a test.
+gc.disable()
+
 _VARIABLES = {
     "AWS_ACCESS_KEY_ID": S3_ACCESS_KEY,
     "AWS_SECRET_ACCESS_KEY": S3_SECRET_KEY,
@@ -64,6 +71,23 @@ _VARIABLES = {
 }
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtestloop() -> None:
+    """Let the collector see what the tests themselves make, and only that."""
+    gc.enable()
+    gc.freeze()
+
+
+class _Hasty:
+    """``asyncio`` with short pauses."""
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(asyncio, name)
+
+    async def sleep(self, seconds: float) -> None:
+        await asyncio.sleep(seconds / 20)
+
+
 @pytest.fixture(scope="session", autouse=True)
 def _at_once() -> Iterator[None]:
     """Nothing waits for the disk, which no test takes the power from, nor for a server of ours."""
@@ -71,6 +95,8 @@ def _at_once() -> Iterator[None]:
         patch.setattr(os, "fsync", lambda _: None)
         patch.setattr(state, "SYNCHRONOUS", "OFF")
         patch.setattr(client, "_FIRST_POLL_S", 0.01)
+        # Uvicorn looks ten times a second whether it is to end, and then waits as long once more.
+        patch.setattr("uvicorn.server.asyncio", _Hasty())
         # Dagster's own databases.
         event.listen(Engine, "connect", _without_waiting)
         yield

@@ -235,6 +235,8 @@ def script(aws_environment: None) -> Iterator[Script]:  # noqa: ARG001 - it is w
 
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
+        # One write for head and body: two would wait for each other on a kept connection.
+        wbufsize = -1
 
         def _answer(self) -> None:
             told.requests.append(f"{self.command} {self.path}")
