@@ -14,6 +14,7 @@ from typing import Any
 
 import boto3
 import pytest
+from botocore.loaders import Loader, create_loader
 from hypothesis import settings
 from moto.s3.responses import S3Response
 from moto.server import ThreadedMotoServer
@@ -50,6 +51,7 @@ __all__ = [
 pytest_plugins = [
     "lakegc_assets_tests.conformance.recorder",
     "lakegc_assets_tests.reliability.recorder",
+    "lakegc_assets_tests.scheduling",
 ]
 
 # First calls compile and load; a busy machine must not fail a property.
@@ -88,6 +90,16 @@ class _Hasty:
         await asyncio.sleep(seconds / 20)
 
 
+_read: dict[str | None, dict[object, object]] = {}
+
+
+def _loader(path: str | None = None) -> Loader:
+    """One that knows what others have read: the description of S3 is large, and each session's."""
+    made = create_loader(path)
+    vars(made)["_cache"] = _read.setdefault(path, {})
+    return made
+
+
 @pytest.fixture(scope="session", autouse=True)
 def _at_once() -> Iterator[None]:
     """Nothing waits for the disk, which no test takes the power from, nor for a server of ours."""
@@ -95,6 +107,7 @@ def _at_once() -> Iterator[None]:
         patch.setattr(os, "fsync", lambda _: None)
         patch.setattr(state, "SYNCHRONOUS", "OFF")
         patch.setattr(client, "_FIRST_POLL_S", 0.01)
+        patch.setattr("botocore.session.create_loader", _loader)
         # Uvicorn looks ten times a second whether it is to end, and then waits as long once more.
         patch.setattr("uvicorn.server.asyncio", _Hasty())
         # Dagster's own databases.
