@@ -10,12 +10,14 @@ import tempfile
 import threading
 import uuid
 from collections.abc import Iterator
+from functools import cache
 from typing import Any
 
 import boto3
 import pytest
 from botocore.loaders import Loader, create_loader
 from hypothesis import settings
+from moto.moto_server.werkzeug_app import DomainDispatcherApplication
 from moto.s3.responses import S3Response
 from moto.server import ThreadedMotoServer
 from sqlalchemy import Engine, event
@@ -155,6 +157,9 @@ def s3_server(aws_environment: None) -> Iterator[str]:  # noqa: ARG001 - it is w
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(S3Response, "put_object", put_in_one_step)
+        # For each request it lists its folder and goes through the URLs of all of AWS, twice.
+        choose = DomainDispatcherApplication.get_backend_for_host
+        patch.setattr(DomainDispatcherApplication, "get_backend_for_host", cache(choose))
         yield "http://{}:{}".format(*server.get_host_and_port())
     server.stop()
 

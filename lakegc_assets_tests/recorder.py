@@ -55,7 +55,7 @@ class Recorder:
                 self._pending[row].discard(report.nodeid)
 
     @pytest.hookimpl(optionalhook=True)
-    def pytest_testnodedown(self, node: Any) -> None:  # noqa: ANN401 - xdist's, untyped
+    def pytest_testnodedown(self, node: Any) -> None:
         """Take over what a worker has shown; what it took with it when it died is not shown."""
         told: dict[str, list[str]] = getattr(node, "workeroutput", {}).get(self.mark, {})
         for row, left in told.items():

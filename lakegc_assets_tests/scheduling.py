@@ -1,4 +1,4 @@
-"""How tests are spread over workers: modules as a whole, what needs Spark in one, the long first."""
+"""How tests are spread over workers: by modules, what needs Spark in one, what is long first."""
 
 from __future__ import annotations
 

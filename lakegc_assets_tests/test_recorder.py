@@ -66,7 +66,7 @@ def worker(document: Path, passed: str | None) -> Any:
     ],
 )
 def test_all_rows_must_be_shown(
-    passed: tuple[str | None, ...], status: int, written: bool, tmp_path: Path
+    passed: tuple[str | None, ...], status: int, *, written: bool, tmp_path: Path
 ) -> None:
     document = tmp_path / "table.md"
     recorder = of(document)
