@@ -15,6 +15,8 @@ from typing import Any
 
 import boto3
 import pytest
+from alembic.config import Config
+from alembic.script import ScriptDirectory
 from botocore.loaders import Loader, create_loader
 from hypothesis import settings
 from moto.moto_server.werkzeug_app import DomainDispatcherApplication
@@ -102,6 +104,18 @@ def _loader(path: str | None = None) -> Loader:
     return made
 
 
+_migrations: dict[tuple[object, object], ScriptDirectory] = {}
+_find_migrations = ScriptDirectory.from_config
+
+
+def _known_migrations(config: Config) -> ScriptDirectory:
+    """Those of Dagster's databases, of which each run has one, and for which all are loaded."""
+    place = config.config_file_name, config.get_main_option("script_location")
+    if place not in _migrations:
+        _migrations[place] = _find_migrations(config)
+    return _migrations[place]
+
+
 @pytest.fixture(scope="session", autouse=True)
 def _at_once() -> Iterator[None]:
     """Nothing waits for the disk, which no test takes the power from, nor for a server of ours."""
@@ -113,6 +127,7 @@ def _at_once() -> Iterator[None]:
         # Uvicorn looks ten times a second whether it is to end, and then waits as long once more.
         patch.setattr("uvicorn.server.asyncio", _Hasty())
         # Dagster's own databases.
+        patch.setattr(ScriptDirectory, "from_config", _known_migrations)
         event.listen(Engine, "connect", _without_waiting)
         yield
         event.remove(Engine, "connect", _without_waiting)
