@@ -4,7 +4,7 @@ SHELL := bash
 
 UI_PORT ?= 3000
 
-# Two processes share the tests; each takes about 1 GB, and 2 GB more while it runs Spark.
+# So many processes share the tests of a target.
 WORKERS ?= 2
 in_parallel = -n $(WORKERS) --dist loadscope --no-loadscope-reorder
 
