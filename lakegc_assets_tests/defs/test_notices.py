@@ -59,7 +59,7 @@ class _Receiver(BaseHTTPRequestHandler):
 def receiver() -> Iterator[tuple[str, type[_Receiver]]]:
     kind = type("Receiver", (_Receiver,), {"documents": [], "answers": []})
     with HTTPServer(("127.0.0.1", 0), kind) as server:
-        thread = threading.Thread(target=server.serve_forever, daemon=True)
+        thread = threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True)
         thread.start()
         yield f"http://127.0.0.1:{server.server_port}/hook", kind
         server.shutdown()
@@ -189,7 +189,7 @@ def test_one_mail_is_sent_to_people_and_owners() -> None:
         "owners": ["ada@example.com", "team:x"],
     }
     with socketserver.TCPServer(("127.0.0.1", 0), kind) as server:
-        thread = threading.Thread(target=server.serve_forever, daemon=True)
+        thread = threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True)
         thread.start()
         port = server.server_address[1]
         mail(MailSection(host="127.0.0.1", port=port, sender="gc@x.org", to=["on@x.org"]), document)
