@@ -15,7 +15,7 @@ import dagster as dg
 from lakegc_assets.defs.connecting import LakeFSResource, ObjectStoreResource
 from lakegc_assets.defs.partitions import REPOSITORY, RUN
 from lakegc_assets.defs.policy import Policies
-from lakegc_assets.defs.requests import collected, keys_of, request, silent
+from lakegc_assets.defs.requests import collected, keys_of, remembered, request, silent
 from lakegc_assets.defs.resources import CollectorResource
 from lakegc_assets.errors import LakegcError
 from lakegc_assets.lakefs.client import utc_now
@@ -89,7 +89,7 @@ def rules_sensor(policies: Policies) -> dg.SensorDefinition:
     def rules(
         context: dg.SensorEvaluationContext, lakefs: LakeFSResource
     ) -> dg.SensorResult | dg.SkipReason:
-        seen: dict[str, dict[str, Any]] = json.loads(context.cursor or "{}")
+        seen: dict[str, dict[str, Any]] = remembered(context)
         try:
             client = lakefs.config().connect()
             there = collected(lakefs.config(), policies)
