@@ -293,8 +293,12 @@ def test_what_was_published_and_not_reported_is_backed_up_before_it_is_swept(
     monkeypatch.setattr(AttemptArtifacts, "has", lambda _, asset: asset == "deletion_candidates")
     monkeypatch.setattr(resuming, "read_summary", lambda _store, _run: {})
     sensor = daemon.definitions.resolve_sensor_def("gc_resume")
-    resources = daemon.definitions.resources
-    with dg.build_sensor_context(daemon.instance, resources=resources) as context:
+    with dg.build_sensor_context(
+        daemon.instance,
+        instance_ref=daemon.instance.get_ref(),
+        resources=daemon.definitions.resources,
+        repository_def=daemon.definitions.get_repository_def(),
+    ) as context:
         (request,) = sensor.evaluate_tick(context).run_requests or ()
     names = {key.to_user_string() for key in request.asset_selection or ()}
     assert names == {"gc_report", "backup", "swept_set"}
