@@ -56,7 +56,12 @@ def pending() -> list[dict[str, Any]]:
             return _pending(site.root, repository, now)
         except IntegrityError as error:
             # What is damaged in one of them hides nothing of the others.
-            return {"repository": repository, "run": None, "state": "unreadable", "because": str(error)}
+            return {
+                "repository": repository,
+                "run": None,
+                "state": "unreadable",
+                "because": str(error),
+            }
 
     return [one for one in each(look, names, _THREADS) if one is not None]
 

@@ -1,8 +1,8 @@
 """Kinds of values in the component's file, and what is wrong with them.
 
 Dagster reads a file in two steps: each value as it is written, which may be text with ``{{ }}`` in
-it, and again as it is filled in. So a field with bounds of pydantic's own raises a ``TypeError`` for
-text and for null, and what is not filled in yet is checked here in the second step only.
+it, and again as it is filled in. So a field with bounds of pydantic's own raises a ``TypeError``
+for text and for null, and what is not filled in yet is checked here in the second step only.
 """
 
 from __future__ import annotations
@@ -137,7 +137,7 @@ def _text(context: dg.ResolutionContext, value: object) -> object:
     """Text as it is written. Dagster would make a number of '42', which is a fine name."""
     if not _is_open(value):
         return value
-    found = context.resolve_value(value)
+    found: object = context.resolve_value(value, as_type=object)
     return found if isinstance(found, list | dict) else str(found)
 
 

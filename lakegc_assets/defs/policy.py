@@ -63,9 +63,7 @@ class Policy(dg.Model, dg.Resolvable):
     cron: Cron = Field(
         default="0 2 * * 0", description="when a wave is due, as five cron fields; Sundays at 2:00"
     )
-    time_zone: Zone = Field(
-        default="UTC", description="of `cron`: Europe/Berlin, say"
-    )
+    time_zone: Zone = Field(default="UTC", description="of `cron`: Europe/Berlin, say")
     min_age_hours: Annotated[float, within(24, 876_000)] = Field(
         default=24.0, description="younger objects are never candidates; 24 are the least"
     )

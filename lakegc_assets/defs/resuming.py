@@ -19,7 +19,7 @@ from lakegc_assets.defs.sensors import started
 from lakegc_assets.errors import IntegrityError, LakegcError, RefusedError
 from lakegc_assets.graveler.namespace import StorageNamespace
 from lakegc_assets.lakefs.config import LakeFSConfig
-from lakegc_assets.lakefs.errors import NotFoundError
+from lakegc_assets.lakefs.errors import EndpointNotFoundError, NotFoundError
 from lakegc_assets.mark.publication import read_summary
 from lakegc_assets.run.artifacts import ArtifactRoot
 from lakegc_assets.storage.opening import open_store
@@ -71,11 +71,11 @@ def resume_sensor(jobs: Sequence[Any], policies: Policies) -> dg.SensorDefinitio
                 continue
             try:
                 found = _request(run, lakefs.config(), collector.root(stores))
-            except (IntegrityError, NotFoundError) as error:
-                # What is damaged or gone keeps the others from nothing.
-                context.log.error("run %s cannot go on: %s", run.run_id, error)
-                continue
             except LakegcError as error:
+                if _stays(error):
+                    # What is damaged or gone keeps the others from nothing.
+                    context.log.warning("run %s cannot go on: %s", run.run_id, error)
+                    continue
                 if not requests:
                     return silent(error)
                 # The next tick looks at all of them again, and starts none of these twice.
@@ -119,6 +119,12 @@ def _was_cut_off(instance: dg.DagsterInstance, record: dg.RunRecord) -> bool:
         dg.RunsFilter(tags={"dagster/partition": key}, created_after=record.create_timestamp)
     )
     return all(one.dagster_run.run_id == run.run_id for one in later)
+
+
+def _stays(error: LakegcError) -> bool:
+    """Whether the next tick would find the same: damage, or a repository that is gone."""
+    gone = isinstance(error, NotFoundError) and not isinstance(error, EndpointNotFoundError)
+    return gone or isinstance(error, IntegrityError)
 
 
 def _request(run: dg.DagsterRun, lakefs: LakeFSConfig, root: ArtifactRoot) -> dg.RunRequest | None:

@@ -179,7 +179,7 @@ def test_a_server_that_does_not_answer_does_not_keep_others_from_being_told(
 ) -> None:
     """Nor a tick from its end: Dagster would forget what it has done."""
     clock = iter(range(0, 1000, 15))
-    monkeypatch.setattr(notices.time, "monotonic", lambda: next(clock))
+    monkeypatch.setattr(notices, "monotonic", lambda: next(clock))
     told: list[str] = []
 
     def hang(_url: str, document: dict[str, Any]) -> None:
@@ -292,7 +292,7 @@ def test_a_mail_that_cannot_be_sent_is_an_error(monkeypatch: pytest.MonkeyPatch)
         host="127.0.0.1", port=9, sender="gc@x.org", to=["on@x.org"], user="gc",
         password_variable="THE_PASSWORD",
     )  # fmt: skip
-    document = {
+    document: dict[str, Any] = {
         "repository": None, "run": None, "job": "gc_prune", "dagster_run": "d", "sentence": "",
         "what_to_do": "", "owners": [],
     }  # fmt: skip

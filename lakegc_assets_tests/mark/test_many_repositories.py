@@ -88,7 +88,9 @@ def counted(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
     for name in ("list", "get", "put"):
         real = getattr(LocalStore, name)
 
-        def called(store: LocalStore, *args: Any, _name: str = name, _real: Any = real, **more: Any) -> Any:
+        def called(
+            store: LocalStore, *args: Any, _name: str = name, _real: Any = real, **more: Any
+        ) -> Any:
             seen[_name] += 1
             return _real(store, *args, **more)
 
@@ -109,7 +111,9 @@ def test_what_did_not_change_in_a_thousand_repositories_costs_a_look_at_each(
 ) -> None:
     for name in ("ACCESS_KEY_ID", "SECRET_ACCESS_KEY"):
         monkeypatch.setenv(f"LAKECTL_CREDENTIALS_{name}", "of no server")
-    (tmp_path / "objects").mkdir()
+    for name in (f"other-{n}" for n in range(others)):
+        (tmp_path / "objects" / name / "_lakefs").mkdir(parents=True)
+        (tmp_path / "objects" / name / "_lakefs/config").touch()
 
     def no_spark() -> Any:
         raise AssertionError("this takes no Spark")
@@ -141,8 +145,8 @@ def test_what_did_not_change_in_a_thousand_repositories_costs_a_look_at_each(
     assert len(look().counts) == others
     # The list until it has nothing new; of each its branches, and the diff of the only one.
     assert server.asked == {"repositories": 2, "branches": others, "diff": others}
-    # Of each what is below _lakefs/, and what the last look has found.
-    assert counted == {"list": others, "get": others}
+    # Of each what is below _lakefs/, behind its last key too, and what the last look has found.
+    assert counted == {"list": 2 * others, "get": others}
 
     server.moved = {"other-7", "other-70"}
     look()
