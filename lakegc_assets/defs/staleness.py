@@ -25,6 +25,7 @@ from lakegc_assets.lakefs.models import Repository
 from lakegc_assets.run.artifacts import ArtifactRoot
 from lakegc_assets.run.history import earlier
 from lakegc_assets.run.tasks import each
+from lakegc_assets.storage.errors import StorageError
 
 REPOSITORIES: Final = dg.AssetSpec(
     "repositories",
@@ -82,9 +83,15 @@ def freshness(
 def _or_why_not(
     root: ArtifactRoot, repository: Repository, policies: Policies, now: datetime
 ) -> Freshness:
-    """The same; what cannot be told of one repository keeps nobody from telling of the others."""
+    """The same; what cannot be told of one repository keeps nobody from telling of the others.
+
+    Raises:
+        StorageError: the store of all artifacts does not answer.
+    """
     try:
         return freshness(root, repository, policies, now)
+    except StorageError:
+        raise
     except LakegcError as error:
         sentence = f"{repository.id}: nobody can tell when it was marked: {error}"
         return Freshness(passed=False, sentence=sentence, last=None)
@@ -145,7 +152,10 @@ def staleness_sensor(
             return silent(error)
         root, moment = collector.root(stores), now()
         look = partial(_or_why_not, root, policies=policies, now=moment)
-        looks = each(look, there, _THREADS)
+        try:
+            looks = each(look, there, _THREADS)
+        except StorageError as error:
+            return dg.SkipReason(f"the artifacts cannot be read: {error}")
         found = {r.id: one for r, one in zip(there, looks, strict=True)}
         today = moment.date().isoformat()
         current = {name: [one.passed, today] for name, one in found.items()}

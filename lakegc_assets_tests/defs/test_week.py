@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import logging
 import time
 import uuid
 from collections.abc import Iterator
 from datetime import datetime, timedelta, timezone
+from pathlib import Path
 from typing import Any
 
 import dagster as dg
 import pytest
 import requests
+import yaml
+from dagster._daemon.monitoring import run_monitoring
 
+import lakegc_assets
 from lakegc_assets.defs import resuming, staleness
 from lakegc_assets.defs.component import GarbageCollection
 from lakegc_assets.defs.connecting import LakeFSResource
@@ -20,6 +25,7 @@ from lakegc_assets.defs.policy import Override
 from lakegc_assets.defs.sensors import repositories_sensor
 from lakegc_assets.errors import IntegrityError
 from lakegc_assets.run.artifacts import AttemptArtifacts
+from lakegc_assets.storage.errors import StorageError
 from lakegc_assets_tests.defs.daemon import Daemon
 from lakegc_assets_tests.site import Site
 
@@ -328,3 +334,31 @@ def test_a_repository_that_nobody_can_judge_does_not_hide_the_others(
         said[found.partition] = found.description
     assert "nobody can tell when it was marked: its namespace" in str(said["daily"])
     assert "never marked" in str(said["weekly"])
+
+    def none_answers(*_: Any) -> Any:
+        raise StorageError("no answer")
+
+    monkeypatch.setattr(staleness, "freshness", none_answers)
+    daemon.sensor("gc_staleness")
+    assert daemon.skipped[-1] == "the artifacts cannot be read: no answer"
+
+
+def test_what_a_machine_took_with_it_goes_on_after_a_day(
+    site: Site, daemon: Daemon, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody tells Dagster that its processes are gone, and their places in the queue with them."""
+    make(site, "weekly", _SUNDAY - timedelta(days=1))
+    (run_id,) = daemon.schedule(_SUNDAY)
+    told = yaml.safe_load((Path(lakegc_assets.__file__).parent / "dagster.yaml").read_text())
+    with dg.instance_for_test(overrides=told) as configured:
+        assert configured.run_monitoring_enabled
+        longest = configured.run_monitoring_max_runtime_seconds
+    (record,) = daemon.instance.get_run_records(dg.RunsFilter(run_ids=[run_id]))
+    begun = record._replace(start_time=time.time())
+    for passed, resumed in ((longest - 60, 0), (longest + 60, 1)):
+        monkeypatch.setattr(
+            run_monitoring, "get_current_timestamp", lambda passed=passed: time.time() + passed
+        )
+        logger = logging.getLogger("dagster")
+        run_monitoring.check_run_timeout(daemon.instance, begun, logger, longest)
+        assert len(daemon.sensor("gc_resume")) == resumed
