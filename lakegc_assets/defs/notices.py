@@ -149,15 +149,14 @@ def _deliver(
         run = context.instance.get_run_by_id(run_id)
         if run is None:
             continue
-        document = notice(context.instance, run, one["message"], policies)
         left = []
         for way in one["ways"]:
             try:
-                # A way that the file does not name any more.
+                # One that the file does not name any more is left out.
                 if way in ways:
-                    ways[way](document)
-            except LakegcError as error:
-                problems.append(str(error))
+                    ways[way](notice(context.instance, run, one["message"], policies))
+            except Exception as error:  # noqa: BLE001 - a tick that fails would tell nobody anything
+                problems.append(str(error) or type(error).__name__)
                 left.append(way)
         if left and now - datetime.fromisoformat(one["since"]) < _LIFETIME:
             # At the end, so that others come before it at the next tick.

@@ -203,6 +203,27 @@ def test_a_server_that_does_not_answer_does_not_keep_others_from_being_told(
     assert (told, mails) == (["a", "b", "c"], ["a", "b", "c"])
 
 
+def test_a_notice_that_cannot_be_made_keeps_no_other_from_being_told(
+    daemon: Daemon, receiver: tuple[str, type[_Receiver]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    url, kind = receiver
+    sensor = Sensor(daemon, NoticeSection(url=url))
+    sensor.tick()
+    odd = start(daemon)
+    for run, said in ((odd, "odd"), (start(daemon), "usual")):
+        daemon.fail(run.run_id, said)
+    make = notices.notice
+
+    def one_fails(instance: Any, run: dg.DagsterRun, *rest: Any) -> Any:
+        if run.run_id == odd.run_id:
+            raise ValueError("its events cannot be read")
+        return make(instance, run, *rest)
+
+    monkeypatch.setattr(notices, "notice", one_fails)
+    assert sensor.tick() == "1 notices wait: its events cannot be read"
+    assert [one["sentence"] for one in kind.documents] == ["usual"]
+
+
 def test_a_prune_that_fails_is_told(daemon: Daemon, receiver: tuple[str, type[_Receiver]]) -> None:
     url, kind = receiver
     sensor = Sensor(daemon, NoticeSection(url=url))

@@ -240,7 +240,7 @@ def test_a_store_that_gives_back_what_it_keeps_is_enough_where_undo_is_required(
     for required in ("undo", "backup or undo"):
         limits = Limits(required=required)
         for kind in ("trash", "versions", "unknown"):
-            told = Recovery(kind, None, "as the store says")  # type: ignore[arg-type] # kinds
+            told = Recovery(kind, None, "as the store says")
             monkeypatch.setattr(LocalStore, "recovery", lambda _, told=told: told)
             assert waits_for(ctx, "auto", limits) is None
             said = waits_for(without, "auto", limits)
