@@ -112,7 +112,9 @@ def _backup(
 ) -> tuple[Backup | None, list[str]]:
     """The backup that can be used, and what is wrong with it, or with where it is looked for."""
     backup, problem = usable_backup(ctx, chain)
-    return backup, [told for told in (problem, other_backup(ctx, attempt)) if told]
+    # One that was moved is as good where it is now.
+    elsewhere = "" if backup else other_backup(ctx, attempt)
+    return backup, [told for told in (problem, elsewhere) if told]
 
 
 def _total(rows: pa.Table) -> dict[str, int]:
