@@ -8,11 +8,10 @@ from datetime import timedelta
 from functools import cache, partial
 from typing import Final, NamedTuple
 
-import pyarrow as pa
-
 from lakegc_assets.run import sets
 from lakegc_assets.run.artifacts import LISTING
 from lakegc_assets_tests.simulation import encoding
+from lakegc_assets_tests.simulation import rows as pa
 from lakegc_assets_tests.simulation.actors import HANDED_S, write
 from lakegc_assets_tests.simulation.backing import THEMES as BACKING
 from lakegc_assets_tests.simulation.backing import Beginning, interleave_backups

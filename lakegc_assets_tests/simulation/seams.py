@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -13,11 +14,12 @@ from typing import TYPE_CHECKING, Any, Final
 from unittest import mock
 
 import numpy as np
-import pyarrow as pa
+import pyarrow
+import pyarrow.compute
 
-from lakegc_assets.graveler import namespace
-from lakegc_assets.graveler.decode import etag_hashes
-from lakegc_assets.mark import commits, committed, uncommitted
+from lakegc_assets.graveler import decode, namespace
+from lakegc_assets.graveler.decode import etag_hash
+from lakegc_assets.mark import commits, committed, sifting, uncommitted
 from lakegc_assets.mark.live import Live, LiveRanges
 from lakegc_assets.mark.served import SERVED, SPARED
 from lakegc_assets.recovery import backups, journal, making, place
@@ -53,7 +55,8 @@ from lakegc_assets.sweep import (
 )
 from lakegc_assets.sweep.orders import Told
 from lakegc_assets.sweep.present import present_state
-from lakegc_assets_tests.simulation import encoding, mark_stages
+from lakegc_assets_tests.simulation import columns, encoding, mark_stages
+from lakegc_assets_tests.simulation import rows as pa
 from lakegc_assets_tests.simulation.client import NAMESPACE, REPOSITORY
 from lakegc_assets_tests.simulation.executors import run_tasks
 from lakegc_assets_tests.simulation.lake import Entry
@@ -186,7 +189,7 @@ class SimExtender(extending.Extender):
             looks=pa.table(
                 {
                     "size": pa.array([entry.size for entry in entries], pa.int64()),
-                    "etag_hash": etag_hashes(pa.array([e.etag for e in entries], pa.string())),
+                    "etag_hash": _etag_hashes(pa.array([e.etag for e in entries], pa.string())),
                 }
             ),
         )
@@ -336,20 +339,22 @@ def _hashes_of(strings: pa.Array, offset: np.uint64) -> hashing.Hashes:
 
 @lru_cache(maxsize=4096)
 def _hash_of(string: str, offset: int) -> int:
-    return int(_of_array(pa.array([string], pa.string()), np.uint64(offset))[0])
+    return int(_of_array(pyarrow.array([string], pyarrow.string()), np.uint64(offset))[0])
 
 
 _of_array: Final = hashing._of_array
 
 
+#: As the hashes of an array of etags, of which the same come often.
+_etag_hash: Final = lru_cache(maxsize=4096)(etag_hash)
+
+
+def _etag_hashes(etags: pa.Array) -> pa.Array:
+    return pa.Array([_etag_hash(etag) for etag in etags.values], pa.int64())
+
+
 #: The same few URLs are read again and again.
 _parsed: Final = lru_cache(maxsize=64)(namespace.StorageNamespace.parse)
-
-
-def _read_ledger(store: ObjectStore, key: str) -> pa.Table:
-    """As the ledger reads a file; what is not parquet has its types already."""
-    rows = encoding.read_table(pa.BufferReader(store.get(key)))
-    return rows if rows.schema.equals(ledger.SWEPT) else rows.cast(ledger.SWEPT)
 
 
 @lru_cache(maxsize=64)
@@ -385,6 +390,23 @@ _digests: Final[dict[int, tuple[artifacts.Manifest, str]]] = {}
 _real_sha256: Final[Callable[[artifacts.Manifest], str]] = vars(artifacts.Manifest)["sha256"].fget
 
 
+def _without_arrow() -> Iterator[tuple[object, str, object]]:
+    """Rows in place of Arrow's tables, and schemas and constants as these are."""
+    ours = {id(pyarrow): pa, id(pyarrow.compute): columns}
+    for name, module in list(sys.modules.items()):
+        if not name.startswith("lakegc_assets.") or module is decode:
+            continue
+        for constant, value in list(vars(module).items()):
+            if id(value) in ours:
+                yield module, constant, ours[id(value)]
+            elif isinstance(value, pyarrow.Schema):
+                yield module, constant, pa.schema_of(value)
+            elif isinstance(value, pyarrow.Table):
+                yield module, constant, pa.table_of(value)
+            elif isinstance(value, pyarrow.Array):
+                yield module, constant, pa.array(value)
+
+
 def _replaced() -> list[tuple[object, str, object]]:
     """What is replaced where."""
     threads = SimpleNamespace(Lock=_Lock, Event=_Event, Thread=_Thread)
@@ -411,7 +433,9 @@ def _replaced() -> list[tuple[object, str, object]]:
     answers += [(module, "json", values) for module in (artifacts, lease)]
     answers += [(module, "live_ranges", _live_ranges) for module in (delta, committed)]
     answers += [(module, "read_live", _read_live) for module in (delta, committed)]
+    answers += [(module, "etag_hashes", _etag_hashes) for module in (extending, sifting)]
     return [
+        *_without_arrow(),
         *answers,
         *mark_stages.replaced(served, _open_store, _Pool),
         (lease, "threading", threads),
@@ -442,7 +466,6 @@ def _replaced() -> list[tuple[object, str, object]]:
         (artifacts.Manifest, "from_bytes", _manifest),
         (artifacts.Manifest, "sha256", property(_sha256)),
         (lease.LeaseRecord, "from_bytes", _lease),
-        (ledger, "_read_file", _read_ledger),
         (connections, "_own", SimpleNamespace()),
         (commits, "_latest", _latest(commits._latest)),
     ]

@@ -7,9 +7,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-import pyarrow as pa
-
 from lakegc_assets.storage.base import (
+    LISTING_SCHEMA,
     DeleteOutcome,
     Lost,
     ObjectInfo,
@@ -17,13 +16,13 @@ from lakegc_assets.storage.base import (
     Prefixes,
     Recovery,
     UndeleteOutcome,
-    to_batch,
 )
 from lakegc_assets.storage.errors import (
     ObjectNotFoundError,
     PreconditionFailedError,
     StoreUnavailableError,
 )
+from lakegc_assets_tests.simulation import rows as pa
 
 if TYPE_CHECKING:
     from lakegc_assets_tests.simulation.world import World
@@ -45,33 +44,19 @@ class Kept(NamedTuple):
     size: int
 
 
-class _Column(list[Any]):
-    """As a column of a batch."""
-
-    def to_pylist(self) -> list[Any]:
-        return self
-
-    def __getitem__(self, at: Any) -> Any:
-        return pa.scalar(super().__getitem__(at))
+_COLUMNS: Final = (pa.string(), pa.int64(), pa.timestamp("us", "UTC"), pa.string())
 
 
-class _Page:
-    """As a batch of a listing, which Arrow takes long to make; it makes one where more is asked."""
-
-    def __init__(self, found: Sequence[tuple[str, Kept]]) -> None:
-        self._found = found
-        self.num_rows = len(found)
-
-    def __getitem__(self, name: str) -> _Column:
-        if name == "key":
-            return _Column([key for key, _ in self._found])
-        if name == "size":
-            return _Column([kept.size for _, kept in self._found])
-        return _Column(self.__getattr__("column")(name).to_pylist())
-
-    def __getattr__(self, name: str) -> Any:
-        infos = [ObjectInfo(key, kept.size, kept.modified, kept.etag) for key, kept in self._found]
-        return getattr(to_batch(infos), name)
+def _page(found: Sequence[tuple[str, Kept]]) -> pa.Table:
+    """A page of a listing."""
+    columns = (
+        [key for key, _ in found],
+        [kept.size for _, kept in found],
+        [kept.modified for _, kept in found],
+        [kept.etag for _, kept in found],
+    )
+    arrays = [pa.Array(column, kind) for column, kind in zip(columns, _COLUMNS, strict=True)]
+    return pa.Table(LISTING_SCHEMA.names, arrays)
 
 
 class SimStore(ObjectStore):
@@ -119,7 +104,7 @@ class SimStore(ObjectStore):
         elif fault == "stale list":
             found = [one for one in found if one[1].modified < self._stale()]
         if found:
-            yield _Page(found)
+            yield _page(found)
 
     def list_prefixes(
         self,

@@ -14,7 +14,6 @@ from typing import Final
 from lakegc_assets.storage.errors import StoreUnavailableError
 from lakegc_assets.sweep.hold import HOLD
 from lakegc_assets.sweep.lease import LEASE, LeaseRecord
-from lakegc_assets_tests.simulation import encoding
 from lakegc_assets_tests.simulation.choices import Choices
 from lakegc_assets_tests.simulation.client import NAMESPACE, SimClient
 from lakegc_assets_tests.simulation.encoding import Files
@@ -69,7 +68,7 @@ class World:
         switch: how probable it is that another actor goes on at a step.
         fault: how probable a fault is.
         tell: is told of what happens, in words; None for nobody.
-        files: of rows, among the objects; None where these are in Arrow's own form.
+        files: of rows, among the objects; None for none yet.
     """
 
     #: What guards.py switches off in all worlds.
@@ -87,7 +86,7 @@ class World:
         files: Files | None = None,
     ) -> None:
         self.choices, self.lake, self.buckets = choices, lake, buckets
-        self.files = files
+        self.files = Files() if files is None else files
         self._versions: dict[str, list[tuple[str, Kept]]] = {}
         self._stores: dict[tuple[str, bool], SimStore] = {}
         self.telling = tell
@@ -257,7 +256,7 @@ class World:
         manifest = json.loads(kept[f"{prefix}/swept_set/manifest.json"].data)
         rows: list[tuple[str, str, str | None]] = []
         for key, *_ in manifest["parts"]["data"]:
-            table = encoding.rows_of(self.files, kept[f"{prefix}/{key}"].data)
+            table = self.files.rows(kept[f"{prefix}/{key}"].data)
             columns = (table[name].to_pylist() for name in ("address", "outcome", "detail"))
             rows += zip(*columns, strict=True)
         return rows
