@@ -41,17 +41,14 @@ class Choices:
 
     def step(self, _what: str, switch: float, fault: float) -> int:
         """What comes before a call: 0 nothing, odd numbers a switch, even ones a fault."""
-        at = len(self.made)
-        if at < len(self._script):
-            value = self._script[at]
-        elif self._random is None:
-            value = 0
-        else:
+        made, value = self.made, 0
+        if len(made) < len(self._script):
+            value = self._script[len(made)]
+        elif self._random is not None:
             drawn = self._random.random()
-            value = 0
             if drawn < switch:
                 value = 1 + 2 * self._random.randrange(64)
             elif drawn < switch + fault:
                 value = 2 + 2 * self._random.randrange(64)
-        self.made.append(value)
+        made.append(value)
         return value

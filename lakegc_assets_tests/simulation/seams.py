@@ -329,12 +329,22 @@ def _reach(of: Any, orders: Any) -> deletion.Reach:
 def _dumps(values: object, indent: int | None = None, **how: Any) -> str:
     """As ``json.dumps``, without the indentation that takes most of its time."""
     del indent
-    return json.dumps(values, **how)
+    return _SORTED.encode(values) if how == {"sort_keys": True} else json.dumps(values, **how)
 
 
-def _hashes_of(strings: pa.Array, offset: np.uint64) -> hashing.Hashes:
-    """As the hashes of an array, of which the same strings come often."""
-    return np.array([_hash_of(one, int(offset)) for one in strings.to_pylist()], np.uint64)
+_SORTED: Final = json.JSONEncoder(sort_keys=True)
+
+
+def _hashes_of(strings: Any, offset: np.uint64) -> hashing.Hashes:
+    """As the hashes of an array, of which the same ones come often."""
+    return _hashes_of_all(tuple(pa.values_of(strings)), int(offset))
+
+
+@lru_cache(maxsize=4096)
+def _hashes_of_all(strings: tuple[str, ...], offset: int) -> hashing.Hashes:
+    hashes = np.array([_hash_of(one, offset) for one in strings], np.uint64)
+    hashes.flags.writeable = False
+    return hashes
 
 
 @lru_cache(maxsize=4096)
@@ -390,9 +400,10 @@ _digests: Final[dict[int, tuple[artifacts.Manifest, str]]] = {}
 _real_sha256: Final[Callable[[artifacts.Manifest], str]] = vars(artifacts.Manifest)["sha256"].fget
 
 
-def _without_arrow() -> Iterator[tuple[object, str, object]]:
-    """Rows in place of Arrow's tables, and schemas and constants as these are."""
-    ours = {id(pyarrow): pa, id(pyarrow.compute): columns}
+def _simpler() -> Iterator[tuple[object, str, object]]:
+    """Rows in place of Arrow's tables, with schemas and constants; and JSON without indentation."""
+    values = SimpleNamespace(loads=json.loads, dumps=_dumps)
+    ours = {id(pyarrow): pa, id(pyarrow.compute): columns, id(json): values}
     for name, module in list(sys.modules.items()):
         if not name.startswith("lakegc_assets.") or module is decode:
             continue
@@ -415,7 +426,6 @@ def _replaced() -> list[tuple[object, str, object]]:
         token_hex=lambda size: world().token_hex(size),
         token_bytes=lambda size: bytes.fromhex(world().token_hex(size)),
     )
-    values = SimpleNamespace(loads=json.loads, dumps=_dumps)
     held = partial(lease.repository_lease, pause=sleep)
     answers: list[tuple[object, str, object]] = [
         (module, "open_store", _open_store) for module in (artifacts, connections, deletion)
@@ -430,17 +440,16 @@ def _replaced() -> list[tuple[object, str, object]]:
         (restore, "repository_lease", held),
         (restore, "owner_of", lambda **_: {"host": world().process.name}),
     ]
-    answers += [(module, "json", values) for module in (artifacts, lease)]
     answers += [(module, "live_ranges", _live_ranges) for module in (delta, committed)]
     answers += [(module, "read_live", _read_live) for module in (delta, committed)]
     answers += [(module, "etag_hashes", _etag_hashes) for module in (extending, sifting)]
     return [
-        *_without_arrow(),
+        *_simpler(),
         *answers,
         *mark_stages.replaced(served, _open_store, _Pool),
         (lease, "threading", threads),
         (telling, "threading", SimpleNamespace(Event=_Event, Thread=_Silent)),
-        (hashing, "_of_array", _hashes_of),
+        (hashing, "_hashes", _hashes_of),
         (lease, "owner_of", lambda **_: {"host": "simulated"}),
         (sweep, "owner_of", lambda **_: {"host": world().process.name}),
         (sweep, "require_one_server", lambda *_: ""),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from bisect import bisect_left, bisect_right, insort
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
@@ -44,6 +45,41 @@ class Kept(NamedTuple):
     size: int
 
 
+class Bucket(dict[str, Kept]):
+    """Objects by key, whose order is known once somebody has listed them."""
+
+    _order: list[str] | None = None
+
+    def __setitem__(self, key: str, kept: Kept) -> None:
+        if self._order is not None and key not in self:
+            insort(self._order, key)
+        super().__setitem__(key, kept)
+
+    def __delitem__(self, key: str) -> None:
+        super().__delitem__(key)
+        if self._order is not None:
+            del self._order[bisect_left(self._order, key)]
+
+    def pop(self, key: str, *default: Any) -> Any:
+        """As that of a dictionary."""
+        if key not in self and default:
+            return default[0]
+        kept = self[key]
+        del self[key]
+        return kept
+
+    def between(self, prefix: str, after: str | None, before: str | None) -> list[str]:
+        """The keys with a prefix that come behind one and before another, in order."""
+        if self._order is None:
+            self._order = sorted(self)
+        order = self._order
+        start = bisect_left(order, prefix)
+        if after is not None:
+            start = max(start, bisect_right(order, after))
+        end = bisect_left(order, f"{prefix}\U0010ffff", start)
+        return order[start : end if before is None else min(end, bisect_left(order, before))]
+
+
 _COLUMNS: Final = (pa.string(), pa.int64(), pa.timestamp("us", "UTC"), pa.string())
 
 
@@ -71,7 +107,7 @@ class SimStore(ObjectStore):
     """
 
     def __init__(
-        self, world: World, bucket: dict[str, Kept], prefix: str, url: str, *, once: bool
+        self, world: World, bucket: Bucket, prefix: str, url: str, *, once: bool
     ) -> None:
         self._world, self._bucket, self._prefix, self._url = world, bucket, prefix, url
         self._once = once
@@ -84,21 +120,23 @@ class SimStore(ObjectStore):
     def keys_per_delete(self) -> int:
         return 1000
 
-    def _infos(self, prefix: str) -> list[tuple[str, Kept]]:
-        start, before = self._prefix + prefix, len(self._prefix)
-        bucket = self._bucket.items()
-        return sorted((key[before:], kept) for key, kept in bucket if key.startswith(start))
+    def _infos(
+        self, prefix: str, after: str | None = None, before: str | None = None
+    ) -> list[tuple[str, Kept]]:
+        own, bucket = self._prefix, self._bucket
+        length = len(own)
+        keys = bucket.between(
+            own + prefix,
+            None if after is None else own + after,
+            None if before is None else own + before,
+        )
+        return [(key[length:], bucket[key]) for key in keys]
 
     def list(
         self, prefix: str = "", start_after: str | None = None, end_before: str | None = None
     ) -> Iterator[Any]:
         fault = self._world.ask("list", prefix or start_after or "")
-        found = [
-            (key, kept)
-            for key, kept in self._infos(prefix)
-            if (start_after is None or key > start_after)
-            and (end_before is None or key < end_before)
-        ]
+        found = self._infos(prefix, start_after, end_before)
         if fault == "cut page":
             found = found[: (len(found) + 1) // 2]
         elif fault == "stale list":
