@@ -12,7 +12,8 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from lakegc_assets_tests.simulation.rows import Array, Scalar, Table, Values, values_of
+from lakegc_assets_tests.simulation.arrays import Array, Scalar, Values, values_of
+from lakegc_assets_tests.simulation.rows import Table
 
 _BOOL: Final = pa.bool_()
 _INT: Final = pa.int64()
@@ -34,9 +35,7 @@ def _pairs(function: Callable[[Any, Any], Any], kind: Any) -> Callable[[Any, Any
     def of(first: Any, second: Any) -> Array:
         size = len(first if isinstance(first, Array) else second)
         pairs = zip(_other(first, size), _other(second, size), strict=True)
-        return Array(
-            [None if a is None or b is None else function(a, b) for a, b in pairs], kind
-        )
+        return Array([None if a is None or b is None else function(a, b) for a, b in pairs], kind)
 
     return of
 

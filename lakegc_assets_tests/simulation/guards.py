@@ -94,7 +94,8 @@ def _last_try(real: Callable[..., None]) -> Callable[..., None]:
 
 
 def _unread(attempt: Any, marked: Any) -> pa.Table:
-    return attempt.read(marked.asset, columns=list(_COLUMNS))
+    found: pa.Table = attempt.read(marked.asset, columns=list(_COLUMNS))
+    return found
 
 
 def _unchecked(store: Any, part: Any, columns: Any = None) -> pa.Table:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import cache, partial
@@ -181,7 +181,7 @@ def _operate(world: World, size: tuple[int, int], name: str) -> None:
 @cache
 def _beginning(
     shape: Shape, *_guards: bool
-) -> tuple[Lake, dict[str, dict[str, Kept]], Files, frozenset[str]]:
+) -> tuple[Lake, Mapping[str, Mapping[str, Kept]], Files, frozenset[str]]:
     """A repository with a mark of it."""
     lake = Lake()
     files = Files()

@@ -1,22 +1,17 @@
 """Rows in Python lists in place of Arrow, whose calls take much longer than a few rows are worth.
 
 It has what the code under test asks of ``pyarrow``, by the same names; what it lacks is an error.
-Types are Arrow's own. Chunks, batches and buffers are not told from arrays, tables and bytes.
+Chunks, batches and buffers are not told from arrays, tables and bytes.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from datetime import datetime, timedelta, timezone
-from functools import lru_cache
 from typing import Any, Final, NamedTuple
 
-import numpy as np
-import pyarrow as pa
-from pyarrow import (  # noqa: F401 - as pyarrow has them
+from pyarrow import (
     ArrowException,
     ArrowInvalid,
-    DataType,
     bool_,
     int32,
     int64,
@@ -24,111 +19,55 @@ from pyarrow import (  # noqa: F401 - as pyarrow has them
     list_,
     string,
     timestamp,
-    types,
     uint64,
 )
 
-Values = list[Any]
-_EPOCH: Final = datetime(1970, 1, 1, tzinfo=timezone.utc)
-_MICROSECOND: Final = timedelta(microseconds=1)
+from lakegc_assets_tests.simulation.arrays import (
+    Array,
+    Scalar,
+    Values,
+    array,
+    concat_arrays,
+    nulls,
+    repeat,
+    scalar,
+    values_of,
+)
 
-
-class Scalar:
-    """One value."""
-
-    __slots__ = ("type", "value")
-
-    def __init__(self, value: Any, kind: Any = None) -> None:
-        self.value, self.type = value, kind
-
-    def as_py(self) -> Any:
-        """The value itself."""
-        return self.value
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Scalar) and self.value == other.value
-
-    def __hash__(self) -> int:
-        return hash(self.value)
-
-
-class Array:
-    """A column, in one piece.
-
-    Args:
-        values: of it; None for what is null.
-        kind: Arrow's type; None for that of the values.
-    """
-
-    __slots__ = ("_kind", "values")
-
-    def __init__(self, values: Values, kind: Any = None) -> None:
-        self.values, self._kind = values, kind
-
-    @property
-    def type(self) -> Any:
-        """Arrow's type."""
-        if self._kind is None:
-            self._kind = pa.array(self.values).type
-        return self._kind
-
-    @property
-    def chunks(self) -> list[Array]:
-        """It is one."""
-        return [self]
-
-    @property
-    def null_count(self) -> int:
-        """How many values are null."""
-        return self.values.count(None)
-
-    def __len__(self) -> int:
-        return len(self.values)
-
-    def __iter__(self) -> Iterator[Scalar]:
-        return iter([Scalar(value, self._kind) for value in self.values])
-
-    def __getitem__(self, at: int) -> Scalar:
-        return Scalar(self.values[at], self._kind)
-
-    def __array__(self, dtype: Any = None, copy: bool | None = None) -> Any:  # noqa: FBT001
-        found = self.to_numpy()
-        return found if dtype is None else found.astype(dtype)
-
-    def to_pylist(self) -> Values:
-        """The values."""
-        return list(self.values)
-
-    def to_numpy(self, zero_copy_only: bool = True) -> Any:  # noqa: ARG002, FBT001, FBT002
-        """For what has no nulls, or is text."""
-        kind = _numpy_kind(self.type)
-        if kind is not object and None in self.values:
-            raise ArrowInvalid("there are nulls")
-        return np.array(self.values, kind)
-
-    def combine_chunks(self) -> Array:
-        """It is one piece already."""
-        return self
-
-    def cast(self, kind: Any) -> Array:
-        """The same values in another type."""
-        return self if kind is self._kind else Array(_cast(self.values, kind), kind)
-
-    def filter(self, mask: Any) -> Array:
-        """Those where a mask is true."""
-        chosen = values_of(mask)
-        return Array([v for v, m in zip(self.values, chosen, strict=True) if m], self._kind)
-
-    def take(self, indices: Any) -> Array:
-        """Those at some places; null at those that are null."""
-        at, values = values_of(indices), self.values
-        return Array([None if i is None else values[i] for i in at], self._kind or self.type)
-
-    def slice(self, offset: int = 0, length: int | None = None) -> Array:
-        """Some that stand together."""
-        end = None if length is None else offset + length
-        return Array(self.values[offset:end], self._kind)
-
+__all__ = [
+    "Array",
+    "ArrowException",
+    "ArrowInvalid",
+    "BufferOutputStream",
+    "BufferReader",
+    "ChunkedArray",
+    "Field",
+    "RecordBatch",
+    "Scalar",
+    "Schema",
+    "Table",
+    "array",
+    "bool_",
+    "chunked_array",
+    "concat_arrays",
+    "concat_tables",
+    "field",
+    "int32",
+    "int64",
+    "large_string",
+    "list_",
+    "nulls",
+    "repeat",
+    "scalar",
+    "schema",
+    "schema_of",
+    "string",
+    "table",
+    "table_of",
+    "timestamp",
+    "uint64",
+    "values_of",
+]
 
 ChunkedArray = Array
 
@@ -144,9 +83,7 @@ class Field(NamedTuple):
 class Schema:
     """As Arrow's schema."""
 
-    def __init__(
-        self, fields: Iterable[Field], metadata: dict[bytes, bytes] | None = None
-    ) -> None:
+    def __init__(self, fields: Iterable[Field], metadata: dict[bytes, bytes] | None = None) -> None:
         self.fields, self.metadata = list(fields), metadata
         self.names = [field.name for field in self.fields]
         self.types = [field.type for field in self.fields]
@@ -231,9 +168,10 @@ class Table:
     def __getitem__(self, which: int | str) -> Array:
         if isinstance(which, int):
             return self.columns[which]
-        if which not in self.column_names:
-            raise KeyError(which)
-        return self.columns[self.column_names.index(which)]
+        try:
+            return self.columns[self.column_names.index(which)]
+        except ValueError:
+            raise KeyError(which) from None
 
     def column(self, which: int | str) -> Array:
         """One column."""
@@ -314,14 +252,14 @@ class Table:
         """The same rows in other types.
 
         Raises:
-            ArrowInvalid: there is a null where none may be.
+            ValueError: there is a null where none may be.
         """
         of = schema_of(schema)
         if of.names != self.column_names:
             raise ValueError(f"{self.column_names} are not {of.names}")
         for field, column in zip(of, self.columns, strict=True):
             if not field.nullable and None in column.values:
-                raise ArrowInvalid(f"{field.name} has nulls")
+                raise ValueError(f"{field.name} has nulls")
         columns = zip(self.columns, of.types, strict=True)
         return Table(of.names, [column.cast(kind) for column, kind in columns])
 
@@ -396,62 +334,9 @@ def _joined(left: Table, right: Table, keys: Sequence[str], how: str) -> Table:
 # What makes them
 
 
-def values_of(some: Any) -> Values:
-    """The values of a column, whatever it is."""
-    if isinstance(some, Array):
-        return some.values
-    if isinstance(some, np.ndarray):
-        return list(some.tolist())
-    if isinstance(some, (pa.Array, pa.ChunkedArray)):
-        return list(some.to_pylist())
-    return list(some)
-
-
-def array(values: Any, type: Any = None, mask: Any = None) -> Array:  # noqa: A002 - as Arrow
-    """As ``pyarrow.array``."""
-    if isinstance(values, Array):
-        return values if type is None else values.cast(type)
-    if isinstance(values, np.ndarray):
-        kind = type or _kind_of(values.dtype)
-        found = values.tolist()
-        if mask is not None:
-            found = [None if m else v for v, m in zip(found, mask.tolist(), strict=True)]
-        return Array(found, kind)
-    if type is None and isinstance(values, (pa.Array, pa.ChunkedArray)):
-        type = values.type  # noqa: A001 - as Arrow
-    found = values_of(values)
-    if found and isinstance(found[0], Scalar):
-        found = [scalar.value for scalar in found]
-    return Array(found if type is None else _cast(found, type), type)
-
-
 def chunked_array(arrays: Sequence[Any], type: Any = None) -> Array:  # noqa: A002 - as Arrow
     """As ``pyarrow.chunked_array``."""
     return concat_arrays([*arrays, Array([], type)] if type is not None else arrays)
-
-
-def concat_arrays(arrays: Sequence[Any]) -> Array:
-    """As ``pyarrow.concat_arrays``."""
-    some = [array(one) for one in arrays]
-    kind = next((one._kind for one in some if one._kind is not None), None)
-    return Array([value for one in some for value in one.values], kind)
-
-
-def scalar(value: Any, type: Any = None) -> Scalar:  # noqa: A002 - as Arrow
-    """As ``pyarrow.scalar``."""
-    return Scalar(value, type)
-
-
-def repeat(value: Any, size: int) -> Array:
-    """As ``pyarrow.repeat``."""
-    one = value if isinstance(value, Scalar) else Scalar(value)
-    kind = one.type or pa.scalar(one.value).type
-    return Array([one.value] * size, kind)
-
-
-def nulls(size: int, type: Any = None) -> Array:  # noqa: A002 - as Arrow
-    """As ``pyarrow.nulls``."""
-    return Array([None] * size, type)
 
 
 def field(name: str, type: Any, nullable: bool = True) -> Field:  # noqa: A002, FBT001, FBT002
@@ -541,47 +426,3 @@ class BufferReader:
     def read(self) -> bytes:
         """All of them."""
         return self._data
-
-
-# Types
-
-
-@lru_cache(maxsize=64)
-def _numpy_kind(kind: Any) -> Any:
-    return np.dtype(kind.to_pandas_dtype()).type if _family(kind) != "text" else object
-
-
-@lru_cache(maxsize=64)
-def _kind_of(dtype: Any) -> Any:
-    return pa.from_numpy_dtype(dtype)
-
-
-@lru_cache(maxsize=64)
-def _family(kind: Any) -> str:
-    if types.is_timestamp(kind):
-        return "time"
-    if types.is_integer(kind):
-        return "integer"
-    if types.is_list(kind):
-        return "list"
-    return "text" if types.is_string(kind) or types.is_large_string(kind) else str(kind)
-
-
-def _cast(values: Values, kind: Any) -> Values:
-    """Values as they are in another type."""
-    first = next((value for value in values if value is not None), None)
-    if first is None:
-        return values
-    family = _family(kind)
-    if family == "list":
-        return [None if v is None else list(v) for v in values]
-    if family == "time" and isinstance(first, int):
-        return [None if v is None else _EPOCH + v * _MICROSECOND for v in values]
-    if family == "integer" and isinstance(first, datetime):
-        return [None if v is None else (v - _EPOCH) // _MICROSECOND for v in values]
-    if family == "integer" and not type(first) is int:
-        return [None if v is None else int(v) for v in values]
-    expected = {"time": datetime, "integer": int, "text": str, "bool": (bool, np.bool_)}.get(family)
-    if expected is not None and not isinstance(first, expected):
-        raise ArrowInvalid(f"{first!r} is no {kind}")
-    return values

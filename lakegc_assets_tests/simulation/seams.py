@@ -2,24 +2,16 @@
 
 from __future__ import annotations
 
-import json
-import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import datetime, tzinfo
-from functools import lru_cache, partial
+from functools import partial
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, Final
 from unittest import mock
 
-import numpy as np
-import pyarrow
-import pyarrow.compute
-
-from lakegc_assets.graveler import decode, namespace
-from lakegc_assets.graveler.decode import etag_hash
-from lakegc_assets.mark import commits, committed, sifting, uncommitted
+from lakegc_assets.mark import commits, committed, uncommitted
 from lakegc_assets.mark.live import Live, LiveRanges
 from lakegc_assets.mark.served import SERVED, SPARED
 from lakegc_assets.recovery import backups, journal, making, place
@@ -27,7 +19,6 @@ from lakegc_assets.restore import record, restore, task
 from lakegc_assets.run import (
     artifacts,
     connections,
-    hashing,
     packs,
     parts,
     pins,
@@ -55,11 +46,12 @@ from lakegc_assets.sweep import (
 )
 from lakegc_assets.sweep.orders import Told
 from lakegc_assets.sweep.present import present_state
-from lakegc_assets_tests.simulation import columns, encoding, mark_stages
+from lakegc_assets_tests.simulation import encoding, mark_stages
 from lakegc_assets_tests.simulation import rows as pa
 from lakegc_assets_tests.simulation.client import NAMESPACE, REPOSITORY
 from lakegc_assets_tests.simulation.executors import run_tasks
 from lakegc_assets_tests.simulation.lake import Entry
+from lakegc_assets_tests.simulation.simpler import etag_hashes, simpler
 from lakegc_assets_tests.simulation.world import World
 
 if TYPE_CHECKING:
@@ -189,13 +181,13 @@ class SimExtender(extending.Extender):
             looks=pa.table(
                 {
                     "size": pa.array([entry.size for entry in entries], pa.int64()),
-                    "etag_hash": _etag_hashes(pa.array([e.etag for e in entries], pa.string())),
+                    "etag_hash": etag_hashes(pa.array([e.etag for e in entries], pa.string())),
                 }
             ),
         )
 
 
-_NOTHING: Final = SPARED.empty_table()
+_NOTHING: Final = pa.table_of(SPARED.empty_table())
 
 
 class SimDeltas(delta.Deltas):
@@ -326,98 +318,6 @@ def _reach(of: Any, orders: Any) -> deletion.Reach:
     )
 
 
-def _dumps(values: object, indent: int | None = None, **how: Any) -> str:
-    """As ``json.dumps``, without the indentation that takes most of its time."""
-    del indent
-    return _SORTED.encode(values) if how == {"sort_keys": True} else json.dumps(values, **how)
-
-
-_SORTED: Final = json.JSONEncoder(sort_keys=True)
-
-
-def _hashes_of(strings: Any, offset: np.uint64) -> hashing.Hashes:
-    """As the hashes of an array, of which the same ones come often."""
-    return _hashes_of_all(tuple(pa.values_of(strings)), int(offset))
-
-
-@lru_cache(maxsize=4096)
-def _hashes_of_all(strings: tuple[str, ...], offset: int) -> hashing.Hashes:
-    hashes = np.array([_hash_of(one, offset) for one in strings], np.uint64)
-    hashes.flags.writeable = False
-    return hashes
-
-
-@lru_cache(maxsize=4096)
-def _hash_of(string: str, offset: int) -> int:
-    return int(_of_array(pyarrow.array([string], pyarrow.string()), np.uint64(offset))[0])
-
-
-_of_array: Final = hashing._of_array
-
-
-#: As the hashes of an array of etags, of which the same come often.
-_etag_hash: Final = lru_cache(maxsize=4096)(etag_hash)
-
-
-def _etag_hashes(etags: pa.Array) -> pa.Array:
-    return pa.Array([_etag_hash(etag) for etag in etags.values], pa.int64())
-
-
-#: The same few URLs are read again and again.
-_parsed: Final = lru_cache(maxsize=64)(namespace.StorageNamespace.parse)
-
-
-@lru_cache(maxsize=64)
-def _lease(data: bytes, where: str) -> lease.LeaseRecord:
-    """As ``LeaseRecord.from_bytes``: what was written is read again and again."""
-    return _lease_from_bytes(data, where)
-
-
-_lease_from_bytes: Final = lease.LeaseRecord.from_bytes
-
-
-@lru_cache(maxsize=256)
-def _manifest(data: bytes, where: str) -> artifacts.Manifest:
-    """As ``Manifest.from_bytes``: it is a function of values, and the same ones come often."""
-    return _from_bytes(data, where)
-
-
-_from_bytes: Final = artifacts.Manifest.from_bytes
-
-
-def _sha256(manifest: artifacts.Manifest) -> str:
-    """As ``Manifest.sha256``, once for each of those that come often."""
-    known = _digests.get(id(manifest))
-    if known is None or known[0] is not manifest:
-        if len(_digests) > _MOST_DIGESTS:
-            _digests.clear()
-        known = _digests[id(manifest)] = (manifest, _real_sha256(manifest))
-    return known[1]
-
-
-_MOST_DIGESTS: Final = 256
-_digests: Final[dict[int, tuple[artifacts.Manifest, str]]] = {}
-_real_sha256: Final[Callable[[artifacts.Manifest], str]] = vars(artifacts.Manifest)["sha256"].fget
-
-
-def _simpler() -> Iterator[tuple[object, str, object]]:
-    """Rows in place of Arrow's tables, with schemas and constants; and JSON without indentation."""
-    values = SimpleNamespace(loads=json.loads, dumps=_dumps)
-    ours = {id(pyarrow): pa, id(pyarrow.compute): columns, id(json): values}
-    for name, module in list(sys.modules.items()):
-        if not name.startswith("lakegc_assets.") or module is decode:
-            continue
-        for constant, value in list(vars(module).items()):
-            if id(value) in ours:
-                yield module, constant, ours[id(value)]
-            elif isinstance(value, pyarrow.Schema):
-                yield module, constant, pa.schema_of(value)
-            elif isinstance(value, pyarrow.Table):
-                yield module, constant, pa.table_of(value)
-            elif isinstance(value, pyarrow.Array):
-                yield module, constant, pa.array(value)
-
-
 def _replaced() -> list[tuple[object, str, object]]:
     """What is replaced where."""
     threads = SimpleNamespace(Lock=_Lock, Event=_Event, Thread=_Thread)
@@ -442,14 +342,12 @@ def _replaced() -> list[tuple[object, str, object]]:
     ]
     answers += [(module, "live_ranges", _live_ranges) for module in (delta, committed)]
     answers += [(module, "read_live", _read_live) for module in (delta, committed)]
-    answers += [(module, "etag_hashes", _etag_hashes) for module in (extending, sifting)]
     return [
-        *_simpler(),
+        *simpler(),
         *answers,
         *mark_stages.replaced(served, _open_store, _Pool),
         (lease, "threading", threads),
         (telling, "threading", SimpleNamespace(Event=_Event, Thread=_Silent)),
-        (hashing, "_hashes", _hashes_of),
         (lease, "owner_of", lambda **_: {"host": "simulated"}),
         (sweep, "owner_of", lambda **_: {"host": world().process.name}),
         (sweep, "require_one_server", lambda *_: ""),
@@ -471,10 +369,6 @@ def _replaced() -> list[tuple[object, str, object]]:
         (deletion, "present_state", _compared),
         (deletion, "DeletingTask", SimTask),
         (deletion.Reach, "of", partial(_reach, deletion.Reach.of)),
-        (namespace.StorageNamespace, "parse", _parsed),
-        (artifacts.Manifest, "from_bytes", _manifest),
-        (artifacts.Manifest, "sha256", property(_sha256)),
-        (lease.LeaseRecord, "from_bytes", _lease),
         (connections, "_own", SimpleNamespace()),
         (commits, "_latest", _latest(commits._latest)),
     ]

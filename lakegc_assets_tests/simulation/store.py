@@ -80,19 +80,20 @@ class Bucket(dict[str, Kept]):
         return order[start : end if before is None else min(end, bisect_left(order, before))]
 
 
+_NAMES: Final = LISTING_SCHEMA.names
 _COLUMNS: Final = (pa.string(), pa.int64(), pa.timestamp("us", "UTC"), pa.string())
 
 
 def _page(found: Sequence[tuple[str, Kept]]) -> pa.Table:
     """A page of a listing."""
-    columns = (
+    columns: tuple[list[Any], ...] = (
         [key for key, _ in found],
         [kept.size for _, kept in found],
         [kept.modified for _, kept in found],
         [kept.etag for _, kept in found],
     )
     arrays = [pa.Array(column, kind) for column, kind in zip(columns, _COLUMNS, strict=True)]
-    return pa.Table(LISTING_SCHEMA.names, arrays)
+    return pa.Table(_NAMES, arrays)
 
 
 class SimStore(ObjectStore):
@@ -106,9 +107,7 @@ class SimStore(ObjectStore):
         once: whether its client sends each request once.
     """
 
-    def __init__(
-        self, world: World, bucket: Bucket, prefix: str, url: str, *, once: bool
-    ) -> None:
+    def __init__(self, world: World, bucket: Bucket, prefix: str, url: str, *, once: bool) -> None:
         self._world, self._bucket, self._prefix, self._url = world, bucket, prefix, url
         self._once = once
 
