@@ -28,6 +28,7 @@ def once_per_process(
 
     def decorate(make: Callable[_Asked, _Made]) -> Callable[_Asked, _Made]:
         locks: dict[int, Lock] = {}
+        names = tuple(os.fsencode(name) for name in variables)
 
         made = lru_cache(maxsize=_KEPT)(
             lambda _pid, _seen, *args, **kwargs: make(*args, **kwargs),
@@ -36,7 +37,8 @@ def once_per_process(
         @wraps(make)
         def shared(*args: _Asked.args, **kwargs: _Asked.kwargs) -> _Made:
             pid = os.getpid()
-            seen = frozenset((k, v) for k, v in os.environ.items() if k.startswith(variables))
+            # To decode all of them would take as long as to sign a request.
+            seen = frozenset((k, os.environb.get(k)) for k in os.environb if k.startswith(names))
             # A thread of the parent may have held its lock at the moment of the fork.
             with locks.setdefault(pid, Lock()):
                 return made(pid, seen, *args, **kwargs)  # type: ignore[arg-type]  # hashable

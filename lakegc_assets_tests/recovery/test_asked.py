@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 
 from lakegc_assets.recovery.bringing_back import Copies, bring_back
-from lakegc_assets.storage.base import Lost, Recovery, UndeleteOutcome
+from lakegc_assets.storage.base import Lost, ObjectInfo, Recovery, UndeleteOutcome
 from lakegc_assets.storage.local import LocalStore
 
 
@@ -41,3 +42,44 @@ def test_one_that_keeps_nothing_is_asked_only_for_what_has_no_copy(
     assert [(one.key, one.outcome) for one in found] == [("a", "restored"), ("b", "not_kept")]
     assert store.get("a") == b"what was marked"
     assert store.asked == asked
+
+
+class Listed(LocalStore):
+    """Notes what it is asked for one by one, and can list too little."""
+
+    asked: list[str]
+    blind = False
+
+    def head(self, key: str) -> ObjectInfo:
+        self.asked.append(key)
+        return super().head(key)
+
+    def list(
+        self, prefix: str = "", start_after: str | None = None, end_before: str | None = None
+    ) -> Iterator[pa.RecordBatch]:
+        return iter(()) if self.blind else super().list(prefix, start_after, end_before)
+
+
+@pytest.mark.parametrize("blind", [False, True])
+def test_what_is_listed_as_free_is_written_without_asking_and_nothing_is_overwritten(
+    tmp_path: Path, *, blind: bool
+) -> None:
+    """Also where the listing lacks what is there."""
+    (tmp_path / "lake").mkdir()
+    store, backup = (
+        Listed(tmp_path / "lake", "file:///lake"),
+        LocalStore(tmp_path / "b", "file:///b"),
+    )
+    keys = [f"data/{number}" for number in range(9)]
+    etags = {key: backup.put(key, b"what was marked") for key in keys}
+    store.put(keys[4], b"what is there")
+    store.asked, store.blind = [], blind
+    lost = [Lost(key, 15, etags.get(key, "none")) for key in [*keys, "data/no copy"]]
+    found = bring_back(store, lost, Copies(backup, etags))
+    outcomes = ["restored"] * 9 + ["not_kept"]
+    outcomes[4] = "already_there"
+    assert [one.outcome for one in found] == outcomes
+    assert store.get(keys[4]) == b"what is there"
+    assert set(store.asked) == {keys[4], "data/no copy"}
+    if blind:
+        assert store.asked.count(keys[4]) == 1

@@ -98,7 +98,7 @@ def test_rows_that_somebody_says_something_of_are_a_file_of_their_own() -> None:
 
 def test_a_bucket_knows_its_keys_in_order() -> None:
     kept = Kept(b"", "", BASE, 0)
-    bucket = Bucket({key: kept for key in ("d/b", "d/a", "e")})
+    bucket = Bucket(dict.fromkeys(("d/b", "d/a", "e"), kept))
     assert bucket.between("d/", None, None) == ["d/a", "d/b"]
     bucket["d/ab"] = bucket["d"] = bucket["d/ab"] = kept
     del bucket["d/b"]

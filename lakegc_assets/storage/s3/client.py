@@ -32,6 +32,8 @@ from lakegc_assets.storage.config import StoreConfig
 from lakegc_assets.storage.http import HttpFailure, explaining, require_soon, seconds
 from lakegc_assets.storage.s3.credentials import open_session
 from lakegc_assets.storage.s3.listing import keep_page
+from lakegc_assets.storage.s3.pools import CONNECTIONS, Pools
+from lakegc_assets.storage.s3.quick import Quick, tell_ways
 from lakegc_assets.storage.s3.signing import prepare
 from lakegc_assets.storage.shared import once_per_process
 
@@ -87,15 +89,19 @@ def translated(where: str) -> Iterator[None]:
 
 @dataclass(frozen=True)
 class Clients:
-    """Two clients of the same server, which threads may share.
+    """Two clients of the same server, and what is quicker; threads may share them.
 
     Attributes:
         usual: retries what failed.
         once: sends a request once, for what must not be repeated blindly.
+        quick: sends what concerns a single object as ``usual`` does.
+        quick_once: as ``once`` does.
     """
 
     usual: S3Client
     once: S3Client
+    quick: Quick
+    quick_once: Quick
 
     @property
     def endpoint(self) -> str:
@@ -110,7 +116,8 @@ def clients(config: StoreConfig) -> Clients:
     Raises:
         ConfigurationError: a profile, a region or an endpoint cannot be used.
     """
-    session = boto3.Session(botocore_session=open_session(config.profile, config.credentials_file))
+    own = open_session(config.profile, config.credentials_file)
+    session = boto3.Session(botocore_session=own)
     region = config.region or os.environ.get("AWS_REGION") or session.region_name or "us-east-1"
 
     def client(attempts: int, addressing: Literal["auto", "path", "virtual"]) -> S3Client:
@@ -118,7 +125,7 @@ def clients(config: StoreConfig) -> Clients:
             connect_timeout=config.connect_timeout_s,
             read_timeout=config.read_timeout_s,
             retries={"mode": "standard", "total_max_attempts": attempts},
-            max_pool_connections=32,
+            max_pool_connections=CONNECTIONS,
             # Compatible servers know only what S3 has always required.
             request_checksum_calculation="when_required",
             response_checksum_validation="when_required",
@@ -132,6 +139,7 @@ def clients(config: StoreConfig) -> Clients:
         made.meta.events.register("before-sign.s3.DeleteObjects", _add_md5)
         made.meta.events.register("before-send.s3", _count)
         prepare(made, session)
+        tell_ways(made)
         # What is registered for an operation comes before what signs, and renews credentials.
         for name in ("DeleteObject", "DeleteObjects"):
             made.meta.events.register_first(f"request-created.s3.{name}", _begin_signing)
@@ -146,7 +154,11 @@ def clients(config: StoreConfig) -> Clients:
             host = urlsplit(client(1, "auto").meta.endpoint_url).hostname or ""
             aws = host.endswith((".amazonaws.com", ".amazonaws.com.cn"))
             addressing = "auto" if aws else "path"
-        return Clients(client(config.max_attempts, addressing), client(1, addressing))
+        usual, once = (client(attempts, addressing) for attempts in (config.max_attempts, 1))
+        bundle = own.get_config_variable("ca_bundle")
+        pools = Pools(config.connect_timeout_s, config.read_timeout_s, bundle)
+        quick = Quick(session, usual, config.max_attempts, pools)
+        return Clients(usual, once, quick, Quick(session, once, 1, pools))
     except (BotoCoreError, ValueError) as error:
         raise ConfigurationError(f"S3 cannot be reached with these settings: {error}") from error
 

@@ -9,16 +9,14 @@ import re
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import Any, Final, TypeVar
 
 from lakegc_assets.storage.codes import error_class, explained
+from lakegc_assets.storage.config import StoreConfig
 from lakegc_assets.storage.errors import PreconditionFailedError, StoreThrottledError
 from lakegc_assets.storage.http import HttpFailure, etag_in
-from lakegc_assets.storage.s3.client import Clients, failing, translated
+from lakegc_assets.storage.s3.client import Clients, clients, failing, translated
 from lakegc_assets.storage.streams import PIECE, Opened
-
-if TYPE_CHECKING:
-    from mypy_boto3_s3.client import S3Client
 
 _Told = TypeVar("_Told")
 
@@ -39,18 +37,21 @@ class S3Object:
     """One object of a bucket, and who asks for it.
 
     Attributes:
-        clients: of the server.
+        config: how its server is reached.
         bucket: its name.
         key: whole, checked.
         where: names the URL and the key, for messages.
-        tries: of a request that may be repeated.
     """
 
-    clients: Clients
+    config: StoreConfig
     bucket: str
     key: str
     where: str
-    tries: int
+
+    @property
+    def clients(self) -> Clients:
+        """Of its server."""
+        return clients(self.config)
 
     @property
     def named(self) -> dict[str, Any]:
@@ -60,7 +61,7 @@ class S3Object:
     def look(self) -> Mapping[str, Any]:
         """The answer to HEAD, with checksums. Raises StorageError."""
         with translated(self.where):
-            return self.clients.usual.head_object(**self.named, ChecksumMode="ENABLED")
+            return self.clients.quick.head_object(**self.named, ChecksumMode="ENABLED")
 
     def opened(self, offset: int, etag: str | None) -> Opened:
         """Begin to read from an offset on. Raises HttpFailure."""
@@ -70,7 +71,7 @@ class S3Object:
         if offset:
             asked["Range"] = f"bytes={offset}-"
         with failing():
-            answer: Mapping[str, Any] = self.clients.usual.get_object(**asked)
+            answer: Mapping[str, Any] = self.clients.quick.get_object(**asked)
         status = answer["ResponseMetadata"]["HTTPStatusCode"]
         size = answer.get("ContentLength")
         if offset:
@@ -86,7 +87,7 @@ class S3Object:
         named = named_by(answer, self.bucket)
         return Opened(_pieces(body), size, found_etag, body.close, named)
 
-    def once(self, send: Callable[[S3Client], _Told]) -> _Told:
+    def once(self, send: Callable[[], _Told]) -> _Told:
         """Send a conditional write, again only after an answer that says it was not carried out.
 
         A repeated one would meet its own first try, and report that as somebody else's.
@@ -96,17 +97,17 @@ class S3Object:
             tries += 1
             try:
                 with failing():
-                    return send(self.clients.once)
+                    return send()
             except HttpFailure as failure:
                 conflict = failure.code in _CONFLICTS
                 again = conflict or error_class(failure.code) is StoreThrottledError
-                if not again or tries == self.tries:
+                if not again or tries == self.config.max_attempts:
                     error = explained(failure.code, failure.told, self.where)
                     raise PreconditionFailedError(str(error)) if conflict else error from failure
             time.sleep(min(_LONGEST_PAUSE_S, 0.1 * 2**tries) * random.uniform(0.5, 1))
 
 
-def _pieces(body: Any) -> Iterator[bytes]:  # noqa: ANN401 - botocore's StreamingBody
+def _pieces(body: Any) -> Iterator[bytes]:  # noqa: ANN401 - botocore's StreamingBody, or as it
     try:
         with failing():
             yield from body.iter_chunks(PIECE)

@@ -53,7 +53,8 @@ _COPY_WHOLE: Final = TransferConfig(
     multipart_threshold=5 * 2**30, multipart_chunksize=2**30, use_threads=False
 )
 _OK: Final = 200
-#: What is larger takes a server longer to copy than it is waited for else: bytes, and seconds.
+#: What is larger takes a server longer to copy than it is waited for else: bytes, and seconds; so
+#: do many versions.
 _LARGE: Final = 2**26
 _PATIENCE_S: Final = 300.0
 
@@ -109,13 +110,13 @@ class S3Store(ObjectStore):
         with translated(self._at(key)):
             while True:
                 tries += 1
-                answer = self._client.get_object(Bucket=self._bucket, Key=full_key)
+                answer = self._clients.quick.get_object(Bucket=self._bucket, Key=full_key)
                 status = answer["ResponseMetadata"]["HTTPStatusCode"]
                 if status != _OK:
                     raise HttpFailure("NoAnswer", f"a read was answered with {status}", status)
                 try:
-                    return answer["Body"].read()
-                except BotoCoreError:
+                    return bytes(answer["Body"].read())
+                except (BotoCoreError, HttpFailure):
                     if tries == self._config.max_attempts:
                         raise
 
@@ -124,7 +125,7 @@ class S3Store(ObjectStore):
         where = self._at(key)
         try:
             with translated(where):
-                answer = self._client.head_object(Bucket=self._bucket, Key=self._in_url(key))
+                answer = self._clients.quick.head_object(Bucket=self._bucket, Key=self._in_url(key))
                 etag = etag_in(answer.get("ETag"))
         except ObjectNotFoundError:
             self._require_bucket()
@@ -199,12 +200,8 @@ class S3Store(ObjectStore):
 
     def object_at(self, key: str, *, patient: bool = False) -> S3Object:
         """An object, after a check of its key; ``patient`` with a server that works long on it."""
-        config = self._config
-        if patient:
-            config = replace(config, read_timeout_s=max(config.read_timeout_s, _PATIENCE_S))
-        return S3Object(
-            clients(config), self._bucket, self._in_url(key), self._at(key), config.max_attempts
-        )
+        config = self._patient() if patient else self._config
+        return S3Object(config, self._bucket, self._in_url(key), self._at(key))
 
     def checksums(self, key: str) -> Mapping[str, str]:
         """See ``ObjectStore``."""
@@ -218,7 +215,7 @@ class S3Store(ObjectStore):
     def stream(self, key: str, etag: str | None = None) -> Iterator[Pieces]:
         """See ``ObjectStore``."""
         one = self.object_at(key)
-        with reading(one.opened, etag, one.tries, one.where) as pieces:
+        with reading(one.opened, etag, self._config.max_attempts, one.where) as pieces:
             yield pieces
 
     def receive(self, key: str, pieces: Iterable[bytes], size: int, *, if_absent: bool) -> Copied:
@@ -268,10 +265,13 @@ class S3Store(ObjectStore):
 
     def undelete_many(self, objects: Sequence[Lost]) -> Sequence[UndeleteOutcome]:
         """See ``ObjectStore``: delete markers are removed."""
-        versions = S3Versions(
-            self._client, self._bucket, self._prefix, self._url, self._config.page_size
-        )
-        return versions.undelete(objects)
+        # What is asked again while it still works on it, some servers bring back not at all.
+        client = clients(self._patient()).usual
+        where, size = self._url, self._config.page_size
+        return S3Versions(client, self._bucket, self._prefix, where, size).undelete(objects)
+
+    def _patient(self) -> StoreConfig:
+        return replace(self._config, read_timeout_s=max(self._config.read_timeout_s, _PATIENCE_S))
 
     def _at(self, key: str) -> str:
         return f"{self._url}: the object {key!r}"
@@ -314,7 +314,7 @@ class S3Store(ObjectStore):
             if token is not None:
                 request["ContinuationToken"] = token
             with translated(where):
-                answer = self._client.list_objects_v2(**request)
+                answer = self._clients.quick.list_objects_v2(**request)
             return read_page(answer, where)
 
         for page in follow(ask, prefix, where, one_level=one_level):

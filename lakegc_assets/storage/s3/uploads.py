@@ -98,9 +98,8 @@ class Upload:
     def _complete_once(self, asked: Mapping[str, Any]) -> Mapping[str, Any]:
         # Many servers ignore the condition without a word.
         require_absent(self.target)
-        return self.target.once(
-            lambda client: client.complete_multipart_upload(**asked, IfNoneMatch="*")
-        )
+        client = self.target.clients.once
+        return self.target.once(lambda: client.complete_multipart_upload(**asked, IfNoneMatch="*"))
 
 
 @contextmanager
@@ -144,7 +143,7 @@ def _write_whole(target: S3Object, data: bytes, *, if_absent: bool) -> Copied:
         answer = put_once(target, data, {"IfNoneMatch": "*", **more})
     else:
         with translated(target.where):
-            answer = target.clients.usual.put_object(**target.named, Body=data, **more)
+            answer = target.clients.quick.put_object(**target.named, Body=data, **more)
     with explaining(target.where):
         etag = etag_in(answer.get("ETag"))
     if etag == digest.hex():
@@ -158,7 +157,8 @@ def _write_whole(target: S3Object, data: bytes, *, if_absent: bool) -> Copied:
 @writing_once()
 def put_once(target: S3Object, data: bytes, more: Mapping[str, Any]) -> Mapping[str, Any]:
     """A conditional put of an object."""
-    return target.once(lambda client: client.put_object(**target.named, Body=data, **more))
+    client = target.clients.quick_once
+    return target.once(lambda: client.put_object(**target.named, Body=data, **more))
 
 
 def require_absent(target: S3Object) -> None:

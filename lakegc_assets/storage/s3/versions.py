@@ -26,7 +26,7 @@ from lakegc_assets.storage.errors import AccessDeniedError
 from lakegc_assets.storage.http import HttpFailure
 from lakegc_assets.storage.keys import key_problem, path_problem
 from lakegc_assets.storage.s3.client import failing
-from lakegc_assets.storage.s3.deletes import KEYS_PER_CALL, S3Deletes, told_of
+from lakegc_assets.storage.s3.deletes import S3Deletes, told_of
 
 if TYPE_CHECKING:
     from mypy_boto3_s3.client import S3Client
@@ -35,8 +35,9 @@ if TYPE_CHECKING:
 #: How many markers may lie on top of one object: a delete whose answer was lost leaves another one.
 _MARKERS: Final = 16
 _THREADS: Final = 8
-#: Keys that one thread looks at, at least.
-_PORTION: Final = 100
+#: Keys that one thread looks at, at least, and removes the markers of at once: so many fill a page
+#: of versions, and are removed before a server that works long on each loses its client.
+_PORTION: Final = 250
 #: Versions in a page about few keys.
 _FEW: Final = 16
 _UNNAMED: Final = HttpFailure("NoAnswer", "the store's answer does not name this key")
@@ -254,9 +255,7 @@ class S3Versions:
         calls = S3Deletes(self.client, self.bucket, "", singly=False)
         alone = [key for key in markers if calls.alone(key)]
         together = [key for key in markers if not calls.alone(key)]
-        batches = [
-            together[at : at + KEYS_PER_CALL] for at in range(0, len(together), KEYS_PER_CALL)
-        ]
+        batches = [together[at : at + _PORTION] for at in range(0, len(together), _PORTION)]
         with ThreadPoolExecutor(_THREADS) as pool:
             answers = list(pool.map(lambda keys: self._remove_many(keys, markers), batches))
             singles = list(pool.map(lambda key: self._remove_one(key, markers[key]), alone))
