@@ -160,8 +160,7 @@ def scalar(value: Any, type: Any = None) -> Scalar:  # noqa: A002 - as Arrow
 def repeat(value: Any, size: int) -> Array:
     """As ``pyarrow.repeat``."""
     one = value if isinstance(value, Scalar) else Scalar(value)
-    kind = one.type or pa.scalar(one.value).type
-    return Array([one.value] * size, kind)
+    return Array([one.value] * size, one.type or _inferred(type(one.value)))
 
 
 def nulls(size: int, type: Any = None) -> Array:  # noqa: A002 - as Arrow
@@ -191,6 +190,11 @@ def _family(kind: Any) -> str:
     if types.is_list(kind):
         return "list"
     return "text" if types.is_string(kind) or types.is_large_string(kind) else str(kind)
+
+
+@lru_cache(maxsize=64)
+def _inferred(plain: type) -> Any:
+    return {str: pa.string(), bool: pa.bool_(), int: pa.int64()}.get(plain)
 
 
 #: What values of a type are in Python.
