@@ -160,7 +160,7 @@ def scalar(value: Any, type: Any = None) -> Scalar:  # noqa: A002 - as Arrow
 def repeat(value: Any, size: int) -> Array:
     """As ``pyarrow.repeat``."""
     one = value if isinstance(value, Scalar) else Scalar(value)
-    return Array([one.value] * size, one.type or _inferred(type(one.value)))
+    return Array([one.value] * size, one.type or _KINDS.get(type(one.value)))
 
 
 def nulls(size: int, type: Any = None) -> Array:  # noqa: A002 - as Arrow
@@ -192,11 +192,7 @@ def _family(kind: Any) -> str:
     return "text" if types.is_string(kind) or types.is_large_string(kind) else str(kind)
 
 
-@lru_cache(maxsize=64)
-def _inferred(plain: type) -> Any:
-    return {str: pa.string(), bool: pa.bool_(), int: pa.int64()}.get(plain)
-
-
+_KINDS: Final[dict[type, Any]] = {str: pa.string(), bool: pa.bool_(), int: pa.int64()}
 #: What values of a type are in Python.
 _PLAIN: Final[dict[str, type]] = {"time": datetime, "integer": int, "text": str, "bool": bool}
 
