@@ -164,7 +164,7 @@ class Quick:
         url, context = params["url"], params["context"]
         signing = context.get("signing", {})
         simple = (
-            self.client.meta.config.signature_version == "s3v4"
+            self.client.meta.config.signature_version == "s3v4"  # type: ignore[attr-defined]
             and context.get("auth_type") == "v4"
             and signing.get("signing_name", "s3") == "s3"
             and url.endswith("/k")
@@ -187,7 +187,7 @@ class Quick:
         if "CopySource" in asked:
             source = asked["CopySource"]
             headers["x-amz-copy-source"] = quote(f"{source['Bucket']}/{source['Key']}", safe="/~")
-        request = SimpleNamespace(
+        request: Any = SimpleNamespace(
             method=_METHODS[operation], url=way.url + key, params={}, headers=headers, body=body,
             context={"client_config": self.client.meta.config, "has_streaming_input": bool(body)},
         )  # fmt: skip
@@ -227,7 +227,7 @@ def tell_ways(client: S3Client) -> None:
         asking.append(params)
         return SimpleNamespace(status_code=200), {}
 
-    client.meta.events.register("before-call.s3.HeadObject", tell)
+    client.meta.events.register("before-call.s3.HeadObject", tell)  # type: ignore[arg-type]
 
 
 class _Signer(S3SigV4Auth):
