@@ -12,7 +12,7 @@ from botocore.httpsession import ProxyConfiguration, create_urllib3_context, get
 from botocore.utils import get_environ_proxies
 from urllib3 import HTTPConnectionPool, PoolManager, ProxyManager, Timeout
 
-CONNECTIONS: Final = 32
+CONNECTIONS: Final = 64
 
 
 @dataclass(frozen=True)
