@@ -164,8 +164,15 @@ def _serve(make: Callable[[], Service], pipe: Connection) -> None:
 
     async def run() -> None:
         pipe.send([await listen(answer) for answer in service.answers])
-        loop = asyncio.get_running_loop()
-        loop.add_reader(pipe.fileno(), lambda: pipe.send(service.told(pipe.recv())))
-        await asyncio.Event().wait()
+        left_alone = asyncio.Event()
+
+        def talk() -> None:
+            try:
+                pipe.send(service.told(pipe.recv()))
+            except EOFError:
+                left_alone.set()
+
+        asyncio.get_running_loop().add_reader(pipe.fileno(), talk)
+        await left_alone.wait()
 
     asyncio.run(run())

@@ -59,9 +59,9 @@ def _is_garbage(number: int, row: int) -> bool:
     return number == 9 and row % 2 == 1
 
 
-def _size(number: int, row: int) -> int:
-    """Of an object by its place in ten slices."""
-    other = _is_garbage(number, row) and row % _SHARED != _SHARED - 1
+def _size(number: int, row: int, *, alike: bool) -> int:
+    """Of an object by its place in ten slices, as listed."""
+    other = _is_garbage(number, row) and not (alike and row % _SHARED == _SHARED - 1)
     return (_GARBAGE_SIZE if other else _SIZE) + row
 
 
@@ -74,12 +74,14 @@ class Seed:
         ranges: of live entries.
         commits: of all branches.
         branches: main included.
+        alike: whether a few dead objects are as large as live ones.
     """
 
     objects: int
     ranges: int
     commits: int
     branches: int
+    alike: bool = True
 
     @property
     def slices(self) -> int:
@@ -142,11 +144,13 @@ class Seed:
 
     def pages(self, *, later: bool) -> Pages:
         """What is listed at first; or later, when the garbage is gone and something new came."""
-        usual, old = (Kind({r: _size(n, r) for r in range(KEYS_EACH)}) for n in (0, 9))
+        usual, old = (
+            Kind({r: _size(n, r, alike=self.alike) for r in range(KEYS_EACH)}) for n in (0, 9)
+        )
         if not later:
             of_slices = [old if n % 10 == 9 else usual for n in range(self.slices)]
             return Pages(self.names[self.new_slices :], of_slices, self.new_slices)
-        swept = Kind({r: _size(9, r) for r in range(KEYS_EACH) if not _is_garbage(9, r)})
+        swept = Kind({r: _SIZE + r for r in range(KEYS_EACH) if not _is_garbage(9, r)})
         new = Kind(
             {r: (_SIZE if r < _NEW_ROWS else _NEW_GARBAGE_SIZE) + r for r in range(KEYS_EACH)}
         )

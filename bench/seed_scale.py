@@ -222,9 +222,17 @@ def _requests(served: Served) -> None:
 @click.option("--commits", default=300, show_default=True)
 @click.option("--branches", default=20, show_default=True)
 @click.option("--cache", type=click.Path(path_type=Path), help="Folder for what is made once.")
-def main(objects: int, ranges: int, commits: int, branches: int, cache: Path | None) -> None:
+@click.option(
+    "--alike/--not-alike",
+    default=True,
+    show_default=True,
+    help="Whether a few dead objects are as large as live ones, so that lakeFS is asked for them.",
+)
+def main(
+    objects: int, ranges: int, commits: int, branches: int, cache: Path | None, *, alike: bool
+) -> None:
     """Make what is missing, mark, sweep, mark again."""
-    seed = Seed(objects, ranges, commits, branches)
+    seed = Seed(objects, ranges, commits, branches, alike)
     with TemporaryDirectory() as name:
         folder = Path(name)
         kept: list[Kept] = []

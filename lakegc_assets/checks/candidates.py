@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -53,7 +52,7 @@ class Looked:
         outside: those that are not where lakeFS writes objects.
         special: those that are lakeFS's own, or cannot be listed.
         hashes: files of the hashes of all addresses.
-        looks: as ``looks.candidates_looks`` gives them, sorted.
+        looks: files of their ``looks.candidates_looks``.
     """
 
     rows: int
@@ -61,7 +60,7 @@ class Looked:
     outside: Wrong
     special: Wrong
     hashes: Sequence[Part]
-    looks: Hashes
+    looks: Sequence[Part]
 
 
 def look(order: Look) -> Looked:
@@ -80,8 +79,8 @@ def look(order: Look) -> Looked:
         left.append(scratch.write_addresses(named) if order.selection.without else part)
         hashes.append(hash_strings(named))
         looks.append(_looks(rows))
-    found = scratch.write(np.concatenate(hashes)) if hashes else []
-    return Looked(sum(map(len, hashes)), left, outside, special, found, one_of(looks))
+    found, alike = (scratch.write(one_of(some)) for some in (hashes, looks))
+    return Looked(sum(map(len, hashes)), left, outside, special, found, alike)
 
 
 def united(found: Sequence[Looked]) -> Looked:
@@ -92,7 +91,7 @@ def united(found: Sequence[Looked]) -> Looked:
         sum((one.outside for one in found), Wrong()),
         sum((one.special for one in found), Wrong()),
         [part for one in found for part in one.hashes],
-        one_of([one.looks for one in found]),
+        [part for one in found for part in one.looks],
     )
 
 

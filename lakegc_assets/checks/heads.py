@@ -27,7 +27,7 @@ class Witness:
         ranges: to look at.
         of_heads: ids of those that a branch HEAD has.
         candidates: files of their hashes.
-        looks: hashes of the candidates' sizes and etags.
+        looks: files of the hashes of the candidates' sizes and etags.
         before: microseconds since 1970: an entry of before then should be listed.
         unlisted: hashes of the folders of slices that were not listed, sorted.
     """
@@ -36,7 +36,7 @@ class Witness:
     ranges: Sequence[Wanted]
     of_heads: frozenset[str]
     candidates: Sequence[Part]
-    looks: Hashes
+    looks: Sequence[Part]
     before: int
     unlisted: Hashes
 
@@ -80,6 +80,7 @@ def look_at(order: Witness) -> Heads:
         IntegrityError: a range is missing or damaged.
     """
     candidates = order.scratch.read_all(order.candidates)
+    looks = one_of(order.scratch.read_all(order.looks))
     ranges: dict[str, Range] = {}
     expected: list[Part] = []
     waiting: list[Hashes] = []
@@ -88,7 +89,7 @@ def look_at(order: Witness) -> Heads:
         hashes, old = placed(found, order.before, order.unlisted)
         held = distinct(hashes[in_any(candidates, hashes)])
         columns = (found.looks[name].to_numpy() for name in ("size", "etag"))
-        count = int(alike(order.looks, *columns).sum()) if of_head else 0
+        count = int(alike(looks, *columns).sum()) if of_head else 0
         ranges[found.range_id] = Range(found.range_id, found.digest, held, count, found.entries)
         if of_head:
             waiting.append(old)

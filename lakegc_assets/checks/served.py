@@ -11,9 +11,10 @@ import pyarrow as pa
 
 from lakegc_assets.checks.hashing import Hashes, hash_strings
 from lakegc_assets.checks.kept import fetch
-from lakegc_assets.checks.scratch import Scratch, in_any
+from lakegc_assets.checks.scratch import Scratch, in_any, one_of
 from lakegc_assets.checks.second_opinion import served_addresses
 from lakegc_assets.checks.witness import alike_paths
+from lakegc_assets.run.connections import Connections
 from lakegc_assets.run.parts import Part
 
 #: Work on one core, in seconds: of a range and each entry of it, and of asking what a branch serves
@@ -32,14 +33,14 @@ class Question:
         scratch: how to reach everything.
         repository: lakeFS repository.
         ranges: ids, each with the branches whose HEAD has it.
-        looks: hashes of the candidates' sizes and etags.
+        looks: files of the hashes of the candidates' sizes and etags.
         candidates: files of their hashes.
     """
 
     scratch: Scratch
     repository: str
     ranges: Sequence[tuple[str, Sequence[str]]]
-    looks: Hashes
+    looks: Sequence[Part]
     candidates: Sequence[Part]
 
 
@@ -73,16 +74,16 @@ def serve(order: Question) -> list[str]:
 
 def _places(order: Question) -> Iterator[tuple[str, str]]:
     """Branches and paths; in order within a range, so that the server finds neighbours."""
+    looks = one_of(order.scratch.read_all(order.looks))
     for range_id, branches in order.ranges:
-        paths = _alike(order, range_id)
+        paths = _alike(order.scratch.connections, range_id, looks)
         for branch in branches:
             yield from ((branch, path) for path in paths)
 
 
-def _alike(order: Question, range_id: str) -> list[str]:
+def _alike(connections: Connections, range_id: str, looks: Hashes) -> list[str]:
     """The paths of entries that look like a candidate."""
-    connections = order.scratch.connections
     data = fetch(connections, range_id)
-    paths = alike_paths(data, range_id, connections.namespace(), order.looks)
+    paths = alike_paths(data, range_id, connections.namespace(), looks)
     # A path that is no UTF-8 is shown with escapes; nobody can ask the API for it.
     return [path.decode(errors="backslashreplace") for path in paths]

@@ -17,6 +17,7 @@ from lakegc_assets.graveler.namespace import StorageNamespace
 from lakegc_assets.graveler.ranges import write_range
 from lakegc_assets.mark.ranges import decode
 from lakegc_assets.run.hashing import key_digest, pair_hashes
+from lakegc_assets.run.sets import places_of
 
 
 def main() -> None:
@@ -30,7 +31,12 @@ def main() -> None:
     etag_hashes(texts)
     hash_strings(texts)
     key_digest(texts)
-    pair_hashes(np.zeros(1, np.uint64), np.zeros(1, np.uint64))
+    own = np.zeros(1, np.uint64)
+    pair_hashes(own, own)
+    read = own.copy()
+    read.flags.writeable = False
+    for members, wanted in ((own, own), (read, own), (own, read)):
+        places_of(members, wanted)
 
 
 if __name__ == "__main__":

@@ -31,7 +31,7 @@ from lakegc_assets.run.connections import Connections
 from lakegc_assets.run.context import RunContext
 from lakegc_assets.run.hashing import Hashes, pair_hashes
 from lakegc_assets.run.parts import Part, read_part
-from lakegc_assets.run.sets import members_of, read_run
+from lakegc_assets.run.sets import members_of, places_of, read_run
 from lakegc_assets.run.tasks import spread
 from lakegc_assets.storage.base import ObjectStore
 
@@ -45,6 +45,8 @@ ETAGS: Final = pa.schema(
     [("hash", pa.uint64()), ("etag_hash", pa.int64()), ("modified", pa.int64())]
 )
 _NO_ETAG: Final = 0x6E6F20657461670A
+#: Entries whose etags are compared with the listing's at a time, about.
+_HELD: Final = 4_000_000
 #: Work on one core, in seconds, to compare an entry.
 _ENTRY_S: Final = 3e-7
 
@@ -211,6 +213,7 @@ def _joined(parts: Sequence[Alike]) -> Alike:
 def _compare(order: _Order) -> tuple[Alike, Evidence]:
     store = order.connections.open(order.url)
     found: list[Alike] = []
+    entries: list[_Entries] = []
     evidence = Evidence()
     for chunk in order.chunks:
         positions = {one.range_id: position for position, one in chunk}
@@ -227,13 +230,10 @@ def _compare(order: _Order) -> tuple[Alike, Evidence]:
                 e.range_id: e.group["hash"].to_numpy()
                 for e in read_entries(order.connections, ranges, HASHES)
             }
-            entries = _Entries(
-                np.concatenate([hashes[range_id] for range_id in looks]),
-                np.concatenate([sizes for sizes, _ in looks.values()]),
-                np.concatenate([etags for _, etags in looks.values()]),
-            )
-            evidence = sum((e for e in _evidence(store, order.etags, entries)), evidence)
-    return _joined(found), evidence
+            entries += [_Entries(hashes[one], *look) for one, look in looks.items()]
+        if sum(len(some.hashes) for some in entries) >= _HELD:
+            evidence, entries = sum(_evidence(store, order.etags, entries), evidence), []
+    return _joined(found), sum(_evidence(store, order.etags, entries), evidence)
 
 
 def _count(position: int, groups: Sequence[Hashes], sizes: Integers, etags: Integers) -> Alike:
@@ -250,17 +250,25 @@ class _Entries:
     etags: Integers
 
 
-def _evidence(store: ObjectStore, parts: Sequence[Part], entries: _Entries) -> Iterator[Evidence]:
-    order = np.argsort(entries.hashes, kind="stable")
-    hashes, etags = entries.hashes[order], entries.etags[order]
-    small = entries.sizes[order] <= SMALL
+def _evidence(
+    store: ObjectStore, parts: Sequence[Part], some: Sequence[_Entries]
+) -> Iterator[Evidence]:
+    if not some:
+        return
+    hashes = np.concatenate([one.hashes for one in some])
+    order = np.argsort(hashes, kind="stable")
+    etags = np.concatenate([one.etags for one in some])[order]
+    small = np.concatenate([one.sizes for one in some])[order] <= SMALL
+    unique, starts = _starts(hashes[order])
     for part in parts:
         table = read_part(store, part)
         listed = table["hash"].to_numpy()
-        if not len(listed) or not len(hashes):
+        if not len(listed) or not len(unique):
             continue
         # A listing comes in many files, so what is searched for is theirs.
-        first, last = (np.searchsorted(hashes, listed, side) for side in ("left", "right"))
+        at = np.minimum(places_of(unique, listed), len(unique) - 1)
+        held = unique[at] == listed
+        first, last = starts[at], np.where(held, starts[at + 1], starts[at])
         object_of = np.repeat(np.arange(len(listed)), last - first)
         ends = np.cumsum(last - first)
         entry_of = np.arange(len(object_of)) + np.repeat(last - ends, last - first)
@@ -274,6 +282,13 @@ def _evidence(store: ObjectStore, parts: Sequence[Part], entries: _Entries) -> I
         yield Evidence(
             bool(agree.all()), int(modified.max()), bool((agree & small[entry_of]).any())
         )
+
+
+def _starts(hashes: Hashes) -> tuple[Hashes, Integers]:
+    """Sorted hashes, each once, and where each begins; behind these where the last ends."""
+    begins = np.append(True, hashes[1:] != hashes[:-1])[: len(hashes)]
+    starts = np.append(np.flatnonzero(begins), len(hashes))
+    return hashes[starts[:-1]], starts
 
 
 def _numbers(column: pa.ChunkedArray | pa.Array) -> Integers:

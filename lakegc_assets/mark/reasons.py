@@ -5,7 +5,7 @@ A wrong reason, by two addresses of one hash, harms nobody.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -35,7 +35,11 @@ from lakegc_assets.run.selection import Selection
 from lakegc_assets.run.sets import distinct, members_of, read_run, write_set
 from lakegc_assets.storage.base import ObjectStore
 
+#: Sorted hashes, and a rank of each.
+_Ranks = tuple[Hashes, Integers]
+
 _FOLDER: Final = "deletion_candidates/"
+_EMPTY: Final[_Ranks] = np.empty(0, np.uint64), np.empty(0, np.int64)
 #: Addresses that a task collects before it merges what several ranges hold.
 _WAITING: Final = 1_000_000
 CANDIDATES: Final = pa.schema(
@@ -152,10 +156,11 @@ def find_holders(
     """
     store = connections.open(url)
     ranks = {row["metarange_id"]: rank for rank, row in enumerate(rows) if row["metarange_id"]}
-    found: list[tuple[Hashes, Integers]] = []
+    found: list[Part] = []
     if len(hashes):
         ranges = ranges_of(ctx, connections, ranks, without).rows
         found = _probe(ctx, connections, url, folder, ranges, hashes)
+    latest = _merged(_ranks(read_part(store, part)) for part in found)
     commits = pa.table(
         {
             name: pa.array([row[name] for row in rows], pa.string())
@@ -163,23 +168,44 @@ def find_holders(
         }
     )
     return Holders(
-        write_part(store, f"{folder}holders/", _latest(found)),
+        write_part(store, f"{folder}holders/", _table(latest)),
         write_part(store, f"{folder}holders/", commits),
     )
 
 
-def _latest(found: Sequence[tuple[Hashes, Integers]]) -> pa.Table:
+def _latest(found: Sequence[_Ranks]) -> _Ranks:
+    """Of each hash the highest rank; sorted by hash."""
     hashes = np.concatenate([np.empty(0, np.uint64), *(h for h, _ in found)])
     ranks = np.concatenate([np.empty(0, np.int64), *(r for _, r in found)])
     order = np.lexsort((-ranks, hashes))
-    unique, first = np.unique(hashes[order], return_index=True)
-    return pa.table({"hash": unique, "rank": ranks[order][first]})
+    hashes = hashes[order]
+    first = np.flatnonzero(np.append(True, hashes[1:] != hashes[:-1])[: len(hashes)])
+    return hashes[first], ranks[order][first]
+
+
+def _merged(found: Iterable[_Ranks]) -> _Ranks:
+    """The same of many, of which several may name the same: what is held grows with these alone."""
+    held = [_EMPTY]
+    for one in found:
+        held.append(one)
+        if sum(len(hashes) for hashes, _ in held[1:]) > max(_WAITING, len(held[0][0])):
+            held = [_latest(held)]
+    return _latest(held)
+
+
+def _ranks(table: pa.Table) -> _Ranks:
+    return table["hash"].to_numpy(), table["rank"].to_numpy()
+
+
+def _table(ranks: _Ranks) -> pa.Table:
+    return pa.table(dict(zip(("hash", "rank"), ranks, strict=True)))
 
 
 @dataclass(frozen=True)
 class _Probe:
     connections: Connections
     url: str
+    folder: str
     dead: Sequence[Part]
     ranges: Sequence[tuple[Wanted, int]]
 
@@ -191,12 +217,14 @@ def _probe(
     folder: str,
     ranges: pa.Table,
     dead: Hashes,
-) -> list[tuple[Hashes, Integers]]:
+) -> list[Part]:
     some = wanted(ranges, cached_ranges(connections) if ranges.num_rows else {})
     ranks = dict(zip(ranges["range_id"].to_pylist(), ranges["rank"].to_pylist(), strict=True))
     runs = write_set(connections.open(url), f"{folder}dead/", [dead])
     orders = [
-        _Probe(connections, url, runs, [(one, ranks[one.range_id]) for one in group])
+        _Probe(
+            connections, url, f"{folder}held/", runs, [(one, ranks[one.range_id]) for one in group]
+        )
         for group in spread_ranges(some, ctx.settings.address_num_partitions)
     ]
     return ctx.tasks.run(
@@ -204,22 +232,19 @@ def _probe(
     )
 
 
-def _held(order: _Probe) -> tuple[Hashes, Integers]:
-    """Which candidates some ranges hold, and the highest rank of these for each."""
+def _held(order: _Probe) -> Part:
+    """Which candidates some ranges hold, and the highest rank of these for each (hash, rank)."""
     store = order.connections.open(order.url)
     dead = [read_run(store, part) for part in order.dead]
     ranks = {one.range_id: rank for one, rank in order.ranges}
-    found: list[tuple[Hashes, Integers]] = []
-    for entries in read_entries(order.connections, [one for one, _ in order.ranges], HASHES):
-        hashes = entries.group["hash"].to_numpy()
-        held = distinct(hashes[members_of(dead, hashes)])
-        found.append((held, np.full(len(held), ranks[entries.range_id], np.int64)))
-        if sum(len(of) for of, _ in found[1:]) > max(_WAITING, len(found[0][0])):
-            # Many commits may have held the same: what is kept grows with the candidates alone.
-            merged = _latest(found)
-            found = [(merged["hash"].to_numpy(), merged["rank"].to_numpy())]
-    latest = _latest(found)
-    return latest["hash"].to_numpy(), latest["rank"].to_numpy()
+
+    def found() -> Iterator[_Ranks]:
+        for entries in read_entries(order.connections, [one for one, _ in order.ranges], HASHES):
+            hashes = entries.group["hash"].to_numpy()
+            held = distinct(hashes[members_of(dead, hashes)])
+            yield held, np.full(len(held), ranks[entries.range_id], np.int64)
+
+    return write_part(store, order.folder, _table(_merged(found())), plain=True)
 
 
 def with_reasons(

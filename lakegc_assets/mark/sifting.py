@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from functools import partial
@@ -21,7 +21,7 @@ from lakegc_assets.mark.served import SPARED, last_parts
 from lakegc_assets.run.artifacts import LISTING
 from lakegc_assets.run.connections import Connections
 from lakegc_assets.run.context import RunContext
-from lakegc_assets.run.hashing import address_hashes
+from lakegc_assets.run.hashing import Hashes, address_hashes
 from lakegc_assets.run.parts import Part, PartWriter, read_part, read_parts, write_part
 from lakegc_assets.run.sets import members
 from lakegc_assets.run.tasks import spread
@@ -115,19 +115,32 @@ def _sift(connections: Connections, sieve: Sieve, listing: Sequence[Part]) -> Si
     facts = dict.fromkeys(
         ("listed", "listed_bytes", "outside_data", "too_young", "too_young_bytes"), 0
     )
-    for part in listing:
+    for part, hashes, live in _known(store, listing, sieve.live):
         rows = read_part(store, part)
-        etags.append(write_part(store, f"{sieve.folder}etags/", _etags(rows), plain=True))
-        for name, table in _sorted_out(store, sieve, unresolved, rows, facts).items():
+        etags.append(write_part(store, f"{sieve.folder}etags/", _etags(rows, hashes), plain=True))
+        for name, table in _sorted_out(sieve, unresolved, rows, live, facts).items():
             if table.num_rows:
                 writers[name].add(table)
     written = {name: [p for p in w.finish() if p.rows] for name, w in writers.items()}
     return Sifted(**written, etags=etags, facts=facts)
 
 
-def _etags(rows: pa.Table) -> pa.Table:
+def _known(
+    store: ObjectStore, listing: Sequence[Part], runs: Sequence[Part]
+) -> Iterator[tuple[Part, Hashes, Flags]]:
+    """Each file with the hashes of its addresses, and which of them are in a set.
+
+    Hashes are small and sets are large: so the whole of a set is read once for all files.
+    """
+    hashes = [address_hashes(read_part(store, part, ["address"])["address"]) for part in listing]
+    live = members(store, runs, np.concatenate([np.empty(0, np.uint64), *hashes]))
+    ends = np.cumsum([len(some) for some in hashes])
+    yield from zip(listing, hashes, np.split(live, ends[:-1]), strict=True)
+
+
+def _etags(rows: pa.Table, hashes: Hashes) -> pa.Table:
     columns = {
-        "hash": address_hashes(rows["address"]),
+        "hash": hashes,
         "etag_hash": etag_hashes(rows["etag"].combine_chunks()),
         "modified": rows["last_modified"].cast(pa.int64()),
     }
@@ -135,26 +148,20 @@ def _etags(rows: pa.Table) -> pa.Table:
 
 
 def _sorted_out(
-    store: ObjectStore,
-    sieve: Sieve,
-    unresolved: pa.Array,
-    rows: pa.Table,
-    facts: dict[str, int],
+    sieve: Sieve, unresolved: pa.Array, rows: pa.Table, live: Flags, facts: dict[str, int]
 ) -> dict[str, pa.Table]:
-    placed = rows.filter(in_data(rows["address"]))
-    old = pc.less(placed["last_modified"], pa.scalar(sieve.cutoff, placed["last_modified"].type))
-    young = placed.filter(pc.invert(old))
+    placed = in_data(rows["address"])
+    old = pc.less(rows["last_modified"], pa.scalar(sieve.cutoff, rows["last_modified"].type))
+    young = rows.filter(pc.and_not(placed, old))
     for name, count in (
         ("listed", rows.num_rows),
         ("listed_bytes", _bytes(rows)),
-        ("outside_data", rows.num_rows - placed.num_rows),
+        ("outside_data", rows.num_rows - (pc.sum(placed).as_py() or 0)),
         ("too_young", young.num_rows),
         ("too_young_bytes", _bytes(young)),
     ):
         facts[name] += count
-    dead = placed.filter(old)
-    live = members(store, sieve.live, address_hashes(dead["address"]))
-    dead = dead.filter(pa.array(~live))
+    dead = rows.filter(pc.and_(pc.and_(placed, old), pa.array(~live)))
     addresses = dead["address"]
     ambiguous = pc.is_in(last_parts(addresses), unresolved).to_numpy()
     control = pc.match_substring_regex(addresses, UNNAMEABLE).to_numpy() & ~ambiguous

@@ -21,9 +21,9 @@ from lakegc_assets.errors import IntegrityError
 from lakegc_assets.graveler.decode import decode_range, etag_hashes
 from lakegc_assets.graveler.ranges import read_metarange
 from lakegc_assets.lakefs.client import LakeFSClient
-from lakegc_assets.mark.commits import load_commits, read_commits_csv, read_heads
 from lakegc_assets.mark.metaranges import fetch
 from lakegc_assets.mark.ranges import HASHES, LOOKS, decode
+from lakegc_assets.mark.refs import load_commits, read_commits_csv, read_heads
 from lakegc_assets.retention.united import missing_heads
 from lakegc_assets.run.connections import Connections
 from lakegc_assets.run.hashing import Hashes, address_hashes, pair_hashes

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Final, Literal, NamedTuple
 
 from lakegc_assets.lakefs.client import LakeFSClient
-from lakegc_assets.mark.commits import read_heads, read_tags
+from lakegc_assets.mark.refs import read_heads, read_tags
 from lakegc_assets.retention.rules import Rules
 from lakegc_assets.sweep.moment import Moment
 

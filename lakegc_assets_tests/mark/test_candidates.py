@@ -159,7 +159,7 @@ def test_reasons_are_the_same_however_often_they_are_merged(
     merged: list[int] = []
     latest = reasons._latest
 
-    def counted(found: Sequence[tuple[Any, Any]]) -> pa.Table:
+    def counted(found: Sequence[tuple[Any, Any]]) -> tuple[Any, Any]:
         merged.append(len(found))
         return latest(found)
 

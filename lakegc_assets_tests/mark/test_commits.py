@@ -16,13 +16,8 @@ from lakegc_assets.errors import IntegrityError
 from lakegc_assets.graveler.namespace import StorageNamespace
 from lakegc_assets.lakefs.client import LakeFSClient
 from lakegc_assets.lakefs.errors import UnexpectedAnswerError
-from lakegc_assets.mark.commits import (
-    find_active_commits,
-    load_commits,
-    read_commits_csv,
-    read_heads,
-    read_tags,
-)
+from lakegc_assets.mark.commits import find_active_commits
+from lakegc_assets.mark.refs import load_commits, read_commits_csv, read_heads, read_tags
 from lakegc_assets.storage.opening import open_store
 from lakegc_assets_tests import recorded
 from lakegc_assets_tests.mark.conftest import Goldens

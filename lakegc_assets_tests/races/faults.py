@@ -11,7 +11,7 @@ from typing import ClassVar
 
 from lakegc_assets.embedded.faults import Fault
 from lakegc_assets.lakefs.errors import NotFoundError
-from lakegc_assets.mark.commits import read_commits_csv
+from lakegc_assets.mark.refs import read_commits_csv
 from lakegc_assets_tests.lake import REPOSITORY
 from lakegc_assets_tests.races.world import World
 

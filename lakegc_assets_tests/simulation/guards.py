@@ -10,7 +10,7 @@ from unittest import mock
 
 import pyarrow as pa
 
-from lakegc_assets.mark import commits, uncommitted
+from lakegc_assets.mark import commits, refs, uncommitted
 from lakegc_assets.restore import restore
 from lakegc_assets.retention.united import UnitedActiveCommits, unite
 from lakegc_assets.run import artifacts, parts, pins
@@ -75,7 +75,7 @@ def _only_heads(*where: Any) -> dict[str, str]:
     return {commit: metarange for commit, metarange in listed.items() if commit in heads}
 
 
-_read_commits_csv: Final = commits.read_commits_csv
+_read_commits_csv: Final = refs.read_commits_csv
 
 
 def _only_server(server: Any, own: Any, **more: Any) -> UnitedActiveCommits:

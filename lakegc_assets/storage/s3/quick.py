@@ -1,11 +1,11 @@
-"""The requests that come once for each object, without boto3's general machinery.
+"""The requests that come once for each object or page, without boto3's general machinery.
 
-Most of what a small request costs is what boto3 does in Python before and after it. So reads,
-writes and copies of single objects are signed here by botocore's own signer, sent by urllib3, and
-the members of an answer that are asked for are read here, under boto3's names. Where a bucket is,
-and how what is sent there is signed, is still botocore's to say: it is asked for that once, without
-a request. What it would sign in another way than by header, and what is answered by a redirect or
-by 400, which may mean another region, goes through boto3.
+Most of what a small request costs is what boto3 does in Python before and after it. So listings,
+and reads, writes and copies of single objects are signed here by botocore's own signer, sent by
+urllib3, and the members of an answer that are asked for are read here, under boto3's names. Where a
+bucket is, and how what is sent there is signed, is still botocore's to say: it is asked for that
+once, without a request. What it would sign in another way than by header, and what is answered by a
+redirect or by 400, which may mean another region, goes through boto3.
 
 Format: https://docs.aws.amazon.com/AmazonS3/latest/API/sig-v4-header-based-auth.html
 """
@@ -34,6 +34,7 @@ from lakegc_assets import traffic
 from lakegc_assets.storage.codes import error_class, usual_code
 from lakegc_assets.storage.errors import StoreThrottledError, StoreUnavailableError
 from lakegc_assets.storage.http import HttpFailure
+from lakegc_assets.storage.s3.listing import page_in
 from lakegc_assets.storage.s3.pools import Pools
 
 if TYPE_CHECKING:
@@ -41,6 +42,7 @@ if TYPE_CHECKING:
 
 _METHODS: Final = {
     "head_object": "HEAD", "get_object": "GET", "put_object": "PUT", "copy_object": "PUT",
+    "list_objects_v2": "GET",
 }  # fmt: skip
 _ASKED: Final = {
     "IfMatch": "If-Match",
@@ -49,6 +51,14 @@ _ASKED: Final = {
     "ChecksumMode": "x-amz-checksum-mode",
     "ContentMD5": "Content-MD5",
     "CopySourceIfMatch": "x-amz-copy-source-if-match",
+}
+#: What is asked of a listing, besides ``list-type`` and ``encoding-type``.
+_QUERY: Final = {
+    "Prefix": "prefix",
+    "Delimiter": "delimiter",
+    "MaxKeys": "max-keys",
+    "StartAfter": "start-after",
+    "ContinuationToken": "continuation-token",
 }
 _TOLD: Final = {
     "etag": "ETag",
@@ -76,7 +86,7 @@ class _Way:
 
     Attributes:
         pool: of connections.
-        url: that keys are appended to.
+        url: of the bucket, without a slash at its end.
         target: the same in the first line of a request.
         host: as it is signed.
         region: that is signed for.
@@ -87,6 +97,15 @@ class _Way:
     target: str
     host: str
     region: str
+
+    def path(self, asked: Mapping[str, Any]) -> str:
+        """What comes behind the URL of a bucket in that of an object, or of a page of a listing."""
+        if "Key" in asked:
+            return "/" + quote(asked["Key"], safe="/~")
+        query = {"list-type": "2", "encoding-type": "url"}
+        query |= {name: str(asked[member]) for member, name in _QUERY.items() if member in asked}
+        told = "&".join(f"{name}={quote(query[name], safe='~')}" for name in sorted(query))
+        return f"?{told}" if urlsplit(self.url).path else f"/?{told}"
 
 
 @dataclass(frozen=True)
@@ -121,6 +140,10 @@ class Quick:
     def copy_object(self, **asked: Any) -> dict[str, Any]:  # noqa: ANN401 - as above
         """A copy that the store makes, of up to 5 GiB."""
         return self._ask("copy_object", asked)
+
+    def list_objects_v2(self, **asked: Any) -> dict[str, Any]:  # noqa: ANN401 - as above
+        """A page of a listing, for ``listing.read_page``."""
+        return self._ask("list_objects_v2", asked)
 
     def _ask(
         self, operation: str, asked: dict[str, Any], body: bytes | None = None
@@ -175,20 +198,20 @@ class Quick:
         region = signing.get("region") or self.client.meta.region_name
         parts = urlsplit(url)
         host = parts.netloc.removesuffix(":443" if parts.scheme == "https" else ":80")
-        return _Way(pool, url[:-1], prefix + parts.path[:-1], host, region)
+        return _Way(pool, url[:-2], prefix + parts.path[:-2], host, region)
 
     def _send(
         self, way: _Way, operation: str, asked: Mapping[str, Any], body: bytes | None
     ) -> dict[str, Any] | None:
         """What the store answers; None if it may have to be asked elsewhere."""
-        key = quote(asked["Key"], safe="/~")
+        path = way.path(asked)
         headers = {header: asked[name] for name, header in _ASKED.items() if name in asked}
         headers["Host"] = way.host
         if "CopySource" in asked:
             source = asked["CopySource"]
             headers["x-amz-copy-source"] = quote(f"{source['Bucket']}/{source['Key']}", safe="/~")
         request: Any = SimpleNamespace(
-            method=_METHODS[operation], url=way.url + key, params={}, headers=headers, body=body,
+            method=_METHODS[operation], url=way.url + path, params={}, headers=headers, body=body,
             context={"client_config": self.client.meta.config, "has_streaming_input": bool(body)},
         )  # fmt: skip
         credentials = self.session.get_credentials()
@@ -199,7 +222,7 @@ class Quick:
         traffic.add()
         with _failing(way.url):
             response = way.pool.urlopen(
-                request.method, way.target + key, body, headers, _ONCE,
+                request.method, way.target + path, body, headers, _ONCE,
                 redirect=False, assert_same_host=False, preload_content=False, decode_content=False,
             )  # fmt: skip
             if response.status in _GOOD and operation == "get_object":
@@ -210,7 +233,9 @@ class Quick:
         if response.status not in _GOOD:
             raise _failure(data, response.status, operation)
         told = _told(response)
-        if operation == "copy_object":
+        if operation == "list_objects_v2":
+            told |= _page(data)
+        elif operation == "copy_object":
             told["CopyObjectResult"] = {"ETag": _copied(data)}
         elif operation == "head_object":
             told |= _modified(response)
@@ -295,6 +320,14 @@ def _modified(response: BaseHTTPResponse) -> dict[str, Any]:
         return {"LastModified": parsedate_to_datetime(modified)}
     except ValueError as error:
         raise HttpFailure("NoAnswer", f"it was modified {modified!r}", response.status) from error
+
+
+def _page(body: bytes) -> dict[str, Any]:
+    """The page that an answer holds. Raises HttpFailure."""
+    try:
+        return page_in(body)
+    except ET.ParseError as error:
+        raise HttpFailure("NoAnswer", "the answer to a listing is damaged", 200) from error
 
 
 def _copied(body: bytes) -> str | None:

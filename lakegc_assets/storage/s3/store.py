@@ -316,7 +316,7 @@ class S3Store(ObjectStore):
             if token is not None:
                 request["ContinuationToken"] = token
             with translated(where):
-                answer = self._client.list_objects_v2(**request)
+                answer = self._clients.quick.list_objects_v2(**request)
             return read_page(answer, where)
 
         for page in follow(ask, prefix, where, one_level=one_level):

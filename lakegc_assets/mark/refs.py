@@ -1,0 +1,186 @@
+"""Reads branches, tags and commits as lakeFS tells them, with proof that nothing was cut."""
+
+from __future__ import annotations
+
+import csv
+import io
+import re
+from collections.abc import Callable, Collection, Iterable
+from typing import Final
+
+from lakegc_assets.errors import IntegrityError
+from lakegc_assets.graveler.ident import commit_id as content_id
+from lakegc_assets.graveler.namespace import StorageNamespace
+from lakegc_assets.lakefs.client import LakeFSClient
+from lakegc_assets.lakefs.errors import NotFoundError
+from lakegc_assets.lakefs.models import Commit as ApiCommit
+from lakegc_assets.retention.commits import Commit
+from lakegc_assets.storage.base import ObjectStore
+
+_HEADER: Final = ["commit_id", "expired", "metarange_id"]
+_COMMIT_ID: Final = re.compile(r"[0-9a-f]{64}")
+_METARANGE_ID: Final = re.compile(r"([0-9a-f]{64})?")
+
+
+def read_heads(client: LakeFSClient, repository: str, known: Iterable[str] = ()) -> dict[str, str]:
+    """HEAD of every branch, hidden ones too, with proof that the list was not cut.
+
+    Args:
+        client: the server.
+        repository: its name.
+        known: branches that were there earlier; each that is not listed any more is asked for.
+
+    Raises:
+        IntegrityError: the default branch, which lakeFS never deletes, or a branch that still
+            exists is not in the list.
+    """
+    heads = {branch.id: branch.commit_id for branch in client.branches(repository)}
+    default = client.repository(repository).default_branch
+    if default not in heads:
+        raise IntegrityError(
+            f"the list of branches of {repository!r} has {len(heads)} branches, and not its "
+            f"default branch {default!r}: it is not complete. Run again",
+        )
+    _require_gone("branch", repository, set(known) - heads.keys(), client.branch)
+    return heads
+
+
+def read_tags(client: LakeFSClient, repository: str, known: Iterable[str] = ()) -> dict[str, str]:
+    """Commit of every tag.
+
+    Args:
+        client: the server.
+        repository: its name.
+        known: tags that were there earlier; each that is not listed any more is asked for.
+
+    Raises:
+        IntegrityError: a tag that still exists is not in the list.
+    """
+    tags = {tag.id: tag.commit_id for tag in client.tags(repository)}
+    _require_gone("tag", repository, set(known) - tags.keys(), client.tag)
+    return tags
+
+
+def _require_gone(
+    kind: str, repository: str, names: Iterable[str], ask: Callable[[str, str], object]
+) -> None:
+    """Raise IntegrityError where something exists that a list lacks."""
+    for name in names:
+        try:
+            ask(repository, name)
+        except NotFoundError:
+            continue
+        raise IntegrityError(
+            f"{kind} {name!r} of {repository!r} exists, but the list lacks it: the list is not "
+            "complete. Run again",
+        )
+
+
+def read_commits_csv(
+    store: ObjectStore, namespace: StorageNamespace, location: str
+) -> dict[str, str]:
+    """The list of active commits that lakeFS wrote: metarange id by commit id.
+
+    Raises:
+        IntegrityError: it is not complete, not in lakeFS's form, or lists a commit twice.
+    """
+    key = namespace.relative(location)
+    if key is None:
+        raise IntegrityError(
+            f"lakeFS wrote its commits to {location}, outside of {namespace.url()}"
+        )
+    try:
+        text = store.get(key).decode()
+    except UnicodeDecodeError as error:
+        raise IntegrityError(f"{location} is not text ({error}): run again") from error
+    if not text.endswith("\n"):
+        raise IntegrityError(f"{location} does not end with a whole line, so it is cut: run again")
+    try:
+        rows = list(csv.reader(io.StringIO(text)))
+    except csv.Error as error:
+        raise IntegrityError(f"{location} is damaged ({error}): run again") from error
+    if rows[0] != _HEADER:
+        raise IntegrityError(f"{location} starts with {rows[0]}, not with {_HEADER}")
+    listed: dict[str, str] = {}
+    for number, row in enumerate(rows[1:], 2):
+        sound = (
+            len(row) == len(_HEADER)
+            and _COMMIT_ID.fullmatch(row[0])
+            and row[1] in ("true", "false")
+            and _METARANGE_ID.fullmatch(row[2])
+            and row[0] not in listed
+        )
+        if not sound:
+            raise IntegrityError(f"line {number} of {location} is damaged or repeated: {row}")
+        if row[1] == "false":
+            listed[row[0]] = row[2]
+    return listed
+
+
+def load_commits(
+    client: LakeFSClient,
+    repository: str,
+    roots: Iterable[str],
+    known: Collection[str] = frozenset(),
+    read: dict[str, Commit] | None = None,
+) -> dict[str, Commit]:
+    """Every commit that can be reached from some commits, by all parents.
+
+    Main ancestries are read page by page until they meet what is known. Each commit's id is
+    computed again from its content, so that the metarange it names is the one it was made with.
+
+    Args:
+        client: the server.
+        repository: its name.
+        roots: ids of the commits to begin with.
+        known: commits that were read before, with all that can be reached from them; left out.
+        read: gets them as they come, for who wants to know how many they are.
+
+    Raises:
+        IntegrityError: a parent is missing, or a commit's content does not match its id.
+    """
+    commits = {} if read is None else read
+    waiting = list(dict.fromkeys(roots))
+    while waiting:
+        ref = waiting.pop()
+        if ref in commits or ref in known:
+            continue
+        try:
+            for found in client.log(repository, ref, first_parent=True):
+                if found.id in commits or found.id in known:
+                    break
+                commits[found.id] = _checked(repository, found)
+                waiting.extend(parent for parent in found.parents if parent not in commits)
+        except NotFoundError as error:
+            raise IntegrityError(
+                f"commit {ref} of {repository!r} is named by a branch, tag, child, lakeFS's list "
+                f"of active commits or our previous mark, but the server does not know it "
+                f"({error}). Run again; if the repository was restored or made anew, remove the "
+                "artifacts of its earlier runs",
+            ) from error
+        if ref not in commits:
+            raise IntegrityError(f"the log of {ref} in {repository!r} does not start with it")
+    return commits
+
+
+def _checked(repository: str, found: ApiCommit) -> Commit:
+    computed = content_id(
+        found.committer,
+        found.message,
+        found.meta_range_id,
+        found.creation_date,
+        found.metadata,
+        found.parents,
+    )
+    if computed != found.id:
+        raise IntegrityError(
+            f"the content of commit {found.id} of {repository!r} has the id {computed}: what the "
+            "server says of it is damaged",
+        )
+    return Commit(
+        id=found.id,
+        parents=tuple(found.parents),
+        creation_date=found.creation_date,
+        metarange_id=found.meta_range_id,
+        version=found.version,
+    )
