@@ -173,9 +173,9 @@ def test_a_proxy_is_asked(script: Script, monkeypatch: pytest.MonkeyPatch) -> No
 @pytest.mark.parametrize(
     ("bucket", "addressing", "expected"),
     [
-        ("bkt", "auto", ("https://bkt.s3.eu-west-1.amazonaws.com/", "/")),
-        ("bkt", "path", ("https://s3.eu-west-1.amazonaws.com/bkt/", "/bkt/")),
-        ("b.dots", "auto", ("https://s3.eu-west-1.amazonaws.com/b.dots/", "/b.dots/")),
+        ("bkt", "auto", ("https://bkt.s3.eu-west-1.amazonaws.com", "")),
+        ("bkt", "path", ("https://s3.eu-west-1.amazonaws.com/bkt", "/bkt")),
+        ("b.dots", "auto", ("https://s3.eu-west-1.amazonaws.com/b.dots", "/b.dots")),
         ("dir--use1-az4--x-s3", "auto", None),
     ],
 )

@@ -60,6 +60,8 @@ _QUERY: Final = {
     "StartAfter": "start-after",
     "ContinuationToken": "continuation-token",
 }
+#: Whatever else is asked for, boto3 has to say how.
+_KNOWN: Final = frozenset({"Bucket", "Key", "CopySource", *_ASKED, *_QUERY})
 _TOLD: Final = {
     "etag": "ETag",
     "content-range": "ContentRange",
@@ -149,7 +151,7 @@ class Quick:
         self, operation: str, asked: dict[str, Any], body: bytes | None = None
     ) -> dict[str, Any]:
         bucket = asked["Bucket"]
-        way = self._way(bucket)
+        way = self._way(bucket) if asked.keys() <= _KNOWN else None
         tries = 0
         while way is not None:
             tries += 1
