@@ -88,6 +88,14 @@ def test_what_is_sent_is_what_was_signed(store: ObjectStore, script: Script, key
     assert script.headers[1]["x-amz-copy-source"] == f"b/ns/{path}"
 
 
+def test_what_is_not_known_here_is_asked_by_boto3(script: Script, boto3_sent: list[str]) -> None:
+    script.answers = [Answer(headers={"ETag": '"e"'})]
+    quick = clients(script.config(3)).quick
+    quick.put_object(Bucket="b", Key="one", Body=b"data", StorageClass="GLACIER")
+    assert boto3_sent == ["put_object"]
+    assert script.headers[0]["x-amz-storage-class"] == "GLACIER"
+
+
 def test_every_header_that_matters_is_signed(
     script: Script, monkeypatch: pytest.MonkeyPatch
 ) -> None:
