@@ -153,13 +153,14 @@ class S3Versions:
         What it does not show is looked at among the versions.
         """
         lost = {one.key: (one.size, one.etag) for one in objects}
+        wanted = pa.array(list(lost), pa.string())
         back, passed = set[str](), 0
         if len(lost) <= _FEW:
             return back
         with suppress(StorageError, ConfigurationError):
             for page in self.listed(min(lost)[:-1] or None, max(lost) + "\0"):
                 passed += page.num_rows
-                rows = page.filter(pc.is_in(page["key"], pa.array(lost, pa.string())))
+                rows = page.filter(pc.is_in(page["key"], wanted))
                 columns = (rows[name].to_pylist() for name in ("key", "size", "etag"))
                 back |= {
                     k for k, size, etag in zip(*columns, strict=True) if lost[k] == (size, etag)
