@@ -4,6 +4,10 @@ SHELL := bash
 
 UI_PORT ?= 3000
 
+# So many processes share the tests of a target.
+WORKERS ?= 2
+in_parallel = -n $(WORKERS) --dist loadscope --no-loadscope-reorder
+
 # Bytecode is kept, whatever the shell says: tests start many processes, which else compile it anew.
 in_venv = VIRTUAL_ENV="$(CURDIR)/.venv" PATH="$(CURDIR)/.venv/bin:$$PATH" \
   JAVA_HOME="$(CURDIR)/.venv/java-home" PYTHONDONTWRITEBYTECODE=
@@ -25,7 +29,7 @@ demo: setup ## sweep a year-old repository of an embedded lakeFS, prove it unhar
 
 .PHONY: test
 test: setup ## run all tests
-	@$(in_venv) python -m pytest -n 2 --dist loadscope --no-loadscope-reorder
+	@$(in_venv) python -m pytest $(in_parallel)
 
 .PHONY: simulate
 simulate: RUNS ?= 20000
@@ -34,11 +38,11 @@ simulate: setup ## run RUNS interleavings of sweeps, marks and backups under vir
 
 .PHONY: conformance
 conformance: setup ## run the slow comparisons with lakeFS's clients, data, faults and races
-	@$(in_venv) python -m pytest -m conformance
+	@$(in_venv) python -m pytest $(in_parallel) -m conformance
 
 .PHONY: test-stores
 test-stores: setup ## run the tests on real object stores, which need Go and Node
-	@$(in_venv) python -m pytest -m stores
+	@$(in_venv) python -m pytest $(in_parallel) -m stores
 
 .PHONY: test-ui
 test-ui: setup ## walk through Dagster's interface in headless Chromium

@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
+import asyncio
+import gc
 import logging
 import os
 import tempfile
 import threading
 import uuid
 from collections.abc import Iterator
+from functools import cache
+from typing import Any
 
 import boto3
 import pytest
+from alembic.config import Config
+from alembic.script import ScriptDirectory
+from botocore.loaders import Loader, create_loader
 from hypothesis import settings
+from moto.moto_server.werkzeug_app import DomainDispatcherApplication
 from moto.s3.responses import S3Response
 from moto.server import ThreadedMotoServer
 from sqlalchemy import Engine, event
@@ -47,11 +55,16 @@ __all__ = [
 pytest_plugins = [
     "lakegc_assets_tests.conformance.recorder",
     "lakegc_assets_tests.reliability.recorder",
+    "lakegc_assets_tests.scheduling",
 ]
 
 # First calls compile and load; a busy machine must not fail a property.
 settings.register_profile("no deadline", deadline=None)
 settings.load_profile("no deadline")
+
+# What imports and the collection make stays to the end: to search it for garbage, each time that
+# something large is loaded, takes longer than many a test.
+gc.disable()
 
 _VARIABLES = {
     "AWS_ACCESS_KEY_ID": S3_ACCESS_KEY,
@@ -64,6 +77,45 @@ _VARIABLES = {
 }
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtestloop() -> None:
+    """Let the collector see what the tests themselves make, and only that."""
+    gc.enable()
+    gc.freeze()
+
+
+class _Hasty:
+    """``asyncio`` with short pauses."""
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(asyncio, name)
+
+    async def sleep(self, seconds: float) -> None:
+        await asyncio.sleep(seconds / 20)
+
+
+_read: dict[str | None, dict[object, object]] = {}
+
+
+def _loader(path: str | None = None) -> Loader:
+    """One that knows what others have read: the description of S3 is large, and each session's."""
+    made = create_loader(path)
+    vars(made)["_cache"] = _read.setdefault(path, {})
+    return made
+
+
+_migrations: dict[tuple[object, object], ScriptDirectory] = {}
+_find_migrations = ScriptDirectory.from_config
+
+
+def _known_migrations(config: Config) -> ScriptDirectory:
+    """Those of Dagster's databases, of which each run has one, and for which all are loaded."""
+    place = config.config_file_name, config.get_main_option("script_location")
+    if place not in _migrations:
+        _migrations[place] = _find_migrations(config)
+    return _migrations[place]
+
+
 @pytest.fixture(scope="session", autouse=True)
 def _at_once() -> Iterator[None]:
     """Nothing waits for the disk, which no test takes the power from, nor for a server of ours."""
@@ -71,7 +123,11 @@ def _at_once() -> Iterator[None]:
         patch.setattr(os, "fsync", lambda _: None)
         patch.setattr(state, "SYNCHRONOUS", "OFF")
         patch.setattr(client, "_FIRST_POLL_S", 0.01)
+        patch.setattr("botocore.session.create_loader", _loader)
+        # Uvicorn looks ten times a second whether it is to end, and then waits as long once more.
+        patch.setattr("uvicorn.server.asyncio", _Hasty())
         # Dagster's own databases.
+        patch.setattr(ScriptDirectory, "from_config", _known_migrations)
         event.listen(Engine, "connect", _without_waiting)
         yield
         event.remove(Engine, "connect", _without_waiting)
@@ -116,6 +172,9 @@ def s3_server(aws_environment: None) -> Iterator[str]:  # noqa: ARG001 - it is w
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(S3Response, "put_object", put_in_one_step)
+        # For each request it lists its folder and goes through the URLs of all of AWS, twice.
+        choose = DomainDispatcherApplication.get_backend_for_host
+        patch.setattr(DomainDispatcherApplication, "get_backend_for_host", cache(choose))
         yield "http://{}:{}".format(*server.get_host_and_port())
     server.stop()
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -24,8 +25,9 @@ class Recorder:
     mark: str
     session: str
     tell: Callable[[], tuple[Mapping[Hashable, str], str]]
-    _of_test: dict[str, list[Hashable]] = field(default_factory=dict)
-    _pending: dict[Hashable, set[str]] = field(default_factory=dict)
+    _of_test: dict[str, list[str]] = field(default_factory=dict)
+    # By ``repr`` of a row, which one process can tell another.
+    _pending: dict[str, set[str]] = field(default_factory=dict)
     _said: str = ""
 
     def configure(self, config: pytest.Config) -> None:
@@ -39,7 +41,7 @@ class Recorder:
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
         """Let the session choose every test with a row, before anything is deselected."""
         for item in items:
-            rows = [mark.args[0] for mark in item.iter_markers(self.mark)]
+            rows = [repr(mark.args[0]) for mark in item.iter_markers(self.mark)]
             if rows:
                 item.add_marker(self.session)
             self._of_test[item.nodeid] = rows
@@ -49,13 +51,24 @@ class Recorder:
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         """Tick off the rows of a test that passed."""
         if report.when == "call" and report.passed:
-            for row in self._of_test[report.nodeid]:
+            for row in self._of_test.get(report.nodeid, ()):
                 self._pending[row].discard(report.nodeid)
 
-    def pytest_sessionfinish(self, exitstatus: int) -> None:
-        """Write the document, if all that is declared was shown."""
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_testnodedown(self, node: Any) -> None:
+        """Take over what a worker has shown; what it took with it when it died is not shown."""
+        told: dict[str, list[str]] = getattr(node, "workeroutput", {}).get(self.mark, {})
+        for row, left in told.items():
+            self._pending[row] = self._pending.get(row, set(left)) & set(left)
+
+    def pytest_sessionfinish(self, session: pytest.Session, exitstatus: int) -> None:
+        """Write the document, if all that is declared was shown; a worker only tells what was."""
+        output = getattr(session.config, "workeroutput", None)
+        if output is not None:
+            output[self.mark] = {row: sorted(left) for row, left in self._pending.items()}
+            return
         names, text = self.tell()
-        missing = [name for row, name in names.items() if self._pending.get(row, {"not collected"})]
+        missing = [name for row, name in names.items() if self._left(row)]
         told = f"docs/{self.document.name}"
         if exitstatus or missing:
             why = ", ".join(missing[:5]) or "something failed"
@@ -63,6 +76,9 @@ class Recorder:
             return
         self.document.write_text(text)
         self._said = f"{told}: {len(names)} rows, all shown"
+
+    def _left(self, row: Hashable) -> set[str]:
+        return self._pending.get(repr(row), {"not collected"})
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
         """Say what became of the document."""

@@ -7,7 +7,7 @@ from typing import Any
 
 from lakegc_assets.cli.jobs import run_job
 from lakegc_assets.cli.queries import Site
-from lakegc_assets.errors import LakegcError
+from lakegc_assets.errors import IntegrityError, LakegcError
 from lakegc_assets.lakefs.client import utc_now
 from lakegc_assets.run.artifacts import ArtifactRoot, AttemptArtifacts
 from lakegc_assets.run.tasks import each
@@ -45,16 +45,25 @@ def pending() -> list[dict[str, Any]]:
     """The last mark of each repository that was not swept, as JSON values: what it waits for.
 
     Raises:
-        LakegcError: lakeFS or the artifacts cannot be read.
+        LakegcError: lakeFS or the store of the artifacts does not answer.
     """
     site = Site.defined()
     now = utc_now()
-    found = [
-        _pending(site.root, repository.id, now)
-        for repository in site.lakefs.connect().repositories()
-        if not repository.read_only
-    ]
-    return [one for one in found if one is not None]
+    names = [r.id for r in site.lakefs.connect().repositories() if not r.read_only]
+
+    def look(repository: str) -> dict[str, Any] | None:
+        try:
+            return _pending(site.root, repository, now)
+        except IntegrityError as error:
+            # What is damaged in one of them hides nothing of the others.
+            return {
+                "repository": repository,
+                "run": None,
+                "state": "unreadable",
+                "because": str(error),
+            }
+
+    return [one for one in each(look, names, _THREADS) if one is not None]
 
 
 def _pending(root: ArtifactRoot, repository: str, now: datetime) -> dict[str, Any] | None:

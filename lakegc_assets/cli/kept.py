@@ -22,6 +22,7 @@ from lakegc_assets.run.lock import repository_lock
 from lakegc_assets.run.pins import prune_pins
 from lakegc_assets.run.spark import start_session
 from lakegc_assets.storage.opening import open_store
+from lakegc_assets.sweep.hold import require_no_hold
 from lakegc_assets.sweep.lease import owner_of, repository_lease
 
 
@@ -131,7 +132,8 @@ def prune_backups(
     def context(repository: str, run: str) -> RunContext:
         return _context(site, repository, run)
 
-    pruning = Pruning(context, site.stores, place, older_than, names, dry_run=dry_run, alone=_alone)
+    alone = _not_held if dry_run else _alone
+    pruning = Pruning(context, site.stores, place, older_than, names, dry_run=dry_run, alone=alone)
     judged = list(pruning.run())
     if not dry_run:
         subjects = [one.found.record.subject for one in judged]
@@ -151,14 +153,26 @@ def prune_backups(
 
 
 @contextmanager
+def _not_held(ctx: RunContext) -> Iterator[None]:
+    """Refuse while an alarm has not been looked at: what it names is to be restored first.
+
+    Not all that lakeFS serves is listed anywhere, so only the alarm may know that it is needed.
+    """
+    _, connections = ctx.connect()
+    require_no_hold(connections.store())
+    yield
+
+
+@contextmanager
 def _alone(ctx: RunContext) -> Iterator[None]:
     """Keep sweeps and restores of a repository from beginning meanwhile, from wherever."""
     _, connections = ctx.connect()
     owner = owner_of(doing="prune", repository=ctx.repository)
     settings = ctx.settings
-    with repository_lease(
+    lease = repository_lease(
         connections.store(), owner, duration=settings.lease_duration, wait=settings.lease_wait
-    ):
+    )
+    with lease, _not_held(ctx):
         yield
 
 

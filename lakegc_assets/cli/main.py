@@ -324,7 +324,9 @@ def pending(as_json: bool) -> None:  # noqa: FBT001 - an option
         return
     for one in found:
         size = f"\t{one['objects']:,} objects, {one['bytes']:,} bytes" if "objects" in one else ""
-        click.echo(f"{one['repository']}\t{one['run']}\t{one['state']}{size}\t{one['because']}")
+        click.echo(
+            f"{one['repository']}\t{one['run'] or '-'}\t{one['state']}{size}\t{one['because']}"
+        )
     if not found:
         click.echo("nothing waits", err=True)
 

@@ -24,7 +24,7 @@ from lakegc_assets.mark.adoption import require_adoptable
 from lakegc_assets.mark.forms import mark_folder
 from lakegc_assets.mark.known import known_attempt
 from lakegc_assets.recovery.undoable import undoable
-from lakegc_assets.run.artifacts import ArtifactRoot, AttemptArtifacts
+from lakegc_assets.run.artifacts import ArtifactRoot, AttemptArtifacts, Manifest
 from lakegc_assets.run.context import RunContext, known_repository
 from lakegc_assets.run.settings import Settings
 from lakegc_assets.run.spark import session_settings, start_session
@@ -112,7 +112,7 @@ def outcome(repository: str, run: str) -> dict[str, Any]:
         "artifacts": attempt.url,
         "backup": swept.get("backup") if swept else None,
         "recovery": swept["recovery"] if swept else None,
-        "undo": undoable(swept, datetime.now(timezone.utc)) if swept else None,
+        "undo": _undo(report, swept),
         "listed": candidates["listed"],
         "listed_bytes": candidates["listed_bytes"],
         "skipped_slices": candidates["skipped_slices"],
@@ -228,6 +228,13 @@ def adoptable(repository: str, run: str, mark_id: str) -> None:
     site = Site.defined()
     store = open_store(namespace_of(site, repository), site.stores)
     require_adoptable(store, site.root, repository, run, mark_id)
+
+
+def _undo(report: Manifest, swept: Mapping[str, Any] | None) -> str | None:
+    """Whether what was deleted can be had back, or what is to be; older marks do not tell."""
+    if swept is not None:
+        return undoable(swept, datetime.now(timezone.utc))
+    return report.facts.get("undo")
 
 
 def namespace_of(site: Site, repository: str) -> str:

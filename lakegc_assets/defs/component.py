@@ -6,12 +6,15 @@ import os
 from typing import Any
 
 import dagster as dg
+import pydantic
 from dagster._utils.warnings import disable_dagster_warnings
+from dagster.components.resolved.base import resolve_fields
 from dagster_aws.s3 import S3Resource
 from pydantic import Field
 
 from lakegc_assets.defs import assets
 from lakegc_assets.defs.connecting import LakeFSResource, ObjectStoreResource
+from lakegc_assets.defs.fields import Patterns
 from lakegc_assets.defs.jobs import FIRST_SETTINGS, jobs
 from lakegc_assets.defs.keeping import keeping
 from lakegc_assets.defs.notices import failure_sensor
@@ -19,7 +22,6 @@ from lakegc_assets.defs.policy import (
     SETTINGS,
     NoticeSection,
     Override,
-    Patterns,
     Policies,
     Policy,
     ServerSection,
@@ -70,6 +72,22 @@ class GarbageCollection(dg.Component, Policy):
             tags=["lakefs", "pyspark"],
             produces=["asset", "asset_check", "job", "resource", "schedule", "sensor"],
         )
+
+    @classmethod
+    def resolve_from_model(
+        cls, context: dg.ResolutionContext, model: pydantic.BaseModel
+    ) -> GarbageCollection:
+        """Read the file; what shows only once it is filled in is told with its line, too.
+
+        Raises:
+            ResolutionException: a value is wrong.
+        """
+        try:
+            return cls(**resolve_fields(model, cls, context))
+        except pydantic.ValidationError as error:
+            field = str(error.errors()[0]["loc"][0])
+            at = context.at_path(field)
+            raise at.build_resolve_fn_exc([str(error)], field_name=field, model=model) from None
 
     def build_defs(self, context: dg.ComponentLoadContext) -> dg.Definitions:  # noqa: ARG002 - nothing here depends on where the file is
         """All that Dagster sees."""

@@ -226,6 +226,7 @@ def of_report(manifest: Manifest) -> dict[str, Any]:
         "by slice age": by_slice_age(rows),
         "largest": table(("address", "size", "reason"), largest),
         "warnings": "\n".join(facts["warnings"]) or "none",
+        "undo": facts.get("undo", "not known"),
         "files": dg.MetadataValue.md("\n".join(f"- `{url}`" for url in facts["files"][-50:])),
         **general,
     }

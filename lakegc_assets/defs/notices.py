@@ -1,50 +1,169 @@
-"""``gc_failures``: one JSON document, or one mail, for each run that failed."""
+"""``gc_failures``: one JSON document, or one mail, for each run that failed.
+
+A plain sensor, since one of Dagster's for failed runs forgets a run whose notice was not delivered.
+What was not delivered waits in the cursor, for a day. Who is killed in between tells a run twice.
+"""
 
 import json
 import os
 import smtplib
+from collections.abc import Callable
+from datetime import datetime, timedelta
 from email.message import EmailMessage
+from time import monotonic
 from typing import Any, Final
 
 import dagster as dg
 import requests
 
 from lakegc_assets.defs.policy import MailSection, NoticeSection, Policies
+from lakegc_assets.defs.requests import remembered
 from lakegc_assets.errors import ConfigurationError, LakegcError
+from lakegc_assets.lakefs.client import utc_now
 
-_TIMEOUT_S: Final = 20
+#: Dagster gives a tick 60 s: what is begun within the first 20 ends before that.
+_BUDGET_S: Final = 20
 _ATTEMPTS: Final = 3
+#: The first digit of the status of what a server has taken.
+_TAKEN: Final = 2
+#: To reach the server, and between parts of its answer.
+_TIMEOUTS_S: Final = (3, 5)
+_MAIL_TIMEOUT_S: Final = 8
+#: Failures that are looked at in one tick.
+_AT_ONCE: Final = 100
+#: For how long it is tried to deliver a notice.
+_LIFETIME: Final = timedelta(days=1)
 _APPROVABLE: Final = "candidate_share"
+_REPOSITORY: Final = "dagster/partition/repository"
+_RUN: Final = "dagster/partition/run"
+#: Jobs of ours that are of no repository.
+_OTHER_JOBS: Final = ("gc_prune", "gc_estate")
 
 
 class NoticeError(LakegcError):
     """A notice was not delivered."""
 
 
-def failure_sensor(policies: Policies, section: NoticeSection) -> dg.SensorDefinition:
+def failure_sensor(
+    policies: Policies, section: NoticeSection, now: Callable[[], datetime] = utc_now
+) -> dg.SensorDefinition:
     """``gc_failures``."""
 
-    @dg.run_failure_sensor(
+    @dg.sensor(
         name="gc_failures",
+        minimum_interval_seconds=30,
         default_status=policies.sensor_status,
         description="Tells a URL, or people by mail, about each run that failed: repository, run, "
-        "check, what was found, and what to do.",
+        "check, what was found, and what to do. What cannot be delivered is tried for a day.",
     )
-    def failures(context: dg.RunFailureSensorContext) -> dg.SkipReason | None:
-        run = context.dagster_run
-        if "dagster/partition/repository" not in run.tags:
-            return dg.SkipReason(f"run {run.run_id} is of no repository")
-        url = section.url or os.environ.get(section.url_variable or "")
-        if url is None and section.mail is None:
+    def failures(context: dg.SensorEvaluationContext) -> dg.SensorResult | dg.SkipReason:
+        ways = _ways(section)
+        if not ways:
             return dg.SkipReason("nobody is to be told: set `failures` of the component")
-        document = notice(context.instance, run, context.failure_event.message or "", policies)
-        if url is not None:
-            post(url, document)
-        if section.mail is not None:
-            mail(section.mail, document)
-        return None
+        known = remembered(context)
+        if "after" not in known:
+            last = _failures(context.instance, None)
+            known = {"after": last[-1].storage_id if last else -1, "waiting": {}}
+            return dg.SensorResult(
+                skip_reason="runs that fail from now on are told", cursor=json.dumps(known)
+            )
+        waiting: dict[str, dict[str, Any]] = known["waiting"]
+        found = _failures(context.instance, known["after"])
+        for record in found:
+            run = context.instance.get_run_by_id(record.run_id)
+            if run is not None and _is_ours(context, run):
+                event = record.event_log_entry.dagster_event
+                said = event.message if event is not None else None
+                waiting[run.run_id] = {
+                    "since": now().isoformat(), "ways": list(ways), "message": said or "",
+                }  # fmt: skip
+        problems = _deliver(context, policies, ways, waiting, now())
+        after = found[-1].storage_id if found else known["after"]
+        cursor = json.dumps({"after": after, "waiting": waiting})
+        if problems:
+            said = f"{len(waiting)} notices wait: {'; '.join(problems)}"
+        else:
+            said = f"{len(waiting)} notices wait" if waiting else f"{len(found)} runs have failed"
+        return dg.SensorResult(skip_reason=said, cursor=cursor)
 
     return failures
+
+
+def _ways(section: NoticeSection) -> dict[str, Callable[[dict[str, Any]], None]]:
+    """How people are told, by name."""
+    ways: dict[str, Callable[[dict[str, Any]], None]] = {}
+    if section.url or section.url_variable:
+        ways["url"] = lambda document: post(_url(section), document)
+    chosen = section.mail
+    if chosen is not None:
+        ways["mail"] = lambda document: mail(chosen, document)
+    return ways
+
+
+def _url(section: NoticeSection) -> str:
+    url = section.url or os.environ.get(section.url_variable or "")
+    if not url:
+        raise ConfigurationError(
+            f"the variable {section.url_variable!r} is not set: it holds the URL that is told "
+            "about runs that failed"
+        )
+    return url
+
+
+def _failures(instance: dg.DagsterInstance, after: int | None) -> list[dg.EventLogRecord]:
+    """Failures of runs behind one, the oldest first; the last one of all where none is given."""
+    records = instance.fetch_run_status_changes(
+        dg.RunStatusChangeRecordsFilter(
+            event_type=dg.DagsterEventType.RUN_FAILURE, after_storage_id=after
+        ),
+        limit=1 if after is None else _AT_ONCE,
+        ascending=after is not None,
+    ).records
+    return list(records)
+
+
+def _is_ours(context: dg.SensorEvaluationContext, run: dg.DagsterRun) -> bool:
+    """Whether a run is of this code location, and on a repository or of another job of ours."""
+    if _REPOSITORY not in run.tags and run.job_name not in _OTHER_JOBS:
+        return False
+    here, origin = context.code_location_origin, run.remote_job_origin
+    if here is None or origin is None:
+        return True
+    return here.location_name == origin.repository_origin.code_location_origin.location_name
+
+
+def _deliver(
+    context: dg.SensorEvaluationContext,
+    policies: Policies,
+    ways: dict[str, Callable[[dict[str, Any]], None]],
+    waiting: dict[str, dict[str, Any]],
+    now: datetime,
+) -> list[str]:
+    """Tell what waits, as far as there is time, and take it out; what went wrong, in sentences."""
+    problems: list[str] = []
+    deadline = monotonic() + _BUDGET_S
+    for run_id in list(waiting):
+        if monotonic() > deadline:
+            break
+        one = waiting.pop(run_id)
+        run = context.instance.get_run_by_id(run_id)
+        if run is None:
+            continue
+        left = []
+        for way in one["ways"]:
+            try:
+                # One that the file does not name any more is left out.
+                if way in ways:
+                    ways[way](notice(context.instance, run, one["message"], policies))
+            except Exception as error:  # noqa: BLE001 - a tick that fails would tell nobody anything
+                problems.append(str(error) or type(error).__name__)
+                left.append(way)
+        if left and now - datetime.fromisoformat(one["since"]) < _LIFETIME:
+            # At the end, so that others come before it at the next tick.
+            waiting[run_id] = {**one, "ways": left}
+        elif left:
+            context.log.error("nobody was told about run %s in a day: %s", run_id, problems[-1])
+    return list(dict.fromkeys(problems))
 
 
 def notice(
@@ -54,11 +173,11 @@ def notice(
 
     Args:
         instance: that has the run.
-        run: on a partition of a repository.
+        run: on a partition of a repository, or of a job that is of none.
         message: of Dagster, told where no step says more.
         policies: of all repositories.
     """
-    repository, mark = (run.tags[f"dagster/partition/{name}"] for name in ("repository", "run"))
+    repository, mark = run.tags.get(_REPOSITORY), run.tags.get(_RUN)
     failed = _failed_checks(instance, run.run_id)
     sentence = "; ".join(failed.values()) or _error(instance, run.run_id) or message
     return {
@@ -71,7 +190,7 @@ def notice(
         "checks": sorted(failed),
         "sentence": sentence,
         "what_to_do": _what_to_do(repository, mark, failed, cut_off=not _steps(instance, run)),
-        "owners": policies.of(repository).owners,
+        "owners": policies.of(repository).owners if repository else policies.for_all.owners,
     }
 
 
@@ -110,12 +229,16 @@ def _error(instance: dg.DagsterInstance, run_id: str) -> str:
     return ""
 
 
-def _what_to_do(repository: str, mark: str, failed: dict[str, str], *, cut_off: bool) -> str:
+def _what_to_do(
+    repository: str | None, mark: str | None, failed: dict[str, str], *, cut_off: bool
+) -> str:
     if set(failed) == {_APPROVABLE}:
         return (
             f"look at why with `lakegc why`; if the rules mean it, `lakegc approve {repository} "
             f"--run {mark} --max-candidate-share SHARE`, else correct the rules"
         )
+    if cut_off and repository is None:
+        return "its process was killed or its machine stopped: launch the job again"
     if cut_off:
         return (
             "its process was killed or its machine stopped: the sensor gc_resume goes on with it, "
@@ -133,14 +256,18 @@ def post(url: str, document: dict[str, Any]) -> None:
     said = ""
     for _ in range(_ATTEMPTS):
         try:
-            answer = requests.post(url, json=document, timeout=_TIMEOUT_S)
+            # Behind a redirection it would be asked for something, and be told nothing.
+            with requests.post(
+                url, json=document, timeout=_TIMEOUTS_S, allow_redirects=False, stream=True
+            ) as answer:
+                status = answer.status_code
         except requests.RequestException as error:
             # Its text may hold the URL, which may hold a secret.
             said = type(error).__name__
             continue
-        if answer.ok:
+        if status // 100 == _TAKEN:
             return
-        said = f"status {answer.status_code}"
+        said = f"status {status}"
     raise NoticeError(f"the notice about run {document['dagster_run']} was not delivered: {said}")
 
 
@@ -152,7 +279,12 @@ def mail(section: MailSection, document: dict[str, Any]) -> None:
         ConfigurationError: the variable of the password is not set.
     """
     message = EmailMessage()
-    message["Subject"] = f"lakegc: {document['repository']}, run {document['run']} failed"
+    what = (
+        f"{document['repository']}, run {document['run']}"
+        if document["repository"]
+        else document["job"]
+    )
+    message["Subject"] = f"lakegc: {what} failed"
     message["From"] = section.sender
     owners = [owner for owner in document["owners"] if "@" in owner]
     message["To"] = ", ".join(dict.fromkeys([*section.to, *owners]))
@@ -161,7 +293,7 @@ def mail(section: MailSection, document: dict[str, Any]) -> None:
         f"{json.dumps(document, indent=1)}\n"
     )
     try:
-        with smtplib.SMTP(section.host, section.port, timeout=_TIMEOUT_S) as server:
+        with smtplib.SMTP(section.host, section.port, timeout=_MAIL_TIMEOUT_S) as server:
             if section.starttls:
                 server.starttls()
             if section.user:

@@ -11,64 +11,41 @@ from fnmatch import fnmatchcase
 from typing import Annotated, Any, Final, Literal
 
 import dagster as dg
-from dagster._utils.schedules import is_valid_cron_string
-from pydantic import AfterValidator, Field
+from pydantic import AfterValidator, Field, model_validator
 
+from lakegc_assets.defs.fields import (
+    Cron,
+    Owners,
+    Patterns,
+    Tags,
+    Texts,
+    Url,
+    Zone,
+    above,
+    one_of,
+    some,
+    within,
+)
 from lakegc_assets.sweep.unattended import MODES, REQUIRED, Limits
-
-
-def _cron(value: str) -> str:
-    if not is_valid_cron_string(value):
-        raise ValueError(f"{value!r} is no cron schedule: write five fields, '0 2 * * 0' say")
-    return value
-
-
-def _zone(value: str) -> str:
-    from zoneinfo import ZoneInfo  # noqa: PLC0415 - few processes need it
-
-    try:
-        ZoneInfo(value)
-    except (KeyError, ValueError, OSError) as error:
-        raise ValueError(f"{value!r} is no time zone: write Europe/Berlin, say") from error
-    return value
-
-
-def _pattern(value: str) -> str:
-    if not value:
-        raise ValueError("a pattern that is empty names nothing")
-    return value
-
-
-def _one_of(values: Sequence[str]) -> AfterValidator:
-    """Text that is one of a few; a Literal would let any text pass for one that is rendered."""
-
-    def check(value: str) -> str:
-        if value not in values:
-            raise ValueError(f"{value!r} is none of {', '.join(values)}")
-        return value
-
-    return AfterValidator(check)
-
-
-Patterns = list[Annotated[str, AfterValidator(_pattern)]]
 
 
 class AutoLimits(dg.Model, dg.Resolvable):
     """Under which limits ``sweep: auto`` holds; a mark beyond one of them waits for approval."""
 
-    share: float | None = Field(
-        default=0.2, ge=0, le=1, description="of the listed objects that a mark names; null: any"
+    share: Annotated[float, within(0, 1)] | None = Field(
+        default=0.2, description="of the listed objects that a mark names; null: any"
     )
-    objects: int | None = Field(default=None, ge=0, description="that a mark names; null: any")
-    bytes: int | None = Field(
-        default=None, ge=0, description="of the objects that a mark names; null: any"
+    objects: Annotated[int, within(0)] | None = Field(
+        default=None, description="that a mark names; null: any"
     )
-    growth: float | None = Field(
+    bytes: Annotated[int, within(0)] | None = Field(
+        default=None, description="of the objects that a mark names; null: any"
+    )
+    growth: Annotated[float, above(0)] | None = Field(
         default=None,
-        gt=0,
         description="how many times as much as the last mark, in objects and bytes; 2 is twice",
     )
-    required: Annotated[str, _one_of(REQUIRED)] = Field(
+    required: Annotated[str, one_of(REQUIRED)] = Field(
         default="nothing",
         json_schema_extra={"enum": list(REQUIRED)},
         description="what must be there to bring objects back: nothing, backup, undo (versions or "
@@ -83,27 +60,25 @@ class AutoLimits(dg.Model, dg.Resolvable):
 class Policy(dg.Model, dg.Resolvable):
     """How a repository is collected."""
 
-    cron: Annotated[str, AfterValidator(_cron)] = Field(
+    cron: Cron = Field(
         default="0 2 * * 0", description="when a wave is due, as five cron fields; Sundays at 2:00"
     )
-    time_zone: Annotated[str, AfterValidator(_zone)] = Field(
-        default="UTC", description="of `cron`: Europe/Berlin, say"
+    time_zone: Zone = Field(default="UTC", description="of `cron`: Europe/Berlin, say")
+    min_age_hours: Annotated[float, within(24, 876_000)] = Field(
+        default=24.0, description="younger objects are never candidates; 24 are the least"
     )
-    min_age_hours: float = Field(
-        default=24.0, ge=24, le=876_000, description="younger objects are never candidates"
-    )
-    max_candidate_share: float = Field(
-        default=0.5, ge=0, le=1, description="a larger share of the listing refuses the mark"
+    max_candidate_share: Annotated[float, within(0, 1)] = Field(
+        default=0.5, description="a larger share of the listing, 0 to 1, refuses the mark"
     )
     protect_tags: bool = Field(default=False, description="tagged commits keep their objects")
-    ignored_repositories: list[str] = Field(
+    ignored_repositories: Texts = Field(
         default_factory=list,
         description="other repositories of the server that are not read for what they name here",
     )
-    clean_every_hours: float = Field(
-        default=168.0, ge=0, le=876_000, description="how often the whole store is listed"
+    clean_every_hours: Annotated[float, within(0, 876_000)] = Field(
+        default=168.0, description="how often the whole store is listed"
     )
-    sweep: Annotated[str, _one_of(MODES)] = Field(
+    sweep: Annotated[str, one_of(MODES)] = Field(
         default="approved",
         json_schema_extra={"enum": list(MODES)},
         description="what follows a mark that nobody asked for: never a sweep; one when a person "
@@ -112,26 +87,25 @@ class Policy(dg.Model, dg.Resolvable):
     auto: AutoLimits = Field(
         default_factory=AutoLimits, description="limits under which `sweep: auto` holds"
     )
-    approval_lifetime_days: float = Field(
-        default=7.0, gt=0, le=365, description="for how long an approval counts"
+    approval_lifetime_days: Annotated[float, above(0, 365)] = Field(
+        default=7.0, description="for how long an approval counts; 365 are the most"
     )
-    stale_after_days: float = Field(
-        default=14.0, gt=0, le=3650, description="without a mark for longer, a repository is stale"
+    stale_after_days: Annotated[float, above(0, 3650)] = Field(
+        default=14.0, description="without a mark for longer, a repository is stale"
     )
-    keep_runs_days: float = Field(
+    keep_runs_days: Annotated[float, within(2, 36_500)] = Field(
         default=30.0,
-        ge=2,
-        le=36_500,
-        description="older runs may be pruned, but for the last three marks and what is needed",
+        description="older runs may be pruned, but for the last three marks and what is needed; "
+        "2 are the least",
     )
     prune: bool = Field(
         default=False,
         description="whether gc_prune_schedule removes what may go; else it only says what would",
     )
-    owners: list[str] = Field(
+    owners: Owners = Field(
         default_factory=list, description="e-mail addresses or team:NAME, told about failures"
     )
-    tags: dict[str, str] = Field(default_factory=dict, description="added to each run")
+    tags: Tags = Field(default_factory=dict, description="added to each run")
 
 
 class Override(Policy):
@@ -197,7 +171,12 @@ class Policies(dg.Model):
         changed: dict[str, Any] = {}
         for one in self.overrides:
             if names(repository, one.include, one.exclude):
-                changed |= _said(one)
+                said = _said(one)
+                if "auto" in said:
+                    # A limit that is not said is not lifted.
+                    before: AutoLimits = changed.get("auto", self.for_all.auto)
+                    said["auto"] = before.model_copy(update=_limits_said(one.auto))
+                changed |= said
         return changed
 
     def of(self, repository: str) -> Policy:
@@ -205,13 +184,17 @@ class Policies(dg.Model):
         return self.for_all.model_copy(update=self.changed(repository))
 
     def crons(self) -> dict[str, list[str]]:
-        """Every cron schedule that a repository may have, by time zone."""
+        """Every cron schedule that a repository may have, by time zone.
+
+        Several entries may name one repository, so each may change what all before it have said.
+        """
+        pairs = [(self.for_all.cron, self.for_all.time_zone)]
+        for said in map(_said, self.overrides):
+            more = [(said.get("cron", cron), said.get("time_zone", zone)) for cron, zone in pairs]
+            pairs = list(dict.fromkeys([*pairs, *more]))
         found: dict[str, list[str]] = {}
-        for said in ({}, *map(_said, self.overrides)):
-            one = self.for_all.model_copy(update=said)
-            crons = found.setdefault(one.time_zone, [])
-            if one.cron not in crons:
-                crons.append(one.cron)
+        for cron, zone in pairs:
+            found.setdefault(zone, []).append(cron)
         return found
 
     def dump(self) -> dict[str, Any]:
@@ -224,6 +207,10 @@ class Policies(dg.Model):
 def _said(override: Override) -> dict[str, Any]:
     fields = override.model_fields_set & Policy.model_fields.keys()
     return {field: getattr(override, field) for field in fields}
+
+
+def _limits_said(limits: AutoLimits) -> dict[str, Any]:
+    return {field: getattr(limits, field) for field in limits.model_fields_set}
 
 
 def settings_of(policy: Policy) -> dict[str, Any]:
@@ -246,6 +233,12 @@ class ServerSection(dg.Model, dg.Resolvable):
     credentials_file: str | None = Field(
         default=None, description="a file in the form of ~/.lakectl.yaml"
     )
+
+    @model_validator(mode="after")
+    def _require_both(self) -> ServerSection:
+        if bool(self.access_key_id_variable) != bool(self.secret_access_key_variable):
+            raise ValueError("access_key_id_variable and secret_access_key_variable go together")
+        return self
 
 
 class StoresSection(dg.Model, dg.Resolvable):
@@ -290,22 +283,29 @@ class MailSection(dg.Model, dg.Resolvable):
     """Where mails about failures go."""
 
     host: str = Field(description="of the SMTP server")
-    port: int = Field(default=25, ge=1, le=65_535, description="of the SMTP server")
+    port: Annotated[int, within(1, 65_535)] = Field(default=25, description="of the SMTP server")
     sender: str = Field(description="address that mails come from")
-    to: list[str] = Field(min_length=1, description="addresses; owners that have one are added")
+    to: Annotated[Texts, AfterValidator(some)] = Field(
+        description="addresses, at least one; owners that have one are added"
+    )
     starttls: bool = Field(default=False, description="encrypt the connection")
     user: str | None = Field(default=None, description="name to log in with")
     password_variable: str | None = Field(
         default=None, description="name of the environment variable that holds the password"
     )
 
+    @model_validator(mode="after")
+    def _require_password(self) -> MailSection:
+        if self.user and not self.password_variable:
+            raise ValueError(f"user {self.user!r} needs a password: name its password_variable")
+        return self
+
 
 class NoticeSection(dg.Model, dg.Resolvable):
     """Who is told about runs that failed: a URL, people, or both."""
 
-    url: str | None = Field(
+    url: Url | None = Field(
         default=None,
-        pattern=r"^https?://",
         description="one JSON document is posted there for each failed run",
     )
     url_variable: str | None = Field(

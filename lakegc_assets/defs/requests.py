@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
@@ -111,6 +112,24 @@ def _can_be_a_key(repository: str) -> bool:
     except ConfigurationError:
         return False
     return True
+
+
+def remembered(context: dg.SensorEvaluationContext) -> dict[str, Any]:
+    """What a sensor has written into its cursor; nothing where that is not its own, or damaged.
+
+    Somebody may have changed it in the interface. A sensor then begins as if it were new.
+    """
+    if not context.cursor:
+        return {}
+    try:
+        known = json.loads(context.cursor)
+    except ValueError:
+        known = None
+    # Those of Dagster's own sensors name their class.
+    if not isinstance(known, dict) or "__class__" in known:
+        context.log.warning("the cursor cannot be read, so this begins anew: %s", context.cursor)
+        return {}
+    return known
 
 
 def silent(error: LakegcError) -> dg.SkipReason:

@@ -16,9 +16,10 @@ from lakegc_assets.defs.policy import Policies
 from lakegc_assets.defs.requests import ASKED_TAG, RESUMED_TAG, is_unattended, silent
 from lakegc_assets.defs.resources import CollectorResource
 from lakegc_assets.defs.sensors import started
-from lakegc_assets.errors import LakegcError, RefusedError
+from lakegc_assets.errors import IntegrityError, LakegcError, RefusedError
 from lakegc_assets.graveler.namespace import StorageNamespace
 from lakegc_assets.lakefs.config import LakeFSConfig
+from lakegc_assets.lakefs.errors import EndpointNotFoundError, NotFoundError
 from lakegc_assets.mark.publication import read_summary
 from lakegc_assets.run.artifacts import ArtifactRoot
 from lakegc_assets.storage.opening import open_store
@@ -52,7 +53,7 @@ def resume_sensor(jobs: Sequence[Any], policies: Policies) -> dg.SensorDefinitio
         stores: ObjectStoreResource,
         collector: CollectorResource,
     ) -> dg.SensorResult | dg.SkipReason:
-        since = _since(context.cursor)
+        since = _since(context)
         # The storages of runs compare with whole seconds, some of them.
         records = context.instance.get_run_records(
             dg.RunsFilter(
@@ -71,6 +72,10 @@ def resume_sensor(jobs: Sequence[Any], policies: Policies) -> dg.SensorDefinitio
             try:
                 found = _request(run, lakefs.config(), collector.root(stores))
             except LakegcError as error:
+                if _stays(error):
+                    # What is damaged or gone keeps the others from nothing.
+                    context.log.warning("run %s cannot go on: %s", run.run_id, error)
+                    continue
                 if not requests:
                     return silent(error)
                 # The next tick looks at all of them again, and starts none of these twice.
@@ -83,8 +88,19 @@ def resume_sensor(jobs: Sequence[Any], policies: Policies) -> dg.SensorDefinitio
     return resume
 
 
-def _since(cursor: str | None) -> datetime:
-    return datetime.fromisoformat(cursor) if cursor else datetime.now(timezone.utc) - _BACK
+def _since(context: dg.SensorEvaluationContext) -> datetime:
+    """From when on runs are looked at: at most a day back, where nobody knows."""
+    back = datetime.now(timezone.utc) - _BACK
+    if not context.cursor:
+        return back
+    try:
+        known = datetime.fromisoformat(context.cursor)
+    except ValueError:
+        known = None
+    if known is None or known.tzinfo is None:
+        context.log.warning("the cursor cannot be read, so this begins anew: %s", context.cursor)
+        return back
+    return known
 
 
 def _was_cut_off(instance: dg.DagsterInstance, record: dg.RunRecord) -> bool:
@@ -103,6 +119,12 @@ def _was_cut_off(instance: dg.DagsterInstance, record: dg.RunRecord) -> bool:
         dg.RunsFilter(tags={"dagster/partition": key}, created_after=record.create_timestamp)
     )
     return all(one.dagster_run.run_id == run.run_id for one in later)
+
+
+def _stays(error: LakegcError) -> bool:
+    """Whether the next tick would find the same: damage, or a repository that is gone."""
+    gone = isinstance(error, NotFoundError) and not isinstance(error, EndpointNotFoundError)
+    return gone or isinstance(error, IntegrityError)
 
 
 def _request(run: dg.DagsterRun, lakefs: LakeFSConfig, root: ArtifactRoot) -> dg.RunRequest | None:
@@ -125,7 +147,7 @@ def _request(run: dg.DagsterRun, lakefs: LakeFSConfig, root: ArtifactRoot) -> dg
         namespace = StorageNamespace.parse(found.storage_namespace).url()
         if read_summary(open_store(namespace, root.stores), mark) is not None:
             # It was published, but not reported: this finishes it.
-            names = ("gc_report", ASSET) if job == "gc" else ("gc_report",)
+            names = ("gc_report", "backup", ASSET) if job == "gc" else ("gc_report",)
             selection = [dg.AssetKey(name) for name in names]
     ours = {k: v for k, v in run.tags.items() if k.startswith(_OUR_TAGS)}
     if not is_unattended(run.tags):

@@ -8,12 +8,12 @@ import dagster as dg
 from dagster._utils.schedules import reverse_cron_string_iterator
 
 from lakegc_assets.defs.connecting import LakeFSResource
-from lakegc_assets.defs.partitions import add_partition
 from lakegc_assets.defs.policy import Policies, Policy
 from lakegc_assets.defs.requests import (
     REPOSITORY_TAG,
     WAVE_TAG,
     collected,
+    keys_of,
     request,
     silent,
 )
@@ -49,7 +49,9 @@ def name_of(zone: str, policies: Policies) -> str:
     """The name of the schedule of a time zone."""
     if zone == policies.for_all.time_zone:
         return NAME
-    return f"{NAME}_{''.join(c if c.isalnum() else '_' for c in zone)}"
+    # Etc/GMT+5 is not Etc/GMT-5.
+    said = zone.replace("+", "plus")
+    return f"{NAME}_{''.join(c if c.isalnum() else '_' for c in said)}"
 
 
 def _schedule(
@@ -78,7 +80,6 @@ def _schedule(
             due = _due(repository, policy, at) if policy.time_zone == zone else None
             if due is None or _joined(context.instance, repository.id, due):
                 continue
-            add_partition(context.instance, repository.id, due)
             requests.append(
                 request(
                     policies,
@@ -89,6 +90,10 @@ def _schedule(
                     tags={WAVE_TAG: due},
                 )
             )
+        # All at once: an estate has thousands, and a tick has a minute.
+        keys = keys_of(requests)
+        context.instance.add_dynamic_partitions("repository", sorted({name for name, _ in keys}))
+        context.instance.add_dynamic_partitions("run", sorted({run for _, run in keys}))
         return requests or dg.SkipReason(
             f"none of {len(repositories)} repositories is due, or all that are were started"
         )
@@ -108,6 +113,11 @@ def _due(repository: Repository, policy: Policy, at: datetime) -> str | None:
 
 
 def _joined(instance: dg.DagsterInstance, repository: str, wave: str) -> bool:
-    """Whether a repository had its run in a wave, at another tick say."""
+    """Whether a repository had its run in a wave, at another tick say.
+
+    A run that was made and not launched yet is asked for again: the daemon may have died between
+    the two, and then launches that one.
+    """
     tags = {WAVE_TAG: wave, REPOSITORY_TAG: repository}
-    return instance.get_runs_count(dg.RunsFilter(tags=tags)) > 0
+    launched = [s for s in dg.DagsterRunStatus if s is not dg.DagsterRunStatus.NOT_STARTED]
+    return instance.get_runs_count(dg.RunsFilter(tags=tags, statuses=launched)) > 0

@@ -6,7 +6,7 @@ after a crash asks for the same runs, which Dagster does not start again.
 
 import hashlib
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from datetime import datetime
 from typing import Any, Final
 
@@ -15,7 +15,7 @@ import dagster as dg
 from lakegc_assets.defs.connecting import LakeFSResource, ObjectStoreResource
 from lakegc_assets.defs.partitions import REPOSITORY, RUN
 from lakegc_assets.defs.policy import Policies
-from lakegc_assets.defs.requests import collected, keys_of, request, silent
+from lakegc_assets.defs.requests import collected, keys_of, remembered, request, silent
 from lakegc_assets.defs.resources import CollectorResource
 from lakegc_assets.errors import LakegcError
 from lakegc_assets.lakefs.client import utc_now
@@ -25,7 +25,9 @@ from lakegc_assets.run.tasks import each
 from lakegc_assets.sweep.approval import Approval, approval_of
 from lakegc_assets.sweep.ledger import ASSET
 
-_THREADS: Final = 8
+#: Repositories that are looked at at a time, and runs of each.
+_REPOSITORIES: Final = 8
+_THREADS: Final = 4
 _REPOSITORY_KEY: Final = "dagster/partition/repository"
 _RUN_KEY: Final = "dagster/partition/run"
 
@@ -89,7 +91,7 @@ def rules_sensor(policies: Policies) -> dg.SensorDefinition:
     def rules(
         context: dg.SensorEvaluationContext, lakefs: LakeFSResource
     ) -> dg.SensorResult | dg.SkipReason:
-        seen: dict[str, dict[str, Any]] = json.loads(context.cursor or "{}")
+        seen: dict[str, dict[str, Any]] = remembered(context)
         try:
             client = lakefs.config().connect()
             there = collected(lakefs.config(), policies)
@@ -170,6 +172,10 @@ def approvals_sensor(
             there = collected(lakefs.config(), policies)
         except LakegcError as error:
             return silent(error)
+        moment = now()
+        chosen = [r.id for r in there if policies.of(r.id).sweep != "never"]
+        # An estate has thousands of marks, and a tick has a minute.
+        looks = each(lambda name: _approved(context, root, name, moment), chosen, _REPOSITORIES)
         requests = [
             request(
                 policies,
@@ -180,9 +186,8 @@ def approvals_sensor(
                 config={"max_candidate_share": approval.max_candidate_share},
                 tags={"lakegc/approved-by": approval.by},
             )
-            for repository in there
-            if policies.of(repository.id).sweep != "never"
-            for approval in _approved(context, root, repository.id, now())
+            for found in looks
+            for approval in found
         ]
         return started(requests)
 
@@ -191,7 +196,7 @@ def approvals_sensor(
 
 def _approved(
     context: dg.SensorEvaluationContext, root: ArtifactRoot, repository: str, now: datetime
-) -> Iterator[Approval]:
+) -> list[Approval]:
     """The approvals that hold, of marks of a repository that were not swept."""
 
     def read(run: str) -> Approval | LakegcError | None:
@@ -201,9 +206,15 @@ def _approved(
         except LakegcError as error:
             return error
 
-    runs = root.runs(repository)
+    try:
+        runs = root.runs(repository)
+    except LakegcError as error:
+        context.log.warning("%s: its runs cannot be listed: %s", repository, error)
+        return []
+    approvals: list[Approval] = []
     for run, found in zip(runs, each(read, runs, _THREADS), strict=True):
         if isinstance(found, LakegcError):
             context.log.warning("%s, run %s: %s", repository, run, found)
         elif found is not None:
-            yield found
+            approvals.append(found)
+    return approvals

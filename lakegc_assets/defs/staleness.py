@@ -8,6 +8,7 @@ import json
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
+from functools import partial
 from typing import Any, Final
 
 import dagster as dg
@@ -15,7 +16,7 @@ import dagster as dg
 from lakegc_assets.defs.connecting import LakeFSResource, ObjectStoreResource
 from lakegc_assets.defs.partitions import REPOSITORY
 from lakegc_assets.defs.policy import Policies
-from lakegc_assets.defs.requests import collected, silent
+from lakegc_assets.defs.requests import collected, remembered, silent
 from lakegc_assets.defs.resources import CollectorResource
 from lakegc_assets.errors import LakegcError
 from lakegc_assets.graveler.namespace import StorageNamespace
@@ -23,6 +24,8 @@ from lakegc_assets.lakefs.client import utc_now
 from lakegc_assets.lakefs.models import Repository
 from lakegc_assets.run.artifacts import ArtifactRoot
 from lakegc_assets.run.history import earlier
+from lakegc_assets.run.tasks import each
+from lakegc_assets.storage.errors import StorageError
 
 REPOSITORIES: Final = dg.AssetSpec(
     "repositories",
@@ -32,6 +35,7 @@ REPOSITORIES: Final = dg.AssetSpec(
     partitions_def=REPOSITORY,
 )
 CHECK: Final = "marked_in_time"
+_THREADS: Final = 8
 _DESCRIPTION: Final = "The repository was marked no longer ago than its `stale_after_days`."
 
 
@@ -74,6 +78,23 @@ def freshness(
     passed = ago <= timedelta(days=days)
     then = "" if passed else ": look at its last runs, and whether gc_schedule is on"
     return Freshness(passed, f"{repository.id} {told}, {days:g} days are allowed{then}", last)
+
+
+def _or_why_not(
+    root: ArtifactRoot, repository: Repository, policies: Policies, now: datetime
+) -> Freshness:
+    """The same; what cannot be told of one repository keeps nobody from telling of the others.
+
+    Raises:
+        StorageError: the store of all artifacts does not answer.
+    """
+    try:
+        return freshness(root, repository, policies, now)
+    except StorageError:
+        raise
+    except LakegcError as error:
+        sentence = f"{repository.id}: nobody can tell when it was marked: {error}"
+        return Freshness(passed=False, sentence=sentence, last=None)
 
 
 def _days(time: timedelta) -> str:
@@ -124,13 +145,19 @@ def staleness_sensor(
         stores: ObjectStoreResource,
         collector: CollectorResource,
     ) -> dg.SensorResult | dg.SkipReason:
-        told: dict[str, Any] = json.loads(context.cursor or "{}")
+        told = remembered(context)
         try:
             there = collected(lakefs.config(), policies)
-            found = {r.id: freshness(collector.root(stores), r, policies, now()) for r in there}
         except LakegcError as error:
             return silent(error)
-        today = now().date().isoformat()
+        root, moment = collector.root(stores), now()
+        look = partial(_or_why_not, root, policies=policies, now=moment)
+        try:
+            looks = each(look, there, _THREADS)
+        except StorageError as error:
+            return dg.SkipReason(f"the artifacts cannot be read: {error}")
+        found = {r.id: one for r, one in zip(there, looks, strict=True)}
+        today = moment.date().isoformat()
         current = {name: [one.passed, today] for name, one in found.items()}
         return dg.SensorResult(
             asset_events=[

@@ -30,6 +30,8 @@ from lakegc_assets.run.context import RunContext
 from lakegc_assets.run.hashing import KeyDigest, key_digest
 from lakegc_assets.run.parts import Part, read_part, write_part
 from lakegc_assets.run.tasks import spread
+from lakegc_assets.run.undo import whether_undone, with_trash
+from lakegc_assets.storage.base import ObjectStore
 
 ASSET: Final = "gc_report"
 _LARGEST: Final = 20
@@ -144,11 +146,18 @@ def report(ctx: RunContext) -> Manifest:
         "warnings": [r.summary for r in results if not r.passed] + _ignored(others),
         "references": others.get("references", {}),
         "ignored_repositories": others.get("ignored_repositories", []),
+        "undo": _undo(ctx, connections.store()),
         "server_known_by": listing.facts.get("server_known_by", ""),
         "figures": _figures(ctx, chain, requests_of(attempt)),
     }
     parts = {"data": [write_part(attempt.store(), f"{ASSET}/data/", table)]}
     return ctx.finish(ASSET, manifest, started, parts, facts)
+
+
+def _undo(ctx: RunContext, store: ObjectStore) -> str:
+    """Whether a sweep of the mark can be undone, as the settings say: it tries that by itself."""
+    recovery = with_trash(store.recovery(), ctx.settings.trash_days)
+    return whether_undone(recovery, ctx.settings.backup_url)
 
 
 def _ignored(others: Mapping[str, Any]) -> list[str]:

@@ -11,9 +11,9 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from lakegc_assets.errors import ConfigurationError, LakegcError
+from lakegc_assets.errors import ConfigurationError, LakegcError, RefusedError
 from lakegc_assets.recovery import journal
-from lakegc_assets.recovery.backups import FOLDER
+from lakegc_assets.recovery.backups import FOLDER, MANIFEST
 from lakegc_assets.recovery.journal import Outcome
 from lakegc_assets.recovery.pace import Pace
 from lakegc_assets.run.connections import Connections
@@ -46,6 +46,7 @@ _HOPELESS: Final = (
     StoreThrottledError,
     StoreUnavailableError,
     ConfigurationError,
+    RefusedError,
 )
 #: What an object costs besides its bytes, in bytes.
 OVERHEAD: Final = 64 << 10
@@ -137,12 +138,22 @@ class CopyingTask:
         """
         rows = read_part(self._artifacts, portion.part)
         for number, batch in enumerate(batches(rows)):
+            self._require_unfinished()
             errors: list[LakegcError] = []
             objects = [tuple(row.values()) for row in batch.to_pylist()]
             outcomes = each(partial(self._copied, errors), objects, _THREADS)
             self._record(f"{self._orders.name}-{portion.number:06d}-{number:06d}", outcomes)
             if errors:
                 raise errors[0]
+
+    def _require_unfinished(self) -> None:
+        """Refuse to replace copies that somebody may rely on by now.
+
+        Raises:
+            RefusedError: another process has finished the backup.
+        """
+        if self._target.exists(MANIFEST):
+            raise RefusedError(f"another process has finished the backup {self._target.url}")
 
     def _record(self, name: str, outcomes: Sequence[Outcome]) -> None:
         journal.record(self._target, name, outcomes)

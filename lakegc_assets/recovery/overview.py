@@ -80,12 +80,21 @@ def all_backups(stores: StoreConfig, backup_url: str) -> Iterator[Found]:
         for folder in place.list_prefixes(repository).prefixes:
             run = folder.removeprefix(repository).rstrip("/")
             url = folder_url(backup_url, repository.rstrip("/"), run)
-            found = _found(open_store(url, stores))
+            found = found_at(open_store(url, stores))
             if found is not None:
                 yield found
 
 
-def _found(store: ObjectStore) -> Found | None:
+def found_at(store: ObjectStore) -> Found | None:
+    """The backup in a folder; None where there is none.
+
+    Args:
+        store: rooted at the folder.
+
+    Raises:
+        IntegrityError: what it says of itself is damaged.
+        StorageError: the store does not tell.
+    """
     states: dict[str, State] = {
         PRUNING: "being removed",
         MANIFEST: "finished",

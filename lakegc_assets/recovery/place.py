@@ -6,17 +6,21 @@ from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
+from typing import Final
 
 from lakegc_assets.errors import ConfigurationError
 from lakegc_assets.graveler.namespace import StorageNamespace
 from lakegc_assets.lakefs.client import LakeFSClient
-from lakegc_assets.recovery.backups import BEGIN
+from lakegc_assets.recovery.backups import BEGIN, folder_url
 from lakegc_assets.run.connections import Connections
 from lakegc_assets.run.context import RunContext, overlap
 from lakegc_assets.storage.base import ObjectStore
 from lakegc_assets.storage.config import StoreConfig
 from lakegc_assets.storage.errors import AccessDeniedError
 from lakegc_assets.storage.opening import open_store
+
+#: Where lakeFS keeps ranges, in every storage namespace that has a commit.
+_LAKEFS: Final = "_lakefs/"
 
 
 def require_free_places(ctx: RunContext, client: LakeFSClient, connections: Connections) -> None:
@@ -34,6 +38,10 @@ def require_free_places(ctx: RunContext, client: LakeFSClient, connections: Conn
     for name, place in (("backup_url", url), ("backup_log", log)):
         if place is not None:
             _require_free(ctx, client, connections, name, place)
+            folder = folder_url(place, ctx.repository, ctx.run)
+            # A link below it may lead anywhere.
+            if not _within(placed(folder, connections.stores), placed(place, connections.stores)):
+                _require_free(ctx, client, connections, f"{name}: the folder", folder)
     if url is not None and log is not None:
         places = (placed(place, connections.stores) for place in (url, log))
         if next(places).overlaps(next(places)):
@@ -73,6 +81,8 @@ def _require_free(
 def require_no_other_backup(store: ObjectStore, stores: StoreConfig) -> None:
     """Refuse the folder of a new backup where it is not empty, or lies in another backup.
 
+    Or in a storage namespace: another server, of which nobody here knows, may have it.
+
     Args:
         store: rooted at the folder.
         stores: how stores are reached.
@@ -84,9 +94,16 @@ def require_no_other_backup(store: ObjectStore, stores: StoreConfig) -> None:
     for above in _above(placed(store.url, stores)):
         # Who may only use a folder of the bucket cannot have put a backup around it.
         with suppress(AccessDeniedError):
-            if open_store(above.url(), stores).exists(BEGIN):
+            around = open_store(above.url(), stores)
+            if around.exists(BEGIN):
                 raise ConfigurationError(
                     f"{store.url} lies in the backup at {above.url()}: choose another backup_url"
+                )
+            if any(around.list_prefixes(_LAKEFS, max_objects=0)):
+                raise ConfigurationError(
+                    f"{store.url} lies in a storage namespace, of whatever lakeFS server: "
+                    f"{above.url()}/{_LAKEFS} is there. What is copied there would be taken for "
+                    "garbage: choose another backup_url"
                 )
     first = next(iter(store.list()), None)
     if first is not None:
@@ -95,6 +112,10 @@ def require_no_other_backup(store: ObjectStore, stores: StoreConfig) -> None:
             f"{first['key'][0].as_py()!r}, and maybe another backup. Choose another backup_url, "
             "or remove what is there"
         )
+
+
+def _within(inner: StorageNamespace, outer: StorageNamespace) -> bool:
+    return inner.overlaps(outer) and len(inner.prefix) >= len(outer.prefix)
 
 
 def _touches(place: StorageNamespace, namespace: str, stores: StoreConfig) -> bool:

@@ -19,7 +19,7 @@ from lakegc_assets.errors import IntegrityError, LakegcError, RefusedError
 from lakegc_assets.recovery.backups import BEGIN, FOLDER, MANIFEST, PRUNING
 from lakegc_assets.recovery.liveness import needed_now
 from lakegc_assets.recovery.looking import missing
-from lakegc_assets.recovery.overview import Found, all_backups
+from lakegc_assets.recovery.overview import Found, all_backups, found_at
 from lakegc_assets.recovery.place import placed, repository_at
 from lakegc_assets.run.context import RunContext
 from lakegc_assets.run.lock import repository_lock
@@ -30,6 +30,7 @@ from lakegc_assets.storage.errors import StorageError
 _SWEPT = "swept_set"
 #: Of how many copies it is asked whether they are gone, where a listing shows none.
 _ASKED = 100
+_LEFT = pa.schema([("address", pa.string()), ("size", pa.int64())])
 Context = Callable[[str, str], RunContext]
 
 
@@ -59,7 +60,8 @@ class Pruning:
             whose mark was not swept, and those that were not finished. Empty for all.
         dry_run: nothing is removed.
         alone: keeps sweeps and restores of a repository from beginning, from wherever, or raises
-            LakegcError where one is at work: a sweep may rely on the backup, a restore read it.
+            LakegcError where one is at work: a sweep may rely on the backup, a restore read it. So
+            it does where an alarm is to be looked at first.
     """
 
     context: Context
@@ -92,12 +94,11 @@ class Pruning:
             return Judged(found, kept)
         with ExitStack() as stack:
             try:
-                held = _held(found)
-                if held.num_rows:
+                if found.state == "unfinished" or _held(found).num_rows:
                     stack.enter_context(repository_lock(subject.namespace))
-                    if not self.dry_run:
-                        stack.enter_context(self.alone(ctx))
-                    kept = _needed(ctx, found, held)
+                    stack.enter_context(self.alone(ctx))
+                    _require_unchanged(found)
+                    kept = _needed(ctx, found, _held(found))
             except LakegcError as error:
                 kept = f"nobody can tell what of it is needed: {error}"
             if kept or self.dry_run:
@@ -120,6 +121,19 @@ class Pruning:
         if not _was_swept(ctx, found):
             return f"its mark was not swept, as far as the artifacts here tell; {by_name}"
         return ""
+
+
+def _require_unchanged(found: Found) -> None:
+    """Refuse what is not the backup any more that was found: it was finished, or made anew.
+
+    Others were looked at in between, and whoever was at work was waited for.
+
+    Raises:
+        RefusedError: it is another one now.
+    """
+    now = found_at(found.store)
+    if now is None or (now.state, now.record) != (found.state, found.record):
+        raise RefusedError(f"{found.store.url} has changed meanwhile: prune again")
 
 
 def _was_swept(ctx: RunContext, found: Found) -> bool:
@@ -161,24 +175,29 @@ def _needed(ctx: RunContext, found: Found, held: pa.Table) -> str:
 
 
 def _held(found: Found) -> pa.Table:
-    """What a backup can give back: all that was copied, or what is left of it.
+    """What a backup can give back (address, size): all that was copied, or what is there of it.
+
+    What was copied and not recorded any more may be the only copy all the same.
 
     Raises:
         LakegcError: nobody can tell.
     """
-    if found.state != "being removed":
+    if found.state == "finished":
         return found.copied()
-    left = pa.array(list(_copies(found.store)), pa.string())
+    left = pa.table(_columns(_copies(found.store)), schema=_LEFT)
     try:
         copied = found.copied()
     except IntegrityError:
-        if len(left):
+        if left.num_rows:
             raise
         # What says what was copied goes when all copies are gone.
-        return pa.table({"address": pa.chunked_array([left]), "size": pa.array([], pa.int64())})
-    if not len(left):
+        return left
+    if not left.num_rows:
         _require_gone(found.store, copied["address"])
-    return copied.filter(pc.is_in(copied["address"], left))
+    # One that was cut short has not the size that the object has.
+    at = pc.index_in(left["address"].combine_chunks(), copied["address"].combine_chunks())
+    known = copied["size"].combine_chunks().take(at)
+    return left.set_column(1, "size", pc.coalesce(known, left["size"].combine_chunks()))
 
 
 def _require_gone(store: ObjectStore, addresses: pa.ChunkedArray) -> None:
@@ -195,9 +214,26 @@ def _require_gone(store: ObjectStore, addresses: pa.ChunkedArray) -> None:
             )
 
 
-def _copies(store: ObjectStore) -> Iterator[str]:
-    for page in store.list():
-        yield from (key for key in page["key"].to_pylist() if not key.startswith(FOLDER))
+def _copies(store: ObjectStore) -> Iterator[tuple[str, int]]:
+    """Key and size (bytes) of each copy, in order; asked for again behind the last until none is.
+
+    A listing that the store ends early looks like a whole one, and what it lacks is removed, too.
+    """
+    after: str | None = None
+    while True:
+        last = after
+        for page in store.list(start_after=last):
+            for key, size in zip(page["key"].to_pylist(), page["size"].to_pylist(), strict=True):
+                after = key
+                if not key.startswith(FOLDER):
+                    yield key, size
+        if after == last:
+            return
+
+
+def _columns(rows: Iterable[tuple[str, int]]) -> list[list[str] | list[int]]:
+    some = list(rows)
+    return [[key for key, _ in some], [size for _, size in some]]
 
 
 def remove(found: Found) -> None:

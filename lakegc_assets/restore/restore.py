@@ -36,7 +36,7 @@ from lakegc_assets.run.pins import Pin, write_pin
 from lakegc_assets.storage.errors import StorageError
 from lakegc_assets.sweep.hold import HOLD, read_hold
 from lakegc_assets.sweep.lease import Lease, owner_of, repository_lease
-from lakegc_assets.sweep.lost import lost_objects, usable_backup
+from lakegc_assets.sweep.lost import lost_objects, other_backup, usable_backup
 
 #: Work on one core, in seconds: to bring an object back, to copy it, and a byte of it.
 _ROW_S: Final = 0.0005
@@ -86,7 +86,7 @@ def plan(ctx: RunContext, choice: Choice) -> dict[str, Any]:
     attempt, chain = published(ctx, connections)
     marked = read_marked(attempt, chain["deletion_candidates"])
     rows = chosen(client, ctx.repository, connections.namespace(), marked, choice)
-    backup, problem = usable_backup(ctx, chain)
+    backup, problems = _backup(ctx, attempt, chain)
     wanted = lost_objects(attempt, rows, backup)
     store, gone = connections.store(), list[str]()
     for at in range(0, wanted.num_rows, BATCH):
@@ -103,8 +103,18 @@ def plan(ctx: RunContext, choice: Choice) -> dict[str, Any]:
         "gone": _total(wanted.filter(missing)),
         "gone_and_in_backup": _total(wanted.filter(copied)),
         "store": store.recovery().notice,
-        "warnings": [problem] if problem else [],
+        "warnings": problems,
     }
+
+
+def _backup(
+    ctx: RunContext, attempt: AttemptArtifacts, chain: Mapping[str, Manifest]
+) -> tuple[Backup | None, list[str]]:
+    """The backup that can be used, and what is wrong with it, or with where it is looked for."""
+    backup, problem = usable_backup(ctx, chain)
+    # One that was moved is as good where it is now.
+    elsewhere = "" if backup else other_backup(ctx, attempt)
+    return backup, [told for told in (problem, elsewhere) if told]
 
 
 def _total(rows: pa.Table) -> dict[str, int]:
@@ -144,8 +154,8 @@ def _restore(ctx: RunContext, connections: Connections, choice: Choice, lease: L
     store, client = connections.store(), ctx.lakefs.connect()
     marked = read_marked(attempt, chain["deletion_candidates"])
     rows = chosen(client, ctx.repository, connections.namespace(), marked, choice)
-    backup, problem = usable_backup(ctx, chain)
-    if problem:
+    backup, problems = _backup(ctx, attempt, chain)
+    for problem in problems:
         ctx.log.warning("%s", problem)
     wanted = lost_objects(attempt, rows, backup)
 
@@ -171,7 +181,7 @@ def _restore(ctx: RunContext, connections: Connections, choice: Choice, lease: L
         "sources": _totals(found.filter(pc.equal(found["outcome"], "restored")), "source"),
         "pinned_until": until.isoformat() if until else None,
         "sample": read,
-        "warnings": _warnings(ctx, connections, found, read, problem),
+        "warnings": _warnings(ctx, connections, found, read, problems),
     }
     for warning in facts["warnings"]:  # type: ignore[attr-defined] # they are texts
         ctx.log.warning("%s", warning)
@@ -276,10 +286,10 @@ def _warnings(
     connections: Connections,
     found: pa.Table,
     read: Sequence[Mapping[str, Any]],
-    problem: str,
+    problems: Sequence[str],
 ) -> list[str]:
     """What a person must know of a restore that ended."""
-    warnings = [problem] if problem else []
+    warnings = [*problems]
     lost = found.filter(pc.equal(found["outcome"], "not_kept"))
     if lost.num_rows:
         some = lost["address"].slice(0, _SHOWN).to_pylist()

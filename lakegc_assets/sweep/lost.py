@@ -9,11 +9,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lakegc_assets.errors import LakegcError
-from lakegc_assets.recovery.backups import Backup, find_backup, subject_of
+from lakegc_assets.recovery.backups import Backup, find_backup, folder_url, subject_of
 from lakegc_assets.recovery.bringing_back import Copies
 from lakegc_assets.run.artifacts import AttemptArtifacts, Manifest
 from lakegc_assets.run.context import RunContext
 from lakegc_assets.storage.base import Lost, ObjectStore
+from lakegc_assets.storage.opening import open_store
 from lakegc_assets.sweep import ledger
 
 #: An object as it was marked; what the store told when it was deleted; and the etag of its copy.
@@ -45,6 +46,30 @@ def usable_backup(ctx: RunContext, chain: Mapping[str, Manifest]) -> tuple[Backu
     if url is not None and backup is None:
         return None, f"there is no finished backup of {ctx.run!r} below {url}"
     return backup, ""
+
+
+def other_backup(ctx: RunContext, attempt: AttemptArtifacts) -> str:
+    """That what was swept is in a backup at another place than is set, in a sentence; else empty.
+
+    Args:
+        ctx: the run.
+        attempt: the artifacts of the mark, and of its sweep.
+    """
+    try:
+        if not attempt.has(ledger.ASSET):
+            return ""
+        recorded = attempt.recorded(ledger.ASSET).facts["backup"]
+        place = ctx.settings.backup_url
+        if place is not None:
+            place = open_store(folder_url(place, ctx.repository, ctx.run), ctx.root.stores).url
+    except (LakegcError, KeyError):
+        return ""
+    if recorded is None or recorded == place:
+        return ""
+    return (
+        f"what was swept is in the backup {recorded}, and backup_url is "
+        f"{ctx.settings.backup_url or 'not set'}: set it to where that was made"
+    )
 
 
 def lost_objects(attempt: AttemptArtifacts, rows: pa.Table, backup: Backup | None) -> pa.Table:

@@ -9,9 +9,10 @@ more.
 from __future__ import annotations
 
 import dataclasses
+import logging
 from collections.abc import Callable
 from contextlib import suppress
-from datetime import datetime, timedelta
+from datetime import datetime
 from functools import partial
 from typing import Final
 
@@ -27,6 +28,7 @@ from lakegc_assets.run.artifacts import AttemptArtifacts, Manifest
 from lakegc_assets.run.connections import Connections
 from lakegc_assets.run.context import RunContext
 from lakegc_assets.run.hashing import key_digest
+from lakegc_assets.run.undo import whether_undone, with_trash
 from lakegc_assets.storage.base import ObjectStore, Recovery
 from lakegc_assets.storage.deadlines import probe_deadlines
 from lakegc_assets.storage.trash import trash_folder
@@ -186,19 +188,10 @@ def _put_back(ctx: RunContext, swept: pa.Table) -> list[dict[str, str]]:
 def _recovery(ctx: RunContext, store: ObjectStore, lease: Lease, trash: str | None) -> Recovery:
     """What of the deleted objects can be had back, as it was tried."""
     found = probe_recovery(store, f"{PROBES}{lease.token}/", trash)
-    if found.kind == "trash":
-        found = found._replace(days=ctx.settings.trash_days / timedelta(days=1))
-    if found.kind == "unknown":
-        ctx.log.warning("it is not known whether this sweep can be undone: %s", found.notice)
-    elif found.kind == "nothing" and ctx.settings.backup_url:
-        ctx.log.info("this sweep can be undone from its backup only (%s)", found.notice)
-    elif found.kind == "nothing":
-        ctx.log.warning(
-            "this sweep cannot be undone: set backup_url, or turn versions on (%s)", found.notice
-        )
-    else:
-        ends = "" if found.days is None else f" for {found.days:g} days"
-        ctx.log.info("this sweep can be undone%s: %s", ends, found.notice)
+    found = with_trash(found, ctx.settings.trash_days)
+    backup_url = ctx.settings.backup_url
+    doubtful = found.kind == "unknown" or (found.kind == "nothing" and not backup_url)
+    ctx.log.log(logging.WARNING if doubtful else logging.INFO, whether_undone(found, backup_url))
     return found
 
 

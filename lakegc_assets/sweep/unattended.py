@@ -5,6 +5,7 @@ This only ever keeps a sweep from starting. What is swept, and whether, is decid
 
 from __future__ import annotations
 
+import secrets
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Final
@@ -12,7 +13,11 @@ from typing import Final
 from lakegc_assets.run.artifacts import AttemptArtifacts, Manifest
 from lakegc_assets.run.context import RunContext
 from lakegc_assets.run.history import earlier
+from lakegc_assets.storage.base import Recovery
+from lakegc_assets.storage.trash import trash_folder
+from lakegc_assets.storage.undelete_probe import probe_recovery
 from lakegc_assets.sweep.approval import approval_of
+from lakegc_assets.sweep.lease import PROBES
 
 #: How marks are swept that nobody asked for.
 MODES: Final = ("never", "approved", "auto")
@@ -51,6 +56,7 @@ def waits_for(ctx: RunContext, mode: str, limits: Limits) -> str | None:
     Raises:
         RefusedError: the run is unknown.
         IntegrityError: its artifacts are damaged.
+        StorageError: whether objects come back is to be tried, and nothing can be written.
     """
     attempt = ctx.root.attempt(ctx.repository, ctx.run)
     name = f"mark {ctx.run} of {ctx.repository}"
@@ -127,7 +133,19 @@ def _unprotected(ctx: RunContext, required: str) -> list[str]:
     backup = bool(ctx.settings.backup_url)
     if backup and required != "undo":
         return []
-    recovery = ctx.connect()[1].store().recovery()
-    if required != "backup" and recovery.kind in _UNDO:
-        return []
-    return [f"{required} is required: {recovery.notice}, and there is no backup_url"]
+    notice = "there is no backup_url"
+    if required != "backup":
+        recovery = _tried(ctx)
+        if recovery.kind in _UNDO:
+            return []
+        notice = f"{recovery.notice}, and {notice}"
+    return [f"{required} is required: {notice}"]
+
+
+def _tried(ctx: RunContext) -> Recovery:
+    """What could be had back, as it is tried: settings of a store are no promise to anybody."""
+    store = ctx.connect()[1].store()
+    token, days, trash = secrets.token_hex(8), ctx.settings.trash_days, None
+    if days:
+        trash = trash_folder(f"probe-{token}", store.server_time(), days)
+    return probe_recovery(store, f"{PROBES}{token}/", trash)

@@ -63,6 +63,9 @@ def test_a_mark_is_told_as_json_and_its_progress_beside_it(marked: Result) -> No
     assert (found["objects"], found["bytes"], found["listed"]) == (2, 35, 6)
     assert list(found["spared"].values()) == [1]
     assert (found["too_young"], found["skipped_slices"]) == (0, 1)
+    # Who reads it decides by that whether to sweep.
+    undo = "this sweep can be undone for 7 days: local://alpha: deleted files are moved into "
+    assert found["undo"].startswith(undo)
     for step in ("store_listing", "deletion_candidates", "candidate_checks", "gc_report"):
         assert any(step in line and "started" in line for line in marked.stderr.splitlines())
         assert any(step in line and " s" in line for line in marked.stderr.splitlines())
@@ -76,6 +79,7 @@ def test_an_interrupted_publication_is_finished_by_the_same_command(
     assert "store_listing" not in finished.stderr
     assert len(site.published("alpha")) == 3
     assert "lakegc sweep alpha --run m1" in finished.stdout
+    assert "  undo       this sweep can be undone for 7 days: " in finished.stdout
     with dg.DagsterInstance.get() as instance:
         last = instance.get_run_records(limit=1)[0].dagster_run
     assert last.asset_selection == {dg.AssetKey("gc_report")}

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import importlib
 import os
+import re
 import shutil
 import site
 import subprocess
 import sys
+import textwrap
 import venv
 from datetime import timedelta
 from pathlib import Path
@@ -25,6 +27,7 @@ from lakegc_assets.defs.connecting import LakeFSResource, ObjectStoreResource
 from lakegc_assets.defs.partitions import add_partition
 from lakegc_assets.defs.policy import Override, Policies, Policy
 from lakegc_assets.defs.resources import CollectorResource
+from lakegc_assets.sweep.unattended import Limits
 
 # Dagster itself reads YAML, and makes nested resources, in these ways.
 pytestmark = [
@@ -192,6 +195,20 @@ def test_the_package_shows_the_component_to_who_looks() -> None:
         ("repositories: [{sweep: auto}]", "repositories"),
         ("failures: {url: 'ftp://example.com'}", "failures"),
         ("secret_access_key: abc", "secret_access_key"),
+        ("lakefs: {access_key_id_variable: KEY}", "lakefs"),
+        ("failures: {mail: {host: h, sender: a@b, to: []}}", "failures"),
+        ("failures: {mail: {host: h, sender: a@b, to: [a@b], user: gc}}", "failures"),
+        ("min_age_hours: a day", "min_age_hours"),
+        ("auto: {objects: many}", "auto"),
+        # These are text, which might be filled in to become something else.
+        ("include: analytics", "include"),
+        ("ignored_repositories: prod", "ignored_repositories"),
+        ("running: perhaps", "running"),
+        ("stores: {s3_addressing: guessed}", "stores"),
+        ("owners: [somebody]", "owners"),
+        ("tags: {cost centre: 'forty two'}", "tags"),
+        ("tags: {lakegc/asked: 'yes'}", "tags"),
+        ("repositories: [{include: [a], tags: {dagster/backfill: x}}]", "repositories"),
     ],
 )
 def test_a_wrong_value_is_refused_with_its_field_and_line(line: str, field: str) -> None:
@@ -236,6 +253,79 @@ def test_later_entries_win_and_say_only_what_they_change() -> None:
     assert policies.of("ax").sweep == "approved"
     assert policies.of("ab").protect_tags
     assert Policies(**policies.dump()) == policies
+
+
+def test_the_documented_file_says_what_holds_without_it() -> None:
+    """All but what it has to make up: names, places, and what is different for some."""
+    text = (_PROJECT / "docs/automation.md").read_text()
+    (example,) = re.findall(r"```yaml\ntype: .*?\nattributes:\n(.*?)```", text, re.DOTALL)
+    found = GarbageCollection.resolve_from_yaml(textwrap.dedent(example))
+    made_up = Policy(owners=["team:data"], tags={"cost-centre": "42"})
+    assert found.policies().for_all == made_up
+    assert found.policies().of("analytics-eu").sweep == "auto"
+    assert not found.policies().collects("scratch-1")
+    dg.Definitions.validate_loadable(found.definitions())
+
+
+def test_text_that_looks_like_a_number_is_a_name() -> None:
+    found = GarbageCollection.resolve_from_yaml(
+        """
+        include: ["2024", "1e5", "[12]"]
+        ignored_repositories: ["0x10"]
+        repositories: [{include: ["1_000"], auto: {objects: null, bytes: null}}]
+        """
+    )
+    assert [r for r in ("2024", "1e5", "1", "100000") if found.policies().collects(r)] == [
+        "2024", "1e5", "1",
+    ]  # fmt: skip
+    assert found.ignored_repositories == ["0x10"]
+    assert found.repositories[0].include == ["1_000"]
+
+
+def test_a_limit_that_an_entry_does_not_say_is_not_lifted() -> None:
+    policies = GarbageCollection.resolve_from_yaml(
+        """
+        auto: {objects: 1000, required: backup}
+        repositories:
+          - {include: ["a*"], sweep: auto, auto: {share: 0.1}}
+          - {include: ["ab"], auto: {objects: null, growth: 2}}
+        """
+    ).policies()
+    for known in (policies, Policies(**policies.dump())):
+        assert known.of("b").auto.limits() == Limits(0.2, 1000, None, None, "backup")
+        assert known.of("a").auto.limits() == Limits(0.1, 1000, None, None, "backup")
+        assert known.of("ab").auto.limits() == Limits(0.1, None, None, 2, "backup")
+
+
+def test_what_the_environment_says_is_checked_when_it_is_filled_in(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    text = """
+        cron: "{{ env.THE_CRON }}"
+        time_zone: "{{ env.THE_ZONE }}"
+        sweep: "{{ env.THE_SWEEP }}"
+        owners: ["{{ env.THE_OWNER }}"]
+        tags: {team: "{{ env.THE_TEAM }}"}
+        min_age_hours: "{{ env.THE_HOURS }}"
+        """
+    right = {"CRON": "0 3 * * 6", "ZONE": "Europe/Berlin", "SWEEP": "never", "TEAM": "42"}
+    right |= {"OWNER": "team:data", "HOURS": "48"}
+    for name, value in right.items():
+        monkeypatch.setenv(f"THE_{name}", value)
+    found = GarbageCollection.resolve_from_yaml(text).policies().of("any")
+    assert (found.cron, found.time_zone, found.sweep) == ("0 3 * * 6", "Europe/Berlin", "never")
+    assert (found.owners, found.tags) == (["team:data"], {"team": "42"})
+    assert found.min_age_hours == 48
+    for name, field, line, value in (
+        ("CRON", "cron", 2, "monthly"),
+        ("ZONE", "time_zone", 3, "Mars"),
+        ("SWEEP", "sweep", 4, "often"),
+        ("HOURS", "min_age_hours", 7, "23"),
+    ):
+        monkeypatch.setenv(f"THE_{name}", value)
+        with pytest.raises(ResolutionException, match=rf"(?s)<string>:{line} - {field}.*{value}"):
+            GarbageCollection.resolve_from_yaml(text)
+        monkeypatch.setenv(f"THE_{name}", right[name])
 
 
 def test_a_file_says_what_the_resources_are(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -388,10 +478,39 @@ def test_there_is_a_schedule_for_each_time_zone() -> None:
     assert found == {
         "gc_estate_schedule": ("0 6 * * *", "UTC"),
         "gc_schedule": (["0 2 * * 0", "0 1 * * *"], "UTC"),
-        "gc_schedule_Europe_Berlin": (["0 2 * * 0"], "Europe/Berlin"),
+        # What says the time and what says the zone may both name a repository.
+        "gc_schedule_Europe_Berlin": (["0 2 * * 0", "0 1 * * *"], "Europe/Berlin"),
         "gc_prune_schedule": ("0 12 * * 0", "UTC"),
     }
     assert all(s.default_status is dg.DefaultScheduleStatus.STOPPED for s in schedules)
+
+
+def test_entries_that_name_one_repository_together_have_their_schedule() -> None:
+    """The one says when, the other in which time zone."""
+    policies = GarbageCollection.resolve_from_yaml(
+        """
+        repositories:
+          - {include: ["a*"], cron: 0 3 * * 1}
+          - {include: ["*-eu"], time_zone: Europe/Berlin}
+          - {include: [apia], time_zone: Pacific/Apia}
+        """
+    ).policies()
+    crons = policies.crons()
+    for repository in ("b", "a", "b-eu", "a-eu", "apia"):
+        policy = policies.of(repository)
+        assert policy.cron in crons[policy.time_zone]
+
+
+def test_time_zones_that_differ_by_a_sign_have_schedules_of_their_own() -> None:
+    definitions = GarbageCollection(
+        repositories=[
+            Override(include=["west"], time_zone="Etc/GMT+5"),
+            Override(include=["east"], time_zone="Etc/GMT-5"),
+        ]
+    ).definitions()
+    dg.Definitions.validate_loadable(definitions)
+    names = {s.name for s in definitions.schedules or ()}
+    assert names >= {"gc_schedule_Etc_GMTplus5", "gc_schedule_Etc_GMT_5"}
 
 
 def test_without_a_file_everything_has_its_default() -> None:

@@ -6,6 +6,8 @@ import json
 import socketserver
 import threading
 from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import datetime, timedelta, timezone
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from typing import Any
 
@@ -59,7 +61,7 @@ class _Receiver(BaseHTTPRequestHandler):
 def receiver() -> Iterator[tuple[str, type[_Receiver]]]:
     kind = type("Receiver", (_Receiver,), {"documents": [], "answers": []})
     with HTTPServer(("127.0.0.1", 0), kind) as server:
-        thread = threading.Thread(target=server.serve_forever, daemon=True)
+        thread = threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True)
         thread.start()
         yield f"http://127.0.0.1:{server.server_port}/hook", kind
         server.shutdown()
@@ -110,39 +112,144 @@ def test_a_killed_run_is_told_as_such(daemon: Daemon) -> None:
     assert "gc_resume goes on" in found["what_to_do"]
 
 
-def _evaluate(daemon: Daemon, run: dg.DagsterRun, section: NoticeSection) -> Any:
-    sensor = failure_sensor(_POLICIES, section)
-    event = dg.DagsterEvent(
-        event_type_value=dg.DagsterEventType.RUN_FAILURE.value,
-        job_name="gc",
-        message="Steps failed",
-    )
-    context = dg.build_run_status_sensor_context(
-        sensor_name="gc_failures",
-        dagster_event=event,
-        dagster_instance=daemon.instance,
-        dagster_run=run,
-    ).for_run_failure()
-    return sensor(context)
+@dataclass
+class Sensor:
+    """``gc_failures``, with what it remembers."""
+
+    daemon: Daemon
+    section: NoticeSection
+    now: datetime = datetime(2026, 3, 1, tzinfo=timezone.utc)
+    cursor: str | None = None
+
+    def tick(self) -> str:
+        """Why it started nothing, as it never does."""
+        sensor = failure_sensor(_POLICIES, self.section, lambda: self.now)
+        with dg.build_sensor_context(self.daemon.instance, cursor=self.cursor) as context:
+            result = sensor.evaluate_tick(context)
+        self.cursor = result.cursor
+        assert result.skip_message is not None
+        return result.skip_message
 
 
 def test_one_document_is_posted_for_a_run(
     daemon: Daemon, receiver: tuple[str, type[_Receiver]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     url, kind = receiver
-    run = start(daemon)
-    daemon.fail(run.run_id, "a tag has gone")
-    _evaluate(daemon, run, NoticeSection(url=url))
+    daemon.fail(start(daemon).run_id, "what was before")
+    sensor = Sensor(daemon, NoticeSection(url=url))
+    assert sensor.tick() == "runs that fail from now on are told"
+    daemon.fail(start(daemon).run_id, "a tag has gone")
+    sensor.tick()
+    sensor.tick()
     assert [one["sentence"] for one in kind.documents] == ["a tag has gone"]
     monkeypatch.setenv("THE_HOOK", url)
-    _evaluate(daemon, run, NoticeSection(url_variable="THE_HOOK"))
+    sensor.section = NoticeSection(url_variable="THE_HOOK")
+    daemon.kill(start(daemon).run_id)
+    sensor.tick()
     assert len(kind.documents) == 2
 
 
+def test_what_a_server_does_not_take_is_told_later(
+    daemon: Daemon, receiver: tuple[str, type[_Receiver]]
+) -> None:
+    url, kind = receiver
+    sensor = Sensor(daemon, NoticeSection(url=url))
+    sensor.tick()
+    daemon.fail(start(daemon).run_id, "one")
+    kind.answers += [500, 500, 500]
+    assert "1 notices wait: the notice about run" in sensor.tick()
+    daemon.fail(start(daemon).run_id, "two")
+    kind.answers += [302, 302, 302]
+    assert "was not delivered: status 302" in sensor.tick()
+    kind.documents.clear()
+    sensor.tick()
+    assert sensor.tick() == "0 runs have failed"
+    assert [one["sentence"] for one in kind.documents] == ["one"]
+    # After a day nobody waits for it any more.
+    daemon.fail(start(daemon).run_id, "three")
+    sensor.section = NoticeSection(url_variable="NOT_SET")
+    assert "the variable 'NOT_SET' is not set" in sensor.tick()
+    sensor.now += timedelta(days=1)
+    sensor.tick()
+    assert sensor.tick() == "0 runs have failed"
+
+
+def test_a_server_that_does_not_answer_does_not_keep_others_from_being_told(
+    daemon: Daemon, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nor a tick from its end: Dagster would forget what it has done."""
+    clock = iter(range(0, 1000, 15))
+    monkeypatch.setattr(notices, "monotonic", lambda: next(clock))
+    told: list[str] = []
+
+    def hang(_url: str, document: dict[str, Any]) -> None:
+        told.append(document["sentence"])
+        raise NoticeError("no answer")
+
+    monkeypatch.setattr(notices, "post", hang)
+    mails: list[str] = []
+    monkeypatch.setattr(notices, "mail", lambda _, document: mails.append(document["sentence"]))
+    both = NoticeSection(
+        url="http://h", mail=MailSection(host="h", sender="gc@x.org", to=["on@x.org"])
+    )
+    sensor = Sensor(daemon, both)
+    sensor.tick()
+    for name in "abc":
+        daemon.fail(start(daemon).run_id, name)
+    sensor.tick()
+    assert told == ["a"]
+    assert sensor.tick() == "3 notices wait: no answer"
+    sensor.tick()
+    assert (told, mails) == (["a", "b", "c"], ["a", "b", "c"])
+
+
+def test_a_notice_that_cannot_be_made_keeps_no_other_from_being_told(
+    daemon: Daemon, receiver: tuple[str, type[_Receiver]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    url, kind = receiver
+    sensor = Sensor(daemon, NoticeSection(url=url))
+    sensor.tick()
+    odd = start(daemon)
+    for run, said in ((odd, "odd"), (start(daemon), "usual")):
+        daemon.fail(run.run_id, said)
+    make = notices.notice
+
+    def one_fails(instance: Any, run: dg.DagsterRun, *rest: Any) -> Any:
+        if run.run_id == odd.run_id:
+            raise ValueError("its events cannot be read")
+        return make(instance, run, *rest)
+
+    monkeypatch.setattr(notices, "notice", one_fails)
+    assert sensor.tick() == "1 notices wait: its events cannot be read"
+    assert [one["sentence"] for one in kind.documents] == ["usual"]
+
+
+def test_a_prune_that_fails_is_told(daemon: Daemon, receiver: tuple[str, type[_Receiver]]) -> None:
+    url, kind = receiver
+    sensor = Sensor(daemon, NoticeSection(url=url))
+    sensor.tick()
+    for name in ("gc_prune", "gc_estate"):
+        job = daemon.definitions.resolve_job_def(name)
+        run = daemon.instance.create_run_for_job(job, status=dg.DagsterRunStatus.STARTED)
+        daemon.fail(run.run_id, f"what {name} says")
+    sensor.tick()
+    found = {one["job"]: (one["repository"], one["sentence"]) for one in kind.documents}
+    assert found == {
+        "gc_prune": (None, "what gc_prune says"),
+        "gc_estate": (None, "what gc_estate says"),
+    }
+
+
+@pytest.mark.parametrize("cursor", ["{", "7", '{"__class__": "RunStatusSensorCursor"}'])
+def test_a_damaged_cursor_is_a_new_beginning(daemon: Daemon, cursor: str) -> None:
+    sensor = Sensor(daemon, NoticeSection(url="http://127.0.0.1:9"), cursor=cursor)
+    assert sensor.tick() == "runs that fail from now on are told"
+    assert sensor.tick() == "0 runs have failed"
+
+
 def test_nobody_is_told_where_nobody_is_named(daemon: Daemon) -> None:
-    run = start(daemon)
-    found = _evaluate(daemon, run, NoticeSection())
-    assert "set `failures` of the component" in str(found)
+    daemon.fail(start(daemon).run_id, "something")
+    assert "set `failures` of the component" in Sensor(daemon, NoticeSection()).tick()
 
 
 def test_a_busy_server_is_asked_again_and_a_dead_one_is_an_error(
@@ -152,7 +259,7 @@ def test_a_busy_server_is_asked_again_and_a_dead_one_is_an_error(
     kind.answers += [503, 503]
     post(url, {"dagster_run": "r"})
     assert len(kind.documents) == 3
-    kind.answers += [500, 500, 500]
+    kind.answers += [500, 301, 500]
     with pytest.raises(NoticeError, match="run r was not delivered: status 500"):
         post(url, {"dagster_run": "r"})
     with pytest.raises(NoticeError, match="was not delivered: ConnectionError") as error:
@@ -189,7 +296,7 @@ def test_one_mail_is_sent_to_people_and_owners() -> None:
         "owners": ["ada@example.com", "team:x"],
     }
     with socketserver.TCPServer(("127.0.0.1", 0), kind) as server:
-        thread = threading.Thread(target=server.serve_forever, daemon=True)
+        thread = threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True)
         thread.start()
         port = server.server_address[1]
         mail(MailSection(host="127.0.0.1", port=port, sender="gc@x.org", to=["on@x.org"]), document)
@@ -202,15 +309,17 @@ def test_one_mail_is_sent_to_people_and_owners() -> None:
 
 
 def test_a_mail_that_cannot_be_sent_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    section = MailSection(host="127.0.0.1", port=9, sender="gc@x.org", to=["on@x.org"], user="gc")
-    document = {
-        "repository": "r", "run": "m", "dagster_run": "d", "sentence": "", "what_to_do": "",
-        "owners": [],
+    section = MailSection(
+        host="127.0.0.1", port=9, sender="gc@x.org", to=["on@x.org"], user="gc",
+        password_variable="THE_PASSWORD",
+    )  # fmt: skip
+    document: dict[str, Any] = {
+        "repository": None, "run": None, "job": "gc_prune", "dagster_run": "d", "sentence": "",
+        "what_to_do": "", "owners": [],
     }  # fmt: skip
     with pytest.raises(NoticeError, match=r"was not sent by 127\.0\.0\.1"):
         mail(section, document)
     with pytest.raises(ConfigurationError, match="needs a password"):
         notices._password(section)
     monkeypatch.setenv("THE_PASSWORD", "open sesame")
-    named = section.model_copy(update={"password_variable": "THE_PASSWORD"})
-    assert notices._password(named) == "open sesame"
+    assert notices._password(section) == "open sesame"

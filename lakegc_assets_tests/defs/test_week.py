@@ -2,21 +2,30 @@
 
 from __future__ import annotations
 
+import logging
 import time
 import uuid
 from collections.abc import Iterator
 from datetime import datetime, timedelta, timezone
+from pathlib import Path
 from typing import Any
 
 import dagster as dg
 import pytest
 import requests
+import yaml
+from dagster._daemon.monitoring import run_monitoring
 
+import lakegc_assets
+from lakegc_assets.defs import resuming, staleness
 from lakegc_assets.defs.component import GarbageCollection
 from lakegc_assets.defs.connecting import LakeFSResource
 from lakegc_assets.defs.partitions import partition_key
 from lakegc_assets.defs.policy import Override
 from lakegc_assets.defs.sensors import repositories_sensor
+from lakegc_assets.errors import IntegrityError
+from lakegc_assets.run.artifacts import AttemptArtifacts
+from lakegc_assets.storage.errors import StorageError
 from lakegc_assets_tests.defs.daemon import Daemon
 from lakegc_assets_tests.site import Site
 
@@ -223,3 +232,133 @@ def test_there_is_always_a_run_that_nobody_has_used(site: Site, daemon: Daemon) 
     assert added(_SUNDAY) == []
     assert added(_SUNDAY + timedelta(minutes=1)) == ["20260301T020100Z"]
     assert added(_SUNDAY + timedelta(minutes=2)) == []
+
+
+def test_a_run_that_was_made_and_not_launched_is_asked_for_again(
+    site: Site, daemon: Daemon
+) -> None:
+    """The daemon died in between: at its next try Dagster launches that very run."""
+
+    def asked() -> list[str]:
+        schedule = daemon.definitions.resolve_schedule_def("gc_schedule")
+        with dg.build_schedule_context(
+            instance=daemon.instance,
+            scheduled_execution_time=_SUNDAY,
+            repository_def=daemon.definitions.get_repository_def(),
+            resources=daemon.definitions.resources,
+        ) as context:
+            requests = schedule.evaluate_tick(context).run_requests or ()
+        return [str(one.partition_key) for one in requests]
+
+    make(site, "weekly", _SUNDAY - timedelta(days=1))
+    key = f"weekly|{wave(0)}"
+    assert asked() == [key]
+    tags = {"lakegc/wave": wave(0), "lakegc/repository": "weekly"}
+    job = daemon.definitions.resolve_job_def("gc")
+    run = daemon.instance.create_run_for_job(job, tags=tags)
+    assert run.status is dg.DagsterRunStatus.NOT_STARTED
+    assert asked() == [key]
+    daemon.kill(run.run_id)
+    assert asked() == []
+
+
+@pytest.mark.parametrize("cursor", ["{", "7", "2026-03-01", "[]"])
+def test_a_cursor_that_somebody_has_damaged_is_a_new_beginning(
+    site: Site, daemon: Daemon, cursor: str
+) -> None:
+    make(site, "weekly", _SUNDAY - timedelta(days=1))
+    (run,) = daemon.schedule(_SUNDAY)
+    daemon.kill(run)
+    for name in ("gc_rules", "gc_resume", "gc_staleness"):
+        daemon.cursors[name] = cursor
+        daemon.sensor(name)
+        assert daemon.cursors[name] != cursor
+    assert [source for _, _, source in daemon.log] == ["gc_schedule", "gc_resume"]
+
+
+def test_a_run_whose_attempt_is_damaged_keeps_no_other_from_going_on(
+    site: Site, daemon: Daemon
+) -> None:
+    for name in ("broken", "weekly"):
+        make(site, name, _SUNDAY - timedelta(days=1))
+    for run in daemon.schedule(_SUNDAY):
+        daemon.kill(run)
+    site.root.open("broken", wave(0)).put("attempt.json", b"{")
+    daemon.sensor("gc_resume")
+    resumed = [key for _, key, source in daemon.log if source == "gc_resume"]
+    assert resumed == [f"weekly|{wave(0)}"]
+
+
+def test_what_was_published_and_not_reported_is_backed_up_before_it_is_swept(
+    site: Site, daemon: Daemon, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make(site, "daily", _SUNDAY - timedelta(days=1))
+    (run,) = daemon.schedule(_SUNDAY)
+    daemon.kill(run)
+    site.root.new_attempt("daily", wave(0))
+    monkeypatch.setattr(AttemptArtifacts, "has", lambda _, asset: asset == "deletion_candidates")
+    monkeypatch.setattr(resuming, "read_summary", lambda _store, _run: {})
+    sensor = daemon.definitions.resolve_sensor_def("gc_resume")
+    with dg.build_sensor_context(
+        daemon.instance,
+        instance_ref=daemon.instance.get_ref(),
+        resources=daemon.definitions.resources,
+        repository_def=daemon.definitions.get_repository_def(),
+    ) as context:
+        (request,) = sensor.evaluate_tick(context).run_requests or ()
+    names = {key.to_user_string() for key in request.asset_selection or ()}
+    assert names == {"gc_report", "backup", "swept_set"}
+
+
+def test_a_repository_that_nobody_can_judge_does_not_hide_the_others(
+    site: Site, daemon: Daemon, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("daily", "weekly"):
+        make(site, name, _SUNDAY - timedelta(days=1))
+    judge = staleness.freshness
+
+    def one_fails(root: Any, repository: Any, *rest: Any) -> Any:
+        if repository.id == "daily":
+            raise IntegrityError("its namespace cannot be read")
+        return judge(root, repository, *rest)
+
+    monkeypatch.setattr(staleness, "freshness", one_fails)
+    daemon.sensor("gc_staleness")
+    key = dg.AssetCheckKey(staleness.REPOSITORIES.key, staleness.CHECK)
+    records = daemon.instance.event_log_storage.get_asset_check_execution_history(key, limit=9)
+    said = {}
+    for record in records:
+        assert record.event is not None
+        assert record.event.dagster_event is not None
+        found = record.event.dagster_event.asset_check_evaluation_data
+        said[found.partition] = found.description
+    assert "nobody can tell when it was marked: its namespace" in str(said["daily"])
+    assert "never marked" in str(said["weekly"])
+
+    def none_answers(*_: Any) -> Any:
+        raise StorageError("no answer")
+
+    monkeypatch.setattr(staleness, "freshness", none_answers)
+    daemon.sensor("gc_staleness")
+    assert daemon.skipped[-1] == "the artifacts cannot be read: no answer"
+
+
+def test_what_a_machine_took_with_it_goes_on_after_a_day(
+    site: Site, daemon: Daemon, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody tells Dagster that its processes are gone, and their places in the queue with them."""
+    make(site, "weekly", _SUNDAY - timedelta(days=1))
+    (run_id,) = daemon.schedule(_SUNDAY)
+    told = yaml.safe_load((Path(lakegc_assets.__file__).parent / "dagster.yaml").read_text())
+    with dg.instance_for_test(overrides=told) as configured:
+        assert configured.run_monitoring_enabled
+        longest = configured.run_monitoring_max_runtime_seconds
+    (record,) = daemon.instance.get_run_records(dg.RunsFilter(run_ids=[run_id]))
+    begun = record._replace(start_time=time.time())
+    for passed, resumed in ((longest - 60, 0), (longest + 60, 1)):
+        monkeypatch.setattr(
+            run_monitoring, "get_current_timestamp", lambda passed=passed: time.time() + passed
+        )
+        logger = logging.getLogger("dagster")
+        run_monitoring.check_run_timeout(daemon.instance, begun, logger, longest)
+        assert len(daemon.sensor("gc_resume")) == resumed

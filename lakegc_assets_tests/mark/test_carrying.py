@@ -372,6 +372,7 @@ def test_optimized_runs_collect_what_clean_ones_would(tmp_path: Path, spark: Ses
 
 
 @pytest.mark.conformance
+@pytest.mark.long
 def test_many_optimized_runs_collect_what_clean_ones_would(tmp_path: Path, spark: Session) -> None:
     seeds = [*range(1, 4), *random.SystemRandom().sample(range(2**32), 30)]
     print("seeds", seeds)  # noqa: T201 - shown where the test fails

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import logging
 import re
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
 from datetime import datetime, timedelta, timezone
+from itertools import islice, takewhile
 from pathlib import Path
 from types import SimpleNamespace
 from typing import cast
@@ -40,9 +42,13 @@ class _Keys:
         self, prefix: str = "", start_after: str | None = None, end_before: str | None = None
     ) -> Iterator[pa.RecordBatch]:
         wanted = Bounds(prefix, start_after, end_before)
-        found = [ObjectInfo(key, 1, NOW, "") for key in self.keys if key in wanted]
-        for at in range(0, len(found), self.page):
-            yield to_batch(found[at : at + self.page])
+        begin = bisect_left(self.keys, prefix.encode(), key=str.encode)
+        if start_after is not None:
+            begin = max(begin, bisect_right(self.keys, start_after.encode(), key=str.encode))
+        # Many callers want one page of very many.
+        keys = takewhile(wanted.__contains__, islice(self.keys, begin, None))
+        while page := [ObjectInfo(key, 1, NOW, "") for key in islice(keys, self.page)]:
+            yield to_batch(page)
 
     def list_prefixes(self, prefix: str = "", max_objects: int | None = None) -> Prefixes:
         found = Prefixes([], [])

@@ -23,6 +23,7 @@ class _Counting(_Keys):
 
     def __init__(self, keys: Sequence[str], page: int = 1000) -> None:
         super().__init__(keys, page)
+        self.there = frozenset(self.keys)
         self.pages, self.heads = 0, 0
 
     def list(
@@ -35,7 +36,7 @@ class _Counting(_Keys):
         self.heads += 1
         if "\0" in key:
             raise InvalidKeyError(key)
-        if key not in self.keys:
+        if key not in self.there:
             raise ObjectNotFoundError(key)
         return ObjectInfo(key, 1, NOW, "")
 

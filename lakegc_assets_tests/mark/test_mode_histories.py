@@ -108,6 +108,7 @@ def test_committed_and_uncommitted_are_unified(
 
 
 @pytest.mark.conformance
+@pytest.mark.long
 def test_many_histories_are_the_same_in_parts(tmp_path: Path, spark: Session) -> None:
     seeds = random.SystemRandom().sample(range(2**32), 30)
     print("seeds", seeds)  # noqa: T201 - shown where the test fails

@@ -136,6 +136,40 @@ def test_a_place_where_no_backup_may_be(place: Place, tmp_path: Path, url: str, 
     assert place.lake.keys() == before
 
 
+def test_a_folder_that_is_a_link_into_a_namespace_or_the_artifacts(place: Place) -> None:
+    """What is looked at is where the copies would lie, not only where all backups do."""
+    there = Path(place.url, REPOSITORY)
+    there.parent.mkdir(parents=True)
+    before = place.lake.keys()
+    for target, words in (
+        (place.lake.objects / "data", "lies in the storage namespace of repository 'repo'"),
+        (Path(place.root.url), "and the artifacts at .* overlap"),
+    ):
+        there.symlink_to(target)
+        with pytest.raises(ConfigurationError, match=f"backup_url: the folder .*{words}"):
+            make_backup(place.context())
+        beside = place.context(backup_url=f"{place.url}-2", backup_log=place.url)
+        with pytest.raises(ConfigurationError, match=f"backup_log: the folder .*{words}"):
+            make_backup(beside)
+        there.unlink()
+    assert place.lake.keys() == before
+    # A link to where nothing else is, is as good as a folder.
+    (there.parent / "elsewhere").mkdir()
+    there.symlink_to(there.parent / "elsewhere")
+    assert make_backup(place.context()) is not None
+
+
+def test_the_namespace_of_a_server_that_nobody_here_knows(place: Place, tmp_path: Path) -> None:
+    """Its collector would take the copies for garbage."""
+    (tmp_path / "theirs/_lakefs").mkdir(parents=True)
+    (tmp_path / "theirs/_lakefs/0123abcd").write_bytes(b"a range")
+    for inside in ("theirs", "theirs/data", "theirs/data/backups/x"):
+        with pytest.raises(ConfigurationError, match=r"whatever lakeFS server: .*theirs/_lakefs/"):
+            make_backup(place.context(backup_url=str(tmp_path / inside)))
+    assert [path.name for path in (tmp_path / "theirs").iterdir()] == ["_lakefs"]
+    assert make_backup(place.context(backup_url=str(tmp_path / "theirs-too"))) is not None
+
+
 def test_logs_among_the_copies_are_refused(place: Place) -> None:
     for log in (place.url, f"{place.url}/{REPOSITORY}/{RUN}/log"):
         with pytest.raises(ConfigurationError, match=r"backup_log .* and backup_url .* overlap"):

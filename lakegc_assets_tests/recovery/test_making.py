@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from lakegc_assets.errors import RefusedError
 from lakegc_assets.recovery import copying, making
 from lakegc_assets.recovery.making import make_backup
 from lakegc_assets.run.hashing import key_digest
@@ -167,3 +168,27 @@ def test_a_large_backup_is_listed_by_threads_and_its_requests_are_few(
     # Two small files and the manifest, one file of the journal, one of outcomes; and the copies.
     assert calls.count("list") <= 5
     assert calls.count("put") + calls.count("put_if_absent") <= 5 + len(marked.candidates)
+
+
+def test_a_backup_that_another_process_finishes_meanwhile_is_left_alone(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A sweep may rely on its copies by then; what replaces one of them is not what it saw."""
+    monkeypatch.setattr(copying, "_BATCH", 1)
+    copied: list[str] = []
+
+    def beside(source: Any, key: str, *rest: Any, **more: Any) -> Any:
+        copied.append(key)
+        if len(copied) == 1:
+            assert make_backup(place.context()) is not None
+            copied[1:] = []
+        return copy_object(source, key, *rest, **more)
+
+    monkeypatch.setattr(copying, "copy_object", beside)
+    with pytest.raises(RefusedError, match=r"up again .*: another process has finished"):
+        make_backup(place.context())
+    # But for what was under way.
+    assert len(copied) == 1
+    for row in place.found.copied.to_pylist():
+        if row["address"] not in copied:
+            assert place.store.head(row["address"]).etag == row["copy_etag"]

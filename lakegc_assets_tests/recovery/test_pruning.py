@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import itertools
 import os
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -10,11 +11,13 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
 import requests
 
+from lakegc_assets.cli import kept
 from lakegc_assets.errors import RefusedError
 from lakegc_assets.lakefs.client import LakeFSClient
 from lakegc_assets.lakefs.models import Repository
@@ -34,6 +37,7 @@ from lakegc_assets.storage.files import TEMPORARY
 from lakegc_assets.storage.local import LocalStore
 from lakegc_assets.storage.opening import open_store
 from lakegc_assets.storage.trash import TRASH
+from lakegc_assets.sweep.hold import HOLD, write_hold
 from lakegc_assets.sweep.lease import repository_lease
 from lakegc_assets.sweep.sweep import sweep
 from lakegc_assets_tests.lake import REPOSITORY, RUN, SECRET_KEY, Marked
@@ -169,6 +173,89 @@ def test_a_backup_that_was_not_finished_stays_unless_it_is_named(
     place.lake.client.delete_object(REPOSITORY, "main", "late/link")
     assert prune(place, NAME) == {NAME: ""}
     assert left(place) == 0
+
+
+def test_what_was_copied_and_not_recorded_may_be_the_only_copy(
+    place: Place, marked: Marked
+) -> None:
+    """A backup that was killed knows less than it holds."""
+    make_backup(place.context())
+    journal = [k for page in place.store.list("_lakegc/ledger/") for k in page["key"].to_pylist()]
+    place.store.delete_many([MANIFEST, *journal])
+    address = min(marked.candidates)
+    (place.lake.objects / address).unlink()
+    place.lake.stage("main", "late/link", address)
+    before = place.contents()
+    assert "the only copy of 1 objects" in prune(place, NAME)[NAME]
+    assert place.contents() == before
+    place.lake.client.delete_object(REPOSITORY, "main", "late/link")
+    assert prune(place, NAME) == {NAME: ""}
+    assert left(place) == 0
+
+
+def test_a_backup_that_is_finished_while_its_end_waits_for_the_lease_stays(
+    place: Place, marked: Marked
+) -> None:
+    """Whoever held the lease has maybe swept, and relies on it now."""
+    make_backup(place.context())
+    record = place.store.get(MANIFEST)
+    place.store.delete_many([MANIFEST])
+
+    @contextmanager
+    def alone(_: RunContext) -> Iterator[None]:
+        place.store.put(MANIFEST, record)
+        yield
+
+    def context(_: str, run: str) -> RunContext:
+        return place.context(run)
+
+    before = place.contents()
+    pruning = Pruning(context, place.root.stores, place.url, None, (NAME,), alone=alone)
+    (judged,) = pruning.run()
+    assert judged.kept.endswith("has changed meanwhile: prune again")
+    assert place.contents() == before
+    assert place.found.copied.num_rows == len(marked.candidates)
+
+
+def test_an_interrupted_prune_believes_no_listing_that_ends_early(
+    swept: Place, marked: Marked, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    last = max(marked.candidates)
+    swept.store.put(PRUNING, swept.found.record.to_bytes())
+    swept.store.delete_many([MANIFEST])
+    swept.lake.stage("main", "late/link", last)
+    listed = type(swept.store).list
+
+    def cut(store: Any, prefix: str = "", start_after: str | None = None, **more: Any) -> Any:
+        pages = listed(store, prefix, start_after, **more)
+        if store.url == swept.store.url and not prefix:
+            # Our own files come first, so it has copies, and not all of them.
+            first = itertools.islice(pages, 1)
+            pages = (page.slice(0, max(1, page.num_rows - 2)) for page in first)
+        return pages
+
+    before = swept.contents()
+    with monkeypatch.context() as patch:
+        patch.setattr(type(swept.store), "list", cut)
+        assert f"{last!r} for one" in prune(swept, days=0)[NAME]
+    assert swept.contents() == before
+
+
+def test_while_an_alarm_was_not_looked_at_backups_stay(swept: Place) -> None:
+    """It may name what no list of lakeFS's does; and a dry run says so, too."""
+    store = swept.context().connect()[1].store()
+    write_hold(store, {"alarm": "1 objects are gone, and are needed"})
+
+    def context(_: str, run: str) -> RunContext:
+        return swept.context(run)
+
+    given = (context, swept.root.stores, swept.url, None, (NAME,))
+    for dry_run, alone in ((True, kept._not_held), (False, kept._alone)):
+        (judged,) = Pruning(*given, dry_run=dry_run, alone=alone).run()
+        assert "is on hold" in judged.kept
+    store.delete_many([HOLD])
+    (judged,) = Pruning(*given, alone=kept._alone).run()
+    assert judged.kept == ""
 
 
 def test_an_interrupted_prune_goes_on_and_looks_again(swept: Place, marked: Marked) -> None:

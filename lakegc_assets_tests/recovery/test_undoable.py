@@ -7,6 +7,7 @@ from datetime import datetime, timedelta, timezone
 import pytest
 
 from lakegc_assets.recovery.undoable import recovery_facts, undoable
+from lakegc_assets.run.undo import whether_undone, with_trash
 from lakegc_assets.storage.base import Recovery
 
 SINCE = datetime(2026, 11, 22, 7, 30, tzinfo=timezone.utc)
@@ -40,6 +41,27 @@ def test_a_backup_outlasts_the_store_and_what_is_over_is_said_to_be() -> None:
         "what was deleted could be had back until 2026-11-29 07:30 UTC (trash); and from the "
         f"backup {BACKUP} until that is pruned"
     )
+
+
+@pytest.mark.parametrize(
+    ("recovery", "backup", "days", "words"),
+    [
+        (TRASH, None, 3, "this sweep can be undone for 3 days: moved"),
+        (TRASH, None, 0, "this sweep cannot be undone: set backup_url, or turn versions on (trash"),
+        (TRASH, BACKUP, 0, "this sweep can be undone from its backup only (trash_days is 0; with"),
+        (SOFT, None, 3, "this sweep can be undone for 14 days: soft delete is on"),
+        (VERSIONS, BACKUP, 3, "this sweep can be undone: versions are kept"),
+        (NOTHING, None, 3, "this sweep cannot be undone: set backup_url, or turn versions on (not"),
+        (NOTHING, BACKUP, 3, "this sweep can be undone from its backup only (nothing is kept)"),
+        (UNKNOWN, None, 3, "it is not known whether this sweep can be undone: no answer"),
+        (UNKNOWN, BACKUP, 3, "it is not known whether this sweep can be undone from the store, be"),
+    ],
+)
+def test_the_sentence_before_a_sweep(
+    recovery: Recovery, backup: str | None, days: int, words: str
+) -> None:
+    found = whether_undone(with_trash(recovery, timedelta(days=days)), backup)
+    assert found.startswith(words)
 
 
 def test_what_nobody_knows() -> None:

@@ -111,6 +111,7 @@ def troubles(failures: list[str], pages: list[Answer]) -> Meddle:
     "Listing ends early", "the listing of a sweep", [S3],
     "marked objects that it lacks are asked for by themselves; what was written again is spared",
 )  # fmt: skip
+@pytest.mark.long
 def test_a_sweep_through_all_of_it(
     lake: SmallLake, marked: Marked, place: Place, spark: Session
 ) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
@@ -9,7 +10,7 @@ import pytest
 from lakegc_assets.errors import IntegrityError
 from lakegc_assets.recovery import bringing_back
 from lakegc_assets.restore import restore as restoring
-from lakegc_assets.restore.restore import restore
+from lakegc_assets.restore.restore import plan, restore
 from lakegc_assets.restore.task import restore_portion
 from lakegc_assets.storage.copies import copy_object
 from lakegc_assets.storage.errors import StorageError
@@ -116,3 +117,35 @@ def test_a_task_that_is_run_twice_replaces_no_record(
     found = outcomes(place.context(), restore(place.context(), ALL))
     assert found.keys() == marked.candidates
     assert {outcome for outcome, _ in found.values()} == {"restored"}
+
+
+def test_a_damaged_record_of_a_restore_is_asked_for_again(place: Place, marked: Marked) -> None:
+    """What is not known to be back is asked for, and found."""
+    _, before = backed_up(place, marked)
+    lost = min(marked.candidates)
+    copy = place.lake.folder.parent / "backups" / REPOSITORY / RUN / lost
+    copy.rename(copy.with_name("aside"))
+    with pytest.raises(StorageError, match="1 objects could not be restored"):
+        restore(place.context(), ALL)
+    attempt = place.lake.root.attempt(REPOSITORY, RUN)
+    ledger = [key for key in attempt.files("restored_set") if "/ledger/" in key]
+    assert ledger
+    for key in ledger:
+        attempt.store().put(key, attempt.store().get(key)[:-9])
+    copy.with_name("aside").rename(copy)
+    found = outcomes(place.context(), restore(place.context(), ALL))
+    assert found.keys() == marked.candidates
+    assert found[lost] == ("restored", "backup")
+    assert contents(place.lake, marked.candidates) == before
+
+
+def test_where_the_backup_is_is_told_to_who_did_not_say_so(place: Place, marked: Marked) -> None:
+    """In a panic nobody remembers what was set."""
+    backed_up(place, marked)
+    words = f"what was swept is in the backup .*/backups/{REPOSITORY}/{RUN}, and backup_url is "
+    for url, told in ((None, "not set"), (f"{place.url}-2", f"{place.url}-2")):
+        ctx = place.context(backup_url=url)
+        (warning,) = [one for one in plan(ctx, ALL)["warnings"] if "what was swept" in one]
+        assert re.match(f"{words}{told}: set it to where that was made", warning)
+        assert warning in restore(ctx, ALL).facts["warnings"]
+    assert plan(place.context(), ALL)["warnings"] == []

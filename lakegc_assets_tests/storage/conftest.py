@@ -20,13 +20,16 @@ from azure.storage.blob import (
     ContainerSasPermissions,
     generate_container_sas,
 )
+from botocore.retries.standard import ExponentialBackoff
 from moto.core.models import DEFAULT_ACCOUNT_ID
 from moto.s3.models import s3_backends
 
+from lakegc_assets.storage import http
 from lakegc_assets.storage.azure.auth import write_azure_credentials_file
 from lakegc_assets.storage.base import DeleteOutcome, ObjectStore
 from lakegc_assets.storage.config import AzureAccess, GcsAccess, StoreConfig
 from lakegc_assets.storage.opening import open_store
+from lakegc_assets.storage.s3 import objects
 from lakegc_assets_tests.storage.servers import AZURE_ACCOUNT, AZURE_KEY, Server
 
 Plant = Callable[[Iterable[str]], None]
@@ -235,6 +238,8 @@ def script(aws_environment: None) -> Iterator[Script]:  # noqa: ARG001 - it is w
 
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
+        # One write for head and body: two would wait for each other on a kept connection.
+        wbufsize = -1
 
         def _answer(self) -> None:
             told.requests.append(f"{self.command} {self.path}")
@@ -261,7 +266,12 @@ def script(aws_environment: None) -> Iterator[Script]:  # noqa: ARG001 - it is w
     told.endpoint = f"http://127.0.0.1:{server.server_address[1]}"
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
     thread.start()
-    yield told
+    with pytest.MonkeyPatch.context() as patch:
+        # It needs no time to recover.
+        for module in (http, objects):
+            patch.setattr(module, "_LONGEST_PAUSE_S", 0.01)
+        patch.setattr(ExponentialBackoff, "delay_amount", lambda *_: 0.01)
+        yield told
     server.shutdown()
     thread.join()
     server.server_close()

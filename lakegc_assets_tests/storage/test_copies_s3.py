@@ -388,6 +388,7 @@ def sink(aws_environment: None) -> Iterator[tuple[str, list[int]]]:  # noqa: ARG
 
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
+        wbufsize = -1  # one write for head and body: two would wait for each other
 
         def _answer(self) -> None:
             left, digest = int(self.headers.get("Content-Length", 0)), hashlib.md5()

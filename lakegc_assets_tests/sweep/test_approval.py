@@ -231,16 +231,23 @@ def test_what_a_mark_waits_for(
     assert found is None if said is None else found is not None and said in found
 
 
-def test_a_store_that_keeps_versions_is_enough_where_undo_is_required(
+def test_a_store_that_gives_back_what_it_keeps_is_enough_where_undo_is_required(
     lake: SmallLake, spark: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    ctx = lake.context(spark)
-    for kind, waits in (("versions", False), ("unknown", True)):
-        told = Recovery(kind, None, "as the store says")  # type: ignore[arg-type] # both are kinds
-        monkeypatch.setattr(LocalStore, "recovery", lambda _, told=told: told)
-        for required in ("undo", "backup or undo"):
-            assert bool(waits_for(ctx, "auto", Limits(required=required))) is waits
-        assert waits_for(ctx, "auto", Limits(required="backup")) is not None
+    """What comes back is relied on, whatever the store says that it keeps."""
+    ctx, without = lake.context(spark), lake.context(spark, trash_days=timedelta(0))
+    before = lake.keys()
+    for required in ("undo", "backup or undo"):
+        limits = Limits(required=required)
+        for kind in ("trash", "versions", "unknown"):
+            told = Recovery(kind, None, "as the store says")
+            monkeypatch.setattr(LocalStore, "recovery", lambda _, told=told: told)
+            assert waits_for(ctx, "auto", limits) is None
+            said = waits_for(without, "auto", limits)
+            assert said is not None
+            assert "a deleted object did not come back" in said
+    assert waits_for(ctx, "auto", Limits(required="backup")) is not None
+    assert lake.keys() == before
 
 
 def test_growth_is_told_against_the_mark_before(lake: SmallLake, spark: Session) -> None:

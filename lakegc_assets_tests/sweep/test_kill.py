@@ -209,6 +209,7 @@ def test_kill_9_in_the_middle_of_a_batch_and_between_batches(
 
 
 @pytest.mark.conformance
+@pytest.mark.long
 def test_killed_workers_and_retried_tasks(lake: SmallLake, marked: Marked) -> None:
     """Spark runs the task of a dead worker again; what it had not done is left to a new round."""
     process = start(lake, "local[2,4]")

@@ -109,6 +109,7 @@ def seen(found: S3Lake, dead: frozenset[str], sign: Sign) -> int:
     return len(records(found)) if sign == "batches recorded" else written(found)
 
 
+@pytest.mark.long
 def test_it_ends_exact(found: S3Lake, spark: Session, monkeypatch: pytest.MonkeyPatch) -> None:
     dead = mark(found, spark)
     live = found.keys() - dead

@@ -1,0 +1,163 @@
+"""Kinds of values in the component's file, and what is wrong with them.
+
+Dagster reads a file in two steps: each value as it is written, which may be text with ``{{ }}`` in
+it, and again as it is filled in. So a field with bounds of pydantic's own raises a ``TypeError``
+for text and for null, and what is not filled in yet is checked here in the second step only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Annotated, Any, Final, TypeVar
+
+import dagster as dg
+from dagster._core.definitions.utils import is_valid_owner
+from dagster._utils.schedules import is_valid_cron_string
+from dagster._utils.tags import is_valid_strict_tag_value, is_valid_tag_key
+from pydantic import AfterValidator
+
+_V = TypeVar("_V")
+
+#: Tags by which Dagster and this program tell what a run is, and who has asked for it.
+_RESERVED: Final = (
+    "lakegc/",
+    "dagster/partition",
+    "dagster/backfill",
+    "dagster/schedule_name",
+    "dagster/sensor_name",
+    "dagster/run_key",
+)
+
+
+def _is_open(value: object) -> bool:
+    """Whether a value is still to be filled in."""
+    return isinstance(value, str) and "{{" in value
+
+
+def _filled_in(check: Callable[[Any], None]) -> AfterValidator:
+    """Check what is filled in."""
+
+    def look(value: _V) -> _V:
+        if not _is_open(value):
+            check(value)
+        return value
+
+    return AfterValidator(look)
+
+
+def _bounded(holds: Callable[[float], bool], said: str) -> AfterValidator:
+    def check(value: object) -> None:
+        # Text is refused when it is filled in, and then it is no number.
+        if isinstance(value, int | float) and not holds(value):
+            raise ValueError(f"{value} is not {said}")
+
+    return _filled_in(check)
+
+
+def within(least: float, most: float | None = None) -> AfterValidator:
+    """A number from ``least`` to ``most``."""
+    if most is None:
+        return _bounded(lambda value: value >= least, f"{least:g} or more")
+    return _bounded(lambda value: least <= value <= most, f"from {least:g} to {most:g}")
+
+
+def above(least: float, most: float | None = None) -> AfterValidator:
+    """A number that is more than ``least``, up to ``most``."""
+    if most is None:
+        return _bounded(lambda value: value > least, f"more than {least:g}")
+    return _bounded(lambda v: least < v <= most, f"more than {least:g}, up to {most:g}")
+
+
+def one_of(values: Sequence[str]) -> AfterValidator:
+    """Text that is one of a few; a Literal would let any text pass for one that is rendered."""
+
+    def check(value: str) -> None:
+        if value not in values:
+            raise ValueError(f"{value!r} is none of {', '.join(values)}")
+
+    return _filled_in(check)
+
+
+def some(values: list[str]) -> list[str]:
+    """A list that is not empty."""
+    if not values:
+        raise ValueError("there is none")
+    return values
+
+
+def _cron(value: str) -> None:
+    if not is_valid_cron_string(value):
+        raise ValueError(f"{value!r} is no cron schedule: write five fields, '0 2 * * 0' say")
+
+
+def _zone(value: str) -> None:
+    from zoneinfo import ZoneInfo  # noqa: PLC0415 - few processes need it
+
+    try:
+        ZoneInfo(value)
+    except (KeyError, ValueError, OSError) as error:
+        raise ValueError(f"{value!r} is no time zone: write Europe/Berlin, say") from error
+
+
+def _url(value: str) -> None:
+    if not value.startswith(("http://", "https://")):
+        raise ValueError(f"{value!r} is no URL: write https://example.com/hook, say")
+
+
+def _pattern(value: str) -> str:
+    if not value:
+        raise ValueError("a pattern that is empty names nothing")
+    return value
+
+
+def _owner(value: str) -> str:
+    if not is_valid_owner(value):
+        raise ValueError(f"{value!r} is no owner: write an e-mail address, or team:NAME")
+    return value
+
+
+def _tags(values: dict[str, str]) -> dict[str, str]:
+    # All of them may come from one variable.
+    for name, value in values.items() if isinstance(values, dict) else ():
+        if name.startswith(_RESERVED):
+            raise ValueError(f"a tag of one's own cannot be {name!r}: it says what started a run")
+        if not is_valid_tag_key(name):
+            raise ValueError(
+                f"{name!r} is no tag: write letters, digits, '_', '-' and '.', and one '/' at most"
+            )
+        if not _is_open(value) and not is_valid_strict_tag_value(value):
+            raise ValueError(
+                f"{value!r} cannot be the value of tag {name!r}: write up to 63 letters, digits, "
+                "'_', '-' and '.'"
+            )
+    return values
+
+
+def _text(context: dg.ResolutionContext, value: object) -> object:
+    """Text as it is written. Dagster would make a number of '42', which is a fine name."""
+    if not _is_open(value):
+        return value
+    found: object = context.resolve_value(value, as_type=object)
+    return found if isinstance(found, list | dict) else str(found)
+
+
+def _texts(context: dg.ResolutionContext, values: object) -> object:
+    if isinstance(values, list):
+        return [_text(context, value) for value in values]
+    if isinstance(values, dict):
+        return {name: _text(context, value) for name, value in values.items()}
+    return _text(context, values)
+
+
+_LIST: Final = dg.Resolver(_texts, model_field_type=list[str])
+Texts = Annotated[list[str], _LIST]
+Patterns = Annotated[list[Annotated[str, AfterValidator(_pattern)]], _LIST]
+Owners = Annotated[list[Annotated[str, AfterValidator(_owner)]], _LIST]
+Tags = Annotated[
+    dict[str, str],
+    AfterValidator(_tags),
+    dg.Resolver(_texts, model_field_type=dict[str, str]),
+]
+Cron = Annotated[str, _filled_in(_cron)]
+Zone = Annotated[str, _filled_in(_zone)]
+Url = Annotated[str, _filled_in(_url)]

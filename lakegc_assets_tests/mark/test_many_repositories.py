@@ -1,0 +1,154 @@
+"""What a thousand other repositories cost a mark: so much for each, and nothing that grows with it.
+
+The server is a fake that counts, since what is asked of it is what is looked at here.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections import Counter
+from collections.abc import Iterator
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+
+from lakegc_assets.graveler.ident import commit_id
+from lakegc_assets.graveler.namespace import StorageNamespace
+from lakegc_assets.lakefs.client import LakeFSClient
+from lakegc_assets.lakefs.config import LakeFSConfig
+from lakegc_assets.lakefs.models import Branch, Commit, Repository
+from lakegc_assets.mark.references import References, read_references
+from lakegc_assets.run.artifacts import ArtifactRoot
+from lakegc_assets.run.context import RunContext
+from lakegc_assets.run.settings import Settings
+from lakegc_assets.run.tasks import Tasks
+from lakegc_assets.storage.config import StoreConfig
+from lakegc_assets.storage.local import LocalStore
+
+_MADE = 1_700_000_000
+_HEAD = commit_id("", "Repository created", "", _MADE, {}, ())
+
+
+class _Server:
+    """A server with many repositories, all of which are as they were made."""
+
+    def __init__(self, others: int) -> None:
+        self.others = others
+        self.asked: Counter[str] = Counter()
+        self.moved: set[str] = set()
+
+    def repositories(self) -> Iterator[Repository]:
+        self.asked["repositories"] += 1
+        names = ("repo", *(f"other-{n}" for n in range(self.others)))
+        for name in names:
+            yield Repository(
+                id=name,
+                storage_namespace=f"local://{name}",
+                default_branch="main",
+                creation_date=_MADE,
+            )
+
+    def branches(self, repository: str) -> Iterator[Branch]:
+        self.asked["branches"] += 1
+        head = self._second().id if repository in self.moved else _HEAD
+        yield Branch(id="main", commit_id=head)
+
+    def diff_branch(self, _repository: str, _branch: str) -> Iterator[Any]:
+        self.asked["diff"] += 1
+        return iter(())
+
+    def log(self, _repository: str, ref: str, *, first_parent: bool) -> Iterator[Commit]:
+        assert first_parent
+        self.asked["log"] += 1
+        if ref != _HEAD:
+            yield self._second()
+        yield self._commit(_HEAD, "Repository created", ())
+
+    def _second(self) -> Commit:
+        content = commit_id("ada", "empty", "", _MADE + 1, {}, (_HEAD,))
+        return self._commit(content, "empty", (_HEAD,))
+
+    def _commit(self, name: str, message: str, parents: tuple[str, ...]) -> Commit:
+        return Commit(
+            id=name,
+            parents=parents,
+            committer="ada" if parents else "",
+            message=message,
+            creation_date=_MADE + len(parents),
+            meta_range_id="",
+        )
+
+
+@pytest.fixture
+def counted(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
+    """Requests to the stores, and batches of tasks."""
+    seen: Counter[str] = Counter()
+    for name in ("list", "get", "put"):
+        real = getattr(LocalStore, name)
+
+        def called(
+            store: LocalStore, *args: Any, _name: str = name, _real: Any = real, **more: Any
+        ) -> Any:
+            seen[_name] += 1
+            return _real(store, *args, **more)
+
+        monkeypatch.setattr(LocalStore, name, called)
+    run = Tasks.run
+
+    def ran(tasks: Tasks, *args: Any) -> Any:
+        seen["tasks"] += 1
+        return run(tasks, *args)
+
+    monkeypatch.setattr(Tasks, "run", ran)
+    return seen
+
+
+@pytest.mark.parametrize("others", [100, pytest.param(1000, marks=pytest.mark.conformance)])
+def test_what_did_not_change_in_a_thousand_repositories_costs_a_look_at_each(
+    others: int, tmp_path: Path, counted: Counter[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("ACCESS_KEY_ID", "SECRET_ACCESS_KEY"):
+        monkeypatch.setenv(f"LAKECTL_CREDENTIALS_{name}", "of no server")
+    for name in (f"other-{n}" for n in range(others)):
+        (tmp_path / "objects" / name / "_lakefs").mkdir(parents=True)
+        (tmp_path / "objects" / name / "_lakefs/config").touch()
+
+    def no_spark() -> Any:
+        raise AssertionError("this takes no Spark")
+
+    ctx = RunContext(
+        repository="repo",
+        run="m1",
+        settings=Settings(),
+        lakefs=LakeFSConfig(endpoint="http://127.0.0.1:9"),
+        root=ArtifactRoot(
+            str(tmp_path / "artifacts"), StoreConfig(local_root=str(tmp_path / "objects"))
+        ),
+        session=no_spark,
+    )
+    connections = ctx.connections("repo", StorageNamespace.parse("local://repo"))
+    server = _Server(others)
+
+    def look() -> References:
+        server.asked.clear()
+        counted.clear()
+        artifacts = ctx.root.open("repo", "scratch", secrets.token_hex(4))
+        client = cast("LakeFSClient", server)
+        start = datetime.now(timezone.utc)
+        return read_references(ctx, client, connections, artifacts, "", start)
+
+    assert set(look().counts.values()) == {0}
+    assert server.asked["log"] == others
+
+    assert len(look().counts) == others
+    # The list until it has nothing new; of each its branches, and the diff of the only one.
+    assert server.asked == {"repositories": 2, "branches": others, "diff": others}
+    # Of each what is below _lakefs/, behind its last key too, and what the last look has found.
+    assert counted == {"list": 2 * others, "get": others}
+
+    server.moved = {"other-7", "other-70"}
+    look()
+    assert server.asked["log"] == len(server.moved)
+    assert counted["put"] <= 4 * len(server.moved)
