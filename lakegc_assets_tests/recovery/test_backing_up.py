@@ -7,6 +7,7 @@ from datetime import timedelta
 import pytest
 
 from lakegc_assets.errors import RefusedError
+from lakegc_assets.recovery import making
 from lakegc_assets.recovery.backups import MANIFEST
 from lakegc_assets.sweep import backing_up
 from lakegc_assets.sweep.backing_up import back_up
@@ -19,7 +20,7 @@ def test_nobody_sweeps_or_backs_up_while_a_backup_is_made(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     refused: list[str] = []
-    make = backing_up.make_backup
+    make = making.make_backup
 
     def made(ctx: object) -> object:
         for other in (back_up, sweep):
