@@ -54,7 +54,7 @@ from lakegc_assets.storage.errors import (
 ASSET: Final = "backup"
 _SWEPT: Final = "swept_set"
 #: Copying on one core, which mostly waits for the stores: seconds for an object, and for a byte.
-_OBJECT_S: Final = 0.003
+_OBJECT_S: Final = 0.001
 _BYTE_S: Final = 1e-8
 #: A task is worth so many seconds of that at least.
 _TASK_S: Final = 2.0

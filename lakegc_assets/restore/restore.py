@@ -40,11 +40,11 @@ from lakegc_assets.sweep.lost import lost_objects, other_backup, usable_backup
 
 #: Work on one core, in seconds: to bring an object back, to copy it, and a byte of it.
 _ROW_S: Final = 0.0005
-_COPY_S: Final = 0.005
+_COPY_S: Final = 0.0005
 _BYTE_S: Final = 1e-8
 _TASK_S: Final = 2.0
 #: Tasks that run in this process at a time.
-_THREADS: Final = 8
+_THREADS: Final = 4
 #: How long after it was begun a restore is gone on with, at most.
 _PATIENCE: Final = timedelta(days=1)
 _SHOWN: Final = 3

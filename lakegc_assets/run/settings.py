@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, Final, Literal, get_args
@@ -218,9 +217,9 @@ class Settings:
 
     def to_json(self) -> dict[str, Any]:
         """The settings as JSON values, times in seconds; recorded in every manifest."""
-        values = dataclasses.asdict(self)
-        values["ignored_repositories"] = list(self.ignored_repositories)
-        return {
+        # All values are plain: a deep copy of them would take longer than all else in a manifest.
+        values = {
             name: value.total_seconds() if isinstance(value, timedelta) else value
-            for name, value in values.items()
+            for name, value in self.__dict__.items()
         }
+        return values | {"ignored_repositories": list(self.ignored_repositories)}

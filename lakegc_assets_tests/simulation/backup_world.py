@@ -6,10 +6,9 @@ import json
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
-import pyarrow as pa
-
 from lakegc_assets.run.pins import PINS
 from lakegc_assets_tests.simulation import encoding
+from lakegc_assets_tests.simulation import rows as pa
 from lakegc_assets_tests.simulation.client import NAMESPACE, REPOSITORY
 from lakegc_assets_tests.simulation.oracle import Finished, LossError, Oracle, Sent, Since
 from lakegc_assets_tests.simulation.world import PREFIX, World

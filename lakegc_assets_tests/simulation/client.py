@@ -10,8 +10,6 @@ from datetime import datetime, timedelta
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final
 
-import pyarrow as pa
-
 from lakegc_assets.lakefs.errors import ConnectionFailedError, NoRulesError, NotFoundError
 from lakegc_assets.lakefs.models import (
     Branch,
@@ -24,6 +22,7 @@ from lakegc_assets.lakefs.models import (
     UncommittedPage,
 )
 from lakegc_assets_tests.simulation import encoding
+from lakegc_assets_tests.simulation import rows as pa
 from lakegc_assets_tests.simulation.lake import MAIN
 
 if TYPE_CHECKING:

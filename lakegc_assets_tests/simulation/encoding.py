@@ -1,8 +1,7 @@
 """Files of rows in place of parquet, which takes much longer.
 
-Where a world has ``Files``, bytes only name the rows, which stay in memory beside the store: bytes
-that were cut or written by something else name none. A world without them has files in Arrow's own
-form, which can be read without it.
+Bytes only name the rows, which stay in memory beside the store of a world: bytes that were cut, or
+written by something else, name none.
 """
 
 from __future__ import annotations
@@ -11,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Final
 
-import pyarrow as pa
+from lakegc_assets_tests.simulation import rows as pa
 
 
 class Files:
@@ -35,8 +34,9 @@ class Files:
         No other has them but files of one column that are equal: what a process keeps of sets, it
         knows by their bytes.
         """
+        table = pa.table_of(table)
         alone = None
-        if table.num_columns == 1:
+        if table.num_columns == 1 and table.schema.metadata is None:
             alone = (*table.column_names, *table.column(0).to_pylist())
             if alone in self._alone:
                 return self._alone[alone]
@@ -57,12 +57,12 @@ class Files:
         return self._rows[data]
 
 
-_present: Final[list[Files | None]] = [None]
+_present: Final[list[Files]] = []
 
 
 @contextmanager
-def among(files: Files | None) -> Iterator[None]:
-    """Write to some files, and read them; None for those in Arrow's own form."""
+def among(files: Files) -> Iterator[None]:
+    """Write to some files, and read them."""
     _present.append(files)
     try:
         yield
@@ -72,22 +72,7 @@ def among(files: Files | None) -> Iterator[None]:
 
 def encoded(table: pa.Table) -> bytes:
     """The bytes of a file of the present world."""
-    if (files := _present[-1]) is not None:
-        return files.encoded(table)
-    sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, table.schema) as stream:
-        stream.write_table(table)
-    data: bytes = sink.getvalue().to_pybytes()
-    return data
-
-
-def rows_of(files: Files | None, data: bytes) -> pa.Table:
-    """The rows of a file of a world.
-
-    Raises:
-        ArrowInvalid: it is none.
-    """
-    return pa.ipc.open_stream(data).read_all() if files is None else files.rows(data)
+    return _present[-1].encoded(table)
 
 
 def write_table(table: pa.Table, sink: Any, **_how: object) -> None:
@@ -96,6 +81,10 @@ def write_table(table: pa.Table, sink: Any, **_how: object) -> None:
 
 
 def read_table(source: Any, columns: Sequence[str] | None = None, **_how: object) -> pa.Table:
-    """As ``pyarrow.parquet.read_table``."""
-    table = rows_of(_present[-1], source.read())
+    """As ``pyarrow.parquet.read_table``.
+
+    Raises:
+        ArrowInvalid: it is none.
+    """
+    table = _present[-1].rows(source.read())
     return table if columns is None else table.select(list(columns))

@@ -8,8 +8,6 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 from unittest import mock
 
-import pyarrow as pa
-
 from lakegc_assets.mark import commits, refs, uncommitted
 from lakegc_assets.restore import restore
 from lakegc_assets.retention.united import UnitedActiveCommits, unite
@@ -18,6 +16,7 @@ from lakegc_assets.sweep import deletion, delta, extending, lease, look, rounds,
 from lakegc_assets.sweep.lease import lost
 from lakegc_assets.sweep.look import Look, judge
 from lakegc_assets_tests.simulation import encoding
+from lakegc_assets_tests.simulation import rows as pa
 from lakegc_assets_tests.simulation.choices import Choices
 from lakegc_assets_tests.simulation.interleaving import SHAPES, THEMES
 from lakegc_assets_tests.simulation.mark_guards import MARK_GUARDS
@@ -95,7 +94,8 @@ def _last_try(real: Callable[..., None]) -> Callable[..., None]:
 
 
 def _unread(attempt: Any, marked: Any) -> pa.Table:
-    return attempt.read(marked.asset, columns=list(_COLUMNS))
+    found: pa.Table = attempt.read(marked.asset, columns=list(_COLUMNS))
+    return found
 
 
 def _unchecked(store: Any, part: Any, columns: Any = None) -> pa.Table:

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import cache, partial
 from typing import Final, NamedTuple
 
-import pyarrow as pa
-
 from lakegc_assets.run import sets
 from lakegc_assets.run.artifacts import LISTING
 from lakegc_assets_tests.simulation import encoding
+from lakegc_assets_tests.simulation import rows as pa
 from lakegc_assets_tests.simulation.actors import HANDED_S, write
 from lakegc_assets_tests.simulation.backing import THEMES as BACKING
 from lakegc_assets_tests.simulation.backing import Beginning, interleave_backups
@@ -182,7 +181,7 @@ def _operate(world: World, size: tuple[int, int], name: str) -> None:
 @cache
 def _beginning(
     shape: Shape, *_guards: bool
-) -> tuple[Lake, dict[str, dict[str, Kept]], Files, frozenset[str]]:
+) -> tuple[Lake, Mapping[str, Mapping[str, Kept]], Files, frozenset[str]]:
     """A repository with a mark of it."""
     lake = Lake()
     files = Files()

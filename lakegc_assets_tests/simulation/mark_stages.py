@@ -10,8 +10,6 @@ from contextlib import nullcontext
 from functools import cache
 from typing import Any, Final
 
-import pyarrow as pa
-
 from lakegc_assets.errors import LakegcError
 from lakegc_assets.graveler import namespace
 from lakegc_assets.mark import (
@@ -36,6 +34,7 @@ from lakegc_assets.run.parts import write_part
 from lakegc_assets.run.selection import Selection
 from lakegc_assets.storage.base import ObjectStore
 from lakegc_assets_tests.simulation import encoding
+from lakegc_assets_tests.simulation import rows as pa
 from lakegc_assets_tests.simulation.executors import JobError
 from lakegc_assets_tests.simulation.mark_world import MarkWorld
 

@@ -7,7 +7,7 @@ uploaded in parts has the time at which its upload began.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from datetime import datetime, timedelta
 from typing import Any, Final
 
@@ -47,7 +47,7 @@ class MarkWorld(World):
         self,
         choices: Choices,
         lake: Lake,
-        buckets: dict[str, dict[str, Kept]],
+        buckets: Mapping[str, Mapping[str, Kept]],
         switch: float = 0.0,
         fault: float = 0.0,
         tell: Callable[[str], None] | None = None,

@@ -14,6 +14,7 @@ from typing import Final, NamedTuple
 
 from lakegc_assets.run import sets
 from lakegc_assets.run.context import RunContext
+from lakegc_assets.run.settings import Settings
 from lakegc_assets_tests.simulation.choices import Choices
 from lakegc_assets_tests.simulation.collector import collect, context
 from lakegc_assets_tests.simulation.encoding import Files
@@ -180,12 +181,16 @@ def _making(world: MarkWorld, run: str, ended: list[str], *, resume: bool) -> No
 
 def _context(world: MarkWorld, run: str) -> RunContext:
     ctx = context(world, run, 2)
-    settings = dataclasses.replace(
-        ctx.settings, listing_num_partitions=1, skip_new_slices=not world.every_slice
-    )
-    if world.trial:
-        settings = dataclasses.replace(settings, allow_unsafe_min_age=True, min_age=timedelta(0))
+    settings = _settings(ctx.settings, world.trial, world.every_slice)
     return dataclasses.replace(ctx, settings=settings)
+
+
+@cache
+def _settings(usual: Settings, trial: bool, every_slice: bool) -> Settings:  # noqa: FBT001
+    settings = dataclasses.replace(usual, listing_num_partitions=1, skip_new_slices=not every_slice)
+    if trial:
+        settings = dataclasses.replace(settings, allow_unsafe_min_age=True, min_age=timedelta(0))
+    return settings
 
 
 def _sweep(world: MarkWorld, run: str) -> None:

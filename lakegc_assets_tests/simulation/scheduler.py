@@ -77,7 +77,7 @@ class Actor:
         at, frozen = self.at, self.process.frozen
         if at > now and self.waits is not None and self.waits():
             at = now
-        return max(at, frozen)
+        return max(frozen, at)
 
 
 class Scheduler:
@@ -238,7 +238,10 @@ class Scheduler:
 
     def _bury(self) -> None:
         """Unwind the actors of processes that were killed; nothing they do counts."""
-        if all(actor.process.alive and not actor.done for actor in self.actors):
+        for actor in self.actors:
+            if actor.done or not actor.process.alive:
+                break
+        else:
             return
         for actor in [a for a in self.actors if not a.process.alive and not a.done]:
             self.current = actor

@@ -2,21 +2,15 @@
 
 from __future__ import annotations
 
-import json
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import datetime, tzinfo
-from functools import lru_cache, partial
+from functools import partial
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, Final
 from unittest import mock
 
-import numpy as np
-import pyarrow as pa
-
-from lakegc_assets.graveler import namespace
-from lakegc_assets.graveler.decode import etag_hashes
 from lakegc_assets.mark import commits, committed, uncommitted
 from lakegc_assets.mark.live import Live, LiveRanges
 from lakegc_assets.mark.served import SERVED, SPARED
@@ -25,7 +19,6 @@ from lakegc_assets.restore import record, restore, task
 from lakegc_assets.run import (
     artifacts,
     connections,
-    hashing,
     packs,
     parts,
     pins,
@@ -54,9 +47,11 @@ from lakegc_assets.sweep import (
 from lakegc_assets.sweep.orders import Told
 from lakegc_assets.sweep.present import present_state
 from lakegc_assets_tests.simulation import encoding, mark_stages
+from lakegc_assets_tests.simulation import rows as pa
 from lakegc_assets_tests.simulation.client import NAMESPACE, REPOSITORY
 from lakegc_assets_tests.simulation.executors import run_tasks
 from lakegc_assets_tests.simulation.lake import Entry
+from lakegc_assets_tests.simulation.simpler import etag_hashes, simpler
 from lakegc_assets_tests.simulation.world import World
 
 if TYPE_CHECKING:
@@ -192,7 +187,7 @@ class SimExtender(extending.Extender):
         )
 
 
-_NOTHING: Final = SPARED.empty_table()
+_NOTHING: Final = pa.table_of(SPARED.empty_table())
 
 
 class SimDeltas(delta.Deltas):
@@ -323,68 +318,6 @@ def _reach(of: Any, orders: Any) -> deletion.Reach:
     )
 
 
-def _dumps(values: object, indent: int | None = None, **how: Any) -> str:
-    """As ``json.dumps``, without the indentation that takes most of its time."""
-    del indent
-    return json.dumps(values, **how)
-
-
-def _hashes_of(strings: pa.Array, offset: np.uint64) -> hashing.Hashes:
-    """As the hashes of an array, of which the same strings come often."""
-    return np.array([_hash_of(one, int(offset)) for one in strings.to_pylist()], np.uint64)
-
-
-@lru_cache(maxsize=4096)
-def _hash_of(string: str, offset: int) -> int:
-    return int(_of_array(pa.array([string], pa.string()), np.uint64(offset))[0])
-
-
-_of_array: Final = hashing._of_array
-
-
-#: The same few URLs are read again and again.
-_parsed: Final = lru_cache(maxsize=64)(namespace.StorageNamespace.parse)
-
-
-def _read_ledger(store: ObjectStore, key: str) -> pa.Table:
-    """As the ledger reads a file; what is not parquet has its types already."""
-    rows = encoding.read_table(pa.BufferReader(store.get(key)))
-    return rows if rows.schema.equals(ledger.SWEPT) else rows.cast(ledger.SWEPT)
-
-
-@lru_cache(maxsize=64)
-def _lease(data: bytes, where: str) -> lease.LeaseRecord:
-    """As ``LeaseRecord.from_bytes``: what was written is read again and again."""
-    return _lease_from_bytes(data, where)
-
-
-_lease_from_bytes: Final = lease.LeaseRecord.from_bytes
-
-
-@lru_cache(maxsize=256)
-def _manifest(data: bytes, where: str) -> artifacts.Manifest:
-    """As ``Manifest.from_bytes``: it is a function of values, and the same ones come often."""
-    return _from_bytes(data, where)
-
-
-_from_bytes: Final = artifacts.Manifest.from_bytes
-
-
-def _sha256(manifest: artifacts.Manifest) -> str:
-    """As ``Manifest.sha256``, once for each of those that come often."""
-    known = _digests.get(id(manifest))
-    if known is None or known[0] is not manifest:
-        if len(_digests) > _MOST_DIGESTS:
-            _digests.clear()
-        known = _digests[id(manifest)] = (manifest, _real_sha256(manifest))
-    return known[1]
-
-
-_MOST_DIGESTS: Final = 256
-_digests: Final[dict[int, tuple[artifacts.Manifest, str]]] = {}
-_real_sha256: Final[Callable[[artifacts.Manifest], str]] = vars(artifacts.Manifest)["sha256"].fget
-
-
 def _replaced() -> list[tuple[object, str, object]]:
     """What is replaced where."""
     threads = SimpleNamespace(Lock=_Lock, Event=_Event, Thread=_Thread)
@@ -393,7 +326,6 @@ def _replaced() -> list[tuple[object, str, object]]:
         token_hex=lambda size: world().token_hex(size),
         token_bytes=lambda size: bytes.fromhex(world().token_hex(size)),
     )
-    values = SimpleNamespace(loads=json.loads, dumps=_dumps)
     held = partial(lease.repository_lease, pause=sleep)
     answers: list[tuple[object, str, object]] = [
         (module, "open_store", _open_store) for module in (artifacts, connections, deletion)
@@ -408,15 +340,14 @@ def _replaced() -> list[tuple[object, str, object]]:
         (restore, "repository_lease", held),
         (restore, "owner_of", lambda **_: {"host": world().process.name}),
     ]
-    answers += [(module, "json", values) for module in (artifacts, lease)]
     answers += [(module, "live_ranges", _live_ranges) for module in (delta, committed)]
     answers += [(module, "read_live", _read_live) for module in (delta, committed)]
     return [
+        *simpler(),
         *answers,
         *mark_stages.replaced(served, _open_store, _Pool),
         (lease, "threading", threads),
         (telling, "threading", SimpleNamespace(Event=_Event, Thread=_Silent)),
-        (hashing, "_of_array", _hashes_of),
         (lease, "owner_of", lambda **_: {"host": "simulated"}),
         (sweep, "owner_of", lambda **_: {"host": world().process.name}),
         (sweep, "require_one_server", lambda *_: ""),
@@ -438,11 +369,6 @@ def _replaced() -> list[tuple[object, str, object]]:
         (deletion, "present_state", _compared),
         (deletion, "DeletingTask", SimTask),
         (deletion.Reach, "of", partial(_reach, deletion.Reach.of)),
-        (namespace.StorageNamespace, "parse", _parsed),
-        (artifacts.Manifest, "from_bytes", _manifest),
-        (artifacts.Manifest, "sha256", property(_sha256)),
-        (lease.LeaseRecord, "from_bytes", _lease),
-        (ledger, "_read_file", _read_ledger),
         (connections, "_own", SimpleNamespace()),
         (commits, "_latest", _latest(commits._latest)),
     ]

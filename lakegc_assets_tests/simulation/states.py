@@ -13,11 +13,11 @@ class States:
     """The states of some interleavings; those of others can be added."""
 
     def __init__(self) -> None:
-        self.seen: set[int] = set()
+        self.seen: set[str] = set()
 
     def note(self, state: str) -> None:
         """Count a state, if it is new."""
-        self.seen.add(zlib.crc32(state.encode()))
+        self.seen.add(state)
 
 
 class Counted:
@@ -30,7 +30,7 @@ class Counted:
         """Take the states of an interleaving; how many of them were new."""
         new = 0
         for state in states.seen:
-            place, bit = divmod(state % _BITS, 8)
+            place, bit = divmod(zlib.crc32(state.encode()) % _BITS, 8)
             if not self._bytes[place] >> bit & 1:
                 self._bytes[place] |= 1 << bit
                 new += 1

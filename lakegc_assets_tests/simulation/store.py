@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import hashlib
+from bisect import bisect_left, bisect_right, insort
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-import pyarrow as pa
-
 from lakegc_assets.storage.base import (
+    LISTING_SCHEMA,
     DeleteOutcome,
     Lost,
     ObjectInfo,
@@ -17,13 +17,13 @@ from lakegc_assets.storage.base import (
     Prefixes,
     Recovery,
     UndeleteOutcome,
-    to_batch,
 )
 from lakegc_assets.storage.errors import (
     ObjectNotFoundError,
     PreconditionFailedError,
     StoreUnavailableError,
 )
+from lakegc_assets_tests.simulation import rows as pa
 
 if TYPE_CHECKING:
     from lakegc_assets_tests.simulation.world import World
@@ -45,33 +45,55 @@ class Kept(NamedTuple):
     size: int
 
 
-class _Column(list[Any]):
-    """As a column of a batch."""
+class Bucket(dict[str, Kept]):
+    """Objects by key, whose order is known once somebody has listed them."""
 
-    def to_pylist(self) -> list[Any]:
-        return self
+    _order: list[str] | None = None
 
-    def __getitem__(self, at: Any) -> Any:
-        return pa.scalar(super().__getitem__(at))
+    def __setitem__(self, key: str, kept: Kept) -> None:
+        if self._order is not None and key not in self:
+            insort(self._order, key)
+        super().__setitem__(key, kept)
+
+    def __delitem__(self, key: str) -> None:
+        super().__delitem__(key)
+        if self._order is not None:
+            del self._order[bisect_left(self._order, key)]
+
+    def pop(self, key: str, *default: Any) -> Any:
+        """As that of a dictionary."""
+        if key not in self and default:
+            return default[0]
+        kept = self[key]
+        del self[key]
+        return kept
+
+    def between(self, prefix: str, after: str | None, before: str | None) -> list[str]:
+        """The keys with a prefix that come behind one and before another, in order."""
+        if self._order is None:
+            self._order = sorted(self)
+        order = self._order
+        start = bisect_left(order, prefix)
+        if after is not None:
+            start = max(start, bisect_right(order, after))
+        end = bisect_left(order, f"{prefix}\U0010ffff", start)
+        return order[start : end if before is None else min(end, bisect_left(order, before))]
 
 
-class _Page:
-    """As a batch of a listing, which Arrow takes long to make; it makes one where more is asked."""
+_NAMES: Final = LISTING_SCHEMA.names
+_COLUMNS: Final = (pa.string(), pa.int64(), pa.timestamp("us", "UTC"), pa.string())
 
-    def __init__(self, found: Sequence[tuple[str, Kept]]) -> None:
-        self._found = found
-        self.num_rows = len(found)
 
-    def __getitem__(self, name: str) -> _Column:
-        if name == "key":
-            return _Column([key for key, _ in self._found])
-        if name == "size":
-            return _Column([kept.size for _, kept in self._found])
-        return _Column(self.__getattr__("column")(name).to_pylist())
-
-    def __getattr__(self, name: str) -> Any:
-        infos = [ObjectInfo(key, kept.size, kept.modified, kept.etag) for key, kept in self._found]
-        return getattr(to_batch(infos), name)
+def _page(found: Sequence[tuple[str, Kept]]) -> pa.Table:
+    """A page of a listing."""
+    columns: tuple[list[Any], ...] = (
+        [key for key, _ in found],
+        [kept.size for _, kept in found],
+        [kept.modified for _, kept in found],
+        [kept.etag for _, kept in found],
+    )
+    arrays = [pa.Array(column, kind) for column, kind in zip(columns, _COLUMNS, strict=True)]
+    return pa.Table(_NAMES, arrays)
 
 
 class SimStore(ObjectStore):
@@ -85,9 +107,7 @@ class SimStore(ObjectStore):
         once: whether its client sends each request once.
     """
 
-    def __init__(
-        self, world: World, bucket: dict[str, Kept], prefix: str, url: str, *, once: bool
-    ) -> None:
+    def __init__(self, world: World, bucket: Bucket, prefix: str, url: str, *, once: bool) -> None:
         self._world, self._bucket, self._prefix, self._url = world, bucket, prefix, url
         self._once = once
 
@@ -99,27 +119,29 @@ class SimStore(ObjectStore):
     def keys_per_delete(self) -> int:
         return 1000
 
-    def _infos(self, prefix: str) -> list[tuple[str, Kept]]:
-        start, before = self._prefix + prefix, len(self._prefix)
-        bucket = self._bucket.items()
-        return sorted((key[before:], kept) for key, kept in bucket if key.startswith(start))
+    def _infos(
+        self, prefix: str, after: str | None = None, before: str | None = None
+    ) -> list[tuple[str, Kept]]:
+        own, bucket = self._prefix, self._bucket
+        length = len(own)
+        keys = bucket.between(
+            own + prefix,
+            None if after is None else own + after,
+            None if before is None else own + before,
+        )
+        return [(key[length:], bucket[key]) for key in keys]
 
     def list(
         self, prefix: str = "", start_after: str | None = None, end_before: str | None = None
     ) -> Iterator[Any]:
         fault = self._world.ask("list", prefix or start_after or "")
-        found = [
-            (key, kept)
-            for key, kept in self._infos(prefix)
-            if (start_after is None or key > start_after)
-            and (end_before is None or key < end_before)
-        ]
+        found = self._infos(prefix, start_after, end_before)
         if fault == "cut page":
             found = found[: (len(found) + 1) // 2]
         elif fault == "stale list":
             found = [one for one in found if one[1].modified < self._stale()]
         if found:
-            yield _Page(found)
+            yield _page(found)
 
     def list_prefixes(
         self,

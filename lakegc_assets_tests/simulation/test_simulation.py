@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
@@ -141,6 +142,13 @@ def test_a_schedule_is_told_in_words() -> None:
     assert any("begins the delta mark" in line for line in told)
     assert any("asks for deletes of" in line for line in told)
     assert "is live" in told[-1]
+
+
+def test_a_number_below_64_is_drawn_as_the_standard_library_does() -> None:
+    ours, theirs = Choices(5), random.Random(5)
+    drawn = [ours.step("", 1.0, 0.0) for _ in range(200)]
+    expected = [(theirs.random(), theirs.randrange(64))[1] for _ in range(200)]
+    assert drawn == [1 + 2 * number for number in expected]
 
 
 def test_distinct_states_are_counted() -> None:

@@ -6,15 +6,15 @@ import hashlib
 import json
 import zlib
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
+from functools import lru_cache
 from typing import Final
 
 from lakegc_assets.storage.errors import StoreUnavailableError
 from lakegc_assets.sweep.hold import HOLD
 from lakegc_assets.sweep.lease import LEASE, LeaseRecord
-from lakegc_assets_tests.simulation import encoding
 from lakegc_assets_tests.simulation.choices import Choices
 from lakegc_assets_tests.simulation.client import NAMESPACE, SimClient
 from lakegc_assets_tests.simulation.encoding import Files
@@ -22,10 +22,11 @@ from lakegc_assets_tests.simulation.lake import Lake
 from lakegc_assets_tests.simulation.oracle import Oracle, Sent
 from lakegc_assets_tests.simulation.scheduler import PAUSES, Process, Scheduler
 from lakegc_assets_tests.simulation.states import States
-from lakegc_assets_tests.simulation.store import Kept, SimStore
+from lakegc_assets_tests.simulation.store import Bucket, Kept, SimStore
 
 #: The store's time when the virtual one is 0.
 BASE: Final = datetime(2026, 1, 1, tzinfo=timezone.utc)
+_BASE_S: Final = BASE.timestamp()
 PREFIX: Final = "repo/"
 _READS: Final = ("freeze", "slow", "unavailable", "kill")
 _CALLS: Final = {
@@ -40,6 +41,11 @@ _OPS: Final = {
     "undelete": (*_READS, "lost answer"),
     "delete": ("freeze", "late", "kill", "lost answer", "partial", "SlowDown", "late"),
 }
+
+
+@lru_cache(maxsize=4096)
+def _digits(number: int) -> str:
+    return hashlib.sha256(b"%d" % number).hexdigest()
 
 
 @dataclass
@@ -69,7 +75,7 @@ class World:
         switch: how probable it is that another actor goes on at a step.
         fault: how probable a fault is.
         tell: is told of what happens, in words; None for nobody.
-        files: of rows, among the objects; None where these are in Arrow's own form.
+        files: of rows, among the objects; None for none yet.
     """
 
     #: What guards.py switches off in all worlds.
@@ -80,14 +86,15 @@ class World:
         self,
         choices: Choices,
         lake: Lake,
-        buckets: dict[str, dict[str, Kept]],
+        buckets: Mapping[str, Mapping[str, Kept]],
         switch: float = 0.0,
         fault: float = 0.0,
         tell: Callable[[str], None] | None = None,
         files: Files | None = None,
     ) -> None:
-        self.choices, self.lake, self.buckets = choices, lake, buckets
-        self.files = files
+        self.choices, self.lake = choices, lake
+        self.buckets = {name: Bucket(bucket) for name, bucket in buckets.items()}
+        self.files = Files() if files is None else files
         self._versions: dict[str, list[tuple[str, Kept]]] = {}
         self._stores: dict[tuple[str, bool], SimStore] = {}
         self.telling = tell
@@ -111,7 +118,7 @@ class World:
 
     def epoch(self) -> float:
         """The true time, in seconds since 1970."""
-        return BASE.timestamp() + self.scheduler.now
+        return _BASE_S + self.scheduler.now
 
     def store_time(self) -> datetime:
         """The store's time."""
@@ -146,7 +153,7 @@ class World:
     def token_hex(self, size: int = 16) -> str:
         """Random digits that are the same whenever the choices are."""
         self._tokens += 1
-        return hashlib.sha256(b"%d" % self._tokens).hexdigest()[: 2 * size]
+        return _digits(self._tokens)[: 2 * size]
 
     def say(self, what: str) -> None:
         """Tell people what happens."""
@@ -162,7 +169,7 @@ class World:
         if (url, once) not in self._stores:
             bucket, _, prefix = url.removeprefix("s3://").partition("/")
             prefix = f"{prefix.strip('/')}/" if prefix else ""
-            kept = self.buckets.setdefault(bucket, {})
+            kept = self.buckets.setdefault(bucket, Bucket())
             self._stores[url, once] = SimStore(self, kept, prefix, url.rstrip("/"), once=once)
         return self._stores[url, once]
 
@@ -173,8 +180,10 @@ class World:
             StorageError: there is no answer.
             LakeFSError: there is no answer.
         """
-        code = self.scheduler.step(what)
-        self.states.note(f"{self.scheduler.actor_name}|{op}|{what[:30]}|{self._mood}")
+        scheduler = self.scheduler
+        code = scheduler.step(what)
+        assert scheduler.current is not None
+        self.states.seen.add(f"{scheduler.current.name}|{op}|{what[:30]}|{self._mood}")
         if self.telling is not None:
             self.say(f"> {op} {what}")
         if not code:
@@ -257,7 +266,7 @@ class World:
         manifest = json.loads(kept[f"{prefix}/swept_set/manifest.json"].data)
         rows: list[tuple[str, str, str | None]] = []
         for key, *_ in manifest["parts"]["data"]:
-            table = encoding.rows_of(self.files, kept[f"{prefix}/{key}"].data)
+            table = self.files.rows(kept[f"{prefix}/{key}"].data)
             columns = (table[name].to_pylist() for name in ("address", "outcome", "detail"))
             rows += zip(*columns, strict=True)
         return rows

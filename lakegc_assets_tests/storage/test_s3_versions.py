@@ -212,8 +212,34 @@ def test_many_keys_that_lie_together_take_few_requests(
     outcomes = bucket.undelete(*(Lost(key, 1, etag) for key, etag in etags.items()))
     assert {outcome for outcome, _ in outcomes} == {"restored"}
     assert asked.count("remove") == 1
-    # Two looks in three parts, each with a page, and with one key more where a server is unsure.
-    assert asked.count("list") <= 12
+    # One look, with one key more where a server is unsure; that they are back shows in a listing.
+    assert asked.count("list") <= 3
+
+
+def test_of_many_keys_those_are_looked_at_again_that_no_listing_shows_to_be_back(
+    bucket: Bucket, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lost = [bucket.lose(f"data/{number:02d}") for number in range(20)]
+    lost[3] = lost[3]._replace(version=bucket.delete(lost[3].key))
+    looks: list[list[str]] = []
+    look, remove = S3Versions.look, S3Versions._remove
+
+    def counted(self: S3Versions, keys: Any) -> Any:
+        looks.append(sorted(key.removeprefix(bucket.prefix) for key in keys))
+        return look(self, keys)
+
+    def meanwhile(self: S3Versions, markers: Any) -> Any:
+        if len(markers) == len(lost):
+            bucket.store.put(lost[5].key, b"meanwhile")
+        return remove(self, markers)
+
+    monkeypatch.setattr(S3Versions, "look", counted)
+    monkeypatch.setattr(S3Versions, "_remove", meanwhile)
+    outcomes = [outcome for outcome, _ in bucket.undelete(*lost)]
+    assert outcomes == ["already_there" if n == 5 else "restored" for n in range(20)]
+    assert looks[:2] == [[one.key for one in lost], [lost[3].key, lost[5].key]]
+    assert bucket.store.get(lost[5].key) == b"meanwhile"
+    assert bucket.store.get(lost[3].key) == b"1"
 
 
 def test_a_suspended_bucket_keeps_nothing_and_its_markers_are_not_touched(s3_server: str) -> None:

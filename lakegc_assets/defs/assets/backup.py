@@ -15,7 +15,7 @@ from lakegc_assets.defs.contracts import contract
 from lakegc_assets.defs.metadata import of_backup
 from lakegc_assets.defs.partitions import REPOSITORY_RUN
 from lakegc_assets.defs.resources import CollectorResource
-from lakegc_assets.recovery.making import make_backup
+from lakegc_assets.sweep.backing_up import back_up
 
 
 @dg.asset(
@@ -34,6 +34,6 @@ def backup(
 ) -> dg.MaterializeResult[None]:
     """Copies what the mark names to ``backup_url``, verifies each copy, and records it."""
     with collector.run_context(context, lakefs, stores, pyspark) as ctx:
-        record = make_backup(ctx)
+        record = back_up(ctx)
         url = ctx.settings.backup_url
     return dg.MaterializeResult(metadata=of_backup(record, url))

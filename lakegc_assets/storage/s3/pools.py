@@ -12,7 +12,7 @@ from botocore.httpsession import ProxyConfiguration, create_urllib3_context, get
 from botocore.utils import get_environ_proxies
 from urllib3 import HTTPConnectionPool, PoolManager, ProxyManager, Timeout
 
-CONNECTIONS: Final = 32
+CONNECTIONS: Final = 64
 
 
 @dataclass(frozen=True)
@@ -51,13 +51,13 @@ class Pools:
         return pool, f"{parts.scheme}://{parts.netloc}" if through else ""
 
     def _manager(self, proxy: str | None, headers: dict[str, str] | None) -> PoolManager:
-        bundle = self.ca_bundle or os.environ.get("REQUESTS_CA_BUNDLE") or True
+        bundle = self.ca_bundle or os.environ.get("REQUESTS_CA_BUNDLE")
         usual = {
             "timeout": Timeout(connect=self.connect_timeout_s, read=self.read_timeout_s),
             "maxsize": CONNECTIONS,
             "ssl_context": create_urllib3_context(),
             "cert_reqs": "CERT_REQUIRED",
-            "ca_certs": get_cert_path(bundle),
+            "ca_certs": bundle or get_cert_path(verify=True),
         }
         if proxy is None:
             return PoolManager(**usual)

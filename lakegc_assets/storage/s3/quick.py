@@ -60,6 +60,8 @@ _QUERY: Final = {
     "StartAfter": "start-after",
     "ContinuationToken": "continuation-token",
 }
+#: Whatever else is asked for, boto3 has to say how.
+_KNOWN: Final = frozenset({"Bucket", "Key", "CopySource", *_ASKED, *_QUERY})
 _TOLD: Final = {
     "etag": "ETag",
     "content-range": "ContentRange",
@@ -149,7 +151,7 @@ class Quick:
         self, operation: str, asked: dict[str, Any], body: bytes | None = None
     ) -> dict[str, Any]:
         bucket = asked["Bucket"]
-        way = self._way(bucket)
+        way = self._way(bucket) if asked.keys() <= _KNOWN else None
         tries = 0
         while way is not None:
             tries += 1
@@ -187,7 +189,7 @@ class Quick:
         url, context = params["url"], params["context"]
         signing = context.get("signing", {})
         simple = (
-            self.client.meta.config.signature_version == "s3v4"
+            self.client.meta.config.signature_version == "s3v4"  # type: ignore[attr-defined]
             and context.get("auth_type") == "v4"
             and signing.get("signing_name", "s3") == "s3"
             and url.endswith("/k")
@@ -210,7 +212,7 @@ class Quick:
         if "CopySource" in asked:
             source = asked["CopySource"]
             headers["x-amz-copy-source"] = quote(f"{source['Bucket']}/{source['Key']}", safe="/~")
-        request = SimpleNamespace(
+        request: Any = SimpleNamespace(
             method=_METHODS[operation], url=way.url + path, params={}, headers=headers, body=body,
             context={"client_config": self.client.meta.config, "has_streaming_input": bool(body)},
         )  # fmt: skip
@@ -252,7 +254,7 @@ def tell_ways(client: S3Client) -> None:
         asking.append(params)
         return SimpleNamespace(status_code=200), {}
 
-    client.meta.events.register("before-call.s3.HeadObject", tell)
+    client.meta.events.register("before-call.s3.HeadObject", tell)  # type: ignore[arg-type]
 
 
 class _Signer(S3SigV4Auth):

@@ -267,8 +267,10 @@ class S3Store(ObjectStore):
         """See ``ObjectStore``: delete markers are removed."""
         # What is asked again while it still works on it, some servers bring back not at all.
         client = clients(self._patient()).usual
-        where, size = self._url, self._config.page_size
-        return S3Versions(client, self._bucket, self._prefix, where, size).undelete(objects)
+        return S3Versions(
+            client, self._bucket, self._prefix, self._url, self._config.page_size,
+            lambda start, end: self.list("", start, end),
+        ).undelete(objects)  # fmt: skip
 
     def _patient(self) -> StoreConfig:
         return replace(self._config, read_timeout_s=max(self._config.read_timeout_s, _PATIENCE_S))

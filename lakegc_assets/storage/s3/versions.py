@@ -15,14 +15,19 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from lakegc_assets.errors import ConfigurationError
 from lakegc_assets.storage.base import Lost, UndeleteOutcome
 from lakegc_assets.storage.codes import error_class, explained
-from lakegc_assets.storage.errors import AccessDeniedError
+from lakegc_assets.storage.errors import AccessDeniedError, StorageError
 from lakegc_assets.storage.http import HttpFailure
 from lakegc_assets.storage.keys import key_problem, path_problem
 from lakegc_assets.storage.s3.client import failing
@@ -38,8 +43,10 @@ _THREADS: Final = 8
 #: Keys that one thread looks at, at least, and removes the markers of at once: so many fill a page
 #: of versions, and are removed before a server that works long on each loses its client.
 _PORTION: Final = 250
-#: Versions in a page about few keys.
+#: Versions in a page about few keys; and keys that no listing is asked about.
 _FEW: Final = 16
+#: One listed object in so many is one that came back, where a listing costs less than a look.
+_SPARSE: Final = 20
 _UNNAMED: Final = HttpFailure("NoAnswer", "the store's answer does not name this key")
 #: What some servers cannot list.
 _CONTROL: Final = re.compile(r"[\x00-\x1f]")
@@ -97,6 +104,7 @@ class S3Versions:
         prefix: that keys are relative to.
         where: URL of the store, for messages.
         page_size: versions in a page, at most.
+        listed: what is there between two keys, relative to the prefix.
     """
 
     client: S3Client
@@ -104,6 +112,7 @@ class S3Versions:
     prefix: str
     where: str
     page_size: int
+    listed: Callable[[str | None, str | None], Iterator[pa.RecordBatch]]
 
     def undelete(self, objects: Sequence[Lost]) -> list[UndeleteOutcome]:
         """Remove the markers of deletes. See ``ObjectStore.undelete_many``."""
@@ -126,12 +135,39 @@ class S3Versions:
                     outcomes[verdict.key] = verdict
             if not markers:
                 break
-            wanted = {key: wanted[key] for key in markers}
             tried |= self._remove(markers)
+            wanted = {key: wanted[key] for key in markers}
+            back = self._back([wanted[key] for key in markers if tried[key] is None])
+            outcomes |= {key: UndeleteOutcome(key, "restored") for key in back}
+            wanted = {key: one for key, one in wanted.items() if one.key not in back}
+            if not wanted:
+                break
         for one in objects:
             detail = "it has more delete markers than usual, or gets new ones: try again"
             outcomes.setdefault(one.key, UndeleteOutcome(one.key, "failed", "DeletedAgain", detail))
         return [outcomes[one.key] for one in objects]
+
+    def _back(self, objects: Sequence[Lost]) -> set[str]:
+        """Keys of objects that a listing shows to be back; a look at versions takes far longer.
+
+        What it does not show is looked at among the versions.
+        """
+        lost = {one.key: (one.size, one.etag) for one in objects}
+        wanted = pa.array(list(lost), pa.string())
+        back, passed = set[str](), 0
+        if len(lost) <= _FEW:
+            return back
+        with suppress(StorageError, ConfigurationError):
+            for page in self.listed(min(lost)[:-1] or None, max(lost) + "\0"):
+                passed += page.num_rows
+                rows = page.filter(pc.is_in(page["key"], wanted))
+                columns = (rows[name].to_pylist() for name in ("key", "size", "etag"))
+                back |= {
+                    k for k, size, etag in zip(*columns, strict=True) if lost[k] == (size, etag)
+                }
+                if passed >= self.page_size and len(back) * _SPARSE < passed:
+                    break
+        return back
 
     def look(self, full_keys: Iterable[str]) -> dict[str, History | HttpFailure]:
         """What is kept of keys, or why that is not known."""

@@ -1,0 +1,142 @@
+"""What stands in place of slower things that do the same: rows, JSON, hashes, and what was parsed.
+
+The same few values come again and again, so what is a function of values is asked once for each.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Iterator
+from functools import lru_cache
+from hashlib import sha256
+from types import SimpleNamespace
+from typing import Any, Final
+
+import numpy as np
+import pyarrow  # noqa: ICN001 - those that are called pa here are rows
+import pyarrow.compute
+
+from lakegc_assets.graveler import decode, namespace
+from lakegc_assets.mark import sifting
+from lakegc_assets.run import hashing
+from lakegc_assets.run.artifacts import Manifest
+from lakegc_assets.sweep import extending
+from lakegc_assets.sweep.lease import LeaseRecord
+from lakegc_assets_tests.simulation import columns
+from lakegc_assets_tests.simulation import rows as pa
+
+_MOST: Final = 256
+
+
+def simpler() -> list[tuple[object, str, object]]:
+    """What is replaced where."""
+    return [
+        *_constants(),
+        *((module, "etag_hashes", etag_hashes) for module in (extending, sifting)),
+        (hashing, "_hashes", hashes_of),
+        (namespace.StorageNamespace, "parse", _parsed),
+        (Manifest, "from_bytes", manifest_of),
+        (Manifest, "to_bytes", _encoded),
+        (Manifest, "sha256", property(_sha256)),
+        (LeaseRecord, "from_bytes", lease_of),
+    ]
+
+
+def _constants() -> Iterator[tuple[object, str, object]]:
+    """In all modules rows in place of Arrow, also of their constants; and JSON not indented."""
+    values = SimpleNamespace(loads=json.loads, dumps=_dumps)
+    ours = {id(pyarrow): pa, id(pyarrow.compute): columns, id(json): values}
+    for name, module in list(sys.modules.items()):
+        if not name.startswith("lakegc_assets.") or module is decode:
+            continue
+        for constant, value in list(vars(module).items()):
+            if id(value) in ours:
+                yield module, constant, ours[id(value)]
+            elif isinstance(value, pyarrow.Schema):
+                yield module, constant, pa.schema_of(value)
+            elif isinstance(value, pyarrow.Table):
+                yield module, constant, pa.table_of(value)
+            elif isinstance(value, pyarrow.Array):
+                yield module, constant, pa.array(value)
+
+
+def _dumps(values: object, indent: int | None = None, **how: Any) -> str:
+    """As ``json.dumps``, without the indentation that takes most of its time."""
+    del indent
+    return _SORTED.encode(values) if how == {"sort_keys": True} else json.dumps(values, **how)
+
+
+_SORTED: Final = json.JSONEncoder(sort_keys=True)
+
+# Hashes
+
+
+def hashes_of(strings: Any, offset: np.uint64) -> hashing.Hashes:
+    """As the hashes of an array."""
+    return _hashes_of_all(tuple(pa.values_of(strings)), int(offset))
+
+
+@lru_cache(maxsize=4096)
+def _hashes_of_all(strings: tuple[str, ...], offset: int) -> hashing.Hashes:
+    hashes = np.array([_hash_of(one, offset) for one in strings], np.uint64)
+    # Whoever wrote to it would write to what others get.
+    hashes.flags.writeable = False
+    return hashes
+
+
+@lru_cache(maxsize=4096)
+def _hash_of(string: str, offset: int) -> int:
+    return int(_of_array(pyarrow.array([string], pyarrow.string()), np.uint64(offset))[0])
+
+
+_of_array: Final = hashing._of_array
+_etag_hash: Final = lru_cache(maxsize=4096)(decode.etag_hash)
+
+
+def etag_hashes(etags: pa.Array) -> pa.Array:
+    """As the hashes of an array of etags."""
+    return pa.Array([_etag_hash(etag) for etag in etags.values], pa.int64())
+
+
+# What is parsed
+
+_parsed: Final = lru_cache(maxsize=64)(namespace.StorageNamespace.parse)
+lease_of: Final = lru_cache(maxsize=64)(LeaseRecord.from_bytes)
+_from_bytes: Final = Manifest.from_bytes
+_to_bytes: Final = Manifest.to_bytes
+_written: Final[set[bytes]] = set()
+_digests: Final[dict[int, tuple[Manifest, str]]] = {}
+_real_sha256: Final[Callable[[Manifest], str]] = vars(Manifest)["sha256"].fget
+
+
+def _encoded(manifest: Manifest) -> bytes:
+    """As ``Manifest.to_bytes``; what was encoded is known again when it is read."""
+    data = _to_bytes(manifest)
+    if len(_written) > _MOST:
+        _written.clear()
+    _written.add(data)
+    return data
+
+
+@lru_cache(maxsize=_MOST)
+def manifest_of(data: bytes, where: str) -> Manifest:
+    """As ``Manifest.from_bytes``."""
+    manifest = _from_bytes(data, where)
+    if data in _written:
+        _note(manifest, sha256(data).hexdigest())
+    return manifest
+
+
+def _sha256(manifest: Manifest) -> str:
+    known = _digests.get(id(manifest))
+    if known is not None and known[0] is manifest:
+        return known[1]
+    return _note(manifest, _real_sha256(manifest))
+
+
+def _note(manifest: Manifest, digest: str) -> str:
+    if len(_digests) > _MOST:
+        _digests.clear()
+    _digests[id(manifest)] = (manifest, digest)
+    return digest

@@ -1,0 +1,273 @@
+"""What concerns single objects of S3, sent without boto3: where to, how signed, what if not."""
+
+from __future__ import annotations
+
+import ssl
+import threading
+from datetime import datetime, timedelta, timezone
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from ipaddress import IPv4Address
+from pathlib import Path
+from urllib.parse import quote
+
+import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+
+from lakegc_assets.storage.base import ObjectStore
+from lakegc_assets.storage.config import StoreConfig
+from lakegc_assets.storage.copies import copy_object
+from lakegc_assets.storage.errors import (
+    AccessDeniedError,
+    StoreThrottledError,
+    StoreUnavailableError,
+)
+from lakegc_assets.storage.opening import open_store
+from lakegc_assets.storage.s3.client import clients
+from lakegc_assets.storage.s3.quick import Quick
+from lakegc_assets_tests.storage.conftest import Answer, Script
+from lakegc_assets_tests.storage.s3_answers import SPACE, error
+
+_DATE = "Fri, 02 Jan 2026 03:04:05 GMT"
+_FOUND = Answer(body="data", headers={"ETag": '"e"', "Last-Modified": _DATE})
+_MD5 = "8d777f385d3dfec8815d20f7496026dc"
+_COPIED = Answer(
+    body=f'<CopyObjectResult {SPACE}><ETag>"{_MD5}"</ETag></CopyObjectResult>',
+)
+
+
+@pytest.fixture
+def store(script: Script) -> ObjectStore:
+    script.answers = [_FOUND]
+    return open_store("s3://b/ns", script.config(3))
+
+
+@pytest.fixture
+def boto3_sent(script: Script, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """What went through boto3."""
+    sent: list[str] = []
+    client = clients(script.config(3)).usual
+    for name in ("head_object", "get_object", "put_object", "copy_object"):
+        ask = getattr(client, name)
+
+        def noted(*, _name: str = name, _ask: object = ask, **asked: object) -> object:
+            if asked["Key"] != "k":
+                sent.append(_name)
+            return _ask(**asked)  # type: ignore[operator] # a method
+
+        monkeypatch.setattr(client, name, noted)
+    return sent
+
+
+def _requests(store: ObjectStore, backup: ObjectStore) -> None:
+    store.head("one")
+    store.get("one")
+    copy_object(store, "one", backup, "two", size=4, etag=_MD5, if_absent=False)
+
+
+def test_none_of_it_goes_through_boto3(
+    store: ObjectStore, script: Script, boto3_sent: list[str]
+) -> None:
+    script.answers = [_FOUND, _FOUND, _COPIED]
+    _requests(store, open_store("s3://backup/x", script.config(3)))
+    assert script.requests == ["HEAD /b/ns/one", "GET /b/ns/one", "PUT /backup/x/two"]
+    assert boto3_sent == []
+
+
+@pytest.mark.parametrize(
+    "key", ["a b", "ü", "~-._", "%41", "+&=?#;:@!$'()*,", "d//e", '"<>\\^`{|}']
+)
+def test_what_is_sent_is_what_was_signed(store: ObjectStore, script: Script, key: str) -> None:
+    store.head(key)
+    backup = open_store("s3://backup/x", script.config(3))
+    script.answers = [_COPIED]
+    copy_object(store, key, backup, key, size=4, etag=_MD5, if_absent=False)
+    path = quote(key, safe="/~")
+    assert script.requests == [f"HEAD /b/ns/{path}", f"PUT /backup/x/{path}"]
+    assert script.headers[1]["x-amz-copy-source"] == f"b/ns/{path}"
+
+
+def test_what_is_not_known_here_is_asked_by_boto3(script: Script, boto3_sent: list[str]) -> None:
+    script.answers = [Answer(headers={"ETag": '"e"'})]
+    quick = clients(script.config(3)).quick
+    quick.put_object(Bucket="b", Key="one", Body=b"data", StorageClass="GLACIER")
+    assert boto3_sent == ["put_object"]
+    assert script.headers[0]["x-amz-storage-class"] == "GLACIER"
+
+
+def test_every_header_that_matters_is_signed(
+    script: Script, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AWS_SESSION_TOKEN", "token")
+    script.answers = [Answer(headers={"ETag": '"e"'})]
+    open_store("s3://b/ns", script.config()).put_if_absent("k", b"data")
+    (sent,) = script.headers
+    assert sent["x-amz-security-token"] == "token"
+    assert sent["if-none-match"] == "*"
+    signed = sent["authorization"].split("SignedHeaders=")[1].split(",")[0].split(";")
+    assert signed == [
+        "host", "if-none-match", "x-amz-content-sha256", "x-amz-date", "x-amz-security-token"
+    ]  # fmt: skip
+    assert sent["host"] == script.endpoint.removeprefix("http://")
+
+
+def test_a_bucket_in_another_region_is_found_by_boto3_and_then_known(
+    store: ObjectStore, script: Script, boto3_sent: list[str]
+) -> None:
+    moved = Answer(301, headers={"x-amz-bucket-region": "eu-west-1"})
+    script.answers = [moved, moved, _FOUND]
+    assert store.head("one").size == 4
+    assert boto3_sent == ["head_object"]
+    assert store.head("two").size == 4
+    assert boto3_sent == ["head_object"]
+    regions = [h["authorization"].split("/")[2] for h in script.headers]
+    assert regions == ["us-east-1", "us-east-1", "eu-west-1", "eu-west-1"]
+
+
+def test_credentials_that_are_too_old_are_told_by_boto3(
+    store: ObjectStore, script: Script, boto3_sent: list[str]
+) -> None:
+    script.answers = [Answer(400, error("ExpiredToken"))]
+    with pytest.raises(AccessDeniedError, match="renew them"):
+        store.get("one")
+    assert boto3_sent == ["get_object"]
+
+
+def test_what_may_be_repeated_is(
+    store: ObjectStore, script: Script, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pauses: list[float] = []
+    monkeypatch.setattr("lakegc_assets.storage.s3.quick.time.sleep", pauses.append)
+    script.answers = [Answer(503, error("SlowDown")), Answer(500), _FOUND]
+    assert store.get("one") == b"data"
+    assert len(script.requests) == 3
+    script.answers = [Answer(503, error("SlowDown"))]
+    with pytest.raises(StoreThrottledError):
+        store.get("one")
+    assert len(script.requests) == 6
+    script.answers = [Answer(403, error("AccessDenied"))]
+    with pytest.raises(AccessDeniedError):
+        store.get("one")
+    assert len(script.requests) == 7
+    assert len(pauses) == 4
+
+
+def test_an_answer_that_breaks_off_is_no_content(store: ObjectStore, script: Script) -> None:
+    script.answers = [Answer(body="da", headers={"ETag": '"e"'}, cut=True), _FOUND]
+    assert store.get("one") == b"data"
+    assert len(script.requests) == 2
+
+
+def test_a_copy_that_fails_after_it_began_is_none(script: Script) -> None:
+    source, target = (open_store(url, script.config(1)) for url in ("s3://b/ns", "s3://backup/x"))
+    for body in (error("InternalError"), "<CopyObjectResult", ""):
+        script.answers = [Answer(body=body)]
+        with pytest.raises(StoreUnavailableError):
+            copy_object(source, "k", target, "k", size=4, etag=_MD5, if_absent=False)
+
+
+def test_a_proxy_is_asked(script: Script, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("http_proxy", script.endpoint)
+    monkeypatch.delenv("no_proxy", raising=False)
+    monkeypatch.delenv("NO_PROXY", raising=False)
+    script.answers = [_FOUND]
+    config = StoreConfig(endpoint_url="http://store.example:9000", max_attempts=1)
+    assert open_store("s3://b/ns", config).get("one") == b"data"
+    assert script.requests == ["GET http://store.example:9000/b/ns/one"]
+    assert script.headers[0]["host"] == "store.example:9000"
+
+
+@pytest.mark.parametrize(
+    ("bucket", "addressing", "expected"),
+    [
+        ("bkt", "auto", ("https://bkt.s3.eu-west-1.amazonaws.com", "")),
+        ("bkt", "path", ("https://s3.eu-west-1.amazonaws.com/bkt", "/bkt")),
+        ("b.dots", "auto", ("https://s3.eu-west-1.amazonaws.com/b.dots", "/b.dots")),
+        ("dir--use1-az4--x-s3", "auto", None),
+    ],
+)
+def test_the_way_is_botocores(
+    aws_environment: None,  # noqa: ARG001 - wanted to be there
+    bucket: str,
+    addressing: str,
+    expected: tuple[str, str] | None,
+) -> None:
+    """And a bucket whose requests are signed in another way has none."""
+    config = StoreConfig(region="eu-west-1", addressing=addressing)  # type: ignore[arg-type]
+    quick = clients(config).quick
+    assert isinstance(quick, Quick)
+    way = quick._way(bucket)
+    assert (way and (way.url, way.target)) == expected
+    if way is not None:
+        assert way.pool.scheme == "https"
+        assert way.pool.host == way.host
+        assert way.region == "eu-west-1"
+
+
+def _certificate(folder: Path) -> Path:
+    """A file with a key and a certificate for 127.0.0.1 that nobody trusts."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "lakegc test")])
+    now = datetime.now(timezone.utc)
+    host = x509.SubjectAlternativeName([x509.IPAddress(IPv4Address("127.0.0.1"))])
+    made = (
+        x509.CertificateBuilder()
+        .subject_name(name)
+        .issuer_name(name)
+        .public_key(key.public_key())
+        .serial_number(1)
+        .not_valid_before(now - timedelta(days=1))
+        .not_valid_after(now + timedelta(days=1))
+        .add_extension(host, critical=False)
+        .sign(key, hashes.SHA256())
+    )
+    private = key.private_bytes(
+        serialization.Encoding.PEM,
+        serialization.PrivateFormat.PKCS8,
+        serialization.NoEncryption(),
+    )
+    path = folder / "certificate.pem"
+    path.write_bytes(private + made.public_bytes(serialization.Encoding.PEM))
+    return path
+
+
+def test_only_a_server_whose_certificate_is_trusted_is_asked(
+    aws_environment: None,  # noqa: ARG001 - wanted to be there
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    asked: list[str] = []
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            asked.append(self.path)
+            self.send_response_only(200)
+            self.send_header("ETag", '"e"')
+            self.send_header("Content-Length", "4")
+            self.end_headers()
+            self.wfile.write(b"data")
+
+        def log_message(self, *_: object) -> None:
+            """Silence."""
+
+    path = _certificate(tmp_path)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(path)
+    server = HTTPServer(("127.0.0.1", 0), Handler)
+    server.socket = context.wrap_socket(server.socket, server_side=True)
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
+    thread.start()
+    try:
+        endpoint = f"https://127.0.0.1:{server.server_address[1]}"
+        store = open_store("s3://b/ns", StoreConfig(endpoint_url=endpoint, max_attempts=1))
+        with pytest.raises(StoreUnavailableError, match="SSLError"):
+            store.get("one")
+        assert asked == []
+        monkeypatch.setenv("AWS_CA_BUNDLE", str(path))
+        assert store.get("one") == b"data"
+        assert asked == ["/b/ns/one"]
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
