@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import shutil
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -93,7 +94,8 @@ def run_job(
     settings = checked(settings)
     site = Site.defined()
     namespace = namespace_of(site, repository)
-    with open_instance() as instance, repository_lock(namespace):
+    wait = timedelta(seconds=settings.get("lease_wait_seconds", 0))
+    with open_instance() as instance, repository_lock(namespace, wait, say):
         # Before anything is started, which takes a while.
         if job in _OF_A_MARK:
             require_published(site.attempt(repository, run))

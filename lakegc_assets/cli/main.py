@@ -25,6 +25,11 @@ from lakegc_assets.errors import ConfigurationError, LakegcError, RefusedError
 FAILURE, USAGE, REFUSED = 1, 2, 3
 
 _UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
+#: Garbage that no rule let expire.
+_WITHOUT_RULE = {
+    "unreferenced": "unreferenced",
+    "no rules": "in commits that are gone, without rules",
+}
 _P = ParamSpec("_P")
 _R = TypeVar("_R")
 
@@ -424,8 +429,7 @@ def _show(found: dict[str, Any], as_json: bool) -> None:  # noqa: FBT001 - an op
     _line(2, "garbage", found["objects"], found["bytes"])
     for dimension, key, objects, size in found["breakdown"]:
         if dimension == "branch rule":
-            why_dead = key if key == "unreferenced" else f"expired by the rule {key}"
-            _line(6, why_dead, objects, size)
+            _line(6, _WITHOUT_RULE.get(key, f"expired by the rule {key}"), objects, size)
     _show_sweep(found)
     for warning in found["warnings"]:
         click.echo(f"  warning: {warning}")

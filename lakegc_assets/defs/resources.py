@@ -371,7 +371,7 @@ class CollectorResource(dg.ConfigurableResource):  # type: ignore[type-arg]
             ctx.root.stores.credentials_file,
             ctx.root.stores.azure.credentials_file,
         )
-        with repository_lock(connections.namespace_url):
+        with repository_lock(connections.namespace_url, ctx.settings.lease_wait, ctx.log.info):
             yield ctx
 
 

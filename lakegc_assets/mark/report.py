@@ -277,10 +277,10 @@ def _mapped(
 
 def _rule(rules: Mapping[str, Any] | None, held: str | None) -> str:
     """The rule that let a candidate expire, in words."""
-    if rules is None:
-        return "no rules"
     if held is None or not held.startswith("/"):
         return "unreferenced"
+    if rules is None:
+        return "no rules"
     days = {r["branch_id"]: r["retention_days"] for r in rules["branches"]}
     branch = held[1:]
     if branch in days:

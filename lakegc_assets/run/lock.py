@@ -14,12 +14,16 @@ import os
 import sys
 import tempfile
 import threading
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from datetime import datetime, timezone
+from datetime import datetime, timedelta, timezone
 from pathlib import Path
+from typing import Final
 
 from lakegc_assets.errors import RefusedError
+
+_POLL_S: Final = 5.0
 
 
 class _Held(threading.local):
@@ -40,8 +44,17 @@ def lock_file(namespace_url: str) -> Path:
 
 
 @contextmanager
-def repository_lock(namespace_url: str) -> Iterator[None]:
+def repository_lock(
+    namespace_url: str,
+    wait: timedelta = timedelta(0),
+    tell: Callable[[str], None] = lambda _: None,
+) -> Iterator[None]:
     """Hold the repository whose storage namespace this is; may be nested within a thread.
+
+    Args:
+        namespace_url: of the repository.
+        wait: for how long another run is waited for.
+        tell: is told every few seconds for which, and how long.
 
     Raises:
         RefusedError: another run holds it, with its process, its command and since when.
@@ -50,7 +63,7 @@ def repository_lock(namespace_url: str) -> Iterator[None]:
         yield
         return
     with lock_file(namespace_url).open("a+") as file:
-        _acquire(file.fileno(), namespace_url)
+        _acquire(file.fileno(), namespace_url, wait.total_seconds(), tell)
         _held.namespaces.add(namespace_url)
         try:
             yield
@@ -58,14 +71,17 @@ def repository_lock(namespace_url: str) -> Iterator[None]:
             _held.namespaces.discard(namespace_url)
 
 
-def _acquire(descriptor: int, namespace_url: str) -> None:
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError as error:
+def _acquire(descriptor: int, namespace_url: str, wait: float, tell: Callable[[str], None]) -> None:
+    began = time.monotonic()
+    while not _taken(descriptor):
         holder = os.pread(descriptor, 4096, 0).decode(errors="replace") or "unknown"
-        raise RefusedError(
-            f"another run holds {namespace_url} on this machine: {holder}. Wait for it to end",
-        ) from error
+        held = f"another run holds {namespace_url} on this machine: {holder}"
+        waited = time.monotonic() - began
+        if waited >= wait:
+            told = f"; this one has waited {waited:.0f} s for that" if wait else ""
+            raise RefusedError(f"{held}. Wait for it to end{told}")
+        tell(f"waiting, {waited:.0f} s of {wait:.0f} s: {held}")
+        time.sleep(min(_POLL_S, wait - waited))
     holder = json.dumps(
         {
             "pid": os.getpid(),
@@ -75,3 +91,11 @@ def _acquire(descriptor: int, namespace_url: str) -> None:
     )
     os.ftruncate(descriptor, 0)
     os.pwrite(descriptor, holder.encode(), 0)
+
+
+def _taken(descriptor: int) -> bool:
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True

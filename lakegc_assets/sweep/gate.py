@@ -9,6 +9,7 @@ from lakegc_assets.mark.published import published_mark
 from lakegc_assets.run.artifacts import AttemptArtifacts, Manifest
 from lakegc_assets.run.connections import Connections
 from lakegc_assets.run.context import RunContext
+from lakegc_assets.sweep.ending import finished
 from lakegc_assets.sweep.ledger import ASSET
 
 
@@ -23,5 +24,8 @@ def unswept_mark(
     """
     attempt, chain = published_mark(ctx, connections)
     if attempt.has(ASSET):
-        raise RefusedError(f"mark {ctx.run!r} of {ctx.repository!r} was swept already")
+        raise RefusedError(
+            f"mark {ctx.run!r} of {ctx.repository!r} was swept already. {finished(attempt)}: "
+            "nothing is left to do"
+        )
     return attempt, chain

@@ -16,7 +16,7 @@ from lakegc_assets.errors import IntegrityError, RefusedError
 from lakegc_assets.mark import publication
 from lakegc_assets.mark.candidates import find_candidates
 from lakegc_assets.mark.forms import mark_folder
-from lakegc_assets.mark.report import report
+from lakegc_assets.mark.report import _rule, report
 from lakegc_assets.run.artifacts import Manifest
 from lakegc_assets.run.context import RunContext
 from lakegc_assets.run.hashing import key_digest
@@ -227,3 +227,18 @@ def test_an_id_that_another_mark_has_is_refused(lake: SmallLake, spark: Session)
     (Path(attempt.url.removeprefix("file://")) / "gc_report" / "manifest.json").unlink()
     publishing(lake.context(spark), "is in use in .* by another mark", RefusedError)
     assert published(lake).keys() == files.keys()
+
+
+@pytest.mark.parametrize(
+    ("rules", "held", "words"),
+    [
+        (None, "unreferenced", "unreferenced"),
+        (None, "/", "no rules"),
+        ({"default_retention_days": 7, "branches": []}, "/main", "default, 7 days"),
+        ({"default_retention_days": 7, "branches": []}, "unreferenced", "unreferenced"),
+    ],
+)
+def test_what_was_never_committed_has_no_rule_to_blame(
+    rules: dict[str, Any] | None, held: str, words: str
+) -> None:
+    assert _rule(rules, held) == words

@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 import threading
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
@@ -53,6 +54,24 @@ def test_another_process_is_named(holder: subprocess.Popen[str]) -> None:
         pass
     holder.communicate()
     with repository_lock("s3://bucket/repo"):
+        pass
+
+
+def test_another_process_is_waited_for_as_long_as_it_may(holder: subprocess.Popen[str]) -> None:
+    told: list[str] = []
+    with (
+        pytest.raises(RefusedError, match="Wait for it to end; this one has waited 1 s for that"),
+        repository_lock("s3://bucket/repo", timedelta(seconds=1), told.append),
+    ):
+        pass
+    assert told
+    assert told[0].startswith("waiting, 0 s of 1 s: another run holds s3://bucket/repo")
+    assert f'"pid": {holder.pid}' in told[0]
+
+    def end(_said: str) -> None:
+        holder.communicate()
+
+    with repository_lock("s3://bucket/repo", timedelta(hours=1), end):
         pass
 
 

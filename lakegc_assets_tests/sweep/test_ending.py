@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Callable
 from dataclasses import replace
+from datetime import timedelta
 from typing import Any
 
 import pytest
 
-from lakegc_assets.errors import LakegcError
+from lakegc_assets.cli.jobs import checked
+from lakegc_assets.cli.main import settings_of
+from lakegc_assets.errors import LakegcError, RefusedError
 from lakegc_assets.graveler.errors import FormatError
 from lakegc_assets.lakefs.errors import ConnectionFailedError
 from lakegc_assets.run.context import RunContext
+from lakegc_assets.storage.config import S3Access
 from lakegc_assets.storage.errors import StorageError
 from lakegc_assets.sweep import ledger, rounds
 from lakegc_assets.sweep.delta import Candidates, DeltaMark, Deltas
+from lakegc_assets.sweep.ending import command
 from lakegc_assets.sweep.lease import LEASE, LeaseLostError, read_lease
 from lakegc_assets.sweep.ledger import Outcome
 from lakegc_assets.sweep.sweep import sweep
@@ -98,6 +104,48 @@ def test_a_look_that_cannot_be_made_at_the_end_is_told(
     assert not lake.root.attempt(REPOSITORY, RUN).has("swept_set")
 
 
+def test_what_goes_on_keeps_the_settings_of_the_sweep(lake: SmallLake, spark: Session) -> None:
+    """Who pastes it must not sweep without the backup, or faster, than this one was to."""
+    ctx = lake.context(
+        spark,
+        backup_url="s3://kept/back ups",
+        trash_days=timedelta(hours=12),
+        require_conditional_deletes=True,
+        restore_revived=False,
+        ignored_repositories=("a", "b"),
+        sweep_keys_per_second=20.0,
+    )
+    way = S3Access(endpoint_url="http://other:9000")
+    stores = replace(ctx.root.stores, elsewhere=(("kept", way),))
+    ctx = replace(ctx, root=replace(ctx.root, stores=stores))
+    words = shlex.split(command(ctx))
+    assert words[:5] == ["lakegc", "sweep", "repo", "--run", "mark-1"]
+    assert set(words[5::2]) == {"--set"}
+    config = checked(settings_of(tuple(words[6::2])))
+    assert config == {
+        "ignored_repositories": ["a", "b"],
+        "backup_url": "s3://kept/back ups",
+        "require_conditional_deletes": True,
+        "restore_revived": False,
+        "trash_days": 0.5,
+        "sweep_keys_per_second": 20.0,
+        "backup_endpoint_url": "http://other:9000",
+    }
+
+
+def test_a_finished_sweep_is_refused_with_who_finished_it(
+    lake: SmallLake, marked: Marked, spark: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One that has waited for the lease meets it."""
+    assert marked.candidates
+    stand_in(monkeypatch, lambda: spare(set()))
+    sweep(replace(lake.context(spark), started_by="Dagster run b"))
+    with pytest.raises(RefusedError, match=r"was swept already\. Its sweep was finished") as error:
+        sweep(replace(lake.context(spark), started_by="Dagster run a"))
+    assert "started_by Dagster run b" in str(error.value)
+    assert str(error.value).endswith(": nothing is left to do")
+
+
 def test_an_alarm_names_what_goes_on_too(
     lake: SmallLake, marked: Marked, spark: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -113,7 +161,8 @@ def test_an_alarm_names_what_goes_on_too(
     with pytest.raises(LakegcError, match="1 objects of mark 'mark-1' are gone, and are") as raised:
         sweep(lake.context(spark, restore_revived=False))
     assert raised.value.figures["look afterwards"] == "was made"
-    assert str(raised.value).endswith(f"The look afterwards was made. {_GOES_ON}")
+    goes_on = "`lakegc sweep repo --run mark-1 --set restore_revived=false` goes on"
+    assert str(raised.value).endswith(f"The look afterwards was made. {goes_on}")
 
 
 def test_other_errors_stay_and_the_rest_is_in_the_log(
