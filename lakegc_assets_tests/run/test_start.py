@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -60,6 +61,15 @@ def test_what_is_wrong_is_told_to_who_asks(tmp_path: Path, monkeypatch: pytest.M
     assert "Exception in thread" not in done.stderr
 
 
+@pytest.fixture
+def interruptible() -> Iterator[None]:
+    """What runs in the background of a shell ignores interrupts."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("interruptible")
 def test_an_interrupt_waits_for_the_end_of_a_start() -> None:
     done = []
     before = signal.getsignal(signal.SIGINT)
