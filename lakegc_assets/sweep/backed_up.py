@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
+from typing import Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -12,7 +14,12 @@ from lakegc_assets.recovery.backups import Backup, find_backup, folder_url, subj
 from lakegc_assets.recovery.making import whole
 from lakegc_assets.run.artifacts import AttemptArtifacts, Manifest
 from lakegc_assets.run.context import RunContext
+from lakegc_assets.storage.base import ObjectStore
+from lakegc_assets.storage.errors import ObjectNotFoundError
 from lakegc_assets.sweep import ledger
+
+#: Written before the first delete of a sweep that relies on a backup.
+_BEGUN: Final = f"{ledger.ASSET}/backup.json"
 
 
 def spare_what_is_not_backed_up(
@@ -35,12 +42,14 @@ def spare_what_is_not_backed_up(
         Where the backup is; None where ``settings.backup_url`` is not set.
 
     Raises:
-        RefusedError: there is no finished backup of this very mark.
+        RefusedError: there is no finished backup of this very mark; or an earlier sweep of it,
+            which did not end, relied on one, and now none is set.
         IntegrityError: the backup is damaged.
         StorageError: the store of the backup does not tell.
     """
     url = ctx.settings.backup_url
     if url is None:
+        _require_never_backed_up(ctx, attempt.store())
         return None
     backup = find_backup(ctx.root.stores, url, ctx.repository, ctx.run)
     if backup is None:
@@ -54,9 +63,30 @@ def spare_what_is_not_backed_up(
     done = ledger.done(ledger.read(attempt))["address"].combine_chunks()
     spared = spared.filter(pc.invert(pc.is_in(spared["address"], done)))
     ledger.record_spared(attempt.store(), name, spared)
+    attempt.store().put(_BEGUN, json.dumps({"backup": backup.store.url}).encode())
     if spared.num_rows:
         ctx.log.warning("%d objects are spared: they are not in the backup", spared.num_rows)
     return backup.store.url
+
+
+def _require_never_backed_up(ctx: RunContext, artifacts: ObjectStore) -> None:
+    """Let nobody go on without a backup by mistake, where a sweep that did not end relied on one.
+
+    Raises:
+        RefusedError: one did.
+    """
+    try:
+        told = artifacts.get(_BEGUN)
+    except ObjectNotFoundError:
+        return
+    try:
+        place = json.loads(told)["backup"]
+    except (ValueError, KeyError, TypeError):
+        place = "a backup that cannot be read any more"
+    raise RefusedError(
+        f"a sweep of mark {ctx.run!r} was begun with its backup ({place}), and did not end: set "
+        f"backup_url as then to go on. To go on without, remove {artifacts.url}/{_BEGUN}"
+    )
 
 
 def _not_held(ctx: RunContext, backup: Backup, marked: pa.Table) -> pa.Table:

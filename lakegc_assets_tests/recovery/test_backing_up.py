@@ -1,4 +1,4 @@
-"""A backup is made under the lease of its repository, which it gives back."""
+"""A backup is made under the lease of its repository, and a sweep that relied on one goes on so."""
 
 from __future__ import annotations
 
@@ -10,9 +10,11 @@ from lakegc_assets.errors import RefusedError
 from lakegc_assets.recovery import making
 from lakegc_assets.recovery.backups import MANIFEST
 from lakegc_assets.sweep import backing_up
+from lakegc_assets.sweep import sweep as sweeping
 from lakegc_assets.sweep.backing_up import back_up
 from lakegc_assets.sweep.lease import owner_of, read_lease, repository_lease
 from lakegc_assets.sweep.sweep import sweep
+from lakegc_assets_tests.lake import REPOSITORY, RUN, Marked
 from lakegc_assets_tests.recovery.conftest import Place
 
 
@@ -50,3 +52,41 @@ def test_without_a_place_for_backups_nobody_needs_the_lease(place: Place) -> Non
     store = place.context().connect()[1].store()
     with repository_lease(store, owner_of(doing="restore"), duration=timedelta(minutes=3)):
         assert back_up(place.context(backup_url=None)) is None
+
+
+def test_a_sweep_that_relied_on_a_backup_does_not_go_on_without(
+    place: Place, marked: Marked, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert back_up(place.context()) is not None
+
+    class KilledError(Exception):
+        """Before its first delete."""
+
+    def killed(*_: object) -> None:
+        raise KilledError
+
+    with monkeypatch.context() as patch:
+        patch.setattr(sweeping, "_delete", killed)
+        with pytest.raises(KilledError):
+            sweep(place.context())
+    before = place.lake.keys()
+    told = f"was begun with its backup .*/{REPOSITORY}/{RUN}.*and did not end: set backup_url"
+    with pytest.raises(RefusedError, match=told):
+        sweep(place.context(backup_url=None))
+    record = place.root.attempt(REPOSITORY, RUN).store()
+    record.put("swept_set/backup.json", b"cut")
+    with pytest.raises(RefusedError, match="a backup that cannot be read any more"):
+        sweep(place.context(backup_url=None))
+    assert place.lake.keys() == before
+    sweep(place.context())
+    assert not place.lake.keys() & marked.candidates
+
+
+def test_who_wants_no_backup_any_more_says_so(place: Place, marked: Marked) -> None:
+    record = place.root.attempt(REPOSITORY, RUN).store()
+    record.put("swept_set/backup.json", b"{}")
+    with pytest.raises(RefusedError, match=r"remove .*swept_set/backup\.json"):
+        sweep(place.context(backup_url=None))
+    record.delete_many(["swept_set/backup.json"])
+    sweep(place.context(backup_url=None))
+    assert not place.lake.keys() & marked.candidates
