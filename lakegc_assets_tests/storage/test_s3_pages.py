@@ -10,13 +10,15 @@ from hypothesis import strategies as st
 
 from lakegc_assets.storage.config import StoreConfig
 from lakegc_assets.storage.errors import (
+    AccessDeniedError,
     StorageError,
+    StoreThrottledError,
 )
 from lakegc_assets.storage.opening import open_store
 from lakegc_assets.storage.pages import Page
 from lakegc_assets.storage.s3 import listing as s3_listing
 from lakegc_assets_tests.storage.conftest import Answer, Script
-from lakegc_assets_tests.storage.s3_answers import SPACE, entry, listed, page
+from lakegc_assets_tests.storage.s3_answers import SPACE, entry, error, listed, page
 
 KEYS = st.lists(
     st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=8), unique=True
@@ -126,6 +128,20 @@ def test_pages_that_repeat_themselves_are_an_error(script: Script) -> None:
     script.answers = [first, Answer(body=page("", more=token("t"), truncated="true"))]
     with pytest.raises(StorageError, match="same page token"):
         listed(open_store("s3://bkt/ns", script.config()))
+
+
+def test_an_error_in_place_of_a_page_is_asked_for_again(script: Script) -> None:
+    store = open_store("s3://bkt/ns", script.config(3))
+    script.answers = [Answer(body=error("InternalError")), Answer(body=page(entry("ns/a")))]
+    assert listed(store) == ["a"]
+    assert len(script.requests) == 2
+    script.answers = [Answer(body=error("SlowDown"))]
+    with pytest.raises(StoreThrottledError):
+        listed(store)
+    assert len(script.requests) == 5
+    script.answers = [Answer(body=error("AccessDenied"))]
+    with pytest.raises(AccessDeniedError):
+        listed(store)
 
 
 def test_empty_pages_in_the_middle_are_passed(script: Script) -> None:

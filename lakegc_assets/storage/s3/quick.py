@@ -325,22 +325,30 @@ def _modified(response: BaseHTTPResponse) -> dict[str, Any]:
 
 
 def _page(body: bytes) -> dict[str, Any]:
-    """The page that an answer holds. Raises HttpFailure."""
+    """The page that an answer holds; nothing where it is no listing. Raises HttpFailure."""
     try:
-        return page_in(body)
+        page = page_in(body)
+        if not page:
+            _require_no_error(body, "list_objects_v2")
     except ET.ParseError as error:
         raise HttpFailure("NoAnswer", "the answer to a listing is damaged", 200) from error
+    return page
+
+
+def _require_no_error(body: bytes, operation: str) -> ET.Element:
+    """What a good answer holds. Raises HttpFailure where it is an error after all."""
+    root = ET.fromstring(body)  # noqa: S314 - as botocore itself does
+    if root.tag.rpartition("}")[2] == "Error":
+        raise _failure(body, 500, operation)
+    return root
 
 
 def _copied(body: bytes) -> str | None:
     """The etag that an answer to a copy names. Raises HttpFailure: it failed after it began."""
     try:
-        root = ET.fromstring(body)  # noqa: S314 - as botocore itself does
+        return _require_no_error(body, "copy_object").findtext("{*}ETag")
     except ET.ParseError as error:
         raise HttpFailure("NoAnswer", "the answer to a copy is damaged", 200) from error
-    if root.tag.rpartition("}")[2] == "Error":
-        raise _failure(body, 500, "copy_object")
-    return root.findtext("{*}ETag")
 
 
 def _failure(body: bytes, status: int, operation: str) -> HttpFailure:
