@@ -202,7 +202,8 @@ def _earlier_listings(ctx: RunContext, listing: Manifest) -> Iterator[tuple[str,
                 with suppress(LakegcError):
                     whole = one.attempt.manifest("store_listing")
                     if one.attempt.url not in seen:
-                        yield one.attempt.url, whole.parts["multipart"]
+                        # What no listing wrote down was not seen, and stays.
+                        yield one.attempt.url, whole.parts.get("multipart", ())
                     seen.add(one.attempt.url)
                     break
 

@@ -150,15 +150,16 @@ class MarkOracle(Oracle):
         """Whether what lakeFS hid from a mark keeps an object alive; its sweep looks again.
 
         Only lakeFS's list names dangling commits. What a list of staged objects lacks shows in the
-        branches' diffs, but these are asked for after the HEADs: not if it is committed meanwhile.
+        branches' diffs, but these are asked for after the HEADs: not if it is committed meanwhile,
+        wherever that commit is then.
         """
         hidden = {what for what, _ in self.world.covered}
         ways = self.live[address]
-        if ways.keys() == {"dangling"}:
-            return "cut file" in hidden
-        if ways.keys() - {"branch"} or not hidden & {"cut rows", "no location"}:
+        if ways.keys() == {"dangling"} and "cut file" in hidden:
+            return True
+        if ways.keys() - {"branch", "dangling"} or not hidden & {"cut rows", "no location"}:
             return False
-        return ways["branch"].step > begun.step
+        return min(since.step for since in ways.values()) > begun.step
 
     def finished_mark(self, url: str, manifest: dict[str, Any]) -> None:
         """The last manifest of a mark was written."""

@@ -75,6 +75,14 @@ def test_a_mark_may_not_name_what_came_to_be_since_its_listing_began(
     assert "came to be at step" in failure
 
 
+def test_what_lakefs_hid_may_be_committed_and_set_back_before_its_diff_is_asked_for() -> None:
+    # A page without a location, a commit of what it held, and a HEAD that leaves that commit.
+    ended = interleave(Choices(1_795_348_028_315))
+    assert ended.failure is None
+    hidden = _oracle(ended).lists["mark-1"] & _oracle(ended).live.keys()
+    assert {way for one in hidden for way in _oracle(ended).live[one]} == {"dangling"}
+
+
 def _small() -> MarkWorld:
     """A world with one object, in which somebody asks."""
     world = MarkWorld(Choices(), Lake(), {"lake": {}, "artifacts": {}})
