@@ -33,8 +33,8 @@ test: setup ## run all tests
 
 .PHONY: simulate
 simulate: RUNS ?= 20000
-simulate: setup ## run RUNS interleavings of sweeps, marks and backups under virtual time, with fresh seeds
-	@$(in_venv) python -m lakegc_assets_tests.simulation --runs $(RUNS)
+simulate: setup ## run RUNS interleavings of sweeps, marks and backups under virtual time, from SEED on, or from fresh seeds
+	@$(in_venv) python -m lakegc_assets_tests.simulation $(SEED) --runs $(RUNS)
 
 .PHONY: conformance
 conformance: setup ## run the slow comparisons with lakeFS's clients, data, faults and races

@@ -260,7 +260,8 @@ class Oracle:
             return frozen or late - since.time <= STAGED_S + _SLACK_S
         if way == "dangling":
             begun, ended = self.lone.get(key, (since, since))
-            return not begun.step <= sent.look.step <= ended.step
+            # Between the beginning of a look and its answer a HEAD may leave the commit again.
+            return not (begun.step <= sent.look.step and sent.compared.step <= ended.step)
         return way == "pinned"
 
     # Alarms and ends
