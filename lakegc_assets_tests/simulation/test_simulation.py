@@ -93,13 +93,6 @@ def _first_where(reached: Callable[[Ended], bool]) -> Ended:
 
 
 @pytest.mark.usefixtures("simulated")
-def test_a_head_may_leave_a_commit_between_the_beginning_of_a_look_and_its_answer() -> None:
-    # A revert and a HEAD that is set back, around the moment at which a task asks for HEADs.
-    ended = _ended(Choices(1_795_348_300_369))
-    assert ended.failure is None
-    assert ended.world.oracle.window
-
-
 def test_what_came_to_life_in_the_window_is_put_back_where_the_store_keeps_versions() -> None:
     def put_back(ended: Ended) -> list[str]:
         outcomes = [ended.world.outcomes(done.url) for done in ended.world.oracle.finished]
