@@ -102,6 +102,8 @@ class Oracle:
         deletes: when each key was deleted.
         brought: when an object was last brought back.
         pinned: since when a restore pins an object.
+        unlisted: the last step in which a stale list lacked the pin of an object, which no store
+            does that keeps what is asked of it (docs/safety.md).
         once_live: all that was ever live.
         sweeps: by token of the lease, the step of its first batch.
         promises: whether to watch lease, rounds and hold too, not only losses.
@@ -120,6 +122,7 @@ class Oracle:
     deletes: dict[str, Since] = field(default_factory=dict)
     brought: dict[str, Since] = field(default_factory=dict)
     pinned: dict[str, Since] = field(default_factory=dict)
+    unlisted: dict[str, int] = field(default_factory=dict)
     once_live: set[str] = field(default_factory=set)
     sweeps: dict[str, int] = field(default_factory=dict)
     promises: bool = True
@@ -253,7 +256,7 @@ class Oracle:
             frozen = not kept and self.thawed.get(sent.actor.process.name, -1.0) >= sent.look.time
             return frozen or late - sent.look.time <= BATCH_S + _SLACK_S
         if since.step < sent.delta.step:
-            return False
+            return way == "pinned" and self.unlisted.get(key, -1) >= sent.delta.step
         if way == "staged":
             frozen = not kept and self.thawed.get(sent.actor.process.name, -1.0) >= sent.look.time
             late = now if kept else sent.at.time

@@ -77,3 +77,23 @@ def test_an_object_that_came_back_before_it_was_lost_is_lost(past: _Past) -> Non
     past.end_well(20)
     with pytest.raises(LossError, match="deleted at step 14"):
         past.oracle.end()
+
+
+@pytest.mark.parametrize("listed", [9, None])
+def test_an_object_whose_pin_was_listed_before_the_delta_mark_is_lost(
+    past: _Past, listed: int | None
+) -> None:
+    past.oracle.live[_KEY] = {"pinned": Since(3, 0.15)}
+    if listed is not None:
+        past.oracle.unlisted[_KEY] = listed
+    with pytest.raises(LossError, match="is live \\(pinned, since step 3"):
+        past.delete(14)
+
+
+def test_an_object_whose_pin_no_list_of_the_delta_mark_showed_is_not_blamed_on_it(
+    past: _Past,
+) -> None:
+    past.oracle.live[_KEY] = {"pinned": Since(3, 0.15)}
+    past.oracle.unlisted[_KEY] = 12
+    past.delete(14)
+    past.oracle.end()

@@ -306,6 +306,9 @@ class World:
             self.oracle.deleted(key, sent)
             self._set_mood()
 
+    def unlisted(self, store: SimStore, keys: Sequence[str]) -> None:
+        """Keys below the root of a store that a stale list lacks."""
+
     def written(self, store: SimStore, key: str, data: bytes) -> None:
         """An object was written."""
         if key.endswith(("hold.json", "swept_set/manifest.json")):
