@@ -11,7 +11,6 @@ from lakegc_assets.run.pins import Pin, write_pin
 from lakegc_assets.sweep.hold import HOLD
 from lakegc_assets_tests.simulation import rows as pa
 from lakegc_assets_tests.simulation.lake import DAY, MAIN, Entry
-from lakegc_assets_tests.simulation.oracle import Since
 from lakegc_assets_tests.simulation.world import PREFIX, World
 
 #: Changes that one writer makes at most.
@@ -118,13 +117,14 @@ def _link(world: World) -> str:
     return f"{address} by hand on {branch}"
 
 
-def _link_handed(world: World) -> str:
+def _link_handed(world: World, *, again: bool = False) -> str:
     lake = world.lake
     valid = [address for address, until in lake.handed.items() if world.epoch() < until]
     if not valid:
         return ""
     address, branch = _any(world, valid), _branch(world)
-    del lake.handed[address]
+    if not again:
+        del lake.handed[address]
     kept = world.buckets["lake"].get(PREFIX + address)
     if kept is None:
         return ""
@@ -178,7 +178,7 @@ def _lakefs_collects(world: World) -> str:
 
 def _restore(world: World) -> str:
     """Somebody wants all of a mark back, and pins it first."""
-    if not world.weak.versions:
+    if not world.weak.versions and not world.weak.trash:
         return ""
     run, marked = next(iter(world.oracle.marked.items()))
     until = world.store_time() + timedelta(days=30)
@@ -197,9 +197,40 @@ def _rewrite(world: World) -> str:
     if PREFIX + address not in world.buckets["lake"]:
         return ""
     world.write_directly(address, world.serial().encode())
-    rewritten: dict[str, Since] = getattr(world.oracle, "rewritten", {})
-    rewritten[address] = world.oracle.now()
+    world.oracle.rewritten[address] = world.oracle.now()
     return address
+
+
+def _tag(world: World) -> str:
+    name, old = world.serial(), _old(world)
+    world.lake.tags[name] = old
+    return f"{name} for {old[:6]}"
+
+
+def _remove_tag(world: World) -> str:
+    if not world.lake.tags:
+        return ""
+    name = _any(world, sorted(world.lake.tags))
+    del world.lake.tags[name]
+    return name
+
+
+def _link_shadowed(world: World) -> str:
+    """Somebody links an object by hand onto a path that has its content: no list shows that."""
+    address, branch = _dead(world), _branch(world)
+    kept = world.buckets["lake"].get(PREFIX + address)
+    served = world.lake.served(branch)
+    like = [p for p, e in served.items() if kept and e[1:] == (kept.size, kept.etag)]
+    if kept is None or not like:
+        return ""
+    world.lake.shadows[branch, like[0]] = Entry(address, kept.size, kept.etag)
+    world.oracle.linked.add(address)
+    return f"{address} by hand on {branch} at {like[0]}"
+
+
+def _link_again(world: World) -> str:
+    """An address may be linked for as long as it is valid, however often: so does real lakeFS."""
+    return _link_handed(world, again=True)
 
 
 def _wait(world: World) -> str:
@@ -227,6 +258,10 @@ _CHANGES: Final[list[tuple[str, Callable[[World], str]]]] = [
     ("hold", _hold),
     ("lakeFS's own collector", _lakefs_collects),
     ("restore", _restore),
+    ("tag", _tag),
+    ("tag removed", _remove_tag),
+    ("shadowed link", _link_shadowed),
+    ("link of a valid address", _link_again),
 ]
 #: An address is handed out for so long, in seconds.
 HANDED_S: Final = float(DAY)

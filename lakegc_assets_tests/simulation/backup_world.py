@@ -38,12 +38,10 @@ class BackupOracle(Oracle):
 
     Attributes:
         content: of what may come back, by key.
-        rewritten: when somebody wrote other content to the key of a marked object.
         restored: how many restores ended well.
     """
 
     content: dict[str, bytes] = field(default_factory=dict)
-    rewritten: dict[str, Since] = field(default_factory=dict)
     restored: int = 0
 
     def require_copy(self, key: str, data: bytes, copy: Kept | None, sent: Sent) -> bytes:
@@ -69,8 +67,7 @@ class BackupOracle(Oracle):
 
     def _require_outcomes(self, done: Finished) -> None:
         told = self.world.outcomes(done.url)
-        # What is another object by now, or could not be copied, stays for a true reason.
-        self.once_live |= self.rewritten.keys()
+        # What could not be copied stays for a true reason.
         lacking = _LACKING & {what for what, _ in self.world.covered}
         true = (_NOT_COPIED, _NOT_LISTED) if lacking else (_NOT_COPIED,)
         self.once_live |= {key for key, _, why in told if why and why.startswith(true)}
@@ -99,10 +96,10 @@ class BackupWorld(World):
         """Let an oracle watch that knows of backups."""
         self.oracle = BackupOracle(self, marked=self.oracle.marked)
 
-    def keep(self, key: str, kept: Kept) -> str | None:
+    def keep(self, key: str, kept: Kept, trash: str | None = None) -> str | None:
         """As ``World.keep``."""
         self._taken = (key, kept)
-        return super().keep(key, kept)
+        return super().keep(key, kept, trash)
 
     def deleted(self, store: SimStore, key: str, sent: object) -> None:
         """As ``World.deleted``; and it must be in the backup."""
@@ -113,14 +110,12 @@ class BackupWorld(World):
             self.oracle.content[key] = self.oracle.require_copy(key, data, kept, sent)
         super().deleted(store, key, sent)
 
-    def bring_back(self, key: str, etag: str = "", version: str | None = None) -> bool:
-        """As ``World.bring_back``."""
-        if not super().bring_back(key, etag, version):
-            return False
+    def came_back(self, key: str) -> None:
+        """As ``World.came_back``."""
+        super().came_back(key)
         # Probes delete and bring back objects of their own.
-        if key.startswith(f"{PREFIX}data/"):
-            self._came(key.removeprefix(PREFIX), self.buckets["lake"][key].data)
-        return True
+        if key.startswith("data/"):
+            self._came(key, self.buckets["lake"][PREFIX + key].data)
 
     def written(self, store: SimStore, key: str, data: bytes) -> None:
         """As ``World.written``; and of pins, restores and what they bring back."""

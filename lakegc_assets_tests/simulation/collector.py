@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from dataclasses import replace
 from datetime import datetime, timedelta
 from functools import cache
 from typing import Any, Final
@@ -61,7 +62,7 @@ def context(world: World, run: str, batch: int, tasks: int = 1) -> RunContext:
         batch: keys in a request.
         tasks: that delete, at most.
     """
-    settings = _settings(batch, tasks)
+    settings = _settings(batch, tasks, tuple(sorted(world.settings.items())))
     config: Any = SimConfig(world)
     root = ArtifactRoot(ARTIFACTS, StoreConfig())
     return RunContext(
@@ -70,14 +71,15 @@ def context(world: World, run: str, batch: int, tasks: int = 1) -> RunContext:
 
 
 @cache
-def _settings(batch: int, tasks: int) -> Settings:
-    return Settings(
+def _settings(batch: int, tasks: int, others: tuple[tuple[str, Any], ...]) -> Settings:
+    usual = Settings(
         sweep_batch=batch,
         sweep_num_partitions=tasks,
         range_num_partitions=1,
         address_num_partitions=1,
         lease_wait=timedelta(seconds=30),
     )
+    return replace(usual, **dict(others))
 
 
 def mark(ctx: RunContext) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import cache, partial
-from typing import Final, NamedTuple
+from typing import Final
 
 from lakegc_assets.run import sets
 from lakegc_assets.run.artifacts import LISTING
@@ -26,6 +26,7 @@ from lakegc_assets_tests.simulation.oracle import START, LossError
 from lakegc_assets_tests.simulation.scheduler import EndlessError, Process
 from lakegc_assets_tests.simulation.seams import inside
 from lakegc_assets_tests.simulation.store import Kept
+from lakegc_assets_tests.simulation.themes import LATER, SWEEPS, Theme
 from lakegc_assets_tests.simulation.world import BASE, World
 
 RUN: Final = "mark-1"
@@ -35,47 +36,10 @@ _SWEEPS: Final = 3
 #: After so many seconds an operator sweeps again; of so many choices the others are not to.
 _PAUSES: Final = (5.0, 60.0, 400.0)
 _PATIENT: Final = 8
-_FAULTS: Final = (
-    "freeze", "slow", "unavailable", "kill", "lost answer", "late", "partial", "SlowDown",
-    "cut list", "cut rows", "cut file", "order-dependent walk", "no location", "give up",
-)  # fmt: skip
-
-
-class Theme(NamedTuple):
-    """What may happen in a run: so that what comes after a rare event is reached, too.
-
-    Attributes:
-        faults: of calls.
-        changes: that writers make; all if none are named.
-        early: whether much may happen from the start on, not only from the first delta mark.
-        others: how probable it is that another collector comes.
-        odds: how probable a fault is; None for any of some.
-    """
-
-    faults: frozenset[str] = frozenset(_FAULTS)
-    changes: tuple[str, ...] = ()
-    early: bool = False
-    others: float = 0.1
-    odds: float | None = None
-
-
-_WALK: Final = frozenset({"order-dependent walk"})
-_LIVE: Final = ("revert", "new branch", "link", "rules")
-_THEMES: Final = (
-    Theme(),
-    Theme(others=1.0, early=True),
-    Theme(frozenset({"freeze"}), ("link", "revert", "rules"), odds=0.15),
-    Theme(frozenset({"late"}), _LIVE, odds=0.25),
-    Theme(frozenset({"freeze", "give up"}), (*_LIVE, "waits"), odds=0.15),
-    Theme(frozenset({"kill", "freeze"}), (*_LIVE, "waits"), others=0.5, odds=0.1),
-    Theme(frozenset({"lost answer", "slow"}), early=True, others=1.0),
-    Theme(_WALK, ("revert", "deleted branch", "set back"), early=True, odds=0.3),
-    Theme(frozenset({"cut rows", "no location", "cut file"}), ("link", "revert"), True, odds=0.3),
-    Theme(frozenset({"partial", "SlowDown", "lost answer", "unavailable"}), _LIVE),
-    Theme(frozenset({"kill", "freeze"}), ("restore", "revert", "waits"), odds=0.1),
-)
-#: How many kinds there are of a sweep alone; behind them come those of marks, then of backups.
-THEMES: Final = len(_THEMES)
+#: How many kinds there are of a sweep alone; behind them come those of marks, then of backups, and
+#: then some more of a sweep alone.
+THEMES: Final = len(SWEEPS)
+MORE: Final = THEMES + len(MARKING) + len(BACKING)
 
 
 @dataclass(frozen=True)
@@ -86,14 +50,22 @@ class Shape:
         dead: objects that only an expired commit holds.
         orphans: uploads that nothing ever held.
         extras: also an old staged object, a shadowed upload, an address that may yet be linked.
+        twin: an upload that nothing ever held, and that has the content of what a branch holds.
     """
 
     dead: int
     orphans: int
     extras: bool
+    twin: bool = False
 
 
-SHAPES: Final = (Shape(2, 1, False), Shape(3, 1, True), Shape(1, 1, False), Shape(3, 2, False))
+SHAPES: Final = (
+    Shape(2, 1, False),
+    Shape(3, 1, True),
+    Shape(1, 1, False),
+    Shape(3, 2, False),
+    Shape(1, 1, True, twin=True),
+)
 
 
 def interleave(choices: Choices, tell: Callable[[str], None] | None = None) -> Ended:
@@ -104,14 +76,14 @@ def interleave(choices: Choices, tell: Callable[[str], None] | None = None) -> E
         tell: is told of every step, in words.
     """
     shape = SHAPES[choices.pick(len(SHAPES))]
-    number = choices.pick(THEMES + len(MARKING) + len(BACKING))
+    number = choices.pick(MORE + len(LATER))
     if THEMES <= number < THEMES + len(MARKING):
         return interleave_marks(choices, number - THEMES, tell)
     lake, buckets, files, marked = _beginning(shape, World.shadow_rule, World.diff_witness)
-    if number >= THEMES + len(MARKING):
+    if THEMES + len(MARKING) <= number < MORE:
         beginning = Beginning(lake, buckets, files, marked)
         return interleave_backups(choices, number - THEMES - len(MARKING), beginning, tell)
-    theme = _THEMES[number]
+    theme = SWEEPS[number] if number < THEMES else LATER[number - MORE]
     # What a process keeps of an earlier interleaving would save this one some calls.
     sets._kept.clear()
     fault = (0.0, 0.01, 0.03, 0.1)[choices.pick(4)] if theme.odds is None else theme.odds
@@ -125,9 +97,7 @@ def interleave(choices: Choices, tell: Callable[[str], None] | None = None) -> E
     if world.tampered and shape.extras:
         with encoding.among(world.files):
             _tamper(world)
-    world.weak.deadlines = not choices.pick(4, 0.25)
-    promised = choices.pick(4, 0.4)
-    world.weak.etags, world.weak.versions = bool(promised & 1), bool(promised & 2)
+    _promise(world, theme)
     world.faulty, world.changes, world.early = theme.faults, theme.changes, theme.early
     world.most_metaranges = 200 if not choices.pick(5, 0.1) else 0
     size = choices.pick(2) + 1, choices.pick(2) + 1
@@ -140,9 +110,10 @@ def interleave(choices: Choices, tell: Callable[[str], None] | None = None) -> E
             scheduler.spawn(people.name, people, partial(write, world), lazy=True)
         operator = Process("operator", "people", 0.0)
         scheduler.spawn(operator.name, operator, partial(_operate, world, size, "a"))
-        if choices.pick(2, theme.others):
+        most = 3 if theme.unlike == "many" else 2
+        for machine in "bc"[: choices.pick(most, theme.others)]:
             other = Process("other operator", "people", 0.0)
-            sweeps = partial(_operate, world, size, "b")
+            sweeps = partial(_operate, world, size, machine)
             scheduler.spawn(other.name, other, sweeps, lazy=not choices.pick(2))
         try:
             scheduler.run()
@@ -150,6 +121,23 @@ def interleave(choices: Choices, tell: Callable[[str], None] | None = None) -> E
         except (LossError, EndlessError) as error:
             failure = f"{type(error).__name__}: {error}"
     return Ended(choices.made, world, failure)
+
+
+def _promise(world: World, theme: Theme) -> None:
+    """What the store promises, and what else is unlike other worlds."""
+    pick, weak = world.choices.pick, world.weak
+    weak.deadlines = not pick(4, 0.25)
+    promised = pick(4, 0.4)
+    weak.etags, weak.versions = bool(promised & 1), bool(promised & 2)
+    world.settings, world.unlike = dict(theme.settings), theme.unlike
+    if theme.unlike == "single":
+        weak.etags, weak.single = False, True
+    elif theme.unlike == "trash":
+        # Of a local store there is nothing that keeps deadlines, or versions.
+        weak.deadlines, weak.versions, weak.trash = False, False, True
+    elif theme.unlike == "many":
+        # A store that ignores them is to be found out, and then nobody sweeps.
+        weak.conditions = world.conditions and not pick(8, 0.1)
 
 
 def _operate(world: World, size: tuple[int, int], name: str) -> None:
@@ -242,6 +230,9 @@ def _fill(world: World, shape: Shape) -> None:
     lake.branches["dev"] = lake.add((two,), second | {"d": put("dev", 3)}, day(3), "dev")
     for number in range(shape.orphans):
         put(f"orphan-{number}", 30)
+    if shape.twin:
+        data = world.buckets["lake"][f"repo/{third['p0'].address}"].data
+        world.write_directly("data/old/twin", data, world.store_time() - timedelta(days=30))
     if not shape.extras:
         return
     lake.staged["dev"] = {"s": put("staged", 4)}

@@ -100,7 +100,8 @@ class Lake:
             if entry is not None:
                 paths[path] = entry
         for (of, path), entry in self.shadows.items():
-            if of == branch and path in paths:
+            # Where the path has another content by now, nothing equals that any more.
+            if of == branch and path in paths and paths[path][1:] == entry[1:]:
                 paths[path] = entry
         return paths
 

@@ -5,7 +5,7 @@ What they stage, commit and delete besides is as in ``actors``.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from datetime import timedelta
 from types import SimpleNamespace
 from typing import Any, Final
@@ -15,6 +15,7 @@ from lakegc_assets_tests.simulation import rows as pa
 from lakegc_assets_tests.simulation.actors import BY_NAME, CHANGES
 from lakegc_assets_tests.simulation.lake import Entry
 from lakegc_assets_tests.simulation.mark_world import HANDED_S, MarkWorld
+from lakegc_assets_tests.simulation.store import Kept
 from lakegc_assets_tests.simulation.world import PREFIX
 
 #: When an upload in parts may have been begun before it is complete, in seconds.
@@ -147,6 +148,26 @@ def _come_back(world: MarkWorld) -> str:
     return ", ".join(back)
 
 
+def _upload_shadowed(world: MarkWorld) -> str:
+    """An upload of what is at a path already: it is served from its new address, and unlisted."""
+    branch = _branch(world)
+    tree = world.lake.tree(world.lake.branches[branch])
+    paths = [path for path, entry in sorted(tree.items()) if PREFIX + entry.address in _there(world)]
+    if not paths:
+        return ""
+    path = paths[world.choices.pick(len(paths))]
+    data = _there(world)[PREFIX + tree[path].address].data
+    address = world.address()
+    kept = world.write_directly(address, data)
+    _pause(world)
+    world.lake.shadows[branch, path] = Entry(address, kept.size, kept.etag)
+    return f"{address} on {branch} at {path}"
+
+
+def _there(world: MarkWorld) -> Mapping[str, Kept]:
+    return world.buckets["lake"]
+
+
 def _wait(world: MarkWorld) -> str:
     world.scheduler.sleep((30.0, 4000.0, 100_000.0)[world.choices.pick(3)])
     return ""
@@ -170,4 +191,5 @@ _CHANGES: Final[dict[str, Callable[[MarkWorld], str]]] = {
             "rules", "rule of a branch", "link of a handed out address",
         )
     },
+    "shadowed upload": _upload_shadowed,
 }  # fmt: skip

@@ -24,8 +24,6 @@ from lakegc_assets_tests.simulation.world import BASE, PREFIX, World
 #: For how long lakeFS gives addresses of a slice, and for how long each may be used, in seconds.
 SLICE_S: Final = 3600.0
 HANDED_S: Final = float(DAY)
-#: By how much a clock jumps, in seconds: what is allowed, twice, and what is refused.
-_JUMPS: Final = (200.0, -200.0, 4000.0, -4000.0)
 
 
 class MarkWorld(World):
@@ -37,7 +35,6 @@ class MarkWorld(World):
         promised: addresses that were given out and have no object yet.
         trial: whether objects of any age may be candidates, as for tests and trials.
         every_slice: whether slices are listed that are too new by their names.
-        store_ahead: seconds by which the store's clock is wrong.
     """
 
     oracle: MarkOracle
@@ -59,29 +56,6 @@ class MarkWorld(World):
         self.slice = ("", float("-inf"))
         self.promised: list[str] = []
         self.trial = self.every_slice = False
-        self.store_ahead = 0.0
-
-    def store_time(self) -> datetime:
-        """The store's time."""
-        return BASE + timedelta(seconds=self.scheduler.now + self.store_ahead)
-
-    def lake_time(self) -> datetime:
-        """The lakeFS server's time."""
-        return BASE + timedelta(seconds=self.scheduler.now)
-
-    def wall(self) -> datetime:
-        """The wall clock of the present process."""
-        return self.lake_time() + timedelta(seconds=self.process.wall)
-
-    def _befall(self, fault: str, op: str, what: str) -> str:
-        if fault != "clock jumps":
-            return super()._befall(fault, op, what)
-        seconds = _JUMPS[self.choices.pick(len(_JUMPS))]
-        if self.choices.pick(2):
-            self.store_ahead = seconds
-        else:
-            self.process.wall = seconds
-        return ""
 
     def begin_serials(self) -> None:
         """Give names that no object has which is there from the beginning."""

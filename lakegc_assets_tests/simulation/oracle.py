@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from lakegc_assets_tests.simulation.world import World
 
 #: By which way an object is live.
-Way = Literal["branch", "dangling", "staged", "linkable", "pinned"]
+Way = Literal["branch", "tagged", "dangling", "staged", "linkable", "pinned"]
 #: The window of a batch, and that of what is staged by hand, in seconds.
 BATCH_S: Final = 60.0
 STAGED_S: Final = 600.0
@@ -104,6 +104,9 @@ class Oracle:
         pinned: since when a restore pins an object.
         unlisted: the last step in which a stale list lacked the pin of an object, which no store
             does that keeps what is asked of it (docs/safety.md).
+        rewritten: when somebody wrote other content to the key of a marked object.
+        linked: what is served although nothing lists it since somebody linked it by hand.
+        jumped: the last step in which the store's clock jumped, and in which it jumped back.
         once_live: all that was ever live.
         sweeps: by token of the lease, the step of its first batch.
         promises: whether to watch lease, rounds and hold too, not only losses.
@@ -123,6 +126,10 @@ class Oracle:
     brought: dict[str, Since] = field(default_factory=dict)
     pinned: dict[str, Since] = field(default_factory=dict)
     unlisted: dict[str, int] = field(default_factory=dict)
+    rewritten: dict[str, Since] = field(default_factory=dict)
+    linked: set[str] = field(default_factory=set)
+    jumped: int = -1
+    set_back: int = -1
     once_live: set[str] = field(default_factory=set)
     sweeps: dict[str, int] = field(default_factory=dict)
     promises: bool = True
@@ -140,6 +147,7 @@ class Oracle:
         ways: list[tuple[Way, set[str]]] = [
             ("branch", lake.on_branches(START)),
             ("dangling", lake.dangling(START)),
+            ("tagged", self._tagged()),
         ]
         for way, commits in ways:
             for commit in commits:
@@ -148,13 +156,17 @@ class Oracle:
         for address in lake.staged_addresses():
             found.setdefault(address, set()).add("staged")
         for address in lake.shadowing():
-            found.setdefault(address, set()).add("branch")
+            found.setdefault(address, set()).add("staged" if address in self.linked else "branch")
         for address, until in lake.handed.items():
             if epoch < until:
                 found.setdefault(address, set()).add("linkable")
         for address in self.pinned:
             found.setdefault(address, set()).add("pinned")
         self._note(found, now)
+
+    def _tagged(self) -> set[str]:
+        protected = self.world.settings.get("protect_tags")
+        return set(self.world.lake.tags.values()) if protected else set()
 
     def _note(self, found: dict[str, set[Way]], now: Since) -> None:
         earlier, self.live = self.live, {}
@@ -219,12 +231,15 @@ class Oracle:
             if before.round > orders.number:
                 raise LossError(f"{sent.keys[0]} is deleted in a round that is over")
             left = (before.expires - self.world.store_time()).total_seconds()
+            if self.jumped >= sent.look.step:
+                return
             if before == lease and left + (sent.at.time - sent.look.time) < LEFT_S:
                 raise LossError(f"{sent.keys[0]} is deleted, and the lease has run out")
 
     def deleted(self, key: str, sent: Sent) -> None:
         """The store has carried out a delete."""
         now = self.now()
+        self._require_same(key, sent)
         self.deletes[key] = now
         ways = self.live.get(key)
         self.world.say(
@@ -240,6 +255,14 @@ class Oracle:
             )
         self.window.append(Gone(key, sent, now))
 
+    def _require_same(self, key: str, sent: Sent) -> None:
+        """What is another object by now stays, if that was so before it was compared."""
+        again = self.rewritten.get(key)
+        if again is None or self.brought.get(key, again) > again:
+            return
+        if again.step < sent.compared.step or self.world.goes_by_etags:
+            raise LossError(f"{key} is deleted, and was written again at step {again.step}")
+
     def brought_back(self, key: str) -> None:
         """The store has given a deleted object back."""
         self.deletes.pop(key, None)
@@ -248,8 +271,9 @@ class Oracle:
 
     def _excused(self, key: str, way: Way, since: Since, sent: Sent) -> bool:
         now = self.world.scheduler.now
-        kept = self.world.weak.deadlines
-        if way == "branch":
+        # What is to end by a clock ends late where that is set back.
+        kept = self.world.weak.deadlines and self.set_back < sent.look.step
+        if way in {"branch", "tagged"}:
             if since.step < sent.look.step:
                 return False
             late = now if kept else sent.at.time
@@ -260,6 +284,7 @@ class Oracle:
         if way == "staged":
             frozen = not kept and self.thawed.get(sent.actor.process.name, -1.0) >= sent.look.time
             late = now if kept else sent.at.time
+            frozen = frozen or self.set_back >= sent.delta.step
             return frozen or late - since.time <= STAGED_S + _SLACK_S
         if way == "dangling":
             begun, ended = self.lone.get(key, (since, since))
@@ -303,7 +328,7 @@ class Oracle:
         for done in self.finished:
             if done.run != gone.sent.run or since.step >= done.after.step:
                 continue
-            if "branch" not in live and "staged" not in live:
+            if not live.keys() & {"branch", "tagged", "staged"}:
                 continue
             # Where no deadline ends it, the network may hold a request back for any time.
             if gone.at.step > done.after.step and not self.world.weak.deadlines:
@@ -319,6 +344,8 @@ class Oracle:
         return self.live.get(key, {}).get("branch", when) < when
 
     def _require_outcomes(self, done: Finished) -> None:
+        # What is another object by now stays for a true reason.
+        self.once_live |= self.rewritten.keys()
         outcomes = self.world.outcomes(done.url)
         told = [address for address, _, _ in outcomes]
         if len(told) != len(set(told)) or set(told) != self.marked[done.run]:

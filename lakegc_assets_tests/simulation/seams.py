@@ -39,6 +39,7 @@ from lakegc_assets.sweep import (
     lease,
     ledger,
     moment,
+    present,
     putting_back,
     rounds,
     settling,
@@ -283,7 +284,8 @@ def _read_live(_ctx: Any, _links: Any, ranges: pa.Table, store: ObjectStore, fol
 
 
 def _open_store(url: str, config: StoreConfig | None = None) -> ObjectStore:
-    return world().store(url, once=config is not None and config.max_attempts == 1)
+    once = config is not None and config.max_attempts == 1
+    return world().store(url, config.read_timeout_s if config is not None and once else None)
 
 
 class SimTask(deletion.DeletingTask):
@@ -302,8 +304,17 @@ class SimTask(deletion.DeletingTask):
 
 
 def _compared(store: ObjectStore, batch: Any) -> Any:
-    world().compares()
-    return present_state(store, batch)
+    here = world()
+    here.compares()
+    if here.unlike != "listed":
+        return present_state(store, batch)
+    with mock.patch.object(present, "_FEW", 0):
+        return present_state(store, batch)
+
+
+def _condition(_store: ObjectStore) -> str:
+    weak = world().weak
+    return "bulk" if weak.etags else "single" if weak.single else "none"
 
 
 def _reach(of: Any, orders: Any) -> deletion.Reach:
@@ -354,7 +365,7 @@ def _replaced() -> list[tuple[object, str, object]]:
         (sweep, "repository_lease", held),
         (sweep, "Deltas", SimDeltas),
         (sweep, "settle", partial(settling.settle, pause=sleep)),
-        (sweep, "probe_conditions", lambda _store: "bulk" if world().weak.etags else "none"),
+        (sweep, "probe_conditions", _condition),
         (sweep, "probe_deadlines", lambda *_, **__: world().weak.deadlines),
         (moment, "time", clock),
         (moment, "_boot_id", lambda: world().process.boot),

@@ -28,7 +28,7 @@ from lakegc_assets_tests.simulation import rows as pa
 if TYPE_CHECKING:
     from lakegc_assets_tests.simulation.world import World
 
-#: A client gives up a request that deletes after so many seconds.
+#: A client that repeats its requests gives up one that deletes after so many seconds.
 CLIENT_S: Final = 35.0
 #: How old what a stale list shows is, in seconds.
 STALE_S: Final = 30.0
@@ -104,10 +104,13 @@ class SimStore(ObjectStore):
         bucket: its objects, by key.
         prefix: of the keys, with a slash at its end.
         url: in its canonical form.
-        once: whether its client sends each request once.
+        once: after how many seconds its client gives a request up that it sends once; None where
+            it repeats them.
     """
 
-    def __init__(self, world: World, bucket: Bucket, prefix: str, url: str, *, once: bool) -> None:
+    def __init__(
+        self, world: World, bucket: Bucket, prefix: str, url: str, once: float | None
+    ) -> None:
         self._world, self._bucket, self._prefix, self._url = world, bucket, prefix, url
         self._once = once
 
@@ -213,10 +216,10 @@ class SimStore(ObjectStore):
         keys: Iterable[str],
         etags: Mapping[str, str] | None = None,
         *,
-        singly: bool = False,  # noqa: ARG002 - the interface
+        singly: bool = False,
         expires_s: float | None = None,
         since: datetime | None = None,
-        trash: str | None = None,  # noqa: ARG002 - the interface
+        trash: str | None = None,
     ) -> Sequence[DeleteOutcome]:
         wanted = list(dict.fromkeys(keys))
         if not wanted:
@@ -228,8 +231,11 @@ class SimStore(ObjectStore):
         if expires_s is not None:
             limit = (since or world.store_time()) + timedelta(seconds=expires_s)
 
+        if not world.weak.etags and not (singly and world.weak.single):
+            etags = None
+
         def carry_out(some: Sequence[str], sent: object = sent) -> list[DeleteOutcome]:
-            return [self._delete(key, etags, limit, sent) for key in some]
+            return [self._delete(key, etags, limit, sent, trash) for key in some]
 
         if fault == "SlowDown":
             return [DeleteOutcome(key, "failed", "SlowDown", "reduce your rate") for key in wanted]
@@ -250,21 +256,27 @@ class SimStore(ObjectStore):
         delay = _LATE[world.scheduler.choices.pick(len(_LATE))]
         assert callable(carry_out)
         world.scheduler.meanwhile()
-        if delay < CLIENT_S:
+        patience = CLIENT_S if self._once is None else self._once
+        if delay < patience:
             world.scheduler.sleep(delay)
             done: Sequence[DeleteOutcome] = carry_out(wanted)
             return done
         world.later(delay, lambda: carry_out(wanted))
-        world.scheduler.sleep(CLIENT_S)
-        if self._once and world.retries_off:
+        world.scheduler.sleep(patience)
+        if self._once is not None and world.retries_off:
             return [DeleteOutcome(key, "failed", "Timeout", "no answer") for key in wanted]
         # A client that repeats requests sends them again, whatever has come to pass meanwhile.
-        world.scheduler.sleep(CLIENT_S)
+        world.scheduler.sleep(patience)
         again: Sequence[DeleteOutcome] = carry_out(wanted, world.sent(self, wanted))
         return again
 
     def _delete(
-        self, key: str, etags: Mapping[str, str] | None, limit: datetime | None, sent: object
+        self,
+        key: str,
+        etags: Mapping[str, str] | None,
+        limit: datetime | None,
+        sent: object,
+        trash: str | None,
     ) -> DeleteOutcome:
         world = self._world
         if limit is not None and world.weak.deadlines and world.store_time() > limit:
@@ -273,20 +285,22 @@ class SimStore(ObjectStore):
         kept = self._bucket.get(full)
         if kept is None:
             return DeleteOutcome(key, "deleted")
-        if etags is not None and world.weak.etags and kept.etag != etags[key]:
+        if etags is not None and kept.etag != etags[key]:
             return DeleteOutcome(key, "spared", detail="it has another etag")
         del self._bucket[full]
-        version = world.keep(full, kept)
+        version = world.keep(full, kept, trash)
         world.deleted(self, key, sent)
         return DeleteOutcome(key, "deleted", version=version)
 
     def recovery(self) -> Recovery:
+        if self._world.weak.trash:
+            return Recovery("trash", None, f"{self._url} moves what is deleted")
         if not self._world.weak.versions:
             return super().recovery()
         return Recovery("versions", None, f"{self._url} keeps versions")
 
     def undelete_many(self, objects: Sequence[Lost]) -> Sequence[UndeleteOutcome]:
-        if not self._world.weak.versions:
+        if not self._world.weak.versions and not self._world.weak.trash:
             return super().undelete_many(objects)
         return [self._undelete(one) for one in objects]
 

@@ -10,9 +10,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
 from functools import lru_cache
-from typing import Final
+from typing import Any, Final
 
 from lakegc_assets.storage.errors import StoreUnavailableError
+from lakegc_assets.storage.trash import TRASH
 from lakegc_assets.sweep.hold import HOLD
 from lakegc_assets.sweep.lease import LEASE, LeaseRecord
 from lakegc_assets_tests.simulation.choices import Choices
@@ -28,6 +29,10 @@ from lakegc_assets_tests.simulation.store import Bucket, Kept, SimStore
 BASE: Final = datetime(2026, 1, 1, tzinfo=timezone.utc)
 _BASE_S: Final = BASE.timestamp()
 PREFIX: Final = "repo/"
+#: By how much a clock jumps, in seconds: what is allowed, twice, and what is refused.
+JUMPS: Final = (200.0, -200.0, 4000.0, -4000.0)
+#: By which part of a second a machine's clock is wrong after a second.
+_DRIFT: Final = 0.002
 _READS: Final = ("freeze", "slow", "unavailable", "kill")
 _CALLS: Final = {
     "branches": (*_READS, "cut list"),
@@ -57,12 +62,16 @@ class Weak:
         etags: deletes go by etags.
         deadlines: deletes that come late are refused.
         versions: what is deleted is kept, and can be had back.
+        single: deletes of one key go by etags, where all of them do not.
+        trash: what is deleted is moved, and can be had back until that is removed.
     """
 
     conditions: bool = True
     etags: bool = False
     deadlines: bool = True
     versions: bool = False
+    single: bool = False
+    trash: bool = False
 
 
 class World:
@@ -96,7 +105,7 @@ class World:
         self.buckets = {name: Bucket(bucket) for name, bucket in buckets.items()}
         self.files = Files() if files is None else files
         self._versions: dict[str, list[tuple[str, Kept]]] = {}
-        self._stores: dict[tuple[str, bool], SimStore] = {}
+        self._stores: dict[tuple[str, float | None], SimStore] = {}
         self.telling = tell
         self.scheduler = Scheduler(choices, switch, fault, self.say)
         self.weak = Weak()
@@ -105,6 +114,10 @@ class World:
         self.faulty: frozenset[str] = frozenset()
         self.changes: tuple[str, ...] = ()
         self.early = False
+        self.settings: dict[str, Any] = {}
+        self.unlike = ""
+        #: Seconds by which the store's clock is wrong.
+        self.store_ahead = 0.0
         #: Of one extension; below 1 all of them are too much for a task.
         self.most_metaranges = 200
         self.states = States()
@@ -122,19 +135,22 @@ class World:
 
     def store_time(self) -> datetime:
         """The store's time."""
-        return BASE + timedelta(seconds=self.scheduler.now)
+        return BASE + timedelta(seconds=self.scheduler.now + self.store_ahead)
 
     def lake_time(self) -> datetime:
         """The lakeFS server's time."""
-        return self.store_time()
+        return BASE + timedelta(seconds=self.scheduler.now)
 
     def wall(self) -> datetime:
         """The wall clock of the present process."""
-        return self.store_time() + timedelta(seconds=self.process.wall)
+        return self.lake_time() + timedelta(seconds=self.process.wall)
 
     def elapsed(self) -> float:
         """The present machine's seconds since it was started."""
-        return self.scheduler.now + self.process.ahead
+        process, rate = self.process, 1.0
+        if self.unlike == "drift":
+            rate += _DRIFT if zlib.crc32(process.boot.encode()) & 1 else -_DRIFT
+        return self.scheduler.now * rate + process.ahead
 
     # Who
 
@@ -164,13 +180,13 @@ class World:
 
     # Calls
 
-    def store(self, url: str, *, once: bool = False) -> SimStore:
-        """The store at a URL."""
+    def store(self, url: str, once: float | None = None) -> SimStore:
+        """The store at a URL; for a client that sends each request once, after how many seconds."""
         if (url, once) not in self._stores:
             bucket, _, prefix = url.removeprefix("s3://").partition("/")
             prefix = f"{prefix.strip('/')}/" if prefix else ""
             kept = self.buckets.setdefault(bucket, Bucket())
-            self._stores[url, once] = SimStore(self, kept, prefix, url.rstrip("/"), once=once)
+            self._stores[url, once] = SimStore(self, kept, prefix, url.rstrip("/"), once)
         return self._stores[url, once]
 
     def ask(self, op: str, what: str) -> str:
@@ -210,6 +226,8 @@ class World:
         elif fault == "slow":
             scheduler.meanwhile()
             scheduler.sleep(PAUSES[self.choices.pick(len(PAUSES))])
+        elif fault == "clock jumps":
+            self._jump(JUMPS[self.choices.pick(len(JUMPS))])
         elif fault == "unavailable":
             if op == "lakefs":
                 raise SimClient.unavailable(what)
@@ -217,6 +235,16 @@ class World:
         else:
             return fault
         return ""
+
+    def _jump(self, seconds: float) -> None:
+        """Let the store's clock be wrong, or that of the present machine."""
+        if not self.choices.pick(2):
+            self.process.wall = seconds
+            return
+        if seconds < self.store_ahead:
+            self.oracle.set_back = self.scheduler.steps
+        self.oracle.jumped = self.scheduler.steps
+        self.store_ahead = seconds
 
     def process_frozen(self) -> None:
         """Note that the present process was suspended until now."""
@@ -239,8 +267,12 @@ class World:
         self.buckets["lake"][PREFIX + key] = kept
         return kept
 
-    def keep(self, key: str, kept: Kept) -> str | None:
+    def keep(self, key: str, kept: Kept, trash: str | None = None) -> str | None:
         """Keep what is deleted, where the store does; names what is kept."""
+        if trash is not None and self.weak.trash:
+            moved = f"{trash}{key.removeprefix(PREFIX)}"
+            self.buckets["lake"][PREFIX + moved] = kept
+            return moved
         if not self.weak.versions:
             return None
         version = self.serial()
@@ -249,15 +281,26 @@ class World:
 
     def bring_back(self, key: str, etag: str = "", version: str | None = None) -> bool:
         """Let a kept object be at its key again, where nothing is; whether there is one."""
-        if key in self.buckets["lake"]:
+        bucket, kept = self.buckets["lake"], self._versions.get(key, [])
+        if key in bucket:
             return False
-        for name, kept in reversed(self._versions.get(key, [])):
-            if etag in {"", kept.etag} and version in {None, name}:
-                self.buckets["lake"][key] = kept
-                self.oracle.brought_back(key.removeprefix(PREFIX))
-                self._set_mood()
+        if self.weak.trash:
+            # As a file has its name back: it is looked for in all folders of the trash.
+            own, version = key.removeprefix(PREFIX), None
+            moved = [k for k in bucket.between(PREFIX + TRASH, None, None) if k.endswith(f"/{own}")]
+            kept = [(name, bucket[name]) for name in moved]
+        for name, one in reversed(kept):
+            if etag in {"", one.etag} and version in {None, name}:
+                bucket.pop(name, None)
+                bucket[key] = one
+                self.came_back(key.removeprefix(PREFIX))
                 return True
         return False
+
+    def came_back(self, key: str) -> None:
+        """The store has given an object back."""
+        self.oracle.brought_back(key)
+        self._set_mood()
 
     def outcomes(self, url: str) -> list[tuple[str, str, str | None]]:
         """What a sweep that ended well says became of each object: address, outcome and why."""
@@ -272,6 +315,11 @@ class World:
         return rows
 
     # Notes for the oracle
+
+    @property
+    def goes_by_etags(self) -> bool:
+        """Whether deletes are conditional."""
+        return self.weak.etags or self.weak.single
 
     def compares(self) -> None:
         """The present actor begins to compare objects with what the store has."""
