@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Mapping
+from datetime import timedelta
 from functools import partial
 from typing import Final, NamedTuple
 
@@ -25,12 +26,15 @@ from lakegc_assets_tests.simulation.ended import Ended
 from lakegc_assets_tests.simulation.executors import JobError
 from lakegc_assets_tests.simulation.lake import Lake
 from lakegc_assets_tests.simulation.oracle import LossError
+from lakegc_assets_tests.simulation.pruning import prune
 from lakegc_assets_tests.simulation.scheduler import EndlessError, Process
 from lakegc_assets_tests.simulation.store import Kept
 from lakegc_assets_tests.simulation.world import World
 
 _RUN: Final = "mark-1"
 _TRIES: Final = 3
+#: Of what a store keeps, by number: nothing, versions, or what was moved to its trash.
+_TRASH: Final = 2
 
 
 class Theme(NamedTuple):
@@ -59,6 +63,12 @@ THEMES: Final = (
         0.1,
     ),
     Theme(frozenset({"cut page", "stale list"}), ("waits", "rewritten"), 0.01, 0.2),
+    Theme(
+        frozenset({"kill", "freeze", "lost answer"}),
+        ("revert", "new branch", "link", "waits"),
+        0.006,
+        0.9,
+    ),
 )
 
 
@@ -99,7 +109,8 @@ def interleave_backups(
     world.watch()
     world.scheduler.far = world.scheduler.odds
     world.faulty, world.changes = theme.faults, theme.changes
-    world.weak.versions = bool(choices.pick(2, 0.3))
+    kept = choices.pick(3, 0.3)
+    world.weak.versions, world.weak.trash = kept == 1, kept == _TRASH
     failure = None
     with inside(world):
         world.oracle.look()
@@ -124,8 +135,8 @@ def interleave_backups(
 def _operate(world: BackupWorld) -> None:
     _do(world, "backup", "a")
     _do(world, "sweep", "a")
-    if world.choices.pick(2):
-        _do(world, "restore", "a")
+    if then := world.choices.pick(3):
+        _do(world, ("restore", "prune")[then - 1], "a")
 
 
 def _do(world: BackupWorld, doing: str, machine: str) -> None:
@@ -150,7 +161,9 @@ def _do(world: BackupWorld, doing: str, machine: str) -> None:
 
 def _doing(world: BackupWorld, doing: str, ended: list[str]) -> None:
     ctx = context(world, _RUN, 2)
-    settings = dataclasses.replace(ctx.settings, backup_url=BACKUPS, backup_num_partitions=2)
+    settings = dataclasses.replace(
+        ctx.settings, backup_url=BACKUPS, backup_num_partitions=2, trash_days=timedelta(hours=1)
+    )
     ended.append(_DOING[doing](world, dataclasses.replace(ctx, settings=settings)))
 
 
@@ -179,4 +192,11 @@ def _sweep(world: World, ctx: RunContext) -> str:
     return collect(ctx, world)
 
 
-_DOING: Final = {"backup": _back_up, "sweep": _sweep, "restore": _restore}
+def _prune(world: World, ctx: RunContext) -> str:
+    # Long ago, or at once: trash and backups have no age that keeps them.
+    world.scheduler.meanwhile()
+    world.scheduler.sleep((0.0, 4000.0)[world.choices.pick(2)])
+    return prune(world, ctx, BACKUPS)
+
+
+_DOING: Final = {"backup": _back_up, "sweep": _sweep, "restore": _restore, "prune": _prune}

@@ -109,6 +109,8 @@ class BackupWorld(World):
             kept = self.buckets["backup"].get(copy)
             self.oracle.content[key] = self.oracle.require_copy(key, data, kept, sent)
         super().deleted(store, key, sent)
+        if store.url.startswith(BACKUPS):
+            self.removed(key, "backup")
 
     def came_back(self, key: str) -> None:
         """As ``World.came_back``."""

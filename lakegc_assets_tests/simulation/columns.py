@@ -167,7 +167,7 @@ def replace_substring_regex(column: Any, pattern: str, replacement: str) -> Arra
     return _each(lambda value: replace(replacement, value), _TEXT)(column)
 
 
-def utf8_slice_codeunits(column: Any, start: int, stop: int) -> Array:
+def utf8_slice_codeunits(column: Any, start: int, stop: int | None = None) -> Array:
     """Some characters of each."""
     return _each(lambda value: value[start:stop], _TEXT)(column)
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from typing import Any, Final
 from unittest import mock
 
 from lakegc_assets.mark import commits, refs, uncommitted
+from lakegc_assets.recovery import liveness, old_trash, pruning
 from lakegc_assets.restore import restore
 from lakegc_assets.retention.united import UnitedActiveCommits, unite
 from lakegc_assets.run import artifacts, parts, pins
@@ -18,7 +19,7 @@ from lakegc_assets.sweep.look import Look, judge
 from lakegc_assets_tests.simulation import encoding
 from lakegc_assets_tests.simulation import rows as pa
 from lakegc_assets_tests.simulation.choices import Choices
-from lakegc_assets_tests.simulation.interleaving import SHAPES, THEMES
+from lakegc_assets_tests.simulation.interleaving import MORE, SHAPES, THEMES
 from lakegc_assets_tests.simulation.mark_guards import MARK_GUARDS
 from lakegc_assets_tests.simulation.marking import THEMES as MARKING
 from lakegc_assets_tests.simulation.seams import world
@@ -102,6 +103,18 @@ def _unchecked(store: Any, part: Any, columns: Any = None) -> pa.Table:
     return encoding.read_table(pa.BufferReader(store.get(part.key)), columns)
 
 
+def _uncompared(_store: Any, batch: Any) -> dict[str, str]:
+    world().compares()
+    return {one.address: "same" for one in batch}
+
+
+def _none_needed(*_args: Any) -> pa.Table:
+    actor = world().scheduler.current
+    assert actor is not None
+    actor.facts["needed"] = world().oracle.now().step
+    return pa.schema_of(liveness.NEEDED).empty_table()
+
+
 _COLUMNS: Final = ("address", "size", "last_modified", "etag")
 _FOREVER: Final = 1e9
 GUARDS: Final[dict[str, Guard]] = {
@@ -152,6 +165,13 @@ GUARDS: Final[dict[str, Guard]] = {
     "pins before what comes back": Guard(
         ((restore, "_pin", lambda *_: None),), theme=THEMES + len(MARKING)
     ),
+    "comparison before a batch": Guard(
+        ((deletion, "present_state", _uncompared),), theme=MORE + 3
+    ),
+    "tags before a batch": Guard(((deletion, "judge", _blind(rules=True)),), theme=MORE),
+    "look before trash goes": Guard(((old_trash, "needed_now", _none_needed),), theme=MORE + 6),
+    "look before a backup goes": Guard(((pruning, "needed_now", _none_needed),), theme=MORE - 1),
+    "lease of a prune": Guard((), {"alone": lambda *_: nullcontext()}, theme=MORE - 1),
     **{
         name: Guard(patches, theme=THEMES + theme) for name, (patches, theme) in MARK_GUARDS.items()
     },

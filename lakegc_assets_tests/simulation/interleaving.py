@@ -23,6 +23,7 @@ from lakegc_assets_tests.simulation.lake import DAY, MAIN, Entry, Lake
 from lakegc_assets_tests.simulation.marking import THEMES as MARKING
 from lakegc_assets_tests.simulation.marking import interleave_marks
 from lakegc_assets_tests.simulation.oracle import START, LossError
+from lakegc_assets_tests.simulation.pruning import prune
 from lakegc_assets_tests.simulation.scheduler import EndlessError, Process
 from lakegc_assets_tests.simulation.seams import inside
 from lakegc_assets_tests.simulation.store import Kept
@@ -113,8 +114,9 @@ def interleave(choices: Choices, tell: Callable[[str], None] | None = None) -> E
         most = 3 if theme.unlike == "many" else 2
         for machine in "bc"[: choices.pick(most, theme.others)]:
             other = Process("other operator", "people", 0.0)
-            sweeps = partial(_operate, world, size, machine)
-            scheduler.spawn(other.name, other, sweeps, lazy=not choices.pick(2))
+            doing = _prune if theme.unlike == "trash" else _operate
+            does = partial(doing, world, size, machine)
+            scheduler.spawn(other.name, other, does, lazy=not choices.pick(2))
         try:
             scheduler.run()
             world.oracle.end()
@@ -163,7 +165,27 @@ def _operate(world: World, size: tuple[int, int], name: str) -> None:
         pause = world.choices.pick(_PATIENT)
         if pause >= len(_PAUSES):
             return
-        scheduler.sleep(_PAUSES[pause])
+        # Where there is trash, it is to be old when a sweep that failed is tried again.
+        scheduler.sleep(_PAUSES[pause] * (10 if world.weak.trash else 1))
+
+
+def _prune(world: World, size: tuple[int, int], name: str) -> None:
+    """Remove old trash once or twice, while others sweep or behind that."""
+    for number in range(2):
+        world.scheduler.meanwhile()
+        world.scheduler.sleep((4000.0, 0.0, 8000.0)[world.choices.pick(3)])
+        pruner = Process(f"pruner {name}{number + 1}", f"machine {name}", 50.0)
+        ended: list[str] = []
+
+        def run(ended: list[str] = ended) -> None:
+            ended.append(prune(world, context(world, RUN, *size)))
+
+        world.scheduler.spawn(pruner.name, pruner, run).near = True
+
+        def over(pruner: Process = pruner, ended: list[str] = ended) -> bool:
+            return bool(ended) or not pruner.alive
+
+        world.scheduler.sleep(float("inf"), over)
 
 
 @cache

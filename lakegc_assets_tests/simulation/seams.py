@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from datetime import datetime, tzinfo
 from functools import partial
 from types import SimpleNamespace
@@ -14,7 +14,16 @@ from unittest import mock
 from lakegc_assets.mark import commits, committed, uncommitted
 from lakegc_assets.mark.live import Live, LiveRanges
 from lakegc_assets.mark.served import SERVED, SPARED
-from lakegc_assets.recovery import backups, journal, making, place
+from lakegc_assets.recovery import (
+    backups,
+    journal,
+    liveness,
+    making,
+    old_trash,
+    overview,
+    place,
+    pruning,
+)
 from lakegc_assets.restore import record, restore, task
 from lakegc_assets.run import (
     artifacts,
@@ -52,6 +61,7 @@ from lakegc_assets_tests.simulation import rows as pa
 from lakegc_assets_tests.simulation.client import NAMESPACE, REPOSITORY
 from lakegc_assets_tests.simulation.executors import run_tasks
 from lakegc_assets_tests.simulation.lake import Entry
+from lakegc_assets_tests.simulation.pruning import noted
 from lakegc_assets_tests.simulation.simpler import etag_hashes, simpler
 from lakegc_assets_tests.simulation.world import World
 
@@ -80,8 +90,7 @@ def inside(one: World) -> Iterator[World]:
 
 def sleep(seconds: float) -> None:
     """As ``time.sleep``."""
-    world().scheduler.step("wakes up")
-    world().scheduler.sleep(seconds)
+    world().pause(seconds)
 
 
 class _Lock:
@@ -351,8 +360,12 @@ def _replaced() -> list[tuple[object, str, object]]:
         (restore, "repository_lease", held),
         (restore, "owner_of", lambda **_: {"host": world().process.name}),
     ]
-    answers += [(module, "live_ranges", _live_ranges) for module in (delta, committed)]
-    answers += [(module, "read_live", _read_live) for module in (delta, committed)]
+    reading = (delta, committed, liveness)
+    answers += [(module, "live_ranges", _live_ranges) for module in reading]
+    answers += [(module, "read_live", _read_live) for module in reading]
+    answers += [(module, "needed_now", _needed_now) for module in (old_trash, pruning)]
+    answers += [(module, "open_store", _open_store) for module in (overview,)]
+    answers += [(liveness, "secrets", secrets), (pruning, "repository_lock", nullcontext)]
     return [
         *simpler(),
         *answers,
@@ -383,6 +396,10 @@ def _replaced() -> list[tuple[object, str, object]]:
         (connections, "_own", SimpleNamespace()),
         (commits, "_latest", _latest(commits._latest)),
     ]
+
+
+def _needed_now(*args: Any) -> Any:
+    return noted(world(), *args)
 
 
 def _latest(real: Callable[..., Any]) -> Callable[..., Any]:

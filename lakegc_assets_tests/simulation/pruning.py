@@ -1,0 +1,87 @@
+"""Somebody prunes: trash, pins and backups, as ``lakegc backups prune`` does, under the lease."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from datetime import timedelta
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
+
+from lakegc_assets.errors import LakegcError
+from lakegc_assets.recovery.liveness import needed_now
+from lakegc_assets.recovery.old_trash import prune_trash
+from lakegc_assets.recovery.pruning import Pruning
+from lakegc_assets.run.context import RunContext
+from lakegc_assets.run.pins import prune_pins
+from lakegc_assets.sweep.hold import require_no_hold
+from lakegc_assets.sweep.lease import repository_lease
+from lakegc_assets_tests.simulation.client import NAMESPACE
+
+if TYPE_CHECKING:
+    from lakegc_assets_tests.simulation.world import World
+
+#: What no prune needs to see: an address that may yet be linked.
+_SEEN: Final = frozenset({"branch", "tagged", "dangling", "staged", "pinned"})
+
+
+def prune(world: World, ctx: RunContext, backup_url: str | None = None) -> str:
+    """Remove backups, trash and pins whose time is over; why that failed, or nothing."""
+    try:
+        if backup_url is not None:
+            _prune_backups(world, ctx, backup_url)
+        with world.alone(ctx):
+            prune_trash(ctx, NAMESPACE)
+        _, connections = ctx.connect()
+        prune_pins(connections.store())
+    except LakegcError as error:
+        world.say(f"the prune ends with {type(error).__name__}: {error}")
+        return f"{type(error).__name__}: {error}"
+    world.covered["ended well", "prune"] += 1
+    return ""
+
+
+def _prune_backups(world: World, ctx: RunContext, backup_url: str) -> None:
+    named = [f"{ctx.repository}/{ctx.run}"] if world.choices.pick(2) else []
+
+    def context(repository: str, run: str) -> RunContext:
+        return replace(ctx, repository=repository, run=run)
+
+    stores = ctx.root.stores
+    # None of this name is there any more where another prune was first.
+    pruning = Pruning(context, stores, backup_url, timedelta(0), named, alone=world.alone)
+    for judged in pruning.run():
+        what = "backup kept" if judged.kept else "backup removed"
+        world.covered["prune", what] += 1
+        world.say(f"{what}: {judged.kept}")
+
+
+@contextmanager
+def alone(ctx: RunContext, pause: Any) -> Iterator[None]:
+    """As the command keeps sweeps and restores from beginning meanwhile."""
+    _, connections = ctx.connect()
+    store, settings = connections.store(), ctx.settings
+    owner = {"doing": "prune"}
+    held = partial(repository_lease, duration=settings.lease_duration, wait=settings.lease_wait)
+    with held(store, owner, pause=pause):
+        require_no_hold(store)
+        yield
+
+
+def noted(world: World, *args: Any) -> Any:
+    """``needed_now``; from then on what was needed before is not to be lost."""
+    actor = world.scheduler.current
+    assert actor is not None
+    actor.facts["needed"] = world.oracle.now().step
+    world.say("looks at what is needed")
+    return needed_now(*args)
+
+
+def was_needed(world: World, address: str) -> str:
+    """By which ways an object was alive before the present actor looked at what is needed."""
+    actor = world.scheduler.current
+    assert actor is not None
+    looked: Any = actor.facts.get("needed", -1)
+    ways = world.oracle.live.get(address, {})
+    return ", ".join(way for way in sorted(ways.keys() & _SEEN) if ways[way].step < looked)
