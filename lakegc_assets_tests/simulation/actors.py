@@ -10,6 +10,7 @@ from typing import Any, Final
 from lakegc_assets.run.pins import Pin, write_pin
 from lakegc_assets.sweep.hold import HOLD
 from lakegc_assets_tests.simulation import rows as pa
+from lakegc_assets_tests.simulation.elsewhere import CHANGES as ELSEWHERE
 from lakegc_assets_tests.simulation.lake import DAY, MAIN, Entry
 from lakegc_assets_tests.simulation.world import PREFIX, World
 
@@ -265,6 +266,10 @@ _CHANGES: Final[list[tuple[str, Callable[[World], str]]]] = [
 ]
 #: An address is handed out for so long, in seconds.
 HANDED_S: Final = float(DAY)
-#: All by their names, with one that is tried only where it is named.
-BY_NAME: Final[dict[str, Callable[[World], str]]] = {**dict(_CHANGES), "rewritten": _rewrite}
+#: All by their names, with those that are tried only where they are named.
+BY_NAME: Final[dict[str, Callable[[World], str]]] = {
+    **dict(_CHANGES),
+    "rewritten": _rewrite,
+    **ELSEWHERE,
+}
 CHANGES_BY_NAME: Final = {name: number for number, (name, _) in enumerate(_CHANGES)}

@@ -23,7 +23,7 @@ from lakegc_assets.lakefs.models import (
 )
 from lakegc_assets_tests.simulation import encoding
 from lakegc_assets_tests.simulation import rows as pa
-from lakegc_assets_tests.simulation.lake import MAIN
+from lakegc_assets_tests.simulation.lake import MAIN, Lake
 
 if TYPE_CHECKING:
     from lakegc_assets_tests.simulation.world import World
@@ -32,6 +32,15 @@ REPOSITORY: Final = "repo"
 NAMESPACE: Final = "s3://lake/repo"
 GRACE: Final = timedelta(hours=24)
 _PAGE: Final = 2
+
+
+def namespace_of(repository: str) -> str:
+    """Where a repository of the server is."""
+    return f"s3://lake/{repository}"
+
+
+def _in_full(repository: str, address: str) -> str:
+    return address if "://" in address else f"{namespace_of(repository)}/{address}"
 
 
 @dataclass(eq=False)
@@ -59,7 +68,7 @@ def _branch(name: str, head: str) -> Branch:
 def _repository(name: str) -> Repository:
     return Repository.model_construct(
         id=name,
-        storage_namespace=NAMESPACE,
+        storage_namespace=namespace_of(name),
         default_branch=MAIN,
         creation_date=0,
         read_only=False,
@@ -87,6 +96,14 @@ class SimClient:
     def _call(self, what: str) -> str:
         return self._world.ask("lakefs", what)
 
+    def _lake(self, repository: str) -> Lake:
+        if repository == REPOSITORY:
+            return self._world.lake
+        try:
+            return self._world.others[repository]
+        except KeyError:
+            raise NotFoundError(f"repository {repository!r} not found") from None
+
     def check_supported(self) -> str:
         return "1.84.0"
 
@@ -97,7 +114,18 @@ class SimClient:
         return _repository(repository)
 
     def repositories(self) -> Iterator[Repository]:
+        """Page by page, so that one may be made while they are read."""
         yield self.repository(REPOSITORY)
+        if self._world.unlike != "others":
+            return
+        after = ""
+        while True:
+            self._call("repositories")
+            names = sorted(name for name in self._world.others if name > after)
+            yield from map(_repository, names[:_PAGE])
+            if len(names) <= _PAGE:
+                return
+            after = names[_PAGE - 1]
 
     def grace_period(self) -> timedelta:
         return GRACE
@@ -106,47 +134,52 @@ class SimClient:
         self._call("time")
         return self._world.lake_time()
 
-    def branches(self, _repository: str) -> Iterator[Branch]:
+    def branches(self, repository: str) -> Iterator[Branch]:
         """Page by page, so that a branch may move while they are read."""
-        world, after = self._world, ""
-        world.looks()
+        after = ""
+        if repository == REPOSITORY:
+            self._world.looks()
         while True:
             fault = self._call("branches")
-            names = sorted(name for name in world.lake.branches if name > after)
+            branches = self._lake(repository).branches
+            names = sorted(name for name in branches if name > after)
             if fault == "cut list":
                 return
             for name in names[:_PAGE]:
-                yield _branch(name, world.lake.branches[name])
+                yield _branch(name, branches[name])
             if len(names) <= _PAGE:
                 return
             after = names[_PAGE - 1]
 
-    def branch(self, _repository: str, branch: str) -> Branch:
+    def branch(self, repository: str, branch: str) -> Branch:
         self._call("branch")
-        if branch not in self._world.lake.branches:
+        branches = self._lake(repository).branches
+        if branch not in branches:
             raise NotFoundError(f"branch {branch!r} not found")
-        return _branch(branch, self._world.lake.branches[branch])
+        return _branch(branch, branches[branch])
 
-    def tags(self, _repository: str) -> Iterator[Tag]:
+    def tags(self, repository: str) -> Iterator[Tag]:
         self._call("tags")
-        found = sorted(self._world.lake.tags.items())
+        found = sorted(self._lake(repository).tags.items())
         return iter([Tag.model_construct(id=tag, commit_id=commit) for tag, commit in found])
 
-    def tag(self, _repository: str, tag: str) -> Tag:
+    def tag(self, repository: str, tag: str) -> Tag:
         self._call("tag")
-        if tag not in self._world.lake.tags:
+        tags = self._lake(repository).tags
+        if tag not in tags:
             raise NotFoundError(f"tag {tag!r} not found")
-        return Tag.model_construct(id=tag, commit_id=self._world.lake.tags[tag])
+        return Tag.model_construct(id=tag, commit_id=tags[tag])
 
-    def log(self, _repository: str, ref: str, **_how: bool) -> Iterator[Commit]:
+    def log(self, repository: str, ref: str, **_how: bool) -> Iterator[Commit]:
         self._call("log")
-        if ref not in self._world.lake.commits:
+        lake = self._lake(repository)
+        if ref not in lake.commits:
             raise NotFoundError(f"ref {ref!r} not found")
-        return iter(list(self._world.lake.ancestry(ref)))
+        return iter(list(lake.ancestry(ref)))
 
-    def gc_rules(self, _repository: str) -> dict[str, Any] | None:
+    def gc_rules(self, repository: str) -> dict[str, Any] | None:
         self._call("rules")
-        rules = self._world.lake.rules
+        rules = self._lake(repository).rules
         if rules is None:
             return None
         branches = [
@@ -154,9 +187,9 @@ class SimClient:
         ]
         return {"default_retention_days": rules[""], "branches": branches}
 
-    def diff_branch(self, _repository: str, branch: str, after: str = "") -> Iterator[DiffEntry]:
+    def diff_branch(self, repository: str, branch: str, after: str = "") -> Iterator[DiffEntry]:
         self._call("diff")
-        lake = self._world.lake
+        lake = self._lake(repository)
         if branch not in lake.branches:
             raise NotFoundError(f"branch {branch!r} not found")
         head = lake.tree(lake.branches[branch])
@@ -172,16 +205,16 @@ class SimClient:
                 )
         return iter(changes)
 
-    def stat(self, _repository: str, ref: str, path: str) -> ObjectStats:
+    def stat(self, repository: str, ref: str, path: str) -> ObjectStats:
         self._call("stat")
-        lake = self._world.lake
+        lake = self._lake(repository)
         entry = lake.served(ref).get(path) if ref in lake.branches else None
         if entry is None:
             raise NotFoundError(f"{path!r} not found on {ref!r}")
         return ObjectStats.model_construct(
             path=path,
             path_type="object",
-            physical_address=f"{NAMESPACE}/{entry.address}",
+            physical_address=_in_full(repository, entry.address),
             checksum=entry.etag,
             size_bytes=entry.size,
             mtime=0,
@@ -189,10 +222,10 @@ class SimClient:
             content_type="",
         )
 
-    def prepare_commits(self, _repository: str) -> PreparedCommits:
+    def prepare_commits(self, repository: str) -> PreparedCommits:
         world = self._world
         fault = self._call("prepare_commits")
-        lake, number = world.lake, world.serial()
+        lake, number = self._lake(repository), world.serial()
         if lake.rules is None:
             raise NoRulesError("the repository has no retention rules")
         now = world.epoch()
@@ -205,9 +238,11 @@ class SimClient:
         if fault == "cut file":
             lines = lines[:-1]
         key = f"_lakefs/retention/gc/commits/{number}/commits.csv"
-        world.write_directly(key, ("commit_id,expired,metarange_id\n" + "".join(lines)).encode())
+        data = ("commit_id,expired,metarange_id\n" + "".join(lines)).encode()
+        world.write_directly(key, data, of=repository)
+        location = _in_full(repository, key)
         return PreparedCommits.model_construct(
-            run_id=number, gc_commits_location=f"{NAMESPACE}/{key}", how="async"
+            run_id=number, gc_commits_location=location, how="async"
         )
 
     def prepare_uncommitted(self, _repository: str) -> Iterator[UncommittedPage]:

@@ -76,6 +76,12 @@ def fill_null(column: Any, fill: Any) -> Array:
     return Array([fill if value is None else value for value in values_of(column)], column._kind)
 
 
+def coalesce(first: Any, second: Any) -> Array:
+    """One in place of what is null in the other."""
+    pairs = zip(values_of(first), values_of(second), strict=True)
+    return Array([b if a is None else a for a, b in pairs], first._kind)
+
+
 def if_else(condition: Any, first: Any, second: Any) -> Array:
     """One or the other; null where the condition is."""
     mask = values_of(condition)

@@ -9,6 +9,7 @@ from typing import Any, Final
 from unittest import mock
 
 from lakegc_assets.mark import commits, refs, uncommitted
+from lakegc_assets.mark.references import References
 from lakegc_assets.recovery import liveness, old_trash, pruning
 from lakegc_assets.restore import restore
 from lakegc_assets.retention.united import UnitedActiveCommits, unite
@@ -108,6 +109,10 @@ def _uncompared(_store: Any, batch: Any) -> dict[str, str]:
     return {one.address: "same" for one in batch}
 
 
+def _no_references(*_args: Any) -> References:
+    return References()
+
+
 def _none_needed(*_args: Any) -> pa.Table:
     actor = world().scheduler.current
     assert actor is not None
@@ -169,6 +174,9 @@ GUARDS: Final[dict[str, Guard]] = {
         ((deletion, "present_state", _uncompared),), theme=MORE + 3
     ),
     "tags before a batch": Guard(((deletion, "judge", _blind(rules=True)),), theme=MORE),
+    "references of other repositories": Guard(
+        ((delta, "read_references", _no_references),), theme=MORE + 7
+    ),
     "look before trash goes": Guard(((old_trash, "needed_now", _none_needed),), theme=MORE + 6),
     "look before a backup goes": Guard(((pruning, "needed_now", _none_needed),), theme=MORE - 1),
     "lease of a prune": Guard((), {"alone": lambda *_: nullcontext()}, theme=MORE - 1),

@@ -10,7 +10,7 @@ from typing import Final
 
 from lakegc_assets.run import sets
 from lakegc_assets.run.artifacts import LISTING
-from lakegc_assets_tests.simulation import encoding
+from lakegc_assets_tests.simulation import elsewhere, encoding
 from lakegc_assets_tests.simulation import rows as pa
 from lakegc_assets_tests.simulation.actors import HANDED_S, write
 from lakegc_assets_tests.simulation.backing import THEMES as BACKING
@@ -137,6 +137,8 @@ def _promise(world: World, theme: Theme) -> None:
     elif theme.unlike == "trash":
         # Of a local store there is nothing that keeps deadlines, or versions.
         weak.deadlines, weak.versions, weak.trash = False, False, True
+    elif theme.unlike == "others":
+        elsewhere.begin(world)
     elif theme.unlike == "many":
         # A store that ignores them is to be found out, and then nobody sweeps.
         weak.conditions = world.conditions and not pick(8, 0.1)

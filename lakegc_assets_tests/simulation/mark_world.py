@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from lakegc_assets.graveler.namespace import new_slice_name
 from lakegc_assets_tests.simulation.choices import Choices
-from lakegc_assets_tests.simulation.client import NAMESPACE
+from lakegc_assets_tests.simulation.client import NAMESPACE, REPOSITORY
 from lakegc_assets_tests.simulation.encoding import Files
 from lakegc_assets_tests.simulation.lake import DAY, Lake
 from lakegc_assets_tests.simulation.mark_oracle import MarkOracle
@@ -71,11 +71,13 @@ class MarkWorld(World):
             self.slice = (new_slice_name(made, b"sim", 1, len(self.oracle.born)), now)
         return f"data/{self.slice[0]}/{self.serial()}"
 
-    def write_directly(self, key: str, data: bytes, modified: datetime | None = None) -> Kept:
+    def write_directly(
+        self, key: str, data: bytes, modified: datetime | None = None, of: str = REPOSITORY
+    ) -> Kept:
         """As ``World.write_directly``; what is not lakeFS's own came to be now."""
         if key.startswith("data/"):
             self.oracle.born[key] = self.oracle.now()
-        return super().write_directly(key, data, modified)
+        return super().write_directly(key, data, modified, of)
 
     def bring_back(self, key: str, etag: str = "", version: str | None = None) -> bool:
         """As ``World.bring_back``: it is as old as it was, and there from now on."""

@@ -15,13 +15,15 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
 from lakegc_assets.sweep.lease import LeaseRecord
+from lakegc_assets_tests.simulation.client import NAMESPACE
+from lakegc_assets_tests.simulation.lake import Lake
 from lakegc_assets_tests.simulation.scheduler import Actor
 
 if TYPE_CHECKING:
     from lakegc_assets_tests.simulation.world import World
 
 #: By which way an object is live.
-Way = Literal["branch", "tagged", "dangling", "staged", "linkable", "pinned"]
+Way = Literal["branch", "tagged", "dangling", "staged", "linkable", "pinned", "named"]
 #: The window of a batch, and that of what is staged by hand, in seconds.
 BATCH_S: Final = 60.0
 STAGED_S: Final = 600.0
@@ -106,6 +108,7 @@ class Oracle:
             does that keeps what is asked of it (docs/safety.md).
         rewritten: when somebody wrote other content to the key of a marked object.
         linked: what is served although nothing lists it since somebody linked it by hand.
+        named: since when another repository names an object.
         jumped: the last step in which the store's clock jumped, and in which it jumped back.
         once_live: all that was ever live.
         sweeps: by token of the lease, the step of its first batch.
@@ -128,6 +131,7 @@ class Oracle:
     unlisted: dict[str, int] = field(default_factory=dict)
     rewritten: dict[str, Since] = field(default_factory=dict)
     linked: set[str] = field(default_factory=set)
+    named: dict[tuple[str, str], Since] = field(default_factory=dict)
     jumped: int = -1
     set_back: int = -1
     once_live: set[str] = field(default_factory=set)
@@ -162,7 +166,18 @@ class Oracle:
                 found.setdefault(address, set()).add("linkable")
         for address in self.pinned:
             found.setdefault(address, set()).add("pinned")
+        self.named = {
+            (name, address): self.named.get((name, address), now)
+            for name, other in self.world.others.items()
+            for address in named_by(other)
+        }
+        for _, address in self.named:
+            found.setdefault(address, set()).add("named")
         self._note(found, now)
+        for address in {address for _, address in self.named}:
+            # What one repository hands over to another is named by that since then.
+            since = min(since for (_, one), since in self.named.items() if one == address)
+            self.live[address]["named"] = since
 
     def _tagged(self) -> set[str]:
         protected = self.world.settings.get("protect_tags")
@@ -281,7 +296,7 @@ class Oracle:
             return frozen or late - sent.look.time <= BATCH_S + _SLACK_S
         if since.step < sent.delta.step:
             return way == "pinned" and self.unlisted.get(key, -1) >= sent.delta.step
-        if way == "staged":
+        if way in {"staged", "named"}:
             frozen = not kept and self.thawed.get(sent.actor.process.name, -1.0) >= sent.look.time
             late = now if kept else sent.at.time
             frozen = frozen or self.set_back >= sent.delta.step
@@ -328,7 +343,7 @@ class Oracle:
         for done in self.finished:
             if done.run != gone.sent.run or since.step >= done.after.step:
                 continue
-            if not live.keys() & {"branch", "tagged", "staged"}:
+            if not live.keys() & {"branch", "tagged", "staged", "named"}:
                 continue
             # Where no deadline ends it, the network may hold a request back for any time.
             if gone.at.step > done.after.step and not self.world.weak.deadlines:
@@ -364,6 +379,14 @@ class Oracle:
                     raise LossError(f"{address} was dead all the time, and spared: {why}")
             elif outcome == "failed":
                 raise LossError(f"{address} has failed, and the sweep ended well")
+
+
+def named_by(lake: Lake) -> set[str]:
+    """What another repository keeps alive of the one that is collected."""
+    commits = lake.on_branches(START) | lake.dangling(START) | set(lake.tags.values())
+    found = {entry.address for commit in commits for entry in lake.tree(commit).values()}
+    found |= lake.staged_addresses()
+    return {one.removeprefix(f"{NAMESPACE}/") for one in found if one.startswith(NAMESPACE)}
 
 
 #: The moment against which ages are taken; set once the worlds are known.

@@ -11,7 +11,7 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, Final
 from unittest import mock
 
-from lakegc_assets.mark import commits, committed, uncommitted
+from lakegc_assets.mark import commits, committed, references, uncommitted
 from lakegc_assets.mark.live import Live, LiveRanges
 from lakegc_assets.mark.served import SERVED, SPARED
 from lakegc_assets.recovery import (
@@ -39,6 +39,7 @@ from lakegc_assets.run.sets import union, write_set
 from lakegc_assets.storage import undelete_probe
 from lakegc_assets.storage.base import ObjectStore
 from lakegc_assets.storage.config import StoreConfig
+from lakegc_assets.storage.errors import ObjectNotFoundError
 from lakegc_assets.sweep import (
     alarm,
     conditions,
@@ -59,8 +60,10 @@ from lakegc_assets.sweep.present import present_state
 from lakegc_assets_tests.simulation import encoding, mark_stages
 from lakegc_assets_tests.simulation import rows as pa
 from lakegc_assets_tests.simulation.client import NAMESPACE, REPOSITORY
+from lakegc_assets_tests.simulation.elsewhere import inside as inside_of
+from lakegc_assets_tests.simulation.elsewhere import read_full, staged_addresses
 from lakegc_assets_tests.simulation.executors import run_tasks
-from lakegc_assets_tests.simulation.lake import Entry
+from lakegc_assets_tests.simulation.lake import Entry, Lake
 from lakegc_assets_tests.simulation.pruning import noted
 from lakegc_assets_tests.simulation.simpler import etag_hashes, simpler
 from lakegc_assets_tests.simulation.world import World
@@ -258,11 +261,12 @@ def served(
     return inside & {row["address"] for row in rows}
 
 
-def _ranges_of(metaranges: Iterable[str]) -> set[str]:
+def _ranges_of(metaranges: Iterable[str], lake: Lake | None = None) -> set[str]:
     here, found = world(), set()
+    trees = (here.lake if lake is None else lake).trees
     for metarange in sorted(set(metaranges) - {""}):
         here.ask("get", f"_lakefs/{metarange[:6]}")
-        for path, entry in here.lake.trees[metarange].items():
+        for path, entry in trees[metarange].items():
             found.add("|".join((path, entry.address, str(entry.size), entry.etag)))
     return found
 
@@ -273,12 +277,17 @@ def _entry(range_id: str) -> Entry:
 
 
 def _live_ranges(
-    _ctx: Any, _links: Any, metarange_ids: Iterable[str], *, every: bool
+    _ctx: Any, links: Any, metarange_ids: Iterable[str], *, every: bool
 ) -> LiveRanges:
-    ids = set(metarange_ids)
+    ids, lake = set(metarange_ids), world().lake
+    if links.namespace_url != NAMESPACE:
+        name = links.namespace_url.rpartition("/")[2]
+        if name not in world().others:
+            raise ObjectNotFoundError(f"{links.namespace_url} is gone")
+        lake = world().others[name]
     if every:
-        ids |= set(world().lake.trees)
-    found = sorted(_ranges_of(ids))
+        ids |= set(lake.trees)
+    found = sorted(_ranges_of(ids, lake))
     entries = pa.array([1] * len(found), pa.int64())
     table = pa.table({"range_id": pa.array(found, pa.string()), "entries": entries})
     return LiveRanges(table, len(ids), 0)
@@ -361,10 +370,13 @@ def _replaced() -> list[tuple[object, str, object]]:
         (restore, "owner_of", lambda **_: {"host": world().process.name}),
     ]
     reading = (delta, committed, liveness)
-    answers += [(module, "live_ranges", _live_ranges) for module in reading]
+    answers += [(m, "live_ranges", _live_ranges) for m in (*reading, references)]
     answers += [(module, "read_live", _read_live) for module in reading]
     answers += [(module, "needed_now", _needed_now) for module in (old_trash, pruning)]
     answers += [(module, "open_store", _open_store) for module in (overview,)]
+    elsewhere = (staged_addresses, read_full, inside_of)
+    names = ("staged_addresses", "read_full", "inside")
+    answers += [(references, *one) for one in zip(names, elsewhere, strict=True)]
     answers += [(liveness, "secrets", secrets), (pruning, "repository_lock", nullcontext)]
     return [
         *simpler(),

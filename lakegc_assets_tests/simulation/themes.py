@@ -99,4 +99,14 @@ LATER: Final = (
         settings=(("trash_days", timedelta(hours=1)),),
         unlike="trash",
     ),
-)
+    Theme(
+        frozenset({"freeze", "kill", "unavailable"}),
+        (
+            "staged elsewhere", "imported elsewhere", "committed elsewhere", "reset elsewhere",
+            "branch elsewhere", "rules elsewhere", "repository made", "repository deleted", "waits",
+            "link", "reset",
+        ),
+        odds=0.005,
+        unlike="others",
+    ),
+)  # fmt: skip

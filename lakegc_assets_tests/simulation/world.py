@@ -18,7 +18,7 @@ from lakegc_assets.storage.trash import TRASH
 from lakegc_assets.sweep.hold import HOLD
 from lakegc_assets.sweep.lease import LEASE, LeaseRecord
 from lakegc_assets_tests.simulation.choices import Choices
-from lakegc_assets_tests.simulation.client import NAMESPACE, SimClient
+from lakegc_assets_tests.simulation.client import NAMESPACE, REPOSITORY, SimClient
 from lakegc_assets_tests.simulation.encoding import Files
 from lakegc_assets_tests.simulation.lake import Lake
 from lakegc_assets_tests.simulation.oracle import LossError, Oracle, Sent
@@ -118,6 +118,7 @@ class World:
         self.early = False
         self.settings: dict[str, Any] = {}
         self.unlike = ""
+        self.others: dict[str, Lake] = {}
         #: Seconds by which the store's clock is wrong.
         self.store_ahead = 0.0
         #: Of one extension; below 1 all of them are too much for a task.
@@ -262,11 +263,13 @@ class World:
 
         self.scheduler.spawn("the network", self._network, arrive)
 
-    def write_directly(self, key: str, data: bytes, modified: datetime | None = None) -> Kept:
-        """Write an object of the namespace as lakeFS does, or as a writer does."""
+    def write_directly(
+        self, key: str, data: bytes, modified: datetime | None = None, of: str = REPOSITORY
+    ) -> Kept:
+        """Write an object of a namespace as lakeFS does, or as a writer does."""
         when = modified or self.store_time()
         kept = Kept(data, hashlib.md5(data).hexdigest(), when, len(data))
-        self.buckets["lake"][PREFIX + key] = kept
+        self.buckets["lake"][f"{of}/{key}"] = kept
         return kept
 
     def keep(self, key: str, kept: Kept, trash: str | None = None) -> str | None:
