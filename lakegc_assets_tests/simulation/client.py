@@ -65,12 +65,12 @@ def _branch(name: str, head: str) -> Branch:
 
 
 @lru_cache
-def _repository(name: str) -> Repository:
+def _repository(name: str, made: int = 0) -> Repository:
     return Repository.model_construct(
         id=name,
         storage_namespace=namespace_of(name),
         default_branch=MAIN,
-        creation_date=0,
+        creation_date=made,
         read_only=False,
         storage_id="",
     )
@@ -98,7 +98,7 @@ class SimClient:
 
     def _lake(self, repository: str) -> Lake:
         if repository == REPOSITORY:
-            return self._world.lake
+            return self._world.own
         try:
             return self._world.others[repository]
         except KeyError:
@@ -111,7 +111,10 @@ class SimClient:
         return self.repository(repository)
 
     def repository(self, repository: str) -> Repository:
-        return _repository(repository)
+        return _repository(repository, int(self._world.is_second))
+
+    def installation_id(self) -> str | None:
+        return self._world.installation(second=self._world.is_second)
 
     def repositories(self) -> Iterator[Repository]:
         """Page by page, so that one may be made while they are read."""
@@ -252,7 +255,7 @@ class SimClient:
         after, page = "", 0
         while True:
             fault = self._call("prepare_uncommitted")
-            lake = world.lake
+            lake = world.own
             names = sorted(name for name in lake.branches if name > after)
             rows = sorted(
                 {

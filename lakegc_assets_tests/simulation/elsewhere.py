@@ -20,8 +20,7 @@ _FIRST: Final = "other"
 def begin(world: World) -> None:
     """Let there be a repository whose expired commit names what the mark names, and no other."""
     lake = world.others[_FIRST] = Lake()
-    marked = sorted(key for keys in world.oracle.marked.values() for key in keys)
-    named = {f"n{number}": _entry(world, address) for number, address in enumerate(marked)}
+    named = {f"n{number}": _entry(world, one) for number, one in enumerate(_all_dead(world))}
     lake.rules = {"": 20}
     one = _commit(world, _FIRST, (), named, START - 60 * DAY)
     two = _commit(world, _FIRST, (one,), {}, START - 50 * DAY)
@@ -50,9 +49,16 @@ def _some(world: World, some: Sequence[str]) -> str:
     return some[world.choices.pick(len(some))] if some else ""
 
 
+def _all_dead(world: World) -> list[str]:
+    """What is marked, and there; or what nothing holds, where there is no mark yet."""
+    bucket = world.buckets["lake"]
+    marked = {key for keys in world.oracle.marked.values() for key in keys}
+    own = {key.removeprefix("repo/") for key in bucket if key.startswith("repo/data/")}
+    return sorted(marked & own or own - world.oracle.live.keys())
+
+
 def _dead(world: World) -> str:
-    marked = sorted(key for keys in world.oracle.marked.values() for key in keys)
-    return _some(world, [one for one in marked if f"repo/{one}" in world.buckets["lake"]])
+    return _some(world, _all_dead(world))
 
 
 def _stage(world: World) -> str:

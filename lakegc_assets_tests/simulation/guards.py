@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 from unittest import mock
 
-from lakegc_assets.mark import commits, refs, uncommitted
+from lakegc_assets.mark import commits, committed, listing, refs, uncommitted
 from lakegc_assets.mark.references import References
 from lakegc_assets.recovery import liveness, old_trash, pruning
 from lakegc_assets.restore import restore
@@ -113,6 +113,10 @@ def _no_references(*_args: Any) -> References:
     return References()
 
 
+def _any_server(*_args: Any) -> str:
+    return ""
+
+
 def _none_needed(*_args: Any) -> pa.Table:
     actor = world().scheduler.current
     assert actor is not None
@@ -176,6 +180,16 @@ GUARDS: Final[dict[str, Guard]] = {
     "tags before a batch": Guard(((deletion, "judge", _blind(rules=True)),), theme=MORE),
     "references of other repositories": Guard(
         ((delta, "read_references", _no_references),), theme=MORE + 7
+    ),
+    "every range in the mode uncommitted": Guard(
+        ((committed, "every_range", lambda _, rules: rules is None),), theme=THEMES + 8
+    ),
+    "references of other repositories, in a mark": Guard(
+        ((committed, "read_references", _no_references),), theme=THEMES + 10
+    ),
+    "one server for a namespace": Guard(
+        ((listing, "require_one_server", _any_server), (sweep, "require_one_server", _any_server)),
+        theme=THEMES + 11,
     ),
     "look before trash goes": Guard(((old_trash, "needed_now", _none_needed),), theme=MORE + 6),
     "look before a backup goes": Guard(((pruning, "needed_now", _none_needed),), theme=MORE - 1),

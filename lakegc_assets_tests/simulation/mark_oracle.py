@@ -29,6 +29,8 @@ _FROM: Final[dict[Way, tuple[Way, ...]]] = {
     "staged": ("staged", "linkable"),
     "linkable": ("linkable",),
     "pinned": ("pinned",),
+    "tagged": (),
+    "named": (),
 }
 #: An object is written to its slice so long after that was made, at most.
 _SLICE: Final = timedelta(hours=25)
@@ -48,6 +50,8 @@ class MarkOracle(Oracle):
         listing: when the latest listing of each mark began, behind its cutoff, by run.
         lists: what each published mark names, by run.
         back: what is in the store again although a sweep had deleted it.
+        committed: what commits had when each mark was begun first, by run.
+        servers: whether marks were published with the second server, and with the first.
     """
 
     world: MarkWorld
@@ -58,6 +62,8 @@ class MarkOracle(Oracle):
     listing: dict[str, Since] = field(default_factory=dict)
     lists: dict[str, frozenset[str]] = field(default_factory=dict)
     back: set[str] = field(default_factory=set)
+    committed: dict[str, set[str]] = field(default_factory=dict)
+    servers: set[bool] = field(default_factory=set)
 
     def look(self) -> None:
         """See what is live now."""
@@ -76,6 +82,7 @@ class MarkOracle(Oracle):
             ("branch", lake.shadowing()),
             ("linkable", self._linkable()),
             ("pinned", set(self.pinned)),
+            ("named", self._named(self.ages, self.now())),
         ]
         for way, addresses in others:
             for address in addresses:
@@ -97,6 +104,8 @@ class MarkOracle(Oracle):
     def _since(
         self, address: str, way: Way, before: dict[str, dict[Way, Since]], now: Since
     ) -> Since:
+        if way == "named":
+            return self.live[address][way]
         if before.get(address, {}).keys() & _FROM[way]:
             return self.held[address]
         return now
@@ -107,6 +116,7 @@ class MarkOracle(Oracle):
         """The present actor begins a mark."""
         self.ages = self.world.epoch()
         self.begun.setdefault(run, self.now())
+        self.committed.setdefault(run, self._committed())
         self.look()
         self.world.say(f"begins the mark {run!r}")
 
@@ -127,7 +137,13 @@ class MarkOracle(Oracle):
         if self.lists.setdefault(run, named) != named:
             raise LossError(f"mark {run!r} was published, and names others now")
         self.look()
+        if self._of_another_server():
+            return
         begun = self.begun[run]
+        if self.world.settings.get("mode") == "uncommitted" and (
+            more := sorted(named & self.committed[run])
+        ):
+            raise LossError(f"{more[0]} is marked, and a commit had it, in the mode uncommitted")
         for address in sorted(named):
             since = self.held.get(address)
             early = since is not None and since.step <= begun.step
@@ -145,6 +161,21 @@ class MarkOracle(Oracle):
                     f"had begun at step {listing.step}"
                 )
         self.world.say(f"publishes the mark {run!r}: {', '.join(sorted(named)) or 'nothing'}")
+
+    def _of_another_server(self) -> bool:
+        """Whether the present actor works with the other server, and that was the first.
+
+        Raises:
+            LossError: both collect.
+        """
+        world = self.world
+        if world.unlike != "servers":
+            return False
+        second = world.is_second
+        self.servers.add(second)
+        if len(self.servers) > 1:
+            raise LossError("an object may be marked, and two servers collect its namespace")
+        return second and not world.server_known
 
     def _hidden(self, address: str, begun: Since) -> bool:
         """Whether what lakeFS hid from a mark keeps an object alive; its sweep looks again.
@@ -175,7 +206,9 @@ class MarkOracle(Oracle):
         named = frozenset(row["address"] for row in rows)
         if self.marked.setdefault(run, named) != named:
             raise LossError(f"mark {run!r} was finished, and names others now")
-        if not _CUT & {what for what, _ in self.world.covered}:
+        if not (self.world.unlike == "servers" and self.world.is_second) and not _CUT & {
+            what for what, _ in self.world.covered
+        }:
             cutoff = datetime.fromisoformat(manifest["cutoff"])
             self._require_all(run, named | {row["address"] for row in spared}, cutoff)
 
@@ -188,15 +221,23 @@ class MarkOracle(Oracle):
 
     def _require_all(self, run: str, told: frozenset[str] | set[str], cutoff: datetime) -> None:
         """Nothing that was dead all the time, and old enough, is overlooked."""
+        mode = self.world.settings.get("mode")
+        held = self._committed()
         for key, kept in self.world.buckets["lake"].items():
             address = key.removeprefix("repo/")
             if address in told or address in self.once_live or not address.startswith("data/"):
+                continue
+            if mode is not None and (address in held) is not (mode == "committed"):
                 continue
             born = self.born.get(address)
             if born is not None and born.step >= self.begun[run].step:
                 continue
             if kept.modified < cutoff and not self._late(address, born):
                 raise LossError(f"{address} is dead, and the mark {run!r} overlooks it")
+
+    def _committed(self) -> set[str]:
+        """What commits have or had, active ones or not."""
+        return {e.address for tree in self.world.lake.trees.values() for e in tree.values()}
 
     def _late(self, address: str, born: Since | None) -> bool:
         """Whether somebody wrote to a slice that gets no objects any more."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from functools import cache
+from types import SimpleNamespace
 from typing import Any, Final
 
 from lakegc_assets.errors import LakegcError
@@ -15,6 +16,7 @@ from lakegc_assets.graveler import namespace
 from lakegc_assets.mark import (
     candidates,
     commits,
+    expired,
     key_ranges,
     listing,
     publication,
@@ -24,14 +26,17 @@ from lakegc_assets.mark import (
 from lakegc_assets.mark.candidates import find_candidates
 from lakegc_assets.mark.commits import find_active_commits
 from lakegc_assets.mark.committed import read_committed_addresses
+from lakegc_assets.mark.installation import require_one_server
 from lakegc_assets.mark.listing import list_store
 from lakegc_assets.mark.reasons import Holders
 from lakegc_assets.mark.served import SERVED, SPARED
 from lakegc_assets.mark.uncommitted import snapshot_uncommitted
 from lakegc_assets.run.artifacts import MARK_ASSETS
 from lakegc_assets.run.context import RunContext
-from lakegc_assets.run.parts import write_part
+from lakegc_assets.run.hashing import address_hashes
+from lakegc_assets.run.parts import Part, write_part
 from lakegc_assets.run.selection import Selection
+from lakegc_assets.run.sets import members
 from lakegc_assets.storage.base import ObjectStore
 from lakegc_assets_tests.simulation import encoding
 from lakegc_assets_tests.simulation import rows as pa
@@ -84,7 +89,7 @@ def _finished(ctx: RunContext) -> int:
 
 
 def replaced(
-    served: Callable[..., set[str]], opened: object, pool: object
+    served: Callable[..., set[str]], opened: object, pool: object, ranges: tuple[object, object]
 ) -> list[tuple[object, str, object]]:
     """What is replaced where.
 
@@ -92,6 +97,7 @@ def replaced(
         served: which of some objects lakeFS serves.
         opened: the store at a URL.
         pool: in place of one of threads.
+        ranges: which are live, and how they are read.
     """
 
     def asked(
@@ -106,7 +112,11 @@ def replaced(
 
     return [
         (listing, "open_store", opened),
-        (listing, "require_one_server", lambda *_: ""),
+        (listing, "require_one_server", one_server),
+        (expired, "live_ranges", ranges[0]),
+        (expired, "read_live", ranges[1]),
+        (expired, "_held_by_none", _held_by_none),
+        (expired, "_names", _names),
         (key_ranges, "ThreadPoolExecutor", pool),
         (candidates, "served_candidates", asked),
         (candidates, "last_holders", _no_holders),
@@ -118,6 +128,25 @@ def replaced(
         (uncommitted, "telling", lambda *_: nullcontext()),
         (commits, "telling", lambda *_: nullcontext()),
     ]
+
+
+def one_server(client: Any, repository: str, store: ObjectStore) -> str:
+    """As ``require_one_server``, where there may be another."""
+    if client._world.unlike != "servers":
+        return ""
+    return require_one_server(client, repository, store)
+
+
+def _held_by_none(_ctx: Any, _links: Any, attempt: Any, ranges: pa.Table, live: Any) -> Any:
+    """What ranges, which are values, hold that no live one does; with its addresses."""
+    some = sorted({one.split("|")[1] for one in ranges["range_id"].to_pylist()})
+    which = members(attempt.store(), live, address_hashes(pa.array(some, pa.string())))
+    return SimpleNamespace(hashes=[one for one, held in zip(some, which, strict=True) if not held])
+
+
+def _names(_ctx: Any, _links: Any, attempt: Any, _ranges: pa.Table, held: Any) -> list[list[Part]]:
+    rows = pa.table({"address": pa.array(held.hashes, pa.string())})
+    return [[write_part(attempt.store(), "store_listing/expired/named/", rows)]]
 
 
 #: What names mean is asked again and again.

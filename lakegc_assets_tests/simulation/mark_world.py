@@ -12,6 +12,7 @@ from datetime import datetime, timedelta
 from typing import Any, Final
 
 from lakegc_assets.graveler.namespace import new_slice_name
+from lakegc_assets.mark.installation import MARKER
 from lakegc_assets_tests.simulation.choices import Choices
 from lakegc_assets_tests.simulation.client import NAMESPACE, REPOSITORY
 from lakegc_assets_tests.simulation.encoding import Files
@@ -35,6 +36,9 @@ class MarkWorld(World):
         promised: addresses that were given out and have no object yet.
         trial: whether objects of any age may be candidates, as for tests and trials.
         every_slice: whether slices are listed that are too new by their names.
+        second: what another server has of the repository; None without one.
+        server_known: whether a marker in the namespace names the first from the beginning.
+        telling_ids: whether servers tell their installation ids.
     """
 
     oracle: MarkOracle
@@ -55,7 +59,24 @@ class MarkWorld(World):
         self.uploads: dict[str, float] = {}
         self.slice = ("", float("-inf"))
         self.promised: list[str] = []
-        self.trial = self.every_slice = False
+        self.trial = self.every_slice = self.server_known = False
+        self.second: Lake | None = None
+
+    @property
+    def is_second(self) -> bool:
+        """Whether the present process works with the other server."""
+        return self.second is not None and self.process.boot == "machine b"
+
+    @property
+    def own(self) -> Lake:
+        """The repository, as the server has it with which the present process works."""
+        return self.second if self.second is not None and self.is_second else self.lake
+
+    def mark_server(self) -> None:
+        """The first server has collected before."""
+        self.server_known = True
+        told = {"installation_id": self.installation(second=False), "repository": REPOSITORY}
+        self.write_directly(MARKER, json.dumps(told | {"creation_date": 0}).encode())
 
     def begin_serials(self) -> None:
         """Give names that no object has which is there from the beginning."""

@@ -14,7 +14,8 @@ from typing import Final, NamedTuple
 
 from lakegc_assets.run import sets
 from lakegc_assets.run.context import RunContext
-from lakegc_assets.run.settings import Settings
+from lakegc_assets.run.settings import Mode, Settings
+from lakegc_assets_tests.simulation import elsewhere
 from lakegc_assets_tests.simulation.choices import Choices
 from lakegc_assets_tests.simulation.collector import collect, context
 from lakegc_assets_tests.simulation.encoding import Files
@@ -45,6 +46,9 @@ class Theme(NamedTuple):
         trial: whether objects of any age may be candidates.
         switch: how probable it is that another goes on at a step; None for any of some.
         every_slice: whether slices are listed that are too new by their names.
+        mode: what may become a candidate.
+        unlike: ``others`` where other repositories are on the server, ``servers`` where another
+            server has the namespace, too.
     """
 
     faults: frozenset[str] = frozenset()
@@ -55,6 +59,8 @@ class Theme(NamedTuple):
     trial: bool = False
     switch: float | None = None
     every_slice: bool = False
+    mode: Mode = "unified"
+    unlike: str = ""
 
 
 _MOVES: Final = ("commit", "merge", "deleted branch", "reset", "set back", "new branch", "revert")
@@ -87,6 +93,20 @@ THEMES: Final = (
         switch=0.01,
         every_slice=True,
     ),
+    Theme(frozenset({"kill", "cut rows"}), odds=0.01, again=0.3, mode="uncommitted"),
+    Theme(frozenset({"kill", "freeze"}), odds=0.01, again=0.3, mode="committed"),
+    Theme(
+        frozenset({"kill", "freeze"}),
+        (
+            "staged elsewhere", "imported elsewhere", "committed elsewhere", "reset elsewhere",
+            "branch elsewhere", "rules elsewhere", "repository made", "repository deleted",
+            "link", "reset",
+        ),
+        odds=0.005,
+        again=0.3,
+        unlike="others",
+    ),
+    Theme(frozenset({"kill", "lost answer", "freeze"}), odds=0.02, others=1.0, unlike="servers"),
 )  # fmt: skip
 
 
@@ -112,6 +132,7 @@ def interleave_marks(
     world.begin_serials()
     world.promised.append(promised)
     world.trial, world.every_slice = theme.trial, theme.every_slice
+    _make_unlike(world, theme)
     world.faulty, world.changes = theme.faults, theme.changes
     world.weak.conditions = world.conditions
     world.weak.versions = True
@@ -136,6 +157,22 @@ def interleave_marks(
         except (LossError, EndlessError) as error:
             failure = f"{type(error).__name__}: {error}"
     return Ended(choices.made, world, failure)
+
+
+def _make_unlike(world: MarkWorld, theme: Theme) -> None:
+    """What is unlike other worlds."""
+    if theme.mode != "unified":
+        world.settings = {"mode": theme.mode}
+    world.unlike = theme.unlike
+    if theme.unlike == "others":
+        elsewhere.begin(world)
+    elif theme.unlike == "servers":
+        # To the other server, all is dead that was staged since it was copied.
+        world.second = world.lake.copy()
+        world.second.staged.clear()
+        world.telling_ids = not world.choices.pick(2)
+        if world.choices.pick(2):
+            world.mark_server()
 
 
 def _operate(world: MarkWorld, theme: Theme) -> None:

@@ -166,22 +166,22 @@ class Oracle:
                 found.setdefault(address, set()).add("linkable")
         for address in self.pinned:
             found.setdefault(address, set()).add("pinned")
-        self.named = {
-            (name, address): self.named.get((name, address), now)
-            for name, other in self.world.others.items()
-            for address in named_by(other)
-        }
-        for _, address in self.named:
+        for address in self._named(START, now):
             found.setdefault(address, set()).add("named")
         self._note(found, now)
-        for address in {address for _, address in self.named}:
-            # What one repository hands over to another is named by that since then.
-            since = min(since for (_, one), since in self.named.items() if one == address)
-            self.live[address]["named"] = since
 
     def _tagged(self) -> set[str]:
         protected = self.world.settings.get("protect_tags")
         return set(self.world.lake.tags.values()) if protected else set()
+
+    def _named(self, ages: float, now: Since) -> set[str]:
+        """What other repositories name now."""
+        self.named = {
+            (name, address): self.named.get((name, address), now)
+            for name, other in self.world.others.items()
+            for address in named_by(other, ages)
+        }
+        return {address for _, address in self.named}
 
     def _note(self, found: dict[str, set[Way]], now: Since) -> None:
         earlier, self.live = self.live, {}
@@ -193,6 +193,10 @@ class Oracle:
                 since["staged"] = known["linkable"]
             if "dangling" in ways and "branch" not in ways and "branch" in known:
                 self.lone[address] = (known["branch"], now)
+            if "named" in ways:
+                # What one repository hands over to another is named by that since then.
+                times = (at for (_, one), at in self.named.items() if one == address)
+                since["named"] = min(times)
             self.live[address] = since
 
     # Deletes
@@ -381,9 +385,9 @@ class Oracle:
                 raise LossError(f"{address} has failed, and the sweep ended well")
 
 
-def named_by(lake: Lake) -> set[str]:
+def named_by(lake: Lake, ages: float) -> set[str]:
     """What another repository keeps alive of the one that is collected."""
-    commits = lake.on_branches(START) | lake.dangling(START) | set(lake.tags.values())
+    commits = lake.on_branches(ages) | lake.dangling(ages) | set(lake.tags.values())
     found = {entry.address for commit in commits for entry in lake.tree(commit).values()}
     found |= lake.staged_addresses()
     return {one.removeprefix(f"{NAMESPACE}/") for one in found if one.startswith(NAMESPACE)}

@@ -119,6 +119,7 @@ class World:
         self.settings: dict[str, Any] = {}
         self.unlike = ""
         self.others: dict[str, Lake] = {}
+        self.telling_ids = True
         #: Seconds by which the store's clock is wrong.
         self.store_ahead = 0.0
         #: Of one extension; below 1 all of them are too much for a task.
@@ -163,6 +164,20 @@ class World:
         actor = self.scheduler.current
         assert actor is not None
         return actor.process
+
+    @property
+    def is_second(self) -> bool:
+        """Whether the present process works with another server, that has the namespace too."""
+        return False
+
+    @property
+    def own(self) -> Lake:
+        """The repository, as the server has it with which the present process works."""
+        return self.lake
+
+    def installation(self, *, second: bool) -> str | None:
+        """The id that a server tells."""
+        return ("first", "second")[second] if self.telling_ids else None
 
     def serial(self) -> str:
         """A name that nothing else has."""
