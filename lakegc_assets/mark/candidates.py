@@ -18,6 +18,7 @@ import pyarrow as pa
 from lakegc_assets.errors import IntegrityError, LakegcError
 from lakegc_assets.mark.adoption import adopt
 from lakegc_assets.mark.carrying import swept_since
+from lakegc_assets.mark.installation import require_one_server
 from lakegc_assets.mark.reasons import CANDIDATES, last_holders, with_reasons
 from lakegc_assets.mark.served import LEAST_SECONDS, SPARED, served_candidates
 from lakegc_assets.mark.sifting import Sieve, Sifted, seen_before, sift
@@ -42,11 +43,13 @@ def find_candidates(ctx: RunContext) -> Manifest:
     """Write the ``deletion_candidates`` asset, with what was spared beside it.
 
     Raises:
+        OtherServerError: the mark was begun with another server.
         IntegrityError: an input is not what its manifest says, or a range is damaged.
         LakeFSError: lakeFS did not say what it serves.
     """
     started = ctx.clocks.now()
-    _, connections = ctx.connect()
+    client, connections = ctx.connect()
+    require_one_server(client, ctx.repository, connections.store())
     attempt = ctx.root.attempt(ctx.repository, ctx.run)
     chain = attempt.chain("committed_addresses", connections.namespace_url)
     listing, store = chain["store_listing"], attempt.store()

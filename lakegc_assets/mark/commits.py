@@ -20,6 +20,7 @@ import pyarrow.compute as pc
 
 from lakegc_assets.errors import IntegrityError, LakegcError
 from lakegc_assets.lakefs.client import LakeFSClient
+from lakegc_assets.mark.installation import require_one_server
 from lakegc_assets.mark.refs import load_commits, read_commits_csv, read_heads, read_tags
 from lakegc_assets.retention.active_commits import ActiveCommits, Reason, active_commits
 from lakegc_assets.retention.commits import Commit
@@ -146,12 +147,14 @@ def find_active_commits(ctx: RunContext) -> Manifest:
     """Write the ``active_commits`` asset, with expired commits, HEADs and tags beside it.
 
     Raises:
+        OtherServerError: the mark was begun with another server.
         IntegrityError: the server's list is cut, or contradicts the log.
         RulesError: the rules make no sense.
         LakeFSError: the server did not answer.
     """
     started = ctx.clocks.now()
     client, connections = ctx.connect()
+    require_one_server(client, ctx.repository, connections.store())
     attempt = ctx.root.attempt(ctx.repository, ctx.run)
     chain = attempt.chain("uncommitted_snapshot", connections.namespace_url)
     start = datetime.fromisoformat(str(chain["store_listing"].facts["start"]))

@@ -12,6 +12,7 @@ from typing import Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from lakegc_assets.mark.installation import require_one_server
 from lakegc_assets.mark.live import every_range, live_ranges, read_live
 from lakegc_assets.mark.references import read_references
 from lakegc_assets.mark.uncommitted import write_last_parts
@@ -26,11 +27,13 @@ def read_committed_addresses(ctx: RunContext) -> Manifest:
     """Write the ``committed_addresses`` asset, with the ranges it was read from beside it.
 
     Raises:
+        OtherServerError: the mark was begun with another server.
         IntegrityError: a metarange or range is missing or damaged, or another repository cannot be
             read.
     """
     started = ctx.clocks.now()
     client, connections = ctx.connect()
+    require_one_server(client, ctx.repository, connections.store())
     attempt = ctx.root.attempt(ctx.repository, ctx.run)
     chain = attempt.chain("active_commits", connections.namespace_url)
     every = every_range(chain["store_listing"], chain["active_commits"].facts["rules"])

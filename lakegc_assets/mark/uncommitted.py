@@ -25,6 +25,7 @@ from lakegc_assets.lakefs.client import LakeFSClient
 from lakegc_assets.lakefs.errors import NotFoundError
 from lakegc_assets.lakefs.models import UncommittedPage
 from lakegc_assets.mark.addresses import UNUSUAL, just_before, live_spellings
+from lakegc_assets.mark.installation import require_one_server
 from lakegc_assets.mark.refs import read_heads
 from lakegc_assets.run.artifacts import UNCOMMITTED, Manifest
 from lakegc_assets.run.connections import Connections
@@ -83,11 +84,13 @@ def snapshot_uncommitted(ctx: RunContext) -> Manifest:
     """Write the ``uncommitted_snapshot`` asset.
 
     Raises:
+        OtherServerError: the mark was begun with another server.
         IntegrityError: the server's answers do not add up, also after further tries.
         LakeFSError: the server did not answer.
     """
     started = ctx.clocks.now()
     client, connections = ctx.connect()
+    require_one_server(client, ctx.repository, connections.store())
     attempt = ctx.root.attempt(ctx.repository, ctx.run)
     previous = attempt.chain("store_listing", connections.namespace_url)["store_listing"]
     files = prepare_uncommitted(ctx, client, connections)

@@ -11,6 +11,9 @@ import pytest
 from lakegc_assets.errors import IntegrityError
 from lakegc_assets.lakefs.client import LakeFSClient
 from lakegc_assets.lakefs.models import Repository
+from lakegc_assets.mark.candidates import find_candidates
+from lakegc_assets.mark.commits import find_active_commits
+from lakegc_assets.mark.committed import read_committed_addresses
 from lakegc_assets.mark.installation import (
     BY_DATE,
     BY_ID,
@@ -19,6 +22,7 @@ from lakegc_assets.mark.installation import (
     require_one_server,
 )
 from lakegc_assets.mark.listing import list_store
+from lakegc_assets.mark.uncommitted import snapshot_uncommitted
 from lakegc_assets.storage.base import ObjectStore
 from lakegc_assets.storage.config import StoreConfig
 from lakegc_assets.storage.opening import open_store
@@ -125,3 +129,19 @@ def test_a_mark_is_refused_to_another_server(
     monkeypatch.setattr(LakeFSClient, "installation_id", lambda _: "two")
     with pytest.raises(OtherServerError, match="installation id one"):
         list_store(lake.context(spark, "third"))
+
+
+def test_a_mark_is_not_gone_on_with_by_another_server(
+    lake: SmallLake, spark: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A retry from failure begins with the stage that failed, with whatever server is set by then."""
+    ctx = lake.context(spark, "first")
+    stages = (snapshot_uncommitted, find_active_commits, read_committed_addresses, find_candidates)
+    monkeypatch.setattr(LakeFSClient, "installation_id", lambda _: "one")
+    list_store(ctx)
+    for stage in stages:
+        monkeypatch.setattr(LakeFSClient, "installation_id", lambda _: "two")
+        with pytest.raises(OtherServerError, match="installation id one"):
+            stage(ctx)
+        monkeypatch.setattr(LakeFSClient, "installation_id", lambda _: "one")
+        stage(ctx)

@@ -2,7 +2,8 @@
 
 ``--runs N`` runs N interleavings from that seed on, on all cores; ``--without GUARD`` switches a
 guard off; ``--minimal`` makes the schedule of a seed that fails minimal, and tells it in words;
-``--keep`` finds the schedules anew that are kept for the guards.
+``--explore DEPTH`` runs every interleaving of a small world with so many changes at most; ``--keep``
+finds the schedules anew that are kept for the guards.
 """
 
 from __future__ import annotations
@@ -13,7 +14,9 @@ import sys
 import time
 from functools import partial
 
+from lakegc_assets_tests.simulation import seams
 from lakegc_assets_tests.simulation.choices import Choices
+from lakegc_assets_tests.simulation.explore import explore
 from lakegc_assets_tests.simulation.guards import GUARDS, choices_of
 from lakegc_assets_tests.simulation.kept import keep, read_kept, write_kept
 from lakegc_assets_tests.simulation.reliability import write_table
@@ -60,6 +63,16 @@ def _keep(guards: list[str], most: int) -> int:
     return 0
 
 
+def _explore(depth: int) -> int:
+    """Run every interleaving of a small world."""
+    with seams.installed():
+        explored = explore(depth)
+    for plan, broken in explored.failures:
+        _say(f"{'; '.join(map(str, plan))}: {broken}")
+    _say(f"{explored.interleavings} interleavings, {explored.same} of them led to what was known")
+    return 1 if explored.failures else 0
+
+
 def main(arguments: list[str]) -> int:
     """Replay, or search."""
     parser = argparse.ArgumentParser(prog="python -m lakegc_assets_tests.simulation")
@@ -68,10 +81,13 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--without", choices=sorted(GUARDS))
     parser.add_argument("--minimal", action="store_true")
     parser.add_argument("--table", action="store_true", help="write docs/reliability.md")
+    parser.add_argument("--explore", type=int, metavar="DEPTH")
     parser.add_argument("--keep", action="store_true", help="find the kept schedules anew")
     asked = parser.parse_args(arguments)
     if asked.keep:
         return _keep([asked.without] if asked.without else list(GUARDS), asked.runs or _MOST)
+    if asked.explore is not None:
+        return _explore(asked.explore)
     seed = int(time.time()) * 1000 if asked.seed is None else asked.seed
     begun = time.monotonic()
     if asked.runs:

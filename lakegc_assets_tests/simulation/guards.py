@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 from unittest import mock
 
-from lakegc_assets.mark import commits, committed, listing, refs, uncommitted
+from lakegc_assets.mark import commits, committed, refs, uncommitted
 from lakegc_assets.mark.references import References
 from lakegc_assets.recovery import liveness, old_trash, pruning
 from lakegc_assets.restore import restore
@@ -22,6 +22,7 @@ from lakegc_assets_tests.simulation import rows as pa
 from lakegc_assets_tests.simulation.choices import Choices
 from lakegc_assets_tests.simulation.interleaving import MORE, SHAPES, THEMES
 from lakegc_assets_tests.simulation.mark_guards import MARK_GUARDS
+from lakegc_assets_tests.simulation.mark_stages import READING
 from lakegc_assets_tests.simulation.marking import THEMES as MARKING
 from lakegc_assets_tests.simulation.seams import world
 from lakegc_assets_tests.simulation.world import World
@@ -188,7 +189,7 @@ GUARDS: Final[dict[str, Guard]] = {
         ((committed, "read_references", _no_references),), theme=THEMES + 10
     ),
     "one server for a namespace": Guard(
-        ((listing, "require_one_server", _any_server), (sweep, "require_one_server", _any_server)),
+        tuple((module, "require_one_server", _any_server) for module in (*READING, sweep)),
         theme=THEMES + 11,
     ),
     "look before trash goes": Guard(((old_trash, "needed_now", _none_needed),), theme=MORE + 6),

@@ -16,6 +16,7 @@ from lakegc_assets.graveler import namespace
 from lakegc_assets.mark import (
     candidates,
     commits,
+    committed,
     expired,
     key_ranges,
     listing,
@@ -52,6 +53,9 @@ STAGES: Final[Sequence[Callable[[RunContext], object]]] = (
     find_candidates,
     report.report,
 )
+
+#: Where it is asked whether a mark is made with the server that it was begun with.
+READING: Final = (listing, uncommitted, commits, committed, candidates)
 
 
 def mark(ctx: RunContext, world: MarkWorld, *, resume: bool) -> str:
@@ -112,7 +116,7 @@ def replaced(
 
     return [
         (listing, "open_store", opened),
-        (listing, "require_one_server", one_server),
+        *((module, "require_one_server", one_server) for module in READING),
         (expired, "live_ranges", ranges[0]),
         (expired, "read_live", ranges[1]),
         (expired, "_held_by_none", _held_by_none),

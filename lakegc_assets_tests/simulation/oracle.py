@@ -329,6 +329,8 @@ class Oracle:
 
     def end(self) -> None:
         """Compare what is left with what was promised."""
+        # Whatever was killed when: a lease that nobody can read would stop all sweeps.
+        self.world.lease_and_hold()
         for gone in self.window:
             self._require_alarm(gone)
         for done in self.finished:
@@ -366,6 +368,8 @@ class Oracle:
         # What is another object by now stays for a true reason.
         self.once_live |= self.rewritten.keys()
         outcomes = self.world.outcomes(done.url)
+        if self.world.digest_of(done.url, "gc_report") != done.manifest["previous"]:
+            raise LossError(f"the sweep of {done.run!r} is of another attempt of its mark")
         told = [address for address, _, _ in outcomes]
         if len(told) != len(set(told)) or set(told) != self.marked[done.run]:
             raise LossError(f"mark {done.run!r} has outcomes for {sorted(told)}")

@@ -87,3 +87,14 @@ def test_a_world_knows_which_objects_a_stale_list_of_pins_does_not_protect() -> 
         world.buckets["lake"][f"repo/{pin}"] = Kept(data, "e", world.store_time(), len(data))
         world.unlisted(world.store(NAMESPACE), ["data/old/two", pin])
     assert world.oracle.unlisted == {"data/old/one": world.scheduler.steps}
+
+
+def test_prunes_remove_backups_and_keep_those_that_are_needed() -> None:
+    seen: set[str] = set()
+    for seed in range(80):
+        ended = interleave(Choices(seed, (seed % 4, _FIRST + len(BACKING) - 1)))
+        assert ended.failure is None
+        seen |= {what for how, what in ended.world.covered if how == "prune"}
+        if {"backup kept", "backup removed"} <= seen:
+            return
+    raise AssertionError(f"prunes only did {seen}")

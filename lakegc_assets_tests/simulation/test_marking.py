@@ -77,10 +77,54 @@ def test_a_mark_may_not_name_what_came_to_be_since_its_listing_began(
 
 def test_what_lakefs_hid_may_be_committed_and_set_back_before_its_diff_is_asked_for() -> None:
     # A page without a location, a commit of what it held, and a HEAD that leaves that commit.
-    ended = interleave(Choices(1_795_348_028_315))
+    chosen = {1: 12, 48: 108, 55: 80, 57: 14, 129: 69, 132: 105, 161: 87, 162: 4}
+    ended = interleave(Choices(None, [chosen.get(place, 0) for place in range(163)]))
     assert ended.failure is None
     hidden = _oracle(ended).lists["mark-1"] & _oracle(ended).live.keys()
     assert {way for one in hidden for way in _oracle(ended).live[one]} == {"dangling"}
+
+
+def _theme(**what: str) -> int:
+    """The number of a kind of interleaving that is of marks."""
+    (number,) = [
+        n for n, one in enumerate(MARKING) if all(getattr(one, k) == v for k, v in what.items())
+    ]
+    return THEMES + number
+
+
+def test_a_dull_mark_of_each_mode_names_what_is_its_business() -> None:
+    named = {
+        mode: _oracle(interleave(Choices(None, (0, _theme(mode=mode))))).marked["mark-1"]
+        for mode in ("uncommitted", "committed")
+    }
+    whole = _oracle(interleave(Choices(None, (0, THEMES)))).marked["mark-1"]
+    assert all(named.values())
+    assert not named["uncommitted"] & named["committed"]
+    assert named["uncommitted"] | named["committed"] == whole
+
+
+def test_no_mark_names_what_another_repository_does() -> None:
+    ended = interleave(Choices(None, (0, _theme(unlike="others"))))
+    assert ended.failure is None
+    # Its commit has expired; a branch of that, and what it names stays.
+    assert _oracle(ended).marked["mark-1"]
+    for seed in range(40):
+        ended = interleave(Choices(seed, (0, _theme(unlike="others"))))
+        assert ended.failure is None
+        named = {address for _, address in _oracle(ended).named}
+        if ended.world.covered["writer", "branch elsewhere"] and _oracle(ended).marked and named:
+            break
+    else:
+        raise AssertionError("no interleaving reached it")
+
+
+def test_two_servers_of_a_namespace_do_not_both_collect() -> None:
+    ended = [interleave(Choices(seed, (0, _theme(unlike="servers")))) for seed in range(30)]
+    assert [one.failure for one in ended] == [None] * len(ended)
+    servers = [_oracle(one).servers for one in ended]
+    # Either may be the first.
+    assert {True} in servers
+    assert {False} in servers
 
 
 def _small() -> MarkWorld:

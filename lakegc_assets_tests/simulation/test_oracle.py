@@ -23,6 +23,7 @@ class _Past:
         self.oracle = self._world.oracle
         self.oracle.marked[_RUN] = frozenset({_KEY})
         self.oracle.live[_KEY] = {"branch": Since(11, 0.55)}
+        monkeypatch.setattr(self._world, "digest_of", lambda _url, _asset: "whole")
         monkeypatch.setattr(self._world, "outcomes", lambda _url: [(_KEY, "put_back", None)])
         task = Actor("task", Process("task", "", 0.0), lambda: None, lazy=False, order=1)
         read = Since(10, 0.5)

@@ -76,6 +76,8 @@ _TABLES: list[Callable[[Module, Module, Any], Any]] = [
     lambda m, c, t: c.less_equal(t["size"], m.scalar(1)),
     lambda m, c, t: c.if_else(c.equal(t["size"], 1), t["address"], "other"),
     lambda m, c, t: c.if_else(c.is_null(t["size"]), 0, c.fill_null(t["size"], 7)),
+    lambda m, c, t: c.coalesce(t["size"], c.fill_null(t["size"], 7)),
+    lambda m, c, t: c.utf8_slice_codeunits(t["address"], 1),
     lambda m, c, t: c.and_not(c.is_valid(t["size"]), c.equal(t["size"], 1)),
     lambda m, c, t: c.or_(c.invert(c.equal(t["size"], 1)), c.starts_with(t["address"], "a")),
     lambda m, c, t: c.and_(c.less(t["size"], 2), c.match_substring(t["address"], "b")),

@@ -14,10 +14,11 @@ from lakegc_assets_tests.simulation.choices import Choices
 from lakegc_assets_tests.simulation.ended import Ended
 from lakegc_assets_tests.simulation.explore import Change, Planned, explore
 from lakegc_assets_tests.simulation.guards import GUARDS, without
-from lakegc_assets_tests.simulation.interleaving import interleave
+from lakegc_assets_tests.simulation.interleaving import MORE, interleave
 from lakegc_assets_tests.simulation.kept import read_kept
 from lakegc_assets_tests.simulation.minimal import minimal
 from lakegc_assets_tests.simulation.search import in_words, search
+from lakegc_assets_tests.simulation.themes import LATER
 from lakegc_assets_tests.simulation.states import Counted, States
 
 _FOUND = sorted(guard for guard, kept in read_kept().items() if kept.schedule)
@@ -40,13 +41,69 @@ def _promise(broken: str | None) -> str:
 
 
 def test_interleavings_break_no_promise() -> None:
-    report = search(first=0, runs=80)
+    report = search(first=0, runs=120)
     assert report.failures == []
-    assert report.interleavings == 80
+    assert report.interleavings == 120
     # Where nothing happens, nothing is lost: sweeps end well, and some came close to a loss.
     assert report.finished > 25
     assert report.close > 0
     assert {fault for fault, _ in report.covered} >= {"freeze", "late", "kill", "writer"}
+
+
+@pytest.mark.parametrize("theme", range(len(LATER)))
+@pytest.mark.usefixtures("simulated")
+def test_interleavings_of_later_kinds_break_no_promise(theme: int) -> None:
+    ended = [_ended(Choices(seed, (seed % 5, MORE + theme))) for seed in range(6)]
+    assert [one.failure for one in ended] == [None] * len(ended)
+    assert any(one.world.oracle.deletes for one in ended)
+
+
+def _unlike(what: str) -> int:
+    """The number of a kind of interleaving."""
+    return MORE + [theme.unlike for theme in LATER].index(what)
+
+
+def _spared(ended: Ended) -> str:
+    """Why objects were spared by sweeps that ended well."""
+    outcomes = [ended.world.outcomes(done.url) for done in ended.world.oracle.finished]
+    return "; ".join(why or "" for rows in outcomes for _, how, why in rows if how == "spared")
+
+
+@pytest.mark.parametrize(
+    ("theme", "reached"),
+    [
+        (MORE, lambda ended: "tag" in _spared(ended) or "active commit" in _spared(ended)),
+        (_unlike("single"), lambda ended: "written again" in _spared(ended)),
+        (_unlike("drift"), lambda ended: ended.world.covered["clock jumps", "time"] > 0),
+        (_unlike("listed"), lambda ended: "written again" in _spared(ended)),
+        (_unlike("trash"), lambda ended: ended.world.covered["prune", "removed from the trash"]),
+        (_unlike("trash"), lambda ended: bool(ended.world.oracle.brought)),
+        (_unlike("others"), lambda ended: "names it by its full address" in _spared(ended)),
+    ],
+)
+@pytest.mark.usefixtures("simulated")
+def test_later_kinds_reach_what_they_are_for(
+    theme: int, reached: Callable[[Ended], object]
+) -> None:
+    for seed in range(200):
+        ended = _ended(Choices(seed, (seed % 5, theme)))
+        assert ended.failure is None
+        if reached(ended):
+            return
+    raise AssertionError("no interleaving reached it")
+
+
+@pytest.mark.usefixtures("simulated")
+def test_a_store_that_ignores_conditions_lets_nobody_sweep() -> None:
+    dull = _ended(Choices(None, (0, _unlike("many"))))
+    assert dull.world.oracle.deletes
+    for seed in range(60):
+        ended = _ended(Choices(seed, (0, _unlike("many"))))
+        assert ended.failure is None
+        if not ended.world.weak.conditions:
+            assert not ended.world.oracle.deletes
+            return
+    raise AssertionError("no store ignored conditions")
 
 
 @pytest.mark.parametrize("guard", _FOUND)

@@ -82,6 +82,7 @@ LATER: Final = (
         frozenset({"cut rows", "no location"}),
         ("shadowed link", "link of a valid address", "commit", "deleted branch", "reset"),
         odds=0.1,
+        settings=(("restore_revived", False),),
     ),
     Theme(
         frozenset({"kill", "freeze", "lost answer"}),

@@ -334,6 +334,11 @@ class World:
             rows += zip(*columns, strict=True)
         return rows
 
+    def digest_of(self, url: str, asset: str) -> str:
+        """Of the manifest of an asset of an attempt."""
+        bucket, _, prefix = url.removeprefix("s3://").partition("/")
+        return hashlib.sha256(self.buckets[bucket][f"{prefix}/{asset}/manifest.json"].data).hexdigest()
+
     # Notes for the oracle
 
     @property
@@ -352,10 +357,11 @@ class World:
         actor = self.scheduler.current
         if actor is not None:
             actor.facts["look"] = (self.scheduler.steps, self.scheduler.now)
-            actor.facts["seen"] = self._lease_and_hold()
+            actor.facts["seen"] = self.lease_and_hold()
             self.say("reads the HEADs")
 
-    def _lease_and_hold(self) -> tuple[LeaseRecord | None, bool]:
+    def lease_and_hold(self) -> tuple[LeaseRecord | None, bool]:
+        """The lease of the repository, and whether there is a hold."""
         lake = self.buckets["lake"]
         kept = lake.get(PREFIX + LEASE)
         record = LeaseRecord.from_bytes(kept.data, LEASE) if kept else None
@@ -365,7 +371,7 @@ class World:
         """A request that deletes is sent."""
         if store.url != NAMESPACE or keys[0].startswith("_lakefs/"):
             return None
-        lease, hold = self._lease_and_hold()
+        lease, hold = self.lease_and_hold()
         return self.oracle.sent(keys, lease, hold=hold)
 
     def deleted(self, store: SimStore, key: str, sent: object) -> None:
