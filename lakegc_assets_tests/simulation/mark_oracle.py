@@ -29,7 +29,7 @@ _FROM: Final[dict[Way, tuple[Way, ...]]] = {
     "staged": ("staged", "linkable"),
     "linkable": ("linkable",),
     "pinned": ("pinned",),
-    "tagged": (),
+    "tagged": ("tagged",),
     "named": (),
 }
 #: An object is written to its slice so long after that was made, at most.
@@ -72,6 +72,7 @@ class MarkOracle(Oracle):
         ways: list[tuple[Way, set[str]]] = [
             ("branch", lake.on_branches(self.ages)),
             ("dangling", lake.dangling(self.ages)),
+            ("tagged", self._tagged()),
         ]
         for way, commits in ways:
             for commit in commits:

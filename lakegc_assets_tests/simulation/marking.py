@@ -49,6 +49,7 @@ class Theme(NamedTuple):
         mode: what may become a candidate.
         unlike: ``others`` where other repositories are on the server, ``servers`` where another
             server has the namespace, too.
+        tags: whether they protect.
     """
 
     faults: frozenset[str] = frozenset()
@@ -61,6 +62,7 @@ class Theme(NamedTuple):
     every_slice: bool = False
     mode: Mode = "unified"
     unlike: str = ""
+    tags: bool = False
 
 
 _MOVES: Final = ("commit", "merge", "deleted branch", "reset", "set back", "new branch", "revert")
@@ -107,6 +109,13 @@ THEMES: Final = (
         unlike="others",
     ),
     Theme(frozenset({"kill", "lost answer", "freeze"}), odds=0.02, others=1.0, unlike="servers"),
+    Theme(
+        frozenset({"kill", "freeze"}),
+        ("tag", "tag removed", "deleted branch", "set back", "commit", "merge"),
+        odds=0.01,
+        again=0.3,
+        tags=True,
+    ),
 )  # fmt: skip
 
 
@@ -162,7 +171,9 @@ def interleave_marks(
 def _make_unlike(world: MarkWorld, theme: Theme) -> None:
     """What is unlike other worlds."""
     if theme.mode != "unified":
-        world.settings = {"mode": theme.mode}
+        world.settings["mode"] = theme.mode
+    if theme.tags:
+        world.settings["protect_tags"] = True
     world.unlike = theme.unlike
     if theme.unlike == "others":
         elsewhere.begin(world)
