@@ -13,6 +13,7 @@ from lakegc_assets.mark.publication import begin
 from lakegc_assets.mark.served import SPARED
 from lakegc_assets.mark.sifting import sift
 from lakegc_assets.run import artifacts
+from lakegc_assets.run.context import RunContext
 from lakegc_assets.run.settings import Settings
 from lakegc_assets_tests.simulation.mark_stages import Patch
 from lakegc_assets_tests.simulation.seams import world
@@ -99,6 +100,10 @@ MARK_GUARDS: Final[dict[str, tuple[tuple[Patch, ...], int]]] = {
         6,
     ),
     "age of candidates": (((Settings, "cutoff", lambda _self, start, _grace: start),), 2),
+    "clocks that are compared": (
+        ((RunContext, "check_clocks", lambda _run, _client, store: store.server_time()),),
+        13,
+    ),
     "two sightings of uploads in parts": (
         ((candidates, "_old_enough_uploads", _all_old_enough),),
         2,

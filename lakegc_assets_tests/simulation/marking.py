@@ -116,6 +116,7 @@ THEMES: Final = (
         again=0.3,
         tags=True,
     ),
+    Theme(frozenset({"clock jumps"}), ("handed out", "upload in parts", "link"), odds=0.3),
 )  # fmt: skip
 
 

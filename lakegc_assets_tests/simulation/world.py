@@ -31,8 +31,9 @@ from lakegc_assets_tests.simulation.store import Bucket, Kept, SimStore
 BASE: Final = datetime(2026, 1, 1, tzinfo=timezone.utc)
 _BASE_S: Final = BASE.timestamp()
 PREFIX: Final = "repo/"
-#: By how much a clock jumps, in seconds: what is allowed, twice, and what is refused.
-JUMPS: Final = (200.0, -200.0, 4000.0, -4000.0)
+#: By how much a clock jumps, in seconds: what is allowed, twice, and what is refused; the last is
+#: more than all that a cutoff leaves.
+JUMPS: Final = (200.0, -200.0, 4000.0, -4000.0, 100_000.0)
 #: By which part of a second a machine's clock is wrong after a second.
 _DRIFT: Final = 0.002
 _READS: Final = ("freeze", "slow", "unavailable", "kill")
