@@ -139,17 +139,20 @@ class SimClient:
 
     def branches(self, repository: str) -> Iterator[Branch]:
         """Page by page, so that a branch may move while they are read."""
-        after = ""
+        world, after, begun = self._world, "", None
         if repository == REPOSITORY:
-            self._world.looks()
+            world.looks()
         while True:
             fault = self._call("branches")
+            begun = world.scheduler.steps if begun is None else begun
             branches = self._lake(repository).branches
             names = sorted(name for name in branches if name > after)
             if fault == "cut list":
                 return
-            for name in names[:_PAGE]:
-                yield _branch(name, branches[name])
+            found = [_branch(name, branches[name]) for name in names[:_PAGE]]
+            if len(names) <= _PAGE and repository == REPOSITORY:
+                world.has_looked(begun)
+            yield from found
             if len(names) <= _PAGE:
                 return
             after = names[_PAGE - 1]

@@ -58,6 +58,7 @@ class Sent(NamedTuple):
         look: when the HEADs were read before it.
         delta: when its delta mark began.
         at: when it was sent.
+        readings: steps in which its task got the first and the last page of all HEADs.
     """
 
     actor: Actor
@@ -67,6 +68,7 @@ class Sent(NamedTuple):
     look: Since
     delta: Since
     at: Since
+    readings: tuple[tuple[int, int], ...]
 
 
 class Gone(NamedTuple):
@@ -215,8 +217,9 @@ class Oracle:
         delta = self.deltas[orders.lease[:16], name]
         look = Since(*actor.facts.get("look", (delta.step, delta.time)))  # type: ignore[misc]
         compared = Since(*actor.facts.get("compared", look))  # type: ignore[misc]
+        readings = tuple(actor.facts.get("readings", ()))  # type: ignore[arg-type,var-annotated]
         self.world.say(f"asks for deletes of {', '.join(keys)}")
-        sent = Sent(actor, run, tuple(keys), compared, look, delta, self.now())
+        sent = Sent(actor, run, tuple(keys), compared, look, delta, self.now(), readings)
         if self.promises:
             self._require_lease(sent, orders, lease, hold=hold)
         self.sweeps.setdefault(orders.lease, sent.at.step)
@@ -307,8 +310,10 @@ class Oracle:
             return frozen or late - since.time <= STAGED_S + _SLACK_S
         if way == "dangling":
             begun, ended = self.lone.get(key, (since, since))
-            # Between the beginning of a look and its answer a HEAD may leave the commit again.
-            return not (begun.step <= sent.look.step and sent.compared.step <= ended.step)
+            # What came and went between two readings is not seen.
+            return not any(
+                begun.step <= first and last <= ended.step for first, last in sent.readings
+            )
         return way == "pinned"
 
     # Alarms and ends

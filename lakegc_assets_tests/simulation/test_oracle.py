@@ -27,7 +27,7 @@ class _Past:
         monkeypatch.setattr(self._world, "outcomes", lambda _url: [(_KEY, "put_back", None)])
         task = Actor("task", Process("task", "", 0.0), lambda: None, lazy=False, order=1)
         read = Since(10, 0.5)
-        self._sent = Sent(task, _RUN, (_KEY,), read, read, read, read)
+        self._sent = Sent(task, _RUN, (_KEY,), read, read, read, read, ((10, 11),))
 
     def at(self, step: int) -> None:
         """Let it be that step."""
@@ -98,3 +98,16 @@ def test_an_object_whose_pin_no_list_of_the_delta_mark_showed_is_not_blamed_on_i
     past.oracle.unlisted[_KEY] = 12
     past.delete(14)
     past.oracle.end()
+
+
+@pytest.mark.parametrize(("came", "went", "seen"), [(9, 12, True), (10, 11, True), (11, 13, False)])
+def test_what_was_on_a_branch_while_the_task_read_all_of_them_is_lost_and_else_is_not_seen(
+    past: _Past, came: int, went: int, *, seen: bool
+) -> None:
+    past.oracle.live[_KEY] = {"dangling": Since(went, went * 0.05)}
+    past.oracle.lone[_KEY] = (Since(came, came * 0.05), Since(went, went * 0.05))
+    if seen:
+        with pytest.raises(LossError, match="is live \\(dangling"):
+            past.delete(14)
+    else:
+        past.delete(14)

@@ -361,6 +361,14 @@ class World:
             actor.facts["seen"] = self.lease_and_hold()
             self.say("reads the HEADs")
 
+    def has_looked(self, begun: int) -> None:
+        """The present actor has read the HEADs, from a step on."""
+        actor = self.scheduler.current
+        if actor is not None:
+            readings = actor.facts.setdefault("readings", [])
+            assert isinstance(readings, list)
+            readings.append((begun, self.scheduler.steps))
+
     def lease_and_hold(self) -> tuple[LeaseRecord | None, bool]:
         """The lease of the repository, and whether there is a hold."""
         lake = self.buckets["lake"]
