@@ -51,6 +51,7 @@ class MarkOracle(Oracle):
         lists: what each published mark names, by run.
         back: what is in the store again although a sweep had deleted it.
         committed: what commits had when each mark was begun first, by run.
+        chosen: whether what a mark names was chosen with the second server, by run.
         servers: whether marks were published with the second server, and with the first.
     """
 
@@ -63,6 +64,7 @@ class MarkOracle(Oracle):
     lists: dict[str, frozenset[str]] = field(default_factory=dict)
     back: set[str] = field(default_factory=set)
     committed: dict[str, set[str]] = field(default_factory=dict)
+    chosen: dict[str, bool] = field(default_factory=dict)
     servers: set[bool] = field(default_factory=set)
 
     def look(self) -> None:
@@ -138,7 +140,7 @@ class MarkOracle(Oracle):
         if self.lists.setdefault(run, named) != named:
             raise LossError(f"mark {run!r} was published, and names others now")
         self.look()
-        if self._of_another_server():
+        if self._of_another_server(run):
             return
         begun = self.begun[run]
         if self.world.settings.get("mode") == "uncommitted" and (
@@ -163,8 +165,8 @@ class MarkOracle(Oracle):
                 )
         self.world.say(f"publishes the mark {run!r}: {', '.join(sorted(named)) or 'nothing'}")
 
-    def _of_another_server(self) -> bool:
-        """Whether the present actor works with the other server, and that was the first.
+    def _of_another_server(self, run: str) -> bool:
+        """Whether a mark was made with the other server, and that was the first.
 
         Raises:
             LossError: both collect.
@@ -172,11 +174,10 @@ class MarkOracle(Oracle):
         world = self.world
         if world.unlike != "servers":
             return False
-        second = world.is_second
-        self.servers.add(second)
-        if len(self.servers) > 1:
+        self.servers.add(self.chosen[run])
+        if len(self.servers) > 1 or (self.chosen[run] and world.server_known):
             raise LossError("an object may be marked, and two servers collect its namespace")
-        return second and not world.server_known
+        return self.chosen[run]
 
     def _hidden(self, address: str, begun: Since) -> bool:
         """Whether what lakeFS hid from a mark keeps an object alive; its sweep looks again.
@@ -207,9 +208,7 @@ class MarkOracle(Oracle):
         named = frozenset(row["address"] for row in rows)
         if self.marked.setdefault(run, named) != named:
             raise LossError(f"mark {run!r} was finished, and names others now")
-        if not (self.world.unlike == "servers" and self.world.is_second) and not _CUT & {
-            what for what, _ in self.world.covered
-        }:
+        if not self.chosen[run] and not _CUT & {what for what, _ in self.world.covered}:
             cutoff = datetime.fromisoformat(manifest["cutoff"])
             self._require_all(run, named | {row["address"] for row in spared}, cutoff)
 

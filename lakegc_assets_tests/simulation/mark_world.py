@@ -118,6 +118,8 @@ class MarkWorld(World):
                 self.oracle.listed(key.split("/")[-2])
         elif key == "attempt.json":
             self.oracle.lists_now(store.url.rsplit("/", 1)[-1])
+        elif key == "deletion_candidates/manifest.json":
+            self.oracle.chosen[json.loads(data)["run"]] = self.is_second
         elif key == "gc_report/manifest.json":
             self.oracle.finished_mark(store.url, json.loads(data))
 

@@ -108,7 +108,7 @@ THEMES: Final = (
         again=0.3,
         unlike="others",
     ),
-    Theme(frozenset({"kill", "lost answer", "freeze"}), odds=0.02, others=1.0, unlike="servers"),
+    Theme(frozenset({"kill", "lost answer", "freeze"}), odds=0.005, others=1.0, unlike="servers"),
     Theme(
         frozenset({"kill", "freeze"}),
         ("tag", "tag removed", "deleted branch", "set back", "commit", "merge"),
@@ -190,6 +190,9 @@ def _make_unlike(world: MarkWorld, theme: Theme) -> None:
 def _operate(world: MarkWorld, theme: Theme) -> None:
     """Mark, sweep or not, and mark again some days later."""
     scheduler, pick = world.scheduler, world.choices.pick
+    if world.second is not None:
+        # Either server may be the first to come.
+        scheduler.sleep((0.0, 2.0, 60.0)[pick(3)])
     _mark(world, "mark-1", "a")
     if not pick(2, theme.again):
         return

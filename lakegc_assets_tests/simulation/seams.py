@@ -322,12 +322,15 @@ class SimTask(deletion.DeletingTask):
 
 
 def _compared(store: ObjectStore, batch: Any) -> Any:
-    here = world()
-    here.compares()
-    if here.unlike != "listed":
-        return present_state(store, batch)
-    with mock.patch.object(present, "_FEW", 0):
-        return present_state(store, batch)
+    world().compares()
+    return present_state(store, batch)
+
+
+class _Few(int):
+    """Fewer objects are asked for one by one; none are in worlds where batches are listed."""
+
+    def __lt__(self, other: int) -> bool:
+        return (0 if world().unlike == "listed" else int(self)) < other
 
 
 def _condition(_store: ObjectStore) -> str:
@@ -403,6 +406,7 @@ def _replaced() -> list[tuple[object, str, object]]:
         (alarm, "holders_of", lambda *_: {}),
         (deletion, "Extender", SimExtender),
         (deletion, "present_state", _compared),
+        (present, "_FEW", _Few(present._FEW)),
         (deletion, "DeletingTask", SimTask),
         (deletion.Reach, "of", partial(_reach, deletion.Reach.of)),
         (connections, "_own", SimpleNamespace()),

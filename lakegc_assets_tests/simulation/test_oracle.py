@@ -43,7 +43,7 @@ class _Past:
 
     def end_well(self, step: int) -> None:
         self.at(step)
-        self.oracle.finished.append(Finished(_RUN, self.oracle.now(), {}, ""))
+        self.oracle.finished.append(Finished(_RUN, self.oracle.now(), {"previous": "whole"}, ""))
 
 
 @pytest.fixture
