@@ -134,7 +134,7 @@ def test_a_mark_is_refused_to_another_server(
 def test_a_mark_is_not_gone_on_with_by_another_server(
     lake: SmallLake, spark: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A retry from failure begins with the stage that failed, with whatever server is set by then."""
+    """A retry from failure begins with the stage that failed, whatever server is set by then."""
     ctx = lake.context(spark, "first")
     stages = (snapshot_uncommitted, find_active_commits, read_committed_addresses, find_candidates)
     monkeypatch.setattr(LakeFSClient, "installation_id", lambda _: "one")

@@ -2,8 +2,8 @@
 
 ``--runs N`` runs N interleavings from that seed on, on all cores; ``--without GUARD`` switches a
 guard off; ``--minimal`` makes the schedule of a seed that fails minimal, and tells it in words;
-``--explore DEPTH`` runs every interleaving of a small world with so many changes at most; ``--keep``
-finds the schedules anew that are kept for the guards.
+``--explore DEPTH`` runs every interleaving of a small world with so many changes at most;
+``--keep`` finds the schedules anew that are kept for the guards.
 """
 
 from __future__ import annotations

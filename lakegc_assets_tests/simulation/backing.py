@@ -64,7 +64,7 @@ THEMES: Final = (
     ),
     Theme(frozenset({"cut page", "stale list"}), ("waits", "rewritten"), 0.01, 0.2),
     Theme(
-        frozenset({"kill", "freeze", "lost answer"}),
+        frozenset({"kill", "freeze", "lost answer", "cut page", "stale list"}),
         ("revert", "new branch", "link", "waits"),
         0.006,
         0.9,

@@ -10,7 +10,7 @@ from lakegc_assets.run.pins import PINS
 from lakegc_assets_tests.simulation import encoding
 from lakegc_assets_tests.simulation import rows as pa
 from lakegc_assets_tests.simulation.client import NAMESPACE, REPOSITORY
-from lakegc_assets_tests.simulation.oracle import Finished, LossError, Oracle, Sent, Since
+from lakegc_assets_tests.simulation.oracle import Finished, LossError, Oracle, Sent
 from lakegc_assets_tests.simulation.world import PREFIX, World
 
 if TYPE_CHECKING:

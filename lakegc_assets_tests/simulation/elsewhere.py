@@ -94,8 +94,10 @@ def _commit_staged(world: World) -> str:
 
 
 def _reset(world: World) -> str:
-    name = _some(world, sorted(world.others))
-    return name if name and world.others[name].staged.pop(MAIN, None) else ""
+    name = _some(world, sorted(n for n, lake in world.others.items() if MAIN in lake.staged))
+    if name:
+        del world.others[name].staged[MAIN]
+    return name
 
 
 def _branch(world: World) -> str:

@@ -175,9 +175,7 @@ GUARDS: Final[dict[str, Guard]] = {
     "pins before what comes back": Guard(
         ((restore, "_pin", lambda *_: None),), theme=THEMES + len(MARKING)
     ),
-    "comparison before a batch": Guard(
-        ((deletion, "present_state", _uncompared),), theme=MORE + 3
-    ),
+    "comparison before a batch": Guard(((deletion, "present_state", _uncompared),), theme=MORE + 3),
     "tags before a batch": Guard(((deletion, "judge", _blind(rules=True)),), theme=MORE),
     "references of other repositories": Guard(
         ((delta, "read_references", _no_references),), theme=MORE + 7

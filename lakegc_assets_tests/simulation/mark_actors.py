@@ -5,7 +5,7 @@ What they stage, commit and delete besides is as in ``actors``.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from datetime import timedelta
 from types import SimpleNamespace
 from typing import Any, Final
@@ -15,7 +15,6 @@ from lakegc_assets_tests.simulation import rows as pa
 from lakegc_assets_tests.simulation.actors import BY_NAME, CHANGES
 from lakegc_assets_tests.simulation.lake import Entry
 from lakegc_assets_tests.simulation.mark_world import HANDED_S, MarkWorld
-from lakegc_assets_tests.simulation.store import Kept
 from lakegc_assets_tests.simulation.world import PREFIX
 
 #: When an upload in parts may have been begun before it is complete, in seconds.
@@ -152,20 +151,17 @@ def _upload_shadowed(world: MarkWorld) -> str:
     """An upload of what is at a path already: it is served from its new address, and unlisted."""
     branch = _branch(world)
     tree = world.lake.tree(world.lake.branches[branch])
-    paths = [path for path, entry in sorted(tree.items()) if PREFIX + entry.address in _there(world)]
+    there = world.buckets["lake"]
+    paths = [path for path, entry in sorted(tree.items()) if PREFIX + entry.address in there]
     if not paths:
         return ""
     path = paths[world.choices.pick(len(paths))]
-    data = _there(world)[PREFIX + tree[path].address].data
+    data = there[PREFIX + tree[path].address].data
     address = world.address()
     kept = world.write_directly(address, data)
     _pause(world)
     world.lake.shadows[branch, path] = Entry(address, kept.size, kept.etag)
     return f"{address} on {branch} at {path}"
-
-
-def _there(world: MarkWorld) -> Mapping[str, Kept]:
-    return world.buckets["lake"]
 
 
 def _wait(world: MarkWorld) -> str:

@@ -83,5 +83,8 @@ def was_needed(world: World, address: str) -> str:
     actor = world.scheduler.current
     assert actor is not None
     looked: Any = actor.facts.get("needed", -1)
-    ways = world.oracle.live.get(address, {})
-    return ", ".join(way for way in sorted(ways.keys() & _SEEN) if ways[way].step < looked)
+    ways, seen = world.oracle.live.get(address, {}), _SEEN
+    if world.oracle.unlisted.get(address, -1) >= looked:
+        # A stale list lacked its pin, which no store does that keeps what is asked of it.
+        seen -= {"pinned"}
+    return ", ".join(way for way in sorted(ways.keys() & seen) if ways[way].step < looked)

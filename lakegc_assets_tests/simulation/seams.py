@@ -276,9 +276,7 @@ def _entry(range_id: str) -> Entry:
     return Entry(address, int(size), etag)
 
 
-def _live_ranges(
-    _ctx: Any, links: Any, metarange_ids: Iterable[str], *, every: bool
-) -> LiveRanges:
+def _live_ranges(_ctx: Any, links: Any, metarange_ids: Iterable[str], *, every: bool) -> LiveRanges:
     ids, lake = set(metarange_ids), world().lake
     if links.namespace_url != NAMESPACE:
         name = links.namespace_url.rpartition("/")[2]

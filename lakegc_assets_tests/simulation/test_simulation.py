@@ -18,8 +18,8 @@ from lakegc_assets_tests.simulation.interleaving import MORE, interleave
 from lakegc_assets_tests.simulation.kept import read_kept
 from lakegc_assets_tests.simulation.minimal import minimal
 from lakegc_assets_tests.simulation.search import in_words, search
-from lakegc_assets_tests.simulation.themes import LATER
 from lakegc_assets_tests.simulation.states import Counted, States
+from lakegc_assets_tests.simulation.themes import LATER
 
 _FOUND = sorted(guard for guard, kept in read_kept().items() if kept.schedule)
 

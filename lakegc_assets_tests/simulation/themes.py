@@ -93,7 +93,7 @@ LATER: Final = (
         unlike="many",
     ),
     Theme(
-        frozenset({"kill", "freeze", "lost answer"}),
+        frozenset({"kill", "freeze", "lost answer", "cut page"}),
         ("revert", "new branch", "link", "restore", "waits"),
         others=0.5,
         odds=0.01,

@@ -338,7 +338,8 @@ class World:
     def digest_of(self, url: str, asset: str) -> str:
         """Of the manifest of an asset of an attempt."""
         bucket, _, prefix = url.removeprefix("s3://").partition("/")
-        return hashlib.sha256(self.buckets[bucket][f"{prefix}/{asset}/manifest.json"].data).hexdigest()
+        kept = self.buckets[bucket][f"{prefix}/{asset}/manifest.json"]
+        return hashlib.sha256(kept.data).hexdigest()
 
     # Notes for the oracle
 
