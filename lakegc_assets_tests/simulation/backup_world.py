@@ -11,6 +11,7 @@ from lakegc_assets_tests.simulation import encoding
 from lakegc_assets_tests.simulation import rows as pa
 from lakegc_assets_tests.simulation.client import NAMESPACE, REPOSITORY
 from lakegc_assets_tests.simulation.oracle import Finished, LossError, Oracle, Sent
+from lakegc_assets_tests.simulation.pruning import require_another_copy
 from lakegc_assets_tests.simulation.world import PREFIX, World
 
 if TYPE_CHECKING:
@@ -110,7 +111,7 @@ class BackupWorld(World):
             self.oracle.content[key] = self.oracle.require_copy(key, data, kept, sent)
         super().deleted(store, key, sent)
         if store.url.startswith(BACKUPS):
-            self.removed(key, "backup")
+            require_another_copy(self, key, "backup")
 
     def came_back(self, key: str) -> None:
         """As ``World.came_back``."""

@@ -154,6 +154,14 @@ class Lake:
             active |= self._inside(tip, since)
         return active
 
+    def named_in(self, namespace: str, now: float) -> set[str]:
+        """What it keeps alive in the namespace of another repository; tagged commits, too."""
+        commits = self.on_branches(now) | self.dangling(now) | set(self.tags.values())
+        found = {entry.address for commit in commits for entry in self.tree(commit).values()}
+        found |= self.staged_addresses()
+        prefix = f"{namespace}/"
+        return {one.removeprefix(prefix) for one in found if one.startswith(prefix)}
+
     def _inside(self, head: str, since: float) -> set[str]:
         found: set[str] = set()
         for commit in self.ancestry(head):

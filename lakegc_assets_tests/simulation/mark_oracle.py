@@ -119,7 +119,8 @@ class MarkOracle(Oracle):
         """The present actor begins a mark."""
         self.ages = self.world.epoch()
         self.begun.setdefault(run, self.now())
-        self.committed.setdefault(run, self._committed())
+        if self.world.settings.get("mode") == "uncommitted":
+            self.committed.setdefault(run, self._committed())
         self.look()
         self.world.say(f"begins the mark {run!r}")
 
@@ -222,7 +223,7 @@ class MarkOracle(Oracle):
     def _require_all(self, run: str, told: frozenset[str] | set[str], cutoff: datetime) -> None:
         """Nothing that was dead all the time, and old enough, is overlooked."""
         mode = self.world.settings.get("mode")
-        held = self._committed()
+        held = self._committed() if mode else set()
         for key, kept in self.world.buckets["lake"].items():
             address = key.removeprefix("repo/")
             if address in told or address in self.once_live or not address.startswith("data/"):

@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
 from lakegc_assets.sweep.lease import LeaseRecord
 from lakegc_assets_tests.simulation.client import NAMESPACE
-from lakegc_assets_tests.simulation.lake import Lake
 from lakegc_assets_tests.simulation.scheduler import Actor
 
 if TYPE_CHECKING:
@@ -181,7 +180,7 @@ class Oracle:
         self.named = {
             (name, address): self.named.get((name, address), now)
             for name, other in self.world.others.items()
-            for address in named_by(other, ages)
+            for address in other.named_in(NAMESPACE, ages)
         }
         return {address for _, address in self.named}
 
@@ -392,14 +391,6 @@ class Oracle:
                     raise LossError(f"{address} was dead all the time, and spared: {why}")
             elif outcome == "failed":
                 raise LossError(f"{address} has failed, and the sweep ended well")
-
-
-def named_by(lake: Lake, ages: float) -> set[str]:
-    """What another repository keeps alive of the one that is collected."""
-    commits = lake.on_branches(ages) | lake.dangling(ages) | set(lake.tags.values())
-    found = {entry.address for commit in commits for entry in lake.tree(commit).values()}
-    found |= lake.staged_addresses()
-    return {one.removeprefix(f"{NAMESPACE}/") for one in found if one.startswith(NAMESPACE)}
 
 
 #: The moment against which ages are taken; set once the worlds are known.

@@ -15,9 +15,11 @@ from lakegc_assets.recovery.old_trash import prune_trash
 from lakegc_assets.recovery.pruning import Pruning
 from lakegc_assets.run.context import RunContext
 from lakegc_assets.run.pins import prune_pins
+from lakegc_assets.storage.trash import TRASH
 from lakegc_assets.sweep.hold import require_no_hold
 from lakegc_assets.sweep.lease import repository_lease
 from lakegc_assets_tests.simulation.client import NAMESPACE
+from lakegc_assets_tests.simulation.oracle import LossError
 
 if TYPE_CHECKING:
     from lakegc_assets_tests.simulation.world import World
@@ -78,7 +80,7 @@ def noted(world: World, *args: Any) -> Any:
     return needed_now(*args)
 
 
-def was_needed(world: World, address: str) -> str:
+def _was_needed(world: World, address: str) -> str:
     """By which ways an object was alive before the present actor looked at what is needed."""
     actor = world.scheduler.current
     assert actor is not None
@@ -88,3 +90,21 @@ def was_needed(world: World, address: str) -> str:
         # A stale list lacked its pin, which no store does that keeps what is asked of it.
         seen -= {"pinned"}
     return ", ".join(way for way in sorted(ways.keys() & seen) if ways[way].step < looked)
+
+
+def require_another_copy(world: World, address: str, where: str) -> None:
+    """What trash or a backup had of an object is removed: that is not the last of what is needed.
+
+    Raises:
+        LossError: it is.
+    """
+    if not address.startswith("data/"):
+        return
+    world.covered["prune", f"removed from the {where}"] += 1
+    world.say(f"  {address} is removed from the {where}")
+    bucket = world.buckets["lake"]
+    moved = bucket.between(f"repo/{TRASH}", None, None)
+    if f"repo/{address}" in bucket or any(key.endswith(f"/{address}") for key in moved):
+        return
+    if ways := _was_needed(world, address):
+        raise LossError(f"the last copy of {address} is pruned, and it is needed ({ways})")

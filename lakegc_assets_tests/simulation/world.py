@@ -21,8 +21,8 @@ from lakegc_assets_tests.simulation.choices import Choices
 from lakegc_assets_tests.simulation.client import NAMESPACE, REPOSITORY, SimClient
 from lakegc_assets_tests.simulation.encoding import Files
 from lakegc_assets_tests.simulation.lake import Lake
-from lakegc_assets_tests.simulation.oracle import LossError, Oracle, Sent
-from lakegc_assets_tests.simulation.pruning import alone, was_needed
+from lakegc_assets_tests.simulation.oracle import Oracle, Sent
+from lakegc_assets_tests.simulation.pruning import alone, require_another_copy
 from lakegc_assets_tests.simulation.scheduler import PAUSES, Process, Scheduler
 from lakegc_assets_tests.simulation.states import States
 from lakegc_assets_tests.simulation.store import Bucket, Kept, SimStore
@@ -390,20 +390,7 @@ class World:
             self.oracle.deleted(key, sent)
             self._set_mood()
         elif store.url == NAMESPACE and key.startswith(TRASH):
-            self.removed(key.removeprefix(TRASH).partition("/")[2], "trash")
-
-    def removed(self, address: str, where: str) -> None:
-        """What trash or a backup had of an object is removed: is it the last of what is needed?"""
-        if not address.startswith("data/"):
-            return
-        bucket = self.buckets["lake"]
-        moved = bucket.between(PREFIX + TRASH, None, None)
-        self.covered["prune", f"removed from the {where}"] += 1
-        self.say(f"  {address} is removed from the {where}")
-        if PREFIX + address in bucket or any(key.endswith(f"/{address}") for key in moved):
-            return
-        if ways := was_needed(self, address):
-            raise LossError(f"the last copy of {address} is pruned, and it is needed ({ways})")
+            require_another_copy(self, key.removeprefix(TRASH).partition("/")[2], "trash")
 
     def alone(self, ctx: Any) -> AbstractContextManager[None]:
         """Keeps others from the repository while somebody prunes."""
