@@ -5,11 +5,12 @@ The same few values come again and again, so what is a function of values is ask
 
 from __future__ import annotations
 
+import hashlib
 import json
+import marshal
 import sys
 from collections.abc import Callable, Iterator
 from functools import lru_cache
-from hashlib import sha256
 from types import SimpleNamespace
 from typing import Any, Final
 
@@ -19,7 +20,7 @@ import pyarrow.compute
 
 from lakegc_assets.graveler import decode, namespace
 from lakegc_assets.mark import sifting
-from lakegc_assets.run import hashing
+from lakegc_assets.run import context, hashing, parts
 from lakegc_assets.run.artifacts import Manifest
 from lakegc_assets.sweep import extending
 from lakegc_assets.sweep.lease import LeaseRecord
@@ -27,6 +28,7 @@ from lakegc_assets_tests.simulation import columns
 from lakegc_assets_tests.simulation import rows as pa
 
 _MOST: Final = 256
+_MANY: Final = 16_384
 
 
 def simpler() -> list[tuple[object, str, object]]:
@@ -34,6 +36,7 @@ def simpler() -> list[tuple[object, str, object]]:
     return [
         *_constants(),
         *((module, "etag_hashes", etag_hashes) for module in (extending, sifting)),
+        *((module, "hashlib", _DIGESTS) for module in (parts, context)),
         (hashing, "_hashes", hashes_of),
         (namespace.StorageNamespace, "parse", _parsed),
         (Manifest, "from_bytes", manifest_of),
@@ -45,8 +48,13 @@ def simpler() -> list[tuple[object, str, object]]:
 
 def _constants() -> Iterator[tuple[object, str, object]]:
     """In all modules rows in place of Arrow, also of their constants; and JSON not indented."""
-    values = SimpleNamespace(loads=json.loads, dumps=_dumps)
-    ours = {id(pyarrow): pa, id(pyarrow.compute): columns, id(json): values}
+    values = SimpleNamespace(loads=_loads, dumps=_dumps)
+    ours = {
+        id(pyarrow): pa,
+        id(pyarrow.compute): columns,
+        id(json): values,
+        id(hashing.key_digest): digest_of,
+    }
     for name, module in list(sys.modules.items()):
         if not name.startswith("lakegc_assets.") or module is decode:
             continue
@@ -64,10 +72,45 @@ def _constants() -> Iterator[tuple[object, str, object]]:
 def _dumps(values: object, indent: int | None = None, **how: Any) -> str:
     """As ``json.dumps``, without the indentation that takes most of its time."""
     del indent
-    return _SORTED.encode(values) if how == {"sort_keys": True} else json.dumps(values, **how)
+    if how != {"sort_keys": True}:
+        return json.dumps(values, **how)
+    if isinstance(values, dict) and "settings" in values:
+        text = _SORTED.encode(values | {"settings": _PLACE})
+        return text.replace(f'"{_PLACE}"', _settings_text(marshal.dumps(values["settings"], 2)), 1)
+    return _SORTED.encode(values)
+
+
+def _loads(data: str | bytes) -> Any:
+    """As ``json.loads``; the settings in a manifest, which most have in common, are known."""
+    if isinstance(data, bytes):
+        begin, end = data.find(_SETTINGS), data.rfind(_BEHIND)
+        if 0 < begin < end and (settings := _settings(data[begin + len(_SETTINGS) : end])):
+            values = json.loads(data[:begin] + _SETTINGS + b"null" + data[end:])
+            if values.get("settings", settings) is None:
+                return values | {"settings": settings.copy()}
+    return json.loads(data)
 
 
 _SORTED: Final = json.JSONEncoder(sort_keys=True)
+#: Stands where settings do, in a text of which they are most.
+_PLACE: Final = "<settings>"
+_SETTINGS: Final = b'"settings": '
+_BEHIND: Final = b', "started": '
+
+
+@lru_cache(maxsize=_MOST)
+def _settings_text(marshalled: bytes) -> str:
+    return _SORTED.encode(marshal.loads(marshalled))
+
+
+@lru_cache(maxsize=_MOST)
+def _settings(text: bytes) -> dict[str, Any]:
+    try:
+        values: dict[str, Any] = json.loads(text)
+    except ValueError:
+        return {}
+    return values if isinstance(values, dict) else {}
+
 
 # Hashes
 
@@ -77,20 +120,43 @@ def hashes_of(strings: Any, offset: np.uint64) -> hashing.Hashes:
     return _hashes_of_all(tuple(pa.values_of(strings)), int(offset))
 
 
-@lru_cache(maxsize=4096)
-def _hashes_of_all(strings: tuple[str, ...], offset: int) -> hashing.Hashes:
-    hashes = np.array([_hash_of(one, offset) for one in strings], np.uint64)
+def digest_of(keys: Any) -> hashing.KeyDigest:
+    """As the digest of an array."""
+    return _digest_of_all(tuple(pa.values_of(keys)))
+
+
+@lru_cache(maxsize=_MANY)
+def _digest_of_all(keys: tuple[str | None, ...]) -> hashing.KeyDigest:
+    first, second = (
+        sum(hash_of(key, offset) for key in keys) % 2**64
+        for offset in (int(hashing._FNV_OFFSET), int(hashing._SECOND_OFFSET))
+    )
+    return hashing.KeyDigest(len(keys), first, second)
+
+
+@lru_cache(maxsize=_MANY)
+def _hashes_of_all(strings: tuple[str | None, ...], offset: int) -> hashing.Hashes:
+    hashes = np.array([hash_of(one, offset) for one in strings], np.uint64)
     # Whoever wrote to it would write to what others get.
     hashes.flags.writeable = False
     return hashes
 
 
-@lru_cache(maxsize=4096)
-def _hash_of(string: str, offset: int) -> int:
-    return int(_of_array(pyarrow.array([string], pyarrow.string()), np.uint64(offset))[0])
+@lru_cache(maxsize=_MANY)
+def hash_of(string: str | None, offset: int) -> int:
+    """As the hash of one string, which takes several times as long in an array."""
+    if string is None:
+        raise ValueError("a key that is null has no hash")
+    value = offset
+    for byte in string.encode():
+        value = (value ^ byte) * 0x100000001B3 & 0xFFFFFFFFFFFFFFFF
+    value = (value ^ (value >> 30)) * 0xBF58476D1CE4E5B9 & 0xFFFFFFFFFFFFFFFF
+    value = (value ^ (value >> 27)) * 0x94D049BB133111EB & 0xFFFFFFFFFFFFFFFF
+    return value ^ (value >> 31)
 
 
-_of_array: Final = hashing._of_array
+#: The bytes that stand for rows are the same in many worlds.
+_DIGESTS: Final = SimpleNamespace(sha256=lru_cache(maxsize=_MANY)(hashlib.sha256))
 _etag_hash: Final = lru_cache(maxsize=4096)(decode.etag_hash)
 
 
@@ -124,7 +190,7 @@ def manifest_of(data: bytes, where: str) -> Manifest:
     """As ``Manifest.from_bytes``."""
     manifest = _from_bytes(data, where)
     if data in _written:
-        _note(manifest, sha256(data).hexdigest())
+        _note(manifest, hashlib.sha256(data).hexdigest())
     return manifest
 
 
