@@ -77,7 +77,7 @@ class Actor:
         at, frozen = self.at, self.process.frozen
         if at > now and self.waits is not None and self.waits():
             at = now
-        return max(frozen, at)
+        return at if at > frozen else frozen
 
 
 class Scheduler:
@@ -147,19 +147,20 @@ class Scheduler:
         if not actor.process.alive:
             raise Killed
         self.steps += 1
-        self.now += CALL_S
+        self.now = now = self.now + CALL_S
         if self.steps > _MOST_STEPS:
             raise EndlessError(f"{what} after {self.steps} steps")
-        choice = self.choices.step(what, *(self.odds if actor.near else self.far))
+        odds = self.odds if actor.near else self.far
+        choice = self.choices.step(what, odds[0], odds[1])
         if choice & 1:
-            others = [a for a in self.actors if a is not actor and a.due(self.now) <= self.now]
+            others = [a for a in self.actors if a is not actor and a.due(now) <= now]
             if others:
                 self._next = others[(choice >> 1) % len(others)]
                 self._switch(actor)
             return 0
         if choice:
             return choice >> 1
-        if self._soonest <= self.now:
+        if self._soonest <= now:
             self._switch(actor)
         return 0
 

@@ -9,8 +9,10 @@ import hashlib
 import json
 import marshal
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import lru_cache
+from json.encoder import c_make_encoder
+from json.encoder import encode_basestring_ascii as c_basestring
 from types import SimpleNamespace
 from typing import Any, Final
 
@@ -22,6 +24,7 @@ from lakegc_assets.graveler import decode, namespace
 from lakegc_assets.mark import sifting
 from lakegc_assets.run import context, hashing, parts
 from lakegc_assets.run.artifacts import Manifest
+from lakegc_assets.run.settings import Settings
 from lakegc_assets.sweep import extending
 from lakegc_assets.sweep.lease import LeaseRecord
 from lakegc_assets_tests.simulation import columns
@@ -39,6 +42,7 @@ def simpler() -> list[tuple[object, str, object]]:
         *((module, "hashlib", _DIGESTS) for module in (parts, context)),
         (hashing, "_hashes", hashes_of),
         (namespace.StorageNamespace, "parse", _parsed),
+        (Settings, "to_json", _to_json),
         (Manifest, "from_bytes", manifest_of),
         (Manifest, "to_bytes", _encoded),
         (Manifest, "sha256", property(_sha256)),
@@ -72,12 +76,26 @@ def _constants() -> Iterator[tuple[object, str, object]]:
 def _dumps(values: object, indent: int | None = None, **how: Any) -> str:
     """As ``json.dumps``, without the indentation that takes most of its time."""
     del indent
-    if how != {"sort_keys": True}:
+    if how not in ({}, {"sort_keys": True}):
         return json.dumps(values, **how)
-    if isinstance(values, dict) and "settings" in values:
-        text = _SORTED.encode(values | {"settings": _PLACE})
+    encode = _encode_sorted if how else _encode
+    if isinstance(values, dict) and "settings" in values and how:
+        text = "".join(encode(values | {"settings": _PLACE}, 0))
         return text.replace(f'"{_PLACE}"', _settings_text(marshal.dumps(values["settings"], 2)), 1)
-    return _SORTED.encode(values)
+    return "".join(encode(values, 0))
+
+
+def _encoder(*, sort_keys: bool) -> Callable[[object, int], Sequence[str]]:
+    """What ``json.dumps`` makes anew for each text."""
+    of = json.JSONEncoder(sort_keys=sort_keys)
+    made: Callable[[object, int], Sequence[str]] = c_make_encoder(
+        None, of.default, c_basestring, None, ": ", ", ", sort_keys, False, True
+    )
+    return made
+
+
+_encode: Final = _encoder(sort_keys=False)
+_encode_sorted: Final = _encoder(sort_keys=True)
 
 
 def _loads(data: str | bytes) -> Any:
@@ -91,7 +109,6 @@ def _loads(data: str | bytes) -> Any:
     return json.loads(data)
 
 
-_SORTED: Final = json.JSONEncoder(sort_keys=True)
 #: Stands where settings do, in a text of which they are most.
 _PLACE: Final = "<settings>"
 _SETTINGS: Final = b'"settings": '
@@ -100,7 +117,7 @@ _BEHIND: Final = b', "started": '
 
 @lru_cache(maxsize=_MOST)
 def _settings_text(marshalled: bytes) -> str:
-    return _SORTED.encode(marshal.loads(marshalled))
+    return "".join(_encode_sorted(marshal.loads(marshalled), 0))
 
 
 @lru_cache(maxsize=_MOST)
@@ -171,6 +188,8 @@ _parsed: Final = lru_cache(maxsize=64)(namespace.StorageNamespace.parse)
 lease_of: Final = lru_cache(maxsize=64)(LeaseRecord.from_bytes)
 _from_bytes: Final = Manifest.from_bytes
 _to_bytes: Final = Manifest.to_bytes
+_real_to_json: Final = Settings.to_json
+_as_json: Final[dict[int, tuple[Settings, dict[str, Any]]]] = {}
 _written: Final[set[bytes]] = set()
 _digests: Final[dict[int, tuple[Manifest, str]]] = {}
 _real_sha256: Final[Callable[[Manifest], str]] = vars(Manifest)["sha256"].fget
@@ -183,6 +202,15 @@ def _encoded(manifest: Manifest) -> bytes:
         _written.clear()
     _written.add(data)
     return data
+
+
+def _to_json(settings: Settings) -> dict[str, Any]:
+    known = _as_json.get(id(settings))
+    if known is None or known[0] is not settings:
+        if len(_as_json) > _MOST:
+            _as_json.clear()
+        known = _as_json[id(settings)] = (settings, _real_to_json(settings))
+    return known[1].copy()
 
 
 @lru_cache(maxsize=_MOST)

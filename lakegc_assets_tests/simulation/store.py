@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import hashlib
 from bisect import bisect_left, bisect_right, insort
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from lakegc_assets.storage.base import (
@@ -45,18 +46,34 @@ class Kept(NamedTuple):
     size: int
 
 
+@lru_cache(maxsize=4096)
+def etag_of(data: bytes) -> str:
+    """The etag of an object with this content."""
+    return hashlib.md5(data).hexdigest()
+
+
 class Bucket(dict[str, Kept]):
-    """Objects by key, whose order is known once somebody has listed them."""
+    """Objects by key, whose order is known once somebody has listed them.
+
+    Attributes:
+        changed: the keys of what was written and deleted, one after the other.
+    """
 
     _order: list[str] | None = None
 
+    def __init__(self, objects: Mapping[str, Kept] | Iterable[tuple[str, Kept]] = ()) -> None:
+        super().__init__(objects)
+        self.changed: list[str] = []
+
     def __setitem__(self, key: str, kept: Kept) -> None:
+        self.changed.append(key)
         if self._order is not None and key not in self:
             insort(self._order, key)
         super().__setitem__(key, kept)
 
     def __delitem__(self, key: str) -> None:
         super().__delitem__(key)
+        self.changed.append(key)
         if self._order is not None:
             del self._order[bisect_left(self._order, key)]
 
@@ -76,10 +93,26 @@ class Bucket(dict[str, Kept]):
         start = bisect_left(order, prefix)
         if after is not None:
             start = max(start, bisect_right(order, after))
-        end = bisect_left(order, f"{prefix}\U0010ffff", start)
+        end = bisect_left(order, f"{prefix}{_LAST}", start)
         return order[start : end if before is None else min(end, bisect_left(order, before))]
 
+    def folders(self, prefix: str) -> list[str]:
+        """What keys with a prefix have up to the next slash, in order."""
+        if self._order is None:
+            self._order = sorted(self)
+        order, found = self._order, list[str]()
+        at = bisect_left(order, prefix)
+        while at < len(order) and order[at].startswith(prefix):
+            slash = order[at].find("/", len(prefix))
+            if slash < 0:
+                at += 1
+                continue
+            found.append(order[at][: slash + 1])
+            at = bisect_left(order, f"{found[-1]}{_LAST}", at)
+        return found
 
+
+_LAST: Final = "\U0010ffff"
 _NAMES: Final = LISTING_SCHEMA.names
 _COLUMNS: Final = (pa.string(), pa.int64(), pa.timestamp("us", "UTC"), pa.string())
 
@@ -110,6 +143,7 @@ class SimStore(ObjectStore):
     def __init__(self, world: World, bucket: Bucket, prefix: str, url: str, *, once: bool) -> None:
         self._world, self._bucket, self._prefix, self._url = world, bucket, prefix, url
         self._once = once
+        self._listed: dict[tuple[str, str | None, str | None], tuple[int, pa.Table]] = {}
 
     @property
     def url(self) -> str:
@@ -135,6 +169,11 @@ class SimStore(ObjectStore):
         self, prefix: str = "", start_after: str | None = None, end_before: str | None = None
     ) -> Iterator[Any]:
         fault = self._world.ask("list", prefix or start_after or "")
+        if not fault:
+            page = self._whole(prefix, start_after, end_before)
+            if page.num_rows:
+                yield page
+            return
         found = self._infos(prefix, start_after, end_before)
         if fault == "cut page":
             found = found[: (len(found) + 1) // 2]
@@ -145,15 +184,37 @@ class SimStore(ObjectStore):
         if found:
             yield _page(found)
 
+    def _whole(self, prefix: str, after: str | None, before: str | None) -> pa.Table:
+        """A list that lacks nothing: that of before, if nothing in it has changed since."""
+        asked, changed = (prefix, after, before), self._bucket.changed
+        now = len(changed)
+        known = self._listed.get(asked)
+        if known is not None:
+            if known[0] == now:
+                return known[1]
+            low = self._prefix + (prefix if after is None else max(prefix, after))
+            high = self._prefix + (f"{prefix}{_LAST}" if before is None else before)
+            for key in changed[known[0] :]:
+                if low <= key < high:
+                    break
+            else:
+                self._listed[asked] = (now, known[1])
+                return known[1]
+        page = _page(self._infos(prefix, after, before))
+        self._listed[asked] = (now, page)
+        return page
+
     def list_prefixes(
         self,
         prefix: str = "",
         max_objects: int | None = None,  # noqa: ARG002 - the interface
     ) -> Prefixes:
         fault = self._world.ask("list", prefix)
-        stale = self._stale() if fault == "stale list" else None
-        infos = self._infos(prefix)
-        found = [key for key, kept in infos if stale is None or kept.modified < stale]
+        if fault != "stale list":
+            own = len(self._prefix)
+            return Prefixes([key[own:] for key in self._bucket.folders(self._prefix + prefix)], [])
+        stale = self._stale()
+        found = [key for key, kept in self._infos(prefix) if kept.modified < stale]
         folders = {prefix + k[len(prefix) :].split("/")[0] + "/" for k in found if "/" in k}
         return Prefixes(sorted(folders), [])
 
@@ -177,7 +238,7 @@ class SimStore(ObjectStore):
             raise ObjectNotFoundError(f"{self._url}/{key} does not exist") from None
 
     def put(self, key: str, data: bytes) -> str:
-        return self._put(key, data, lambda _: True)
+        return self._put(key, data, None)
 
     def put_if_absent(self, key: str, data: bytes) -> str:
         return self._put(key, data, lambda kept: kept is None)
@@ -185,15 +246,15 @@ class SimStore(ObjectStore):
     def put_if_match(self, key: str, data: bytes, etag: str) -> str:
         return self._put(key, data, lambda kept: kept is not None and kept.etag == etag)
 
-    def _put(self, key: str, data: bytes, allowed: object) -> str:
-        fault = self._world.ask("put", key)
-        assert callable(allowed)
+    def _put(self, key: str, data: bytes, allowed: Callable[[Kept | None], bool] | None) -> str:
+        world = self._world
+        fault = world.ask("put", key)
         full = self._prefix + key
-        if not allowed(self._bucket.get(full)) and self._world.weak.conditions:
+        if allowed and not allowed(self._bucket.get(full)) and world.weak.conditions:
             raise PreconditionFailedError(f"{self._url}/{key} is another")
-        kept = Kept(data, hashlib.md5(data).hexdigest(), self._world.store_time(), len(data))
+        kept = Kept(data, etag_of(data), world.store_time(), len(data))
         self._bucket[full] = kept
-        self._world.written(self, key, data)
+        world.written(self, key, data)
         if fault == "lost answer":
             raise StoreUnavailableError(f"{self._url}/{key}: the answer was lost")
         return kept.etag
