@@ -103,10 +103,23 @@ def _loads(data: str | bytes) -> Any:
     if isinstance(data, bytes):
         begin, end = data.find(_SETTINGS), data.rfind(_BEHIND)
         if 0 < begin < end and (settings := _settings(data[begin + len(_SETTINGS) : end])):
-            values = json.loads(data[:begin] + _SETTINGS + b"null" + data[end:])
+            values = _read(data[:begin] + _SETTINGS + b"null" + data[end:])
             if values.get("settings", settings) is None:
                 return values | {"settings": settings.copy()}
-    return json.loads(data)
+    return _read(data)
+
+
+def _read(data: str | bytes) -> Any:
+    """As ``json.loads`` of UTF-8, which first looks what it is."""
+    text = data if isinstance(data, str) else data.decode()
+    try:
+        values, end = _scan(text, 0)
+    except StopIteration:
+        end = -1
+    return values if end == len(text) else json.loads(data)
+
+
+_scan: Final = json.JSONDecoder().scan_once
 
 
 #: Stands where settings do, in a text of which they are most.

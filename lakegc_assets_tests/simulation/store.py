@@ -117,16 +117,16 @@ _NAMES: Final = LISTING_SCHEMA.names
 _COLUMNS: Final = (pa.string(), pa.int64(), pa.timestamp("us", "UTC"), pa.string())
 
 
-def _page(found: Sequence[tuple[str, Kept]]) -> pa.Table:
+def _page(keys: list[str], found: list[Kept]) -> pa.Table:
     """A page of a listing."""
-    columns: tuple[list[Any], ...] = (
-        [key for key, _ in found],
-        [kept.size for _, kept in found],
-        [kept.modified for _, kept in found],
-        [kept.etag for _, kept in found],
-    )
-    arrays = [pa.Array(column, kind) for column, kind in zip(columns, _COLUMNS, strict=True)]
-    return pa.Table(_NAMES, arrays)
+    if not found:
+        return _NOTHING
+    _, etags, modified, sizes = zip(*found, strict=True)
+    columns = (keys, list(sizes), list(modified), list(etags))
+    return pa.Table(_NAMES, [pa.Array(*one) for one in zip(columns, _COLUMNS, strict=True)])
+
+
+_NOTHING: Final = pa.schema_of(LISTING_SCHEMA).empty_table()
 
 
 class SimStore(ObjectStore):
@@ -182,7 +182,7 @@ class SimStore(ObjectStore):
             self._world.unlisted(self, [key for key, kept in found if kept.modified >= stale])
             found = [one for one in found if one[1].modified < stale]
         if found:
-            yield _page(found)
+            yield _page(*(list(one) for one in zip(*found, strict=True)))
 
     def _whole(self, prefix: str, after: str | None, before: str | None) -> pa.Table:
         """A list that lacks nothing: that of before, if nothing in it has changed since."""
@@ -200,7 +200,14 @@ class SimStore(ObjectStore):
             else:
                 self._listed[asked] = (now, known[1])
                 return known[1]
-        page = _page(self._infos(prefix, after, before))
+        own, bucket = self._prefix, self._bucket
+        keys = bucket.between(
+            own + prefix,
+            None if after is None else own + after,
+            None if before is None else own + before,
+        )
+        length = len(own)
+        page = _page([key[length:] for key in keys], [bucket[key] for key in keys])
         self._listed[asked] = (now, page)
         return page
 
@@ -224,7 +231,7 @@ class SimStore(ObjectStore):
 
     def get(self, key: str) -> bytes:
         self._world.ask("get", key)
-        return self._find(key).data
+        return self._find(key)[0]
 
     def head(self, key: str) -> ObjectInfo:
         self._world.ask("head", key)

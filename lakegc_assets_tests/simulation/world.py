@@ -115,6 +115,14 @@ class World:
         self._network = Process("the network", "network", 0.0)
         self._tokens = 0
 
+    def forget(self) -> None:
+        """Let go of what points to each other, once nobody asks any more: so it is freed at once.
+
+        To find it among all else that is unused takes a tenth of all time.
+        """
+        for one in (self.scheduler, self.oracle, *self._stores.values(), self):
+            vars(one).clear()
+
     # Time
 
     def epoch(self) -> float:
