@@ -77,7 +77,7 @@ class Actor:
         at, frozen = self.at, self.process.frozen
         if at > now and self.waits is not None and self.waits():
             at = now
-        return at if at > frozen else frozen
+        return max(frozen, at)
 
 
 class Scheduler:
@@ -208,34 +208,33 @@ class Scheduler:
     def _loop(self) -> None:
         while self.failure is None:
             self._bury()
-            actor = self._next or self._first()
-            self._next = None
+            actor, due = self._choose()
             if actor is None:
                 break
-            due = actor.due(self.now)
-            if due == float("inf"):
+            if due == _NEVER:
                 self.failure = EndlessError(f"all wait: {[a.name for a in self.actors]}")
                 break
             self.now = max(self.now, due)
-            self._resume(actor)
+            self.current = actor
+            actor.greenlet.switch()
+            self.current = None
         self.end()
 
-    def _resume(self, actor: Actor) -> None:
-        soonest, now = _NEVER, self.now
-        for other in self.actors:
-            if not other.lazy and other is not actor and (due := other.due(now)) < soonest:
+    def _choose(self) -> tuple[Actor | None, float]:
+        """Who goes on, and when: who was chosen, or is first; notes when the next of the others."""
+        now, soonest, chosen = self.now, _NEVER, self._next
+        self._next = None
+        first, at = chosen, chosen.due(now) if chosen else _NEVER
+        for actor in self.actors:
+            if actor.lazy or actor is chosen:
+                continue
+            due = actor.due(now)
+            if chosen is None and (due < at or first is None):
+                first, at, soonest = actor, due, at
+            elif due < soonest:
                 soonest = due
         self._soonest = soonest
-        self.current = actor
-        actor.greenlet.switch()
-        self.current = None
-
-    def _first(self) -> Actor | None:
-        first, soonest, now = None, _NEVER, self.now
-        for actor in self.actors:
-            if not actor.lazy and ((due := actor.due(now)) < soonest or first is None):
-                first, soonest = actor, due
-        return first
+        return first, at
 
     def _bury(self) -> None:
         """Unwind the actors of processes that were killed; nothing they do counts."""

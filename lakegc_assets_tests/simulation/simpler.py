@@ -9,10 +9,8 @@ import hashlib
 import json
 import marshal
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from functools import lru_cache
-from json.encoder import c_make_encoder
-from json.encoder import encode_basestring_ascii as c_basestring
 from types import SimpleNamespace
 from typing import Any, Final
 
@@ -76,26 +74,15 @@ def _constants() -> Iterator[tuple[object, str, object]]:
 def _dumps(values: object, indent: int | None = None, **how: Any) -> str:
     """As ``json.dumps``, without the indentation that takes most of its time."""
     del indent
-    if how not in ({}, {"sort_keys": True}):
+    if how != {"sort_keys": True}:
         return json.dumps(values, **how)
-    encode = _encode_sorted if how else _encode
-    if isinstance(values, dict) and "settings" in values and how:
-        text = "".join(encode(values | {"settings": _PLACE}, 0))
+    if isinstance(values, dict) and "settings" in values:
+        text = _SORTED.encode(values | {"settings": _PLACE})
         return text.replace(f'"{_PLACE}"', _settings_text(marshal.dumps(values["settings"], 2)), 1)
-    return "".join(encode(values, 0))
+    return _SORTED.encode(values)
 
 
-def _encoder(*, sort_keys: bool) -> Callable[[object, int], Sequence[str]]:
-    """What ``json.dumps`` makes anew for each text."""
-    of = json.JSONEncoder(sort_keys=sort_keys)
-    made: Callable[[object, int], Sequence[str]] = c_make_encoder(
-        None, of.default, c_basestring, None, ": ", ", ", sort_keys, False, True
-    )
-    return made
-
-
-_encode: Final = _encoder(sort_keys=False)
-_encode_sorted: Final = _encoder(sort_keys=True)
+_SORTED: Final = json.JSONEncoder(sort_keys=True)
 
 
 def _loads(data: str | bytes) -> Any:
@@ -104,24 +91,22 @@ def _loads(data: str | bytes) -> Any:
         begin, end = data.find(_SETTINGS), data.rfind(_BEHIND)
         if 0 < begin < end and (settings := _settings(data[begin + len(_SETTINGS) : end])):
             values = _read(data[:begin] + _SETTINGS + b"null" + data[end:])
-            if values.get("settings", settings) is None:
+            if isinstance(values, dict) and values.get("settings", settings) is None:
                 return values | {"settings": settings.copy()}
     return _read(data)
 
 
 def _read(data: str | bytes) -> Any:
-    """As ``json.loads`` of UTF-8, which first looks what it is."""
+    """As ``json.loads``, which first looks how bytes are encoded."""
     text = data if isinstance(data, str) else data.decode()
     try:
-        values, end = _scan(text, 0)
-    except StopIteration:
+        values, end = _DECODER.raw_decode(text)
+    except ValueError:
         end = -1
     return values if end == len(text) else json.loads(data)
 
 
-_scan: Final = json.JSONDecoder().scan_once
-
-
+_DECODER: Final = json.JSONDecoder()
 #: Stands where settings do, in a text of which they are most.
 _PLACE: Final = "<settings>"
 _SETTINGS: Final = b'"settings": '
@@ -130,7 +115,7 @@ _BEHIND: Final = b', "started": '
 
 @lru_cache(maxsize=_MOST)
 def _settings_text(marshalled: bytes) -> str:
-    return "".join(_encode_sorted(marshal.loads(marshalled), 0))
+    return _SORTED.encode(marshal.loads(marshalled))
 
 
 @lru_cache(maxsize=_MOST)
