@@ -36,6 +36,15 @@ class Choices:
         self.made.append(value)
         return value
 
+    def among(self, weights: Sequence[int]) -> int:
+        """The place of one of some weights: each at random as often as it says."""
+        at = len(self.made)
+        value = self._script[at] % len(weights) if at < self._left else 0
+        if at >= self._left and self._random is not None:
+            value = self._random.choices(range(len(weights)), weights)[0]
+        self.made.append(value)
+        return value
+
     def _other(self, options: int) -> int:
         assert self._random is not None
         return self._random.randrange(1, options) if options > 1 else 0

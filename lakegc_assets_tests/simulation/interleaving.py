@@ -76,6 +76,8 @@ _THEMES: Final = (
 )
 #: How many kinds there are of a sweep alone; behind them come those of marks, then of backups.
 THEMES: Final = len(_THEMES)
+#: How often each kind comes: one of a sweep twice as often, since its rare moments are rarest.
+_WEIGHTS: Final = (*(2 for _ in _THEMES), *(1 for _ in (*MARKING, *BACKING)))
 
 
 @dataclass(frozen=True)
@@ -104,7 +106,7 @@ def interleave(choices: Choices, tell: Callable[[str], None] | None = None) -> E
         tell: is told of every step, in words.
     """
     shape = SHAPES[choices.pick(len(SHAPES))]
-    number = choices.pick(THEMES + len(MARKING) + len(BACKING))
+    number = choices.among(_WEIGHTS)
     if THEMES <= number < THEMES + len(MARKING):
         return interleave_marks(choices, number - THEMES, tell)
     lake, buckets, files, marked = _beginning(shape, World.shadow_rule, World.diff_witness)
