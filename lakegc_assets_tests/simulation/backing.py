@@ -93,7 +93,7 @@ def interleave_backups(
     theme = THEMES[number]
     sets._kept.clear()
     odds = (0.01, 0.03, 0.1, 0.3)[choices.pick(4)]
-    buckets = {name: dict(bucket) for name, bucket in beginning.buckets.items()} | {"backup": {}}
+    buckets = {**beginning.buckets, "backup": {}}
     files = beginning.files.copy()
     world = BackupWorld(
         choices, beginning.lake.copy(), buckets, odds, theme.odds, tell=tell, files=files

@@ -118,8 +118,7 @@ def interleave(choices: Choices, tell: Callable[[str], None] | None = None) -> E
     sets._kept.clear()
     fault = (0.0, 0.01, 0.03, 0.1)[choices.pick(4)] if theme.odds is None else theme.odds
     odds = (0.03, 0.08, 0.2, 0.4)[choices.pick(4)], fault
-    copied = {name: dict(bucket) for name, bucket in buckets.items()}
-    world = World(choices, lake.copy(), copied, *odds, tell=tell, files=files.copy())
+    world = World(choices, lake.copy(), buckets, *odds, tell=tell, files=files.copy())
     if theme.odds is not None:
         world.scheduler.far = (world.scheduler.far[0], 0.0)
     world.oracle.marked[RUN] = marked

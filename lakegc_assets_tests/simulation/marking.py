@@ -109,7 +109,7 @@ def interleave_marks(
     lake, bucket, promised = _beginning()
     sets._kept.clear()
     odds = (0.03, 0.08, 0.2, 0.4)[choices.pick(4)] if theme.switch is None else theme.switch
-    buckets = {"lake": dict(bucket), "artifacts": dict[str, Kept]()}
+    buckets = {"lake": bucket, "artifacts": dict[str, Kept]()}
     world = MarkWorld(choices, lake.copy(), buckets, odds, theme.odds, tell=tell, files=Files())
     world.scheduler.far = world.scheduler.odds
     world.begin_serials()

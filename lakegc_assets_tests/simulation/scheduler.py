@@ -105,6 +105,8 @@ class Scheduler:
         self._next: Actor | None = None
         self._soonest = 0.0
         self._started = 0
+        #: Whether an actor has ended, or its process was killed.
+        self._ended = False
 
     def spawn(
         self, name: str, process: Process, run: Callable[[], None], *, lazy: bool = False
@@ -120,6 +122,7 @@ class Scheduler:
             except BaseException as error:  # noqa: BLE001 - whatever it is ends the run
                 self.failure = error
             actor.done = True
+            self._ended = True
 
         self._started += 1
         actor = Actor(name, process, body, lazy=lazy, order=self._started)
@@ -196,6 +199,7 @@ class Scheduler:
     def kill(self, process: Process) -> None:
         """End a process; if it is the present actor's, this does not return."""
         process.alive = False
+        self._ended = True
         if self.current is not None and self.current.process is process:
             raise Killed
 
@@ -238,10 +242,7 @@ class Scheduler:
 
     def _bury(self) -> None:
         """Unwind the actors of processes that were killed; nothing they do counts."""
-        for actor in self.actors:
-            if actor.done or not actor.process.alive:
-                break
-        else:
+        if not self._ended:
             return
         for actor in [a for a in self.actors if not a.process.alive and not a.done]:
             self.current = actor
@@ -251,9 +252,11 @@ class Scheduler:
                 actor.greenlet.throw(Killed)
             self.current = None
         self.actors = [a for a in self.actors if not a.done and a.process.alive]
+        self._ended = False
 
     def end(self) -> None:
         """End all that is left."""
         for actor in self.actors:
             actor.process.alive = False
+        self._ended = True
         self._bury()

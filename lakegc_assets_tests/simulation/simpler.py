@@ -9,7 +9,7 @@ import hashlib
 import json
 import marshal
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from types import SimpleNamespace
 from typing import Any, Final
@@ -19,7 +19,8 @@ import pyarrow  # noqa: ICN001 - those that are called pa here are rows
 import pyarrow.compute
 
 from lakegc_assets.graveler import decode, namespace
-from lakegc_assets.mark import sifting
+from lakegc_assets.graveler.ident import commit_id
+from lakegc_assets.mark import refs, sifting
 from lakegc_assets.run import context, hashing, parts
 from lakegc_assets.run.artifacts import Manifest
 from lakegc_assets.run.settings import Settings
@@ -40,6 +41,7 @@ def simpler() -> list[tuple[object, str, object]]:
         *((module, "hashlib", _DIGESTS) for module in (parts, context)),
         (hashing, "_hashes", hashes_of),
         (namespace.StorageNamespace, "parse", _parsed),
+        (refs, "content_id", _content_id),
         (Settings, "to_json", _to_json),
         (Manifest, "from_bytes", manifest_of),
         (Manifest, "to_bytes", _encoded),
@@ -178,6 +180,31 @@ _etag_hash: Final = lru_cache(maxsize=4096)(decode.etag_hash)
 def etag_hashes(etags: pa.Array) -> pa.Array:
     """As the hashes of an array of etags."""
     return pa.Array([_etag_hash(etag) for etag in etags.values], pa.int64())
+
+
+def _content_id(
+    committer: str,
+    message: str,
+    metarange_id: str,
+    date: int,
+    metadata: Mapping[str, str],
+    parents: Sequence[str],
+) -> str:
+    """As that of a commit."""
+    told = (committer, message, metarange_id, date, tuple(metadata.items()), tuple(parents))
+    return _content_id_of(*told)
+
+
+@lru_cache(maxsize=4096)
+def _content_id_of(
+    committer: str,
+    message: str,
+    metarange_id: str,
+    date: int,
+    metadata: tuple[tuple[str, str], ...],
+    parents: tuple[str, ...],
+) -> str:
+    return commit_id(committer, message, metarange_id, date, dict(metadata), parents)
 
 
 # What is parsed

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import random
-from collections import Counter
 import re
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
 
