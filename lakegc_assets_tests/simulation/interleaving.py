@@ -76,8 +76,13 @@ _THEMES: Final = (
 )
 #: How many kinds there are of a sweep alone; behind them come those of marks, then of backups.
 THEMES: Final = len(_THEMES)
-#: How often each kind comes: one of a sweep twice as often, since its rare moments are rarest.
-_WEIGHTS: Final = (*(2 for _ in _THEMES), *(1 for _ in (*MARKING, *BACKING)))
+#: How often each kind comes: one of a sweep twice as often as others, since its rare moments are
+#: rarest; one that always makes two marks half as often, since it takes longest.
+_WEIGHTS: Final = (
+    *(4 for _ in _THEMES),
+    *(1 if theme.again == 1.0 else 2 for theme in MARKING),
+    *(2 for _ in BACKING),
+)
 
 
 @dataclass(frozen=True)

@@ -76,7 +76,7 @@ class Report:
         self.failures += other.failures
 
 
-def _collect_little() -> None:
+def collect_little() -> None:
     """Look for what nobody uses among what interleavings leave, not in all that was imported."""
     gc.collect()
     gc.freeze()
@@ -125,7 +125,7 @@ def search_everywhere(first: int, runs: int, tell: Callable[[str], None]) -> Rep
     chunk = max(1, min(max(500, runs // 500), -(-runs // cores)))
     chunks = [(at, min(chunk, first + runs - at)) for at in range(first, first + runs, chunk)]
     report = Report()
-    with multiprocessing.get_context("spawn").Pool(cores, _collect_little) as pool:
+    with multiprocessing.get_context("spawn").Pool(cores, collect_little) as pool:
         for one in pool.imap_unordered(_search, chunks):
             report.merge(one)
             if report.failures:
