@@ -9,19 +9,20 @@ import hashlib
 import json
 import marshal
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from types import SimpleNamespace
 from typing import Any, Final
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow  # noqa: ICN001 - those that are called pa here are rows
 import pyarrow.compute
 
 from lakegc_assets.graveler import decode, namespace
 from lakegc_assets.graveler.ident import commit_id
 from lakegc_assets.mark import refs, sifting
-from lakegc_assets.run import context, hashing, parts
+from lakegc_assets.run import context, hashing, parts, sets
 from lakegc_assets.run.artifacts import Manifest
 from lakegc_assets.run.settings import Settings
 from lakegc_assets.sweep import extending
@@ -40,6 +41,8 @@ def simpler() -> list[tuple[object, str, object]]:
         *((module, "etag_hashes", etag_hashes) for module in (extending, sifting)),
         *((module, "hashlib", _DIGESTS) for module in (parts, context)),
         (hashing, "_hashes", hashes_of),
+        (sets, "distinct", distinct),
+        (sets, "members_of", members_of),
         (namespace.StorageNamespace, "parse", _parsed),
         (refs, "content_id", _content_id),
         (Settings, "to_json", _to_json),
@@ -174,6 +177,19 @@ def hash_of(string: str | None, offset: int) -> int:
 
 #: The bytes that stand for rows are the same in many worlds.
 _DIGESTS: Final = SimpleNamespace(sha256=lru_cache(maxsize=_MANY)(hashlib.sha256))
+
+
+def distinct(numbers: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """As that of sets: for a few numbers Python's own take a third of the time."""
+    return np.array(sorted(set(numbers.tolist())), numbers.dtype)
+
+
+def members_of(runs: Iterable[hashing.Hashes], hashes: hashing.Hashes) -> npt.NDArray[np.bool_]:
+    """As that of sets."""
+    known: set[int] = set().union(*(run.tolist() for run in runs))
+    return np.array([one in known for one in hashes.tolist()], np.bool_)
+
+
 _etag_hash: Final = lru_cache(maxsize=4096)(decode.etag_hash)
 
 

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lakegc_assets.run import hashing
+from lakegc_assets.run import hashing, sets
 from lakegc_assets.run.artifacts import Manifest
 from lakegc_assets.run.parts import Part
 from lakegc_assets.run.settings import Settings
@@ -92,6 +92,22 @@ def test_a_manifest_that_was_encoded_has_the_digest_of_its_bytes() -> None:
 def test_digests_are_those_of_the_kernel(strings: list[str]) -> None:
     array = pa.array([s.encode("utf-8", "replace").decode() for s in strings], pa.string())
     assert simpler.digest_of(array) == hashing.key_digest(array)
+
+
+_NUMBERS = st.lists(st.integers(0, 2**64 - 1) | st.integers(0, 3))
+
+
+@given(st.lists(_NUMBERS), _NUMBERS)
+def test_sets_of_hashes_are_those_of_arrays(runs: list[list[int]], asked: list[int]) -> None:
+    arrays = [sets.distinct(np.array(run, np.uint64)) for run in runs]
+    for run, array in zip(runs, arrays, strict=True):
+        found = simpler.distinct(np.array(run, np.uint64))
+        assert found.dtype == array.dtype
+        assert np.array_equal(found, array)
+    wanted = np.array(asked, np.uint64)
+    found = simpler.members_of(iter(arrays), wanted)
+    assert found.dtype == np.bool_
+    assert np.array_equal(found, sets.members_of(arrays, wanted))
 
 
 @pytest.mark.parametrize(
