@@ -375,7 +375,7 @@ def concat_tables(tables: Iterable[Any]) -> Table:
     names = some[0].column_names
     if any(one.column_names != names for one in some):
         raise ArrowInvalid(f"not all have the columns {names}")
-    filled = [one for one in some if one.num_rows]
+    filled = [one for one in some if one.columns and one.columns[0].values]
     if len(filled) <= 1:
         return filled[0] if filled else some[0]
     return Table(

@@ -171,7 +171,7 @@ class SimStore(ObjectStore):
         fault = self._world.ask("list", prefix or start_after or "")
         if not fault:
             page = self._whole(prefix, start_after, end_before)
-            if page.num_rows:
+            if page is not _NOTHING:
                 yield page
             return
         found = self._infos(prefix, start_after, end_before)
@@ -231,7 +231,8 @@ class SimStore(ObjectStore):
 
     def get(self, key: str) -> bytes:
         self._world.ask("get", key)
-        return self._find(key)[0]
+        kept = self._bucket.get(self._prefix + key) or self._find(key)
+        return kept.data
 
     def head(self, key: str) -> ObjectInfo:
         self._world.ask("head", key)
