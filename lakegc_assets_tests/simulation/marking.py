@@ -31,7 +31,7 @@ from lakegc_assets_tests.simulation.world import BASE
 _TRIES: Final = 2
 #: After so many seconds an operator tries again; of so many choices the others are not to.
 _PAUSES: Final = (5.0, 60.0, 4000.0)
-_PATIENT: Final = 8
+_PATIENT: Final = 6
 #: How long it is from one mark to the next, in days.
 _DAYS: Final = (1.2, 2.5, 8.0, 0.02)
 
@@ -157,7 +157,7 @@ def _operate(world: MarkWorld, theme: Theme) -> None:
 
 
 def _mark(world: MarkWorld, run: str, machine: str) -> None:
-    """Make a mark, and mostly not again where that did not end well."""
+    """Make a mark, and maybe again where that did not end well."""
     scheduler, pick = world.scheduler, world.choices.pick
     resume = False
     for number in range(_TRIES):
