@@ -301,7 +301,7 @@ def _read_live(_ctx: Any, _links: Any, ranges: pa.Table, store: ObjectStore, fol
 
 def _open_store(url: str, config: StoreConfig | None = None) -> ObjectStore:
     once = config is not None and config.max_attempts == 1
-    return world().store(url, config.read_timeout_s if config is not None and once else None)
+    return _worlds[-1].store(url, config.read_timeout_s if config is not None and once else None)
 
 
 class SimTask(deletion.DeletingTask):
