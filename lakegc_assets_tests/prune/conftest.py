@@ -9,6 +9,8 @@ import pytest
 
 from lakegc_assets.mark import lookups
 from lakegc_assets_tests.lake import Marked, SmallLake, copy_of, make_marked, running
+from lakegc_assets_tests.prune.estate import AGE, OLD, Estate
+from lakegc_assets_tests.prune.past import long_ago
 from lakegc_assets_tests.sessions import Session
 
 
@@ -27,3 +29,10 @@ def marked(tmp_path_factory: pytest.TempPathFactory, spark: Session) -> Marked:
 def lake(marked: Marked, tmp_path: Path) -> Iterator[SmallLake]:
     with running(copy_of(marked, tmp_path)) as found:
         yield found
+
+
+@pytest.fixture
+def estate(lake: SmallLake, spark: Session, tmp_path: Path) -> Estate:
+    for run, days in ((OLD, AGE), ("later-1", 80), ("later-2", 70)):
+        long_ago(lake.root, run, days)
+    return Estate(lake, spark, tmp_path)
