@@ -9,6 +9,7 @@ from pathlib import Path
 
 import dagster as dg
 import pytest
+import yaml
 
 from lakegc_assets.checks.evaluation import NAMES
 from lakegc_assets.definitions import defs, shown_nowhere
@@ -38,6 +39,15 @@ def graph(definitions: dg.Definitions) -> dg.AssetGraph:
     return definitions.resolve_asset_graph()
 
 
+def test_the_workspace_names_what_dagster_can_load(definitions: dg.Definitions) -> None:
+    """What its own commands do, in this process."""
+    (place,) = yaml.safe_load((_PROJECT / "workspace.yaml").read_text())["load_from"]
+    assert place["python_module"]["module_name"] == defs.__module__
+    assert place["python_module"]["location_name"] == "lakegc_assets"
+    dg.Definitions.validate_loadable(definitions)
+
+
+@pytest.mark.conformance
 @pytest.mark.parametrize(
     ("program", "arguments", "said"),
     [
