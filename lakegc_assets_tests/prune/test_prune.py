@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
 from pathlib import Path
@@ -185,11 +185,11 @@ def test_nobody_prunes_while_somebody_works_on_the_repository(
     before = estate.of()
     asked: list[str] = []
 
-    def held(_: object, owner: Mapping[str, str], **_more: object) -> object:
-        asked.append(owner["doing"])
+    def held(_ctx: object, _store: object, *, doing: str) -> object:
+        asked.append(doing)
         raise RefusedError("another sweep holds its lease")
 
-    monkeypatch.setattr(module, "repository_lease", held)
+    monkeypatch.setattr(module, "leased", held)
     with pytest.raises(RefusedError, match="another sweep"):
         estate.prune()
     assert (asked, estate.of()) == (["prune"], before)
@@ -221,7 +221,7 @@ def test_of_a_repository_that_was_never_marked_there_is_nothing_to_tell(
     def unwanted(*_: object, **__: object) -> None:
         pytest.fail("nobody needs a lease of it")
 
-    monkeypatch.setattr(module, "repository_lease", unwanted)
+    monkeypatch.setattr(module, "leased", unwanted)
     monkeypatch.setattr(ArtifactRoot, "runs", lambda _root, _repository: [])
     assert estate.prune() == Pruned([], [])
 
