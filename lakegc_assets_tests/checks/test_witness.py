@@ -204,7 +204,7 @@ def test_a_moment_that_is_beyond_any_calendar_stays_in_its_direction() -> None:
 
 def test_many_blocks_are_read_to_their_end(monkeypatch: pytest.MonkeyPatch) -> None:
     store_plain(monkeypatch)
-    info, data = write_range((f"{number:06}", entry(number)) for number in range(5_000))
+    info, data = write_range((f"{number:06}", entry(number)) for number in range(2_500))
     assert len(blocks(data)) > 100
     assert witnessed_rows(data, info.id) == plain_rows(data, info.id)
 
