@@ -284,7 +284,7 @@ def _read_live(_ctx: Any, _links: Any, ranges: pa.Table, store: ObjectStore, fol
 
 
 def _open_store(url: str, config: StoreConfig | None = None) -> ObjectStore:
-    return world().store(url, once=config is not None and config.max_attempts == 1)
+    return _worlds[-1].store(url, once=config is not None and config.max_attempts == 1)
 
 
 class SimTask(deletion.DeletingTask):
