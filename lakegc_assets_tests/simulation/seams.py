@@ -24,7 +24,7 @@ from lakegc_assets.recovery import (
     place,
     pruning,
 )
-from lakegc_assets.restore import record, restore, task
+from lakegc_assets.restore import record, task
 from lakegc_assets.run import (
     artifacts,
     connections,
@@ -47,6 +47,7 @@ from lakegc_assets.sweep import (
     delta,
     extending,
     lease,
+    leased,
     ledger,
     moment,
     present,
@@ -367,8 +368,8 @@ def _replaced() -> list[tuple[object, str, object]]:
     answers += [(module, "pq", encoding) for module in (journal, record)]
     answers += [(module, "secrets", secrets) for module in (making, task)]
     answers += [
-        (restore, "repository_lease", held),
-        (restore, "owner_of", lambda **_: {"host": world().process.name}),
+        (leased, "repository_lease", held),
+        (leased, "owner_of", lambda **_: {"host": world().process.name}),
     ]
     reading = (delta, committed, liveness)
     answers += [(m, "live_ranges", _live_ranges) for m in (*reading, references)]
@@ -386,9 +387,7 @@ def _replaced() -> list[tuple[object, str, object]]:
         (lease, "threading", threads),
         (telling, "threading", SimpleNamespace(Event=_Event, Thread=_Silent)),
         (lease, "owner_of", lambda **_: {"host": "simulated"}),
-        (sweep, "owner_of", lambda **_: {"host": world().process.name}),
         (sweep, "require_one_server", mark_stages.one_server),
-        (sweep, "repository_lease", held),
         (sweep, "Deltas", SimDeltas),
         (sweep, "settle", partial(settling.settle, pause=sleep)),
         (sweep, "probe_conditions", _condition),
