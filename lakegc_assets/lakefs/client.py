@@ -190,12 +190,13 @@ class LakeFSClient(Calls):
         params = {"prefix": prefix} if prefix else {}
         return self._list(Page[Repository], "repositories", key="id", params=params)
 
-    def branches(self, repository: str, *, show_hidden: bool = True) -> Iterator[Branch]:
-        """All branches, by name; hidden ones too, unless told otherwise."""
+    def branches(
+        self, repository: str, *, after: str = "", show_hidden: bool = True
+    ) -> Iterator[Branch]:
+        """All branches behind a name, by name; hidden ones too, unless told otherwise."""
         params = {"show_hidden": "true"} if show_hidden else {}
-        return self._list(
-            Page[Branch], "repositories", repository, "branches", key="id", params=params
-        )
+        path = ("repositories", repository, "branches")
+        return self._list(Page[Branch], *path, key="id", params=params, after=after)
 
     def branch(self, repository: str, branch: str) -> Branch:
         """A branch."""

@@ -25,6 +25,9 @@ _METARANGE_ID: Final = re.compile(r"([0-9a-f]{64})?")
 def read_heads(client: LakeFSClient, repository: str, known: Iterable[str] = ()) -> dict[str, str]:
     """HEAD of every branch, hidden ones too, with proof that the list was not cut.
 
+    A list that the server ends early looks like a whole one, so it is asked for again behind the
+    last branch until none follows.
+
     Args:
         client: the server.
         repository: its name.
@@ -34,7 +37,11 @@ def read_heads(client: LakeFSClient, repository: str, known: Iterable[str] = ())
         IntegrityError: the default branch, which lakeFS never deletes, or a branch that still
             exists is not in the list.
     """
-    heads = {branch.id: branch.commit_id for branch in client.branches(repository)}
+    heads: dict[str, str] = {}
+    last = ""
+    while found := {b.id: b.commit_id for b in client.branches(repository, after=last)}:
+        heads |= found
+        last = next(reversed(found))
     default = client.repository(repository).default_branch
     if default not in heads:
         raise IntegrityError(

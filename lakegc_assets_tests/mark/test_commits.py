@@ -21,7 +21,7 @@ from lakegc_assets.mark.refs import load_commits, read_commits_csv, read_heads, 
 from lakegc_assets.storage.opening import open_store
 from lakegc_assets_tests import recorded
 from lakegc_assets_tests.mark.conftest import Goldens
-from lakegc_assets_tests.replay import GOLDEN, Answer, ReplayServer, Request
+from lakegc_assets_tests.replay import GOLDEN, Answer, ReplayServer, Request, paged
 
 NAMESPACE = StorageNamespace.parse("s3://lab/small")
 HEADER = "commit_id,expired,metarange_id\n"
@@ -210,10 +210,8 @@ def test_a_commit_that_the_server_does_not_know_stops_the_run(client: LakeFSClie
 
 def list_without(server: ReplayServer, *names: str) -> None:
     found = [b for b in server.recording.branches() if b["id"] not in names]
-    pagination: dict[str, Any] = {"has_more": False, "max_per_page": 1000, "next_offset": ""}
-    pagination["results"] = len(found)
-    server.overrides["GET", "/repositories/retention/branches"] = Answer(
-        200, {"pagination": pagination, "results": found}
+    server.overrides["GET", "/repositories/retention/branches"] = lambda request: paged(
+        found, "id", request.params
     )
 
 
@@ -221,6 +219,29 @@ def test_heads_are_those_of_all_branches(server: ReplayServer, client: LakeFSCli
     heads = read_heads(client, "retention", ["main", "deleted-long-ago"])
     assert heads == {b["id"]: b["commit_id"] for b in server.recording.branches()}
     assert "hidden" in heads
+
+
+def test_a_list_that_ends_early_is_asked_for_again_behind_its_end(
+    server: ReplayServer, client: LakeFSClient
+) -> None:
+    told = server.recording.branches()
+    asked: list[str] = []
+
+    def cut(request: Request) -> Answer:
+        """Two branches a page, and none is said to follow."""
+        after = request.params.get("after", "")
+        asked.append(after)
+        found = [branch for branch in told if branch["id"] > after][:2]
+        end = {"has_more": False, "max_per_page": 1000, "next_offset": "", "results": len(found)}
+        return Answer(200, {"pagination": end, "results": found})
+
+    server.overrides["GET", "/repositories/retention/branches"] = cut
+    assert read_heads(client, "retention") == {b["id"]: b["commit_id"] for b in told}
+    assert asked == [
+        "",
+        *(b["id"] for b in told[1::2]),
+        *([told[-1]["id"]] if len(told) % 2 else []),
+    ]
 
 
 def test_a_list_without_the_default_branch_stops_the_run(

@@ -169,10 +169,11 @@ class SimClient:
         self._call("time")
         return self._world.lake_time()
 
-    def branches(self, repository: str) -> Iterator[Branch]:
+    def branches(self, repository: str, *, after: str = "") -> Iterator[Branch]:
         """Page by page, so that a branch may move while they are read."""
-        world, after, begun = self._world, "", None
-        if repository == REPOSITORY:
+        world, begun = self._world, None
+        counts = repository == REPOSITORY and not after
+        if counts:
             world.looks()
         while True:
             fault = self._call("branches")
@@ -183,7 +184,7 @@ class SimClient:
             if fault == "cut list":
                 return
             found = [_branch(name, branches[name]) for name in names[:_PAGE]]
-            if len(names) <= _PAGE and repository == REPOSITORY:
+            if len(names) <= _PAGE and counts:
                 world.has_looked(begun)
             yield from found
             if len(names) <= _PAGE:

@@ -42,7 +42,7 @@ def _promise(broken: str | None) -> str:
 
 
 def test_interleavings_break_no_promise() -> None:
-    report = search(first=200, runs=80)
+    report = search(first=300, runs=80)
     assert report.failures == []
     assert report.interleavings == 80
     # Where nothing happens, nothing is lost: sweeps end well, and some came close to a loss.
