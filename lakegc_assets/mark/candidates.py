@@ -67,6 +67,7 @@ def find_candidates(ctx: RunContext) -> Manifest:
         Selection(unlisted.parts, [kept]),
         etags,
         max(LEAST_SECONDS, spent),
+        int(chain["uncommitted_snapshot"].facts["listed"]),
     )
     more = pa.concat_tables([unlisted.spared, served])
     spared = [*sifted.spared, kept, write_part(store, f"{ASSET}/spared/", more)]

@@ -145,6 +145,7 @@ def served_candidates(
     candidates: Selection,
     etags: Sequence[Part],
     seconds: float,
+    staged: int = 0,
 ) -> pa.Table:
     """The candidates that must stay, with the reason: columns ``address`` and ``why``.
 
@@ -158,6 +159,7 @@ def served_candidates(
         etags: files there of what is listed: rows of ``lookalikes.ETAGS``; none where only some
             objects were looked at.
         seconds: for how long small candidates may be read and lakeFS may be asked.
+        staged: about how many objects all branches have staged, by which the work is spread.
 
     Raises:
         IntegrityError: a range or a file is missing or damaged, or an answer cannot be true.
@@ -166,7 +168,7 @@ def served_candidates(
     return answered(
         ctx,
         connections,
-        inquire(ctx, connections, heads, store, folder, candidates, etags, seconds),
+        inquire(ctx, connections, heads, store, folder, candidates, etags, seconds, staged),
     )
 
 
@@ -202,13 +204,14 @@ def inquire(
     candidates: Selection,
     etags: Sequence[Part],
     seconds: float,
+    staged: int = 0,
 ) -> Inquiry:
     """Find out what is to be asked; the arguments and errors of ``served_candidates``."""
     suspects = Suspects.read(store, candidates)
     rule = _ShadowRule(ctx, connections, store, folder, suspects, time.time() + seconds)
     ranges = head_ranges(ctx, connections, heads)
     groups, alike = rule.choose(ranges, etags)
-    question = rule.question(ranges, groups, alike)
+    question = replace(rule.question(ranges, groups, alike), staged=staged)
     paths = find_paths(ctx, connections, ranges, store.url, folder, question)
     over = _beyond(store, question, groups, alike)
     return Inquiry(ranges, suspects, groups, question, paths, over, store)

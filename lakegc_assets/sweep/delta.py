@@ -216,6 +216,8 @@ class Deltas:
             Selection(candidates.parts),
             self.chain["deletion_candidates"].parts["etags"],
             _ASKING_S,
+            # It only tells how the work is spread, so that what the mark knew is as good.
+            int(self.chain["uncommitted_snapshot"].facts["listed"]),
         )
         self._asked = (heads, candidates.hashes, inquiry)
         return answered(self.ctx, connections, inquiry)

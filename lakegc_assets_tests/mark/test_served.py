@@ -23,11 +23,13 @@ from lakegc_assets.lakefs.client import LakeFSClient
 from lakegc_assets.lakefs.errors import NotFoundError
 from lakegc_assets.mark import etags, lookalikes, lookups, sifting
 from lakegc_assets.mark.candidates import find_candidates
-from lakegc_assets.mark.lookalikes import Evidence
+from lakegc_assets.mark.lookalikes import Evidence, HeadRanges
 from lakegc_assets.mark.served import UNVERIFIED, served_candidates
 from lakegc_assets.run.artifacts import LISTING
+from lakegc_assets.run.connections import Connections
+from lakegc_assets.run.context import RunContext
 from lakegc_assets.run.hashing import address_hashes
-from lakegc_assets.run.parts import write_part
+from lakegc_assets.run.parts import Part, write_part
 from lakegc_assets.run.selection import Selection
 from lakegc_assets.storage.opening import open_store
 from lakegc_assets_tests import recorded
@@ -213,6 +215,30 @@ class Listing:
 
     def branches(self, _: str) -> list[SimpleNamespace]:
         return [SimpleNamespace(id="main")]
+
+
+@pytest.mark.parametrize(("objects", "tasks"), [(0, 2), (100_000, 2), (5_000_000, 7)])
+def test_reading_diffs_is_as_much_work_as_there_are_staged_objects(
+    objects: int, tasks: int
+) -> None:
+    """By that it is decided whether Spark is worth its start, and how many tasks there are."""
+    heads = HeadRanges(
+        [], np.empty(0, np.int64), {f"b{n}": np.empty(0, np.int32) for n in range(1000)}
+    )
+    nothing = lookups.Question(
+        Part("", 0, 0, ""), np.empty(0, np.int32), [], [], 0, 0.0, staged=objects
+    )
+    orders: list[tuple[int, float]] = []
+
+    def run(_what: str, _task: object, inputs: Sequence[object], seconds: float) -> list[object]:
+        orders.append((len(inputs), seconds))
+        return []
+
+    ctx = SimpleNamespace(repository="repo", tasks=SimpleNamespace(run=run))
+    lookups.ask(cast("RunContext", ctx), cast("Connections", None), heads, "", nothing, [])
+    [(count, seconds)] = orders
+    assert count == tasks
+    assert seconds == pytest.approx(5 + objects * 2e-6)
 
 
 def page_of(listing: Listing) -> lookups.Page:
