@@ -11,8 +11,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lakegc_assets.checks.hashing import Bools, Hashes, hash_strings, is_in
-from lakegc_assets.checks.scratch import Scratch, in_any, one_of
+from lakegc_assets.checks.hashing import Bools, Hashes, Members, hash_strings, is_in
+from lakegc_assets.checks.scratch import Scratch, one_of
 from lakegc_assets.run.parts import Part, read_part
 
 #: Work of one row on one core, in seconds.
@@ -65,14 +65,14 @@ def compare(order: Compare) -> Compared:
     compared by hashes alone: one lost object among 10^7 is overlooked with a probability of 10^-12.
     """
     store = order.scratch.artifacts()
-    candidates = order.scratch.read_all(order.candidates)
+    candidates = Members(order.scratch.read_all(order.candidates))
     rows = [_ROWS.empty_table()]
     expected = [np.zeros(part.rows, np.bool_) for part in order.expected]
     waiting: list[Hashes] = []
     for number, part in enumerate(order.listing, 1):
         table = read_part(store, part, _ROWS.names)
         hashes = hash_strings(table["address"])
-        likely = table.take(pa.array(np.flatnonzero(in_any(candidates, hashes))))
+        likely = table.take(pa.array(np.flatnonzero(candidates.among(hashes))))
         rows.append(likely.cast(_ROWS))
         waiting.append(hashes)
         if number == len(order.listing) or sum(map(len, waiting)) >= _WAITING:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import numpy as np
 import pyarrow as pa
 
+from lakegc_assets.checks.hashing import Members as Sieve
 from lakegc_assets.checks.hashing import hash_strings
 from lakegc_assets.checks.witness import witness
 from lakegc_assets.graveler.decode import decode_range, etag_hashes
@@ -17,7 +18,7 @@ from lakegc_assets.graveler.namespace import StorageNamespace
 from lakegc_assets.graveler.ranges import write_range
 from lakegc_assets.mark.ranges import decode
 from lakegc_assets.run.hashing import key_digest, pair_hashes
-from lakegc_assets.run.sets import places_of
+from lakegc_assets.run.sets import Members, places_of
 
 
 def main() -> None:
@@ -37,6 +38,8 @@ def main() -> None:
     read.flags.writeable = False
     for members, wanted in ((own, own), (read, own), (own, read)):
         places_of(members, wanted)
+        Members([members]).hold(wanted)
+        Sieve([members]).among(wanted)
 
 
 if __name__ == "__main__":

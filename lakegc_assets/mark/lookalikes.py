@@ -31,7 +31,7 @@ from lakegc_assets.run.connections import Connections
 from lakegc_assets.run.context import RunContext
 from lakegc_assets.run.hashing import Hashes, pair_hashes
 from lakegc_assets.run.parts import Part, read_part
-from lakegc_assets.run.sets import members_of, places_of, read_run
+from lakegc_assets.run.sets import Members, places_of, read_run
 from lakegc_assets.run.tasks import spread
 from lakegc_assets.storage.base import ObjectStore
 
@@ -215,6 +215,7 @@ def _compare(order: _Order) -> tuple[Alike, Evidence]:
     found: list[Alike] = []
     entries: list[_Entries] = []
     evidence = Evidence()
+    groups = Members([read_run(store, part) for part in order.groups])
     for chunk in order.chunks:
         positions = {one.range_id: position for position, one in chunk}
         ranges = [one for _, one in chunk]
@@ -222,7 +223,6 @@ def _compare(order: _Order) -> tuple[Alike, Evidence]:
             e.range_id: (_numbers(e.group["size"]), _numbers(e.group["etag_hash"]))
             for e in read_entries(order.connections, ranges, LOOKS)
         }
-        groups = [read_run(store, part) for part in order.groups]
         for range_id, (sizes, etags) in looks.items():
             found.append(_count(positions[range_id], groups, sizes, etags))
         if order.etags:
@@ -236,10 +236,10 @@ def _compare(order: _Order) -> tuple[Alike, Evidence]:
     return _joined(found), sum(_evidence(store, order.etags, entries), evidence)
 
 
-def _count(position: int, groups: Sequence[Hashes], sizes: Integers, etags: Integers) -> Alike:
+def _count(position: int, groups: Members, sizes: Integers, etags: Integers) -> Alike:
     """Each entry counts for both groups that may look like it: of its etag, and of its size."""
     hashes = np.concatenate([groups_of(sizes, etags), groups_of(sizes)])
-    unique, counts = np.unique(hashes[members_of(groups, hashes)], return_counts=True)
+    unique, counts = np.unique(hashes[groups.hold(hashes)], return_counts=True)
     return Alike(np.full(len(unique), position, np.int32), unique, counts.astype(np.int64))
 
 

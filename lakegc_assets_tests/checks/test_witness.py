@@ -156,7 +156,7 @@ def test_paths_of_entries_like_a_candidate_are_those_of_the_slow_reader(
     size, e_tag = data.draw(sizes), data.draw(etags)
     info, file = write_range(sorted(entries.items(), key=lambda item: item[0].encode()))
     looks = candidates_looks(np.array([size], np.int64), etags_of(pa.array([e_tag], pa.string())))
-    found = alike_paths(file, info.id, NAMESPACE, np.unique(looks))
+    found = alike_paths(file, info.id, NAMESPACE, hashing.Members([np.unique(looks)]))
     assert found == plain_alike(entries, size, e_tag)
 
 
@@ -165,7 +165,7 @@ def test_paths_are_found_in_many_blocks(monkeypatch: pytest.MonkeyPatch) -> None
     store_plain(monkeypatch)
     info, file = write_range(entries.items())
     looks = candidates_looks(np.array([3], np.int64), np.zeros(1, np.uint64))
-    found = alike_paths(file, info.id, NAMESPACE, np.unique(looks))
+    found = alike_paths(file, info.id, NAMESPACE, hashing.Members([np.unique(looks)]))
     assert found == [path.encode() for path, one in entries.items() if one.size == 3]
 
 
@@ -302,6 +302,22 @@ def test_members_are_found(members: set[int], others: list[int]) -> None:
         with mock.patch.object(hashing, "_LARGE", large):
             found = hashing.is_in(hashing.as_hashes(sorted(members)), hashing.as_hashes(asked))
         assert found.tolist() == [one in members for one in asked]
+
+
+@pytest.mark.parametrize("most", [1, 1 << 24])
+@given(
+    st.lists(st.sets(st.integers(0, 2**64 - 1) | st.integers(0, 20)), max_size=3),
+    st.lists(st.integers(0, 2**64 - 1) | st.integers(0, 20)),
+)
+def test_members_of_several_arrays_are_found(
+    most: int, arrays: list[set[int]], others: list[int]
+) -> None:
+    """With a single hole everything falls through, and is compared as it is."""
+    members = set().union(*arrays)
+    asked = [*others, *sorted(members)[::2]]
+    with mock.patch.object(hashing, "_MOST_HOLES", most):
+        sieve = hashing.Members([hashing.as_hashes(sorted(array)) for array in arrays])
+    assert sieve.among(hashing.as_hashes(asked)).tolist() == [one in members for one in asked]
 
 
 @pytest.mark.parametrize("distinct", [hashing.distinct, sets.distinct])
