@@ -120,10 +120,15 @@ class Members:
         for run in runs:
             hash_kernels.set_bits(run, self._shift, self._bits)
 
-    def hold(self, hashes: Hashes) -> npt.NDArray[np.bool_]:
-        """Which of some hashes, in any order, are in one of the arrays."""
+    def may_hold(self, hashes: Hashes) -> npt.NDArray[np.bool_]:
+        """Which of some hashes have the bit of a member: all that are one, and a few others."""
         found = np.empty(len(hashes), np.bool_)
         hash_kernels.look_up(hashes, self._shift, self._bits, found)
+        return found
+
+    def hold(self, hashes: Hashes) -> npt.NDArray[np.bool_]:
+        """Which of some hashes, in any order, are in one of the arrays."""
+        found = self.may_hold(hashes)
         likely = np.flatnonzero(found)
         found[likely] = members_of(self._runs, hashes[likely])
         return found

@@ -50,6 +50,7 @@ def test_members_that_are_held_are_those_of_any_run(
     there = {number for run in runs for number in run}
     asked = [*wanted, *sorted(there)[::2]]
     assert held.hold(hashes(asked)).tolist() == [number in there for number in asked]
+    assert all(held.may_hold(hashes(sorted(there))))
 
 
 @given(NUMBERS | st.lists(st.integers(0, 500), min_size=100, max_size=400), NUMBERS)
