@@ -49,6 +49,17 @@ def sift(hashes: Any, holes: Any, passed: Any) -> None:  # noqa: ANN401 - arrays
 
 
 @numba.njit(cache=True, nogil=True)
+def meet(members: Any, hashes: Any, found: Any) -> None:  # noqa: ANN401 - arrays
+    """Mark which of some sorted hashes are among others, sorted too; marks that are there stay."""
+    at = 0
+    for i in range(len(hashes)):
+        while at < len(members) and members[at] < hashes[i]:
+            at += 1
+        if at < len(members) and members[at] == hashes[i]:
+            found[i] = True
+
+
+@numba.njit(cache=True, nogil=True)
 def hash_spans(text: Any, begins: Any, ends: Any, base: Any, hashes: Any) -> None:  # noqa: ANN401
     """Hash what is between each two positions of a text, from a base on."""
     for i in range(len(hashes)):

@@ -94,9 +94,9 @@ def look_at(order: Witness) -> Heads:
         if of_head:
             waiting.append(old)
         if sum(map(len, waiting)) >= _WAITING:
-            expected += order.scratch.write(one_of(waiting))
+            expected += order.scratch.write(waiting)
             waiting = []
-    return Heads(ranges, [*expected, *order.scratch.write(one_of(waiting))])
+    return Heads(ranges, [*expected, *order.scratch.write(waiting)])
 
 
 def united(found: Sequence[Heads]) -> Heads:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from dataclasses import replace
+from random import Random
 from typing import Any
 from unittest import mock
 
@@ -14,7 +15,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lakegc_assets.checks import hashing
+from lakegc_assets.checks import hash_kernels, hashing
 from lakegc_assets.checks.looks import candidates_looks, etags_of
 from lakegc_assets.checks.witness import LOOKS, PLACES, alike_paths, witness
 from lakegc_assets.graveler import ident
@@ -302,6 +303,23 @@ def test_members_are_found(members: set[int], others: list[int]) -> None:
         with mock.patch.object(hashing, "_LARGE", large):
             found = hashing.is_in(hashing.as_hashes(sorted(members)), hashing.as_hashes(asked))
         assert found.tolist() == [one in members for one in asked]
+
+
+@given(
+    st.sets(st.integers(0, 2**64 - 1) | st.integers(0, 20)),
+    st.sets(st.integers(0, 2**64 - 1) | st.integers(0, 20)),
+    st.randoms(),
+)
+def test_what_two_sorted_arrays_share_is_marked(
+    members: set[int], asked: set[int], rng: Random
+) -> None:
+    asked |= set(sorted(members)[::2])
+    before = [rng.random() < 0.2 for _ in asked]
+    found = np.array(before, np.bool_)
+    some, others = (hashing.as_hashes(sorted(array)) for array in (members, asked))
+    hash_kernels.meet(some, others, found)
+    expected = zip(before, sorted(asked), strict=True)
+    assert found.tolist() == [was or one in members for was, one in expected]
 
 
 @pytest.mark.parametrize("most", [1, 1 << 24])
