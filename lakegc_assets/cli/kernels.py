@@ -7,15 +7,18 @@ compiles for itself.
 from __future__ import annotations
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
+from lakegc_assets.checks.hash_kernels import meet
 from lakegc_assets.checks.hashing import Members as Sieve
 from lakegc_assets.checks.hashing import hash_strings
 from lakegc_assets.checks.witness import witness
-from lakegc_assets.graveler.decode import decode_range, etag_hashes
+from lakegc_assets.graveler.decode import decode_metarange, decode_range, etag_hashes
 from lakegc_assets.graveler.entry import Entry
 from lakegc_assets.graveler.namespace import StorageNamespace
-from lakegc_assets.graveler.ranges import write_range
+from lakegc_assets.graveler.ranges import write_metarange, write_range
+from lakegc_assets.mark.evidence_kernels import compare_all
 from lakegc_assets.mark.ranges import decode
 from lakegc_assets.run.hashing import key_digest, pair_hashes
 from lakegc_assets.run.sets import Members, places_of
@@ -27,6 +30,7 @@ def main() -> None:
     entries = [(f"path/{n}", Entry(f"data/slice/{n}", size=n, e_tag="0" * 32)) for n in range(3)]
     info, data = write_range(entries)
     decode(namespace, info.id, decode_range(data, info.id))
+    decode_metarange(*reversed(write_metarange([info])))
     witness(data, info.id, namespace)
     texts = pa.array(["data/slice/1"])
     etag_hashes(texts)
@@ -40,6 +44,18 @@ def main() -> None:
         places_of(members, wanted)
         Members([members]).hold(wanted)
         Sieve([members]).among(wanted)
+        meet(members, wanted, np.zeros(1, np.bool_))
+    flags, numbers = np.zeros(1, np.bool_), np.zeros(1, np.int64)
+    listed = (read, _read_only(numbers), _read_only(numbers))
+    entries = (own, numbers, flags, np.zeros(1, np.int32))
+    compare_all(listed, entries, (flags, flags.copy(), flags.copy(), numbers.copy()))
+
+
+def _read_only(numbers: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    """As arrays are that Arrow gives."""
+    read = numbers.copy()
+    read.flags.writeable = False
+    return read
 
 
 if __name__ == "__main__":
