@@ -35,9 +35,9 @@ from lakegc_assets.sweep.look import (
     CHECK_LIFETIME,
     CHECK_TIME,
     Look,
-    fingerprint,
     fingerprint_of,
     judge,
+    seen_now,
 )
 from lakegc_assets.sweep.moment import Moment, elapsed
 from lakegc_assets.sweep.orders import (
@@ -207,14 +207,15 @@ class DeletingTask:
         """Ask whether a batch may be sent now, following branches that move; what to say if not."""
         slow, why = 0, ""
         for _ in range(_LOOKS):
-            verdict, why = judge(self._look(), self._delta, self._orders.taken)
+            look = self._look()
+            verdict, why = judge(look, self._delta, self._orders.taken)
             if verdict == "send":
                 return None
             if verdict == "lost":
                 return Told(LOST, detail=why)
             if verdict == "extend":
                 try:
-                    self._extend(objects)
+                    self._extend(objects, look.heads)
                 except TooMuchError as error:
                     return Told(STALE, detail=f"{why}: {error}")
                 continue
@@ -226,11 +227,14 @@ class DeletingTask:
     def _look(self) -> Look:
         orders, asking = self._orders, self._reach.asking
         self._checked = self._reach.clock()
-        seen = fingerprint(self._reach.client, orders.repository, protect_tags=orders.protect_tags)
+        heads, seen = seen_now(
+            self._reach.client, orders.repository, protect_tags=orders.protect_tags
+        )
         # The store's time comes after all that may take long, and before the lease.
         now = Moment.now(asking, self._reach.clock)
         look = Look(
             seen=seen,
+            heads=heads,
             now=now,
             lost=lost(asking, orders.lease, orders.number, now.store_time),
             held=read_hold(asking) is not None,
@@ -239,8 +243,12 @@ class DeletingTask:
         self._deadline = _deadline(orders, look)
         return look
 
-    def _extend(self, objects: pa.Table) -> None:
+    def _extend(self, objects: pa.Table, seen: Mapping[str, str]) -> None:
         """Follow the branches that have moved, and spare what they brought to life.
+
+        Args:
+            objects: of the task.
+            seen: HEAD of each branch, as the look found them.
 
         Raises:
             TooMuchError: a task cannot tell what that is.
@@ -251,7 +259,7 @@ class DeletingTask:
         if self._known is None:
             self._known, self._ranges = read_known(self._reach.artifacts, orders.known)
         extender = Extender(orders.connections, self._reach.client, orders.repository)
-        self._known, found = extender.extend(self._known, self._ranges)
+        self._known, found = extender.extend(self._known, self._ranges, seen)
         self._ranges |= found.ranges
         self._spared = found.spares(objects) | self._spared
         heads = fingerprint_of(self._known.heads, None, {}).heads

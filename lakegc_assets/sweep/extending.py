@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Final
 
@@ -109,22 +109,26 @@ class Extender:
     client: LakeFSClient
     repository: str
 
-    def extend(self, known: Known, ranges: AbstractSet[str]) -> tuple[Known, Found]:
+    def extend(
+        self, known: Known, ranges: AbstractSet[str], seen: Mapping[str, str]
+    ) -> tuple[Known, Found]:
         """What is known with the branches as they are now, and what that keeps alive besides.
 
         Args:
             known: so far.
             ranges: those whose entries were looked at.
+            seen: HEAD of each branch when the look found that some had moved; they may have moved
+                again since, and be back where they were.
 
         Raises:
             TooMuchError: a task cannot tell.
             IntegrityError: an answer is not whole, or contradicts another.
             LakegcError: lakeFS or the store did not answer.
         """
-        heads = read_heads(self.client, self.repository, known.heads)
-        known = self._with_logs(known, heads.values())
+        heads = read_heads(self.client, self.repository, {*known.heads, *seen})
+        known = self._with_logs(known, {*seen.values(), *heads.values()})
         listed: Mapping[str, str] = {}
-        if aside := moved_aside(known, heads):
+        if aside := moved_aside(known, seen) or moved_aside(replace(known, heads=seen), heads):
             if known.rules is None:
                 raise TooMuchError(f"branch {aside[0]!r} is gone, or was set elsewhere")
             listed = self._listed(heads)

@@ -38,10 +38,17 @@ class Fingerprint(NamedTuple):
 
 def fingerprint(client: LakeFSClient, repository: str, *, protect_tags: bool) -> Fingerprint:
     """The present HEADs, retention rules and, where they protect, tags."""
+    return seen_now(client, repository, protect_tags=protect_tags)[1]
+
+
+def seen_now(
+    client: LakeFSClient, repository: str, *, protect_tags: bool
+) -> tuple[Mapping[str, str], Fingerprint]:
+    """HEAD of each branch now; and the fingerprint that these are part of."""
     heads = read_heads(client, repository)
     rules = client.gc_rules(repository)
     tags = read_tags(client, repository) if protect_tags else {}
-    return fingerprint_of(heads, None if rules is None else Rules.parse(rules), tags)
+    return heads, fingerprint_of(heads, None if rules is None else Rules.parse(rules), tags)
 
 
 def fingerprint_of(
@@ -64,6 +71,7 @@ class Look:
 
     Attributes:
         seen: HEADs, rules and tags.
+        heads: HEAD of each branch.
         now: when the lease was read, or a little earlier.
         lost: why the lease does not allow any more deletes; empty while it does.
         held: whether an alarm holds all sweeps.
@@ -71,6 +79,7 @@ class Look:
     """
 
     seen: Fingerprint
+    heads: Mapping[str, str]
     now: Moment
     lost: str
     held: bool

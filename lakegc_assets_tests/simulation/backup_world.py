@@ -14,6 +14,8 @@ from lakegc_assets_tests.simulation.oracle import Finished, LossError, Oracle, S
 from lakegc_assets_tests.simulation.world import PREFIX, World
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from lakegc_assets_tests.simulation.store import Kept, SimStore
 
 #: Where backups are.
@@ -22,6 +24,12 @@ BACKUPS: Final = "s3://backup/all"
 _NOT_COPIED: Final = "not in the backup: failed"
 _NOT_LISTED: Final = "not in the backup: the copy is gone or another"
 _LACKING: Final = frozenset({"cut page", "stale list"})
+
+
+def _pinned_by(data: bytes) -> list[str]:
+    """The addresses that the file of a pin names."""
+    found: list[str] = encoding.read_table(pa.BufferReader(data))["address"].to_pylist()
+    return found
 
 
 @dataclass
@@ -120,8 +128,7 @@ class BackupWorld(World):
         if store.url == NAMESPACE and key.startswith("data/"):
             self._came(key, data)
         elif store.url == NAMESPACE and key.startswith(PINS):
-            pinned = encoding.read_table(pa.BufferReader(data))["address"].to_pylist()
-            for address in pinned:
+            for address in _pinned_by(data):
                 self.oracle.pinned.setdefault(address, self.oracle.now())
             self.oracle.look()
         elif key.startswith("restored_set/") and key.endswith("/manifest.json"):
@@ -132,6 +139,13 @@ class BackupWorld(World):
                 table = encoding.read_table(pa.BufferReader(kept[folder + part].data))
                 rows += table.to_pylist()
             self.oracle.ended_restore(rows)
+
+    def unlisted(self, store: SimStore, keys: Sequence[str]) -> None:
+        """As ``World.unlisted``; and of pins."""
+        for key in keys:
+            if store.url == NAMESPACE and key.startswith(PINS):
+                for address in _pinned_by(self.buckets["lake"][PREFIX + key].data):
+                    self.oracle.unlisted[address] = self.oracle.now().step
 
     def _came(self, key: str, data: bytes) -> None:
         actor = self.scheduler.current

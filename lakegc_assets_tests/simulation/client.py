@@ -108,15 +108,18 @@ class SimClient:
 
     def branches(self, _repository: str) -> Iterator[Branch]:
         """Page by page, so that a branch may move while they are read."""
-        world, after = self._world, ""
+        world, after, begun = self._world, "", None
         world.looks()
         while True:
             fault = self._call("branches")
+            begun = world.scheduler.steps if begun is None else begun
             names = sorted(name for name in world.lake.branches if name > after)
             if fault == "cut list":
                 return
-            for name in names[:_PAGE]:
-                yield _branch(name, world.lake.branches[name])
+            found = [_branch(name, world.lake.branches[name]) for name in names[:_PAGE]]
+            if len(names) <= _PAGE:
+                world.has_looked(begun)
+            yield from found
             if len(names) <= _PAGE:
                 return
             after = names[_PAGE - 1]

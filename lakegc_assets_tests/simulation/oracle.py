@@ -56,6 +56,7 @@ class Sent(NamedTuple):
         look: when the HEADs were read before it.
         delta: when its delta mark began.
         at: when it was sent.
+        readings: steps in which its task got the first and the last page of all HEADs.
     """
 
     actor: Actor
@@ -65,6 +66,7 @@ class Sent(NamedTuple):
     look: Since
     delta: Since
     at: Since
+    readings: tuple[tuple[int, int], ...]
 
 
 class Gone(NamedTuple):
@@ -102,6 +104,8 @@ class Oracle:
         deletes: when each key was deleted.
         brought: when an object was last brought back.
         pinned: since when a restore pins an object.
+        unlisted: the last step in which a stale list lacked the pin of an object, which no store
+            does that keeps what is asked of it (docs/safety.md).
         once_live: all that was ever live.
         sweeps: by token of the lease, the step of its first batch.
         promises: whether to watch lease, rounds and hold too, not only losses.
@@ -120,6 +124,7 @@ class Oracle:
     deletes: dict[str, Since] = field(default_factory=dict)
     brought: dict[str, Since] = field(default_factory=dict)
     pinned: dict[str, Since] = field(default_factory=dict)
+    unlisted: dict[str, int] = field(default_factory=dict)
     once_live: set[str] = field(default_factory=set)
     sweeps: dict[str, int] = field(default_factory=dict)
     promises: bool = True
@@ -181,8 +186,9 @@ class Oracle:
         delta = self.deltas[orders.lease[:16], name]
         look = Since(*actor.facts.get("look", (delta.step, delta.time)))  # type: ignore[misc]
         compared = Since(*actor.facts.get("compared", look))  # type: ignore[misc]
+        readings = tuple(actor.facts.get("readings", ()))  # type: ignore[arg-type,var-annotated]
         self.world.say(f"asks for deletes of {', '.join(keys)}")
-        sent = Sent(actor, run, tuple(keys), compared, look, delta, self.now())
+        sent = Sent(actor, run, tuple(keys), compared, look, delta, self.now(), readings)
         if self.promises:
             self._require_lease(sent, orders, lease, hold=hold)
         self.sweeps.setdefault(orders.lease, sent.at.step)
@@ -253,15 +259,17 @@ class Oracle:
             frozen = not kept and self.thawed.get(sent.actor.process.name, -1.0) >= sent.look.time
             return frozen or late - sent.look.time <= BATCH_S + _SLACK_S
         if since.step < sent.delta.step:
-            return False
+            return way == "pinned" and self.unlisted.get(key, -1) >= sent.delta.step
         if way == "staged":
             frozen = not kept and self.thawed.get(sent.actor.process.name, -1.0) >= sent.look.time
             late = now if kept else sent.at.time
             return frozen or late - since.time <= STAGED_S + _SLACK_S
         if way == "dangling":
             begun, ended = self.lone.get(key, (since, since))
-            # Between the beginning of a look and its answer a HEAD may leave the commit again.
-            return not (begun.step <= sent.look.step and sent.compared.step <= ended.step)
+            # What came and went between two readings is not seen.
+            return not any(
+                begun.step <= first and last <= ended.step for first, last in sent.readings
+            )
         return way == "pinned"
 
     # Alarms and ends

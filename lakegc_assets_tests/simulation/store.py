@@ -139,7 +139,9 @@ class SimStore(ObjectStore):
         if fault == "cut page":
             found = found[: (len(found) + 1) // 2]
         elif fault == "stale list":
-            found = [one for one in found if one[1].modified < self._stale()]
+            stale = self._stale()
+            self._world.unlisted(self, [key for key, kept in found if kept.modified >= stale])
+            found = [one for one in found if one[1].modified < stale]
         if found:
             yield _page(found)
 

@@ -11,15 +11,18 @@ import pytest
 from lakegc_assets.recovery import making
 from lakegc_assets.recovery.backups import BEGIN, Record, Subject, subject_of
 from lakegc_assets.recovery.place import require_no_other_backup
+from lakegc_assets.run.pins import PINS
 from lakegc_assets.storage.base import ObjectStore
 from lakegc_assets.storage.config import StoreConfig
-from lakegc_assets_tests.simulation import seams
+from lakegc_assets_tests.simulation import encoding, rows, seams
 from lakegc_assets_tests.simulation.backing import THEMES as BACKING
-from lakegc_assets_tests.simulation.backup_world import BackupOracle
+from lakegc_assets_tests.simulation.backup_world import BackupOracle, BackupWorld
 from lakegc_assets_tests.simulation.choices import Choices
+from lakegc_assets_tests.simulation.client import NAMESPACE
 from lakegc_assets_tests.simulation.ended import Ended
 from lakegc_assets_tests.simulation.interleaving import THEMES, interleave
 from lakegc_assets_tests.simulation.marking import THEMES as MARKING
+from lakegc_assets_tests.simulation.store import Kept
 
 _FIRST = THEMES + len(MARKING)
 
@@ -71,3 +74,16 @@ def test_interleavings_with_backups_break_no_promise() -> None:
     # Some of them restore all that was swept.
     assert sum(_oracle(one).restored for one in ended) > 0
     assert any(_oracle(one).brought for one in ended)
+
+
+def test_a_world_knows_which_objects_a_stale_list_of_pins_does_not_protect() -> None:
+    world = interleave(Choices(None, (0, _FIRST))).world
+    assert isinstance(world, BackupWorld)
+    pin = f"{PINS}r1.parquet"
+    with seams.inside(world):
+        data = encoding.encoded(
+            rows.Table(["address"], [rows.Array(["data/old/one"], rows.string())])
+        )
+        world.buckets["lake"][f"repo/{pin}"] = Kept(data, "e", world.store_time(), len(data))
+        world.unlisted(world.store(NAMESPACE), ["data/old/two", pin])
+    assert world.oracle.unlisted == {"data/old/one": world.scheduler.steps}

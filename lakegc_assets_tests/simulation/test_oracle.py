@@ -26,7 +26,7 @@ class _Past:
         monkeypatch.setattr(self._world, "outcomes", lambda _url: [(_KEY, "put_back", None)])
         task = Actor("task", Process("task", "", 0.0), lambda: None, lazy=False, order=1)
         read = Since(10, 0.5)
-        self._sent = Sent(task, _RUN, (_KEY,), read, read, read, read)
+        self._sent = Sent(task, _RUN, (_KEY,), read, read, read, read, ((10, 11),))
 
     def at(self, step: int) -> None:
         """Let it be that step."""
@@ -77,3 +77,36 @@ def test_an_object_that_came_back_before_it_was_lost_is_lost(past: _Past) -> Non
     past.end_well(20)
     with pytest.raises(LossError, match="deleted at step 14"):
         past.oracle.end()
+
+
+@pytest.mark.parametrize("listed", [9, None])
+def test_an_object_whose_pin_was_listed_before_the_delta_mark_is_lost(
+    past: _Past, listed: int | None
+) -> None:
+    past.oracle.live[_KEY] = {"pinned": Since(3, 0.15)}
+    if listed is not None:
+        past.oracle.unlisted[_KEY] = listed
+    with pytest.raises(LossError, match="is live \\(pinned, since step 3"):
+        past.delete(14)
+
+
+def test_an_object_whose_pin_no_list_of_the_delta_mark_showed_is_not_blamed_on_it(
+    past: _Past,
+) -> None:
+    past.oracle.live[_KEY] = {"pinned": Since(3, 0.15)}
+    past.oracle.unlisted[_KEY] = 12
+    past.delete(14)
+    past.oracle.end()
+
+
+@pytest.mark.parametrize(("came", "went", "seen"), [(9, 12, True), (10, 11, True), (11, 13, False)])
+def test_what_was_on_a_branch_while_the_task_read_all_of_them_is_lost_and_else_is_not_seen(
+    past: _Past, came: int, went: int, *, seen: bool
+) -> None:
+    past.oracle.live[_KEY] = {"dangling": Since(went, went * 0.05)}
+    past.oracle.lone[_KEY] = (Since(came, came * 0.05), Since(went, went * 0.05))
+    if seen:
+        with pytest.raises(LossError, match="is live \\(dangling"):
+            past.delete(14)
+    else:
+        past.delete(14)

@@ -287,6 +287,14 @@ class World:
             actor.facts["seen"] = self._lease_and_hold()
             self.say("reads the HEADs")
 
+    def has_looked(self, begun: int) -> None:
+        """The present actor has read the HEADs, from a step on."""
+        actor = self.scheduler.current
+        if actor is not None:
+            readings = actor.facts.setdefault("readings", [])
+            assert isinstance(readings, list)
+            readings.append((begun, self.scheduler.steps))
+
     def _lease_and_hold(self) -> tuple[LeaseRecord | None, bool]:
         lake = self.buckets["lake"]
         kept = lake.get(PREFIX + LEASE)
@@ -305,6 +313,9 @@ class World:
         if isinstance(sent, Sent) and store.url == NAMESPACE:
             self.oracle.deleted(key, sent)
             self._set_mood()
+
+    def unlisted(self, store: SimStore, keys: Sequence[str]) -> None:
+        """Keys below the root of a store that a stale list lacks."""
 
     def written(self, store: SimStore, key: str, data: bytes) -> None:
         """An object was written."""

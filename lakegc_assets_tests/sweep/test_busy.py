@@ -150,6 +150,33 @@ def test_a_branch_is_set_back_between_batches(
     check_readable(lake, "main", "busy", *made)
 
 
+def test_a_branch_is_back_where_it_was_before_it_is_followed(
+    lake: SmallLake, marked: Marked, spark: Session
+) -> None:
+    """The look saw a commit that no branch leads to when they are read to be followed."""
+    lost = max(marked.groups["replaced"])
+    before = lake.head("busy")
+    made: list[str] = []
+
+    def move() -> None:
+        lake.stage("busy", "late/commit", lost, size=10**6)
+        made.append(lake.commit("busy"))
+
+    def move_back(_method: str, path: str) -> None:
+        schedule._see(_method, path)
+        if made and path.endswith("/settings/gc_rules") and lake.head("busy") in made:
+            lake.client.delete_branch(REPOSITORY, "busy")
+            lake.client.create_branch(REPOSITORY, "busy", before)
+
+    schedule = BeforeBatches(lake, marked, [lambda: None, move])
+    lake.on_request = move_back
+    manifest = sweep(lake.context(spark, sweep_batch=2))
+    assert lake.head("busy") == before
+    assert manifest.facts["rounds"] == 1
+    assert spared(lake)[lost] == HELD
+    check_readable(lake, "main", "busy", *made)
+
+
 def test_without_rules_a_branch_that_goes_needs_a_new_delta_mark(
     lake: SmallLake, marked: Marked, spark: Session
 ) -> None:
