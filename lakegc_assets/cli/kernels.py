@@ -6,6 +6,8 @@ compiles for itself.
 
 from __future__ import annotations
 
+from typing import TypeVar
+
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
@@ -23,6 +25,8 @@ from lakegc_assets.mark.ranges import decode
 from lakegc_assets.run.hashing import key_digest, pair_hashes
 from lakegc_assets.run.sets import Members, places_of
 
+T = TypeVar("T", bound=np.generic)
+
 
 def main() -> None:
     """Read a small range by both readers, and hash what is in it."""
@@ -30,7 +34,8 @@ def main() -> None:
     entries = [(f"path/{n}", Entry(f"data/slice/{n}", size=n, e_tag="0" * 32)) for n in range(3)]
     info, data = write_range(entries)
     decode(namespace, info.id, decode_range(data, info.id))
-    decode_metarange(*reversed(write_metarange([info])))
+    metarange_id, metarange = write_metarange([info])
+    decode_metarange(metarange, metarange_id)
     witness(data, info.id, namespace)
     texts = pa.array(["data/slice/1"])
     etag_hashes(texts)
@@ -38,22 +43,23 @@ def main() -> None:
     key_digest(texts)
     own = np.zeros(1, np.uint64)
     pair_hashes(own, own)
-    read = own.copy()
-    read.flags.writeable = False
+    read = _read_only(own)
     for members, wanted in ((own, own), (read, own), (own, read)):
         places_of(members, wanted)
         Members([members]).hold(wanted)
         Sieve([members]).among(wanted)
         meet(members, wanted, np.zeros(1, np.bool_))
     flags, numbers = np.zeros(1, np.bool_), np.zeros(1, np.int64)
-    listed = (read, _read_only(numbers), _read_only(numbers))
-    entries = (own, numbers, flags, np.zeros(1, np.int32))
-    compare_all(listed, entries, (flags, flags.copy(), flags.copy(), numbers.copy()))
+    compare_all(
+        (read, _read_only(numbers), _read_only(numbers)),
+        (own, numbers, flags, np.zeros(1, np.int32)),
+        (flags, flags.copy(), flags.copy(), numbers.copy()),
+    )
 
 
-def _read_only(numbers: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+def _read_only(numbers: npt.NDArray[T]) -> npt.NDArray[T]:
     """As arrays are that Arrow gives."""
-    read = numbers.copy()
+    read: npt.NDArray[T] = numbers.copy()
     read.flags.writeable = False
     return read
 

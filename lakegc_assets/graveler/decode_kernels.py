@@ -111,7 +111,7 @@ class _Record(NamedTuple):
 
 class _Range(NamedTuple):
     code: int
-    count: int
+    entries: int
 
 
 class _Fields(NamedTuple):
@@ -422,7 +422,7 @@ def _range_row(
     found = _range_data(data, proto, end, stream, progress.last, record.key)
     row = progress.entries
     columns.address_ends[row] = ids + _ID_LENGTH
-    columns.sizes[row] = found.count
+    columns.sizes[row] = found.entries
     return found.code, ids + _ID_LENGTH
 
 

@@ -14,6 +14,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from lakegc_assets.graveler.decode import DECODER_VERSION
 from lakegc_assets.mark import evidence
 from lakegc_assets.mark.evidence import ETAGS, SMALL, EtagFiles, Evidence
 from lakegc_assets.mark.ranges import HASHES, Wanted
@@ -177,7 +178,7 @@ def test_what_is_damaged_in_the_cache_is_found_anew(
 def test_another_decoder_believes_nothing(told: Told, monkeypatch: pytest.MonkeyPatch) -> None:
     parts = written(told.store, [FIRST])
     told.of("a", parts)
-    monkeypatch.setattr(evidence, "DECODER_VERSION", evidence.DECODER_VERSION + 1)
+    monkeypatch.setattr(evidence, "DECODER_VERSION", DECODER_VERSION + 1)
     assert told.of("a", parts)[1] == "a"
 
 
