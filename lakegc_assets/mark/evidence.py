@@ -18,6 +18,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from lakegc_assets.errors import IntegrityError
 from lakegc_assets.graveler.decode import DECODER_VERSION
 from lakegc_assets.mark import evidence_kernels
 from lakegc_assets.mark.ranges import HASHES, LOOKS, Wanted, by_packs, read_entries, seconds
@@ -109,7 +110,7 @@ def evidence_of(
         etags: what is listed.
 
     Raises:
-        IntegrityError: a range or a file is missing or damaged.
+        IntegrityError: a range or a file is missing or damaged, or was not compared.
     """
     cache = connections.cache()
     lengths = sorted({length for length in (*etags.kept, len(etags.parts)) if length})
@@ -127,13 +128,23 @@ def evidence_of(
         so_far = known[begin][range_id] if begin else Evidence()
         for length in lengths:
             if length > begin:
-                so_far += found.get((range_id, length), Evidence())
+                so_far += _one(found, range_id, length)
                 new[length][range_id] = so_far
         total += so_far
     for length, rows in new.items():
         if rows:
             _write(cache, keys[length], rows)
     return total
+
+
+def _one(found: Mapping[tuple[str, int], Evidence], range_id: str, length: int) -> Evidence:
+    """What a range says: that it says nothing is known only if it was looked at, and is kept."""
+    if (range_id, length) not in found:
+        raise IntegrityError(
+            f"etags of range {range_id} were not compared with the listing. This is a fault of the "
+            "mark, please report it",
+        )
+    return found[range_id, length]
 
 
 # The cache

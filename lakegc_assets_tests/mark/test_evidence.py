@@ -14,6 +14,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from lakegc_assets.errors import IntegrityError
 from lakegc_assets.graveler.decode import DECODER_VERSION
 from lakegc_assets.mark import evidence
 from lakegc_assets.mark.evidence import ETAGS, SMALL, EtagFiles, Evidence
@@ -173,6 +174,22 @@ def test_what_is_damaged_in_the_cache_is_found_anew(
                 file.unlink()
     assert told.of("ac", parts, 1) == (Evidence(False, 40, small_agree=True), "ac")
     assert told.of("ac", parts, 1) == (Evidence(False, 40, small_agree=True), "")
+
+
+def test_a_range_that_was_not_looked_at_is_not_kept_as_one_that_says_nothing(
+    told: Told, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    parts = written(told.store, [FIRST])
+    compare = evidence._compare
+
+    def lost(order: Any) -> dict[tuple[str, int], Evidence]:
+        return {key: of for key, of in compare(order).items() if key[0] != "b"}
+
+    with monkeypatch.context() as patch:
+        patch.setattr(evidence, "_compare", lost)
+        with pytest.raises(IntegrityError, match="range b were not compared"):
+            told.of("ab", parts)
+    assert told.of("ab", parts) == (Evidence(True, 20, small_agree=True), "ab")
 
 
 def test_another_decoder_believes_nothing(told: Told, monkeypatch: pytest.MonkeyPatch) -> None:
