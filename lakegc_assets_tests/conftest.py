@@ -27,6 +27,7 @@ from sqlalchemy.engine.interfaces import DBAPIConnection
 
 from lakegc_assets.embedded.lake import state
 from lakegc_assets.lakefs import client
+from lakegc_assets_tests.marked import marked
 from lakegc_assets_tests.sessions import spark
 from lakegc_assets_tests.site import site
 from lakegc_assets_tests.storage.servers import (
@@ -43,6 +44,7 @@ __all__ = [
     "aws_environment",
     "azurite_server",
     "fake_gcs_server",
+    "marked",
     "rclone_program",
     "s3_bucket",
     "s3_server",

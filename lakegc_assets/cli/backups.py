@@ -8,7 +8,8 @@ from typing import Any
 
 import click
 
-from lakegc_assets.cli.main import Duration, exit_status, other_options, settings_of
+from lakegc_assets.cli.exits import exit_status
+from lakegc_assets.cli.options import Duration, other_options, settings_of
 from lakegc_assets.defs.units import human_bytes
 from lakegc_assets.errors import ConfigurationError, RefusedError
 

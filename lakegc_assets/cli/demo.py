@@ -19,9 +19,9 @@ from pathlib import Path
 import click
 
 from lakegc_assets.cli.main import main as command
-from lakegc_assets.cli.main import near
 from lakegc_assets.cli.queries import outcome
 from lakegc_assets.cli.restored import last_restore
+from lakegc_assets.cli.shown import near
 from lakegc_assets.cli.team import Calendar, Team
 from lakegc_assets.embedded.server import EmbeddedLakeFS
 from lakegc_assets.errors import IntegrityError

@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from lakegc_assets.cli.main import exit_status, new_run_id, run_options, settings_of, start
+from lakegc_assets.cli.exits import exit_status
+from lakegc_assets.cli.main import start
+from lakegc_assets.cli.options import new_run_id, run_options, settings_of
 from lakegc_assets.defs.units import human_bytes
 from lakegc_assets.errors import ConfigurationError
 

@@ -19,8 +19,8 @@ from shlex import quote
 import click
 
 from lakegc_assets.cli import trial
+from lakegc_assets.cli.exits import exit_status
 from lakegc_assets.cli.jobs import dagster_home
-from lakegc_assets.cli.main import exit_status
 from lakegc_assets.cli.team import Calendar
 from lakegc_assets.embedded.server import EmbeddedLakeFS
 from lakegc_assets.errors import RefusedError

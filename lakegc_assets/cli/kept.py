@@ -23,7 +23,7 @@ from lakegc_assets.run.pins import prune_pins
 from lakegc_assets.run.spark import start_session
 from lakegc_assets.storage.opening import open_store
 from lakegc_assets.sweep.hold import require_no_hold
-from lakegc_assets.sweep.lease import owner_of, repository_lease
+from lakegc_assets.sweep.leased import leased
 
 
 def _site(url: str | None) -> tuple[Site, str]:
@@ -167,12 +167,7 @@ def _not_held(ctx: RunContext) -> Iterator[None]:
 def _alone(ctx: RunContext) -> Iterator[None]:
     """Keep sweeps and restores of a repository from beginning meanwhile, from wherever."""
     _, connections = ctx.connect()
-    owner = owner_of(doing="prune", repository=ctx.repository)
-    settings = ctx.settings
-    lease = repository_lease(
-        connections.store(), owner, duration=settings.lease_duration, wait=settings.lease_wait
-    )
-    with lease, _not_held(ctx):
+    with leased(ctx, connections.store(), doing="prune"), _not_held(ctx):
         yield
 
 

@@ -7,171 +7,17 @@ the request is incomplete or contradicts what is there.
 from __future__ import annotations
 
 import json
-import re
-import sys
-from collections.abc import Callable
 from dataclasses import asdict
-from datetime import datetime, timedelta, timezone
-from functools import wraps
 from importlib import import_module
 from pathlib import Path
-from typing import Any, ParamSpec, TypeVar
+from typing import Any
 
 import click
 
-from lakegc_assets.defs.units import human_bytes
-from lakegc_assets.errors import ConfigurationError, LakegcError, RefusedError
-
-FAILURE, USAGE, REFUSED = 1, 2, 3
-
-_UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
-#: Garbage that no rule let expire.
-_WITHOUT_RULE = {
-    "unreferenced": "unreferenced",
-    "no rules": "in commits that are gone, without rules",
-}
-_P = ParamSpec("_P")
-_R = TypeVar("_R")
-
-
-class Duration(click.ParamType[timedelta]):
-    """A number with a unit: 90s, 30m, 25h, 2d."""
-
-    name = "duration"
-
-    def convert(
-        self, value: object, param: click.Parameter | None, ctx: click.Context | None
-    ) -> timedelta:
-        """Read it, or say what it should look like."""
-        if isinstance(value, timedelta):
-            return value
-        match = re.fullmatch(r"(\d+(?:\.\d+)?)([smhd])", str(value))
-        if match is None:
-            self.fail(f"{value!r} is no duration: write 90s, 30m, 25h or 2d", param, ctx)
-        return timedelta(**{_UNITS[match[2]]: float(match[1])})
-
-
-def exit_status(function: Callable[_P, _R]) -> Callable[_P, _R]:
-    """Turn errors into a sentence and an exit status."""
-
-    @wraps(function)
-    def wrapper(*args: _P.args, **kwargs: _P.kwargs) -> _R:
-        try:
-            return function(*args, **kwargs)
-        except RefusedError as error:
-            click.echo(f"refused: {error}", err=True)
-            sys.exit(REFUSED)
-        except ConfigurationError as error:
-            click.echo(f"configuration: {error}", err=True)
-            sys.exit(USAGE)
-        except LakegcError as error:
-            click.echo(f"failed: {error}", err=True)
-            sys.exit(FAILURE)
-        except KeyboardInterrupt as interrupt:
-            how_far = str(interrupt) or "the same command with the same --run goes on"
-            click.echo(f"interrupted: {how_far}", err=True)
-            sys.exit(FAILURE)
-
-    return wrapper
-
-
-_Command = Callable[..., None]
-_OF_A_MARK = (
-    click.option(
-        "--mode",
-        type=click.Choice(["unified", "committed", "uncommitted"]),
-        help="Collect only what expired commits alone hold, without a listing of the "
-        "store (committed), or what was never committed (uncommitted). Default: both.",
-    ),
-    click.option("--min-age", type=Duration(), help="Spare younger objects. Default 24h."),
-    click.option(
-        "--allow-unsafe-min-age", is_flag=True, help="Take --min-age as it is, below 24 h too."
-    ),
-    click.option(
-        "--clean",
-        is_flag=True,
-        help="List the whole store; else what is known of old slices is carried forward.",
-    ),
-)
-_OF_CHECKS = (
-    click.option(
-        "--max-candidate-share",
-        type=click.FloatRange(0, 1),
-        help="Approve a larger share of the listing as candidates. Default 0.5.",
-    ),
-    click.option("--protect-tags", is_flag=True, help="Tagged commits keep their objects."),
-    click.option("--accept-missing", help="Digest of objects at HEADs known to be lost."),
-)
-_OF_ALL = (
-    click.option(
-        "--set",
-        "others",
-        multiple=True,
-        metavar="NAME=VALUE",
-        help="Any other setting of the collector resource, lease_wait_seconds=600 say. "
-        "May be given several times.",
-    ),
-    click.option("--json", "as_json", is_flag=True, help="Print JSON for programs."),
-)
-
-
-def run_options(function: _Command) -> _Command:
-    """The settings of a run, as options."""
-    return _with(function, *_OF_A_MARK, *_OF_CHECKS, *_OF_ALL)
-
-
-def sweep_options(function: _Command) -> _Command:
-    """The settings that matter once there is a mark, as options."""
-    return _with(function, *_OF_CHECKS, *_OF_ALL)
-
-
-def other_options(function: _Command) -> _Command:
-    """``--set`` and ``--json``."""
-    return _with(function, *_OF_ALL)
-
-
-def _with(function: _Command, *options: Callable[[_Command], _Command]) -> _Command:
-    for option in reversed(options):
-        function = option(function)
-    return function
-
-
-def settings_of(
-    others: tuple[str, ...],
-    *,
-    mode: str | None = None,
-    min_age: timedelta | None = None,
-    max_candidate_share: float | None = None,
-    accept_missing: str | None = None,
-    **flags: bool,
-) -> dict[str, Any]:
-    """The configuration of the ``collector`` resource: only what was given.
-
-    Raises:
-        ConfigurationError: one of the others has no value, or is given twice.
-    """
-    chosen = {
-        "mode": mode,
-        "min_age_hours": None if min_age is None else min_age.total_seconds() / 3600,
-        "max_candidate_share": max_candidate_share,
-        "accept_missing": accept_missing,
-    }
-    given: dict[str, Any] = {name: value for name, value in chosen.items() if value is not None}
-    given |= {name: True for name, value in flags.items() if value}
-    for other in others:
-        name, is_given, value = other.partition("=")
-        if not is_given:
-            raise ConfigurationError(f"--set {other}: write NAME=VALUE")
-        if name in given:
-            raise ConfigurationError(f"--set {other}: {name} is given twice")
-        given[name] = value
-    return given
-
-
-def new_run_id() -> str:
-    """An id that sorts by time."""
-    return f"{datetime.now(timezone.utc):%Y%m%dT%H%M%SZ}"
-
+from lakegc_assets.cli.exits import exit_status
+from lakegc_assets.cli.options import new_run_id, run_options, settings_of, sweep_options
+from lakegc_assets.cli.shown import show
+from lakegc_assets.errors import RefusedError
 
 #: Commands that stand in modules of their own, which are loaded when they are asked for.
 _ELSEWHERE = {
@@ -235,7 +81,7 @@ def start(
     from lakegc_assets.cli.queries import outcome  # noqa: PLC0415 - Dagster loads slowly
 
     run_job(job, repository, run_id, settings)
-    _show(outcome(repository, run_id), as_json)
+    show(outcome(repository, run_id), as_json)
 
 
 @main.command()
@@ -365,7 +211,7 @@ def report(repository: str | None, run_id: str | None, file: Path | None, as_jso
     if file is None:
         from lakegc_assets.cli.queries import outcome  # noqa: PLC0415 - Dagster loads slowly
 
-        _show(outcome(repository, run_id), as_json)
+        show(outcome(repository, run_id), as_json)
         return
     from lakegc_assets.cli.pages import write_run  # noqa: PLC0415 - Dagster loads slowly
 
@@ -409,62 +255,3 @@ def repositories(as_json: bool) -> None:  # noqa: FBT001 - an option
         runs = ", ".join(f"{run['run']} ({run['state']})" for run in entry["runs"]) or "no run yet"
         read_only = " (read-only)" if entry["read_only"] else ""
         click.echo(f"{entry['repository']}{read_only}\t{entry['storage_namespace']}\t{runs}")
-
-
-def _show(found: dict[str, Any], as_json: bool) -> None:  # noqa: FBT001 - an option
-    if as_json:
-        click.echo(json.dumps(found, indent=1))
-        return
-    from lakegc_assets.cli.queries import kept_because  # noqa: PLC0415 - Dagster loads slowly
-
-    mode = "" if found["mode"] == "unified" else f" ({found['mode']})"
-    click.echo(f"repository {found['repository']}, mark {found['run']}{mode}")
-    click.echo(f"  slices made after the cutoff, not listed: {found['skipped_slices']:,}")
-    by_name = found["mode"] == "committed"
-    _line(2, "looked at" if by_name else "listed", found["listed"], found["listed_bytes"])
-    kept, kept_bytes = found["listed"] - found["objects"], found["listed_bytes"] - found["bytes"]
-    _line(2, "kept", kept, kept_bytes)
-    for name, objects in kept_because(found):
-        _line(6, name, objects)
-    _line(2, "garbage", found["objects"], found["bytes"])
-    for dimension, key, objects, size in found["breakdown"]:
-        if dimension == "branch rule":
-            _line(6, _WITHOUT_RULE.get(key, f"expired by the rule {key}"), objects, size)
-    _show_sweep(found)
-    for warning in found["warnings"]:
-        click.echo(f"  warning: {warning}")
-    _show_places(found)
-    if found["swept"]:
-        click.echo(f"  {found['swept_on']}")
-    elif found["objects"]:
-        click.echo(f"  to delete  lakegc sweep {found['repository']} --run {found['run']}")
-
-
-def _show_sweep(found: dict[str, Any]) -> None:
-    for outcome, totals in found["outcomes"].items():
-        _line(2, outcome.replace("_", " "), totals["objects"], totals["bytes"])
-        if outcome == "spared":
-            for because, objects in found["spared_by_sweep"].items():
-                _line(6, because, objects)
-
-
-def _line(indent: int, name: str, objects: int, size: int | None = None) -> None:
-    shown = "" if size is None else f"{human_bytes(size):>12}"
-    click.echo(f"{' ' * indent + name:<44} {objects:>12,} objects {shown}".rstrip())
-
-
-def _show_places(found: dict[str, Any]) -> None:
-    click.echo(f"  mark       {found['mark_url']}")
-    click.echo(f"  artifacts  {near(found['artifacts'])}")
-    if found["backup"] is not None:
-        click.echo(f"  backup     {found['backup']}")
-    if found["undo"] is not None:
-        click.echo(f"  undo       {found['undo']}")
-
-
-def near(path: str | Path) -> str:
-    """A local path relative to the working directory where it is below it; else as it is."""
-    try:
-        return str(Path(path).relative_to(Path.cwd()))
-    except ValueError:
-        return str(path)

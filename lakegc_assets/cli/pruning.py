@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from lakegc_assets.cli.main import FAILURE, Duration, exit_status
+from lakegc_assets.cli.exits import FAILURE, exit_status
+from lakegc_assets.cli.options import Duration
 from lakegc_assets.errors import RefusedError
 
 if TYPE_CHECKING:

@@ -8,7 +8,8 @@ from typing import Any
 
 import click
 
-from lakegc_assets.cli.main import FAILURE, exit_status, settings_of
+from lakegc_assets.cli.exits import FAILURE, exit_status
+from lakegc_assets.cli.options import settings_of
 from lakegc_assets.defs.units import human_bytes
 
 #: Of the objects that read again, so many are named.

@@ -95,14 +95,19 @@ class Liveness:
     def tables(self) -> dict[str, pa.Table]:
         """The parts of the asset: ``data``, ``expired``, ``heads`` and ``tags``."""
         of, active = self.commits, self.active.active
-        heads = [(b, c, of[c].metarange_id) for b, c in sorted(self.heads.items())]
         tags = [(t, c, of[c].metarange_id, c in active) for t, c in sorted(self.tags.items())]
         return {
             "data": _table(self.active_rows(), ACTIVE),
             "expired": _table(self.expired_rows(), EXPIRED),
-            "heads": _table(heads, HEADS),
+            "heads": self.heads_table(),
             "tags": _table(tags, TAGS),
         }
+
+    def heads_table(self) -> pa.Table:
+        """Rows of ``HEADS``."""
+        of = self.commits
+        heads = [(b, c, of[c].metarange_id) for b, c in sorted(self.heads.items())]
+        return _table(heads, HEADS)
 
     def active_rows(self) -> list[tuple[object, ...]]:
         """Rows of ``ACTIVE``."""
@@ -259,7 +264,7 @@ def find_liveness(
         return Liveness(rules, heads, tags, commits, united, run_id)
     # A branch that moved while this ran counts with both of its HEADs.
     before = active_commits(commits, heads_before, rules, now)
-    after = active_commits(commits, heads, rules, now)
+    after = before if heads == heads_before else active_commits(commits, heads, rules, now)
     own = ActiveCommits(before.active | after.active, before.expired & after.expired)
     if ctx.settings.protect_tags:
         tagged = {commit: Reason(None, "tag") for commit in tags.values()}

@@ -24,7 +24,8 @@ from lakegc_assets.run.lock import repository_lock
 from lakegc_assets.storage.base import ObjectStore
 from lakegc_assets.storage.errors import StorageError
 from lakegc_assets.sweep.hold import HOLD, read_hold
-from lakegc_assets.sweep.lease import Lease, owner_of, repository_lease
+from lakegc_assets.sweep.lease import Lease
+from lakegc_assets.sweep.leased import leased
 
 #: Less than this is refused: what was begun lately may still go on.
 LEAST: Final = timedelta(days=2)
@@ -169,16 +170,9 @@ def require_long(keep: timedelta) -> None:
 
 @contextmanager
 def _alone(ctx: RunContext, connections: Connections) -> Iterator[Lease]:
-    owner = owner_of(doing="prune", repository=ctx.repository, started_by=ctx.started_by)
     with (
         repository_lock(connections.namespace_url),
-        repository_lease(
-            connections.store(),
-            owner,
-            duration=ctx.settings.lease_duration,
-            wait=ctx.settings.lease_wait,
-            log=ctx.log,
-        ) as lease,
+        leased(ctx, connections.store(), doing="prune") as lease,
     ):
         yield lease
 

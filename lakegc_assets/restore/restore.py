@@ -35,7 +35,8 @@ from lakegc_assets.run.parts import Part, write_part
 from lakegc_assets.run.pins import Pin, write_pin
 from lakegc_assets.storage.errors import StorageError
 from lakegc_assets.sweep.hold import HOLD, read_hold
-from lakegc_assets.sweep.lease import Lease, owner_of, repository_lease
+from lakegc_assets.sweep.lease import Lease
+from lakegc_assets.sweep.leased import leased
 from lakegc_assets.sweep.lost import lost_objects, other_backup, usable_backup
 
 #: Work on one core, in seconds: to bring an object back, to copy it, and a byte of it.
@@ -62,16 +63,7 @@ def restore(ctx: RunContext, choice: Choice) -> Manifest:
     _, connections = ctx.connect()
     # Before the lease is waited for.
     published(ctx, connections)
-    owner = owner_of(
-        doing="restore", repository=ctx.repository, run=ctx.run, started_by=ctx.started_by
-    )
-    with repository_lease(
-        connections.store(),
-        owner,
-        duration=ctx.settings.lease_duration,
-        wait=ctx.settings.lease_wait,
-        log=ctx.log,
-    ) as lease:
+    with leased(ctx, connections.store(), doing="restore", run=ctx.run) as lease:
         return _restore(ctx, connections, choice, lease)
 
 

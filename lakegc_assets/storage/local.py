@@ -1,22 +1,18 @@
 """Local files as an object store: a crash or another process never leaves anything half done.
 
-A key is a path below the root. Keys are reached through directory descriptors that are opened one
-by one without following symbolic links, so no key leads out of the root, whatever changes
-meanwhile. A write goes to a hidden file beside its target, is synced, and takes its place by a
-rename or a hard link; directories are synced, too. Everything that replaces or removes a file holds
-an exclusive ``flock`` on its directory for that moment.
+A key is a path below the root, see ``local_root``. A write goes to a hidden file beside its target,
+is synced, and takes its place by a rename or a hard link; directories are synced, too. Everything
+that replaces or removes a file holds an exclusive ``flock`` on its directory for that moment.
 """
 
 from __future__ import annotations
 
-import errno
 import os
 import shutil
 import stat
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, suppress
-from datetime import datetime, timedelta, timezone
-from operator import itemgetter
+from contextlib import ExitStack, contextmanager
+from datetime import datetime
 from pathlib import Path
 from typing import IO, Final
 
@@ -38,20 +34,14 @@ from lakegc_assets.storage.base import (
 from lakegc_assets.storage.codes import EXPIRED
 from lakegc_assets.storage.deadlines import Deadline
 from lakegc_assets.storage.errors import (
-    AccessDeniedError,
     ChangedError,
-    InvalidKeyError,
-    ObjectNotFoundError,
     PreconditionFailedError,
     StorageError,
-    StoreFullError,
     StoreUnavailableError,
 )
 from lakegc_assets.storage.files import (
-    TEMPORARY,
     Original,
     etag_of,
-    is_utf8,
     link_new,
     locked,
     make_unique,
@@ -62,11 +52,11 @@ from lakegc_assets.storage.files import (
     replace,
     temporary_name,
 )
+from lakegc_assets.storage.local_root import LocalRoot, info_of, time_of
 from lakegc_assets.storage.streams import Pieces, counted
 from lakegc_assets.storage.trash import LocalTrash
 
 _BATCH_ROWS: Final = 10_000
-_EPOCH: Final = datetime(1970, 1, 1, tzinfo=timezone.utc)
 # How often a put starts again because a concurrent delete removed its empty directory.
 _PUT_TRIES: Final = 1000
 
@@ -80,9 +70,9 @@ class LocalStore(ObjectStore):
     """
 
     def __init__(self, root: Path, url: str) -> None:
-        self._root = root
+        self._root = LocalRoot(root, url)
         self._url = url
-        self._trash = LocalTrash(root, url, etag_of, self._segments)
+        self._trash = LocalTrash(root, url, etag_of, self._root.segments)
 
     @property
     def url(self) -> str:
@@ -90,14 +80,14 @@ class LocalStore(ObjectStore):
         return self._url
 
     def __repr__(self) -> str:
-        return f"LocalStore({self._url!r}, root={str(self._root)!r})"
+        return f"LocalStore({self._url!r}, root={str(self._root.path)!r})"
 
     def list(
         self, prefix: str = "", start_after: str | None = None, end_before: str | None = None
     ) -> Iterator[pa.RecordBatch]:
         """See ``ObjectStore``. Memory grows with the largest single directory."""
         page: list[ObjectInfo] = []
-        for info in self._walk("", KeyRange(prefix, start_after, end_before)):
+        for info in self._root.walk("", KeyRange(prefix, start_after, end_before)):
             page.append(info)
             if len(page) == _BATCH_ROWS:
                 yield to_batch(page)
@@ -111,24 +101,24 @@ class LocalStore(ObjectStore):
         found = Prefixes([], [])
         if parent and path_problem(parent[:-1]):
             return found
-        for key, info in self._entries(parent, KeyRange(prefix)):
+        for key, info in self._root.entries(parent, KeyRange(prefix)):
             if info is not None:
                 found.objects.append(info)
                 if max_objects is not None and len(found.objects) > max_objects:
                     break
-            elif key.startswith(prefix) and next(self._walk(key, KeyRange()), None):
+            elif key.startswith(prefix) and next(self._root.walk(key, KeyRange()), None):
                 found.prefixes.append(key)
         return found
 
     def get(self, key: str) -> bytes:
         """See ``ObjectStore``."""
-        with self._open(key) as file:
+        with self._root.open(key) as file:
             return file.read()
 
     def head(self, key: str) -> ObjectInfo:
         """See ``ObjectStore``."""
-        with self._open(key) as file:
-            return _info(key, os.fstat(file.fileno()))
+        with self._root.open(key) as file:
+            return info_of(key, os.fstat(file.fileno()))
 
     def put(self, key: str, data: bytes) -> str:
         """See ``ObjectStore``."""
@@ -146,11 +136,11 @@ class LocalStore(ObjectStore):
                 present = etag_of(os.lstat(name, dir_fd=directory))
             except FileNotFoundError:
                 raise PreconditionFailedError(
-                    f"{self._at(key)} does not exist, its etag was expected to be {etag}"
+                    f"{self._root.at(key)} does not exist, its etag was expected to be {etag}"
                 ) from None
             if present != etag:
                 raise PreconditionFailedError(
-                    f"{self._at(key)} has the etag {present}, {etag} was expected"
+                    f"{self._root.at(key)} has the etag {present}, {etag} was expected"
                 )
             replace(directory, temporary, name)
 
@@ -190,7 +180,7 @@ class LocalStore(ObjectStore):
 
     def copy(self, source_key: str, target_key: str) -> None:
         """See ``ObjectStore``."""
-        with self._open(source_key) as source:
+        with self._root.open(source_key) as source:
             self._write(target_key, lambda file: shutil.copyfileobj(source, file), replace)
 
     @contextmanager
@@ -199,7 +189,7 @@ class LocalStore(ObjectStore):
         with self.opened(key, etag) as original:
 
             def pieces() -> Iterator[bytes]:
-                with self._errors(key):
+                with self._root.errors(key):
                     yield from original.pieces()
 
             yield Pieces(pieces())
@@ -208,7 +198,7 @@ class LocalStore(ObjectStore):
         """See ``ObjectStore``."""
 
         def fill(file: IO[bytes]) -> None:
-            for piece in counted(pieces, size, self._at(key)):
+            for piece in counted(pieces, size, self._root.at(key)):
                 file.write(piece)
 
         return Copied(self._write(key, fill, self._new(key) if if_absent else replace), "size")
@@ -238,8 +228,8 @@ class LocalStore(ObjectStore):
     @contextmanager
     def opened(self, key: str, etag: str | None) -> Iterator[Original]:
         """Open an object that must have an etag, or whatever is there."""
-        with self._open(key) as file:
-            original = Original(file, etag or etag_of(os.fstat(file.fileno())), self._at(key))
+        with self._root.open(key) as file:
+            original = Original(file, etag or etag_of(os.fstat(file.fileno())), self._root.at(key))
             original.require()
             yield original
 
@@ -250,84 +240,25 @@ class LocalStore(ObjectStore):
             try:
                 link_new(directory, temporary, name)
             except FileExistsError:
-                raise PreconditionFailedError(f"{self._at(key)} exists already") from None
+                raise PreconditionFailedError(f"{self._root.at(key)} exists already") from None
 
         return publish
 
     def server_time(self) -> datetime:
         """See ``ObjectStore``: the clock that the file system stamps files with."""
-        name = self._root / temporary_name()
-        with self._errors(str(name)):
+        name = self._root.path / temporary_name()
+        with self._root.errors(str(name)):
             try:
                 descriptor = os.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
             except FileNotFoundError:
                 raise ConfigurationError(
-                    f"{self._url}: the directory {self._root} does not exist"
+                    f"{self._url}: the directory {self._root.path} does not exist"
                 ) from None
             try:
-                return _time(os.fstat(descriptor))
+                return time_of(os.fstat(descriptor))
             finally:
                 os.close(descriptor)
                 name.unlink()
-
-    def _at(self, key: str) -> str:
-        return f"{self._url}: the object {key!r}"
-
-    def _segments(self, key: str) -> Sequence[str]:
-        """The path components of a key that names exactly one file below the root."""
-        if problem := path_problem(key):
-            raise InvalidKeyError(f"{self._url}: the key {key!r} cannot name a file: {problem}")
-        return key.split("/")
-
-    @contextmanager
-    def _errors(self, key: str) -> Iterator[None]:
-        """Turn what the operating system says into the store's errors."""
-        try:
-            yield
-        except OSError as error:
-            where = f"{self._at(key)}: {error.strerror or error}"
-            if isinstance(error, PermissionError):
-                raise AccessDeniedError(
-                    f"{where}: let user {os.geteuid()} read and write it"
-                ) from error
-            if error.errno in {errno.ENOSPC, errno.EDQUOT}:
-                raise StoreFullError(
-                    f"{where}: make room there, or choose another place"
-                ) from error
-            if error.errno == errno.ENAMETOOLONG:
-                raise InvalidKeyError(f"{where}: this file system cannot hold it") from error
-            if isinstance(error, IsADirectoryError):
-                raise InvalidKeyError(
-                    f"{where}: a file cannot be an object and hold others"
-                ) from error
-            if isinstance(error, NotADirectoryError):
-                raise InvalidKeyError(
-                    f"{where}: a part of its path is an object or a symbolic link, not a directory"
-                ) from error
-            if error.errno == errno.EFBIG:
-                raise StorageError(f"{where}: choose another place") from error
-            raise StorageError(where) from error
-
-    def _open(self, key: str) -> IO[bytes]:
-        """Open an object for reading; what is no regular file is no object."""
-        *parents, name = self._segments(key)
-        with ExitStack() as stack, self._errors(key):
-            try:
-                directory = open_directories(stack, self._root, parents, create=False)[-1]
-                flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK
-                descriptor = os.open(name, flags, dir_fd=directory)
-            except (FileNotFoundError, NotADirectoryError):
-                descriptor = -1
-            except OSError as error:
-                if error.errno not in {errno.ELOOP, errno.ENXIO}:
-                    raise
-                descriptor = -1
-            if descriptor >= 0 and not stat.S_ISREG(os.fstat(descriptor).st_mode):
-                os.close(descriptor)
-                descriptor = -1
-        if descriptor < 0:
-            raise ObjectNotFoundError(f"{self._at(key)} does not exist")
-        return os.fdopen(descriptor, "rb")
 
     def _write(
         self,
@@ -338,13 +269,13 @@ class LocalStore(ObjectStore):
         lock_required: bool = False,
     ) -> str:
         """Write a hidden file and publish it under its name, all or nothing. Returns the etag."""
-        *parents, name = self._segments(key)
+        *parents, name = self._root.segments(key)
         for _ in range(_PUT_TRIES):
-            with ExitStack() as stack, self._errors(key):
+            with ExitStack() as stack, self._root.errors(key):
                 temporary = temporary_name()
                 flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL
                 try:
-                    directory = open_directories(stack, self._root, parents, create=True)[-1]
+                    directory = open_directories(stack, self._root.path, parents, create=True)[-1]
                     descriptor = os.open(temporary, flags, 0o666, dir_fd=directory)
                 except FileNotFoundError:
                     continue
@@ -360,17 +291,19 @@ class LocalStore(ObjectStore):
                     publish(directory, temporary, name)
                 os.fsync(directory)
                 return etag
-        raise StoreUnavailableError(f"{self._at(key)}: its directory is being deleted all the time")
+        raise StoreUnavailableError(
+            f"{self._root.at(key)}: its directory is being deleted all the time"
+        )
 
     def _delete(
         self, key: str, etag: str | None, deadline: Deadline | None, trash: str | None
     ) -> DeleteOutcome:
         version = None if trash is None else trash + key
         try:
-            *parents, name = self._segments(key)
-            with ExitStack() as stack, self._errors(key):
+            *parents, name = self._root.segments(key)
+            with ExitStack() as stack, self._root.errors(key):
                 try:
-                    directories = open_directories(stack, self._root, parents, create=False)
+                    directories = open_directories(stack, self._root.path, parents, create=False)
                     with locked(directories[-1], required=False):
                         status = os.lstat(name, dir_fd=directories[-1])
                         if outcome := _kept(key, status, etag, deadline):
@@ -388,50 +321,10 @@ class LocalStore(ObjectStore):
 
     def _undelete(self, lost: Lost) -> UndeleteOutcome:
         try:
-            with self._errors(lost.key):
+            with self._root.errors(lost.key):
                 return self._trash.bring_back(lost)
         except StorageError as error:
             return UndeleteOutcome(lost.key, "failed", _code(error), str(error))
-
-    def _entries(self, directory: str, wanted: KeyRange) -> Sequence[tuple[str, ObjectInfo | None]]:
-        """What of one directory is wanted, in the byte order of the keys below it.
-
-        The ``/`` at the end of a subdirectory's key is what puts ``a-b`` before ``a/b``. Whatever
-        vanishes meanwhile was deleted, and is left out.
-        """
-        found: list[tuple[str, ObjectInfo | None]] = []
-        segments = self._segments(directory[:-1]) if directory else []
-        with ExitStack() as stack, self._errors(directory):
-            try:
-                descriptor = open_directories(stack, self._root, segments, create=False)[-1]
-            except (FileNotFoundError, NotADirectoryError):
-                if segments or not self._root.exists():
-                    return []
-                raise
-            for entry in stack.enter_context(os.scandir(descriptor)):
-                name = entry.name
-                if name.startswith(TEMPORARY):
-                    continue
-                if not is_utf8(name):
-                    raise StorageError(
-                        f"{self._url}: the file name {os.fsencode(directory + name)!r} is not "
-                        "UTF-8, so it cannot be a key: rename or remove it"
-                    )
-                if entry.is_dir(follow_symlinks=False):
-                    if wanted.may_hold_below(f"{directory}{name}/"):
-                        found.append((f"{directory}{name}/", None))
-                elif entry.is_file(follow_symlinks=False) and f"{directory}{name}" in wanted:
-                    with suppress(FileNotFoundError):
-                        status = entry.stat(follow_symlinks=False)
-                        found.append((f"{directory}{name}", _info(f"{directory}{name}", status)))
-        return sorted(found, key=itemgetter(0))
-
-    def _walk(self, directory: str, wanted: KeyRange) -> Iterator[ObjectInfo]:
-        for key, info in self._entries(directory, wanted):
-            if info is None:
-                yield from self._walk(key, wanted)
-            else:
-                yield info
 
 
 def _kept(
@@ -453,11 +346,3 @@ def _kept(
 
 def _code(error: StorageError) -> str:
     return type(error).__name__.removesuffix("Error")
-
-
-def _time(status: os.stat_result) -> datetime:
-    return _EPOCH + timedelta(microseconds=status.st_mtime_ns // 1000)
-
-
-def _info(key: str, status: os.stat_result) -> ObjectInfo:
-    return ObjectInfo(key, status.st_size, _time(status), etag_of(status))

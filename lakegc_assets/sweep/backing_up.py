@@ -5,7 +5,7 @@ from __future__ import annotations
 from lakegc_assets.recovery.backups import Record
 from lakegc_assets.recovery.making import make_backup
 from lakegc_assets.run.context import RunContext
-from lakegc_assets.sweep.lease import owner_of, repository_lease
+from lakegc_assets.sweep.leased import leased
 
 
 def back_up(ctx: RunContext) -> Record | None:
@@ -18,14 +18,5 @@ def back_up(ctx: RunContext) -> Record | None:
     if ctx.settings.backup_url is None:
         return None
     _, connections = ctx.connect()
-    owner = owner_of(
-        doing="backup", repository=ctx.repository, run=ctx.run, started_by=ctx.started_by
-    )
-    with repository_lease(
-        connections.store(),
-        owner,
-        duration=ctx.settings.lease_duration,
-        wait=ctx.settings.lease_wait,
-        log=ctx.log,
-    ):
+    with leased(ctx, connections.store(), doing="backup", run=ctx.run):
         return make_backup(ctx)

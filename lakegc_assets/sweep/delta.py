@@ -200,7 +200,7 @@ class Deltas:
 
         What is to be asked is what was asked before, where neither branches nor candidates differ.
         """
-        heads = liveness.tables()["heads"]
+        heads = liveness.heads_table()
         asked = self._asked
         if (
             asked is not None

@@ -41,7 +41,8 @@ from lakegc_assets.sweep.delta import Candidates, Deltas
 from lakegc_assets.sweep.ending import OWNER, Ending
 from lakegc_assets.sweep.gate import unswept_mark
 from lakegc_assets.sweep.hold import require_no_hold
-from lakegc_assets.sweep.lease import PROBES, Lease, owner_of, repository_lease
+from lakegc_assets.sweep.lease import PROBES, Lease
+from lakegc_assets.sweep.leased import leased
 from lakegc_assets.sweep.ledger import ASSET, PUT_BACK, SWEPT
 from lakegc_assets.sweep.rounds import Means, Rounds
 from lakegc_assets.sweep.settling import settle
@@ -67,14 +68,7 @@ def sweep(ctx: RunContext) -> Manifest:
     client, connections = ctx.connect()
     store = connections.store()
     require_one_server(client, ctx.repository, store)
-    owner = owner_of(repository=ctx.repository, run=ctx.run, started_by=ctx.started_by)
-    with repository_lease(
-        store,
-        owner,
-        duration=ctx.settings.lease_duration,
-        wait=ctx.settings.lease_wait,
-        log=ctx.log,
-    ) as lease:
+    with leased(ctx, store, run=ctx.run) as lease:
         require_no_hold(store)
         return _sweep(ctx, connections, lease)
 

@@ -65,6 +65,8 @@ ENTRIES = st.builds(
     content_type=TEXT,
 )
 
+FILES = st.dictionaries(TEXT, ENTRIES, min_size=1, max_size=20)
+
 Row = tuple[bool, int, int, int, int, int]
 
 
@@ -120,12 +122,22 @@ def test_of_every_recorded_range_both_say_the_same() -> None:
         assert facts == {"entries": len(read_range(data, name)), "digest": plain_digest(data, name)}
 
 
-@given(st.dictionaries(TEXT, ENTRIES, min_size=1, max_size=20))
-@settings(max_examples=300)
-def test_of_any_entries_both_say_the_same(entries: dict[str, Entry]) -> None:
+def both_say_the_same(entries: dict[str, Entry]) -> None:
     info, data = write_range(sorted(entries.items(), key=lambda item: item[0].encode()))
     assert witnessed_rows(data, info.id) == plain_rows(data, info.id)
     assert witness(data, info.id, NAMESPACE).facts["digest"] == plain_digest(data, info.id)
+
+
+@given(FILES)
+def test_of_any_entries_both_say_the_same(entries: dict[str, Entry]) -> None:
+    both_say_the_same(entries)
+
+
+@pytest.mark.conformance
+@given(FILES)
+@settings(max_examples=3000)
+def test_of_many_entries_both_say_the_same(entries: dict[str, Entry]) -> None:
+    both_say_the_same(entries)
 
 
 def plain_alike(entries: dict[str, Entry], size: int, e_tag: str) -> list[bytes]:
@@ -143,11 +155,7 @@ def plain_alike(entries: dict[str, Entry], size: int, e_tag: str) -> list[bytes]
     )
 
 
-@given(st.dictionaries(TEXT, ENTRIES, min_size=1, max_size=20), st.data())
-@settings(max_examples=300)
-def test_paths_of_entries_like_a_candidate_are_those_of_the_slow_reader(
-    entries: dict[str, Entry], data: st.DataObject
-) -> None:
+def both_find_the_same_paths(entries: dict[str, Entry], data: st.DataObject) -> None:
     sizes = st.sampled_from([one.size for one in entries.values()])
     etags = st.sampled_from([*(one.e_tag for one in entries.values()), "no checksum", "0" * 32])
     entries = {
@@ -159,6 +167,22 @@ def test_paths_of_entries_like_a_candidate_are_those_of_the_slow_reader(
     looks = candidates_looks(np.array([size], np.int64), etags_of(pa.array([e_tag], pa.string())))
     found = alike_paths(file, info.id, NAMESPACE, hashing.Members([np.unique(looks)]))
     assert found == plain_alike(entries, size, e_tag)
+
+
+@given(FILES, st.data())
+def test_paths_of_entries_like_a_candidate_are_those_of_the_slow_reader(
+    entries: dict[str, Entry], data: st.DataObject
+) -> None:
+    both_find_the_same_paths(entries, data)
+
+
+@pytest.mark.conformance
+@given(FILES, st.data())
+@settings(max_examples=3000)
+def test_paths_of_entries_like_many_candidates_are_those_of_the_slow_reader(
+    entries: dict[str, Entry], data: st.DataObject
+) -> None:
+    both_find_the_same_paths(entries, data)
 
 
 def test_paths_are_found_in_many_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -181,7 +205,7 @@ def test_a_moment_that_is_beyond_any_calendar_stays_in_its_direction() -> None:
 
 def test_many_blocks_are_read_to_their_end(monkeypatch: pytest.MonkeyPatch) -> None:
     store_plain(monkeypatch)
-    info, data = write_range((f"{number:06}", entry(number)) for number in range(5_000))
+    info, data = write_range((f"{number:06}", entry(number)) for number in range(2_500))
     assert len(blocks(data)) > 100
     assert witnessed_rows(data, info.id) == plain_rows(data, info.id)
 

@@ -14,7 +14,8 @@ import pytest
 from click.testing import Result
 
 from lakegc_assets.cli.jobs import checked
-from lakegc_assets.cli.main import main, near
+from lakegc_assets.cli.main import main
+from lakegc_assets.cli.shown import near
 from lakegc_assets.mark.forms import mark_folder
 from lakegc_assets_tests.cli.calling import lakegc, say
 from lakegc_assets_tests.site import Site, Told

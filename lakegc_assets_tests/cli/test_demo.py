@@ -2,15 +2,47 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
 
 from lakegc_assets.cli import demo
+from lakegc_assets.cli.team import Calendar, Team
+from lakegc_assets.embedded.server import EmbeddedLakeFS
 from lakegc_assets.errors import IntegrityError
 from lakegc_assets.lakefs.config import LakeFSConfig
 from lakegc_assets_tests.sessions import Session
+
+_REPOSITORY = "demo-told"
+
+# Of the job that a demo runs.
+_AS_DAGSTER_WARNS = pytest.mark.filterwarnings(
+    "ignore:InitResourceContext.dagster_run:DeprecationWarning"
+)
+
+
+@dataclass(frozen=True)
+class Told:
+    """The repository of a demo, before anything is collected."""
+
+    folder: Path
+    old_commit: str
+    live: dict[tuple[str, str], str]
+
+    def prove(self) -> None:
+        demo._prove(LakeFSConfig().connect_writer(), _REPOSITORY, self.live, self.old_commit)
+
+    @contextmanager
+    def without(self, ref: str, path: str) -> Iterator[None]:
+        """Let the object at a path be lost for a while."""
+        file = _file(self.folder, _REPOSITORY, ref, path)
+        aside = file.rename(self.folder / file.name)
+        yield
+        aside.rename(file)
 
 
 def _file(folder: Path, repository: str, ref: str, path: str) -> Path:
@@ -21,54 +53,57 @@ def _file(folder: Path, repository: str, ref: str, path: str) -> Path:
     return found[0]
 
 
-def _run(folder: Path, monkeypatch: pytest.MonkeyPatch, *damage: str) -> object:
-    """Run the demo with a sweep that removes what is at these paths (``REF:PATH``)."""
-
-    def sweep(repository: str) -> None:
-        client = LakeFSConfig().connect()
-        commits = {c.message: c.id for c in client.log(repository, "main")}
-        for place in damage:
-            ref, _, path = place.partition(":")
-            _file(folder, repository, commits.get(ref, ref), path).unlink()
-
-    monkeypatch.setattr(demo, "_collect", sweep)
-    monkeypatch.setattr(demo, "_take_back", lambda *_: None)
-    return CliRunner().invoke(demo.main, ["--folder", str(folder)], catch_exceptions=False)
-
-
-_OLD = "week 10:models/forecast.bin"
+@pytest.fixture(scope="module")
+def told(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Told]:
+    folder, calendar = tmp_path_factory.mktemp("told"), Calendar()
+    (folder / "lakefs").mkdir()
+    with (
+        EmbeddedLakeFS(folder / "lakefs", clock=calendar) as server,
+        demo._environment(folder, server),
+    ):
+        client = LakeFSConfig().connect_writer()
+        client.create_repository(_REPOSITORY, f"local://{_REPOSITORY}")
+        old_commit = demo._tell_history(Team(client, _REPOSITORY, calendar))
+        yield Told(folder, old_commit, demo._live(client, _REPOSITORY))
 
 
-def test_it_can_be_run_twice_in_a_row(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for _ in range(2):
-        result = _run(tmp_path, monkeypatch, _OLD)
-        text = getattr(result, "output", "")
-        assert getattr(result, "exit_code", 1) == 0
-        assert "485 objects written, 384 live paths on 4 branches" in text
-        assert "all 384 live objects on all branches read exactly as before" in text
-        assert "answers 410 Gone" in text
-        assert f"make ui DAGSTER_HOME={tmp_path / 'dagster'}" in text
-
-
-def test_an_expired_object_that_still_reads_fails_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with pytest.raises(IntegrityError, match="expired, but still reads"):
-        _run(tmp_path, monkeypatch)
-
-
-def test_a_live_object_that_is_lost_fails_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with pytest.raises(IntegrityError, match=r"2 live objects read differently.*summary\.html"):
-        _run(tmp_path, monkeypatch, _OLD, "main:reports/summary.html")
-
-
-@pytest.mark.filterwarnings("ignore:InitResourceContext.dagster_run:DeprecationWarning")
-def test_it_ends_with_an_undo(tmp_path: Path, spark: Session) -> None:  # noqa: ARG001 - its environment
-    result = CliRunner().invoke(demo.main, ["--folder", str(tmp_path)], catch_exceptions=False)
+@pytest.fixture(scope="module")
+def ran(
+    tmp_path_factory: pytest.TempPathFactory,
+    spark: Session,  # noqa: ARG001 - its environment
+) -> tuple[Path, str]:
+    """The folder of a demo, and what it said."""
+    folder = tmp_path_factory.mktemp("demo")
+    result = CliRunner().invoke(demo.main, ["--folder", str(folder)], catch_exceptions=False)
     assert result.exit_code == 0, result.output
-    text = " ".join(result.output.split())
+    return folder, result.output
+
+
+def test_what_is_live_and_what_expired_is_proven(
+    told: Told, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with told.without(told.old_commit, demo._MODEL):
+        told.prove()
+    assert "all 384 live objects on all branches read exactly as before" in capsys.readouterr().out
+
+
+def test_an_expired_object_that_still_reads_fails_it(told: Told) -> None:
+    with pytest.raises(IntegrityError, match="expired, but still reads"):
+        told.prove()
+
+
+def test_a_live_object_that_is_lost_fails_it(told: Told) -> None:
+    with (
+        told.without(told.old_commit, demo._MODEL),
+        told.without("main", "reports/summary.html"),
+        pytest.raises(IntegrityError, match=r"2 live objects read differently.*summary\.html"),
+    ):
+        told.prove()
+
+
+@_AS_DAGSTER_WARNS
+def test_it_ends_with_an_undo(ran: tuple[Path, str]) -> None:
+    text = " ".join(ran[1].split())
     assert (
         "answers 410 Gone. If that was a mistake, it all comes back: $ lakegc restore demo-" in text
     )
@@ -76,3 +111,31 @@ def test_it_ends_with_an_undo(tmp_path: Path, spark: Session) -> None:  # noqa: 
     assert "pinned until" in text
     assert "garbage 0 objects" in text
     assert "and the next mark names none of them: they are pinned (docs/undo.md)." in text
+
+
+@_AS_DAGSTER_WARNS
+def test_it_can_be_run_twice_in_a_row(
+    ran: tuple[Path, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder, first = ran
+
+    def sweep(repository: str) -> None:
+        commits = {c.message: c.id for c in LakeFSConfig().connect().log(repository, "main")}
+        _file(folder, repository, commits["week 10"], demo._MODEL).unlink()
+
+    monkeypatch.setattr(demo, "_collect", sweep)
+    monkeypatch.setattr(demo, "_take_back", lambda *_: None)
+    second = CliRunner().invoke(demo.main, ["--folder", str(folder)], catch_exceptions=False)
+    assert second.exit_code == 0
+    for text in (first, second.output):
+        assert "485 objects written, 384 live paths on 4 branches" in text
+        assert "all 384 live objects on all branches read exactly as before" in text
+        assert "answers 410 Gone" in text
+        assert f"make ui DAGSTER_HOME={folder / 'dagster'}" in text
+
+
+def test_a_proof_that_fails_fails_the_demo(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(demo, "_tell_history", lambda _: "c" * 64)
+    monkeypatch.setattr(demo, "_collect", lambda _: None)
+    with pytest.raises(IntegrityError, match="should be known and gone"):
+        CliRunner().invoke(demo.main, ["--folder", str(tmp_path)], catch_exceptions=False)

@@ -11,8 +11,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from pyspark.errors import PySparkRuntimeError
 
 from lakegc_assets.lakefs.config import LakeFSConfig
+from lakegc_assets.run.spark import spark_failure
 from lakegc_assets_tests.cli.calling import lakegc, say
 from lakegc_assets_tests.site import Site
 
@@ -65,6 +67,21 @@ def test_another_process_is_kept_out_and_an_interrupted_one_ends(
     say(lakegc("report", "gamma", "--run", "g1"), 3, "did not finish")
 
 
+def test_a_spark_that_does_not_start_is_told_in_a_sentence(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def without_java(*_: object) -> None:
+        raise spark_failure(PySparkRuntimeError("there is no java"))
+
+    monkeypatch.setattr("lakegc_assets.cli.jobs.run_job", without_java)
+    say(
+        lakegc("mark", "delta"),
+        2,
+        "configuration: Spark did not start: there is no java. It needs Java 17",
+    )
+
+
+@pytest.mark.conformance
 def test_a_missing_java_is_told_in_a_sentence(site: Site, tmp_path: Path) -> None:
     site.client.create_repository("delta", "local://delta")
     done = subprocess.run(

@@ -5,10 +5,12 @@ from __future__ import annotations
 import itertools
 import subprocess
 import sys
+from importlib import import_module
 from pathlib import Path
 
 import dagster as dg
 import pytest
+import yaml
 
 from lakegc_assets.checks.evaluation import NAMES
 from lakegc_assets.definitions import defs, shown_nowhere
@@ -38,6 +40,15 @@ def graph(definitions: dg.Definitions) -> dg.AssetGraph:
     return definitions.resolve_asset_graph()
 
 
+def test_the_workspace_names_what_dagster_can_load(definitions: dg.Definitions) -> None:
+    """What its own commands do, in this process."""
+    (place,) = yaml.safe_load((_PROJECT / "workspace.yaml").read_text())["load_from"]
+    assert import_module(place["python_module"]["module_name"]).defs is defs
+    assert place["python_module"]["location_name"] == "lakegc_assets"
+    dg.Definitions.validate_loadable(definitions)
+
+
+@pytest.mark.conformance
 @pytest.mark.parametrize(
     ("program", "arguments", "said"),
     [

@@ -4,14 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from lakegc_assets.mark import lookups
+from lakegc_assets_tests.marked import few_tasks
 from lakegc_assets_tests.races.collecting import Prepared, prepare
 
-
-@pytest.fixture(autouse=True)
-def _few_tasks(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Small data needs few tasks."""
-    monkeypatch.setattr(lookups, "_TASKS", 1)
+__all__ = ["few_tasks"]
 
 
 @pytest.fixture(scope="session")

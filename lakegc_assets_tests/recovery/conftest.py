@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
 
-from lakegc_assets.mark import lookups
 from lakegc_assets.recovery.backups import Backup, find_backup
 from lakegc_assets.run.artifacts import ArtifactRoot
 from lakegc_assets.run.context import RunContext
@@ -19,13 +17,14 @@ from lakegc_assets_tests.lake import (
     REPOSITORY,
     RUN,
     STAGES,
-    Marked,
     SmallLake,
-    copy_of,
-    make_marked,
     running,
 )
+from lakegc_assets_tests.marked import few_tasks, lake
 from lakegc_assets_tests.sessions import Session
+
+__all__ = ["few_tasks", "lake"]
+
 
 #: Names as clients may give them; a mark leaves those with a line break alone.
 ODD = (
@@ -76,23 +75,6 @@ class Place:
         """Its copies with their contents, as the store has them."""
         keys = [key for page in self.store.list() for key in page["key"].to_pylist()]
         return {key: self.store.get(key) for key in keys if not key.startswith("_lakegc/")}
-
-
-@pytest.fixture(autouse=True)
-def _few_tasks(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Small data needs few tasks."""
-    monkeypatch.setattr(lookups, "_TASKS", 1)
-
-
-@pytest.fixture(scope="session")
-def marked(tmp_path_factory: pytest.TempPathFactory, spark: Session) -> Marked:
-    return make_marked(tmp_path_factory.mktemp("marked"), spark)
-
-
-@pytest.fixture
-def lake(marked: Marked, tmp_path: Path) -> Iterator[SmallLake]:
-    with running(copy_of(marked, tmp_path)) as found:
-        yield found
 
 
 @pytest.fixture

@@ -27,11 +27,19 @@ class Lines:
     Args:
         modules: files of the modules.
         die: called at the line that is armed, and at every line after it.
+        state: tells, at a line that runs for the n-th time, what the world is like then.
     """
 
-    def __init__(self, *modules: str | None, die: Callable[[], None] = _die) -> None:
+    def __init__(
+        self,
+        *modules: str | None,
+        die: Callable[[], None] = _die,
+        state: Callable[[], int] = lambda: 0,
+    ) -> None:
         self._files = {str(Path(module or "").resolve()) for module in modules}
         self._die = die
+        self._state = state
+        self.states: dict[tuple[Line, int], int] = {}
         self.seen: dict[Line, int] = {}
         self.armed: Line | None = None
         self.time = 1
@@ -41,6 +49,7 @@ class Lines:
     def watch(self, armed: Line | None = None, time: int = 1) -> Iterator[None]:
         """Watch, and die when a line is about to run for the n-th time."""
         self.seen, self.armed, self.time, self.dead = {}, armed, time, False
+        self.states = {}
         before = sys.gettrace()
         threading.settrace(self._enter)
         sys.settrace(self._enter)
@@ -50,6 +59,21 @@ class Lines:
             sys.settrace(before)
             threading.settrace(None)
 
+    def kills(self) -> list[tuple[Line, int]]:
+        """Where to kill what was watched: each line for the first time, and often the middle one.
+
+        In the order in which they ran.
+        """
+        middle = {line: seen // 2 for line, seen in self.seen.items() if seen > 3}
+        return [(line, n) for line, n in self.states if n in {1, middle.get(line)}]
+
+    def telling(self) -> list[tuple[Line, int]]:
+        """The first and the last of those kills between two changes of the state."""
+        alike: dict[int, list[tuple[Line, int]]] = {}
+        for kill in self.kills():
+            alike.setdefault(self.states[kill], []).append(kill)
+        return [kill for kills in alike.values() for kill in dict.fromkeys((kills[0], kills[-1]))]
+
     def _enter(self, frame: FrameType, _event: str, _of: Any) -> Any:
         return self._line if frame.f_code.co_filename in self._files else None
 
@@ -57,6 +81,7 @@ class Lines:
         if event == "line":
             line = (frame.f_code.co_filename, frame.f_lineno)
             self.seen[line] = self.seen.get(line, 0) + 1
+            self.states[line, self.seen[line]] = self._state()
             if self.dead or (line == self.armed and self.seen[line] >= self.time):
                 self.dead = True
                 self._die()

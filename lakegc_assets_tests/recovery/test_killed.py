@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,8 @@ from lakegc_assets.recovery import backups, copying, journal, looking, making, p
 from lakegc_assets.recovery.backups import find_backup
 from lakegc_assets.recovery.liveness import NEEDED
 from lakegc_assets.recovery.making import make_backup
+from lakegc_assets.storage import local
+from lakegc_assets.storage.files import link_new, replace
 from lakegc_assets_tests.lake import REPOSITORY, RUN, Marked
 from lakegc_assets_tests.recovery.conftest import Place
 from lakegc_assets_tests.recovery.lines import Killed, Lines
@@ -49,20 +52,47 @@ def check(place: Place, marked: Marked) -> None:
         assert place.store.head(row["address"]).etag == row["copy_etag"]
 
 
-@pytest.mark.parametrize("tries", [2, pytest.param(1_000, marks=pytest.mark.conformance)])
-def test_killed_at_every_line(
-    place: Place, marked: Marked, monkeypatch: pytest.MonkeyPatch, tries: int
+@pytest.fixture
+def written(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The names of files in the order in which local stores let them appear."""
+    names: list[str] = []
+
+    def noting(publish: Callable[[int, str, str], None]) -> Callable[[int, str, str], None]:
+        def noted(directory: int, temporary: str, name: str) -> None:
+            publish(directory, temporary, name)
+            names.append(name)
+
+        return noted
+
+    for function in (link_new, replace):
+        monkeypatch.setattr(local, function.__name__, noting(function))
+    return names
+
+
+@pytest.mark.parametrize(
+    ("every", "tries"),
+    [
+        pytest.param(False, 2, id="around each write"),
+        pytest.param(True, 1_000, id="every line", marks=pytest.mark.conformance),
+    ],
+)
+def test_killed_at_any_line(
+    place: Place,
+    marked: Marked,
+    monkeypatch: pytest.MonkeyPatch,
+    written: list[str],
+    every: bool,  # noqa: FBT001 - a parameter
+    tries: int,
 ) -> None:
     monkeypatch.setattr(copying, "_BATCH", 5)
     modules = (making, copying, journal, looking, backups)
-    lines = Lines(*(module.__file__ for module in modules))
+    lines = Lines(*(module.__file__ for module in modules), state=lambda: len(written))
     with lines.watch():
         make_backup(place.context())
     check(place, marked)
-    # Each line for the first time; those of a batch also in the middle.
-    kills = [(line, 1) for line in lines.seen]
-    kills += [(line, seen // 2) for line, seen in lines.seen.items() if seen > 3]
-    assert len(kills) > 150
+    assert len(lines.kills()) > 150
+    kills = lines.kills() if every else lines.telling()
+    assert len(kills) > 10
     tried: Counter[tuple[str, ...]] = Counter()
     for line, time in kills:
         shutil.rmtree(place.url, ignore_errors=True)
@@ -129,10 +159,8 @@ def test_a_prune_killed_at_every_line(
         assert prune() == [""]
     assert files(place) == {}
     assert asked == [len(marked.candidates)]
-    kills = [(line, 1) for line in lines.seen]
-    kills += [(line, seen // 2) for line, seen in lines.seen.items() if seen > 3]
-    assert len(kills) > 40
-    for line, time in kills:
+    assert len(lines.kills()) > 40
+    for line, time in lines.kills():
         shutil.rmtree(place.url, ignore_errors=True)
         shutil.copytree(whole, place.url)
         with pytest.raises(Killed), lines.watch(line, time):

@@ -1,5 +1,6 @@
 """A lake that was marked once and is swept in each test, with a place for backups."""
 
-from lakegc_assets_tests.recovery.conftest import _few_tasks, anywhere, lake, marked, place
+from lakegc_assets_tests.marked import few_tasks, lake
+from lakegc_assets_tests.recovery.conftest import anywhere, place
 
-__all__ = ["_few_tasks", "anywhere", "lake", "marked", "place"]
+__all__ = ["anywhere", "few_tasks", "lake", "place"]

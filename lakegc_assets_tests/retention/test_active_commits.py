@@ -21,15 +21,25 @@ from .graphs import NOW, History, active, commit, graph, histories
 MICROSECOND = timedelta(microseconds=1)
 
 
-@given(histories(), st.booleans())
-@settings(max_examples=500)
-def test_both_implementations_agree(history: History, with_dangling: bool) -> None:  # noqa: FBT001 (drawn by hypothesis)
+def both_agree(history: History, *, with_dangling: bool) -> None:
     given_tips = history.dangling if with_dangling else None
     args = (history.commits, history.heads, history.rules, NOW, given_tips)
     found = active_commits(*args)
     assert found.active.keys() == naive_active_commits(*args)
     assert found.expired == history.commits.keys() - found.active.keys()
     assert set(history.heads.values()) <= found.active.keys()
+
+
+@given(histories(), st.booleans())
+def test_both_implementations_agree(history: History, with_dangling: bool) -> None:  # noqa: FBT001 (drawn by hypothesis)
+    both_agree(history, with_dangling=with_dangling)
+
+
+@pytest.mark.conformance
+@given(histories(), st.booleans())
+@settings(max_examples=5000)
+def test_both_implementations_agree_on_many(history: History, with_dangling: bool) -> None:  # noqa: FBT001 (drawn by hypothesis)
+    both_agree(history, with_dangling=with_dangling)
 
 
 @given(histories())

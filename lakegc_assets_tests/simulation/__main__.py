@@ -19,6 +19,7 @@ from lakegc_assets_tests.simulation.kept import keep, read_kept, write_kept
 from lakegc_assets_tests.simulation.reliability import write_table
 from lakegc_assets_tests.simulation.search import (
     Report,
+    collect_little,
     in_words,
     search,
     search_everywhere,
@@ -52,7 +53,7 @@ def _summary(report: Report, seconds: float, guard: str | None) -> None:
 def _keep(guards: list[str], most: int) -> int:
     """Find schedules for guards anew; those of others stay."""
     found = read_kept()
-    with multiprocessing.get_context("spawn").Pool() as pool:
+    with multiprocessing.get_context("spawn").Pool(None, collect_little) as pool:
         for guard, kept in zip(guards, pool.imap(partial(keep, found, most), guards), strict=True):
             found[guard] = kept
             _say(f"{guard}: {kept}")
@@ -76,6 +77,7 @@ def main(arguments: list[str]) -> int:
     begun = time.monotonic()
     if asked.runs:
         if asked.without:
+            collect_little()
             report = search(seed, asked.runs, asked.without)
         else:
             report = search_everywhere(seed, asked.runs, _say)

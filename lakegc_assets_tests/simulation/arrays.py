@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from datetime import datetime, timedelta, timezone
 from functools import lru_cache
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import numpy as np
 import pyarrow as pa
 from pyarrow import ArrowInvalid, types
 
+T = TypeVar("T")
 Values = list[Any]
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=timezone.utc)
 _MICROSECOND: Final = timedelta(microseconds=1)
@@ -120,6 +121,8 @@ def values_of(some: Any) -> Values:
     """The values of a column, whatever it is."""
     if isinstance(some, Array):
         return some.values
+    if isinstance(some, (list, tuple)):
+        return list(some)
     if isinstance(some, np.ndarray):
         return list(some.tolist())
     if isinstance(some, (pa.Array, pa.ChunkedArray)):
@@ -131,6 +134,11 @@ def array(values: Any, type: Any = None, mask: Any = None) -> Array:  # noqa: A0
     """As ``pyarrow.array``."""
     if isinstance(values, Array):
         return values if type is None else values.cast(type)
+    if isinstance(values, (list, tuple)):
+        found = list(values)
+        if found and isinstance(found[0], Scalar):
+            found = [scalar.value for scalar in found]
+        return Array(found if type is None else _cast(found, type), type)
     if isinstance(values, np.ndarray):
         kind = type or _kind_of(values.dtype)
         found = values.tolist()
@@ -140,8 +148,6 @@ def array(values: Any, type: Any = None, mask: Any = None) -> Array:  # noqa: A0
     if type is None and isinstance(values, (pa.Array, pa.ChunkedArray)):
         type = values.type  # noqa: A001 - as Arrow
     found = values_of(values)
-    if found and isinstance(found[0], Scalar):
-        found = [scalar.value for scalar in found]
     return Array(found if type is None else _cast(found, type), type)
 
 
@@ -171,7 +177,20 @@ def nulls(size: int, type: Any = None) -> Array:  # noqa: A002 - as Arrow
 # Types
 
 
-@lru_cache(maxsize=64)
+def _once(asked: Callable[[Any], T]) -> Callable[[Any], T]:
+    """Ask for each type once; it takes longer to compare types than to look which one it is."""
+    known: dict[int, tuple[Any, T]] = {}
+
+    def answer(kind: Any) -> T:
+        found = known.get(id(kind))
+        if found is None:
+            found = known[id(kind)] = (kind, asked(kind))
+        return found[1]
+
+    return answer
+
+
+@_once
 def _numpy_kind(kind: Any) -> Any:
     return np.dtype(kind.to_pandas_dtype()).type if _family(kind) != "text" else object
 
@@ -181,7 +200,7 @@ def _kind_of(dtype: Any) -> Any:
     return pa.from_numpy_dtype(dtype)
 
 
-@lru_cache(maxsize=64)
+@_once
 def _family(kind: Any) -> str:
     if types.is_timestamp(kind):
         return "time"

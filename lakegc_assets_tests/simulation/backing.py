@@ -1,6 +1,6 @@
 """One interleaving with a backup: it is made, its mark is swept, and maybe restored, under kills.
 
-Each of the three is tried again until it ends well, and another operator may do any of them beside.
+What does not end well is maybe tried again, and another operator may do any of the three beside.
 """
 
 from __future__ import annotations
@@ -31,6 +31,9 @@ from lakegc_assets_tests.simulation.world import World
 
 _RUN: Final = "mark-1"
 _TRIES: Final = 3
+#: After so many seconds an operator tries again; of so many choices the others are not to.
+_PAUSES: Final = (5.0, 60.0, 400.0)
+_PATIENT: Final = 6
 
 
 class Theme(NamedTuple):
@@ -90,7 +93,7 @@ def interleave_backups(
     theme = THEMES[number]
     sets._kept.clear()
     odds = (0.01, 0.03, 0.1, 0.3)[choices.pick(4)]
-    buckets = {name: dict(bucket) for name, bucket in beginning.buckets.items()} | {"backup": {}}
+    buckets = {**beginning.buckets, "backup": {}}
     files = beginning.files.copy()
     world = BackupWorld(
         choices, beginning.lake.copy(), buckets, odds, theme.odds, tell=tell, files=files
@@ -129,7 +132,7 @@ def _operate(world: BackupWorld) -> None:
 
 
 def _do(world: BackupWorld, doing: str, machine: str) -> None:
-    """Do something, and again until it ends well."""
+    """Do something, and maybe again where it did not end well."""
     scheduler, pick = world.scheduler, world.choices.pick
     for number in range(_TRIES):
         driver = Process(f"{doing} {machine}{number + 1}", f"machine {machine}", 50.0)
@@ -145,7 +148,10 @@ def _do(world: BackupWorld, doing: str, machine: str) -> None:
         scheduler.sleep(float("inf"), over)
         if ended and not ended[0]:
             return
-        scheduler.sleep((5.0, 60.0, 400.0)[pick(3)])
+        pause = pick(_PATIENT)
+        if pause >= len(_PAUSES):
+            return
+        scheduler.sleep(_PAUSES[pause])
 
 
 def _doing(world: BackupWorld, doing: str, ended: list[str]) -> None:

@@ -20,7 +20,8 @@ class Choices:
 
     def __init__(self, seed: int | str | None = None, script: Sequence[int] = ()) -> None:
         self._random = None if seed is None else random.Random(seed)
-        self._script = script
+        self._script, self._left = script, len(script)
+        self._drawn = None if self._random is None else self._random.random
         self.made: list[int] = []
 
     def pick(self, options: int, odds: float = 1.0) -> int:
@@ -35,6 +36,15 @@ class Choices:
         self.made.append(value)
         return value
 
+    def among(self, weights: Sequence[int]) -> int:
+        """The place of one of some weights: each at random as often as it says."""
+        at = len(self.made)
+        value = self._script[at] % len(weights) if at < self._left else 0
+        if at >= self._left and self._random is not None:
+            value = self._random.choices(range(len(weights)), weights)[0]
+        self.made.append(value)
+        return value
+
     def _other(self, options: int) -> int:
         assert self._random is not None
         return self._random.randrange(1, options) if options > 1 else 0
@@ -42,14 +52,10 @@ class Choices:
     def step(self, _what: str, switch: float, fault: float) -> int:
         """What comes before a call: 0 nothing, odd numbers a switch, even ones a fault."""
         made, value = self.made, 0
-        if len(made) < len(self._script):
+        if self._left and len(made) < self._left:
             value = self._script[len(made)]
-        elif self._random is not None:
-            drawn = self._random.random()
-            if drawn < switch:
-                value = 1 + 2 * self._below_64()
-            elif drawn < switch + fault:
-                value = 2 + 2 * self._below_64()
+        elif self._drawn is not None and (drawn := self._drawn()) < switch + fault:
+            value = (1 if drawn < switch else 2) + 2 * self._below_64()
         made.append(value)
         return value
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+from bisect import bisect_right
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -23,7 +24,7 @@ from lakegc_assets.lakefs.models import (
 )
 from lakegc_assets_tests.simulation import encoding
 from lakegc_assets_tests.simulation import rows as pa
-from lakegc_assets_tests.simulation.lake import MAIN
+from lakegc_assets_tests.simulation.lake import MAIN, Entry
 
 if TYPE_CHECKING:
     from lakegc_assets_tests.simulation.world import World
@@ -64,6 +65,37 @@ def _repository(name: str) -> Repository:
         creation_date=0,
         read_only=False,
         storage_id="",
+    )
+
+
+@lru_cache(maxsize=4096)
+def _change(path: str, kind: str, size: int) -> DiffEntry:
+    return DiffEntry.model_construct(path=path, path_type="object", type=kind, size_bytes=size)
+
+
+@lru_cache(maxsize=4096)
+def _stats(path: str, entry: Entry) -> ObjectStats:
+    return ObjectStats.model_construct(
+        path=path,
+        path_type="object",
+        physical_address=f"{NAMESPACE}/{entry.address}",
+        checksum=entry.etag,
+        size_bytes=entry.size,
+        mtime=0,
+        metadata={},
+        content_type="",
+    )
+
+
+@lru_cache(maxsize=4096)
+def _prepared(number: str, location: str) -> PreparedCommits:
+    return PreparedCommits.model_construct(run_id=number, gc_commits_location=location, how="async")
+
+
+@lru_cache(maxsize=4096)
+def _uncommitted(number: str, location: str | None, token: str | None) -> UncommittedPage:
+    return UncommittedPage.model_construct(
+        run_id=number, gc_uncommitted_location=location, continuation_token=token
     )
 
 
@@ -113,7 +145,8 @@ class SimClient:
         while True:
             fault = self._call("branches")
             begun = world.scheduler.steps if begun is None else begun
-            names = sorted(name for name in world.lake.branches if name > after)
+            names = sorted(world.lake.branches)
+            names = names[bisect_right(names, after) :]
             if fault == "cut list":
                 return
             found = [_branch(name, world.lake.branches[name]) for name in names[:_PAGE]]
@@ -168,11 +201,7 @@ class SimClient:
             if path > after:
                 kind = "removed" if entry is None else "changed" if path in head else "added"
                 size = entry.size if entry else 0
-                changes.append(
-                    DiffEntry.model_construct(
-                        path=path, path_type="object", type=kind, size_bytes=size
-                    )
-                )
+                changes.append(_change(path, kind, size))
         return iter(changes)
 
     def stat(self, _repository: str, ref: str, path: str) -> ObjectStats:
@@ -181,16 +210,7 @@ class SimClient:
         entry = lake.served(ref).get(path) if ref in lake.branches else None
         if entry is None:
             raise NotFoundError(f"{path!r} not found on {ref!r}")
-        return ObjectStats.model_construct(
-            path=path,
-            path_type="object",
-            physical_address=f"{NAMESPACE}/{entry.address}",
-            checksum=entry.etag,
-            size_bytes=entry.size,
-            mtime=0,
-            metadata={},
-            content_type="",
-        )
+        return _stats(path, entry)
 
     def prepare_commits(self, _repository: str) -> PreparedCommits:
         world = self._world
@@ -209,9 +229,7 @@ class SimClient:
             lines = lines[:-1]
         key = f"_lakefs/retention/gc/commits/{number}/commits.csv"
         world.write_directly(key, ("commit_id,expired,metarange_id\n" + "".join(lines)).encode())
-        return PreparedCommits.model_construct(
-            run_id=number, gc_commits_location=f"{NAMESPACE}/{key}", how="async"
-        )
+        return _prepared(number, f"{NAMESPACE}/{key}")
 
     def prepare_uncommitted(self, _repository: str) -> Iterator[UncommittedPage]:
         world, number = self._world, self._world.serial()
@@ -244,9 +262,7 @@ class SimClient:
             if more:
                 position = {"branch": more[0], "path": ""}
                 token = base64.b64encode(json.dumps(position).encode()).decode()
-            yield UncommittedPage.model_construct(
-                run_id=number, gc_uncommitted_location=where, continuation_token=token
-            )
+            yield _uncommitted(number, where, token)
             if not more:
                 return
             after = names[_PAGE - 1]

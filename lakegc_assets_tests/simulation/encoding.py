@@ -36,8 +36,8 @@ class Files:
         """
         table = pa.table_of(table)
         alone = None
-        if table.num_columns == 1 and table.schema.metadata is None:
-            alone = (*table.column_names, *table.column(0).to_pylist())
+        if len(table.columns) == 1 and table.metadata is None:
+            alone = (table.column_names[0], *table.columns[0].values)
             if alone in self._alone:
                 return self._alone[alone]
         data = b"rows %012d" % len(self._rows)

@@ -76,6 +76,13 @@ _THEMES: Final = (
 )
 #: How many kinds there are of a sweep alone; behind them come those of marks, then of backups.
 THEMES: Final = len(_THEMES)
+#: How often each kind comes: one of a sweep twice as often as others, since its rare moments are
+#: rarest; one that always makes two marks half as often, since it takes longest.
+_WEIGHTS: Final = (
+    *(4 for _ in _THEMES),
+    *(1 if theme.again == 1.0 else 2 for theme in MARKING),
+    *(2 for _ in BACKING),
+)
 
 
 @dataclass(frozen=True)
@@ -104,7 +111,7 @@ def interleave(choices: Choices, tell: Callable[[str], None] | None = None) -> E
         tell: is told of every step, in words.
     """
     shape = SHAPES[choices.pick(len(SHAPES))]
-    number = choices.pick(THEMES + len(MARKING) + len(BACKING))
+    number = choices.among(_WEIGHTS)
     if THEMES <= number < THEMES + len(MARKING):
         return interleave_marks(choices, number - THEMES, tell)
     lake, buckets, files, marked = _beginning(shape, World.shadow_rule, World.diff_witness)
@@ -116,8 +123,7 @@ def interleave(choices: Choices, tell: Callable[[str], None] | None = None) -> E
     sets._kept.clear()
     fault = (0.0, 0.01, 0.03, 0.1)[choices.pick(4)] if theme.odds is None else theme.odds
     odds = (0.03, 0.08, 0.2, 0.4)[choices.pick(4)], fault
-    copied = {name: dict(bucket) for name, bucket in buckets.items()}
-    world = World(choices, lake.copy(), copied, *odds, tell=tell, files=files.copy())
+    world = World(choices, lake.copy(), buckets, *odds, tell=tell, files=files.copy())
     if theme.odds is not None:
         world.scheduler.far = (world.scheduler.far[0], 0.0)
     world.oracle.marked[RUN] = marked

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
@@ -30,6 +30,9 @@ class Entry(NamedTuple):
 
 
 Tree = Mapping[str, Entry]
+#: By its id, which tells all that a commit is, and so is the same in all lakes.
+_ancestries: Final[dict[str, tuple[Commit, ...]]] = {}
+_MOST: Final = 4096
 
 
 @dataclass
@@ -117,13 +120,16 @@ class Lake:
             if branch in self.branches and self.served(branch).get(path) == entry
         }
 
-    def ancestry(self, commit: str) -> Iterator[Commit]:
+    def ancestry(self, commit: str) -> Sequence[Commit]:
         """A commit and those behind it, by first parents."""
-        at: str | None = commit
-        while at is not None:
-            found = self.commits[at]
-            yield found
-            at = found.parents[0] if found.parents else None
+        known = _ancestries.get(commit)
+        if known is None:
+            found = self.commits[commit]
+            behind = self.ancestry(found.parents[0]) if found.parents else ()
+            if len(_ancestries) > _MOST:
+                _ancestries.clear()
+            known = _ancestries[commit] = (found, *behind)
+        return known
 
     def days(self, branch: str) -> int:
         """For how long a branch keeps what it no longer shows."""
@@ -146,6 +152,8 @@ class Lake:
             return set()
         reached = {c.id for head in self.branches.values() for c in self.ancestry(head)}
         lone = self.commits.keys() - reached
+        if not lone:
+            return set()
         since = now - self.rules[""] * DAY
         tips = lone - {c.parents[0] for c in self.commits.values() if c.id in lone and c.parents}
         active = {tip for tip in tips if self.commits[tip].creation_date > since}

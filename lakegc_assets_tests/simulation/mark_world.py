@@ -63,15 +63,16 @@ class MarkWorld(World):
 
     def store_time(self) -> datetime:
         """The store's time."""
-        return BASE + timedelta(seconds=self.scheduler.now + self.store_ahead)
+        return self._at(self.scheduler.now + self.store_ahead)
 
     def lake_time(self) -> datetime:
         """The lakeFS server's time."""
-        return BASE + timedelta(seconds=self.scheduler.now)
+        return self._at(self.scheduler.now)
 
     def wall(self) -> datetime:
         """The wall clock of the present process."""
-        return self.lake_time() + timedelta(seconds=self.process.wall)
+        wall = self.process.wall
+        return self.lake_time() + timedelta(seconds=wall) if wall else self.lake_time()
 
     def _befall(self, fault: str, op: str, what: str) -> str:
         if fault != "clock jumps":

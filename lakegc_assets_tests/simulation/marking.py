@@ -29,6 +29,9 @@ from lakegc_assets_tests.simulation.store import Kept
 from lakegc_assets_tests.simulation.world import BASE
 
 _TRIES: Final = 2
+#: After so many seconds an operator tries again; of so many choices the others are not to.
+_PAUSES: Final = (5.0, 60.0, 4000.0)
+_PATIENT: Final = 6
 #: How long it is from one mark to the next, in days.
 _DAYS: Final = (1.2, 2.5, 8.0, 0.02)
 
@@ -106,7 +109,7 @@ def interleave_marks(
     lake, bucket, promised = _beginning()
     sets._kept.clear()
     odds = (0.03, 0.08, 0.2, 0.4)[choices.pick(4)] if theme.switch is None else theme.switch
-    buckets = {"lake": dict(bucket), "artifacts": dict[str, Kept]()}
+    buckets = {"lake": bucket, "artifacts": dict[str, Kept]()}
     world = MarkWorld(choices, lake.copy(), buckets, odds, theme.odds, tell=tell, files=Files())
     world.scheduler.far = world.scheduler.odds
     world.begin_serials()
@@ -154,7 +157,7 @@ def _operate(world: MarkWorld, theme: Theme) -> None:
 
 
 def _mark(world: MarkWorld, run: str, machine: str) -> None:
-    """Make a mark, and try again until it is made, or is another's."""
+    """Make a mark, and maybe again where that did not end well."""
     scheduler, pick = world.scheduler, world.choices.pick
     resume = False
     for number in range(_TRIES):
@@ -172,7 +175,10 @@ def _mark(world: MarkWorld, run: str, machine: str) -> None:
         if ended and not ended[0] and not pick(2, 0.1):
             return
         resume = not pick(2)
-        scheduler.sleep((5.0, 60.0, 4000.0)[pick(3)])
+        pause = pick(_PATIENT)
+        if pause >= len(_PAUSES):
+            return
+        scheduler.sleep(_PAUSES[pause])
 
 
 def _making(world: MarkWorld, run: str, ended: list[str], *, resume: bool) -> None:

@@ -87,6 +87,8 @@ class Schema:
         self.fields, self.metadata = list(fields), metadata
         self.names = [field.name for field in self.fields]
         self.types = [field.type for field in self.fields]
+        self.required = [number for number, one in enumerate(self.fields) if not one.nullable]
+        self._empty: Table | None = None
 
     def __iter__(self) -> Iterator[Field]:
         return iter(self.fields)
@@ -103,8 +105,10 @@ class Schema:
         return self is other or (self.names == other.names and self.types == other.types)
 
     def empty_table(self) -> Table:
-        """One without rows."""
-        return Table(list(self.names), [Array([], kind) for kind in self.types])
+        """One without rows: always the same."""
+        if self._empty is None:
+            self._empty = Table(self.names, [Array([], kind) for kind in self.types])
+        return self._empty
 
 
 class Table:
@@ -115,7 +119,7 @@ class Table:
         columns: of one length.
     """
 
-    __slots__ = ("_metadata", "column_names", "columns")
+    __slots__ = ("column_names", "columns", "metadata")
 
     def __init__(
         self,
@@ -124,7 +128,7 @@ class Table:
         metadata: dict[bytes, bytes] | None = None,
     ) -> None:
         self.column_names, self.columns = list(names), list(columns)
-        self._metadata = metadata
+        self.metadata = metadata
 
     @classmethod
     def from_arrays(
@@ -158,7 +162,7 @@ class Table:
     def schema(self) -> Schema:
         """Names and types."""
         pairs = zip(self.column_names, self.columns, strict=True)
-        return Schema((Field(name, column.type) for name, column in pairs), self._metadata)
+        return Schema((Field(name, column.type) for name, column in pairs), self.metadata)
 
     def replace_schema_metadata(self, said: dict[str, str]) -> Table:
         """The same rows, of which something else is said."""
@@ -257,11 +261,11 @@ class Table:
         of = schema_of(schema)
         if of.names != self.column_names:
             raise ValueError(f"{self.column_names} are not {of.names}")
-        for field, column in zip(of, self.columns, strict=True):
-            if not field.nullable and None in column.values:
-                raise ValueError(f"{field.name} has nulls")
+        for number in of.required:
+            if None in self.columns[number].values:
+                raise ValueError(f"{of.names[number]} has nulls")
         columns = zip(self.columns, of.types, strict=True)
-        return Table(of.names, [column.cast(kind) for column, kind in columns])
+        return Table(of.names, [c if c._kind is kind else c.cast(kind) for c, kind in columns])
 
     def group_by(self, keys: str | Sequence[str], *, use_threads: bool = True) -> Grouped:
         """Rows by what some columns have."""
@@ -371,7 +375,7 @@ def concat_tables(tables: Iterable[Any]) -> Table:
     names = some[0].column_names
     if any(one.column_names != names for one in some):
         raise ArrowInvalid(f"not all have the columns {names}")
-    filled = [one for one in some if one.num_rows]
+    filled = [one for one in some if one.columns and one.columns[0].values]
     if len(filled) <= 1:
         return filled[0] if filled else some[0]
     return Table(

@@ -77,7 +77,8 @@ class Actor:
         at, frozen = self.at, self.process.frozen
         if at > now and self.waits is not None and self.waits():
             at = now
-        return max(frozen, at)
+        # A call of max would take longer than all else here.
+        return at if at > frozen else frozen  # noqa: FURB136
 
 
 class Scheduler:
@@ -105,6 +106,8 @@ class Scheduler:
         self._next: Actor | None = None
         self._soonest = 0.0
         self._started = 0
+        #: Whether an actor has ended, or its process was killed.
+        self._ended = False
 
     def spawn(
         self, name: str, process: Process, run: Callable[[], None], *, lazy: bool = False
@@ -120,6 +123,7 @@ class Scheduler:
             except BaseException as error:  # noqa: BLE001 - whatever it is ends the run
                 self.failure = error
             actor.done = True
+            self._ended = True
 
         self._started += 1
         actor = Actor(name, process, body, lazy=lazy, order=self._started)
@@ -147,19 +151,20 @@ class Scheduler:
         if not actor.process.alive:
             raise Killed
         self.steps += 1
-        self.now += CALL_S
+        self.now = now = self.now + CALL_S
         if self.steps > _MOST_STEPS:
             raise EndlessError(f"{what} after {self.steps} steps")
-        choice = self.choices.step(what, *(self.odds if actor.near else self.far))
+        odds = self.odds if actor.near else self.far
+        choice = self.choices.step(what, odds[0], odds[1])
         if choice & 1:
-            others = [a for a in self.actors if a is not actor and a.due(self.now) <= self.now]
+            others = [a for a in self.actors if a is not actor and a.due(now) <= now]
             if others:
                 self._next = others[(choice >> 1) % len(others)]
                 self._switch(actor)
             return 0
         if choice:
             return choice >> 1
-        if self._soonest <= self.now:
+        if self._soonest <= now:
             self._switch(actor)
         return 0
 
@@ -195,6 +200,7 @@ class Scheduler:
     def kill(self, process: Process) -> None:
         """End a process; if it is the present actor's, this does not return."""
         process.alive = False
+        self._ended = True
         if self.current is not None and self.current.process is process:
             raise Killed
 
@@ -207,41 +213,37 @@ class Scheduler:
     def _loop(self) -> None:
         while self.failure is None:
             self._bury()
-            actor = self._next or self._first()
-            self._next = None
+            actor, due = self._choose()
             if actor is None:
                 break
-            due = actor.due(self.now)
-            if due == float("inf"):
+            if due == _NEVER:
                 self.failure = EndlessError(f"all wait: {[a.name for a in self.actors]}")
                 break
             self.now = max(self.now, due)
-            self._resume(actor)
+            self.current = actor
+            actor.greenlet.switch()
+            self.current = None
         self.end()
 
-    def _resume(self, actor: Actor) -> None:
-        soonest, now = _NEVER, self.now
-        for other in self.actors:
-            if not other.lazy and other is not actor and (due := other.due(now)) < soonest:
+    def _choose(self) -> tuple[Actor | None, float]:
+        """Who goes on, and when: who was chosen, or is first; notes when the next of the others."""
+        now, soonest, chosen = self.now, _NEVER, self._next
+        self._next = None
+        first, at = chosen, chosen.due(now) if chosen else _NEVER
+        for actor in self.actors:
+            if actor.lazy or actor is chosen:
+                continue
+            due = actor.due(now)
+            if chosen is None and (due < at or first is None):
+                first, at, soonest = actor, due, at
+            elif due < soonest:
                 soonest = due
         self._soonest = soonest
-        self.current = actor
-        actor.greenlet.switch()
-        self.current = None
-
-    def _first(self) -> Actor | None:
-        first, soonest, now = None, _NEVER, self.now
-        for actor in self.actors:
-            if not actor.lazy and ((due := actor.due(now)) < soonest or first is None):
-                first, soonest = actor, due
-        return first
+        return first, at
 
     def _bury(self) -> None:
         """Unwind the actors of processes that were killed; nothing they do counts."""
-        for actor in self.actors:
-            if actor.done or not actor.process.alive:
-                break
-        else:
+        if not self._ended:
             return
         for actor in [a for a in self.actors if not a.process.alive and not a.done]:
             self.current = actor
@@ -251,9 +253,11 @@ class Scheduler:
                 actor.greenlet.throw(Killed)
             self.current = None
         self.actors = [a for a in self.actors if not a.done and a.process.alive]
+        self._ended = False
 
     def end(self) -> None:
         """End all that is left."""
         for actor in self.actors:
             actor.process.alive = False
+        self._ended = True
         self._bury()

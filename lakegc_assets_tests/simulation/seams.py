@@ -15,7 +15,7 @@ from lakegc_assets.mark import commits, committed, uncommitted
 from lakegc_assets.mark.live import Live, LiveRanges
 from lakegc_assets.mark.served import SERVED, SPARED
 from lakegc_assets.recovery import backups, journal, making, place
-from lakegc_assets.restore import record, restore, task
+from lakegc_assets.restore import record, task
 from lakegc_assets.run import (
     artifacts,
     connections,
@@ -37,6 +37,7 @@ from lakegc_assets.sweep import (
     delta,
     extending,
     lease,
+    leased,
     ledger,
     moment,
     putting_back,
@@ -283,7 +284,7 @@ def _read_live(_ctx: Any, _links: Any, ranges: pa.Table, store: ObjectStore, fol
 
 
 def _open_store(url: str, config: StoreConfig | None = None) -> ObjectStore:
-    return world().store(url, once=config is not None and config.max_attempts == 1)
+    return _worlds[-1].store(url, once=config is not None and config.max_attempts == 1)
 
 
 class SimTask(deletion.DeletingTask):
@@ -337,8 +338,8 @@ def _replaced() -> list[tuple[object, str, object]]:
     answers += [(module, "pq", encoding) for module in (journal, record)]
     answers += [(module, "secrets", secrets) for module in (making, task)]
     answers += [
-        (restore, "repository_lease", held),
-        (restore, "owner_of", lambda **_: {"host": world().process.name}),
+        (leased, "repository_lease", held),
+        (leased, "owner_of", lambda **_: {"host": world().process.name}),
     ]
     answers += [(module, "live_ranges", _live_ranges) for module in (delta, committed)]
     answers += [(module, "read_live", _read_live) for module in (delta, committed)]
@@ -349,9 +350,7 @@ def _replaced() -> list[tuple[object, str, object]]:
         (lease, "threading", threads),
         (telling, "threading", SimpleNamespace(Event=_Event, Thread=_Silent)),
         (lease, "owner_of", lambda **_: {"host": "simulated"}),
-        (sweep, "owner_of", lambda **_: {"host": world().process.name}),
         (sweep, "require_one_server", lambda *_: ""),
-        (sweep, "repository_lease", held),
         (sweep, "Deltas", SimDeltas),
         (sweep, "settle", partial(settling.settle, pause=sleep)),
         (sweep, "probe_conditions", lambda _store: "bulk" if world().weak.etags else "none"),

@@ -7,8 +7,8 @@ import multiprocessing
 import os
 import random
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -24,7 +24,7 @@ from lakegc_assets_tests.simulation.states import Counted
 _CLOSE: Final = 200
 _MUTATED: Final = 0.2
 #: After so many new objects some of them are looked at again: those of a few interleavings.
-_OBJECTS: Final = 20_000
+_OBJECTS: Final = 50_000
 
 
 @dataclass
@@ -76,18 +76,11 @@ class Report:
         self.failures += other.failures
 
 
-@contextmanager
-def _few_collections() -> Iterator[None]:
+def collect_little() -> None:
     """Look for what nobody uses among what interleavings leave, not in all that was imported."""
-    threshold = gc.get_threshold()
     gc.collect()
     gc.freeze()
-    gc.set_threshold(_OBJECTS, *threshold[1:])
-    try:
-        yield
-    finally:
-        gc.set_threshold(*threshold)
-        gc.unfreeze()
+    gc.set_threshold(_OBJECTS, *gc.get_threshold()[1:])
 
 
 def search(first: int, runs: int, guard: str | None = None) -> Report:
@@ -102,7 +95,6 @@ def search(first: int, runs: int, guard: str | None = None) -> Report:
     close: list[Sequence[int]] = []
     with ExitStack() as stack:
         stack.enter_context(seams.installed())
-        stack.enter_context(_few_collections())
         if guard is not None:
             stack.enter_context(without(guard))
         for seed in range(first, first + runs):
@@ -114,6 +106,7 @@ def search(first: int, runs: int, guard: str | None = None) -> Report:
                 close = [*close[-_CLOSE:], ended.choices]
             if ended.failure:
                 break
+            ended.world.forget()
     return report
 
 
@@ -129,10 +122,10 @@ def _mutated(close: Sequence[Sequence[int]], drawn: random.Random) -> list[int]:
 def search_everywhere(first: int, runs: int, tell: Callable[[str], None]) -> Report:
     """Run interleavings on all cores."""
     cores = os.cpu_count() or 1
-    chunk = max(1, min(500, -(-runs // cores)))
+    chunk = max(1, min(max(500, runs // 500), -(-runs // cores)))
     chunks = [(at, min(chunk, first + runs - at)) for at in range(first, first + runs, chunk)]
     report = Report()
-    with multiprocessing.get_context("spawn").Pool(cores) as pool:
+    with multiprocessing.get_context("spawn").Pool(cores, collect_little) as pool:
         for one in pool.imap_unordered(_search, chunks):
             report.merge(one)
             if report.failures:

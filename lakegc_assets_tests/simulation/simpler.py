@@ -5,28 +5,33 @@ The same few values come again and again, so what is a function of values is ask
 
 from __future__ import annotations
 
+import hashlib
 import json
+import marshal
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
-from hashlib import sha256
 from types import SimpleNamespace
 from typing import Any, Final
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow  # noqa: ICN001 - those that are called pa here are rows
 import pyarrow.compute
 
 from lakegc_assets.graveler import decode, namespace
-from lakegc_assets.mark import sifting
-from lakegc_assets.run import hashing
+from lakegc_assets.graveler.ident import commit_id
+from lakegc_assets.mark import refs, sifting
+from lakegc_assets.run import context, hashing, parts, sets
 from lakegc_assets.run.artifacts import Manifest
+from lakegc_assets.run.settings import Settings
 from lakegc_assets.sweep import extending
 from lakegc_assets.sweep.lease import LeaseRecord
 from lakegc_assets_tests.simulation import columns
 from lakegc_assets_tests.simulation import rows as pa
 
 _MOST: Final = 256
+_MANY: Final = 16_384
 
 
 def simpler() -> list[tuple[object, str, object]]:
@@ -34,8 +39,13 @@ def simpler() -> list[tuple[object, str, object]]:
     return [
         *_constants(),
         *((module, "etag_hashes", etag_hashes) for module in (extending, sifting)),
+        *((module, "hashlib", _DIGESTS) for module in (parts, context)),
         (hashing, "_hashes", hashes_of),
+        (sets, "distinct", distinct),
+        (sets, "members_of", members_of),
         (namespace.StorageNamespace, "parse", _parsed),
+        (refs, "content_id", _content_id),
+        (Settings, "to_json", _to_json),
         (Manifest, "from_bytes", manifest_of),
         (Manifest, "to_bytes", _encoded),
         (Manifest, "sha256", property(_sha256)),
@@ -45,8 +55,13 @@ def simpler() -> list[tuple[object, str, object]]:
 
 def _constants() -> Iterator[tuple[object, str, object]]:
     """In all modules rows in place of Arrow, also of their constants; and JSON not indented."""
-    values = SimpleNamespace(loads=json.loads, dumps=_dumps)
-    ours = {id(pyarrow): pa, id(pyarrow.compute): columns, id(json): values}
+    values = SimpleNamespace(loads=_loads, dumps=_dumps)
+    ours = {
+        id(pyarrow): pa,
+        id(pyarrow.compute): columns,
+        id(json): values,
+        id(hashing.key_digest): digest_of,
+    }
     for name, module in list(sys.modules.items()):
         if not name.startswith("lakegc_assets.") or module is decode:
             continue
@@ -64,10 +79,58 @@ def _constants() -> Iterator[tuple[object, str, object]]:
 def _dumps(values: object, indent: int | None = None, **how: Any) -> str:
     """As ``json.dumps``, without the indentation that takes most of its time."""
     del indent
-    return _SORTED.encode(values) if how == {"sort_keys": True} else json.dumps(values, **how)
+    if how != {"sort_keys": True}:
+        return json.dumps(values, **how)
+    if isinstance(values, dict) and "settings" in values:
+        text = _SORTED.encode(values | {"settings": _PLACE})
+        return text.replace(f'"{_PLACE}"', _settings_text(marshal.dumps(values["settings"], 2)), 1)
+    return _SORTED.encode(values)
 
 
 _SORTED: Final = json.JSONEncoder(sort_keys=True)
+
+
+def _loads(data: str | bytes) -> Any:
+    """As ``json.loads``; the settings in a manifest, which most have in common, are known."""
+    if isinstance(data, bytes):
+        begin, end = data.find(_SETTINGS), data.rfind(_BEHIND)
+        if 0 < begin < end and (settings := _settings(data[begin + len(_SETTINGS) : end])):
+            values = _read(data[:begin] + _SETTINGS + b"null" + data[end:])
+            if isinstance(values, dict) and values.get("settings", settings) is None:
+                return values | {"settings": settings.copy()}
+    return _read(data)
+
+
+def _read(data: str | bytes) -> Any:
+    """As ``json.loads``, which first looks how bytes are encoded."""
+    text = data if isinstance(data, str) else data.decode()
+    try:
+        values, end = _DECODER.raw_decode(text)
+    except ValueError:
+        end = -1
+    return values if end == len(text) else json.loads(data)
+
+
+_DECODER: Final = json.JSONDecoder()
+#: Stands where settings do, in a text of which they are most.
+_PLACE: Final = "<settings>"
+_SETTINGS: Final = b'"settings": '
+_BEHIND: Final = b', "started": '
+
+
+@lru_cache(maxsize=_MOST)
+def _settings_text(marshalled: bytes) -> str:
+    return _SORTED.encode(marshal.loads(marshalled))
+
+
+@lru_cache(maxsize=_MOST)
+def _settings(text: bytes) -> dict[str, Any]:
+    try:
+        values: dict[str, Any] = json.loads(text)
+    except ValueError:
+        return {}
+    return values if isinstance(values, dict) else {}
+
 
 # Hashes
 
@@ -77,20 +140,56 @@ def hashes_of(strings: Any, offset: np.uint64) -> hashing.Hashes:
     return _hashes_of_all(tuple(pa.values_of(strings)), int(offset))
 
 
-@lru_cache(maxsize=4096)
-def _hashes_of_all(strings: tuple[str, ...], offset: int) -> hashing.Hashes:
-    hashes = np.array([_hash_of(one, offset) for one in strings], np.uint64)
+def digest_of(keys: Any) -> hashing.KeyDigest:
+    """As the digest of an array."""
+    return _digest_of_all(tuple(pa.values_of(keys)))
+
+
+@lru_cache(maxsize=_MANY)
+def _digest_of_all(keys: tuple[str | None, ...]) -> hashing.KeyDigest:
+    first, second = (
+        sum(hash_of(key, offset) for key in keys) % 2**64
+        for offset in (int(hashing._FNV_OFFSET), int(hashing._SECOND_OFFSET))
+    )
+    return hashing.KeyDigest(len(keys), first, second)
+
+
+@lru_cache(maxsize=_MANY)
+def _hashes_of_all(strings: tuple[str | None, ...], offset: int) -> hashing.Hashes:
+    hashes = np.array([hash_of(one, offset) for one in strings], np.uint64)
     # Whoever wrote to it would write to what others get.
     hashes.flags.writeable = False
     return hashes
 
 
-@lru_cache(maxsize=4096)
-def _hash_of(string: str, offset: int) -> int:
-    return int(_of_array(pyarrow.array([string], pyarrow.string()), np.uint64(offset))[0])
+@lru_cache(maxsize=_MANY)
+def hash_of(string: str | None, offset: int) -> int:
+    """As the hash of one string, which takes several times as long in an array."""
+    if string is None:
+        raise ValueError("a key that is null has no hash")
+    value = offset
+    for byte in string.encode():
+        value = (value ^ byte) * 0x100000001B3 & 0xFFFFFFFFFFFFFFFF
+    value = (value ^ (value >> 30)) * 0xBF58476D1CE4E5B9 & 0xFFFFFFFFFFFFFFFF
+    value = (value ^ (value >> 27)) * 0x94D049BB133111EB & 0xFFFFFFFFFFFFFFFF
+    return value ^ (value >> 31)
 
 
-_of_array: Final = hashing._of_array
+#: The bytes that stand for rows are the same in many worlds.
+_DIGESTS: Final = SimpleNamespace(sha256=lru_cache(maxsize=_MANY)(hashlib.sha256))
+
+
+def distinct(numbers: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """As that of sets: for a few numbers Python's own take a third of the time."""
+    return np.array(sorted(set(numbers.tolist())), numbers.dtype)
+
+
+def members_of(runs: Iterable[hashing.Hashes], hashes: hashing.Hashes) -> npt.NDArray[np.bool_]:
+    """As that of sets."""
+    known: set[int] = set().union(*(run.tolist() for run in runs))
+    return np.array([one in known for one in hashes.tolist()], np.bool_)
+
+
 _etag_hash: Final = lru_cache(maxsize=4096)(decode.etag_hash)
 
 
@@ -99,12 +198,39 @@ def etag_hashes(etags: pa.Array) -> pa.Array:
     return pa.Array([_etag_hash(etag) for etag in etags.values], pa.int64())
 
 
+def _content_id(
+    committer: str,
+    message: str,
+    metarange_id: str,
+    date: int,
+    metadata: Mapping[str, str],
+    parents: Sequence[str],
+) -> str:
+    """As that of a commit."""
+    told = (committer, message, metarange_id, date, tuple(metadata.items()), tuple(parents))
+    return _content_id_of(*told)
+
+
+@lru_cache(maxsize=4096)
+def _content_id_of(
+    committer: str,
+    message: str,
+    metarange_id: str,
+    date: int,
+    metadata: tuple[tuple[str, str], ...],
+    parents: tuple[str, ...],
+) -> str:
+    return commit_id(committer, message, metarange_id, date, dict(metadata), parents)
+
+
 # What is parsed
 
 _parsed: Final = lru_cache(maxsize=64)(namespace.StorageNamespace.parse)
 lease_of: Final = lru_cache(maxsize=64)(LeaseRecord.from_bytes)
 _from_bytes: Final = Manifest.from_bytes
 _to_bytes: Final = Manifest.to_bytes
+_real_to_json: Final = Settings.to_json
+_as_json: Final[dict[int, tuple[Settings, dict[str, Any]]]] = {}
 _written: Final[set[bytes]] = set()
 _digests: Final[dict[int, tuple[Manifest, str]]] = {}
 _real_sha256: Final[Callable[[Manifest], str]] = vars(Manifest)["sha256"].fget
@@ -119,12 +245,21 @@ def _encoded(manifest: Manifest) -> bytes:
     return data
 
 
+def _to_json(settings: Settings) -> dict[str, Any]:
+    known = _as_json.get(id(settings))
+    if known is None or known[0] is not settings:
+        if len(_as_json) > _MOST:
+            _as_json.clear()
+        known = _as_json[id(settings)] = (settings, _real_to_json(settings))
+    return known[1].copy()
+
+
 @lru_cache(maxsize=_MOST)
 def manifest_of(data: bytes, where: str) -> Manifest:
     """As ``Manifest.from_bytes``."""
     manifest = _from_bytes(data, where)
     if data in _written:
-        _note(manifest, sha256(data).hexdigest())
+        _note(manifest, hashlib.sha256(data).hexdigest())
     return manifest
 
 

@@ -13,10 +13,10 @@ class States:
     """The states of some interleavings; those of others can be added."""
 
     def __init__(self) -> None:
-        self.seen: set[str] = set()
+        self.seen: set[tuple[str, ...]] = set()
 
-    def note(self, state: str) -> None:
-        """Count a state, if it is new."""
+    def note(self, *state: str) -> None:
+        """Count a state, by all that tells it from others, if it is new."""
         self.seen.add(state)
 
 
@@ -30,7 +30,7 @@ class Counted:
         """Take the states of an interleaving; how many of them were new."""
         new = 0
         for state in states.seen:
-            place, bit = divmod(zlib.crc32(state.encode()) % _BITS, 8)
+            place, bit = divmod(zlib.crc32("|".join(state).encode()) % _BITS, 8)
             if not self._bytes[place] >> bit & 1:
                 self._bytes[place] |= 1 << bit
                 new += 1

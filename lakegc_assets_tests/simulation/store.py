@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import hashlib
 from bisect import bisect_left, bisect_right, insort
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from lakegc_assets.storage.base import (
@@ -45,18 +46,34 @@ class Kept(NamedTuple):
     size: int
 
 
+@lru_cache(maxsize=4096)
+def etag_of(data: bytes) -> str:
+    """The etag of an object with this content."""
+    return hashlib.md5(data).hexdigest()
+
+
 class Bucket(dict[str, Kept]):
-    """Objects by key, whose order is known once somebody has listed them."""
+    """Objects by key, whose order is known once somebody has listed them.
+
+    Attributes:
+        changed: the keys of what was written and deleted, one after the other.
+    """
 
     _order: list[str] | None = None
 
+    def __init__(self, objects: Mapping[str, Kept] | Iterable[tuple[str, Kept]] = ()) -> None:
+        super().__init__(objects)
+        self.changed: list[str] = []
+
     def __setitem__(self, key: str, kept: Kept) -> None:
+        self.changed.append(key)
         if self._order is not None and key not in self:
             insort(self._order, key)
         super().__setitem__(key, kept)
 
     def __delitem__(self, key: str) -> None:
         super().__delitem__(key)
+        self.changed.append(key)
         if self._order is not None:
             del self._order[bisect_left(self._order, key)]
 
@@ -76,24 +93,40 @@ class Bucket(dict[str, Kept]):
         start = bisect_left(order, prefix)
         if after is not None:
             start = max(start, bisect_right(order, after))
-        end = bisect_left(order, f"{prefix}\U0010ffff", start)
+        end = bisect_left(order, f"{prefix}{_LAST}", start)
         return order[start : end if before is None else min(end, bisect_left(order, before))]
 
+    def folders(self, prefix: str) -> list[str]:
+        """What keys with a prefix have up to the next slash, in order."""
+        if self._order is None:
+            self._order = sorted(self)
+        order, found = self._order, list[str]()
+        at = bisect_left(order, prefix)
+        while at < len(order) and order[at].startswith(prefix):
+            slash = order[at].find("/", len(prefix))
+            if slash < 0:
+                at += 1
+                continue
+            found.append(order[at][: slash + 1])
+            at = bisect_left(order, f"{found[-1]}{_LAST}", at)
+        return found
 
+
+_LAST: Final = "\U0010ffff"
 _NAMES: Final = LISTING_SCHEMA.names
 _COLUMNS: Final = (pa.string(), pa.int64(), pa.timestamp("us", "UTC"), pa.string())
 
 
-def _page(found: Sequence[tuple[str, Kept]]) -> pa.Table:
+def _page(keys: list[str], found: list[Kept]) -> pa.Table:
     """A page of a listing."""
-    columns: tuple[list[Any], ...] = (
-        [key for key, _ in found],
-        [kept.size for _, kept in found],
-        [kept.modified for _, kept in found],
-        [kept.etag for _, kept in found],
-    )
-    arrays = [pa.Array(column, kind) for column, kind in zip(columns, _COLUMNS, strict=True)]
-    return pa.Table(_NAMES, arrays)
+    if not found:
+        return _NOTHING
+    _, etags, modified, sizes = zip(*found, strict=True)
+    columns = (keys, list(sizes), list(modified), list(etags))
+    return pa.Table(_NAMES, [pa.Array(*one) for one in zip(columns, _COLUMNS, strict=True)])
+
+
+_NOTHING: Final = pa.schema_of(LISTING_SCHEMA).empty_table()
 
 
 class SimStore(ObjectStore):
@@ -110,6 +143,7 @@ class SimStore(ObjectStore):
     def __init__(self, world: World, bucket: Bucket, prefix: str, url: str, *, once: bool) -> None:
         self._world, self._bucket, self._prefix, self._url = world, bucket, prefix, url
         self._once = once
+        self._listed: dict[tuple[str, str | None, str | None], tuple[int, pa.Table]] = {}
 
     @property
     def url(self) -> str:
@@ -135,6 +169,11 @@ class SimStore(ObjectStore):
         self, prefix: str = "", start_after: str | None = None, end_before: str | None = None
     ) -> Iterator[Any]:
         fault = self._world.ask("list", prefix or start_after or "")
+        if not fault:
+            page = self._whole(prefix, start_after, end_before)
+            if page is not _NOTHING:
+                yield page
+            return
         found = self._infos(prefix, start_after, end_before)
         if fault == "cut page":
             found = found[: (len(found) + 1) // 2]
@@ -143,7 +182,34 @@ class SimStore(ObjectStore):
             self._world.unlisted(self, [key for key, kept in found if kept.modified >= stale])
             found = [one for one in found if one[1].modified < stale]
         if found:
-            yield _page(found)
+            yield _page(*(list(one) for one in zip(*found, strict=True)))
+
+    def _whole(self, prefix: str, after: str | None, before: str | None) -> pa.Table:
+        """A list that lacks nothing: that of before, if nothing in it has changed since."""
+        asked, changed = (prefix, after, before), self._bucket.changed
+        now = len(changed)
+        known = self._listed.get(asked)
+        if known is not None:
+            if known[0] == now:
+                return known[1]
+            low = self._prefix + (prefix if after is None else max(prefix, after))
+            high = self._prefix + (f"{prefix}{_LAST}" if before is None else before)
+            for key in changed[known[0] :]:
+                if low <= key < high:
+                    break
+            else:
+                self._listed[asked] = (now, known[1])
+                return known[1]
+        own, bucket = self._prefix, self._bucket
+        keys = bucket.between(
+            own + prefix,
+            None if after is None else own + after,
+            None if before is None else own + before,
+        )
+        length = len(own)
+        page = _page([key[length:] for key in keys], [bucket[key] for key in keys])
+        self._listed[asked] = (now, page)
+        return page
 
     def list_prefixes(
         self,
@@ -151,9 +217,11 @@ class SimStore(ObjectStore):
         max_objects: int | None = None,  # noqa: ARG002 - the interface
     ) -> Prefixes:
         fault = self._world.ask("list", prefix)
-        stale = self._stale() if fault == "stale list" else None
-        infos = self._infos(prefix)
-        found = [key for key, kept in infos if stale is None or kept.modified < stale]
+        if fault != "stale list":
+            own = len(self._prefix)
+            return Prefixes([key[own:] for key in self._bucket.folders(self._prefix + prefix)], [])
+        stale = self._stale()
+        found = [key for key, kept in self._infos(prefix) if kept.modified < stale]
         folders = {prefix + k[len(prefix) :].split("/")[0] + "/" for k in found if "/" in k}
         return Prefixes(sorted(folders), [])
 
@@ -163,7 +231,8 @@ class SimStore(ObjectStore):
 
     def get(self, key: str) -> bytes:
         self._world.ask("get", key)
-        return self._find(key).data
+        kept = self._bucket.get(self._prefix + key) or self._find(key)
+        return kept.data
 
     def head(self, key: str) -> ObjectInfo:
         self._world.ask("head", key)
@@ -177,7 +246,7 @@ class SimStore(ObjectStore):
             raise ObjectNotFoundError(f"{self._url}/{key} does not exist") from None
 
     def put(self, key: str, data: bytes) -> str:
-        return self._put(key, data, lambda _: True)
+        return self._put(key, data, None)
 
     def put_if_absent(self, key: str, data: bytes) -> str:
         return self._put(key, data, lambda kept: kept is None)
@@ -185,15 +254,15 @@ class SimStore(ObjectStore):
     def put_if_match(self, key: str, data: bytes, etag: str) -> str:
         return self._put(key, data, lambda kept: kept is not None and kept.etag == etag)
 
-    def _put(self, key: str, data: bytes, allowed: object) -> str:
-        fault = self._world.ask("put", key)
-        assert callable(allowed)
+    def _put(self, key: str, data: bytes, allowed: Callable[[Kept | None], bool] | None) -> str:
+        world = self._world
+        fault = world.ask("put", key)
         full = self._prefix + key
-        if not allowed(self._bucket.get(full)) and self._world.weak.conditions:
+        if allowed and not allowed(self._bucket.get(full)) and world.weak.conditions:
             raise PreconditionFailedError(f"{self._url}/{key} is another")
-        kept = Kept(data, hashlib.md5(data).hexdigest(), self._world.store_time(), len(data))
+        kept = Kept(data, etag_of(data), world.store_time(), len(data))
         self._bucket[full] = kept
-        self._world.written(self, key, data)
+        world.written(self, key, data)
         if fault == "lost answer":
             raise StoreUnavailableError(f"{self._url}/{key}: the answer was lost")
         return kept.etag

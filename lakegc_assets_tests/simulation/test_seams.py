@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import gc
+import json
+import weakref
+from typing import Any
+
 import numpy as np
 import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lakegc_assets.run import hashing
+from lakegc_assets.run import hashing, sets
 from lakegc_assets.run.artifacts import Manifest
 from lakegc_assets.run.parts import Part
 from lakegc_assets.run.settings import Settings
@@ -17,8 +22,9 @@ from lakegc_assets_tests.simulation import encoding, rows, seams, simpler
 from lakegc_assets_tests.simulation.choices import Choices
 from lakegc_assets_tests.simulation.encoding import Files
 from lakegc_assets_tests.simulation.interleaving import interleave
+from lakegc_assets_tests.simulation.lake import Lake
 from lakegc_assets_tests.simulation.store import Bucket, Kept
-from lakegc_assets_tests.simulation.world import BASE
+from lakegc_assets_tests.simulation.world import BASE, World
 
 
 @given(st.lists(st.text()), st.integers(0, 2**64 - 1))
@@ -82,6 +88,55 @@ def test_a_manifest_that_was_encoded_has_the_digest_of_its_bytes() -> None:
         assert Manifest.from_bytes(b" " + manifest.to_bytes(), "somewhere").sha256 == read.sha256
 
 
+@given(st.lists(st.text()))
+def test_digests_are_those_of_the_kernel(strings: list[str]) -> None:
+    array = pa.array([s.encode("utf-8", "replace").decode() for s in strings], pa.string())
+    assert simpler.digest_of(array) == hashing.key_digest(array)
+
+
+_NUMBERS = st.lists(st.integers(0, 2**64 - 1) | st.integers(0, 3))
+
+
+@given(st.lists(_NUMBERS), _NUMBERS)
+def test_sets_of_hashes_are_those_of_arrays(runs: list[list[int]], asked: list[int]) -> None:
+    arrays = [sets.distinct(np.array(run, np.uint64)) for run in runs]
+    for run, array in zip(runs, arrays, strict=True):
+        found = simpler.distinct(np.array(run, np.uint64))
+        assert found.dtype == array.dtype
+        assert np.array_equal(found, array)
+    wanted = np.array(asked, np.uint64)
+    found = simpler.members_of(iter(arrays), wanted)
+    assert found.dtype == np.bool_
+    assert np.array_equal(found, sets.members_of(arrays, wanted))
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"settings": Settings().to_json(), "started": "now", "facts": {"a": [1.5, None, "é"]}},
+        {"settings": {}, "started": ""},
+        {"settings": {"a": {"started": 1, "z": 2}}, "started": {"started": 3}, "z": 1},
+        {"of": {"settings": {"a": 1}, "started": 2}, "started": 3},
+        {"settings": 7, "started": "now"},
+        [{"settings": {"a": 1}, "started": 2}],
+        [1],
+    ],
+)
+def test_json_is_what_it_was_whatever_is_known_of_settings(values: Any) -> None:
+    plain = json.dumps(values, sort_keys=True)
+    assert simpler._dumps(values, sort_keys=True) == plain
+    assert simpler._loads(plain.encode()) == simpler._loads(f" {plain} ") == values
+    for cut in (plain[:-1], f"{plain},"):
+        with pytest.raises(ValueError, match="line 1"):
+            simpler._loads(cut.encode())
+
+
+def test_what_is_read_of_settings_may_be_changed() -> None:
+    data = json.dumps({"settings": {"a": 1}, "started": 2}).encode()
+    simpler._loads(data)["settings"]["a"] = 2
+    assert simpler._loads(data)["settings"] == {"a": 1}
+
+
 def test_the_arrays_of_hashes_that_are_kept_cannot_be_written_to() -> None:
     hashes = simpler.hashes_of(pa.array(["one"]), np.uint64(1))
     with pytest.raises(ValueError, match="read-only"):
@@ -107,6 +162,49 @@ def test_a_bucket_knows_its_keys_in_order() -> None:
     assert bucket.between("", None, None) == sorted(bucket) == ["d", "d/a", "d/ab"]
     assert bucket.between("d", "d", "d/ab") == ["d/a"]
     assert bucket.between("d/", "a", "z") == ["d/a", "d/ab"]
+
+
+def test_a_list_that_is_kept_is_what_is_there() -> None:
+    def listed(prefix: str, *ends: str | None) -> list[str]:
+        pages = store.list(prefix, *ends)
+        return [key for page in pages for key in page["key"].to_pylist()]
+
+    asked: list[tuple[str | None, ...]] = [("",), ("d/",), ("", "d/a", None), ("", None, "d/b")]
+    world = World(Choices(), Lake(), {"lake": {}, "artifacts": {}})
+    world.ask = lambda *_: ""  # type: ignore[method-assign]
+    store = world.store("s3://lake/repo")
+    for change in ("+d/b", "+d/a", "+e", "-d/a", "+d/c/f", "+d/c/g", "=d/b", "-d/b"):
+        if change.startswith("-"):
+            del world.buckets["lake"][f"repo/{change[1:]}"]
+        else:
+            world.write_directly(change[1:], change.encode())
+        there = sorted(key.removeprefix("repo/") for key in world.buckets["lake"])
+        for prefix, *ends in asked:
+            after, before = [*ends, None, None][:2]
+            assert listed(prefix or "", after, before) == [
+                key
+                for key in there
+                if key.startswith(prefix or "")
+                and (after is None or key > after)
+                and (before is None or key < before)
+            ]
+        sizes = {key: one.size for key, one in world.buckets["lake"].items()}
+        rows = [row for page in store.list() for row in page.to_pylist()]
+        assert {f"repo/{row['key']}": row["size"] for row in rows} == sizes
+    assert store.list_prefixes("d/").prefixes == ["d/c/"]
+    assert store.list_prefixes().prefixes == ["d/"]
+
+
+def test_a_world_that_is_forgotten_is_freed_at_once() -> None:
+    with seams.installed():
+        ended = interleave(Choices())
+    bucket = weakref.ref(ended.world.buckets["lake"])
+    gc.disable()
+    try:
+        ended.world.forget()
+        assert bucket() is None
+    finally:
+        gc.enable()
 
 
 def test_an_interleaving_knows_nothing_of_earlier_ones() -> None:

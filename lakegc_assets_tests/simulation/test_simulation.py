@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import re
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
 
@@ -149,6 +150,15 @@ def test_a_number_below_64_is_drawn_as_the_standard_library_does() -> None:
     drawn = [ours.step("", 1.0, 0.0) for _ in range(200)]
     expected = [(theirs.random(), theirs.randrange(64))[1] for _ in range(200)]
     assert drawn == [1 + 2 * number for number in expected]
+
+
+def test_each_kind_comes_as_often_as_its_weight_says_and_is_replayed() -> None:
+    drawn = [Choices(seed).among((2, 1, 0)) for seed in range(600)]
+    counted = Counter(drawn)
+    assert counted.keys() == {0, 1}
+    assert 1.5 < counted[0] / counted[1] < 2.7
+    assert [Choices(None, (one,)).among((2, 1, 0)) for one in drawn] == drawn
+    assert Choices().among((0, 1)) == 0
 
 
 def test_distinct_states_are_counted() -> None:

@@ -7,26 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from lakegc_assets.mark import lookups
-from lakegc_assets_tests.lake import REPOSITORY, Marked, SmallLake, copy_of, make_marked, running
-from lakegc_assets_tests.sessions import Session
+from lakegc_assets_tests.lake import REPOSITORY, SmallLake, running
+from lakegc_assets_tests.marked import few_tasks, lake
 
-
-@pytest.fixture(autouse=True)
-def _few_tasks(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Small data needs few tasks."""
-    monkeypatch.setattr(lookups, "_TASKS", 1)
-
-
-@pytest.fixture(scope="session")
-def marked(tmp_path_factory: pytest.TempPathFactory, spark: Session) -> Marked:
-    return make_marked(tmp_path_factory.mktemp("marked"), spark)
-
-
-@pytest.fixture
-def lake(marked: Marked, tmp_path: Path) -> Iterator[SmallLake]:
-    with running(copy_of(marked, tmp_path)) as found:
-        yield found
+__all__ = ["few_tasks", "lake"]
 
 
 @pytest.fixture

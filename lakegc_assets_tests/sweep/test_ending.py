@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from lakegc_assets.cli.jobs import checked
-from lakegc_assets.cli.main import settings_of
+from lakegc_assets.cli.options import settings_of
 from lakegc_assets.errors import LakegcError, RefusedError
 from lakegc_assets.graveler.errors import FormatError
 from lakegc_assets.lakefs.errors import ConnectionFailedError

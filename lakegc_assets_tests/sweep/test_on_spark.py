@@ -36,7 +36,7 @@ def mark(ctx: RunContext) -> None:
         stage(ctx)
 
 
-@pytest.mark.parametrize("more", [0, 300], ids=["few objects", "many objects"])
+@pytest.mark.parametrize("more", [0, 100], ids=["few objects", "many objects"])
 def test_a_stage_is_one_job_of_spark(
     more: int, marked: Marked, spark: Session, tmp_path: Path
 ) -> None:

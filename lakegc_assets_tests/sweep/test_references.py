@@ -7,103 +7,38 @@ from __future__ import annotations
 
 import re
 import secrets
-import shutil
-from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import datetime, timezone
-from hashlib import md5
 
 import pyarrow as pa
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from lakegc_assets.embedded.lake import catalog
-from lakegc_assets.embedded.objects import objects
-from lakegc_assets.errors import IntegrityError
-from lakegc_assets.graveler.entry import AddressType, Entry
-from lakegc_assets.lakefs.client import LakeFSClient
-from lakegc_assets.lakefs.models import Repository
-from lakegc_assets.mark import full
-from lakegc_assets.mark.references import UnreadableRepositoryError, read_references
+from lakegc_assets.mark.references import read_references
 from lakegc_assets.mark.why import why
 from lakegc_assets.recovery.liveness import needed_now
 from lakegc_assets.run.context import RunContext
 from lakegc_assets.run.parts import read_parts
-from lakegc_assets.storage.base import ObjectStore
 from lakegc_assets.sweep import rounds
 from lakegc_assets.sweep.alarm import AlarmError
 from lakegc_assets.sweep.sweep import sweep
-from lakegc_assets_tests.lake import REPOSITORY, STAGES, Marked, SmallLake
+from lakegc_assets_tests.lake import REPOSITORY, Marked, SmallLake
 from lakegc_assets_tests.sessions import Session
+from lakegc_assets_tests.sweep.others import (
+    OTHER,
+    candidates,
+    commit,
+    forget,
+    make_other,
+    mark,
+    name_it,
+)
 from lakegc_assets_tests.sweep.outcomes import check_swept
 
-OTHER = "other"
 IN_A_COMMIT = "repository 'other' names it by its full address, in a commit"
 STAGED = "repository 'other' names it by its full address, in what it has staged"
-
-
-def make_other(lake: SmallLake, name: str = OTHER) -> None:
-    lake.client.create_repository(name, f"local://{name}")
-
-
-def forget(lake: SmallLake, name: str) -> None:
-    with lake.server.lake.state.write() as db:
-        catalog.delete_repository(db, name)
-
-
-def name_it(
-    lake: SmallLake, address: str, path: str = "x", branch: str = "main", of: str = OTHER
-) -> None:
-    """Let another repository stage an object of this one."""
-    entry = Entry(
-        address=address if "://" in address else f"local://{REPOSITORY}/{address}",
-        size=1,
-        # Else a second one at the same path would be no change to lakeFS.
-        e_tag=md5(address.encode(), usedforsecurity=False).hexdigest(),
-        address_type=AddressType.FULL,
-        content_type="text/plain",
-    )
-    objects.stage_entry(lake.server.lake, of, branch, path, entry)
-
-
-def commit(lake: SmallLake, branch: str = "main", of: str = OTHER) -> str:
-    return lake.client.commit_branch(of, branch, "a commit", allow_empty=True).id
-
-
-def mark(
-    lake: SmallLake,
-    spark: Session,
-    run: str = "again",
-    *,
-    publish: bool = False,
-    **settings: object,
-) -> RunContext:
-    ctx = lake.context(spark, run, **settings)
-    for stage in STAGES if publish else STAGES[:5]:
-        stage(ctx)
-    return ctx
-
-
-def candidates(ctx: RunContext) -> set[str]:
-    found = ctx.root.attempt(REPOSITORY, ctx.run).read("deletion_candidates")
-    return set(found["address"].to_pylist())
-
-
-@contextmanager
-def counted(lake: SmallLake) -> Iterator[Counter[str]]:
-    """The requests that are about other repositories, and about their list."""
-    seen: Counter[str] = Counter()
-
-    def see(method: str, path: str) -> None:
-        if not path.startswith(f"/api/v1/repositories/{REPOSITORY}"):
-            seen[f"{method} {path.removeprefix('/api/v1')}"] += 1
-
-    lake.on_request = see
-    yield seen
-    lake.on_request = lambda _method, _path: None
 
 
 # What a mark keeps
@@ -251,194 +186,6 @@ def test_what_another_repository_names_is_needed_by_a_backup(
     addresses = pa.chunked_array([[named, free]])
     found = needed_now(lake.context(spark), f"local://{REPOSITORY}", addresses)
     assert found.to_pylist() == [{"address": named, "why": "another repository names it"}]
-
-
-# What cannot be read
-
-
-def test_a_repository_that_cannot_be_read_stops_the_run_unless_it_is_ignored(
-    lake: SmallLake, marked: Marked, spark: Session
-) -> None:
-    make_other(lake)
-    name_it(lake, min(marked.candidates))
-    commit(lake)
-    tables = lake.server.objects_dir / OTHER / "_lakefs"
-    shutil.rmtree(tables)
-    with pytest.raises(UnreadableRepositoryError, match=r"'other' of the same server .* is not li"):
-        mark(lake, spark, "stopped")
-    with pytest.raises(UnreadableRepositoryError, match="ignored_repositories"):
-        sweep(lake.context(spark))
-    assert lake.keys() == marked.live | marked.candidates
-    ctx = mark(lake, spark, "ignoring", publish=True, ignored_repositories=(OTHER,))
-    assert candidates(ctx) == marked.candidates
-    facts = ctx.root.attempt(REPOSITORY, "ignoring").manifest("gc_report").facts
-    assert facts["ignored_repositories"] == [OTHER]
-
-
-def test_a_range_that_is_missing_stops_the_run_although_it_is_no_head(
-    lake: SmallLake, marked: Marked, spark: Session
-) -> None:
-    make_other(lake)
-    before = {path.name for path in (lake.server.objects_dir / OTHER / "_lakefs").iterdir()}
-    name_it(lake, min(marked.candidates))
-    commit(lake)
-    lake.client.delete_object(OTHER, "main", "x")
-    lake.upload("main", "y", "of no interest")
-    for path in (lake.server.objects_dir / OTHER / "_lakefs").iterdir():
-        if path.name not in before and b"metaranges" not in path.read_bytes():
-            path.unlink()
-    commit(lake)
-    with pytest.raises(UnreadableRepositoryError, match="is missing"):
-        mark(lake, spark)
-
-
-def test_a_damaged_range_stops_the_run(lake: SmallLake, marked: Marked, spark: Session) -> None:
-    make_other(lake)
-    name_it(lake, min(marked.candidates))
-    commit(lake)
-    for path in (lake.server.objects_dir / OTHER / "_lakefs").iterdir():
-        if path.is_file() and b"metaranges" not in (data := path.read_bytes()):
-            path.unlink()
-            path.write_bytes(data[:20] + b"\0" + data[21:])
-    with pytest.raises(UnreadableRepositoryError, match="'other'"):
-        mark(lake, spark)
-
-
-def test_a_repository_that_is_deleted_meanwhile_is_no_error(
-    lake: SmallLake, marked: Marked, spark: Session
-) -> None:
-    make_other(lake)
-    deleting = [True]
-
-    def see(_method: str, path: str) -> None:
-        if path.endswith("/other/branches") and deleting:
-            deleting.clear()
-            forget(lake, OTHER)
-
-    lake.on_request = see
-    assert candidates(mark(lake, spark)) == marked.candidates
-
-
-def test_not_found_of_a_repository_that_is_listed_stops_the_run(
-    lake: SmallLake, marked: Marked, spark: Session, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    make_other(lake)
-    listed = LakeFSClient.repositories
-
-    def with_a_ghost(client: LakeFSClient, prefix: str = "") -> Iterator[Repository]:
-        yield from (
-            found.model_copy(update={"id": "ghost"}) if found.id == OTHER else found
-            for found in listed(client, prefix)
-        )
-
-    monkeypatch.setattr(LakeFSClient, "repositories", with_a_ghost)
-    with pytest.raises(UnreadableRepositoryError, match=r"'ghost' .* answered 404"):
-        mark(lake, spark)
-    assert lake.keys() == marked.live | marked.candidates
-
-
-def test_a_repository_that_is_made_while_others_are_read_is_read_too(
-    lake: SmallLake, marked: Marked, spark: Session
-) -> None:
-    make_other(lake)
-    named = min(marked.candidates)
-
-    def see(_method: str, path: str) -> None:
-        if path.endswith("/other/branches"):
-            lake.on_request = lambda _method, _path: None
-            make_other(lake, "another")
-            name_it(lake, named, of="another")
-
-    lake.on_request = see
-    assert candidates(mark(lake, spark)) == marked.candidates - {named}
-
-
-def test_a_list_without_the_repository_itself_is_not_whole(
-    lake: SmallLake, marked: Marked, spark: Session, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(LakeFSClient, "repositories", lambda *_: iter(()))
-    with pytest.raises(IntegrityError, match="list of repositories has 0, and not 'repo'"):
-        mark(lake, spark)
-    assert lake.keys() == marked.live | marked.candidates
-
-
-# What it costs
-
-
-def test_a_server_with_one_repository_is_asked_for_its_list_alone(
-    lake: SmallLake, spark: Session
-) -> None:
-    with counted(lake) as before:
-        for stage in STAGES[:3]:
-            stage(lake.context(spark, "again"))
-    with counted(lake) as seen:
-        STAGES[3](lake.context(spark, "again"))
-    assert {path for path in before if "/repositories" in path} == {"GET /repositories"}
-    # One for the comparison of namespaces, as in every stage, and one more.
-    assert seen["GET /repositories"] == 2
-
-
-def test_what_did_not_change_is_not_read_again(
-    lake: SmallLake, marked: Marked, spark: Session, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Of a repository with two branches its branches and their diffs are asked for, and a list."""
-    make_other(lake)
-    lake.client.create_branch(OTHER, "dev", "main")
-    commit(lake)
-    mark(lake, spark)
-    fetched: list[str] = []
-    monkeypatch.setattr(full, "fetch", lambda _store, _url, name: fetched.append(name))
-    with counted(lake) as seen:
-        ctx = mark(lake, spark, "later")
-    assert candidates(ctx) == marked.candidates
-    other = {path: count for path, count in seen.items() if "/repositories/other" in path}
-    assert other == {
-        "GET /repositories/other/branches": 1,
-        "GET /repositories/other/branches/main/diff": 1,
-        "GET /repositories/other/branches/dev/diff": 1,
-    }
-    assert not fetched
-
-
-def test_one_look_at_a_repository_serves_all_that_are_collected(
-    lake: SmallLake, marked: Marked, spark: Session, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """What a range names in one of them is not what it names in another."""
-    make_other(lake)
-    make_other(lake, "third")
-    third = lake.client.upload_object("third", "main", "x", b"of the third").physical_address
-    lake.client.reset_branch("third", "main")
-    name_it(lake, third, "third")
-    commit(lake)
-    assert candidates(mark(lake, spark, "first")) == marked.candidates
-    fetched: list[str] = []
-
-    def fetch(store: ObjectStore, url: str, name: str) -> bytes:
-        fetched.append(f"{url}/{name}")
-        return store.get(f"_lakefs/{name}")
-
-    monkeypatch.setattr(full, "fetch", fetch)
-    ctx = replace(lake.context(spark, "of-third"), repository="third")
-    for stage in STAGES[:5]:
-        stage(ctx)
-    found = ctx.root.attempt("third", "of-third")
-    assert found.manifest("committed_addresses").facts["references"] == {OTHER: 1}
-    assert found.read("deletion_candidates").num_rows == 0
-    assert not [url for url in fetched if "://other" in url]
-
-
-def test_a_damaged_cache_is_read_again(lake: SmallLake, marked: Marked, spark: Session) -> None:
-    make_other(lake)
-    named = min(marked.candidates)
-    name_it(lake, named)
-    commit(lake)
-    mark(lake, spark)
-    caches = [p for p in (lake.folder / "artifacts").rglob("_cache/*/*/*/*") if p.is_file()]
-    kinds = {path.parent.parent.name for path in caches}
-    assert kinds >= {"full", "commits", "others", "ranges", "metaranges"}
-    for path in caches:
-        path.write_bytes(path.read_bytes()[:-9] + b"damaged!!")
-    assert candidates(mark(lake, spark, "later")) == marked.candidates - {named}
 
 
 # Any history

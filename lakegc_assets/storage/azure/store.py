@@ -1,9 +1,7 @@
 """Azure Blob Storage and ADLS Gen2 as an object store, over its REST API.
 
 Keys that Azure reads as others (a backslash is a slash to it) or that its XML cannot carry are
-refused. Listings come in byte order, whatever order the account has: a flat one compares names as
-16-bit characters (see ``pages.in_byte_order``); one with a hierarchical namespace goes through its
-directories, so it is listed one directory after the other, each held in memory.
+refused. Listings come in byte order, whatever order the account has.
 """
 
 from __future__ import annotations
@@ -20,23 +18,20 @@ from functools import partial
 from typing import Final
 
 import pyarrow as pa
-import pyarrow.compute as pc
 import requests
 
 from lakegc_assets.graveler.namespace import StorageNamespace
 from lakegc_assets.storage.azure.blobs import Blob, Sizes, named_by, write
+from lakegc_assets.storage.azure.containers import AzureContainer
 from lakegc_assets.storage.azure.copies import copy
-from lakegc_assets.storage.azure.listing import read_page
 from lakegc_assets.storage.azure.service import (
     VERSION,
-    VERSION_OF_START_FROM,
     AzureService,
     failure_of_part,
     open_service,
 )
 from lakegc_assets.storage.azure.versions import AzureVersions, kept_by
 from lakegc_assets.storage.base import (
-    LISTING_SCHEMA,
     Copied,
     DeleteOutcome,
     KeyRange,
@@ -48,15 +43,12 @@ from lakegc_assets.storage.base import (
     UndeleteOutcome,
 )
 from lakegc_assets.storage.bulk import Answer, Bulk, answer_of_one
-from lakegc_assets.storage.codes import error_class, explained
 from lakegc_assets.storage.config import StoreConfig
 from lakegc_assets.storage.deadlines import Deadline
 from lakegc_assets.storage.errors import (
     InvalidKeyError,
     ObjectNotFoundError,
     StorageError,
-    StoreThrottledError,
-    StoreUnavailableError,
 )
 from lakegc_assets.storage.http import (
     HttpFailure,
@@ -68,34 +60,17 @@ from lakegc_assets.storage.http import (
     writing_once,
 )
 from lakegc_assets.storage.keys import path_problem
-from lakegc_assets.storage.pages import (
-    Page,
-    all_sorted,
-    check_order,
-    follow,
-    in_byte_order,
-    read_level,
-    read_range,
-    relative,
-    shared_prefix,
-    without_cut_prefixes,
-)
 from lakegc_assets.storage.parts import joined, split
 from lakegc_assets.storage.streams import Pieces, reading
 
 KEYS_PER_CALL: Final = 256
-_PAGE: Final = 5000
-_USUAL_PAGE: Final = 1000
 _ACCEPTED: Final = 202
-_BAD_REQUEST: Final = 400
 _COPY_POLL_S: Final = 0.5
 #: What is larger takes the service longer to copy than it is waited for else: bytes, and seconds.
 _LARGE: Final = 2**26
 _PATIENCE_S: Final = 300.0
 # What Azure reads as another key, or does not allow, or XML 1.0 cannot carry.
 _NOT_ALLOWED: Final = re.compile(r"[\\\x00-\x08\x0b-\x1f\ufffe\uffff]")
-# Where accounts may disagree on the order of names: nothing from here on is used to skip keys.
-_UNCERTAIN: Final = re.compile(r"[^0-9A-Za-z_/]")
 
 
 class AzureStore(ObjectStore):
@@ -112,6 +87,9 @@ class AzureStore(ObjectStore):
         self._account, _, self._container = namespace.authority.partition("/")
         self._prefix = f"{namespace.prefix}/" if namespace.prefix else ""
         self._config = config
+        self._listings = AzureContainer(
+            config, self._account, self._container, self._prefix, self._url
+        )
 
     @property
     def url(self) -> str:
@@ -129,20 +107,11 @@ class AzureStore(ObjectStore):
         self, prefix: str = "", start_after: str | None = None, end_before: str | None = None
     ) -> Iterator[pa.RecordBatch]:
         """See ``ObjectStore``. Memory grows with the largest directory, if these are real ones."""
-        wanted = KeyRange(prefix, start_after, end_before)
-        if self._is_hierarchical():
-            shared = shared_prefix(wanted)
-            batches = self._walk(shared[: shared.rfind("/") + 1], wanted)
-        else:
-            batches = in_byte_order(page.objects for page in self._pages(wanted))
-        yield from read_range(batches, wanted, self._listing(prefix))
+        yield from self._listings.list(KeyRange(prefix, start_after, end_before))
 
     def list_prefixes(self, prefix: str = "", max_objects: int | None = None) -> Prefixes:
         """See ``ObjectStore``."""
-        pages = self._pages(KeyRange(prefix), one_level=True)
-        # Nobody says how an account sorts real directories and what is beside them.
-        in_order = all_sorted if self._is_hierarchical() else in_byte_order
-        return read_level(pages, self._listing(prefix), max_objects, in_order)
+        return self._listings.list_prefixes(prefix, max_objects)
 
     def get(self, key: str) -> bytes:
         """See ``ObjectStore``."""
@@ -295,9 +264,6 @@ class AzureStore(ObjectStore):
     def _at(self, key: str) -> str:
         return f"{self._url}: the object {key!r}"
 
-    def _listing(self, prefix: str) -> str:
-        return f"{self._url}: listing {prefix!r}"
-
     def _problem(self, key: str) -> str | None:
         """Why a key cannot be sent, or None."""
         problem = path_problem(self._prefix + key) if key else "it is empty"
@@ -382,86 +348,3 @@ class AzureStore(ObjectStore):
         status = self._send("DELETE", self._target(key), condition, sign=sign).status_code
         if status != _ACCEPTED:
             raise HttpFailure("NoAnswer", f"a delete was answered with {status}", status)
-
-    def _is_hierarchical(self) -> bool:
-        """Whether the account's directories are real ones.
-
-        Who may not ask about the account gets a flat listing, whose order is checked.
-        """
-        service = self._service
-        if service.hierarchical is None:
-            query = {"restype": "account", "comp": "properties"}
-            try:
-                answer = self._send("GET", service.target(self._container, query=query))
-                found = answer.headers.get("x-ms-is-hns-enabled", "")
-            except HttpFailure as failure:
-                if error_class(failure.code) in {StoreThrottledError, StoreUnavailableError}:
-                    where = f"{self._url}: asking what kind of account it is"
-                    raise explained(failure.code, failure.told, where) from failure
-                found = ""
-            service.hierarchical = found.lower() == "true"
-        return service.hierarchical
-
-    def _walk(self, directory: str, wanted: KeyRange) -> Iterator[pa.RecordBatch]:
-        """The objects of a directory and of those below it, in byte order."""
-        level = list(self._pages(KeyRange(directory), one_level=True))
-        children = sorted(name for page in level for name in page.prefixes)
-        check_order(pa.array(children, pa.string()), "", self._listing(directory))
-        objects = pa.Table.from_batches([p.objects for p in level], LISTING_SCHEMA).sort_by("key")
-        keys = objects["key"]
-        done = 0
-        for child in children:
-            upto = pc.sum(pc.less(keys, child)).as_py() or 0
-            yield from _whole(objects.slice(done, upto - done))
-            done = upto
-            if wanted.may_hold_below(child):
-                yield from self._walk(child, wanted)
-        yield from _whole(objects.slice(done))
-
-    def _pages(self, wanted: KeyRange, *, one_level: bool = False) -> Iterator[Page]:
-        """The pages of a listing, with keys relative to the store."""
-        where = self._listing(wanted.prefix)
-        prefix = self._prefix + shared_prefix(wanted)
-        size = self._config.page_size
-        query = {
-            "restype": "container",
-            "comp": "list",
-            "include": "metadata",
-            "maxresults": str(_PAGE if size == _USUAL_PAGE else size),
-            **({"prefix": prefix} if prefix else {}),
-            **({"delimiter": "/"} if one_level else {}),
-        }
-        start = self._prefix + _certain(wanted.start_after or "")
-        helps = not one_level and start.startswith(prefix) and len(start) > len(prefix)
-
-        def ask(token: str | None) -> Page:
-            if token is not None:
-                query["marker"] = token
-            with explaining(where):
-                answer = self._page(query, start if helps else None)
-            return read_page(answer.content, where)
-
-        for page in without_cut_prefixes(follow(ask, prefix, where, one_level=one_level)):
-            yield relative(page, self._prefix)
-
-    def _page(self, query: Mapping[str, str], start: str | None) -> requests.Response:
-        """One page, from a name on where the service can start there."""
-        service = self._service
-        if start is not None and service.starts_from_names:
-            url = service.target(self._container, query={**query, "startFrom": start})
-            try:
-                return self._send("GET", url, {"x-ms-version": VERSION_OF_START_FROM})
-            except HttpFailure as failure:
-                if failure.status != _BAD_REQUEST:
-                    raise
-                service.starts_from_names = False
-        return self._send("GET", service.target(self._container, query=query))
-
-
-def _certain(bound: str) -> str:
-    """The start of a bound that sorts alike in every kind of account."""
-    return _UNCERTAIN.split(bound, maxsplit=1)[0]
-
-
-def _whole(table: pa.Table) -> Iterator[pa.RecordBatch]:
-    yield from (batch for batch in table.combine_chunks().to_batches() if batch.num_rows)

@@ -1,0 +1,77 @@
+"""What a shell shows of a run: what was found, what became of it, and where it lies."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import click
+
+from lakegc_assets.defs.units import human_bytes
+
+#: Garbage that no rule let expire.
+_WITHOUT_RULE = {
+    "unreferenced": "unreferenced",
+    "no rules": "in commits that are gone, without rules",
+}
+
+
+def show(found: dict[str, Any], as_json: bool) -> None:  # noqa: FBT001 - an option
+    """Print what ``queries.outcome`` says, for people or as JSON."""
+    if as_json:
+        click.echo(json.dumps(found, indent=1))
+        return
+    from lakegc_assets.cli.queries import kept_because  # noqa: PLC0415 - Dagster loads slowly
+
+    mode = "" if found["mode"] == "unified" else f" ({found['mode']})"
+    click.echo(f"repository {found['repository']}, mark {found['run']}{mode}")
+    click.echo(f"  slices made after the cutoff, not listed: {found['skipped_slices']:,}")
+    by_name = found["mode"] == "committed"
+    _line(2, "looked at" if by_name else "listed", found["listed"], found["listed_bytes"])
+    kept, kept_bytes = found["listed"] - found["objects"], found["listed_bytes"] - found["bytes"]
+    _line(2, "kept", kept, kept_bytes)
+    for name, objects in kept_because(found):
+        _line(6, name, objects)
+    _line(2, "garbage", found["objects"], found["bytes"])
+    for dimension, key, objects, size in found["breakdown"]:
+        if dimension == "branch rule":
+            _line(6, _WITHOUT_RULE.get(key, f"expired by the rule {key}"), objects, size)
+    _show_sweep(found)
+    for warning in found["warnings"]:
+        click.echo(f"  warning: {warning}")
+    _show_places(found)
+    if found["swept"]:
+        click.echo(f"  {found['swept_on']}")
+    elif found["objects"]:
+        click.echo(f"  to delete  lakegc sweep {found['repository']} --run {found['run']}")
+
+
+def _show_sweep(found: dict[str, Any]) -> None:
+    for outcome, totals in found["outcomes"].items():
+        _line(2, outcome.replace("_", " "), totals["objects"], totals["bytes"])
+        if outcome == "spared":
+            for because, objects in found["spared_by_sweep"].items():
+                _line(6, because, objects)
+
+
+def _line(indent: int, name: str, objects: int, size: int | None = None) -> None:
+    shown = "" if size is None else f"{human_bytes(size):>12}"
+    click.echo(f"{' ' * indent + name:<44} {objects:>12,} objects {shown}".rstrip())
+
+
+def _show_places(found: dict[str, Any]) -> None:
+    click.echo(f"  mark       {found['mark_url']}")
+    click.echo(f"  artifacts  {near(found['artifacts'])}")
+    if found["backup"] is not None:
+        click.echo(f"  backup     {found['backup']}")
+    if found["undo"] is not None:
+        click.echo(f"  undo       {found['undo']}")
+
+
+def near(path: str | Path) -> str:
+    """A local path relative to the working directory where it is below it; else as it is."""
+    try:
+        return str(Path(path).relative_to(Path.cwd()))
+    except ValueError:
+        return str(path)

@@ -1,0 +1,61 @@
+"""Another repository of the server, which names objects of the one that is collected."""
+
+from __future__ import annotations
+
+from hashlib import md5
+
+from lakegc_assets.embedded.lake import catalog
+from lakegc_assets.embedded.objects import objects
+from lakegc_assets.graveler.entry import AddressType, Entry
+from lakegc_assets.run.context import RunContext
+from lakegc_assets_tests.lake import REPOSITORY, STAGES, SmallLake
+from lakegc_assets_tests.sessions import Session
+
+OTHER = "other"
+
+
+def make_other(lake: SmallLake, name: str = OTHER) -> None:
+    lake.client.create_repository(name, f"local://{name}")
+
+
+def forget(lake: SmallLake, name: str) -> None:
+    with lake.server.lake.state.write() as db:
+        catalog.delete_repository(db, name)
+
+
+def name_it(
+    lake: SmallLake, address: str, path: str = "x", branch: str = "main", of: str = OTHER
+) -> None:
+    """Let another repository stage an object of this one."""
+    entry = Entry(
+        address=address if "://" in address else f"local://{REPOSITORY}/{address}",
+        size=1,
+        # Else a second one at the same path would be no change to lakeFS.
+        e_tag=md5(address.encode(), usedforsecurity=False).hexdigest(),
+        address_type=AddressType.FULL,
+        content_type="text/plain",
+    )
+    objects.stage_entry(lake.server.lake, of, branch, path, entry)
+
+
+def commit(lake: SmallLake, branch: str = "main", of: str = OTHER) -> str:
+    return lake.client.commit_branch(of, branch, "a commit", allow_empty=True).id
+
+
+def mark(
+    lake: SmallLake,
+    spark: Session,
+    run: str = "again",
+    *,
+    publish: bool = False,
+    **settings: object,
+) -> RunContext:
+    ctx = lake.context(spark, run, **settings)
+    for stage in STAGES if publish else STAGES[:5]:
+        stage(ctx)
+    return ctx
+
+
+def candidates(ctx: RunContext) -> set[str]:
+    found = ctx.root.attempt(REPOSITORY, ctx.run).read("deletion_candidates")
+    return set(found["address"].to_pylist())
