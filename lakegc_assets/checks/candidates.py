@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 
 from lakegc_assets.checks.hashing import Hashes, hash_strings
 from lakegc_assets.checks.looks import candidates_looks, etags_of
-from lakegc_assets.checks.scratch import Scratch, one_of
+from lakegc_assets.checks.scratch import Scratch
 from lakegc_assets.run.parts import Part
 from lakegc_assets.run.selection import Selection
 
@@ -79,7 +79,7 @@ def look(order: Look) -> Looked:
         left.append(scratch.write_addresses(named) if order.selection.without else part)
         hashes.append(hash_strings(named))
         looks.append(_looks(rows))
-    found, alike = (scratch.write(one_of(some)) for some in (hashes, looks))
+    found, alike = (scratch.write(some) for some in (hashes, looks))
     return Looked(sum(map(len, hashes)), left, outside, special, found, alike)
 
 

@@ -190,6 +190,10 @@ class Case:
         costs = [part.rows * listed.ROW_S for part in listing]
         most = self.ctx.settings.address_num_partitions
         looked = self.looked
+        # Each task goes through all that should be listed, and is worth at least as much else.
+        repeated = sum(part.rows for part in self.witnessed.expected) * listed.EXPECTED_S
+        tasks = min(most, 1 + int(sum(costs) / repeated)) if repeated else most
+        groups = spread(listing, costs, tasks)
         orders: list[listed.Compare | served.Question] = [
             listed.Compare(
                 self.scratch,
@@ -199,7 +203,7 @@ class Case:
                 self.witnessed.expected,
                 self.chain["store_listing"].cutoff,
             )
-            for group in spread(listing, costs, most)
+            for group in groups
         ]
         asked = [i for i in sorted(self.head_ranges) if self.witnessed.ranges[i].alike]
         places = [(i, self.head_ranges[i]) for i in asked]
@@ -212,7 +216,7 @@ class Case:
             served.Question(self.scratch, self.ctx.repository, group, looked.looks, looked.hashes)
             for group in spread(places, weights, most)
         ]
-        cost = sum(costs) + sum(weights)
+        cost = sum(costs) + len(groups) * repeated + sum(weights)
         answers = self.ctx.tasks.run("check what is listed and served", _do, orders, cost)
         compared = [answer for answer in answers if isinstance(answer, listed.Compared)]
         return compared, [a for answer in answers if isinstance(answer, list) for a in answer]

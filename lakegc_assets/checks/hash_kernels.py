@@ -33,6 +33,33 @@ def finished(values: Any) -> Any:  # noqa: ANN401 - an array
 
 
 @numba.njit(cache=True, nogil=True)
+def sieve(members: Any, holes: Any) -> None:  # noqa: ANN401 - arrays
+    """Open the hole of each member; there are as many as some power of two."""
+    mask = np.uint64(len(holes) - 1)
+    for i in range(len(members)):
+        holes[finish(members[i]) & mask] = True
+
+
+@numba.njit(cache=True, nogil=True)
+def sift(hashes: Any, holes: Any, passed: Any) -> None:  # noqa: ANN401 - arrays
+    """Which of some hashes pass: all that are members, and a few others."""
+    mask = np.uint64(len(holes) - 1)
+    for i in range(len(hashes)):
+        passed[i] = holes[finish(hashes[i]) & mask]
+
+
+@numba.njit(cache=True, nogil=True)
+def meet(members: Any, hashes: Any, found: Any) -> None:  # noqa: ANN401 - arrays
+    """Mark which of some sorted hashes are among others, sorted too; marks that are there stay."""
+    at = 0
+    for i in range(len(hashes)):
+        while at < len(members) and members[at] < hashes[i]:
+            at += 1
+        if at < len(members) and members[at] == hashes[i]:
+            found[i] = True
+
+
+@numba.njit(cache=True, nogil=True)
 def hash_spans(text: Any, begins: Any, ends: Any, base: Any, hashes: Any) -> None:  # noqa: ANN401
     """Hash what is between each two positions of a text, from a base on."""
     for i in range(len(hashes)):

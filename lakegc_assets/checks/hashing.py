@@ -6,7 +6,7 @@ of its UTF-8 bytes (64 bits) behind the finalizer of SplitMix64.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Final
 
 import numpy as np
@@ -23,6 +23,10 @@ BASES: Final = (0xCBF29CE484222325, 0x9AE16A3B2F90404F)
 _PRIME: Final = np.uint64(1099511628211)
 #: So many members are more than the caches near a core hold.
 _LARGE: Final = 1 << 16
+#: Holes for each member of a sieve, and for all: a byte each.
+_HOLES_EACH: Final = 8
+_FEWEST_HOLES: Final = 1 << 12
+_MOST_HOLES: Final = 1 << 24
 
 
 def hash_strings(strings: pa.Array | pa.ChunkedArray, base: int = BASES[0]) -> Hashes:
@@ -82,6 +86,33 @@ def is_in(members: Hashes, hashes: Hashes) -> Bools:
     at = np.searchsorted(members, wanted)
     found[order] = members[np.minimum(at, len(members) - 1)] == wanted
     return found
+
+
+class Members:
+    """Hashes, to be looked for among many that are mostly others.
+
+    Each has a hole that it would fall through, and what falls through none is no member.
+    """
+
+    def __init__(self, arrays: Sequence[Hashes]) -> None:
+        """Open the holes of what is in some sorted arrays."""
+        self._arrays = arrays
+        wanted = max(_FEWEST_HOLES, _HOLES_EACH * sum(map(len, arrays)))
+        self._holes = np.zeros(min(1 << wanted.bit_length(), _MOST_HOLES), np.bool_)
+        for members in arrays:
+            hash_kernels.sieve(members, self._holes)
+
+    def among(self, hashes: Hashes) -> Bools:
+        """Which of some hashes are in one of the arrays."""
+        found = np.empty(len(hashes), np.bool_)
+        hash_kernels.sift(hashes, self._holes, found)
+        passed = np.flatnonzero(found)
+        likely = hashes[passed]
+        sure = np.zeros(len(likely), np.bool_)
+        for members in self._arrays:
+            sure |= is_in(members, likely)
+        found[passed] = sure
+        return found
 
 
 def distinct(hashes: Hashes) -> Hashes:

@@ -8,10 +8,10 @@ from typing import Final
 
 import numpy as np
 
-from lakegc_assets.checks.hashing import Hashes, distinct, is_in
+from lakegc_assets.checks.hashing import Hashes, Members, distinct, is_in
 from lakegc_assets.checks.kept import Wanted, Witnessed, read_witnessed
 from lakegc_assets.checks.looks import alike
-from lakegc_assets.checks.scratch import Scratch, in_any, one_of
+from lakegc_assets.checks.scratch import Scratch, one_of
 from lakegc_assets.run.parts import Part
 
 #: Hashes that a task collects before it writes them down.
@@ -79,24 +79,24 @@ def look_at(order: Witness) -> Heads:
     Raises:
         IntegrityError: a range is missing or damaged.
     """
-    candidates = order.scratch.read_all(order.candidates)
-    looks = one_of(order.scratch.read_all(order.looks))
+    candidates = Members(order.scratch.read_all(order.candidates))
+    looks = Members([one_of(order.scratch.read_all(order.looks))])
     ranges: dict[str, Range] = {}
     expected: list[Part] = []
     waiting: list[Hashes] = []
     for found in read_witnessed(order.scratch.connections, order.ranges):
         of_head = found.range_id in order.of_heads
         hashes, old = placed(found, order.before, order.unlisted)
-        held = distinct(hashes[in_any(candidates, hashes)])
+        held = distinct(hashes[candidates.among(hashes)])
         columns = (found.looks[name].to_numpy() for name in ("size", "etag"))
         count = int(alike(looks, *columns).sum()) if of_head else 0
         ranges[found.range_id] = Range(found.range_id, found.digest, held, count, found.entries)
         if of_head:
             waiting.append(old)
         if sum(map(len, waiting)) >= _WAITING:
-            expected += order.scratch.write(one_of(waiting))
+            expected += order.scratch.write(waiting)
             waiting = []
-    return Heads(ranges, [*expected, *order.scratch.write(one_of(waiting))])
+    return Heads(ranges, [*expected, *order.scratch.write(waiting)])
 
 
 def united(found: Sequence[Heads]) -> Heads:

@@ -11,14 +11,17 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lakegc_assets.checks.hashing import Bools, Hashes, hash_strings, is_in
-from lakegc_assets.checks.scratch import Scratch, in_any, one_of
+from lakegc_assets.checks import hash_kernels
+from lakegc_assets.checks.hashing import Bools, Hashes, Members, hash_strings
+from lakegc_assets.checks.scratch import Scratch, one_of
 from lakegc_assets.run.parts import Part, read_part
 
 #: Work of one row on one core, in seconds.
 ROW_S: Final = 1e-6
+#: The same of what should be listed, which each task goes through.
+EXPECTED_S: Final = 5e-8
 #: Hashes of the listing that are compared at a time.
-_WAITING: Final = 2_000_000
+_WAITING: Final = 4_000_000
 _ROWS: Final = pa.schema([("address", pa.string()), ("last_modified", pa.timestamp("us", "UTC"))])
 
 
@@ -65,20 +68,20 @@ def compare(order: Compare) -> Compared:
     compared by hashes alone: one lost object among 10^7 is overlooked with a probability of 10^-12.
     """
     store = order.scratch.artifacts()
-    candidates = order.scratch.read_all(order.candidates)
+    candidates = Members(order.scratch.read_all(order.candidates))
     rows = [_ROWS.empty_table()]
     expected = [np.zeros(part.rows, np.bool_) for part in order.expected]
     waiting: list[Hashes] = []
     for number, part in enumerate(order.listing, 1):
         table = read_part(store, part, _ROWS.names)
         hashes = hash_strings(table["address"])
-        likely = table.take(pa.array(np.flatnonzero(in_any(candidates, hashes))))
+        likely = table.take(pa.array(np.flatnonzero(candidates.among(hashes))))
         rows.append(likely.cast(_ROWS))
         waiting.append(hashes)
         if number == len(order.listing) or sum(map(len, waiting)) >= _WAITING:
             listed, waiting = one_of(waiting), []
-            for at, run in enumerate(order.expected):
-                expected[at] |= is_in(listed, order.scratch.read(run))
+            for found, run in zip(expected, order.expected, strict=True):
+                hash_kernels.meet(listed, order.scratch.read(run), found)
     likely = pa.concat_tables(rows)
     is_old = pc.less(likely["last_modified"], pa.scalar(order.cutoff, _ROWS.types[1]))
     old, young = (likely.filter(mask)["address"] for mask in (is_old, pc.invert(is_old)))

@@ -81,7 +81,7 @@ def _missing_of_sample(case: Case) -> pa.Array:
 
 def _named(case: Case, hashes: Sequence[Hashes]) -> pa.Array:
     """The addresses behind hashes of what HEADs hold, each once and in order."""
-    files = case.scratch.write(one_of(hashes))
+    files = case.scratch.write(hashes)
     if not files:
         return pa.array([], pa.string())
     entries = {i: n for c in case.heads.values() for i, n in case.told.ranges[c].items()}

@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lakegc_assets.checks.hash_kernels import finished
-from lakegc_assets.checks.hashing import Bools, Hashes, hash_strings, is_in
+from lakegc_assets.checks.hashing import Bools, Hashes, Members, hash_strings
 
 _MD5: Final = "^[0-9a-f]{32}$"
 _PRIME: Final = np.uint64(1099511628211)
@@ -39,16 +39,16 @@ def candidates_looks(sizes: npt.NDArray[np.int64], etags: Hashes) -> Hashes:
     )
 
 
-def alike(looks: Hashes, sizes: npt.NDArray[np.int64], etags: Hashes) -> Bools:
+def alike(looks: Members, sizes: npt.NDArray[np.int64], etags: Hashes) -> Bools:
     """Which entries look like a candidate.
 
     Args:
-        looks: of the candidates, sorted.
+        looks: of the candidates.
         sizes: of the entries, in bytes.
         etags: of the entries; 0 of those that are no MD5, or another store's.
     """
-    of_any = is_in(looks, _looks(sizes, np.full(len(sizes), _ANY_ENTRY)))
-    return of_any | is_in(looks, _looks(sizes, np.where(etags == 0, _ANY_CANDIDATE, etags)))
+    of_any = looks.among(_looks(sizes, np.full(len(sizes), _ANY_ENTRY)))
+    return of_any | looks.among(_looks(sizes, np.where(etags == 0, _ANY_CANDIDATE, etags)))
 
 
 def _looks(sizes: npt.NDArray[np.int64], etags: Hashes) -> Hashes:

@@ -36,9 +36,9 @@ class Scratch:
         """The store rooted at the attempt."""
         return self.connections.open(self.url)
 
-    def write(self, hashes: Hashes) -> list[Part]:
-        """Write hashes, each once and sorted; no file where there are none."""
-        store, members = self.artifacts(), distinct(hashes)
+    def write(self, arrays: Sequence[Hashes]) -> list[Part]:
+        """Write hashes of several arrays, each once and sorted; no file where there are none."""
+        store, members = self.artifacts(), one_of(arrays)
         return [
             write_part(
                 store,

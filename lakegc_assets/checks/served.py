@@ -9,7 +9,7 @@ from typing import Final
 import numpy as np
 import pyarrow as pa
 
-from lakegc_assets.checks.hashing import Hashes, hash_strings
+from lakegc_assets.checks.hashing import Members, hash_strings
 from lakegc_assets.checks.kept import fetch
 from lakegc_assets.checks.scratch import Scratch, in_any, one_of
 from lakegc_assets.checks.second_opinion import served_addresses
@@ -74,14 +74,14 @@ def serve(order: Question) -> list[str]:
 
 def _places(order: Question) -> Iterator[tuple[str, str]]:
     """Branches and paths; in order within a range, so that the server finds neighbours."""
-    looks = one_of(order.scratch.read_all(order.looks))
+    looks = Members([one_of(order.scratch.read_all(order.looks))])
     for range_id, branches in order.ranges:
         paths = _alike(order.scratch.connections, range_id, looks)
         for branch in branches:
             yield from ((branch, path) for path in paths)
 
 
-def _alike(connections: Connections, range_id: str, looks: Hashes) -> list[str]:
+def _alike(connections: Connections, range_id: str, looks: Members) -> list[str]:
     """The paths of entries that look like a candidate."""
     data = fetch(connections, range_id)
     paths = alike_paths(data, range_id, connections.namespace(), looks)

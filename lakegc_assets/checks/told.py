@@ -11,9 +11,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from lakegc_assets.checks.hashing import Hashes, hash_strings
+from lakegc_assets.checks.hashing import Members, hash_strings
 from lakegc_assets.checks.kept import fetch
-from lakegc_assets.checks.scratch import Scratch, in_any
+from lakegc_assets.checks.scratch import Scratch
 from lakegc_assets.checks.second_opinion import as_paths
 from lakegc_assets.graveler.ranges import read_metarange
 from lakegc_assets.run.connections import Connections
@@ -75,7 +75,7 @@ def ask(order: Ask) -> Told:
     ranges = each(of_commit, order.commit_ids, _THREADS)
     found: set[str] = set()
     if order.lists:
-        candidates = order.scratch.read_all(order.candidates)
+        candidates = Members(order.scratch.read_all(order.candidates))
         for key in order.lists:
             found.update(_staged(connections, key, candidates))
     return Told(dict(zip(order.commit_ids, ranges, strict=True)), sorted(found))
@@ -95,7 +95,7 @@ def _ranges(connections: Connections, repository: str, commit_id: str) -> dict[s
     return {info.id: info.count for info in read_metarange(data, metarange_id)}
 
 
-def _staged(connections: Connections, key: str, candidates: Sequence[Hashes]) -> list[str]:
+def _staged(connections: Connections, key: str, candidates: Members) -> list[str]:
     """The spellings in a list that may be candidates, by their hashes."""
     namespace = connections.namespace()
     reader = pq.ParquetFile(pa.BufferReader(connections.store().get(key)))
@@ -106,6 +106,6 @@ def _staged(connections: Connections, key: str, candidates: Sequence[Hashes]) ->
         full = [namespace.relatives(address) for address in odd if "://" in address]
         more = as_paths([*odd, *(relative for relatives in full for relative in relatives)])
         for some in (addresses, pa.array(more, pa.string())):
-            hits = in_any(candidates, hash_strings(some))
+            hits = candidates.among(hash_strings(some))
             found += some.take(pa.array(np.flatnonzero(hits))).to_pylist()
     return found

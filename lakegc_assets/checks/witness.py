@@ -97,7 +97,7 @@ def witness(data: bytes, range_id: str, namespace: StorageNamespace) -> Decoded:
 
 
 def alike_paths(
-    data: bytes, range_id: str, namespace: StorageNamespace, looks: hashing.Hashes
+    data: bytes, range_id: str, namespace: StorageNamespace, looks: hashing.Members
 ) -> list[bytes]:
     """The paths of the entries of a range that look like a candidate.
 

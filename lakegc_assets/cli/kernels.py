@@ -6,18 +6,26 @@ compiles for itself.
 
 from __future__ import annotations
 
+from typing import TypeVar
+
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
+from lakegc_assets.checks.hash_kernels import meet
+from lakegc_assets.checks.hashing import Members as Sieve
 from lakegc_assets.checks.hashing import hash_strings
 from lakegc_assets.checks.witness import witness
-from lakegc_assets.graveler.decode import decode_range, etag_hashes
+from lakegc_assets.graveler.decode import decode_metarange, decode_range, etag_hashes
 from lakegc_assets.graveler.entry import Entry
 from lakegc_assets.graveler.namespace import StorageNamespace
-from lakegc_assets.graveler.ranges import write_range
+from lakegc_assets.graveler.ranges import write_metarange, write_range
+from lakegc_assets.mark.evidence_kernels import compare_all
 from lakegc_assets.mark.ranges import decode
 from lakegc_assets.run.hashing import key_digest, pair_hashes
-from lakegc_assets.run.sets import places_of
+from lakegc_assets.run.sets import Members, places_of
+
+T = TypeVar("T", bound=np.generic)
 
 
 def main() -> None:
@@ -26,6 +34,8 @@ def main() -> None:
     entries = [(f"path/{n}", Entry(f"data/slice/{n}", size=n, e_tag="0" * 32)) for n in range(3)]
     info, data = write_range(entries)
     decode(namespace, info.id, decode_range(data, info.id))
+    metarange_id, metarange = write_metarange([info])
+    decode_metarange(metarange, metarange_id)
     witness(data, info.id, namespace)
     texts = pa.array(["data/slice/1"])
     etag_hashes(texts)
@@ -33,10 +43,25 @@ def main() -> None:
     key_digest(texts)
     own = np.zeros(1, np.uint64)
     pair_hashes(own, own)
-    read = own.copy()
-    read.flags.writeable = False
+    read = _read_only(own)
     for members, wanted in ((own, own), (read, own), (own, read)):
         places_of(members, wanted)
+        Members([members]).hold(wanted)
+        Sieve([members]).among(wanted)
+        meet(members, wanted, np.zeros(1, np.bool_))
+    flags, numbers = np.zeros(1, np.bool_), np.zeros(1, np.int64)
+    compare_all(
+        (read, _read_only(numbers), _read_only(numbers)),
+        (own, numbers, flags, np.zeros(1, np.int32)),
+        (flags, flags.copy(), flags.copy(), numbers.copy()),
+    )
+
+
+def _read_only(numbers: npt.NDArray[T]) -> npt.NDArray[T]:
+    """As arrays are that Arrow gives."""
+    read: npt.NDArray[T] = numbers.copy()
+    read.flags.writeable = False
+    return read
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""The fast decoder of ranges: addresses, and what the shadow rule compares, as Arrow columns.
+"""The fast decoder of ranges and metaranges: what is compared of their records, in Arrow columns.
 
 It makes the same checks as the slow reader and shares no code with it but the error: checksums,
 order, count, first and last key, and the content id, for which the records are laid out in the form
@@ -34,6 +34,9 @@ SCHEMA: Final = pa.schema(
     ]
 )
 
+#: What a metarange says of its ranges: the id of each, and how many entries it holds.
+RANGES: Final = pa.schema([("range_id", pa.string()), ("entries", pa.int64())])
+
 _FOOTER: Final = struct.Struct("<41sI8s")
 _CHUNK: Final = 1 << 20
 # Three bytes of snappy say at most 64; an honest block never claims more than this.
@@ -41,6 +44,7 @@ _MOST_EXPANSION: Final = 32
 _SMALLEST_ENTRY: Final = 3
 _LONGEST_ADDRESSES: Final = (1 << 31) - 1
 _COMPUTED: Final = (b"count", b"min_key", b"max_key", b"estimated_size_bytes")
+_NUMBERS: Final = np.empty(0, np.int64)
 _HEX_NAME: Final = re.compile(r"(?:.*/)?([0-9a-f]{64})")
 
 
@@ -83,8 +87,28 @@ def decode_range(data: bytes, name: str) -> pa.RecordBatch:
     Raises:
         FormatError: the file is damaged, truncated, or no range.
     """
-    table = _Table(data, name)
-    return _to_batch(table, [columns for _, columns in _decode(table)])
+    table = _Table(data, name, b"ranges")
+    return _to_batch(table, [columns for _, columns in _decode(table, kernels.ENTRIES)])
+
+
+def decode_metarange(data: bytes, name: str) -> pa.RecordBatch:
+    """Decode a metarange.
+
+    Args:
+        data: the file.
+        name: its name, as in ``decode_range``.
+
+    Returns:
+        ``RANGES``, one row for each range in the order of their paths; none for a commit without
+        objects.
+
+    Raises:
+        FormatError: the file is damaged, truncated, no metarange, or its ranges overlap.
+    """
+    table = _Table(data, name, b"metaranges")
+    parts = [columns for _, columns in _decode(table, kernels.RANGES)]
+    columns = [_strings(table, parts), np.concatenate([_NUMBERS, *(p.sizes for p in parts)])]
+    return pa.RecordBatch.from_arrays(list(map(pa.array, columns)), schema=RANGES)
 
 
 class Paths:
@@ -114,17 +138,17 @@ class Paths:
 
 def decode_paths(data: bytes, name: str) -> tuple[pa.RecordBatch, Paths]:
     """Decode a range together with its paths; all else is as in ``decode_range``."""
-    table = _Table(data, name)
-    parts = list(_decode(table))
+    table = _Table(data, name, b"ranges")
+    parts = list(_decode(table, kernels.ENTRIES))
     return _to_batch(table, [columns for _, columns in parts]), Paths(parts)
 
 
-def _decode(table: _Table) -> Iterator[tuple[Any, kernels.Columns]]:
+def _decode(table: _Table, kind: int) -> Iterator[tuple[Any, kernels.Columns]]:
     """The stream and the columns of each chunk; at the end the whole is compared."""
     first = last = None
     count = 0
     for chunk in table.chunks():
-        stream, columns, done = _decode_chunk(table, chunk, last)
+        stream, columns, done = _decode_chunk(table, chunk, last, kind)
         table.digest.update(memoryview(stream)[len(last or b"") : done.stream_end])
         count += done.entries
         if done.entries:
@@ -145,7 +169,7 @@ class _Chunk(NamedTuple):
 
 
 def _decode_chunk(
-    table: _Table, chunk: _Chunk, previous: bytes | None
+    table: _Table, chunk: _Chunk, previous: bytes | None, kind: int
 ) -> tuple[Any, kernels.Columns, kernels.Progress]:
     most = len(chunk.data) // _SMALLEST_ENTRY + 1
     columns = kernels.Columns(
@@ -160,7 +184,7 @@ def _decode_chunk(
         stream = np.empty(room, np.uint8)
         if previous:
             stream[:key_length] = np.frombuffer(previous, np.uint8)
-        done = kernels.decode_blocks(chunk.data, chunk.starts, stream, key_length, columns)
+        done = kernels.decode_blocks(chunk.data, chunk.starts, stream, key_length, columns, kind)
         if done.code != kernels.STREAM_FULL:
             break
         room *= 2
@@ -171,7 +195,8 @@ def _decode_chunk(
     return stream, kernels.Columns(columns.addresses[:used].copy(), *kept), done
 
 
-def _to_batch(table: _Table, parts: list[kernels.Columns]) -> pa.RecordBatch:
+def _strings(table: _Table, parts: list[kernels.Columns]) -> pa.Array:
+    """The addresses of several chunks."""
     total = sum(len(part.addresses) for part in parts)
     if total > _LONGEST_ADDRESSES:
         raise table.error(0, f"{total} bytes of addresses are more than a range can have")
@@ -181,9 +206,11 @@ def _to_batch(table: _Table, parts: list[kernels.Columns]) -> pa.RecordBatch:
         base += len(part.addresses)
     ends = np.concatenate(offsets)
     content = np.concatenate([np.empty(0, np.uint8), *(part.addresses for part in parts)])
-    addresses = pa.StringArray.from_buffers(
-        len(ends) - 1, pa.py_buffer(ends), pa.py_buffer(content)
-    )
+    return pa.StringArray.from_buffers(len(ends) - 1, pa.py_buffer(ends), pa.py_buffer(content))
+
+
+def _to_batch(table: _Table, parts: list[kernels.Columns]) -> pa.RecordBatch:
+    addresses = _strings(table, parts)
     columns = [np.concatenate([part[at] for part in parts]) for at in range(2, 6)]
     batch = pa.RecordBatch.from_arrays([addresses, *map(pa.array, columns)], schema=SCHEMA)
     try:
@@ -196,9 +223,10 @@ def _to_batch(table: _Table, parts: list[kernels.Columns]) -> pa.RecordBatch:
 class _Table:
     """The frame around the data blocks: footer, properties and index."""
 
-    def __init__(self, data: bytes, name: str) -> None:
+    def __init__(self, data: bytes, name: str, kind: bytes) -> None:
         self.data = data
         self.name = name
+        self.kind = kind
         self.digest = hashlib.sha256()
         self.end = len(data) - _FOOTER.size
         if self.end < 0:
@@ -326,8 +354,9 @@ class _Table:
         if b"entity" in properties:
             entity = properties[b"entity"].decode("utf-8", "replace")
             raise self.error(handle[0], f"it is a dump of refs ({entity}), not of entries")
-        if properties.get(b"type") != b"ranges":
-            raise self.error(handle[0], f"its type is {properties.get(b'type')!r}, not ranges")
+        if properties.get(b"type") != self.kind:
+            found = properties.get(b"type")
+            raise self.error(handle[0], f"its type is {found!r}, not {self.kind.decode()}")
         return properties
 
     def _data_blocks(self) -> Iterator[tuple[int, int]]:

@@ -1,4 +1,4 @@
-"""The compiled inner loops of the fast decoder: blocks of entries into columns and a hash stream.
+"""The compiled inner loops of the fast decoder: blocks of records into columns and a hash stream.
 
 Compiled by numba at the first call and kept in its cache. Nothing here allocates by what a file
 claims, and every index is checked before it is used: a fault becomes a code, never a wrong row.
@@ -26,6 +26,9 @@ BAD_ORDER = 5
 BAD_VALUE = 6
 BAD_PROTOBUF = 7
 BAD_ADDRESS_TYPE = 8
+BAD_RANGE_ID = 9
+BAD_RANGE = 10
+BAD_OVERLAP = 11
 
 REASONS = {
     BAD_RESTARTS: "the restart points of the block are not those of its entries",
@@ -35,19 +38,28 @@ REASONS = {
     BAD_VALUE: "a value is not made of an identity and an entry",
     BAD_PROTOBUF: "an entry is not a protobuf that lakeFS writes",
     BAD_ADDRESS_TYPE: "an entry has an unknown address type",
+    BAD_RANGE_ID: "a range has an id that is no content id",
+    BAD_RANGE: "what is said of a range is not what lakeFS says",
+    BAD_OVERLAP: "a range overlaps the one before it",
 }
+
+#: What records are: entries, or what a metarange says of a range.
+ENTRIES, RANGES = range(2)
 
 _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
 _ADDRESS, _LAST_MODIFIED, _SIZE, _E_TAG, _METADATA, _ADDRESS_TYPE, _CONTENT_TYPE = range(1, 8)
+_MIN_KEY, _MAX_KEY, _ESTIMATED_SIZE, _COUNT = range(1, 5)
+_ID_LENGTH = 64
 # Room in the stream for two lengths in decimal and two separators.
 _STREAM_SLACK = 48
 _BAR = ord("|")
 
 
 class Columns(NamedTuple):
-    """The columns of a chunk, long enough for every entry that can be in it.
+    """The columns of a chunk, long enough for every record that can be in it.
 
-    Keys are where they stand in the stream.
+    Keys are where they stand in the stream. Of a metarange, addresses are the ids of ranges, and
+    sizes are how many entries they hold.
     """
 
     addresses: Bytes
@@ -95,6 +107,11 @@ class _Record(NamedTuple):
     stream_end: int
     value_at: int
     value_end: int
+
+
+class _Range(NamedTuple):
+    code: int
+    entries: int
 
 
 class _Fields(NamedTuple):
@@ -351,10 +368,69 @@ def _row(data: Bytes, at: int, end: int, columns: Columns, progress: Progress) -
 
 
 @_compiled
+def _order(left: Bytes, at: int, length: int, stream: Bytes, key: Key) -> int:
+    """Whether some bytes come before a key in the stream (-1), are equal (0), or behind it (1)."""
+    for i in range(min(length, key.length)):
+        if left[at + i] != stream[key.at + i]:
+            return -1 if left[at + i] < stream[key.at + i] else 1
+    return 0 if length == key.length else (-1 if length < key.length else 1)
+
+
+@_compiled
+def _range_data(data: Bytes, at: int, end: int, stream: Bytes, old: Key, new: Key) -> _Range:
+    """How many entries a range holds, by its protobuf; of a repeated field the last one counts."""
+    low_at = low_length = high_at = high_length = count = np.int64(0)
+    while at < end:
+        number, wire, value, start, at = _field(data, at, end)
+        is_number = number in (_ESTIMATED_SIZE, _COUNT)
+        if wire < 0 or (number <= _COUNT and wire != (_VARINT if is_number else _BYTES)):
+            return _Range(BAD_RANGE, 0)
+        if number == _MIN_KEY:
+            low_at, low_length = start, value
+        elif number == _MAX_KEY:
+            high_at, high_length = start, value
+        elif number == _COUNT:
+            count = value
+    if count < 1 or _order(data, high_at, high_length, stream, new) != 0:
+        return _Range(BAD_RANGE, 0)
+    if _order(data, low_at, low_length, stream, new) > 0:
+        return _Range(BAD_RANGE, 0)
+    # The key of a record is the last path of its range.
+    if old.length >= 0 and _order(data, low_at, low_length, stream, old) <= 0:
+        return _Range(BAD_OVERLAP, 0)
+    return _Range(OK, count)
+
+
+@_compiled
+def _range_row(
+    data: Bytes, record: _Record, stream: Bytes, columns: Columns, progress: Progress
+) -> tuple[int, int]:
+    """Fill the next row from what is said of a range; a code, and where the ids end now."""
+    ids = progress.addresses
+    at, end = record.value_at, record.value_end
+    proto = _protobuf(data, at, end)
+    if proto < 0:
+        return BAD_VALUE, ids
+    length, at = _varint(data, at, end)
+    if length != 2 * _ID_LENGTH:
+        return BAD_RANGE_ID, ids
+    for i in range(_ID_LENGTH):
+        byte = data[at + i]
+        if not (48 <= byte <= 57 or 97 <= byte <= 102):  # noqa: PLR2004 - 0 to 9, a to f
+            return BAD_RANGE_ID, ids
+        columns.addresses[ids + i] = byte
+    found = _range_data(data, proto, end, stream, progress.last, record.key)
+    row = progress.entries
+    columns.address_ends[row] = ids + _ID_LENGTH
+    columns.sizes[row] = found.entries
+    return found.code, ids + _ID_LENGTH
+
+
+@_compiled
 def _block(
-    data: Bytes, start: int, end: int, stream: Bytes, columns: Columns, done: Progress
+    data: Bytes, start: int, end: int, stream: Bytes, columns: Columns, done: Progress, kind: int
 ) -> Progress:
-    """Decode the entries of one block, on from ``done``."""
+    """Decode the records of one block, on from ``done``."""
     restarts_at, restarts = _restarts(data, start, end)
     code, seen, at = OK if restarts_at >= 0 else BAD_RESTARTS, 0, start
     while code == OK and at < restarts_at:
@@ -365,7 +441,10 @@ def _block(
         code = code or record.code
         addresses = done.addresses
         if code == OK:
-            code, addresses = _row(data, record.value_at, record.value_end, columns, done)
+            if kind == RANGES:
+                code, addresses = _range_row(data, record, stream, columns, done)
+            else:
+                code, addresses = _row(data, record.value_at, record.value_end, columns, done)
             columns.key_starts[done.entries] = record.key.at
             columns.key_lengths[done.entries] = record.key.length
         at = record.value_end
@@ -380,9 +459,9 @@ def _block(
 
 @_compiled
 def decode_blocks(
-    data: Bytes, starts: Longs, stream: Bytes, key_length: int, columns: Columns
+    data: Bytes, starts: Longs, stream: Bytes, key_length: int, columns: Columns, kind: int
 ) -> Progress:
-    """Decode the entries of a chunk of blocks.
+    """Decode the records of a chunk of blocks.
 
     Args:
         data: the decompressed blocks, one after the other.
@@ -391,6 +470,7 @@ def decode_blocks(
             length of the key in decimal, key, ``|``, length of the value, value, ``|``.
         key_length: of that last key, -1 when there is none.
         columns: are filled.
+        kind: of the records: ``ENTRIES`` or ``RANGES``.
     """
     key = Key(0, key_length)
     done = Progress(OK, 0, 0, 0, max(key_length, 0), key, key)
@@ -398,7 +478,7 @@ def decode_blocks(
         begun = Progress(
             OK, block, done.entries, done.addresses, done.stream_end, done.first, done.last
         )
-        done = _block(data, starts[block], starts[block + 1], stream, columns, begun)
+        done = _block(data, starts[block], starts[block + 1], stream, columns, begun, kind)
         if done.code:
             break
     return done

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from itertools import pairwise
+from operator import lt
 from types import TracebackType
 from typing import TYPE_CHECKING, NoReturn, TypeVar
 
 from lakegc_assets.lakefs.errors import UnexpectedAnswerError
-from lakegc_assets.lakefs.models import Model, Page
+from lakegc_assets.lakefs.models import AnyPage, Model, Page
 from lakegc_assets.lakefs.transport import Transport, parse, path_of
 
 if TYPE_CHECKING:
@@ -18,6 +19,7 @@ LARGEST_PAGE = 1000
 _GROWTH = 8
 
 M = TypeVar("M", bound=Model)
+P = TypeVar("P", bound=AnyPage)
 
 
 class Calls:
@@ -64,7 +66,24 @@ class Calls:
         amount: int = LARGEST_PAGE,
         growing: bool = False,
     ) -> Iterator[M]:
-        """Every item of a list, read in pages as needed.
+        """Every item of a list, read in pages as needed; see ``_pages``."""
+        pages = self._pages(
+            model, *path, key=key, params=params, after=after, amount=amount, growing=growing
+        )
+        for page in pages:
+            yield from page.results
+
+    def _pages(
+        self,
+        model: type[P],
+        *path: str,
+        key: str | None,
+        params: Mapping[str, str] | None = None,
+        after: str = "",
+        amount: int = LARGEST_PAGE,
+        growing: bool = False,
+    ) -> Iterator[P]:
+        """The pages of a list, one after the other.
 
         Args:
             model: of a page.
@@ -82,7 +101,7 @@ class Calls:
         seen = {after}
         while True:
             page = self._page(model, *path, key=key, params=params, after=after, amount=amount)
-            yield from page.results
+            yield page
             if not page.pagination.has_more:
                 return
             after = page.pagination.next_offset
@@ -96,13 +115,13 @@ class Calls:
 
     def _page(
         self,
-        model: type[Page[M]],
+        model: type[P],
         *path: str,
         key: str | None,
         params: Mapping[str, str] | None = None,
         after: str = "",
         amount: int = LARGEST_PAGE,
-    ) -> Page[M]:
+    ) -> P:
         """One page of a list.
 
         Raises:
@@ -123,10 +142,11 @@ class Calls:
             raise UnexpectedAnswerError(f"{where}: more is announced, but nothing came")
         if key is not None:
             # The order of code points, as Python compares, is that of UTF-8 bytes, as lakeFS sorts.
-            keys = [str(getattr(item, key)) for item in page.results]
-            for low, high in pairwise([after, *keys] if after else keys):
-                if high <= low:
-                    raise UnexpectedAnswerError(f"{where}: {high!r} came after {low!r}")
+            keys = page.values(key)
+            told = [after, *keys] if after else keys
+            if not all(map(lt, told, told[1:])):
+                low, high = next(pair for pair in pairwise(told) if pair[0] >= pair[1])
+                raise UnexpectedAnswerError(f"{where}: {high!r} came after {low!r}")
             if paging.has_more and paging.next_offset < keys[-1]:
                 raise UnexpectedAnswerError(
                     f"{where}: the next offset {paging.next_offset!r} lies before {keys[-1]!r}"

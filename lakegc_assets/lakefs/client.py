@@ -30,6 +30,8 @@ from lakegc_assets.lakefs.errors import (
 )
 from lakegc_assets.lakefs.models import (
     Branch,
+    Change,
+    ChangePage,
     Commit,
     DiffEntry,
     GracePeriod,
@@ -306,6 +308,11 @@ class LakeFSClient(Calls):
         params = {"prefix": prefix} if prefix else {}
         path = ("repositories", repository, "branches", branch, "diff")
         return self._list(Page[DiffEntry], *path, key="path", params=params, after=after)
+
+    def changes(self, repository: str, branch: str) -> Iterator[list[Change]]:
+        """The whole of ``diff_branch`` in pages, for who reads much of it."""
+        path = ("repositories", repository, "branches", branch, "diff")
+        return (page.results for page in self._pages(ChangePage, *path, key="path"))
 
     # Garbage collection
 

@@ -7,9 +7,19 @@ Dates are epoch seconds, sizes are bytes.
 
 from __future__ import annotations
 
-from typing import Generic, Literal, TypeVar
+from collections.abc import Sequence
+from operator import itemgetter
+from typing import Any, Generic, Literal, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, NonNegativeInt, field_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    NonNegativeInt,
+    field_validator,
+    with_config,
+)
+from typing_extensions import NotRequired, TypedDict
 
 NonEmpty = Field(min_length=1)
 
@@ -180,13 +190,26 @@ class ObjectStats(Model):
         return {} if value is None else value
 
 
+ChangeType = Literal["added", "removed", "changed", "conflict", "prefix_changed"]
+
+
 class DiffEntry(Model):
     """One difference between a branch and its HEAD."""
 
     path: str
     path_type: str
-    type: Literal["added", "removed", "changed", "conflict", "prefix_changed"]
+    type: ChangeType
     size_bytes: int | None = None
+
+
+@with_config(Model.model_config)
+class Change(TypedDict):
+    """The same as a dict, which takes a third of the time: a branch may have staged millions."""
+
+    path: str
+    path_type: str
+    type: ChangeType
+    size_bytes: NotRequired[int | None]
 
 
 class MergeResult(Model):
@@ -206,8 +229,28 @@ class Pagination(Model):
 T = TypeVar("T", bound=Model)
 
 
-class Page(Model, Generic[T]):
+class AnyPage(Model):
     """One page of a list."""
 
     pagination: Pagination
+    results: Sequence[Any]
+
+    def values(self, field: str) -> list[str]:
+        """What each item has in a field."""
+        return [str(getattr(item, field)) for item in self.results]
+
+
+class Page(AnyPage, Generic[T]):
+    """One page of a list of models."""
+
     results: tuple[T, ...]
+
+
+class ChangePage(AnyPage):
+    """One page of a diff."""
+
+    results: list[Change]
+
+    def values(self, field: str) -> list[str]:
+        """What each change has in a field."""
+        return list(map(itemgetter(field), self.results))

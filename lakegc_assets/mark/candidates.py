@@ -18,6 +18,7 @@ import pyarrow as pa
 from lakegc_assets.errors import IntegrityError, LakegcError
 from lakegc_assets.mark.adoption import adopt
 from lakegc_assets.mark.carrying import swept_since
+from lakegc_assets.mark.evidence import EtagFiles
 from lakegc_assets.mark.installation import require_one_server
 from lakegc_assets.mark.reasons import CANDIDATES, last_holders, with_reasons
 from lakegc_assets.mark.served import LEAST_SECONDS, SPARED, served_candidates
@@ -55,9 +56,10 @@ def find_candidates(ctx: RunContext) -> Manifest:
     listing, store = chain["store_listing"], attempt.store()
 
     gone = write_set(store, f"{ASSET}/gone/", [address_hashes(swept_since(ctx, listing))])
-    sifted = sift(ctx, connections, listing.parts["data"], _sieve(attempt, chain, gone))
+    files, kept_files = _in_order(listing)
+    sifted = sift(ctx, connections, files, _sieve(attempt, chain, gone))
     # What was looked at by name says nothing of the etags of what HEADs hold.
-    etags = () if listing.mode == "committed" else sifted.etags
+    etags = EtagFiles(sifted.etags, kept_files) if listing.mode != "committed" else EtagFiles()
     unlisted = _old_enough_uploads(ctx, connections, attempt, listing, sifted)
     kept = write_part(store, f"{ASSET}/spared/", _pinned(connections, store, unlisted.parts))
     spent = (ctx.clocks.now() - listing.started).total_seconds()
@@ -70,6 +72,7 @@ def find_candidates(ctx: RunContext) -> Manifest:
         Selection(unlisted.parts, [kept]),
         etags,
         max(LEAST_SECONDS, spent),
+        int(chain["uncommitted_snapshot"].facts["listed"]),
     )
     more = pa.concat_tables([unlisted.spared, served])
     spared = [*sifted.spared, kept, write_part(store, f"{ASSET}/spared/", more)]
@@ -93,10 +96,23 @@ def find_candidates(ctx: RunContext) -> Manifest:
         ASSET,
         chain["committed_addresses"],
         started,
-        {"data": parts, "spared": spared, "etags": etags, **adopted.parts},
+        {"data": parts, "spared": spared, "etags": etags.parts, **adopted.parts},
         facts,
         sum((one.digest for one in written), KeyDigest()),
     )
+
+
+def _in_order(listing: Manifest) -> tuple[list[Part], list[int]]:
+    """The files of a listing: those that the last run had, what the next one will have, all others.
+
+    Returns:
+        The files, and how many of them are the first of these, and the first two.
+    """
+    last, settled = (
+        {part.key for part in listing.parts.get(name, ())} for name in ("carried", "settled")
+    )
+    files = sorted(listing.parts["data"], key=lambda p: (p.key not in last, p.key not in settled))
+    return files, [len(last), len(last | settled)]
 
 
 def _tasks(ctx: RunContext) -> int:

@@ -64,7 +64,8 @@ class Listed:
 
     Attributes:
         parts: ``data``, ``settled`` (those of ``data`` with nothing but settled slices),
-            ``multipart`` and ``cuts``.
+            ``multipart`` and ``cuts``; where some of it was carried forward, ``carried``, too:
+            those of ``settled`` that were.
         digest: of all addresses.
         settled: of those in settled slices.
         slices: what each holds.

@@ -213,6 +213,7 @@ def _with_carried(
             **listed.parts,
             "data": [*listed.parts["data"], *settled],
             "settled": [*listed.parts["settled"], *settled],
+            "carried": settled,
             "multipart": [*listed.parts["multipart"], *multipart],
         },
         digest=listed.digest + taken.digest,

@@ -8,7 +8,7 @@ another store, and its own object has another one. Such an entry looks like all 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -19,9 +19,9 @@ import pyarrow.compute as pc
 
 from lakegc_assets.mark.metaranges import pairs_of
 from lakegc_assets.mark.ranges import (
-    HASHES,
     LOOKS,
     Wanted,
+    by_packs,
     cached_ranges,
     read_entries,
     seconds,
@@ -30,25 +30,16 @@ from lakegc_assets.mark.ranges import (
 from lakegc_assets.run.connections import Connections
 from lakegc_assets.run.context import RunContext
 from lakegc_assets.run.hashing import Hashes, pair_hashes
-from lakegc_assets.run.parts import Part, read_part
-from lakegc_assets.run.sets import members_of, places_of, read_run
+from lakegc_assets.run.parts import Part
+from lakegc_assets.run.sets import Members, read_run
 from lakegc_assets.run.tasks import spread
-from lakegc_assets.storage.base import ObjectStore
 
 Integers = npt.NDArray[np.int64]
 Positions = npt.NDArray[np.int32]
 
-#: Objects that may be read to know their checksum, in bytes.
-SMALL: Final = 64 << 10
-#: What listed objects are compared by: sorted by ``hash``, that of the address.
-ETAGS: Final = pa.schema(
-    [("hash", pa.uint64()), ("etag_hash", pa.int64()), ("modified", pa.int64())]
-)
 _NO_ETAG: Final = 0x6E6F20657461670A
-#: Entries whose etags are compared with the listing's at a time, about.
-_HELD: Final = 4_000_000
 #: Work on one core, in seconds, to compare an entry.
-_ENTRY_S: Final = 3e-7
+_ENTRY_S: Final = 3e-8
 
 
 def groups_of(sizes: Integers, etags: Integers | None = None) -> Hashes:
@@ -75,30 +66,6 @@ class HeadRanges:
     ranges: Sequence[Wanted]
     branches: Integers
     of_branch: Mapping[str, Positions]
-
-
-@dataclass(frozen=True)
-class Evidence:
-    """How etags of listed objects compare with those of the entries at branch HEADs.
-
-    Attributes:
-        agree: whether all of them do; None where there are none.
-        newest: of the objects compared, when the last was written, in microseconds since 1970.
-        small_agree: whether one of a size that may be read has the etag of its entry.
-    """
-
-    agree: bool | None = None
-    newest: int = 0
-    small_agree: bool = False
-
-    def __add__(self, other: Evidence) -> Evidence:
-        """What both say together."""
-        both = [e.agree for e in (self, other) if e.agree is not None]
-        return Evidence(
-            all(both) if both else None,
-            max(self.newest, other.newest),
-            self.small_agree or other.small_agree,
-        )
 
 
 @dataclass(frozen=True)
@@ -154,7 +121,6 @@ class _Order:
     url: str
     chunks: Sequence[Sequence[tuple[int, Wanted]]]
     groups: Sequence[Part]
-    etags: Sequence[Part]
 
 
 def compare(
@@ -163,9 +129,8 @@ def compare(
     heads: HeadRanges,
     url: str,
     groups: Sequence[Part],
-    etags: Sequence[Part] = (),
-) -> tuple[Alike, Evidence]:
-    """Find entries of some groups at branch HEADs, and compare etags where wanted.
+) -> Alike:
+    """Find entries of some groups at branch HEADs.
 
     Args:
         ctx: the run.
@@ -173,33 +138,21 @@ def compare(
         heads: the ranges to look at.
         url: of the store of the following files.
         groups: a set of groups.
-        etags: rows of ``ETAGS``, of all that is listed.
 
     Raises:
         IntegrityError: a range or a file is missing or damaged.
     """
-    chunks = _chunks(heads.ranges)
-    rows = sum(part.rows for part in etags)
+    positions = {one.range_id: position for position, one in enumerate(heads.ranges)}
+    chunks = [[(positions[one.range_id], one) for one in some] for some in by_packs(heads.ranges)]
     costs = [
-        sum(seconds(one) + (one.entries or 0) * _ENTRY_S for _, one in chunk) + rows * _ENTRY_S / 10
-        for chunk in chunks
+        sum(seconds(one) + (one.entries or 0) * _ENTRY_S for _, one in chunk) for chunk in chunks
     ]
     orders = [
-        _Order(connections, url, some, groups, etags)
+        _Order(connections, url, some, groups)
         for some in spread(chunks, costs, ctx.settings.address_num_partitions)
     ]
     answers = ctx.tasks.run("compare entries at branch HEADs", _compare, orders, sum(costs))
-    alike = _joined([alike for alike, _ in answers])
-    return alike, sum((evidence for _, evidence in answers), Evidence())
-
-
-def _chunks(ranges: Sequence[Wanted]) -> list[list[tuple[int, Wanted]]]:
-    """Ranges that are read together: those of one pack."""
-    packs: dict[str, list[tuple[int, Wanted]]] = {}
-    for position, one in enumerate(ranges):
-        name = one.slot.pack.index if one.slot else one.range_id
-        packs.setdefault(name, []).append((position, one))
-    return list(packs.values())
+    return _joined(answers)
 
 
 def _joined(parts: Sequence[Alike]) -> Alike:
@@ -210,85 +163,23 @@ def _joined(parts: Sequence[Alike]) -> Alike:
     )
 
 
-def _compare(order: _Order) -> tuple[Alike, Evidence]:
+def _compare(order: _Order) -> Alike:
     store = order.connections.open(order.url)
+    groups = Members([read_run(store, part) for part in order.groups])
     found: list[Alike] = []
-    entries: list[_Entries] = []
-    evidence = Evidence()
     for chunk in order.chunks:
         positions = {one.range_id: position for position, one in chunk}
-        ranges = [one for _, one in chunk]
-        looks = {
-            e.range_id: (_numbers(e.group["size"]), _numbers(e.group["etag_hash"]))
-            for e in read_entries(order.connections, ranges, LOOKS)
-        }
-        groups = [read_run(store, part) for part in order.groups]
-        for range_id, (sizes, etags) in looks.items():
-            found.append(_count(positions[range_id], groups, sizes, etags))
-        if order.etags:
-            hashes = {
-                e.range_id: e.group["hash"].to_numpy()
-                for e in read_entries(order.connections, ranges, HASHES)
-            }
-            entries += [_Entries(hashes[one], *look) for one, look in looks.items()]
-        if sum(len(some.hashes) for some in entries) >= _HELD:
-            evidence, entries = sum(_evidence(store, order.etags, entries), evidence), []
-    return _joined(found), sum(_evidence(store, order.etags, entries), evidence)
+        for entries in read_entries(order.connections, [one for _, one in chunk], LOOKS):
+            looks = (_numbers(entries.group[name]) for name in ("size", "etag_hash"))
+            found.append(_count(positions[entries.range_id], groups, *looks))
+    return _joined(found)
 
 
-def _count(position: int, groups: Sequence[Hashes], sizes: Integers, etags: Integers) -> Alike:
+def _count(position: int, groups: Members, sizes: Integers, etags: Integers) -> Alike:
     """Each entry counts for both groups that may look like it: of its etag, and of its size."""
     hashes = np.concatenate([groups_of(sizes, etags), groups_of(sizes)])
-    unique, counts = np.unique(hashes[members_of(groups, hashes)], return_counts=True)
+    unique, counts = np.unique(hashes[groups.hold(hashes)], return_counts=True)
     return Alike(np.full(len(unique), position, np.int32), unique, counts.astype(np.int64))
-
-
-@dataclass(frozen=True)
-class _Entries:
-    hashes: Hashes
-    sizes: Integers
-    etags: Integers
-
-
-def _evidence(
-    store: ObjectStore, parts: Sequence[Part], some: Sequence[_Entries]
-) -> Iterator[Evidence]:
-    if not some:
-        return
-    hashes = np.concatenate([one.hashes for one in some])
-    order = np.argsort(hashes, kind="stable")
-    etags = np.concatenate([one.etags for one in some])[order]
-    small = np.concatenate([one.sizes for one in some])[order] <= SMALL
-    unique, starts = _starts(hashes[order])
-    for part in parts:
-        table = read_part(store, part)
-        listed = table["hash"].to_numpy()
-        if not len(listed) or not len(unique):
-            continue
-        # A listing comes in many files, so what is searched for is theirs.
-        at = np.minimum(places_of(unique, listed), len(unique) - 1)
-        held = unique[at] == listed
-        first, last = starts[at], np.where(held, starts[at + 1], starts[at])
-        object_of = np.repeat(np.arange(len(listed)), last - first)
-        ends = np.cumsum(last - first)
-        entry_of = np.arange(len(object_of)) + np.repeat(last - ends, last - first)
-        # An unclear etag is evidence neither for nor against any other.
-        clear = etags[entry_of] != 0
-        object_of, entry_of = object_of[clear], entry_of[clear]
-        if not len(entry_of):
-            continue
-        agree = _numbers(table["etag_hash"])[object_of] == etags[entry_of]
-        modified = _numbers(table["modified"])[object_of]
-        yield Evidence(
-            bool(agree.all()), int(modified.max()), bool((agree & small[entry_of]).any())
-        )
-
-
-def _starts(hashes: Hashes) -> tuple[Hashes, Integers]:
-    """Sorted hashes, each once, and where each begins; behind these where the last ends."""
-    begins = np.append(True, hashes[1:] != hashes[:-1])[: len(hashes)]
-    starts = np.append(np.flatnonzero(begins), len(hashes))
-    return hashes[starts[:-1]], starts
 
 
 def _numbers(column: pa.ChunkedArray | pa.Array) -> Integers:

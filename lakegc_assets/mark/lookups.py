@@ -47,9 +47,11 @@ _PATHS: Final = pa.schema(
 )
 #: What must be asked in any case, whatever time it takes, comes before all turns.
 _STAGED: Final = -1
-#: Work on one core, in seconds: of an entry that is decoded, of a diff, of a path.
+#: Work on one core, in seconds: of an entry that is decoded, of a diff and each change in it, of a
+#: path.
 _READ_S: Final = 5e-7
 _DIFF_S: Final = 0.005
+_CHANGE_S: Final = 2e-6
 _PATH_S: Final = 2e-5
 
 
@@ -64,6 +66,7 @@ class Question:
         names: a set of the hashes of their addresses and of the last parts of these.
         paths: how many paths there are, on all branches.
         deadline: seconds since 1970 after which no more is asked, but for what is staged.
+        staged: about how many objects all branches have staged.
     """
 
     turns: Part
@@ -72,6 +75,7 @@ class Question:
     names: Sequence[Part]
     paths: int
     deadline: float
+    staged: int = 0
 
 
 @dataclass(frozen=True)
@@ -113,7 +117,8 @@ def ask(
         (branch, held[np.isin(held, question.positions)])
         for branch, held in heads.of_branch.items()
     ]
-    share = question.paths * _PATH_S / max(1, len(branches))
+    # Nobody tells which branch has how many.
+    share = (question.paths * _PATH_S + question.staged * _CHANGE_S) / max(1, len(branches))
     costs = [_DIFF_S + share for _ in branches]
     orders = [
         _Asking(connections, ctx.repository, url, some, paths, question)

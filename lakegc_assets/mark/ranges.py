@@ -93,12 +93,17 @@ def seconds(one: Wanted) -> float:
     return _FETCH_S + (50_000 if one.entries is None else one.entries) * _DECODE_S
 
 
-def spread_ranges(ranges: Sequence[Wanted], most: int) -> list[list[Wanted]]:
-    """Ranges for tasks; those of one pack stay together, since it is read as a whole."""
+def by_packs(ranges: Sequence[Wanted]) -> list[list[Wanted]]:
+    """Ranges that are read together: those of one pack."""
     packs: dict[str, list[Wanted]] = {}
     for one in ranges:
         packs.setdefault(one.slot.pack.index if one.slot else one.range_id, []).append(one)
-    groups = list(packs.values())
+    return list(packs.values())
+
+
+def spread_ranges(ranges: Sequence[Wanted], most: int) -> list[list[Wanted]]:
+    """Ranges for tasks; those of one pack stay together, since it is read as a whole."""
+    groups = by_packs(ranges)
     spreaded = spread(groups, [sum(map(seconds, group)) for group in groups], most)
     return [[one for group in groups for one in group] for groups in spreaded]
 

@@ -29,10 +29,9 @@ from lakegc_assets.mark.etags import (
     entries_are_checksums,
     read_contents,
 )
+from lakegc_assets.mark.evidence import SMALL, EtagFiles, Evidence, evidence_of
 from lakegc_assets.mark.lookalikes import (
-    SMALL,
     Alike,
-    Evidence,
     HeadRanges,
     Integers,
     compare,
@@ -143,8 +142,9 @@ def served_candidates(
     store: ObjectStore,
     folder: str,
     candidates: Selection,
-    etags: Sequence[Part],
+    etags: EtagFiles,
     seconds: float,
+    staged: int = 0,
 ) -> pa.Table:
     """The candidates that must stay, with the reason: columns ``address`` and ``why``.
 
@@ -155,9 +155,9 @@ def served_candidates(
         store: of artifacts.
         folder: of working files in it, with a slash at its end.
         candidates: what nothing lists any more (address, size, last_modified, etag).
-        etags: files there of what is listed: rows of ``lookalikes.ETAGS``; none where only some
-            objects were looked at.
+        etags: of what is listed, in the same store; none where only some objects were looked at.
         seconds: for how long small candidates may be read and lakeFS may be asked.
+        staged: about how many objects all branches have staged, by which the work is spread.
 
     Raises:
         IntegrityError: a range or a file is missing or damaged, or an answer cannot be true.
@@ -166,7 +166,7 @@ def served_candidates(
     return answered(
         ctx,
         connections,
-        inquire(ctx, connections, heads, store, folder, candidates, etags, seconds),
+        inquire(ctx, connections, heads, store, folder, candidates, etags, seconds, staged),
     )
 
 
@@ -200,15 +200,16 @@ def inquire(
     store: ObjectStore,
     folder: str,
     candidates: Selection,
-    etags: Sequence[Part],
+    etags: EtagFiles,
     seconds: float,
+    staged: int = 0,
 ) -> Inquiry:
     """Find out what is to be asked; the arguments and errors of ``served_candidates``."""
     suspects = Suspects.read(store, candidates)
     rule = _ShadowRule(ctx, connections, store, folder, suspects, time.time() + seconds)
     ranges = head_ranges(ctx, connections, heads)
     groups, alike = rule.choose(ranges, etags)
-    question = rule.question(ranges, groups, alike)
+    question = replace(rule.question(ranges, groups, alike), staged=staged)
     paths = find_paths(ctx, connections, ranges, store.url, folder, question)
     over = _beyond(store, question, groups, alike)
     return Inquiry(ranges, suspects, groups, question, paths, over, store)
@@ -281,16 +282,17 @@ class _ShadowRule:
     suspects: Suspects
     deadline: float
 
-    def choose(self, heads: HeadRanges, etags: Sequence[Part]) -> tuple[Hashes, Alike]:
+    def choose(self, heads: HeadRanges, etags: EtagFiles) -> tuple[Hashes, Alike]:
         """The three groups of each candidate (equal where it has one), and entries like them."""
         suspects = self.suspects
         by_etag, by_size = groups_of(suspects.sizes, suspects.etags), groups_of(suspects.sizes)
         unclear = unclear_of(suspects.sizes)
         wanted = np.concatenate([by_etag, distinct(by_size), distinct(unclear)])
-        alike, evidence = self._compare(heads, wanted, etags)
-        if not etags:
+        alike = self._compare(heads, wanted)
+        if not etags.parts:
             # Nothing tells whether etags are checksums, so that they are not compared.
             return np.stack([by_size, by_size, by_size]), alike
+        evidence = evidence_of(self.ctx, self.connections, heads.ranges, self.store, etags)
         like_heads = members_of([distinct(alike.groups)], by_size)
         until = self._comparable_until(evidence, like_heads)
         which = "no etags" if until is None else f"etags until {np.datetime64(until, 'us')} UTC"
@@ -307,18 +309,16 @@ class _ShadowRule:
         groups[0, known] = groups_of(suspects.sizes[known], contents)
         groups[1, known] = by_etag[known]
         groups[2, known] = unclear[known]
-        more, _ = self._compare(heads, groups[0, known])
+        more = self._compare(heads, groups[0, known])
         return groups, Alike(
             np.concatenate([alike.positions, more.positions]),
             np.concatenate([alike.groups, more.groups]),
             np.concatenate([alike.entries, more.entries]),
         )
 
-    def _compare(
-        self, heads: HeadRanges, groups: Hashes, etags: Sequence[Part] = ()
-    ) -> tuple[Alike, Evidence]:
+    def _compare(self, heads: HeadRanges, groups: Hashes) -> Alike:
         runs = write_set(self.store, f"{self.folder}groups/", [groups])
-        return compare(self.ctx, self.connections, heads, self.store.url, runs, etags)
+        return compare(self.ctx, self.connections, heads, self.store.url, runs)
 
     def _comparable_until(self, evidence: Evidence, like_heads: Flags) -> int | None:
         """Until which time of writing an object's etag in the store is the checksum in its entry.

@@ -15,8 +15,8 @@ import pyarrow.compute as pc
 
 from lakegc_assets.graveler.decode import etag_hashes
 from lakegc_assets.mark.addresses import UNNAMEABLE, in_data
+from lakegc_assets.mark.evidence import ETAGS
 from lakegc_assets.mark.listed import MULTIPART
-from lakegc_assets.mark.lookalikes import ETAGS
 from lakegc_assets.mark.served import SPARED, last_parts
 from lakegc_assets.run.artifacts import LISTING
 from lakegc_assets.run.connections import Connections
@@ -65,7 +65,7 @@ class Sifted:
         unlisted: candidates so far (``LISTING``).
         multipart: what was uploaded in parts, and would be a candidate else (``LISTING``).
         spared: address and why.
-        etags: of all that is listed: ``ETAGS``, each file sorted.
+        etags: of all that is listed: ``ETAGS``, each file sorted; in the order of the listing.
         facts: counts of all that is listed.
     """
 
@@ -89,12 +89,14 @@ def sift(
     found = ctx.tasks.run(
         "sift the listing", partial(_sift, connections, sieve), groups, sum(costs)
     )
+    files = (zip(group, one.etags, strict=True) for group, one in zip(groups, found, strict=True))
+    etags = {part.key: of for some in files for part, of in some}
     names = ("listed", "listed_bytes", "outside_data", "too_young", "too_young_bytes")
     return Sifted(
         [part for one in found for part in one.unlisted],
         [part for one in found for part in one.multipart],
         [part for one in found for part in one.spared],
-        [part for one in found for part in one.etags],
+        [etags[part.key] for part in listing],
         {name: sum(one.facts[name] for one in found) for name in names},
     )
 

@@ -7,8 +7,7 @@ where a candidate could lie.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from itertools import islice
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
 import numpy as np
@@ -16,11 +15,14 @@ import numpy as np
 from lakegc_assets.errors import IntegrityError
 from lakegc_assets.lakefs.client import LakeFSClient
 from lakegc_assets.lakefs.errors import NotFoundError
+from lakegc_assets.lakefs.models import Change
 from lakegc_assets.run.hashing import Hashes
 from lakegc_assets.run.sets import members_of
 
 #: Changes that are held at a time: a branch may have staged millions.
 _AT_ONCE: Final = 50_000
+#: In place of a size that does not count.
+_UNKNOWN: Final = -1
 
 
 def staged_paths(
@@ -38,13 +40,29 @@ def staged_paths(
         IntegrityError: the branch exists, and lakeFS says that it does not.
     """
     found: set[str] = set()
-    changes = _diff(client, repository, branch)
-    while some := list(islice(changes, _AT_ONCE)):
-        told = np.array([-1 if size is None else size for _, size in some], np.int64)
-        # The size of what replaces something may be that of either: it is null and does not count.
-        alike = (told < 0) | members_of(sizes, told.view(np.uint64))
-        found.update(path for (path, _), asked in zip(some, alike, strict=True) if asked)
+    for changes in _many(_staged(client, repository, branch)):
+        told = np.array(list(map(_size, changes)), np.int64)
+        alike = (told == _UNKNOWN) | members_of(sizes, told.view(np.uint64))
+        found.update(changes[at]["path"] for at in np.flatnonzero(alike))
     return found
+
+
+def _many(pages: Iterable[list[Change]]) -> Iterator[list[Change]]:
+    """The changes of several pages together, since to compare a few takes as long as many."""
+    held: list[Change] = []
+    for page in pages:
+        held += page
+        if len(held) >= _AT_ONCE:
+            yield held
+            held = []
+    if held:
+        yield held
+
+
+def _size(change: Change) -> int:
+    """The size of what is new, in bytes. That of what replaces something may be of either."""
+    size = change.get("size_bytes")
+    return size if size is not None and size >= 0 and change["type"] == "added" else _UNKNOWN
 
 
 def changed_paths(client: LakeFSClient, repository: str, branch: str) -> Iterator[str]:
@@ -53,15 +71,14 @@ def changed_paths(client: LakeFSClient, repository: str, branch: str) -> Iterato
     Raises:
         IntegrityError: the branch exists, and lakeFS says that it does not.
     """
-    return (path for path, _ in _diff(client, repository, branch))
+    return (change["path"] for page in _staged(client, repository, branch) for change in page)
 
 
-def _diff(client: LakeFSClient, repository: str, branch: str) -> Iterator[tuple[str, int | None]]:
-    """The paths that a branch has staged, with the size of what is new there."""
+def _staged(client: LakeFSClient, repository: str, branch: str) -> Iterator[list[Change]]:
+    """What a branch has staged but for removals, in pages."""
     try:
-        for change in client.diff_branch(repository, branch):
-            if change.type != "removed":
-                yield change.path, change.size_bytes if change.type == "added" else None
+        for page in client.changes(repository, branch):
+            yield [change for change in page if change["type"] != "removed"]
     except NotFoundError as error:
         if branch in {found.id for found in client.branches(repository)}:
             raise IntegrityError(

@@ -17,6 +17,7 @@ import pyarrow.compute as pc
 from lakegc_assets.checks.kept import CACHED as WITNESSED
 from lakegc_assets.checks.witness import VERSION
 from lakegc_assets.graveler.decode import DECODER_VERSION
+from lakegc_assets.mark.evidence import KIND as EVIDENCE
 from lakegc_assets.mark.metaranges import cached_metaranges
 from lakegc_assets.run.artifacts import AttemptArtifacts
 from lakegc_assets.run.connections import Connections
@@ -60,6 +61,9 @@ def unneeded_caches(
     ):
         for key, size in unneeded(cache, kind, version, wanted, before):
             yield cache, key, size
+    # The last mark reads what the one before it has written, if that was not long ago.
+    for key, size in _older(cache, f"{EVIDENCE}/", before):
+        yield cache, key, size
     of_repository = ctx.root.open(ctx.repository)
     present = f"{_CACHES}{connections.cache_url.rpartition('/')[2]}/"
     places = filter(_PLACE.fullmatch, of_repository.list_prefixes(_CACHES).prefixes)

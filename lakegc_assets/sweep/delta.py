@@ -22,6 +22,7 @@ import pyarrow.compute as pc
 
 from lakegc_assets.errors import IntegrityError
 from lakegc_assets.mark.commits import Liveness, find_liveness
+from lakegc_assets.mark.evidence import EtagFiles
 from lakegc_assets.mark.live import every_range, live_ranges, read_live
 from lakegc_assets.mark.references import read_references, referenced
 from lakegc_assets.mark.served import UNVERIFIED, Inquiry, again, answered, inquire, last_parts
@@ -214,8 +215,10 @@ class Deltas:
             self.attempt.store(),
             folder,
             Selection(candidates.parts),
-            self.chain["deletion_candidates"].parts["etags"],
+            EtagFiles(self.chain["deletion_candidates"].parts["etags"]),
             _ASKING_S,
+            # It only tells how the work is spread, so that what the mark knew is as good.
+            int(self.chain["uncommitted_snapshot"].facts["listed"]),
         )
         self._asked = (heads, candidates.hashes, inquiry)
         return answered(self.ctx, connections, inquiry)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from dataclasses import replace
+from random import Random
 from typing import Any
 from unittest import mock
 
@@ -14,7 +15,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lakegc_assets.checks import hashing
+from lakegc_assets.checks import hash_kernels, hashing
 from lakegc_assets.checks.looks import candidates_looks, etags_of
 from lakegc_assets.checks.witness import LOOKS, PLACES, alike_paths, witness
 from lakegc_assets.graveler import ident
@@ -164,7 +165,7 @@ def both_find_the_same_paths(entries: dict[str, Entry], data: st.DataObject) -> 
     size, e_tag = data.draw(sizes), data.draw(etags)
     info, file = write_range(sorted(entries.items(), key=lambda item: item[0].encode()))
     looks = candidates_looks(np.array([size], np.int64), etags_of(pa.array([e_tag], pa.string())))
-    found = alike_paths(file, info.id, NAMESPACE, np.unique(looks))
+    found = alike_paths(file, info.id, NAMESPACE, hashing.Members([np.unique(looks)]))
     assert found == plain_alike(entries, size, e_tag)
 
 
@@ -189,7 +190,7 @@ def test_paths_are_found_in_many_blocks(monkeypatch: pytest.MonkeyPatch) -> None
     store_plain(monkeypatch)
     info, file = write_range(entries.items())
     looks = candidates_looks(np.array([3], np.int64), np.zeros(1, np.uint64))
-    found = alike_paths(file, info.id, NAMESPACE, np.unique(looks))
+    found = alike_paths(file, info.id, NAMESPACE, hashing.Members([np.unique(looks)]))
     assert found == [path.encode() for path, one in entries.items() if one.size == 3]
 
 
@@ -326,6 +327,39 @@ def test_members_are_found(members: set[int], others: list[int]) -> None:
         with mock.patch.object(hashing, "_LARGE", large):
             found = hashing.is_in(hashing.as_hashes(sorted(members)), hashing.as_hashes(asked))
         assert found.tolist() == [one in members for one in asked]
+
+
+@given(
+    st.sets(st.integers(0, 2**64 - 1) | st.integers(0, 20)),
+    st.sets(st.integers(0, 2**64 - 1) | st.integers(0, 20)),
+    st.randoms(),
+)
+def test_what_two_sorted_arrays_share_is_marked(
+    members: set[int], asked: set[int], rng: Random
+) -> None:
+    asked |= set(sorted(members)[::2])
+    before = [rng.random() < 0.2 for _ in asked]
+    found = np.array(before, np.bool_)
+    some, others = (hashing.as_hashes(sorted(array)) for array in (members, asked))
+    hash_kernels.meet(some, others, found)
+    expected = zip(before, sorted(asked), strict=True)
+    assert found.tolist() == [was or one in members for was, one in expected]
+
+
+@pytest.mark.parametrize("most", [1, 1 << 24])
+@given(
+    st.lists(st.sets(st.integers(0, 2**64 - 1) | st.integers(0, 20)), max_size=3),
+    st.lists(st.integers(0, 2**64 - 1) | st.integers(0, 20)),
+)
+def test_members_of_several_arrays_are_found(
+    most: int, arrays: list[set[int]], others: list[int]
+) -> None:
+    """With a single hole everything falls through, and is compared as it is."""
+    members = set().union(*arrays)
+    asked = [*others, *sorted(members)[::2]]
+    with mock.patch.object(hashing, "_MOST_HOLES", most):
+        sieve = hashing.Members([hashing.as_hashes(sorted(array)) for array in arrays])
+    assert sieve.among(hashing.as_hashes(asked)).tolist() == [one in members for one in asked]
 
 
 @pytest.mark.parametrize("distinct", [hashing.distinct, sets.distinct])

@@ -5,14 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
+from typing import TypeVar
 
 import pytest
 
 from lakegc_assets.graveler import sstable
-from lakegc_assets.graveler.decode import decode_range, etag_hash
+from lakegc_assets.graveler.decode import decode_metarange, decode_range, etag_hash
 from lakegc_assets.graveler.entry import AddressType, Entry, Timestamp
 from lakegc_assets.graveler.errors import FormatError
-from lakegc_assets.graveler.ranges import read_range
+from lakegc_assets.graveler.ranges import read_metarange, read_range
 
 GOLDEN = Path(__file__).parent.parent / "golden"
 # Written by pebble itself: a range with an index of two levels, and a metarange without ranges.
@@ -21,7 +22,9 @@ TWO_LEVEL = "3629ea0e48f496723cce25846055244dd40255d0468edb4bab856a65aab4eb7e"
 EMPTY = "00fb7eff1a97c500eb3ca8d2ef5464131d6b6a5f9512e41eba97843522213b66"
 
 Row = tuple[str, int, int, int, int]
+T = TypeVar("T")
 Reader = Callable[[bytes, str], list[Row]]
+RangeReader = Callable[[bytes, str], list[tuple[str, int]]]
 
 
 @cache
@@ -49,10 +52,22 @@ def fast_rows(data: bytes, name: str) -> list[Row]:
     return list(zip(*(column.to_pylist() for column in batch.columns), strict=True))
 
 
+def slow_ranges(data: bytes, name: str) -> list[tuple[str, int]]:
+    return [(info.id, info.count) for info in read_metarange(data, name)]
+
+
+def fast_ranges(data: bytes, name: str) -> list[tuple[str, int]]:
+    batch = decode_metarange(data, name)
+    return list(zip(*(column.to_pylist() for column in batch.columns), strict=True))
+
+
+RANGE_READERS = [pytest.param(slow_ranges, id="slow"), pytest.param(fast_ranges, id="fast")]
 READERS = [pytest.param(slow_rows, id="slow"), pytest.param(fast_rows, id="fast")]
 
 
-def rows_or_error(reader: Reader, data: bytes, name: str) -> list[Row] | FormatError:
+def rows_or_error(
+    reader: Callable[[bytes, str], list[T]], data: bytes, name: str
+) -> list[T] | FormatError:
     """What a reader makes of a file; any exception but FormatError fails the test."""
     try:
         return reader(data, name)

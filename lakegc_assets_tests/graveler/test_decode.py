@@ -13,23 +13,34 @@ from hypothesis import strategies as st
 
 from lakegc_assets.graveler import ident
 from lakegc_assets.graveler.decode import (
+    RANGES,
     SCHEMA,
+    decode_metarange,
     decode_paths,
     decode_range,
     etag_hash,
     etag_hashes,
 )
-from lakegc_assets.graveler.entry import AddressType, Entry, Timestamp
+from lakegc_assets.graveler.entry import (
+    AddressType,
+    Entry,
+    RangeData,
+    Timestamp,
+    encode_range_data,
+)
 from lakegc_assets.graveler.errors import FormatError
-from lakegc_assets.graveler.ranges import range_record, write_range
+from lakegc_assets.graveler.ranges import RangeInfo, range_record, write_metarange, write_range
 from lakegc_assets.graveler.sstable import Record
 from lakegc_assets.graveler.sstable_writer import write_sstable
 from lakegc_assets_tests.graveler.samples import (
+    EMPTY,
     PEBBLE,
     TWO_LEVEL,
     entry,
+    fast_ranges,
     fast_rows,
     rows_or_error,
+    slow_ranges,
     slow_rows,
     smallest,
     store_plain,
@@ -205,3 +216,83 @@ assert "errors" in ours
 """
         done = subprocess.run([sys.executable, "-c", script], capture_output=True, check=False)
         assert done.returncode == 0, done.stderr.decode()
+
+
+# Metaranges
+
+
+def test_every_recorded_metarange_is_the_same_to_both_readers() -> None:
+    for name, data in [*tables("metaranges").items(), (EMPTY, (PEBBLE / EMPTY).read_bytes())]:
+        assert fast_ranges(data, name) == slow_ranges(data, name)
+    assert decode_metarange((PEBBLE / EMPTY).read_bytes(), EMPTY).schema == RANGES
+
+
+def said(low: bytes, high: bytes, count: int = 1, size: int = 7) -> bytes:
+    return encode_range_data(RangeData(low, high, size, count))
+
+
+ID = st.text("0123456789abcdef", min_size=64, max_size=64)
+KEYS = st.lists(st.binary(max_size=5), min_size=2, max_size=20, unique=True).map(sorted)
+
+
+@given(KEYS, st.lists(st.tuples(ID, st.integers(1, 2**63 - 1)), min_size=10, max_size=10))
+def test_any_ranges_are_the_same_to_both_readers(
+    keys: list[bytes], told: list[tuple[str, int]]
+) -> None:
+    pairs = zip(keys[::2], keys[1::2], told, strict=False)
+    infos = [RangeInfo(name, low, high, count, 5) for low, high, (name, count) in pairs]
+    name, data = write_metarange(infos, {"some": "metadata"})
+    expected = [(info.id, info.count) for info in infos]
+    assert fast_ranges(data, name) == slow_ranges(data, name) == expected
+
+
+def test_a_metarange_of_many_chunks_is_decoded_in_order(monkeypatch: pytest.MonkeyPatch) -> None:
+    paths = [f"{'deep/' * 20}{number:06}".encode() for number in range(8_000)]
+    infos = [RangeInfo(f"{n:064x}", path, path + b"z", n + 1, 0) for n, path in enumerate(paths)]
+    store_plain(monkeypatch)
+    name, data = write_metarange(infos)
+    assert len(data) > 1 << 20
+    assert fast_ranges(data, name) == slow_ranges(data, name) == [(i.id, i.count) for i in infos]
+
+
+@given(st.lists(FIELDS, max_size=6).map(b"".join))
+def test_of_any_range_data_both_readers_say_the_same_or_one_refuses(raw: bytes) -> None:
+    record = Record(b"path", b"a" * 64, said(b"a", b"path") + raw)
+    name, data = write_sstable([record], "metaranges")
+    fast, slow = rows_or_error(fast_ranges, data, name), rows_or_error(slow_ranges, data, name)
+    assert fast == slow or isinstance(fast, FormatError) or isinstance(slow, FormatError)
+
+
+@pytest.mark.parametrize(
+    "records",
+    [
+        [(b"b", b"a" * 63, said(b"a", b"b"))],
+        [(b"b", b"A" * 64, said(b"a", b"b"))],
+        [(b"b", b"", said(b"a", b"b"))],
+        [(b"b", b"a" * 64, said(b"a", b"c"))],
+        [(b"b", b"a" * 64, said(b"a", b""))],
+        [(b"b", b"a" * 64, said(b"c", b"b"))],
+        [(b"b", b"a" * 64, said(b"a", b"b", 0))],
+        [(b"b", b"a" * 64, said(b"a", b"b", -1))],
+        [(b"b", b"a" * 64, b"")],
+        [(b"b", b"a" * 64, said(b"a", b"b") + b"\x20")],
+        [(b"b", b"a" * 64, said(b"a", b"b")), (b"c", b"b" * 64, said(b"b", b"c"))],
+        [(b"b", b"a" * 64, said(b"a", b"b")), (b"c", b"b" * 64, said(b"a", b"c"))],
+        [(b"b", b"a" * 64, said(b"a", b"b")), (b"c", b"b" * 64, said(b"", b"c"))],
+    ],
+)
+def test_what_no_metarange_says_is_refused_by_both_readers(
+    records: list[tuple[bytes, bytes, bytes]],
+) -> None:
+    name, data = write_sstable([Record(*record) for record in records], "metaranges")
+    for reader in (fast_ranges, slow_ranges):
+        assert isinstance(rows_or_error(reader, data, name), FormatError)
+
+
+def test_a_range_is_no_metarange() -> None:
+    name, data = smallest("ranges")
+    with pytest.raises(FormatError, match="its type is b'ranges', not metaranges"):
+        decode_metarange(data, name)
+    name, data = smallest("metaranges")
+    with pytest.raises(FormatError, match="the content has the id"):
+        decode_metarange(data, "f" * 64)

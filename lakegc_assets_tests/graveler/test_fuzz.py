@@ -11,17 +11,21 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lakegc_assets.graveler.errors import FormatError
-from lakegc_assets.graveler.ranges import read_metarange, read_range, write_range
+from lakegc_assets.graveler.ranges import read_range, write_metarange, write_range
 from lakegc_assets_tests.graveler.samples import (
     PEBBLE,
+    RANGE_READERS,
     READERS,
     TWO_LEVEL,
+    RangeReader,
     Reader,
     blocks,
     entry,
+    fast_ranges,
     fast_rows,
     reseal,
     rows_or_error,
+    slow_ranges,
     slow_rows,
     smallest,
     store_plain,
@@ -40,13 +44,45 @@ def test_a_flip_of_any_byte_of_a_range_is_an_error(reader: Reader, *, named: boo
             assert isinstance(found, FormatError), f"byte {at} ^ {mask:#x}"
 
 
-def test_a_flip_of_any_byte_of_a_metarange_is_an_error() -> None:
-    _, data = smallest("metaranges")
+@pytest.mark.parametrize("reader", RANGE_READERS)
+@pytest.mark.parametrize("named", [True, False])
+def test_a_flip_of_any_byte_of_a_metarange_is_an_error(reader: RangeReader, *, named: bool) -> None:
+    name, data = smallest("metaranges")
     for at in range(len(data)):
-        changed = bytearray(data)
-        changed[at] ^= 0x40
-        with pytest.raises(FormatError):
-            read_metarange(bytes(changed), "some-file")
+        for mask in (0x01, 0x40, 0xFF):
+            changed = bytearray(data)
+            changed[at] ^= mask
+            found = rows_or_error(reader, bytes(changed), name if named else "some-file")
+            assert isinstance(found, FormatError), f"byte {at} ^ {mask:#x}"
+
+
+@pytest.mark.parametrize("reader", RANGE_READERS)
+def test_a_metarange_cut_at_any_length_is_an_error(reader: RangeReader) -> None:
+    _, data = smallest("metaranges")
+    for length in range(len(data)):
+        assert isinstance(rows_or_error(reader, data[:length], "some-file"), FormatError)
+
+
+@pytest.mark.parametrize("plain", [True, False])
+def test_damage_of_a_metarange_behind_a_valid_checksum_never_gives_a_wrong_list(
+    monkeypatch: pytest.MonkeyPatch, *, plain: bool
+) -> None:
+    """As with ranges: what passes has no say in the records."""
+    if plain:
+        store_plain(monkeypatch)
+    infos = [write_range([(f"p{n}", entry(n)), (f"p{n}z", entry(n))])[0] for n in range(5)]
+    name, data = write_metarange(infos)
+    expected, passed = slow_ranges(data, name), 0
+    for offset, length in blocks(data).items():
+        for at in range(offset, offset + length + 1):
+            changed = bytearray(data)
+            changed[at] ^= 0x01 if at % 2 else 0x80
+            sealed = reseal(changed, offset, length)
+            for reader in (slow_ranges, fast_ranges):
+                found = rows_or_error(reader, sealed, name)
+                assert found == expected or isinstance(found, FormatError), f"byte {at}"
+                passed += found == expected
+    assert 0 < passed < len(data)
 
 
 @pytest.mark.parametrize("reader", READERS)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
@@ -12,6 +12,7 @@ import pytest
 
 from lakegc_assets.lakefs import errors
 from lakegc_assets.lakefs.client import LakeFSClient
+from lakegc_assets.lakefs.models import DiffEntry
 
 from ..replay import Answer, ReplayServer, Request
 from .faults import FaultServer, answer
@@ -269,6 +270,91 @@ def test_diff(client: LakeFSClient) -> None:
     assert diff["st/external"] == "added"
     later = [e.path for e in client.diff_branch("retention", "main", "st/", after="st/live1")]
     assert later == ["st/live2", "st/over", "st/weird"]
+
+
+@pytest.mark.parametrize("amount", [1, 2, 1000])
+def test_changes_are_those_of_the_diff(
+    amount: int, client: LakeFSClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    diff = list(client.diff_branch("retention", "main"))
+    read_pages_of(amount, client, monkeypatch)
+    pages = list(client.changes("retention", "main"))
+    assert [DiffEntry.model_validate(change) for page in pages for change in page] == diff
+    assert max(map(len, pages)) == min(amount, len(diff))
+
+
+_ADDED: Mapping[str, object] = {"path_type": "object", "type": "added", "size_bytes": 7}
+
+
+def _diff_page(*changes: object, **paging: object) -> Answer:
+    told = {"has_more": False, "next_offset": "", "results": len(changes), **paging}
+    return Answer(200, {"pagination": told, "results": list(changes)})
+
+
+@pytest.mark.parametrize(
+    "odd",
+    [
+        {"path": "b"},
+        {"path": 1, **_ADDED},
+        {"path": None, **_ADDED},
+        {**_ADDED},
+        {"path": "b", **_ADDED, "type": "renamed"},
+        {"path": "b", **_ADDED, "path_type": 0},
+        {"path": "b", **_ADDED, "size_bytes": "7"},
+        {"path": "b", **_ADDED, "size_bytes": 7.5},
+        {"path": "b", **_ADDED, "size_bytes": True},
+        {"path": "a", **_ADDED},
+        {"path": "", **_ADDED},
+        ["b"],
+        None,
+    ],
+)
+def test_odd_changes_are_the_same_error_to_both_readers(
+    odd: object, server: ReplayServer, client: LakeFSClient
+) -> None:
+    """One of them reads models, and the other dicts."""
+    server.overrides["GET", ".*/diff"] = _diff_page({"path": "a", **_ADDED}, odd)
+    told = []
+    for read in (client.diff_branch, client.changes):
+        with pytest.raises(errors.UnexpectedAnswerError) as caught:
+            list(read("retention", "main"))
+        told.append(str(caught.value))
+    assert told[0] == told[1]
+
+
+@pytest.mark.parametrize(
+    "paging",
+    [
+        {"results": 2},
+        {"results": None},
+        {"results": "1"},
+        {"has_more": True},
+        {"has_more": True, "next_offset": "A"},
+        {"has_more": 1},
+        {"next_offset": None},
+    ],
+)
+def test_odd_pages_of_a_diff_are_the_same_error_to_both_readers(
+    paging: dict[str, object], server: ReplayServer, client: LakeFSClient
+) -> None:
+    server.overrides["GET", ".*/diff"] = _diff_page({"path": "a", **_ADDED}, **paging)
+    told = []
+    for read in (client.diff_branch, client.changes):
+        with pytest.raises(errors.UnexpectedAnswerError) as caught:
+            list(read("retention", "main"))
+        told.append(str(caught.value))
+    assert told[0] == told[1]
+
+
+def test_a_change_may_have_more_and_less_than_is_read(
+    server: ReplayServer, client: LakeFSClient
+) -> None:
+    bare = {"path": "b", "path_type": "object", "type": "added"}
+    null = {**bare, "path": "c", "size_bytes": None}
+    server.overrides["GET", ".*/diff"] = _diff_page(
+        {"path": "a", **_ADDED, "right": {"x": 1}}, bare, null
+    )
+    assert list(client.changes("retention", "main")) == [[{"path": "a", **_ADDED}, bare, null]]
 
 
 # Paging

@@ -9,15 +9,19 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from lakegc_assets.checks.evaluation import evaluate
 from lakegc_assets.graveler.namespace import new_slice_name
 from lakegc_assets.lakefs.errors import LakeFSError
+from lakegc_assets.mark import evidence
 from lakegc_assets.mark.carrying import settled, settled_before
 from lakegc_assets.run.artifacts import ArtifactRoot, Manifest
 from lakegc_assets.run.context import RunContext
+from lakegc_assets.run.parts import Part
+from lakegc_assets.storage.base import ObjectStore
 from lakegc_assets.sweep.sweep import sweep
 from lakegc_assets_tests.lake import REPOSITORY, STAGES, SmallLake, copy_lake, running
 from lakegc_assets_tests.sessions import Session
@@ -112,6 +116,34 @@ def test_what_is_settled_is_not_listed_again(lake: SmallLake, spark: Session) ->
     assert len(rows) == len(set(rows)) == listing(second).rows
     assert new in rows
     assert candidates(second) == candidates(first)
+
+
+def test_etags_are_compared_once(
+    lake: SmallLake, spark: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With what is listed by the mark, not by its sweep, and with what is new by the next run."""
+    compared: list[int] = []
+    told = evidence._told
+
+    def counted(store: ObjectStore, parts: Sequence[Part], *args: Any) -> Any:
+        compared.append(sum(part.rows for part in parts))
+        return told(store, parts, *args)
+
+    monkeypatch.setattr(evidence, "_told", counted)
+    first = mark(lake, spark, "first")
+    assert (sum(compared), len(candidates(first))) == (11, 1)
+    compared.clear()
+    sweep(first)
+    assert sum(compared) == 0
+    lake.upload("main", "b/new", "an object of today")
+    second = mark(lake, spark, "second", skip_new_slices=False)
+    assert listing(second).facts["mode"] == "optimized"
+    assert sum(compared) == 1
+    compared.clear()
+    lake.commit("main")
+    mark(lake, spark, "third", skip_new_slices=False)
+    # A new range with all, what was swept among it; the others with what is not settled.
+    assert sum(compared) == 12 + 1
 
 
 def test_what_was_swept_is_not_marked_again(lake: SmallLake, spark: Session) -> None:

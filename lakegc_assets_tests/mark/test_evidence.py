@@ -2,21 +2,32 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from secrets import token_hex
+from types import SimpleNamespace
+from typing import Any, cast
 
 import numpy as np
 import pyarrow as pa
+import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from lakegc_assets.mark import lookalikes
-from lakegc_assets.mark.lookalikes import ETAGS, SMALL, Evidence
-from lakegc_assets.run.parts import write_part
+from lakegc_assets.errors import IntegrityError
+from lakegc_assets.graveler.decode import DECODER_VERSION
+from lakegc_assets.mark import evidence
+from lakegc_assets.mark.evidence import ETAGS, SMALL, EtagFiles, Evidence
+from lakegc_assets.mark.ranges import HASHES, Wanted
+from lakegc_assets.run.connections import Connections
+from lakegc_assets.run.context import RunContext
+from lakegc_assets.run.parts import Part, write_part
 from lakegc_assets.storage.local import LocalStore
 
 HASH = st.integers(0, 6)
 ETAG = st.integers(0, 2)
 OBJECTS = st.lists(st.tuples(HASH, ETAG, st.integers(1, 9)), max_size=8)
+FILES = st.lists(OBJECTS, max_size=2)
 ENTRIES = st.lists(st.tuples(HASH, st.sampled_from([1, SMALL, SMALL + 1]), ETAG), max_size=8)
 
 
@@ -38,26 +49,189 @@ def plain(files: list[list[tuple[int, int, int]]], entries: list[tuple[int, int,
     )
 
 
-@given(files=st.lists(OBJECTS, max_size=3), entries=ENTRIES)
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
-def test_every_object_is_compared_with_every_entry_of_its_address(
-    tmp_path: Path, files: list[list[tuple[int, int, int]]], entries: list[tuple[int, int, int]]
-) -> None:
-    store = LocalStore(tmp_path, "file:///here")
+def written(store: LocalStore, files: list[list[tuple[int, int, int]]]) -> list[Part]:
     parts = []
     for rows in files:
         hashes, etags, modified = zip(*sorted(rows), strict=True) if rows else ((), (), ())
         table = pa.table([hashes, etags, modified], schema=ETAGS)
         parts.append(write_part(store, "etags/", table))
-    # Entries come in several arrays, of which some are empty.
-    found = []
-    for some in (entries[::2], [], entries[1::2]):
-        hashed, sizes, of_entries = zip(*some, strict=True) if some else ((), (), ())
-        found.append(
-            lookalikes._Entries(
-                np.array(hashed, np.uint64),
-                np.array(sizes, np.int64),
-                np.array(of_entries, np.int64),
-            )
+    return parts
+
+
+def read(range_id: str, entries: list[tuple[int, int, int]]) -> evidence.Entries:
+    hashed, sizes, etags = zip(*entries, strict=True) if entries else ((), (), ())
+    small = np.array(sizes, np.int64) <= SMALL
+    return evidence.Entries(range_id, np.array(hashed, np.uint64), np.array(etags, np.int64), small)
+
+
+@given(files=st.lists(OBJECTS, max_size=3), ranges=st.lists(ENTRIES, min_size=1, max_size=3))
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_every_object_is_compared_with_every_entry_of_its_address(
+    tmp_path: Path,
+    files: list[list[tuple[int, int, int]]],
+    ranges: list[list[tuple[int, int, int]]],
+) -> None:
+    store = LocalStore(tmp_path, "file:///here")
+    parts = written(store, files)
+    some = [read(str(n), entries) for n, entries in enumerate(ranges)]
+    segments = {1: parts[:1], 3: parts[1:]}
+    found = evidence.compared(store, segments, some)
+    for n, entries in enumerate(ranges):
+        assert found[str(n), 1] == plain(files[:1], entries)
+        assert found[str(n), 3] == plain(files[1:], entries)
+    assert sum(found.values(), Evidence()) == plain(files, [e for of in ranges for e in of])
+
+
+class Told:
+    """Ranges in the cache, and a run that counts which of them are read for their etags."""
+
+    def __init__(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.store = LocalStore(tmp_path / "store", "file:///store")
+        self.cache = LocalStore(tmp_path / "cache", "file:///cache")
+        self.ranges: dict[str, list[tuple[int, int, int]]] = {}
+        self.read: list[str] = []
+        monkeypatch.setattr(evidence, "read_entries", self.entries)
+        self.connections = SimpleNamespace(cache=lambda: self.cache, open=lambda _: self.store)
+        tasks = SimpleNamespace(run=lambda _what, task, orders, _cost: list(map(task, orders)))
+        settings = SimpleNamespace(address_num_partitions=7)
+        self.ctx = SimpleNamespace(tasks=tasks, settings=settings)
+
+    def entries(self, _: object, chunk: Sequence[Wanted], group: str) -> Iterator[SimpleNamespace]:
+        for one in chunk:
+            hashes, sizes, etags = zip(*self.ranges[one.range_id], strict=True)
+            columns: dict[str, Any] = {"size": pa.array(sizes), "etag_hash": pa.array(etags)}
+            if group == HASHES:
+                self.read.append(one.range_id)
+                columns = {"hash": pa.array(hashes, pa.uint64())}
+            yield SimpleNamespace(range_id=one.range_id, group=pa.table(columns))
+
+    def of(self, ids: str, parts: list[Part], *kept: int) -> tuple[Evidence, str]:
+        """What some ranges say, and which of them were read for that."""
+        self.read.clear()
+        wanted = [Wanted(one, len(self.ranges[one]), None) for one in ids]
+        found = evidence.evidence_of(
+            cast("RunContext", self.ctx),
+            cast("Connections", self.connections),
+            wanted,
+            self.store,
+            EtagFiles(parts, kept),
         )
-    assert sum(lookalikes._evidence(store, parts, found), Evidence()) == plain(files, entries)
+        return found, "".join(sorted(self.read))
+
+
+@pytest.fixture
+def told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Told:
+    found = Told(tmp_path, monkeypatch)
+    found.ranges = {"a": [(1, 1, 5), (2, 1, 5)], "b": [(2, 1, 5), (3, 1, 6)], "c": [(4, 1, 7)]}
+    return found
+
+
+FIRST, SECOND, THIRD = [(1, 5, 10), (2, 5, 20)], [(3, 6, 30)], [(4, 8, 40)]
+
+
+def test_what_a_range_and_files_say_is_found_once(told: Told) -> None:
+    """A sweep has the files of its mark, and another run what was carried forward to it."""
+    parts = written(told.store, [FIRST, SECOND])
+    assert told.of("ab", parts, 0, 1) == (Evidence(True, 30, small_agree=True), "ab")
+    assert told.of("ab", parts) == (Evidence(True, 30, small_agree=True), "")
+    assert told.of("abc", parts) == (Evidence(True, 30, small_agree=True), "c")
+    # The first file again, under another name, and a new one behind it.
+    again = written(told.store, [FIRST, THIRD])
+    assert told.of("a", again[:1]) == (Evidence(True, 20, small_agree=True), "")
+    assert told.of("ab", again, 1) == (Evidence(True, 20, small_agree=True), "ab")
+    assert told.of("c", again, 1) == (Evidence(False, 40), "c")
+    assert told.of("abc", again, 1) == (Evidence(False, 40, small_agree=True), "")
+
+
+def test_what_a_range_said_that_no_branch_has_any_more_does_not_count(told: Told) -> None:
+    parts = written(told.store, [FIRST, THIRD])
+    assert told.of("abc", parts)[0].agree is False
+    assert told.of("ab", parts) == (Evidence(True, 20, small_agree=True), "")
+    assert told.of("", parts) == (Evidence(), "")
+
+
+def test_files_that_say_something_else_are_compared_anew(told: Told) -> None:
+    parts = written(told.store, [FIRST])
+    assert told.of("a", parts, 1)[0].agree
+    assert told.of("a", written(told.store, [[(1, 6, 10), (2, 5, 20)]]), 1) == (
+        Evidence(False, 20, small_agree=True),
+        "a",
+    )
+
+
+@pytest.mark.parametrize("damage", ["cut", "changed", "gone"])
+def test_what_is_damaged_in_the_cache_is_found_anew(
+    damage: str, told: Told, tmp_path: Path
+) -> None:
+    parts = written(told.store, [FIRST, THIRD])
+    assert told.of("ac", parts, 1) == (Evidence(False, 40, small_agree=True), "ac")
+    for file in (tmp_path / "cache").rglob("*"):
+        if file.is_file():
+            data = file.read_bytes()
+            changed = {"cut": data[:-1], "changed": data[:-1] + b"x", "gone": b""}[damage]
+            file.write_bytes(changed)
+            if not changed:
+                file.unlink()
+    assert told.of("ac", parts, 1) == (Evidence(False, 40, small_agree=True), "ac")
+    assert told.of("ac", parts, 1) == (Evidence(False, 40, small_agree=True), "")
+
+
+def test_a_range_that_was_not_looked_at_is_not_kept_as_one_that_says_nothing(
+    told: Told, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    parts = written(told.store, [FIRST])
+    compare = evidence._compare
+
+    def lost(order: Any) -> dict[tuple[str, int], Evidence]:
+        return {key: of for key, of in compare(order).items() if key[0] != "b"}
+
+    with monkeypatch.context() as patch:
+        patch.setattr(evidence, "_compare", lost)
+        with pytest.raises(IntegrityError, match="range b were not compared"):
+            told.of("ab", parts)
+    assert told.of("ab", parts) == (Evidence(True, 20, small_agree=True), "ab")
+
+
+def test_another_decoder_believes_nothing(told: Told, monkeypatch: pytest.MonkeyPatch) -> None:
+    parts = written(told.store, [FIRST])
+    told.of("a", parts)
+    monkeypatch.setattr(evidence, "DECODER_VERSION", DECODER_VERSION + 1)
+    assert told.of("a", parts)[1] == "a"
+
+
+@given(
+    ranges=st.lists(ENTRIES.filter(len), min_size=1, max_size=4),
+    runs=st.lists(
+        st.tuples(
+            st.lists(OBJECTS, max_size=2), st.lists(OBJECTS, max_size=2), st.sets(st.integers(0, 3))
+        ),
+        min_size=1,
+        max_size=3,
+    ),
+    few=st.sampled_from([0, 5, 1000]),
+    held=st.sampled_from([1, 5, 1000]),
+)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+def test_in_any_row_of_runs_the_answer_is_that_of_a_plain_loop(
+    tmp_path: Path,
+    ranges: list[list[tuple[int, int, int]]],
+    runs: list[tuple[list[list[tuple[int, int, int]]], list[list[tuple[int, int, int]]], set[int]]],
+    few: int,
+    held: int,
+) -> None:
+    """Each run carries forward what the last one knew as settled, and looks at other ranges."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(evidence, "_FEW", few)
+        patch.setattr(evidence, "_HELD", held)
+        told = Told(tmp_path / token_hex(4), patch)
+        told.ranges = {str(n): entries for n, entries in enumerate(ranges)}
+        carried: list[list[tuple[int, int, int]]] = []
+        for settled, others, left_out in runs:
+            files = [*carried, *settled, *others]
+            ids = "".join(one for one in told.ranges if int(one) not in left_out)
+            expected = plain(files, [e for one in ids for e in told.ranges[one]])
+            parts, kept = written(told.store, files), (len(carried), len(carried) + len(settled))
+            assert told.of(ids, parts, *kept)[0] == expected
+            # The sweep of it.
+            assert told.of(ids, parts) == (expected, "")
+            carried += settled

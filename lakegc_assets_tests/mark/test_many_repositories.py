@@ -55,7 +55,7 @@ class _Server:
         head = self._second().id if repository in self.moved else _HEAD
         yield Branch(id="main", commit_id=head)
 
-    def diff_branch(self, _repository: str, _branch: str) -> Iterator[Any]:
+    def changes(self, _repository: str, _branch: str) -> Iterator[Any]:
         self.asked["diff"] += 1
         return iter(())
 

@@ -21,13 +21,16 @@ from lakegc_assets.errors import IntegrityError
 from lakegc_assets.graveler.decode import etag_hash
 from lakegc_assets.lakefs.client import LakeFSClient
 from lakegc_assets.lakefs.errors import NotFoundError
-from lakegc_assets.mark import etags, lookalikes, lookups, sifting
+from lakegc_assets.mark import etags, lookups, sifting
 from lakegc_assets.mark.candidates import find_candidates
-from lakegc_assets.mark.lookalikes import Evidence
+from lakegc_assets.mark.evidence import Entries, EtagFiles, Evidence, compared
+from lakegc_assets.mark.lookalikes import HeadRanges
 from lakegc_assets.mark.served import UNVERIFIED, served_candidates
 from lakegc_assets.run.artifacts import LISTING
+from lakegc_assets.run.connections import Connections
+from lakegc_assets.run.context import RunContext
 from lakegc_assets.run.hashing import address_hashes
-from lakegc_assets.run.parts import write_part
+from lakegc_assets.run.parts import Part, write_part
 from lakegc_assets.run.selection import Selection
 from lakegc_assets.storage.opening import open_store
 from lakegc_assets_tests import recorded
@@ -64,6 +67,7 @@ def test_etags_that_are_no_checksums_are_not_compared(golden: Goldens, tmp_path:
         sorted(golden("identical").marked.candidates | set(golden("identical").marked.spared))
     )
     dead = listing.filter(pc.is_in(listing["address"], wanted))
+    etags_of = sifting._etags(listing, address_hashes(listing["address"]))
     found = served_candidates(
         marked.ctx,
         marked.ctx.connect()[1],
@@ -71,7 +75,7 @@ def test_etags_that_are_no_checksums_are_not_compared(golden: Goldens, tmp_path:
         store,
         "test/",
         Selection([write_part(store, "test/", dead)]),
-        [write_part(store, "test/", sifting._etags(listing, address_hashes(listing["address"])))],
+        EtagFiles([write_part(store, "test/", etags_of)]),
         60.0,
     )
     told = {row["address"]: row["why"] for row in found.to_pylist()}
@@ -96,9 +100,9 @@ def test_etags_are_comparable_only_if_all_agree(tmp_path: Path) -> None:
     def evidence(*entries: tuple[str, str]) -> Evidence:
         addresses = pa.array([address for address, _ in entries], pa.string())
         etags = np.array([etag_hash(etag) for _, etag in entries], np.int64)
-        sizes = np.ones(len(entries), np.int64)
-        found = lookalikes._Entries(address_hashes(addresses), sizes, etags)
-        return sum(lookalikes._evidence(store, parts, [found]), Evidence())
+        small = np.ones(len(entries), np.bool_)
+        found = Entries("range", address_hashes(addresses), etags, small)
+        return compared(store, {0: parts}, [found])["range", 0]
 
     first, second = ("data/1", "a" * 32), ("data/2", "b" * 32)
     times = [int(row[2].timestamp() * 1_000_000) for row in rows[:2]]
@@ -213,6 +217,30 @@ class Listing:
 
     def branches(self, _: str) -> list[SimpleNamespace]:
         return [SimpleNamespace(id="main")]
+
+
+@pytest.mark.parametrize(("objects", "tasks"), [(0, 2), (100_000, 2), (5_000_000, 7)])
+def test_reading_diffs_is_as_much_work_as_there_are_staged_objects(
+    objects: int, tasks: int
+) -> None:
+    """By that it is decided whether Spark is worth its start, and how many tasks there are."""
+    heads = HeadRanges(
+        [], np.empty(0, np.int64), {f"b{n}": np.empty(0, np.int32) for n in range(1000)}
+    )
+    nothing = lookups.Question(
+        Part("", 0, 0, ""), np.empty(0, np.int32), [], [], 0, 0.0, staged=objects
+    )
+    orders: list[tuple[int, float]] = []
+
+    def run(_what: str, _task: object, inputs: Sequence[object], seconds: float) -> list[object]:
+        orders.append((len(inputs), seconds))
+        return []
+
+    ctx = SimpleNamespace(repository="repo", tasks=SimpleNamespace(run=run))
+    lookups.ask(cast("RunContext", ctx), cast("Connections", None), heads, "", nothing, [])
+    [(count, seconds)] = orders
+    assert count == tasks
+    assert seconds == pytest.approx(5 + objects * 2e-6)
 
 
 def page_of(listing: Listing) -> lookups.Page:

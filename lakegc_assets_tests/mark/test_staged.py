@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from types import SimpleNamespace
 from typing import cast
 
@@ -12,7 +12,7 @@ import pytest
 from lakegc_assets.errors import IntegrityError
 from lakegc_assets.lakefs.client import LakeFSClient
 from lakegc_assets.lakefs.errors import NotFoundError
-from lakegc_assets.lakefs.models import DiffEntry
+from lakegc_assets.lakefs.models import Change
 from lakegc_assets.mark import staged
 
 
@@ -22,53 +22,72 @@ class Diffing:
     def __init__(
         self, changes: Sequence[tuple[str, str, int | None]], *, lost: bool = False
     ) -> None:
-        self.changes = changes
+        self.told = changes
         self.lost = lost
         self.names = ["main", "dev"]
 
-    def diff_branch(self, _repository: str, _branch: str) -> list[DiffEntry]:
+    def changes(self, _repository: str, _branch: str) -> Iterator[list[Change]]:
+        """A page for each change; what is null is null, or not there."""
+        for path, kind, size in self.told:
+            change = {"path": path, "path_type": "object", "type": kind, "size_bytes": size}
+            null = {"path": path, "path_type": "object", "type": kind}
+            yield [cast("Change", change if size is not None or path < "m" else null)]
         if self.lost:
             raise NotFoundError("branch not found")
-        return [
-            DiffEntry.model_validate(
-                {"path": path, "path_type": "object", "type": kind, "size_bytes": size}
-            )
-            for path, kind, size in self.changes
-        ]
 
     def branches(self, _repository: str) -> list[SimpleNamespace]:
         return [SimpleNamespace(id=name) for name in self.names]
 
 
-def diff(server: Diffing) -> list[tuple[str, int | None]]:
-    return list(staged._diff(cast("LakeFSClient", server), "repo", "dev"))
+def asked(server: Diffing, *sizes: Sequence[int]) -> set[str]:
+    """Where the branch may have staged an object of one of some sizes."""
+    runs = [np.array(run, np.uint64) for run in sizes]
+    return staged.staged_paths(cast("LakeFSClient", server), "repo", "dev", runs)
+
+
+def changed(server: Diffing) -> list[str]:
+    return list(staged.changed_paths(cast("LakeFSClient", server), "repo", "dev"))
 
 
 def test_what_is_added_may_be_told_by_its_size() -> None:
-    assert diff(Diffing([("a|b\n", "added", 0), ("c", "added", None)])) == [
-        ("a|b\n", 0),
-        ("c", None),
-    ]
+    server = Diffing([("a|b\n", "added", 0), ("c", "added", None), ("d", "added", 3)])
+    assert asked(server) == {"c"}
+    assert asked(server, [0]) == {"a|b\n", "c"}
+    assert changed(server) == ["a|b\n", "c", "d"]
+
+
+@pytest.mark.parametrize("size", [None, -1, -7])
+def test_a_size_that_is_none_does_not_count(size: int | None) -> None:
+    assert asked(Diffing([("a", "added", size), ("z", "added", size)])) == {"a", "z"}
 
 
 def test_of_what_is_replaced_the_size_does_not_count() -> None:
     """It may be that of what was there before."""
-    assert diff(Diffing([("a", "changed", 7), ("b", "conflict", 7)])) == [("a", None), ("b", None)]
+    server = Diffing([("a", "changed", 7), ("b", "conflict", 7), ("c", "prefix_changed", 7)])
+    assert asked(server) == {"a", "b", "c"}
+    assert changed(server) == ["a", "b", "c"]
 
 
 def test_what_is_removed_is_not_staged() -> None:
-    assert diff(Diffing([("a", "removed", 7)])) == []
+    server = Diffing([("a", "removed", 7)])
+    assert asked(server, [7]) == set()
+    assert changed(server) == []
 
 
-def test_a_branch_that_is_gone_has_nothing_staged() -> None:
-    server = Diffing([], lost=True)
+@pytest.mark.parametrize("told", [[], [("a", "added", 7)]], ids=["at once", "in the middle"])
+def test_a_branch_that_is_gone_has_nothing_more_staged(told: list[tuple[str, str, int]]) -> None:
+    server = Diffing(told, lost=True)
     server.names = ["main"]
-    assert diff(server) == []
+    assert changed(server) == [path for path, _, _ in told]
+    assert asked(server, [7]) == {path for path, _, _ in told}
 
 
-def test_not_found_from_a_branch_that_exists_stops_the_run() -> None:
+@pytest.mark.parametrize("told", [[], [("a", "added", 7)]], ids=["at once", "in the middle"])
+def test_not_found_from_a_branch_that_exists_stops_the_run(
+    told: list[tuple[str, str, int]],
+) -> None:
     with pytest.raises(IntegrityError, match="exists, but its diff says not found"):
-        diff(Diffing([], lost=True))
+        asked(Diffing(told, lost=True), [7])
 
 
 @pytest.mark.parametrize("at_once", [1, 2, 100])
@@ -78,6 +97,4 @@ def test_asked_for_is_what_has_the_size_of_a_candidate_or_none(
     monkeypatch.setattr(staged, "_AT_ONCE", at_once)
     added = [(f"{size}", "added", size) for size in range(5)]
     server = Diffing([*added, ("changed", "changed", 7), ("gone", "removed", 3)])
-    sizes = [np.array([0, 3], np.uint64), np.array([4, 9], np.uint64)]
-    found = staged.staged_paths(cast("LakeFSClient", server), "repo", "dev", sizes)
-    assert found == {"0", "3", "4", "changed"}
+    assert asked(server, [0, 3], [4, 9]) == {"0", "3", "4", "changed"}

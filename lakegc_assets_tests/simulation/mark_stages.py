@@ -106,7 +106,7 @@ def replaced(
 
     def asked(
         _ctx: Any, connections: Any, heads: pa.Table, store: ObjectStore, _folder: str,
-        wanted: Selection, _etags: object, _seconds: float,
+        wanted: Selection, _etags: object, _seconds: float, _staged: int,
     ) -> pa.Table:  # fmt: skip
         rows = [row for part in wanted.parts for row in wanted.read(store, part).to_pylist()]
         names = heads["branch"].to_pylist()
