@@ -1,9 +1,9 @@
-"""How many objects a second are copied within an S3 server, and beside a bare loop of boto3.
+"""How many objects a second are copied within an S3 server, beside a bare loop, and beside rclone.
 
 Many small ones and a few large ones, on versitygw, a real S3 server on this machine, which needs
-Go; with as many threads on both sides. Copies that may replace what is there are made as a backup
-makes them, in one request each; copies that may not, as a restore makes them. The bare loops send
-the same bytes and compare nothing.
+Go; with as many threads on all sides. Copies that may replace what is there are made as a backup
+makes them, in one request each; copies that may not, as a restore makes them. The bare loops, of
+boto3, send the same bytes and compare nothing. rclone is measured where it can be had.
 
     python -m bench.copies --objects 50000 --large 2048
 """
@@ -28,6 +28,7 @@ from botocore.config import Config
 
 from bench._floors import beside
 from bench._run import BUCKET, RealS3, real_s3
+from bench.rclone import beside_rclone
 from lakegc_assets.storage.base import ObjectStore
 from lakegc_assets.storage.config import StoreConfig
 from lakegc_assets.storage.copies import copy_object
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
 _MIB = 2**20
 _SMALL = 1024
 _EACH = 256 * _MIB
+_PLANTED = "planted"
 #: Bytes that are copied before anything is measured: connections are there, code is loaded.
 _WARM = 100 * _SMALL
 
@@ -136,8 +138,11 @@ def main(objects: int, large: int, threads: int) -> None:
             (f"{objects:,} objects of 1 KiB", objects, _SMALL),
             (f"{large:,} MiB in {many} objects", many, large * _MIB // many),
         ):
-            keys, etag = _plant(s3, "planted", count, size)
+            keys, etag = _plant(s3, _PLANTED, count, size)
             _Job(store, client, threads, name, keys, size, etag).measure()
+            addresses = [key.removeprefix(f"{_PLANTED}/") for key in keys]
+            for what, source in (("backup", _PLANTED), ("restore", "backup/rclone")):
+                beside_rclone(s3, what, source, f"{what}/rclone", addresses, threads)
             for made in s3.files.folder.iterdir():
                 shutil.rmtree(made)
         peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024

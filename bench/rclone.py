@@ -13,7 +13,7 @@ import shutil
 import subprocess
 import tempfile
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import boto3
@@ -60,6 +60,28 @@ def rclone_copy(
         if done.returncode:
             raise SystemExit(f"rclone failed: {done.stderr[-500:]}")
         return time.monotonic() - begun
+
+
+def beside_rclone(
+    s3: RealS3, what: str, source: str, target: str, addresses: Sequence[str], transfers: int
+) -> None:
+    """Print how long rclone takes for the same copies, or why that is not known.
+
+    Args:
+        s3: the server.
+        what: they are, in a word.
+        source: a prefix, without a slash at its end.
+        target: another.
+        addresses: of the objects, relative to both.
+        transfers: at the same time.
+    """
+    try:
+        seconds = rclone_copy(s3.server.endpoint, source, target, addresses, transfers)
+    except ServerUnavailableError as error:
+        print(f"rclone was not measured, since it cannot be had: {error}")
+        return
+    _require(target, len(addresses))
+    print(f"rclone, the same {what:<13} {seconds:8.1f} s", flush=True)
 
 
 def _remote(endpoint: str) -> dict[str, str]:

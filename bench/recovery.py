@@ -28,11 +28,10 @@ from bench._memory import watched
 from bench._pages import NAMESPACE
 from bench._run import BUCKET, CORES, RealS3, measured, real_s3
 from bench.big import History
-from bench.rclone import rclone_copy
+from bench.rclone import beside_rclone
 from lakegc_assets.recovery.making import make_backup
 from lakegc_assets.restore.choosing import Choice
 from lakegc_assets.restore.restore import restore
-from lakegc_assets_tests.storage.servers import ServerUnavailableError
 
 _BACKUP = "backup"
 _THREADS = 8 * CORES
@@ -92,7 +91,7 @@ def _backup(folder: Path, history: History) -> None:
             )
 
         beside("backup", backup, _each(addresses, copy))
-        _rclone(s3, "backup", NAMESPACE, "by-rclone", addresses)
+        beside_rclone(s3, "backup", NAMESPACE, "by-rclone", addresses, _THREADS)
         collector.sweep()
         with watched() as memory:
             seconds = _restore(collector, len(addresses))
@@ -105,16 +104,7 @@ def _backup(folder: Path, history: History) -> None:
             )
 
         beside("restore", seconds, _each(addresses, put))
-        _rclone(s3, "restore", "by-rclone", "by-rclone-again", addresses)
-
-
-def _rclone(s3: RealS3, name: str, source: str, target: str, addresses: Sequence[str]) -> None:
-    try:
-        seconds = rclone_copy(s3.server.endpoint, source, target, addresses, _THREADS)
-    except ServerUnavailableError as error:
-        print(f"rclone was not measured, since it cannot be had: {error}")
-        return
-    print(f"rclone, the same {name:<13} {seconds:8.1f} s", flush=True)
+        beside_rclone(s3, "restore", "by-rclone", "by-rclone-again", addresses, _THREADS)
 
 
 def _undo(folder: Path, history: History) -> None:
@@ -124,7 +114,9 @@ def _undo(folder: Path, history: History) -> None:
         _marked(folder, history, s3) as (collector, addresses),
     ):
         collector.sweep()
-        seconds = _restore(collector, len(addresses))
+        with watched() as memory:
+            seconds = _restore(collector, len(addresses))
+        memory.show()
         keys = [f"{NAMESPACE}/{address}" for address in addresses]
         client = boto3.client("s3")
         for at in range(0, len(keys), _BATCH):

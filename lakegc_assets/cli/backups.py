@@ -11,7 +11,7 @@ import click
 from lakegc_assets.cli.exits import exit_status
 from lakegc_assets.cli.options import Duration, other_options, settings_of
 from lakegc_assets.defs.units import human_bytes
-from lakegc_assets.errors import ConfigurationError, RefusedError
+from lakegc_assets.errors import ConfigurationError, IntegrityError, RefusedError
 
 #: Our settings by the options of the job that these replace.
 _SETTINGS = {
@@ -88,18 +88,25 @@ def backups(ctx: click.Context, url: str | None, as_json: bool) -> None:  # noqa
     found = known_backups(url)
     if as_json:
         click.echo(json.dumps(found, indent=1))
-        return
-    _say_none(found)
-    for one in found:
-        size = "" if one["bytes"] is None else f"{one['objects']:,} objects, {_human(one['bytes'])}"
-        only = "nobody can tell what else holds them"
-        if one["only_copies"] is not None:
-            own = one["only_copies"]
-            only = (
-                f"{own['objects']:,} of them, {_human(own['bytes'])}, are in the repository no more"
-            )
-        name, age = f"{one['repository']}/{one['run']}", f"{one['age_days']} days"
-        click.echo("\t".join((name, one["state"], age, size, only)))
+    else:
+        _say_none(found)
+        for one in found:
+            click.echo(_line(one))
+    if wrong := [one["error"] for one in found if one["error"] is not None]:
+        raise IntegrityError("; ".join(wrong))
+
+
+def _line(one: dict[str, Any]) -> str:
+    """A backup in words."""
+    name = f"{one['repository']}/{one['run']}"
+    if one["error"] is not None:
+        return f"{name}\t{one['state']}"
+    size = "" if one["bytes"] is None else f"{one['objects']:,} objects, {_human(one['bytes'])}"
+    only = "nobody can tell what else holds them"
+    if one["only_copies"] is not None:
+        own = one["only_copies"]
+        only = f"{own['objects']:,} of them, {_human(own['bytes'])}, are in the repository no more"
+    return "\t".join((name, one["state"], f"{one['age_days']} days", size, only))
 
 
 @backups.command()

@@ -15,7 +15,7 @@ from lakegc_assets.defs.partitions import partition_key
 from lakegc_assets.errors import ConfigurationError, IntegrityError, LakegcError
 from lakegc_assets.recovery.backups import find_backup
 from lakegc_assets.recovery.old_trash import prune_trash
-from lakegc_assets.recovery.overview import Found, all_backups, only_copies
+from lakegc_assets.recovery.overview import Damaged, Found, backups_at, only_copies
 from lakegc_assets.recovery.pruning import Pruning
 from lakegc_assets.run.context import RunContext
 from lakegc_assets.run.lock import repository_lock
@@ -76,17 +76,20 @@ def backup_made(repository: str, run: str, url: str | None) -> dict[str, Any]:
 
 
 def known_backups(url: str | None) -> list[dict[str, Any]]:
-    """The backups at a place, as JSON values; null where nobody can tell.
+    """The backups at a place, as JSON values; null where nobody can tell, or nothing is wrong.
 
     Raises:
         ConfigurationError: no place is set.
-        IntegrityError: what a backup says of itself is damaged.
     """
     site, place = _site(url)
-    return [_told(site, found) for found in all_backups(site.stores, place)]
+    return [_told(site, found) for found in backups_at(site.stores, place)]
 
 
-def _told(site: Site, found: Found) -> dict[str, Any]:
+def _told(site: Site, found: Found | Damaged) -> dict[str, Any]:
+    if isinstance(found, Damaged):
+        known = {"repository": found.repository, "run": found.run, "url": found.url}
+        unknown = ("begun", "finished", "age_days", "objects", "bytes", "only_copies")
+        return {**known, "state": "damaged", **dict.fromkeys(unknown), "error": str(found.error)}
     record, subject = found.record, found.record.subject
     finished = record.finished is not None
     return {
@@ -100,6 +103,7 @@ def _told(site: Site, found: Found) -> dict[str, Any]:
         "objects": record.objects if finished else None,
         "bytes": record.size if finished else None,
         "only_copies": _only(site, found),
+        "error": None,
     }
 
 

@@ -9,6 +9,7 @@ from typing import Literal
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from lakegc_assets.errors import IntegrityError
 from lakegc_assets.recovery import journal
 from lakegc_assets.recovery.backups import (
     BEGIN,
@@ -64,7 +65,24 @@ class Found:
         )
 
 
-def all_backups(stores: StoreConfig, backup_url: str) -> Iterator[Found]:
+@dataclass(frozen=True)
+class Damaged:
+    """A backup that says nothing of itself that can be read.
+
+    Attributes:
+        repository: whose folder it is in.
+        run: likewise.
+        url: of its folder.
+        error: what is wrong with it.
+    """
+
+    repository: str
+    run: str
+    url: str
+    error: IntegrityError
+
+
+def backups_at(stores: StoreConfig, backup_url: str) -> Iterator[Found | Damaged]:
     """The backups below ``backup_url``, by repository and run.
 
     Args:
@@ -72,17 +90,34 @@ def all_backups(stores: StoreConfig, backup_url: str) -> Iterator[Found]:
         backup_url: the place of all backups.
 
     Raises:
-        IntegrityError: what one says of itself is damaged.
         StorageError: the store does not tell.
     """
     place = open_store(backup_url, stores)
-    for repository in place.list_prefixes().prefixes:
-        for folder in place.list_prefixes(repository).prefixes:
-            run = folder.removeprefix(repository).rstrip("/")
-            url = folder_url(backup_url, repository.rstrip("/"), run)
-            found = found_at(open_store(url, stores))
+    for folder in place.list_prefixes().prefixes:
+        repository = folder.rstrip("/")
+        for below in place.list_prefixes(folder).prefixes:
+            run = below.removeprefix(folder).rstrip("/")
+            store = open_store(folder_url(backup_url, repository, run), stores)
+            try:
+                found = found_at(store)
+            except IntegrityError as error:
+                yield Damaged(repository, run, store.url, error)
+                continue
             if found is not None:
                 yield found
+
+
+def all_backups(stores: StoreConfig, backup_url: str) -> Iterator[Found]:
+    """As ``backups_at``, where all of them can be read.
+
+    Raises:
+        IntegrityError: what one says of itself is damaged.
+        StorageError: the store does not tell.
+    """
+    for found in backups_at(stores, backup_url):
+        if isinstance(found, Damaged):
+            raise found.error
+        yield found
 
 
 def found_at(store: ObjectStore) -> Found | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -66,6 +67,30 @@ def test_a_finished_backup_is_told_again_as_json(place: Path) -> None:
     found: dict[str, Any] = json.loads(result.stdout)
     assert (found["objects"], found["bytes"]) == (2, 35)
     assert found["outcomes"] == {"copied": {"objects": 2, "bytes": 35}}
+
+
+@pytest.mark.usefixtures("backed_up")
+def test_one_that_is_damaged_hides_no_other(place: Path) -> None:
+    begin = place / "archived/m0/_lakegc/begin.json"
+    begin.parent.mkdir(parents=True)
+    begin.write_text('{"version": 1, "sub')
+    arguments = ("backups", "--url", str(place))
+    try:
+        listed, told = lakegc(*arguments), lakegc(*arguments, "--json")
+        pruned = lakegc(*arguments, "prune", "--older-than", "0s")
+    finally:
+        shutil.rmtree(place / "archived/m0")
+    say(listed, 1, f"failed: file://{begin} is damaged")
+    damaged, other = listed.stdout.splitlines()
+    assert damaged == "archived/m0\tdamaged"
+    assert other.startswith("archived/m1\tfinished\t0 days\t2 objects")
+    assert told.exit_code == 1
+    first, second = json.loads(told.stdout)
+    assert (first["run"], first["state"], first["objects"]) == ("m0", "damaged", None)
+    assert f"file://{begin} is damaged" in first["error"]
+    assert (second["run"], second["state"], second["error"]) == ("m1", "finished", None)
+    # Nothing goes while nobody can tell what one of them is.
+    say(pruned, 1, f"failed: file://{begin} is damaged")
 
 
 @pytest.mark.usefixtures("backed_up")
