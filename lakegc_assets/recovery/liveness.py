@@ -13,24 +13,30 @@ import pyarrow.compute as pc
 
 from lakegc_assets.errors import RefusedError
 from lakegc_assets.lakefs.client import LakeFSClient
-from lakegc_assets.mark.commits import find_liveness
+from lakegc_assets.mark.commits import Liveness, find_liveness
 from lakegc_assets.mark.live import live_ranges, read_live
 from lakegc_assets.mark.references import read_references
-from lakegc_assets.mark.served import last_parts
+from lakegc_assets.mark.served import SERVED, UNVERIFIED, last_parts, served_candidates
 from lakegc_assets.mark.uncommitted import prepare_uncommitted, read_staged
+from lakegc_assets.run.artifacts import LISTING
 from lakegc_assets.run.connections import Connections
 from lakegc_assets.run.context import RunContext
 from lakegc_assets.run.hashing import address_hashes
+from lakegc_assets.run.parts import write_part
 from lakegc_assets.run.pins import pinned
+from lakegc_assets.run.selection import Selection
 from lakegc_assets.run.sets import members
 from lakegc_assets.storage.base import ObjectStore
 
 NEEDED: Final = pa.schema([("address", pa.string()), ("why", pa.string())])
 #: Where hashes are kept while this is found out; no run is named so.
 _SCRATCH: Final = "_needed"
+#: Seconds for which lakeFS may be asked which addresses it serves.
+_ASKING_S: Final = 600.0
+_SERVED: Final = (SERVED, UNVERIFIED)
 
 
-def needed_now(ctx: RunContext, namespace: str, addresses: pa.ChunkedArray) -> pa.Table:
+def needed_now(ctx: RunContext, namespace: str, objects: pa.Table) -> pa.Table:
     """Which of some objects must not be lost (``NEEDED``), each once.
 
     Staged objects are read before the commits, so that what is committed meanwhile is seen. Tagged
@@ -39,7 +45,7 @@ def needed_now(ctx: RunContext, namespace: str, addresses: pa.ChunkedArray) -> p
     Args:
         ctx: of the repository.
         namespace: that the addresses are relative to.
-        addresses: of the objects.
+        objects: address and size (bytes); an address may be there with several sizes.
 
     Raises:
         RefusedError: the repository is at another namespace now.
@@ -53,15 +59,14 @@ def needed_now(ctx: RunContext, namespace: str, addresses: pa.ChunkedArray) -> p
         )
     scratch = ctx.root.open(ctx.repository, f"{_SCRATCH}/{secrets.token_hex(8)}")
     try:
-        reasons = _reasons(ctx, client, connections, scratch, addresses)
+        reasons = _reasons(ctx, client, connections, scratch, objects)
     finally:
         keys = [key for page in scratch.list() for key in page["key"].to_pylist()]
         scratch.delete_many(keys)
     needed = NEEDED.empty_table()
-    for which, why in reasons:
-        found = addresses.filter(pa.array(which, pa.bool_()))
-        found = found.filter(pc.invert(pc.is_in(found, needed["address"].combine_chunks())))
-        more = pa.table([found, pa.repeat(pa.scalar(why), len(found))], schema=NEEDED)
+    for found, why in reasons:
+        new = found.filter(pc.invert(pc.is_in(found, needed["address"].combine_chunks()))).unique()
+        more = pa.table([new, pa.repeat(pa.scalar(why), len(new))], schema=NEEDED)
         needed = pa.concat_tables([needed, more])
     return needed
 
@@ -71,9 +76,14 @@ def _reasons(
     client: LakeFSClient,
     connections: Connections,
     scratch: ObjectStore,
-    addresses: pa.ChunkedArray,
-) -> list[tuple[npt.NDArray[np.bool_], str]]:
+    objects: pa.Table,
+) -> list[tuple[pa.ChunkedArray, str]]:
     """For each reason to need an object, which of the objects are needed for it."""
+    addresses = objects["address"]
+
+    def chosen(which: npt.NDArray[np.bool_]) -> pa.ChunkedArray:
+        return addresses.filter(pa.array(which, pa.bool_()))
+
     store = connections.store()
     now = ctx.check_clocks(client, store)
     files = prepare_uncommitted(ctx, client, connections)
@@ -83,18 +93,42 @@ def _reasons(
     ranges = live_ranges(ctx, connections, ids, every=liveness.rules is None).ranges
     live = read_live(ctx, connections, ranges, scratch, "live/")
     others = read_references(ctx, client, connections, scratch, "", now)
+    served = _served(ctx, connections, liveness, scratch, objects)
     hashes = address_hashes(addresses)
     unclear = pa.array(
         sorted({*live.unresolved, *staged.unresolved, *others.unresolved}), pa.string()
     )
     pins = pinned(store)["address"].combine_chunks()
     return [
-        (members(scratch, live.runs, hashes), "an active commit holds it"),
-        (members(scratch, staged.hashes, hashes), "it is staged on a branch"),
-        (members(scratch, others.hashes, hashes), "another repository names it"),
-        (np.asarray(pc.is_in(addresses, pins)), "it is pinned"),
+        (chosen(members(scratch, live.runs, hashes)), "an active commit holds it"),
+        (chosen(members(scratch, staged.hashes, hashes)), "it is staged on a branch"),
+        (chosen(members(scratch, others.hashes, hashes)), "another repository names it"),
+        (chosen(np.asarray(pc.is_in(addresses, pins))), "it is pinned"),
+        *((served.filter(pc.equal(served["why"], why))["address"], why) for why in _SERVED),
         (
-            np.asarray(pc.is_in(last_parts(addresses), unclear)),
+            chosen(np.asarray(pc.is_in(last_parts(addresses), unclear))),
             "a full address that cannot be resolved ends like it",
         ),
     ]
+
+
+def _served(
+    ctx: RunContext,
+    connections: Connections,
+    liveness: Liveness,
+    scratch: ObjectStore,
+    objects: pa.Table,
+) -> pa.Table:
+    """What lakeFS serves, or may serve, although nothing lists it (address, why).
+
+    By size alone: no listing shows here whether etags can be compared.
+    """
+    unknown = pa.nulls(objects.num_rows, pa.string())
+    never = pa.repeat(pa.scalar(0, LISTING.field("last_modified").type), objects.num_rows)
+    columns = {"last_modified": never, "etag": pc.fill_null(unknown, "")}
+    rows = pa.table([columns.get(n) or objects[n] for n in LISTING.names], schema=LISTING)
+    part = write_part(scratch, "objects/", rows)
+    heads = liveness.tables()["heads"]
+    return served_candidates(
+        ctx, connections, heads, scratch, "served/", Selection([part]), (), _ASKING_S
+    )

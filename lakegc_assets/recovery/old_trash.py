@@ -55,31 +55,38 @@ def prune_trash(ctx: RunContext, namespace: str) -> Pruned:
     folders = old_trash(store, ctx.settings.trash_days, store.server_time())
     if not folders:
         return Pruned(0, "")
-    only = missing(store, _objects(store, folders), ctx.settings.backup_list_threads)
-    needed = needed_now(ctx, namespace, only) if len(only) else NEEDED.empty_table()
+    found = _found(store, folders)
+    only = missing(store, _objects(found), ctx.settings.backup_list_threads)
+    lost = found.filter(pc.is_in(found["address"], only))
+    needed = needed_now(ctx, namespace, lost) if lost.num_rows else NEEDED.empty_table()
     stay = needed["address"].combine_chunks()
     stays = partial(pc.is_in, value_set=stay)
     removed = sum(remove_trash(store, folder, stays) for folder in folders)
     return Pruned(removed, _kept(ctx, needed))
 
 
-def _objects(store: ObjectStore, folders: list[str]) -> pa.Table:
-    """Address and size (bytes) of what is in the trash, in the order of the addresses, each once.
-
-    Of what is there several times nobody knows which one is needed: its size is -1, which no object
-    of the store has.
-    """
+def _found(store: ObjectStore, folders: list[str]) -> pa.Table:
+    """Address and size (bytes) of what is in the trash, which may be there in several sizes."""
     schema = pa.schema([("address", pa.string()), ("size", pa.int64())])
     tables = [schema.empty_table()]
     for folder in folders:
         for batch in store.list(folder):
             columns = [addresses_in(batch, folder), batch["size"]]
             tables.append(pa.table(columns, schema=schema))
-    found = pa.concat_tables(tables).group_by("address")
-    sizes = found.aggregate([("size", "min"), ("size", "max")]).sort_by("address")
+    return pa.concat_tables(tables)
+
+
+def _objects(found: pa.Table) -> pa.Table:
+    """The same in the order of the addresses, each once.
+
+    Of what is there several times nobody knows which one is needed: its size is -1, which no object
+    of the store has.
+    """
+    sizes = found.group_by("address").aggregate([("size", "min"), ("size", "max")])
+    sizes = sizes.sort_by("address")
     same = pc.equal(sizes["size_min"], sizes["size_max"])
     size = pc.if_else(same, sizes["size_min"], -1)
-    return pa.table([sizes["address"], size], schema=schema)
+    return pa.table([sizes["address"], size], schema=found.schema)
 
 
 def _kept(ctx: RunContext, needed: pa.Table) -> str:

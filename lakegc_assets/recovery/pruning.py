@@ -164,7 +164,7 @@ def _needed(ctx: RunContext, found: Found, held: pa.Table) -> str:
     only = missing(connections.store(), held, threads)
     if not len(only):
         return ""
-    needed = needed_now(ctx, subject.namespace, only)
+    needed = needed_now(ctx, subject.namespace, held.filter(pc.is_in(held["address"], only)))
     if not needed.num_rows:
         return ""
     first = needed.slice(0, 1).to_pylist()[0]

@@ -10,6 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
+from hashlib import md5
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,10 @@ import pytest
 import requests
 
 from lakegc_assets.cli import kept
+from lakegc_assets.embedded.faults import Fault
+from lakegc_assets.embedded.objects import objects
 from lakegc_assets.errors import RefusedError
+from lakegc_assets.graveler.entry import Entry
 from lakegc_assets.lakefs.client import LakeFSClient
 from lakegc_assets.lakefs.models import Repository
 from lakegc_assets.recovery.backups import MANIFEST, PRUNING
@@ -40,8 +44,9 @@ from lakegc_assets.storage.trash import TRASH
 from lakegc_assets.sweep.hold import HOLD, write_hold
 from lakegc_assets.sweep.lease import repository_lease
 from lakegc_assets.sweep.sweep import sweep
-from lakegc_assets_tests.lake import REPOSITORY, RUN, SECRET_KEY, Marked
+from lakegc_assets_tests.lake import REPOSITORY, RUN, SECRET_KEY, STAGES, Marked, running
 from lakegc_assets_tests.recovery.conftest import Place
+from lakegc_assets_tests.sessions import Session
 from lakegc_assets_tests.sweep.stand_ins import spare, stand_in
 
 NAME = f"{REPOSITORY}/{RUN}"
@@ -138,6 +143,36 @@ def test_the_only_copy_of_what_is_needed_now_stays(
     connections.store().put(address, before[address])
     assert prune(swept) == {NAME: ""}
     assert left(swept) == 0
+
+
+def test_what_lakefs_serves_and_lists_nowhere_stays(tmp_path: Path, spark: Session) -> None:
+    """Staged over an entry of the same content, it is in no diff."""
+    with running(tmp_path / "lake", faults=frozenset({Fault.SHADOWED_UPLOADS})) as lake:
+        lake.client.create_repository(REPOSITORY, f"local://{REPOSITORY}")
+        lake.rules(20)
+        served = {}
+        for days_ago, content in ((90, "the same"), (80, "or other"), (70, "the same")):
+            lake.calendar.days_ago = days_ago
+            served[days_ago] = lake.upload("main", "a", content)
+            lake.commit("main")
+        lake.calendar.days_ago = 0
+        place = Place(lake, lake.root, str(tmp_path / "backups"), spark)
+        for stage in STAGES:
+            stage(place.context())
+        make_backup(place.context())
+        sweep(place.context())
+        assert not {served[90], served[80]} & lake.keys()
+        now = lake.client.stat(REPOSITORY, "main", "a")
+        checksum = md5(b"the same").hexdigest()
+        entry = Entry(served[90], size=8, e_tag=checksum, content_type=now.content_type or "")
+        objects.stage_entry(lake.server.lake, REPOSITORY, "main", "a", entry)
+        assert not list(lake.client.diff_branch(REPOSITORY, "main"))
+        assert prune(place)[NAME] == (
+            f"it holds the only copy of 1 objects that are needed now, {served[90]!r} for one "
+            "(lakeFS serves it): restore them first"
+        )
+        restore(place.context(), Choice(everything=True))
+        assert prune(place) == {NAME: ""}
 
 
 def test_what_a_branch_from_an_old_commit_needs_stays(swept: Place, marked: Marked) -> None:

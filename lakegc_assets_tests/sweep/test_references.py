@@ -183,8 +183,8 @@ def test_what_another_repository_names_is_needed_by_a_backup(
     make_other(lake)
     named, free, *_ = sorted(marked.candidates)
     name_it(lake, named)
-    addresses = pa.chunked_array([[named, free]])
-    found = needed_now(lake.context(spark), f"local://{REPOSITORY}", addresses)
+    objects = pa.table({"address": [named, free], "size": [1, 1]})
+    found = needed_now(lake.context(spark), f"local://{REPOSITORY}", objects)
     assert found.to_pylist() == [{"address": named, "why": "another repository names it"}]
 
 
