@@ -14,6 +14,7 @@ import pyarrow.compute as pc
 from lakegc_assets.errors import RefusedError
 from lakegc_assets.lakefs.client import LakeFSClient
 from lakegc_assets.mark.commits import Liveness, find_liveness
+from lakegc_assets.mark.evidence import EtagFiles
 from lakegc_assets.mark.live import live_ranges, read_live
 from lakegc_assets.mark.references import read_references
 from lakegc_assets.mark.served import SERVED, UNVERIFIED, last_parts, served_candidates
@@ -65,7 +66,8 @@ def needed_now(ctx: RunContext, namespace: str, objects: pa.Table) -> pa.Table:
         scratch.delete_many(keys)
     needed = NEEDED.empty_table()
     for found, why in reasons:
-        new = found.filter(pc.invert(pc.is_in(found, needed["address"].combine_chunks()))).unique()
+        unseen = pc.invert(pc.is_in(found, needed["address"].combine_chunks()))
+        new = pc.unique(found.filter(unseen))
         more = pa.table([new, pa.repeat(pa.scalar(why), len(new))], schema=NEEDED)
         needed = pa.concat_tables([needed, more])
     return needed
@@ -130,5 +132,5 @@ def _served(
     part = write_part(scratch, "objects/", rows)
     heads = liveness.tables()["heads"]
     return served_candidates(
-        ctx, connections, heads, scratch, "served/", Selection([part]), (), _ASKING_S
+        ctx, connections, heads, scratch, "served/", Selection([part]), EtagFiles(), _ASKING_S
     )

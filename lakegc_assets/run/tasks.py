@@ -10,6 +10,7 @@ from __future__ import annotations
 import heapq
 import logging
 import os
+from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -145,8 +146,32 @@ def spread(items: Sequence[T], seconds: Sequence[float], most: int) -> list[list
 
 
 def each(function: Callable[[T], R], items: Sequence[T], threads: int) -> list[R]:
-    """Call a function that mostly waits for each item, in several threads; answers in order."""
+    """Call a function that mostly waits for each item, in several threads; answers in order.
+
+    After an error no other item is begun, and the error is raised once all threads have ended.
+    """
     if len(items) <= 1:
         return [function(item) for item in items]
-    with ThreadPoolExecutor(min(threads, len(items))) as pool:
-        return list(pool.map(function, items))
+    answers: dict[int, R] = {}
+    # A future for each item would cost as much as a small request.
+    waiting = deque(range(len(items)))
+
+    def work(_thread: int) -> None:
+        while True:
+            try:
+                number = waiting.popleft()
+            except IndexError:
+                return
+            try:
+                answers[number] = function(items[number])
+            except BaseException:
+                waiting.clear()
+                raise
+
+    most = min(threads, len(items))
+    with ThreadPoolExecutor(most) as pool:
+        try:
+            list(pool.map(work, range(most)))
+        finally:
+            waiting.clear()
+    return [answers[number] for number in range(len(items))]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from functools import partial
 
 import pytest
@@ -84,3 +85,18 @@ def test_items_of_equal_cost_are_spread_evenly() -> None:
 
 def test_threads_answer_in_order() -> None:
     assert each(lambda n: n + 1, range(20), 4) == list(range(1, 21))
+
+
+@pytest.mark.parametrize("kind", [IndexError, KeyboardInterrupt])
+def test_after_an_error_in_a_thread_no_other_item_is_begun(kind: type[BaseException]) -> None:
+    begun: list[int] = []
+
+    def fail(item: int) -> None:
+        begun.append(item)
+        if item == 5:
+            raise kind
+        time.sleep(0.001)
+
+    with pytest.raises(kind):
+        each(fail, range(10_000), 3)
+    assert len(begun) < 1000

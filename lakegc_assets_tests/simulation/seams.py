@@ -239,7 +239,7 @@ def served(
     Args:
         client: of the lake.
         heads: the branches.
-        rows: of the objects: address, size and etag.
+        rows: of the objects: address, size and etag, which is None where nobody knows it.
         metaranges: of the branches, as they were read; None for those that they have now.
     """
     here = world()
@@ -255,11 +255,23 @@ def served(
         if here.shadow_rule and branch in here.lake.branches:
             now = here.lake.commits[here.lake.branches[branch]].meta_range_id
             tree = here.lake.trees[now if metaranges is None else metaranges[branch]]
-            paths += [path for path, entry in tree.items() if entry[1:] in looks]
+            paths += [
+                path
+                for path, entry in tree.items()
+                if entry[1:] in looks or (entry.size, None) in looks
+            ]
         for path in sorted(set(paths)):
             found.add(client.stat(REPOSITORY, branch, path).physical_address)
     inside = {address.removeprefix(f"{NAMESPACE}/") for address in found}
     return inside & {row["address"] for row in rows}
+
+
+def _served_by_size(
+    _ctx: Any, links: Any, alive: Any, _scratch: Any, objects: pa.Table
+) -> pa.Table:
+    rows = [{**row, "etag": None} for row in objects.to_pylist()]
+    found = sorted(served(links.client(), alive.heads, rows))
+    return pa.table([found, [SERVED] * len(found)], schema=SPARED) if found else _NOTHING
 
 
 def _ranges_of(metaranges: Iterable[str], lake: Lake | None = None) -> set[str]:
@@ -401,6 +413,7 @@ def _replaced() -> list[tuple[object, str, object]]:
         (rounds, "evaluate", lambda *_: []),
         (rounds, "require_passed", lambda _: None),
         (alarm, "holders_of", lambda *_: {}),
+        (liveness, "_served", _served_by_size),
         (deletion, "Extender", SimExtender),
         (deletion, "present_state", _compared),
         (present, "_FEW", _Few(present._FEW)),
