@@ -130,7 +130,7 @@ def slow_answers(bare: SmallLake, time: Time, seconds: Iterable[float]) -> list[
     left = list(seconds)
 
     def see(_method: str, path: str) -> None:
-        if left and path.endswith("/branches"):
+        if left and path.endswith("/settings/gc_rules"):
             time.now += left.pop(0)
 
     bare.on_request = see

@@ -146,7 +146,8 @@ def test_what_the_store_refused_as_late_is_sent_again(
     """With a new look before it."""
     addresses = plant(bare, 2)
     looks: list[str] = []
-    bare.on_request = lambda _, path: looks.append(path) if path.endswith("/branches") else None
+    rules = "/settings/gc_rules"
+    bare.on_request = lambda _, path: looks.append(path) if path.endswith(rules) else None
     dated = replace(orders, expires_s=60)
     reach, store = meddling(dated, lambda _keys: None)
     late = [[DeleteOutcome(a, "failed", "Expired", "too late") for a in addresses]]
