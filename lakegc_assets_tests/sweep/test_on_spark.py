@@ -36,7 +36,13 @@ def mark(ctx: RunContext) -> None:
         stage(ctx)
 
 
-@pytest.mark.parametrize("more", [0, 100], ids=["few objects", "many objects"])
+@pytest.mark.parametrize(
+    "more",
+    [
+        pytest.param(0, id="few objects"),
+        pytest.param(300, id="many objects", marks=pytest.mark.conformance),
+    ],
+)
 def test_a_stage_is_one_job_of_spark(
     more: int, marked: Marked, spark: Session, tmp_path: Path
 ) -> None:
