@@ -195,7 +195,7 @@ def versitygw_server(
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[Server]:
     """A real S3 server for all tests; the AWS variables hold credentials for it."""
-    with _or_exit(versitygw, tmp_path_factory.mktemp("versitygw")) as server:
+    with _or_fail(versitygw, tmp_path_factory.mktemp("versitygw")) as server:
         yield server
 
 
@@ -206,21 +206,21 @@ def versioned_gateway(
 ) -> Iterator[Server]:
     """A real S3 server whose buckets can be versioned."""
     start = partial(versitygw, versioning=True)
-    with _or_exit(start, tmp_path_factory.mktemp("versions")) as server:
+    with _or_fail(start, tmp_path_factory.mktemp("versions")) as server:
         yield server
 
 
 @pytest.fixture(scope="session")
 def azurite_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     """An Azurite for all tests."""
-    with _or_exit(azurite, tmp_path_factory.mktemp("azurite")) as server:
+    with _or_fail(azurite, tmp_path_factory.mktemp("azurite")) as server:
         yield server
 
 
 @pytest.fixture(scope="session")
 def fake_gcs_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     """A fake-gcs-server for all tests."""
-    with _or_exit(fake_gcs, tmp_path_factory.mktemp("fake-gcs")) as server:
+    with _or_fail(fake_gcs, tmp_path_factory.mktemp("fake-gcs")) as server:
         yield server
 
 
@@ -230,18 +230,18 @@ def rclone_program() -> Path:
     try:
         return rclone()
     except ServerUnavailableError as error:
-        pytest.exit(str(error), returncode=1)
+        pytest.fail(str(error), pytrace=False)
 
 
 @contextmanager
-def _or_exit(
+def _or_fail(
     start: Callable[[Path], AbstractContextManager[Server]], folder: Path
 ) -> Iterator[Server]:
     with ExitStack() as stack:
         try:
             server = stack.enter_context(start(folder))
         except ServerUnavailableError as error:
-            pytest.exit(str(error), returncode=1)
+            pytest.fail(str(error), pytrace=False)
         yield server
 
 
