@@ -28,6 +28,8 @@ LOCAL = "local files"
 _HERE = Path(__file__).parent
 _ROOT = _HERE.parents[1]
 DOCUMENT = _ROOT / "docs" / "reliability.md"
+#: What the simulation covered comes behind, and is written by its own runs.
+SIMULATION = "\n<!-- simulation: begin -->"
 _INTRODUCTION = """\
 # What happens when a store fails
 
@@ -119,4 +121,5 @@ def pytest_configure(config: pytest.Config) -> None:
 
 def _tell() -> tuple[Mapping[Hashable, str], str]:
     rows = declared()
-    return {row: row.test for row in rows}, render(rows)
+    _, begin, behind = DOCUMENT.read_text().partition(SIMULATION)
+    return {row: row.test for row in rows}, render(rows) + begin + behind

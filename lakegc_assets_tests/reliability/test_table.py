@@ -10,9 +10,14 @@ from lakegc_assets_tests.reliability import recorder
 
 def test_the_document_shows_what_is_declared() -> None:
     expected = recorder.render(recorder.declared())
-    # What the simulation covered comes behind, and is written by its own runs.
-    declared, _, _ = recorder.DOCUMENT.read_text().partition("\n<!-- simulation: begin -->")
+    declared, _, _ = recorder.DOCUMENT.read_text().partition(recorder.SIMULATION)
     assert declared == expected, "run `make test-stores`"
+
+
+def test_what_the_simulation_covered_stays_behind_it() -> None:
+    _, written = recorder._tell()
+    assert recorder.SIMULATION in written
+    assert written == recorder.DOCUMENT.read_text(), "run `make test-stores`"
 
 
 def test_rows_name_tests_that_exist() -> None:
