@@ -12,8 +12,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from contextlib import contextmanager
+from multiprocessing import get_context
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -153,8 +154,10 @@ def main(*, scale: float) -> None:
         deleted=max(1, int(40 * scale)),
     )
     with TemporaryDirectory() as folder:
-        _backup(Path(folder, "backup"), history)
-        _undo(Path(folder, "undo"), history)
+        # Spark's workers keep the environment in which they began, and with it the first server.
+        for name, phase in (("backup", _backup), ("undo", _undo)):
+            with ProcessPoolExecutor(1, get_context("spawn")) as pool:
+                pool.submit(phase, Path(folder, name), history).result()
 
 
 if __name__ == "__main__":
