@@ -17,7 +17,7 @@ from lakegc_assets.mark.commits import Liveness, find_liveness
 from lakegc_assets.mark.evidence import EtagFiles
 from lakegc_assets.mark.live import live_ranges, read_live
 from lakegc_assets.mark.references import read_references
-from lakegc_assets.mark.served import SERVED, UNVERIFIED, last_parts, served_candidates
+from lakegc_assets.mark.served import last_parts, served_candidates
 from lakegc_assets.mark.uncommitted import prepare_uncommitted, read_staged
 from lakegc_assets.run.artifacts import LISTING
 from lakegc_assets.run.connections import Connections
@@ -34,7 +34,6 @@ NEEDED: Final = pa.schema([("address", pa.string()), ("why", pa.string())])
 _SCRATCH: Final = "_needed"
 #: Seconds for which lakeFS may be asked which addresses it serves.
 _ASKING_S: Final = 600.0
-_SERVED: Final = (SERVED, UNVERIFIED)
 
 
 def needed_now(ctx: RunContext, namespace: str, objects: pa.Table) -> pa.Table:
@@ -101,12 +100,13 @@ def _reasons(
         sorted({*live.unresolved, *staged.unresolved, *others.unresolved}), pa.string()
     )
     pins = pinned(store)["address"].combine_chunks()
+    reasons = dict.fromkeys(served["why"].to_pylist())
     return [
         (chosen(members(scratch, live.runs, hashes)), "an active commit holds it"),
         (chosen(members(scratch, staged.hashes, hashes)), "it is staged on a branch"),
         (chosen(members(scratch, others.hashes, hashes)), "another repository names it"),
         (chosen(np.asarray(pc.is_in(addresses, pins))), "it is pinned"),
-        *((served.filter(pc.equal(served["why"], why))["address"], why) for why in _SERVED),
+        *((served.filter(pc.equal(served["why"], why))["address"], why) for why in reasons),
         (
             chosen(np.asarray(pc.is_in(last_parts(addresses), unclear))),
             "a full address that cannot be resolved ends like it",
@@ -125,12 +125,17 @@ def _served(
 
     By size alone: no listing shows here whether etags can be compared.
     """
-    unknown = pa.nulls(objects.num_rows, pa.string())
-    never = pa.repeat(pa.scalar(0, LISTING.field("last_modified").type), objects.num_rows)
-    columns = {"last_modified": never, "etag": pc.fill_null(unknown, "")}
-    rows = pa.table([columns.get(n) or objects[n] for n in LISTING.names], schema=LISTING)
-    part = write_part(scratch, "objects/", rows)
-    heads = liveness.tables()["heads"]
+    columns = {
+        "address": objects["address"],
+        "size": objects["size"],
+        "last_modified": pa.repeat(
+            pa.scalar(0, LISTING.field("last_modified").type), objects.num_rows
+        ),
+        "etag": pa.repeat(pa.scalar(""), objects.num_rows),
+    }
+    rows = pa.table([columns[name] for name in LISTING.names], schema=LISTING)
+    part = Selection([write_part(scratch, "objects/", rows)])
+    heads = liveness.heads_table()
     return served_candidates(
-        ctx, connections, heads, scratch, "served/", Selection([part]), EtagFiles(), _ASKING_S
+        ctx, connections, heads, scratch, "served/", part, EtagFiles(), _ASKING_S
     )
