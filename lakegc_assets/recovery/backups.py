@@ -3,7 +3,8 @@
 ``<backup_url>/<repository>/<run>/<address>`` are the copies, so that other tools can read them, and
 ``_lakegc/`` beside them says what they are: ``begin.json``, written first, of which mark;
 ``ledger/`` what became of each object while it was made; and ``manifest.json``, written last, with
-``outcomes/``: a backup without it is not finished, and is never read.
+``outcomes/``: a backup without it is not finished, and is never read. It counts beside the
+``begin.json`` that it goes on from: whoever was suspended may write it when all else was removed.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import datetime
 from functools import cached_property
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -50,6 +51,7 @@ OUTCOMES: Final = pa.schema(
     ]
 )
 COPIED: Final = ("address", "size", "etag", "copy_etag")
+State = Literal["finished", "unfinished", "being removed"]
 
 
 @dataclass(frozen=True)
@@ -253,6 +255,29 @@ def read_record(store: ObjectStore, key: str) -> Record | None:
         return None
 
 
+def read_state(store: ObjectStore) -> tuple[Record, State] | None:
+    """What a backup says of itself, and how far it is; None where there is none.
+
+    A manifest of which not all else is there is left of a backup that was removed.
+
+    Args:
+        store: rooted at its folder.
+
+    Raises:
+        IntegrityError: it is damaged.
+        StorageError: the store does not tell.
+    """
+    pruning = read_record(store, PRUNING)
+    if pruning is not None:
+        return pruning, "being removed"
+    manifest, begin = read_record(store, MANIFEST), read_record(store, BEGIN)
+    if manifest is None:
+        return None if begin is None else (begin, "unfinished")
+    if begin is None or (begin.subject, begin.begun) != (manifest.subject, manifest.begun):
+        return manifest, "being removed"
+    return manifest, "finished"
+
+
 def find_backup(
     stores: StoreConfig,
     backup_url: str | None,
@@ -278,9 +303,10 @@ def find_backup(
     if backup_url is None:
         return None
     store = open_store(folder_url(backup_url, repository, run), stores)
-    being_removed = read_record(store, PRUNING)
-    record = read_record(store, MANIFEST)
-    if being_removed is not None:
-        record = (record or being_removed) if removing else None
-    # One that was never finished may be removed, too.
-    return None if record is None or record.finished is None else Backup(store, record)
+    match read_state(store):
+        case record, "finished":
+            return Backup(store, record)
+        # One that was never finished may be removed, too.
+        case record, "being removed" if removing and record.finished is not None:
+            return Backup(store, record)
+    return None

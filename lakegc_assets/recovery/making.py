@@ -24,12 +24,11 @@ from lakegc_assets.recovery.backups import (
     FOLDER,
     MANIFEST,
     OUTCOMES,
-    PRUNING,
     Backup,
     Record,
     Subject,
     folder_url,
-    read_record,
+    read_state,
     require_same,
     subject_of,
 )
@@ -102,39 +101,45 @@ def make_backup(ctx: RunContext) -> Record | None:
 
 def _begin(ctx: RunContext, store: ObjectStore, subject: Subject, *, swept: bool) -> Record:
     """What the backup says of itself, now or since an earlier try."""
-    found = read_record(store, MANIFEST) or read_record(store, BEGIN)
-    if found is None:
-        if swept:
-            raise RefusedError(
-                f"mark {subject.run!r} of {subject.repository!r} was swept already: what it names "
-                "is gone, and cannot be backed up any more"
-            )
-        try:
-            require_no_other_backup(store, ctx.root.stores)
-        except ConfigurationError:
-            # Another process may just have begun this very backup.
-            if read_record(store, BEGIN) is None:
-                raise
-            return _begin(ctx, store, subject, swept=swept)
-        found = Record(subject, begun=ctx.clocks.now())
-        try:
-            store.put_if_absent(BEGIN, found.to_bytes())
-        except PreconditionFailedError:
-            return _begin(ctx, store, subject, swept=swept)
-        except LakegcError as error:
-            raise _advised(error, "nothing can be written at backup_url") from error
+    known = read_state(store)
+    if known is None:
+        return _begin_anew(ctx, store, subject, swept=swept)
+    found, state = known
     require_same(store.url, found.subject, subject)
-    if store.exists(PRUNING):
+    if state == "being removed":
         raise RefusedError(
             f"{store.url} is being removed: let `lakegc backups prune` finish that, or choose "
             "another backup_url"
         )
-    if swept and found.finished is None:
+    if swept and state == "unfinished":
         raise RefusedError(
             f"mark {subject.run!r} of {subject.repository!r} was swept already, before its backup "
             f"at {store.url} was finished: what it lacks is gone"
         )
     return found
+
+
+def _begin_anew(ctx: RunContext, store: ObjectStore, subject: Subject, *, swept: bool) -> Record:
+    if swept:
+        raise RefusedError(
+            f"mark {subject.run!r} of {subject.repository!r} was swept already: what it names is "
+            "gone, and cannot be backed up any more"
+        )
+    try:
+        require_no_other_backup(store, ctx.root.stores)
+    except ConfigurationError:
+        # Another process may just have begun this very backup.
+        if read_state(store) is None:
+            raise
+        return _begin(ctx, store, subject, swept=swept)
+    begun = Record(subject, begun=ctx.clocks.now())
+    try:
+        store.put_if_absent(BEGIN, begun.to_bytes())
+    except PreconditionFailedError:
+        return _begin(ctx, store, subject, swept=swept)
+    except LakegcError as error:
+        raise _advised(error, "nothing can be written at backup_url") from error
+    return begun
 
 
 @dataclass(frozen=True)
@@ -280,7 +285,16 @@ class _Making:
                 f"another process has finished the backup {self.store.url} meanwhile: back "
                 f"{self.ctx.run!r} up again to see that it is whole"
             ) from error
+        self._require_kept(record)
         return record
+
+    def _require_kept(self, record: Record) -> None:
+        """Refuse what was removed before its manifest was written: this process was suspended."""
+        if read_state(self.store) != (record, "finished"):
+            raise RefusedError(
+                f"{self.store.url} was removed while it was made: let `lakegc backups prune` "
+                f"remove the rest, then back {self.ctx.run!r} up again"
+            )
 
     def _require_whole(self, rows: pa.Table) -> None:
         if str(key_digest(rows["address"])) != str(key_digest(self.marked["address"])):

@@ -4,28 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Literal
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from lakegc_assets.errors import IntegrityError
 from lakegc_assets.recovery import journal
-from lakegc_assets.recovery.backups import (
-    BEGIN,
-    MANIFEST,
-    PRUNING,
-    Backup,
-    Record,
-    folder_url,
-    read_record,
-)
+from lakegc_assets.recovery.backups import Backup, Record, State, folder_url, read_state
 from lakegc_assets.recovery.looking import missing
 from lakegc_assets.storage.base import ObjectStore
 from lakegc_assets.storage.config import StoreConfig
 from lakegc_assets.storage.opening import open_store
-
-State = Literal["finished", "unfinished", "being removed"]
 
 
 @dataclass(frozen=True)
@@ -130,16 +119,8 @@ def found_at(store: ObjectStore) -> Found | None:
         IntegrityError: what it says of itself is damaged.
         StorageError: the store does not tell.
     """
-    states: dict[str, State] = {
-        PRUNING: "being removed",
-        MANIFEST: "finished",
-        BEGIN: "unfinished",
-    }
-    for key, state in states.items():
-        record = read_record(store, key)
-        if record is not None:
-            return Found(store, record, state)
-    return None
+    found = read_state(store)
+    return None if found is None else Found(store, *found)
 
 
 def only_copies(found: Found, namespace: ObjectStore, threads: int) -> pa.Table:

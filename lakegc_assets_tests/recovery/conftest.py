@@ -10,9 +10,11 @@ from pathlib import Path
 import pytest
 
 from lakegc_assets.recovery.backups import Backup, find_backup
+from lakegc_assets.recovery.making import make_backup
 from lakegc_assets.run.artifacts import ArtifactRoot
 from lakegc_assets.run.context import RunContext
 from lakegc_assets.storage.base import ObjectStore
+from lakegc_assets.sweep.sweep import sweep
 from lakegc_assets_tests.lake import (
     REPOSITORY,
     RUN,
@@ -22,6 +24,7 @@ from lakegc_assets_tests.lake import (
 )
 from lakegc_assets_tests.marked import few_tasks, lake
 from lakegc_assets_tests.sessions import Session
+from lakegc_assets_tests.sweep.stand_ins import spare, stand_in
 
 __all__ = ["few_tasks", "lake"]
 
@@ -111,3 +114,13 @@ def make_odd(folder: Path, spark: Session) -> None:
         lake.calendar.days_ago = 0
         for stage in STAGES:
             stage(lake.context(spark, max_candidate_share=1.0))
+
+
+@pytest.fixture
+def swept(anywhere: Place, monkeypatch: pytest.MonkeyPatch) -> Place:
+    """A place with the backup of a mark that was swept."""
+    make_backup(anywhere.context())
+    with monkeypatch.context() as patch:
+        stand_in(patch, lambda: spare(set()))
+        sweep(anywhere.context())
+    return anywhere

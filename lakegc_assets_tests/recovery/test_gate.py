@@ -10,7 +10,7 @@ import pytest
 
 from lakegc_assets.errors import IntegrityError, LakegcError, RefusedError
 from lakegc_assets.recovery import copying
-from lakegc_assets.recovery.backups import MANIFEST, Record
+from lakegc_assets.recovery.backups import BEGIN, MANIFEST, Record
 from lakegc_assets.recovery.making import make_backup
 from lakegc_assets.storage.base import ObjectStore
 from lakegc_assets.storage.copies import Copied, copy_object
@@ -51,9 +51,10 @@ def _unfinished(place: Place) -> None:
 
 def _of_another(place: Place) -> None:
     make_backup(place.context())
-    record = Record.from_bytes(place.store.get(MANIFEST), MANIFEST)
-    other = replace(record, subject=replace(record.subject, mark="another"))
-    place.store.put(MANIFEST, other.to_bytes())
+    for key in (BEGIN, MANIFEST):
+        record = Record.from_bytes(place.store.get(key), key)
+        other = replace(record, subject=replace(record.subject, mark="another"))
+        place.store.put(key, other.to_bytes())
 
 
 def _damaged(place: Place) -> None:

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import errno
-import itertools
 import os
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
-from datetime import datetime, timedelta
+from datetime import timedelta
 from hashlib import md5
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -25,14 +22,13 @@ from lakegc_assets.errors import RefusedError
 from lakegc_assets.graveler.entry import Entry
 from lakegc_assets.lakefs.client import LakeFSClient
 from lakegc_assets.lakefs.models import Repository
-from lakegc_assets.recovery.backups import MANIFEST, PRUNING
 from lakegc_assets.recovery.looking import missing
 from lakegc_assets.recovery.making import make_backup
 from lakegc_assets.recovery.overview import all_backups, only_copies
 from lakegc_assets.recovery.pruning import Pruning
 from lakegc_assets.restore.choosing import Choice
 from lakegc_assets.restore.restore import restore
-from lakegc_assets.run.context import RunContext, SystemClocks
+from lakegc_assets.run.context import RunContext
 from lakegc_assets.run.lock import repository_lock
 from lakegc_assets.run.pins import Pin, write_pin
 from lakegc_assets.storage.base import ObjectInfo
@@ -40,57 +36,13 @@ from lakegc_assets.storage.errors import StorageError
 from lakegc_assets.storage.files import TEMPORARY
 from lakegc_assets.storage.local import LocalStore
 from lakegc_assets.storage.opening import open_store
-from lakegc_assets.storage.trash import TRASH
 from lakegc_assets.sweep.hold import HOLD, write_hold
 from lakegc_assets.sweep.lease import repository_lease
 from lakegc_assets.sweep.sweep import sweep
 from lakegc_assets_tests.lake import REPOSITORY, RUN, SECRET_KEY, STAGES, Marked, running
 from lakegc_assets_tests.recovery.conftest import Place
+from lakegc_assets_tests.recovery.prunes import NAME, left, prune
 from lakegc_assets_tests.sessions import Session
-from lakegc_assets_tests.sweep.stand_ins import spare, stand_in
-
-NAME = f"{REPOSITORY}/{RUN}"
-MONTH = timedelta(days=30)
-
-
-@dataclass(frozen=True)
-class Later(SystemClocks):
-    """This machine's clock, some days on."""
-
-    days: float = 31
-
-    def now(self) -> datetime:
-        return super().now() + timedelta(days=self.days)
-
-
-def prune(
-    place: Place,
-    *names: str,
-    older_than: timedelta | None = MONTH,
-    days: float = 31,
-    dry_run: bool = False,
-) -> dict[str, str]:
-    """Why each backup stays; empty for those that go."""
-
-    def context(repository: str, run: str) -> RunContext:
-        ctx = replace(place.context(run), repository=repository, clocks=Later(days))
-        return replace(ctx, settings=replace(ctx.settings, clock_skew=timedelta(days=400)))
-
-    pruning = Pruning(context, place.root.stores, place.url, older_than, names, dry_run=dry_run)
-    return {one.found.name: one.kept for one in pruning.run()}
-
-
-@pytest.fixture
-def swept(anywhere: Place, monkeypatch: pytest.MonkeyPatch) -> Place:
-    make_backup(anywhere.context())
-    with monkeypatch.context() as patch:
-        stand_in(patch, lambda: spare(set()))
-        sweep(anywhere.context())
-    return anywhere
-
-
-def left(place: Place) -> int:
-    return sum(page.num_rows for page in place.store.list())
 
 
 def test_what_nothing_needs_any_more_goes_as_a_whole(swept: Place) -> None:
@@ -194,88 +146,6 @@ def test_a_mark_that_was_not_swept_keeps_its_backup_unless_it_is_named(place: Pl
     assert left(place) == 0
 
 
-def test_a_backup_that_was_not_finished_stays_unless_it_is_named(
-    place: Place, marked: Marked
-) -> None:
-    make_backup(place.context())
-    place.store.delete_many([MANIFEST])
-    assert prune(place)[NAME].startswith("it was not finished; tell it by name")
-    # What it holds may still be the only copy: of that its journal tells.
-    address = min(marked.candidates)
-    (place.lake.objects / address).unlink()
-    place.lake.stage("main", "late/link", address)
-    assert "the only copy of 1 objects" in prune(place, NAME)[NAME]
-    place.lake.client.delete_object(REPOSITORY, "main", "late/link")
-    assert prune(place, NAME) == {NAME: ""}
-    assert left(place) == 0
-
-
-def test_what_was_copied_and_not_recorded_may_be_the_only_copy(
-    place: Place, marked: Marked
-) -> None:
-    """A backup that was killed knows less than it holds."""
-    make_backup(place.context())
-    journal = [k for page in place.store.list("_lakegc/ledger/") for k in page["key"].to_pylist()]
-    place.store.delete_many([MANIFEST, *journal])
-    address = min(marked.candidates)
-    (place.lake.objects / address).unlink()
-    place.lake.stage("main", "late/link", address)
-    before = place.contents()
-    assert "the only copy of 1 objects" in prune(place, NAME)[NAME]
-    assert place.contents() == before
-    place.lake.client.delete_object(REPOSITORY, "main", "late/link")
-    assert prune(place, NAME) == {NAME: ""}
-    assert left(place) == 0
-
-
-def test_a_backup_that_is_finished_while_its_end_waits_for_the_lease_stays(
-    place: Place, marked: Marked
-) -> None:
-    """Whoever held the lease has maybe swept, and relies on it now."""
-    make_backup(place.context())
-    record = place.store.get(MANIFEST)
-    place.store.delete_many([MANIFEST])
-
-    @contextmanager
-    def alone(_: RunContext) -> Iterator[None]:
-        place.store.put(MANIFEST, record)
-        yield
-
-    def context(_: str, run: str) -> RunContext:
-        return place.context(run)
-
-    before = place.contents()
-    pruning = Pruning(context, place.root.stores, place.url, None, (NAME,), alone=alone)
-    (judged,) = pruning.run()
-    assert judged.kept.endswith("has changed meanwhile: prune again")
-    assert place.contents() == before
-    assert place.found.copied.num_rows == len(marked.candidates)
-
-
-def test_an_interrupted_prune_believes_no_listing_that_ends_early(
-    swept: Place, marked: Marked, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    last = max(marked.candidates)
-    swept.store.put(PRUNING, swept.found.record.to_bytes())
-    swept.store.delete_many([MANIFEST])
-    swept.lake.stage("main", "late/link", last)
-    listed = type(swept.store).list
-
-    def cut(store: Any, prefix: str = "", start_after: str | None = None, **more: Any) -> Any:
-        pages = listed(store, prefix, start_after, **more)
-        if store.url == swept.store.url and not prefix:
-            # Our own files come first, so it has copies, and not all of them.
-            first = itertools.islice(pages, 1)
-            pages = (page.slice(0, max(1, page.num_rows - 2)) for page in first)
-        return pages
-
-    before = swept.contents()
-    with monkeypatch.context() as patch:
-        patch.setattr(type(swept.store), "list", cut)
-        assert f"{last!r} for one" in prune(swept, days=0)[NAME]
-    assert swept.contents() == before
-
-
 def test_while_an_alarm_was_not_looked_at_backups_stay(swept: Place) -> None:
     """It may name what no list of lakeFS's does; and a dry run says so, too."""
     store = swept.context().connect()[1].store()
@@ -291,67 +161,6 @@ def test_while_an_alarm_was_not_looked_at_backups_stay(swept: Place) -> None:
     store.delete_many([HOLD])
     (judged,) = Pruning(*given, alone=kept._alone).run()
     assert judged.kept == ""
-
-
-def test_an_interrupted_prune_goes_on_and_looks_again(swept: Place, marked: Marked) -> None:
-    first, *others = sorted(marked.candidates)
-    swept.store.put(PRUNING, swept.found.record.to_bytes())
-    swept.store.delete_many([MANIFEST, *others])
-    with pytest.raises(RefusedError, match=r"is being removed|was swept already"):
-        make_backup(swept.context())
-    (found,) = all_backups(swept.root.stores, swept.url)
-    assert found.state == "being removed"
-    # What is gone already is of no interest, what is left is.
-    swept.lake.stage("main", "late/other", others[0])
-    swept.lake.stage("main", "late/link", first)
-    assert (
-        f"the only copy of 1 objects that are needed now, {first!r}" in prune(swept, days=0)[NAME]
-    )
-    assert swept.contents().keys() == {first}
-    swept.lake.client.delete_object(REPOSITORY, "main", "late/link")
-    assert prune(swept, days=0) == {NAME: ""}
-    assert left(swept) == 0
-
-
-def test_an_interrupted_prune_believes_no_empty_listing(
-    swept: Place, marked: Marked, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """What it lists is what it asks lakeFS about, and what it is about to remove."""
-    first, *_ = sorted(marked.candidates)
-    swept.store.put(PRUNING, swept.found.record.to_bytes())
-    swept.store.delete_many([MANIFEST])
-    swept.lake.stage("main", "late/link", first)
-    with monkeypatch.context() as patch:
-        patch.setattr("lakegc_assets.recovery.pruning._copies", lambda _store: iter(()))
-        assert "shows no copy, and" in prune(swept, days=0)[NAME]
-    assert first in swept.contents()
-    assert "the only copy of 1 objects" in prune(swept, days=0)[NAME]
-
-
-def test_what_an_interrupted_prune_must_leave_can_be_restored(swept: Place, marked: Marked) -> None:
-    """As it says; nothing else tells of these copies any more."""
-    first, *others = sorted(marked.candidates)
-    content = swept.contents()[first]
-    swept.store.put(PRUNING, swept.found.record.to_bytes())
-    swept.store.delete_many([MANIFEST, *others])
-    swept.lake.stage("main", "late/link", first)
-    store = swept.context().connect()[1].store()
-    trash = [key for page in store.list(TRASH) for key in page["key"].to_pylist()]
-    store.delete_many(trash)
-    assert "restore them first" in prune(swept, days=0)[NAME]
-    restore(swept.context(), Choice(addresses=(first,)))
-    assert store.get(first) == content
-    assert prune(swept, days=0) == {NAME: ""}
-    assert left(swept) == 0
-
-
-def test_no_sweep_relies_on_a_backup_whose_removal_was_begun(place: Place, marked: Marked) -> None:
-    """A prune that was killed right after it began goes on, however young the sweep is."""
-    make_backup(place.context())
-    place.store.put(PRUNING, place.found.record.to_bytes())
-    with pytest.raises(RefusedError, match="holds no finished backup"):
-        sweep(place.context())
-    assert marked.candidates <= place.lake.keys()
 
 
 def test_a_repository_that_is_unknown_or_made_anew_elsewhere(swept: Place) -> None:

@@ -10,7 +10,7 @@ from unittest import mock
 
 from lakegc_assets.mark import commits, committed, refs, uncommitted
 from lakegc_assets.mark.references import References
-from lakegc_assets.recovery import liveness, old_trash, pruning
+from lakegc_assets.recovery import backups, liveness, making, old_trash, overview, pruning
 from lakegc_assets.restore import restore
 from lakegc_assets.retention.united import UnitedActiveCommits, unite
 from lakegc_assets.run import artifacts, parts, pins
@@ -125,6 +125,15 @@ def _none_needed(*_args: Any) -> pa.Table:
     return pa.schema_of(liveness.NEEDED).empty_table()
 
 
+def _by_manifest(store: Any) -> Any:
+    """``read_state`` that takes a manifest for a backup, whatever else is gone."""
+    for key, state in ((backups.PRUNING, "being removed"), (backups.MANIFEST, "finished")):
+        if (record := backups.read_record(store, key)) is not None:
+            return record, state
+    begun = backups.read_record(store, backups.BEGIN)
+    return begun and (begun, "unfinished")
+
+
 _COLUMNS: Final = ("address", "size", "last_modified", "etag")
 _FOREVER: Final = 1e9
 GUARDS: Final[dict[str, Guard]] = {
@@ -192,6 +201,10 @@ GUARDS: Final[dict[str, Guard]] = {
     ),
     "look before trash goes": Guard(((old_trash, "needed_now", _none_needed),), theme=MORE + 6),
     "look before a backup goes": Guard(((pruning, "needed_now", _none_needed),), theme=MORE - 1),
+    "begin.json beside the manifest of a backup": Guard(
+        tuple((module, "read_state", _by_manifest) for module in (backups, making, overview)),
+        theme=THEMES + len(MARKING) + 1,
+    ),
     "lease of a prune": Guard((), {"alone": lambda *_: nullcontext()}, theme=MORE - 1),
     **{
         name: Guard(patches, theme=THEMES + theme) for name, (patches, theme) in MARK_GUARDS.items()

@@ -309,9 +309,10 @@ class Oracle:
             return frozen or late - since.time <= STAGED_S + _SLACK_S
         if way == "dangling":
             begun, ended = self.lone.get(key, (since, since))
-            # What came and went between two readings is not seen.
+            # What came and went between two readings is not seen. An answer of the step in which
+            # somebody changed something is what it was after that.
             return not any(
-                begun.step <= first and last <= ended.step for first, last in sent.readings
+                begun.step <= first and last < ended.step for first, last in sent.readings
             )
         return way == "pinned"
 

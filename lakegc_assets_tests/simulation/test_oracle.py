@@ -100,7 +100,10 @@ def test_an_object_whose_pin_no_list_of_the_delta_mark_showed_is_not_blamed_on_i
     past.oracle.end()
 
 
-@pytest.mark.parametrize(("came", "went", "seen"), [(9, 12, True), (10, 11, True), (11, 13, False)])
+@pytest.mark.parametrize(
+    ("came", "went", "seen"),
+    [(9, 12, True), (10, 12, True), (10, 11, False), (11, 13, False)],
+)
 def test_what_was_on_a_branch_while_the_task_read_all_of_them_is_lost_and_else_is_not_seen(
     past: _Past, came: int, went: int, *, seen: bool
 ) -> None:

@@ -1,0 +1,45 @@
+"""Prunes a backup, as an operator does who comes later."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+
+from lakegc_assets.recovery.pruning import Pruning
+from lakegc_assets.run.context import RunContext, SystemClocks
+from lakegc_assets_tests.lake import REPOSITORY, RUN
+from lakegc_assets_tests.recovery.conftest import Place
+
+NAME = f"{REPOSITORY}/{RUN}"
+MONTH = timedelta(days=30)
+
+
+@dataclass(frozen=True)
+class Later(SystemClocks):
+    """This machine's clock, some days on."""
+
+    days: float = 31
+
+    def now(self) -> datetime:
+        return super().now() + timedelta(days=self.days)
+
+
+def prune(
+    place: Place,
+    *names: str,
+    older_than: timedelta | None = MONTH,
+    days: float = 31,
+    dry_run: bool = False,
+) -> dict[str, str]:
+    """Why each backup stays; empty for those that go."""
+
+    def context(repository: str, run: str) -> RunContext:
+        ctx = replace(place.context(run), repository=repository, clocks=Later(days))
+        return replace(ctx, settings=replace(ctx.settings, clock_skew=timedelta(days=400)))
+
+    pruning = Pruning(context, place.root.stores, place.url, older_than, names, dry_run=dry_run)
+    return {one.found.name: one.kept for one in pruning.run()}
+
+
+def left(place: Place) -> int:
+    return sum(page.num_rows for page in place.store.list())

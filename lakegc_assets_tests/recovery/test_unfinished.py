@@ -1,0 +1,194 @@
+"""Backups that were not finished, and those whose removal was not."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from lakegc_assets.errors import RefusedError
+from lakegc_assets.recovery import making
+from lakegc_assets.recovery.backups import MANIFEST, PRUNING
+from lakegc_assets.recovery.making import _totals, make_backup
+from lakegc_assets.recovery.overview import all_backups
+from lakegc_assets.recovery.pruning import Pruning
+from lakegc_assets.restore.choosing import Choice
+from lakegc_assets.restore.restore import restore
+from lakegc_assets.run.context import RunContext
+from lakegc_assets.storage.trash import TRASH
+from lakegc_assets.sweep.sweep import sweep
+from lakegc_assets_tests.lake import REPOSITORY, Marked
+from lakegc_assets_tests.recovery.conftest import Place
+from lakegc_assets_tests.recovery.prunes import NAME, left, prune
+
+
+def test_a_backup_that_was_not_finished_stays_unless_it_is_named(
+    place: Place, marked: Marked
+) -> None:
+    make_backup(place.context())
+    place.store.delete_many([MANIFEST])
+    assert prune(place)[NAME].startswith("it was not finished; tell it by name")
+    # What it holds may still be the only copy: of that its journal tells.
+    address = min(marked.candidates)
+    (place.lake.objects / address).unlink()
+    place.lake.stage("main", "late/link", address)
+    assert "the only copy of 1 objects" in prune(place, NAME)[NAME]
+    place.lake.client.delete_object(REPOSITORY, "main", "late/link")
+    assert prune(place, NAME) == {NAME: ""}
+    assert left(place) == 0
+
+
+def test_what_was_copied_and_not_recorded_may_be_the_only_copy(
+    place: Place, marked: Marked
+) -> None:
+    """A backup that was killed knows less than it holds."""
+    make_backup(place.context())
+    journal = [k for page in place.store.list("_lakegc/ledger/") for k in page["key"].to_pylist()]
+    place.store.delete_many([MANIFEST, *journal])
+    address = min(marked.candidates)
+    (place.lake.objects / address).unlink()
+    place.lake.stage("main", "late/link", address)
+    before = place.contents()
+    assert "the only copy of 1 objects" in prune(place, NAME)[NAME]
+    assert place.contents() == before
+    place.lake.client.delete_object(REPOSITORY, "main", "late/link")
+    assert prune(place, NAME) == {NAME: ""}
+    assert left(place) == 0
+
+
+def test_a_backup_that_is_finished_while_its_end_waits_for_the_lease_stays(
+    place: Place, marked: Marked
+) -> None:
+    """Whoever held the lease has maybe swept, and relies on it now."""
+    make_backup(place.context())
+    record = place.store.get(MANIFEST)
+    place.store.delete_many([MANIFEST])
+
+    @contextmanager
+    def alone(_: RunContext) -> Iterator[None]:
+        place.store.put(MANIFEST, record)
+        yield
+
+    def context(_: str, run: str) -> RunContext:
+        return place.context(run)
+
+    before = place.contents()
+    pruning = Pruning(context, place.root.stores, place.url, None, (NAME,), alone=alone)
+    (judged,) = pruning.run()
+    assert judged.kept.endswith("has changed meanwhile: prune again")
+    assert place.contents() == before
+    assert place.found.copied.num_rows == len(marked.candidates)
+
+
+def test_an_interrupted_prune_believes_no_listing_that_ends_early(
+    swept: Place, marked: Marked, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    last = max(marked.candidates)
+    swept.store.put(PRUNING, swept.found.record.to_bytes())
+    swept.store.delete_many([MANIFEST])
+    swept.lake.stage("main", "late/link", last)
+    listed = type(swept.store).list
+
+    def cut(store: Any, prefix: str = "", start_after: str | None = None, **more: Any) -> Any:
+        pages = listed(store, prefix, start_after, **more)
+        if store.url == swept.store.url and not prefix:
+            # Our own files come first, so it has copies, and not all of them.
+            first = itertools.islice(pages, 1)
+            pages = (page.slice(0, max(1, page.num_rows - 2)) for page in first)
+        return pages
+
+    before = swept.contents()
+    with monkeypatch.context() as patch:
+        patch.setattr(type(swept.store), "list", cut)
+        assert f"{last!r} for one" in prune(swept, days=0)[NAME]
+    assert swept.contents() == before
+
+
+def test_an_interrupted_prune_goes_on_and_looks_again(swept: Place, marked: Marked) -> None:
+    first, *others = sorted(marked.candidates)
+    swept.store.put(PRUNING, swept.found.record.to_bytes())
+    swept.store.delete_many([MANIFEST, *others])
+    with pytest.raises(RefusedError, match=r"is being removed|was swept already"):
+        make_backup(swept.context())
+    (found,) = all_backups(swept.root.stores, swept.url)
+    assert found.state == "being removed"
+    # What is gone already is of no interest, what is left is.
+    swept.lake.stage("main", "late/other", others[0])
+    swept.lake.stage("main", "late/link", first)
+    assert (
+        f"the only copy of 1 objects that are needed now, {first!r}" in prune(swept, days=0)[NAME]
+    )
+    assert swept.contents().keys() == {first}
+    swept.lake.client.delete_object(REPOSITORY, "main", "late/link")
+    assert prune(swept, days=0) == {NAME: ""}
+    assert left(swept) == 0
+
+
+def test_an_interrupted_prune_believes_no_empty_listing(
+    swept: Place, marked: Marked, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What it lists is what it asks lakeFS about, and what it is about to remove."""
+    first, *_ = sorted(marked.candidates)
+    swept.store.put(PRUNING, swept.found.record.to_bytes())
+    swept.store.delete_many([MANIFEST])
+    swept.lake.stage("main", "late/link", first)
+    with monkeypatch.context() as patch:
+        patch.setattr("lakegc_assets.recovery.pruning._copies", lambda _store: iter(()))
+        assert "shows no copy, and" in prune(swept, days=0)[NAME]
+    assert first in swept.contents()
+    assert "the only copy of 1 objects" in prune(swept, days=0)[NAME]
+
+
+def test_what_an_interrupted_prune_must_leave_can_be_restored(swept: Place, marked: Marked) -> None:
+    """As it says; nothing else tells of these copies any more."""
+    first, *others = sorted(marked.candidates)
+    content = swept.contents()[first]
+    swept.store.put(PRUNING, swept.found.record.to_bytes())
+    swept.store.delete_many([MANIFEST, *others])
+    swept.lake.stage("main", "late/link", first)
+    store = swept.context().connect()[1].store()
+    trash = [key for page in store.list(TRASH) for key in page["key"].to_pylist()]
+    store.delete_many(trash)
+    assert "restore them first" in prune(swept, days=0)[NAME]
+    restore(swept.context(), Choice(addresses=(first,)))
+    assert store.get(first) == content
+    assert prune(swept, days=0) == {NAME: ""}
+    assert left(swept) == 0
+
+
+def test_no_sweep_relies_on_a_backup_whose_removal_was_begun(place: Place, marked: Marked) -> None:
+    """A prune that was killed right after it began goes on, however young the sweep is."""
+    make_backup(place.context())
+    place.store.put(PRUNING, place.found.record.to_bytes())
+    with pytest.raises(RefusedError, match="holds no finished backup"):
+        sweep(place.context())
+    assert marked.candidates <= place.lake.keys()
+
+
+def test_what_was_removed_while_it_was_made_is_no_backup(
+    place: Place, marked: Marked, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who was suspended for longer than its lease wakes up, and writes a manifest."""
+
+    def pruned(rows: pa.Table) -> dict[str, dict[str, int]]:
+        assert prune(place, NAME) == {NAME: ""}
+        return _totals(rows)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(making, "_totals", pruned)
+        with pytest.raises(RefusedError, match="was removed while it was made: let"):
+            make_backup(place.context())
+    (found,) = all_backups(place.root.stores, place.url)
+    assert found.state == "being removed"
+    with pytest.raises(RefusedError, match="holds no finished backup"):
+        sweep(place.context())
+    with pytest.raises(RefusedError, match="is being removed: let"):
+        make_backup(place.context())
+    assert prune(place, days=0) == {NAME: ""}
+    assert left(place) == 0
+    make_backup(place.context())
+    assert place.contents().keys() == marked.candidates
