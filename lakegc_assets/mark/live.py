@@ -9,7 +9,7 @@ mode ``uncommitted``, which collects only what was never committed.
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Final
@@ -37,6 +37,7 @@ from lakegc_assets.run.parts import Part
 from lakegc_assets.run.sets import RUN_LENGTH, union, write_set
 from lakegc_assets.run.tasks import each, spread
 from lakegc_assets.storage.base import ObjectStore
+from lakegc_assets.storage.lists import list_to_the_end
 
 #: What was read: how many entries each range holds, and ``KeyDigest`` of their addresses.
 RANGES: Final = pa.schema(
@@ -227,24 +228,12 @@ def all_tables(
 def listed_tables(store: ObjectStore) -> list[str]:
     """The ids of all ranges and metaranges below ``_lakefs/``."""
     return [
-        match.group(1) for key in _keys(store, "_lakefs/") if (match := _TABLE_ID.fullmatch(key))
+        match.group(1)
+        # What this list lacks would be taken for dead.
+        for batch in list_to_the_end(store, "_lakefs/")
+        for key in batch["key"].to_pylist()
+        if (match := _TABLE_ID.fullmatch(key))
     ]
-
-
-def _keys(store: ObjectStore, prefix: str) -> Iterator[str]:
-    """The keys below a prefix, asked for again behind the last one until none follows.
-
-    A listing that the store ends early looks like a whole one, and what this one lacks would be
-    taken for dead.
-    """
-    last: str | None = None
-    while True:
-        before = last
-        for batch in store.list(prefix, start_after=last):
-            yield from batch["key"].to_pylist()
-            last = batch["key"][-1].as_py()
-        if last == before:
-            return
 
 
 def _kinds(connections: Connections, table_ids: Sequence[str]) -> dict[str, str]:

@@ -26,6 +26,7 @@ from lakegc_assets.run.lock import repository_lock
 from lakegc_assets.storage.base import ObjectStore
 from lakegc_assets.storage.config import StoreConfig
 from lakegc_assets.storage.errors import StorageError
+from lakegc_assets.storage.lists import list_to_the_end
 
 _SWEPT = "swept_set"
 #: Of how many copies it is asked whether they are gone, where a listing shows none.
@@ -215,20 +216,11 @@ def _require_gone(store: ObjectStore, addresses: pa.ChunkedArray) -> None:
 
 
 def _copies(store: ObjectStore) -> Iterator[tuple[str, int]]:
-    """Key and size (bytes) of each copy, in order; asked for again behind the last until none is.
-
-    A listing that the store ends early looks like a whole one, and what it lacks is removed, too.
-    """
-    after: str | None = None
-    while True:
-        last = after
-        for page in store.list(start_after=last):
-            for key, size in zip(page["key"].to_pylist(), page["size"].to_pylist(), strict=True):
-                after = key
-                if not key.startswith(FOLDER):
-                    yield key, size
-        if after == last:
-            return
+    """Key and size (bytes) of each copy, in order: what this lacks is removed, too."""
+    for page in list_to_the_end(store):
+        for key, size in zip(page["key"].to_pylist(), page["size"].to_pylist(), strict=True):
+            if not key.startswith(FOLDER):
+                yield key, size
 
 
 def _columns(rows: Iterable[tuple[str, int]]) -> list[list[str] | list[int]]:

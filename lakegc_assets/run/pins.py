@@ -21,6 +21,7 @@ from lakegc_assets.errors import IntegrityError
 from lakegc_assets.run.tasks import each
 from lakegc_assets.storage.base import ObjectStore
 from lakegc_assets.storage.errors import ObjectNotFoundError, StorageError
+from lakegc_assets.storage.lists import list_to_the_end
 
 #: Below the namespace; no mark names what is there.
 PINS: Final = "_lakefs/retention/gc/lakegc/pins/"
@@ -91,22 +92,12 @@ def read_pins(store: ObjectStore) -> list[tuple[Pin, pa.ChunkedArray]]:
 
 
 def _listed(store: ObjectStore) -> list[tuple[str, str]]:
-    """Key and etag of each pin, asked for again behind the last one until none follows.
-
-    A listing that the store ends early looks like a whole one, and a pin that it lacks would
-    protect nothing.
-    """
-    found: list[tuple[str, str]] = []
-    while True:
-        after = found[-1][0] if found else None
-        more = [
-            (key, etag)
-            for batch in store.list(PINS, start_after=after)
-            for key, etag in zip(batch["key"].to_pylist(), batch["etag"].to_pylist(), strict=True)
-        ]
-        if not more:
-            return found
-        found += more
+    """Key and etag of each pin: one that a listing lacks would protect nothing."""
+    return [
+        (key, etag)
+        for batch in list_to_the_end(store, PINS)
+        for key, etag in zip(batch["key"].to_pylist(), batch["etag"].to_pylist(), strict=True)
+    ]
 
 
 def _read(store: ObjectStore, listed: tuple[str, str]) -> tuple[Pin, pa.ChunkedArray]:

@@ -343,7 +343,7 @@ def _acquire(
     token = secrets.token_hex(16)
     _require_conditional_puts(store, f"{PROBES}{token}/put")
     begun = store.server_time()
-    first = ""
+    first, paused = "", 0.0
     while True:
         now = store.server_time()
         try:
@@ -356,7 +356,9 @@ def _acquire(
                 return Lease(store, mine, taken, duration)
             continue
         first = first or etag
-        waited, most = now - begun, wait if etag != first else max(wait, _PATIENCE)
+        # Somebody may set the store's clock back meanwhile.
+        waited = max(now - begun, timedelta(seconds=paused))
+        most = wait if etag != first else max(wait, _PATIENCE)
         if waited >= most:
             raise RefusedError(
                 f"another sweep of {store.url} holds its lease: {record}. This one has waited "
@@ -366,7 +368,9 @@ def _acquire(
         telling = f"waiting for the lease of {store.url}, {_seconds(waited)} of {_seconds(most)}"
         for told in (log, PROGRESS):
             told.info("%s: %s", telling, record)
-        pause(min(_POLL_S, max(1.0, (record.expires - now).total_seconds())))
+        seconds = min(_POLL_S, max(1.0, (record.expires - now).total_seconds()))
+        pause(seconds)
+        paused += seconds
 
 
 def _seconds(time: timedelta) -> str:

@@ -24,6 +24,7 @@ from lakegc_assets.run.hashing import address_hashes
 from lakegc_assets.run.sets import distinct
 from lakegc_assets.run.tasks import each
 from lakegc_assets.storage.base import ObjectStore
+from lakegc_assets.storage.lists import list_to_the_end
 
 ASSET: Final = "swept_set"
 #: After these nothing is left to do.
@@ -122,7 +123,9 @@ def _write(artifacts: ObjectStore, name: str, table: pa.Table) -> None:
 def read(attempt: AttemptArtifacts) -> pa.Table:
     """One outcome for each recorded address (``SWEPT``): what was done, else what failed last."""
     store = attempt.store()
-    keys = [key for key in attempt.files(ASSET) if key.startswith(_LEDGER)]
+    # What this lacks would be taken for something that nobody did.
+    pages = (page["key"].to_pylist() for page in list_to_the_end(store, _LEDGER))
+    keys = [key for page in pages for key in page if key.endswith(".parquet")]
     tables = each(partial(_read_file, store), sorted(keys), _THREADS)
     return _one_each(pa.concat_tables([_NOTHING, *tables]))
 

@@ -152,6 +152,22 @@ def test_an_owner_who_lives_is_waited_for_as_long_as_is_asked(store: ClockedStor
     assert len(waited) == 20
 
 
+def test_a_store_whose_clock_is_set_back_makes_nobody_wait_for_longer(store: ClockedStore) -> None:
+    waited: list[float] = []
+
+    def wait(seconds: float) -> None:
+        waited.append(seconds)
+        store.advance(seconds if len(waited) > 1 else -4000.0)
+
+    with (
+        repository_lease(store, OTHER, duration=timedelta(days=1)),
+        pytest.raises(RefusedError, match="has waited 600 s for it"),
+        repository_lease(store, ME, duration=DURATION, pause=wait),
+    ):
+        raise AssertionError
+    assert sum(waited) == 600
+
+
 def test_who_died_is_waited_for_until_the_lease_ends_and_no_shorter(store: ClockedStore) -> None:
     record = die(store, OTHER)
     assert (record.owner, record.released) == (OTHER, False)

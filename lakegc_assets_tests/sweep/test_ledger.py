@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from datetime import datetime, timezone
+from itertools import islice
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -13,6 +15,7 @@ from hypothesis import strategies as st
 
 from lakegc_assets.run.artifacts import ArtifactRoot, AttemptArtifacts
 from lakegc_assets.storage.config import StoreConfig
+from lakegc_assets.storage.local import LocalStore
 from lakegc_assets.sweep import ledger
 from lakegc_assets.sweep.ledger import Outcome
 
@@ -135,3 +138,19 @@ def test_a_record_that_was_cut_short_does_not_count(
     left = list(Path(attempt.url, ledger.ASSET, "ledger").iterdir())
     assert any(path.name.startswith(".lakegc-tmp-") for path in left)
     assert set(read()) == {"a"}
+
+
+def test_a_listing_that_ends_early_hides_nothing(
+    attempt: AttemptArtifacts, read: Read, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What was deleted and looks as if nobody had done it would not be looked at."""
+    names = [f"data/{number}" for number in range(7)]
+    for name in names:
+        ledger.record(attempt.store(), name.replace("/", "-"), [Outcome(name, 1, "deleted")])
+    real = LocalStore.list
+
+    def cut(*asked: Any, **bounds: Any) -> Iterator[pa.RecordBatch]:
+        yield from (page.slice(0, 2) for page in islice(real(*asked, **bounds), 1))
+
+    monkeypatch.setattr(LocalStore, "list", cut)
+    assert sorted(read()) == names

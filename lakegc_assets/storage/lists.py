@@ -1,0 +1,24 @@
+"""Listings of which whoever asks must not miss the end."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pyarrow as pa
+
+from lakegc_assets.storage.base import ObjectStore
+
+
+def list_to_the_end(store: ObjectStore, prefix: str = "") -> Iterator[pa.RecordBatch]:
+    """As ``store.list``, asked for again behind the last key until none follows.
+
+    A listing that the store ends early looks like a whole one. This takes one request more.
+    """
+    last: str | None = None
+    while True:
+        before = last
+        for batch in store.list(prefix, start_after=last):
+            yield batch
+            last = batch["key"][-1].as_py()
+        if last == before:
+            return
