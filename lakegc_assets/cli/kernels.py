@@ -52,6 +52,7 @@ def main() -> None:
     flags, numbers = np.zeros(1, np.bool_), np.zeros(1, np.int64)
     compare_all(
         (read, _read_only(numbers), _read_only(numbers)),
+        numbers,
         (own, numbers, flags, np.zeros(1, np.int32)),
         (flags, flags.copy(), flags.copy(), numbers.copy()),
     )
