@@ -16,7 +16,7 @@ from lakegc_assets.checks.hash_kernels import meet
 from lakegc_assets.checks.hashing import Members as Sieve
 from lakegc_assets.checks.hashing import hash_strings
 from lakegc_assets.checks.witness import witness
-from lakegc_assets.graveler.decode import decode_metarange, decode_range, etag_hashes
+from lakegc_assets.graveler.decode import decode_metarange, decode_range, etag_hash, etag_hashes
 from lakegc_assets.graveler.entry import Entry
 from lakegc_assets.graveler.namespace import StorageNamespace
 from lakegc_assets.graveler.ranges import write_metarange, write_range
@@ -39,6 +39,7 @@ def main() -> None:
     witness(data, info.id, namespace)
     texts = pa.array(["data/slice/1"])
     etag_hashes(texts)
+    etag_hash("0" * 32)
     hash_strings(texts)
     key_digest(texts)
     own = np.zeros(1, np.uint64)
