@@ -21,8 +21,9 @@ import pyarrow as pa
 from lakegc_assets.errors import LakegcError
 from lakegc_assets.lakefs.client import LakeFSClient
 from lakegc_assets.run.parts import read_part
-from lakegc_assets.storage.base import DeleteOutcome, ObjectStore
+from lakegc_assets.storage.base import ObjectStore
 from lakegc_assets.storage.opening import open_store
+from lakegc_assets.storage.values import DeleteOutcome
 from lakegc_assets.sweep import ledger
 from lakegc_assets.sweep.answers import hopeless, sort_answers
 from lakegc_assets.sweep.extending import Extender, TooMuchError

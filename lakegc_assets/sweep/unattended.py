@@ -13,9 +13,9 @@ from typing import Final
 from lakegc_assets.run.artifacts import AttemptArtifacts, Manifest
 from lakegc_assets.run.context import RunContext
 from lakegc_assets.run.history import earlier
-from lakegc_assets.storage.base import Recovery
 from lakegc_assets.storage.trash import trash_folder
 from lakegc_assets.storage.undelete_probe import probe_recovery
+from lakegc_assets.storage.values import Recovery
 from lakegc_assets.sweep.approval import approval_of
 from lakegc_assets.sweep.lease import PROBES
 
