@@ -18,7 +18,7 @@ from lakegc_assets.storage.errors import (
     StoreUnavailableError,
 )
 from lakegc_assets.storage.values import DeleteOutcome
-from lakegc_assets.sweep.lease import PROBES
+from lakegc_assets.sweep.lease_record import PROBES
 
 #: ``bulk``: calls with many keys honour it; ``single``: only those with one; ``none``: it is
 #: ignored, so what was rewritten must be found by a listing.

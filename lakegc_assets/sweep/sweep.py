@@ -42,7 +42,8 @@ from lakegc_assets.sweep.delta import Candidates, Deltas
 from lakegc_assets.sweep.ending import OWNER, Ending
 from lakegc_assets.sweep.gate import unswept_mark
 from lakegc_assets.sweep.hold import require_no_hold
-from lakegc_assets.sweep.lease import PROBES, Lease
+from lakegc_assets.sweep.lease import Lease
+from lakegc_assets.sweep.lease_record import PROBES
 from lakegc_assets.sweep.leased import leased
 from lakegc_assets.sweep.ledger import ASSET, PUT_BACK, SWEPT
 from lakegc_assets.sweep.rounds import Means, Rounds

@@ -17,7 +17,7 @@ from lakegc_assets.storage.trash import trash_folder
 from lakegc_assets.storage.undelete_probe import probe_recovery
 from lakegc_assets.storage.values import Recovery
 from lakegc_assets.sweep.approval import approval_of
-from lakegc_assets.sweep.lease import PROBES
+from lakegc_assets.sweep.lease_record import PROBES
 
 #: How marks are swept that nobody asked for.
 MODES: Final = ("never", "approved", "auto")

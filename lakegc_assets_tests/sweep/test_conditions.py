@@ -16,7 +16,7 @@ from lakegc_assets.storage.local import LocalStore
 from lakegc_assets.storage.opening import open_store
 from lakegc_assets.storage.values import DeleteOutcome
 from lakegc_assets.sweep.conditions import probe_conditions
-from lakegc_assets.sweep.lease import FOLDER, LEASE
+from lakegc_assets.sweep.lease_record import FOLDER, LEASE
 
 
 class Stubborn(LocalStore):

@@ -16,7 +16,7 @@ from lakegc_assets.storage.errors import StorageError
 from lakegc_assets.storage.trash import TRASH, trash_folder
 from lakegc_assets.storage.values import Lost
 from lakegc_assets.sweep import sweep as sweeping
-from lakegc_assets.sweep.lease import PROBES
+from lakegc_assets.sweep.lease_record import PROBES
 from lakegc_assets.sweep.sweep import sweep
 from lakegc_assets_tests.lake import REPOSITORY, RUN, STAGES, Marked, SmallLake
 from lakegc_assets_tests.sessions import Session
