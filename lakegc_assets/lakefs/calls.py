@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from operator import lt
@@ -39,7 +39,7 @@ class Listing(Generic[P]):
     """
 
     model: type[P]
-    path: Sequence[str]
+    path: tuple[str, ...]
     key: str | None
     params: Mapping[str, str] = field(default_factory=dict)
     after: str = ""
