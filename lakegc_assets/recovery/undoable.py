@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from datetime import datetime, timedelta
 from typing import Any
 
-from lakegc_assets.storage.base import Recovery
+from lakegc_assets.storage.values import Recovery
 
 
 def recovery_facts(recovery: Recovery, since: datetime) -> dict[str, object]:
