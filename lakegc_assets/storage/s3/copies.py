@@ -67,11 +67,12 @@ def _by_value(source: S3Object, target: S3Object, size: int, etag: str) -> Copie
     """
     if not is_md5(etag):
         return None
-    data = source.clients.native.get(source.bucket, source.key, etag)
+    native = target.clients.native
+    data = native.get(source.bucket, source.key, etag)
     if data is None or len(data) != size or md5_of(data).hex() != etag:
         return None
     try:
-        made = target.clients.native.put(target.bucket, target.key, data)
+        made = native.put(target.bucket, target.key, data)
     except AlreadyThereError:
         # So may both be told who put at a time, of whom neither did.
         with suppress(ObjectNotFoundError):
