@@ -171,7 +171,8 @@ def _not_kept(recovery: Recovery, swept: pa.Table) -> int:
     if recovery.kind != "trash":
         return 0
     deleted = swept.filter(pc.equal(swept["outcome"], "deleted"))
-    return len(deleted.filter(pc.is_null(deleted["version"])))
+    lacking: int = deleted.filter(pc.is_null(deleted["version"])).num_rows
+    return lacking
 
 
 def _put_back(ctx: RunContext, swept: pa.Table) -> list[dict[str, str]]:
