@@ -107,7 +107,7 @@ class Pruning:
         require: Require | None = None
         with ExitStack() as stack:
             try:
-                if found.state == "unfinished" or found.record.objects or _held(found).num_rows:
+                if found.state == "unfinished" or _held(found).num_rows:
                     stack.enter_context(repository_lock(subject.namespace))
                     require = stack.enter_context(self.alone(ctx))
                     _require_unchanged(found)
