@@ -22,9 +22,10 @@ from lakegc_assets.run.artifacts import AttemptArtifacts, Manifest
 from lakegc_assets.run.context import RunContext
 from lakegc_assets.run.pins import read_pins
 from lakegc_assets.run.tasks import each
-from lakegc_assets.storage.base import ObjectStore, Recovery
+from lakegc_assets.storage.base import ObjectStore
 from lakegc_assets.storage.opening import open_store
 from lakegc_assets.storage.trash import TRASH
+from lakegc_assets.storage.values import Recovery
 from lakegc_assets.sweep import ledger
 from lakegc_assets.sweep.approval import FOLDER as APPROVALS
 from lakegc_assets.sweep.approval import Approval, approval_of

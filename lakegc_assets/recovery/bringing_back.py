@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 
 from lakegc_assets.errors import ConfigurationError
 from lakegc_assets.run.tasks import each
-from lakegc_assets.storage.base import Lost, ObjectStore, UndeleteOutcome
+from lakegc_assets.storage.base import ObjectStore
 from lakegc_assets.storage.copies import copy_object
 from lakegc_assets.storage.errors import (
     ChangedError,
@@ -26,6 +26,7 @@ from lakegc_assets.storage.errors import (
     PreconditionFailedError,
     StorageError,
 )
+from lakegc_assets.storage.values import Lost, UndeleteOutcome
 
 #: Where an object came back from.
 KEPT: Final = "store"

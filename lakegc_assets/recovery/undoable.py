@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from datetime import datetime, timedelta
 from typing import Any, Final
 
-from lakegc_assets.storage.base import Recovery
+from lakegc_assets.storage.values import Recovery
 
 #: Rules may say more days than the calendar has.
 _MOST_DAYS: Final = 36_500

@@ -23,7 +23,8 @@ from lakegc_assets.storage.errors import (
     StoreThrottledError,
     StoreUnavailableError,
 )
-from lakegc_assets.sweep.lease import LeaseLostError, lost, sweep_of
+from lakegc_assets.sweep.lease import LeaseLostError, lost
+from lakegc_assets.sweep.lease_record import sweep_of
 from lakegc_assets.sweep.lost import as_lost, copies_of
 
 #: Objects in a batch at most, and bytes of those that may be copied from a backup.

@@ -29,10 +29,11 @@ from lakegc_assets.run.connections import Connections
 from lakegc_assets.run.context import RunContext
 from lakegc_assets.run.hashing import key_digest
 from lakegc_assets.run.undo import whether_undone, with_trash
-from lakegc_assets.storage.base import ObjectStore, Recovery
+from lakegc_assets.storage.base import ObjectStore
 from lakegc_assets.storage.deadlines import probe_deadlines
 from lakegc_assets.storage.trash import trash_folder
 from lakegc_assets.storage.undelete_probe import probe_recovery
+from lakegc_assets.storage.values import Recovery
 from lakegc_assets.sweep import ledger
 from lakegc_assets.sweep.alarm import raise_alarm_if_needed
 from lakegc_assets.sweep.backed_up import deleted_without, spare_what_is_not_backed_up
@@ -41,7 +42,8 @@ from lakegc_assets.sweep.delta import Candidates, Deltas
 from lakegc_assets.sweep.ending import OWNER, Ending
 from lakegc_assets.sweep.gate import unswept_mark
 from lakegc_assets.sweep.hold import require_no_hold
-from lakegc_assets.sweep.lease import PROBES, Lease
+from lakegc_assets.sweep.lease import Lease
+from lakegc_assets.sweep.lease_record import PROBES
 from lakegc_assets.sweep.leased import leased
 from lakegc_assets.sweep.ledger import ASSET, PUT_BACK, SWEPT
 from lakegc_assets.sweep.rounds import Means, Rounds

@@ -8,7 +8,7 @@ import pytest
 
 from lakegc_assets.recovery.undoable import recovery_facts, undoable
 from lakegc_assets.run.undo import whether_undone, with_trash
-from lakegc_assets.storage.base import Recovery
+from lakegc_assets.storage.values import Recovery
 
 SINCE = datetime(2026, 11, 22, 7, 30, tzinfo=timezone.utc)
 TRASH = Recovery("trash", 7, "moved")

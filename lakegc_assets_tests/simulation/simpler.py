@@ -26,7 +26,7 @@ from lakegc_assets.run import context, hashing, parts, sets
 from lakegc_assets.run.artifacts import Manifest
 from lakegc_assets.run.settings import Settings
 from lakegc_assets.sweep import extending
-from lakegc_assets.sweep.lease import LeaseRecord
+from lakegc_assets.sweep.lease_record import LeaseRecord
 from lakegc_assets_tests.simulation import columns
 from lakegc_assets_tests.simulation import rows as pa
 

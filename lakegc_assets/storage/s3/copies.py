@@ -11,7 +11,6 @@ from contextlib import suppress
 from typing import Any, Final
 
 from lakegc_assets.errors import ConfigurationError
-from lakegc_assets.storage.base import Copied
 from lakegc_assets.storage.codes import error_class, explained
 from lakegc_assets.storage.errors import (
     AccessDeniedError,
@@ -26,6 +25,7 @@ from lakegc_assets.storage.s3.native import AlreadyThereError
 from lakegc_assets.storage.s3.objects import S3Object, is_md5, named_by, tells_md5
 from lakegc_assets.storage.s3.uploads import Sizes, require, uploading
 from lakegc_assets.storage.streams import md5_of, part_size
+from lakegc_assets.storage.values import Copied
 
 _MOST_PARTS: Final = 10_000
 _NOT_FOUND: Final = 404
