@@ -16,6 +16,7 @@ from lakegc_assets.prune.judging import SUCCESS
 from lakegc_assets.prune.known import Files, Seen, restores_of, sweeps_of
 from lakegc_assets.recovery.backups import BEGIN, MANIFEST, PRUNING, folder_url
 from lakegc_assets.recovery.making import ASSET as BACKUP
+from lakegc_assets.recovery.undoable import kept_until
 from lakegc_assets.restore.record import folder
 from lakegc_assets.run.artifacts import AttemptArtifacts, Manifest
 from lakegc_assets.run.context import RunContext
@@ -159,7 +160,7 @@ def _undoable(
     days = _days(told, around.recovery)
     if days is None:
         return f"{what}, until when is not known"
-    until = swept.finished + timedelta(days=days)
+    until = kept_until(swept.finished, days)
     return f"{what} until {until:%Y-%m-%d %H:%M} UTC" if now < until + _LATE else ""
 
 

@@ -69,3 +69,14 @@ def test_what_nobody_knows() -> None:
     assert undoable(facts, SINCE) == (
         "whether what was deleted can be had back is not known: no answer"
     )
+
+
+@pytest.mark.parametrize("days", [1e7, 2**31 - 1])
+def test_more_days_than_the_calendar_has(days: float) -> None:
+    """As ``NoncurrentDays`` of S3 may be, or ``trash_days``: the sweep would fail at its end."""
+    kept = Recovery("versions", days, "for ever")
+    facts = {"recovery": recovery_facts(kept, SINCE), "backup": None}
+    assert (
+        undoable(facts, SINCE)
+        == "what was deleted can be had back until 2126-10-29 07:30 UTC (versions)"
+    )
