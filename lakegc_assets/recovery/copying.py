@@ -39,7 +39,8 @@ _BATCH: Final = 256
 _BATCH_BYTES: Final = 256 << 20
 #: How often an object is copied whose copy is not what it should be.
 _TRIES: Final = 2
-#: What no other object gets past either.
+#: What no other object gets past either; one may be kept from us alone, so many in a row are not.
+_IN_A_ROW: Final = 16
 _HOPELESS: Final = (
     AccessDeniedError,
     StoreFullError,
@@ -99,6 +100,7 @@ def copy_portions(orders: Orders, portions: Sequence[Portion]) -> Told:
         for portion in portions:
             if task.begin(portion):
                 task.copy(portion)
+        task.require_some()
     except _HOPELESS as error:
         # It is told in place of being raised, so that nobody tries again.
         kind = next(kind for kind in _HOPELESS if isinstance(error, kind))
@@ -121,6 +123,8 @@ class CopyingTask:
         self._artifacts = to.open(orders.artifacts_url)
         self._log = None if orders.log_url is None else to.open(orders.log_url)
         self._pace = Pace(orders.rate)
+        self._denied: list[AccessDeniedError] = []
+        self._copies = 0
 
     def begin(self, portion: Portion) -> bool:
         """Take a portion, unless another task, or another attempt of this one, has it."""
@@ -145,6 +149,15 @@ class CopyingTask:
             self._record(f"{self._orders.name}-{portion.number:06d}-{number:06d}", outcomes)
             if errors:
                 raise errors[0]
+
+    def require_some(self) -> None:
+        """Go on only where not all that was tried was denied.
+
+        Raises:
+            AccessDeniedError: all was.
+        """
+        if self._denied and not self._copies:
+            raise self._denied[-1]
 
     def _require_unfinished(self) -> None:
         """Refuse to replace copies that somebody may rely on by now.
@@ -173,9 +186,16 @@ class CopyingTask:
         except ChangedError as error:
             return failed("changed", None, str(error))
         except LakegcError as error:
-            if isinstance(error, _HOPELESS):
+            if isinstance(error, AccessDeniedError):
+                self._denied.append(error)
+                alone = len(self._denied) < _IN_A_ROW
+            else:
+                alone = not isinstance(error, _HOPELESS)
+            if not alone:
                 errors.append(error)
             return failed("failed", type(error).__name__.removesuffix("Error"), str(error))
+        self._denied.clear()
+        self._copies += 1
         return Outcome(address, size, etag, made.etag, made.verified_by, "copied")
 
     def _copy(self, address: str, size: int, etag: str) -> Copied:

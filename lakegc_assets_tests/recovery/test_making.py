@@ -16,6 +16,7 @@ from lakegc_assets.recovery.making import make_backup
 from lakegc_assets.run.hashing import key_digest
 from lakegc_assets.storage.base import ObjectStore
 from lakegc_assets.storage.copies import copy_object
+from lakegc_assets.storage.errors import AccessDeniedError
 from lakegc_assets.storage.local import LocalStore
 from lakegc_assets_tests.lake import REPOSITORY, RUN, Marked, running
 from lakegc_assets_tests.recovery.conftest import ODD, Place, make_odd
@@ -192,3 +193,31 @@ def test_a_backup_that_another_process_finishes_meanwhile_is_left_alone(
     for row in place.found.copied.to_pylist():
         if row["address"] not in copied:
             assert place.store.head(row["address"]).etag == row["copy_etag"]
+
+
+@pytest.mark.parametrize("in_a_row", [16, 4])
+def test_what_is_kept_from_us_alone_keeps_nothing_else_from_being_copied(
+    place: Place, marked: Marked, monkeypatch: pytest.MonkeyPatch, in_a_row: int
+) -> None:
+    """An object may be sealed with a key of its own. Where all is denied, the backup stops."""
+    sealed = min(marked.candidates)
+    kept = {sealed}
+
+    def denied(source: ObjectStore, key: str, *rest: Any, **more: Any) -> Any:
+        if key in kept:
+            raise AccessDeniedError(f"{key}: no key for it")
+        return copy_object(source, key, *rest, **more)
+
+    monkeypatch.setattr(copying, "copy_object", denied)
+    monkeypatch.setattr(copying, "_IN_A_ROW", in_a_row)
+    monkeypatch.setattr(copying, "_BATCH", 1)
+    kept |= marked.candidates
+    with pytest.raises(AccessDeniedError, match="Let the credentials read the storage namespace"):
+        make_backup(place.context())
+    assert place.contents() == {}
+    kept.clear()
+    kept.add(sealed)
+    make_backup(place.context())
+    others = marked.candidates - {sealed}
+    assert outcomes(place) == dict.fromkeys(others, "copied") | {sealed: "failed"}
+    assert place.contents().keys() == others
