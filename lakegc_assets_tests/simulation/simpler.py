@@ -29,6 +29,7 @@ from lakegc_assets.sweep import extending
 from lakegc_assets.sweep.lease import LeaseRecord
 from lakegc_assets_tests.simulation import columns
 from lakegc_assets_tests.simulation import rows as pa
+from lakegc_assets_tests.simulation.frozen import frozen
 
 _MOST: Final = 256
 _MANY: Final = 16_384
@@ -38,6 +39,7 @@ def simpler() -> list[tuple[object, str, object]]:
     """What is replaced where."""
     return [
         *_constants(),
+        *frozen(),
         *((module, "etag_hashes", etag_hashes) for module in (extending, sifting)),
         *((module, "hashlib", _DIGESTS) for module in (parts, context)),
         (hashing, "_hashes", hashes_of),
