@@ -313,8 +313,10 @@ def _read_live(_ctx: Any, _links: Any, ranges: pa.Table, store: ObjectStore, fol
 
 
 def _open_store(url: str, config: StoreConfig | None = None) -> ObjectStore:
-    once = config is not None and config.max_attempts == 1
-    return _worlds[-1].store(url, config.read_timeout_s if config is not None and once else None)
+    here = _worlds[-1]
+    if config is not None and config.max_attempts == 1:
+        return here.store(url, config.read_timeout_s)
+    return here.stores.get(url) or here.store(url)
 
 
 class SimTask(deletion.DeletingTask):

@@ -84,12 +84,23 @@ def _dumps(values: object, indent: int | None = None, **how: Any) -> str:
     if how != {"sort_keys": True}:
         return json.dumps(values, **how)
     if isinstance(values, dict) and "settings" in values:
-        text = _SORTED.encode(values | {"settings": _PLACE})
+        text = _sorted(values | {"settings": _PLACE})
         return text.replace(f'"{_PLACE}"', _settings_text(marshal.dumps(values["settings"], 2)), 1)
-    return _SORTED.encode(values)
+    return _sorted(values)
 
 
-_SORTED: Final = json.JSONEncoder(sort_keys=True)
+def _sorted(values: object) -> str:
+    """As ``json.dumps`` with sorted keys, which makes an encoder each time, and looks for loops."""
+    return "".join(_encode(values, 0))
+
+
+def _unknown(value: object) -> str:
+    raise TypeError(f"{type(value).__name__} is not JSON serializable")
+
+
+_encode: Final = json.encoder.c_make_encoder(  # type: ignore[attr-defined]
+    None, _unknown, json.encoder.encode_basestring_ascii, None, ": ", ", ", True, False, True
+)
 
 
 def _loads(data: str | bytes) -> Any:
@@ -122,7 +133,7 @@ _BEHIND: Final = b', "started": '
 
 @lru_cache(maxsize=_MOST)
 def _settings_text(marshalled: bytes) -> str:
-    return _SORTED.encode(marshal.loads(marshalled))
+    return _sorted(marshal.loads(marshalled))
 
 
 @lru_cache(maxsize=_MOST)
