@@ -6,6 +6,7 @@ import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Final, NamedTuple
 
 from lakegc_assets.graveler.ident import commit_id
@@ -33,6 +34,23 @@ Tree = Mapping[str, Entry]
 #: By its id, which tells all that a commit is, and so is the same in all lakes.
 _ancestries: Final[dict[str, tuple[Commit, ...]]] = {}
 _MOST: Final = 4096
+
+
+@lru_cache(maxsize=_MOST)
+def _metarange_id(entries: tuple[tuple[str, Entry], ...]) -> str:
+    return hashlib.sha256(json.dumps(entries).encode()).hexdigest()
+
+
+@lru_cache(maxsize=_MOST)
+def _commit(parents: tuple[str, ...], metarange: str, date: int, message: str) -> Commit:
+    return Commit(
+        id=commit_id("writer", message, metarange, date, {}, parents),
+        parents=parents,
+        committer="writer",
+        message=message,
+        creation_date=date,
+        meta_range_id=metarange,
+    )
 
 
 @dataclass
@@ -81,19 +99,11 @@ class Lake:
 
     def add(self, parents: tuple[str, ...], tree: Tree, date: float, message: str) -> str:
         """Make a commit."""
-        text = json.dumps(sorted(tree.items()))
-        metarange = hashlib.sha256(text.encode()).hexdigest()
+        metarange = _metarange_id(tuple(sorted(tree.items())))
         self.trees[metarange] = tree
-        made = commit_id("writer", message, metarange, int(date), {}, parents)
-        self.commits[made] = Commit(
-            id=made,
-            parents=parents,
-            committer="writer",
-            message=message,
-            creation_date=int(date),
-            meta_range_id=metarange,
-        )
-        return made
+        made = _commit(parents, metarange, int(date), message)
+        self.commits[made.id] = made
+        return made.id
 
     def served(self, branch: str) -> dict[str, Entry]:
         """What a branch serves, by path."""
@@ -174,5 +184,6 @@ class Lake:
         found: set[str] = set()
         for commit in self.ancestry(head):
             if commit.creation_date > since:
-                found |= {commit.id, *commit.parents[:1]}
+                found.add(commit.id)
+                found.update(commit.parents[:1])
         return found

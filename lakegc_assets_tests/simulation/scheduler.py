@@ -245,7 +245,11 @@ class Scheduler:
         for actor in self.actors:
             if actor.lazy or actor is chosen:
                 continue
-            due = actor.due(now)
+            due = actor.at
+            if due > now:
+                due = actor.due(now)
+            elif due < actor.process.frozen:
+                due = actor.process.frozen
             if chosen is None and (due < at or first is None):
                 first, at, soonest = actor, due, at
             elif due < soonest:

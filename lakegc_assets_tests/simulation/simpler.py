@@ -22,7 +22,7 @@ import pyarrow.compute
 from lakegc_assets.graveler import decode, namespace
 from lakegc_assets.graveler.ident import commit_id
 from lakegc_assets.mark import refs, sifting
-from lakegc_assets.run import context, hashing, parts, sets
+from lakegc_assets.run import artifacts, context, hashing, parts, sets
 from lakegc_assets.run.artifacts import Manifest
 from lakegc_assets.run.settings import Settings
 from lakegc_assets.sweep import extending
@@ -48,6 +48,7 @@ def simpler() -> list[tuple[object, str, object]]:
         (namespace.StorageNamespace, "parse", _parsed),
         (refs, "content_id", _content_id),
         (Settings, "to_json", _to_json),
+        (artifacts, "_sizes", sizes_of),
         (Manifest, "from_bytes", manifest_of),
         (Manifest, "to_bytes", _encoded),
         (Manifest, "sha256", property(_sha256)),
@@ -121,9 +122,11 @@ def _read(data: str | bytes) -> Any:
         values, end = _DECODER.raw_decode(text)
     except ValueError:
         end = -1
-    return values if end == len(text) else json.loads(data)
+    # What is left of nothing is nothing, too: most texts end where their value does, or in a line.
+    return values if end >= 0 and not text[end:].strip(_SPACE) else json.loads(data)
 
 
+_SPACE: Final = " \t\n\r"
 _DECODER: Final = json.JSONDecoder()
 #: Stands where settings do, in a text of which they are most.
 _PLACE: Final = "<settings>"
@@ -203,6 +206,23 @@ def members_of(runs: Iterable[hashing.Hashes], hashes: hashing.Hashes) -> npt.ND
     return np.array([one in known for one in hashes.tolist()], np.bool_)
 
 
+#: Of the pages of lists that were the same again, which are then the same objects.
+_sizes_known: Final[dict[int, tuple[pa.Table, dict[str, int]]]] = {}
+
+
+def sizes_of(pages: Iterable[pa.Table]) -> dict[str, int]:
+    """As the sizes of the files in a listing."""
+    found: dict[str, int] = {}
+    for page in pages:
+        known = _sizes_known.get(id(page))
+        if known is None:
+            if len(_sizes_known) > _MOST:
+                _sizes_known.clear()
+            known = _sizes_known[id(page)] = (page, _real_sizes([page]))
+        found |= known[1]
+    return found
+
+
 _etag_hash: Final = lru_cache(maxsize=4096)(decode.etag_hash)
 
 
@@ -241,6 +261,7 @@ def _content_id_of(
 _parsed: Final = lru_cache(maxsize=64)(namespace.StorageNamespace.parse)
 lease_of: Final = lru_cache(maxsize=64)(LeaseRecord.from_bytes)
 _from_bytes: Final = Manifest.from_bytes
+_real_sizes: Final = artifacts._sizes
 _to_bytes: Final = Manifest.to_bytes
 _real_to_json: Final = Settings.to_json
 _as_json: Final[dict[int, tuple[Settings, dict[str, Any]]]] = {}
