@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Final, NamedTuple
@@ -33,6 +33,8 @@ class Entry(NamedTuple):
 Tree = Mapping[str, Entry]
 #: By its id, which tells all that a commit is, and so is the same in all lakes.
 _ancestries: Final[dict[str, tuple[Commit, ...]]] = {}
+#: Addresses by metarange, whose id tells them all, too.
+_held: Final[dict[str, frozenset[str]]] = {}
 _MOST: Final = 4096
 
 
@@ -96,6 +98,19 @@ class Lake:
     def tree(self, commit: str) -> Tree:
         """What a commit holds."""
         return self.trees[self.commits[commit].meta_range_id]
+
+    def held_by(self, commits: Iterable[str]) -> set[str]:
+        """The addresses that some commits hold."""
+        found: set[str] = set()
+        for metarange in {self.commits[commit].meta_range_id for commit in commits}:
+            held = _held.get(metarange)
+            if held is None:
+                if len(_held) > _MOST:
+                    _held.clear()
+                entries = self.trees[metarange].values()
+                held = _held[metarange] = frozenset(entry.address for entry in entries)
+            found |= held
+        return found
 
     def add(self, parents: tuple[str, ...], tree: Tree, date: float, message: str) -> str:
         """Make a commit."""
@@ -175,8 +190,7 @@ class Lake:
     def named_in(self, namespace: str, now: float) -> set[str]:
         """What it keeps alive in the namespace of another repository; tagged commits, too."""
         commits = self.on_branches(now) | self.dangling(now) | set(self.tags.values())
-        found = {entry.address for commit in commits for entry in self.tree(commit).values()}
-        found |= self.staged_addresses()
+        found = self.held_by(commits) | self.staged_addresses()
         prefix = f"{namespace}/"
         return {one.removeprefix(prefix) for one in found if one.startswith(prefix)}
 

@@ -372,6 +372,8 @@ def concat_tables(tables: Iterable[Any]) -> Table:
         ArrowInvalid: they have other columns.
     """
     some = [table_of(one) for one in tables]
+    if len(some) == 1:
+        return some[0]
     names = some[0].column_names
     if any(one.column_names != names for one in some):
         raise ArrowInvalid(f"not all have the columns {names}")

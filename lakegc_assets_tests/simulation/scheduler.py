@@ -162,8 +162,7 @@ class Scheduler:
                 self._switch(actor)
             return 0
         if choice & 1:
-            others = [a for a in self.actors if a is not actor and a.due(now) <= now]
-            if others:
+            if others := self._others(actor, now):
                 self._next = others[(choice >> 1) % len(others)]
                 self._switch(actor)
             return 0
@@ -201,6 +200,10 @@ class Scheduler:
         self._ended = True
         if self.current is not None and self.current.process is process:
             raise Killed
+
+    def _others(self, actor: Actor, now: float) -> list[Actor]:
+        """Who else may go on now."""
+        return [a for a in self.actors if a is not actor and a.due(now) <= now]
 
     def _switch(self, actor: Actor) -> None:
         actor.at = self.now
