@@ -51,7 +51,7 @@ def init_of(some: type) -> Callable[..., None]:
     if hasattr(some, "__post_init__"):
         lines.append("self.__post_init__()")
     body = "".join(f"\n    {line}" for line in lines)
-    exec(f"def __init__({', '.join(asked)}):{body}", known)  # noqa: S102 - as dataclasses does
+    exec(f"def __init__({', '.join(asked)}):{body}", known)
     made: Callable[..., None] = known["__init__"]
     return made
 

@@ -22,10 +22,11 @@ import pyarrow.compute
 from lakegc_assets.graveler import decode, namespace
 from lakegc_assets.graveler.ident import commit_id
 from lakegc_assets.mark import refs, sifting
+from lakegc_assets.retention.commits import instant
 from lakegc_assets.run import artifacts, context, hashing, parts, sets
 from lakegc_assets.run.artifacts import Manifest
 from lakegc_assets.run.settings import Settings
-from lakegc_assets.sweep import extending
+from lakegc_assets.sweep import extending, look
 from lakegc_assets.sweep.lease import LeaseRecord
 from lakegc_assets_tests.simulation import columns
 from lakegc_assets_tests.simulation import rows as pa
@@ -49,6 +50,7 @@ def simpler() -> list[tuple[object, str, object]]:
         (refs, "content_id", _content_id),
         (Settings, "to_json", _to_json),
         (artifacts, "_sizes", sizes_of),
+        (look, "_digest", _digest),
         (Manifest, "from_bytes", manifest_of),
         (Manifest, "to_bytes", _encoded),
         (Manifest, "sha256", property(_sha256)),
@@ -64,6 +66,7 @@ def _constants() -> Iterator[tuple[object, str, object]]:
         id(pyarrow.compute): columns,
         id(json): values,
         id(hashing.key_digest): digest_of,
+        id(instant): _instant,
     }
     for name, module in list(sys.modules.items()):
         if not name.startswith("lakegc_assets.") or module is decode:
@@ -219,7 +222,7 @@ def sizes_of(pages: Iterable[pa.Table]) -> dict[str, int]:
             if len(_sizes_known) > _MOST:
                 _sizes_known.clear()
             known = _sizes_known[id(page)] = (page, _real_sizes([page]))
-        found |= known[1]
+        found = found | known[1] if found else known[1]
     return found
 
 
@@ -229,6 +232,20 @@ _etag_hash: Final = lru_cache(maxsize=4096)(decode.etag_hash)
 def etag_hashes(etags: pa.Array) -> pa.Array:
     """As the hashes of an array of etags."""
     return pa.Array([_etag_hash(etag) for etag in etags.values], pa.int64())
+
+
+_instant: Final = lru_cache(maxsize=_MANY)(instant)
+_real_digest: Final = look._digest
+
+
+def _digest(told: object) -> str:
+    """As that of values in a fingerprint."""
+    return _digest_of(marshal.dumps(told, 2))
+
+
+@lru_cache(maxsize=_MANY)
+def _digest_of(marshalled: bytes) -> str:
+    return _real_digest(marshal.loads(marshalled))
 
 
 def _content_id(

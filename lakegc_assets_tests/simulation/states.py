@@ -58,7 +58,7 @@ class Counted:
         """Take the states of an interleaving; how many of them were new."""
         found: set[int] = set()
         for mood, calls in states.calls.items():
-            # Multiplied, since moods that differ in one place only would move calls that do so, too.
+            # Multiplied: else moods that differ in one digit move calls that do to each other.
             of_mood = (zlib.crc32(mood.encode()) * 0x9E3779B1 & 0xFFFFFFFF) >> 9
             found.update([_hashes[call] ^ of_mood for call in calls])
         places = list(found)
