@@ -9,6 +9,7 @@ import dataclasses
 import sys
 from collections.abc import Callable, Iterator
 from functools import cache
+from types import SimpleNamespace
 from typing import Any, TypeVar
 
 T = TypeVar("T")
@@ -22,6 +23,8 @@ def frozen() -> Iterator[tuple[object, str, object]]:
         for constant, value in list(vars(module).items()):
             if value is dataclasses.replace:
                 yield module, constant, changed
+            elif value is dataclasses:
+                yield module, constant, SimpleNamespace(**vars(dataclasses) | {"replace": changed})
             elif isinstance(value, type) and value.__module__ == name and _is_frozen(value):
                 yield value, "__init__", init_of(value)
 

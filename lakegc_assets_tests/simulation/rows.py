@@ -171,7 +171,7 @@ class Table:
 
     def __getitem__(self, which: int | str) -> Array:
         try:
-            return self.columns[self.column_names.index(which)]  # type: ignore[arg-type]
+            return self.columns[self.column_names.index(which)]
         except ValueError:
             if isinstance(which, int):
                 return self.columns[which]

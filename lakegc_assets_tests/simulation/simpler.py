@@ -23,6 +23,7 @@ from lakegc_assets.graveler import decode, namespace
 from lakegc_assets.graveler.ident import commit_id
 from lakegc_assets.mark import refs, sifting
 from lakegc_assets.retention.commits import instant
+from lakegc_assets.retention.rules import Rules
 from lakegc_assets.run import artifacts, context, hashing, parts, sets
 from lakegc_assets.run.artifacts import Manifest
 from lakegc_assets.run.settings import Settings
@@ -48,6 +49,8 @@ def simpler() -> list[tuple[object, str, object]]:
         (sets, "members_of", members_of),
         (namespace.StorageNamespace, "parse", _parsed),
         (refs, "content_id", _content_id),
+        (refs, "_parsed", _commits_in),
+        (Rules, "parse", _rules),
         (Settings, "to_json", _to_json),
         (artifacts, "_sizes", sizes_of),
         (look, "_digest", _digest),
@@ -238,7 +241,7 @@ _instant: Final = lru_cache(maxsize=_MANY)(instant)
 _real_digest: Final = look._digest
 
 
-def _digest(told: object) -> str:
+def _digest(told: Any) -> str:
     """As that of values in a fingerprint."""
     return _digest_of(marshal.dumps(told, 2))
 
@@ -276,6 +279,33 @@ def _content_id_of(
 # What is parsed
 
 _parsed: Final = lru_cache(maxsize=64)(namespace.StorageNamespace.parse)
+_real_commits: Final = refs._parsed
+_commits_known: Final[dict[str, dict[str, str]]] = {}
+
+
+def _commits_in(text: str, location: str) -> dict[str, str]:
+    """As the commits in lakeFS's list of them, where it is whole."""
+    known = _commits_known.get(text)
+    if known is None:
+        if len(_commits_known) > _MOST:
+            _commits_known.clear()
+        known = _commits_known[text] = _real_commits(text, location)
+    return known.copy()
+
+
+_real_rules: Final = Rules.parse
+
+
+def _rules(told: Any) -> Rules:
+    """As ``Rules.parse``; what it answers is not changed by anybody."""
+    return _rules_of(marshal.dumps(told, 2))
+
+
+@lru_cache(maxsize=_MOST)
+def _rules_of(marshalled: bytes) -> Rules:
+    return _real_rules(marshal.loads(marshalled))
+
+
 lease_of: Final = lru_cache(maxsize=64)(LeaseRecord.from_bytes)
 _from_bytes: Final = Manifest.from_bytes
 _real_sizes: Final = artifacts._sizes
