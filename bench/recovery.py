@@ -123,22 +123,30 @@ def _undo(folder: Path, history: History) -> None:
         for at in range(0, len(keys), _BATCH):
             objects = [{"Key": key} for key in keys[at : at + _BATCH]]
             client.delete_objects(Bucket=BUCKET, Delete={"Objects": objects})  # type: ignore[typeddict-item]
-        beside("undo by versions", seconds, _bare_undo())
+        beside("undo by versions", seconds, _bare_undo(len(addresses)))
 
 
-def _bare_undo() -> float:
-    """List all versions, and remove the markers among them; seconds."""
+def _bare_undo(wanted: int) -> float:
+    """List all versions, and remove the markers among them, until all objects are back; seconds.
+
+    Where a page ends between a marker and its version, versitygw leaves the marker out.
+    """
     client = boto3.client("s3")
-    begun = time.monotonic()
-    pages = client.get_paginator("list_object_versions")
-    for page in pages.paginate(Bucket=BUCKET, Prefix=f"{NAMESPACE}/data/"):
-        markers = [
-            {"Key": marker["Key"], "VersionId": marker["VersionId"]}
-            for marker in page.get("DeleteMarkers", ())
-            if marker["IsLatest"]
-        ]
-        if markers:
-            client.delete_objects(Bucket=BUCKET, Delete={"Objects": markers})  # type: ignore[typeddict-item]
+    begun, removed = time.monotonic(), 0
+    while removed < wanted:
+        before = removed
+        pages = client.get_paginator("list_object_versions")
+        for page in pages.paginate(Bucket=BUCKET, Prefix=f"{NAMESPACE}/data/"):
+            markers = [
+                {"Key": marker["Key"], "VersionId": marker["VersionId"]}
+                for marker in page.get("DeleteMarkers", ())
+                if marker["IsLatest"]
+            ]
+            if markers:
+                client.delete_objects(Bucket=BUCKET, Delete={"Objects": markers})  # type: ignore[typeddict-item]
+            removed += len(markers)
+        if removed == before:
+            raise SystemExit(f"of {wanted:,} markers, {removed:,} are listed")
     return time.monotonic() - begun
 
 

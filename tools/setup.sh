@@ -142,8 +142,8 @@ set_up_java() {
 # What numba compiles is kept beside the modules, for the processor that it was compiled on.
 set_up_kernels() {
   local stamp
-  stamp="$(cat lakegc_assets/graveler/decode_kernels.py lakegc_assets/run/hash_kernels.py \
-    lakegc_assets/checks/*kernels.py | sha256sum)"
+  stamp="$(cat $(grep -rl --include=*.py 'import numba' lakegc_assets | sort) \
+    lakegc_assets/cli/kernels.py | sha256sum)"
   [ "$(cat .venv/kernels 2>/dev/null)" != "$stamp" ] || return 0
   echo "Compiling what reads lakeFS's ranges" >&2
   ! .venv/bin/python -m lakegc_assets.cli.kernels || echo "$stamp" >.venv/kernels

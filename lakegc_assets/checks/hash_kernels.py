@@ -14,7 +14,7 @@ _OTHER: Final = np.uint64(0x9AE16A3B2F90404F)
 
 
 @numba.njit(cache=True, nogil=True)
-def finish(value: Any) -> Any:  # noqa: ANN401 - a number of numba's
+def _finish(value: Any) -> Any:  # noqa: ANN401 - a number of numba's
     """Spread what is in a hash over all of its bits."""
     value ^= value >> np.uint64(30)
     value *= np.uint64(0xBF58476D1CE4E5B9)
@@ -25,10 +25,10 @@ def finish(value: Any) -> Any:  # noqa: ANN401 - a number of numba's
 
 @numba.njit(cache=True, nogil=True)
 def finished(values: Any) -> Any:  # noqa: ANN401 - an array
-    """``finish`` of each."""
+    """``_finish`` of each."""
     spread = np.empty_like(values)
     for i in range(len(values)):
-        spread[i] = finish(values[i])
+        spread[i] = _finish(values[i])
     return spread
 
 
@@ -37,7 +37,7 @@ def sieve(members: Any, holes: Any) -> None:  # noqa: ANN401 - arrays
     """Open the hole of each member; there are as many as some power of two."""
     mask = np.uint64(len(holes) - 1)
     for i in range(len(members)):
-        holes[finish(members[i]) & mask] = True
+        holes[_finish(members[i]) & mask] = True
 
 
 @numba.njit(cache=True, nogil=True)
@@ -45,7 +45,7 @@ def sift(hashes: Any, holes: Any, passed: Any) -> None:  # noqa: ANN401 - arrays
     """Which of some hashes pass: all that are members, and a few others."""
     mask = np.uint64(len(holes) - 1)
     for i in range(len(hashes)):
-        passed[i] = holes[finish(hashes[i]) & mask]
+        passed[i] = holes[_finish(hashes[i]) & mask]
 
 
 @numba.njit(cache=True, nogil=True)
@@ -66,7 +66,7 @@ def hash_spans(text: Any, begins: Any, ends: Any, base: Any, hashes: Any) -> Non
         value = base
         for byte in text[begins[i] : ends[i]]:
             value = (value ^ np.uint64(byte)) * _PRIME
-        hashes[i] = finish(value)
+        hashes[i] = _finish(value)
 
 
 @numba.njit(cache=True, nogil=True)
@@ -102,5 +102,5 @@ def hash_addresses(text: Any, begins: Any, ends: Any, found: Any) -> None:  # no
                         and text[at - 1] == 97  # noqa: PLR2004 - a
                     )
                 elif slashes == 2 and in_data:  # noqa: PLR2004 - the one behind the slice
-                    folder = finish(one)
-        first[i], second[i], folders[i], marks[i] = finish(one), finish(other), folder, mark
+                    folder = _finish(one)
+        first[i], second[i], folders[i], marks[i] = _finish(one), _finish(other), folder, mark

@@ -10,8 +10,9 @@ from collections.abc import Iterable, Iterator
 
 from lakegc_assets.graveler.namespace import UnresolvableAddressError
 from lakegc_assets.lakefs.calls import LARGEST_PAGE
-from lakegc_assets.lakefs.client import LakeFSClient, branch_ref
+from lakegc_assets.lakefs.client import LakeFSClient
 from lakegc_assets.lakefs.errors import NotFoundError
+from lakegc_assets.lakefs.reads import branch_ref
 from lakegc_assets.retention.commits import Commit
 from lakegc_assets.run.connections import Connections
 

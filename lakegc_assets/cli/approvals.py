@@ -8,7 +8,7 @@ from typing import Any
 from lakegc_assets.cli.jobs import run_job
 from lakegc_assets.cli.queries import Site
 from lakegc_assets.errors import IntegrityError, LakegcError
-from lakegc_assets.lakefs.client import utc_now
+from lakegc_assets.lakefs.reads import utc_now
 from lakegc_assets.run.artifacts import ArtifactRoot, AttemptArtifacts
 from lakegc_assets.run.tasks import each
 from lakegc_assets.sweep.approval import Approval, approval_of, refusal_of

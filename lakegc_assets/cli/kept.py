@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager, suppress
 from datetime import datetime, timedelta, timezone
 from typing import Any
@@ -23,6 +23,7 @@ from lakegc_assets.run.pins import prune_pins
 from lakegc_assets.run.spark import start_session
 from lakegc_assets.storage.opening import open_store
 from lakegc_assets.sweep.hold import require_no_hold
+from lakegc_assets.sweep.lease import LeaseLostError, lost
 from lakegc_assets.sweep.leased import leased
 
 
@@ -168,11 +169,24 @@ def _not_held(ctx: RunContext) -> Iterator[None]:
 
 
 @contextmanager
-def _alone(ctx: RunContext) -> Iterator[None]:
-    """Keep sweeps and restores of a repository from beginning meanwhile, from wherever."""
+def _alone(ctx: RunContext) -> Iterator[Callable[[], None]]:
+    """Keep sweeps and restores of a repository from beginning meanwhile, from wherever.
+
+    Gives what raises LeaseLostError once it does not: this process may have been suspended, and not
+    have noticed, so the store is asked.
+    """
     _, connections = ctx.connect()
-    with leased(ctx, connections.store(), doing="prune"), _not_held(ctx):
-        yield
+    store = connections.store()
+    with leased(ctx, store, doing="prune") as lease, _not_held(ctx):
+
+        def require() -> None:
+            if why := lost(store, lease.token, lease.round, store.server_time()):
+                raise LeaseLostError(
+                    f"the lease on {store.url} was lost: {why}. What was not removed yet stays: "
+                    "prune again"
+                )
+
+        yield require
 
 
 def _prune_rest(ctx: RunContext, namespace: str) -> None:

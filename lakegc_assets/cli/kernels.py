@@ -15,8 +15,8 @@ import pyarrow as pa
 from lakegc_assets.checks.hash_kernels import meet
 from lakegc_assets.checks.hashing import Members as Sieve
 from lakegc_assets.checks.hashing import hash_strings
-from lakegc_assets.checks.witness import witness
-from lakegc_assets.graveler.decode import decode_metarange, decode_range, etag_hashes
+from lakegc_assets.checks.witness import alike_paths, witness
+from lakegc_assets.graveler.decode import decode_metarange, decode_range, etag_hash, etag_hashes
 from lakegc_assets.graveler.entry import Entry
 from lakegc_assets.graveler.namespace import StorageNamespace
 from lakegc_assets.graveler.ranges import write_metarange, write_range
@@ -37,11 +37,13 @@ def main() -> None:
     metarange_id, metarange = write_metarange([info])
     decode_metarange(metarange, metarange_id)
     witness(data, info.id, namespace)
+    own = np.zeros(1, np.uint64)
+    alike_paths(data, info.id, namespace, Sieve([own]))
     texts = pa.array(["data/slice/1"])
     etag_hashes(texts)
+    etag_hash("0" * 32)
     hash_strings(texts)
     key_digest(texts)
-    own = np.zeros(1, np.uint64)
     pair_hashes(own, own)
     read = _read_only(own)
     for members, wanted in ((own, own), (read, own), (own, read)):
@@ -52,6 +54,7 @@ def main() -> None:
     flags, numbers = np.zeros(1, np.bool_), np.zeros(1, np.int64)
     compare_all(
         (read, _read_only(numbers), _read_only(numbers)),
+        numbers,
         (own, numbers, flags, np.zeros(1, np.int32)),
         (flags, flags.copy(), flags.copy(), numbers.copy()),
     )

@@ -20,8 +20,8 @@ from lakegc_assets.defs.metadata import slice_ages
 from lakegc_assets.defs.policy import Policies
 from lakegc_assets.defs.units import human_bytes
 from lakegc_assets.errors import ConfigurationError, LakegcError
-from lakegc_assets.lakefs.client import utc_now
 from lakegc_assets.lakefs.config import LakeFSConfig
+from lakegc_assets.lakefs.reads import utc_now
 
 #: States in which somebody has to do something.
 _PERSON: Final = ("held", "unreadable", "refused", "waiting for approval", "sweep unfinished")

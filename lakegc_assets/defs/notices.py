@@ -19,7 +19,7 @@ import requests
 from lakegc_assets.defs.policy import MailSection, NoticeSection, Policies
 from lakegc_assets.defs.requests import remembered
 from lakegc_assets.errors import ConfigurationError, LakegcError
-from lakegc_assets.lakefs.client import utc_now
+from lakegc_assets.lakefs.reads import utc_now
 
 #: Dagster gives a tick 60 s: what is begun within the first 20 ends before that.
 _BUDGET_S: Final = 20

@@ -18,8 +18,8 @@ from lakegc_assets.defs.policy import Policies
 from lakegc_assets.defs.requests import collected, keys_of, remembered, request, silent
 from lakegc_assets.defs.resources import CollectorResource
 from lakegc_assets.errors import LakegcError
-from lakegc_assets.lakefs.client import utc_now
 from lakegc_assets.lakefs.models import Repository
+from lakegc_assets.lakefs.reads import utc_now
 from lakegc_assets.run.artifacts import ArtifactRoot
 from lakegc_assets.run.tasks import each
 from lakegc_assets.sweep.approval import Approval, approval_of

@@ -20,8 +20,8 @@ from lakegc_assets.defs.requests import collected, remembered, silent
 from lakegc_assets.defs.resources import CollectorResource
 from lakegc_assets.errors import LakegcError
 from lakegc_assets.graveler.namespace import StorageNamespace
-from lakegc_assets.lakefs.client import utc_now
 from lakegc_assets.lakefs.models import Repository
+from lakegc_assets.lakefs.reads import utc_now
 from lakegc_assets.run.artifacts import ArtifactRoot
 from lakegc_assets.run.history import earlier
 from lakegc_assets.run.tasks import each

@@ -2,6 +2,9 @@
 
 Compiled by numba at the first call and kept in its cache. Nothing here allocates by what a file
 claims, and every index is checked before it is used: a fault becomes a code, never a wrong row.
+
+Of entries and of metaranges in one file: numba looks for changes in the file of a loop alone, so
+one that called what another file has would go on with what that was when it was compiled.
 """
 
 from __future__ import annotations

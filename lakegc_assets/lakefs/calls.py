@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from operator import lt
 from types import TracebackType
-from typing import TYPE_CHECKING, NoReturn, TypeVar
+from typing import TYPE_CHECKING, Generic, NoReturn, TypeVar
 
 from lakegc_assets.lakefs.errors import UnexpectedAnswerError
 from lakegc_assets.lakefs.models import AnyPage, Model, Page
@@ -20,6 +21,30 @@ _GROWTH = 8
 
 M = TypeVar("M", bound=Model)
 P = TypeVar("P", bound=AnyPage)
+
+
+@dataclass(frozen=True)
+class Listing(Generic[P]):
+    """A list that the server gives in pages.
+
+    Attributes:
+        model: of a page.
+        path: segments.
+        key: the field by which the list is sorted; None for logs, which have no such field.
+        params: beyond those of paging.
+        after: where to begin.
+        amount: items in a page.
+        growing: whether each page is larger than the one before it, for who often needs the first
+            items only.
+    """
+
+    model: type[P]
+    path: tuple[str, ...]
+    key: str | None
+    params: Mapping[str, str] = field(default_factory=dict)
+    after: str = ""
+    amount: int = LARGEST_PAGE
+    growing: bool = False
 
 
 class Calls:
@@ -56,93 +81,56 @@ class Calls:
     def _get(self, model: type[M], *path: str, params: Mapping[str, str] | None = None) -> M:
         return parse(self._transport.call("GET", path_of(*path), params=params), model)
 
-    def _list(
-        self,
-        model: type[Page[M]],
-        *path: str,
-        key: str | None,
-        params: Mapping[str, str] | None = None,
-        after: str = "",
-        amount: int = LARGEST_PAGE,
-        growing: bool = False,
-    ) -> Iterator[M]:
+    def _list(self, listing: Listing[Page[M]]) -> Iterator[M]:
         """Every item of a list, read in pages as needed; see ``_pages``."""
-        pages = self._pages(
-            model, *path, key=key, params=params, after=after, amount=amount, growing=growing
-        )
-        for page in pages:
+        for page in self._pages(listing):
             yield from page.results
 
-    def _pages(
-        self,
-        model: type[P],
-        *path: str,
-        key: str | None,
-        params: Mapping[str, str] | None = None,
-        after: str = "",
-        amount: int = LARGEST_PAGE,
-        growing: bool = False,
-    ) -> Iterator[P]:
+    def _pages(self, listing: Listing[P]) -> Iterator[P]:
         """The pages of a list, one after the other.
-
-        Args:
-            model: of a page.
-            path: segments.
-            key: the field by which the list is sorted; None for logs, which have no such field.
-            params: beyond those of paging.
-            after: where to begin.
-            amount: items in a page.
-            growing: whether each page is larger than the one before it, for who often needs the
-                first items only.
 
         Raises:
             UnexpectedAnswerError: see ``_page``; or an offset comes again.
         """
-        seen = {after}
+        seen = {listing.after}
         while True:
-            page = self._page(model, *path, key=key, params=params, after=after, amount=amount)
+            page = self._page(listing)
             yield page
             if not page.pagination.has_more:
                 return
-            after = page.pagination.next_offset
-            if growing:
+            after, amount = page.pagination.next_offset, listing.amount
+            if listing.growing:
                 amount = min(_GROWTH * amount, LARGEST_PAGE)
             if after in seen:
                 raise UnexpectedAnswerError(
-                    f"paging {path_of(*path)} does not advance: offset {after!r} came again"
+                    f"paging {path_of(*listing.path)} does not advance: offset {after!r} came again"
                 )
             seen.add(after)
+            listing = replace(listing, after=after, amount=amount)
 
-    def _page(
-        self,
-        model: type[P],
-        *path: str,
-        key: str | None,
-        params: Mapping[str, str] | None = None,
-        after: str = "",
-        amount: int = LARGEST_PAGE,
-    ) -> P:
-        """One page of a list.
+    def _page(self, listing: Listing[P]) -> P:
+        """The first page of a list.
 
         Raises:
             UnexpectedAnswerError: another number of items than announced, items out of order, or
                 more is announced with nothing to go on from.
         """
-        asked: dict[str, str | int] = {**(params or {}), "amount": amount}
+        after, path = listing.after, path_of(*listing.path)
+        asked: dict[str, str | int] = {**listing.params, "amount": listing.amount}
         if after:
             asked["after"] = after
-        page = parse(self._transport.call("GET", path_of(*path), params=asked), model)
+        page = parse(self._transport.call("GET", path, params=asked), listing.model)
         paging = page.pagination
-        where = f"{path_of(*path)} after {after!r}"
+        where = f"{path} after {after!r}"
         if paging.results != len(page.results):
             raise UnexpectedAnswerError(
                 f"{where}: {paging.results} items were announced, {len(page.results)} came"
             )
         if paging.has_more and not page.results:
             raise UnexpectedAnswerError(f"{where}: more is announced, but nothing came")
-        if key is not None:
+        if listing.key is not None:
             # The order of code points, as Python compares, is that of UTF-8 bytes, as lakeFS sorts.
-            keys = page.values(key)
+            keys = page.values(listing.key)
             told = [after, *keys] if after else keys
             if not all(map(lt, told, told[1:])):
                 low, high = next(pair for pair in pairwise(told) if pair[0] >= pair[1])

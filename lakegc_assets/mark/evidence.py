@@ -27,7 +27,7 @@ from lakegc_assets.run.context import RunContext
 from lakegc_assets.run.hashing import Hashes
 from lakegc_assets.run.packs import Decoded, by_pack, read_group, read_slots, write_pack
 from lakegc_assets.run.parts import Part, read_part
-from lakegc_assets.run.sets import Members
+from lakegc_assets.run.sets import Members, places_of
 from lakegc_assets.run.tasks import spread
 from lakegc_assets.storage.base import ObjectStore
 
@@ -323,7 +323,10 @@ def compared(
 
 
 def _told(
-    store: ObjectStore, parts: Sequence[Part], entries: tuple[npt.NDArray[np.generic], ...], n: int
+    store: ObjectStore,
+    parts: Sequence[Part],
+    entries: tuple[Hashes, Integers, npt.NDArray[np.bool_], npt.NDArray[np.int32]],
+    n: int,
 ) -> tuple[npt.NDArray[np.generic], ...]:
     """What n ranges say: see ``evidence_kernels.compare_all``."""
     flags = tuple(np.zeros(n, np.bool_) for _ in range(3))
@@ -332,5 +335,6 @@ def _told(
         table = read_part(store, part)
         # Compiled once: for arrays that cannot be written to.
         listed = tuple(table[name].combine_chunks().to_numpy() for name in ETAGS.names)
-        evidence_kernels.compare_all(listed, entries, told)
+        places = places_of(entries[0], listed[0])
+        evidence_kernels.compare_all(listed, places, entries, told)
     return told

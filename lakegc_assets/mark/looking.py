@@ -17,8 +17,9 @@ import pyarrow.compute as pc
 
 from lakegc_assets.run.artifacts import LISTING
 from lakegc_assets.run.tasks import each
-from lakegc_assets.storage.base import ObjectInfo, ObjectStore, to_batch
+from lakegc_assets.storage.base import ObjectStore
 from lakegc_assets.storage.errors import InvalidKeyError, ObjectNotFoundError
+from lakegc_assets.storage.values import ObjectInfo, to_batch
 
 #: What a page must tell of to be cheaper than to ask for each.
 _WORTH: Final = 10

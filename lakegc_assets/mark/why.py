@@ -12,8 +12,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lakegc_assets.graveler.ranges import read_range
-from lakegc_assets.lakefs.client import LakeFSClient, branch_ref
+from lakegc_assets.lakefs.client import LakeFSClient
 from lakegc_assets.lakefs.errors import NotFoundError
+from lakegc_assets.lakefs.reads import branch_ref
 from lakegc_assets.mark import references
 from lakegc_assets.mark.addresses import entry_spellings, in_data, live_spellings
 from lakegc_assets.mark.commits import FORGOTTEN

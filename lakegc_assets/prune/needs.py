@@ -16,14 +16,16 @@ from lakegc_assets.prune.judging import SUCCESS
 from lakegc_assets.prune.known import Files, Seen, restores_of, sweeps_of
 from lakegc_assets.recovery.backups import BEGIN, MANIFEST, PRUNING, folder_url
 from lakegc_assets.recovery.making import ASSET as BACKUP
+from lakegc_assets.recovery.undoable import kept_until
 from lakegc_assets.restore.record import folder
 from lakegc_assets.run.artifacts import AttemptArtifacts, Manifest
 from lakegc_assets.run.context import RunContext
 from lakegc_assets.run.pins import read_pins
 from lakegc_assets.run.tasks import each
-from lakegc_assets.storage.base import ObjectStore, Recovery
+from lakegc_assets.storage.base import ObjectStore
 from lakegc_assets.storage.opening import open_store
 from lakegc_assets.storage.trash import TRASH
+from lakegc_assets.storage.values import Recovery
 from lakegc_assets.sweep import ledger
 from lakegc_assets.sweep.approval import FOLDER as APPROVALS
 from lakegc_assets.sweep.approval import Approval, approval_of
@@ -158,7 +160,7 @@ def _undoable(
     days = _days(told, around.recovery)
     if days is None:
         return f"{what}, until when is not known"
-    until = swept.finished + timedelta(days=days)
+    until = kept_until(swept.finished, days)
     return f"{what} until {until:%Y-%m-%d %H:%M} UTC" if now < until + _LATE else ""
 
 

@@ -14,8 +14,9 @@ from typing import Final
 
 from lakegc_assets.errors import ConfigurationError, IntegrityError, RefusedError
 from lakegc_assets.run.artifacts import MARK_ASSETS, ArtifactRoot, validate_run_id
-from lakegc_assets.storage.base import DeleteOutcome, ObjectStore
+from lakegc_assets.storage.base import ObjectStore
 from lakegc_assets.storage.errors import ObjectNotFoundError, StorageError
+from lakegc_assets.storage.values import DeleteOutcome
 from lakegc_assets.sweep.ledger import ASSET as SWEPT
 
 PRUNING: Final = "pruning.json"

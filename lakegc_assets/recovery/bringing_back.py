@@ -7,7 +7,7 @@ store itself is asked to write only where nothing is.
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 
 from lakegc_assets.errors import ConfigurationError
 from lakegc_assets.run.tasks import each
-from lakegc_assets.storage.base import Lost, ObjectStore, UndeleteOutcome
+from lakegc_assets.storage.base import ObjectStore
 from lakegc_assets.storage.copies import copy_object
 from lakegc_assets.storage.errors import (
     ChangedError,
@@ -26,6 +26,7 @@ from lakegc_assets.storage.errors import (
     PreconditionFailedError,
     StorageError,
 )
+from lakegc_assets.storage.values import Lost, UndeleteOutcome
 
 #: Where an object came back from.
 KEPT: Final = "store"
@@ -108,10 +109,8 @@ def bring_back(
     there = _looked(store, [t.key for t in told if t.outcome in {"restored", "already_there"}])
     brought = [_verified(one, t, there) for one, t in zip(objects, told, strict=True)]
     wanting = [at for at, one in enumerate(brought) if one.outcome in {"not_kept", "failed"}]
-    untold = [objects[at] for at in wanting if brought[at].outcome == "not_kept"]
-    free = _free(store, untold, copies)
     found = each(
-        lambda at: _else_copied(store, objects[at], brought[at], copies, free), wanting, _THREADS
+        lambda at: _else_copied(store, objects[at], brought[at], copies), wanting, _THREADS
     )
     for at, one in zip(wanting, found, strict=True):
         brought[at] = one
@@ -163,23 +162,6 @@ def _verified(
     return Brought(one.key, "restored", KEPT)
 
 
-def _free(store: ObjectStore, objects: Sequence[Lost], copies: Copies | None) -> Collection[str]:
-    """Keys of small objects with a copy where a listing shows nothing: these are not asked for.
-
-    It saves a request for each. Nothing relies on it: the store itself writes only where nothing
-    is, and says so where something is after all.
-    """
-    etags = {} if copies is None else copies.etags
-    keys = [one.key for one in objects if one.size <= _SMALL and one.key in etags]
-    if len(keys) <= _FEW:
-        return ()
-    try:
-        found, end = _listed(store, keys)
-    except (StorageError, ConfigurationError):
-        return ()
-    return {key for key in keys if key not in found and (end is None or key < end)}
-
-
 def _looked(store: ObjectStore, keys: Sequence[str]) -> Mapping[str, Present | None] | str:
     """What is at some keys, or why nobody can tell."""
     try:
@@ -198,19 +180,15 @@ def present(store: ObjectStore, keys: Sequence[str]) -> Mapping[str, Present | N
     Raises:
         StorageError: the store did not answer.
     """
-    found: dict[str, Present | None] = dict(_listed(store, keys)[0]) if len(keys) > _FEW else {}
+    found: dict[str, Present | None] = dict(_listed(store, keys)) if len(keys) > _FEW else {}
     unlisted = [key for key in keys if key not in found]
     return found | dict(
         zip(unlisted, each(partial(_asked, store), unlisted, _THREADS), strict=True)
     )
 
 
-def _listed(store: ObjectStore, keys: Sequence[str]) -> tuple[dict[str, Present], str | None]:
-    """What a listing of the keys' stretch shows, as far as it is worth it; and where it ends.
-
-    Returns:
-        What is there, and the last key that was listed; None if all of the stretch was.
-    """
+def _listed(store: ObjectStore, keys: Sequence[str]) -> dict[str, Present]:
+    """What a listing of the keys' stretch shows, as far as it is worth it."""
     wanted, listed = pa.array(keys, pa.string()), 0
     found: dict[str, Present] = {}
     # All keys in between begin like the first one.
@@ -220,8 +198,8 @@ def _listed(store: ObjectStore, keys: Sequence[str]) -> tuple[dict[str, Present]
         columns = (rows[name].to_pylist() for name in ("key", "size", "etag"))
         found |= {key: Present(size, etag) for key, size, etag in zip(*columns, strict=True)}
         if listed >= _GLANCE and len(found) * _SPARSE < listed:
-            return found, page["key"][-1].as_py()
-    return found, None
+            break
+    return found
 
 
 def _asked(store: ObjectStore, key: str) -> Present | None:
@@ -265,13 +243,14 @@ def _known(one: Lost, copies: Copies | None) -> Mapping[str, str]:
     return known
 
 
-def _else_copied(
-    store: ObjectStore, one: Lost, told: Brought, copies: Copies | None, free: Collection[str]
-) -> Brought:
+def _else_copied(store: ObjectStore, one: Lost, told: Brought, copies: Copies | None) -> Brought:
     """An object that the store did not give back: there after all, or copied from a backup."""
     try:
-        # Before any of its bytes is read.
-        if one.key not in free and store.exists(one.key):
+        # Whether something is there the store says when it is put, too; a small one is read in vain
+        # for less than it takes to ask.
+        small = told.outcome == "not_kept" and one.size <= _SMALL
+        copied = copies is not None and one.key in copies.etags
+        if not (small and copied) and store.exists(one.key):
             return told if told.error_code == "NotVerified" else Brought(one.key, "already_there")
         if copies is None or one.key not in copies.etags:
             return told

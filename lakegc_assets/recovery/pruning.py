@@ -10,8 +10,9 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import datetime, timedelta
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -22,7 +23,9 @@ from lakegc_assets.recovery.looking import missing
 from lakegc_assets.recovery.overview import Found, all_backups, found_at
 from lakegc_assets.recovery.place import placed, repository_at
 from lakegc_assets.run.context import RunContext
+from lakegc_assets.run.hashing import address_hashes
 from lakegc_assets.run.lock import repository_lock
+from lakegc_assets.run.sets import members_of
 from lakegc_assets.storage.base import ObjectStore
 from lakegc_assets.storage.config import StoreConfig
 from lakegc_assets.storage.errors import StorageError
@@ -33,6 +36,12 @@ _SWEPT = "swept_set"
 _ASKED = 100
 _LEFT = pa.schema([("address", pa.string()), ("size", pa.int64())])
 Context = Callable[[str, str], RunContext]
+#: Raises where others may be at work by now.
+Require = Callable[[], object]
+
+
+def _with_nobody(_: RunContext) -> AbstractContextManager[None]:
+    return nullcontext()
 
 
 @dataclass(frozen=True)
@@ -56,13 +65,14 @@ class Pruning:
         context: gives the run of a repository and a run's id.
         stores: how the store of the backups is reached.
         backup_url: the place of all backups.
-        older_than: younger ones stay; None for any age.
+        older_than: younger ones stay, and those whose mark was swept later; None for any age.
         names: ``repository/run`` of the only ones that are looked at; of these, those also go
             whose mark was not swept, and those that were not finished. Empty for all.
         dry_run: nothing is removed.
         alone: keeps sweeps and restores of a repository from beginning, from wherever, or raises
             LakegcError where one is at work: a sweep may rely on the backup, a restore read it. So
-            it does where an alarm is to be looked at first.
+            it does where an alarm is to be looked at first. It gives what raises once it does not
+            keep them any more, since this process was suspended; or None.
     """
 
     context: Context
@@ -71,13 +81,14 @@ class Pruning:
     older_than: timedelta | None
     names: Collection[str] = ()
     dry_run: bool = False
-    alone: Callable[[RunContext], AbstractContextManager[object]] = nullcontext
+    alone: Callable[[RunContext], AbstractContextManager[Require | None]] = _with_nobody
 
     def run(self) -> Iterator[Judged]:
         """Remove what is to go, one after the other; what became of each.
 
         Raises:
-            RefusedError: there is no backup of a name.
+            RefusedError: there is no backup of a name; or others may be at work since it was
+                looked at what is needed, and what was to be removed stays.
             IntegrityError: what a backup says of itself is damaged.
             StorageError: the store refused something; run it again.
         """
@@ -93,34 +104,46 @@ class Pruning:
         ctx = self.context(subject.repository, subject.run)
         if kept := self._stays(ctx, found):
             return Judged(found, kept)
+        require: Require | None = None
         with ExitStack() as stack:
             try:
                 if found.state == "unfinished" or _held(found).num_rows:
                     stack.enter_context(repository_lock(subject.namespace))
-                    stack.enter_context(self.alone(ctx))
+                    require = stack.enter_context(self.alone(ctx))
                     _require_unchanged(found)
                     kept = _needed(ctx, found, _held(found))
             except LakegcError as error:
                 kept = f"nobody can tell what of it is needed: {error}"
             if kept or self.dry_run:
                 return Judged(found, kept)
-            remove(found)
+            remove(found, require or _nobody_else)
             return Judged(found)
 
     def _stays(self, ctx: RunContext, found: Found) -> str:
         """Why a backup stays, before anybody asks what of it is needed."""
-        age = ctx.clocks.now() - found.record.since
         if found.state == "being removed":
             return ""
-        if self.older_than is not None and age < self.older_than:
-            return f"it is {age.days} days old"
+        swept = _swept(ctx, found)
+        if young := self._young(found.record.since, swept, ctx.clocks.now()):
+            return young
         if found.name in self.names:
             return ""
         by_name = f"tell it by name (--backup {found.name}) if it is to go"
         if found.state == "unfinished":
             return f"it was not finished; {by_name}"
-        if not _was_swept(ctx, found):
+        if swept is None:
             return f"its mark was not swept, as far as the artifacts here tell; {by_name}"
+        return ""
+
+    def _young(self, since: datetime, swept: datetime | None, now: datetime) -> str:
+        """Why a backup is too young; empty if it is not."""
+        if self.older_than is None:
+            return ""
+        if now - since < self.older_than:
+            return f"it is {(now - since).days} days old"
+        # Until then what it holds was in the store, too.
+        if swept is not None and now - swept < self.older_than:
+            return f"its mark was swept {(now - swept).days} days ago"
         return ""
 
 
@@ -137,12 +160,15 @@ def _require_unchanged(found: Found) -> None:
         raise RefusedError(f"{found.store.url} has changed meanwhile: prune again")
 
 
-def _was_swept(ctx: RunContext, found: Found) -> bool:
+def _swept(ctx: RunContext, found: Found) -> datetime | None:
+    """When the sweep of its mark ended; None where it did not, or nobody can tell."""
     try:
         attempt = ctx.root.attempt(ctx.repository, ctx.run)
+        if attempt.attempt != found.record.subject.attempt or not attempt.has(_SWEPT):
+            return None
+        return attempt.recorded(_SWEPT).finished
     except LakegcError:
-        return False
-    return attempt.attempt == found.record.subject.attempt and attempt.has(_SWEPT)
+        return None
 
 
 def _needed(ctx: RunContext, found: Found, held: pa.Table) -> str:
@@ -184,7 +210,8 @@ def _held(found: Found) -> pa.Table:
         LakegcError: nobody can tell.
     """
     if found.state == "finished":
-        return found.copied()
+        copied = found.copied()
+        return pa.concat_tables([copied, _unnamed(found.store, copied)]).sort_by("address")
     left = pa.table(_columns(_copies(found.store)), schema=_LEFT)
     try:
         copied = found.copied()
@@ -199,6 +226,20 @@ def _held(found: Found) -> pa.Table:
     at = pc.index_in(left["address"].combine_chunks(), copied["address"].combine_chunks())
     known = copied["size"].combine_chunks().take(at)
     return left.set_column(1, "size", pc.coalesce(known, left["size"].combine_chunks()))
+
+
+def _unnamed(store: ObjectStore, copied: pa.Table) -> pa.Table:
+    """What lies among the copies of a finished backup, and that it does not name (``_LEFT``).
+
+    A try that was killed may have copied what was gone when the next one came to it.
+    """
+    known = [np.sort(address_hashes(copied["address"]))]
+    tables = [_LEFT.empty_table()]
+    for page in list_to_the_end(store):
+        new = pa.array(~members_of(known, address_hashes(page["key"])))
+        rows = page.filter(pc.and_not(new, pc.starts_with(page["key"], FOLDER)))
+        tables.append(pa.table([rows["key"], rows["size"]], schema=_LEFT))
+    return pa.concat_tables(tables)
 
 
 def _require_gone(store: ObjectStore, addresses: pa.ChunkedArray) -> None:
@@ -228,34 +269,46 @@ def _columns(rows: Iterable[tuple[str, int]]) -> list[list[str] | list[int]]:
     return [[key for key, _ in some], [size for _, size in some]]
 
 
-def remove(found: Found) -> None:
+def _nobody_else() -> None:
+    """Nobody else is at work, or what is removed is of no use to anybody."""
+
+
+def remove(found: Found, require: Require = _nobody_else) -> None:
     """Remove a backup; may be run again after a kill.
 
     Args:
         found: of which nothing is needed.
+        require: raises where others may be at work by now.
 
     Raises:
+        RefusedError: they may; what was not removed yet stays.
         StorageError: the store refused something.
     """
     store = found.store
+    require()
     store.put(PRUNING, found.record.to_bytes())
+    # Who begins to sweep from here on does not rely on it, and who began before has the lease.
+    require()
     _delete(store, [MANIFEST])
     # Listed again until nothing is found: a store may end a listing early.
-    while _delete_pages(store, lambda key: not key.startswith(FOLDER)):
+    while _delete_pages(store, lambda key: not key.startswith(FOLDER), require):
         pass
-    while _delete_pages(store, lambda key: key not in {BEGIN, PRUNING}):
+    while _delete_pages(store, lambda key: key not in {BEGIN, PRUNING}, require):
         pass
+    require()
     _delete(store, [BEGIN])
     _delete(store, [PRUNING])
 
 
-def _delete_pages(store: ObjectStore, chosen: Callable[[str], bool]) -> bool:
+def _delete_pages(store: ObjectStore, chosen: Callable[[str], bool], require: Require) -> bool:
     """Delete what a listing shows of the chosen; whether there was any."""
     some = False
     for page in store.list():
         keys = [key for key in page["key"].to_pylist() if chosen(key)]
         if keys:
             some = True
+            # A restore may read what is left.
+            require()
             _delete(store, keys)
     return some
 

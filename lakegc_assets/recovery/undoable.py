@@ -4,9 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from datetime import datetime, timedelta
-from typing import Any
+from typing import Any, Final
 
-from lakegc_assets.storage.base import Recovery
+from lakegc_assets.storage.values import Recovery
+
+#: Rules may say more days than the calendar has.
+_MOST_DAYS: Final = 36_500
+
+
+def kept_until(since: datetime, days: float) -> datetime:
+    """When a time ends that began then; a hundred years later, where it is longer."""
+    return since + timedelta(days=min(days, _MOST_DAYS))
 
 
 def recovery_facts(recovery: Recovery, since: datetime) -> dict[str, object]:
@@ -16,7 +24,7 @@ def recovery_facts(recovery: Recovery, since: datetime) -> dict[str, object]:
         recovery: what the store keeps, as it was tried.
         since: when the first object may have been deleted, UTC.
     """
-    until = None if recovery.days is None else since + timedelta(days=recovery.days)
+    until = None if recovery.days is None else kept_until(since, recovery.days)
     return {**recovery._asdict(), "until": until and until.isoformat()}
 
 
@@ -29,6 +37,7 @@ def undoable(facts: Mapping[str, Any], now: datetime) -> str:
     """
     recovery, backup = facts["recovery"], facts["backup"]
     in_backup = f"from the backup {backup} until that is pruned" if backup else ""
+    in_backup += _but_for(facts.get("not_in_backup", 0)) if backup else ""
     if recovery["kind"] == "nothing":
         if in_backup:
             return f"what was deleted can be had back {in_backup}"
@@ -37,10 +46,17 @@ def undoable(facts: Mapping[str, Any], now: datetime) -> str:
         if in_backup:
             return f"what was deleted can be had back {in_backup}"
         return f"whether what was deleted can be had back is not known: {recovery['notice']}"
-    more = f"; and {in_backup}" if in_backup else ""
+    more = _but_for(facts.get("not_kept", 0)) + (f"; and {in_backup}" if in_backup else "")
     what = recovery["kind"].replace("_", " ")
     if recovery["until"] is None:
         return f"what was deleted can be had back ({what}), until when is not known{more}"
     until = datetime.fromisoformat(recovery["until"])
     verb = "can" if now < until else "could"
     return f"what was deleted {verb} be had back until {until:%Y-%m-%d %H:%M} UTC ({what}){more}"
+
+
+def _but_for(objects: int) -> str:
+    """What of it cannot be had back from there; older sweeps do not tell."""
+    if not objects:
+        return ""
+    return f", but for {objects} objects that an earlier try deleted, and that are not there"

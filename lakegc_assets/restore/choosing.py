@@ -11,9 +11,10 @@ import pyarrow.compute as pc
 
 from lakegc_assets.errors import RefusedError
 from lakegc_assets.graveler.namespace import StorageNamespace, UnresolvableAddressError
-from lakegc_assets.lakefs.client import LakeFSClient, branch_ref
+from lakegc_assets.lakefs.client import LakeFSClient
 from lakegc_assets.lakefs.errors import NotFoundError
 from lakegc_assets.lakefs.models import ObjectStats
+from lakegc_assets.lakefs.reads import branch_ref
 from lakegc_assets.mark.addresses import live_spellings
 
 _SHOWN = 5

@@ -24,8 +24,9 @@ import pyarrow.parquet as pq
 
 from lakegc_assets.errors import IntegrityError
 from lakegc_assets.run.parts import Part, read_part, write_part
-from lakegc_assets.storage.base import LISTING_SCHEMA, ObjectStore
+from lakegc_assets.storage.base import ObjectStore
 from lakegc_assets.storage.errors import ObjectNotFoundError
+from lakegc_assets.storage.values import LISTING_SCHEMA
 
 _SUFFIX: Final = ".index"
 #: Part of the key of everything cached: the form of packs.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import timedelta
 
-from lakegc_assets.storage.base import Recovery
+from lakegc_assets.storage.values import Recovery
 
 
 def with_trash(recovery: Recovery, stays: timedelta) -> Recovery:

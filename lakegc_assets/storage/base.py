@@ -5,166 +5,21 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from datetime import datetime
-from typing import Final, Literal, NamedTuple
 
 import pyarrow as pa
 
 from lakegc_assets.storage.errors import ChangedError, ObjectNotFoundError
 from lakegc_assets.storage.streams import Pieces, whole
-
-LISTING_SCHEMA: Final = pa.schema(
-    [
-        pa.field("key", pa.string(), nullable=False),
-        pa.field("size", pa.int64(), nullable=False),
-        pa.field("last_modified", pa.timestamp("us", "UTC"), nullable=False),
-        pa.field("etag", pa.string(), nullable=False),
-    ],
+from lakegc_assets.storage.values import (
+    Copied,
+    DeleteOutcome,
+    Lost,
+    ObjectInfo,
+    Prefixes,
+    Recovery,
+    UndeleteOutcome,
 )
-
-
-@dataclass(frozen=True)
-class ObjectInfo:
-    """What a store says about one object.
-
-    Attributes:
-        key: relative to the store's URL.
-        size: in bytes.
-        last_modified: UTC; to the microsecond where the store knows it so well.
-        etag: without quotes. It changes whenever the content does; it need not be an MD5.
-    """
-
-    key: str
-    size: int
-    last_modified: datetime
-    etag: str
-
-
-class Prefixes(NamedTuple):
-    """One level of a store, in byte order.
-
-    Attributes:
-        prefixes: relative to the store's URL, each ending in ``/``.
-        objects: the objects of this level.
-    """
-
-    prefixes: list[str]
-    objects: list[ObjectInfo]
-
-
-@dataclass(frozen=True)
-class DeleteOutcome:
-    """What became of one key that was to be deleted, by the store's own answer.
-
-    Attributes:
-        key: as it was asked for.
-        outcome: ``already_missing`` only where the store tells: S3 answers ``deleted`` for keys
-            that did not exist, too. ``spared`` where another object than the expected one is there.
-        error_code: the store's code when failed; or ``InvalidKey`` (not sent), ``NotSent`` (an
-            earlier call of the same request failed as a whole), ``Expired`` (it came too late, see
-            ``expires_s``), or ``NoAnswer``, ``Timeout``, ``ConnectionFailed`` (it is not known
-            whether the object still exists).
-        detail: the store's message, for people.
-        version: names what the store kept of it, for ``undelete_many``; None where it told nothing.
-    """
-
-    key: str
-    outcome: Literal["deleted", "already_missing", "spared", "failed"]
-    error_code: str | None = None
-    detail: str | None = None
-    version: str | None = None
-
-
-class Recovery(NamedTuple):
-    """What a store keeps of what is deleted, as far as it tells.
-
-    Attributes:
-        kind: ``unknown`` where it could not be found out.
-        days: for how many days; None where no end is known.
-        notice: in a sentence, for people: what is kept, until when, and that it is paid for.
-    """
-
-    kind: Literal["versions", "soft_delete", "trash", "nothing", "unknown"]
-    days: float | None
-    notice: str
-
-
-class Lost(NamedTuple):
-    """An object that was deleted and is to come back.
-
-    Attributes:
-        key: relative to the store's URL.
-        size: in bytes, as it was listed.
-        etag: as it was listed; only what has it comes back.
-        version: as the delete told it; None where that is not known, so that it is looked for.
-    """
-
-    key: str
-    size: int
-    etag: str
-    version: str | None = None
-
-
-@dataclass(frozen=True)
-class UndeleteOutcome:
-    """What became of one object that was to come back.
-
-    Attributes:
-        key: as it was asked for.
-        outcome: ``already_there`` where an object is at the key, whatever it is: it is left alone.
-            ``not_kept`` where the store has nothing of it (any more).
-        error_code: the store's code when failed.
-        detail: for people; why nothing is kept, as far as that is known.
-    """
-
-    key: str
-    outcome: Literal["restored", "already_there", "not_kept", "failed"]
-    error_code: str | None = None
-    detail: str | None = None
-
-
-@dataclass(frozen=True)
-class Copied:
-    """A copy that was verified.
-
-    Attributes:
-        etag: of the copy.
-        verified_by: what was the same on both sides: a checksum by its name (``md5 of parts`` where
-            each part of an upload was compared for itself), or ``size`` where the two sides can
-            name no checksum in common.
-    """
-
-    etag: str
-    verified_by: str
-
-
-class KeyRange(NamedTuple):
-    """The keys that a listing asks for; ``key in range`` decides."""
-
-    prefix: str = ""
-    start_after: str | None = None
-    end_before: str | None = None
-
-    def __contains__(self, key: object) -> bool:
-        return (
-            isinstance(key, str)
-            and key.startswith(self.prefix)
-            and (self.start_after is None or key > self.start_after)
-            and (self.end_before is None or key < self.end_before)
-        )
-
-    def may_hold_below(self, directory: str) -> bool:
-        """Whether a key that starts with ``directory`` can be in the range."""
-        return (
-            (directory.startswith(self.prefix) or self.prefix.startswith(directory))
-            and (self.end_before is None or directory < self.end_before)
-            and (
-                self.start_after is None
-                or directory > self.start_after
-                or self.start_after.startswith(directory)
-            )
-        )
 
 
 class ObjectStore(ABC):
@@ -411,12 +266,3 @@ class ObjectStore(ABC):
     @abstractmethod
     def server_time(self) -> datetime:
         """The time by the store's own clock, UTC."""
-
-
-def to_batch(objects: Sequence[ObjectInfo]) -> pa.RecordBatch:
-    """One batch of ``LISTING_SCHEMA``."""
-    columns = [[getattr(info, name) for info in objects] for name in LISTING_SCHEMA.names]
-    return pa.RecordBatch.from_arrays(
-        [pa.array(c, f.type) for c, f in zip(columns, LISTING_SCHEMA, strict=True)],
-        schema=LISTING_SCHEMA,
-    )

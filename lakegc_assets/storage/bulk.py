@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from lakegc_assets.storage.base import DeleteOutcome
 from lakegc_assets.storage.codes import error_class, explained
 from lakegc_assets.storage.deadlines import Deadline
 from lakegc_assets.storage.errors import (
@@ -15,6 +14,7 @@ from lakegc_assets.storage.errors import (
     StorageError,
 )
 from lakegc_assets.storage.http import HttpFailure
+from lakegc_assets.storage.values import DeleteOutcome
 
 #: What says nothing about any other key.
 _OF_ONE_KEY: Final = frozenset({StorageError, ObjectNotFoundError, PreconditionFailedError})

@@ -8,9 +8,10 @@ from typing import Any, Final, Protocol
 
 import google_crc32c
 
-from lakegc_assets.storage.base import Copied, ObjectStore
+from lakegc_assets.storage.base import ObjectStore
 from lakegc_assets.storage.errors import ChangedError, StorageError
 from lakegc_assets.storage.streams import Pieces
+from lakegc_assets.storage.values import Copied
 
 __all__ = ["Copied", "copy_object"]
 

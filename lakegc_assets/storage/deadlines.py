@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
 from typing import Final
 
-from lakegc_assets.storage.base import DeleteOutcome, ObjectStore
+from lakegc_assets.storage.base import ObjectStore
 from lakegc_assets.storage.codes import EXPIRED, error_class
 from lakegc_assets.storage.errors import (
     AccessDeniedError,
@@ -24,6 +24,7 @@ from lakegc_assets.storage.errors import (
     StoreUnavailableError,
 )
 from lakegc_assets.storage.http import HttpFailure, seconds
+from lakegc_assets.storage.values import DeleteOutcome
 
 # How stores say so, where their clock is ahead of ours.
 _LATE: Final = re.compile(

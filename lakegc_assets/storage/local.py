@@ -19,18 +19,7 @@ from typing import IO, Final
 import pyarrow as pa
 
 from lakegc_assets.errors import ConfigurationError
-from lakegc_assets.storage.base import (
-    Copied,
-    DeleteOutcome,
-    KeyRange,
-    Lost,
-    ObjectInfo,
-    ObjectStore,
-    Prefixes,
-    Recovery,
-    UndeleteOutcome,
-    to_batch,
-)
+from lakegc_assets.storage.base import ObjectStore
 from lakegc_assets.storage.codes import EXPIRED
 from lakegc_assets.storage.deadlines import Deadline
 from lakegc_assets.storage.errors import (
@@ -55,6 +44,17 @@ from lakegc_assets.storage.files import (
 from lakegc_assets.storage.local_root import LocalRoot, info_of, time_of
 from lakegc_assets.storage.streams import Pieces, counted
 from lakegc_assets.storage.trash import LocalTrash
+from lakegc_assets.storage.values import (
+    Copied,
+    DeleteOutcome,
+    KeyRange,
+    Lost,
+    ObjectInfo,
+    Prefixes,
+    Recovery,
+    UndeleteOutcome,
+    to_batch,
+)
 
 _BATCH_ROWS: Final = 10_000
 # How often a put starts again because a concurrent delete removed its empty directory.

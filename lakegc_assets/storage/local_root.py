@@ -17,7 +17,6 @@ from operator import itemgetter
 from pathlib import Path
 from typing import IO, Final
 
-from lakegc_assets.storage.base import KeyRange, ObjectInfo
 from lakegc_assets.storage.errors import (
     AccessDeniedError,
     InvalidKeyError,
@@ -32,6 +31,7 @@ from lakegc_assets.storage.files import (
     open_directories,
     path_problem,
 )
+from lakegc_assets.storage.values import KeyRange, ObjectInfo
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=timezone.utc)
 

@@ -13,8 +13,8 @@ from typing import Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lakegc_assets.storage.base import LISTING_SCHEMA, KeyRange, ObjectInfo, Prefixes
 from lakegc_assets.storage.errors import StorageError
+from lakegc_assets.storage.values import LISTING_SCHEMA, KeyRange, ObjectInfo, Prefixes
 
 #: Stores that compare names as UTF-16 have what lies beyond 16 bits before these.
 _LAST_16_BITS: Final = "\ue000"

@@ -21,9 +21,10 @@ from typing import Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lakegc_assets.storage.base import Lost, ObjectStore, Recovery, UndeleteOutcome
+from lakegc_assets.storage.base import ObjectStore
 from lakegc_assets.storage.errors import StorageError
 from lakegc_assets.storage.files import locked, open_directories, remove_empty
+from lakegc_assets.storage.values import Lost, Recovery, UndeleteOutcome
 
 #: How often a file is put back again.
 _TRIES: Final = 1000

@@ -9,7 +9,7 @@ from __future__ import annotations
 import secrets
 from typing import Final
 
-from lakegc_assets.storage.base import Lost, ObjectStore, Recovery, UndeleteOutcome
+from lakegc_assets.storage.base import ObjectStore
 from lakegc_assets.storage.codes import error_class
 from lakegc_assets.storage.errors import (
     ObjectNotFoundError,
@@ -17,6 +17,7 @@ from lakegc_assets.storage.errors import (
     StoreThrottledError,
     StoreUnavailableError,
 )
+from lakegc_assets.storage.values import Lost, Recovery, UndeleteOutcome
 
 _SILENT: Final = {StoreThrottledError, StoreUnavailableError}
 

@@ -6,13 +6,13 @@ from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 from lakegc_assets.errors import ConfigurationError, LakegcError
-from lakegc_assets.storage.base import DeleteOutcome
 from lakegc_assets.storage.codes import EXPIRED, error_class
 from lakegc_assets.storage.errors import (
     AccessDeniedError,
     StoreThrottledError,
     StoreUnavailableError,
 )
+from lakegc_assets.storage.values import DeleteOutcome
 from lakegc_assets.sweep.ledger import Outcome
 from lakegc_assets.sweep.present import REWRITTEN, Marked
 

@@ -59,14 +59,35 @@ def spare_what_is_not_backed_up(
             f"{ctx.run}` first, or sweep without backup_url"
         )
     backup.require_of(subject_of(chain))
-    spared = _not_held(ctx, backup, marked)
-    done = ledger.done(ledger.read(attempt))["address"].combine_chunks()
-    spared = spared.filter(pc.invert(pc.is_in(spared["address"], done)))
+    lacking = _not_held(ctx, backup, marked)
+    swept = ledger.read(attempt)
+    done = ledger.done(swept)["address"].combine_chunks()
+    spared = lacking.filter(pc.invert(pc.is_in(lacking["address"], done)))
     ledger.record_spared(attempt.store(), name, spared)
-    attempt.store().put(_BEGUN, json.dumps({"backup": backup.store.url}).encode())
+    # An earlier try may have had no backup.
+    deleted = swept.filter(pc.equal(swept["outcome"], "deleted"))["address"].combine_chunks()
+    gone = lacking.filter(pc.is_in(lacking["address"], deleted)).num_rows
+    told = {"backup": backup.store.url, "deleted_before": gone}
+    attempt.store().put(_BEGUN, json.dumps(told).encode())
     if spared.num_rows:
         ctx.log.warning("%d objects are spared: they are not in the backup", spared.num_rows)
     return backup.store.url
+
+
+def deleted_without(attempt: AttemptArtifacts) -> int:
+    """How many objects earlier tries of a sweep have deleted that its backup does not hold.
+
+    Args:
+        attempt: the artifacts of the mark, after ``spare_what_is_not_backed_up``.
+
+    Raises:
+        StorageError: the store of the artifacts does not tell.
+    """
+    try:
+        return int(json.loads(attempt.store().get(_BEGUN))["deleted_before"])
+    except (ObjectNotFoundError, ValueError, KeyError, TypeError):
+        # Somebody removed or changed it since; a figure never keeps a sweep from being recorded.
+        return 0
 
 
 def _require_never_backed_up(ctx: RunContext, artifacts: ObjectStore) -> None:

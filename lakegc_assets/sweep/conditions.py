@@ -10,14 +10,15 @@ from __future__ import annotations
 import secrets
 from typing import Literal
 
-from lakegc_assets.storage.base import DeleteOutcome, ObjectStore
+from lakegc_assets.storage.base import ObjectStore
 from lakegc_assets.storage.codes import error_class
 from lakegc_assets.storage.errors import (
     StorageError,
     StoreThrottledError,
     StoreUnavailableError,
 )
-from lakegc_assets.sweep.lease import PROBES
+from lakegc_assets.storage.values import DeleteOutcome
+from lakegc_assets.sweep.lease_record import PROBES
 
 #: ``bulk``: calls with many keys honour it; ``single``: only those with one; ``none``: it is
 #: ignored, so what was rewritten must be found by a listing.

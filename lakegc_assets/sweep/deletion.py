@@ -21,15 +21,17 @@ import pyarrow as pa
 from lakegc_assets.errors import LakegcError
 from lakegc_assets.lakefs.client import LakeFSClient
 from lakegc_assets.run.parts import read_part
-from lakegc_assets.storage.base import DeleteOutcome, ObjectStore
+from lakegc_assets.storage.base import ObjectStore
 from lakegc_assets.storage.opening import open_store
+from lakegc_assets.storage.values import DeleteOutcome
 from lakegc_assets.sweep import ledger
 from lakegc_assets.sweep.answers import hopeless, sort_answers
 from lakegc_assets.sweep.extending import Extender, TooMuchError
 from lakegc_assets.sweep.extension import Known
 from lakegc_assets.sweep.hold import read_hold
 from lakegc_assets.sweep.known import read_known
-from lakegc_assets.sweep.lease import lost, sweep_of
+from lakegc_assets.sweep.lease import lost
+from lakegc_assets.sweep.lease_record import sweep_of
 from lakegc_assets.sweep.ledger import Outcome
 from lakegc_assets.sweep.look import (
     CHECK_LIFETIME,

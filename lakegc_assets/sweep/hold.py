@@ -13,7 +13,7 @@ from typing import Final
 from lakegc_assets.errors import RefusedError
 from lakegc_assets.storage.base import ObjectStore
 from lakegc_assets.storage.errors import ObjectNotFoundError
-from lakegc_assets.sweep.lease import FOLDER
+from lakegc_assets.sweep.lease_record import FOLDER
 
 HOLD: Final = f"{FOLDER}hold.json"
 

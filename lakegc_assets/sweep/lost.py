@@ -13,8 +13,9 @@ from lakegc_assets.recovery.backups import Backup, find_backup, folder_url, subj
 from lakegc_assets.recovery.bringing_back import Copies
 from lakegc_assets.run.artifacts import AttemptArtifacts, Manifest
 from lakegc_assets.run.context import RunContext
-from lakegc_assets.storage.base import Lost, ObjectStore
+from lakegc_assets.storage.base import ObjectStore
 from lakegc_assets.storage.opening import open_store
+from lakegc_assets.storage.values import Lost
 from lakegc_assets.sweep import ledger
 
 #: An object as it was marked; what the store told when it was deleted; and the etag of its copy.

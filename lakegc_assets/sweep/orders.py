@@ -10,7 +10,7 @@ from lakegc_assets.run.connections import Connections
 from lakegc_assets.run.parts import Part
 from lakegc_assets.sweep.conditions import Condition
 from lakegc_assets.sweep.known import KnownFiles
-from lakegc_assets.sweep.lease import sweep_of
+from lakegc_assets.sweep.lease_record import sweep_of
 from lakegc_assets.sweep.ledger import DONE, Outcome
 from lakegc_assets.sweep.look import Fingerprint
 from lakegc_assets.sweep.moment import Moment

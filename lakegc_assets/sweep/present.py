@@ -16,8 +16,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lakegc_assets.run.tasks import each
-from lakegc_assets.storage.base import ObjectInfo, ObjectStore
+from lakegc_assets.storage.base import ObjectStore
 from lakegc_assets.storage.errors import ObjectNotFoundError
+from lakegc_assets.storage.values import ObjectInfo
 
 REWRITTEN: Final = "it was written again since it was listed"
 #: One object in so many is marked, where a listing costs less than asking for each of them.

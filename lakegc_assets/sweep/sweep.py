@@ -29,19 +29,21 @@ from lakegc_assets.run.connections import Connections
 from lakegc_assets.run.context import RunContext
 from lakegc_assets.run.hashing import key_digest
 from lakegc_assets.run.undo import whether_undone, with_trash
-from lakegc_assets.storage.base import ObjectStore, Recovery
+from lakegc_assets.storage.base import ObjectStore
 from lakegc_assets.storage.deadlines import probe_deadlines
 from lakegc_assets.storage.trash import trash_folder
 from lakegc_assets.storage.undelete_probe import probe_recovery
+from lakegc_assets.storage.values import Recovery
 from lakegc_assets.sweep import ledger
 from lakegc_assets.sweep.alarm import raise_alarm_if_needed
-from lakegc_assets.sweep.backed_up import spare_what_is_not_backed_up
+from lakegc_assets.sweep.backed_up import deleted_without, spare_what_is_not_backed_up
 from lakegc_assets.sweep.conditions import Condition, probe_conditions
 from lakegc_assets.sweep.delta import Candidates, Deltas
 from lakegc_assets.sweep.ending import OWNER, Ending
 from lakegc_assets.sweep.gate import unswept_mark
 from lakegc_assets.sweep.hold import require_no_hold
-from lakegc_assets.sweep.lease import PROBES, Lease
+from lakegc_assets.sweep.lease import Lease
+from lakegc_assets.sweep.lease_record import PROBES
 from lakegc_assets.sweep.leased import leased
 from lakegc_assets.sweep.ledger import ASSET, PUT_BACK, SWEPT
 from lakegc_assets.sweep.rounds import Means, Rounds
@@ -117,6 +119,8 @@ def _sweep(ctx: RunContext, connections: Connections, lease: Lease) -> Manifest:
             # What an earlier try deleted ends earlier.
             "recovery": recovery_facts(recovery, _first(swept, began)),
             "backup": backup,
+            "not_kept": _not_kept(recovery, swept),
+            "not_in_backup": deleted_without(attempt) if backup else 0,
             "put_back": _put_back(ctx, swept),
             # A figure never keeps a sweep from being recorded.
             "listed": {n: marked.facts[key] for n, key in _LISTED.items() if key in marked.facts},
@@ -162,6 +166,15 @@ def _first(swept: pa.Table, began: datetime) -> datetime:
     """When the first object may have been deleted, by this try of the sweep or an earlier one."""
     recorded = pc.min(swept["at"]).as_py()
     return began if recorded is None else min(began, recorded)
+
+
+def _not_kept(recovery: Recovery, swept: pa.Table) -> int:
+    """How many objects an earlier try has deleted that had no trash; other stores do not tell."""
+    if recovery.kind != "trash":
+        return 0
+    deleted = swept.filter(pc.equal(swept["outcome"], "deleted"))
+    lacking: int = deleted.filter(pc.is_null(deleted["version"])).num_rows
+    return lacking
 
 
 def _put_back(ctx: RunContext, swept: pa.Table) -> list[dict[str, str]]:

@@ -13,11 +13,11 @@ from typing import Final
 from lakegc_assets.run.artifacts import AttemptArtifacts, Manifest
 from lakegc_assets.run.context import RunContext
 from lakegc_assets.run.history import earlier
-from lakegc_assets.storage.base import Recovery
 from lakegc_assets.storage.trash import trash_folder
 from lakegc_assets.storage.undelete_probe import probe_recovery
+from lakegc_assets.storage.values import Recovery
 from lakegc_assets.sweep.approval import approval_of
-from lakegc_assets.sweep.lease import PROBES
+from lakegc_assets.sweep.lease_record import PROBES
 
 #: How marks are swept that nobody asked for.
 MODES: Final = ("never", "approved", "auto")

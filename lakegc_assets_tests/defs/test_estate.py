@@ -29,8 +29,8 @@ from lakegc_assets.defs.estate import COLUMNS
 from lakegc_assets.defs.links import pages
 from lakegc_assets.defs.pictures import of_weeks, weekly
 from lakegc_assets.defs.policy import Override, Policies, Policy
-from lakegc_assets.lakefs.client import utc_now
 from lakegc_assets.lakefs.config import LakeFSConfig
+from lakegc_assets.lakefs.reads import utc_now
 from lakegc_assets.run.artifacts import ArtifactRoot
 from lakegc_assets_tests.left import BEGAN, checked, marked, root_at, swept
 

@@ -21,7 +21,7 @@ from lakegc_assets.defs.records import DagsterRecords
 from lakegc_assets.defs.requests import is_unattended, require_own_config
 from lakegc_assets.defs.staleness import CHECK, REPOSITORIES, staleness_sensor
 from lakegc_assets.errors import IntegrityError, RefusedError
-from lakegc_assets.lakefs.client import utc_now
+from lakegc_assets.lakefs.reads import utc_now
 from lakegc_assets_tests.defs.daemon import Daemon
 from lakegc_assets_tests.site import Site
 

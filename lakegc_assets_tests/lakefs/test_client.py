@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
@@ -26,7 +27,7 @@ X1 = "ee7df98a2779324c45438b49c8765f0c4840c89638f591a1fe54bbf4ca142d51"
 
 def read_pages_of(amount: int, client: LakeFSClient, monkeypatch: pytest.MonkeyPatch) -> None:
     page = client._page
-    monkeypatch.setattr(client, "_page", lambda *a, **k: page(*a, **{**k, "amount": amount}))
+    monkeypatch.setattr(client, "_page", lambda listing: page(replace(listing, amount=amount)))
 
 
 # The server

@@ -12,8 +12,9 @@ import pytest
 
 from lakegc_assets.mark.etags import agreement
 from lakegc_assets.run.artifacts import LISTING
-from lakegc_assets.storage.base import ObjectInfo, ObjectStore
+from lakegc_assets.storage.base import ObjectStore
 from lakegc_assets.storage.errors import ObjectNotFoundError
+from lakegc_assets.storage.values import ObjectInfo
 
 LISTED = datetime(2026, 11, 22, 1, 2, 3, 456_000, tzinfo=timezone.utc)
 WHOLE_SECONDS = LISTED.replace(microsecond=0)

@@ -24,9 +24,10 @@ from lakegc_assets.mark.key_ranges import KeyRange, Plan, TimeRange, plan
 from lakegc_assets.mark.listed import require_ages, slices_of
 from lakegc_assets.run.context import RunContext
 from lakegc_assets.run.settings import Settings
-from lakegc_assets.storage.base import KeyRange as Bounds
-from lakegc_assets.storage.base import ObjectInfo, ObjectStore, Prefixes, to_batch
+from lakegc_assets.storage.base import ObjectStore
 from lakegc_assets.storage.opening import open_store
+from lakegc_assets.storage.values import KeyRange as Bounds
+from lakegc_assets.storage.values import ObjectInfo, Prefixes, to_batch
 
 NOW = datetime(2026, 11, 21, tzinfo=timezone.utc)
 

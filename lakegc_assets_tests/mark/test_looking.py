@@ -13,8 +13,9 @@ from hypothesis import strategies as st
 from lakegc_assets.mark import looking
 from lakegc_assets.mark.looking import look_at
 from lakegc_assets.run.artifacts import LISTING
-from lakegc_assets.storage.base import ObjectInfo, ObjectStore
+from lakegc_assets.storage.base import ObjectStore
 from lakegc_assets.storage.errors import InvalidKeyError, ObjectNotFoundError
+from lakegc_assets.storage.values import ObjectInfo
 from lakegc_assets_tests.mark.test_listing import KEY, NOW, _Keys
 
 

@@ -27,7 +27,7 @@ from lakegc_assets.mark.forms import mark_folder
 from lakegc_assets.mark.metaranges import pairs_of
 from lakegc_assets.mark.report import report
 from lakegc_assets.mark.uncommitted import snapshot_uncommitted
-from lakegc_assets.sweep.lease import LEASE
+from lakegc_assets.sweep.lease_record import LEASE
 from lakegc_assets.sweep.sweep import sweep
 from lakegc_assets_tests import recorded
 from lakegc_assets_tests.mark.conftest import Goldens

@@ -9,8 +9,8 @@ import pyarrow as pa
 import pytest
 
 from lakegc_assets.recovery.bringing_back import Copies, bring_back
-from lakegc_assets.storage.base import Lost, ObjectInfo, Recovery, UndeleteOutcome
 from lakegc_assets.storage.local import LocalStore
+from lakegc_assets.storage.values import Lost, ObjectInfo, Recovery, UndeleteOutcome
 
 
 class Asked(LocalStore):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from datetime import datetime, timedelta, timezone
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ from lakegc_assets.errors import IntegrityError, LakegcError, RefusedError
 from lakegc_assets.recovery import copying
 from lakegc_assets.recovery.backups import BEGIN, MANIFEST, Record
 from lakegc_assets.recovery.making import make_backup
+from lakegc_assets.recovery.undoable import undoable
 from lakegc_assets.storage.base import ObjectStore
 from lakegc_assets.storage.copies import Copied, copy_object
 from lakegc_assets.storage.errors import StorageError
@@ -138,3 +140,27 @@ def test_a_sweep_that_was_killed_keeps_what_it_did(
     sweep(place.context())
     check_swept(place.lake, marked, {})
     assert not Path(place.url, REPOSITORY, RUN, min(marked.candidates)).exists()
+
+
+def test_what_an_earlier_try_deleted_without_a_backup_is_not_said_to_be_in_it(
+    place: Place, marked: Marked, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nor in the trash, where that try had none."""
+
+    class Killed(BaseException):
+        pass
+
+    def die(*_: object) -> None:
+        raise Killed
+
+    with monkeypatch.context() as patch:
+        patch.setattr("lakegc_assets.run.artifacts.AttemptArtifacts.writer", die)
+        with pytest.raises(Killed):
+            sweep(place.context(backup_url=None, trash_days=timedelta(0)))
+    make_backup(place.context())
+    facts = sweep(place.context()).facts
+    check_swept(place.lake, marked, {})
+    told = undoable(facts, datetime.now(timezone.utc))
+    count = len(marked.candidates)
+    assert f"(trash), but for {count} objects" in told
+    assert f"until that is pruned, but for {count} objects" in told

@@ -7,9 +7,11 @@ import os
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from dataclasses import replace
 from datetime import timedelta
 from hashlib import md5
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -22,6 +24,8 @@ from lakegc_assets.errors import RefusedError
 from lakegc_assets.graveler.entry import Entry
 from lakegc_assets.lakefs.client import LakeFSClient
 from lakegc_assets.lakefs.models import Repository
+from lakegc_assets.recovery import pruning
+from lakegc_assets.recovery.backups import BEGIN, MANIFEST, Record
 from lakegc_assets.recovery.looking import missing
 from lakegc_assets.recovery.making import make_backup
 from lakegc_assets.recovery.overview import all_backups, only_copies
@@ -31,18 +35,20 @@ from lakegc_assets.restore.restore import restore
 from lakegc_assets.run.context import RunContext
 from lakegc_assets.run.lock import repository_lock
 from lakegc_assets.run.pins import Pin, write_pin
-from lakegc_assets.storage.base import ObjectInfo
 from lakegc_assets.storage.errors import StorageError
 from lakegc_assets.storage.files import TEMPORARY
 from lakegc_assets.storage.local import LocalStore
 from lakegc_assets.storage.opening import open_store
+from lakegc_assets.storage.values import ObjectInfo
 from lakegc_assets.sweep.hold import HOLD, write_hold
-from lakegc_assets.sweep.lease import repository_lease
+from lakegc_assets.sweep.lease import read_lease, repository_lease
+from lakegc_assets.sweep.lease_record import LEASE
 from lakegc_assets.sweep.sweep import sweep
 from lakegc_assets_tests.lake import REPOSITORY, RUN, SECRET_KEY, STAGES, Marked, running
 from lakegc_assets_tests.recovery.conftest import Place
 from lakegc_assets_tests.recovery.prunes import NAME, left, prune
 from lakegc_assets_tests.sessions import Session
+from lakegc_assets_tests.sweep.stand_ins import spare, stand_in
 
 
 def test_what_nothing_needs_any_more_goes_as_a_whole(swept: Place) -> None:
@@ -201,16 +207,16 @@ def test_while_a_sweep_or_restore_is_at_work_anywhere_backups_stay(swept: Place)
     def context(_: str, run: str) -> RunContext:
         return swept.context(run)
 
-    pruning = Pruning(context, swept.root.stores, swept.url, None, (NAME,), alone=alone)
+    prunes = Pruning(context, swept.root.stores, swept.url, None, (NAME,), alone=alone)
     with (
         repository_lease(store, {"host": "elsewhere"}, duration=timedelta(minutes=3)),
         pytest.MonkeyPatch.context() as patch,
     ):
         patch.setattr("lakegc_assets.sweep.lease._PATIENCE", timedelta(0))
-        (judged,) = pruning.run()
+        (judged,) = prunes.run()
     assert "holds its lease: host elsewhere" in judged.kept
     assert left(swept) > 0
-    (judged,) = pruning.run()
+    (judged,) = prunes.run()
     assert judged.kept == ""
     assert taken == ["0 left"]
 
@@ -304,3 +310,46 @@ def test_objects_that_are_far_apart_are_asked_for_one_by_one(
 
 def _objects(sizes: dict[str, int]) -> pa.Table:
     return pa.table({"address": list(sizes), "size": pa.array(sizes.values(), pa.int64())})
+
+
+@pytest.mark.parametrize("moment", ["_needed", "remove"])
+def test_who_was_suspended_for_longer_than_the_lease_removes_no_copy(
+    place: Place, marked: Marked, moment: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A sweep may have begun meanwhile, and relies on the backup."""
+    make_backup(place.context())
+    stand_in(monkeypatch, lambda: spare(set()))
+    was = getattr(pruning, moment)
+
+    def suspended(*given: Any) -> Any:
+        found = was(*given) if moment == "_needed" else None
+        store = place.context().connect()[1].store()
+        store.put(LEASE, replace(read_lease(store), released=True).to_bytes())
+        sweep(place.context())
+        return found if moment == "_needed" else was(*given)
+
+    def context(_: str, run: str) -> RunContext:
+        return place.context(run)
+
+    given = (context, place.root.stores, place.url, None, (NAME,))
+    before = place.contents()
+    with monkeypatch.context() as patch:
+        patch.setattr(pruning, moment, suspended)
+        with pytest.raises(RefusedError, match=r"the lease on .* was lost"):
+            list(Pruning(*given, alone=kept._alone).run())
+    assert not marked.candidates & place.lake.keys()
+    assert place.contents() == before
+    assert place.found.copied.num_rows == len(marked.candidates)
+
+
+def test_a_backup_stays_for_so_long_after_the_sweep_that_relied_on_it(swept: Place) -> None:
+    """However long its mark had waited for approval."""
+    for key in (BEGIN, MANIFEST):
+        record = Record.from_bytes(swept.store.get(key), key)
+        finished = record.finished and record.finished - timedelta(days=40)
+        older = replace(record, begun=record.begun - timedelta(days=40), finished=finished)
+        swept.store.put(key, older.to_bytes())
+    for names in ((), (NAME,)):
+        assert prune(swept, *names, days=29) == {NAME: "its mark was swept 29 days ago"}
+    assert prune(swept, days=31) == {NAME: ""}
+    assert left(swept) == 0

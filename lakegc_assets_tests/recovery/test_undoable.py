@@ -8,7 +8,7 @@ import pytest
 
 from lakegc_assets.recovery.undoable import recovery_facts, undoable
 from lakegc_assets.run.undo import whether_undone, with_trash
-from lakegc_assets.storage.base import Recovery
+from lakegc_assets.storage.values import Recovery
 
 SINCE = datetime(2026, 11, 22, 7, 30, tzinfo=timezone.utc)
 TRASH = Recovery("trash", 7, "moved")
@@ -68,4 +68,15 @@ def test_what_nobody_knows() -> None:
     facts = {"recovery": recovery_facts(UNKNOWN, SINCE), "backup": None}
     assert undoable(facts, SINCE) == (
         "whether what was deleted can be had back is not known: no answer"
+    )
+
+
+@pytest.mark.parametrize("days", [1e7, 2**31 - 1])
+def test_more_days_than_the_calendar_has(days: float) -> None:
+    """As ``NoncurrentDays`` of S3 may be, or ``trash_days``: the sweep would fail at its end."""
+    kept = Recovery("versions", days, "for ever")
+    facts = {"recovery": recovery_facts(kept, SINCE), "backup": None}
+    assert (
+        undoable(facts, SINCE)
+        == "what was deleted can be had back until 2126-10-29 07:30 UTC (versions)"
     )

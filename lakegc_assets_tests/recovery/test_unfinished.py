@@ -192,3 +192,23 @@ def test_what_was_removed_while_it_was_made_is_no_backup(
     assert left(place) == 0
     make_backup(place.context())
     assert place.contents().keys() == marked.candidates
+
+
+def test_what_a_finished_backup_holds_and_does_not_name_may_be_the_only_copy(
+    place: Place, marked: Marked
+) -> None:
+    """It was copied by a try that was killed, and was gone when the next one came to it."""
+    make_backup(place.context())
+    journal = [k for page in place.store.list("_lakegc/ledger/") for k in page["key"].to_pylist()]
+    place.store.delete_many([MANIFEST, *journal])
+    address = min(marked.candidates)
+    (place.lake.objects / address).unlink()
+    place.lake.stage("main", "late/link", address)
+    make_backup(place.context())
+    assert address not in place.found.copied["address"].to_pylist()
+    before = place.contents()
+    assert "the only copy of 1 objects" in prune(place, NAME)[NAME]
+    assert place.contents() == before
+    place.lake.client.delete_object(REPOSITORY, "main", "late/link")
+    assert prune(place, NAME) == {NAME: ""}
+    assert left(place) == 0

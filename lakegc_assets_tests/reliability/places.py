@@ -9,9 +9,10 @@ from dataclasses import dataclass, replace
 from datetime import timedelta
 from email.utils import format_datetime, parsedate_to_datetime
 
-from lakegc_assets.storage.base import ObjectInfo, ObjectStore
+from lakegc_assets.storage.base import ObjectStore
 from lakegc_assets.storage.config import StoreConfig
 from lakegc_assets.storage.opening import open_store
+from lakegc_assets.storage.values import ObjectInfo
 from lakegc_assets_tests.reliability.proxy import Answer, Ask, Asked, Meddle, Proxy, Silence
 
 #: An answer in place of the server's; gets what asks the server.

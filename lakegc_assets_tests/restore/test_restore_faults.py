@@ -10,10 +10,11 @@ import pytest
 from lakegc_assets.errors import IntegrityError
 from lakegc_assets.recovery import bringing_back
 from lakegc_assets.restore import restore as restoring
+from lakegc_assets.restore import task
 from lakegc_assets.restore.restore import plan, restore
 from lakegc_assets.restore.task import restore_portion
 from lakegc_assets.storage.copies import copy_object
-from lakegc_assets.storage.errors import StorageError
+from lakegc_assets.storage.errors import AccessDeniedError, StorageError
 from lakegc_assets_tests.lake import REPOSITORY, RUN, Marked
 from lakegc_assets_tests.recovery.conftest import Place
 from lakegc_assets_tests.restore.swept import (
@@ -149,3 +150,36 @@ def test_where_the_backup_is_is_told_to_who_did_not_say_so(place: Place, marked:
         assert re.match(f"{words}{told}: set it to where that was made", warning)
         assert warning in restore(ctx, ALL).facts["warnings"]
     assert plan(place.context(), ALL)["warnings"] == []
+
+
+def test_a_copy_that_is_lost_for_good_keeps_no_other_from_coming_back(
+    place: Place, marked: Marked, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Large objects are in batches of their own: no other one of its batch came back."""
+    _, before = backed_up(place, marked)
+    lost = min(marked.candidates)
+    (place.lake.folder.parent / "backups" / REPOSITORY / RUN / lost).unlink()
+    monkeypatch.setattr(task, "_BATCH_BYTES", 1)
+    with pytest.raises(StorageError, match=r"1 objects could not be restored and 0 were not"):
+        restore(place.context(), ALL)
+    rest = marked.candidates - {lost}
+    assert contents(place.lake, rest) == {address: before[address] for address in rest}
+
+
+def test_where_nothing_can_be_written_it_is_not_tried_for_each_object(
+    place: Place, marked: Marked, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    backed_up(place, marked)
+    asked: list[str] = []
+
+    def refused(_source: Any, key: str, *_: Any, **__: Any) -> Any:
+        asked.append(key)
+        raise AccessDeniedError("these may only read")
+
+    monkeypatch.setattr(bringing_back, "copy_object", refused)
+    monkeypatch.setattr(task, "_BATCH_BYTES", 1)
+    monkeypatch.setattr(task, "_IN_A_ROW", 2)
+    with pytest.raises(StorageError, match="AccessDenied: these may only read"):
+        restore(place.context(), ALL)
+    assert len(asked) == 2 < len(marked.candidates)
+    assert place.lake.keys() == marked.live

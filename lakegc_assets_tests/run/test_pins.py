@@ -11,9 +11,9 @@ import pytest
 
 from lakegc_assets.errors import IntegrityError
 from lakegc_assets.run.pins import PINS, Pin, among, pinned, prune_pins, read_pins, write_pin
-from lakegc_assets.storage.base import DeleteOutcome
 from lakegc_assets.storage.errors import StorageError
 from lakegc_assets.storage.local import LocalStore
+from lakegc_assets.storage.values import DeleteOutcome
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
-from lakegc_assets.sweep.lease import LEASE
+from lakegc_assets.sweep.lease_record import LEASE
 from lakegc_assets_tests.simulation.actors import CHANGES_BY_NAME
 from lakegc_assets_tests.simulation.choices import Choices
 from lakegc_assets_tests.simulation.ended import Ended

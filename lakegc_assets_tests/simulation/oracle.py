@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
-from lakegc_assets.sweep.lease import LeaseRecord
+from lakegc_assets.sweep.lease_record import LeaseRecord
 from lakegc_assets_tests.simulation.client import NAMESPACE
 from lakegc_assets_tests.simulation.scheduler import Actor
 

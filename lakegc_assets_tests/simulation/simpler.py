@@ -28,7 +28,7 @@ from lakegc_assets.run import artifacts, context, hashing, parts, sets
 from lakegc_assets.run.artifacts import Manifest
 from lakegc_assets.run.settings import Settings
 from lakegc_assets.sweep import extending, look
-from lakegc_assets.sweep.lease import LeaseRecord
+from lakegc_assets.sweep.lease_record import LeaseRecord
 from lakegc_assets_tests.simulation import columns
 from lakegc_assets_tests.simulation import rows as pa
 from lakegc_assets_tests.simulation.frozen import frozen

@@ -9,20 +9,20 @@ from datetime import datetime, timedelta
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from lakegc_assets.storage.base import (
-    LISTING_SCHEMA,
-    DeleteOutcome,
-    Lost,
-    ObjectInfo,
-    ObjectStore,
-    Prefixes,
-    Recovery,
-    UndeleteOutcome,
-)
+from lakegc_assets.storage.base import ObjectStore
 from lakegc_assets.storage.errors import (
     ObjectNotFoundError,
     PreconditionFailedError,
     StoreUnavailableError,
+)
+from lakegc_assets.storage.values import (
+    LISTING_SCHEMA,
+    DeleteOutcome,
+    Lost,
+    ObjectInfo,
+    Prefixes,
+    Recovery,
+    UndeleteOutcome,
 )
 from lakegc_assets_tests.simulation import rows as pa
 

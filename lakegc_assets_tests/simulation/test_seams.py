@@ -17,7 +17,7 @@ from lakegc_assets.run import hashing, sets
 from lakegc_assets.run.artifacts import Manifest
 from lakegc_assets.run.parts import Part
 from lakegc_assets.run.settings import Settings
-from lakegc_assets.sweep.lease import LeaseRecord
+from lakegc_assets.sweep.lease_record import LeaseRecord
 from lakegc_assets_tests.simulation import encoding, rows, seams, simpler
 from lakegc_assets_tests.simulation.choices import Choices
 from lakegc_assets_tests.simulation.encoding import Files

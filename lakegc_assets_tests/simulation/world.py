@@ -15,7 +15,7 @@ from typing import Any, Final
 from lakegc_assets.storage.errors import StoreUnavailableError
 from lakegc_assets.storage.trash import TRASH
 from lakegc_assets.sweep.hold import HOLD
-from lakegc_assets.sweep.lease import LEASE, LeaseRecord
+from lakegc_assets.sweep.lease_record import LEASE, LeaseRecord
 from lakegc_assets_tests.simulation.choices import Choices
 from lakegc_assets_tests.simulation.client import NAMESPACE, REPOSITORY, SimClient
 from lakegc_assets_tests.simulation.encoding import Files

@@ -26,10 +26,11 @@ from moto.s3.models import s3_backends
 
 from lakegc_assets.storage import http
 from lakegc_assets.storage.azure.auth import write_azure_credentials_file
-from lakegc_assets.storage.base import DeleteOutcome, ObjectStore
+from lakegc_assets.storage.base import ObjectStore
 from lakegc_assets.storage.config import AzureAccess, GcsAccess, StoreConfig
 from lakegc_assets.storage.opening import open_store
 from lakegc_assets.storage.s3 import objects
+from lakegc_assets.storage.values import DeleteOutcome
 from lakegc_assets_tests.storage.servers import AZURE_ACCOUNT, AZURE_KEY, Server
 
 Plant = Callable[[Iterable[str]], None]

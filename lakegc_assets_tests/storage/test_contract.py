@@ -10,7 +10,7 @@ from datetime import datetime, timedelta, timezone
 
 import pytest
 
-from lakegc_assets.storage.base import LISTING_SCHEMA, ObjectStore
+from lakegc_assets.storage.base import ObjectStore
 from lakegc_assets.storage.config import StoreConfig
 from lakegc_assets.storage.errors import (
     InvalidKeyError,
@@ -19,6 +19,7 @@ from lakegc_assets.storage.errors import (
     StorageError,
 )
 from lakegc_assets.storage.opening import open_store
+from lakegc_assets.storage.values import LISTING_SCHEMA
 from lakegc_assets_tests.storage.conftest import Kind, Plant
 from lakegc_assets_tests.storage.servers import AZURE_KEY, S3_SECRET_KEY
 

@@ -116,8 +116,53 @@ def test_a_copy_that_must_not_replace_is_read_and_put(
     assert methods(script) == ["GET b/ns/k", "PUT backup/x/k"]
     assert script.headers[0]["if-match"] == f'"{md5("data")}"'
     assert script.headers[1]["if-none-match"] == "*"
+    assert script.headers[1]["x-amz-content-sha256"] == hashlib.sha256(b"data").hexdigest()
+
+
+@pytest.mark.parametrize("failing", ["get", "put"])
+def test_what_goes_wrong_in_the_quickest_way_is_done_once_more(
+    two: tuple[ObjectStore, ObjectStore], script: Script, failing: str
+) -> None:
+    """In the usual way, which repeats what may be, and never replaces what is there."""
+    good = [found("data"), Answer(headers={"ETag": f'"{md5("data")}"'})]
+    script.answers = [*good[: failing == "put"], Answer(503), *good]
+    assert copy(two, "data", if_absent=True) == (md5("data"), "md5")
+    assert methods(script)[-2:] == ["GET b/ns/k", "PUT backup/x/k"]
+    assert len(script.requests) == len(good) + 1 + (failing == "put")
+    assert script.headers[-1]["if-none-match"] == "*"
     digest = base64.b64encode(hashlib.md5(b"data").digest()).decode()
-    assert script.headers[1]["content-md5"] == digest
+    assert script.headers[-1]["content-md5"] == digest
+
+
+def test_two_who_put_at_a_time_and_are_both_refused_are_not_believed(
+    two: tuple[ObjectStore, ObjectStore], script: Script
+) -> None:
+    good = [found("data"), Answer(headers={"ETag": f'"{md5("data")}"'})]
+    script.answers = [good[0], Answer(409), MISSING, *good]
+    assert copy(two, "data", if_absent=True) == (md5("data"), "md5")
+    assert [line.split()[0] for line in script.requests] == ["GET", "PUT", "HEAD", "GET", "PUT"]
+
+
+@pytest.mark.parametrize("status", [409, 412])
+def test_what_is_there_stays(
+    two: tuple[ObjectStore, ObjectStore], script: Script, status: int
+) -> None:
+    script.answers = [found("data"), Answer(status), found("other")]
+    with pytest.raises(PreconditionFailedError, match="something is there already"):
+        copy(two, "data", if_absent=True)
+
+
+def test_a_put_whose_etag_is_another_is_looked_at(
+    two: tuple[ObjectStore, ObjectStore], script: Script
+) -> None:
+    sealed = {"x-amz-server-side-encryption": "aws:kms"}
+    other = md5("other")
+    put = Answer(headers={"ETag": f'"{other}"'})
+    script.answers = [found("data"), put, found("data", other, sealed)]
+    assert copy(two, "data", if_absent=True) == (other, "size")
+    script.answers = [found("data"), put, found("data", other)]
+    with pytest.raises(StorageError, match="the store got other bytes"):
+        copy(two, "data", if_absent=True)
 
 
 def test_between_two_servers_nothing_is_copied_by_either(

@@ -14,7 +14,6 @@ import boto3
 import pytest
 
 from lakegc_assets.storage import deadlines
-from lakegc_assets.storage.base import DeleteOutcome
 from lakegc_assets.storage.codes import error_class
 from lakegc_assets.storage.config import StoreConfig
 from lakegc_assets.storage.deadlines import Deadline, probe_deadlines
@@ -23,6 +22,7 @@ from lakegc_assets.storage.http import HttpFailure
 from lakegc_assets.storage.local import LocalStore
 from lakegc_assets.storage.opening import open_store
 from lakegc_assets.storage.s3.client import clients
+from lakegc_assets.storage.values import DeleteOutcome
 from lakegc_assets_tests.storage.conftest import Answer, Script, codes, query_of
 from lakegc_assets_tests.storage.s3_answers import delete_result, listed
 from lakegc_assets_tests.storage.servers import Server

@@ -9,7 +9,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lakegc_assets.storage.base import KeyRange, ObjectInfo, to_batch
 from lakegc_assets.storage.errors import StorageError
 from lakegc_assets.storage.pages import (
     Page,
@@ -23,6 +22,7 @@ from lakegc_assets.storage.pages import (
     shared_prefix,
     without_cut_prefixes,
 )
+from lakegc_assets.storage.values import KeyRange, ObjectInfo, to_batch
 
 _TIME = datetime(2026, 1, 2, tzinfo=timezone.utc)
 # Characters on both sides of those that UTF-16 and UTF-8 sort in different ways.

@@ -13,12 +13,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
-from lakegc_assets.storage.base import Lost, ObjectStore, Recovery
+from lakegc_assets.storage.base import ObjectStore
 from lakegc_assets.storage.errors import StorageError
 from lakegc_assets.storage.local import LocalStore
 from lakegc_assets.storage.opening import open_store
 from lakegc_assets.storage.trash import TRASH, old_trash, remove_trash, trash_folder
 from lakegc_assets.storage.undelete_probe import probe_recovery
+from lakegc_assets.storage.values import Lost, Recovery
 
 NOW = datetime(2026, 11, 22, 7, 0, tzinfo=timezone.utc)
 FOLDER = trash_folder("sweep", NOW)

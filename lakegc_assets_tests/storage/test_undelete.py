@@ -12,11 +12,12 @@ import boto3
 import pytest
 import requests
 
-from lakegc_assets.storage.base import DeleteOutcome, Lost, ObjectStore
+from lakegc_assets.storage.base import ObjectStore
 from lakegc_assets.storage.config import GcsAccess, StoreConfig
 from lakegc_assets.storage.opening import open_store
 from lakegc_assets.storage.trash import TRASH
 from lakegc_assets.storage.undelete_probe import probe_recovery
+from lakegc_assets.storage.values import DeleteOutcome, Lost
 
 FOLDER = f"{TRASH}20261122T000000Z-sweep/"
 _STORES = pytest.mark.stores

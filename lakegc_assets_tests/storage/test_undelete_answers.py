@@ -12,9 +12,10 @@ from urllib.parse import unquote
 
 import pytest
 
-from lakegc_assets.storage.base import Lost, ObjectStore
+from lakegc_assets.storage.base import ObjectStore
 from lakegc_assets.storage.config import GcsAccess, StoreConfig
 from lakegc_assets.storage.opening import open_store
+from lakegc_assets.storage.values import Lost
 from lakegc_assets_tests.storage import azure_answers
 from lakegc_assets_tests.storage.azure_answers import page
 from lakegc_assets_tests.storage.conftest import Answer, Script, query_of

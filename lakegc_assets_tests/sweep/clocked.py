@@ -6,8 +6,8 @@ from collections.abc import Callable
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
 
-from lakegc_assets.storage.base import ObjectInfo
 from lakegc_assets.storage.local import LocalStore
+from lakegc_assets.storage.values import ObjectInfo
 
 START = datetime(2026, 1, 1, tzinfo=timezone.utc)
 

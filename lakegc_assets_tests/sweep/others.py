@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from hashlib import md5
 
 from lakegc_assets.embedded.lake import catalog
@@ -40,6 +41,31 @@ def name_it(
 
 def commit(lake: SmallLake, branch: str = "main", of: str = OTHER) -> str:
     return lake.client.commit_branch(of, branch, "a commit", allow_empty=True).id
+
+
+def commit_it(lake: SmallLake, address: str) -> None:
+    """Make another repository, which names an object of this one in a commit."""
+    make_other(lake)
+    name_it(lake, address)
+    commit(lake)
+
+
+def once_asked(lake: SmallLake, end: str, act: Callable[[], object]) -> list[str]:
+    """Act before the first request is answered whose path ends so.
+
+    Returns:
+        That path, once it came.
+    """
+    seen: list[str] = []
+
+    def see(_method: str, path: str) -> None:
+        if not seen and path.endswith(end):
+            # Seen from now on, so that the act's own calls pass.
+            seen.append(path)
+            act()
+
+    lake.on_request = see
+    return seen
 
 
 def mark(

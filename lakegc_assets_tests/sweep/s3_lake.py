@@ -18,7 +18,7 @@ from lakegc_assets.graveler.entry import Entry
 from lakegc_assets.storage.base import ObjectStore
 from lakegc_assets.storage.config import StoreConfig
 from lakegc_assets.storage.opening import open_store
-from lakegc_assets.sweep.lease import FOLDER
+from lakegc_assets.sweep.lease_record import FOLDER
 from lakegc_assets_tests.lake import REPOSITORY, STAGES, SmallLake, running
 from lakegc_assets_tests.sessions import Session
 from lakegc_assets_tests.storage.servers import Server

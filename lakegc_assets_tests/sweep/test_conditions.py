@@ -9,13 +9,14 @@ from typing import Literal
 
 import pytest
 
-from lakegc_assets.storage.base import DeleteOutcome, ObjectStore
+from lakegc_assets.storage.base import ObjectStore
 from lakegc_assets.storage.config import StoreConfig
 from lakegc_assets.storage.errors import StorageError
 from lakegc_assets.storage.local import LocalStore
 from lakegc_assets.storage.opening import open_store
+from lakegc_assets.storage.values import DeleteOutcome
 from lakegc_assets.sweep.conditions import probe_conditions
-from lakegc_assets.sweep.lease import FOLDER, LEASE
+from lakegc_assets.sweep.lease_record import FOLDER, LEASE
 
 
 class Stubborn(LocalStore):

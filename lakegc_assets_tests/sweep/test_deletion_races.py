@@ -8,7 +8,8 @@ from typing import Any, cast
 
 import pytest
 
-from lakegc_assets.storage.base import DeleteOutcome, ObjectStore
+from lakegc_assets.storage.base import ObjectStore
+from lakegc_assets.storage.values import DeleteOutcome
 from lakegc_assets.sweep.deletion import Reach
 from lakegc_assets.sweep.orders import Orders
 from lakegc_assets_tests.lake import SmallLake

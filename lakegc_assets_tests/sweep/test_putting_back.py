@@ -13,9 +13,9 @@ from lakegc_assets.errors import IntegrityError
 from lakegc_assets.mark.why import why
 from lakegc_assets.recovery.making import make_backup
 from lakegc_assets.run.context import RunContext
-from lakegc_assets.storage.base import Lost, UndeleteOutcome
 from lakegc_assets.storage.errors import StorageError
 from lakegc_assets.storage.local import LocalStore
+from lakegc_assets.storage.values import Lost, UndeleteOutcome
 from lakegc_assets.sweep import alarm, ledger, rounds
 from lakegc_assets.sweep.alarm import raise_alarm_if_needed
 from lakegc_assets.sweep.hold import HOLD

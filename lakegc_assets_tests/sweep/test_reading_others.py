@@ -23,10 +23,12 @@ from lakegc_assets_tests.sweep.others import (
     OTHER,
     candidates,
     commit,
+    commit_it,
     forget,
     make_other,
     mark,
     name_it,
+    once_asked,
 )
 
 
@@ -50,9 +52,7 @@ def counted(lake: SmallLake) -> Iterator[Counter[str]]:
 def test_a_repository_that_cannot_be_read_stops_the_run_unless_it_is_ignored(
     lake: SmallLake, marked: Marked, spark: Session
 ) -> None:
-    make_other(lake)
-    name_it(lake, min(marked.candidates))
-    commit(lake)
+    commit_it(lake, min(marked.candidates))
     tables = lake.server.objects_dir / OTHER / "_lakefs"
     shutil.rmtree(tables)
     with pytest.raises(UnreadableRepositoryError, match=r"'other' of the same server .* is not li"):
@@ -84,9 +84,7 @@ def test_a_range_that_is_missing_stops_the_run_although_it_is_no_head(
 
 
 def test_a_damaged_range_stops_the_run(lake: SmallLake, marked: Marked, spark: Session) -> None:
-    make_other(lake)
-    name_it(lake, min(marked.candidates))
-    commit(lake)
+    commit_it(lake, min(marked.candidates))
     for path in (lake.server.objects_dir / OTHER / "_lakefs").iterdir():
         if path.is_file() and b"metaranges" not in (data := path.read_bytes()):
             path.unlink()
@@ -99,15 +97,9 @@ def test_a_repository_that_is_deleted_meanwhile_is_no_error(
     lake: SmallLake, marked: Marked, spark: Session
 ) -> None:
     make_other(lake)
-    deleting = [True]
-
-    def see(_method: str, path: str) -> None:
-        if path.endswith("/other/branches") and deleting:
-            deleting.clear()
-            forget(lake, OTHER)
-
-    lake.on_request = see
+    asked = once_asked(lake, "/other/branches", lambda: forget(lake, OTHER))
     assert candidates(mark(lake, spark)) == marked.candidates
+    assert asked
 
 
 def test_not_found_of_a_repository_that_is_listed_stops_the_run(
@@ -134,13 +126,11 @@ def test_a_repository_that_is_made_while_others_are_read_is_read_too(
     make_other(lake)
     named = min(marked.candidates)
 
-    def see(_method: str, path: str) -> None:
-        if path.endswith("/other/branches"):
-            lake.on_request = lambda _method, _path: None
-            make_other(lake, "another")
-            name_it(lake, named, of="another")
+    def make_another() -> None:
+        make_other(lake, "another")
+        name_it(lake, named, of="another")
 
-    lake.on_request = see
+    once_asked(lake, "/other/branches", make_another)
     assert candidates(mark(lake, spark)) == marked.candidates - {named}
 
 
@@ -219,10 +209,8 @@ def test_one_look_at_a_repository_serves_all_that_are_collected(
 
 
 def test_a_damaged_cache_is_read_again(lake: SmallLake, marked: Marked, spark: Session) -> None:
-    make_other(lake)
     named = min(marked.candidates)
-    name_it(lake, named)
-    commit(lake)
+    commit_it(lake, named)
     mark(lake, spark)
     caches = [p for p in (lake.folder / "artifacts").rglob("_cache/*/*/*/*") if p.is_file()]
     kinds = {path.parent.parent.name for path in caches}

@@ -30,10 +30,12 @@ from lakegc_assets_tests.sweep.others import (
     OTHER,
     candidates,
     commit,
+    commit_it,
     forget,
     make_other,
     mark,
     name_it,
+    once_asked,
 )
 from lakegc_assets_tests.sweep.outcomes import check_swept
 
@@ -47,10 +49,8 @@ STAGED = "repository 'other' names it by its full address, in what it has staged
 def test_what_another_repository_names_is_no_candidate(
     lake: SmallLake, marked: Marked, spark: Session
 ) -> None:
-    make_other(lake)
     held, staged, branched, *rest = sorted(marked.candidates)
-    name_it(lake, held)
-    commit(lake)
+    commit_it(lake, held)
     name_it(lake, staged, "staged")
     lake.client.create_branch(OTHER, "dev", "main")
     name_it(lake, branched, "on dev", "dev")
@@ -121,16 +121,9 @@ def test_what_is_committed_while_it_is_read_is_seen_as_staged_or_committed(
     make_other(lake)
     named = min(marked.candidates)
     name_it(lake, named)
-    seen: list[str] = []
-
-    def see(_method: str, path: str) -> None:
-        if path.endswith(f"/other/{moment}") and not seen:
-            seen.append(path)
-            commit(lake)
-
-    lake.on_request = see
+    asked = once_asked(lake, f"/other/{moment}", lambda: commit(lake))
     assert candidates(mark(lake, spark)) == marked.candidates - {named}
-    assert seen
+    assert asked
 
 
 def test_an_address_that_nobody_can_place_spares_what_ends_like_it(
@@ -151,9 +144,7 @@ def test_what_is_named_after_the_mark_is_spared(
     lake: SmallLake, marked: Marked, spark: Session
 ) -> None:
     held, staged, *_ = sorted(marked.candidates)
-    make_other(lake)
-    name_it(lake, held)
-    commit(lake)
+    commit_it(lake, held)
     name_it(lake, staged, "staged")
     sweep(lake.context(spark))
     check_swept(lake, marked, {held: IN_A_COMMIT, staged: STAGED})

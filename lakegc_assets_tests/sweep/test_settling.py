@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from lakegc_assets.storage.base import DeleteOutcome
 from lakegc_assets.storage.errors import StoreUnavailableError
 from lakegc_assets.storage.local import LocalStore
+from lakegc_assets.storage.values import DeleteOutcome
 from lakegc_assets.sweep import settling
 from lakegc_assets.sweep.answers import sort_answers
 from lakegc_assets.sweep.look import CHECK_LIFETIME

@@ -18,12 +18,14 @@ import pytest
 from lakegc_assets.errors import RefusedError
 from lakegc_assets.run.connections import Connections
 from lakegc_assets.storage.azure.auth import write_azure_credentials_file
-from lakegc_assets.storage.base import DeleteOutcome, ObjectStore
+from lakegc_assets.storage.base import ObjectStore
 from lakegc_assets.storage.config import AzureAccess, StoreConfig
 from lakegc_assets.storage.opening import open_store
+from lakegc_assets.storage.values import DeleteOutcome
 from lakegc_assets.sweep.conditions import Condition, probe_conditions
 from lakegc_assets.sweep.deletion import DeletingTask, Reach
-from lakegc_assets.sweep.lease import LEASE, Lease, LeaseLostError, read_lease, repository_lease
+from lakegc_assets.sweep.lease import Lease, LeaseLostError, read_lease, repository_lease
+from lakegc_assets.sweep.lease_record import LEASE
 from lakegc_assets.sweep.look import fingerprint
 from lakegc_assets.sweep.moment import Moment
 from lakegc_assets.sweep.orders import Orders, summed

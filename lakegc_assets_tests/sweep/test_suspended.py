@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from lakegc_assets.storage.opening import open_store
-from lakegc_assets.sweep.lease import LEASE, LeaseRecord
+from lakegc_assets.sweep.lease_record import LEASE, LeaseRecord
 from lakegc_assets_tests.lake import REPOSITORY, SmallLake
 from lakegc_assets_tests.sweep.suspended import AHEAD
 

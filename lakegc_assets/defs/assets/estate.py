@@ -17,7 +17,7 @@ from lakegc_assets.defs.estate import of_overview, overview
 from lakegc_assets.defs.links import pages
 from lakegc_assets.defs.policy import Policies
 from lakegc_assets.defs.resources import CollectorResource
-from lakegc_assets.lakefs.client import utc_now
+from lakegc_assets.lakefs.reads import utc_now
 
 
 @dg.asset(description=contract(__doc__), group_name="gc", kinds={"lakefs"})

@@ -17,8 +17,8 @@ from lakegc_assets.graveler.entry import AddressType, Entry, Timestamp
 from lakegc_assets.graveler.namespace import StorageNamespace, UnresolvableAddressError
 from lakegc_assets.graveler.ranges import RangeInfo, range_record
 from lakegc_assets.graveler.sstable import Record
-from lakegc_assets.storage.base import ObjectInfo
 from lakegc_assets.storage.errors import ObjectNotFoundError
+from lakegc_assets.storage.values import ObjectInfo
 
 TASK_PREFIX = "IM"
 _PREFIX, _OBJECT = "common_prefix", "object"

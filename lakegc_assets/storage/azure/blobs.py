@@ -15,7 +15,6 @@ import requests
 
 from lakegc_assets.storage.azure.sas import signature
 from lakegc_assets.storage.azure.service import VERSION, AzureService
-from lakegc_assets.storage.base import Copied
 from lakegc_assets.storage.errors import StorageError
 from lakegc_assets.storage.http import HttpFailure, etag_in, explaining, pieces_of, writing_once
 from lakegc_assets.storage.streams import (
@@ -28,6 +27,7 @@ from lakegc_assets.storage.streams import (
     part_size,
     whole,
 )
+from lakegc_assets.storage.values import Copied
 
 _MOST_BLOCKS: Final = 50_000
 #: For how long a copy may take to begin to read its source.

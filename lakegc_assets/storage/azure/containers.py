@@ -17,7 +17,6 @@ import requests
 
 from lakegc_assets.storage.azure.listing import read_page
 from lakegc_assets.storage.azure.service import VERSION_OF_START_FROM, AzureService, open_service
-from lakegc_assets.storage.base import LISTING_SCHEMA, KeyRange, Prefixes
 from lakegc_assets.storage.codes import error_class, explained
 from lakegc_assets.storage.config import StoreConfig
 from lakegc_assets.storage.errors import StoreThrottledError, StoreUnavailableError
@@ -34,6 +33,7 @@ from lakegc_assets.storage.pages import (
     shared_prefix,
     without_cut_prefixes,
 )
+from lakegc_assets.storage.values import LISTING_SCHEMA, KeyRange, Prefixes
 
 _PAGE: Final = 5000
 _USUAL_PAGE: Final = 1000

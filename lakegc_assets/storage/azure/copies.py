@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from typing import Final
 
 from lakegc_assets.storage.azure.blobs import Blob, Sizes, block_ids, named_by, require
-from lakegc_assets.storage.base import Copied
 from lakegc_assets.storage.errors import ChangedError, StorageError
 from lakegc_assets.storage.http import etag_in, explaining
 from lakegc_assets.storage.streams import part_size
+from lakegc_assets.storage.values import Copied
 
 _MOST_BLOCKS: Final = 50_000
 

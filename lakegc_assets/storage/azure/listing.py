@@ -22,9 +22,9 @@ from urllib.parse import unquote
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lakegc_assets.storage.base import LISTING_SCHEMA
 from lakegc_assets.storage.errors import StorageError
 from lakegc_assets.storage.pages import Page, require_whole
+from lakegc_assets.storage.values import LISTING_SCHEMA
 
 # A text without entities and line ends: XML changes nothing in it.
 _TEXT: Final = r"[^<&\x00-\x1f\x7f]*"

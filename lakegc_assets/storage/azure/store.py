@@ -31,17 +31,7 @@ from lakegc_assets.storage.azure.service import (
     open_service,
 )
 from lakegc_assets.storage.azure.versions import AzureVersions, kept_by
-from lakegc_assets.storage.base import (
-    Copied,
-    DeleteOutcome,
-    KeyRange,
-    Lost,
-    ObjectInfo,
-    ObjectStore,
-    Prefixes,
-    Recovery,
-    UndeleteOutcome,
-)
+from lakegc_assets.storage.base import ObjectStore
 from lakegc_assets.storage.bulk import Answer, Bulk, answer_of_one
 from lakegc_assets.storage.config import StoreConfig
 from lakegc_assets.storage.deadlines import Deadline
@@ -62,6 +52,16 @@ from lakegc_assets.storage.http import (
 from lakegc_assets.storage.keys import path_problem
 from lakegc_assets.storage.parts import joined, split
 from lakegc_assets.storage.streams import Pieces, reading
+from lakegc_assets.storage.values import (
+    Copied,
+    DeleteOutcome,
+    KeyRange,
+    Lost,
+    ObjectInfo,
+    Prefixes,
+    Recovery,
+    UndeleteOutcome,
+)
 
 KEYS_PER_CALL: Final = 256
 _ACCEPTED: Final = 202

@@ -19,10 +19,10 @@ from urllib.parse import quote
 
 from lakegc_assets.storage.azure.listing import name_of, soft_delete_days
 from lakegc_assets.storage.azure.service import AzureService
-from lakegc_assets.storage.base import Lost, Recovery, UndeleteOutcome
 from lakegc_assets.storage.codes import error_class, explained
 from lakegc_assets.storage.errors import InvalidKeyError, PreconditionFailedError
 from lakegc_assets.storage.http import HttpFailure
+from lakegc_assets.storage.values import Lost, Recovery, UndeleteOutcome
 
 _THREADS: Final = 16
 _COPY_POLL_S: Final = 0.5

@@ -6,7 +6,6 @@ import json
 from typing import Any
 from urllib.parse import urlencode
 
-from lakegc_assets.storage.base import Copied
 from lakegc_assets.storage.codes import error_class, explained
 from lakegc_assets.storage.errors import (
     ChangedError,
@@ -16,6 +15,7 @@ from lakegc_assets.storage.errors import (
 )
 from lakegc_assets.storage.gcs.objects import FIELDS, GcsObject, Told, require_absent
 from lakegc_assets.storage.http import HttpFailure
+from lakegc_assets.storage.values import Copied
 
 
 def copy(source: GcsObject, target: GcsObject, *, size: int, etag: str, if_absent: bool) -> Copied:

@@ -9,9 +9,9 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lakegc_assets.storage.base import LISTING_SCHEMA, ObjectInfo
 from lakegc_assets.storage.errors import StorageError
 from lakegc_assets.storage.pages import Page, require_whole
+from lakegc_assets.storage.values import LISTING_SCHEMA, ObjectInfo
 
 
 def read_page(body: bytes, where: str) -> Page:

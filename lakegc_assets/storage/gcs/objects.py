@@ -15,7 +15,6 @@ from urllib.parse import quote, urlencode
 
 import requests
 
-from lakegc_assets.storage.base import Copied
 from lakegc_assets.storage.codes import error_class
 from lakegc_assets.storage.errors import (
     ObjectNotFoundError,
@@ -27,6 +26,7 @@ from lakegc_assets.storage.errors import (
 from lakegc_assets.storage.gcs.service import GcsService
 from lakegc_assets.storage.http import HttpFailure, explaining, pieces_of, writing_once
 from lakegc_assets.storage.streams import PART, PIECE, Opened, counted, in_parts, md5_of, whole
+from lakegc_assets.storage.values import Copied
 
 FIELDS: Final = "name,size,generation,md5Hash,crc32c"
 _MIME: Final = "application/octet-stream"

@@ -23,17 +23,7 @@ import requests
 
 from lakegc_assets.errors import ConfigurationError
 from lakegc_assets.graveler.namespace import StorageNamespace
-from lakegc_assets.storage.base import (
-    Copied,
-    DeleteOutcome,
-    KeyRange,
-    Lost,
-    ObjectInfo,
-    ObjectStore,
-    Prefixes,
-    Recovery,
-    UndeleteOutcome,
-)
+from lakegc_assets.storage.base import ObjectStore
 from lakegc_assets.storage.bulk import Answer, Bulk, answer_of_one
 from lakegc_assets.storage.codes import error_class
 from lakegc_assets.storage.config import GcsAccess, StoreConfig
@@ -55,6 +45,16 @@ from lakegc_assets.storage.keys import path_problem, url_problem
 from lakegc_assets.storage.pages import Page, follow, read_level, read_range, relative
 from lakegc_assets.storage.parts import joined, split
 from lakegc_assets.storage.streams import Pieces, reading
+from lakegc_assets.storage.values import (
+    Copied,
+    DeleteOutcome,
+    KeyRange,
+    Lost,
+    ObjectInfo,
+    Prefixes,
+    Recovery,
+    UndeleteOutcome,
+)
 
 KEYS_PER_CALL: Final = 100
 # What a bound may hold, and an object's name may not: the listing is asked for less than the bound.

@@ -18,7 +18,6 @@ from urllib.parse import urlencode
 
 import requests
 
-from lakegc_assets.storage.base import Lost, Recovery, UndeleteOutcome
 from lakegc_assets.storage.codes import error_class, explained
 from lakegc_assets.storage.errors import (
     InvalidKeyError,
@@ -26,6 +25,7 @@ from lakegc_assets.storage.errors import (
     PreconditionFailedError,
 )
 from lakegc_assets.storage.http import HttpFailure
+from lakegc_assets.storage.values import Lost, Recovery, UndeleteOutcome
 
 _THREADS: Final = 16
 _DAY_S: Final = 86400

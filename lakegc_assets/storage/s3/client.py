@@ -32,6 +32,7 @@ from lakegc_assets.storage.config import StoreConfig
 from lakegc_assets.storage.http import HttpFailure, explaining, require_soon, seconds
 from lakegc_assets.storage.s3.credentials import open_session
 from lakegc_assets.storage.s3.listing import keep_page
+from lakegc_assets.storage.s3.native import Native
 from lakegc_assets.storage.s3.pools import CONNECTIONS, Pools
 from lakegc_assets.storage.s3.quick import Quick, tell_ways
 from lakegc_assets.storage.s3.signing import prepare
@@ -96,12 +97,14 @@ class Clients:
         once: sends a request once, for what must not be repeated blindly.
         quick: sends what concerns a single object as ``usual`` does.
         quick_once: as ``once`` does.
+        native: reads and puts small objects, where that is simple.
     """
 
     usual: S3Client
     once: S3Client
     quick: Quick
     quick_once: Quick
+    native: Native
 
     @property
     def endpoint(self) -> str:
@@ -158,7 +161,8 @@ def clients(config: StoreConfig) -> Clients:
         bundle = own.get_config_variable("ca_bundle")
         pools = Pools(config.connect_timeout_s, config.read_timeout_s, bundle)
         quick = Quick(session, usual, config.max_attempts, pools)
-        return Clients(usual, once, quick, Quick(session, once, 1, pools))
+        native = Native(session, quick, config.connect_timeout_s, config.read_timeout_s)
+        return Clients(usual, once, quick, Quick(session, once, 1, pools), native)
     except (BotoCoreError, ValueError) as error:
         raise ConfigurationError(f"S3 cannot be reached with these settings: {error}") from error
 

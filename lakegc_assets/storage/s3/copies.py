@@ -7,10 +7,10 @@ be overwritten are read and put; and whatever was copied is compared with what w
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Any, Final
 
 from lakegc_assets.errors import ConfigurationError
-from lakegc_assets.storage.base import Copied
 from lakegc_assets.storage.codes import error_class, explained
 from lakegc_assets.storage.errors import (
     AccessDeniedError,
@@ -21,12 +21,16 @@ from lakegc_assets.storage.errors import (
 )
 from lakegc_assets.storage.http import HttpFailure, etag_in, explaining
 from lakegc_assets.storage.s3.client import failing
+from lakegc_assets.storage.s3.native import AlreadyThereError
 from lakegc_assets.storage.s3.objects import S3Object, is_md5, named_by, tells_md5
 from lakegc_assets.storage.s3.uploads import Sizes, require, uploading
-from lakegc_assets.storage.streams import part_size
+from lakegc_assets.storage.streams import md5_of, part_size
+from lakegc_assets.storage.values import Copied
 
 _MOST_PARTS: Final = 10_000
 _NOT_FOUND: Final = 404
+#: Larger ones are streamed.
+_SMALL: Final = 1 << 20
 _TOO_SHORT: Final = frozenset({"InvalidRange", "416"})
 
 
@@ -37,7 +41,7 @@ def copy(
     if not if_absent and size <= sizes.whole:
         return _whole(source, target, size, etag)
     if size <= sizes.part:
-        return None
+        return _by_value(source, target, size, etag) if size <= _SMALL else None
     return _in_parts(source, target, size, etag, if_absent=if_absent, sizes=sizes)
 
 
@@ -52,6 +56,38 @@ def _whole(source: S3Object, target: S3Object, size: int, etag: str) -> Copied:
     if made == etag and is_md5(etag) and tells_md5(answer, target.bucket):
         return Copied(made, "md5")
     return _compared(source, target, size, etag, made)
+
+
+def _by_value(source: S3Object, target: S3Object, size: int, etag: str) -> Copied | None:
+    """A small object read and put where nothing is; None where it is to be done in the usual way.
+
+    Only what the MD5 in its etag proves is put, and only the store's word that something is there
+    already is believed. Whatever else goes wrong is done once more: the usual put finds what this
+    one may have left.
+    """
+    if not is_md5(etag):
+        return None
+    native = target.clients.native
+    data = native.get(source.bucket, source.key, etag)
+    if data is None or len(data) != size or md5_of(data).hex() != etag:
+        return None
+    try:
+        made = native.put(target.bucket, target.key, data)
+    except AlreadyThereError:
+        # So may both be told who put at a time, of whom neither did.
+        with suppress(ObjectNotFoundError):
+            target.look()
+            raise PreconditionFailedError(f"{target.where}: something is there already") from None
+        return None
+    if made is None:
+        return None
+    if made == etag:
+        return Copied(made, "md5")
+    answer = target.look()
+    require(target, answer, size, made)
+    if is_md5(made) and tells_md5(answer, target.bucket):
+        raise StorageError(f"{target.where}: the store got other bytes: it answers with {made}")
+    return Copied(made, "size")
 
 
 def _in_parts(

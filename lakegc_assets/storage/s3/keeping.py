@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from lakegc_assets.storage.base import Recovery
 from lakegc_assets.storage.http import HttpFailure
 from lakegc_assets.storage.s3.client import failing
+from lakegc_assets.storage.values import Recovery
 
 if TYPE_CHECKING:
     from mypy_boto3_s3.client import S3Client

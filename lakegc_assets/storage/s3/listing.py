@@ -25,9 +25,9 @@ from urllib.parse import unquote_plus
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lakegc_assets.storage.base import LISTING_SCHEMA
 from lakegc_assets.storage.errors import StorageError
 from lakegc_assets.storage.pages import Page, require_whole
+from lakegc_assets.storage.values import LISTING_SCHEMA
 
 _PAGE: Final = "LakegcPage"
 _OK: Final = 200

@@ -38,7 +38,7 @@ class Pools:
             url: of an object.
             endpoint: of its server, which may be one that no proxy is for.
         """
-        proxies = ProxyConfiguration(proxies=get_environ_proxies(endpoint))
+        proxies = _proxies(endpoint)
         proxy = proxies.proxy_url_for(url)
         with self._lock:
             if proxy not in self._managers:
@@ -50,8 +50,16 @@ class Pools:
         through = proxy is not None and parts.scheme == "http"
         return pool, f"{parts.scheme}://{parts.netloc}" if through else ""
 
+    def plain(self, url: str, endpoint: str) -> bool:
+        """Whether no proxy is between, and no certificates of one's own are trusted; as ``to``."""
+        trusts = url.startswith("https:") and self._bundle()
+        return _proxies(endpoint).proxy_url_for(url) is None and not trusts
+
+    def _bundle(self) -> str | None:
+        return self.ca_bundle or os.environ.get("REQUESTS_CA_BUNDLE")
+
     def _manager(self, proxy: str | None, headers: dict[str, str] | None) -> PoolManager:
-        bundle = self.ca_bundle or os.environ.get("REQUESTS_CA_BUNDLE")
+        bundle = self._bundle()
         usual = {
             "timeout": Timeout(connect=self.connect_timeout_s, read=self.read_timeout_s),
             "maxsize": CONNECTIONS,
@@ -62,3 +70,7 @@ class Pools:
         if proxy is None:
             return PoolManager(**usual)
         return ProxyManager(proxy, proxy_headers=headers, **usual)
+
+
+def _proxies(endpoint: str) -> ProxyConfiguration:
+    return ProxyConfiguration(proxies=get_environ_proxies(endpoint))

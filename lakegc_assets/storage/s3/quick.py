@@ -172,6 +172,17 @@ class Quick:
         answered: dict[str, Any] = getattr(self.client, operation)(**asked, **more)
         return answered
 
+    def directly(self, bucket: str) -> tuple[str, str] | None:
+        """URL and region of a bucket that is reached without a proxy, and trusted as usual.
+
+        Raises:
+            HttpFailure: nobody can tell; or what boto3 raises.
+        """
+        way = self._way(bucket)
+        if way is None or not self.pools.plain(way.url, self.client.meta.endpoint_url):
+            return None
+        return way.url, way.region
+
     def _way(self, bucket: str) -> _Way | None:
         """Where botocore would send what is about a bucket; None where it is not that simple."""
         if bucket not in self._ways:

@@ -13,17 +13,7 @@ from boto3.s3.transfer import TransferConfig
 from botocore.exceptions import BotoCoreError
 
 from lakegc_assets.graveler.namespace import StorageNamespace
-from lakegc_assets.storage.base import (
-    Copied,
-    DeleteOutcome,
-    KeyRange,
-    Lost,
-    ObjectInfo,
-    ObjectStore,
-    Prefixes,
-    Recovery,
-    UndeleteOutcome,
-)
+from lakegc_assets.storage.base import ObjectStore
 from lakegc_assets.storage.bulk import Bulk
 from lakegc_assets.storage.config import StoreConfig
 from lakegc_assets.storage.deadlines import Deadline
@@ -44,6 +34,16 @@ from lakegc_assets.storage.s3.objects import S3Object, named_by
 from lakegc_assets.storage.s3.uploads import Sizes, put_once, write
 from lakegc_assets.storage.s3.versions import S3Versions
 from lakegc_assets.storage.streams import Pieces, reading
+from lakegc_assets.storage.values import (
+    Copied,
+    DeleteOutcome,
+    KeyRange,
+    Lost,
+    ObjectInfo,
+    Prefixes,
+    Recovery,
+    UndeleteOutcome,
+)
 
 if TYPE_CHECKING:
     from mypy_boto3_s3.client import S3Client

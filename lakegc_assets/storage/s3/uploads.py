@@ -9,7 +9,6 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from lakegc_assets.storage.base import Copied
 from lakegc_assets.storage.errors import (
     ObjectNotFoundError,
     PreconditionFailedError,
@@ -19,6 +18,7 @@ from lakegc_assets.storage.http import HttpFailure, etag_in, explaining, writing
 from lakegc_assets.storage.s3.client import failing, translated
 from lakegc_assets.storage.s3.objects import S3Object, is_md5, tells_md5
 from lakegc_assets.storage.streams import PART, counted, in_parts, md5_of, part_size, whole
+from lakegc_assets.storage.values import Copied
 
 _MOST_PARTS: Final = 10_000
 

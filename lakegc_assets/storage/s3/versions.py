@@ -25,13 +25,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lakegc_assets.errors import ConfigurationError
-from lakegc_assets.storage.base import Lost, UndeleteOutcome
 from lakegc_assets.storage.codes import error_class, explained
 from lakegc_assets.storage.errors import AccessDeniedError, StorageError
 from lakegc_assets.storage.http import HttpFailure
 from lakegc_assets.storage.keys import key_problem, path_problem
 from lakegc_assets.storage.s3.client import failing
 from lakegc_assets.storage.s3.deletes import S3Deletes, told_of
+from lakegc_assets.storage.values import Lost, UndeleteOutcome
 
 if TYPE_CHECKING:
     from mypy_boto3_s3.client import S3Client

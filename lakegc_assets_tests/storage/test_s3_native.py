@@ -1,0 +1,111 @@
+"""Small objects that obstore reads and puts: under exactly the key that is asked for, or not."""
+
+from __future__ import annotations
+
+import string
+import uuid
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import boto3
+import pytest
+
+from lakegc_assets.storage.config import StoreConfig
+from lakegc_assets.storage.s3.client import clients
+from lakegc_assets.storage.s3.native import AlreadyThereError, Native
+from lakegc_assets_tests.storage.conftest import Answer, Script
+from lakegc_assets_tests.storage.test_copies import KEYS
+
+if TYPE_CHECKING:
+    from mypy_boto3_s3.client import S3Client
+
+_MARKS = [mark for mark in string.printable if mark not in "\t\n\r\x0b\x0c"]
+#: What is in a key, at its begin and its end.
+_PLAIN = [
+    *(key for key in KEYS if key.isprintable()),
+    *(f"{mark}in{mark * 2}between{mark}" for mark in _MARKS if mark != "/"),
+    "...", "a/...", ".a/b.", "a%2Fb", "%2e%2e/a", "a\\..\\b", "\u0301combining/\u202eback",
+]  # fmt: skip
+_ODD = ["", "/", "/a", "a/", "a//b", ".", "..", "./a", "a/..", "a/../b", "a/./b", "new\nline", "\0"]
+
+
+@dataclass(frozen=True)
+class _Place:
+    """An empty bucket of a server."""
+
+    native: Native
+    client: S3Client
+    bucket: str
+
+
+@pytest.fixture(params=["moto", pytest.param("versitygw", marks=pytest.mark.stores)])
+def place(request: pytest.FixtureRequest) -> _Place:
+    by_name = {"moto": "s3_server", "versitygw": "versitygw_server"}
+    server = request.getfixturevalue(by_name[request.param])
+    endpoint = server if isinstance(server, str) else server.endpoint
+    bucket = f"bucket-{uuid.uuid4().hex}"
+    client = boto3.client("s3", endpoint_url=endpoint)
+    client.create_bucket(Bucket=bucket)
+    return _Place(clients(StoreConfig(endpoint_url=endpoint)).native, client, bucket)
+
+
+def test_keys_are_what_they_are(place: _Place) -> None:
+    native, client, bucket = place.native, place.client, place.bucket
+    for key in _PLAIN:
+        etag = native.put(bucket, key, key.encode())
+        assert etag is not None, key
+        told = client.get_object(Bucket=bucket, Key=key)
+        assert (told["Body"].read(), told["ETag"]) == (key.encode(), f'"{etag}"')
+        assert native.get(bucket, key, etag) == key.encode()
+    pages = client.get_paginator("list_objects_v2").paginate(Bucket=bucket)
+    assert sorted(one["Key"] for page in pages for one in page["Contents"]) == sorted(_PLAIN)
+
+
+@pytest.mark.parametrize("key", _ODD)
+def test_other_keys_are_not_asked_for(key: str, script: Script) -> None:
+    native = clients(script.config()).native
+    assert native.get("b", key, "e") is None
+    assert native.put("b", key, b"data") is None
+    assert script.requests == []
+
+
+def test_nothing_is_replaced(place: _Place) -> None:
+    native, bucket = place.native, place.bucket
+    etag = native.put(bucket, "k", b"first")
+    assert etag is not None
+    with pytest.raises(AlreadyThereError):
+        native.put(bucket, "k", b"second")
+    assert native.get(bucket, "k", etag) == b"first"
+    assert native.get(bucket, "k", "another") is None
+    assert native.get(bucket, "missing", etag) is None
+    assert native.put(f"{bucket}-missing", "k", b"data") is None
+
+
+def test_a_request_is_sent_once(script: Script) -> None:
+    native = clients(script.config(5)).native
+    script.answers = [Answer(503)] * 4
+    assert native.get("b", "k", "e") is None
+    assert native.put("b", "k", b"data") is None
+    assert [line.split()[0] for line in script.requests] == ["GET", "PUT"]
+
+
+def test_renewed_credentials_are_asked_for(script: Script, monkeypatch: pytest.MonkeyPatch) -> None:
+    native = clients(script.config()).native
+    asked = native._credentials()
+    assert asked["access_key_id"]
+    monkeypatch.setattr(native.session, "get_credentials", lambda: None)
+    with pytest.raises(ValueError, match="no credentials"):
+        native._credentials()
+
+
+def test_a_proxy_or_certificates_of_ones_own_are_left_to_the_usual_way(
+    script: Script, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AWS_CA_BUNDLE", "/nowhere")
+    secure = StoreConfig(endpoint_url="https://127.0.0.1:1", region="r")
+    assert clients(secure).native.get("b", "k", "e") is None
+    monkeypatch.setenv("HTTP_PROXY", script.endpoint)
+    monkeypatch.setenv("AWS_PROFILE_SEEN", "changed")
+    plain = StoreConfig(endpoint_url="http://store.invalid", region="r")
+    assert clients(plain).native.get("b", "k", "e") is None
+    assert script.requests == []
