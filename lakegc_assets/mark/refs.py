@@ -100,6 +100,10 @@ def read_commits_csv(
         text = store.get(key).decode()
     except UnicodeDecodeError as error:
         raise IntegrityError(f"{location} is not text ({error}): run again") from error
+    return _parsed(text, location)
+
+
+def _parsed(text: str, location: str) -> dict[str, str]:
     if not text.endswith("\n"):
         raise IntegrityError(f"{location} does not end with a whole line, so it is cut: run again")
     try:

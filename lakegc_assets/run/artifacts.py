@@ -16,7 +16,7 @@ import hashlib
 import json
 import re
 import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from typing import Any
@@ -258,12 +258,7 @@ class AttemptArtifacts:
 
     def files(self, asset: str) -> dict[str, int]:
         """Size in bytes of each parquet file below an asset, by its key."""
-        return {
-            key: size
-            for batch in self.store().list(f"{asset}/")
-            for key, size in zip(batch["key"].to_pylist(), batch["size"].to_pylist(), strict=True)
-            if key.endswith(".parquet")
-        }
+        return _sizes(self.store().list(f"{asset}/"))
 
     def finish(self, manifest: Manifest) -> Manifest:
         """Write the manifest of an asset: from now on it counts.
@@ -371,3 +366,13 @@ class AttemptArtifacts:
             raise IntegrityError(f"{self.url}/{asset} has no part {part!r}: mark again")
         tables = list(read_parts(self.store(), manifest.parts[part], columns))
         return pa.concat_tables(tables) if tables else pa.table({})
+
+
+def _sizes(batches: Iterable[pa.RecordBatch]) -> dict[str, int]:
+    """Size in bytes of each parquet file of a listing, by its key."""
+    return {
+        key: size
+        for batch in batches
+        for key, size in zip(batch["key"].to_pylist(), batch["size"].to_pylist(), strict=True)
+        if key.endswith(".parquet")
+    }

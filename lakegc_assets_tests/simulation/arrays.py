@@ -153,7 +153,7 @@ def array(values: Any, type: Any = None, mask: Any = None) -> Array:  # noqa: A0
 
 def concat_arrays(arrays: Sequence[Any]) -> Array:
     """As ``pyarrow.concat_arrays``."""
-    some = [array(one) for one in arrays]
+    some = [one if isinstance(one, Array) else array(one) for one in arrays]
     kind = next((one._kind for one in some if one._kind is not None), None)
     return Array([value for one in some for value in one.values], kind)
 

@@ -24,6 +24,7 @@ from lakegc_assets_tests.simulation.collector import collect, context
 from lakegc_assets_tests.simulation.encoding import Files
 from lakegc_assets_tests.simulation.ended import Ended
 from lakegc_assets_tests.simulation.executors import JobError
+from lakegc_assets_tests.simulation.here import inside
 from lakegc_assets_tests.simulation.lake import Lake
 from lakegc_assets_tests.simulation.oracle import LossError
 from lakegc_assets_tests.simulation.pruning import prune
@@ -98,8 +99,6 @@ def interleave_backups(
         beginning: of its world.
         tell: is told of every step, in words.
     """
-    from lakegc_assets_tests.simulation.seams import inside  # noqa: PLC0415 - they need each other
-
     theme = THEMES[number]
     sets._kept.clear()
     odds = (0.01, 0.03, 0.1, 0.3)[choices.pick(4)]

@@ -51,12 +51,12 @@ class Choices:
 
     def step(self, _what: str, switch: float, fault: float) -> int:
         """What comes before a call: 0 nothing, odd numbers a switch, even ones a fault."""
-        made, value = self.made, 0
-        if self._left and len(made) < self._left:
-            value = self._script[len(made)]
+        value = 0
+        if len(self.made) < self._left:
+            value = self._script[len(self.made)]
         elif self._drawn is not None and (drawn := self._drawn()) < switch + fault:
             value = (1 if drawn < switch else 2) + 2 * self._below_64()
-        made.append(value)
+        self.made.append(value)
         return value
 
     def _below_64(self) -> int:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import json
-from bisect import bisect_right
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -63,6 +62,13 @@ class SimConfig:
 @lru_cache(maxsize=4096)
 def _branch(name: str, head: str) -> Branch:
     return Branch.model_construct(id=name, commit_id=head)
+
+
+@lru_cache(maxsize=4096)
+def _page(branches: tuple[tuple[str, str], ...], after: str) -> tuple[tuple[Branch, ...], bool]:
+    """A page of a list of branches, and whether it is the last one."""
+    behind = sorted(one for one in branches if one[0] > after)
+    return tuple(_branch(*one) for one in behind[:_PAGE]), len(behind) <= _PAGE
 
 
 @lru_cache
@@ -178,18 +184,15 @@ class SimClient:
         while True:
             fault = self._call("branches")
             begun = world.scheduler.steps if begun is None else begun
-            branches = self._lake(repository).branches
-            names = sorted(branches)
-            names = names[bisect_right(names, after) :]
+            found, last = _page(tuple(self._lake(repository).branches.items()), after)
             if fault == "cut list":
                 return
-            found = [_branch(name, branches[name]) for name in names[:_PAGE]]
-            if len(names) <= _PAGE and counts:
+            if last and counts:
                 world.has_looked(begun)
             yield from found
-            if len(names) <= _PAGE:
+            if last:
                 return
-            after = names[_PAGE - 1]
+            after = found[-1].id
 
     def branch(self, repository: str, branch: str) -> Branch:
         self._call("branch")

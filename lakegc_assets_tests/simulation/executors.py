@@ -12,6 +12,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from lakegc_assets.run.tasks import Tasks
+from lakegc_assets_tests.simulation.here import world
 from lakegc_assets_tests.simulation.scheduler import Actor, Process
 
 if TYPE_CHECKING:
@@ -51,8 +52,6 @@ def run_tasks(
     """As ``Tasks.run``."""
     if what != "delete":
         return [task(one) for one in inputs]
-    from lakegc_assets_tests.simulation.seams import world  # noqa: PLC0415 - they need each other
-
     here = world()
     assert isinstance(task, partial)
     driver = here.scheduler.current

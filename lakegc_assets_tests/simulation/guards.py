@@ -20,11 +20,11 @@ from lakegc_assets.sweep.look import Look, judge
 from lakegc_assets_tests.simulation import encoding
 from lakegc_assets_tests.simulation import rows as pa
 from lakegc_assets_tests.simulation.choices import Choices
+from lakegc_assets_tests.simulation.here import world
 from lakegc_assets_tests.simulation.interleaving import MORE, SHAPES, THEMES
 from lakegc_assets_tests.simulation.mark_guards import MARK_GUARDS
 from lakegc_assets_tests.simulation.mark_stages import READING
 from lakegc_assets_tests.simulation.marking import THEMES as MARKING
-from lakegc_assets_tests.simulation.seams import world
 from lakegc_assets_tests.simulation.world import World
 
 Patch = tuple[object, str, object]

@@ -19,13 +19,13 @@ from lakegc_assets_tests.simulation.choices import Choices
 from lakegc_assets_tests.simulation.collector import collect, context, mark
 from lakegc_assets_tests.simulation.encoding import Files
 from lakegc_assets_tests.simulation.ended import Ended
+from lakegc_assets_tests.simulation.here import inside
 from lakegc_assets_tests.simulation.lake import DAY, MAIN, Entry, Lake
 from lakegc_assets_tests.simulation.marking import THEMES as MARKING
 from lakegc_assets_tests.simulation.marking import interleave_marks
 from lakegc_assets_tests.simulation.oracle import START, LossError
 from lakegc_assets_tests.simulation.pruning import prune
 from lakegc_assets_tests.simulation.scheduler import EndlessError, Process
-from lakegc_assets_tests.simulation.seams import inside
 from lakegc_assets_tests.simulation.store import Kept
 from lakegc_assets_tests.simulation.themes import LATER, SWEEPS, Theme
 from lakegc_assets_tests.simulation.world import BASE, World

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Final, NamedTuple
 
 from lakegc_assets.graveler.ident import commit_id
@@ -32,7 +33,26 @@ class Entry(NamedTuple):
 Tree = Mapping[str, Entry]
 #: By its id, which tells all that a commit is, and so is the same in all lakes.
 _ancestries: Final[dict[str, tuple[Commit, ...]]] = {}
+#: Addresses by metarange, whose id tells them all, too.
+_held: Final[dict[str, frozenset[str]]] = {}
 _MOST: Final = 4096
+
+
+@lru_cache(maxsize=_MOST)
+def _metarange_id(entries: tuple[tuple[str, Entry], ...]) -> str:
+    return hashlib.sha256(json.dumps(entries).encode()).hexdigest()
+
+
+@lru_cache(maxsize=_MOST)
+def _commit(parents: tuple[str, ...], metarange: str, date: int, message: str) -> Commit:
+    return Commit(
+        id=commit_id("writer", message, metarange, date, {}, parents),
+        parents=parents,
+        committer="writer",
+        message=message,
+        creation_date=date,
+        meta_range_id=metarange,
+    )
 
 
 @dataclass
@@ -79,21 +99,26 @@ class Lake:
         """What a commit holds."""
         return self.trees[self.commits[commit].meta_range_id]
 
+    def held_by(self, commits: Iterable[str]) -> set[str]:
+        """The addresses that some commits hold."""
+        found: set[str] = set()
+        for metarange in {self.commits[commit].meta_range_id for commit in commits}:
+            held = _held.get(metarange)
+            if held is None:
+                if len(_held) > _MOST:
+                    _held.clear()
+                entries = self.trees[metarange].values()
+                held = _held[metarange] = frozenset(entry.address for entry in entries)
+            found |= held
+        return found
+
     def add(self, parents: tuple[str, ...], tree: Tree, date: float, message: str) -> str:
         """Make a commit."""
-        text = json.dumps(sorted(tree.items()))
-        metarange = hashlib.sha256(text.encode()).hexdigest()
+        metarange = _metarange_id(tuple(sorted(tree.items())))
         self.trees[metarange] = tree
-        made = commit_id("writer", message, metarange, int(date), {}, parents)
-        self.commits[made] = Commit(
-            id=made,
-            parents=parents,
-            committer="writer",
-            message=message,
-            creation_date=int(date),
-            meta_range_id=metarange,
-        )
-        return made
+        made = _commit(parents, metarange, int(date), message)
+        self.commits[made.id] = made
+        return made.id
 
     def served(self, branch: str) -> dict[str, Entry]:
         """What a branch serves, by path."""
@@ -165,8 +190,7 @@ class Lake:
     def named_in(self, namespace: str, now: float) -> set[str]:
         """What it keeps alive in the namespace of another repository; tagged commits, too."""
         commits = self.on_branches(now) | self.dangling(now) | set(self.tags.values())
-        found = {entry.address for commit in commits for entry in self.tree(commit).values()}
-        found |= self.staged_addresses()
+        found = self.held_by(commits) | self.staged_addresses()
         prefix = f"{namespace}/"
         return {one.removeprefix(prefix) for one in found if one.startswith(prefix)}
 
@@ -174,5 +198,6 @@ class Lake:
         found: set[str] = set()
         for commit in self.ancestry(head):
             if commit.creation_date > since:
-                found |= {commit.id, *commit.parents[:1]}
+                found.add(commit.id)
+                found.update(commit.parents[:1])
         return found

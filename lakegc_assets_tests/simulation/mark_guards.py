@@ -15,8 +15,8 @@ from lakegc_assets.mark.sifting import sift
 from lakegc_assets.run import artifacts
 from lakegc_assets.run.context import RunContext
 from lakegc_assets.run.settings import Settings
+from lakegc_assets_tests.simulation.here import world
 from lakegc_assets_tests.simulation.mark_stages import Patch
-from lakegc_assets_tests.simulation.seams import world
 
 
 def _listed_last(real: Callable[..., Any]) -> Callable[..., Any]:

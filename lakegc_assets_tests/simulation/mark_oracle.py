@@ -77,9 +77,8 @@ class MarkOracle(Oracle):
             ("tagged", self._tagged()),
         ]
         for way, commits in ways:
-            for commit in commits:
-                for entry in lake.tree(commit).values():
-                    found.setdefault(entry.address, set()).add(way)
+            for address in lake.held_by(commits):
+                found.setdefault(address, set()).add(way)
         others: list[tuple[Way, set[str]]] = [
             ("staged", lake.staged_addresses()),
             ("branch", lake.shadowing()),

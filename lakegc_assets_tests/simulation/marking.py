@@ -20,6 +20,7 @@ from lakegc_assets_tests.simulation.choices import Choices
 from lakegc_assets_tests.simulation.collector import collect, context
 from lakegc_assets_tests.simulation.encoding import Files
 from lakegc_assets_tests.simulation.ended import Ended
+from lakegc_assets_tests.simulation.here import inside
 from lakegc_assets_tests.simulation.lake import DAY, MAIN, Entry, Lake
 from lakegc_assets_tests.simulation.mark_actors import write
 from lakegc_assets_tests.simulation.mark_stages import mark
@@ -133,8 +134,6 @@ def interleave_marks(
         number: of its theme.
         tell: is told of every step, in words.
     """
-    from lakegc_assets_tests.simulation.seams import inside  # noqa: PLC0415 - they need each other
-
     theme = THEMES[number]
     lake, bucket, promised = _beginning()
     sets._kept.clear()

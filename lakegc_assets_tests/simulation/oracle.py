@@ -155,9 +155,8 @@ class Oracle:
             ("tagged", self._tagged()),
         ]
         for way, commits in ways:
-            for commit in commits:
-                for entry in lake.tree(commit).values():
-                    found.setdefault(entry.address, set()).add(way)
+            for address in lake.held_by(commits):
+                found.setdefault(address, set()).add(way)
         for address in lake.staged_addresses():
             found.setdefault(address, set()).add("staged")
         for address in lake.shadowing():

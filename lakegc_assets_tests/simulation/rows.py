@@ -127,8 +127,8 @@ class Table:
         columns: Sequence[Array],
         metadata: dict[bytes, bytes] | None = None,
     ) -> None:
-        self.column_names, self.columns = list(names), list(columns)
-        self.metadata = metadata
+        self.column_names = names if type(names) is list else list(names)
+        self.columns, self.metadata = columns, metadata
 
     @classmethod
     def from_arrays(
@@ -170,11 +170,11 @@ class Table:
         return Table(self.column_names, self.columns, metadata)
 
     def __getitem__(self, which: int | str) -> Array:
-        if isinstance(which, int):
-            return self.columns[which]
         try:
             return self.columns[self.column_names.index(which)]
         except ValueError:
+            if isinstance(which, int):
+                return self.columns[which]
             raise KeyError(which) from None
 
     def column(self, which: int | str) -> Array:
@@ -205,7 +205,7 @@ class Table:
 
     def rename_columns(self, names: Sequence[str]) -> Table:
         """The same columns with other names."""
-        return Table(names, self.columns)
+        return Table(list(names), self.columns)
 
     def append_column(self, field: Any, column: Any) -> Table:
         """One column more."""
@@ -214,10 +214,10 @@ class Table:
 
     def set_column(self, at: int, field: Any, column: Any) -> Table:
         """Another column in the place of one."""
-        changed = Table(self.column_names, self.columns)
-        changed.column_names[at] = field if isinstance(field, str) else field.name
-        changed.columns[at] = array(column)
-        return changed
+        names, columns = list(self.column_names), list(self.columns)
+        names[at] = field if isinstance(field, str) else field.name
+        columns[at] = array(column)
+        return Table(names, columns)
 
     def combine_chunks(self) -> Table:
         """It is one piece already."""
@@ -361,7 +361,7 @@ def table(data: Any, names: Sequence[str] = (), schema: Any = None) -> Table:
         if of is not None and of.names != names:
             data = [data[names.index(name)] for name in of.names]
     if of is None:
-        return Table(names, [array(column) for column in data])
+        return Table(list(names), [array(column) for column in data])
     return Table(of.names, [array(c, t) for c, t in zip(data, of.types, strict=True)])
 
 
@@ -372,6 +372,8 @@ def concat_tables(tables: Iterable[Any]) -> Table:
         ArrowInvalid: they have other columns.
     """
     some = [table_of(one) for one in tables]
+    if len(some) == 1:
+        return some[0]
     names = some[0].column_names
     if any(one.column_names != names for one in some):
         raise ArrowInvalid(f"not all have the columns {names}")

@@ -95,6 +95,7 @@ class Scheduler:
         self, choices: Choices, switch: float, fault: float, tell: Callable[[str], None]
     ) -> None:
         self.choices, self.now, self.steps = choices, 0.0, 0
+        self._chosen = choices.step
         self.odds = (switch, fault)
         #: Most of what is interesting happens from the first delta mark on.
         self.far = (switch / 8, fault / 4)
@@ -150,23 +151,22 @@ class Scheduler:
         assert actor is not None
         if not actor.process.alive:
             raise Killed
-        self.steps += 1
+        self.steps = steps = self.steps + 1
         self.now = now = self.now + CALL_S
-        if self.steps > _MOST_STEPS:
-            raise EndlessError(f"{what} after {self.steps} steps")
-        odds = self.odds if actor.near else self.far
-        choice = self.choices.step(what, odds[0], odds[1])
+        if steps > _MOST_STEPS:
+            raise EndlessError(f"{what} after {steps} steps")
+        switch, fault = self.odds if actor.near else self.far
+        choice = self._chosen(what, switch, fault)
+        if not choice:
+            if self._soonest <= now:
+                self._switch(actor)
+            return 0
         if choice & 1:
-            others = [a for a in self.actors if a is not actor and a.due(now) <= now]
-            if others:
+            if others := self._others(actor, now):
                 self._next = others[(choice >> 1) % len(others)]
                 self._switch(actor)
             return 0
-        if choice:
-            return choice >> 1
-        if self._soonest <= now:
-            self._switch(actor)
-        return 0
+        return choice >> 1
 
     def sleep(self, seconds: float, waits: Callable[[], bool] | None = None) -> None:
         """Let time pass for the present actor, or until something holds."""
@@ -176,11 +176,8 @@ class Scheduler:
             raise Killed
         actor.at = self.now + seconds
         actor.waits = waits
-        self._soonest = min(self._soonest, actor.at)
-        self._hub.switch()
+        self._leave(actor)
         actor.waits = None
-        if not actor.process.alive:
-            raise Killed
 
     def freeze(self, process: Process, seconds: float) -> None:
         """Suspend a process; if it is the present actor's, that goes on only afterwards."""
@@ -204,9 +201,27 @@ class Scheduler:
         if self.current is not None and self.current.process is process:
             raise Killed
 
+    def _others(self, actor: Actor, now: float) -> list[Actor]:
+        """Who else may go on now."""
+        return [a for a in self.actors if a is not actor and a.due(now) <= now]
+
     def _switch(self, actor: Actor) -> None:
         actor.at = self.now
-        self._hub.switch()
+        self._leave(actor)
+
+    def _leave(self, actor: Actor) -> None:
+        """Let others go on until it is the turn of the present actor again.
+
+        Most follow each other here; the loop has what ends, and what is to be unwound.
+        """
+        following, due = (None, _NEVER) if self._ended else self._choose()
+        if following is None or due == _NEVER:
+            self._hub.switch()
+        else:
+            self.now = max(self.now, due)
+            self.current = following
+            if following is not actor:
+                following.greenlet.switch()
         if not actor.process.alive:
             raise Killed
 
@@ -233,7 +248,11 @@ class Scheduler:
         for actor in self.actors:
             if actor.lazy or actor is chosen:
                 continue
-            due = actor.due(now)
+            due = actor.at
+            if due > now:
+                due = actor.due(now)
+            elif due < actor.process.frozen:
+                due = actor.process.frozen
             if chosen is None and (due < at or first is None):
                 first, at, soonest = actor, due, at
             elif due < soonest:

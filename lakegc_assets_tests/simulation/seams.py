@@ -5,10 +5,9 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
-from datetime import datetime, tzinfo
 from functools import partial
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 from unittest import mock
 
 from lakegc_assets.mark import commits, committed, references, uncommitted
@@ -64,119 +63,22 @@ from lakegc_assets_tests.simulation.client import NAMESPACE, REPOSITORY
 from lakegc_assets_tests.simulation.elsewhere import inside as inside_of
 from lakegc_assets_tests.simulation.elsewhere import read_full, staged_addresses
 from lakegc_assets_tests.simulation.executors import run_tasks
+from lakegc_assets_tests.simulation.here import (
+    Datetime,
+    Event,
+    Lock,
+    Pool,
+    Silent,
+    Thread,
+    inside,
+    sleep,
+    world,
+)
 from lakegc_assets_tests.simulation.lake import Entry, Lake
 from lakegc_assets_tests.simulation.pruning import noted
 from lakegc_assets_tests.simulation.simpler import etag_hashes, simpler
-from lakegc_assets_tests.simulation.world import World
 
-if TYPE_CHECKING:
-    from typing_extensions import Self
-
-_worlds: list[World] = []
-_NEVER: Final = float("inf")
-
-
-def world() -> World:
-    """The world in which the present interleaving runs."""
-    return _worlds[-1]
-
-
-@contextmanager
-def inside(one: World) -> Iterator[World]:
-    """Run in a world."""
-    _worlds.append(one)
-    try:
-        with encoding.among(one.files):
-            yield one
-    finally:
-        _worlds.pop()
-
-
-def sleep(seconds: float) -> None:
-    """As ``time.sleep``."""
-    world().pause(seconds)
-
-
-class _Lock:
-    """As ``threading.Lock``."""
-
-    def __init__(self) -> None:
-        self._taken = False
-
-    def __enter__(self) -> bool:
-        while self._taken:
-            world().scheduler.sleep(_NEVER, lambda: not self._taken)
-        self._taken = True
-        return True
-
-    def __exit__(self, *_error: object) -> None:
-        self._taken = False
-
-
-class _Event:
-    """As ``threading.Event``."""
-
-    def __init__(self) -> None:
-        self._set = False
-
-    def set(self) -> None:
-        self._set = True
-
-    def wait(self, seconds: float) -> bool:
-        world().scheduler.sleep(seconds, lambda: self._set)
-        return self._set
-
-
-class _Thread:
-    """As ``threading.Thread``: another actor of the same process."""
-
-    def __init__(self, target: Callable[[], None], name: str, *, daemon: bool) -> None:
-        assert daemon
-        self._target, self._name = target, name
-
-    def start(self) -> None:
-        here = world()
-        name = f"{here.process.name}, {self._name}"
-        self._actor = here.scheduler.spawn(name, here.process, self._target)
-
-    def join(self) -> None:
-        if not self._actor.done:
-            world().scheduler.sleep(_NEVER, lambda: self._actor.done)
-
-
-class _Silent:
-    """As ``threading.Thread`` where it only tells people how far something is."""
-
-    def __init__(self, target: Callable[[], None], name: str, *, daemon: bool) -> None:
-        pass
-
-    def start(self) -> None:
-        pass
-
-    def join(self) -> None:
-        pass
-
-
-class _Pool:
-    """As ``ThreadPoolExecutor``: one after the other, since each only asks a question."""
-
-    def __init__(self, _threads: int) -> None:
-        pass
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_error: object) -> None:
-        pass
-
-    def map(self, function: Callable[[Any], Any], items: Iterable[Any]) -> list[Any]:
-        return [function(item) for item in items]
-
-
-class _Datetime:
-    @staticmethod
-    def now(_zone: tzinfo) -> datetime:
-        return world().wall()
+__all__ = ["inside", "installed", "served"]
 
 
 class SimExtender(extending.Extender):
@@ -313,8 +215,10 @@ def _read_live(_ctx: Any, _links: Any, ranges: pa.Table, store: ObjectStore, fol
 
 
 def _open_store(url: str, config: StoreConfig | None = None) -> ObjectStore:
-    once = config is not None and config.max_attempts == 1
-    return _worlds[-1].store(url, config.read_timeout_s if config is not None and once else None)
+    here = world()
+    if config is not None and config.max_attempts == 1:
+        return here.store(url, config.read_timeout_s)
+    return here.stores.get(url) or here.store(url)
 
 
 class SimTask(deletion.DeletingTask):
@@ -363,7 +267,7 @@ def _reach(of: Any, orders: Any) -> deletion.Reach:
 
 def _replaced() -> list[tuple[object, str, object]]:
     """What is replaced where."""
-    threads = SimpleNamespace(Lock=_Lock, Event=_Event, Thread=_Thread)
+    threads = SimpleNamespace(Lock=Lock, Event=Event, Thread=Thread)
     clock = SimpleNamespace(CLOCK_BOOTTIME=0, clock_gettime=lambda _: world().elapsed())
     secrets = SimpleNamespace(
         token_hex=lambda size: world().token_hex(size),
@@ -395,9 +299,9 @@ def _replaced() -> list[tuple[object, str, object]]:
     return [
         *simpler(),
         *answers,
-        *mark_stages.replaced(served, _open_store, _Pool, (_live_ranges, _read_live)),
+        *mark_stages.replaced(served, _open_store, Pool, (_live_ranges, _read_live)),
         (lease, "threading", threads),
-        (telling, "threading", SimpleNamespace(Event=_Event, Thread=_Silent)),
+        (telling, "threading", SimpleNamespace(Event=Event, Thread=Silent)),
         (lease, "owner_of", lambda **_: {"host": "simulated"}),
         (sweep, "require_one_server", mark_stages.one_server),
         (sweep, "Deltas", SimDeltas),
@@ -406,8 +310,8 @@ def _replaced() -> list[tuple[object, str, object]]:
         (sweep, "probe_deadlines", lambda *_, **__: world().weak.deadlines),
         (moment, "time", clock),
         (moment, "_boot_id", lambda: world().process.boot),
-        (ledger, "datetime", _Datetime),
-        (tasks, "ThreadPoolExecutor", _Pool),
+        (ledger, "datetime", Datetime),
+        (tasks, "ThreadPoolExecutor", Pool),
         (tasks.Tasks, "run", run_tasks),
         (rounds, "_BATCHES", 1),
         (rounds, "evaluate", lambda *_: []),

@@ -22,13 +22,16 @@ import pyarrow.compute
 from lakegc_assets.graveler import decode, namespace
 from lakegc_assets.graveler.ident import commit_id
 from lakegc_assets.mark import refs, sifting
-from lakegc_assets.run import context, hashing, parts, sets
+from lakegc_assets.retention.commits import instant
+from lakegc_assets.retention.rules import Rules
+from lakegc_assets.run import artifacts, context, hashing, parts, sets
 from lakegc_assets.run.artifacts import Manifest
 from lakegc_assets.run.settings import Settings
-from lakegc_assets.sweep import extending
+from lakegc_assets.sweep import extending, look
 from lakegc_assets.sweep.lease_record import LeaseRecord
 from lakegc_assets_tests.simulation import columns
 from lakegc_assets_tests.simulation import rows as pa
+from lakegc_assets_tests.simulation.frozen import frozen
 
 _MOST: Final = 256
 _MANY: Final = 16_384
@@ -38,6 +41,7 @@ def simpler() -> list[tuple[object, str, object]]:
     """What is replaced where."""
     return [
         *_constants(),
+        *frozen(),
         *((module, "etag_hashes", etag_hashes) for module in (extending, sifting)),
         *((module, "hashlib", _DIGESTS) for module in (parts, context)),
         (hashing, "_hashes", hashes_of),
@@ -45,7 +49,11 @@ def simpler() -> list[tuple[object, str, object]]:
         (sets, "members_of", members_of),
         (namespace.StorageNamespace, "parse", _parsed),
         (refs, "content_id", _content_id),
+        (refs, "_parsed", _commits_in),
+        (Rules, "parse", _rules),
         (Settings, "to_json", _to_json),
+        (artifacts, "_sizes", sizes_of),
+        (look, "_digest", _digest),
         (Manifest, "from_bytes", manifest_of),
         (Manifest, "to_bytes", _encoded),
         (Manifest, "sha256", property(_sha256)),
@@ -61,6 +69,7 @@ def _constants() -> Iterator[tuple[object, str, object]]:
         id(pyarrow.compute): columns,
         id(json): values,
         id(hashing.key_digest): digest_of,
+        id(instant): _instant,
     }
     for name, module in list(sys.modules.items()):
         if not name.startswith("lakegc_assets.") or module is decode:
@@ -82,12 +91,23 @@ def _dumps(values: object, indent: int | None = None, **how: Any) -> str:
     if how != {"sort_keys": True}:
         return json.dumps(values, **how)
     if isinstance(values, dict) and "settings" in values:
-        text = _SORTED.encode(values | {"settings": _PLACE})
+        text = _sorted(values | {"settings": _PLACE})
         return text.replace(f'"{_PLACE}"', _settings_text(marshal.dumps(values["settings"], 2)), 1)
-    return _SORTED.encode(values)
+    return _sorted(values)
 
 
-_SORTED: Final = json.JSONEncoder(sort_keys=True)
+def _sorted(values: object) -> str:
+    """As ``json.dumps`` with sorted keys, which makes an encoder each time, and looks for loops."""
+    return "".join(_encode(values, 0))
+
+
+def _unknown(value: object) -> str:
+    raise TypeError(f"{type(value).__name__} is not JSON serializable")
+
+
+_encode: Final = json.encoder.c_make_encoder(  # type: ignore[attr-defined]
+    None, _unknown, json.encoder.encode_basestring_ascii, None, ": ", ", ", True, False, True
+)
 
 
 def _loads(data: str | bytes) -> Any:
@@ -108,9 +128,11 @@ def _read(data: str | bytes) -> Any:
         values, end = _DECODER.raw_decode(text)
     except ValueError:
         end = -1
-    return values if end == len(text) else json.loads(data)
+    # What is left of nothing is nothing, too: most texts end where their value does, or in a line.
+    return values if end >= 0 and not text[end:].strip(_SPACE) else json.loads(data)
 
 
+_SPACE: Final = " \t\n\r"
 _DECODER: Final = json.JSONDecoder()
 #: Stands where settings do, in a text of which they are most.
 _PLACE: Final = "<settings>"
@@ -120,7 +142,7 @@ _BEHIND: Final = b', "started": '
 
 @lru_cache(maxsize=_MOST)
 def _settings_text(marshalled: bytes) -> str:
-    return _SORTED.encode(marshal.loads(marshalled))
+    return _sorted(marshal.loads(marshalled))
 
 
 @lru_cache(maxsize=_MOST)
@@ -190,12 +212,43 @@ def members_of(runs: Iterable[hashing.Hashes], hashes: hashing.Hashes) -> npt.ND
     return np.array([one in known for one in hashes.tolist()], np.bool_)
 
 
+#: Of the pages of lists that were the same again, which are then the same objects.
+_sizes_known: Final[dict[int, tuple[pa.Table, dict[str, int]]]] = {}
+
+
+def sizes_of(pages: Iterable[pa.Table]) -> dict[str, int]:
+    """As the sizes of the files in a listing."""
+    found: dict[str, int] = {}
+    for page in pages:
+        known = _sizes_known.get(id(page))
+        if known is None:
+            if len(_sizes_known) > _MOST:
+                _sizes_known.clear()
+            known = _sizes_known[id(page)] = (page, _real_sizes([page]))
+        found = found | known[1] if found else known[1]
+    return found
+
+
 _etag_hash: Final = lru_cache(maxsize=4096)(decode.etag_hash)
 
 
 def etag_hashes(etags: pa.Array) -> pa.Array:
     """As the hashes of an array of etags."""
     return pa.Array([_etag_hash(etag) for etag in etags.values], pa.int64())
+
+
+_instant: Final = lru_cache(maxsize=_MANY)(instant)
+_real_digest: Final = look._digest
+
+
+def _digest(told: Any) -> str:
+    """As that of values in a fingerprint."""
+    return _digest_of(marshal.dumps(told, 2))
+
+
+@lru_cache(maxsize=_MANY)
+def _digest_of(marshalled: bytes) -> str:
+    return _real_digest(marshal.loads(marshalled))
 
 
 def _content_id(
@@ -226,8 +279,36 @@ def _content_id_of(
 # What is parsed
 
 _parsed: Final = lru_cache(maxsize=64)(namespace.StorageNamespace.parse)
+_real_commits: Final = refs._parsed
+_commits_known: Final[dict[str, dict[str, str]]] = {}
+
+
+def _commits_in(text: str, location: str) -> dict[str, str]:
+    """As the commits in lakeFS's list of them, where it is whole."""
+    known = _commits_known.get(text)
+    if known is None:
+        if len(_commits_known) > _MOST:
+            _commits_known.clear()
+        known = _commits_known[text] = _real_commits(text, location)
+    return known.copy()
+
+
+_real_rules: Final = Rules.parse
+
+
+def _rules(told: Any) -> Rules:
+    """As ``Rules.parse``; what it answers is not changed by anybody."""
+    return _rules_of(marshal.dumps(told, 2))
+
+
+@lru_cache(maxsize=_MOST)
+def _rules_of(marshalled: bytes) -> Rules:
+    return _real_rules(marshal.loads(marshalled))
+
+
 lease_of: Final = lru_cache(maxsize=64)(LeaseRecord.from_bytes)
 _from_bytes: Final = Manifest.from_bytes
+_real_sizes: Final = artifacts._sizes
 _to_bytes: Final = Manifest.to_bytes
 _real_to_json: Final = Settings.to_json
 _as_json: Final[dict[int, tuple[Settings, dict[str, Any]]]] = {}

@@ -114,7 +114,7 @@ class Bucket(dict[str, Kept]):
 
 _LAST: Final = "\U0010ffff"
 _NAMES: Final = LISTING_SCHEMA.names
-_COLUMNS: Final = (pa.string(), pa.int64(), pa.timestamp("us", "UTC"), pa.string())
+_KINDS: Final = (pa.string(), pa.int64(), pa.timestamp("us", "UTC"))
 
 
 def _page(keys: list[str], found: list[Kept]) -> pa.Table:
@@ -122,8 +122,14 @@ def _page(keys: list[str], found: list[Kept]) -> pa.Table:
     if not found:
         return _NOTHING
     _, etags, modified, sizes = zip(*found, strict=True)
-    columns = (keys, list(sizes), list(modified), list(etags))
-    return pa.Table(_NAMES, [pa.Array(*one) for one in zip(columns, _COLUMNS, strict=True)])
+    text, number, time = _KINDS
+    columns = [
+        pa.Array(keys, text),
+        pa.Array(list(sizes), number),
+        pa.Array(list(modified), time),
+        pa.Array(list(etags), text),
+    ]
+    return pa.Table(_NAMES, columns)
 
 
 _NOTHING: Final = pa.schema_of(LISTING_SCHEMA).empty_table()

@@ -8,7 +8,6 @@ import zlib
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
 from functools import lru_cache
 from typing import Any, Final
@@ -26,6 +25,7 @@ from lakegc_assets_tests.simulation.pruning import alone, require_another_copy
 from lakegc_assets_tests.simulation.scheduler import PAUSES, Process, Scheduler
 from lakegc_assets_tests.simulation.states import States
 from lakegc_assets_tests.simulation.store import Bucket, Kept, SimStore, etag_of
+from lakegc_assets_tests.simulation.weak import Weak
 
 #: The store's time when the virtual one is 0.
 BASE: Final = datetime(2026, 1, 1, tzinfo=timezone.utc)
@@ -51,30 +51,15 @@ _OPS: Final = {
 }
 
 
+@lru_cache(maxsize=16_384)
+def _date(seconds: float) -> datetime:
+    """A virtual time as a date; most are those of a step that others have, too."""
+    return BASE + timedelta(seconds=seconds)
+
+
 @lru_cache(maxsize=4096)
 def _digits(number: int) -> str:
     return hashlib.sha256(b"%d" % number).hexdigest()
-
-
-@dataclass
-class Weak:
-    """What the store promises.
-
-    Attributes:
-        conditions: conditional puts are conditional.
-        etags: deletes go by etags.
-        deadlines: deletes that come late are refused.
-        versions: what is deleted is kept, and can be had back.
-        single: deletes of one key go by etags, where all of them do not.
-        trash: what is deleted is moved, and can be had back until that is removed.
-    """
-
-    conditions: bool = True
-    etags: bool = False
-    deadlines: bool = True
-    versions: bool = False
-    single: bool = False
-    trash: bool = False
 
 
 class World:
@@ -108,7 +93,8 @@ class World:
         self.buckets = {name: Bucket(bucket) for name, bucket in buckets.items()}
         self.files = Files() if files is None else files
         self._versions: dict[str, list[tuple[str, Kept]]] = {}
-        self._stores: dict[tuple[str, float | None], SimStore] = {}
+        #: By URL; and by URL and seconds those of clients that send each request once.
+        self.stores: dict[str | tuple[str, float], SimStore] = {}
         self.telling = tell
         self.scheduler = Scheduler(choices, switch, fault, self.say)
         self.weak = Weak()
@@ -127,7 +113,8 @@ class World:
         self.most_metaranges = 200
         self.states = States()
         self._mood = ""
-        self._told = (0.0, BASE)
+        #: What is noted in this mood.
+        self._noted = self.states.calls[""]
         self.moods: list[str] = []
         self._serials = 0
         self._network = Process("the network", "network", 0.0)
@@ -138,7 +125,7 @@ class World:
 
         To find it among all else that is unused takes a tenth of all time.
         """
-        for one in (self.scheduler, self.oracle, *self._stores.values(), self):
+        for one in (self.scheduler, self.oracle, *self.stores.values(), self):
             vars(one).clear()
 
     # Time
@@ -149,17 +136,11 @@ class World:
 
     def store_time(self) -> datetime:
         """The store's time."""
-        return self._at(self.scheduler.now + self.store_ahead)
-
-    def _at(self, seconds: float) -> datetime:
-        """A virtual time as a date; that of the present step is asked for again and again."""
-        if self._told[0] != seconds:
-            self._told = (seconds, BASE + timedelta(seconds=seconds))
-        return self._told[1]
+        return _date(self.scheduler.now + self.store_ahead)
 
     def lake_time(self) -> datetime:
         """The lakeFS server's time."""
-        return self._at(self.scheduler.now)
+        return _date(self.scheduler.now)
 
     def wall(self) -> datetime:
         """The wall clock of the present process."""
@@ -217,13 +198,14 @@ class World:
 
     def store(self, url: str, once: float | None = None) -> SimStore:
         """The store at a URL; for a client that sends each request once, after how many seconds."""
-        known = self._stores.get((url, once))
+        of = url if once is None else (url, once)
+        known = self.stores.get(of)
         if known is None:
             bucket, _, prefix = url.removeprefix("s3://").partition("/")
             prefix = f"{prefix.strip('/')}/" if prefix else ""
             kept = self.buckets.setdefault(bucket, Bucket())
             known = SimStore(self, kept, prefix, url.rstrip("/"), once)
-            self._stores[url, once] = known
+            self.stores[of] = known
         return known
 
     def ask(self, op: str, what: str) -> str:
@@ -235,9 +217,7 @@ class World:
         """
         scheduler = self.scheduler
         code = scheduler.step(what)
-        actor = scheduler.current
-        assert actor is not None
-        self.states.seen.add((actor.name, op, what[:30], self._mood))
+        self._noted.add((scheduler.current.name, op, what[:30]))  # type: ignore[union-attr]
         if self.telling is not None:
             self.say(f"> {op} {what}")
         if not code:
@@ -433,6 +413,7 @@ class World:
         lake, gone = self.lake, sorted(self.oracle.deletes)
         told = f"{sorted(lake.branches.items())}{lake.staged}{lake.rules}{gone}"
         self._mood = str(zlib.crc32(told.encode()))
+        self._noted = self.states.calls[self._mood]
 
     def changed(self) -> None:
         """The lake has changed."""
