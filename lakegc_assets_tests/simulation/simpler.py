@@ -11,6 +11,8 @@ import marshal
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
+from importlib import import_module
+from pkgutil import walk_packages
 from types import SimpleNamespace
 from typing import Any, Final
 
@@ -19,6 +21,7 @@ import numpy.typing as npt
 import pyarrow  # noqa: ICN001 - those that are called pa here are rows
 import pyarrow.compute
 
+from lakegc_assets import storage
 from lakegc_assets.graveler import decode, namespace
 from lakegc_assets.graveler.ident import commit_id
 from lakegc_assets.mark import refs, sifting
@@ -71,6 +74,9 @@ def _constants() -> Iterator[tuple[object, str, object]]:
         id(hashing.key_digest): digest_of,
         id(instant): _instant,
     }
+    # What is imported only while all this is replaced would keep it.
+    for late in walk_packages(storage.__path__, f"{storage.__name__}."):
+        import_module(late.name)
     for name, module in list(sys.modules.items()):
         if not name.startswith("lakegc_assets.") or module is decode:
             continue
