@@ -32,7 +32,7 @@ def put_back(
     """Put objects back where nothing is now, and say which of them are still missing.
 
     Whoever holds the lease by now: what is at a key is never touched, and what is needed is spared
-    by whoever sweeps.
+    by whoever sweeps. What is needed is missing, too, where another object is at its key by now.
 
     Args:
         ctx: the run.
@@ -51,13 +51,12 @@ def put_back(
         rows = lost.slice(at, _BATCH)
         copies = copies_of(rows, None if backup is None else backup.store)
         for one in bring_back(store, as_lost(rows), copies):
-            if one.outcome not in {"restored", "already_there"}:
-                still.append(one.key)
-                if len(still) <= _SHOWN:
-                    why = f"{one.outcome} {one.error_code or ''} {one.detail or ''}"
-                    ctx.log.warning("%s could not be put back: %s", one.key, why)
-            elif one.detail:
-                ctx.log.warning("%s is needed, and was not put back: %s", one.key, one.detail)
+            if one.outcome in {"restored", "already_there"} and not one.detail:
+                continue
+            still.append(one.key)
+            if len(still) <= _SHOWN:
+                why = f"{one.outcome} {one.error_code or ''} {one.detail or ''}"
+                ctx.log.warning("%s could not be put back: %s", one.key, why)
     return missing.filter(pc.is_in(missing["address"], pa.array(still, pa.string())))
 
 

@@ -173,10 +173,18 @@ def test_what_is_put_back_after_a_failure_is_no_alarm(
     assert lake.keys() == marked.live | {gone}
 
 
+@pytest.mark.parametrize("same", [True, False])
 def test_somebody_who_writes_it_first_is_not_overwritten(
-    lake: SmallLake, marked: Marked, spark: Session, monkeypatch: pytest.MonkeyPatch
+    lake: SmallLake,
+    marked: Marked,
+    spark: Session,
+    monkeypatch: pytest.MonkeyPatch,
+    *,
+    same: bool,
 ) -> None:
+    """What is needed is missing still where that is another object."""
     gone = min(marked.candidates)
+    written = (lake.objects / gone).read_text() if same else "written anew"
     deltas = iter([spare(set()), spare({gone})])
     stand_in(monkeypatch, lambda: next(deltas))
     undelete = LocalStore.undelete_many
@@ -184,13 +192,19 @@ def test_somebody_who_writes_it_first_is_not_overwritten(
     def after_a_writer(store: LocalStore, objects: Sequence[Lost]) -> Sequence[UndeleteOutcome]:
         if gone in {one.key for one in objects}:
             (lake.objects / gone).parent.mkdir(parents=True, exist_ok=True)
-            (lake.objects / gone).write_text("written anew")
+            (lake.objects / gone).write_text(written)
         return undelete(store, objects)
 
     monkeypatch.setattr(LocalStore, "undelete_many", after_a_writer)
-    sweep(lake.context(spark))
-    assert swept_rows(lake)[gone] == ("put_back", "it is alive")
-    assert (lake.objects / gone).read_text() == "written anew"
+    if same:
+        sweep(lake.context(spark))
+        assert swept_rows(lake)[gone] == ("put_back", "it is alive")
+    else:
+        with pytest.raises(IntegrityError, match=r"1 objects of mark .* are gone, and are needed"):
+            sweep(lake.context(spark))
+        held = json.loads((lake.objects / HOLD).read_text())
+        assert [found["address"] for found in held["objects"]] == [gone]
+    assert (lake.objects / gone).read_text() == written
     assert lake.keys() == marked.live | {gone}
 
 
