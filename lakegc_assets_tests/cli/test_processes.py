@@ -7,6 +7,7 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -28,7 +29,7 @@ _LAKEGC = (sys.executable, "-m", "lakegc_assets.cli")
 
 @pytest.fixture
 def process(site: Site) -> Iterator[subprocess.Popen[str]]:
-    """A mark of ``gamma`` in a process of its own, after its first step began."""
+    """A mark of ``gamma`` in a process of its own, after its attempt began."""
     site.tell("gamma")
     process = subprocess.Popen(
         [*_LAKEGC, "mark", "gamma", "--run", "g1"],
@@ -42,6 +43,9 @@ def process(site: Site) -> Iterator[subprocess.Popen[str]]:
         for line in process.stderr:
             if "store_listing" in line:
                 break
+        artifacts = Path(site.root.url)
+        while process.poll() is None and not list(artifacts.rglob("attempt.json")):
+            time.sleep(0.02)
         yield process
     finally:
         process.kill()
