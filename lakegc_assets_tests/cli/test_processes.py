@@ -29,7 +29,7 @@ _LAKEGC = (sys.executable, "-m", "lakegc_assets.cli")
 
 @pytest.fixture
 def process(site: Site) -> Iterator[subprocess.Popen[str]]:
-    """A mark of ``gamma`` in a process of its own, after its attempt began."""
+    """A mark of ``gamma`` in a process of its own, suspended right after its attempt began."""
     site.tell("gamma")
     process = subprocess.Popen(
         [*_LAKEGC, "mark", "gamma", "--run", "g1"],
@@ -45,7 +45,8 @@ def process(site: Site) -> Iterator[subprocess.Popen[str]]:
                 break
         artifacts = Path(site.root.url)
         while process.poll() is None and not list(artifacts.rglob("attempt.json")):
-            time.sleep(0.02)
+            time.sleep(0.002)
+        os.killpg(process.pid, signal.SIGSTOP)
         yield process
     finally:
         process.kill()
@@ -62,6 +63,7 @@ def test_another_process_is_kept_out_and_an_interrupted_one_ends(
         f"{process.pid}",
     )
     os.killpg(process.pid, signal.SIGINT)
+    os.killpg(process.pid, signal.SIGCONT)
     out, err = process.communicate(timeout=120)
     assert process.returncode == 1
     assert out == ""

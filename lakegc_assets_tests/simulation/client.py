@@ -177,18 +177,19 @@ class SimClient:
 
     def branches(self, repository: str, *, after: str = "") -> Iterator[Branch]:
         """Page by page, so that a branch may move while they are read."""
-        world, begun = self._world, None
+        world, begun, first = self._world, None, {}
         counts = repository == REPOSITORY and not after
         if counts:
             world.looks()
         while True:
             fault = self._call("branches")
-            begun = world.scheduler.steps if begun is None else begun
+            if begun is None:
+                begun, first = world.scheduler.steps, dict(self._lake(repository).branches)
             found, last = _page(tuple(self._lake(repository).branches.items()), after)
             if fault == "cut list":
                 return
             if last and counts:
-                world.has_looked(begun)
+                world.has_looked(begun, first)
             yield from found
             if last:
                 return
@@ -223,6 +224,8 @@ class SimClient:
     def gc_rules(self, repository: str) -> dict[str, Any] | None:
         self._call("rules")
         rules = self._lake(repository).rules
+        if repository == REPOSITORY:
+            self._world.tells_rules(rules)
         if rules is None:
             return None
         branches = [

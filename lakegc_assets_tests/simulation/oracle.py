@@ -10,7 +10,7 @@ lost in the window must be back, or named by an alarm, before its sweep ends wel
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
@@ -58,6 +58,8 @@ class Sent(NamedTuple):
         delta: when its delta mark began.
         at: when it was sent.
         readings: steps in which its task got the first and the last page of all HEADs.
+        heads: of all branches in the last of these, with the first page and with the last.
+        rules: that its task was told last.
     """
 
     actor: Actor
@@ -68,6 +70,8 @@ class Sent(NamedTuple):
     delta: Since
     at: Since
     readings: tuple[tuple[int, int], ...]
+    heads: tuple[Mapping[str, str], ...] = ()
+    rules: Mapping[str, int] | None = None
 
 
 class Gone(NamedTuple):
@@ -217,7 +221,11 @@ class Oracle:
         compared = Since(*actor.facts.get("compared", look))  # type: ignore[misc]
         readings = tuple(actor.facts.get("readings", ()))  # type: ignore[arg-type,var-annotated]
         self.world.say(f"asks for deletes of {', '.join(keys)}")
-        sent = Sent(actor, run, tuple(keys), compared, look, delta, self.now(), readings)
+        heads: Any = actor.facts.get("heads", ())
+        rules: Any = actor.facts.get("rules")
+        sent = Sent(
+            actor, run, tuple(keys), compared, look, delta, self.now(), readings, heads, rules
+        )
         if self.promises:
             self._require_lease(sent, orders, lease, hold=hold)
         self.sweeps.setdefault(orders.lease, sent.at.step)
@@ -294,7 +302,7 @@ class Oracle:
         # What is to end by a clock ends late where that is set back.
         kept = self.world.weak.deadlines and self.set_back < sent.look.step
         if way in {"branch", "tagged"}:
-            if since.step < sent.look.step:
+            if since.step < sent.look.step and not (way == "branch" and self._unseen(key, sent)):
                 return False
             late = now if kept else sent.at.time
             frozen = not kept and self.thawed.get(sent.actor.process.name, -1.0) >= sent.look.time
@@ -314,6 +322,22 @@ class Oracle:
                 begun.step <= first and last < ended.step for first, last in sent.readings
             )
         return way == "pinned"
+
+    def _unseen(self, key: str, sent: Sent) -> bool:
+        """Whether neither the HEADs nor the rules showed that an object was live, each when read.
+
+        Rules may have kept it until the HEADs were read, and a HEAD since then, when the rules were
+        others again: lakeFS tells no two things at a time.
+        """
+        if not sent.heads or sent.rules is None or key in self.world.lake.shadowing():
+            return False
+        then = self.world.lake.copy()
+        then.rules = sent.rules
+        for heads in sent.heads:
+            then.branches = dict(heads)
+            if key in then.held_by(then.on_branches(START)):
+                return False
+        return True
 
     # Alarms and ends
 

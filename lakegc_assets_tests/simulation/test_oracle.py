@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from lakegc_assets_tests.simulation.choices import Choices
-from lakegc_assets_tests.simulation.lake import Lake
-from lakegc_assets_tests.simulation.oracle import Finished, LossError, Sent, Since
+from lakegc_assets_tests.simulation.lake import DAY, Entry, Lake
+from lakegc_assets_tests.simulation.oracle import START, Finished, LossError, Sent, Since
 from lakegc_assets_tests.simulation.scheduler import Actor, Process
 from lakegc_assets_tests.simulation.world import World
 
@@ -28,6 +28,18 @@ class _Past:
         task = Actor("task", Process("task", "", 0.0), lambda: None, lazy=False, order=1)
         read = Since(10, 0.5)
         self._sent = Sent(task, _RUN, (_KEY,), read, read, read, read, ((10, 11),))
+
+    def tell(self, days: int, head: str) -> None:
+        """Let the task be told rules, and a HEAD: before the old one a commit has the object."""
+        lake = self._world.lake
+        lake.rules = {"": 50}
+        entry = Entry(_KEY, 1, "e")
+        first = lake.add((), {"p": entry}, START - 40 * DAY, "first")
+        old = lake.add((first,), {}, START - 20 * DAY, "old")
+        new = lake.add((old,), {"p": entry}, START, "new")
+        heads = {"main": {"old": old, "new": new}[head]}
+        lake.branches = {"main": new}
+        self._sent = self._sent._replace(heads=(heads, heads), rules={"": days})
 
     def at(self, step: int) -> None:
         """Let it be that step."""
@@ -111,6 +123,22 @@ def test_what_was_on_a_branch_while_the_task_read_all_of_them_is_lost_and_else_i
     past.oracle.lone[_KEY] = (Since(came, came * 0.05), Since(went, went * 0.05))
     if seen:
         with pytest.raises(LossError, match="is live \\(dangling"):
+            past.delete(14)
+    else:
+        past.delete(14)
+
+
+@pytest.mark.parametrize(
+    ("days", "head", "seen"), [(9, "old", False), (90, "old", True), (9, "new", True)]
+)
+def test_what_neither_heads_nor_rules_showed_when_they_were_read_is_not_seen(
+    past: _Past, days: int, head: str, *, seen: bool
+) -> None:
+    """Rules kept it until the HEADs were read, and since then a HEAD does."""
+    past.tell(days, head)
+    past.oracle.live[_KEY] = {"branch": Since(3, 0.15)}
+    if seen:
+        with pytest.raises(LossError, match="is live \\(branch, since step 3"):
             past.delete(14)
     else:
         past.delete(14)

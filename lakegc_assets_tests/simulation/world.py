@@ -361,13 +361,20 @@ class World:
             actor.facts["seen"] = self.lease_and_hold()
             self.say("reads the HEADs")
 
-    def has_looked(self, begun: int) -> None:
-        """The present actor has read the HEADs, from a step on."""
+    def has_looked(self, begun: int, first: Mapping[str, str]) -> None:
+        """The present actor has read the HEADs, from a step on, in which they were these."""
         actor = self.scheduler.current
         if actor is not None:
+            actor.facts["heads"] = (first, dict(self.lake.branches))
             readings = actor.facts.setdefault("readings", [])
             assert isinstance(readings, list)
             readings.append((begun, self.scheduler.steps))
+
+    def tells_rules(self, rules: Mapping[str, int] | None) -> None:
+        """The present actor is told the rules."""
+        actor = self.scheduler.current
+        if actor is not None:
+            actor.facts["rules"] = rules
 
     def lease_and_hold(self) -> tuple[LeaseRecord | None, bool]:
         """The lease of the repository, and whether there is a hold."""
