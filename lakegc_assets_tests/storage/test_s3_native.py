@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import string
 import uuid
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import boto3
@@ -56,7 +57,7 @@ def test_keys_are_what_they_are(place: _Place) -> None:
         assert etag is not None, key
         told = client.get_object(Bucket=bucket, Key=key)
         assert (told["Body"].read(), told["ETag"]) == (key.encode(), f'"{etag}"')
-        assert native.get(bucket, key, etag) == key.encode()
+        assert native.get(bucket, key, etag, len(key.encode())) == key.encode()
     pages = client.get_paginator("list_objects_v2").paginate(Bucket=bucket)
     assert sorted(one["Key"] for page in pages for one in page["Contents"]) == sorted(_PLAIN)
 
@@ -64,7 +65,7 @@ def test_keys_are_what_they_are(place: _Place) -> None:
 @pytest.mark.parametrize("key", _ODD)
 def test_other_keys_are_not_asked_for(key: str, script: Script) -> None:
     native = clients(script.config()).native
-    assert native.get("b", key, "e") is None
+    assert native.get("b", key, "e", 1) is None
     assert native.put("b", key, b"data") is None
     assert script.requests == []
 
@@ -75,16 +76,17 @@ def test_nothing_is_replaced(place: _Place) -> None:
     assert etag is not None
     with pytest.raises(AlreadyThereError):
         native.put(bucket, "k", b"second")
-    assert native.get(bucket, "k", etag) == b"first"
-    assert native.get(bucket, "k", "another") is None
-    assert native.get(bucket, "missing", etag) is None
+    assert native.get(bucket, "k", etag, 5) == b"first"
+    assert native.get(bucket, "k", etag, 6) is None
+    assert native.get(bucket, "k", "another", 5) is None
+    assert native.get(bucket, "missing", etag, 5) is None
     assert native.put(f"{bucket}-missing", "k", b"data") is None
 
 
 def test_a_request_is_sent_once(script: Script) -> None:
     native = clients(script.config(5)).native
     script.answers = [Answer(503)] * 4
-    assert native.get("b", "k", "e") is None
+    assert native.get("b", "k", "e", 1) is None
     assert native.put("b", "k", b"data") is None
     assert [line.split()[0] for line in script.requests] == ["GET", "PUT"]
 
@@ -103,9 +105,46 @@ def test_a_proxy_or_certificates_of_ones_own_are_left_to_the_usual_way(
 ) -> None:
     monkeypatch.setenv("AWS_CA_BUNDLE", "/nowhere")
     secure = StoreConfig(endpoint_url="https://127.0.0.1:1", region="r")
-    assert clients(secure).native.get("b", "k", "e") is None
+    assert clients(secure).native.get("b", "k", "e", 1) is None
     monkeypatch.setenv("HTTP_PROXY", script.endpoint)
     monkeypatch.setenv("AWS_PROFILE_SEEN", "changed")
     plain = StoreConfig(endpoint_url="http://store.invalid", region="r")
-    assert clients(plain).native.get("b", "k", "e") is None
+    assert clients(plain).native.get("b", "k", "e", 1) is None
     assert script.requests == []
+
+
+def test_no_credentials_are_left_to_the_usual_way(
+    place: _Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where they end while requests are sent."""
+    assert place.native.put(place.bucket, "first", b"data") is not None
+
+    known, asked = place.native.session.get_credentials(), []
+
+    def ended() -> object:
+        asked.append(known)
+        if len(asked) != 2:
+            raise ValueError("they have ended")
+        return known
+
+    monkeypatch.setattr(place.native.session, "get_credentials", ended)
+    other = replace(place.native, _stores={})
+    for count in (1, 3):
+        assert other.put(place.bucket, "k", b"data") is None
+        assert len(asked) == count
+    monkeypatch.setattr(place.native.session, "get_credentials", lambda: None)
+    assert other.put(place.bucket, "k", b"data") is None
+    monkeypatch.undo()
+    assert other.put(place.bucket, "k", b"data") is not None
+
+
+def test_a_process_that_was_forked_does_not_use_it(
+    script: Script, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    native = clients(script.config()).native
+    script.answers = [Answer(503)] * 2
+    assert native.put("b", "k", b"data") is None
+    monkeypatch.setattr(os, "getpid", lambda: -1)
+    assert native.put("b", "k", b"data") is None
+    assert native.get("b", "k", "e", 1) is None
+    assert len(script.requests) == 1

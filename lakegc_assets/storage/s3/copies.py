@@ -68,8 +68,8 @@ def _by_value(source: S3Object, target: S3Object, size: int, etag: str) -> Copie
     if not is_md5(etag):
         return None
     native = target.clients.native
-    data = native.get(source.bucket, source.key, etag)
-    if data is None or len(data) != size or md5_of(data).hex() != etag:
+    data = native.get(source.bucket, source.key, etag, size)
+    if data is None or md5_of(data).hex() != etag:
         return None
     try:
         made = native.put(target.bucket, target.key, data)

@@ -9,6 +9,7 @@ put, so that a store refuses what was damaged on its way.
 
 from __future__ import annotations
 
+import os
 import re
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -18,11 +19,10 @@ from urllib.parse import urlsplit
 
 import boto3
 import obstore
-from obstore.exceptions import AlreadyExistsError, BaseError
+from obstore.exceptions import AlreadyExistsError
 from obstore.store import S3Store
 
 from lakegc_assets import traffic
-from lakegc_assets.storage.http import HttpFailure
 from lakegc_assets.storage.s3.quick import Quick
 
 if TYPE_CHECKING:
@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 
 #: Keys that obstore would take for others, or refuse: parts that are empty, ``.`` or ``..``.
 _ODD: Final = re.compile(r"(^|/)(\.{0,2})(/|$)|[\x00-\x1f\x7f]")
+#: The process in which obstore began: what is forked from it afterwards would wait for ever.
+_began_in: Final[list[int]] = []
 #: For so long credentials are taken to be good; boto3 renews them in time.
 _GOOD: Final = timedelta(minutes=2)
 
@@ -55,14 +57,17 @@ class Native:
     read_timeout_s: float
     _stores: dict[str, S3Store | None] = field(default_factory=dict)
 
-    def get(self, bucket: str, key: str, etag: str) -> bytes | None:
-        """The content of an object that has an etag; None where it cannot be had in this way."""
+    def get(self, bucket: str, key: str, etag: str, size: int) -> bytes | None:
+        """The content of an object that has an etag and a size; None if not, or in another way."""
         store = self._store(bucket, key)
         if store is None:
             return None
         traffic.add()
-        with suppress(BaseError, OSError):
-            return bytes(obstore.get(store, key, options={"if_match": f'"{etag}"'}).bytes())
+        # Whatever it is, the usual way says it.
+        with suppress(Exception):
+            found = obstore.get(store, key, options={"if_match": f'"{etag}"'})
+            if found.meta["size"] == size:
+                return bytes(found.bytes())
         return None
 
     def put(self, bucket: str, key: str, data: bytes) -> str | None:
@@ -79,40 +84,41 @@ class Native:
             told = obstore.put(store, key, data, mode="create", use_multipart=False)
         except AlreadyExistsError as error:
             raise AlreadyThereError from error
-        except (BaseError, OSError):
+        except Exception:  # noqa: BLE001 - whatever it is, the usual way says it
             return None
         return (told["e_tag"] or "").strip('"') or None
 
     def _store(self, bucket: str, key: str) -> S3Store | None:
-        if _ODD.search(key):
+        if _ODD.search(key) or not _here():
             return None
-        if bucket not in self._stores:
-            self._stores[bucket] = self._opened(bucket)
-        return self._stores[bucket]
+        # As above; and who has no credentials now may have some later.
+        with suppress(Exception):
+            if bucket not in self._stores:
+                self._stores[bucket] = self._opened(bucket)
+            return self._stores[bucket]
+        return None
 
     def _opened(self, bucket: str) -> S3Store | None:
         """The store of a bucket; None where a request takes more than a signature in its header."""
-        with suppress(HttpFailure):
-            reached = self.quick.directly(bucket)
-            if reached is None or self.session.get_credentials() is None:
-                return None
-            url, region = reached
-            by_path = urlsplit(url).path != ""
-            return S3Store(
-                bucket,
-                endpoint=url.removesuffix(f"/{bucket}") if by_path else url,
-                region=region,
-                virtual_hosted_style_request=not by_path,
-                credential_provider=self._credentials,
-                client_options={
-                    "allow_http": True,
-                    "connect_timeout": timedelta(seconds=self.connect_timeout_s),
-                    "read_timeout": timedelta(seconds=self.read_timeout_s),
-                    "user_agent": "lakegc-assets",
-                },
-                retry_config={"max_retries": 0},
-            )
-        return None
+        reached = self.quick.directly(bucket)
+        if reached is None or self.session.get_credentials() is None:
+            return None
+        url, region = reached
+        by_path = urlsplit(url).path != ""
+        return S3Store(
+            bucket,
+            endpoint=url.removesuffix(f"/{bucket}") if by_path else url,
+            region=region,
+            virtual_hosted_style_request=not by_path,
+            credential_provider=self._credentials,
+            client_options={
+                "allow_http": True,
+                "connect_timeout": timedelta(seconds=self.connect_timeout_s),
+                "read_timeout": timedelta(seconds=self.read_timeout_s),
+                "user_agent": "lakegc-assets",
+            },
+            retry_config={"max_retries": 0},
+        )
 
     def _credentials(self) -> S3Credential:
         found = self.session.get_credentials()
@@ -125,3 +131,10 @@ class Native:
             "token": now.token,
             "expires_at": datetime.now(timezone.utc) + _GOOD,
         }
+
+
+def _here() -> bool:
+    """Whether obstore may be used in this process."""
+    if not _began_in:
+        _began_in.append(os.getpid())
+    return _began_in[0] == os.getpid()
