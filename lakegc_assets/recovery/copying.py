@@ -39,8 +39,7 @@ _BATCH: Final = 256
 _BATCH_BYTES: Final = 256 << 20
 #: How often an object is copied whose copy is not what it should be.
 _TRIES: Final = 2
-#: What no other object gets past either; one may be kept from us alone, so many in a row are not.
-_IN_A_ROW: Final = 16
+#: What no other object gets past either. One may be kept from us alone, so many in a row are not.
 _HOPELESS: Final = (
     AccessDeniedError,
     StoreFullError,
@@ -49,6 +48,7 @@ _HOPELESS: Final = (
     ConfigurationError,
     RefusedError,
 )
+_IN_A_ROW: Final = 16
 #: What an object costs besides its bytes, in bytes.
 OVERHEAD: Final = 64 << 10
 
@@ -100,7 +100,6 @@ def copy_portions(orders: Orders, portions: Sequence[Portion]) -> Told:
         for portion in portions:
             if task.begin(portion):
                 task.copy(portion)
-        task.require_some()
     except _HOPELESS as error:
         # It is told in place of being raised, so that nobody tries again.
         kind = next(kind for kind in _HOPELESS if isinstance(error, kind))
@@ -124,7 +123,6 @@ class CopyingTask:
         self._log = None if orders.log_url is None else to.open(orders.log_url)
         self._pace = Pace(orders.rate)
         self._denied: list[AccessDeniedError] = []
-        self._copies = 0
 
     def begin(self, portion: Portion) -> bool:
         """Take a portion, unless another task, or another attempt of this one, has it."""
@@ -149,15 +147,6 @@ class CopyingTask:
             self._record(f"{self._orders.name}-{portion.number:06d}-{number:06d}", outcomes)
             if errors:
                 raise errors[0]
-
-    def require_some(self) -> None:
-        """Go on only where not all that was tried was denied.
-
-        Raises:
-            AccessDeniedError: all was.
-        """
-        if self._denied and not self._copies:
-            raise self._denied[-1]
 
     def _require_unfinished(self) -> None:
         """Refuse to replace copies that somebody may rely on by now.
@@ -195,7 +184,6 @@ class CopyingTask:
                 errors.append(error)
             return failed("failed", type(error).__name__.removesuffix("Error"), str(error))
         self._denied.clear()
-        self._copies += 1
         return Outcome(address, size, etag, made.etag, made.verified_by, "copied")
 
     def _copy(self, address: str, size: int, etag: str) -> Copied:

@@ -100,7 +100,7 @@ def _reasons(
         sorted({*live.unresolved, *staged.unresolved, *others.unresolved}), pa.string()
     )
     pins = pinned(store)["address"].combine_chunks()
-    reasons = dict.fromkeys(served["why"].to_pylist())
+    reasons = pc.unique(served["why"]).to_pylist()
     return [
         (chosen(members(scratch, live.runs, hashes)), "an active commit holds it"),
         (chosen(members(scratch, staged.hashes, hashes)), "it is staged on a branch"),

@@ -308,10 +308,13 @@ class _Making:
         """Refuse a backup in which nothing could be copied, for whatever reason."""
         failed = rows.filter(pc.equal(rows["outcome"], "failed"))
         if failed.num_rows and failed.num_rows == rows.num_rows:
-            raise StorageError(
-                f"not one of {rows.num_rows} objects could be copied to {self.store.url}: "
+            denied = pc.all(pc.equal(failed["error_code"], "AccessDenied")).as_py()
+            kind = AccessDeniedError if denied else StorageError
+            told = (
                 f"{failed['detail'][0].as_py()}. Back {self.ctx.run!r} up again when this is mended"
             )
+            text = f"not one of {rows.num_rows} objects could be copied to {self.store.url}"
+            raise _advised(kind(told), text)
 
 
 def whole(backup: Backup, threads: int) -> pa.Table:

@@ -211,13 +211,20 @@ def test_what_is_kept_from_us_alone_keeps_nothing_else_from_being_copied(
     monkeypatch.setattr(copying, "copy_object", denied)
     monkeypatch.setattr(copying, "_IN_A_ROW", in_a_row)
     monkeypatch.setattr(copying, "_BATCH", 1)
+    # Each in a portion of its own, and each portion in a task of its own: one has the sealed one.
+    monkeypatch.setattr(making, "_OBJECT_S", 10.0)
+    alone: dict[str, Any] = {
+        "backup_distribution": "uniform",
+        "backup_num_partitions": 64,
+        "spark_seconds": 1e6,
+    }
     kept |= marked.candidates
     with pytest.raises(AccessDeniedError, match="Let the credentials read the storage namespace"):
-        make_backup(place.context())
+        make_backup(place.context(**alone))
     assert place.contents() == {}
     kept.clear()
     kept.add(sealed)
-    make_backup(place.context())
+    make_backup(place.context(**alone))
     others = marked.candidates - {sealed}
     assert outcomes(place) == dict.fromkeys(others, "copied") | {sealed: "failed"}
     assert place.contents().keys() == others
