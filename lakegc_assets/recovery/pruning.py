@@ -107,7 +107,7 @@ class Pruning:
         require: Require | None = None
         with ExitStack() as stack:
             try:
-                if found.state == "unfinished" or _held(found).num_rows:
+                if _may_hold(found):
                     stack.enter_context(repository_lock(subject.namespace))
                     require = stack.enter_context(self.alone(ctx))
                     _require_unchanged(found)
@@ -199,6 +199,16 @@ def _needed(ctx: RunContext, found: Found, held: pa.Table) -> str:
         f"it holds the only copy of {needed.num_rows} objects that are needed now, "
         f"{first['address']!r} for one ({first['why']}): restore them first"
     )
+
+
+def _may_hold(found: Found) -> bool:
+    """Whether there may be a copy; what a manifest names is not listed for that.
+
+    Raises:
+        LakegcError: nobody can tell.
+    """
+    named = found.state == "finished" and found.record.objects > 0
+    return named or found.state == "unfinished" or _held(found).num_rows > 0
 
 
 def _held(found: Found) -> pa.Table:
