@@ -28,7 +28,7 @@ def spare_what_is_not_backed_up(
     chain: Mapping[str, Manifest],
     marked: pa.Table,
     name: str,
-) -> str | None:
+) -> tuple[str | None, int]:
     """Record as spared what the backup of a mark does not hold as it was copied.
 
     Args:
@@ -39,7 +39,8 @@ def spare_what_is_not_backed_up(
         name: of the record, which no other has.
 
     Returns:
-        Where the backup is; None where ``settings.backup_url`` is not set.
+        Where the backup is, None where ``settings.backup_url`` is not set; and how many objects it
+        does not hold that an earlier try has deleted, which may have had no backup.
 
     Raises:
         RefusedError: there is no finished backup of this very mark; or an earlier sweep of it,
@@ -50,7 +51,7 @@ def spare_what_is_not_backed_up(
     url = ctx.settings.backup_url
     if url is None:
         _require_never_backed_up(ctx, attempt.store())
-        return None
+        return None, 0
     backup = find_backup(ctx.root.stores, url, ctx.repository, ctx.run)
     if backup is None:
         raise RefusedError(
@@ -64,30 +65,12 @@ def spare_what_is_not_backed_up(
     done = ledger.done(swept)["address"].combine_chunks()
     spared = lacking.filter(pc.invert(pc.is_in(lacking["address"], done)))
     ledger.record_spared(attempt.store(), name, spared)
-    # An earlier try may have had no backup.
     deleted = swept.filter(pc.equal(swept["outcome"], "deleted"))["address"].combine_chunks()
     gone = lacking.filter(pc.is_in(lacking["address"], deleted)).num_rows
-    told = {"backup": backup.store.url, "deleted_before": gone}
-    attempt.store().put(_BEGUN, json.dumps(told).encode())
+    attempt.store().put(_BEGUN, json.dumps({"backup": backup.store.url}).encode())
     if spared.num_rows:
         ctx.log.warning("%d objects are spared: they are not in the backup", spared.num_rows)
-    return backup.store.url
-
-
-def deleted_without(attempt: AttemptArtifacts) -> int:
-    """How many objects earlier tries of a sweep have deleted that its backup does not hold.
-
-    Args:
-        attempt: the artifacts of the mark, after ``spare_what_is_not_backed_up``.
-
-    Raises:
-        StorageError: the store of the artifacts does not tell.
-    """
-    try:
-        return int(json.loads(attempt.store().get(_BEGUN))["deleted_before"])
-    except (ObjectNotFoundError, ValueError, KeyError, TypeError):
-        # Somebody removed or changed it since; a figure never keeps a sweep from being recorded.
-        return 0
+    return backup.store.url, gone
 
 
 def _require_never_backed_up(ctx: RunContext, artifacts: ObjectStore) -> None:

@@ -36,7 +36,7 @@ from lakegc_assets.storage.undelete_probe import probe_recovery
 from lakegc_assets.storage.values import Recovery
 from lakegc_assets.sweep import ledger
 from lakegc_assets.sweep.alarm import raise_alarm_if_needed
-from lakegc_assets.sweep.backed_up import deleted_without, spare_what_is_not_backed_up
+from lakegc_assets.sweep.backed_up import spare_what_is_not_backed_up
 from lakegc_assets.sweep.conditions import Condition, probe_conditions
 from lakegc_assets.sweep.delta import Candidates, Deltas
 from lakegc_assets.sweep.ending import OWNER, Ending
@@ -86,7 +86,7 @@ def _sweep(ctx: RunContext, connections: Connections, lease: Lease) -> Manifest:
     )
     ctx = dataclasses.replace(ctx, settings=settings)
     candidates = Candidates(read_marked(attempt, marked), marked.parts["data"])
-    backup = spare_what_is_not_backed_up(
+    backup, not_in_backup = spare_what_is_not_backed_up(
         ctx, attempt, chain, candidates.rows, f"{lease.sweep}-0000-backup"
     )
     store = connections.store()
@@ -120,7 +120,7 @@ def _sweep(ctx: RunContext, connections: Connections, lease: Lease) -> Manifest:
             "recovery": recovery_facts(recovery, _first(swept, began)),
             "backup": backup,
             "not_kept": _not_kept(recovery, swept),
-            "not_in_backup": deleted_without(attempt) if backup else 0,
+            "not_in_backup": not_in_backup,
             "put_back": _put_back(ctx, swept),
             # A figure never keeps a sweep from being recorded.
             "listed": {n: marked.facts[key] for n, key in _LISTED.items() if key in marked.facts},

@@ -178,7 +178,7 @@ GUARDS: Final[dict[str, Guard]] = {
         {"tampered": True},
     ),
     "gate of the backup": Guard(
-        ((sweep, "spare_what_is_not_backed_up", lambda *_: "unchecked"),),
+        ((sweep, "spare_what_is_not_backed_up", lambda *_: ("unchecked", 0)),),
         theme=THEMES + len(MARKING),
     ),
     "pins before what comes back": Guard(
