@@ -11,9 +11,10 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from lakegc_assets.errors import ConfigurationError, LakegcError, RefusedError
+from lakegc_assets.errors import LakegcError, RefusedError
 from lakegc_assets.recovery import journal
 from lakegc_assets.recovery.backups import FOLDER, MANIFEST
+from lakegc_assets.recovery.giving_up import HOPELESS, Streak, hopeless_kind
 from lakegc_assets.recovery.journal import Outcome
 from lakegc_assets.recovery.pace import Pace
 from lakegc_assets.run.connections import Connections
@@ -27,9 +28,6 @@ from lakegc_assets.storage.errors import (
     ObjectNotFoundError,
     PreconditionFailedError,
     StorageError,
-    StoreFullError,
-    StoreThrottledError,
-    StoreUnavailableError,
 )
 
 #: Objects that a task copies at a time.
@@ -39,16 +37,6 @@ _BATCH: Final = 256
 _BATCH_BYTES: Final = 256 << 20
 #: How often an object is copied whose copy is not what it should be.
 _TRIES: Final = 2
-#: What no other object gets past either. One may be kept from us alone, so many in a row are not.
-_HOPELESS: Final = (
-    AccessDeniedError,
-    StoreFullError,
-    StoreThrottledError,
-    StoreUnavailableError,
-    ConfigurationError,
-    RefusedError,
-)
-_IN_A_ROW: Final = 16
 #: What an object costs besides its bytes, in bytes.
 OVERHEAD: Final = 64 << 10
 
@@ -100,10 +88,9 @@ def copy_portions(orders: Orders, portions: Sequence[Portion]) -> Told:
         for portion in portions:
             if task.begin(portion):
                 task.copy(portion)
-    except _HOPELESS as error:
+    except HOPELESS as error:
         # It is told in place of being raised, so that nobody tries again.
-        kind = next(kind for kind in _HOPELESS if isinstance(error, kind))
-        return Told(kind, str(error))
+        return Told(hopeless_kind(error), str(error))
     return Told()
 
 
@@ -122,7 +109,7 @@ class CopyingTask:
         self._artifacts = to.open(orders.artifacts_url)
         self._log = None if orders.log_url is None else to.open(orders.log_url)
         self._pace = Pace(orders.rate)
-        self._denied: list[AccessDeniedError] = []
+        self._denied = Streak()
 
     def begin(self, portion: Portion) -> bool:
         """Take a portion, unless another task, or another attempt of this one, has it."""
@@ -175,15 +162,11 @@ class CopyingTask:
         except ChangedError as error:
             return failed("changed", None, str(error))
         except LakegcError as error:
-            if isinstance(error, AccessDeniedError):
-                self._denied.append(error)
-                alone = len(self._denied) < _IN_A_ROW
-            else:
-                alone = not isinstance(error, _HOPELESS)
-            if not alone:
+            alone = isinstance(error, AccessDeniedError) and not self._denied.met()
+            if isinstance(error, HOPELESS) and not alone:
                 errors.append(error)
             return failed("failed", type(error).__name__.removesuffix("Error"), str(error))
-        self._denied.clear()
+        self._denied.end()
         return Outcome(address, size, etag, made.etag, made.verified_by, "copied")
 
     def _copy(self, address: str, size: int, etag: str) -> Copied:

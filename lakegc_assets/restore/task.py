@@ -11,18 +11,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lakegc_assets.errors import ConfigurationError
 from lakegc_assets.recovery.bringing_back import Brought, bring_back
+from lakegc_assets.recovery.giving_up import Streak, hopeless_code
 from lakegc_assets.restore.record import record
 from lakegc_assets.run.connections import Connections
 from lakegc_assets.run.parts import Part, read_part
-from lakegc_assets.storage.codes import error_class
-from lakegc_assets.storage.errors import (
-    AccessDeniedError,
-    StoreFullError,
-    StoreThrottledError,
-    StoreUnavailableError,
-)
 from lakegc_assets.sweep.lease import LeaseLostError, lost
 from lakegc_assets.sweep.lease_record import sweep_of
 from lakegc_assets.sweep.lost import as_lost, copies_of
@@ -30,15 +23,6 @@ from lakegc_assets.sweep.lost import as_lost, copies_of
 #: Objects in a batch at most, and bytes of those that may be copied from a backup.
 BATCH: Final = 1000
 _BATCH_BYTES: Final = 2**30
-#: What no other object gets past either, once so many in a row have met it.
-_HOPELESS: Final = (
-    AccessDeniedError,
-    ConfigurationError,
-    StoreFullError,
-    StoreThrottledError,
-    StoreUnavailableError,
-)
-_IN_A_ROW: Final = 16
 
 
 @dataclass(frozen=True)
@@ -72,7 +56,7 @@ def restore_portion(orders: Orders, portion: tuple[int, Part]) -> str:
     store, artifacts = to.store(), to.open(orders.artifacts_url)
     backup = None if orders.backup_url is None else to.open(orders.backup_url)
     rows = read_part(artifacts, part)
-    failures = 0
+    failed = Streak()
     for at, batch in enumerate(_batches(rows)):
         if why := lost(store, orders.lease, 0, store.server_time()):
             raise LeaseLostError(
@@ -84,16 +68,15 @@ def restore_portion(orders: Orders, portion: tuple[int, Part]) -> str:
         name = f"{sweep_of(orders.lease)}-{number:05d}-{at:06d}-{secrets.token_hex(4)}"
         record(artifacts, orders.ledger, name, batch["size"].to_pylist(), found)
         # A copy that is gone or another keeps none of the others from coming back.
-        failures = failures + len(found) if all(map(_hopeless, found)) else 0
-        if failures >= _IN_A_ROW:
+        if not all(map(_hopeless, found)):
+            failed.end()
+        elif failed.met(len(found)):
             return f"{found[0].error_code}: {found[0].detail}"
     return ""
 
 
 def _hopeless(one: Brought) -> bool:
-    code = one.error_code or ""
-    named = any(code == kind.__name__.removesuffix("Error") for kind in _HOPELESS)
-    return one.outcome == "failed" and (named or error_class(code) in _HOPELESS)
+    return one.outcome == "failed" and hopeless_code(one.error_code or "")
 
 
 def _batches(rows: pa.Table) -> Iterator[pa.Table]:

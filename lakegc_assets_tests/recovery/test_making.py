@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from lakegc_assets.errors import RefusedError
-from lakegc_assets.recovery import copying, making
+from lakegc_assets.recovery import copying, giving_up, making
 from lakegc_assets.recovery.making import make_backup
 from lakegc_assets.run.hashing import key_digest
 from lakegc_assets.storage.base import ObjectStore
@@ -209,7 +209,7 @@ def test_what_is_kept_from_us_alone_keeps_nothing_else_from_being_copied(
         return copy_object(source, key, *rest, **more)
 
     monkeypatch.setattr(copying, "copy_object", denied)
-    monkeypatch.setattr(copying, "_IN_A_ROW", in_a_row)
+    monkeypatch.setattr(giving_up, "_IN_A_ROW", in_a_row)
     monkeypatch.setattr(copying, "_BATCH", 1)
     # Each in a portion of its own, and each portion in a task of its own: one has the sealed one.
     monkeypatch.setattr(making, "_OBJECT_S", 10.0)

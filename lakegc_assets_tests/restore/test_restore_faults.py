@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from lakegc_assets.errors import IntegrityError
-from lakegc_assets.recovery import bringing_back
+from lakegc_assets.recovery import bringing_back, giving_up
 from lakegc_assets.restore import restore as restoring
 from lakegc_assets.restore import task
 from lakegc_assets.restore.restore import plan, restore
@@ -178,7 +178,7 @@ def test_where_nothing_can_be_written_it_is_not_tried_for_each_object(
 
     monkeypatch.setattr(bringing_back, "copy_object", refused)
     monkeypatch.setattr(task, "_BATCH_BYTES", 1)
-    monkeypatch.setattr(task, "_IN_A_ROW", 2)
+    monkeypatch.setattr(giving_up, "_IN_A_ROW", 2)
     with pytest.raises(StorageError, match="AccessDenied: these may only read"):
         restore(place.context(), ALL)
     assert len(asked) == 2 < len(marked.candidates)
