@@ -23,7 +23,8 @@ from lakegc_assets.run.pins import prune_pins
 from lakegc_assets.run.spark import start_session
 from lakegc_assets.storage.opening import open_store
 from lakegc_assets.sweep.hold import require_no_hold
-from lakegc_assets.sweep.lease import LeaseLostError, lost
+from lakegc_assets.sweep.lease import LeaseLostError
+from lakegc_assets.sweep.lease_record import lost
 from lakegc_assets.sweep.leased import leased
 
 

@@ -16,8 +16,8 @@ from lakegc_assets.recovery.giving_up import Streak, hopeless_code
 from lakegc_assets.restore.record import record
 from lakegc_assets.run.connections import Connections
 from lakegc_assets.run.parts import Part, read_part
-from lakegc_assets.sweep.lease import LeaseLostError, lost
-from lakegc_assets.sweep.lease_record import sweep_of
+from lakegc_assets.sweep.lease import LeaseLostError
+from lakegc_assets.sweep.lease_record import lost, sweep_of
 from lakegc_assets.sweep.lost import as_lost, copies_of
 
 #: Objects in a batch at most, and bytes of those that may be copied from a backup.

@@ -30,8 +30,7 @@ from lakegc_assets.sweep.extending import Extender, TooMuchError
 from lakegc_assets.sweep.extension import Known
 from lakegc_assets.sweep.hold import read_hold
 from lakegc_assets.sweep.known import read_known
-from lakegc_assets.sweep.lease import lost
-from lakegc_assets.sweep.lease_record import sweep_of
+from lakegc_assets.sweep.lease_record import lost, sweep_of
 from lakegc_assets.sweep.ledger import Outcome
 from lakegc_assets.sweep.look import (
     CHECK_LIFETIME,

@@ -22,7 +22,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import replace
-from datetime import datetime, timedelta
+from datetime import timedelta
 from typing import Final
 
 from lakegc_assets.errors import ConfigurationError, IntegrityError, LakegcError, RefusedError
@@ -33,10 +33,8 @@ from lakegc_assets.storage.errors import (
     PreconditionFailedError,
     StoreUnavailableError,
 )
-from lakegc_assets.sweep.lease_record import LEASE, PROBES, LeaseRecord, sweep_of
+from lakegc_assets.sweep.lease_record import LEASE, PROBES, LeaseRecord, read_lease, sweep_of
 
-#: How much of a lease must be left for a batch to be sent.
-MARGIN: Final = timedelta(seconds=60)
 #: How long a lease that nobody renews is waited for.
 _PATIENCE: Final = timedelta(minutes=10)
 _BEATS: Final = 6
@@ -62,45 +60,6 @@ def owner_of(**more: str | None) -> Mapping[str, str]:
         "command": " ".join(sys.argv[:6]),
     }
     return known | {name: value for name, value in more.items() if value}
-
-
-def read_lease(store: ObjectStore) -> LeaseRecord:
-    """The lease of a repository.
-
-    Args:
-        store: rooted at the storage namespace.
-
-    Raises:
-        ObjectNotFoundError: there is none.
-        IntegrityError: it is damaged.
-    """
-    return LeaseRecord.from_bytes(store.get(LEASE), f"{store.url}/{LEASE}")
-
-
-def lost(store: ObjectStore, token: str, number: int, now: datetime) -> str:
-    """Why a task must not delete any more; empty while the lease still holds long enough.
-
-    Args:
-        store: rooted at the storage namespace.
-        token: of the lease under which the task was started.
-        number: of the round to which it belongs.
-        now: the store's time, as it was just before.
-
-    Raises:
-        StorageError: nobody can tell.
-        IntegrityError: the lease is damaged.
-    """
-    try:
-        record = read_lease(store)
-    except ObjectNotFoundError:
-        return f"{store.url}/{LEASE} is gone"
-    if record.token != token or record.released:
-        return f"the lease is another's: {record}"
-    if record.round != number:
-        return f"round {record.round} of this sweep has begun"
-    if record.expires - now < MARGIN:
-        return f"the lease ran out, or is about to, at {record.expires.isoformat()}"
-    return ""
 
 
 class Lease:

@@ -1,20 +1,24 @@
-"""What the lease of a repository says, where it is, and what stands beside it."""
+"""What the lease of a repository says, where it is, and whether a task may go on by it."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Final
 
 from lakegc_assets.errors import IntegrityError
+from lakegc_assets.storage.base import ObjectStore
+from lakegc_assets.storage.errors import ObjectNotFoundError
 
 #: Below the namespace: what sweeps, backups and restores tell each other. No mark names it.
 FOLDER: Final = "_lakefs/retention/gc/lakegc/"
 LEASE: Final = f"{FOLDER}lease.json"
 #: Objects that are written to see what a store does with them.
 PROBES: Final = f"{FOLDER}probe-"
+#: How much of a lease must be left for a batch to be sent.
+_MARGIN: Final = timedelta(seconds=60)
 
 
 @dataclass(frozen=True)
@@ -78,3 +82,42 @@ class LeaseRecord:
 def sweep_of(token: str) -> str:
     """The short name of what is done under the lease with this token."""
     return token[:16]
+
+
+def read_lease(store: ObjectStore) -> LeaseRecord:
+    """The lease of a repository.
+
+    Args:
+        store: rooted at the storage namespace.
+
+    Raises:
+        ObjectNotFoundError: there is none.
+        IntegrityError: it is damaged.
+    """
+    return LeaseRecord.from_bytes(store.get(LEASE), f"{store.url}/{LEASE}")
+
+
+def lost(store: ObjectStore, token: str, number: int, now: datetime) -> str:
+    """Why a task must not delete any more; empty while the lease still holds long enough.
+
+    Args:
+        store: rooted at the storage namespace.
+        token: of the lease under which the task was started.
+        number: of the round to which it belongs.
+        now: the store's time, as it was just before.
+
+    Raises:
+        StorageError: nobody can tell.
+        IntegrityError: the lease is damaged.
+    """
+    try:
+        record = read_lease(store)
+    except ObjectNotFoundError:
+        return f"{store.url}/{LEASE} is gone"
+    if record.token != token or record.released:
+        return f"the lease is another's: {record}"
+    if record.round != number:
+        return f"round {record.round} of this sweep has begun"
+    if record.expires - now < _MARGIN:
+        return f"the lease ran out, or is about to, at {record.expires.isoformat()}"
+    return ""

@@ -12,7 +12,8 @@ from lakegc_assets.recovery.backups import MANIFEST
 from lakegc_assets.sweep import backing_up
 from lakegc_assets.sweep import sweep as sweeping
 from lakegc_assets.sweep.backing_up import back_up
-from lakegc_assets.sweep.lease import owner_of, read_lease, repository_lease
+from lakegc_assets.sweep.lease import owner_of, repository_lease
+from lakegc_assets.sweep.lease_record import read_lease
 from lakegc_assets.sweep.sweep import sweep
 from lakegc_assets_tests.lake import REPOSITORY, RUN, Marked
 from lakegc_assets_tests.recovery.conftest import Place

@@ -16,8 +16,8 @@ from lakegc_assets.storage.opening import open_store
 from lakegc_assets.sweep import deletion
 from lakegc_assets.sweep.conditions import probe_conditions
 from lakegc_assets.sweep.hold import HOLD, require_no_hold, write_hold
-from lakegc_assets.sweep.lease import LeaseLostError, read_lease
-from lakegc_assets.sweep.lease_record import LEASE
+from lakegc_assets.sweep.lease import LeaseLostError
+from lakegc_assets.sweep.lease_record import LEASE, read_lease
 from lakegc_assets_tests.lake import SmallLake
 from lakegc_assets_tests.reliability.places import Place, clock_off, cut, unanswered
 from lakegc_assets_tests.reliability.proxy import Answer, Ask, Asked, Silence, leave_alone

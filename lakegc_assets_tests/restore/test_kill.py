@@ -20,8 +20,8 @@ from lakegc_assets.run import parts, pins
 from lakegc_assets.run.artifacts import AttemptArtifacts
 from lakegc_assets.run.pins import pinned, read_pins
 from lakegc_assets.storage.local import LocalStore
-from lakegc_assets.sweep.lease import LeaseLostError, read_lease
-from lakegc_assets.sweep.lease_record import LEASE, LeaseRecord
+from lakegc_assets.sweep.lease import LeaseLostError
+from lakegc_assets.sweep.lease_record import LEASE, LeaseRecord, read_lease
 from lakegc_assets.sweep.sweep import sweep
 from lakegc_assets_tests.lake import REPOSITORY, RUN, Marked
 from lakegc_assets_tests.recovery.conftest import Place

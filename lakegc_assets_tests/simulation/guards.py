@@ -15,7 +15,7 @@ from lakegc_assets.restore import restore
 from lakegc_assets.retention.united import UnitedActiveCommits, unite
 from lakegc_assets.run import artifacts, parts, pins
 from lakegc_assets.sweep import deletion, delta, extending, lease, look, rounds, sweep
-from lakegc_assets.sweep.lease import lost
+from lakegc_assets.sweep.lease_record import lost, read_lease
 from lakegc_assets.sweep.look import Look, judge
 from lakegc_assets_tests.simulation import encoding
 from lakegc_assets_tests.simulation import rows as pa
@@ -64,7 +64,7 @@ def _blind(**ignored: bool) -> Callable[..., Any]:
 
 def _unfenced(store: Any, token: str, number: int, now: Any) -> str:
     try:
-        number = lease.read_lease(store).round
+        number = read_lease(store).round
     except Exception:  # noqa: BLE001 - the real one says what is wrong
         return lost(store, token, number, now)
     return lost(store, token, number, now)

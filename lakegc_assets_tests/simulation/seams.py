@@ -302,7 +302,6 @@ def _replaced() -> list[tuple[object, str, object]]:
         *mark_stages.replaced(served, _open_store, Pool, (_live_ranges, _read_live)),
         (lease, "threading", threads),
         (telling, "threading", SimpleNamespace(Event=Event, Thread=Silent)),
-        (lease, "owner_of", lambda **_: {"host": "simulated"}),
         (sweep, "require_one_server", mark_stages.one_server),
         (sweep, "Deltas", SimDeltas),
         (sweep, "settle", partial(settling.settle, pause=sleep)),

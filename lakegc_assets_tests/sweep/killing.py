@@ -13,8 +13,7 @@ from datetime import timedelta
 from pathlib import Path
 
 from lakegc_assets.storage.base import ObjectStore
-from lakegc_assets.sweep.lease import read_lease
-from lakegc_assets.sweep.lease_record import LEASE
+from lakegc_assets.sweep.lease_record import LEASE, read_lease
 from lakegc_assets_tests.lake import SETTINGS
 
 _PATIENCE_S = 300

@@ -17,7 +17,7 @@ from lakegc_assets.storage.values import DeleteOutcome
 from lakegc_assets.sweep import alarm, ledger, rounds
 from lakegc_assets.sweep.extending import ALIKE, HELD
 from lakegc_assets.sweep.hold import HOLD, write_hold
-from lakegc_assets.sweep.lease import read_lease
+from lakegc_assets.sweep.lease_record import read_lease
 from lakegc_assets.sweep.ledger import Outcome
 from lakegc_assets.sweep.sweep import sweep
 from lakegc_assets_tests.lake import REPOSITORY, RUN, Marked, SmallLake

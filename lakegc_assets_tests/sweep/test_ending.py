@@ -21,8 +21,8 @@ from lakegc_assets.storage.errors import StorageError
 from lakegc_assets.sweep import ledger, rounds
 from lakegc_assets.sweep.delta import Candidates, DeltaMark, Deltas
 from lakegc_assets.sweep.ending import command
-from lakegc_assets.sweep.lease import LeaseLostError, read_lease
-from lakegc_assets.sweep.lease_record import LEASE
+from lakegc_assets.sweep.lease import LeaseLostError
+from lakegc_assets.sweep.lease_record import LEASE, read_lease
 from lakegc_assets.sweep.ledger import Outcome
 from lakegc_assets.sweep.sweep import sweep
 from lakegc_assets_tests.lake import REPOSITORY, RUN, Marked, SmallLake

@@ -20,7 +20,7 @@ from click.testing import CliRunner
 
 from lakegc_assets.cli.main import main as command
 from lakegc_assets.sweep import ledger
-from lakegc_assets.sweep.lease import read_lease
+from lakegc_assets.sweep.lease_record import read_lease
 from lakegc_assets_tests.lake import REPOSITORY, RUN
 from lakegc_assets_tests.sessions import Session
 from lakegc_assets_tests.storage.servers import Server

@@ -17,15 +17,8 @@ from hypothesis import strategies as st
 
 from lakegc_assets.errors import ConfigurationError, IntegrityError, RefusedError
 from lakegc_assets.storage.errors import StorageError, StoreUnavailableError
-from lakegc_assets.sweep.lease import (
-    Lease,
-    LeaseLostError,
-    lost,
-    owner_of,
-    read_lease,
-    repository_lease,
-)
-from lakegc_assets.sweep.lease_record import LEASE, LeaseRecord
+from lakegc_assets.sweep.lease import Lease, LeaseLostError, owner_of, repository_lease
+from lakegc_assets.sweep.lease_record import LEASE, LeaseRecord, lost, read_lease
 from lakegc_assets_tests.sweep.clocked import START, ClockedStore
 
 DURATION = timedelta(minutes=3)

@@ -24,8 +24,8 @@ from lakegc_assets.storage.opening import open_store
 from lakegc_assets.storage.values import DeleteOutcome
 from lakegc_assets.sweep.conditions import Condition, probe_conditions
 from lakegc_assets.sweep.deletion import DeletingTask, Reach
-from lakegc_assets.sweep.lease import Lease, LeaseLostError, read_lease, repository_lease
-from lakegc_assets.sweep.lease_record import LEASE
+from lakegc_assets.sweep.lease import Lease, LeaseLostError, repository_lease
+from lakegc_assets.sweep.lease_record import LEASE, read_lease
 from lakegc_assets.sweep.look import fingerprint
 from lakegc_assets.sweep.moment import Moment
 from lakegc_assets.sweep.orders import Orders, summed
