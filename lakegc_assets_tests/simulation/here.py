@@ -85,19 +85,6 @@ class Thread:
             world().scheduler.sleep(_NEVER, lambda: self._actor.done)
 
 
-class Silent:
-    """As ``threading.Thread`` where it only tells people how far something is."""
-
-    def __init__(self, target: Callable[[], None], name: str, *, daemon: bool) -> None:
-        pass
-
-    def start(self) -> None:
-        pass
-
-    def join(self) -> None:
-        pass
-
-
 class Pool:
     """As ``ThreadPoolExecutor``: one after the other, since each only asks a question."""
 

@@ -31,7 +31,6 @@ from lakegc_assets.run import (
     parts,
     pins,
     tasks,
-    telling,
 )
 from lakegc_assets.run.hashing import address_hashes, key_digest
 from lakegc_assets.run.sets import union, write_set
@@ -68,7 +67,6 @@ from lakegc_assets_tests.simulation.here import (
     Event,
     Lock,
     Pool,
-    Silent,
     Thread,
     inside,
     sleep,
@@ -301,7 +299,6 @@ def _replaced() -> list[tuple[object, str, object]]:
         *answers,
         *mark_stages.replaced(served, _open_store, Pool, (_live_ranges, _read_live)),
         (lease, "threading", threads),
-        (telling, "threading", SimpleNamespace(Event=Event, Thread=Silent)),
         (sweep, "require_one_server", mark_stages.one_server),
         (sweep, "Deltas", SimDeltas),
         (sweep, "settle", partial(settling.settle, pause=sleep)),
