@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager, suppress
 from datetime import datetime, timedelta, timezone
 from typing import Any
@@ -23,9 +23,7 @@ from lakegc_assets.run.pins import prune_pins
 from lakegc_assets.run.spark import start_session
 from lakegc_assets.storage.opening import open_store
 from lakegc_assets.sweep.hold import require_no_hold
-from lakegc_assets.sweep.lease import LeaseLostError
-from lakegc_assets.sweep.lease_record import lost
-from lakegc_assets.sweep.leased import leased
+from lakegc_assets.sweep.leased import leased_to_prune
 
 
 def _site(url: str | None) -> tuple[Site, str]:
@@ -138,7 +136,7 @@ def prune_backups(
     def context(repository: str, run: str) -> RunContext:
         return _context(site, repository, run)
 
-    alone = _not_held if dry_run else _alone
+    alone = _not_held if dry_run else leased_to_prune
     pruning = Pruning(context, site.stores, place, older_than, names, dry_run=dry_run, alone=alone)
     judged = list(pruning.run())
     if not dry_run:
@@ -169,31 +167,10 @@ def _not_held(ctx: RunContext) -> Iterator[None]:
     yield
 
 
-@contextmanager
-def _alone(ctx: RunContext) -> Iterator[Callable[[], None]]:
-    """Keep sweeps and restores of a repository from beginning meanwhile, from wherever.
-
-    Gives what raises LeaseLostError once it does not: this process may have been suspended, and not
-    have noticed, so the store is asked.
-    """
-    _, connections = ctx.connect()
-    store = connections.store()
-    with leased(ctx, store, doing="prune") as lease, _not_held(ctx):
-
-        def require() -> None:
-            if why := lost(store, lease.token, lease.round, store.server_time()):
-                raise LeaseLostError(
-                    f"the lease on {store.url} was lost: {why}. What was not removed yet stays: "
-                    "prune again"
-                )
-
-        yield require
-
-
 def _prune_rest(ctx: RunContext, namespace: str) -> None:
     """Remove the trash and the pins of a repository whose time is over, and say what stays."""
     try:
-        with repository_lock(namespace), _alone(ctx):
+        with repository_lock(namespace), leased_to_prune(ctx):
             if kept := prune_trash(ctx, namespace).kept:
                 say(kept)
     except LakegcError as error:

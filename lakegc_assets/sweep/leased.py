@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 
 from lakegc_assets.run.context import RunContext
 from lakegc_assets.storage.base import ObjectStore
-from lakegc_assets.sweep.lease import Lease, owner_of, repository_lease
+from lakegc_assets.sweep.hold import require_no_hold
+from lakegc_assets.sweep.lease import Lease, LeaseLostError, owner_of, repository_lease
+from lakegc_assets.sweep.lease_record import lost
 
 
 def leased(
@@ -27,3 +30,32 @@ def leased(
         wait=ctx.settings.lease_wait,
         log=ctx.log,
     )
+
+
+@contextmanager
+def leased_to_prune(ctx: RunContext) -> Iterator[Callable[[], None]]:
+    """Keep sweeps and restores of a repository from beginning meanwhile, from wherever.
+
+    Gives what raises LeaseLostError once it does not: this process may have been suspended, and not
+    have noticed, so the store is asked.
+
+    Args:
+        ctx: of the repository.
+
+    Raises:
+        RefusedError: somebody is at work, or an alarm has not been looked at.
+        LakegcError: nobody can tell.
+    """
+    _, connections = ctx.connect()
+    store = connections.store()
+    with leased(ctx, store, doing="prune") as lease:
+        require_no_hold(store)
+
+        def require() -> None:
+            if why := lost(store, lease.token, lease.round, store.server_time()):
+                raise LeaseLostError(
+                    f"the lease on {store.url} was lost: {why}. What was not removed yet stays: "
+                    "prune again"
+                )
+
+        yield require

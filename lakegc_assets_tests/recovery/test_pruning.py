@@ -43,6 +43,7 @@ from lakegc_assets.storage.values import ObjectInfo
 from lakegc_assets.sweep.hold import HOLD, write_hold
 from lakegc_assets.sweep.lease import repository_lease
 from lakegc_assets.sweep.lease_record import LEASE, read_lease
+from lakegc_assets.sweep.leased import leased_to_prune
 from lakegc_assets.sweep.sweep import sweep
 from lakegc_assets_tests.lake import REPOSITORY, RUN, SECRET_KEY, STAGES, Marked, running
 from lakegc_assets_tests.recovery.conftest import Place
@@ -161,11 +162,11 @@ def test_while_an_alarm_was_not_looked_at_backups_stay(swept: Place) -> None:
         return swept.context(run)
 
     given = (context, swept.root.stores, swept.url, None, (NAME,))
-    for dry_run, alone in ((True, kept._not_held), (False, kept._alone)):
+    for dry_run, alone in ((True, kept._not_held), (False, leased_to_prune)):
         (judged,) = Pruning(*given, dry_run=dry_run, alone=alone).run()
         assert "is on hold" in judged.kept
     store.delete_many([HOLD])
-    (judged,) = Pruning(*given, alone=kept._alone).run()
+    (judged,) = Pruning(*given, alone=leased_to_prune).run()
     assert judged.kept == ""
 
 
@@ -336,7 +337,7 @@ def test_who_was_suspended_for_longer_than_the_lease_removes_no_copy(
     with monkeypatch.context() as patch:
         patch.setattr(pruning, moment, suspended)
         with pytest.raises(RefusedError, match=r"the lease on .* was lost"):
-            list(Pruning(*given, alone=kept._alone).run())
+            list(Pruning(*given, alone=leased_to_prune).run())
     assert not marked.candidates & place.lake.keys()
     assert place.contents() == before
     assert place.found.copied.num_rows == len(marked.candidates)

@@ -14,7 +14,7 @@ from lakegc_assets.recovery import backups, liveness, making, old_trash, overvie
 from lakegc_assets.restore import restore
 from lakegc_assets.retention.united import UnitedActiveCommits, unite
 from lakegc_assets.run import artifacts, parts, pins
-from lakegc_assets.sweep import deletion, delta, extending, lease, look, rounds, sweep
+from lakegc_assets.sweep import deletion, delta, extending, lease, leased, look, rounds, sweep
 from lakegc_assets.sweep.lease_record import lost, read_lease
 from lakegc_assets.sweep.look import Look, judge
 from lakegc_assets_tests.simulation import encoding
@@ -206,6 +206,7 @@ GUARDS: Final[dict[str, Guard]] = {
         theme=THEMES + len(MARKING) + 1,
     ),
     "lease of a prune": Guard((), {"alone": lambda *_: nullcontext()}, theme=MORE - 1),
+    "lease check in the prune": Guard(((leased, "lost", lambda *_: ""),), theme=MORE - 1),
     **{
         name: Guard(patches, theme=THEMES + theme) for name, (patches, theme) in MARK_GUARDS.items()
     },

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 from datetime import timedelta
-from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from lakegc_assets.errors import LakegcError
@@ -16,8 +13,6 @@ from lakegc_assets.recovery.pruning import Pruning
 from lakegc_assets.run.context import RunContext
 from lakegc_assets.run.pins import prune_pins
 from lakegc_assets.storage.trash import TRASH
-from lakegc_assets.sweep.hold import require_no_hold
-from lakegc_assets.sweep.lease import repository_lease
 from lakegc_assets_tests.simulation.client import NAMESPACE
 from lakegc_assets_tests.simulation.oracle import LossError
 
@@ -57,18 +52,6 @@ def _prune_backups(world: World, ctx: RunContext, backup_url: str) -> None:
         what = "backup kept" if judged.kept else "backup removed"
         world.covered["prune", what] += 1
         world.say(f"{what}: {judged.kept}")
-
-
-@contextmanager
-def alone(ctx: RunContext, pause: Any) -> Iterator[None]:
-    """As the command keeps sweeps and restores from beginning meanwhile."""
-    _, connections = ctx.connect()
-    store, settings = connections.store(), ctx.settings
-    owner = {"doing": "prune"}
-    held = partial(repository_lease, duration=settings.lease_duration, wait=settings.lease_wait)
-    with held(store, owner, pause=pause):
-        require_no_hold(store)
-        yield
 
 
 def noted(world: World, *args: Any) -> Any:

@@ -16,12 +16,13 @@ from lakegc_assets.storage.errors import StoreUnavailableError
 from lakegc_assets.storage.trash import TRASH
 from lakegc_assets.sweep.hold import HOLD
 from lakegc_assets.sweep.lease_record import LEASE, LeaseRecord
+from lakegc_assets.sweep.leased import leased_to_prune
 from lakegc_assets_tests.simulation.choices import Choices
 from lakegc_assets_tests.simulation.client import NAMESPACE, REPOSITORY, SimClient
 from lakegc_assets_tests.simulation.encoding import Files
 from lakegc_assets_tests.simulation.lake import Lake
 from lakegc_assets_tests.simulation.oracle import Oracle, Sent
-from lakegc_assets_tests.simulation.pruning import alone, require_another_copy
+from lakegc_assets_tests.simulation.pruning import require_another_copy
 from lakegc_assets_tests.simulation.scheduler import PAUSES, Process, Scheduler
 from lakegc_assets_tests.simulation.states import States
 from lakegc_assets_tests.simulation.store import Bucket, Kept, SimStore, etag_of
@@ -398,9 +399,9 @@ class World:
         elif store.url == NAMESPACE and key.startswith(TRASH):
             require_another_copy(self, key.removeprefix(TRASH).partition("/")[2], "trash")
 
-    def alone(self, ctx: Any) -> AbstractContextManager[None]:
+    def alone(self, ctx: Any) -> AbstractContextManager[Any]:
         """Keeps others from the repository while somebody prunes."""
-        return alone(ctx, self.pause)
+        return leased_to_prune(ctx)
 
     def pause(self, seconds: float) -> None:
         """As ``time.sleep``."""
