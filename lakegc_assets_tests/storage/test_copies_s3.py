@@ -1,4 +1,4 @@
-"""What S3 servers may answer to reads, uploads and copies, and what is asked of them."""
+"""What S3 servers may answer to copies and uploads, and what is asked of them."""
 
 from __future__ import annotations
 
@@ -27,50 +27,23 @@ from lakegc_assets.storage.errors import (
     StoreUnavailableError,
 )
 from lakegc_assets.storage.opening import open_store
-from lakegc_assets.storage.s3.objects import named_by
 from lakegc_assets.storage.s3.store import S3Store
 from lakegc_assets.storage.s3.uploads import Sizes, etag_of_parts
 from lakegc_assets.storage.streams import PART
 from lakegc_assets_tests.storage.conftest import Answer, Script
-from lakegc_assets_tests.storage.s3_answers import SPACE, error
-
-_DATE = "Fri, 02 Jan 2026 03:04:05 GMT"
-_MIB = 2**20
-
-
-def md5(data: bytes | str) -> str:
-    return hashlib.md5(data if isinstance(data, bytes) else data.encode()).hexdigest()
-
-
-def copied(etag: str, **headers: str) -> Answer:
-    body = f'<CopyObjectResult {SPACE}><ETag>"{etag}"</ETag></CopyObjectResult>'
-    return Answer(body=body, headers=headers)
-
-
-def part_copied(etag: str) -> Answer:
-    return Answer(body=f'<CopyPartResult {SPACE}><ETag>"{etag}"</ETag></CopyPartResult>')
-
-
-BEGUN = Answer(
-    body=f"<InitiateMultipartUploadResult {SPACE}><UploadId>upload</UploadId>"
-    "</InitiateMultipartUploadResult>"
+from lakegc_assets_tests.storage.s3_answers import (
+    BEGUN,
+    DATE,
+    MISSING,
+    completed,
+    copied,
+    error,
+    found,
+    md5,
+    part_copied,
 )
 
-
-def completed(etag: str) -> Answer:
-    body = f'<CompleteMultipartUploadResult {SPACE}><ETag>"{etag}"</ETag>'
-    return Answer(body=f"{body}</CompleteMultipartUploadResult>")
-
-
-def found(
-    body: str, etag: str | None = None, headers: dict[str, str] | None = None, *, cut: bool = False
-) -> Answer:
-    """An answer to GET or HEAD."""
-    told = {"ETag": f'"{etag or md5(body)}"', "Last-Modified": _DATE, **(headers or {})}
-    return Answer(body=body, headers=told, cut=cut)
-
-
-MISSING = Answer(404)
+_MIB = 2**20
 
 
 @pytest.fixture
@@ -358,74 +331,6 @@ def test_an_object_that_arrives_as_another_is_refused(
         two[1].put_stream("k", [b"01"], 2)
 
 
-def rest(of: str, first: int, etag: str | None = None) -> Answer:
-    end = len(of)
-    headers = {
-        "ETag": f'"{etag or md5(of)}"', "Content-Range": f"bytes {first}-{end - 1}/{end}"
-    }  # fmt: skip
-    return Answer(206, of[first:], headers=headers)
-
-
-def test_a_read_that_breaks_off_goes_on_where_it_was(script: Script) -> None:
-    data = "0123456789ABCDEF"
-    script.answers = [found(data[:6], md5(data), cut=True), rest(data, 6)]
-    store = open_store("s3://b/ns", script.config(2))
-    with store.stream("k", md5(data)) as pieces:
-        assert b"".join(pieces) == data.encode()
-    assert script.headers[1]["range"] == "bytes=6-"
-    assert script.headers[1]["if-match"] == f'"{md5(data)}"'
-
-
-@pytest.mark.parametrize(
-    ("second", "kind"),
-    [
-        (rest("0123456789ABCDEF", 6, "other"), ChangedError),
-        (Answer(412, error("PreconditionFailed")), ChangedError),
-        (Answer(404, error("NoSuchKey")), ObjectNotFoundError),
-        (found("0123456789ABCDEF"), StoreUnavailableError),
-        (rest("0123456789ABCDEF", 7), StoreUnavailableError),
-    ],
-)
-def test_a_read_never_goes_on_with_something_else(
-    script: Script, second: Answer, kind: type[StorageError]
-) -> None:
-    script.answers = [found("012345", md5("0123456789ABCDEF"), cut=True), second]
-    store = open_store("s3://b/ns", script.config(2))
-    with pytest.raises(kind), store.stream("k") as pieces:
-        b"".join(pieces)
-
-
-def test_a_read_that_ends_too_early_writes_nothing(
-    two: tuple[ObjectStore, ObjectStore], script: Script, tmp_path: Path
-) -> None:
-    local = open_store(str(tmp_path / "local"))
-    for answer in (
-        found("012345", md5("0123456789ABCDEF"), cut=True),
-        found("0123456789ABCDEF", "other"),
-        found("x123456789ABCDEF", md5("0123456789ABCDEF")),
-        found("0123", md5("0123456789ABCDEF")),
-    ):
-        script.answers = [answer]
-        with pytest.raises(StorageError, match="s3://b/ns"):
-            copy_object(
-                two[0], "k", local, "k", size=16, etag=md5("0123456789ABCDEF"), if_absent=False
-            )
-    assert not local.exists("k")
-    assert list(tmp_path.rglob(".lakegc*")) == []
-
-
-def test_which_checksums_are_of_the_whole_content() -> None:
-    etag, crc = "0" * 32, "AAAAAA=="
-    assert named_by({"ETag": f'"{etag}"'}, "b") == {"md5": etag}
-    assert named_by({"ETag": f'"{etag}-2"', "ChecksumCRC32C": crc}, "b") == {"crc32c": "00000000"}
-    for told in ({"ServerSideEncryption": "aws:kms:dsse"}, {"SSECustomerAlgorithm": "AES256"}):
-        assert named_by({"ETag": f'"{etag}"', **told}, "b") == {}
-    assert named_by({"ETag": f'"{etag}"'}, "b--use1-az4--x-s3") == {}
-    composite = {"ETag": '"x-2"', "ChecksumCRC32C": crc, "ChecksumType": "COMPOSITE"}
-    assert named_by(composite, "b") == {}
-    assert named_by({"ETag": '"x-2"', "ChecksumSHA256": "abc-2"}, "b") == {}
-
-
 @pytest.fixture
 def sink(aws_environment: None) -> Iterator[tuple[str, list[int]]]:  # noqa: ARG001
     """URL of a server that takes objects and keeps nothing; and the sizes of what it got."""
@@ -447,7 +352,7 @@ def sink(aws_environment: None) -> Iterator[tuple[str, list[int]]]:  # noqa: ARG
             answer = body.get(self.command, "").encode()
             self.send_response_only(200)
             self.send_header("ETag", '"x"' if self.command == "HEAD" else f'"{digest.hexdigest()}"')
-            self.send_header("Last-Modified", _DATE)
+            self.send_header("Last-Modified", DATE)
             told = sum(sizes) if self.command == "HEAD" else len(answer)
             self.send_header("Content-Length", str(told))
             self.end_headers()
