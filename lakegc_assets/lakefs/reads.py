@@ -224,12 +224,7 @@ class Reads(Calls):
         return found
 
     def objects(
-        self,
-        repository: str,
-        ref: str,
-        prefix: str = "",
-        after: str = "",
-        amount: int = LARGEST_PAGE,
+        self, repository: str, ref: str, prefix: str = "", amount: int = LARGEST_PAGE
     ) -> Iterator[ObjectStats]:
         """The objects that a ref serves, staged or committed, by path; read in pages as needed.
 
@@ -237,21 +232,15 @@ class Reads(Calls):
             repository: its name.
             ref: branch, tag or commit.
             prefix: of the paths.
-            after: only paths that sort (in bytes) after this one.
             amount: objects in a page, up to 1000.
         """
-        return self._list(_served(repository, ref, prefix, after, amount))
+        return self._list(_served(repository, ref, amount, prefix=prefix))
 
     def objects_page(
-        self,
-        repository: str,
-        ref: str,
-        prefix: str = "",
-        after: str = "",
-        amount: int = LARGEST_PAGE,
+        self, repository: str, ref: str, after: str = "", amount: int = LARGEST_PAGE
     ) -> tuple[list[ObjectStats], bool]:
-        """One page of ``objects``, and whether there are more behind it."""
-        page = self._page(_served(repository, ref, prefix, after, amount))
+        """One page of ``objects``, of what sorts (in bytes) after a path; whether more comes."""
+        page = self._page(_served(repository, ref, amount, after=after))
         return list(page.results), page.pagination.has_more
 
     def get_object(self, repository: str, ref: str, path: str) -> bytes:
@@ -274,7 +263,7 @@ class Reads(Calls):
 
 
 def _served(
-    repository: str, ref: str, prefix: str, after: str, amount: int
+    repository: str, ref: str, amount: int, *, prefix: str = "", after: str = ""
 ) -> Listing[Page[ObjectStats]]:
     path = ("repositories", repository, "refs", ref, "objects", "ls")
     params = {"user_metadata": "true", "presign": "false"}
