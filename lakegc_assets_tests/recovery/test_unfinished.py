@@ -25,6 +25,44 @@ from lakegc_assets_tests.lake import REPOSITORY, Marked
 from lakegc_assets_tests.recovery.conftest import Place
 from lakegc_assets_tests.recovery.prunes import NAME, left, prune
 
+_LATE = "late/link"
+
+
+def need(place: Place, address: str) -> None:
+    """Let somebody need an object that was marked."""
+    place.lake.stage("main", _LATE, address)
+
+
+def give_up(place: Place) -> None:
+    """Let nobody need it any more."""
+    place.lake.client.delete_object(REPOSITORY, "main", _LATE)
+
+
+def lose_what_is_needed(place: Place, marked: Marked) -> str:
+    """Let somebody need an object that was marked, and that only the backup has; its address."""
+    address = min(marked.candidates)
+    (place.lake.objects / address).unlink()
+    need(place, address)
+    return address
+
+
+def leave_unrecorded(place: Place) -> None:
+    """Leave a backup as a try does that was killed before it recorded what it had copied."""
+    journal = [k for page in place.store.list("_lakegc/ledger/") for k in page["key"].to_pylist()]
+    place.store.delete_many([MANIFEST, *journal])
+
+
+def interrupt_prune(place: Place, *gone: str) -> None:
+    """Leave a backup as a prune does that was killed when some copies were gone."""
+    place.store.put(PRUNING, place.found.record.to_bytes())
+    place.store.delete_many([MANIFEST, *gone])
+
+
+def remove(place: Place, *names: str, days: float = 31) -> None:
+    """Prune the backup, which nothing keeps."""
+    assert prune(place, *names, days=days) == {NAME: ""}
+    assert left(place) == 0
+
 
 def test_a_backup_that_was_not_finished_stays_unless_it_is_named(
     place: Place, marked: Marked
@@ -33,13 +71,10 @@ def test_a_backup_that_was_not_finished_stays_unless_it_is_named(
     place.store.delete_many([MANIFEST])
     assert prune(place)[NAME].startswith("it was not finished; tell it by name")
     # What it holds may still be the only copy: of that its journal tells.
-    address = min(marked.candidates)
-    (place.lake.objects / address).unlink()
-    place.lake.stage("main", "late/link", address)
+    lose_what_is_needed(place, marked)
     assert "the only copy of 1 objects" in prune(place, NAME)[NAME]
-    place.lake.client.delete_object(REPOSITORY, "main", "late/link")
-    assert prune(place, NAME) == {NAME: ""}
-    assert left(place) == 0
+    give_up(place)
+    remove(place, NAME)
 
 
 def test_what_was_copied_and_not_recorded_may_be_the_only_copy(
@@ -47,17 +82,13 @@ def test_what_was_copied_and_not_recorded_may_be_the_only_copy(
 ) -> None:
     """A backup that was killed knows less than it holds."""
     make_backup(place.context())
-    journal = [k for page in place.store.list("_lakegc/ledger/") for k in page["key"].to_pylist()]
-    place.store.delete_many([MANIFEST, *journal])
-    address = min(marked.candidates)
-    (place.lake.objects / address).unlink()
-    place.lake.stage("main", "late/link", address)
+    leave_unrecorded(place)
+    lose_what_is_needed(place, marked)
     before = place.contents()
     assert "the only copy of 1 objects" in prune(place, NAME)[NAME]
     assert place.contents() == before
-    place.lake.client.delete_object(REPOSITORY, "main", "late/link")
-    assert prune(place, NAME) == {NAME: ""}
-    assert left(place) == 0
+    give_up(place)
+    remove(place, NAME)
 
 
 def test_a_backup_that_is_finished_while_its_end_waits_for_the_lease_stays(
@@ -88,9 +119,8 @@ def test_an_interrupted_prune_believes_no_listing_that_ends_early(
     swept: Place, marked: Marked, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     last = max(marked.candidates)
-    swept.store.put(PRUNING, swept.found.record.to_bytes())
-    swept.store.delete_many([MANIFEST])
-    swept.lake.stage("main", "late/link", last)
+    interrupt_prune(swept)
+    need(swept, last)
     listed = type(swept.store).list
 
     def cut(store: Any, prefix: str = "", start_after: str | None = None, **more: Any) -> Any:
@@ -110,22 +140,20 @@ def test_an_interrupted_prune_believes_no_listing_that_ends_early(
 
 def test_an_interrupted_prune_goes_on_and_looks_again(swept: Place, marked: Marked) -> None:
     first, *others = sorted(marked.candidates)
-    swept.store.put(PRUNING, swept.found.record.to_bytes())
-    swept.store.delete_many([MANIFEST, *others])
+    interrupt_prune(swept, *others)
     with pytest.raises(RefusedError, match=r"is being removed|was swept already"):
         make_backup(swept.context())
     (found,) = all_backups(swept.root.stores, swept.url)
     assert found.state == "being removed"
     # What is gone already is of no interest, what is left is.
     swept.lake.stage("main", "late/other", others[0])
-    swept.lake.stage("main", "late/link", first)
+    need(swept, first)
     assert (
         f"the only copy of 1 objects that are needed now, {first!r}" in prune(swept, days=0)[NAME]
     )
     assert swept.contents().keys() == {first}
-    swept.lake.client.delete_object(REPOSITORY, "main", "late/link")
-    assert prune(swept, days=0) == {NAME: ""}
-    assert left(swept) == 0
+    give_up(swept)
+    remove(swept, days=0)
 
 
 def test_an_interrupted_prune_believes_no_empty_listing(
@@ -133,9 +161,8 @@ def test_an_interrupted_prune_believes_no_empty_listing(
 ) -> None:
     """What it lists is what it asks lakeFS about, and what it is about to remove."""
     first, *_ = sorted(marked.candidates)
-    swept.store.put(PRUNING, swept.found.record.to_bytes())
-    swept.store.delete_many([MANIFEST])
-    swept.lake.stage("main", "late/link", first)
+    interrupt_prune(swept)
+    need(swept, first)
     with monkeypatch.context() as patch:
         patch.setattr("lakegc_assets.recovery.pruning._copies", lambda _store: iter(()))
         assert "shows no copy, and" in prune(swept, days=0)[NAME]
@@ -147,17 +174,15 @@ def test_what_an_interrupted_prune_must_leave_can_be_restored(swept: Place, mark
     """As it says; nothing else tells of these copies any more."""
     first, *others = sorted(marked.candidates)
     content = swept.contents()[first]
-    swept.store.put(PRUNING, swept.found.record.to_bytes())
-    swept.store.delete_many([MANIFEST, *others])
-    swept.lake.stage("main", "late/link", first)
+    interrupt_prune(swept, *others)
+    need(swept, first)
     store = swept.context().connect()[1].store()
     trash = [key for page in store.list(TRASH) for key in page["key"].to_pylist()]
     store.delete_many(trash)
     assert "restore them first" in prune(swept, days=0)[NAME]
     restore(swept.context(), Choice(addresses=(first,)))
     assert store.get(first) == content
-    assert prune(swept, days=0) == {NAME: ""}
-    assert left(swept) == 0
+    remove(swept, days=0)
 
 
 def test_no_sweep_relies_on_a_backup_whose_removal_was_begun(place: Place, marked: Marked) -> None:
@@ -188,8 +213,7 @@ def test_what_was_removed_while_it_was_made_is_no_backup(
         sweep(place.context())
     with pytest.raises(RefusedError, match="is being removed: let"):
         make_backup(place.context())
-    assert prune(place, days=0) == {NAME: ""}
-    assert left(place) == 0
+    remove(place, days=0)
     make_backup(place.context())
     assert place.contents().keys() == marked.candidates
 
@@ -199,16 +223,12 @@ def test_what_a_finished_backup_holds_and_does_not_name_may_be_the_only_copy(
 ) -> None:
     """It was copied by a try that was killed, and was gone when the next one came to it."""
     make_backup(place.context())
-    journal = [k for page in place.store.list("_lakegc/ledger/") for k in page["key"].to_pylist()]
-    place.store.delete_many([MANIFEST, *journal])
-    address = min(marked.candidates)
-    (place.lake.objects / address).unlink()
-    place.lake.stage("main", "late/link", address)
+    leave_unrecorded(place)
+    address = lose_what_is_needed(place, marked)
     make_backup(place.context())
     assert address not in place.found.copied["address"].to_pylist()
     before = place.contents()
     assert "the only copy of 1 objects" in prune(place, NAME)[NAME]
     assert place.contents() == before
-    place.lake.client.delete_object(REPOSITORY, "main", "late/link")
-    assert prune(place, NAME) == {NAME: ""}
-    assert left(place) == 0
+    give_up(place)
+    remove(place, NAME)
