@@ -77,7 +77,7 @@ MISSING = Answer(404)
 @pytest.fixture
 def two(script: Script) -> tuple[ObjectStore, ObjectStore]:
     """A store and a backup on the same server, which is asked once; tiny ones are not read."""
-    clients(script.config()).native.sealed.add("b")
+    clients(script.config()).native.unfit.add("b")
     return open_store("s3://b/ns", script.config()), open_store("s3://backup/x", script.config())
 
 

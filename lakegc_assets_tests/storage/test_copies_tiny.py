@@ -77,6 +77,15 @@ def test_what_goes_wrong_is_left_to_the_store(
     assert _asked(script) == [*["GET", "PUT"][: failing + 1], "COPY"]
 
 
+def test_a_store_that_refuses_such_puts_is_asked_for_one_once(
+    two: tuple[ObjectStore, ObjectStore], script: Script
+) -> None:
+    """As where objects are locked, and each put is to name the MD5 of its content."""
+    script.answers = [found(_DATA), Answer(400), copied(md5(_DATA)), copied(md5(_DATA))]
+    assert [_copy(two), _copy(two)] == [(md5(_DATA), "md5")] * 2
+    assert _asked(script) == ["GET", "PUT", "COPY", "COPY"]
+
+
 def test_one_that_changed_or_is_gone_is_told(
     two: tuple[ObjectStore, ObjectStore], script: Script
 ) -> None:

@@ -63,8 +63,8 @@ def _whole(source: S3Object, target: S3Object, size: int, etag: str) -> Copied:
 
 def _tiny(source: S3Object, target: S3Object, size: int, etag: str) -> Copied | None:
     """As ``_by_value``, where MD5s prove it; what is there may be replaced, in the usual way."""
-    sealed = target.clients.native.sealed
-    if source.bucket in sealed or target.bucket in sealed:
+    unfit = target.clients.native.unfit
+    if source.bucket in unfit or target.bucket in unfit:
         return None
     with suppress(PreconditionFailedError):
         made = _by_value(source, target, size, etag)
@@ -93,10 +93,11 @@ def _by_value(source: S3Object, target: S3Object, size: int, etag: str) -> Copie
             raise PreconditionFailedError(f"{target.where}: something is there already") from None
         return None
     if made is None:
+        native.unfit.add(target.bucket)
         return None
     if made == etag:
         return Copied(made, "md5")
-    native.sealed.add(target.bucket)
+    native.unfit.add(target.bucket)
     answer = target.look()
     require(target, answer, size, made)
     if is_md5(made) and tells_md5(answer, target.bucket):
@@ -110,7 +111,7 @@ def _read(native: Native, source: S3Object, size: int, etag: str) -> bytes | Non
         return None
     data = native.get(source.bucket, source.key, etag, size)
     if data is not None and md5_of(data).hex() != etag:
-        native.sealed.add(source.bucket)
+        native.unfit.add(source.bucket)
         return None
     return data
 
