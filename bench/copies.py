@@ -27,7 +27,7 @@ import click
 from botocore.config import Config
 
 from bench._floors import beside
-from bench._run import BUCKET, RealS3, real_s3
+from bench._run import BUCKET, RealS3, real_s3, settle
 from bench.rclone import beside_rclone
 from lakegc_assets.storage.base import ObjectStore
 from lakegc_assets.storage.config import StoreConfig
@@ -85,7 +85,7 @@ class _Job:
         beside(f"{what} of {self.name} ({each})", seconds, floor)
 
     def _timed(self, copy: Callable[[str, str], object], folder: str) -> float:
-        _settle()
+        settle()
         begun = time.monotonic()
         with ThreadPoolExecutor(self.threads) as pool:
             list(pool.map(lambda key: copy(key, f"{folder}/{key}"), self.keys))
@@ -111,11 +111,6 @@ class _Job:
     def _bare_put(self, key: str, target: str) -> object:
         data = self.client.get_object(Bucket=BUCKET, Key=key)["Body"].read()
         return self.client.put_object(Bucket=BUCKET, Key=target, Body=data, IfNoneMatch="*")
-
-
-def _settle() -> None:
-    """Wait until what was written so far is on the disk: who is measured next would wait for it."""
-    os.sync()
 
 
 def _plant(s3: RealS3, folder: str, count: int, size: int) -> tuple[list[str], str]:
@@ -148,7 +143,6 @@ def main(objects: int, large: int, threads: int) -> None:
             _Job(store, client, threads, name, keys, size, etag).measure()
             addresses = [key.removeprefix(f"{_PLANTED}/") for key in keys]
             for what, source in (("backup", _PLANTED), ("restore", "backup/rclone")):
-                _settle()
                 beside_rclone(s3, what, source, f"{what}/rclone", addresses, threads)
             for made in s3.files.folder.iterdir():
                 shutil.rmtree(made)
