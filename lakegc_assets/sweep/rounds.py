@@ -77,6 +77,7 @@ class Rounds:
         ctx: the run.
         connections: how to reach lakeFS and the store.
         attempt: the artifacts of the mark, and of its sweep.
+        recorded: the ledger.
         deltas: takes the delta marks.
         candidates: what the mark names.
         lease: that of this sweep.
@@ -86,6 +87,7 @@ class Rounds:
     ctx: RunContext
     connections: Connections
     attempt: AttemptArtifacts
+    recorded: ledger.Reader
     deltas: Deltas
     candidates: Candidates
     lease: Lease
@@ -123,7 +125,7 @@ class Rounds:
         return f"{self.deltas.folder}delta-{number:04d}/"
 
     def _remaining(self, number: int) -> Candidates:
-        done = ledger.done(ledger.read(self.attempt))
+        done = ledger.done(self.recorded.read())
         if not done.num_rows:
             return self.candidates
         rows = without(self.candidates.rows, done["address"])
