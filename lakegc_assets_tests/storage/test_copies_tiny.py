@@ -11,7 +11,7 @@ from lakegc_assets.storage.copies import copy_object
 from lakegc_assets.storage.errors import ChangedError, ObjectNotFoundError, StorageError
 from lakegc_assets.storage.opening import open_store
 from lakegc_assets_tests.storage.conftest import Answer, Script
-from lakegc_assets_tests.storage.test_copies_s3 import MISSING, copied, found, md5
+from lakegc_assets_tests.storage.s3_answers import MISSING, copied, found, md5
 
 _DATA = "data"
 _PUT = Answer(headers={"ETag": f'"{md5(_DATA)}"'})
