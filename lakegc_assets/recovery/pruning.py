@@ -19,7 +19,7 @@ import pyarrow.compute as pc
 from lakegc_assets.errors import IntegrityError, LakegcError, RefusedError
 from lakegc_assets.recovery.backups import BEGIN, FOLDER, MANIFEST, PRUNING
 from lakegc_assets.recovery.liveness import needed_now
-from lakegc_assets.recovery.looking import missing
+from lakegc_assets.recovery.looking import listed, missing
 from lakegc_assets.recovery.overview import Found, all_backups, found_at
 from lakegc_assets.recovery.place import placed, repository_at
 from lakegc_assets.run.context import RunContext
@@ -129,6 +129,8 @@ class Pruning:
         if found.name in self.names:
             return ""
         by_name = f"tell it by name (--backup {found.name}) if it is to go"
+        if found.copy_of:
+            return f"somebody copied it there from {found.copy_of}; {by_name}"
         if found.state == "unfinished":
             return f"it was not finished; {by_name}"
         if swept is None:
@@ -197,8 +199,42 @@ def _needed(ctx: RunContext, found: Found, held: pa.Table) -> str:
     first = needed.slice(0, 1).to_pylist()[0]
     return (
         f"it holds the only copy of {needed.num_rows} objects that are needed now, "
-        f"{first['address']!r} for one ({first['why']}): restore them first"
+        f"{first['address']!r} for one ({first['why']}): {_advice(ctx, found, needed)}"
     )
+
+
+def _advice(ctx: RunContext, found: Found, needed: pa.Table) -> str:
+    """How objects that are needed get out of a backup, as far as their copies are there."""
+    wanted = needed["address"].combine_chunks().sort()
+    shown = listed(found.store, pa.chunked_array([wanted]), ctx.settings.backup_list_threads)
+    restored = _restorable(found)
+    keys = ["address", "size"]
+    readable = shown.select(keys).join(restored, keys, join_type="left semi")
+    by_hand = shown.filter(pc.invert(pc.is_in(shown["address"], readable["address"])))
+    absent = wanted.filter(pc.invert(pc.is_in(wanted, shown["address"].combine_chunks())))
+    told = ["restore them first"] if readable.num_rows else []
+    if by_hand.num_rows:
+        told.append(
+            f"no restore reads the copies of {_some(by_hand['address'])}: copy them by hand, from "
+            f"{found.store.url}/ to {found.record.subject.namespace}/, each to its own address"
+        )
+    if len(absent):
+        told.append(
+            f"a listing shows no copies of {_some(absent)}. If they are gone for good, remove "
+            f"{found.store.url} by hand"
+        )
+    return "; ".join(told)
+
+
+def _restorable(found: Found) -> pa.Table:
+    """The copies that a restore looks for (address, size): it reads what is finished alone."""
+    if found.record.finished is None or found.copy_of:
+        return _LEFT.empty_table()
+    return found.copied()
+
+
+def _some(addresses: pa.Array | pa.ChunkedArray) -> str:
+    return f"{len(addresses)} objects, {addresses[0].as_py()!r} for one"
 
 
 def _may_hold(found: Found) -> bool:
