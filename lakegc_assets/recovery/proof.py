@@ -59,9 +59,9 @@ class Proof:
         """Copies of what was copied more than once: address, size, etag, and etag of the copy."""
         rows = journal.read(self.store)
         rows = rows.filter(pc.equal(rows["outcome"], "copied"))
-        counts = pc.value_counts(rows["address"].combine_chunks())
-        often = counts.field("values").filter(pc.greater(counts.field("counts"), 1))
-        rows = rows.filter(pc.is_in(rows["address"], often))
+        counts = rows.group_by("address").aggregate([("size", "count")])
+        often = counts.filter(pc.greater(counts["size_count"], 1))["address"]
+        rows = rows.filter(pc.is_in(rows["address"], often.combine_chunks()))
         columns = (rows[name].to_pylist() for name in ("address", "size", "etag", "copy_etag"))
         return frozenset(zip(*columns, strict=True))
 
