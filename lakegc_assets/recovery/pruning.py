@@ -205,12 +205,13 @@ def _needed(ctx: RunContext, found: Found, held: pa.Table) -> str:
 
 def _advice(ctx: RunContext, found: Found, needed: pa.Table) -> str:
     """How objects that are needed get out of a backup, as far as their copies are there."""
-    wanted = needed["address"].combine_chunks().sort()
-    shown = listed(found.store, pa.chunked_array([wanted]), ctx.settings.backup_list_threads)
+    wanted = needed.sort_by("address")["address"]
+    shown = listed(found.store, wanted, ctx.settings.backup_list_threads)
     restored = _restorable(found)
     keys = ["address", "size"]
     readable = shown.select(keys).join(restored, keys, join_type="left semi")
-    by_hand = shown.filter(pc.invert(pc.is_in(shown["address"], readable["address"])))
+    known = readable["address"].combine_chunks()
+    by_hand = shown.filter(pc.invert(pc.is_in(shown["address"], known)))
     absent = wanted.filter(pc.invert(pc.is_in(wanted, shown["address"].combine_chunks())))
     told = ["restore them first"] if readable.num_rows else []
     if by_hand.num_rows:
