@@ -126,16 +126,7 @@ class Pruning:
         swept = _swept(ctx, found)
         if young := self._young(found.record.since, swept, ctx.clocks.now()):
             return young
-        if found.name in self.names:
-            return ""
-        by_name = f"tell it by name (--backup {found.name}) if it is to go"
-        if found.copy_of:
-            return f"somebody copied it there from {found.copy_of}; {by_name}"
-        if found.state == "unfinished":
-            return f"it was not finished; {by_name}"
-        if swept is None:
-            return f"its mark was not swept, as far as the artifacts here tell; {by_name}"
-        return ""
+        return "" if found.name in self.names else _unclear(found, swept)
 
     def _young(self, since: datetime, swept: datetime | None, now: datetime) -> str:
         """Why a backup is too young; empty if it is not."""
@@ -147,6 +138,18 @@ class Pruning:
         if swept is not None and now - swept < self.older_than:
             return f"its mark was swept {(now - swept).days} days ago"
         return ""
+
+
+def _unclear(found: Found, swept: datetime | None) -> str:
+    """Why a backup goes only if somebody says which; empty for no reason."""
+    by_name = f"tell it by name (--backup {found.name}) if it is to go"
+    if found.copy_of:
+        return f"somebody copied it there from {found.copy_of}; {by_name}"
+    if found.state == "unfinished":
+        return f"it was not finished; {by_name}"
+    if swept is None:
+        return f"its mark was not swept, as far as the artifacts here tell; {by_name}"
+    return ""
 
 
 def _require_unchanged(found: Found) -> None:

@@ -2,8 +2,9 @@
 
 A delete puts a marker on top of an object's versions, and so does each delete of what is deleted
 already; the object is back once all markers on top are gone. Only markers are ever removed here, by
-their ids, and only where the newest version below has the etag and size of what is to come back. Whoever writes meanwhile puts a version on top of the marker,
-which then is no longer what its readers see, so that nothing they wrote is touched.
+their ids, and only where the newest version below has the etag and size of what is to come back.
+Whoever writes meanwhile puts a version on top of the marker, which then is no longer what its
+readers see, so that nothing they wrote is touched.
 
 A marker without an id of its own (``null``) is never removed: a writer's object may have taken its
 place, and its id.
