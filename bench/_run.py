@@ -89,6 +89,11 @@ def measured(session: Session, name: str, work: Callable[[], object]) -> float:
     return seconds
 
 
+def settle() -> None:
+    """Wait until what was written so far is on the disk: who is measured next would wait for it."""
+    os.sync()
+
+
 def use_s3(endpoint: str) -> None:
     """Let this process, and what it starts, reach an S3 server of this machine."""
     os.environ.update(

@@ -27,7 +27,7 @@ import click
 from botocore.config import Config
 
 from bench._floors import beside
-from bench._run import BUCKET, RealS3, real_s3
+from bench._run import BUCKET, RealS3, real_s3, settle
 from bench.rclone import beside_rclone
 from lakegc_assets.storage.base import ObjectStore
 from lakegc_assets.storage.config import StoreConfig
@@ -85,6 +85,7 @@ class _Job:
         beside(f"{what} of {self.name} ({each})", seconds, floor)
 
     def _timed(self, copy: Callable[[str, str], object], folder: str) -> float:
+        settle()
         begun = time.monotonic()
         with ThreadPoolExecutor(self.threads) as pool:
             list(pool.map(lambda key: copy(key, f"{folder}/{key}"), self.keys))

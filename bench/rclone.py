@@ -20,7 +20,7 @@ import boto3
 import click
 
 from bench._pages import KEYS_EACH
-from bench._run import BUCKET, CORES, RealS3, real_s3
+from bench._run import BUCKET, CORES, RealS3, real_s3, settle
 from lakegc_assets_tests.storage.servers import (
     S3_ACCESS_KEY,
     S3_SECRET_KEY,
@@ -52,6 +52,7 @@ def rclone_copy(
         names.flush()
         options = [f"--transfers={transfers}", f"--checkers={transfers}", "--no-traverse", "-q"]
         places = [f"store:{BUCKET}/{source}", f"store:{BUCKET}/{target}"]
+        settle()
         begun = time.monotonic()
         done = subprocess.run(
             [program, *options, "--files-from-raw", names.name, "copy", *places],

@@ -27,7 +27,7 @@ from bench._floors import beside
 from bench._lake import REPOSITORY, Place, planted
 from bench._memory import watched
 from bench._pages import NAMESPACE
-from bench._run import BUCKET, CORES, RealS3, measured, real_s3
+from bench._run import BUCKET, CORES, RealS3, measured, real_s3, settle
 from bench.big import History
 from bench.rclone import beside_rclone
 from lakegc_assets.recovery.making import make_backup
@@ -66,6 +66,7 @@ def _restore(collector: Collector, wanted: int) -> float:
 
 
 def _each(keys: Sequence[str], work: Callable[[str], object]) -> float:
+    settle()
     begun = time.monotonic()
     with ThreadPoolExecutor(_THREADS) as pool:
         list(pool.map(work, keys))
@@ -80,6 +81,7 @@ def _backup(folder: Path, history: History) -> None:
         _marked(folder, history, s3, url) as (collector, addresses),
     ):
         client = boto3.client("s3", config=Config(max_pool_connections=_THREADS))
+        settle()
         with watched() as memory:
             backup = measured(collector.session, "backup", lambda: make_backup(collector.ctx))
         memory.show()
@@ -94,6 +96,7 @@ def _backup(folder: Path, history: History) -> None:
         beside("backup", backup, _each(addresses, copy))
         beside_rclone(s3, "backup", NAMESPACE, "by-rclone", addresses, _THREADS)
         collector.sweep()
+        settle()
         with watched() as memory:
             seconds = _restore(collector, len(addresses))
         memory.show()
@@ -115,6 +118,7 @@ def _undo(folder: Path, history: History) -> None:
         _marked(folder, history, s3) as (collector, addresses),
     ):
         collector.sweep()
+        settle()
         with watched() as memory:
             seconds = _restore(collector, len(addresses))
         memory.show()

@@ -13,7 +13,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
 from types import MappingProxyType
-from typing import Final
+from typing import Final, NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -71,6 +71,30 @@ TAGS: Final = pa.schema(
 )
 
 _NONE: Final[Mapping[str, Commit]] = MappingProxyType({})
+
+
+class Refs(NamedTuple):
+    """Names of branches and tags that were there earlier, so that they may not just be missing."""
+
+    branches: Sequence[str] = ()
+    tags: Sequence[str] = ()
+
+
+_NO_REFS: Final = Refs()
+
+
+def refs_of(ctx: RunContext, mark: AttemptArtifacts, active: Manifest) -> Refs:
+    """What a mark found; its tags only where they protect.
+
+    Args:
+        ctx: the run.
+        mark: any.
+        active: manifest of its ``active_commits``.
+    """
+    branches = mark.rows(active, "heads", ["branch"])["branch"].to_pylist()
+    if not ctx.settings.protect_tags:
+        return Refs(branches)
+    return Refs(branches, mark.rows(active, "tags", ["tag"])["tag"].to_pylist())
 
 
 @dataclass(frozen=True)
@@ -164,12 +188,12 @@ def find_active_commits(ctx: RunContext) -> Manifest:
     chain = attempt.chain("uncommitted_snapshot", connections.namespace_url)
     start = datetime.fromisoformat(str(chain["store_listing"].facts["start"]))
     latest = _latest(ctx, connections)
-    known = latest.attempt if latest else None
+    known = _NO_REFS if latest is None else refs_of(ctx, latest.attempt, latest.manifest)
     liveness = find_liveness(ctx, client, connections, start, known)
 
     store = attempt.store()
     tables = liveness.tables()
-    if (forgotten := _forgotten(known, liveness.commits)).num_rows:
+    if (forgotten := _forgotten(latest, liveness.commits)).num_rows:
         tables[FORGOTTEN] = forgotten
     parts = {name: [write_part(store, f"{ASSET}/{name}/", table)] for name, table in tables.items()}
     active = liveness.active
@@ -190,15 +214,14 @@ def find_active_commits(ctx: RunContext) -> Manifest:
     return ctx.finish(ASSET, manifest, started, parts, facts, key_digest(keys))
 
 
-def _forgotten(latest: AttemptArtifacts | None, commits: Collection[str]) -> pa.Table:
+def _forgotten(latest: Earlier | None, commits: Collection[str]) -> pa.Table:
     """Commits that the latest mark knew, or one before it, and that are not reached any more."""
     tables = [_FORGOTTEN.empty_table()]
     if latest is not None:
-        there = latest.manifest(ASSET).parts
         tables += [
-            latest.read(ASSET, part, _FORGOTTEN.names)
+            latest.attempt.rows(latest.manifest, part, _FORGOTTEN.names)
             for part in ("data", "expired", FORGOTTEN)
-            if part in there
+            if part in latest.manifest.parts
         ]
     known = pa.concat_tables(tables)
     reached = pc.is_in(known["commit_id"], pa.array(sorted(commits), pa.string()))
@@ -210,7 +233,7 @@ def find_liveness(
     client: LakeFSClient,
     connections: Connections,
     now: datetime,
-    earlier: AttemptArtifacts | None = None,
+    refs: Refs = _NO_REFS,
     known: Mapping[str, Commit] = _NONE,
 ) -> Liveness:
     """Find the active commits by all the ways there are.
@@ -221,12 +244,12 @@ def find_liveness(
         connections: how to reach the store.
         now: the moment against which ages are taken; the start of the run, so that the time a run
             takes never makes anything expire.
-        earlier: a mark; its branches, and the tags where they protect, may not just be missing.
+        refs: that an earlier mark found.
         known: commits that an earlier look has read; they are not read again.
     """
     raw_rules = client.gc_rules(ctx.repository)
     rules = None if raw_rules is None else Rules.parse(raw_rules)
-    heads_before = read_heads(client, ctx.repository, _names(earlier, "heads", "branch"))
+    heads_before = read_heads(client, ctx.repository, refs.branches)
     listed: dict[str, str] = {}
     run_id = ""
     if rules is not None:
@@ -244,8 +267,7 @@ def find_liveness(
             f"the active commits that lakeFS wrote to {prepared.gc_commits_location}: the list is "
             "cut or of another time. Run again",
         )
-    known_tags = _names(earlier, "tags", "tag") if ctx.settings.protect_tags else []
-    tags = read_tags(client, ctx.repository, known_tags)
+    tags = read_tags(client, ctx.repository, refs.tags)
     previous: dict[str, Reason] = {}
     if rules is not None:
         previous = _previously_active(ctx, connections, heads, rules, now)
@@ -274,14 +296,6 @@ def find_liveness(
         own = ActiveCommits(tagged | own.active, own.expired - tagged.keys())
     united = unite(listed, own, later_heads=heads, previous=previous)
     return Liveness(rules, heads, tags, commits, united, run_id)
-
-
-def _names(mark: AttemptArtifacts | None, part: str, column: str) -> list[str]:
-    """The branches or tags that a mark found; none without one."""
-    if mark is None:
-        return []
-    found: list[str] = mark.read(ASSET, part)[column].to_pylist()
-    return found
 
 
 def governing_branches(
@@ -321,6 +335,6 @@ def _previously_active(
     marked_at = latest.manifest.started
     previous = {
         row["commit_id"]: Reason(row["branch"], row["kind"], None, row["counted_from"])
-        for row in latest.attempt.read(ASSET).to_pylist()
+        for row in latest.attempt.rows(latest.manifest).to_pylist()
     }
     return still_inside(previous, marked_at=marked_at, heads=heads, rules=rules, now=now)

@@ -65,7 +65,7 @@ def read_marked(attempt: AttemptArtifacts, marked: Manifest) -> pa.Table:
     Raises:
         IntegrityError: it is something else.
     """
-    rows = attempt.read(marked.asset, columns=list(_COLUMNS))
+    rows = attempt.rows(marked, columns=list(_COLUMNS))
     if str(key_digest(rows["address"])) != marked.digest or rows.num_rows != marked.rows:
         raise IntegrityError(
             f"{attempt.data_url(marked.asset)} holds {key_digest(rows['address'])}, but its "

@@ -21,7 +21,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lakegc_assets.errors import IntegrityError
-from lakegc_assets.mark.commits import Liveness, find_liveness
+from lakegc_assets.mark.commits import Liveness, find_liveness, refs_of
 from lakegc_assets.mark.evidence import EtagFiles
 from lakegc_assets.mark.live import every_range, live_ranges, read_live
 from lakegc_assets.mark.references import read_references, referenced
@@ -108,10 +108,12 @@ class Deltas:
     def __post_init__(self) -> None:
         """Begin with what the mark has read."""
         self.ranges = _RANGES.empty_table()
-        active = self.attempt.read("active_commits", columns=["metarange_id"])
-        self._metaranges = set(active["metarange_id"].to_pylist())
-        read = self.attempt.read("committed_addresses", "ranges", ["range_id"])
-        self._ranges = set(read["range_id"].to_pylist())
+        active, committed = self.chain["active_commits"], self.chain["committed_addresses"]
+        metaranges = self.attempt.rows(active, columns=["metarange_id"])["metarange_id"]
+        self._metaranges = set(metaranges.to_pylist())
+        ranges = self.attempt.rows(committed, "ranges", ["range_id"])["range_id"]
+        self._ranges = set(ranges.to_pylist())
+        self._marked = refs_of(self.ctx, self.attempt, active)
         self._commits: Mapping[str, Commit] = {}
         self._runs: list[Part] = []
         self._last_parts: set[str] = set()
@@ -145,7 +147,7 @@ class Deltas:
         files = prepare_uncommitted(ctx, client, connections)
         staged = read_staged(ctx, connections, artifacts, f"{folder}staged/", files.keys)
         start = datetime.fromisoformat(str(self.chain["store_listing"].facts["start"]))
-        liveness = find_liveness(ctx, client, connections, start, self.attempt, self._commits)
+        liveness = find_liveness(ctx, client, connections, start, self._marked, self._commits)
         self._commits = liveness.commits
         known = Known(
             liveness.rules, start, liveness.heads, liveness.commits, liveness.active.active.keys()

@@ -120,14 +120,31 @@ def _write(artifacts: ObjectStore, name: str, table: pa.Table) -> None:
     artifacts.put(f"{_LEDGER}{name}.parquet", sink.getvalue().to_pybytes())
 
 
+class Reader:
+    """Reads a ledger again and again; a file is written once, so it is fetched once.
+
+    Args:
+        attempt: the artifacts of the mark, and of its sweep.
+    """
+
+    def __init__(self, attempt: AttemptArtifacts) -> None:
+        self._store = attempt.store()
+        self._tables: dict[str, pa.Table] = {}
+
+    def read(self) -> pa.Table:
+        """One outcome for each recorded address (``SWEPT``): what was done, else the last."""
+        # What this lacks would be taken for something that nobody did.
+        pages = (page["key"].to_pylist() for page in list_to_the_end(self._store, _LEDGER))
+        keys = sorted(key for page in pages for key in page if key.endswith(".parquet"))
+        new = [key for key in keys if key not in self._tables]
+        tables = each(partial(_read_file, self._store), new, _THREADS)
+        self._tables |= zip(new, tables, strict=True)
+        return _one_each(pa.concat_tables([_NOTHING, *(self._tables[key] for key in keys)]))
+
+
 def read(attempt: AttemptArtifacts) -> pa.Table:
-    """One outcome for each recorded address (``SWEPT``): what was done, else what failed last."""
-    store = attempt.store()
-    # What this lacks would be taken for something that nobody did.
-    pages = (page["key"].to_pylist() for page in list_to_the_end(store, _LEDGER))
-    keys = [key for page in pages for key in page if key.endswith(".parquet")]
-    tables = each(partial(_read_file, store), sorted(keys), _THREADS)
-    return _one_each(pa.concat_tables([_NOTHING, *tables]))
+    """What a ledger says now (``SWEPT``), as ``Reader.read``."""
+    return Reader(attempt).read()
 
 
 def _read_file(store: ObjectStore, key: str) -> pa.Table:

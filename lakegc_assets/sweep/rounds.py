@@ -77,6 +77,7 @@ class Rounds:
         ctx: the run.
         connections: how to reach lakeFS and the store.
         attempt: the artifacts of the mark, and of its sweep.
+        recorded: the ledger.
         deltas: takes the delta marks.
         candidates: what the mark names.
         lease: that of this sweep.
@@ -87,6 +88,7 @@ class Rounds:
     ctx: RunContext
     connections: Connections
     attempt: AttemptArtifacts
+    recorded: ledger.Reader
     deltas: Deltas
     candidates: Candidates
     lease: Lease
@@ -125,7 +127,7 @@ class Rounds:
         return f"{self.deltas.folder}delta-{number:04d}/"
 
     def _remaining(self, number: int) -> Candidates:
-        swept = ledger.read(self.attempt)
+        swept = self.recorded.read()
         if number == 1:
             self.before = swept
         done = ledger.done(swept)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from typing import Any, Final
@@ -134,6 +134,13 @@ def _by_manifest(store: Any) -> Any:
     return begun and (begun, "unfinished")
 
 
+def _listed_once(client: Any, repository: str, known: Iterable[str] = ()) -> dict[str, str]:
+    """``read_heads`` that takes the end of a list for the end of the branches."""
+    heads = {branch.id: branch.commit_id for branch in client.branches(repository)}
+    refs._require_gone("branch", repository, set(known) - heads.keys(), client.branch)
+    return heads
+
+
 _COLUMNS: Final = ("address", "size", "last_modified", "etag")
 _FOREVER: Final = 1e9
 GUARDS: Final[dict[str, Guard]] = {
@@ -185,6 +192,10 @@ GUARDS: Final[dict[str, Guard]] = {
         ((restore, "_pin", lambda *_: None),), theme=THEMES + len(MARKING)
     ),
     "comparison before a batch": Guard(((deletion, "present_state", _uncompared),), theme=MORE + 3),
+    "branches behind the last": Guard(
+        tuple((module, "read_heads", _listed_once) for module in (uncommitted, commits, look)),
+        theme=MORE + 8,
+    ),
     "tags before a batch": Guard(((deletion, "judge", _blind(rules=True)),), theme=MORE),
     "references of other repositories": Guard(
         ((delta, "read_references", _no_references),), theme=MORE + 7

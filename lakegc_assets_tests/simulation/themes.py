@@ -110,4 +110,5 @@ LATER: Final = (
         odds=0.005,
         unlike="others",
     ),
+    Theme(frozenset({"cut list"}), ("new branch", "revert", "waits"), early=True, odds=0.1),
 )  # fmt: skip

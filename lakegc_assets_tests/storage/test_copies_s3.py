@@ -27,6 +27,7 @@ from lakegc_assets.storage.errors import (
     StoreUnavailableError,
 )
 from lakegc_assets.storage.opening import open_store
+from lakegc_assets.storage.s3.client import clients
 from lakegc_assets.storage.s3.objects import named_by
 from lakegc_assets.storage.s3.store import S3Store
 from lakegc_assets.storage.s3.uploads import Sizes, etag_of_parts
@@ -75,7 +76,8 @@ MISSING = Answer(404)
 
 @pytest.fixture
 def two(script: Script) -> tuple[ObjectStore, ObjectStore]:
-    """A store and a backup on the same server, which is asked once."""
+    """A store and a backup on the same server, which is asked once; tiny ones are not read."""
+    clients(script.config()).native.unfit.add("b")
     return open_store("s3://b/ns", script.config()), open_store("s3://backup/x", script.config())
 
 

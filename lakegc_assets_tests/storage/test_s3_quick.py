@@ -40,6 +40,8 @@ _COPIED = Answer(
 @pytest.fixture
 def store(script: Script) -> ObjectStore:
     script.answers = [_FOUND]
+    # So that tiny objects are copied as larger ones are.
+    clients(script.config(3)).native.unfit.add("b")
     return open_store("s3://b/ns", script.config(3))
 
 

@@ -2,7 +2,8 @@
 
 That nothing is overwritten, and that the source is what was asked for, are conditions that many
 compatible servers ignore without a word, least often on plain puts. So small objects that must not
-be overwritten are read and put; and whatever was copied is compared with what was asked for.
+be overwritten are read and put; and whatever was copied is compared with what was asked for. Tiny
+objects always are, where nothing is yet: that takes less time than to ask for a copy.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from lakegc_assets.storage.errors import (
 )
 from lakegc_assets.storage.http import HttpFailure, etag_in, explaining
 from lakegc_assets.storage.s3.client import failing
-from lakegc_assets.storage.s3.native import AlreadyThereError
+from lakegc_assets.storage.s3.native import AlreadyThereError, Native
 from lakegc_assets.storage.s3.objects import S3Object, is_md5, named_by, tells_md5
 from lakegc_assets.storage.s3.uploads import Sizes, require, uploading
 from lakegc_assets.storage.streams import md5_of, part_size
@@ -29,8 +30,9 @@ from lakegc_assets.storage.values import Copied
 
 _MOST_PARTS: Final = 10_000
 _NOT_FOUND: Final = 404
-#: Larger ones are streamed.
+#: Larger ones are streamed where they must not overwrite, and else copied by the store.
 _SMALL: Final = 1 << 20
+_TINY: Final = 32 << 10
 _TOO_SHORT: Final = frozenset({"InvalidRange", "416"})
 
 
@@ -39,7 +41,8 @@ def copy(
 ) -> Copied | None:
     """See ``ObjectStore.copy_from``."""
     if not if_absent and size <= sizes.whole:
-        return _whole(source, target, size, etag)
+        made = _tiny(source, target, size, etag) if size <= _TINY else None
+        return made or _whole(source, target, size, etag)
     if size <= sizes.part:
         return _by_value(source, target, size, etag) if size <= _SMALL else None
     return _in_parts(source, target, size, etag, if_absent=if_absent, sizes=sizes)
@@ -58,6 +61,18 @@ def _whole(source: S3Object, target: S3Object, size: int, etag: str) -> Copied:
     return _compared(source, target, size, etag, made)
 
 
+def _tiny(source: S3Object, target: S3Object, size: int, etag: str) -> Copied | None:
+    """As ``_by_value``, where MD5s prove it; what is there may be replaced, in the usual way."""
+    unfit = target.clients.native.unfit
+    if source.bucket in unfit or target.bucket in unfit:
+        return None
+    with suppress(PreconditionFailedError):
+        made = _by_value(source, target, size, etag)
+        # The store may know a checksum that says more.
+        return made if made is not None and made.verified_by == "md5" else None
+    return None
+
+
 def _by_value(source: S3Object, target: S3Object, size: int, etag: str) -> Copied | None:
     """A small object read and put where nothing is; None where it is to be done in the usual way.
 
@@ -65,11 +80,9 @@ def _by_value(source: S3Object, target: S3Object, size: int, etag: str) -> Copie
     already is believed. Whatever else goes wrong is done once more: the usual put finds what this
     one may have left.
     """
-    if not is_md5(etag):
-        return None
     native = target.clients.native
-    data = native.get(source.bucket, source.key, etag, size)
-    if data is None or md5_of(data).hex() != etag:
+    data = _read(native, source, size, etag)
+    if data is None:
         return None
     try:
         made = native.put(target.bucket, target.key, data)
@@ -80,14 +93,27 @@ def _by_value(source: S3Object, target: S3Object, size: int, etag: str) -> Copie
             raise PreconditionFailedError(f"{target.where}: something is there already") from None
         return None
     if made is None:
+        native.unfit.add(target.bucket)
         return None
     if made == etag:
         return Copied(made, "md5")
+    native.unfit.add(target.bucket)
     answer = target.look()
     require(target, answer, size, made)
     if is_md5(made) and tells_md5(answer, target.bucket):
         raise StorageError(f"{target.where}: the store got other bytes: it answers with {made}")
     return Copied(made, "size")
+
+
+def _read(native: Native, source: S3Object, size: int, etag: str) -> bytes | None:
+    """The content of an object whose etag is the MD5 of it; None if not, or in another way."""
+    if not is_md5(etag):
+        return None
+    data = native.get(source.bucket, source.key, etag, size)
+    if data is not None and md5_of(data).hex() != etag:
+        native.unfit.add(source.bucket)
+        return None
+    return data
 
 
 def _in_parts(

@@ -49,12 +49,15 @@ class Native:
         quick: knows where a bucket is.
         connect_timeout_s: seconds.
         read_timeout_s: seconds without a byte.
+        unfit: buckets that refused a put, or whose etags are not the MD5s of what they hold: what
+            may be done in another way there is, from then on.
     """
 
     session: boto3.Session
     quick: Quick
     connect_timeout_s: float
     read_timeout_s: float
+    unfit: set[str] = field(default_factory=set)
     _stores: dict[str, S3Store | None] = field(default_factory=dict)
 
     def get(self, bucket: str, key: str, etag: str, size: int) -> bytes | None:
