@@ -7,7 +7,7 @@ being removed is looked at once more, for what is still there, and goes.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -18,8 +18,9 @@ import pyarrow.compute as pc
 
 from lakegc_assets.errors import IntegrityError, LakegcError, RefusedError
 from lakegc_assets.recovery.backups import BEGIN, FOLDER, MANIFEST, PRUNING
+from lakegc_assets.recovery.bringing_back import present
 from lakegc_assets.recovery.liveness import needed_now
-from lakegc_assets.recovery.looking import listed, missing
+from lakegc_assets.recovery.looking import missing
 from lakegc_assets.recovery.overview import Found, all_backups, found_at
 from lakegc_assets.recovery.place import placed, repository_at
 from lakegc_assets.run.context import RunContext
@@ -202,43 +203,44 @@ def _needed(ctx: RunContext, found: Found, held: pa.Table) -> str:
     first = needed.slice(0, 1).to_pylist()[0]
     return (
         f"it holds the only copy of {needed.num_rows} objects that are needed now, "
-        f"{first['address']!r} for one ({first['why']}): {_advice(ctx, found, needed)}"
+        f"{first['address']!r} for one ({first['why']}): {_advice(found, needed)}"
     )
 
 
-def _advice(ctx: RunContext, found: Found, needed: pa.Table) -> str:
+def _advice(found: Found, needed: pa.Table) -> str:
     """How objects that are needed get out of a backup, as far as their copies are there."""
-    wanted = needed.sort_by("address")["address"]
-    shown = listed(found.store, wanted, ctx.settings.backup_list_threads)
-    restored = _restorable(found)
-    keys = ["address", "size"]
-    readable = shown.select(keys).join(restored, keys, join_type="left semi")
-    known = readable["address"].combine_chunks()
-    by_hand = shown.filter(pc.invert(pc.is_in(shown["address"], known)))
-    absent = wanted.filter(pc.invert(pc.is_in(wanted, shown["address"].combine_chunks())))
-    told = ["restore them first"] if readable.num_rows else []
-    if by_hand.num_rows:
+    wanted: list[str] = needed.sort_by("address")["address"].to_pylist()
+    there = present(found.store, wanted)
+    restored = _restorable(found, needed["address"])
+    readable = {key for key, copy in there.items() if copy and restored.get(key) == copy.size}
+    by_hand = [key for key in wanted if there[key] and key not in readable]
+    absent = [key for key in wanted if there[key] is None]
+    told = ["restore them first"] if readable else []
+    if by_hand:
         told.append(
-            f"no restore reads the copies of {_some(by_hand['address'])}: copy them by hand, from "
-            f"{found.store.url}/ to {found.record.subject.namespace}/, each to its own address"
+            f"no restore reads the copies of {_some(by_hand)}: look whether they are whole, and "
+            f"copy them by hand, from {found.store.url}/ to {found.record.subject.namespace}/, "
+            "each to its own address"
         )
-    if len(absent):
+    if absent:
         told.append(
-            f"a listing shows no copies of {_some(absent)}. If they are gone for good, remove "
-            f"{found.store.url} by hand"
+            f"the copies of {_some(absent)}, are not there. If they are gone for good, remove "
+            f"{found.store.url} by hand once all others are back"
         )
     return "; ".join(told)
 
 
-def _restorable(found: Found) -> pa.Table:
-    """The copies that a restore looks for (address, size): it reads what is finished alone."""
+def _restorable(found: Found, addresses: pa.ChunkedArray) -> dict[str, int]:
+    """Sizes of the copies that a restore looks for: it reads what is finished alone."""
     if found.record.finished is None or found.copy_of:
-        return _LEFT.empty_table()
-    return found.copied()
+        return {}
+    copied = found.copied()
+    copied = copied.filter(pc.is_in(copied["address"], addresses.combine_chunks()))
+    return dict(zip(copied["address"].to_pylist(), copied["size"].to_pylist(), strict=True))
 
 
-def _some(addresses: pa.Array | pa.ChunkedArray) -> str:
-    return f"{len(addresses)} objects, {addresses[0].as_py()!r} for one"
+def _some(addresses: Sequence[str]) -> str:
+    return f"{len(addresses)} objects, {addresses[0]!r} for one"
 
 
 def _may_hold(found: Found) -> bool:

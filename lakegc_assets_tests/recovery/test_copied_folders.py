@@ -84,8 +84,9 @@ def test_what_is_needed_and_in_a_copied_folder_only_is_copied_by_hand(
     kept = prune(swept, COPY)[COPY]
     namespace = f"local://{REPOSITORY}"
     assert kept.endswith(
-        f"no restore reads the copies of 1 objects, {address!r} for one: copy them by hand, from "
-        f"{copied.url}/ to {namespace}/, each to its own address"
+        f"no restore reads the copies of 1 objects, {address!r} for one: look whether they "
+        f"are whole, and copy them by hand, from {copied.url}/ to {namespace}/, "
+        "each to its own address"
     )
     # As it says.
     content = copied.get(address)
@@ -94,13 +95,16 @@ def test_what_is_needed_and_in_a_copied_folder_only_is_copied_by_hand(
 
 
 def test_copies_that_are_not_there_are_not_said_to_be(swept: Place, marked: Marked) -> None:
-    gone, there, *_ = sorted(marked.candidates)
+    gone, there, cut, *_ = sorted(marked.candidates)
     swept.store.delete_many([gone])
-    for path, address in (("one", gone), ("two", there)):
+    swept.store.put(cut, swept.store.get(cut)[:-1])
+    for path, address in (("one", gone), ("two", there), ("three", cut)):
         swept.lake.stage("main", f"late/{path}", address)
-    assert prune(swept)[NAME].endswith(
-        "restore them first; a listing shows no copies of 1 objects, "
-        f"{gone!r} for one. If they are gone for good, remove {swept.store.url} by hand"
+    kept = prune(swept)[NAME]
+    assert f"restore them first; no restore reads the copies of 1 objects, {cut!r} for one" in kept
+    assert kept.endswith(
+        f"the copies of 1 objects, {gone!r} for one, are not there. If they "
+        f"are gone for good, remove {swept.store.url} by hand once all others are back"
     )
 
 
@@ -114,7 +118,8 @@ def test_what_an_unfinished_backup_alone_holds_is_copied_by_hand(
     place.lake.stage("main", "late/link", address)
     kept = prune(place, NAME)[NAME]
     assert "restore them first" not in kept
-    assert f"{address!r} for one: copy them by hand, from {place.store.url}/ to local://" in kept
+    assert f"copy them by hand, from {place.store.url}/ to local://" in kept
+    assert f"the copies of 1 objects, {address!r} for one: look whether they are whole" in kept
     (place.lake.objects / address).parent.mkdir(parents=True, exist_ok=True)
     shutil.copy(Path(place.url, NAME, address), place.lake.objects / address)
     assert prune(place, NAME) == {NAME: ""}
