@@ -101,12 +101,13 @@ def _line(one: dict[str, Any]) -> str:
     name = f"{one['repository']}/{one['run']}"
     if one["error"] is not None:
         return f"{name}\t{one['state']}"
+    state = one["state"] + (f", copied from {one['copy_of']}" if one["copy_of"] else "")
     size = "" if one["bytes"] is None else f"{one['objects']:,} objects, {_human(one['bytes'])}"
     only = "nobody can tell what else holds them"
     if one["only_copies"] is not None:
         own = one["only_copies"]
         only = f"{own['objects']:,} of them, {_human(own['bytes'])}, are in the repository no more"
-    return "\t".join((name, one["state"], f"{one['age_days']} days", size, only))
+    return "\t".join((name, state, f"{one['age_days']} days", size, only))
 
 
 @backups.command()

@@ -88,13 +88,14 @@ def known_backups(url: str | None) -> list[dict[str, Any]]:
 def _told(site: Site, found: Found | Damaged) -> dict[str, Any]:
     if isinstance(found, Damaged):
         known = {"repository": found.repository, "run": found.run, "url": found.url}
-        unknown = ("begun", "finished", "age_days", "objects", "bytes", "only_copies")
+        unknown = ("copy_of", "begun", "finished", "age_days", "objects", "bytes", "only_copies")
         return {**known, "state": "damaged", **dict.fromkeys(unknown), "error": str(found.error)}
-    record, subject = found.record, found.record.subject
+    record, (repository, run) = found.record, found.name.split("/")
     finished = record.finished is not None
     return {
-        "repository": subject.repository,
-        "run": subject.run,
+        "repository": repository,
+        "run": run,
+        "copy_of": found.copy_of or None,
         "url": found.store.url,
         "state": found.state,
         "begun": record.begun.isoformat(),

@@ -152,6 +152,8 @@ def _undoable(
         return ""
     swept = manifests[SWEPT]
     told = swept.facts["recovery"]
+    if told["kind"] == "nothing" and swept.facts.get("perhaps_kept"):
+        return "the store may have kept what an earlier try of its sweep deleted"
     if told["kind"] == "nothing" or not _deleted(swept):
         return ""
     what = f"what its sweep deleted can be had back ({told['kind'].replace('_', ' ')})"

@@ -230,13 +230,18 @@ def require_same(url: str, found: Subject, wanted: Subject) -> None:
         raise RefusedError(
             f"{url} is a backup of another attempt or mark: it is of {', '.join(differing)}. "
             f"Choose another backup_url, or remove it with `lakegc backups prune --backup "
-            f"{found.repository}/{found.run}` if nothing of it is needed"
+            f"{folder_name(url)}` if nothing of it is needed"
         )
 
 
 def folder_url(backup_url: str, repository: str, run: str) -> str:
     """Where the backup of a run lies."""
     return f"{backup_url.rstrip('/')}/{repository}/{run}"
+
+
+def folder_name(url: str) -> str:
+    """``repository/run`` of the folder of a backup, whatever is in it."""
+    return "/".join(url.rsplit("/", 2)[-2:])
 
 
 def read_record(store: ObjectStore, key: str) -> Record | None:

@@ -6,7 +6,6 @@ store itself is asked to write only where nothing is.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -17,6 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lakegc_assets.errors import ConfigurationError
+from lakegc_assets.recovery.proof import MD5, Proof
 from lakegc_assets.run.tasks import each
 from lakegc_assets.storage.base import ObjectStore
 from lakegc_assets.storage.copies import copy_object
@@ -39,8 +39,6 @@ _FEW: Final = 4
 _THREADS: Final = 16
 #: Bytes that may be read in vain, sooner than it is asked whether something is at their key.
 _SMALL: Final = 1 << 16
-#: Etags that may be what they look like.
-_MD5: Final = re.compile(r"[0-9a-f]{32}")
 #: How it begins where something else is at a key than what was marked.
 ANOTHER: Final = "another object is there"
 #: What these mean of a copy in a backup.
@@ -84,10 +82,12 @@ class Copies:
     Attributes:
         store: that keeps them under the same keys.
         etags: of the copies, by key; what has none was not copied.
+        proof: of copies that have other etags by now.
     """
 
     store: ObjectStore
     etags: Mapping[str, str]
+    proof: Proof
 
 
 def bring_back(
@@ -236,7 +236,7 @@ def _another(
 
 def _known(one: Lost, copies: Copies | None) -> Mapping[str, str]:
     """Checksums of an object that was marked, as far as anybody names them."""
-    known = {"md5": one.etag} if _MD5.fullmatch(one.etag) else {}
+    known = {"md5": one.etag} if MD5.fullmatch(one.etag) else {}
     if copies is not None and one.key in copies.etags:
         with suppress(ObjectNotFoundError):
             known |= copies.store.checksums(one.key)
@@ -254,16 +254,31 @@ def _else_copied(store: ObjectStore, one: Lost, told: Brought, copies: Copies | 
             return told if told.error_code == "NotVerified" else Brought(one.key, "already_there")
         if copies is None or one.key not in copies.etags:
             return told
-        copy_object(
-            copies.store, one.key, store, one.key,
-            size=one.size, etag=copies.etags[one.key], if_absent=True,
-        )  # fmt: skip
+        _copy(store, one, copies)
     except PreconditionFailedError:
         return Brought(one.key, "already_there")
     except (StorageError, ConfigurationError) as error:
         code = _CODES.get(type(error)) or type(error).__name__.removesuffix("Error")
         return Brought(one.key, "failed", None, code, f"{error}{_left(store, one)}")
     return Brought(one.key, "restored", BACKUP)
+
+
+def _copy(store: ObjectStore, one: Lost, copies: Copies) -> None:
+    """Copy an object from a backup, by the etag that was recorded or one that is proven."""
+    copied = partial(
+        copy_object, copies.store, one.key, store, one.key, size=one.size, if_absent=True
+    )
+    try:
+        copied(etag=copies.etags[one.key])
+    except ChangedError as error:
+        etag = copies.proof.etag(one, copies.etags[one.key])
+        if etag is None:
+            raise ChangedError(
+                f"{error}. Nothing proves that it is what was backed up. If you know it (its "
+                f"backup was moved, say), copy {copies.store.url}/{one.key} to "
+                f"{store.url}/{one.key} by hand, then restore again"
+            ) from error
+        copied(etag=etag)
 
 
 def _left(store: ObjectStore, one: Lost) -> str:

@@ -10,7 +10,14 @@ import pyarrow.compute as pc
 
 from lakegc_assets.errors import IntegrityError
 from lakegc_assets.recovery import journal
-from lakegc_assets.recovery.backups import Backup, Record, State, folder_url, read_state
+from lakegc_assets.recovery.backups import (
+    Backup,
+    Record,
+    State,
+    folder_name,
+    folder_url,
+    read_state,
+)
 from lakegc_assets.recovery.looking import missing
 from lakegc_assets.storage.base import ObjectStore
 from lakegc_assets.storage.config import StoreConfig
@@ -33,8 +40,15 @@ class Found:
 
     @property
     def name(self) -> str:
-        """How people name it."""
-        return f"{self.record.subject.repository}/{self.record.subject.run}"
+        """How people name it: by its folder, since whoever copied that has two of the same mark."""
+        return folder_name(self.store.url)
+
+    @property
+    def copy_of(self) -> str:
+        """Name of the backup that was copied or moved to this folder; empty where none was."""
+        subject = self.record.subject
+        made = f"{subject.repository}/{subject.run}"
+        return "" if made == self.name else made
 
     def copied(self) -> pa.Table:
         """What was copied to it: address and size (bytes), in the order of the addresses.

@@ -7,7 +7,7 @@ being removed is looked at once more, for what is still there, and goes.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -18,6 +18,7 @@ import pyarrow.compute as pc
 
 from lakegc_assets.errors import IntegrityError, LakegcError, RefusedError
 from lakegc_assets.recovery.backups import BEGIN, FOLDER, MANIFEST, PRUNING
+from lakegc_assets.recovery.bringing_back import present
 from lakegc_assets.recovery.liveness import needed_now
 from lakegc_assets.recovery.looking import missing
 from lakegc_assets.recovery.overview import Found, all_backups, found_at
@@ -126,14 +127,7 @@ class Pruning:
         swept = _swept(ctx, found)
         if young := self._young(found.record.since, swept, ctx.clocks.now()):
             return young
-        if found.name in self.names:
-            return ""
-        by_name = f"tell it by name (--backup {found.name}) if it is to go"
-        if found.state == "unfinished":
-            return f"it was not finished; {by_name}"
-        if swept is None:
-            return f"its mark was not swept, as far as the artifacts here tell; {by_name}"
-        return ""
+        return "" if found.name in self.names else _unclear(found, swept)
 
     def _young(self, since: datetime, swept: datetime | None, now: datetime) -> str:
         """Why a backup is too young; empty if it is not."""
@@ -145,6 +139,18 @@ class Pruning:
         if swept is not None and now - swept < self.older_than:
             return f"its mark was swept {(now - swept).days} days ago"
         return ""
+
+
+def _unclear(found: Found, swept: datetime | None) -> str:
+    """Why a backup goes only if somebody says which; empty for no reason."""
+    by_name = f"tell it by name (--backup {found.name}) if it is to go"
+    if found.copy_of:
+        return f"somebody copied it there from {found.copy_of}; {by_name}"
+    if found.state == "unfinished":
+        return f"it was not finished; {by_name}"
+    if swept is None:
+        return f"its mark was not swept, as far as the artifacts here tell; {by_name}"
+    return ""
 
 
 def _require_unchanged(found: Found) -> None:
@@ -197,8 +203,44 @@ def _needed(ctx: RunContext, found: Found, held: pa.Table) -> str:
     first = needed.slice(0, 1).to_pylist()[0]
     return (
         f"it holds the only copy of {needed.num_rows} objects that are needed now, "
-        f"{first['address']!r} for one ({first['why']}): restore them first"
+        f"{first['address']!r} for one ({first['why']}): {_advice(found, needed)}"
     )
+
+
+def _advice(found: Found, needed: pa.Table) -> str:
+    """How objects that are needed get out of a backup, as far as their copies are there."""
+    wanted: list[str] = needed.sort_by("address")["address"].to_pylist()
+    there = present(found.store, wanted)
+    restored = _restorable(found, needed["address"])
+    readable = {key for key, copy in there.items() if copy and restored.get(key) == copy.size}
+    by_hand = [key for key in wanted if there[key] and key not in readable]
+    absent = [key for key in wanted if there[key] is None]
+    told = ["restore them first"] if readable else []
+    if by_hand:
+        told.append(
+            f"no restore reads the copies of {_some(by_hand)}: look whether they are whole, and "
+            f"copy them by hand, from {found.store.url}/ to {found.record.subject.namespace}/, "
+            "each to its own address"
+        )
+    if absent:
+        told.append(
+            f"the copies of {_some(absent)}, are not there. If they are gone for good, remove "
+            f"{found.store.url} by hand once all others are back"
+        )
+    return "; ".join(told)
+
+
+def _restorable(found: Found, addresses: pa.ChunkedArray) -> dict[str, int]:
+    """Sizes of the copies that a restore looks for: it reads what is finished alone."""
+    if found.record.finished is None or found.copy_of:
+        return {}
+    copied = found.copied()
+    copied = copied.filter(pc.is_in(copied["address"], addresses.combine_chunks()))
+    return dict(zip(copied["address"].to_pylist(), copied["size"].to_pylist(), strict=True))
+
+
+def _some(addresses: Sequence[str]) -> str:
+    return f"{len(addresses)} objects, {addresses[0]!r} for one"
 
 
 def _may_hold(found: Found) -> bool:

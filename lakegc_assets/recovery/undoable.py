@@ -35,6 +35,10 @@ def undoable(facts: Mapping[str, Any], now: datetime) -> str:
         facts: of the manifest of the sweep.
         now: UTC.
     """
+    return f"{_of_this_try(facts, now)}{_of_earlier_tries(facts.get('perhaps_kept', 0))}"
+
+
+def _of_this_try(facts: Mapping[str, Any], now: datetime) -> str:
     recovery, backup = facts["recovery"], facts["backup"]
     in_backup = f"from the backup {backup} until that is pruned" if backup else ""
     in_backup += _but_for(facts.get("not_in_backup", 0)) if backup else ""
@@ -60,3 +64,12 @@ def _but_for(objects: int) -> str:
     if not objects:
         return ""
     return f", but for {objects} objects that an earlier try deleted, and that are not there"
+
+
+def _of_earlier_tries(objects: int) -> str:
+    if not objects:
+        return ""
+    return (
+        f"; of {objects} objects that an earlier try deleted nobody knows whether the store kept "
+        "them: its settings may have been others then"
+    )

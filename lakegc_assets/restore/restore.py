@@ -33,6 +33,7 @@ from lakegc_assets.run.context import RunContext
 from lakegc_assets.run.hashing import key_digest
 from lakegc_assets.run.parts import Part, write_part
 from lakegc_assets.run.pins import Pin, write_pin
+from lakegc_assets.storage.base import ObjectStore
 from lakegc_assets.storage.errors import StorageError
 from lakegc_assets.sweep.hold import HOLD, read_hold
 from lakegc_assets.sweep.lease import Lease
@@ -48,6 +49,7 @@ _TASK_S: Final = 2.0
 _THREADS: Final = 4
 #: How long after it was begun a restore is gone on with, at most.
 _PATIENCE: Final = timedelta(days=1)
+_NONE: Final = timedelta(-1)
 _SHOWN: Final = 3
 
 
@@ -153,7 +155,10 @@ def _restore(ctx: RunContext, connections: Connections, choice: Choice, lease: L
 
     now, lasting = store.server_time(), ctx.settings.pin_days
     begun = Begun(choice.to_json(), str(key_digest(rows["address"])), now)
-    restore_id = record.begin(attempt, begun, lease.sweep[:8], min(_PATIENCE, lasting / 2))
+    name = lease.sweep[:8]
+    restore_id = record.begin(attempt, begun, name, min(_PATIENCE, lasting / 2))
+    if _undone(store, record.outcomes(attempt, restore_id)):
+        restore_id = record.begin(attempt, begun, name, _NONE)
     sample = choose_sample(ctx, connections, client, attempt, rows)
     until = _pin(ctx, connections, restore_id, rows, now + lasting)
     lease.require()
@@ -181,6 +186,21 @@ def _restore(ctx: RunContext, connections: Connections, choice: Choice, lease: L
     return ctx.finish(folder(restore_id), chain["gc_report"], started, parts, facts, digest)
 
 
+def _undone(store: ObjectStore, done: pa.Table) -> bool:
+    """Whether something that an earlier try brought back is gone again, whoever deleted it."""
+    addresses = _settled(done)["address"]
+    return any(
+        there is None
+        for at in range(0, len(addresses), BATCH)
+        for there in present(store, addresses.slice(at, BATCH).to_pylist()).values()
+    )
+
+
+def _settled(done: pa.Table) -> pa.Table:
+    """Of outcomes those that nobody asks for again: another object may have been moved away."""
+    return done.filter(pc.or_(pc.equal(done["outcome"], "restored"), record.same(done)))
+
+
 def _pin(
     ctx: RunContext, connections: Connections, restore_id: str, rows: pa.Table, until: datetime
 ) -> datetime | None:
@@ -204,10 +224,7 @@ def _bring_back(
 ) -> Sequence[str]:
     """Bring back what no earlier try has; why tasks ended early."""
     done = record.outcomes(attempt, restore_id)
-    # Another object may have been taken out of the way since.
-    restored = pc.equal(done["outcome"], "restored")
-    settled = done.filter(pc.or_(restored, record.same(done)))
-    known = pc.is_in(wanted["address"], settled["address"].combine_chunks())
+    known = pc.is_in(wanted["address"], _settled(done)["address"].combine_chunks())
     left = wanted.filter(pc.invert(known))
     portions, cost = _portions(ctx, attempt, restore_id, left)
     orders = Orders(

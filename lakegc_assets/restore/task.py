@@ -13,6 +13,7 @@ import pyarrow.compute as pc
 
 from lakegc_assets.recovery.bringing_back import Brought, bring_back
 from lakegc_assets.recovery.giving_up import Streak, hopeless_code
+from lakegc_assets.recovery.proof import Proof
 from lakegc_assets.restore.record import record
 from lakegc_assets.run.connections import Connections
 from lakegc_assets.run.parts import Part, read_part
@@ -54,7 +55,7 @@ def restore_portion(orders: Orders, portion: tuple[int, Part]) -> str:
     number, part = portion
     to = orders.connections
     store, artifacts = to.store(), to.open(orders.artifacts_url)
-    backup = None if orders.backup_url is None else to.open(orders.backup_url)
+    backup = None if orders.backup_url is None else Proof(to.open(orders.backup_url))
     rows = read_part(artifacts, part)
     failed = Streak()
     for at, batch in enumerate(_batches(rows)):

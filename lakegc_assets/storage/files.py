@@ -6,6 +6,7 @@ import errno
 import fcntl
 import os
 import random
+import re
 import secrets
 import stat
 from collections.abc import Callable, Iterator, Sequence
@@ -25,6 +26,8 @@ _COPIED_AT_ONCE: Final = 2**26
 _CANNOT_SHARE: Final = frozenset({
     errno.EXDEV, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL, errno.EPERM,
 })  # fmt: skip
+#: What ``etag_of`` gives: size and time, and which file it is.
+_ETAG: Final = re.compile(r"([0-9a-f]+-[0-9a-f]+)-[0-9a-f]+")
 _DIRECTORY: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW
 
 
@@ -224,6 +227,15 @@ def _send(source: int, target: int, count: int) -> int:
 def etag_of(status: os.stat_result) -> str:
     """What no two files have that were ever at one key."""
     return f"{status.st_size:x}-{status.st_mtime_ns:x}-{status.st_ino:x}"
+
+
+def may_be_moved(etag: str, other: str) -> bool:
+    """Whether two etags are of files of one size and one time, to the nanosecond.
+
+    So they are where one was moved to another disk, or copied with its times, which come last.
+    """
+    told, found = _ETAG.fullmatch(etag), _ETAG.fullmatch(other)
+    return told is not None and found is not None and told[1] == found[1]
 
 
 def remove_if_there(directory: int, temporary: str) -> None:

@@ -11,9 +11,9 @@ import pyarrow.compute as pc
 from lakegc_assets.errors import LakegcError
 from lakegc_assets.recovery.backups import Backup, find_backup, folder_url, subject_of
 from lakegc_assets.recovery.bringing_back import Copies
+from lakegc_assets.recovery.proof import Proof
 from lakegc_assets.run.artifacts import AttemptArtifacts, Manifest
 from lakegc_assets.run.context import RunContext
-from lakegc_assets.storage.base import ObjectStore
 from lakegc_assets.storage.opening import open_store
 from lakegc_assets.storage.values import Lost
 from lakegc_assets.sweep import ledger
@@ -105,10 +105,10 @@ def as_lost(rows: pa.Table) -> list[Lost]:
     return [Lost(*row) for row in zip(rows["address"].to_pylist(), *columns, strict=True)]
 
 
-def copies_of(rows: pa.Table, store: ObjectStore | None) -> Copies | None:
-    """The copies of rows of ``LOST``, in the store of their backup."""
-    if store is None:
+def copies_of(rows: pa.Table, proof: Proof | None) -> Copies | None:
+    """The copies of rows of ``LOST``, with what tells of all copies in their backup."""
+    if proof is None:
         return None
     known = rows.filter(pc.is_valid(rows["copy_etag"]))
     etags = dict(zip(known["address"].to_pylist(), known["copy_etag"].to_pylist(), strict=True))
-    return Copies(store, etags)
+    return Copies(proof.store, etags, proof)

@@ -10,6 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lakegc_assets.recovery.bringing_back import bring_back
+from lakegc_assets.recovery.proof import Proof
 from lakegc_assets.run.connections import Connections
 from lakegc_assets.run.context import RunContext
 from lakegc_assets.sweep import ledger
@@ -46,11 +47,11 @@ def put_back(
         ctx.log.warning("%s", problem)
     wanted = pc.is_in(candidates.rows["address"], missing["address"].combine_chunks())
     lost = lost_objects(deltas.attempt, candidates.rows.filter(wanted), backup)
+    proof = None if backup is None else Proof(backup.store)
     store, still = connections.store(), list[str]()
     for at in range(0, lost.num_rows, _BATCH):
         rows = lost.slice(at, _BATCH)
-        copies = copies_of(rows, None if backup is None else backup.store)
-        for one in bring_back(store, as_lost(rows), copies):
+        for one in bring_back(store, as_lost(rows), copies_of(rows, proof)):
             if one.outcome in {"restored", "already_there"} and not one.detail:
                 continue
             still.append(one.key)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Final
 
@@ -82,6 +82,7 @@ class Rounds:
         candidates: what the mark names.
         lease: that of this sweep.
         means: of the store.
+        before: what earlier tries of this sweep have recorded.
     """
 
     ctx: RunContext
@@ -92,6 +93,7 @@ class Rounds:
     candidates: Candidates
     lease: Lease
     means: Means
+    before: pa.Table = field(default_factory=ledger.SWEPT.empty_table)
     _evaluated: bool = False
     _share: float = 1.0
 
@@ -125,7 +127,10 @@ class Rounds:
         return f"{self.deltas.folder}delta-{number:04d}/"
 
     def _remaining(self, number: int) -> Candidates:
-        done = ledger.done(self.recorded.read())
+        swept = self.recorded.read()
+        if number == 1:
+            self.before = swept
+        done = ledger.done(swept)
         if not done.num_rows:
             return self.candidates
         rows = without(self.candidates.rows, done["address"])

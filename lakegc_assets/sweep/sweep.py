@@ -121,6 +121,7 @@ def _sweep(ctx: RunContext, connections: Connections, lease: Lease) -> Manifest:
             "recovery": recovery_facts(recovery, _first(swept, began)),
             "backup": backup,
             "not_kept": _not_kept(recovery, swept),
+            "perhaps_kept": _perhaps_kept(recovery, rounds.before),
             "not_in_backup": not_in_backup,
             "put_back": _put_back(ctx, swept),
             # A figure never keeps a sweep from being recorded.
@@ -176,6 +177,19 @@ def _not_kept(recovery: Recovery, swept: pa.Table) -> int:
     deleted = swept.filter(pc.equal(swept["outcome"], "deleted"))
     lacking: int = deleted.filter(pc.is_null(deleted["version"])).num_rows
     return lacking
+
+
+def _perhaps_kept(recovery: Recovery, before: pa.Table) -> int:
+    """How many objects earlier tries deleted of which nobody knows whether the store kept them.
+
+    Its settings may have been others then. Where it told under which id it kept one, it did.
+    """
+    if recovery.kind == "trash":
+        return 0
+    told = pc.is_valid(before["version"])
+    unclear = told if recovery.kind == "nothing" else pc.invert(told)
+    deleted = before.filter(pc.and_(pc.equal(before["outcome"], "deleted"), unclear))
+    return int(deleted.num_rows)
 
 
 def _put_back(ctx: RunContext, swept: pa.Table) -> list[dict[str, str]]:

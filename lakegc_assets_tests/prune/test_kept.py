@@ -69,6 +69,11 @@ def _undoable_for_ever(estate: Estate) -> str:
     return "what its sweep deleted can be had back (versions), until when is not known"
 
 
+def _perhaps_undoable(estate: Estate) -> str:
+    again(estate, perhaps_kept=1)
+    return "the store may have kept what an earlier try of its sweep deleted"
+
+
 def _in_trash(estate: Estate) -> str:
     until = (NOW - DAY).isoformat()
     again(estate, recovery={"kind": "trash", "days": 7, "notice": "", "until": until})
@@ -136,6 +141,7 @@ REASONS: list[Callable[[Estate], str]] = [
     _pinned,
     _undoable,
     _undoable_for_ever,
+    _perhaps_undoable,
     _in_trash,
     _backed_up,
     _swept_with_backup,

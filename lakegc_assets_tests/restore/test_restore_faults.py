@@ -183,3 +183,22 @@ def test_where_nothing_can_be_written_it_is_not_tried_for_each_object(
         restore(place.context(), ALL)
     assert len(asked) == 2 < len(marked.candidates)
     assert place.lake.keys() == marked.live
+
+
+def test_what_something_deleted_between_two_tries_is_brought_back_again(
+    place: Place, marked: Marked
+) -> None:
+    """As lakeFS's own job may, which knows nothing of pins: no record says that it is back."""
+    _, before = backed_up(place, marked)
+    lost, deleted, *_ = sorted(marked.candidates)
+    copy = place.lake.folder.parent / "backups" / REPOSITORY / RUN / lost
+    aside = copy.rename(copy.with_name("aside"))
+    with pytest.raises(StorageError, match=r"1 objects could not be restored and 0 were not"):
+        restore(place.context(), ALL)
+    (place.lake.objects / deleted).unlink()
+    aside.rename(copy)
+    manifest = restore(place.context(), ALL)
+    assert contents(place.lake, marked.candidates) == before
+    found = outcomes(place.context(), manifest)
+    assert found[lost] == found[deleted] == ("restored", "backup")
+    assert {outcome for outcome, _ in found.values()} == {"restored", "already_there"}

@@ -11,7 +11,7 @@ import json
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
-from itertools import combinations_with_replacement, islice
+from itertools import combinations_with_replacement, islice, product
 from pathlib import Path
 from typing import Final
 
@@ -26,9 +26,9 @@ _PAGE: Final = Path(__file__).parents[2] / "docs" / "safety.md"
 _BEGIN: Final = "<!-- guards: begin -->"
 _END: Final = "<!-- guards: end -->"
 _CHUNK: Final = 200
-#: How many more calls a schedule is tried with, and in how many ways.
-_MORE: Final = 8
-_MOVES: Final = 500
+#: How many more calls or fewer a schedule is tried with, and in how many ways.
+_MORE: Final = 24
+_MOVES: Final = 6000
 #: So many choices are about the world, before anything is called.
 _BEGUN: Final = 12
 
@@ -88,7 +88,7 @@ def keep(found: Mapping[str, Kept], most: int, guard: str) -> Kept:
 
 
 def _moved_along(guard: str, known: Kept | None) -> Kept | None:
-    """The kept schedule of a guard, where it fails as it did, if need be a few calls later."""
+    """The kept schedule of a guard, where it fails, if need be some calls earlier or later."""
     if known is None or not known.schedule:
         return None
     schedule = known.schedule
@@ -101,13 +101,19 @@ def _moved_along(guard: str, known: Kept | None) -> Kept | None:
 
 
 def _moved(schedule: Mapping[int, int]) -> Iterator[dict[int, int]]:
-    """A schedule with more and more calls in between; what is chosen before any stays."""
+    """A schedule with more calls in it, or fewer, at one place and at two; those before any stay.
+
+    The least is tried first.
+    """
     head = {place: choice for place, choice in schedule.items() if place < _BEGUN}
     body = sorted(schedule.keys() - head.keys())
-    for more in range(_MORE + 1):
-        for before in combinations_with_replacement(body, more):
+    by = range(-_MORE, _MORE + 1)
+    moves = sorted(product(by, by), key=lambda two: (abs(two[0]) + abs(two[1]), two))
+    for (one, two), (first, second) in product(moves, combinations_with_replacement(body, 2)):
+        if two or first == second:
             yield head | {
-                place + sum(one <= place for one in before): schedule[place] for place in body
+                place + one * (place >= first) + two * (place >= second): schedule[place]
+                for place in body
             }
 
 

@@ -10,11 +10,12 @@ import pytest
 
 from lakegc_assets.errors import LakegcError
 from lakegc_assets.recovery import old_trash
+from lakegc_assets.recovery.undoable import undoable
 from lakegc_assets.restore.choosing import Choice
 from lakegc_assets.restore.restore import restore
 from lakegc_assets.storage.errors import StorageError
 from lakegc_assets.storage.trash import TRASH, trash_folder
-from lakegc_assets.storage.values import Lost
+from lakegc_assets.storage.values import Lost, Recovery
 from lakegc_assets.sweep import sweep as sweeping
 from lakegc_assets.sweep.lease_record import PROBES
 from lakegc_assets.sweep.sweep import sweep
@@ -79,6 +80,48 @@ def test_without_a_trash_the_sweep_says_that_it_cannot_be_undone(
     assert trash_of(lake, spark) == []
     rows = lake.root.attempt(REPOSITORY, RUN).read("swept_set")
     assert rows["version"].null_count == rows.num_rows
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "unclear"),
+    [
+        # What the store told when it deleted is what it kept.
+        (7, ("nothing", None), True),
+        (0, ("nothing", None), False),
+        (0, ("versions", 30.0), True),
+        (0, ("soft_delete", 30.0), True),
+        (7, ("versions", 30.0), False),
+    ],
+)
+def test_what_an_earlier_try_deleted_under_other_settings_is_not_said_to_be_kept(
+    lake: SmallLake,
+    marked: Marked,
+    spark: Session,
+    monkeypatch: pytest.MonkeyPatch,
+    before: int,
+    after: tuple[str, float | None],
+    *,
+    unclear: bool,
+) -> None:
+    """Versions were turned on since, say."""
+
+    class Killed(BaseException):
+        pass
+
+    def die(*_: object) -> None:
+        raise Killed
+
+    with monkeypatch.context() as patch:
+        patch.setattr(sweeping, "_require_whole", die)
+        with pytest.raises(Killed):
+            sweep(lake.context(spark, trash_days=timedelta(before)))
+    kept = Recovery(*after, "as it is now")  # type: ignore[arg-type] # one of its words
+    monkeypatch.setattr(sweeping, "_recovery", lambda *_: kept)
+    facts = sweep(lake.context(spark, trash_days=timedelta(0))).facts
+    check_swept(lake, marked, {})
+    told = undoable(facts, datetime.now(timezone.utc))
+    words = f"; of {len(marked.candidates)} objects that an earlier try deleted nobody knows wheth"
+    assert (words in told) == unclear
 
 
 def test_old_trash_goes_at_the_end_of_a_sweep(

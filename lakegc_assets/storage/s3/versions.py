@@ -1,9 +1,10 @@
 """What a versioned bucket keeps of deleted objects, and how they are brought back.
 
-A delete puts a marker on top of an object's versions; the object is back once that marker is gone.
-Only markers are ever removed here, by their ids, and only where the newest version below has the
-etag and size of what is to come back. Whoever writes meanwhile puts a version on top of the marker,
-which then is no longer what its readers see, so that nothing they wrote is touched.
+A delete puts a marker on top of an object's versions, and so does each delete of what is deleted
+already; the object is back once all markers on top are gone. Only markers are ever removed here, by
+their ids, and only where the newest version below has the etag and size of what is to come back.
+Whoever writes meanwhile puts a version on top of the marker, which then is no longer what its
+readers see, so that nothing they wrote is touched.
 
 A marker without an id of its own (``null``) is never removed: a writer's object may have taken its
 place, and its id.
@@ -143,7 +144,7 @@ class S3Versions:
             if not wanted:
                 break
         for one in objects:
-            detail = "it has more delete markers than usual, or gets new ones: try again"
+            detail = "it has many delete markers, or gets new ones: restore again, which goes on"
             outcomes.setdefault(one.key, UndeleteOutcome(one.key, "failed", "DeletedAgain", detail))
         return [outcomes[one.key] for one in objects]
 
@@ -199,9 +200,7 @@ class S3Versions:
         why = _not_kept(lost, latest, history.newest)
         if latest is None or why:
             return UndeleteOutcome(lost.key, "not_kept", None, why)
-        if lost.version in history.markers and latest.version != lost.version:
-            why = f"it was deleted again since, by the marker {latest.version}: look who did that"
-            return UndeleteOutcome(lost.key, "failed", "DeletedAgain", why)
+        # Whoever deletes what is deleted already, as a request does that was late, deletes nothing.
         return latest.version
 
     def _failed(self, lost: Lost, failure: HttpFailure) -> UndeleteOutcome:
