@@ -186,7 +186,9 @@ class SimClient:
             if begun is None:
                 begun, first = world.scheduler.steps, dict(self._lake(repository).branches)
             found, last = _page(tuple(self._lake(repository).branches.items()), after)
-            if fault == "cut list":
+            # Who cuts each answer hides branches from whoever asks.
+            world.cut = fault == "cut list" and not world.cut
+            if world.cut:
                 return
             if last and counts:
                 world.has_looked(begun, first)

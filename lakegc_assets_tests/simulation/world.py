@@ -108,6 +108,8 @@ class World:
         self.unlike = ""
         self.others: dict[str, Lake] = {}
         self.telling_ids = True
+        #: Whether the last list of branches was cut.
+        self.cut = False
         #: Seconds by which the store's clock is wrong.
         self.store_ahead = 0.0
         #: Of one extension; below 1 all of them are too much for a task.
