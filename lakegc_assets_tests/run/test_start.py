@@ -27,6 +27,8 @@ _INTERRUPTED = """
 import os, signal, threading, time
 from pyspark import java_gateway
 from lakegc_assets.run.spark import prepare_environment, start_session
+# What a shell starts in the background ignores interrupts.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 begin = java_gateway.Popen
 def begun(*arguments, **options):
     threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGINT)).start()
