@@ -125,24 +125,31 @@ class Extender:
             IntegrityError: an answer is not whole, or contradicts another.
             LakegcError: lakeFS or the store did not answer.
         """
-        heads = read_heads(self.client, self.repository, {*known.heads, *seen})
+        heads: Mapping[str, str] = read_heads(self.client, self.repository, {*known.heads, *seen})
         known = self._with_logs(known, {*seen.values(), *heads.values()})
         listed: Mapping[str, str] = {}
+        later = heads
         if aside := moved_aside(known, seen) or moved_aside(replace(known, heads=seen), heads):
             if known.rules is None:
                 raise TooMuchError(f"branch {aside[0]!r} is gone, or was set elsewhere")
-            listed = self._listed(heads)
-            known = self._with_logs(known, listed)
-        extension = extended(known, heads, listed)
-        return extension.known, self._read(extension.metaranges, ranges)
+            listed, later = self._listed(heads)
+            known = self._with_logs(known, {*listed, *later.values()})
+        alive = known.metaranges()
+        # A branch counts with every HEAD that was seen: what it leaves again, no HEAD shows.
+        if seen != heads:
+            known = extended(known, seen, {})
+        known = extended(known, heads, listed)
+        if later != heads:
+            known = extended(known, later, {})
+        return known, self._read(known.metaranges() - alive, ranges)
 
     def _with_logs(self, known: Known, commits: Collection[str]) -> Known:
         roots = unread(known, commits)
         read = load_commits(self.client, self.repository, roots, known.commits.keys())
         return with_commits(known, read) if read else known
 
-    def _listed(self, heads: Mapping[str, str]) -> Mapping[str, str]:
-        """The list of active commits that lakeFS makes, with their metaranges."""
+    def _listed(self, heads: Mapping[str, str]) -> tuple[Mapping[str, str], Mapping[str, str]]:
+        """The active commits that lakeFS lists, with their metaranges; and the HEADs after that."""
         location = self.client.prepare_commits(self.repository).gc_commits_location
         store, namespace = self.connections.store(), self.connections.namespace()
         listed = read_commits_csv(store, namespace, location)
@@ -153,7 +160,7 @@ class Extender:
                 f"the HEAD of branch {next(iter(missing))!r} is not among the active commits that "
                 f"lakeFS wrote to {location}: the list is cut or of another time. Sweep again",
             )
-        return listed
+        return listed, later
 
     def _read(self, metaranges: AbstractSet[str], ranges: AbstractSet[str]) -> Found:
         """What the ranges of some metaranges keep alive, but for those looked at before."""

@@ -42,19 +42,6 @@ class Known:
         return {self.commits[commit].metarange_id for commit in self.active} - {""}
 
 
-@dataclass(frozen=True)
-class Extension:
-    """What is known once branches that moved were followed.
-
-    Attributes:
-        known: that.
-        metaranges: those whose commits became active.
-    """
-
-    known: Known
-    metaranges: AbstractSet[str]
-
-
 def unread(known: Known, commits: Collection[str]) -> list[str]:
     """Of some commits those whose logs are to be read."""
     return sorted(set(commits) - known.commits.keys())
@@ -86,8 +73,8 @@ def _is_behind(commits: Mapping[str, Commit], earlier: str, head: str) -> bool:
     return current == earlier
 
 
-def extended(known: Known, heads: Mapping[str, str], listed: Mapping[str, str]) -> Extension:
-    """What is alive with the branches where they are now, besides what was alive before.
+def extended(known: Known, heads: Mapping[str, str], listed: Mapping[str, str]) -> Known:
+    """What is known with the branches where they are now; what was alive stays so.
 
     Args:
         known: with the commits of the new HEADs, and of the list.
@@ -107,5 +94,4 @@ def extended(known: Known, heads: Mapping[str, str], listed: Mapping[str, str]) 
         active: AbstractSet[str] = known.commits.keys()
     else:
         active = active_commits(known.commits, heads, known.rules, known.now).active.keys()
-    now = replace(known, heads=dict(heads), active=known.active | active | listed.keys())
-    return Extension(now, now.metaranges() - known.metaranges())
+    return replace(known, heads=dict(heads), active=known.active | active | listed.keys())

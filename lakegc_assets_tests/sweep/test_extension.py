@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from datetime import datetime, timedelta, timezone
+from unittest.mock import MagicMock
 
 import pytest
 from hypothesis import given
@@ -13,6 +14,8 @@ from lakegc_assets.errors import IntegrityError
 from lakegc_assets.retention.active_commits import active_commits
 from lakegc_assets.retention.commits import Commit
 from lakegc_assets.retention.rules import Rules
+from lakegc_assets.sweep import extending
+from lakegc_assets.sweep.extending import Extender
 from lakegc_assets.sweep.extension import Known, extended, moved_aside, unread, with_commits
 
 NOW = datetime(2026, 3, 1, tzinfo=timezone.utc)
@@ -40,10 +43,10 @@ def test_a_commit_adds_its_metarange() -> None:
     more = with_commits(before, {"e": commit("e", 0, "d")})
     assert moved_aside(more, heads) == []
     found = extended(more, heads, {})
-    assert found.metaranges == {"metarange of e"}
-    assert found.known.heads == heads
+    assert found.metaranges() - more.metaranges() == {"metarange of e"}
+    assert found.heads == heads
     # What was HEAD until now stays active: it was replaced inside the retention.
-    assert found.known.active == {"d", "e"}
+    assert found.active == {"d", "e"}
 
 
 def test_a_branch_from_an_expired_commit() -> None:
@@ -51,21 +54,21 @@ def test_a_branch_from_an_expired_commit() -> None:
     heads = {"main": "d", "rescue": "a"}
     assert unread(before, heads.values()) == []
     assert moved_aside(before, heads) == []
-    assert extended(before, heads, {}).metaranges == {"metarange of a"}
+    assert extended(before, heads, {}).metaranges() - before.metaranges() == {"metarange of a"}
 
 
 def test_a_branch_whose_rule_reaches_further_back() -> None:
     """It has no commit of its own, and yet brings back all of them."""
     before = known({"main": "d"}, *LINE)
     found = extended(before, {"main": "d", "long": "d"}, {})
-    assert found.known.active == {"a", "b", "c", "d"}
+    assert found.active == {"a", "b", "c", "d"}
 
 
 def test_a_merge_brings_commits_of_a_deleted_branch() -> None:
     before = known({"main": "d"}, *LINE)
     read = {"m": commit("m", 0, "d", "y"), "y": commit("y", 2, "x"), "x": commit("x", 30, "b")}
     found = extended(with_commits(before, read), {"main": "m"}, {})
-    assert found.known.active == {"d", "m", "y", "x"}
+    assert found.active == {"d", "m", "y", "x"}
 
 
 def test_a_branch_that_is_gone_keeps_alive_what_it_held() -> None:
@@ -73,8 +76,8 @@ def test_a_branch_that_is_gone_keeps_alive_what_it_held() -> None:
     heads = {"main": "d"}
     assert moved_aside(before, heads) == ["work"]
     found = extended(before, heads, {})
-    assert "w" in found.known.active
-    assert not found.metaranges
+    assert "w" in found.active
+    assert found.metaranges() <= before.metaranges()
 
 
 @pytest.mark.parametrize("head", ["c", "x"])
@@ -84,7 +87,7 @@ def test_a_branch_that_was_set_back_or_aside(head: str) -> None:
     assert moved_aside(before, {"main": head}) == ["main"]
     more = with_commits(before, {"lost": commit("lost", 0, "d")})
     found = extended(more, {"main": head}, {"lost": "metarange of lost"})
-    assert "metarange of lost" in found.metaranges
+    assert "metarange of lost" in found.metaranges()
 
 
 def test_a_list_that_contradicts_the_log() -> None:
@@ -97,7 +100,7 @@ def test_without_rules_all_that_is_read_is_active() -> None:
     before = known({"main": "d"}, *LINE, rules=None)
     more = with_commits(before, {"e": commit("e", 900, "d"), "f": commit("f", 800, "e")})
     found = extended(more, {"main": "f"}, {})
-    assert found.metaranges == {"metarange of e", "metarange of f"}
+    assert found.metaranges() - before.metaranges() == {"metarange of e", "metarange of f"}
 
 
 _DAYS = st.sampled_from([0, 2, 5, 19, 30, 400])
@@ -137,8 +140,9 @@ def test_nothing_that_is_active_now_is_left_out(
     found = extended(with_commits(before, read), later, {})
     everything = {c.id: c for c in commits}
     wanted = active_commits(everything, later, RULES, NOW).active.keys()
-    assert found.known.active == before.active | wanted
-    assert found.metaranges == {f"metarange of {c}" for c in found.known.active - before.active}
+    assert found.active == before.active | wanted
+    new = found.metaranges() - before.metaranges()
+    assert new == {f"metarange of {c}" for c in found.active - before.active}
 
 
 def test_two_extensions_are_as_one() -> None:
@@ -147,7 +151,34 @@ def test_two_extensions_are_as_one() -> None:
     more = with_commits(before, read)
     once = extended(more, {"main": "f", "rescue": "a"}, {})
     first = extended(with_commits(before, {"e": read["e"]}), {"main": "e"}, {})
-    second = extended(with_commits(first.known, {"f": read["f"]}), {"main": "f", "rescue": "a"}, {})
-    assert first.metaranges | second.metaranges == once.metaranges
-    assert second.known == replace(once.known, active=second.known.active)
-    assert second.known.active == once.known.active
+    second = extended(with_commits(first, {"f": read["f"]}), {"main": "f", "rescue": "a"}, {})
+    assert second == replace(once, active=second.active)
+    assert second.active == once.active
+
+
+@pytest.mark.parametrize(
+    ("seen", "heads"),
+    [
+        ("c", ("c", "c")), ("c", ("c", "e")), ("c", ("c", "f")), ("c", ("e", "c")),
+        ("e", ("c", "c")), ("e", ("c", "e")), ("e", ("c", "f")),
+    ],
+)  # fmt: skip
+def test_every_head_that_was_seen_counts(
+    seen: str, heads: tuple[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also one that a branch had while lakeFS made its list, and left before the next look."""
+    read = {"e": commit("e", 0, "d"), "f": commit("f", 0, "c")}
+    before = with_commits(known({"main": "d"}, *LINE), read)
+    told = [{"main": head} for head in heads]
+    listed = {"d": "metarange of d", heads[0]: f"metarange of {heads[0]}"}
+    monkeypatch.setattr(extending, "read_heads", lambda *_: told.pop(0))
+    monkeypatch.setattr(extending, "load_commits", lambda *_: {})
+    monkeypatch.setattr(extending, "read_commits_csv", lambda *_: listed)
+    monkeypatch.setattr(Extender, "_read", lambda _, metaranges, _ranges: metaranges)
+    extender = Extender(MagicMock(), MagicMock(), "repo")
+    found, metaranges = extender.extend(before, set(), {"main": seen})
+    new: object = metaranges
+    assert {seen, *heads} <= found.active
+    assert found.heads == {"main": heads[1]}
+    assert new == found.metaranges() - before.metaranges()
+    assert told == []
