@@ -90,6 +90,9 @@ def refs_of(ctx: RunContext, mark: AttemptArtifacts, active: Manifest) -> Refs:
         ctx: the run.
         mark: any.
         active: manifest of its ``active_commits``.
+
+    Raises:
+        IntegrityError: a file is missing, or is not what the manifest says.
     """
     branches = mark.rows(active, "heads", ["branch"])["branch"].to_pylist()
     if not ctx.settings.protect_tags:
