@@ -117,5 +117,7 @@ def require_passed(results: list[CheckResult]) -> None:
     failed = [r for r in results if r.blocking and not r.passed]
     if failed:
         refused = RefusedError("\n".join(f"{r.name}: {r.summary}" for r in failed))
-        refused.figures = {f"{r.name}: {name}": fact for r in failed for name, fact in r.facts.items()}
+        refused.figures = {
+            f"{r.name}: {name}": fact for r in failed for name, fact in r.facts.items()
+        }
         raise refused
