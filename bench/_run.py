@@ -6,9 +6,11 @@ import os
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import boto3
 from pyspark.sql import SparkSession
@@ -21,6 +23,9 @@ from lakegc_assets_tests.storage.servers import (
     ServerUnavailableError,
     versitygw,
 )
+
+if TYPE_CHECKING:
+    from mypy_boto3_s3.type_defs import ObjectIdentifierTypeDef
 
 BUCKET = "bench"
 #: Processes of a floor, and tasks of Spark at a time.
@@ -94,6 +99,15 @@ def settle() -> None:
     os.sync()
 
 
+def remove_objects(prefix: str) -> None:
+    """Delete what the bucket has below a prefix."""
+    client = boto3.client("s3")
+    for page in client.get_paginator("list_objects_v2").paginate(Bucket=BUCKET, Prefix=prefix):
+        named: list[ObjectIdentifierTypeDef] = [{"Key": o["Key"]} for o in page.get("Contents", ())]
+        if named:
+            client.delete_objects(Bucket=BUCKET, Delete={"Objects": named, "Quiet": True})
+
+
 def use_s3(endpoint: str) -> None:
     """Let this process, and what it starts, reach an S3 server of this machine."""
     os.environ.update(
@@ -152,8 +166,10 @@ class RealS3:
 
 
 @contextmanager
-def real_s3(folder: Path, *, versioning: bool = False) -> Iterator[RealS3]:
-    """Run versitygw, with an empty bucket, which keeps versions if that is wanted.
+def s3_server(
+    start: Callable[[Path], AbstractContextManager[Server]], folder: Path
+) -> Iterator[Server]:
+    """Run an S3 server with an empty bucket, which this process then reaches.
 
     Where it cannot be had, the process ends with a sentence that says why, and without an error: it
     is one benchmark of several.
@@ -161,15 +177,21 @@ def real_s3(folder: Path, *, versioning: bool = False) -> Iterator[RealS3]:
     folder.mkdir(exist_ok=True)
     with ExitStack() as stack:
         try:
-            server = stack.enter_context(versitygw(folder, versioning=versioning))
+            server = stack.enter_context(start(folder))
         except ServerUnavailableError as error:
-            print(f"not measured, since versitygw, an S3 server, cannot be had: {error}")
+            print(f"not measured, since an S3 server cannot be had: {error}")
             sys.exit(0)
         use_s3(server.endpoint)
-        client = boto3.client("s3")
-        client.create_bucket(Bucket=BUCKET)
+        boto3.client("s3").create_bucket(Bucket=BUCKET)
+        yield server
+
+
+@contextmanager
+def real_s3(folder: Path, *, versioning: bool = False) -> Iterator[RealS3]:
+    """Run versitygw with an empty bucket, which keeps versions if that is wanted."""
+    with s3_server(partial(versitygw, versioning=versioning), folder) as server:
         if versioning:
-            client.put_bucket_versioning(
+            boto3.client("s3").put_bucket_versioning(
                 Bucket=BUCKET, VersioningConfiguration={"Status": "Enabled"}
             )
         yield RealS3(server, ObjectFiles(server.log.parent / "objects" / BUCKET, etags=True))

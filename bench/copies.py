@@ -1,9 +1,10 @@
 """How many objects a second are copied within an S3 server, beside a bare loop, and beside rclone.
 
-Many small ones and a few large ones, on versitygw, a real S3 server on this machine, which needs
-Go; with as many threads on all sides. Copies that may replace what is there are made as a backup
-makes them, copies that may not as a restore makes them. The bare loops, of boto3, do the same on
-the same conditions, and compare nothing. rclone sets none; it is measured where it can be had.
+Many small ones and a few large ones, on a real S3 server on this machine, which needs Go:
+versitygw, or MinIO; with as many threads on all sides. Copies that may replace what is there are
+made as a backup makes them, copies that may not as a restore makes them. The bare loops, of boto3,
+do the same on the same conditions, and compare nothing. rclone sets none; it is measured where it
+can be had.
 
     python -m bench.copies --objects 50000 --large 2048
 """
@@ -13,7 +14,6 @@ from __future__ import annotations
 import hashlib
 import os
 import resource
-import shutil
 import tempfile
 import time
 from collections.abc import Callable, Sequence
@@ -27,16 +27,18 @@ import click
 from botocore.config import Config
 
 from bench._floors import beside
-from bench._run import BUCKET, ObjectFiles, RealS3, real_s3, settle
+from bench._run import BUCKET, remove_objects, s3_server, settle
 from bench.rclone import beside_rclone
 from lakegc_assets.storage.base import ObjectStore
 from lakegc_assets.storage.config import StoreConfig
 from lakegc_assets.storage.copies import copy_object
 from lakegc_assets.storage.opening import open_store
+from lakegc_assets_tests.storage.servers import minio, versitygw
 
 if TYPE_CHECKING:
     from mypy_boto3_s3.client import S3Client
 
+_SERVERS = {"minio": minio, "versitygw": versitygw}
 _MIB = 2**20
 _SMALL = 1024
 _EACH = 256 * _MIB
@@ -58,7 +60,6 @@ class _Job:
         keys: of the objects.
         size: of each of them, in bytes.
         etag: of each of them.
-        files: of the server: what was copied goes again where it is copied several times.
         rounds: of which the quickest counts: a disk takes its time where it writes for the first.
     """
 
@@ -69,7 +70,6 @@ class _Job:
     keys: Sequence[str]
     size: int
     etag: str
-    files: ObjectFiles
     rounds: int
 
     def measure(self) -> None:
@@ -93,7 +93,7 @@ class _Job:
         seconds = []
         for number in range(self.rounds):
             if number:
-                shutil.rmtree(self.files.folder / folder)
+                remove_objects(f"{folder}/")
             settle()
             begun = time.monotonic()
             with ThreadPoolExecutor(self.threads) as pool:
@@ -135,39 +135,41 @@ class _Job:
         return self.client.put_object(Bucket=BUCKET, Key=target, Body=data, IfNoneMatch="*")
 
 
-def _plant(s3: RealS3, folder: str, count: int, size: int) -> tuple[list[str], str]:
+def _plant(store: ObjectStore, threads: int, count: int, size: int) -> tuple[list[str], str]:
     """Objects of zeros; their keys, and the etag of all of them."""
-    digest = hashlib.md5()
-    for _ in range(size // _SMALL):
-        digest.update(bytes(_SMALL))
-    keys = [f"{folder}/{number // 1000:04}/{number:07}" for number in range(count)]
-    for key in keys:
-        s3.files.write(key, size, time.time() - 86_400, digest.hexdigest())
-    return keys, digest.hexdigest()
+    data = bytes(size)
+    keys = [f"{_PLANTED}/{number // 1000:04}/{number:07}" for number in range(count)]
+    with ThreadPoolExecutor(threads) as pool:
+        list(pool.map(lambda key: store.put(key, data), keys))
+    return keys, hashlib.md5(data).hexdigest()
 
 
 @click.command(help=__doc__)
 @click.option("--objects", default=50_000, help="Small objects, of 1 KiB each.")
 @click.option("--large", default=2048, help="MiB in objects of 256 MiB.")
 @click.option("--threads", default=8)
-def main(objects: int, large: int, threads: int) -> None:
-    with tempfile.TemporaryDirectory() as folder, real_s3(Path(folder) / "s3") as s3:
-        config = StoreConfig(endpoint_url=s3.server.endpoint, read_timeout_s=300)
+@click.option("--server", type=click.Choice(sorted(_SERVERS)), default="versitygw")
+def main(objects: int, large: int, threads: int, server: str) -> None:
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        s3_server(_SERVERS[server], Path(folder) / "s3") as s3,
+    ):
+        config = StoreConfig(endpoint_url=s3.endpoint, read_timeout_s=300)
         store = open_store(f"s3://{BUCKET}", config)
         settings = Config(max_pool_connections=threads, read_timeout=300)
-        client = boto3.client("s3", endpoint_url=s3.server.endpoint, config=settings)
+        client = boto3.client("s3", endpoint_url=s3.endpoint, config=settings)
         many = max(1, large * _MIB // _EACH)
         for name, count, size, rounds in (
             (f"{objects:,} objects of 1 KiB", objects, _SMALL, 1),
             (f"{large:,} MiB in {many} objects", many, large * _MIB // many, _ROUNDS),
         ):
-            keys, etag = _plant(s3, _PLANTED, count, size)
-            _Job(store, client, threads, name, keys, size, etag, s3.files, rounds).measure()
+            keys, etag = _plant(store, threads, count, size)
+            _Job(store, client, threads, name, keys, size, etag, rounds).measure()
             addresses = [key.removeprefix(f"{_PLANTED}/") for key in keys]
             for what, source in (("backup", _PLANTED), ("restore", "backup/rclone")):
-                beside_rclone(s3, what, source, f"{what}/rclone", addresses, threads, rounds)
-            for made in s3.files.folder.iterdir():
-                shutil.rmtree(made)
+                target = f"{what}/rclone"
+                beside_rclone(s3.endpoint, what, source, target, addresses, threads, rounds)
+            remove_objects("")
         peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
         print(f"peak memory of this process: {peak:,.0f} MiB, of {os.cpu_count()} cores")
 

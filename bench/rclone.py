@@ -20,7 +20,7 @@ import boto3
 import click
 
 from bench._pages import KEYS_EACH
-from bench._run import BUCKET, CORES, RealS3, real_s3, settle
+from bench._run import BUCKET, CORES, RealS3, real_s3, remove_objects, settle
 from lakegc_assets_tests.storage.servers import (
     S3_ACCESS_KEY,
     S3_SECRET_KEY,
@@ -64,7 +64,7 @@ def rclone_copy(
 
 
 def beside_rclone(
-    s3: RealS3,
+    endpoint: str,
     what: str,
     source: str,
     target: str,
@@ -75,7 +75,7 @@ def beside_rclone(
     """Print how long rclone takes for the same copies, or why that is not known.
 
     Args:
-        s3: the server.
+        endpoint: of the S3 server.
         what: they are, in a word.
         source: a prefix, without a slash at its end.
         target: another.
@@ -85,9 +85,10 @@ def beside_rclone(
     """
     seconds = float("inf")
     try:
-        for _ in range(rounds):
-            shutil.rmtree(s3.files.folder / target, ignore_errors=True)
-            taken = rclone_copy(s3.server.endpoint, source, target, addresses, transfers)
+        for number in range(rounds):
+            if number:
+                remove_objects(f"{target}/")
+            taken = rclone_copy(endpoint, source, target, addresses, transfers)
             seconds = min(seconds, taken)
     except ServerUnavailableError as error:
         print(f"rclone was not measured, since it cannot be had: {error}")

@@ -80,6 +80,7 @@ def _backup(folder: Path, history: History) -> None:
         real_s3(folder / "s3") as s3,
         _marked(folder, history, s3, url) as (collector, addresses),
     ):
+        server = s3.server.endpoint
         client = boto3.client("s3", config=Config(max_pool_connections=_THREADS))
         settle()
         with watched() as memory:
@@ -94,7 +95,7 @@ def _backup(folder: Path, history: History) -> None:
             )
 
         beside("backup", backup, _each(addresses, copy))
-        beside_rclone(s3, "backup", NAMESPACE, "by-rclone", addresses, _THREADS)
+        beside_rclone(server, "backup", NAMESPACE, "by-rclone", addresses, _THREADS)
         collector.sweep()
         settle()
         with watched() as memory:
@@ -108,7 +109,7 @@ def _backup(folder: Path, history: History) -> None:
             )
 
         beside("restore", seconds, _each(addresses, put))
-        beside_rclone(s3, "restore", "by-rclone", "by-rclone-again", addresses, _THREADS)
+        beside_rclone(server, "restore", "by-rclone", "by-rclone-again", addresses, _THREADS)
 
 
 def _undo(folder: Path, history: History) -> None:

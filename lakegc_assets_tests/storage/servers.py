@@ -1,9 +1,9 @@
 """Real object stores on this machine for tests and benchmarks: S3, Azure and GCS; and rclone.
 
-versitygw, Azurite, fake-gcs-server and rclone are installed once into ``.cache/stores`` below the
-checkout, in a pinned version, with the package manager of their language. Each server listens on
-127.0.0.1 at a free port. A session of tests that cannot have them ends with one sentence that says
-why.
+versitygw, MinIO, Azurite, fake-gcs-server and rclone are installed once into ``.cache/stores``
+below the checkout, in a pinned version, with the package manager of their language. Each server
+listens on 127.0.0.1 at a free port. A session of tests that cannot have them ends with one sentence
+that says why.
 """
 
 from __future__ import annotations
@@ -28,6 +28,8 @@ import pytest
 ROOT: Final = Path(__file__).parents[2]
 _CACHE: Final = ROOT / ".cache" / "stores"
 _VERSITYGW: Final = "github.com/versity/versitygw/cmd/versitygw@v1.8.0"
+#: For benchmarks only: to build it takes minutes.
+_MINIO: Final = "github.com/minio/minio@v0.0.0-20260212201848-7aac2a2c5b7c"
 _FAKE_GCS: Final = "github.com/fsouza/fake-gcs-server@v1.56.1"
 #: The version that Debian 12 packages; to build it takes minutes.
 _RCLONE: Final = "github.com/rclone/rclone@v1.60.1"
@@ -142,6 +144,26 @@ def versitygw(folder: Path, *options: str, versioning: bool = False) -> Iterator
 
     keys = {"ROOT_ACCESS_KEY": S3_ACCESS_KEY, "ROOT_SECRET_KEY": S3_SECRET_KEY}
     with _running(Server("versitygw", command, folder / "versitygw.log", keys)) as server:
+        yield server
+
+
+@contextmanager
+def minio(folder: Path) -> Iterator[Server]:
+    """MinIO, a real S3 server with a format of its own below ``folder``."""
+    program = _go_program(_MINIO)
+    objects = folder / "objects"
+    objects.mkdir(exist_ok=True)
+
+    def command(port: int) -> Sequence[str]:
+        return [str(program), "server", "--quiet", "--address", f"127.0.0.1:{port}", str(objects)]
+
+    given = {
+        "MINIO_ROOT_USER": S3_ACCESS_KEY,
+        "MINIO_ROOT_PASSWORD": S3_SECRET_KEY,
+        "MINIO_BROWSER": "off",
+        "MINIO_UPDATE": "off",
+    }
+    with _running(Server("MinIO", command, folder / "minio.log", given)) as server:
         yield server
 
 
@@ -283,7 +305,7 @@ def _go_program(package: str) -> Path:
 
 
 def _go() -> str:
-    return _tool("go", "Go 1.26 or newer", "versitygw, fake-gcs-server and rclone")
+    return _tool("go", "Go 1.26 or newer", "versitygw, MinIO, fake-gcs-server and rclone")
 
 
 def _azurite_program() -> tuple[str, Path]:
