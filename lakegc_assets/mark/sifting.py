@@ -17,7 +17,8 @@ from lakegc_assets.graveler.decode import etag_hashes
 from lakegc_assets.mark.addresses import UNNAMEABLE, in_data
 from lakegc_assets.mark.evidence import ETAGS
 from lakegc_assets.mark.listed import MULTIPART
-from lakegc_assets.mark.served import SPARED, last_parts
+from lakegc_assets.mark.served import SPARED
+from lakegc_assets.mark.suspects import last_parts
 from lakegc_assets.run.artifacts import LISTING
 from lakegc_assets.run.connections import Connections
 from lakegc_assets.run.context import RunContext

@@ -17,7 +17,8 @@ from lakegc_assets.mark.commits import Liveness, find_liveness
 from lakegc_assets.mark.evidence import EtagFiles
 from lakegc_assets.mark.live import live_ranges, read_live
 from lakegc_assets.mark.references import read_references
-from lakegc_assets.mark.served import last_parts, served_candidates
+from lakegc_assets.mark.served import served_candidates
+from lakegc_assets.mark.suspects import last_parts
 from lakegc_assets.mark.uncommitted import prepare_uncommitted, read_staged
 from lakegc_assets.run.artifacts import LISTING
 from lakegc_assets.run.connections import Connections

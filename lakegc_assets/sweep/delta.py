@@ -25,7 +25,8 @@ from lakegc_assets.mark.commits import Liveness, find_liveness, refs_of
 from lakegc_assets.mark.evidence import EtagFiles
 from lakegc_assets.mark.live import every_range, live_ranges, read_live
 from lakegc_assets.mark.references import read_references, referenced
-from lakegc_assets.mark.served import UNVERIFIED, Inquiry, again, answered, inquire, last_parts
+from lakegc_assets.mark.served import UNVERIFIED, Inquiry, again, answered, inquire
+from lakegc_assets.mark.suspects import last_parts
 from lakegc_assets.mark.uncommitted import prepare_uncommitted, read_staged
 from lakegc_assets.retention.commits import Commit
 from lakegc_assets.run.artifacts import AttemptArtifacts, Manifest
