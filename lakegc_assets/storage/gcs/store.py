@@ -14,7 +14,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from datetime import datetime
-from functools import partial
 from typing import Any, Final
 from urllib.parse import quote, urlencode
 
@@ -24,7 +23,7 @@ import requests
 from lakegc_assets.errors import ConfigurationError
 from lakegc_assets.graveler.namespace import StorageNamespace
 from lakegc_assets.storage.base import ObjectStore
-from lakegc_assets.storage.bulk import Answer, Bulk, answer_of_one
+from lakegc_assets.storage.bulk import Bulk
 from lakegc_assets.storage.codes import error_class
 from lakegc_assets.storage.config import GcsAccess, StoreConfig
 from lakegc_assets.storage.deadlines import Deadline
@@ -36,14 +35,14 @@ from lakegc_assets.storage.errors import (
     StorageError,
 )
 from lakegc_assets.storage.gcs.copies import copy
+from lakegc_assets.storage.gcs.deletes import KEYS_PER_CALL, GcsDeletes, is_generation
 from lakegc_assets.storage.gcs.listing import read_object, read_page
 from lakegc_assets.storage.gcs.objects import GcsObject, Sizes, write
-from lakegc_assets.storage.gcs.service import GcsService, failure_of_part, open_service
+from lakegc_assets.storage.gcs.service import GcsService, open_service
 from lakegc_assets.storage.gcs.versions import GcsVersions, kept_by
-from lakegc_assets.storage.http import HttpFailure, Request, Sign, explaining, time_in, writing_once
-from lakegc_assets.storage.keys import path_problem, url_problem
+from lakegc_assets.storage.http import HttpFailure, explaining, time_in, writing_once
+from lakegc_assets.storage.keys import url_problem
 from lakegc_assets.storage.pages import Page, follow, read_level, read_range, relative
-from lakegc_assets.storage.parts import joined, split
 from lakegc_assets.storage.streams import Pieces, reading
 from lakegc_assets.storage.values import (
     Copied,
@@ -56,7 +55,6 @@ from lakegc_assets.storage.values import (
     UndeleteOutcome,
 )
 
-KEYS_PER_CALL: Final = 100
 # What a bound may hold, and an object's name may not: the listing is asked for less than the bound.
 _LAST: Final = "\U0010ffff"
 _ODD: Final = re.compile(rf"[\x00-\x1f{_LAST}]")
@@ -130,7 +128,7 @@ class GcsStore(ObjectStore):
     def put_if_match(self, key: str, data: bytes, etag: str) -> str:
         """See ``ObjectStore``."""
         self._target(key)
-        if not _is_generation(etag):
+        if not is_generation(etag):
             raise PreconditionFailedError(
                 f"{self._at(key)} cannot have the etag {etag!r}: generations are numbers"
             )
@@ -157,18 +155,15 @@ class GcsStore(ObjectStore):
         """
         deadline = None if expires_s is None else Deadline.after(expires_s, since)
         sign = None if deadline is None else self._service.until(deadline)
-
-        def problem(key: str) -> str | None:
-            if etags is not None and not _is_generation(etags[key]):
-                return f"it cannot have the etag {etags[key]!r}: generations are numbers"
-            problem = self._problem(key)
-            return path_problem(self._prefix + key) if sign and not problem else problem
-
+        calls = GcsDeletes(
+            self._service, self._bucket, self._prefix, self._target, self._require_bucket_exists,
+            sign, etags,
+        )  # fmt: skip
         bulk = Bulk(
             where=self._url,
             keys_per_call=1 if singly or sign else KEYS_PER_CALL,
-            problem=problem,
-            send=partial(self._delete_until, sign) if sign else self._delete,
+            problem=calls.problem,
+            send=calls.send if sign is None else calls.send_until,
             look=self._look,
             deadline=deadline,
         )
@@ -211,7 +206,7 @@ class GcsStore(ObjectStore):
     def stream(self, key: str, etag: str | None = None) -> Iterator[Pieces]:
         """See ``ObjectStore``."""
         one = self.object_at(key)
-        if etag is not None and not _is_generation(etag):
+        if etag is not None and not is_generation(etag):
             raise ChangedError(
                 f"{one.where} cannot have the etag {etag!r}: generations are numbers"
             )
@@ -345,44 +340,6 @@ class GcsStore(ObjectStore):
             raise StorageError(f"{self._at(key)}: the answer names {info.key!r}")
         return replace(info, key=key)
 
-    def _delete(self, keys: Sequence[str], etags: Mapping[str, str] | None) -> Mapping[str, Answer]:
-        """Delete up to 100 keys in one call. Raises HttpFailure where it failed as a whole."""
-        queries = [None if etags is None else {"ifGenerationMatch": etags[key]} for key in keys]
-        urls = [self._target(key, query) for key, query in zip(keys, queries, strict=True)]
-        answers: Mapping[str, Answer]
-        if len(keys) == 1:
-            answers = {keys[0]: answer_of_one(lambda: self._delete_one(urls[0]))}
-        else:
-            requests_ = [Request("DELETE", "/" + url.split("/", 3)[3]) for url in urls]
-            content_type, body = joined(requests_)
-            answer = self._send(
-                "POST",
-                f"{self._service.url}/batch/storage/v1",
-                headers={"Content-Type": content_type},
-                body=body,
-            )
-            answers = split(answer, keys, failure_of_part)
-        if any(
-            isinstance(told, HttpFailure) and told.code == "notFound" for told in answers.values()
-        ):
-            self._require_bucket_exists()
-        return answers
-
-    def _delete_until(
-        self, sign: Sign, keys: Sequence[str], etags: Mapping[str, str] | None
-    ) -> Mapping[str, Answer]:
-        """Delete one object, unless it is too late. Raises HttpFailure."""
-        (key,) = keys
-        url = f"{self._service.url}/{quote(f'{self._bucket}/{self._prefix}{key}', safe='/~')}"
-        condition = {} if etags is None else {"x-goog-if-generation-match": etags[key]}
-        return {key: answer_of_one(lambda: self._delete_one(url, headers=condition, sign=sign))}
-
-    def _delete_one(self, url: str, **more: Any) -> None:  # noqa: ANN401 - send's
-        answer = self._send("DELETE", url, **more)
-        # GCS has nothing to say of a delete; what an emulator says is the JSON of nothing.
-        if answer.content.strip() not in {b"", b"null"}:
-            raise HttpFailure("NoAnswer", f"a delete was answered with {answer.content[:80]!r}")
-
     def _require_bucket_exists(self) -> None:
         """Without its bucket an object is not known to be missing. Raises HttpFailure."""
         try:
@@ -439,8 +396,3 @@ class GcsStore(ObjectStore):
 
         for page in follow(ask, prefix, where, one_level=one_level):
             yield relative(page, self._prefix)
-
-
-def _is_generation(etag: str) -> bool:
-    """Whether a condition can name it: GCS may take another one for none, and 0 for no object."""
-    return etag.isascii() and etag.isdecimal() and etag != "0"
