@@ -69,11 +69,14 @@ def read(backup: ObjectStore, prefix: str = "") -> pa.Table:
 
 
 def _read_file(backup: ObjectStore, key: str) -> pa.Table:
+    content = backup.get(key)
     try:
-        return pq.read_table(pa.BufferReader(backup.get(key))).cast(OUTCOMES)
-    except pa.ArrowException:
+        rows = pq.read_table(pa.BufferReader(content)).cast(OUTCOMES)
+        rows.validate(full=True)
+    except (pa.ArrowException, ValueError, OSError):
         # Nothing is known of what it said, so that is copied again.
         return OUTCOMES.empty_table()
+    return rows
 
 
 def write_log(log: ObjectStore, name: str, outcomes: Sequence[Outcome]) -> None:

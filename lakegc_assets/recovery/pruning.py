@@ -105,14 +105,13 @@ class Pruning:
         ctx = self.context(subject.repository, subject.run)
         if kept := self._stays(ctx, found):
             return Judged(found, kept)
-        require: Require | None = None
         with ExitStack() as stack:
             try:
-                if _may_hold(found):
-                    stack.enter_context(repository_lock(subject.namespace))
-                    require = stack.enter_context(self.alone(ctx))
-                    _require_unchanged(found)
-                    kept = _needed(ctx, found, _held(found))
+                # Also where it holds nothing: whoever is suspended may wake up to another backup.
+                stack.enter_context(repository_lock(subject.namespace))
+                require = stack.enter_context(self.alone(ctx))
+                _require_unchanged(found)
+                kept = _needed(ctx, found, _held(found))
             except LakegcError as error:
                 kept = f"nobody can tell what of it is needed: {error}"
             if kept or self.dry_run:
@@ -243,16 +242,6 @@ def _some(addresses: Sequence[str]) -> str:
     return f"{len(addresses)} objects, {addresses[0]!r} for one"
 
 
-def _may_hold(found: Found) -> bool:
-    """Whether there may be a copy; what a manifest names is not listed for that.
-
-    Raises:
-        LakegcError: nobody can tell.
-    """
-    named = found.state == "finished" and found.record.objects > 0
-    return named or found.state == "unfinished" or _held(found).num_rows > 0
-
-
 def _held(found: Found) -> pa.Table:
     """What a backup can give back (address, size): all that was copied, or what is there of it.
 
@@ -322,7 +311,7 @@ def _columns(rows: Iterable[tuple[str, int]]) -> list[list[str] | list[int]]:
 
 
 def _nobody_else() -> None:
-    """Nobody else is at work, or what is removed is of no use to anybody."""
+    """Nobody else is at work."""
 
 
 def remove(found: Found, require: Require = _nobody_else) -> None:

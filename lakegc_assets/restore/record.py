@@ -151,8 +151,11 @@ def same(rows: pa.Table) -> pa.ChunkedArray:
 
 
 def _read(store: ObjectStore, key: str) -> pa.Table:
+    content = store.get(key)
     try:
-        return pq.read_table(pa.BufferReader(store.get(key))).cast(RESTORED)
-    except pa.ArrowException:
+        rows = pq.read_table(pa.BufferReader(content)).cast(RESTORED)
+        rows.validate(full=True)
+    except (pa.ArrowException, ValueError, OSError):
         # Nothing is known of what it said, so that is asked for again.
         return RESTORED.empty_table()
+    return rows

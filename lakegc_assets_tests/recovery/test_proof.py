@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+from collections.abc import Callable
 from hashlib import md5
 from pathlib import Path
 from typing import Any
@@ -11,8 +12,9 @@ from typing import Any
 import pytest
 
 from lakegc_assets.errors import RefusedError
-from lakegc_assets.recovery import copying
+from lakegc_assets.recovery import copying, journal
 from lakegc_assets.recovery.bringing_back import Copies, bring_back
+from lakegc_assets.recovery.journal import Outcome
 from lakegc_assets.recovery.making import make_backup
 from lakegc_assets.recovery.proof import Proof
 from lakegc_assets.restore.choosing import Choice
@@ -126,6 +128,37 @@ def test_the_etag_of_the_object_proves_the_copy_where_it_is_its_md5(
     assert told == [("restored", None), changed, changed, ("failed", "CopyMissing")]
     assert store.get("same") == content
     assert [key for page in store.list() for key in page["key"].to_pylist()] == ["same"]
+
+
+def _with_zeros(content: bytes) -> bytes:
+    return content[:4] + bytes(100) + content[104:]
+
+
+def _with_no_text(content: bytes) -> bytes:
+    assert b"other" in content
+    return content.replace(b"other", b"\xffther")
+
+
+@pytest.mark.parametrize("damaged", [_with_zeros, _with_no_text])
+def test_what_is_damaged_in_the_journal_proves_nothing(
+    tmp_path: Path, damaged: Callable[[bytes], bytes]
+) -> None:
+    """Nor does it keep anything else from coming back."""
+    for folder in ("lake", "backup"):
+        (tmp_path / folder).mkdir()
+    store = LocalStore(tmp_path / "lake", "file:///lake")
+    backup = LocalStore(tmp_path / "backup", "file:///backup")
+    etags = {key: backup.put(key, b"content") for key in ("same", "other")}
+    told = [Outcome(key, 7, "etag", etag, "size", "copied") for key, etag in etags.items()]
+    for batch in ("first", "second"):
+        journal.record(backup, batch, told)
+        file = tmp_path / f"backup/_lakegc/ledger/{batch}.parquet"
+        file.write_bytes(damaged(file.read_bytes()))
+    lost = [Lost(key, 7, "etag") for key in etags]
+    copies = Copies(backup, {**etags, "other": "another"}, Proof(backup))
+    found = bring_back(store, lost, copies)
+    told_of = [(one.outcome, one.error_code) for one in found]
+    assert told_of == [("restored", None), ("failed", "CopyChanged")]
 
 
 def test_only_files_of_one_size_and_time_may_be_moved_ones(tmp_path: Path) -> None:

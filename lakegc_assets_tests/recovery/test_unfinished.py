@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
 import pytest
 
 from lakegc_assets.errors import RefusedError
-from lakegc_assets.recovery import making
+from lakegc_assets.recovery import making, pruning
 from lakegc_assets.recovery.backups import MANIFEST, PRUNING
 from lakegc_assets.recovery.making import _totals, make_backup
 from lakegc_assets.recovery.overview import all_backups
@@ -20,10 +21,13 @@ from lakegc_assets.restore.choosing import Choice
 from lakegc_assets.restore.restore import restore
 from lakegc_assets.run.context import RunContext
 from lakegc_assets.storage.trash import TRASH
+from lakegc_assets.sweep.lease_record import LEASE, read_lease
+from lakegc_assets.sweep.leased import leased_to_prune
 from lakegc_assets.sweep.sweep import sweep
 from lakegc_assets_tests.lake import REPOSITORY, Marked
 from lakegc_assets_tests.recovery.conftest import Place
 from lakegc_assets_tests.recovery.prunes import NAME, left, prune
+from lakegc_assets_tests.sweep.stand_ins import spare, stand_in
 
 _LATE = "late/link"
 
@@ -183,6 +187,37 @@ def test_what_an_interrupted_prune_must_leave_can_be_restored(swept: Place, mark
     restore(swept.context(), Choice(addresses=(first,)))
     assert store.get(first) == content
     remove(swept, days=0)
+
+
+def test_who_was_suspended_while_it_removed_what_holds_nothing_removes_no_other_backup(
+    place: Place, marked: Marked, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another prune ends what this one began, and the mark is backed up again and swept."""
+    make_backup(place.context())
+    interrupt_prune(place, *marked.candidates)
+    was, before = pruning._delete, dict[str, bytes]()
+
+    def suspended(*given: Any) -> None:
+        monkeypatch.setattr(pruning, "_delete", was)
+        place.store.delete_many([k for page in place.store.list() for k in page["key"].to_pylist()])
+        store = place.context().connect()[1].store()
+        if store.exists(LEASE):
+            store.put(LEASE, replace(read_lease(store), released=True).to_bytes())
+        make_backup(place.context())
+        stand_in(monkeypatch, lambda: spare(set()))
+        sweep(place.context())
+        before.update(place.contents())
+        was(*given)
+
+    def context(_: str, run: str) -> RunContext:
+        return place.context(run)
+
+    monkeypatch.setattr(pruning, "_delete", suspended)
+    given = (context, place.root.stores, place.url, None, (NAME,))
+    with suppress(RefusedError):
+        list(Pruning(*given, alone=leased_to_prune).run())
+    assert before.keys() == marked.candidates
+    assert place.contents() == before
 
 
 def test_no_sweep_relies_on_a_backup_whose_removal_was_begun(place: Place, marked: Marked) -> None:

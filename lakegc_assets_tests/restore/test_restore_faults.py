@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -120,7 +121,18 @@ def test_a_task_that_is_run_twice_replaces_no_record(
     assert {outcome for outcome, _ in found.values()} == {"restored"}
 
 
-def test_a_damaged_record_of_a_restore_is_asked_for_again(place: Place, marked: Marked) -> None:
+def _cut_short(content: bytes) -> bytes:
+    return content[:-9]
+
+
+def _with_zeros(content: bytes) -> bytes:
+    return content[:4] + bytes(100) + content[104:]
+
+
+@pytest.mark.parametrize("damaged", [_cut_short, _with_zeros])
+def test_a_damaged_record_of_a_restore_is_asked_for_again(
+    place: Place, marked: Marked, damaged: Callable[[bytes], bytes]
+) -> None:
     """What is not known to be back is asked for, and found."""
     _, before = backed_up(place, marked)
     lost = min(marked.candidates)
@@ -132,7 +144,7 @@ def test_a_damaged_record_of_a_restore_is_asked_for_again(place: Place, marked: 
     ledger = [key for key in attempt.files("restored_set") if "/ledger/" in key]
     assert ledger
     for key in ledger:
-        attempt.store().put(key, attempt.store().get(key)[:-9])
+        attempt.store().put(key, damaged(attempt.store().get(key)))
     copy.with_name("aside").rename(copy)
     found = outcomes(place.context(), restore(place.context(), ALL))
     assert found.keys() == marked.candidates

