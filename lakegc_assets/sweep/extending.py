@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
+from types import MappingProxyType
 from typing import Final
 
 import numpy as np
@@ -38,6 +39,9 @@ ALIKE: Final = "it looks like what a branch has now"
 #: A task reads no more metaranges, and no more ranges, for one extension.
 _MOST: Final = 200
 _THREADS: Final = 8
+#: How often in a row it has lakeFS list the active commits, where branches are set aside meanwhile.
+_LISTS: Final = 3
+_NOT_ASKED: Final[Mapping[str, str]] = MappingProxyType({})
 _MD5: Final = "^[0-9a-f]{32}$"
 _LOOKS: Final = pa.schema([("size", pa.int64()), ("etag_hash", pa.int64())])
 
@@ -125,23 +129,30 @@ class Extender:
             IntegrityError: an answer is not whole, or contradicts another.
             LakegcError: lakeFS or the store did not answer.
         """
-        heads: Mapping[str, str] = read_heads(self.client, self.repository, {*known.heads, *seen})
-        known = self._with_logs(known, {*seen.values(), *heads.values()})
-        listed: Mapping[str, str] = {}
-        later = heads
-        if aside := moved_aside(known, seen) or moved_aside(replace(known, heads=seen), heads):
-            if known.rules is None:
-                raise TooMuchError(f"branch {aside[0]!r} is gone, or was set elsewhere")
-            listed, later = self._listed(heads)
-            known = self._with_logs(known, {*listed, *later.values()})
+        heads = read_heads(self.client, self.repository, {*known.heads, *seen})
         alive = known.metaranges()
         # A branch counts with every HEAD that was seen: what it leaves again, no HEAD shows.
-        if seen != heads:
-            known = extended(known, seen, {})
-        known = extended(known, heads, listed)
-        if later != heads:
-            known = extended(known, later, {})
+        known, aside = self._followed(known, seen)
+        known, more = self._followed(known, heads)
+        aside += more
+        lists = 0
+        # What a branch left while lakeFS made a list, only the next list names.
+        while aside:
+            if known.rules is None or lists == _LISTS:
+                raise TooMuchError(f"branch {aside[0]!r} is gone, or was set elsewhere")
+            listed, later = self._listed(known.heads)
+            known, aside = self._followed(known, later, listed)
+            lists += 1
         return known, self._read(known.metaranges() - alive, ranges)
+
+    def _followed(
+        self, known: Known, heads: Mapping[str, str], listed: Mapping[str, str] = _NOT_ASKED
+    ) -> tuple[Known, list[str]]:
+        """What is known with the branches where they are now, and those that were set aside."""
+        if heads == known.heads and not listed:
+            return known, []
+        known = self._with_logs(known, {*listed, *heads.values()})
+        return extended(known, heads, listed), moved_aside(known, heads)
 
     def _with_logs(self, known: Known, commits: Collection[str]) -> Known:
         roots = unread(known, commits)

@@ -141,6 +141,12 @@ class Reader:
         self._tables |= zip(new, tables, strict=True)
         return _one_each(pa.concat_tables([_NOTHING, *(self._tables[key] for key in keys)]))
 
+    def of_others(self, sweep: str) -> pa.Table:
+        """Of what was read that which others than this sweep recorded, as ``read`` gives it."""
+        own = f"{_LEDGER}{sweep}-"
+        tables = (table for key, table in self._tables.items() if not key.startswith(own))
+        return _one_each(pa.concat_tables([_NOTHING, *tables]))
+
 
 def read(attempt: AttemptArtifacts) -> pa.Table:
     """What a ledger says now (``SWEPT``), as ``Reader.read``."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
@@ -82,7 +82,6 @@ class Rounds:
         candidates: what the mark names.
         lease: that of this sweep.
         means: of the store.
-        before: what earlier tries of this sweep have recorded.
     """
 
     ctx: RunContext
@@ -93,7 +92,6 @@ class Rounds:
     candidates: Candidates
     lease: Lease
     means: Means
-    before: pa.Table = field(default_factory=ledger.SWEPT.empty_table)
     _evaluated: bool = False
     _share: float = 1.0
 
@@ -127,10 +125,7 @@ class Rounds:
         return f"{self.deltas.folder}delta-{number:04d}/"
 
     def _remaining(self, number: int) -> Candidates:
-        swept = self.recorded.read()
-        if number == 1:
-            self.before = swept
-        done = ledger.done(swept)
+        done = ledger.done(self.recorded.read())
         if not done.num_rows:
             return self.candidates
         rows = without(self.candidates.rows, done["address"])

@@ -121,7 +121,7 @@ def _sweep(ctx: RunContext, connections: Connections, lease: Lease) -> Manifest:
             "recovery": recovery_facts(recovery, _first(swept, began)),
             "backup": backup,
             "not_kept": _not_kept(recovery, swept),
-            "perhaps_kept": _perhaps_kept(recovery, rounds.before),
+            "perhaps_kept": _perhaps_kept(recovery, recorded.of_others(lease.sweep)),
             "not_in_backup": not_in_backup,
             "put_back": _put_back(ctx, swept),
             # A figure never keeps a sweep from being recorded.
@@ -179,16 +179,16 @@ def _not_kept(recovery: Recovery, swept: pa.Table) -> int:
     return lacking
 
 
-def _perhaps_kept(recovery: Recovery, before: pa.Table) -> int:
+def _perhaps_kept(recovery: Recovery, earlier: pa.Table) -> int:
     """How many objects earlier tries deleted of which nobody knows whether the store kept them.
 
     Its settings may have been others then. Where it told under which id it kept one, it did.
     """
     if recovery.kind == "trash":
         return 0
-    told = pc.is_valid(before["version"])
+    told = pc.is_valid(earlier["version"])
     unclear = told if recovery.kind == "nothing" else pc.invert(told)
-    deleted = before.filter(pc.and_(pc.equal(before["outcome"], "deleted"), unclear))
+    deleted = earlier.filter(pc.and_(pc.equal(earlier["outcome"], "deleted"), unclear))
     return int(deleted.num_rows)
 
 

@@ -15,7 +15,7 @@ from lakegc_assets.retention.active_commits import active_commits
 from lakegc_assets.retention.commits import Commit
 from lakegc_assets.retention.rules import Rules
 from lakegc_assets.sweep import extending
-from lakegc_assets.sweep.extending import Extender
+from lakegc_assets.sweep.extending import Extender, TooMuchError
 from lakegc_assets.sweep.extension import Known, extended, moved_aside, unread, with_commits
 
 NOW = datetime(2026, 3, 1, tzinfo=timezone.utc)
@@ -169,11 +169,14 @@ def test_every_head_that_was_seen_counts(
     """Also one that a branch had while lakeFS made its list, and left before the next look."""
     read = {"e": commit("e", 0, "d"), "f": commit("f", 0, "c")}
     before = with_commits(known({"main": "d"}, *LINE), read)
-    told = [{"main": head} for head in heads]
-    listed = {"d": "metarange of d", heads[0]: f"metarange of {heads[0]}"}
+    told = [{"main": head} for head in (*heads, heads[1])]
     monkeypatch.setattr(extending, "read_heads", lambda *_: told.pop(0))
     monkeypatch.setattr(extending, "load_commits", lambda *_: {})
-    monkeypatch.setattr(extending, "read_commits_csv", lambda *_: listed)
+    monkeypatch.setattr(
+        extending,
+        "read_commits_csv",
+        lambda *_: {c: f"metarange of {c}" for c in ("d", *heads[: 3 - len(told)])},
+    )
     monkeypatch.setattr(Extender, "_read", lambda _, metaranges, _ranges: metaranges)
     extender = Extender(MagicMock(), MagicMock(), "repo")
     found, metaranges = extender.extend(before, set(), {"main": seen})
@@ -181,4 +184,33 @@ def test_every_head_that_was_seen_counts(
     assert {seen, *heads} <= found.active
     assert found.heads == {"main": heads[1]}
     assert new == found.metaranges() - before.metaranges()
-    assert told == []
+    # Where the branch is set back meanwhile, a second list is asked for.
+    assert len(told) == (heads != ("e", "c"))
+
+
+def test_what_came_and_went_while_lakefs_made_its_list(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A branch that stands elsewhere then has left what only a list names that is made later."""
+    told = [{"main": head} for head in ("c", "b", "b")]
+    lists = [{"c": "metarange of c"}, {"b": "metarange of b", "x": "metarange of x"}]
+    monkeypatch.setattr(extending, "read_heads", lambda *_: told.pop(0))
+    monkeypatch.setattr(extending, "read_commits_csv", lambda *_: lists.pop(0))
+    monkeypatch.setattr(
+        extending, "load_commits", lambda *args: {c: commit(c, 0, "c") for c in args[2]}
+    )
+    monkeypatch.setattr(Extender, "_read", lambda *_: None)
+    extender = Extender(MagicMock(), MagicMock(), "repo")
+    found, _ = extender.extend(known({"main": "d"}, *LINE), set(), {"main": "c"})
+    assert found.heads == {"main": "b"}
+    assert "x" in found.active
+
+
+def test_branches_that_are_set_aside_all_the_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Then a task cannot tell."""
+    told = [{"main": head} for head in "dcba"]
+    everything = {c.id: c.metarange_id for c in LINE}
+    monkeypatch.setattr(extending, "read_heads", lambda *_: told.pop(0))
+    monkeypatch.setattr(extending, "read_commits_csv", lambda *_: everything)
+    monkeypatch.setattr(extending, "load_commits", lambda *_: {})
+    extender = Extender(MagicMock(), MagicMock(), "repo")
+    with pytest.raises(TooMuchError, match="'main' is gone, or was set elsewhere"):
+        extender.extend(known({"main": "d"}, *LINE), set(), {"main": "c"})

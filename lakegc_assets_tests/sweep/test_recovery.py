@@ -124,6 +124,34 @@ def test_what_an_earlier_try_deleted_under_other_settings_is_not_said_to_be_kept
     assert (words in told) == unclear
 
 
+def test_what_an_earlier_try_records_late_is_not_said_to_be_kept(
+    lake: SmallLake, marked: Marked, spark: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its task was suspended after the store had answered, and wakes while the next try runs."""
+    records = dict[str, bytes]()
+
+    def die(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    def wake(*_: object) -> None:
+        for key, data in records.items():
+            lake.root.attempt(REPOSITORY, RUN).store().put(key, data)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(sweeping, "_require_whole", die)
+        with pytest.raises(KeyboardInterrupt):
+            sweep(lake.context(spark, trash_days=timedelta(0)))
+    store = lake.root.attempt(REPOSITORY, RUN).store()
+    for batch in store.list("swept_set/ledger/"):
+        records |= {key: store.get(key) for key in batch["key"].to_pylist()}
+    store.delete_many(list(records))
+    monkeypatch.setattr(sweeping, "_require_whole", wake)
+    monkeypatch.setattr(sweeping, "_recovery", lambda *_: Recovery("versions", 30.0, "now"))
+    facts = sweep(lake.context(spark, trash_days=timedelta(0))).facts
+    check_swept(lake, marked, {})
+    assert facts["perhaps_kept"] == len(marked.candidates)
+
+
 def test_old_trash_goes_at_the_end_of_a_sweep(
     lake: SmallLake, marked: Marked, spark: Session
 ) -> None:
