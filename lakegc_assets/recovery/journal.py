@@ -14,9 +14,10 @@ from functools import partial
 from typing import Final, NamedTuple
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 
+from lakegc_assets.errors import IntegrityError
 from lakegc_assets.recovery.backups import FOLDER, OUTCOMES
+from lakegc_assets.run.records import read_rows, write_rows
 from lakegc_assets.run.tasks import each
 from lakegc_assets.storage.base import ObjectStore
 
@@ -51,9 +52,8 @@ def record(backup: ObjectStore, name: str, outcomes: Sequence[Outcome]) -> None:
     now = datetime.now(timezone.utc)
     columns = [*zip(*outcomes, strict=True), [now] * len(outcomes)]
     arrays = [pa.array(column, field.type) for column, field in zip(columns, OUTCOMES, strict=True)]
-    sink = pa.BufferOutputStream()
-    pq.write_table(pa.Table.from_arrays(arrays, schema=OUTCOMES), sink)
-    backup.put(f"{_LEDGER}{name}.parquet", sink.getvalue().to_pybytes())
+    rows = pa.Table.from_arrays(arrays, schema=OUTCOMES)
+    write_rows(backup, f"{_LEDGER}{name}.parquet", rows)
 
 
 def read(backup: ObjectStore, prefix: str = "") -> pa.Table:
@@ -69,14 +69,11 @@ def read(backup: ObjectStore, prefix: str = "") -> pa.Table:
 
 
 def _read_file(backup: ObjectStore, key: str) -> pa.Table:
-    content = backup.get(key)
     try:
-        rows = pq.read_table(pa.BufferReader(content)).cast(OUTCOMES)
-        rows.validate(full=True)
-    except (pa.ArrowException, ValueError, OSError):
+        return read_rows(backup, key, OUTCOMES)
+    except IntegrityError:
         # Nothing is known of what it said, so that is copied again.
         return OUTCOMES.empty_table()
-    return rows
 
 
 def write_log(log: ObjectStore, name: str, outcomes: Sequence[Outcome]) -> None:

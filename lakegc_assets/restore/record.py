@@ -16,11 +16,11 @@ from typing import Any, Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
-from lakegc_assets.errors import LakegcError
+from lakegc_assets.errors import IntegrityError, LakegcError
 from lakegc_assets.recovery.bringing_back import Brought
 from lakegc_assets.run.artifacts import AttemptArtifacts
+from lakegc_assets.run.records import read_rows, write_rows
 from lakegc_assets.run.tasks import each
 from lakegc_assets.storage.base import ObjectStore
 
@@ -114,9 +114,8 @@ def record(
         for one, size in zip(found, sizes, strict=True)
     ]
     columns = [pa.array([row[n] for row in rows], kind) for n, kind in enumerate(RESTORED.types)]
-    sink = pa.BufferOutputStream()
-    pq.write_table(pa.Table.from_arrays(columns, schema=RESTORED), sink)
-    artifacts.put(f"{ledger}{name}.parquet", sink.getvalue().to_pybytes())
+    told = pa.Table.from_arrays(columns, schema=RESTORED)
+    write_rows(artifacts, f"{ledger}{name}.parquet", told)
 
 
 def outcomes(attempt: AttemptArtifacts, restore_id: str) -> pa.Table:
@@ -151,11 +150,8 @@ def same(rows: pa.Table) -> pa.ChunkedArray:
 
 
 def _read(store: ObjectStore, key: str) -> pa.Table:
-    content = store.get(key)
     try:
-        rows = pq.read_table(pa.BufferReader(content)).cast(RESTORED)
-        rows.validate(full=True)
-    except (pa.ArrowException, ValueError, OSError):
+        return read_rows(store, key, RESTORED)
+    except IntegrityError:
         # Nothing is known of what it said, so that is asked for again.
         return RESTORED.empty_table()
-    return rows

@@ -17,10 +17,11 @@ from typing import Final
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
+from lakegc_assets.errors import IntegrityError
 from lakegc_assets.run.artifacts import AttemptArtifacts
 from lakegc_assets.run.hashing import address_hashes
+from lakegc_assets.run.records import read_rows, write_rows
 from lakegc_assets.run.sets import distinct
 from lakegc_assets.run.tasks import each
 from lakegc_assets.storage.base import ObjectStore
@@ -87,7 +88,8 @@ def record(artifacts: ObjectStore, name: str, outcomes: Sequence[Outcome]) -> No
         (o.address, o.size, o.outcome, o.error_code, o.detail, now, o.version) for o in outcomes
     ]
     columns = [pa.array([row[n] for row in rows], kind) for n, kind in enumerate(SWEPT.types)]
-    _write(artifacts, name, pa.Table.from_arrays(columns, schema=SWEPT))
+    table = pa.Table.from_arrays(columns, schema=SWEPT)
+    write_rows(artifacts, f"{_LEDGER}{name}.parquet", table)
 
 
 def record_spared(artifacts: ObjectStore, name: str, spared: pa.Table) -> None:
@@ -111,13 +113,8 @@ def record_spared(artifacts: ObjectStore, name: str, spared: pa.Table) -> None:
     }
     table = pa.table(columns, schema=SWEPT)
     for number, at in enumerate(range(0, count, _ROWS)):
-        _write(artifacts, f"{name}-{number:06d}", table.slice(at, _ROWS))
-
-
-def _write(artifacts: ObjectStore, name: str, table: pa.Table) -> None:
-    sink = pa.BufferOutputStream()
-    pq.write_table(table, sink)
-    artifacts.put(f"{_LEDGER}{name}.parquet", sink.getvalue().to_pybytes())
+        key = f"{_LEDGER}{name}-{number:06d}.parquet"
+        write_rows(artifacts, key, table.slice(at, _ROWS))
 
 
 class Reader:
@@ -132,7 +129,12 @@ class Reader:
         self._tables: dict[str, pa.Table] = {}
 
     def read(self) -> pa.Table:
-        """One outcome for each recorded address (``SWEPT``): what was done, else the last."""
+        """One outcome for each recorded address (``SWEPT``): what was done, else the last.
+
+        Raises:
+            IntegrityError: a file is damaged.
+            StorageError: the store did not answer.
+        """
         # What this lacks would be taken for something that nobody did.
         pages = (page["key"].to_pylist() for page in list_to_the_end(self._store, _LEDGER))
         keys = sorted(key for page in pages for key in page if key.endswith(".parquet"))
@@ -154,7 +156,14 @@ def read(attempt: AttemptArtifacts) -> pa.Table:
 
 
 def _read_file(store: ObjectStore, key: str) -> pa.Table:
-    return pq.read_table(pa.BufferReader(store.get(key))).cast(SWEPT)
+    try:
+        return read_rows(store, key, SWEPT)
+    except IntegrityError as error:
+        raise IntegrityError(
+            f"{error}: nobody can tell what it says was deleted. Put it back as it was. Before the "
+            "sweep has ended it may be moved away, too: the next try finds missing what it had, "
+            "and nobody knows then which versions of that the store keeps"
+        ) from error
 
 
 def _one_each(rows: pa.Table) -> pa.Table:

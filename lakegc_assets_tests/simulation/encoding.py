@@ -80,6 +80,15 @@ def write_table(table: pa.Table, sink: Any, **_how: object) -> None:
     sink.write(encoded(table))
 
 
+def read_metadata(source: Any) -> pa.Table:
+    """As ``pyarrow.parquet.read_metadata``, as far as rows are counted.
+
+    Raises:
+        ArrowInvalid: it is none.
+    """
+    return _present[-1].rows(source.read())
+
+
 def read_table(source: Any, columns: Sequence[str] | None = None, **_how: object) -> pa.Table:
     """As ``pyarrow.parquet.read_table``.
 

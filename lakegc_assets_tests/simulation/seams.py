@@ -15,7 +15,6 @@ from lakegc_assets.mark.live import Live, LiveRanges
 from lakegc_assets.mark.served import SERVED, SPARED
 from lakegc_assets.recovery import (
     backups,
-    journal,
     liveness,
     making,
     old_trash,
@@ -23,13 +22,14 @@ from lakegc_assets.recovery import (
     place,
     pruning,
 )
-from lakegc_assets.restore import record, task
+from lakegc_assets.restore import task
 from lakegc_assets.run import (
     artifacts,
     connections,
     packs,
     parts,
     pins,
+    records,
     tasks,
 )
 from lakegc_assets.run.hashing import address_hashes, key_digest
@@ -275,11 +275,10 @@ def _replaced() -> list[tuple[object, str, object]]:
     answers: list[tuple[object, str, object]] = [
         (module, "open_store", _open_store) for module in (artifacts, connections, deletion)
     ]
-    answers += [(module, "pq", encoding) for module in (parts, ledger, uncommitted, packs, pins)]
+    answers += [(module, "pq", encoding) for module in (parts, records, uncommitted, packs, pins)]
     drawing = (parts, lease, artifacts, conditions, putting_back, undelete_probe)
     answers += [(module, "secrets", secrets) for module in drawing]
     answers += [(module, "open_store", _open_store) for module in (backups, place)]
-    answers += [(module, "pq", encoding) for module in (journal, record)]
     answers += [(module, "secrets", secrets) for module in (making, task)]
     answers += [
         (leased, "repository_lease", held),

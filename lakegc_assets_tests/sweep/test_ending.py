@@ -205,6 +205,25 @@ def test_a_ledger_that_cannot_be_read_hides_nothing(
     assert "The look afterwards was made" in str(raised.value)
 
 
+def test_a_ledger_that_was_damaged_meanwhile_hides_nothing(
+    lake: SmallLake, marked: Marked, spark: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    deltas = iter([spare(set()), spare(set())])
+    stand_in(monkeypatch, lambda: next(deltas))
+    fail = ending_after(marked, StorageError("the disk is full"))
+
+    def damage(ctx: RunContext, *given: object) -> None:
+        ctx.root.attempt(REPOSITORY, RUN).store().put("swept_set/ledger/0.parquet", b"PAR1 no")
+        fail(ctx, *given)
+
+    monkeypatch.setattr(rounds, "delete", damage)
+    with pytest.raises(StorageError) as raised:
+        sweep(lake.context(spark))
+    assert str(raised.value).startswith("the disk is full. ")
+    assert "0.parquet is damaged" in str(raised.value)
+    assert "The look afterwards was made" in str(raised.value)
+
+
 def test_one_that_was_overtaken_says_who_finished_the_mark(
     lake: SmallLake, marked: Marked, spark: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from datetime import datetime, timezone
 from itertools import islice
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import pyarrow as pa
@@ -13,7 +15,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from lakegc_assets.errors import IntegrityError
 from lakegc_assets.run.artifacts import ArtifactRoot, AttemptArtifacts
+from lakegc_assets.run.records import read_rows
 from lakegc_assets.storage.config import StoreConfig
 from lakegc_assets.storage.local import LocalStore
 from lakegc_assets.sweep import ledger
@@ -138,6 +142,28 @@ def test_a_record_that_was_cut_short_does_not_count(
     left = list(Path(attempt.url, ledger.ASSET, "ledger").iterdir())
     assert any(path.name.startswith(".lakegc-tmp-") for path in left)
     assert set(read()) == {"a"}
+
+
+@given(st.floats(0, 1, exclude_max=True))
+def test_a_bit_that_is_not_what_it_was_is_told_or_changes_nothing(where: float) -> None:
+    with TemporaryDirectory() as folder:
+        store = LocalStore(Path(folder), "file:///lake")
+        ledger.record(store, "1", [Outcome("a", 1, "deleted", version="é"), Outcome("b", 2, "no")])
+        key = "swept_set/ledger/1.parquet"
+        whole, content = read_rows(store, key, ledger.SWEPT), bytearray(store.get(key))
+        bit = int(where * 8 * len(content))
+        content[bit // 8] ^= 1 << bit % 8
+        store.put(key, bytes(content))
+        with suppress(IntegrityError):
+            assert read_rows(store, key, ledger.SWEPT) == whole
+
+
+def test_a_damaged_ledger_is_told(attempt: AttemptArtifacts, read: Read) -> None:
+    ledger.record(attempt.store(), "1", [Outcome("a", 1, "deleted")])
+    (file,) = Path(attempt.url, ledger.ASSET, "ledger").iterdir()
+    file.write_bytes(file.read_bytes()[:-9])
+    with pytest.raises(IntegrityError, match=r"1\.parquet is damaged .*Put it back as it was"):
+        read()
 
 
 def test_a_listing_that_ends_early_hides_nothing(
