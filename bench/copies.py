@@ -19,6 +19,7 @@ import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -28,12 +29,12 @@ from botocore.config import Config
 
 from bench._floors import beside
 from bench._run import BUCKET, remove_objects, s3_server, settle
-from bench.rclone import beside_rclone
+from bench.rclone import rclone_copy
 from lakegc_assets.storage.base import ObjectStore
 from lakegc_assets.storage.config import StoreConfig
 from lakegc_assets.storage.copies import copy_object
 from lakegc_assets.storage.opening import open_store
-from lakegc_assets_tests.storage.servers import minio, versitygw
+from lakegc_assets_tests.storage.servers import ServerUnavailableError, minio, rclone, versitygw
 
 if TYPE_CHECKING:
     from mypy_boto3_s3.client import S3Client
@@ -55,54 +56,71 @@ class _Job:
     Attributes:
         store: all of the bucket.
         client: of the bare loops.
+        endpoint: of the server.
         threads: that copy at the same time.
-        name: of the objects, for people.
-        keys: of the objects.
+        what: it is, for people.
+        names: of the objects, below what they are copied from and to.
         size: of each of them, in bytes.
         etag: of each of them.
-        rounds: of which the quickest counts: a disk takes its time where it writes for the first.
+        rounds: of all sides in turn, of which the quickest counts: a disk takes its time where it
+            writes for the first.
     """
 
     store: ObjectStore
     client: S3Client
+    endpoint: str
     threads: int
-    name: str
-    keys: Sequence[str]
+    what: str
+    names: Sequence[str]
     size: int
     etag: str
     rounds: int
 
     def measure(self) -> None:
-        """Print both ways to copy beside their bare loops."""
-        self._compare("backup", self._copy(if_absent=False), self._bare_copy)
+        """Print both ways to copy beside their bare loops, and beside rclone."""
+        self._compare("backup", _PLANTED, self._copy(if_absent=False), self._bare_copy)
         bare = self._bare_put if self.size == _SMALL else self._bare_part
-        self._compare("restore", self._copy(if_absent=True), bare)
+        self._compare("restore", "backup/ours", self._copy(if_absent=True), bare)
 
     def _compare(
-        self, what: str, ours: Callable[[str, str], object], bare: Callable[[str, str], object]
-    ) -> None:
-        for side, copy in (("bare", bare), ("ours", ours)):
-            for key in self.keys[: -(-_WARM // self.size)]:
-                copy(key, f"warm/{what}/{side}/{key}")
-        floor = self._timed(bare, f"{what}/bare")
-        seconds = self._timed(ours, f"{what}/ours")
-        each = f"{len(self.keys) / seconds:,.0f} objects/s, {self._rate(seconds):,.0f} MB/s"
-        beside(f"{what} of {self.name} ({each})", seconds, floor)
+        self, what: str, source: str, ours: Callable[[str, str], object],
+        bare: Callable[[str, str], object],
+    ) -> None:  # fmt: skip
+        ways: dict[str, Callable[[str], float]] = {
+            "bare": partial(self._timed, bare, source),
+            "ours": partial(self._timed, ours, source),
+        }
+        try:
+            rclone()
+            ways["rclone"] = partial(self._by_rclone, source)
+        except ServerUnavailableError as error:
+            print(f"rclone is not measured, since it cannot be had: {error}")
+        taken: dict[str, list[float]] = {way: [] for way in ways}
+        for warmed in (bare, ours):
+            for name in self.names[: -(-_WARM // self.size)]:
+                warmed(f"{source}/{name}", f"warm/{what}/{warmed.__name__}/{name}")
+        for _ in range(self.rounds):
+            for way, copy in ways.items():
+                remove_objects(f"{what}/{way}/")
+                settle()
+                taken[way].append(copy(f"{what}/{way}"))
+        seconds, floor = min(taken["ours"]), min(taken["bare"])
+        each = f"{len(self.names) / seconds:,.0f} objects/s, {self._rate(seconds):,.0f} MB/s"
+        beside(f"{what} of {self.what} ({each})", seconds, floor)
+        if "rclone" in taken:
+            print(f"rclone, the same {what:<13} {min(taken['rclone']):8.1f} s", flush=True)
 
-    def _timed(self, copy: Callable[[str, str], object], folder: str) -> float:
-        seconds = []
-        for number in range(self.rounds):
-            if number:
-                remove_objects(f"{folder}/")
-            settle()
-            begun = time.monotonic()
-            with ThreadPoolExecutor(self.threads) as pool:
-                list(pool.map(lambda key: copy(key, f"{folder}/{key}"), self.keys))
-            seconds.append(time.monotonic() - begun)
-        return min(seconds)
+    def _timed(self, copy: Callable[[str, str], object], source: str, target: str) -> float:
+        begun = time.monotonic()
+        with ThreadPoolExecutor(self.threads) as pool:
+            list(pool.map(lambda name: copy(f"{source}/{name}", f"{target}/{name}"), self.names))
+        return time.monotonic() - begun
+
+    def _by_rclone(self, source: str, target: str) -> float:
+        return rclone_copy(self.endpoint, source, target, self.names, self.threads)
 
     def _rate(self, seconds: float) -> float:
-        return len(self.keys) * self.size / seconds / 1e6
+        return len(self.names) * self.size / seconds / 1e6
 
     def _copy(self, *, if_absent: bool) -> Callable[[str, str], object]:
         def copy(key: str, target: str) -> object:
@@ -136,12 +154,12 @@ class _Job:
 
 
 def _plant(store: ObjectStore, threads: int, count: int, size: int) -> tuple[list[str], str]:
-    """Objects of zeros; their keys, and the etag of all of them."""
+    """Objects of zeros; their names, and the etag of all of them."""
     data = bytes(size)
-    keys = [f"{_PLANTED}/{number // 1000:04}/{number:07}" for number in range(count)]
+    names = [f"{number // 1000:04}/{number:07}" for number in range(count)]
     with ThreadPoolExecutor(threads) as pool:
-        list(pool.map(lambda key: store.put(key, data), keys))
-    return keys, hashlib.md5(data).hexdigest()
+        list(pool.map(lambda name: store.put(f"{_PLANTED}/{name}", data), names))
+    return names, hashlib.md5(data).hexdigest()
 
 
 @click.command(help=__doc__)
@@ -163,12 +181,9 @@ def main(objects: int, large: int, threads: int, server: str) -> None:
             (f"{objects:,} objects of 1 KiB", objects, _SMALL, 1),
             (f"{large:,} MiB in {many} objects", many, large * _MIB // many, _ROUNDS),
         ):
-            keys, etag = _plant(store, threads, count, size)
-            _Job(store, client, threads, name, keys, size, etag, rounds).measure()
-            addresses = [key.removeprefix(f"{_PLANTED}/") for key in keys]
-            for what, source in (("backup", _PLANTED), ("restore", "backup/rclone")):
-                target = f"{what}/rclone"
-                beside_rclone(s3.endpoint, what, source, target, addresses, threads, rounds)
+            names, etag = _plant(store, threads, count, size)
+            job = _Job(store, client, s3.endpoint, threads, name, names, size, etag, rounds)
+            job.measure()
             remove_objects("")
         peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
         print(f"peak memory of this process: {peak:,.0f} MiB, of {os.cpu_count()} cores")

@@ -20,7 +20,7 @@ import boto3
 import click
 
 from bench._pages import KEYS_EACH
-from bench._run import BUCKET, CORES, RealS3, real_s3, remove_objects, settle
+from bench._run import BUCKET, CORES, RealS3, real_s3, settle
 from lakegc_assets_tests.storage.servers import (
     S3_ACCESS_KEY,
     S3_SECRET_KEY,
@@ -70,7 +70,6 @@ def beside_rclone(
     target: str,
     addresses: Sequence[str],
     transfers: int,
-    rounds: int = 1,
 ) -> None:
     """Print how long rclone takes for the same copies, or why that is not known.
 
@@ -81,15 +80,9 @@ def beside_rclone(
         target: another.
         addresses: of the objects, relative to both.
         transfers: at the same time.
-        rounds: of which the quickest counts.
     """
-    seconds = float("inf")
     try:
-        for number in range(rounds):
-            if number:
-                remove_objects(f"{target}/")
-            taken = rclone_copy(endpoint, source, target, addresses, transfers)
-            seconds = min(seconds, taken)
+        seconds = rclone_copy(endpoint, source, target, addresses, transfers)
     except ServerUnavailableError as error:
         print(f"rclone was not measured, since it cannot be had: {error}")
         return
