@@ -305,7 +305,7 @@ def _go_program(package: str) -> Path:
 
 
 def _go() -> str:
-    return _tool("go", "Go 1.26 or newer", "versitygw, MinIO, fake-gcs-server and rclone")
+    return _tool("go", "Go 1.26 or newer", "versitygw, fake-gcs-server and rclone")
 
 
 def _azurite_program() -> tuple[str, Path]:
