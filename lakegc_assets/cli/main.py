@@ -153,13 +153,14 @@ def approve(
     sweep follows by itself.
     """
     from lakegc_assets.cli.approvals import approve as record  # noqa: PLC0415 - Dagster loads slowly
+    from lakegc_assets.cli.queries import sweep_command  # noqa: PLC0415 - likewise
 
     found = record(repository, run_id, by, max_candidate_share)
     click.echo(
         f"mark {run_id} of {repository} ({found.digest}) is approved by {found.by} until "
         f"{found.ends:%Y-%m-%d %H:%M} UTC"
     )
-    click.echo(f"  to delete  lakegc sweep {repository} --run {run_id}")
+    click.echo(f"  to delete  {sweep_command(repository, run_id)}")
 
 
 @main.command()

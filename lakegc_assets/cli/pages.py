@@ -199,8 +199,7 @@ def _places(found: dict[str, Any], lakefs: LakeFSConfig) -> list[tuple[object, o
         ("undo", found["undo"]),
     ]
     if found["objects"] and not found["swept"]:
-        command = f"lakegc sweep {found['repository']} --run {found['run']}"
-        places.append(("to delete", command))
+        places.append(("to delete", found["to_delete"]))
     places += [
         (what, html.link(url, url)) for what, url in pages(lakefs, found["repository"]).items()
     ]

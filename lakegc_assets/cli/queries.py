@@ -25,6 +25,7 @@ from lakegc_assets.mark.forms import mark_folder
 from lakegc_assets.mark.known import known_attempt
 from lakegc_assets.recovery.undoable import undoable
 from lakegc_assets.run.artifacts import ArtifactRoot, AttemptArtifacts, Manifest
+from lakegc_assets.run.command_line import command_line, recorded_settings
 from lakegc_assets.run.context import RunContext, known_repository
 from lakegc_assets.run.settings import Settings
 from lakegc_assets.run.spark import session_settings, start_session
@@ -128,11 +129,26 @@ def outcome(repository: str, run: str) -> dict[str, Any]:
         "checks": report.facts["checks"],
         "warnings": [*report.facts["warnings"], *_put_back(swept)],
         "read": {name: committed[name] for name in sorted(committed)},
+        "to_delete": _sweeping(attempt),
         "swept": swept is not None,
         "swept_on": when(attempt.manifest("swept_set")) if swept else None,
         "outcomes": swept["outcomes"] if swept else {},
         "spared_by_sweep": _spared(attempt) if swept and "spared" in swept["outcomes"] else {},
     }
+
+
+def sweep_command(repository: str, run: str) -> str:
+    """The command that sweeps a published mark.
+
+    Raises:
+        RefusedError: there is no such run.
+    """
+    return _sweeping(Site.defined().attempt(repository, run))
+
+
+def _sweeping(attempt: AttemptArtifacts) -> str:
+    settings = recorded_settings(attempt)
+    return command_line("sweep", attempt.repository, "--run", attempt.run, settings=settings)
 
 
 def _spared(attempt: AttemptArtifacts) -> dict[str, int]:

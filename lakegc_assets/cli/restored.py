@@ -13,6 +13,7 @@ from lakegc_assets.restore.choosing import Choice
 from lakegc_assets.restore.record import folder, restores
 from lakegc_assets.restore.restore import plan
 from lakegc_assets.run.artifacts import AttemptArtifacts
+from lakegc_assets.run.command_line import command_line
 from lakegc_assets.run.pins import Pin, prune_pins, read_pins
 from lakegc_assets.storage.base import ObjectStore
 from lakegc_assets.storage.opening import open_store
@@ -60,7 +61,7 @@ def _not_swept(attempt: AttemptArtifacts) -> list[str]:
         return []
     told = (
         f"no sweep of {attempt.run!r} has ended here. What is asked for is pinned, even where it "
-        f"was never gone, and a sweep then spares it: `lakegc pins {attempt.repository}`"
+        f"was never gone, and a sweep then spares it: `{command_line('pins', attempt.repository)}`"
     )
     return [told]
 

@@ -44,7 +44,7 @@ def show(found: dict[str, Any], as_json: bool) -> None:  # noqa: FBT001 - an opt
     if found["swept"]:
         click.echo(f"  {found['swept_on']}")
     elif found["objects"]:
-        click.echo(f"  to delete  lakegc sweep {found['repository']} --run {found['run']}")
+        click.echo(f"  to delete  {found['to_delete']}")
 
 
 def _show_sweep(found: dict[str, Any]) -> None:

@@ -12,6 +12,7 @@ from lakegc_assets.defs.connecting import LakeFSResource, ObjectStoreResource
 from lakegc_assets.defs.links import links
 from lakegc_assets.defs.metadata import of_report
 from lakegc_assets.defs.resources import CollectorResource
+from lakegc_assets.run.command_line import command_line
 from lakegc_assets.sweep.approval import approve as approve_mark
 from lakegc_assets.sweep.approval import with_share
 
@@ -58,12 +59,10 @@ def approve(
         )
     )
     context.log.info(
-        "%s may be swept until %s: the sensor gc_approvals starts gc_sweep, or `lakegc sweep %s "
-        "--run %s` does",
+        "%s may be swept until %s: the sensor gc_approvals starts gc_sweep, or `%s` does",
         key,
         f"{approval.ends:%Y-%m-%d %H:%M} UTC",
-        ctx.repository,
-        ctx.run,
+        command_line("sweep", ctx.repository, "--run", ctx.run, settings=ctx.given_settings),
     )
 
 

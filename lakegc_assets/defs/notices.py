@@ -20,6 +20,7 @@ from lakegc_assets.defs.policy import MailSection, NoticeSection, Policies
 from lakegc_assets.defs.requests import remembered
 from lakegc_assets.errors import ConfigurationError, LakegcError
 from lakegc_assets.lakefs.reads import utc_now
+from lakegc_assets.run.command_line import command_line
 
 #: Dagster gives a tick 60 s: what is begun within the first 20 ends before that.
 _BUDGET_S: Final = 20
@@ -232,10 +233,13 @@ def _error(instance: dg.DagsterInstance, run_id: str) -> str:
 def _what_to_do(
     repository: str | None, mark: str | None, failed: dict[str, str], *, cut_off: bool
 ) -> str:
-    if set(failed) == {_APPROVABLE}:
+    if set(failed) == {_APPROVABLE} and repository is not None and mark is not None:
+        approving = command_line(
+            "approve", repository, "--run", mark, "--max-candidate-share", "SHARE"
+        )
         return (
-            f"look at why with `lakegc why`; if the rules mean it, `lakegc approve {repository} "
-            f"--run {mark} --max-candidate-share SHARE`, else correct the rules"
+            f"look at why with `lakegc why`; if the rules mean it, `{approving}`, else correct "
+            "the rules"
         )
     if cut_off and repository is None:
         return "its process was killed or its machine stopped: launch the job again"

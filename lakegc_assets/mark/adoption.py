@@ -22,6 +22,7 @@ from lakegc_assets.mark.kept import SPARED_BY_MARK, why_kept
 from lakegc_assets.mark.named import Named, read_mark
 from lakegc_assets.mark.served import SPARED
 from lakegc_assets.run.artifacts import LISTING, ArtifactRoot, AttemptArtifacts
+from lakegc_assets.run.command_line import command_line, recorded_settings
 from lakegc_assets.run.connections import Connections
 from lakegc_assets.run.context import RunContext
 from lakegc_assets.run.hashing import Hashes, address_hashes
@@ -74,7 +75,7 @@ def require_adoptable(
     if mark.ours or _is_run(root, repository, mark.id):
         raise RefusedError(
             f"mark {mark.id!r} is not lakeFS's: this program made it, and has no need to adopt it. "
-            f"Sweep it: `lakegc sweep {repository} --run {mark.id}`"
+            f"Sweep it: `{_sweeping(root, repository, mark.id)}`"
         )
     if run == mark.id:
         raise RefusedError(
@@ -82,6 +83,16 @@ def require_adoptable(
             "run. Give the run an id of its own"
         )
     return mark
+
+
+def _sweeping(root: ArtifactRoot, repository: str, run: str) -> str:
+    """The command that sweeps a mark of ours."""
+    of_run = repository, "--run", run
+    try:
+        settings = recorded_settings(root.attempt(repository, run))
+    except RefusedError:
+        return command_line("sweep", *of_run)
+    return command_line("sweep", *of_run, settings=settings)
 
 
 def _is_run(root: ArtifactRoot, repository: str, run: str) -> bool:

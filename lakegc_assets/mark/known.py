@@ -8,6 +8,7 @@ from contextlib import suppress
 from lakegc_assets.errors import LakegcError, RefusedError
 from lakegc_assets.mark.foreign import find_mark
 from lakegc_assets.run.artifacts import ArtifactRoot, AttemptArtifacts
+from lakegc_assets.run.command_line import command_line
 from lakegc_assets.storage.base import ObjectStore
 
 
@@ -45,6 +46,7 @@ def _in_namespace(store: ObjectStore, repository: str, run: str) -> str:
             "pruned: let LAKEGC_ARTIFACT_ROOT be the same as for the mark, or mark again"
         )
     return (
-        f"{mark.url} is a mark of lakeFS's own collector: `lakegc adopt {repository} --mark {run}` "
-        "judges each object of it, and makes a run of it"
+        f"{mark.url} is a mark of lakeFS's own collector: "
+        f"`{command_line('adopt', repository, '--mark', run)}` judges each object of it, and makes "
+        "a run of it"
     )

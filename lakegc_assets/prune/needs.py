@@ -19,6 +19,7 @@ from lakegc_assets.recovery.making import ASSET as BACKUP
 from lakegc_assets.recovery.undoable import kept_until
 from lakegc_assets.restore.record import folder
 from lakegc_assets.run.artifacts import AttemptArtifacts, Manifest
+from lakegc_assets.run.command_line import command_line, recorded_settings
 from lakegc_assets.run.context import RunContext
 from lakegc_assets.run.pins import read_pins
 from lakegc_assets.run.tasks import each
@@ -103,15 +104,19 @@ def _half_done(
     manifests: Mapping[str, Manifest],
     files: Files,
 ) -> str:
-    command = f"{attempt.repository} --run {attempt.run}"
+
+    def command(name: str) -> str:
+        of_run = attempt.repository, "--run", attempt.run
+        return command_line(name, *of_run, settings=recorded_settings(attempt))
+
     if SUCCESS not in manifests:
         if "deletion_candidates" in manifests and read_summary(around.namespace, attempt.run):
-            return f"its mark was published, but not reported: `lakegc mark {command}` finishes it"
+            return f"its mark was published, but not reported: `{command('mark')}` finishes it"
         return ""
     # Two looks: neither is believed alone that shows nothing.
     folders = attempt.store().list_prefixes().prefixes
     if SWEPT not in manifests and (files.any_in(f"{SWEPT}/") or f"{SWEPT}/" in folders):
-        return f"its sweep did not finish: `lakegc sweep {command}` goes on"
+        return f"its sweep did not finish: `{command('sweep')}` goes on"
     return ""
 
 
@@ -231,8 +236,7 @@ def _backed_up(
     found = open_store(place, ctx.root.stores).list_prefixes(f"{attempt.repository}/").prefixes
     there = any(where.exists(key) for key in (MANIFEST, PRUNING, BEGIN))
     if there or f"{attempt.repository}/{attempt.run}/" in found:
-        return (
-            f"its backup is at {where.url}: `lakegc backups prune --backup {attempt.repository}/"
-            f"{attempt.run}` removes that first"
-        )
+        name = f"{attempt.repository}/{attempt.run}"
+        prune = command_line("backups", "prune", "--url", place, "--backup", name)
+        return f"its backup is at {where.url}: `{prune}` removes that first"
     return ""

@@ -21,6 +21,7 @@ import pyarrow.compute as pc
 
 from lakegc_assets.errors import IntegrityError, RefusedError
 from lakegc_assets.run.artifacts import Manifest
+from lakegc_assets.run.command_line import command_line
 from lakegc_assets.run.hashing import key_digest
 from lakegc_assets.run.parts import Part, read_part
 from lakegc_assets.storage.base import ObjectStore
@@ -227,10 +228,12 @@ def require_same(url: str, found: Subject, wanted: Subject) -> None:
         if getattr(found, name) != getattr(wanted, name)
     ]
     if differing:
+        pruning = command_line(
+            "backups", "prune", "--url", url.rsplit("/", 2)[0], "--backup", folder_name(url)
+        )
         raise RefusedError(
             f"{url} is a backup of another attempt or mark: it is of {', '.join(differing)}. "
-            f"Choose another backup_url, or remove it with `lakegc backups prune --backup "
-            f"{folder_name(url)}` if nothing of it is needed"
+            f"Choose another backup_url, or remove it with `{pruning}` if nothing of it is needed"
         )
 
 

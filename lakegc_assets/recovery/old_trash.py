@@ -11,6 +11,7 @@ import pyarrow.compute as pc
 from lakegc_assets.errors import RefusedError
 from lakegc_assets.recovery.liveness import NEEDED, needed_now
 from lakegc_assets.recovery.looking import missing
+from lakegc_assets.run.command_line import command_line
 from lakegc_assets.run.context import RunContext
 from lakegc_assets.storage.base import ObjectStore
 from lakegc_assets.storage.trash import addresses_in, old_trash, remove_trash
@@ -93,9 +94,10 @@ def _kept(ctx: RunContext, needed: pa.Table) -> str:
     if not needed.num_rows:
         return ""
     first = needed.slice(0, 1).to_pylist()[0]
+    asked = ctx.repository, "--run", "RUN", "--address", first["address"]
+    restoring = command_line("restore", *asked, settings=ctx.given_settings)
     return (
         f"{needed.num_rows} objects in the trash are older than trash_days and stay: they are "
         f"needed now, and are not in the store, {first['address']!r} for one ({first['why']}). "
-        f"Restore them: `lakegc restore {ctx.repository} --run RUN --address ADDRESS`, with the "
-        "run whose sweep deleted them"
+        f"Restore them: `{restoring}`, with the run whose sweep deleted them"
     )

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timezone
 from itertools import product
-from typing import Protocol
+from typing import Any, Protocol
 from urllib.parse import unquote
 
 from pyspark.sql import SparkSession
@@ -21,6 +21,7 @@ from lakegc_assets.lakefs.config import LakeFSConfig
 from lakegc_assets.lakefs.errors import NotFoundError
 from lakegc_assets.lakefs.models import Repository
 from lakegc_assets.run.artifacts import ArtifactRoot, Manifest
+from lakegc_assets.run.command_line import command_line, given_settings
 from lakegc_assets.run.connections import Connections
 from lakegc_assets.run.hashing import KeyDigest
 from lakegc_assets.run.parts import Part
@@ -98,7 +99,8 @@ def known_repository(client: LakeFSClient, repository: str) -> Repository:
         return client.writable_repository(repository)
     except NotFoundError as error:
         raise ConfigurationError(
-            f"there is no repository {repository!r} ({error}): `lakegc repositories` lists them",
+            f"there is no repository {repository!r} ({error}): `{command_line('repositories')}` "
+            "lists them",
         ) from error
 
 
@@ -134,6 +136,11 @@ class RunContext:
     def requests_sent(self) -> int:
         """How many requests were sent to lakeFS and the stores since it began, each try as one."""
         return traffic.sent() - self.sent_before
+
+    @property
+    def given_settings(self) -> Mapping[str, Any]:
+        """The settings as manifests record them, and as the commands in messages take them."""
+        return given_settings(self.settings, self.root.stores)
 
     @property
     def tasks(self) -> Tasks:
@@ -254,7 +261,7 @@ class RunContext:
                 parts=parts,
                 previous=previous.sha256,
                 # A mark is of the mode of its listing, whatever its later stages are told.
-                settings={**self.settings.to_json(), "mode": previous.mode},
+                settings={**self.given_settings, "mode": previous.mode},
                 facts={**facts, "requests": self.requests_sent},
             ),
         )

@@ -13,6 +13,7 @@ from lakegc_assets.errors import RefusedError
 from lakegc_assets.recovery.backups import Backup, find_backup, folder_url, subject_of
 from lakegc_assets.recovery.making import whole
 from lakegc_assets.run.artifacts import AttemptArtifacts, Manifest
+from lakegc_assets.run.command_line import command_line
 from lakegc_assets.run.context import RunContext
 from lakegc_assets.storage.base import ObjectStore
 from lakegc_assets.storage.errors import ObjectNotFoundError
@@ -54,10 +55,12 @@ def spare_what_is_not_backed_up(
         return None, 0
     backup = find_backup(ctx.root.stores, url, ctx.repository, ctx.run)
     if backup is None:
+        of_run = ctx.repository, "--run", ctx.run
         raise RefusedError(
             f"{folder_url(url, ctx.repository, ctx.run)} holds no finished backup of mark "
-            f"{ctx.run!r}, and backup_url is set: run `lakegc backup {ctx.repository} --run "
-            f"{ctx.run}` first, or sweep without backup_url"
+            f"{ctx.run!r}, and backup_url is set: run "
+            f"`{command_line('backup', *of_run, settings=ctx.given_settings)}` first, or sweep "
+            "without backup_url"
         )
     backup.require_of(subject_of(chain))
     lacking = _not_held(ctx, backup, marked)

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from copy import copy
-from datetime import timedelta
-from shlex import quote
 from typing import Final
 
 import pyarrow as pa
@@ -14,8 +12,8 @@ import pyarrow.compute as pc
 
 from lakegc_assets.errors import LakegcError
 from lakegc_assets.run.artifacts import AttemptArtifacts
+from lakegc_assets.run.command_line import command_line
 from lakegc_assets.run.context import RunContext
-from lakegc_assets.run.settings import Settings
 from lakegc_assets.sweep import ledger
 from lakegc_assets.sweep.alarm import AlarmError
 from lakegc_assets.sweep.ledger import ASSET, GONE
@@ -24,22 +22,6 @@ from lakegc_assets.sweep.ledger import ASSET, GONE
 OWNER: Final = "owner"
 _MADE: Final = "was made: nothing that is needed is gone"
 _NOT_MADE: Final = "was not made"
-#: Settings by which a sweep goes on as it began: what it may delete, what can be had back, how
-#: fast. What else its mark was checked with is taken from the mark.
-_KEPT: Final = (
-    "accept_missing",
-    "protect_tags",
-    "ignored_repositories",
-    "backup_url",
-    "require_conditional_deletes",
-    "restore_revived",
-    "trash_days",
-    "sweep_batch",
-    "sweep_keys_per_second",
-    "sweep_requests_per_second",
-)
-#: How the bucket of the backups is reached, where it is reached in a way of its own.
-_WAYS: Final = ("endpoint_url", "region", "profile")
 
 
 class Ending:
@@ -165,24 +147,7 @@ def finished(attempt: AttemptArtifacts) -> str:
 
 def command(ctx: RunContext) -> str:
     """What goes on with a sweep that ended early, under the same settings."""
-    changed = {name: getattr(ctx.settings, name) for name in _KEPT}
-    usual = Settings()
-    given = {name: v for name, v in changed.items() if v != getattr(usual, name)}
-    if "backup_url" in given:
-        for _, access in ctx.root.stores.elsewhere:
-            ways = {f"backup_{name}": getattr(access, name) for name in _WAYS}
-            given |= {name: way for name, way in ways.items() if way}
-    options = "".join(f" --set {quote(f'{name}={_text(v)}')}" for name, v in given.items())
-    return f"lakegc sweep {ctx.repository} --run {ctx.run}{options}"
-
-
-def _text(value: object) -> str:
-    """A setting as ``--set`` takes it."""
-    if isinstance(value, timedelta):
-        return f"{value / timedelta(days=1):.15g}"
-    if isinstance(value, tuple):
-        return ",".join(value)
-    return str(value).lower() if isinstance(value, bool) else str(value)
+    return command_line("sweep", ctx.repository, "--run", ctx.run, settings=ctx.given_settings)
 
 
 def _deleted(attempt: AttemptArtifacts) -> int:

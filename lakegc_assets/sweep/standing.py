@@ -15,6 +15,7 @@ from typing import Final
 
 from lakegc_assets.errors import LakegcError
 from lakegc_assets.run.artifacts import ArtifactRoot, AttemptArtifacts, Manifest
+from lakegc_assets.run.command_line import command_line, recorded_settings
 from lakegc_assets.run.tasks import each
 from lakegc_assets.sweep.alarm import MISSING
 from lakegc_assets.sweep.approval import approval_of, refusal_of, when
@@ -312,8 +313,10 @@ def _of(last: _Run, mode: str, now: datetime) -> tuple[str, str]:
 def _of_published(last: _Run, report: Manifest, mode: str, now: datetime) -> tuple[str, str]:
     attempt, name = last.attempt, f"mark {last.attempt.run}"
     if last.begun:
-        goes_on = f"`lakegc sweep {attempt.repository} --run {attempt.run}` goes on"
-        return "sweep unfinished", f"the sweep of {name} was begun and has not finished: {goes_on}"
+        settings = recorded_settings(attempt)
+        goes_on = command_line("sweep", attempt.repository, "--run", attempt.run, settings=settings)
+        because = f"the sweep of {name} was begun and has not finished: `{goes_on}` goes on"
+        return "sweep unfinished", because
     approval = approval_of(attempt, now)
     if approval is not None:
         until = f"until {approval.ends:%Y-%m-%d %H:%M} UTC"

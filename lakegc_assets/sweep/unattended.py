@@ -11,6 +11,7 @@ from datetime import datetime
 from typing import Final
 
 from lakegc_assets.run.artifacts import AttemptArtifacts, Manifest
+from lakegc_assets.run.command_line import command_line
 from lakegc_assets.run.context import RunContext
 from lakegc_assets.run.history import earlier
 from lakegc_assets.storage.trash import trash_folder
@@ -61,7 +62,10 @@ def waits_for(ctx: RunContext, mode: str, limits: Limits) -> str | None:
     attempt = ctx.root.attempt(ctx.repository, ctx.run)
     name = f"mark {ctx.run} of {ctx.repository}"
     if mode == "never":
-        return f"{name} is not swept: `sweep` is `never`. `lakegc sweep` does it all the same"
+        sweeping = command_line(
+            "sweep", ctx.repository, "--run", ctx.run, settings=ctx.given_settings
+        )
+        return f"{name} is not swept: `sweep` is `never`. `{sweeping}` does it all the same"
     if not attempt.has("gc_report") or approval_of(attempt, ctx.clocks.now()) is not None:
         # What did not finish the sweep itself refuses, with the reason.
         return None
@@ -75,7 +79,7 @@ def how_to_approve(attempt: AttemptArtifacts) -> str:
     """What a person does who has seen the report."""
     return (
         "read its report, then run the job gc_approve on its partition, or "
-        f"`lakegc approve {attempt.repository} --run {attempt.run}`"
+        f"`{command_line('approve', attempt.repository, '--run', attempt.run)}`"
     )
 
 

@@ -92,6 +92,7 @@ def outcome(text: str) -> dict[str, Any]:
         "too_young": 2,
         "outside_data": 0,
         "adopted": {"mark": text, "not_named": {"objects": 3}},
+        "to_delete": f"lakegc sweep {text} --run m1",
         "swept": True,
         "objects": 4,
         "bytes": 400,

@@ -15,6 +15,7 @@ from lakegc_assets.cli.options import settings_of
 from lakegc_assets.errors import LakegcError, RefusedError
 from lakegc_assets.graveler.errors import FormatError
 from lakegc_assets.lakefs.errors import ConnectionFailedError
+from lakegc_assets.run.command_line import command_line, recorded_settings
 from lakegc_assets.run.context import RunContext
 from lakegc_assets.storage.config import S3Access
 from lakegc_assets.storage.errors import StorageError
@@ -33,7 +34,11 @@ _UNKNOWN = (
     "could not be made (Connection refused. Check the endpoint), so it is not known whether "
     "something is gone that is needed"
 )
-_GOES_ON = "`lakegc sweep repo --run mark-1` goes on"
+_SWEEP = (
+    "lakegc sweep repo --run mark-1 --set max_candidate_share=0.9 --set range_num_partitions=1 "
+    "--set address_num_partitions=1 --set sweep_num_partitions=1"
+)
+_GOES_ON = f"`{_SWEEP}` goes on"
 
 
 def refuse(_deltas: Deltas, _candidates: Candidates) -> DeltaMark:
@@ -88,7 +93,7 @@ def test_it_tells_the_whole_of_it(
     assert raised.value.figures == {
         "objects deleted": 1,
         "look afterwards": looked,
-        "to go on": "lakegc sweep repo --run mark-1",
+        "to go on": _SWEEP,
     }
 
 
@@ -124,6 +129,8 @@ def test_what_goes_on_keeps_the_settings_of_the_sweep(lake: SmallLake, spark: Se
     assert set(words[5::2]) == {"--set"}
     config = checked(settings_of(tuple(words[6::2])))
     assert config == {
+        **{f"{name}_num_partitions": 1 for name in ("range", "address", "sweep")},
+        "max_candidate_share": 0.9,
         "ignored_repositories": ["a", "b"],
         "backup_url": "s3://kept/back ups",
         "require_conditional_deletes": True,
@@ -132,6 +139,19 @@ def test_what_goes_on_keeps_the_settings_of_the_sweep(lake: SmallLake, spark: Se
         "sweep_keys_per_second": 20.0,
         "backup_endpoint_url": "http://other:9000",
     }
+
+
+def test_what_sweeps_a_mark_has_the_settings_that_it_was_made_with(
+    lake: SmallLake, marked: Marked
+) -> None:
+    """Who pastes what a report prints must not sweep without the backup of the mark."""
+    assert marked.candidates
+    attempt = lake.root.attempt(REPOSITORY, RUN)
+    of_run = REPOSITORY, "--run", RUN
+    assert command_line("sweep", *of_run, settings=recorded_settings(attempt)) == _SWEEP
+    attempt.store().put("gc_report/manifest.json", b"{")
+    damaged = command_line("sweep", *of_run, settings=recorded_settings(attempt))
+    assert damaged == "lakegc sweep repo --run mark-1"
 
 
 def test_a_finished_sweep_is_refused_with_who_finished_it(
@@ -162,7 +182,7 @@ def test_an_alarm_names_what_goes_on_too(
     with pytest.raises(LakegcError, match="1 objects of mark 'mark-1' are gone, and are") as raised:
         sweep(lake.context(spark, restore_revived=False))
     assert raised.value.figures["look afterwards"] == "was made"
-    goes_on = "`lakegc sweep repo --run mark-1 --set restore_revived=false` goes on"
+    goes_on = f"`{_SWEEP} --set restore_revived=false` goes on"
     assert str(raised.value).endswith(f"The look afterwards was made. {goes_on}")
 
 

@@ -1,0 +1,131 @@
+"""Commands of ``lakegc`` as messages print them: whole, so that they can be pasted into a shell."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from shlex import quote
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, Final
+
+from lakegc_assets.errors import LakegcError
+from lakegc_assets.run.settings import Settings
+from lakegc_assets.storage.config import StoreConfig
+
+if TYPE_CHECKING:
+    from lakegc_assets.run.artifacts import AttemptArtifacts
+
+#: Fields of ``Settings`` in other units than seconds, or under another name, in the collector
+#: resource: that name, and the seconds of one unit.
+_TIMES: Final = {
+    "min_age": ("min_age_hours", 3600),
+    "clean_every": ("clean_every_hours", 3600),
+    "clock_skew": ("clock_skew_seconds", 1),
+    "lease_duration": ("lease_duration_seconds", 1),
+    "lease_wait": ("lease_wait_seconds", 1),
+    "pin_days": ("pin_days", 86_400),
+    "trash_days": ("trash_days", 86_400),
+}
+#: How the bucket of the backups is reached, where it is reached in a way of its own.
+_WAYS: Final = ("endpoint_url", "region", "profile")
+_BACKUP: Final = frozenset(
+    {
+        "backup_url",
+        "backup_num_partitions",
+        "backup_bandwidth",
+        "backup_log",
+        "backup_list_threads",
+        "backup_distribution",
+        *(f"backup_{way}" for way in _WAYS),
+    }
+)
+_LEASE: Final = frozenset({"lease_duration", "lease_wait"})
+#: Settings that only a mark reads: a sweep has them from its mark.
+_OF_A_MARK: Final = frozenset(
+    {
+        "adopt",
+        "allow_unsafe_min_age",
+        "clean",
+        "clean_every",
+        "listing_num_partitions",
+        "min_age",
+        "mode",
+        "skip_new_slices",
+    }
+)
+_ALL: Final = frozenset(Settings.__dataclass_fields__) | _BACKUP
+#: Which settings a command takes; one that is not here takes none.
+_TAKEN: Final = {
+    "run": _ALL,
+    "mark": _ALL,
+    "adopt": _ALL - {"adopt"},
+    "sweep": _ALL - _OF_A_MARK,
+    "backup": _BACKUP | _LEASE | {"spark_seconds"},
+    "restore": _BACKUP | _LEASE | {"pin_days", "spark_seconds"},
+}
+
+
+_NONE: Final[Mapping[str, Any]] = MappingProxyType({})
+
+
+def command_line(command: str, *arguments: str, settings: Mapping[str, Any] = _NONE) -> str:
+    """A command of ``lakegc`` for a shell, with every setting that is not the default.
+
+    Args:
+        command: its name.
+        arguments: as the command is to get them.
+        settings: as ``given_settings`` and ``recorded_settings`` return them; those that the
+            command does not take are left out.
+    """
+    words = ["lakegc", command, *arguments]
+    for name, value in _changed(settings).items():
+        if name in _TAKEN.get(command, ()):
+            key, unit = _TIMES.get(name, (name, 0))
+            words += ["--set", f"{key}={_text(value / unit if unit else value)}"]
+    return " ".join(map(quote, words))
+
+
+def given_settings(settings: Settings, stores: StoreConfig) -> dict[str, Any]:
+    """Settings as JSON values, with how the bucket of the backups is reached.
+
+    Args:
+        settings: of a run.
+        stores: how it reaches object stores.
+    """
+    ways = {
+        f"backup_{way}": getattr(access, way)
+        for _, access in stores.elsewhere
+        for way in _WAYS
+        if getattr(access, way)
+    }
+    return {**settings.to_json(), **ways}
+
+
+def recorded_settings(attempt: AttemptArtifacts) -> Mapping[str, Any]:
+    """The settings that a published mark was made with; none where nobody can tell.
+
+    Args:
+        attempt: the artifacts of the mark.
+    """
+    try:
+        return attempt.recorded("gc_report").settings
+    except LakegcError:
+        return _NONE
+
+
+def _changed(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Those that are not the default, in the order of the fields of ``Settings``."""
+    usual = Settings().to_json()
+    return {
+        name: settings[name]
+        for name in [*usual, *sorted(settings.keys() - usual.keys())]
+        if name in settings and settings[name] != usual.get(name)
+    }
+
+
+def _text(value: object) -> str:
+    """A value as ``--set`` takes it."""
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, float):
+        return f"{value:.15g}"
+    return ",".join(value) if isinstance(value, list | tuple) else str(value)

@@ -1,0 +1,85 @@
+"""A command that a message prints does, pasted into a shell, what the message is about."""
+
+from __future__ import annotations
+
+import shlex
+from dataclasses import replace
+from datetime import timedelta
+from itertools import pairwise
+
+import pytest
+
+from lakegc_assets.cli.jobs import checked
+from lakegc_assets.cli.options import settings_of
+from lakegc_assets.defs.resources import CollectorResource
+from lakegc_assets.run.command_line import command_line, given_settings
+from lakegc_assets.run.settings import Settings
+from lakegc_assets.storage.config import S3Access, StoreConfig
+
+_CHANGED = Settings(
+    mode="unified",
+    min_age=timedelta(hours=30, minutes=5),
+    clock_skew=timedelta(seconds=90),
+    max_candidate_share=0.8,
+    protect_tags=True,
+    accept_missing="12:ab",
+    skip_new_slices=False,
+    clean=True,
+    clean_every=timedelta(hours=30),
+    range_num_partitions=2,
+    lease_duration=timedelta(seconds=150),
+    lease_wait=timedelta(minutes=10),
+    pin_days=timedelta(hours=1),
+    trash_days=timedelta(seconds=1),
+    restore_revived=False,
+    ignored_repositories=("a", "b"),
+    spark_seconds=0.0,
+    sweep_keys_per_second=0.1,
+    backup_url="s3://kept/back ups; rm -rf '$HOME'",
+    backup_bandwidth=0.5,
+)
+
+
+def _given(line: str) -> Settings:
+    """The settings that the arguments of a command make."""
+    words = shlex.split(line)
+    sets = tuple(v for flag, v in pairwise(words) if flag == "--set")
+    return CollectorResource(**checked(settings_of(sets))).settings()
+
+
+def test_a_mark_is_made_again_with_every_setting() -> None:
+    line = command_line("mark", "repo", settings=given_settings(_CHANGED, StoreConfig()))
+    assert _given(line) == _CHANGED
+
+
+def test_a_sweep_takes_all_but_what_its_mark_says() -> None:
+    line = command_line("sweep", "repo", settings=given_settings(_CHANGED, StoreConfig()))
+    usual = Settings()
+    assert _given(line) == replace(
+        _CHANGED,
+        **{name: getattr(usual, name) for name in ("min_age", "clean", "clean_every")},
+        skip_new_slices=True,
+    )
+
+
+def test_the_way_to_the_bucket_of_the_backups_is_given() -> None:
+    way = S3Access(endpoint_url="http://other:9000", profile="a b")
+    stores = StoreConfig(elsewhere=(("kept", way),))
+    settings = given_settings(Settings(backup_url="s3://kept/x"), stores)
+    assert command_line("restore", "repo", "--run", "m", "--all", settings=settings) == (
+        "lakegc restore repo --run m --all --set backup_url=s3://kept/x "
+        "--set backup_endpoint_url=http://other:9000 --set 'backup_profile=a b'"
+    )
+
+
+@pytest.mark.parametrize("address", ["data/a b", "data/it's", "data/$(x)", "data/\n|", "data/ü"])
+def test_a_shell_reads_each_argument_as_it_is(address: str) -> None:
+    line = command_line("why", "repo", address, "--run", "m")
+    assert shlex.split(line) == ["lakegc", "why", "repo", address, "--run", "m"]
+
+
+def test_a_command_that_takes_no_settings_gets_none() -> None:
+    settings = given_settings(_CHANGED, StoreConfig())
+    assert command_line("approve", "repo", "--run", "m", settings=settings) == (
+        "lakegc approve repo --run m"
+    )
