@@ -5,8 +5,6 @@ from __future__ import annotations
 import asyncio
 import gc
 import logging
-import os
-import tempfile
 import threading
 import uuid
 from collections.abc import Iterator
@@ -27,6 +25,8 @@ from sqlalchemy.engine.interfaces import DBAPIConnection
 
 from lakegc_assets.embedded.lake import state
 from lakegc_assets.lakefs import client
+from lakegc_assets.run import lock
+from lakegc_assets.storage import files
 from lakegc_assets_tests.marked import marked
 from lakegc_assets_tests.sessions import spark
 from lakegc_assets_tests.site import site
@@ -122,7 +122,7 @@ def _known_migrations(config: Config) -> ScriptDirectory:
 def _at_once() -> Iterator[None]:
     """Nothing waits for the disk, which no test takes the power from, nor for a server of ours."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(os, "fsync", lambda _: None)
+        patch.setattr(files, "fsync", lambda _: None)
         patch.setattr(state, "SYNCHRONOUS", "OFF")
         patch.setattr(client, "_FIRST_POLL_S", 0.01)
         patch.setattr("botocore.session.create_loader", _loader)
@@ -138,9 +138,10 @@ def _at_once() -> Iterator[None]:
 @pytest.fixture(scope="session", autouse=True)
 def _locks_of_its_own(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """Two workers have repositories of one name, whose locks lie where temporary files do."""
+    folder = str(tmp_path_factory.mktemp("tmp"))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("TMPDIR", str(tmp_path_factory.mktemp("tmp")))
-        patch.setattr(tempfile, "tempdir", None)
+        patch.setenv("TMPDIR", folder)
+        patch.setattr(lock, "gettempdir", lambda: folder)
         yield
 
 

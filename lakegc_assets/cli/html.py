@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Final
 
 from lakegc_assets.errors import ConfigurationError
+from lakegc_assets.storage.files import flush
 
 #: Whatever got into a page by mistake, a browser fetches nothing and runs nothing.
 _POLICY: Final = "default-src 'none'; img-src data:; style-src 'unsafe-inline'; base-uri 'none'"
@@ -142,7 +143,7 @@ def _replace(path: Path, content: bytes) -> None:
             file.flush()
             # As if it had been made in the usual way: others may read it, if they may.
             os.fchmod(file.fileno(), 0o666 & ~_umask())
-            os.fsync(file.fileno())
+            flush(file.fileno())
         Path(name).replace(path)
     except BaseException:
         with suppress(OSError):

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import base64
-import hmac
 import logging
 import re
 import uuid
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from email.utils import formatdate
+from hmac import compare_digest
 from urllib.parse import unquote_to_bytes
 
 from starlette.applications import Starlette
@@ -140,7 +140,7 @@ def _authenticate(lake: Lake, request: Request) -> None:
         given = base64.b64decode(encoded, validate=True) if kind.lower() == "basic" else b""
     except ValueError:
         given = b""
-    if not hmac.compare_digest(given, expected):
+    if not compare_digest(given, expected):
         raise ApiError(401, "error authenticating request")
 
 

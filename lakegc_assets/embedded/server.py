@@ -27,7 +27,7 @@ from lakegc_assets.embedded.lake.settings import ServerSettings
 from lakegc_assets.errors import LakegcError
 from lakegc_assets.lakefs.credentials import ENDPOINT_VARIABLE, KEY_VARIABLE, SECRET_VARIABLE
 from lakegc_assets.storage.config import StoreConfig
-from lakegc_assets.storage.files import locked, open_directories, temporary_name
+from lakegc_assets.storage.files import flush, locked, open_directories, temporary_name
 from lakegc_assets.storage.files import replace as replace_file
 
 _START_SECONDS = 30
@@ -279,9 +279,9 @@ def _write_private(directory: int, name: str, text: str) -> None:
     with os.fdopen(os.open(temporary, flags, 0o600, dir_fd=directory), "w") as file:
         file.write(text)
         file.flush()
-        os.fsync(file.fileno())
+        flush(file.fileno())
     replace_file(directory, temporary, name)
-    os.fsync(directory)
+    flush(directory)
 
 
 def _environment(settings: ServerSettings, endpoint: str) -> dict[str, str]:

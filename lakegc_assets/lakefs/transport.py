@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import logging
 import random
-import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from email.utils import parsedate_to_datetime
+from time import sleep
 from typing import Any, NoReturn, TypeVar
 from urllib.parse import quote, urlencode, urlsplit
 
@@ -163,7 +163,7 @@ class Transport:
                     "attempt %d of %d failed, next in %.1f s: %s",
                     attempt, self._limits.max_attempts, pause, error,
                 )  # fmt: skip
-            time.sleep(pause)
+            sleep(pause)
             attempt += 1
 
     def _pause(self, attempt: int, error: LakeFSError) -> float:

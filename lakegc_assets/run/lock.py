@@ -12,13 +12,13 @@ import hashlib
 import json
 import os
 import sys
-import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
+from tempfile import gettempdir
 from typing import Final
 
 from lakegc_assets.errors import RefusedError
@@ -38,7 +38,7 @@ _held = _Held()
 
 def lock_file(namespace_url: str) -> Path:
     """The lock file of a storage namespace, below the system's folder for temporary files."""
-    folder = Path(tempfile.gettempdir()) / f"lakegc-locks-{os.getuid()}"
+    folder = Path(gettempdir()) / f"lakegc-locks-{os.getuid()}"
     folder.mkdir(mode=0o700, exist_ok=True)
     return folder / hashlib.sha256(namespace_url.encode()).hexdigest()[:32]
 

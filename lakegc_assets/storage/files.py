@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import fcntl
 import os
 import random
 import re
@@ -12,6 +11,8 @@ import stat
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
+from fcntl import LOCK_EX, LOCK_UN, flock
+from os import copy_file_range, fsync
 from pathlib import Path
 from typing import IO, Final
 
@@ -61,6 +62,15 @@ def temporary_name() -> str:
     return TEMPORARY + secrets.token_hex(8)
 
 
+def flush(descriptor: int) -> None:
+    """Return when a file, or the names in a directory, would survive a crash of the machine.
+
+    Raises:
+        OSError: they would not, as on a full disk.
+    """
+    fsync(descriptor)
+
+
 def open_directories(
     stack: ExitStack, root: Path, segments: Sequence[str], *, create: bool
 ) -> Sequence[int]:
@@ -77,7 +87,7 @@ def open_directories(
         if create:
             with suppress(FileExistsError):
                 os.mkdir(name, dir_fd=parent)
-                os.fsync(parent)
+                flush(parent)
         descriptors.append(os.open(name, _DIRECTORY, dir_fd=parent))
         stack.callback(os.close, descriptors[-1])
     return descriptors
@@ -114,7 +124,7 @@ def _make_directories(path: Path) -> None:
     path.mkdir(exist_ok=True)
     descriptor = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
     try:
-        os.fsync(descriptor)
+        flush(descriptor)
     finally:
         os.close(descriptor)
 
@@ -127,7 +137,7 @@ def locked(directory: int, *, required: bool) -> Iterator[None]:
     other writers need no lock there.
     """
     try:
-        fcntl.flock(directory, fcntl.LOCK_EX)
+        flock(directory, LOCK_EX)
     except OSError as error:
         if required:
             raise ConfigurationError(
@@ -140,7 +150,7 @@ def locked(directory: int, *, required: bool) -> Iterator[None]:
         yield
     finally:
         # Closing would not do: a process forked meanwhile holds a copy of the descriptor.
-        fcntl.flock(directory, fcntl.LOCK_UN)
+        flock(directory, LOCK_UN)
 
 
 def replace(directory: int, temporary: str, name: str) -> None:
@@ -217,7 +227,7 @@ class Original:
 
 
 def _share(source: int, target: int, count: int) -> int:
-    return os.copy_file_range(source, target, count)
+    return copy_file_range(source, target, count)
 
 
 def _send(source: int, target: int, count: int) -> int:
@@ -253,7 +263,7 @@ def write_private_file(path: str | os.PathLike[str], content: str) -> None:
         with os.fdopen(descriptor, "w") as file:
             file.write(content)
             file.flush()
-            os.fsync(descriptor)
+            flush(descriptor)
         temporary.replace(path)
     finally:
         with suppress(FileNotFoundError):

@@ -13,6 +13,7 @@ import stat
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from datetime import datetime
+from os import unlink
 from pathlib import Path
 from typing import IO, Final
 
@@ -31,6 +32,7 @@ from lakegc_assets.storage.errors import (
 from lakegc_assets.storage.files import (
     Original,
     etag_of,
+    flush,
     link_new,
     locked,
     make_unique,
@@ -285,11 +287,11 @@ class LocalStore(ObjectStore):
                     fill(file)
                     file.flush()
                     make_unique(descriptor)
-                    os.fsync(descriptor)
+                    flush(descriptor)
                     etag = etag_of(os.fstat(descriptor))
                 with locked(directory, required=lock_required):
                     publish(directory, temporary, name)
-                os.fsync(directory)
+                flush(directory)
                 return etag
         raise StoreUnavailableError(
             f"{self._root.at(key)}: its directory is being deleted all the time"
@@ -309,7 +311,7 @@ class LocalStore(ObjectStore):
                         if outcome := _kept(key, status, etag, deadline):
                             return outcome
                         if version is None:
-                            os.unlink(name, dir_fd=directories[-1])
+                            unlink(name, dir_fd=directories[-1])
                         else:
                             self._trash.take(directories[-1], name, version)
                 except (FileNotFoundError, NotADirectoryError):

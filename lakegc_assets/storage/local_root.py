@@ -14,6 +14,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
 from operator import itemgetter
+from os import scandir
 from pathlib import Path
 from typing import IO, Final
 
@@ -127,7 +128,7 @@ class LocalRoot:
                 if segments or not self.path.exists():
                     return []
                 raise
-            for entry in stack.enter_context(os.scandir(descriptor)):
+            for entry in stack.enter_context(scandir(descriptor)):
                 name = entry.name
                 if name.startswith(TEMPORARY):
                     continue

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from functools import lru_cache, wraps
+from os import getpid
 from threading import Lock
 from typing import Final, ParamSpec, TypeVar
 
@@ -36,7 +37,7 @@ def once_per_process(
 
         @wraps(make)
         def shared(*args: _Asked.args, **kwargs: _Asked.kwargs) -> _Made:
-            pid = os.getpid()
+            pid = getpid()
             # To decode all of them would take as long as to sign a request.
             seen = frozenset((k, os.environb.get(k)) for k in os.environb if k.startswith(names))
             # A thread of the parent may have held its lock at the moment of the fork.

@@ -15,6 +15,7 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
+from os import link, rename, unlink
 from pathlib import Path
 from typing import Final
 
@@ -23,7 +24,7 @@ import pyarrow.compute as pc
 
 from lakegc_assets.storage.base import ObjectStore
 from lakegc_assets.storage.errors import StorageError
-from lakegc_assets.storage.files import locked, open_directories, remove_empty
+from lakegc_assets.storage.files import flush, locked, open_directories, remove_empty
 from lakegc_assets.storage.values import Lost, Recovery, UndeleteOutcome
 
 #: How often a file is put back again.
@@ -161,7 +162,7 @@ class LocalTrash:
             with suppress(FileNotFoundError):
                 os.lstat(target, dir_fd=folder)
                 raise StorageError(f"{self.url}: {trash_key!r} is in the trash already")
-            os.rename(name, target, src_dir_fd=directory, dst_dir_fd=folder)
+            rename(name, target, src_dir_fd=directory, dst_dir_fd=folder)
 
     def bring_back(self, lost: Lost) -> UndeleteOutcome:
         """Put a file back where nothing is. Raises StorageError and OSError."""
@@ -217,8 +218,8 @@ class LocalTrash:
             directory = open_directories(stack, self.root, parents, create=True)[-1]
             try:
                 with locked(directory, required=False):
-                    os.link(trash_name, name, src_dir_fd=folders[-1], dst_dir_fd=directory)
-                os.fsync(directory)
+                    link(trash_name, name, src_dir_fd=folders[-1], dst_dir_fd=directory)
+                flush(directory)
                 outcome = UndeleteOutcome(key, "restored")
             except FileExistsError:
                 present = os.lstat(name, dir_fd=directory)
@@ -228,6 +229,6 @@ class LocalTrash:
                 # A call that was killed may have left the second name of what it put back.
                 if present.st_ino != os.lstat(trash_name, dir_fd=folders[-1]).st_ino:
                     return outcome
-            os.unlink(trash_name, dir_fd=folders[-1])
+            unlink(trash_name, dir_fd=folders[-1])
             remove_empty(folders, trash_parents)
             return outcome

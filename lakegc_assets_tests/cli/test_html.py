@@ -21,6 +21,7 @@ from lakegc_assets.defs.estate import COLUMNS, overview
 from lakegc_assets.defs.policy import Policies
 from lakegc_assets.errors import ConfigurationError
 from lakegc_assets.lakefs.config import LakeFSConfig
+from lakegc_assets.storage import files
 from lakegc_assets_tests.left import BEGAN, checked, root_at, swept
 
 # Dagster itself makes nested resources (S3Resource) in this way.
@@ -194,7 +195,7 @@ def test_a_file_that_cannot_be_replaced_stays_as_it_is(
     def fail(_descriptor: int) -> None:
         raise OSError("no space left")
 
-    monkeypatch.setattr("os.fsync", fail)
+    monkeypatch.setattr(files, "fsync", fail)
     with pytest.raises(ConfigurationError, match="cannot be written: no space left"):
         html.write(file, "after")
     assert file.read_text() == "before"
@@ -221,7 +222,7 @@ def test_the_command_writes_all_repositories_although_lakefs_is_silent(
     monkeypatch.setenv("LAKEGC_ARTIFACT_ROOT", root.url)
     monkeypatch.setenv("DAGSTER_HOME", str(tmp_path / "dagster"))
     monkeypatch.setenv("LAKECTL_SERVER_ENDPOINT_URL", "http://127.0.0.1:9")
-    monkeypatch.setattr("lakegc_assets.lakefs.transport.time.sleep", lambda _: None)
+    monkeypatch.setattr("lakegc_assets.lakefs.transport.sleep", lambda _: None)
     file = tmp_path / "estate.html"
     done = CliRunner().invoke(main, ["report", "--html", str(file), "--json"])
     assert done.exit_code == 0, done.output

@@ -19,6 +19,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
+from lakegc_assets.embedded.lake import state
 from lakegc_assets_tests.embedded.direct import Direct
 
 if TYPE_CHECKING:
@@ -47,11 +48,10 @@ class Steps:
         self._before = before
         self._do = do
         sys.addaudithook(self._audit)
-        self._connect = sqlite3.connect
-        sqlite3.connect = self._connect_traced  # type: ignore[assignment]
+        state.connect = self._connect_traced  # type: ignore[assignment, attr-defined]
 
     def _connect_traced(self, *where: Any, **options: Any) -> sqlite3.Connection:
-        found: sqlite3.Connection = self._connect(*where, **options)
+        found: sqlite3.Connection = sqlite3.connect(*where, **options)
         found.set_trace_callback(self._sql)
         return found
 

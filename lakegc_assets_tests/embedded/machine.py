@@ -6,7 +6,6 @@ import shutil
 import tempfile
 from pathlib import Path
 from typing import Any
-from unittest import mock
 
 import requests
 from hypothesis import strategies as st
@@ -57,8 +56,6 @@ class Driven(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self._no_fsync = mock.patch("os.fsync")
-        self._no_fsync.start()
         self.folder = Path(tempfile.mkdtemp())
         self.clock = Clock()
         self.api = Direct.on(
@@ -77,7 +74,6 @@ class Driven(RuleBasedStateMachine):
         self.api.lake.close()
         self.api.__exit__()
         shutil.rmtree(self.folder)
-        self._no_fsync.stop()
 
     @property
     def model(self) -> Model:

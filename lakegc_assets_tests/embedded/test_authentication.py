@@ -171,7 +171,7 @@ def test_only_a_comparison_in_constant_time_decides(
         compared.append((given, expected))
         return False
 
-    monkeypatch.setattr("lakegc_assets.embedded.app.hmac.compare_digest", compare_digest)
+    monkeypatch.setattr(app, "compare_digest", compare_digest)
     endpoint = next(e for e in app._ENDPOINTS if e.path == "/user")
     for authorization in (basic(RIGHT), basic(b"x"), b"Basic !", None):
         assert send(direct, endpoint, authorization)[0] == 401

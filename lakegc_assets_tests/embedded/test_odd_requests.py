@@ -7,7 +7,7 @@ import json
 import re
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -307,14 +307,6 @@ def run(template: Path, chosen: list[Request]) -> None:
                     assert response.json()["message"]
             look_at_everything(direct)
             direct.lake.close()
-
-
-@pytest.fixture(autouse=True)
-def no_fsync(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Nothing here is about crashes."""
-    with monkeypatch.context() as patch:
-        patch.setattr("os.fsync", lambda _: None)
-        yield
 
 
 FUZZ = {"suppress_health_check": list(HealthCheck), "deadline": None}

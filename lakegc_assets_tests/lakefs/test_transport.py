@@ -176,7 +176,7 @@ def test_retry_after_is_honoured_within_reason(
     form: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pauses: list[float] = []
-    monkeypatch.setattr("lakegc_assets.lakefs.transport.time.sleep", pauses.append)
+    monkeypatch.setattr("lakegc_assets.lakefs.transport.sleep", pauses.append)
 
     def asks(seconds: int) -> Behaviour:
         then = datetime.now(timezone.utc) + timedelta(seconds=seconds)
@@ -193,7 +193,7 @@ def test_retry_after_is_honoured_within_reason(
 
 def test_pauses_double_with_jitter(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pauses: list[float] = []
-    monkeypatch.setattr("lakegc_assets.lakefs.transport.time.sleep", pauses.append)
+    monkeypatch.setattr("lakegc_assets.lakefs.transport.sleep", pauses.append)
     random.seed(1)
     with FaultServer(answer(500, {"message": "oops"})) as server:
         config = server.config(tmp_path, max_attempts=11, first_backoff_s=1.0)

@@ -5,7 +5,8 @@ from __future__ import annotations
 import errno
 import json
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,9 +18,11 @@ from lakegc_assets.recovery import copying
 from lakegc_assets.recovery.backups import BEGIN, MANIFEST, Record, find_backup
 from lakegc_assets.recovery.making import make_backup
 from lakegc_assets.run.settings import Settings
+from lakegc_assets.storage import files, local
 from lakegc_assets.storage.codes import error_class
 from lakegc_assets.storage.copies import copy_object
 from lakegc_assets.storage.errors import AccessDeniedError, StorageError, StoreFullError
+from lakegc_assets.storage.files import open_directories
 from lakegc_assets.storage.opening import open_store
 from lakegc_assets_tests.lake import REPOSITORY, RUN, Marked
 from lakegc_assets_tests.recovery.conftest import Place
@@ -40,21 +43,23 @@ def no_space(place: Place, monkeypatch: pytest.MonkeyPatch, after: int) -> None:
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         sync(descriptor)
 
-    monkeypatch.setattr(os, "fsync", full)
+    monkeypatch.setattr(files, "fsync", full)
 
 
 def read_only(place: Place, monkeypatch: pytest.MonkeyPatch, after: int) -> None:
     """The credentials let so many files be written, and no more."""
-    opened, left = os.open, [after]
+    left = [after]
 
-    def denied(path: Any, flags: int, mode: int = 0o777, *, dir_fd: int | None = None) -> int:
-        if flags & os.O_CREAT and dir_fd is not None and _is_below(dir_fd, place):
+    def denied(
+        stack: ExitStack, root: Path, segments: Sequence[str], *, create: bool
+    ) -> Sequence[int]:
+        if create and root.is_relative_to(place.url):
             left[0] -= 1
             if left[0] < 0:
                 raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
-        return opened(path, flags, mode, dir_fd=dir_fd)
+        return open_directories(stack, root, segments, create=create)
 
-    monkeypatch.setattr(os, "open", denied)
+    monkeypatch.setattr(local, "open_directories", denied)
 
 
 @pytest.mark.parametrize("after", [0, 1, 6])

@@ -35,6 +35,7 @@ from lakegc_assets.restore.restore import restore
 from lakegc_assets.run.context import RunContext
 from lakegc_assets.run.lock import repository_lock
 from lakegc_assets.run.pins import Pin, write_pin
+from lakegc_assets.storage import local
 from lakegc_assets.storage.errors import StorageError
 from lakegc_assets.storage.files import TEMPORARY
 from lakegc_assets.storage.local import LocalStore
@@ -262,7 +263,7 @@ def test_a_store_that_refuses_deletes_ends_the_prune(
         unlink(name, dir_fd=dir_fd)
 
     with monkeypatch.context() as patch:
-        patch.setattr("lakegc_assets.storage.local.os.unlink", refused)
+        patch.setattr(local, "unlink", refused)
         with pytest.raises(StorageError, match=r"could not be removed.*Let the credentials delete"):
             prune(place, NAME)
         assert place.contents() == before

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from lakegc_assets.errors import IntegrityError, LakegcError, RefusedError
+from lakegc_assets.storage import files
 from lakegc_assets.storage.errors import ObjectNotFoundError, StorageError
 from lakegc_assets.storage.opening import open_store
 from lakegc_assets.sweep import deletion
@@ -262,7 +263,7 @@ def test_a_full_disk_under_the_ledger(trial: Trial, monkeypatch: pytest.MonkeyPa
 
     with trial.sweeping() as sweep:
         with monkeypatch.context() as patch:
-            patch.setattr(os, "fsync", full)
+            patch.setattr(files, "fsync", full)
             with pytest.raises(StorageError, match="No space left"):
                 sweep.round(trial.marked, "none")
         assert len(records(sweep)) == 10
@@ -281,7 +282,7 @@ def test_a_full_disk_under_the_notes(trial: Trial, monkeypatch: pytest.MonkeyPat
 
     with trial.sweeping() as sweep:
         with monkeypatch.context() as patch:
-            patch.setattr(os, "fsync", full)
+            patch.setattr(files, "fsync", full)
             with pytest.raises(LakegcError, match="No space left"):
                 sweep.round(trial.marked, "none")
         assert len(trial.there()) == 27

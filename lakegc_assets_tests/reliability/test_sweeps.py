@@ -17,6 +17,7 @@ from lakegc_assets.mark.listing import list_store
 from lakegc_assets.mark.live import live_ranges
 from lakegc_assets.mark.publication import read_summary
 from lakegc_assets.mark.uncommitted import snapshot_uncommitted
+from lakegc_assets.storage import files
 from lakegc_assets.storage.errors import StorageError
 from lakegc_assets.storage.opening import open_store
 from lakegc_assets.sweep.sweep import sweep
@@ -238,7 +239,7 @@ def test_a_full_disk_under_a_mark(
         write(descriptor)
 
     with monkeypatch.context() as patch:
-        patch.setattr(os, "fsync", full)
+        patch.setattr(files, "fsync", full)
         with pytest.raises(StorageError, match="No space left"):
             list_store(ctx)
     with pytest.raises(LakegcError, match="store_listing"):

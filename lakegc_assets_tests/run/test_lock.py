@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from lakegc_assets.errors import RefusedError
+from lakegc_assets.run import lock
 from lakegc_assets.run.lock import lock_file, repository_lock
 
 _HOLD = """
@@ -25,7 +26,7 @@ with repository_lock("s3://bucket/repo"):
 
 @pytest.fixture(autouse=True)
 def _own_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    monkeypatch.setattr(lock, "gettempdir", lambda: str(tmp_path))
     monkeypatch.setenv("TMPDIR", str(tmp_path))
 
 

@@ -21,6 +21,7 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager, suppre
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
+from shutil import which
 from typing import Final
 
 import pytest
@@ -320,7 +321,7 @@ def _azurite_program() -> tuple[str, Path]:
 
 
 def _tool(name: str, wanted: str, server: str) -> str:
-    found = shutil.which(name)
+    found = which(name)
     if found is None:
         raise ServerUnavailableError(
             f"The tests of real object stores need {wanted} to install {server}, and `{name}` is "

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from lakegc_assets.storage import files
 from lakegc_assets.storage.base import ObjectStore
 from lakegc_assets.storage.copies import copy_object
 from lakegc_assets.storage.errors import AccessDeniedError, ChangedError, StorageError
@@ -52,7 +53,7 @@ def test_a_copy_survives_a_change_of_the_source_in_place(
 def test_where_files_cannot_share_bytes_they_are_sent(
     stores: tuple[ObjectStore, ObjectStore], monkeypatch: pytest.MonkeyPatch, number: int
 ) -> None:
-    monkeypatch.setattr(os, "copy_file_range", refusing(number))
+    monkeypatch.setattr(files, "copy_file_range", refusing(number))
     copy(stores)
     assert stores[1].get("k") == _DATA
 
@@ -74,7 +75,7 @@ def test_what_the_target_refuses_leaves_nothing(
     kind: type[StorageError],
     told: str,
 ) -> None:
-    monkeypatch.setattr(os, "copy_file_range", refusing(number))
+    monkeypatch.setattr(files, "copy_file_range", refusing(number))
     with pytest.raises(kind, match=told):
         copy(stores)
     assert not stores[1].exists("k")
@@ -98,7 +99,7 @@ def test_a_source_that_changes_while_it_is_copied_is_found_out(
                 file.write(change)
         return share(source, target, count)
 
-    monkeypatch.setattr(os, "copy_file_range", changing)
+    monkeypatch.setattr(files, "copy_file_range", changing)
     with pytest.raises(ChangedError, match="one"):
         copy(stores)
     assert list((tmp_path / "other").iterdir()) == []
@@ -107,7 +108,7 @@ def test_a_source_that_changes_while_it_is_copied_is_found_out(
 def test_a_copy_that_is_cut_short_is_none(
     stores: tuple[ObjectStore, ObjectStore], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(os, "copy_file_range", lambda *_: 0)
+    monkeypatch.setattr(files, "copy_file_range", lambda *_: 0)
     with pytest.raises(StorageError, match="could not be copied"):
         copy(stores)
     assert list((tmp_path / "other").iterdir()) == []
@@ -130,7 +131,7 @@ def test_a_target_that_cannot_be_written_is_named(
     stores: tuple[ObjectStore, ObjectStore],
 ) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(os, "fsync", refusing(errno.EDQUOT))
+        patch.setattr(files, "fsync", refusing(errno.EDQUOT))
         with pytest.raises(StorageError, match=r"other.*make room"):
             stores[1].put_stream("x", [b"1"], 1)
     assert not stores[1].exists("x")

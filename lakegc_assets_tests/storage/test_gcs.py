@@ -397,7 +397,7 @@ def test_a_token_that_does_not_come_is_an_error_of_the_store(
         assert scopes
         return Credentials(), None
 
-    monkeypatch.setattr("google.auth.default", load)
+    monkeypatch.setattr(gcs_service, "default_credentials", load)
     sign = gcs_service._signer(gcs_service._credentials(None))
     request = Request("GET", "https://storage.googleapis.com/")
     sign(request)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import multiprocessing
 import os
 import random
@@ -19,6 +18,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from lakegc_assets.errors import ConfigurationError
+from lakegc_assets.storage import files, local_root
 from lakegc_assets.storage.base import ObjectStore
 from lakegc_assets.storage.config import StoreConfig
 from lakegc_assets.storage.errors import (
@@ -201,7 +201,7 @@ def test_a_failed_write_leaves_the_old_object_and_nothing_else(
     def fail(_: int) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(os, "fsync", fail)
+    monkeypatch.setattr(files, "fsync", fail)
     with pytest.raises(StorageError, match=r"'d/k': No space left"):
         store.put("d/k", b"new")
     assert store.get("d/k") == b"old"
@@ -294,7 +294,7 @@ def test_without_directory_locks_only_conditional_replacement_is_refused(
     def refuse(*_: object) -> None:
         raise OSError(9, "Bad file descriptor")
 
-    monkeypatch.setattr(fcntl, "flock", refuse)
+    monkeypatch.setattr(files, "flock", refuse)
     etag = store.put_if_absent("k", b"x")
     with pytest.raises(ConfigurationError, match="cannot lock"):
         store.put_if_match("k", b"y", etag)
@@ -329,7 +329,7 @@ def test_a_directory_that_cannot_be_read_is_an_error(
     def deny(*_: object) -> None:
         raise PermissionError(13, "Permission denied")
 
-    monkeypatch.setattr(os, "scandir", deny)
+    monkeypatch.setattr(local_root, "scandir", deny)
     with pytest.raises(AccessDeniedError, match="Permission denied"):
         listed(store)
 

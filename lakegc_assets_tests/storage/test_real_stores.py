@@ -324,7 +324,7 @@ def test_a_server_that_is_killed_comes_back_with_what_it_had(
 
 
 def test_a_missing_go_or_node_is_said_in_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("shutil.which", lambda _name: None)
+    monkeypatch.setattr(servers, "which", lambda _name: None)
     for start, name in ((servers._azurite_program, "node"), (servers._go, "go")):
         with pytest.raises(ServerUnavailableError, match=rf"`{name}` is not on the PATH"):
             start()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import string
 import uuid
 from dataclasses import dataclass, replace
@@ -12,6 +11,7 @@ import boto3
 import pytest
 
 from lakegc_assets.storage.config import StoreConfig
+from lakegc_assets.storage.s3 import native as native_module
 from lakegc_assets.storage.s3.client import clients
 from lakegc_assets.storage.s3.native import AlreadyThereError, Native
 from lakegc_assets_tests.storage.conftest import Answer, Script
@@ -144,7 +144,7 @@ def test_a_process_that_was_forked_does_not_use_it(
     native = clients(script.config()).native
     script.answers = [Answer(503)] * 2
     assert native.put("b", "k", b"data") is None
-    monkeypatch.setattr(os, "getpid", lambda: -1)
+    monkeypatch.setattr(native_module, "getpid", lambda: -1)
     assert native.put("b", "k", b"data") is None
     assert native.get("b", "k", "e", 1) is None
     assert len(script.requests) == 1

@@ -140,7 +140,7 @@ def test_what_may_be_repeated_is(
     store: ObjectStore, script: Script, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pauses: list[float] = []
-    monkeypatch.setattr("lakegc_assets.storage.s3.quick.time.sleep", pauses.append)
+    monkeypatch.setattr("lakegc_assets.storage.s3.quick.sleep", pauses.append)
     script.answers = [Answer(503, error("SlowDown")), Answer(500), _FOUND]
     assert store.get("one") == b"data"
     assert len(script.requests) == 3

@@ -12,6 +12,7 @@ from threading import Barrier
 
 import pytest
 
+from lakegc_assets.storage import shared
 from lakegc_assets.storage.config import AzureAccess, GcsAccess, StoreConfig
 from lakegc_assets.storage.opening import open_store
 from lakegc_assets.storage.shared import once_per_process
@@ -102,5 +103,5 @@ def test_a_store_that_was_used_before_a_fork_has_other_clients_after_it(
 ) -> None:
     store = open_store("gs://bkt/ns", _OPENED["gs://bkt/ns"])
     before = store._service  # type: ignore[attr-defined]
-    monkeypatch.setattr("os.getpid", lambda: -1)
+    monkeypatch.setattr(shared, "getpid", lambda: -1)
     assert store._service is not before  # type: ignore[attr-defined]

@@ -13,6 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
+from lakegc_assets.storage import trash
 from lakegc_assets.storage.base import ObjectStore
 from lakegc_assets.storage.errors import StorageError
 from lakegc_assets.storage.local import LocalStore
@@ -108,7 +109,7 @@ def test_a_trash_on_another_file_system_is_said(
     def rename(*_: object, **__: object) -> None:
         raise OSError(errno.EXDEV, "Invalid cross-device link")
 
-    monkeypatch.setattr(os, "rename", rename)
+    monkeypatch.setattr(trash, "rename", rename)
     store.put("data/a", b"1")
     (outcome,) = store.delete_many(["data/a"], trash=FOLDER)
     assert outcome.outcome == "failed"
@@ -157,7 +158,7 @@ def test_a_killed_undo_is_done_again(store: ObjectStore, monkeypatch: pytest.Mon
         unlink(name, **where)
 
     with monkeypatch.context() as patch:
-        patch.setattr(os, "unlink", killed)
+        patch.setattr(trash, "unlink", killed)
         with pytest.raises(KeyboardInterrupt):
             store.undelete_many([lost])
     assert keys(store) == [lost.version, "data/a"]
@@ -177,7 +178,7 @@ def test_what_is_written_between_look_and_undo_stays(
         (root / "data/a").write_bytes(b"meanwhile")
         link(*names, **where)
 
-    monkeypatch.setattr(os, "link", meanwhile)
+    monkeypatch.setattr(trash, "link", meanwhile)
     assert outcome_of(store, lost)[0] == "already_there"
     assert store.get("data/a") == b"meanwhile"
     assert store.get(str(lost.version)) == b"data/a"
@@ -198,7 +199,7 @@ def test_directories_that_vanish_meanwhile_are_made_again(
 ) -> None:
     """A prune removes empty directories of the trash, and a delete those of keys."""
     lost = lose(store, "data/a") if step == "link" else None
-    call: Callable[..., None] = getattr(os, step)
+    call: Callable[..., None] = getattr(trash, step)
     calls: list[object] = []
 
     def once_without(*names: Any, **where: Any) -> None:
@@ -207,7 +208,7 @@ def test_directories_that_vanish_meanwhile_are_made_again(
             (root / (f"{FOLDER}data" if step == "rename" else "data")).rmdir()
         call(*names, **where)
 
-    monkeypatch.setattr(os, step, once_without)
+    monkeypatch.setattr(trash, step, once_without)
     if lost is None:
         assert lose(store, "data/a").version == f"{FOLDER}data/a"
     else:
@@ -225,7 +226,7 @@ def test_an_object_that_vanishes_before_it_is_moved_is_missing(
         (root / "data/a").unlink(missing_ok=True)
         rename(*names, **where)
 
-    monkeypatch.setattr(os, "rename", gone)
+    monkeypatch.setattr(trash, "rename", gone)
     (outcome,) = store.delete_many(["data/a"], trash=FOLDER)
     assert outcome.outcome == "already_missing"
 

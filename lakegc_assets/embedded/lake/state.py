@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from queue import Empty, LifoQueue
+from sqlite3 import connect
 from threading import Lock
 
 #: How SQLite waits for the disk at a commit.
@@ -114,7 +115,7 @@ class State:
         try:
             db = self._idle.get_nowait()
         except Empty:
-            db = sqlite3.connect(
+            db = connect(
                 self._path, timeout=_BUSY_SECONDS, isolation_level=None, check_same_thread=False
             )
             db.execute(f"PRAGMA synchronous={SYNCHRONOUS}")

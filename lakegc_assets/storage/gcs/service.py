@@ -7,9 +7,9 @@ import os
 import re
 from typing import Any, Final
 
-import google.auth
 import google.auth.transport.requests
 import requests
+from google.auth import default as default_credentials
 from google.auth.exceptions import DefaultCredentialsError, GoogleAuthError, TransportError
 from google.oauth2.service_account import Credentials
 
@@ -84,7 +84,7 @@ def _nothing(_request: Request) -> None:
 def _credentials(file: str | None) -> Any:  # noqa: ANN401 - google-auth's, untyped
     try:
         if file is None:
-            return google.auth.default(scopes=[_SCOPE])[0]
+            return default_credentials(scopes=[_SCOPE])[0]
         return Credentials.from_service_account_file(  # type: ignore[no-untyped-call]
             file, scopes=[_SCOPE]
         )

@@ -9,11 +9,11 @@ put, so that a store refuses what was damaged on its way.
 
 from __future__ import annotations
 
-import os
 import re
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta, timezone
+from os import getpid
 from typing import TYPE_CHECKING, Final
 from urllib.parse import urlsplit
 
@@ -139,5 +139,5 @@ class Native:
 def _here() -> bool:
     """Whether obstore may be used in this process."""
     if not _began_in:
-        _began_in.append(os.getpid())
-    return _began_in[0] == os.getpid()
+        _began_in.append(getpid())
+    return _began_in[0] == getpid()

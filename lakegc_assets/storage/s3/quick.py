@@ -13,7 +13,6 @@ Format: https://docs.aws.amazon.com/AmazonS3/latest/API/sig-v4-header-based-auth
 from __future__ import annotations
 
 import random
-import time
 import xml.etree.ElementTree as ET
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -21,6 +20,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field
 from email.utils import parsedate_to_datetime
 from http.client import HTTPException
+from time import sleep
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote, urlsplit
@@ -167,7 +167,7 @@ class Quick:
                 again = kind in {StoreThrottledError, StoreUnavailableError}
                 if not again or tries >= self.tries:
                     raise
-            time.sleep(min(_LONGEST_PAUSE_S, 2 ** (tries - 1)) * random.uniform(0, 1))
+            sleep(min(_LONGEST_PAUSE_S, 2 ** (tries - 1)) * random.uniform(0, 1))
         more = {} if body is None else {"Body": body}
         answered: dict[str, Any] = getattr(self.client, operation)(**asked, **more)
         return answered
