@@ -20,11 +20,10 @@ from lakegc_assets.defs.metadata import slice_ages
 from lakegc_assets.defs.policy import Policies
 from lakegc_assets.defs.units import human_bytes
 from lakegc_assets.errors import ConfigurationError, LakegcError
+from lakegc_assets.estate.standing import PERSON
 from lakegc_assets.lakefs.config import LakeFSConfig
 from lakegc_assets.lakefs.reads import utc_now
 
-#: States in which somebody has to do something.
-_PERSON: Final = ("held", "unreadable", "refused", "waiting for approval", "sweep unfinished")
 #: Is shown below the state.
 _BECAUSE: Final = "because"
 _TOTAL: Final = ("", "objects", "size")
@@ -108,7 +107,7 @@ def _repositories(rows: Sequence[Row], lakefs: LakeFSConfig) -> html.Markup:
     shown = []
     for one in cells:
         links = [html.link(what, url) for what, url in pages(lakefs, one["repository"]).items()]
-        kind = "state person" if one["state"] in _PERSON else "state"
+        kind = "state person" if one["state"] in PERSON else "state"
         first = {
             "repository": html.lines(one["repository"], *links),
             "state": html.element(

@@ -18,6 +18,7 @@ from lakegc_assets.defs.connecting import LakeFSResource, ObjectStoreResource
 from lakegc_assets.defs.partitions import partition_key
 from lakegc_assets.defs.resources import CollectorResource
 from lakegc_assets.errors import LakegcError, RefusedError
+from lakegc_assets.estate.run_state import sweep_command as command_of
 from lakegc_assets.graveler.namespace import StorageNamespace
 from lakegc_assets.lakefs.config import LakeFSConfig
 from lakegc_assets.mark.adoption import require_adoptable
@@ -25,7 +26,6 @@ from lakegc_assets.mark.forms import mark_folder
 from lakegc_assets.mark.known import known_attempt
 from lakegc_assets.recovery.undoable import undoable
 from lakegc_assets.run.artifacts import ArtifactRoot, AttemptArtifacts, Manifest
-from lakegc_assets.run.command_line import command_line, recorded_settings
 from lakegc_assets.run.context import RunContext, known_repository
 from lakegc_assets.run.settings import Settings
 from lakegc_assets.run.spark import session_settings, start_session
@@ -129,7 +129,7 @@ def outcome(repository: str, run: str) -> dict[str, Any]:
         "checks": report.facts["checks"],
         "warnings": [*report.facts["warnings"], *_put_back(swept)],
         "read": {name: committed[name] for name in sorted(committed)},
-        "to_delete": _sweeping(attempt),
+        "to_delete": command_of(attempt),
         "swept": swept is not None,
         "swept_on": when(attempt.manifest("swept_set")) if swept else None,
         "outcomes": swept["outcomes"] if swept else {},
@@ -143,12 +143,7 @@ def sweep_command(repository: str, run: str) -> str:
     Raises:
         RefusedError: there is no such run.
     """
-    return _sweeping(Site.defined().attempt(repository, run))
-
-
-def _sweeping(attempt: AttemptArtifacts) -> str:
-    settings = recorded_settings(attempt)
-    return command_line("sweep", attempt.repository, "--run", attempt.run, settings=settings)
+    return command_of(Site.defined().attempt(repository, run))
 
 
 def _spared(attempt: AttemptArtifacts) -> dict[str, int]:

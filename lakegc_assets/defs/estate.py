@@ -15,8 +15,8 @@ from lakegc_assets.defs.due import next_run
 from lakegc_assets.defs.metadata import picture, table
 from lakegc_assets.defs.policy import Policies
 from lakegc_assets.defs.units import human_bytes
+from lakegc_assets.estate.standing import STATES, Standing, estate
 from lakegc_assets.run.artifacts import ArtifactRoot
-from lakegc_assets.sweep.standing import STATES, Standing, estate
 
 COLUMNS = (
     "repository",

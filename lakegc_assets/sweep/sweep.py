@@ -11,7 +11,7 @@ from __future__ import annotations
 import dataclasses
 import logging
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import AbstractContextManager, nullcontext, suppress
 from datetime import datetime
 from functools import partial
 from typing import Final
@@ -55,8 +55,15 @@ _NAMED: Final = 100
 _LISTED: Final = {"objects": "listed", "bytes": "listed_bytes"}
 
 
-def sweep(ctx: RunContext) -> Manifest:
+def sweep(
+    ctx: RunContext,
+    recorded: Callable[[RunContext], AbstractContextManager[object]] = nullcontext,
+) -> Manifest:
     """Delete what a published mark names, and write the ``swept_set`` asset.
+
+    Args:
+        ctx: the run.
+        recorded: is entered once the lease is held, to record for people how this try goes.
 
     Raises:
         RefusedError: the mark is unknown, failed, not published or swept already; it has no
@@ -72,7 +79,8 @@ def sweep(ctx: RunContext) -> Manifest:
     require_one_server(client, ctx.repository, store)
     with leased(ctx, store, run=ctx.run) as lease:
         require_no_hold(store)
-        return _sweep(ctx, connections, lease)
+        with recorded(ctx):
+            return _sweep(ctx, connections, lease)
 
 
 def _sweep(ctx: RunContext, connections: Connections, lease: Lease) -> Manifest:

@@ -159,7 +159,7 @@ def test_the_asset_has_a_row_for_each_repository(instance: dg.DagsterInstance) -
     figures = {name: value for name, value in shown.items() if isinstance(value, (int, float))}
     assert figures["repositories"] == 5
     assert figures["repositories waiting for approval"] == figures["repositories unreadable"] == 1
-    assert figures["repositories held"] == 0
+    assert figures["repositories on hold"] == 0
     assert figures["bytes stored"] == 10_000 + 10_000 + 6000
     assert (figures["bytes of garbage"], figures["bytes freed"]) == (4000, 4000)
     assert shown["bytes freed by week"].startswith("![bytes freed by repository and week](data:")

@@ -1,7 +1,7 @@
 """``estate``: how each repository stands, in one table.
 
-Reads: the artifacts of all repositories, the repositories that Dagster knows as partitions, and
-which schedules are on; neither lakeFS nor the stores of the repositories.
+Reads: the artifacts of all repositories, the repositories that Dagster knows as partitions, which
+schedules are on, and of each namespace the hold and the lease; not lakeFS.
 Writes: nothing but what it shows: for each repository size, garbage, bytes freed, last mark, last
 sweep, next run, state and why; and the bytes freed by repository and week.
 Guarantees: a repository that is known, or has left artifacts, has a row; one whose artifacts cannot

@@ -26,6 +26,7 @@ from lakegc_assets.defs.resources import CollectorResource
 from lakegc_assets.run.context import RunContext
 from lakegc_assets.sweep.approval import approved, recorded_sweep, when
 from lakegc_assets.sweep.sweep import sweep
+from lakegc_assets.sweep.tries import recorded_try
 from lakegc_assets.sweep.unattended import waits_for
 
 
@@ -54,7 +55,7 @@ def swept_set(
             context.instance.add_run_tags(context.run.run_id, {WAITS_TAG: waits})
             return
         else:
-            manifest = sweep(approved(ctx))
+            manifest = sweep(approved(ctx), recorded_try)
     told = {"swept": when(manifest), **of_sweep(manifest), **links(ctx.lakefs, ctx.repository)}
     yield dg.MaterializeResult(metadata=told)
 

@@ -10,12 +10,12 @@ from pathlib import Path
 import pytest
 
 from lakegc_assets.errors import IntegrityError
+from lakegc_assets.estate.standing import STATES, Standing, estate, standing
 from lakegc_assets.run.artifacts import ArtifactRoot, AttemptArtifacts
 from lakegc_assets.storage.errors import StoreUnavailableError
 from lakegc_assets.storage.local import LocalStore
 from lakegc_assets.sweep.alarm import MISSING
 from lakegc_assets.sweep.approval import Approval
-from lakegc_assets.sweep.standing import STATES, Standing, estate, standing
 from lakegc_assets.sweep.sweep import sweep
 from lakegc_assets_tests.lake import REPOSITORY, RUN, Marked, SmallLake
 from lakegc_assets_tests.left import BEGAN, begun, checked, finish, marked, root_at, swept
@@ -94,9 +94,9 @@ def test_an_approval_counts_while_it_holds(root: ArtifactRoot, days: int, state:
 
 def test_a_sweep_that_was_killed_says_what_goes_on(root: ArtifactRoot) -> None:
     attempt = marked(root, "repo", "m1")
-    attempt.store().put("swept_set/ledger/1.parquet", b"")
+    attempt.store().put("swept_set/tasks/1/0001/00000.begun", b"")
     found = look(root)
-    assert found.state == "sweep unfinished"
+    assert found.state == "stopped in its sweep"
     assert "lakegc sweep repo --run m1" in found.because
 
 
@@ -126,13 +126,13 @@ def raise_alarm(attempt: AttemptArtifacts) -> None:
 
 def test_an_alarm_holds_until_a_later_sweep_was_finished(root: ArtifactRoot) -> None:
     raise_alarm(marked(root, "repo", "m1"))
-    assert (look(root).state, look(root).run) == ("held", "m1")
+    assert (look(root).state, look(root).run) == ("on hold", "m1")
     # A later mark, or one that cannot be read, does not hide it.
     spoil(marked(root, "repo", "m2", 7), "gc_report")
-    assert (look(root).state, look(root).run) == ("held", "m1")
+    assert (look(root).state, look(root).run) == ("on hold", "m1")
     # The file was written now, and a sweep that began before it does not end the hold.
     swept(root, "repo", "m3", -400)
-    assert look(root).state == "held"
+    assert look(root).state == "on hold"
     swept(root, "repo", "m4", 400_000)
     assert (look(root).state, look(root).run) == ("swept", "m4")
 
@@ -147,7 +147,7 @@ def test_a_real_alarm_is_seen(
     with pytest.raises(IntegrityError, match="are gone, and are needed"):
         sweep(lake.context(spark))
     found = standing(lake.root, REPOSITORY, "auto", _NOW)
-    assert (found.state, found.run) == ("held", RUN)
+    assert (found.state, found.run) == ("on hold", RUN)
 
 
 @pytest.mark.parametrize("asset", ["deletion_candidates", "gc_report", "swept_set"])
@@ -167,7 +167,7 @@ def test_an_earlier_run_that_cannot_be_read_is_told(root: ArtifactRoot) -> None:
     swept(root, "repo", "m2", 7)
     found = look(root)
     assert found.state == "swept"
-    assert found.because.endswith("(1 earlier runs cannot be read, m1 for one)")
+    assert found.because.endswith("(1 earlier run cannot be read, m1 for one)")
 
 
 @pytest.mark.parametrize("damage", ["{", '{"attempt": "../../x"}', None])
@@ -187,7 +187,7 @@ def test_a_run_without_its_place_in_time_may_be_the_last(
 
 def test_facts_that_are_missing_make_a_row_unreadable(root: ArtifactRoot) -> None:
     attempt = checked(root, "repo", "m1")
-    finish(attempt, "gc_report", 0, {"objects": "many"})
+    finish(attempt, "gc_report", 0, {})
     found = look(root)
     assert found.state == "unreadable"
     assert "its artifacts cannot be read: KeyError" in found.because

@@ -1,4 +1,4 @@
-"""How repositories stand, by their artifacts alone: what they hold, and what they wait for.
+"""How repositories stand, by their artifacts and what stops their sweeps: what each waits for.
 
 Nothing here decides anything: it is what a table shows. A repository that cannot be read has a row
 that says so.
@@ -7,34 +7,53 @@ that says so.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
 from typing import Final
 
 from lakegc_assets.errors import LakegcError
+from lakegc_assets.estate.guards import Guards, read_guards
+from lakegc_assets.estate.run_state import (
+    MARKED,
+    ON_HOLD,
+    REFUSED,
+    STOPPED,
+    SWEEPING,
+    SWEPT,
+    UNFINISHED,
+    RunManifests,
+    RunState,
+    Total,
+    no_sweep,
+    run_state,
+)
 from lakegc_assets.run.artifacts import ArtifactRoot, AttemptArtifacts, Manifest
-from lakegc_assets.run.command_line import command_line, recorded_settings
 from lakegc_assets.run.tasks import each
-from lakegc_assets.sweep.alarm import MISSING
-from lakegc_assets.sweep.approval import approval_of, refusal_of, when
-from lakegc_assets.sweep.ledger import ASSET
+from lakegc_assets.sweep.approval import approval_of
 from lakegc_assets.sweep.unattended import how_to_approve
 
+UNREADABLE: Final = "unreadable"
+WAITING: Final = "waiting for approval"
+APPROVED: Final = "approved"
+NEVER_RUN: Final = "never run"
 #: The words for how a repository stands, those first that need a person.
 STATES: Final = (
-    "held",
-    "unreadable",
-    "refused",
-    "waiting for approval",
-    "sweep unfinished",
-    "unfinished",
-    "approved",
-    "marked",
-    "swept",
-    "never run",
+    ON_HOLD,
+    UNREADABLE,
+    REFUSED,
+    STOPPED,
+    WAITING,
+    SWEEPING,
+    UNFINISHED,
+    APPROVED,
+    MARKED,
+    SWEPT,
+    NEVER_RUN,
 )
+#: States in which somebody has to do something.
+PERSON: Final = STATES[:5]
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 _REPOSITORIES: Final = 4
 _RUNS: Final = 8
@@ -42,7 +61,7 @@ _RUNS: Final = 8
 
 @dataclass(frozen=True)
 class Freed:
-    """What one finished sweep deleted: objects, their bytes, and when it was finished."""
+    """What one sweep deleted: objects, their bytes, and when it recorded the last of them."""
 
     run: str
     at: datetime
@@ -62,12 +81,12 @@ class Standing:
         objects: that the store held when it was listed last, without those that were deleted by
             the sweep of that listing's mark; None where nobody has listed it.
         size: of these, in bytes.
-        garbage: objects that the last published mark names, none once it is swept; None without a
-            mark.
+        garbage: objects that the last published mark names and no sweep of it is done with; None
+            without a mark.
         garbage_size: of these, in bytes.
         last_mark: when the last published mark was finished.
         last_sweep: when the last sweep was finished.
-        freed: what each finished sweep deleted, in the order of time.
+        freed: what each sweep deleted, in the order of time.
     """
 
     repository: str
@@ -89,27 +108,6 @@ class Estate:
 
     rows: Sequence[Standing]
     notes: Sequence[str] = ()
-
-
-@dataclass(frozen=True)
-class _Run:
-    """What a run left; the manifests of what did not finish are None.
-
-    Attributes:
-        attempt: the present one.
-        candidates: of ``deletion_candidates``.
-        report: of ``gc_report``.
-        swept: of ``swept_set``.
-        begun: whether a sweep has left anything.
-        alarm: when one has found that something is gone that is needed; None if none did.
-    """
-
-    attempt: AttemptArtifacts
-    candidates: Manifest | None
-    report: Manifest | None
-    swept: Manifest | None
-    begun: bool
-    alarm: datetime | None
 
 
 @dataclass(frozen=True)
@@ -170,13 +168,19 @@ def standing(root: ArtifactRoot, repository: str, mode: str, now: datetime) -> S
 
 def _standing(root: ArtifactRoot, repository: str, mode: str, now: datetime) -> Standing:
     found = each(partial(_read, root, repository), root.runs(repository), _RUNS)
-    runs = sorted((one for one in found if isinstance(one, _Run)), key=_begun)
+    runs = sorted((one for one in found if isinstance(one, RunManifests)), key=_begun)
     unread = [one for one in found if isinstance(one, _Unread)]
-    state, because, run = _state(runs, unread, mode, now)
+    guards = _guards(root, runs)
+    states = {one.attempt.run: run_state(one, guards) for one in runs if one.begun or one.swept}
+    state, because, run = _state(runs, unread, guards, mode, now)
     marks = sorted((r for r in runs if r.report), key=lambda r: _finished(r.report))
-    sweeps = sorted((r.swept for r in runs if r.swept), key=_finished)
-    objects, size = _held(runs)
-    garbage, garbage_size = _garbage(marks[-1]) if marks else (None, None)
+    objects, size = _held(runs, states)
+    garbage, garbage_size = _garbage(marks[-1], states) if marks else (None, None)
+    freed = (
+        Freed(name, one.recorded, *one.deleted)
+        for name, one in states.items()
+        if one.recorded is not None
+    )
     return Standing(
         repository,
         state,
@@ -187,46 +191,32 @@ def _standing(root: ArtifactRoot, repository: str, mode: str, now: datetime) -> 
         garbage,
         garbage_size,
         _finished(marks[-1].report) if marks else None,
-        sweeps[-1].finished if sweeps else None,
-        tuple(Freed(s.run, s.finished, *_deleted(s)) for s in sweeps),
+        max((one.swept.finished for one in runs if one.swept), default=None),
+        tuple(sorted(freed, key=lambda one: one.at)),
     )
+
+
+def _guards(root: ArtifactRoot, runs: Sequence[RunManifests]) -> Guards:
+    """Those of the namespace that the last run was about; none before there was a mark."""
+    last = next((one.candidates for one in reversed(runs) if one.candidates is not None), None)
+    return Guards() if last is None else read_guards(last.namespace, root.stores)
 
 
 # One run
 
 
-def _read(root: ArtifactRoot, repository: str, run: str) -> _Run | _Unread:
+def _read(root: ArtifactRoot, repository: str, run: str) -> RunManifests | _Unread:
     attempt: AttemptArtifacts | None = None
     try:
         attempt = root.attempt(repository, run)
-        return _manifests(attempt)
+        return RunManifests.of(attempt)
     except Exception as error:  # noqa: BLE001 - it is told in the row
         return _Unread(run, error, None if attempt is None else attempt.attempt)
 
 
-def _manifests(attempt: AttemptArtifacts) -> _Run:
-    candidates, report, swept = (
-        attempt.recorded(asset) if attempt.has(asset) else None
-        for asset in ("deletion_candidates", "gc_report", ASSET)
-    )
-    begun, alarm = False, None
-    if report is not None and swept is None:
-        store = attempt.store()
-        left = store.list_prefixes(f"{ASSET}/").prefixes
-        begun = bool(left)
-        alarms = [
-            at
-            for prefix in left
-            for batch in store.list(f"{prefix}{MISSING}")
-            for at in batch["last_modified"].to_pylist()
-        ]
-        alarm = max(alarms, default=None)
-    return _Run(attempt, candidates, report, swept, begun, alarm)
-
-
-def _begun(one: _Run | _Unread) -> str:
+def _begun(one: RunManifests | _Unread) -> str:
     """The id of an attempt, which sorts by time; behind all others where it is not known."""
-    if isinstance(one, _Run):
+    if isinstance(one, RunManifests):
         return one.attempt.attempt
     return one.attempt or "~"
 
@@ -237,95 +227,86 @@ def _finished(manifest: Manifest | None) -> datetime:
     return manifest.finished
 
 
-def _deleted(swept: Manifest) -> tuple[int, int]:
-    total = swept.facts["outcomes"].get("deleted", {"objects": 0, "bytes": 0})
-    return total["objects"], total["bytes"]
-
-
-def _held(runs: Sequence[_Run]) -> tuple[int | None, int | None]:
+def _held(
+    runs: Sequence[RunManifests], states: Mapping[str, RunState]
+) -> tuple[int | None, int | None]:
     """Objects and bytes of the last listing of all that the store held."""
     for one in reversed(runs):
         if one.candidates is not None and one.candidates.mode != "committed":
-            facts = one.candidates.facts
-            objects, size = _deleted(one.swept) if one.swept else (0, 0)
+            facts, state = one.candidates.facts, states.get(one.attempt.run)
+            objects, size = (0, 0) if state is None else state.gone
             return facts["listed"] - objects, facts["listed_bytes"] - size
     return None, None
 
 
-def _garbage(last: _Run) -> tuple[int, int]:
+def _garbage(last: RunManifests, states: Mapping[str, RunState]) -> Total:
+    """What the last mark names and no sweep of it is done with."""
     if last.swept is not None or last.report is None:
-        return 0, 0
-    return last.report.facts["objects"], last.report.facts["bytes"]
+        return Total(0, 0)
+    facts, state = last.report.facts, states.get(last.attempt.run)
+    objects, size = (0, 0) if state is None else state.done
+    return Total(facts["objects"] - objects, facts["bytes"] - size)
 
 
 # The state
 
 
 def _state(
-    runs: Sequence[_Run], unread: Sequence[_Unread], mode: str, now: datetime
+    runs: Sequence[RunManifests],
+    unread: Sequence[_Unread],
+    guards: Guards,
+    mode: str,
+    now: datetime,
 ) -> tuple[str, str, str | None]:
     """State, sentence, and the run that they are about."""
-    if (held := _on_hold(runs)) is not None:
+    if (held := _on_hold(runs, guards)) is not None:
         return held
     last = runs[-1] if runs else None
     newest = max(unread, key=_begun, default=None)
     if newest is not None and (last is None or _begun(newest) > _begun(last)):
-        return "unreadable", f"run {newest.run} cannot be read: {_said(newest.error)}", newest.run
+        return UNREADABLE, f"run {newest.run} cannot be read: {_said(newest.error)}", newest.run
     if last is None:
-        return "never run", "no run has left artifacts", None
-    state, because = _of(last, mode, now)
+        return NEVER_RUN, "no run has left artifacts", None
+    state, because = _of(last, guards, mode, now)
     if unread:
-        because += f" ({len(unread)} earlier runs cannot be read, {unread[0].run} for one)"
+        count = "1 earlier run" if len(unread) == 1 else f"{len(unread)} earlier runs"
+        because += f" ({count} cannot be read, {unread[0].run} for one)"
     return state, because, last.attempt.run
 
 
-def _on_hold(runs: Sequence[_Run]) -> tuple[str, str, str] | None:
-    """An alarm after which no sweep could begin and finish."""
-    alarms = [(one.alarm, one.attempt) for one in runs if one.alarm is not None]
-    if not alarms:
+def _on_hold(runs: Sequence[RunManifests], guards: Guards) -> tuple[str, str, str | None] | None:
+    """The hold of a repository, or where nobody can tell the last alarm without a later sweep."""
+    if guards.hold is not None:
+        run = guards.hold.get("run")
+        about = next((one for one in runs if one.attempt.run == run), None)
+        if about is not None and about.report is not None:
+            return ON_HOLD, run_state(about, guards).because, about.attempt.run
+        alarm = guards.hold.get("alarm") or "an alarm has left a hold"
+        return ON_HOLD, f"{alarm}. {no_sweep(guards)}", None
+    alarms = [(one.alarm, one) for one in runs if one.alarm is not None]
+    if not guards.problem or not alarms:
         return None
-    at, attempt = max(alarms, key=lambda alarm: alarm[0])
+    at, last = max(alarms, key=lambda alarm: alarm[0])
     if any(one.swept is not None and one.swept.started > at for one in runs):
         return None
-    because = (
-        f"the sweep of mark {attempt.run} raised an alarm on {at:%Y-%m-%d %H:%M} UTC: objects are "
-        "gone that are needed. No sweep starts while hold.json is in the namespace, and none has "
-        "been finished since: docs/operations.md says what to do"
-    )
-    return "held", because, attempt.run
+    return ON_HOLD, run_state(last, guards).because, last.attempt.run
 
 
-def _of(last: _Run, mode: str, now: datetime) -> tuple[str, str]:
+def _of(last: RunManifests, guards: Guards, mode: str, now: datetime) -> tuple[str, str]:
     """State and sentence of a repository by the last of its runs, as far as that came."""
-    name = f"mark {last.attempt.run}"
-    if last.swept is not None:
-        objects, _ = _deleted(last.swept)
-        return "swept", f"{name} was {when(last.swept)}: {objects:,} objects are deleted"
-    if last.candidates is None:
-        return "unfinished", f"{name} was begun and has not finished: look at its run"
-    if last.report is not None:
-        return _of_published(last, last.report, mode, now)
-    if refusal := refusal_of(last.attempt):
-        return "refused", f"{name}: {refusal}"
-    return "unfinished", f"{name} was checked and is not published: look at its run"
-
-
-def _of_published(last: _Run, report: Manifest, mode: str, now: datetime) -> tuple[str, str]:
+    found = run_state(last, guards)
+    if found.state != MARKED or last.report is None:
+        return found.state, found.because
     attempt, name = last.attempt, f"mark {last.attempt.run}"
-    if last.begun:
-        settings = recorded_settings(attempt)
-        goes_on = command_line("sweep", attempt.repository, "--run", attempt.run, settings=settings)
-        because = f"the sweep of {name} was begun and has not finished: `{goes_on}` goes on"
-        return "sweep unfinished", because
     approval = approval_of(attempt, now)
     if approval is not None:
         until = f"until {approval.ends:%Y-%m-%d %H:%M} UTC"
-        return "approved", f"{name} is approved by {approval.by} {until}"
-    if not report.facts["objects"]:
-        return "marked", f"{name} names no garbage"
+        return APPROVED, f"{name} is approved by {approval.by} {until}"
+    if not last.report.facts["objects"]:
+        return MARKED, f"{name} names no garbage"
     if mode == "never":
-        return "marked", f"{name} is not swept: `sweep` is `never`"
-    return "waiting for approval", f"{name}: {how_to_approve(attempt)}"
+        return MARKED, f"{name} is not swept: `sweep` is `never`"
+    return WAITING, f"{name}: {how_to_approve(attempt)}"
 
 
 def _said(error: Exception) -> str:

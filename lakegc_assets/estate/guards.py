@@ -1,0 +1,76 @@
+"""What the namespace of a repository says of its sweeps: the hold, and who has the lease."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass, replace
+
+from lakegc_assets.errors import LakegcError
+from lakegc_assets.storage.base import ObjectStore
+from lakegc_assets.storage.config import StoreConfig
+from lakegc_assets.storage.opening import open_store
+from lakegc_assets.sweep.hold import HOLD, read_hold
+from lakegc_assets.sweep.lease_record import LeaseRecord, read_lease, sweep_of
+
+
+@dataclass(frozen=True)
+class Guards:
+    """Hold and lease of a repository.
+
+    Attributes:
+        url: of the hold.
+        hold: what an alarm left there, as JSON values; None without one.
+        lease: that somebody holds now; None without one.
+        problem: why nobody can tell whether there is a hold; empty where it was read.
+    """
+
+    url: str = ""
+    hold: Mapping[str, object] | None = None
+    lease: LeaseRecord | None = None
+    problem: str = ""
+
+    def hold_is_about(self, run: str) -> bool:
+        """Whether the hold names this run."""
+        return self.hold is not None and self.hold.get("run") == run
+
+    def sweep_of(self, run: str) -> str:
+        """The short name of the sweep of this run that has the lease; empty where none has."""
+        if self.lease is None or self.lease.owner.get("run") != run or "doing" in self.lease.owner:
+            return ""
+        return sweep_of(self.lease.token)
+
+
+def read_guards(namespace: str, stores: StoreConfig) -> Guards:
+    """Hold and lease of a repository; each is asked for once, and a failure is told, not raised.
+
+    Args:
+        namespace: URL of the storage namespace.
+        stores: how it is reached.
+    """
+    url = f"{namespace.rstrip('/')}/{HOLD}"
+    try:
+        store = open_store(namespace, replace(stores, max_attempts=1))
+        text = read_hold(store)
+    except (LakegcError, OSError) as error:
+        return Guards(url, problem=str(error))
+    return Guards(url, None if text is None else _parsed(text), _held_lease(store))
+
+
+def _held_lease(store: ObjectStore) -> LeaseRecord | None:
+    """The lease, if somebody holds it now; none where that cannot be read."""
+    with suppress(LakegcError, OSError):
+        lease = read_lease(store)
+        if not lease.released and lease.expires > store.server_time():
+            return lease
+    return None
+
+
+def _parsed(hold: str) -> Mapping[str, object]:
+    """The JSON of a hold; empty for whatever else is there, which holds all sweeps, too."""
+    try:
+        found = json.loads(hold)
+    except ValueError:
+        found = None
+    return found if isinstance(found, dict) else {}

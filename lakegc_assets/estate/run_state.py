@@ -1,0 +1,243 @@
+"""How far one run came: the one place that says so, for commands, pages and Dagster's tables.
+
+Read are the artifacts of the run with the ledger of its sweep, and the hold and the lease of its
+repository. What is said here is shown, and decides nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import datetime
+from typing import Any, Final, NamedTuple
+
+import pyarrow.compute as pc
+
+from lakegc_assets.errors import LakegcError
+from lakegc_assets.estate.guards import Guards
+from lakegc_assets.run.artifacts import AttemptArtifacts, Manifest
+from lakegc_assets.run.command_line import command_line, recorded_settings
+from lakegc_assets.sweep import ledger
+from lakegc_assets.sweep.alarm import MISSING
+from lakegc_assets.sweep.approval import refusal_of, when
+from lakegc_assets.sweep.ledger import ASSET, DONE, GONE
+from lakegc_assets.sweep.tries import Try, last_try
+
+UNFINISHED: Final = "unfinished"
+REFUSED: Final = "refused"
+MARKED: Final = "marked"
+SWEEPING: Final = "sweeping"
+STOPPED: Final = "stopped in its sweep"
+ON_HOLD: Final = "on hold"
+SWEPT: Final = "swept"
+
+
+class Total(NamedTuple):
+    """Objects and their bytes."""
+
+    objects: int
+    size: int
+
+
+@dataclass(frozen=True)
+class RunState:
+    """How far a run came.
+
+    Attributes:
+        state: one of the words above.
+        because: what is to be known of it, in sentences without the last full stop.
+        outcomes: what its sweep has recorded, by outcome.
+        command: what goes on with it; empty where nothing does, or a person is to look first.
+        recorded: when the last of the outcomes was; None without any.
+    """
+
+    state: str
+    because: str
+    outcomes: Mapping[str, Total] = field(default_factory=dict)
+    command: str = ""
+    recorded: datetime | None = None
+
+    @property
+    def gone(self) -> Total:
+        """What its sweep has deleted, or found missing."""
+        return self._total(GONE)
+
+    @property
+    def done(self) -> Total:
+        """What nothing is left to do with: gone, spared, or put back."""
+        return self._total(DONE)
+
+    @property
+    def deleted(self) -> Total:
+        """What its sweep has deleted, as far as it could record that."""
+        return self._total(("deleted",))
+
+    def _total(self, names: Sequence[str]) -> Total:
+        totals = [self.outcomes[name] for name in names if name in self.outcomes]
+        return Total(sum(one.objects for one in totals), sum(one.size for one in totals))
+
+
+@dataclass(frozen=True)
+class RunManifests:
+    """What a run left; the manifests of what did not finish are None.
+
+    Attributes:
+        attempt: the present one.
+        candidates: of ``deletion_candidates``.
+        report: of ``gc_report``.
+        swept: of ``swept_set``.
+        begun: whether a sweep that has not finished has left anything.
+        alarm: when one has found that something is gone that is needed; None if none did.
+    """
+
+    attempt: AttemptArtifacts
+    candidates: Manifest | None
+    report: Manifest | None
+    swept: Manifest | None
+    begun: bool
+    alarm: datetime | None
+
+    @classmethod
+    def of(cls, attempt: AttemptArtifacts) -> RunManifests:
+        """Read them.
+
+        Raises:
+            IntegrityError: one is damaged.
+            StorageError: the store of the artifacts did not answer.
+        """
+        candidates, report, swept = (
+            attempt.recorded(asset) if attempt.has(asset) else None
+            for asset in ("deletion_candidates", "gc_report", ASSET)
+        )
+        if report is None or swept is not None:
+            return cls(attempt, candidates, report, swept, begun=False, alarm=None)
+        store = attempt.store()
+        left = store.list_prefixes(f"{ASSET}/").prefixes
+        alarms = [
+            at
+            for prefix in left
+            for batch in store.list(f"{prefix}{MISSING}")
+            for at in batch["last_modified"].to_pylist()
+        ]
+        return cls(
+            attempt, candidates, report, None, begun=bool(left), alarm=max(alarms, default=None)
+        )
+
+
+def run_state(found: RunManifests, guards: Guards) -> RunState:
+    """How far a run came.
+
+    Args:
+        found: what it left.
+        guards: of its repository.
+
+    Raises:
+        IntegrityError: the record of its checks is damaged.
+        StorageError: the store of the artifacts did not answer.
+    """
+    name = f"mark {found.attempt.run}"
+    if found.candidates is None:
+        return RunState(UNFINISHED, f"{name} was begun and has not finished: look at its run")
+    if found.report is None:
+        if refusal := refusal_of(found.attempt):
+            return RunState(REFUSED, f"{name}: {refusal}")
+        return RunState(UNFINISHED, f"{name} was checked and is not published: look at its run")
+    sweep, unread = _recorded(found)
+    return replace(sweep, **_of_published(found, guards, _how_far(found, sweep, unread)))
+
+
+def _of_published(found: RunManifests, guards: Guards, how_far: str) -> dict[str, Any]:
+    """State, sentences and command of a published mark.
+
+    Args:
+        found: what its run left.
+        guards: of its repository.
+        how_far: its sweep came, as a sentence without its full stop.
+    """
+    run = found.attempt.run
+    if guards.hold_is_about(run) or (guards.problem and found.alarm is not None):
+        return {"state": ON_HOLD, "because": f"{_on_hold(run, guards)}. {how_far}"}
+    if found.swept is not None:
+        return {"state": SWEPT, "because": f"mark {run} was {when(found.swept)}: {how_far}"}
+    if guards.sweep_of(run):
+        because = f"mark {run} is being swept by {guards.lease}. So far {how_far}"
+        return {"state": SWEEPING, "because": because}
+    tried = last_try(found.attempt)
+    command = tried.command if tried else sweep_command(found.attempt)
+    if guards.hold is not None:
+        # By another mark's alarm, or nobody knows whose: this one must not be swept either.
+        command = ""
+    then = f"`{command}` goes on" if command else no_sweep(guards)
+    if found.begun:
+        because = f"{_stopped(run, tried)}. {how_far}. {then}"
+        return {"state": STOPPED, "because": because, "command": command}
+    because = f"mark {run} is published, and nothing of it is deleted"
+    if not command:
+        because += f". {then}"
+    elif tried and tried.error:
+        because += f". Its sweep of {tried.begun:%Y-%m-%d %H:%M} UTC did not begin: {tried.error}"
+    return {"state": MARKED, "because": because, "command": command}
+
+
+def sweep_command(attempt: AttemptArtifacts) -> str:
+    """What sweeps a published mark, under the settings that it was made with."""
+    settings = recorded_settings(attempt)
+    return command_line("sweep", attempt.repository, "--run", attempt.run, settings=settings)
+
+
+def _stopped(run: str, tried: Try | None) -> str:
+    """That a sweep has stopped, and why, as a sentence without its full stop."""
+    since = f" of {tried.begun:%Y-%m-%d %H:%M} UTC" if tried else ""
+    why = "its process is gone, killed perhaps, and has recorded no reason"
+    if tried and tried.ended:
+        why = tried.error.rstrip(".") or "it ended without a record"
+    return f"the sweep{since} of mark {run} has stopped: {why}"
+
+
+def _on_hold(run: str, guards: Guards) -> str:
+    """What an alarm found, and what it keeps from starting, in sentences."""
+    hold = guards.hold or {}
+    alarm = str(hold.get("alarm") or f"objects of mark {run!r} are gone, and are needed")
+    if guards.problem:
+        return f"{alarm}. Whether {guards.url} is there still cannot be read ({guards.problem})"
+    return f"{alarm}. {no_sweep(guards)}"
+
+
+def no_sweep(guards: Guards) -> str:
+    """That nothing of a repository is swept, as a sentence without its full stop."""
+    return f"No sweep starts while {guards.url} is there: docs/operations.md says what to do"
+
+
+def _how_far(found: RunManifests, sweep: RunState, unread: str) -> str:
+    """How many objects a sweep has deleted, as a sentence without its full stop."""
+    if unread:
+        return f"how many objects are deleted cannot be read ({unread})"
+    marked: int = 0 if found.report is None else found.report.facts["objects"]
+    gone = sweep.gone.objects
+    if found.swept is not None:
+        return f"{counted(sweep.deleted.objects)} deleted"
+    return f"{gone:,} of {counted(marked)} deleted"
+
+
+def counted(objects: int) -> str:
+    """A number of objects with its noun and verb."""
+    return f"{objects:,} object is" if objects == 1 else f"{objects:,} objects are"
+
+
+def _recorded(found: RunManifests) -> tuple[RunState, str]:
+    """What the sweep of a run has recorded, without a state; or why nobody can read that."""
+    if found.swept is not None:
+        recorded = found.swept.facts["outcomes"]
+        outcomes = {name: Total(one["objects"], one["bytes"]) for name, one in recorded.items()}
+        return RunState("", "", outcomes, recorded=found.swept.finished), ""
+    if not found.begun:
+        return RunState("", ""), ""
+    try:
+        rows = ledger.read(found.attempt)
+    except LakegcError as error:
+        return RunState("", ""), str(error)
+    totals = rows.group_by("outcome").aggregate([("size", "count"), ("size", "sum")])
+    outcomes = {
+        one["outcome"]: Total(one["size_count"], one["size_sum"]) for one in totals.to_pylist()
+    }
+    return RunState("", "", outcomes, recorded=pc.max(rows["at"]).as_py()), ""

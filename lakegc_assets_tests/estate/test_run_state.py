@@ -1,0 +1,197 @@
+"""How far a run came is read from its ledger, the tries of its sweep, the lease and the hold."""
+
+from __future__ import annotations
+
+import json
+from datetime import datetime, timedelta, timezone
+from pathlib import Path
+
+import pytest
+
+from lakegc_assets.errors import IntegrityError
+from lakegc_assets.estate.guards import read_guards
+from lakegc_assets.estate.run_state import RunManifests, RunState, run_state
+from lakegc_assets.run.artifacts import ArtifactRoot, AttemptArtifacts
+from lakegc_assets.storage.config import StoreConfig
+from lakegc_assets.storage.opening import open_store
+from lakegc_assets.sweep.hold import HOLD
+from lakegc_assets.sweep.lease_record import LEASE, LeaseRecord
+from lakegc_assets.sweep.ledger import Outcome, record
+from lakegc_assets.sweep.sweep import sweep
+from lakegc_assets.sweep.tries import FOLDER, Try, recorded_try
+from lakegc_assets_tests.lake import RUN, Marked, SmallLake
+from lakegc_assets_tests.left import BEGAN, swept
+from lakegc_assets_tests.left import marked as published
+from lakegc_assets_tests.sessions import Session
+from lakegc_assets_tests.sweep.stand_ins import spare, stand_in
+
+_NAMESPACE = "local://repo"
+_COMMAND = "lakegc sweep repo --run m1 --set sweep_batch=7"
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> ArtifactRoot:
+    (tmp_path / "objects").mkdir()
+    stores = StoreConfig(local_root=str(tmp_path / "objects"))
+    return ArtifactRoot(str(tmp_path / "artifacts"), stores)
+
+
+def look(attempt: AttemptArtifacts) -> RunState:
+    stores = attempt.root.stores
+    return run_state(RunManifests.of(attempt), read_guards(_NAMESPACE, stores))
+
+
+def put(root: ArtifactRoot, key: str, content: bytes) -> None:
+    """Write into the namespace."""
+    open_store(_NAMESPACE, root.stores).put(key, content)
+
+
+def deleted(attempt: AttemptArtifacts, *outcomes: str) -> None:
+    """Outcomes of objects of 100 bytes, as a try recorded them."""
+    rows = [Outcome(f"data/g/{n}", 100, outcome) for n, outcome in enumerate(outcomes)]
+    record(attempt.store(), "sweep-0001-00000-000000", rows)
+
+
+def tried(attempt: AttemptArtifacts, error: str = "", *, ended: bool = True) -> None:
+    one = Try(BEGAN, _COMMAND, BEGAN + timedelta(hours=1) if ended else None, error)
+    attempt.store().put(f"{FOLDER}1.json", one.to_bytes())
+
+
+def hold(root: ArtifactRoot, run: str) -> None:
+    what = {"run": run, "alarm": f"1 object of mark {run!r} is gone, and is needed"}
+    put(root, HOLD, json.dumps(what).encode())
+
+
+def lease(root: ArtifactRoot, *, run: str = "m1", released: bool = False, **more: str) -> None:
+    owner = {"host": "ada", "pid": "7", "run": run, **more}
+    ends = datetime.now(timezone.utc) + timedelta(minutes=3)
+    put(root, LEASE, LeaseRecord("ab" * 16, owner, ends, released=released).to_bytes())
+
+
+def test_a_mark_that_nobody_swept_says_what_sweeps_it(root: ArtifactRoot) -> None:
+    found = look(published(root, "repo", "m1"))
+    assert (found.state, found.gone.objects) == ("marked", 0)
+    assert found.command == "lakegc sweep repo --run m1"
+
+
+def test_a_sweep_that_failed_says_how_far_it_came_why_and_what_goes_on(root: ArtifactRoot) -> None:
+    attempt = published(root, "repo", "m1")
+    deleted(attempt, "deleted", "deleted", "already_missing", "spared", "failed")
+    tried(attempt, "the store denied it.")
+    found = look(attempt)
+    assert found.state == "stopped in its sweep"
+    assert found.because == (
+        "the sweep of 2026-03-01 02:00 UTC of mark m1 has stopped: the store denied it. "
+        f"3 of 40 objects are deleted. `{_COMMAND}` goes on"
+    )
+    assert (found.gone, found.done) == ((3, 300), (4, 400))
+    assert found.command == _COMMAND
+
+
+def test_a_sweep_that_was_killed_says_that_nobody_knows_why(root: ArtifactRoot) -> None:
+    attempt = published(root, "repo", "m1")
+    deleted(attempt, "deleted")
+    tried(attempt, ended=False)
+    found = look(attempt)
+    assert found.state == "stopped in its sweep"
+    assert "has stopped: its process is gone, killed perhaps" in found.because
+    assert "1 of 40 objects are deleted" in found.because
+
+
+def test_a_sweep_that_another_program_tried_is_no_secret(root: ArtifactRoot) -> None:
+    attempt = published(root, "repo", "m1")
+    deleted(attempt, "deleted")
+    attempt.store().put(f"{FOLDER}1.json", b"{")
+    found = look(attempt)
+    assert (found.state, found.command) == ("stopped in its sweep", "lakegc sweep repo --run m1")
+
+
+def test_a_try_that_was_refused_before_its_first_delete_leaves_the_mark_unswept(
+    root: ArtifactRoot,
+) -> None:
+    attempt = published(root, "repo", "m1")
+    tried(attempt, "a check does not hold")
+    found = look(attempt)
+    assert found.state == "marked"
+    assert found.because.endswith("did not begin: a check does not hold")
+
+
+def test_a_ledger_that_cannot_be_read_hides_no_sweep(root: ArtifactRoot) -> None:
+    attempt = published(root, "repo", "m1")
+    attempt.store().put("swept_set/ledger/1.parquet", b"")
+    found = look(attempt)
+    assert found.state == "stopped in its sweep"
+    assert "how many objects are deleted cannot be read" in found.because
+
+
+def test_who_holds_the_lease_for_a_run_sweeps_it(root: ArtifactRoot) -> None:
+    attempt = published(root, "repo", "m1")
+    deleted(attempt, "deleted", "deleted")
+    tried(attempt, ended=False)
+    lease(root)
+    found = look(attempt)
+    assert (found.state, found.command) == ("sweeping", "")
+    assert "host ada, pid 7" in found.because
+    assert found.because.endswith("So far 2 of 40 objects are deleted")
+
+
+@pytest.mark.parametrize(
+    "other", [{"run": "m2"}, {"released": True}, {"doing": "restore"}], ids=str
+)
+def test_a_lease_for_something_else_is_no_sweep(
+    root: ArtifactRoot, other: dict[str, object]
+) -> None:
+    attempt = published(root, "repo", "m1")
+    deleted(attempt, "deleted")
+    lease(root, **other)  # type: ignore[arg-type] # as lease takes them
+    assert look(attempt).state == "stopped in its sweep"
+
+
+def test_the_hold_of_a_run_says_so_even_if_all_was_deleted(root: ArtifactRoot) -> None:
+    attempt = published(root, "repo", "m1")
+    deleted(attempt, *["deleted"] * 40)
+    tried(attempt, "1 object is gone")
+    hold(root, "m1")
+    found = look(attempt)
+    assert (found.state, found.command) == ("on hold", "")
+    assert found.because.startswith("1 object of mark 'm1' is gone, and is needed. No sweep starts")
+    assert f"{_NAMESPACE}/{HOLD}" in found.because
+    assert found.because.endswith("40 of 40 objects are deleted")
+    # Once a person has removed it, the sweep can be finished.
+    open_store(_NAMESPACE, root.stores).delete_many([HOLD])
+    assert (look(attempt).state, look(attempt).command) == ("stopped in its sweep", _COMMAND)
+
+
+@pytest.mark.parametrize("content", [b'{"run": "m0"}', b"not JSON", b"[]"])
+def test_no_run_is_to_be_swept_while_there_is_a_hold_of_another(
+    root: ArtifactRoot, content: bytes
+) -> None:
+    unswept, done = published(root, "repo", "m1"), swept(root, "repo", "m2")
+    put(root, HOLD, content)
+    found = look(unswept)
+    assert (found.state, found.command) == ("marked", "")
+    assert "No sweep starts while" in found.because
+    assert look(done).state == "swept"
+
+
+def test_a_real_sweep_records_what_ended_it(
+    lake: SmallLake, marked: Marked, spark: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ctx = lake.context(spark, sweep_batch=7)
+    lost = min(marked.groups["orphans"])
+    deltas = iter([spare(set()), spare({lost})])
+    stand_in(monkeypatch, lambda: next(deltas))
+    (lake.objects / lost).unlink()
+    with pytest.raises(IntegrityError, match="gone"):
+        sweep(ctx, recorded_try)
+    attempt, namespace = ctx.root.attempt(ctx.repository, RUN), ctx.connect()[1].namespace_url
+    found = run_state(RunManifests.of(attempt), read_guards(namespace, ctx.root.stores))
+    assert found.state == "on hold"
+    assert found.gone.objects == len(marked.candidates)
+    ctx.connect()[1].store().delete_many([HOLD])
+    found = run_state(RunManifests.of(attempt), read_guards(namespace, ctx.root.stores))
+    assert found.state == "stopped in its sweep"
+    assert found.command == f"lakegc sweep {ctx.repository} --run {RUN} --set sweep_batch=7"
+    # What ended it is told once, without the figures that the ledger tells.
+    assert found.because.count("objects are deleted") == 1
+    assert "gone" in found.because
