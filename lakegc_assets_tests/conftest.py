@@ -16,7 +16,7 @@ import pytest
 from alembic.config import Config
 from alembic.script import ScriptDirectory
 from botocore.loaders import Loader, create_loader
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 from moto.moto_server.werkzeug_app import DomainDispatcherApplication
 from moto.s3.responses import S3Response
 from moto.server import ThreadedMotoServer
@@ -61,8 +61,9 @@ pytest_plugins = [
 ]
 
 # First calls compile and load; a busy machine must not fail a property.
-settings.register_profile("no deadline", deadline=None)
-settings.load_profile("no deadline")
+_SUPPRESSED = (HealthCheck.too_slow, HealthCheck.function_scoped_fixture)
+settings.register_profile("patient", deadline=None, suppress_health_check=_SUPPRESSED)
+settings.load_profile("patient")
 
 # What imports and the collection make stays to the end: to search it for garbage, each time that
 # something large is loaded, takes longer than many a test.

@@ -6,8 +6,8 @@ that change a repository are in ``writes``; none of them is needed to collect.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator, Mapping
+from time import monotonic, sleep
 from typing import Any
 
 import requests
@@ -98,7 +98,7 @@ class LakeFSClient(Reads):
 
     def _await(self, repository: str, task_id: str) -> PreparedCommits:
         path = ("repositories", repository, "gc", "prepare_commits", "status")
-        deadline = time.monotonic() + self._prepare_commits_timeout_s
+        deadline = monotonic() + self._prepare_commits_timeout_s
         pause = _FIRST_POLL_S
         while True:
             status = self._get(PrepareCommitsStatus, *path, params={"id": task_id})
@@ -108,13 +108,13 @@ class LakeFSClient(Reads):
                 )
             if status.completed:
                 break
-            if time.monotonic() + pause > deadline:
+            if monotonic() + pause > deadline:
                 raise TimedOutError(
                     f"preparing the commits of {repository!r} (task {task_id}) was not completed "
                     f"in {self._prepare_commits_timeout_s:.0f} s: run again, or raise "
                     "prepare_commits_timeout_s"
                 )
-            time.sleep(pause)
+            sleep(pause)
             pause = min(pause * 1.5, _LONGEST_POLL_S)
         if status.error is not None:
             if self.gc_rules(repository) is None:

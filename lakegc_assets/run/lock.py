@@ -13,12 +13,12 @@ import json
 import os
 import sys
 import threading
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from tempfile import gettempdir
+from time import monotonic, sleep
 from typing import Final
 
 from lakegc_assets.errors import RefusedError
@@ -72,16 +72,16 @@ def repository_lock(
 
 
 def _acquire(descriptor: int, namespace_url: str, wait: float, tell: Callable[[str], None]) -> None:
-    began = time.monotonic()
+    began = monotonic()
     while not _taken(descriptor):
         holder = os.pread(descriptor, 4096, 0).decode(errors="replace") or "unknown"
         held = f"another run holds {namespace_url} on this machine: {holder}"
-        waited = time.monotonic() - began
+        waited = monotonic() - began
         if waited >= wait:
             told = f"; this one has waited {waited:.0f} s for that" if wait else ""
             raise RefusedError(f"{held}. Wait for it to end{told}")
         tell(f"waiting, {waited:.0f} s of {wait:.0f} s: {held}")
-        time.sleep(min(_POLL_S, wait - waited))
+        sleep(min(_POLL_S, wait - waited))
     holder = json.dumps(
         {
             "pid": os.getpid(),

@@ -64,7 +64,7 @@ def test_another_process_is_kept_out_and_an_interrupted_one_ends(
     )
     os.killpg(process.pid, signal.SIGINT)
     os.killpg(process.pid, signal.SIGCONT)
-    out, err = process.communicate(timeout=120)
+    out, err = process.communicate(timeout=600)
     assert process.returncode == 1
     assert out == ""
     assert "interrupted: " in err
@@ -121,7 +121,7 @@ def test_the_embedded_lakefs_tells_how_to_reach_it(tmp_path: Path) -> None:
         assert list(client.repositories()) == []
     finally:
         process.terminate()
-        process.communicate(timeout=30)
+        process.communicate(timeout=300)
 
 
 def test_the_embedded_lakefs_says_why_it_cannot_start(tmp_path: Path) -> None:

@@ -69,7 +69,7 @@ def remove(site: Site, repository: str) -> None:
     done = requests.delete(
         f"{site.server.endpoint}/api/v1/repositories/{repository}",
         auth=(site.server.access_key, site.server.secret_key),
-        timeout=10,
+        timeout=60,
     )
     assert done.ok, done.text
 

@@ -12,7 +12,7 @@ from lakegc_assets.embedded import EmbeddedLakeFS
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-TIMEOUT = 20
+TIMEOUT = 120
 
 
 class Api:

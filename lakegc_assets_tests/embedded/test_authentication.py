@@ -14,7 +14,7 @@ import pytest
 
 from lakegc_assets.embedded import EmbeddedLakeFS, app
 from lakegc_assets.embedded.api.calls import Endpoint
-from lakegc_assets_tests.embedded.api import Api
+from lakegc_assets_tests.embedded.api import TIMEOUT, Api
 from lakegc_assets_tests.embedded.direct import SECRET, Direct
 
 KEY = "AKIALAKEGCEMBEDDED"
@@ -190,7 +190,7 @@ def test_credentials_may_be_unicode(tmp_path: Path) -> None:
 def raw_answer(server: EmbeddedLakeFS, request: bytes) -> bytes:
     """What a real connection answers to bytes that no client library would send."""
     port = int(server.endpoint.rpartition(":")[2])
-    with socket.create_connection(("127.0.0.1", port), timeout=20) as connection:
+    with socket.create_connection(("127.0.0.1", port), timeout=TIMEOUT) as connection:
         found = b""
         try:
             connection.sendall(request)

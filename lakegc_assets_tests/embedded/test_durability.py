@@ -21,7 +21,7 @@ from click.testing import CliRunner
 from lakegc_assets.embedded import EmbeddedLakeFS, embedded
 from lakegc_assets.embedded.lake import trees
 from lakegc_assets.embedded.server import _credentials
-from lakegc_assets_tests.embedded.api import Api, Repo
+from lakegc_assets_tests.embedded.api import TIMEOUT, Api, Repo
 from lakegc_assets_tests.embedded.integrity import everything
 from lakegc_assets_tests.embedded.workload import Client
 
@@ -65,7 +65,7 @@ def kill_again_and_again(data: Path, seed: int, kills: int) -> None:
             for thread in threads:
                 thread.start()
             for _ in range(until):
-                assert answers.acquire(timeout=60), f"seed {seed}: the clients have stopped"
+                assert answers.acquire(timeout=TIMEOUT), f"seed {seed}: the clients have stopped"
             os.kill(running.pid, signal.SIGKILL)
             for thread in threads:
                 thread.join()

@@ -22,7 +22,7 @@ from lakegc_assets.retention.commits import Commit
 from lakegc_assets.retention.naive import naive_active_commits
 from lakegc_assets.retention.rules import Rules
 from lakegc_assets.storage import local
-from lakegc_assets_tests.embedded.api import Api, Repo
+from lakegc_assets_tests.embedded.api import TIMEOUT, Api, Repo
 from lakegc_assets_tests.embedded.conftest import NOW, Clock
 from lakegc_assets_tests.embedded.test_uncommitted import make_lake
 
@@ -81,7 +81,7 @@ def test_the_async_task_ends_with_the_same(repo: Repo, server: EmbeddedLakeFS) -
 
     def outcome() -> dict[str, Any]:
         task = repo.call("POST", "/gc/prepare_commits/async", 202)["id"]
-        deadline = time.monotonic() + 10
+        deadline = time.monotonic() + TIMEOUT
         while time.monotonic() < deadline:
             where: dict[str, Any] = {"params": {"id": task}}
             status: dict[str, Any] = repo.call("GET", "/gc/prepare_commits/status", **where)

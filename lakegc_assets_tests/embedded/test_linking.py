@@ -273,7 +273,7 @@ def test_kill_9_leaves_a_good_token_or_a_linked_object(tmp_path: Path, moment: s
         linker = Linker(server, api.repository())
         address = linker.write(linker.ask())
         command = [sys.executable, "-c", _DIES, str(tmp_path), address, moment]
-        assert subprocess.run(command, check=False, timeout=60).returncode == -signal.SIGKILL
+        assert subprocess.run(command, check=False, timeout=300).returncode == -signal.SIGKILL
         if moment == "before the commit":
             assert linker.repo.staged() == {}
             linker.link(address)

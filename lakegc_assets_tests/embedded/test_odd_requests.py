@@ -309,7 +309,7 @@ def run(template: Path, chosen: list[Request]) -> None:
             direct.lake.close()
 
 
-FUZZ = {"suppress_health_check": list(HealthCheck), "deadline": None}
+FUZZ = {"suppress_health_check": list(HealthCheck)}
 
 
 @settings(max_examples=20, **FUZZ)  # type: ignore[arg-type]

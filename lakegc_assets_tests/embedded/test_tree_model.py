@@ -46,7 +46,7 @@ def new_trees(folder: str) -> Trees:
     return Trees(open_store(folder), Breaks(RAGGEDNESS, 1 << 20))
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(st.lists(CHANGES, max_size=5), KEYS)
 def test_commits_are_what_the_changes_say(
     history: list[dict[bytes, int | None]], start: bytes
@@ -80,7 +80,7 @@ def test_commits_are_what_the_changes_say(
             assert not any(is_range_break(r.key, RAGGEDNESS) for r in records[:-1])
 
 
-@settings(deadline=None, max_examples=80)
+@settings(max_examples=80)
 @given(CHANGES, CHANGES, CHANGES, st.sampled_from(["", "source-wins", "dest-wins"]))
 def test_merges_are_three_way(
     first: dict[bytes, int | None],
@@ -114,7 +114,7 @@ def test_merges_are_three_way(
             assert content(trees, merged) == expected
 
 
-@settings(deadline=None, max_examples=30)
+@settings(max_examples=30)
 @given(st.sets(st.binary(min_size=1, max_size=6), min_size=1, max_size=60), st.binary(min_size=1))
 def test_unchanged_ranges_are_shared(keys: set[bytes], changed: bytes) -> None:
     with tempfile.TemporaryDirectory() as folder:

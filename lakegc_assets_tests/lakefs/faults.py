@@ -80,7 +80,7 @@ class FaultServer:
             except TimeoutError:
                 continue
             with connection:
-                connection.settimeout(5)
+                connection.settimeout(60)
                 self.requests.append(_read(connection))
                 behave = self.behaviours.pop(0) if len(self.behaviours) > 1 else self.behaviours[0]
                 behave(connection)

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from lakegc_assets.lakefs import client as client_module
 from lakegc_assets.lakefs import errors
 from lakegc_assets.lakefs.client import LakeFSClient
 
@@ -142,12 +143,16 @@ def test_a_task_that_is_forgotten_is_an_error(server: ReplayServer, client: Lake
 def test_a_task_that_never_ends_is_given_up(
     server: ReplayServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("lakegc_assets.lakefs.client._FIRST_POLL_S", 0.1)
+    pauses: list[float] = []
+    monkeypatch.setattr(client_module, "sleep", pauses.append)
+    monkeypatch.setattr(client_module, "monotonic", lambda: sum(pauses))
+    monkeypatch.setattr(client_module, "_FIRST_POLL_S", 1.0)
     server.overrides["GET", STATUS] = _status(completed=False)
-    config = server.config(tmp_path, prepare_commits_timeout_s=0.4)
+    config = server.config(tmp_path, prepare_commits_timeout_s=5)
     with config.connect() as client, pytest.raises(errors.TimedOutError, match="not completed"):
         client.prepare_commits("retention")
-    assert 2 <= len(server.asked("GET", STATUS)) <= 4
+    assert pauses == [1.0, 1.5, 2.25]
+    assert len(server.asked("GET", STATUS)) == 4
 
 
 def test_a_task_survives_a_busy_server(server: ReplayServer, client: LakeFSClient) -> None:

@@ -6,7 +6,7 @@ import json
 import pickle
 import random
 import socket
-import time
+import threading
 from datetime import datetime, timedelta, timezone
 from email.utils import format_datetime
 from pathlib import Path
@@ -151,14 +151,18 @@ def test_a_write_is_repeated_while_no_connection_comes_about(
 
 @pytest.mark.parametrize("headers_first", [False, True])
 def test_a_slow_answer_is_a_timeout(headers_first: bool, tmp_path: Path) -> None:  # noqa: FBT001 # a test's parameter
+    given_up = threading.Event()
+
     def trickle(connection: socket.socket) -> None:
         if headers_first:
             answer(200, {"grace_period": 1}, cut=10)(connection)
-        time.sleep(0.5)
+        assert given_up.wait(120)
 
     settings = {"read_timeout_s": 0.1, "max_attempts": 1}
-    with FaultServer(trickle) as server, pytest.raises(errors.TimedOutError, match="in time"):
-        server.config(tmp_path, **settings).connect().grace_period()
+    with FaultServer(trickle) as server:
+        with pytest.raises(errors.TimedOutError, match="in time"):
+            server.config(tmp_path, **settings).connect().grace_period()
+        given_up.set()
 
 
 def test_a_prepare_call_may_take_longer_than_others(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from typing import Any, cast
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from lakegc_assets.errors import IntegrityError
@@ -65,7 +65,6 @@ def read(range_id: str, entries: list[tuple[int, int, int]]) -> evidence.Entries
 
 
 @given(files=st.lists(OBJECTS, max_size=3), ranges=st.lists(ENTRIES, min_size=1, max_size=3))
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_every_object_is_compared_with_every_entry_of_its_address(
     tmp_path: Path,
     files: list[list[tuple[int, int, int]]],
@@ -211,7 +210,6 @@ def test_another_decoder_believes_nothing(told: Told, monkeypatch: pytest.Monkey
     few=st.sampled_from([0, 5, 1000]),
     held=st.sampled_from([1, 5, 1000]),
 )
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
 def test_in_any_row_of_runs_the_answer_is_that_of_a_plain_loop(
     tmp_path: Path,
     ranges: list[list[tuple[int, int, int]]],

@@ -39,7 +39,7 @@ def _remove(lake: SmallLake) -> None:
     answer = requests.delete(
         f"{lake.server.endpoint}/api/v1/repositories/{REPOSITORY}",
         auth=(lake.server.access_key, SECRET_KEY),
-        timeout=10,
+        timeout=60,
     )
     answer.raise_for_status()
 

@@ -58,7 +58,7 @@ def test_a_storm_that_does_not_end(trial: Trial) -> None:
 def test_deletes_that_are_not_answered_in_time(
     trial: Trial, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(deletion, "REQUEST_TIMEOUT", 1.0)
+    monkeypatch.setattr(deletion, "REQUEST_TIMEOUT", 5.0)
     assert trial.goes_on(lambda _ask: Silence.WAIT, 1) == {"deleted": 25}
 
 

@@ -225,7 +225,7 @@ def test_a_repository_made_anew_elsewhere_gets_nothing(swept: Swept, marked: Mar
     answer = requests.delete(
         f"{place.lake.server.endpoint}/api/v1/repositories/{REPOSITORY}",
         auth=(place.lake.server.access_key, SECRET_KEY),
-        timeout=10,
+        timeout=60,
     )
     answer.raise_for_status()
     client.create_repository(REPOSITORY, "local://another")

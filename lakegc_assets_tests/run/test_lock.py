@@ -58,16 +58,24 @@ def test_another_process_is_named(holder: subprocess.Popen[str]) -> None:
         pass
 
 
-def test_another_process_is_waited_for_as_long_as_it_may(holder: subprocess.Popen[str]) -> None:
+def test_another_process_is_waited_for_as_long_as_it_may(
+    holder: subprocess.Popen[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     told: list[str] = []
+    pauses: list[float] = []
+    monkeypatch.setattr(lock, "sleep", pauses.append)
+    monkeypatch.setattr(lock, "monotonic", lambda: sum(pauses))
     with (
-        pytest.raises(RefusedError, match="Wait for it to end; this one has waited 1 s for that"),
-        repository_lock("s3://bucket/repo", timedelta(seconds=1), told.append),
+        pytest.raises(RefusedError, match="Wait for it to end; this one has waited 6 s for that"),
+        repository_lock("s3://bucket/repo", timedelta(seconds=6), told.append),
     ):
         pass
-    assert told
-    assert told[0].startswith("waiting, 0 s of 1 s: another run holds s3://bucket/repo")
-    assert f'"pid": {holder.pid}' in told[0]
+    assert pauses == [5.0, 1.0]
+    assert [line.partition(":")[0] for line in told] == [
+        "waiting, 0 s of 6 s",
+        "waiting, 5 s of 6 s",
+    ]
+    assert f'another run holds s3://bucket/repo on this machine: {{"pid": {holder.pid}' in told[0]
 
     def end(_said: str) -> None:
         holder.communicate()

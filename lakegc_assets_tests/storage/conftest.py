@@ -170,7 +170,7 @@ def gcs_bucket(fake_gcs_server: Server) -> tuple[str, StoreConfig]:
     """Name of a new bucket, and a configuration that reaches it."""
     name = f"bucket-{uuid.uuid4().hex}"
     url = f"{fake_gcs_server.endpoint}/storage/v1/b"
-    requests.post(url, json={"name": name}, timeout=10).raise_for_status()
+    requests.post(url, json={"name": name}, timeout=60).raise_for_status()
     return name, StoreConfig(gcs=GcsAccess(endpoint=fake_gcs_server.endpoint), read_timeout_s=60)
 
 

@@ -14,7 +14,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lakegc_assets.errors import ConfigurationError
@@ -56,7 +56,7 @@ KEY = st.lists(SEGMENT, min_size=1, max_size=3).map("/".join)
 BOUND = st.none() | KEY | st.text("ab-/é", max_size=3)
 
 
-@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=60)
 @given(
     keys=st.lists(KEY, max_size=12),
     prefix=st.text("ab-/é", max_size=3),

@@ -156,7 +156,7 @@ def test_versions_of_a_bucket_of_google_are_told(
     url = f"{fake_gcs_server.endpoint}/storage/v1/b"
     name = f"versions-{uuid.uuid4().hex}"
     content = {"name": name, "versioning": {"enabled": True}}
-    requests.post(url, json=content, timeout=10).raise_for_status()
+    requests.post(url, json=content, timeout=60).raise_for_status()
     config: StoreConfig = gcs_store._config  # type: ignore[attr-defined]
     found = open_store(f"gs://{name}", config).recovery()
     assert found[:2] == ("versions", None)

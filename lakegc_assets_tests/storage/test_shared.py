@@ -93,7 +93,7 @@ def test_a_variable_that_changes_is_seen(monkeypatch: pytest.MonkeyPatch) -> Non
 def test_a_forked_process_makes_its_own_and_waits_for_no_thread_of_its_parent() -> None:
     done = subprocess.run(
         [sys.executable, "-W", "ignore", "-c", _FORK],
-        capture_output=True, text=True, check=True, timeout=60,
+        capture_output=True, text=True, check=True, timeout=300,
     )  # fmt: skip
     assert done.stdout.split() == ["0", "True"]
 

@@ -115,7 +115,7 @@ def keeping(request: pytest.FixtureRequest, tmp_path: Path) -> Keeping:
         bucket = f"versions-{uuid.uuid4().hex}"
         content = {"name": bucket, "versioning": {"enabled": True}}
         url = f"{server.endpoint}/storage/v1/b"
-        requests.post(url, json=content, timeout=10).raise_for_status()
+        requests.post(url, json=content, timeout=60).raise_for_status()
         config = StoreConfig(gcs=GcsAccess(endpoint=server.endpoint), read_timeout_s=60)
         store = open_store(f"gs://{bucket}/n s", config)
         # It cannot be asked for what soft delete keeps.

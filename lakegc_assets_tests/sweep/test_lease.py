@@ -334,7 +334,7 @@ def test_it_is_renewed_while_its_owner_lives(store: ClockedStore) -> None:
     with repository_lease(store, ME, duration=timedelta(seconds=0.06)) as lease:
         store.after = lambda _name: beats.release()
         for _ in range(3):
-            assert beats.acquire(timeout=20)
+            assert beats.acquire(timeout=120)
         lease.require()
     record = read_lease(store)
     assert record.renewed > 3

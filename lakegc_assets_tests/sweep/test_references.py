@@ -13,7 +13,7 @@ from datetime import datetime, timezone
 
 import pyarrow as pa
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lakegc_assets.mark.references import read_references
@@ -247,7 +247,7 @@ def named_now(ctx: RunContext, other: str) -> set[str]:
     return {row["address"] for row in rows}
 
 
-@settings(max_examples=6, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=6)
 @given(before=STEPS, after=STEPS)
 def test_whatever_another_repository_does_what_it_names_stays(
     before: Sequence[tuple[Callable[[History, str], None], str]],

@@ -63,7 +63,7 @@ def test_it_wakes_up_and_deletes_nothing(bare: SmallLake, *, taken: bool) -> Non
         os.kill(process.pid, signal.SIGCONT)
 
     bare.on_request = suspend
-    counts, said = process.communicate(timeout=120)[0].splitlines()
+    counts, said = process.communicate(timeout=600)[0].splitlines()
     assert process.returncode == 0
     assert [row["outcome"] for row in json.loads(counts)] == ["deleted", "lost"]
     assert ("another's: host elsewhere" if taken else "ran out") in json.loads(counts)[1]["detail"]

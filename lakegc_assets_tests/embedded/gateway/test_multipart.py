@@ -18,7 +18,7 @@ from lakegc_assets.embedded import EmbeddedLakeFS
 from lakegc_assets.embedded.gateway.uploads import Uploads
 from lakegc_assets.storage.local import LocalStore
 from lakegc_assets_tests.conformance.recorder import GATEWAY, conforms
-from lakegc_assets_tests.embedded.api import Api, Repo
+from lakegc_assets_tests.embedded.api import TIMEOUT, Api, Repo
 from lakegc_assets_tests.embedded.gateway.parts import (
     KEY,
     PATH,
@@ -302,7 +302,7 @@ def test_two_completes_at_once_make_one_entry(
 
     def together(uploads: Uploads, wanted: Any) -> bytes:
         data = read(uploads, wanted)
-        both.wait(20)
+        both.wait(TIMEOUT)
         return data
 
     monkeypatch.setattr(Uploads, "read", together)

@@ -18,7 +18,7 @@ from lakegc_assets.embedded.gateway.errors import S3Error
 from lakegc_assets.embedded.gateway.uploads import Uploads
 from lakegc_assets.storage.config import StoreConfig
 from lakegc_assets_tests.conformance.recorder import DURABILITY, conforms
-from lakegc_assets_tests.embedded.api import Api, Repo
+from lakegc_assets_tests.embedded.api import TIMEOUT, Api, Repo
 from lakegc_assets_tests.embedded.conftest import Clock
 from lakegc_assets_tests.embedded.gateway.parts import (
     PATH,
@@ -119,7 +119,7 @@ def test_what_the_gateway_acknowledged_survives_kill_9(tmp_path: Path) -> None:
         endpoint = said.split("endpoint=")[1].split()[0]
         worker = threading.Thread(target=work, args=(client(endpoint, "me", "s"),))
         worker.start()
-        assert far_enough.wait(60)
+        assert far_enough.wait(TIMEOUT)
         os.kill(running.pid, signal.SIGKILL)
         worker.join()
     last = max(int(data) for data in acknowledged.values())
