@@ -23,3 +23,7 @@ class FormatError(IntegrityError):
     def __reduce__(self) -> tuple[type[FormatError], tuple[str, int, str]]:
         """Survive the way from a Spark worker to the driver."""
         return type(self), (self.name, self.offset, self.reason)
+
+
+class NoTableError(FormatError):
+    """A file cannot be a table: it is shorter than a footer, or has no magic at its end."""

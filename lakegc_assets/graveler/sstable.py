@@ -19,7 +19,7 @@ import cramjam
 import google_crc32c
 
 from lakegc_assets.graveler import ident
-from lakegc_assets.graveler.errors import FormatError
+from lakegc_assets.graveler.errors import FormatError, NoTableError
 
 MAGIC: Final = bytes.fromhex("f7cff485b741e288")
 FORMAT_VERSION: Final = 2
@@ -143,7 +143,8 @@ def table_kind(data: bytes, name: str) -> str:
     Only the footer and the properties are read and checked.
 
     Raises:
-        FormatError: these are damaged, or it is no such file.
+        NoTableError: it cannot be such a file.
+        FormatError: these are damaged, or it is a table of another kind.
     """
     file = _File(data, name)
     metaindex, _ = file.footer()
@@ -192,10 +193,11 @@ class _File:
     def footer(self) -> tuple[Handle, Handle]:
         start = len(self.data) - FOOTER_LENGTH
         if start < 0:
-            raise self.error(len(self.data), "the file is shorter than a footer")
+            raise NoTableError(self.name, len(self.data), "the file is shorter than a footer")
         footer = self.data[start:]
         if footer[-8:] != MAGIC:
-            raise self.error(start + 45, f"the magic {footer[-8:].hex()} is not RocksDB's")
+            reason = f"the magic {footer[-8:].hex()} is not RocksDB's"
+            raise NoTableError(self.name, start + 45, reason)
         version = int.from_bytes(footer[41:45], "little")
         if version != FORMAT_VERSION:
             raise self.error(

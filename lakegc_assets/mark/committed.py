@@ -12,6 +12,7 @@ from typing import Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from lakegc_assets.mark.damage import passed_over
 from lakegc_assets.mark.installation import require_one_server
 from lakegc_assets.mark.live import every_range, live_ranges, read_live
 from lakegc_assets.mark.references import read_references
@@ -46,6 +47,9 @@ def read_committed_addresses(ctx: RunContext) -> Manifest:
     start = datetime.fromisoformat(str(chain["store_listing"].facts["start"]))
     others = read_references(ctx, client, connections, store, f"{ASSET}/", start)
     unresolved = sorted({*live.unresolved, *others.unresolved})
+    passed = [*passed_over(found.passed_over), *others.passed_over]
+    for sentence in passed:
+        ctx.log.warning("%s", sentence)
     parts = {
         "data": live.runs,
         "ranges": [write_part(store, f"{ASSET}/ranges/", live.ranges)],
@@ -65,5 +69,6 @@ def read_committed_addresses(ctx: RunContext) -> Manifest:
         "other_repositories": len(others.counts),
         "references": {name: count for name, count in others.counts.items() if count},
         "ignored_repositories": list(others.ignored),
+        "passed_over": passed,
     }
     return ctx.finish(ASSET, chain["active_commits"], started, parts, facts, live.digest)

@@ -23,7 +23,7 @@ from lakegc_assets.graveler.decode import etag_hash
 from lakegc_assets.graveler.ranges import read_range
 from lakegc_assets.mark.addresses import entry_spellings
 from lakegc_assets.mark.evidence import Integers
-from lakegc_assets.mark.metaranges import fetch
+from lakegc_assets.mark.metaranges import fetch, table_url
 from lakegc_assets.run.connections import Connections
 from lakegc_assets.run.context import RunContext
 from lakegc_assets.run.parts import Part
@@ -112,7 +112,8 @@ def entries_are_checksums(
     store, namespace = connections.store(), connections.namespace()
     told: list[bool] = []
     for range_id in range_ids:
-        items = read_range(fetch(store, connections.namespace_url, range_id), range_id)
+        url = table_url(connections.namespace_url, range_id)
+        items = read_range(fetch(store, connections.namespace_url, range_id), url)
         found = [entry for _, entry in items if entry.size in sizes]
         for entry in found[:: max(1, len(found) // (NEWEST + AT_RANDOM))]:
             spellings, resolved = entry_spellings(namespace, entry.address, entry.address_type)

@@ -24,8 +24,9 @@ from lakegc_assets.graveler.namespace import StorageNamespace
 from lakegc_assets.lakefs.client import LakeFSClient
 from lakegc_assets.mark.addresses import UNNAMEABLE, UNUSUAL, entry_spellings, in_data
 from lakegc_assets.mark.commits import find_liveness
+from lakegc_assets.mark.damage import passed_over
 from lakegc_assets.mark.live import live_ranges, read_live
-from lakegc_assets.mark.metaranges import fetch
+from lakegc_assets.mark.metaranges import fetch, table_url
 from lakegc_assets.mark.ranges import (
     HASHES,
     Wanted,
@@ -62,12 +63,14 @@ class Expired:
         addresses: how many there are.
         ranges: how many B has.
         active: how many A has.
+        passed_over: sentences about files that cannot be read, and that nothing names.
     """
 
     stretches: Sequence[Sequence[Part]]
     addresses: int
     ranges: int
     active: int
+    passed_over: Sequence[str] = ()
 
 
 @dataclass(frozen=True)
@@ -103,18 +106,19 @@ def expired_addresses(
     """
     liveness = find_liveness(ctx, client, connections, start)
     ids = {liveness.commits[commit].metarange_id for commit in liveness.active.active}
-    every = live_ranges(ctx, connections, ids, every=True).ranges
+    found = live_ranges(ctx, connections, ids, every=True)
+    every, passed = found.ranges, passed_over(found.passed_over)
     active = every
     if liveness.rules is not None:
         active = live_ranges(ctx, connections, ids, every=False).ranges
     is_active = pc.is_in(every["range_id"], active["range_id"].combine_chunks())
     others = every.filter(pc.invert(is_active))
     if not others.num_rows:
-        return Expired((), 0, 0, active.num_rows)
+        return Expired((), 0, 0, active.num_rows, passed)
     live = read_live(ctx, connections, active, attempt.store(), f"{_FOLDER}active/")
     held = _held_by_none(ctx, connections, attempt, others, live.runs)
     named = _names(ctx, connections, attempt, others, held)
-    return Expired(named, len(held.hashes), others.num_rows, active.num_rows)
+    return Expired(named, len(held.hashes), others.num_rows, active.num_rows, passed)
 
 
 @dataclass(frozen=True)
@@ -219,7 +223,8 @@ def _name(order: _Name) -> list[list[Part]]:
     found = [pa.array([], pa.string())]
     for range_id in order.ranges:
         data = fetch(store, connections.namespace_url, range_id)
-        addresses = _relative(connections.namespace(), decode_range(data, range_id))
+        entries = decode_range(data, table_url(connections.namespace_url, range_id))
+        addresses = _relative(connections.namespace(), entries)
         found.append(addresses.filter(pa.array(np.isin(address_hashes(addresses), hashes))))
     addresses = pc.unique(pa.concat_arrays(found))
     folders = pc.replace_substring_regex(addresses, r"(?s)[^/]*$", "")

@@ -18,7 +18,7 @@ from lakegc_assets.graveler.decode import DECODER_VERSION, decode_range
 from lakegc_assets.graveler.entry import AddressType
 from lakegc_assets.graveler.namespace import StorageNamespace, UnresolvableAddressError
 from lakegc_assets.mark.addresses import entry_spellings
-from lakegc_assets.mark.metaranges import fetch
+from lakegc_assets.mark.metaranges import fetch, table_url
 from lakegc_assets.mark.ranges import Wanted
 from lakegc_assets.run.connections import Connections
 from lakegc_assets.run.packs import Decoded, Slot, by_pack, read_group, read_slots, write_pack
@@ -121,7 +121,7 @@ def _decode(
         some = missing[at : at + _THREADS]
         files = each(get, [one.range_id for one in some], _THREADS)
         for one, data in zip(some, files, strict=True):
-            entries = decode_range(data, one.range_id)
+            entries = decode_range(data, table_url(connections.namespace_url, one.range_id))
             _require_whole(connections, one, entries.num_rows)
             addresses = full_addresses(connections.namespace_url, entries)
             starts = pc.unique(_starts(addresses)).to_pylist()

@@ -189,6 +189,7 @@ def _look_at_expired(
         "named": expired.addresses,
         "listed": listed.digest.count,
         "carried": 0,
+        "passed_over": list(expired.passed_over),
     }
     return attempt, _Found(listed, _NEVER, facts)
 

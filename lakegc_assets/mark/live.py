@@ -3,23 +3,25 @@
 Read by ranges: a range that several commits share is decoded once, and once in the life of the
 repository. Without retention rules every range below ``_lakefs/`` counts as active, since the log
 does not reach the commits that only a deleted branch, a tag or a reset held; and so it does in the
-mode ``uncommitted``, which collects only what was never committed.
+mode ``uncommitted``, which collects only what was never committed. What lies there and cannot be a
+table is passed over if no metarange and no commit names it.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Final
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from lakegc_assets.errors import IntegrityError
+from lakegc_assets.graveler.errors import FormatError, NoTableError
 from lakegc_assets.graveler.sstable import table_kind
-from lakegc_assets.mark.metaranges import cached_metaranges, ranges_of
+from lakegc_assets.mark.damage import isolate
+from lakegc_assets.mark.metaranges import RangesRead, cached_metaranges, ranges_of, table_url
 from lakegc_assets.mark.ranges import (
     HASHES,
     Wanted,
@@ -48,6 +50,7 @@ RANGES: Final = pa.schema(
         ("from_cache", pa.bool_()),
     ]
 )
+_ENTRIES: Final = pa.schema([("range_id", pa.string()), ("entries", pa.int64())])
 _TABLE_ID: Final = re.compile(r"_lakefs/([0-9a-f]{64})")
 #: Work of telling a range from a metarange, on one core, in seconds.
 _KIND_S: Final = 0.01
@@ -63,12 +66,14 @@ class Live:
         ranges: what was read (``RANGES``).
         unresolved: last path components of full addresses that nobody can place.
         digest: of the runs' hashes.
+        damaged: ranges that could not be read, by their ids, and what is wrong with them.
     """
 
     runs: Sequence[Part]
     ranges: pa.Table
     unresolved: Sequence[str]
     digest: KeyDigest
+    damaged: Mapping[str, IntegrityError] = field(default_factory=dict)
 
 
 def every_range(listing: Manifest, rules: object) -> bool:
@@ -89,15 +94,25 @@ class LiveRanges:
         ranges: range_id, and entries by the metaranges' word, null where none tells.
         metaranges: how many metaranges were read.
         cached: how many of these came from the cache.
+        lone: ids of ranges that no metarange names.
+        passed_over: files that were not read, by their ids, with what is wrong with each: no
+            metarange that can be read and none of the commits names them.
     """
 
     ranges: pa.Table
     metaranges: int
     cached: int
+    lone: frozenset[str] = frozenset()
+    passed_over: Mapping[str, IntegrityError] = field(default_factory=dict)
 
 
 def live_ranges(
-    ctx: RunContext, connections: Connections, metarange_ids: Collection[str], *, every: bool
+    ctx: RunContext,
+    connections: Connections,
+    metarange_ids: Collection[str],
+    *,
+    every: bool,
+    strict: bool = True,
 ) -> LiveRanges:
     """The ranges of some commits, or all that are there.
 
@@ -107,31 +122,70 @@ def live_ranges(
         metarange_ids: of the commits; empty ones are those of commits without objects.
         every: whether all ranges below ``_lakefs/`` are wanted, which must hold those of the
             commits.
+        strict: whether a damaged table that nothing names is an error. What cannot be a table and
+            is named by nothing never is.
 
     Raises:
         IntegrityError: a metarange is missing or damaged; or the store's listing lacks what is
             there.
     """
     ids = set(metarange_ids) - {""}
-    lone: list[str] = []
-    if every:
-        kinds = all_tables(ctx, connections, ids)
-        ids |= {table_id for table_id, kind in kinds.items() if kind == "metaranges"}
-        lone = [table_id for table_id, kind in kinds.items() if kind == "ranges"]
-    read = ranges_of(ctx, connections, dict.fromkeys(ids, 0))
-    known = read.rows.select(["range_id", "entries"])
-    found = pa.table(
-        {
-            "range_id": pa.array(lone, pa.string()),
-            "entries": pa.nulls(len(lone), pa.int64()),
-        }
+    if not every:
+        read = ranges_of(ctx, connections, dict.fromkeys(ids, 0))
+        return LiveRanges(read.rows.select(_ENTRIES.names), read.metaranges, read.cached)
+    tables = all_tables(ctx, connections, ids)
+    more = {i for i, kind in tables.kinds.items() if kind == "metaranges"} - ids
+    found, damaged = _named_ranges(ctx, connections, ids, more, strict=strict)
+    rows = pa.concat_tables([one.rows.select(_ENTRIES.names) for one in found])
+    known = rows.group_by("range_id").aggregate([("entries", "max")]).rename_columns(_ENTRIES.names)
+    named = set(known["range_id"].to_pylist())
+    lone = sorted({i for i, kind in tables.kinds.items() if kind == "ranges"} - named)
+    # A metarange that names one of them makes it a range, which is read, and is damaged.
+    passed = damaged | {i: error for i, error in tables.unreadable.items() if i not in named}
+    for error in passed.values():
+        if strict and not isinstance(error, NoTableError):
+            raise IntegrityError(
+                f"{error}. No metarange names it, but it may be a range, and every range counts "
+                "where there are no retention rules, or none that count in this mode. Restore it; "
+                "or remove it if it was never lakeFS's",
+            ) from error
+    unnamed = pa.table([pa.array(lone, pa.string()), pa.nulls(len(lone), pa.int64())], _ENTRIES)
+    return LiveRanges(
+        pa.concat_tables([known.cast(_ENTRIES), unnamed]),
+        sum(one.metaranges for one in found),
+        sum(one.cached for one in found),
+        frozenset(lone),
+        passed,
     )
-    more = found.filter(pc.invert(pc.is_in(found["range_id"], known["range_id"])))
-    return LiveRanges(pa.concat_tables([known, more]), read.metaranges, read.cached)
+
+
+def _named_ranges(
+    ctx: RunContext,
+    connections: Connections,
+    of_commits: Collection[str],
+    others: Collection[str],
+    *,
+    strict: bool,
+) -> tuple[list[RangesRead], dict[str, IntegrityError]]:
+    """The ranges of metaranges; without those of damaged ones that no commit has, if not strict."""
+
+    def read(ids: Collection[str]) -> RangesRead:
+        return ranges_of(ctx, connections, dict.fromkeys(ids, 0))
+
+    if strict:
+        return [read([*of_commits, *others])], {}
+    found, damaged = isolate(read, sorted(others))
+    return [read(of_commits), *found], dict(damaged)
 
 
 def read_live(
-    ctx: RunContext, connections: Connections, ranges: pa.Table, artifacts: ObjectStore, folder: str
+    ctx: RunContext,
+    connections: Connections,
+    ranges: pa.Table,
+    artifacts: ObjectStore,
+    folder: str,
+    *,
+    strict: bool = True,
 ) -> Live:
     """Read ranges down to the hashes of the addresses that they keep alive.
 
@@ -141,6 +195,7 @@ def read_live(
         ranges: range_id and entries.
         artifacts: where the runs are written.
         folder: relative to ``artifacts``, with a slash at its end.
+        strict: whether a damaged range is an error; else it is noted, and the others are read.
 
     Raises:
         IntegrityError: a range is missing or damaged, or was not read.
@@ -148,10 +203,11 @@ def read_live(
     slots = cached_ranges(connections) if ranges.num_rows else {}
     orders = spread_ranges(wanted(ranges, slots), ctx.settings.address_num_partitions)
     cost = sum(seconds(one) for order in orders for one in order)
-    task = partial(_read_ranges, connections, artifacts.url, folder)
+    task = partial(_read_ranges, connections, artifacts.url, folder, strict)
     read = ctx.tasks.run("read ranges", task, orders, cost)
     found = pa.concat_tables([RANGES.empty_table(), *(one.ranges for one in read)])
-    if set(found["range_id"].to_pylist()) != set(ranges["range_id"].to_pylist()):
+    damaged = {i: error for one in read for i, error in one.damaged.items()}
+    if {*found["range_id"].to_pylist(), *damaged} != set(ranges["range_id"].to_pylist()):
         raise IntegrityError(
             f"of {ranges.num_rows} live ranges of {connections.namespace_url} {found.num_rows} "
             "were read: what the others hold would be taken for dead. This is a fault of the "
@@ -162,16 +218,24 @@ def read_live(
         ranges=found,
         unresolved=sorted({last for one in read for last in one.unresolved}),
         digest=sum((one.digest for one in read), KeyDigest()),
+        damaged=damaged,
     )
 
 
-def _read_ranges(connections: Connections, url: str, folder: str, ranges: Sequence[Wanted]) -> Live:
+def _read_ranges(
+    connections: Connections,
+    url: str,
+    folder: str,
+    strict: bool,  # noqa: FBT001 - given to tasks by its place
+    ranges: Sequence[Wanted],
+) -> Live:
     artifacts = connections.open(url)
     rows: list[tuple[str, int, str, bool]] = []
     unresolved: set[str] = set()
     runs: list[Part] = []
     digest = KeyDigest()
     held: list[Hashes] = []
+    damaged: dict[str, IntegrityError] = {}
 
     def write() -> None:
         nonlocal digest, held
@@ -180,7 +244,7 @@ def _read_ranges(connections: Connections, url: str, folder: str, ranges: Sequen
         digest += digest_of_hashes(whole)
         held = []
 
-    for one in read_entries(connections, ranges, HASHES):
+    for one in read_entries(connections, ranges, HASHES, None if strict else damaged):
         held.append(one.group["hash"].to_numpy())
         unresolved.update(one.unresolved)
         rows.append((one.range_id, one.entries, one.digest, one.from_cache))
@@ -193,12 +257,24 @@ def _read_ranges(connections: Connections, url: str, folder: str, ranges: Sequen
         write()
     columns = list(zip(*rows, strict=True)) or [()] * len(RANGES)
     arrays = [pa.array(c, f.type) for c, f in zip(columns, RANGES, strict=True)]
-    return Live(runs, pa.Table.from_arrays(arrays, schema=RANGES), sorted(unresolved), digest)
+    table = pa.Table.from_arrays(arrays, schema=RANGES)
+    return Live(runs, table, sorted(unresolved), digest, damaged)
 
 
-def all_tables(
-    ctx: RunContext, connections: Connections, active: Collection[str]
-) -> dict[str, str]:
+@dataclass(frozen=True)
+class Tables:
+    """What lies below ``_lakefs/`` under the name of a table.
+
+    Attributes:
+        kinds: ``ranges``, ``metaranges`` or ``refs`` of each file, by its id.
+        unreadable: files of which nobody can tell, by their ids, and what is wrong with them.
+    """
+
+    kinds: Mapping[str, str]
+    unreadable: Mapping[str, FormatError]
+
+
+def all_tables(ctx: RunContext, connections: Connections, active: Collection[str]) -> Tables:
     """Every range and metarange below ``_lakefs/``, and which of the two it is.
 
     Args:
@@ -222,7 +298,13 @@ def all_tables(
     costs = [_KIND_S] * len(unknown)
     tasks = spread(unknown, costs, ctx.settings.range_num_partitions)
     told = ctx.tasks.run("tell ranges", partial(_kinds, connections), tasks, sum(costs))
-    return known | {i: kind for task in told for i, kind in task.items()}
+    unreadable: dict[str, FormatError] = {}
+    for table_id, kind in ((i, kind) for task in told for i, kind in task.items()):
+        if isinstance(kind, FormatError):
+            unreadable[table_id] = kind
+        else:
+            known[table_id] = kind
+    return Tables(known, unreadable)
 
 
 def listed_tables(store: ObjectStore) -> list[str]:
@@ -236,10 +318,14 @@ def listed_tables(store: ObjectStore) -> list[str]:
     ]
 
 
-def _kinds(connections: Connections, table_ids: Sequence[str]) -> dict[str, str]:
+def _kinds(connections: Connections, table_ids: Sequence[str]) -> dict[str, str | FormatError]:
     store = connections.store()
 
-    def kind(table_id: str) -> str:
-        return table_kind(store.get(f"_lakefs/{table_id}"), table_id)
+    def kind(table_id: str) -> str | FormatError:
+        data = store.get(f"_lakefs/{table_id}")
+        try:
+            return table_kind(data, table_url(connections.namespace_url, table_id))
+        except FormatError as error:
+            return error
 
     return dict(zip(table_ids, each(kind, table_ids, _THREADS), strict=True))

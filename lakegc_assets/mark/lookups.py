@@ -27,7 +27,7 @@ from lakegc_assets.lakefs.errors import NotFoundError
 from lakegc_assets.lakefs.reads import branch_ref
 from lakegc_assets.mark.addresses import is_elsewhere, just_before, live_spellings
 from lakegc_assets.mark.lookalikes import HeadRanges, Integers, Positions, groups_of
-from lakegc_assets.mark.metaranges import fetch
+from lakegc_assets.mark.metaranges import fetch, table_url
 from lakegc_assets.mark.staged import staged_paths
 from lakegc_assets.run.connections import Connections
 from lakegc_assets.run.context import RunContext
@@ -176,7 +176,8 @@ def _read_paths(order: _Reading) -> list[Part]:
     writer = PartWriter(artifacts, order.folder, _PATHS)
     namespace = order.connections.namespace()
     for position, range_id in order.ranges:
-        entries, paths = decode_paths(fetch(store, namespace_url, range_id), range_id)
+        data = fetch(store, namespace_url, range_id)
+        entries, paths = decode_paths(data, table_url(namespace_url, range_id))
         sizes = entries["size"].to_numpy()
         for hashes in (groups_of(sizes, _etags(namespace, entries)), groups_of(sizes)):
             at = np.minimum(np.searchsorted(groups, hashes), len(groups) - 1)

@@ -187,7 +187,8 @@ def _tables(order: _Order) -> Iterator[tuple[str, pa.Table]]:
             each(partial(fetch, store, order.connections.namespace_url), some, _THREADS),
             strict=True,
         ):
-            table = pa.Table.from_batches([decode_metarange(data, table_id)])
+            url = table_url(order.connections.namespace_url, table_id)
+            table = pa.Table.from_batches([decode_metarange(data, url)])
             yield table_id, table
             waiting.append(Decoded(table_id, {"ranges": table}, {}))
         if sum(d.groups["ranges"].num_rows for d in waiting) >= _PACK_ROWS:
@@ -195,6 +196,11 @@ def _tables(order: _Order) -> Iterator[tuple[str, pa.Table]]:
             waiting = []
     if waiting:
         write_pack(cache, "metaranges", DECODER_VERSION, waiting)
+
+
+def table_url(namespace_url: str, table_id: str) -> str:
+    """Where the file of a range or metarange is: its name in messages."""
+    return f"{namespace_url}/_lakefs/{table_id}"
 
 
 def fetch(store: ObjectStore, namespace_url: str, table_id: str) -> bytes:
@@ -207,6 +213,6 @@ def fetch(store: ObjectStore, namespace_url: str, table_id: str) -> bytes:
         return store.get(f"_lakefs/{table_id}")
     except ObjectNotFoundError as error:
         raise IntegrityError(
-            f"{namespace_url}/_lakefs/{table_id}, which a commit needs, is missing: "
+            f"{table_url(namespace_url, table_id)}, which a commit needs, is missing: "
             "what that commit keeps alive cannot be known. Restore the file, then run again",
         ) from error

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -21,7 +20,7 @@ from lakegc_assets.graveler.decode import DECODER_VERSION, decode_range
 from lakegc_assets.graveler.entry import AddressType
 from lakegc_assets.graveler.namespace import StorageNamespace
 from lakegc_assets.mark.addresses import UNUSUAL, entry_spellings
-from lakegc_assets.mark.metaranges import fetch
+from lakegc_assets.mark.metaranges import fetch, table_url
 from lakegc_assets.run.connections import Connections
 from lakegc_assets.run.hashing import address_hashes, key_digest
 from lakegc_assets.run.packs import Decoded, Slot, by_pack, read_group, read_slots, write_pack
@@ -109,9 +108,18 @@ def spread_ranges(ranges: Sequence[Wanted], most: int) -> list[list[Wanted]]:
 
 
 def read_entries(
-    connections: Connections, ranges: Sequence[Wanted], group: str
+    connections: Connections,
+    ranges: Sequence[Wanted],
+    group: str,
+    damaged: dict[str, IntegrityError] | None = None,
 ) -> Iterator[Entries]:
     """One group of columns of some ranges; what is not cached is decoded, and kept.
+
+    Args:
+        connections: how to reach the store and the cache.
+        ranges: to read.
+        group: of columns.
+        damaged: takes what is wrong with a range that cannot be read, in place of an error.
 
     Raises:
         IntegrityError: a range is missing, damaged, or not of the length that its metarange says.
@@ -128,7 +136,7 @@ def read_entries(
             one = known[id(slot)]
             yield _checked(connections, one, _entries(one.range_id, table, slot.facts, cached=True))
     waiting: list[Decoded] = []
-    for one, decoded in _decode(connections, missing):
+    for one, decoded in _decode(connections, missing, damaged):
         rows, facts = decoded.groups[group], decoded.facts
         yield _checked(connections, one, _entries(one.range_id, rows, facts, cached=False))
         waiting.append(decoded)
@@ -160,15 +168,31 @@ def _checked(connections: Connections, one: Wanted, found: Entries) -> Entries:
 
 
 def _decode(
-    connections: Connections, missing: Sequence[Wanted]
+    connections: Connections,
+    missing: Sequence[Wanted],
+    damaged: dict[str, IntegrityError] | None,
 ) -> Iterator[tuple[Wanted, Decoded]]:
     store, namespace = connections.store(), connections.namespace()
-    get = partial(fetch, store, connections.namespace_url)
+
+    def get(one: Wanted) -> bytes | IntegrityError:
+        try:
+            return fetch(store, connections.namespace_url, one.range_id)
+        except IntegrityError as error:
+            return error
+
     for at in range(0, len(missing), _THREADS):
         some = missing[at : at + _THREADS]
-        files = each(get, [one.range_id for one in some], _THREADS)
-        for one, data in zip(some, files, strict=True):
-            yield one, decode(namespace, one.range_id, decode_range(data, one.range_id))
+        for one, data in zip(some, each(get, some, _THREADS), strict=True):
+            try:
+                if isinstance(data, IntegrityError):
+                    raise data
+                entries = decode_range(data, table_url(connections.namespace_url, one.range_id))
+            except IntegrityError as error:
+                if damaged is None:
+                    raise
+                damaged[one.range_id] = error
+                continue
+            yield one, decode(namespace, one.range_id, entries)
 
 
 def decode(namespace: StorageNamespace, range_id: str, entries: pa.RecordBatch) -> Decoded:

@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
-from functools import partial
+from functools import cache, partial
 from itertools import islice
 from typing import Final, NamedTuple, TypeVar
 
@@ -24,7 +24,8 @@ from lakegc_assets.errors import IntegrityError, LakegcError
 from lakegc_assets.graveler.namespace import StorageNamespace
 from lakegc_assets.lakefs.client import LakeFSClient
 from lakegc_assets.lakefs.errors import ForbiddenError
-from lakegc_assets.mark.commits import find_liveness
+from lakegc_assets.mark.commits import Liveness, find_liveness
+from lakegc_assets.mark.damage import isolate, passed_over
 from lakegc_assets.mark.full import Inside, cached_full, inside, read_full, union_of
 from lakegc_assets.mark.live import live_ranges
 from lakegc_assets.mark.others import (
@@ -37,6 +38,7 @@ from lakegc_assets.mark.others import (
     tables_of,
 )
 from lakegc_assets.mark.ranges import Wanted, seconds, spread_ranges, wanted
+from lakegc_assets.mark.refs import load_commits, read_tags
 from lakegc_assets.run.connections import Connections
 from lakegc_assets.run.context import RunContext
 from lakegc_assets.run.hashing import Hashes, address_hashes
@@ -83,6 +85,7 @@ class References:
         counts: how many addresses each repository names, for all that were read; what several
             tasks found, staged and in commits say, counts for each.
         ignored: names of those that the settings exclude.
+        passed_over: sentences about files of theirs that cannot be read, and that nothing names.
     """
 
     parts: Sequence[Part] = ()
@@ -90,6 +93,7 @@ class References:
     unresolved: Sequence[str] = ()
     counts: Mapping[str, int] = field(default_factory=dict)
     ignored: Sequence[str] = ()
+    passed_over: Sequence[str] = ()
 
 
 def sentence(repository: str, held: str) -> str:
@@ -105,6 +109,7 @@ def read_references(
     artifacts: ObjectStore,
     folder: str,
     start: datetime,
+    unread: list[str] | None = None,
 ) -> References:
     """Read what other repositories name of this one.
 
@@ -115,6 +120,7 @@ def read_references(
         artifacts: where rows are written.
         folder: relative to it, with a slash at its end.
         start: of the run, against which ages of commits are taken.
+        unread: takes why a repository cannot be read, in place of an error.
 
     Raises:
         UnreadableRepositoryError: one of them cannot be read; which, and why.
@@ -141,7 +147,10 @@ def read_references(
         if isinstance(outcome, References):
             found.append(outcome)
         elif any(other.is_same(listed.repository) for listed in others):
-            raise _unreadable(ctx, other, outcome) from outcome
+            error = _unreadable(ctx, other, outcome)
+            if unread is None:
+                raise error from outcome
+            unread.append(str(error))
         # Else it was deleted while it was read, and keeps nothing alive.
     return joined(found, ctx.settings.ignored_repositories)
 
@@ -232,14 +241,14 @@ class _Reading:
         if isinstance(look, LakegcError):
             return look
         try:
-            ranges = self._ranges(other, look)
+            ranges, passed = self._ranges(other, look)
             task = partial(_write, self.connections, self.artifacts.url, self.folder)
             written = self._run("write references", task, other, ranges)
         except LakegcError as error:
             return error
         if len(look.staged.addresses) or look.staged.last_parts:
             written.append(_written(self.artifacts, self.folder, other, STAGED, [look.staged]))
-        return joined([References(counts={other.name: 0}), *written])
+        return joined([References(counts={other.name: 0}, passed_over=passed), *written])
 
     def _run(
         self, what: str, task: Callable[[_Order], T], other: Other, ranges: pa.Table
@@ -252,47 +261,104 @@ class _Reading:
         orders = [_Order(namespace, other, group) for group in groups]
         return self.ctx.tasks.run(what, task, orders, sum(map(seconds, found)))
 
-    def _ranges(self, other: Other, look: _Look) -> pa.Table:
-        """The ranges whose references count (range_id, entries)."""
-        tables = look.tables
-        if tables.naming is not None:
-            naming: Sequence[str] = tables.naming
-            nulls = pa.nulls(len(naming), pa.int64())
-            ranges = pa.table([pa.array(naming, pa.string()), nulls], schema=_RANGES)
+    def _ranges(self, other: Other, look: _Look) -> tuple[pa.Table, list[str]]:
+        """The ranges whose references count (range_id, entries), and what was passed over."""
+        liveness = cache(partial(self._liveness, other, look))
+        recorded, passed = look.tables.naming, dict[str, IntegrityError]()
+        if recorded is not None:
+            nulls = pa.nulls(len(recorded), pa.int64())
+            naming = pa.table([pa.array(recorded, pa.string()), nulls], schema=_RANGES)
         else:
-            found = live_ranges(self.ctx, other.connections, tables.metaranges, every=True)
-            ranges = found.ranges.cast(_RANGES)
-            seen = self._run(f"read ranges of {other.name}", _naming, other, ranges)
-            naming = [name for some in seen for name in some]
-            record_look(self.connections.cache(), other, tables.look, naming)
-        if not naming:
-            return _RANGES.empty_table()
-        active = self._active(other, look)
-        if active is not None:
+            naming, passed = self._naming(other, look, liveness)
+        if naming.num_rows:
             # All of them: some may have been committed since the look.
-            return active
-        return ranges.filter(pc.is_in(ranges["range_id"], pa.array(naming, pa.string())))
+            active = self._active(other, liveness())
+            naming = naming if active is None else active
+        return naming, passed_over(passed)
 
-    def _active(self, other: Other, look: _Look) -> pa.Table | None:
-        """The ranges of active commits, tagged ones too; None where all that is there counts."""
+    def _naming(
+        self, other: Other, look: _Look, liveness: Callable[[], Liveness | None]
+    ) -> tuple[pa.Table, dict[str, IntegrityError]]:
+        """The ranges that name something, or cannot be read; and files that nothing names.
+
+        Raises:
+            IntegrityError: the metarange of a commit cannot be read, so that nobody knows its
+                ranges.
+        """
+        tables = look.tables
+        found = live_ranges(
+            self.ctx, other.connections, tables.metaranges, every=True, strict=False
+        )
+        seen = self._run(f"read ranges of {other.name}", _naming, other, found.ranges)
+        damaged = {i: error for one in seen for i, error in one.damaged.items()}
+        # What a metarange names may name anything, until it turns out that no active commit has it.
+        naming = {i for one in seen for i in one.naming} | (damaged.keys() - found.lone)
+        passed = {**found.passed_over, **{i: damaged[i] for i in damaged.keys() & found.lone}}
+        if passed:
+            # Not recorded: what is restored is to be read.
+            self._require_no_metarange(other, liveness(), passed)
+        else:
+            record_look(self.connections.cache(), other, tables.look, sorted(naming))
+        which = pc.is_in(found.ranges["range_id"], pa.array(sorted(naming), pa.string()))
+        return found.ranges.filter(which).cast(_RANGES), passed
+
+    def _require_no_metarange(
+        self, other: Other, liveness: Liveness | None, passed: Mapping[str, IntegrityError]
+    ) -> None:
+        """Require that no commit has what is passed over, though no branch leads to it.
+
+        Raises:
+            IntegrityError: a tagged commit, or one that only lakeFS's own list names, does.
+        """
+        if liveness is not None:
+            commits = liveness.commits
+        else:
+            tagged = read_tags(self.client, other.name)
+            commits = load_commits(self.client, other.name, tagged.values())
+        for commit in commits.values():
+            if commit.metarange_id in passed:
+                raise passed[commit.metarange_id]
+
+    def _active(self, other: Other, liveness: Liveness | None) -> pa.Table | None:
+        """The ranges of active commits; None where all that is there counts."""
+        if liveness is None or liveness.rules is None:
+            return None
+        ids = {liveness.commits[commit].metarange_id for commit in liveness.active.active}
+        return live_ranges(self.ctx, other.connections, ids, every=False).ranges.cast(_RANGES)
+
+    def _liveness(self, other: Other, look: _Look) -> Liveness | None:
+        """The commits of a repository, tagged ones active too; None where lakeFS may not tell."""
         if other.repository.read_only or not look.has_default_branch:
             return None
         settings = replace(self.ctx.settings, protect_tags=True)
         ctx = replace(self.ctx, repository=other.name, settings=settings)
         try:
-            liveness = find_liveness(ctx, self.client, other.connections, self.start)
+            return find_liveness(ctx, self.client, other.connections, self.start)
         except ForbiddenError as error:
             ctx.log.warning("all commits of %s count, active or not: %s", other.name, error)
             return None
-        if liveness.rules is None:
-            return None
-        ids = {liveness.commits[commit].metarange_id for commit in liveness.active.active}
-        return live_ranges(ctx, other.connections, ids, every=False).ranges.cast(_RANGES)
 
 
-def _naming(order: _Order) -> list[str]:
-    """The ranges that name something inside, or something that nobody can place."""
-    return [name for name, found in order.read() if len(found.addresses) or found.last_parts]
+class _Naming(NamedTuple):
+    """What a task saw of some ranges.
+
+    Attributes:
+        naming: those that name something inside, or something that nobody can place.
+        damaged: those that cannot be read, and what is wrong with them.
+    """
+
+    naming: Sequence[str]
+    damaged: Mapping[str, IntegrityError]
+
+
+def _naming(order: _Order) -> _Naming:
+    def read(ranges: Sequence[Wanted]) -> list[str]:
+        found = replace(order, ranges=ranges).read()
+        return [name for name, named in found if len(named.addresses) or named.last_parts]
+
+    parts, damaged = isolate(read, order.ranges)
+    naming = [name for part in parts for name in part]
+    return _Naming(naming, {one.range_id: error for one, error in damaged})
 
 
 def _write(connections: Connections, url: str, folder: str, order: _Order) -> References:
@@ -331,6 +397,7 @@ def joined(found: Sequence[References], ignored: Sequence[str] = ()) -> Referenc
         sorted({last for one in found for last in one.unresolved}),
         dict(counts),
         ignored,
+        [said for one in found for said in one.passed_over],
     )
 
 

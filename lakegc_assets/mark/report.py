@@ -143,7 +143,12 @@ def report(ctx: RunContext) -> Manifest:
         "largest": [list(row) for row in _largest(row for one in counted for row in one.largest)],
         "files": [f"{connections.namespace_url}/{key}" for key in keys],
         "checks": {r.name: r.summary for r in results},
-        "warnings": [r.summary for r in results if not r.passed] + _ignored(others),
+        "warnings": [
+            *(r.summary for r in results if not r.passed),
+            *_ignored(others),
+            # Both stages look below _lakefs/ in the mode committed, where there are no rules.
+            *dict.fromkeys([*listing.facts.get("passed_over", ()), *others.get("passed_over", ())]),
+        ],
         "references": others.get("references", {}),
         "ignored_repositories": others.get("ignored_repositories", []),
         "undo": _undo(ctx, connections.store()),

@@ -34,6 +34,31 @@ class AlarmError(IntegrityError):
     """Something is gone that is needed."""
 
 
+class PartialLookError(IntegrityError):
+    """Not all that may need an object could be looked at; what could be has all that it needs.
+
+    Attributes:
+        unread: what could not be looked at, and why.
+    """
+
+    def __init__(self, unread: Sequence[str]) -> None:
+        """Tell the first of it.
+
+        Args:
+            unread: what could not be looked at, and why.
+        """
+        more = f" and {len(unread) - _SHOWN} more" if len(unread) > _SHOWN else ""
+        super().__init__(
+            f"the look at what needs the deleted objects was made in part, without "
+            f"{'; '.join(unread[:_SHOWN])}{more}"
+        )
+        self.unread = unread
+
+    def __reduce__(self) -> tuple[type[PartialLookError], tuple[Sequence[str]]]:
+        """Survive being copied."""
+        return type(self), (self.unread,)
+
+
 def raise_alarm_if_needed(
     ctx: RunContext, connections: Connections, deltas: Deltas, candidates: Candidates
 ) -> None:
@@ -51,8 +76,28 @@ def raise_alarm_if_needed(
     Raises:
         AlarmError: something is gone and needed, and could not be put back; what, and who
             needs it.
+        PartialLookError: not all could be looked at; what the rest needs was put back.
     """
-    delta = deltas.take(candidates, "after")
+    unread: list[str] = []
+    delta = deltas.take(candidates, "after", unread)
+    try:
+        _put_back_or_alarm(ctx, connections, deltas, candidates, delta)
+    except AlarmError as error:
+        if unread:
+            raise AlarmError(f"{error}. Besides, {PartialLookError(unread)}") from error
+        raise
+    if unread:
+        raise PartialLookError(unread)
+
+
+def _put_back_or_alarm(
+    ctx: RunContext,
+    connections: Connections,
+    deltas: Deltas,
+    candidates: Candidates,
+    delta: DeltaMark,
+) -> None:
+    """Put back what is gone and needed by all that a delta mark found, else hold all sweeps."""
     alive = certainly_alive(delta.spared)
     missing = _missing(ctx, connections, alive)
     if not ctx.settings.restore_revived:

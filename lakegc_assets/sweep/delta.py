@@ -8,31 +8,33 @@ read, so the cost follows what changed.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from datetime import datetime
 from functools import cached_property, partial
-from typing import Final
+from typing import Final, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lakegc_assets.errors import IntegrityError
+from lakegc_assets.errors import IntegrityError, LakegcError
+from lakegc_assets.graveler.errors import NoTableError
 from lakegc_assets.mark.commits import Liveness, find_liveness, refs_of
+from lakegc_assets.mark.damage import isolate
 from lakegc_assets.mark.evidence import EtagFiles
-from lakegc_assets.mark.live import every_range, live_ranges, read_live
-from lakegc_assets.mark.references import read_references, referenced
+from lakegc_assets.mark.live import LiveRanges, every_range, live_ranges, read_live
+from lakegc_assets.mark.references import References, read_references, referenced
 from lakegc_assets.mark.served import UNVERIFIED, Inquiry, again, answered, inquire
 from lakegc_assets.mark.suspects import last_parts
-from lakegc_assets.mark.uncommitted import prepare_uncommitted, read_staged
+from lakegc_assets.mark.uncommitted import Staged, prepare_uncommitted, read_staged
 from lakegc_assets.retention.commits import Commit
 from lakegc_assets.run.artifacts import AttemptArtifacts, Manifest
 from lakegc_assets.run.connections import Connections
 from lakegc_assets.run.context import RunContext
-from lakegc_assets.run.hashing import Hashes, address_hashes
+from lakegc_assets.run.hashing import Hashes, KeyDigest, address_hashes
 from lakegc_assets.run.parts import Part
 from lakegc_assets.run.pins import PINNED, among, pinned
 from lakegc_assets.run.selection import Selection
@@ -42,6 +44,8 @@ from lakegc_assets.sweep.extension import Known
 from lakegc_assets.sweep.known import KnownFiles, write_known
 from lakegc_assets.sweep.look import Fingerprint, fingerprint_of
 from lakegc_assets.sweep.moment import Moment
+
+T = TypeVar("T")
 
 STAGED: Final = "it is staged on a branch now"
 SPARED: Final = pa.schema([("address", pa.string()), ("why", pa.string())])
@@ -120,7 +124,7 @@ class Deltas:
         self._last_parts: set[str] = set()
         self._asked: tuple[pa.Table, Hashes, Inquiry] | None = None
 
-    def take(self, candidates: Candidates, name: str) -> DeltaMark:
+    def take(self, candidates: Candidates, name: str, unread: list[str] | None = None) -> DeltaMark:
         """Find which of some marked objects are alive now.
 
         HEADs that move meanwhile are no harm: what it is about is what it read last, and staged
@@ -129,6 +133,8 @@ class Deltas:
         Args:
             candidates: the objects.
             name: of this delta mark in the sweep.
+            unread: takes what cannot be read, and why, in place of an error; what can be read is
+                enough to say of an object that it is alive.
 
         Raises:
             IntegrityError: the repository is at another namespace now, or an answer is not whole.
@@ -145,16 +151,23 @@ class Deltas:
         taken = Moment.now(connections.store())
         artifacts, folder = self.attempt.store(), f"{self.folder}{name}/"
 
-        files = prepare_uncommitted(ctx, client, connections)
-        staged = read_staged(ctx, connections, artifacts, f"{folder}staged/", files.keys)
+        def staged_now() -> Staged:
+            files = prepare_uncommitted(ctx, client, connections)
+            return read_staged(ctx, connections, artifacts, f"{folder}staged/", files.keys)
+
+        staged = _or_noted(unread, "what is staged", staged_now, _NOTHING_STAGED)
         start = datetime.fromisoformat(str(self.chain["store_listing"].facts["start"]))
         liveness = find_liveness(ctx, client, connections, start, self._marked, self._commits)
         self._commits = liveness.commits
         known = Known(
             liveness.rules, start, liveness.heads, liveness.commits, liveness.active.active.keys()
         )
-        self._read_new_ranges(connections, known, folder)
-        others = read_references(ctx, client, connections, artifacts, folder, start)
+        self._read_new_ranges(connections, known, folder, unread)
+        references = partial(
+            read_references, ctx, client, connections, artifacts, folder, start, unread
+        )
+        others = _or_noted(unread, "what other repositories name", references, References())
+        served = partial(self._served, connections, candidates, liveness, f"{folder}served/")
 
         addresses = candidates.rows["address"]
         unclear = {*self._last_parts, *staged.unresolved, *others.unresolved}
@@ -162,7 +175,7 @@ class Deltas:
             _chosen(addresses, members(artifacts, self._runs, candidates.hashes), HELD),
             _chosen(addresses, members(artifacts, staged.hashes, candidates.hashes), STAGED),
             referenced(artifacts, others, addresses),
-            self._served(connections, candidates, liveness, f"{folder}served/"),
+            _or_noted(unread, "what lakeFS serves", served, _NOTHING),
             _chosen(addresses, _ends_in(addresses, unclear), UNCLEAR),
             among(pinned(connections.store()), addresses),
         ]
@@ -178,23 +191,52 @@ class Deltas:
             liveness=liveness,
         )
 
-    def _read_new_ranges(self, connections: Connections, known: Known, folder: str) -> None:
+    def _read_new_ranges(
+        self, connections: Connections, known: Known, folder: str, unread: list[str] | None
+    ) -> None:
         """Read the ranges that are live now and that nobody has read yet."""
         every = every_range(self.chain["store_listing"], known.rules)
         ids = known.metaranges()
         # Where also what no commit leads to counts, all that is there is looked at.
         wanted = ids if every else ids - self._metaranges
-        found = live_ranges(self.ctx, connections, wanted, every=every).ranges
+        found = self._live_ranges(connections, wanted, unread, every=every)
         seen = pc.is_in(found["range_id"], pa.array(sorted(self._ranges), pa.string()))
         new = found.filter(pc.invert(seen))
         if new.num_rows:
-            live = read_live(self.ctx, connections, new, self.attempt.store(), f"{folder}live/")
-            self._ranges |= set(new["range_id"].to_pylist())
+            store, strict = self.attempt.store(), unread is None
+            live = read_live(self.ctx, connections, new, store, f"{folder}live/", strict=strict)
+            if unread is not None:
+                unread += map(str, live.damaged.values())
+            self._ranges |= set(live.ranges["range_id"].to_pylist())
             self._runs += live.runs
             self._last_parts |= set(live.unresolved)
             self.ranges = pa.concat_tables([self.ranges, live.ranges.select(_RANGES.names)])
         # What could not be read is read by the next one.
         self._metaranges |= ids
+
+    def _live_ranges(
+        self,
+        connections: Connections,
+        metaranges: AbstractSet[str],
+        unread: list[str] | None,
+        *,
+        every: bool,
+    ) -> pa.Table:
+        """The ranges of metaranges, or all that are there: of those that can be read."""
+        if unread is None:
+            return live_ranges(self.ctx, connections, metaranges, every=every).ranges
+
+        def read(some: Collection[str]) -> LiveRanges:
+            return live_ranges(self.ctx, connections, some, every=every, strict=False)
+
+        parts, damaged = isolate(read, sorted(metaranges))
+        passed = {i: e for part in parts for i, e in part.passed_over.items()}
+        errors = [error for _, error in damaged]
+        errors += [error for error in passed.values() if not isinstance(error, NoTableError)]
+        unread += map(str, errors)
+        tables = [part.ranges.select(_RANGES.names) for part in parts]
+        rows = pa.concat_tables([_RANGES.empty_table(), *tables]).group_by("range_id")
+        return rows.aggregate([("entries", "max")]).rename_columns(_RANGES.names)
 
     def _served(
         self, connections: Connections, candidates: Candidates, liveness: Liveness, folder: str
@@ -229,6 +271,18 @@ class Deltas:
 
 _RANGES: Final = pa.schema([("range_id", pa.string()), ("entries", pa.int64())])
 _NOTHING: Final = SPARED.empty_table()
+_NOTHING_STAGED: Final = Staged((), (), (), 0, KeyDigest())
+
+
+def _or_noted(unread: list[str] | None, what: str, read: Callable[[], T], otherwise: T) -> T:
+    """What is read; what is so otherwise, where an error is to be noted in place of raised."""
+    if unread is None:
+        return read()
+    try:
+        return read()
+    except LakegcError as error:
+        unread.append(f"{what}: {error}")
+        return otherwise
 
 
 def _ends_in(addresses: pa.ChunkedArray, names: AbstractSet[str]) -> npt.NDArray[np.bool_]:

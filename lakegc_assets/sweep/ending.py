@@ -15,7 +15,7 @@ from lakegc_assets.run.artifacts import AttemptArtifacts
 from lakegc_assets.run.command_line import command_line
 from lakegc_assets.run.context import RunContext
 from lakegc_assets.sweep import ledger
-from lakegc_assets.sweep.alarm import AlarmError
+from lakegc_assets.sweep.alarm import AlarmError, PartialLookError
 from lakegc_assets.sweep.ledger import ASSET, GONE
 
 #: Fact of a sweep that names its owner, as its lease did.
@@ -55,6 +55,9 @@ class Ending:
             look()
         except AlarmError:
             self.looked = "was made"
+            raise
+        except PartialLookError:
+            self.looked = "was made in part: what that needs is there, or was put back"
             raise
         except Exception as error:
             self.looked = (

@@ -22,7 +22,7 @@ from lakegc_assets.errors import IntegrityError
 from lakegc_assets.graveler.decode import decode_range, etag_hashes
 from lakegc_assets.graveler.ranges import read_metarange
 from lakegc_assets.lakefs.client import LakeFSClient
-from lakegc_assets.mark.metaranges import fetch
+from lakegc_assets.mark.metaranges import fetch, table_url
 from lakegc_assets.mark.ranges import HASHES, LOOKS, decode
 from lakegc_assets.mark.refs import load_commits, read_commits_csv, read_heads
 from lakegc_assets.retention.united import missing_heads
@@ -182,7 +182,7 @@ class Extender:
         entries = {
             info.id: info.count
             for table_id, data in zip(ids, each(get, ids, _THREADS), strict=True)
-            for info in read_metarange(data, table_id)
+            for info in read_metarange(data, self._url(table_id))
             if info.id not in ranges
         }
         if len(entries) > _MOST:
@@ -199,7 +199,7 @@ class Extender:
     def _decode(self, get: Callable[[str], bytes], one: tuple[str, int]) -> Decoded:
         range_id, entries = one
         namespace = self.connections.namespace()
-        decoded = decode(namespace, range_id, decode_range(get(range_id), range_id))
+        decoded = decode(namespace, range_id, decode_range(get(range_id), self._url(range_id)))
         if decoded.facts["entries"] != entries:
             raise IntegrityError(
                 f"range {range_id} of {self.connections.namespace_url} holds "
@@ -207,3 +207,6 @@ class Extender:
                 "repository is damaged",
             )
         return decoded
+
+    def _url(self, table_id: str) -> str:
+        return table_url(self.connections.namespace_url, table_id)

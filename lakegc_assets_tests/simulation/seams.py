@@ -107,7 +107,9 @@ _NOTHING: Final = pa.table_of(SPARED.empty_table())
 class SimDeltas(delta.Deltas):
     """Tells the oracle when a delta mark begins, and asks for what is served without Spark."""
 
-    def take(self, candidates: delta.Candidates, name: str) -> delta.DeltaMark:
+    def take(
+        self, candidates: delta.Candidates, name: str, unread: list[str] | None = None
+    ) -> delta.DeltaMark:
         here = world()
         actor = here.scheduler.current
         assert actor is not None
@@ -117,7 +119,7 @@ class SimDeltas(delta.Deltas):
         actor.near = True
         if name == "after":
             actor.facts["after"] = begun
-        return super().take(candidates, name)
+        return super().take(candidates, name, unread)
 
     def _served(self, connections: Any, candidates: Any, liveness: Any, _folder: str) -> pa.Table:
         client = connections.client()
@@ -189,7 +191,9 @@ def _entry(range_id: str) -> Entry:
     return Entry(address, int(size), etag)
 
 
-def _live_ranges(_ctx: Any, links: Any, metarange_ids: Iterable[str], *, every: bool) -> LiveRanges:
+def _live_ranges(
+    _ctx: Any, links: Any, metarange_ids: Iterable[str], *, every: bool, **_strict: bool
+) -> LiveRanges:
     ids, lake = set(metarange_ids), world().lake
     if links.namespace_url != NAMESPACE:
         name = links.namespace_url.rpartition("/")[2]
@@ -204,7 +208,9 @@ def _live_ranges(_ctx: Any, links: Any, metarange_ids: Iterable[str], *, every: 
     return LiveRanges(table, len(ids), 0)
 
 
-def _read_live(_ctx: Any, _links: Any, ranges: pa.Table, store: ObjectStore, folder: str) -> Live:
+def _read_live(
+    _ctx: Any, _links: Any, ranges: pa.Table, store: ObjectStore, folder: str, **_strict: bool
+) -> Live:
     addresses = [_entry(one).address for one in ranges["range_id"].to_pylist()]
     keys = pa.array(sorted(set(addresses)), pa.string())
     runs = write_set(store, f"{folder}data/", [address_hashes(keys)]) if addresses else []

@@ -37,7 +37,9 @@ _LONG_AGO = datetime.fromisoformat("2026-01-01T00:00:00+00:00")
 def stand_in(patch: pytest.MonkeyPatch, delta: Callable[[], Take]) -> None:
     """No invariants, deletes in this process, and delta marks as they are given, one by one."""
 
-    def take(deltas: Deltas, candidates: Candidates, _name: str) -> DeltaMark:
+    def take(
+        deltas: Deltas, candidates: Candidates, _name: str, _unread: list[str] | None = None
+    ) -> DeltaMark:
         return delta()(deltas, candidates)
 
     patch.setattr(Deltas, "take", take)

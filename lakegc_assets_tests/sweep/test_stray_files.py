@@ -1,0 +1,313 @@
+"""What lies below ``_lakefs/`` and cannot be read: passed over and told, or the end of the run.
+
+A file under the name of a table that cannot be one, and that nothing names, stops nobody. A damaged
+file that something names stops what depends on it, and nothing else.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from lakegc_assets.errors import IntegrityError
+from lakegc_assets.graveler.ranges import read_metarange
+from lakegc_assets.graveler.sstable import table_kind
+from lakegc_assets.mark.references import UnreadableRepositoryError
+from lakegc_assets.run.context import RunContext
+from lakegc_assets.sweep.alarm import PartialLookError
+from lakegc_assets.sweep.sweep import sweep
+from lakegc_assets_tests.lake import REPOSITORY, Marked, SmallLake
+from lakegc_assets_tests.sessions import Session
+from lakegc_assets_tests.sweep.others import (
+    OTHER,
+    candidates,
+    commit,
+    commit_it,
+    make_other,
+    mark,
+    name_it,
+)
+
+STRAY = "5" * 64
+#: What a half-written upload, a crash or a person leaves: none of it can be a table.
+NO_TABLES = {
+    "empty": b"",
+    "shorter than a footer": b"half of it",
+    "text": json.dumps({"not": "a table"} | {f"key {n}": n for n in range(40)}).encode(),
+}
+
+
+def tables(lake: SmallLake, repository: str, kind: str) -> dict[str, bytes]:
+    """The ranges, or the metaranges, of a repository by their ids."""
+    folder = lake.server.objects_dir / repository / "_lakefs"
+    files = {path.name: path.read_bytes() for path in folder.iterdir() if len(path.name) == 64}
+    return {name: data for name, data in files.items() if table_kind(data, name) == kind}
+
+
+def put(lake: SmallLake, repository: str, table_id: str, data: bytes) -> str:
+    """Put a file in the place of a table; its URL."""
+    path = lake.server.objects_dir / repository / "_lakefs" / table_id
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.unlink(missing_ok=True)
+    path.write_bytes(data)
+    return f"local://{repository}/_lakefs/{table_id}"
+
+
+def flipped(data: bytes) -> bytes:
+    """A table whose first block is damaged: its footer and properties are whole."""
+    return data[:9] + bytes([data[9] ^ 255]) + data[10:]
+
+
+def unreadable(data: bytes) -> bytes:
+    """A table with its magic at its end, of which nobody can tell what it is."""
+    return bytes(len(data) - 8) + data[-8:]
+
+
+def told(ctx: RunContext) -> list[str]:
+    """What the report of a published mark says was passed over."""
+    facts = ctx.root.attempt(REPOSITORY, ctx.run).manifest("gc_report").facts
+    return [said for said in facts["warnings"] if "passed over" in said]
+
+
+def rows_named(lake: SmallLake, metarange_id: str, repository: str = REPOSITORY) -> list[str]:
+    path = lake.server.objects_dir / repository / "_lakefs" / metarange_id
+    return [info.id for info in read_metarange(path.read_bytes(), metarange_id)]
+
+
+def metarange_of(lake: SmallLake, commit_id: str, repository: str = REPOSITORY) -> str:
+    return lake.client.commit(repository, commit_id).meta_range_id
+
+
+@pytest.fixture
+def without_rules(lake: SmallLake) -> SmallLake:
+    """Every range below ``_lakefs/`` is live."""
+    lake.client.delete_gc_rules(REPOSITORY)
+    return lake
+
+
+# Of another repository
+
+
+@pytest.mark.parametrize("data", NO_TABLES.values(), ids=NO_TABLES)
+def test_a_stray_file_of_another_repository_stops_neither_mark_nor_sweep(
+    lake: SmallLake, marked: Marked, spark: Session, data: bytes
+) -> None:
+    held = min(marked.candidates)
+    commit_it(lake, held)
+    url = put(lake, OTHER, STRAY, data)
+    ctx = mark(lake, spark, publish=True)
+    assert candidates(ctx) == marked.candidates - {held}
+    (said,) = told(ctx)
+    assert url in said
+    sweep(ctx)
+    assert lake.keys() == marked.live | {held}
+
+
+def test_what_nothing_of_another_repository_names_stops_nobody_though_it_is_a_table(
+    lake: SmallLake, marked: Marked, spark: Session
+) -> None:
+    held = min(marked.candidates)
+    commit_it(lake, held)
+    # As a commit that was given up before its metarange was written leaves them.
+    data, metarange = (
+        next(iter(tables(lake, OTHER, k).values())) for k in ("ranges", "metaranges")
+    )
+    urls = {
+        put(lake, OTHER, "6" * 64, unreadable(data)),
+        put(lake, OTHER, "7" * 64, flipped(data)),
+        put(lake, OTHER, "8" * 64, flipped(metarange)),
+    }
+    ctx = mark(lake, spark, publish=True)
+    assert candidates(ctx) == marked.candidates - {held}
+    assert len(told(ctx)) == len(urls)
+    assert all(any(url in said for said in told(ctx)) for url in urls)
+
+
+@pytest.mark.parametrize("kind", ["ranges", "metaranges"])
+@pytest.mark.parametrize("data", [b"", b"x" * 30], ids=["empty", "cut"])
+def test_what_a_commit_of_another_repository_needs_stops_the_run(
+    lake: SmallLake, marked: Marked, spark: Session, kind: str, data: bytes
+) -> None:
+    """A file that is shorter than a footer is damage where something names it."""
+    commit_it(lake, min(marked.candidates))
+    head = metarange_of(lake, next(b.commit_id for b in lake.client.branches(OTHER)), OTHER)
+    (range_id,) = rows_named(lake, head, OTHER)
+    url = put(lake, OTHER, range_id if kind == "ranges" else head, data)
+    with pytest.raises(UnreadableRepositoryError, match=url):
+        mark(lake, spark)
+
+
+def test_a_damaged_range_that_only_expired_commits_of_another_repository_have_stops_nobody(
+    lake: SmallLake, marked: Marked, spark: Session
+) -> None:
+    make_other(lake)
+    lake.client.set_gc_rules(OTHER, 20, {})
+    expired, active = sorted(marked.candidates)[:2]
+    lake.calendar.days_ago = 100
+    name_it(lake, expired)
+    (range_id,) = rows_named(lake, metarange_of(lake, commit(lake), OTHER), OTHER)
+    lake.calendar.days_ago = 50
+    name_it(lake, active)
+    commit(lake)
+    lake.calendar.days_ago = 0
+    kept = (lake.server.objects_dir / OTHER / "_lakefs" / range_id).read_bytes()
+    put(lake, OTHER, range_id, kept[:100])
+    assert candidates(mark(lake, spark)) == marked.candidates - {active}
+    lake.client.delete_gc_rules(OTHER)
+    with pytest.raises(UnreadableRepositoryError, match=range_id):
+        mark(lake, spark, "without-rules")
+    put(lake, OTHER, range_id, kept)
+    assert candidates(mark(lake, spark, "mended")) == marked.candidates - {active, expired}
+
+
+@pytest.mark.parametrize("rules", [True, False], ids=["rules", "no rules"])
+def test_the_metarange_of_a_tagged_commit_is_named_though_no_branch_leads_to_it(
+    lake: SmallLake, marked: Marked, spark: Session, *, rules: bool
+) -> None:
+    make_other(lake)
+    if rules:
+        lake.client.set_gc_rules(OTHER, 20, {})
+    lake.client.create_branch(OTHER, "dev", "main")
+    name_it(lake, min(marked.candidates), branch="dev")
+    made = commit(lake, "dev")
+    lake.client.create_tag(OTHER, "v1", made)
+    lake.client.delete_branch(OTHER, "dev")
+    url = put(lake, OTHER, metarange_of(lake, made, OTHER), b"cut")
+    with pytest.raises(UnreadableRepositoryError, match=url):
+        mark(lake, spark)
+
+
+def test_what_was_passed_over_and_is_whole_again_counts(
+    lake: SmallLake, marked: Marked, spark: Session
+) -> None:
+    """Nothing else of the other repository has changed in between."""
+    make_other(lake)
+    held = min(marked.candidates)
+    lake.client.create_branch(OTHER, "dev", "main")
+    name_it(lake, held, branch="dev")
+    made = commit(lake, "dev")
+    lake.client.delete_branch(OTHER, "dev")
+    metarange = metarange_of(lake, made, OTHER)
+    lost = dict.fromkeys((*rows_named(lake, metarange, OTHER), metarange), b"")
+    folder = lake.server.objects_dir / OTHER / "_lakefs"
+    whole = {name: (folder / name).read_bytes() for name in lost}
+    for name, data in lost.items():
+        put(lake, OTHER, name, data)
+    assert candidates(mark(lake, spark)) == marked.candidates
+    for name, data in whole.items():
+        put(lake, OTHER, name, data)
+    assert candidates(mark(lake, spark, "later")) == marked.candidates - {held}
+
+
+# Of the repository itself
+
+
+@pytest.mark.parametrize("data", NO_TABLES.values(), ids=NO_TABLES)
+@pytest.mark.parametrize("mode", ["unified", "uncommitted", "committed"])
+def test_a_stray_file_of_its_own_is_passed_over_where_every_range_counts(
+    without_rules: SmallLake, marked: Marked, spark: Session, mode: str, data: bytes
+) -> None:
+    lake = without_rules
+    plain = candidates(mark(lake, spark, "plain", mode=mode))
+    url = put(lake, REPOSITORY, STRAY, data)
+    ctx = mark(lake, spark, publish=True, mode=mode)
+    assert candidates(ctx) == plain
+    (said,) = told(ctx)
+    assert url in said
+    sweep(ctx)
+    assert lake.keys() == marked.live | marked.candidates - plain
+
+
+@pytest.mark.parametrize("kind", ["ranges", "metaranges"])
+def test_a_half_written_table_of_its_own_that_something_names_stops_the_run(
+    without_rules: SmallLake, marked: Marked, spark: Session, kind: str
+) -> None:
+    """That of a commit which nothing but its branch's log leads to."""
+    lake = without_rules
+    metarange = metarange_of(lake, marked.commits["first"])
+    kept = rows_named(lake, metarange_of(lake, marked.commits["second"]))
+    name = metarange
+    if kind == "ranges":
+        name = next(i for i in rows_named(lake, metarange) if i not in kept)
+    whole = (lake.objects / "_lakefs" / name).read_bytes()
+    url = put(lake, REPOSITORY, name, whole[:40])
+    forget_caches(lake)
+    with pytest.raises(IntegrityError, match=url):
+        mark(lake, spark)
+    assert lake.keys() == marked.live | marked.candidates
+
+
+def test_a_table_of_its_own_that_is_damaged_stops_the_run_though_nothing_names_it(
+    without_rules: SmallLake, marked: Marked, spark: Session
+) -> None:
+    """A range counts whoever has it, where there are no rules: what this one held is not known."""
+    lake = without_rules
+    data = next(iter(tables(lake, REPOSITORY, "ranges").values()))
+    for number, damaged in enumerate((unreadable(data), flipped(data))):
+        url = put(lake, REPOSITORY, STRAY, damaged)
+        with pytest.raises(IntegrityError, match=url):
+            mark(lake, spark, f"again-{number}")
+    assert marked.live <= lake.keys()
+
+
+def forget_caches(lake: SmallLake) -> None:
+    """As on another machine: what was read before is read again."""
+    for path in (lake.folder / "artifacts").rglob("_cache/**/*"):
+        if path.is_file():
+            path.unlink()
+
+
+# While it sweeps
+
+
+@contextmanager
+def after_first_delete(lake: SmallLake, marked: Marked) -> Iterator[list[str]]:
+    """Bring one object back to life, and damage what another repository names, in mid-sweep."""
+    revived: list[str] = []
+
+    def look(_method: str, _path: str) -> None:
+        gone = marked.candidates - lake.keys()
+        if gone and not revived:
+            revived.append(min(gone))
+            lake.stage("busy", "too/late", revived[0])
+            lake.commit("busy")
+            before = tables(lake, OTHER, "ranges").keys()
+            name_it(lake, "data/another", "y")
+            commit(lake)
+            for name in tables(lake, OTHER, "ranges").keys() - before:
+                put(lake, OTHER, name, b"cut")
+
+    lake.on_request = look
+    yield revived
+    lake.on_request = lambda _method, _path: None
+
+
+def test_the_look_after_a_sweep_puts_back_what_it_can_prove_and_says_what_it_could_not_see(
+    lake: SmallLake, marked: Marked, spark: Session
+) -> None:
+    make_other(lake)
+    with (
+        after_first_delete(lake, marked) as revived,
+        pytest.raises(PartialLookError, match=r"'other' .* cannot be read") as raised,
+    ):
+        sweep(lake.context(spark, sweep_batch=6))
+    assert set(revived) <= lake.keys()
+    assert lake.client.get_object(REPOSITORY, "busy", "too/late")
+    assert "The look afterwards was made in part" in str(raised.value)
+    assert not lake.root.attempt(REPOSITORY, "mark-1").has("swept_set")
+
+
+def test_folders_are_no_tables(lake: SmallLake, marked: Marked, spark: Session) -> None:
+    """Refs are dumped, and people keep their files, below ``_lakefs/``: lakeFS issue 8518."""
+    folder: Path = lake.objects / "_lakefs"
+    for name in ("refs_manifest.json", f"backup/{STRAY}", "a b ü", "dummy", f"{STRAY}.json"):
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text("{}")
+    lake.client.delete_gc_rules(REPOSITORY)
+    ctx = mark(lake, spark, publish=True)
+    assert candidates(ctx) == marked.groups["orphans"]
+    assert told(ctx) == []
