@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import shutil
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -93,6 +94,8 @@ def run_job(
     partition_key(repository, run)
     settings = checked(settings)
     site = Site.defined()
+    patience = CollectorResource(**settings).lakefs_wait_seconds
+    site = replace(site, lakefs=replace(site.lakefs, wait_s=patience))
     namespace = namespace_of(site, repository)
     wait = timedelta(seconds=settings.get("lease_wait_seconds", 0))
     with open_instance() as instance, repository_lock(namespace, wait, say):

@@ -35,6 +35,7 @@ from lakegc_assets.run.settings import (
     Settings,
 )
 from lakegc_assets.run.spark import prepare_environment, session_settings, starting
+from lakegc_assets.run.telling import forwarding
 from lakegc_assets.storage.config import S3Access
 
 
@@ -147,6 +148,13 @@ class CollectorResource(dg.ConfigurableResource):  # type: ignore[type-arg]
     )
     lease_wait_seconds: float = Field(
         default=0.0, ge=0, description="how long to wait for another sweep of the repository"
+    )
+    lakefs_wait_seconds: float = Field(
+        default=120.0,
+        ge=0,
+        allow_inf_nan=False,
+        description="how long to wait for a lakeFS server that is away; never within a batch of "
+        "deletes",
     )
     restore_revived: bool = Field(
         default=True, description="put back at once what a sweep deleted and is needed after all"
@@ -337,7 +345,7 @@ class CollectorResource(dg.ConfigurableResource):  # type: ignore[type-arg]
         Raises:
             Stopped: what was raised on purpose, another process works on the repository say.
         """
-        with shown():
+        with shown(), forwarding("lakegc_assets.lakefs", context.log):
             yield from self._run_context(context, lakefs, stores, pyspark)
 
     def _run_context(
@@ -357,7 +365,7 @@ class CollectorResource(dg.ConfigurableResource):  # type: ignore[type-arg]
             repository=repository,
             run=run,
             settings=self.of_repository(repository, context.run.run_config).settings(),
-            lakefs=lakefs.config(),
+            lakefs=replace(lakefs.config(), wait_s=self.lakefs_wait_seconds),
             root=self.root(stores),
             session=lambda: _session(pyspark),
             clocks=self._clocks,

@@ -23,6 +23,8 @@ class LakeFSConfig:
         read_timeout_s: seconds between two bytes of an answer.
         max_attempts: how often a call that may be repeated is sent, at most.
         first_backoff_s: seconds before the second attempt; each later pause is twice as long.
+        wait_s: for so many seconds a server that is away is waited for, however many calls need it
+            and however often they are sent; 0 to send them ``max_attempts`` times only.
         prepare_read_timeout_s: seconds that one prepare call may work.
         prepare_commits_timeout_s: seconds until the active commits must be computed.
     """
@@ -33,6 +35,7 @@ class LakeFSConfig:
     read_timeout_s: float = 10.0
     max_attempts: int = 5
     first_backoff_s: float = 0.5
+    wait_s: float = 0.0
     prepare_read_timeout_s: float = 300.0
     prepare_commits_timeout_s: float = 3600.0
 
@@ -49,6 +52,10 @@ class LakeFSConfig:
             ConfigurationError: endpoint or credentials are missing or malformed.
         """
         return replace(self, endpoint=resolve(self.endpoint, self.credentials_file).endpoint)
+
+    def without_waiting(self) -> LakeFSConfig:
+        """For who has no time, or has waited already."""
+        return replace(self, wait_s=0.0)
 
     def access(self) -> Access:
         """Endpoint and keys as they are found now; they hold a secret.
@@ -84,7 +91,11 @@ class LakeFSConfig:
 
     def _limits(self) -> Limits:
         return Limits(
-            self.connect_timeout_s, self.read_timeout_s, self.max_attempts, self.first_backoff_s
+            self.connect_timeout_s,
+            self.read_timeout_s,
+            self.max_attempts,
+            self.first_backoff_s,
+            self.wait_s,
         )
 
     def _transport(self) -> Transport:

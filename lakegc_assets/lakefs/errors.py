@@ -39,10 +39,13 @@ class LakeFSError(LakegcError):
 
     Attributes:
         never_sent: whether it is certain that the server has not seen the request.
+        away: whether the server, or the way to it, is away: it may be back in a minute. Wrong
+            names, keys and certificates, and what the server does not want, are not of this kind.
         retry_after_s: the seconds that the server asked to wait; None where it did not.
     """
 
     never_sent: bool = False
+    away: bool = False
     retry_after_s: float | None = None
 
 
@@ -122,6 +125,8 @@ _BY_STATUS: dict[int, tuple[type[LakeFSError], str]] = {
     412: (ConflictError, ""),
     429: (ThrottledError, "the server is busy: run again later"),
 }
+#: What a proxy answers for a server that is away, and a server that is starting or overloaded.
+AWAY = frozenset({502, 503, 504})
 _LONGEST = 500
 
 
@@ -154,4 +159,6 @@ def of_status(call: str, status: int, message: str | None) -> LakeFSError:
         status,
         (ServerError, "look at the server's log") if status >= 500 else (BadRequestError, ""),  # noqa: PLR2004 # HTTP's own number
     )
-    return kind(f"{text}. {advice[:1].upper()}{advice[1:]}" if advice else text)
+    failure = kind(f"{text}. {advice[:1].upper()}{advice[1:]}" if advice else text)
+    failure.away = status in AWAY
+    return failure

@@ -6,6 +6,7 @@ import logging
 import re
 from collections.abc import Callable, Iterator
 from datetime import datetime, timedelta, timezone
+from functools import cache
 
 from lakegc_assets.lakefs.calls import LARGEST_PAGE, Calls, Listing
 from lakegc_assets.lakefs.errors import (
@@ -57,6 +58,15 @@ def branch_ref(branch: str) -> str:
     return f"{branch}$" if _START_OF_COMMIT_ID.fullmatch(branch) else branch
 
 
+@cache
+def _tell_odd_version(endpoint: str, version: str) -> None:
+    """Say that a version is no number, once in a process: every stage of a run asks for it."""
+    logger.warning(
+        "%s has version %r, which cannot be compared with %d.%d: taken for a newer one",
+        endpoint, version, *OLDEST_VERSION,
+    )  # fmt: skip
+
+
 class Reads(Calls):
     """What can be asked of a server; every call may raise any ``LakeFSError``."""
 
@@ -88,10 +98,7 @@ class Reads(Calls):
         version = self.server_version()
         numbers = re.match(r"v?(\d+)\.(\d+)", version)
         if numbers is None:
-            logger.warning(
-                "%s has version %r, which cannot be compared with %d.%d: taken for a newer one",
-                self._transport.endpoint, version, *OLDEST_VERSION,
-            )  # fmt: skip
+            _tell_odd_version(self._transport.endpoint, version)
         elif (int(numbers[1]), int(numbers[2])) < OLDEST_VERSION:
             raise UnsupportedServerError(
                 f"{self._transport.endpoint} is lakeFS {version}; garbage collection needs "

@@ -2,7 +2,8 @@
 
 Repeats are made here rather than by urllib3, because requests reads the body after urllib3's part
 is over: an answer that breaks off in the middle would not be repeated, nor would a ``POST`` that
-is known to be harmless.
+is known to be harmless. A server that is away is waited for, by all clients of this process
+together (``outages``), where the settings say so.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from email.utils import parsedate_to_datetime
-from time import sleep
+from time import monotonic, sleep
 from typing import Any, NoReturn, TypeVar
 from urllib.parse import quote, urlencode, urlsplit
 
@@ -21,12 +22,18 @@ import pydantic
 import requests
 from requests.adapters import HTTPAdapter
 from requests.auth import HTTPBasicAuth
-from urllib3.exceptions import MaxRetryError, NewConnectionError, ReadTimeoutError
+from urllib3.exceptions import (
+    MaxRetryError,
+    NameResolutionError,
+    NewConnectionError,
+    ReadTimeoutError,
+)
 
 from lakegc_assets import traffic
 from lakegc_assets.errors import ConfigurationError
 from lakegc_assets.lakefs.credentials import Access
 from lakegc_assets.lakefs.errors import (
+    AWAY,
     ConnectionFailedError,
     LakeFSError,
     ServerError,
@@ -35,11 +42,14 @@ from lakegc_assets.lakefs.errors import (
     UnexpectedAnswerError,
     of_status,
 )
+from lakegc_assets.lakefs.outages import is_to_be_told, note_answer, note_away
 
 logger = logging.getLogger(__name__)
 
 REPEATABLE = frozenset({"GET", "HEAD"})
 LONGEST_WAIT_S = 120.0
+#: The longest pause before a server that is away is tried again.
+_LONGEST_POLL_S = 10.0
 _MAY_PASS = (ConnectionFailedError, TimedOutError, ThrottledError, ServerError)
 _REDIRECT = range(300, 400)
 _LONGEST_CALL = 400
@@ -56,17 +66,21 @@ class Limits:
         read_timeout_s: seconds between two bytes of an answer.
         max_attempts: how often a call that may be repeated is sent, at most.
         first_backoff_s: the pause before the second attempt; each later one is twice as long.
+        wait_s: for so many seconds a server that is away is tried again, however often that is.
     """
 
     connect_timeout_s: float = 10.0
     read_timeout_s: float = 10.0
     max_attempts: int = 5
     first_backoff_s: float = 0.5
+    wait_s: float = 0.0
 
     def __post_init__(self) -> None:
         """Refuse what would wait for ever or never try."""
         if min(self.connect_timeout_s, self.read_timeout_s) <= 0 or self.first_backoff_s < 0:
             raise ConfigurationError(f"timeouts must be above 0 s: {self}")
+        if not 0 <= self.wait_s < float("inf"):
+            raise ConfigurationError(f"wait_s must be 0 s or more, and end: {self}")
         if self.max_attempts < 1:
             raise ConfigurationError(f"max_attempts must be 1 or more: {self}")
 
@@ -151,26 +165,54 @@ class Transport:
         send: dict[str, Any] = {
             "params": params, "json": json, "data": data, "headers": headers, "timeout": timeout,
         }  # fmt: skip
-        attempt = 1
+        attempt, began = 1, 0.0
         while True:
             try:
                 return self._once(call, method, path, send)
             except _MAY_PASS as error:
-                if attempt >= self._limits.max_attempts or not (repeatable or error.never_sent):
+                began = began or monotonic()
+                pause = self._pause(attempt, error, began)
+                if pause is None or not (repeatable or error.never_sent):
                     raise
-                pause = self._pause(attempt, error)
-                logger.warning(
-                    "attempt %d of %d failed, next in %.1f s: %s",
-                    attempt, self._limits.max_attempts, pause, error,
-                )  # fmt: skip
             sleep(pause)
             attempt += 1
 
-    def _pause(self, attempt: int, error: LakeFSError) -> float:
-        longest = min(LONGEST_WAIT_S, self._limits.first_backoff_s * 2.0 ** (attempt - 1))
+    def _pause(self, attempt: int, error: LakeFSError, began: float) -> float | None:
+        """Seconds until the next attempt, which is told; None where there is to be none.
+
+        Args:
+            attempt: that failed, from 1.
+            error: with which it failed.
+            began: when the first attempt had failed.
+        """
+        limits, waits = self._limits, error.away and self._limits.wait_s > 0
+        longest = min(
+            _LONGEST_POLL_S if waits else LONGEST_WAIT_S,
+            limits.first_backoff_s * 2.0 ** (attempt - 1),
+        )
         # Jitter keeps the tasks of a run from coming back together.
         pause = longest * random.uniform(0.5, 1.0)
-        return max(pause, min(error.retry_after_s or 0.0, LONGEST_WAIT_S))
+        pause = max(pause, min(error.retry_after_s or 0.0, LONGEST_WAIT_S))
+        if not waits:
+            if attempt >= limits.max_attempts:
+                return None
+            logger.warning(
+                "attempt %d of %d failed, next in %.1f s: %s",
+                attempt, limits.max_attempts, pause, error,
+            )  # fmt: skip
+            return pause
+        # Others may have waited for longer; and one call that alone gets no answer ends, too.
+        waited = max(note_away(self.endpoint), monotonic() - began)
+        left = limits.wait_s - waited
+        if attempt >= limits.max_attempts and left <= 0:
+            error.args = (f"{error}. It was waited for {waited:.0f} s (lakefs_wait_seconds)",)
+            return None
+        if is_to_be_told(self.endpoint):
+            logger.warning(
+                "lakeFS at %s is away: waiting for it, %.0f s of %.0f s: %s",
+                self.endpoint, waited, limits.wait_s, error,
+            )  # fmt: skip
+        return min(pause, left) if left > 0 else pause
 
     def _once(
         self, call: str, method: str, path: str, send: Mapping[str, Any]
@@ -183,6 +225,8 @@ class Transport:
             )
         except requests.RequestException as error:
             raise _of_exception(call, error) from error
+        if response.status_code not in AWAY and (seconds := note_answer(self.endpoint)):
+            logger.warning("lakeFS at %s answers again, after %.0f s", self.endpoint, seconds)
         if response.ok and response.status_code not in _REDIRECT:
             return response
         if response.status_code in _REDIRECT:
@@ -203,11 +247,12 @@ def _of_exception(call: str, error: requests.RequestException) -> LakeFSError:
         failure: LakeFSError = TimedOutError(
             f"{call}: no connection in time. Check the endpoint, and whether the server is up"
         )
-        failure.never_sent = True
+        failure.never_sent = failure.away = True
     elif isinstance(error, requests.Timeout) or isinstance(reason, ReadTimeoutError):
         failure = TimedOutError(
             f"{call}: the answer did not come in time. Try again, or raise read_timeout_seconds"
         )
+        failure.away = True
     elif isinstance(error, requests.exceptions.SSLError):
         failure = ConnectionFailedError(
             f"{call}: the server's certificate or TLS is not accepted ({reason})"
@@ -218,6 +263,11 @@ def _of_exception(call: str, error: requests.RequestException) -> LakeFSError:
             f"{call}: {type(error).__name__}: {cause}. Check the endpoint and the network"
         )
         failure.never_sent = isinstance(cause, NewConnectionError)
+        failure.away = (
+            isinstance(error, (requests.ConnectionError, requests.exceptions.ChunkedEncodingError))
+            and not isinstance(error, requests.exceptions.ProxyError)
+            and not isinstance(cause, NameResolutionError)
+        )
     return failure
 
 

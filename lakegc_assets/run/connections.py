@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import threading
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+
+from pyspark import TaskContext
 
 from lakegc_assets.graveler.namespace import StorageNamespace
 from lakegc_assets.lakefs.client import LakeFSClient
@@ -41,15 +43,23 @@ class Connections:
         """The store of the caches of this repository."""
         return self.open(self.cache_url)
 
+    def without_waiting(self) -> Connections:
+        """These, for who has no time to wait for a server that is away."""
+        return replace(self, lakefs=self.lakefs.without_waiting())
+
     def client(self) -> LakeFSClient:
         """A client of lakeFS, the same for every task in this thread.
 
         Raises:
             ConfigurationError: endpoint or credentials are missing or malformed.
         """
+        lakefs, task = self.lakefs, TaskContext.get()
+        if task is not None and task.attemptNumber():
+            # The attempt before may have waited for the server as long as that is worth it.
+            lakefs = lakefs.without_waiting()
         # Credentials may be renewed while a worker lives, and a fork must share no connection.
-        key = (os.getpid(), self.lakefs, self.lakefs.access())
+        key = (os.getpid(), lakefs, lakefs.access())
         known: tuple[object, LakeFSClient] | None = getattr(_own, "client", None)
         if known is None or known[0] != key:
-            known = _own.client = (key, self.lakefs.connect())
+            known = _own.client = (key, lakefs.connect())
         return known[1]

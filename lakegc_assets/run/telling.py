@@ -1,4 +1,4 @@
-"""Says every few seconds how far a long step is, for as long as it takes."""
+"""Says every few seconds how far a long step is, and tells a run what modules below it log."""
 
 from __future__ import annotations
 
@@ -38,3 +38,33 @@ def telling(log: logging.Logger, how_far: Callable[[], str]) -> Iterator[None]:
     finally:
         ended.set()
         thread.join()
+
+
+class _Forwarder(logging.Handler):
+    """Repeats records in the log of a run, and to whoever watches this process."""
+
+    def __init__(self, log: logging.Logger) -> None:
+        super().__init__()
+        self._log = log
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Repeat a record; nothing fails because that cannot be done."""
+        with suppress(Exception):
+            for told in (self._log, PROGRESS):
+                told.log(record.levelno, "%s", record.getMessage())
+
+
+@contextmanager
+def forwarding(name: str, log: logging.Logger) -> Iterator[None]:
+    """Repeat in the log of a run what a package logs that knows nothing of runs.
+
+    Args:
+        name: of the package's logger.
+        log: of the run.
+    """
+    logger, handler = logging.getLogger(name), _Forwarder(log)
+    logger.addHandler(handler)
+    try:
+        yield
+    finally:
+        logger.removeHandler(handler)

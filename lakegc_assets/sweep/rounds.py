@@ -172,7 +172,8 @@ class Rounds:
     def _orders(self, number: int, delta: DeltaMark) -> Orders:
         settings = self.ctx.settings
         return Orders(
-            connections=self.connections,
+            # What a task has seen is soon too old to delete by.
+            connections=self.connections.without_waiting(),
             repository=self.ctx.repository,
             artifacts_url=self.attempt.url,
             delta=delta.seen,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Iterator
 from typing import Any
 
@@ -99,6 +100,28 @@ def test_a_check_that_refuses_says_what_it_found_and_what_to_do(
     assert len(evaluated) == 11
     assert all(shown["what was found"] for shown in evaluated.values())
     assert str(evaluated["candidate_share"]["what was found"]) in said
+
+
+@pytest.mark.usefixtures("no_spark", "site")
+def test_a_server_that_is_away_is_waited_for_and_the_log_of_the_run_says_so(
+    instance: dg.DagsterInstance, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        endpoint = f"http://127.0.0.1:{free.getsockname()[1]}"
+    monkeypatch.setenv("LAKECTL_SERVER_ENDPOINT_URL", endpoint)
+    times = [0.0]
+    monkeypatch.setattr(
+        "lakegc_assets.lakefs.transport.sleep", lambda s: times.append(times[-1] + s)
+    )
+    for module in ("transport", "outages"):
+        monkeypatch.setattr(f"lakegc_assets.lakefs.{module}.monotonic", lambda: 1.0 + times[-1])
+    key = add_partition(instance, "beta", "away")
+    entries = run(instance, "gc", key, lakefs_wait_seconds=60.0)
+    said, _, _ = failure_of(entries, "store_listing")
+    assert "It was waited for 60 s (lakefs_wait_seconds)" in said
+    told = [entry.user_message for entry in entries if "is away" in entry.user_message]
+    assert told[0].startswith(f"lakeFS at {endpoint}/api/v1 is away: waiting for it, 0 s of 60 s: ")
+    assert len(told) > 3
 
 
 @pytest.mark.usefixtures("no_spark")

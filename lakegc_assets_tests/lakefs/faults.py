@@ -44,10 +44,10 @@ def sleep(seconds: float) -> Behaviour:
 class FaultServer:
     """Behaves in turn as told; after the last, as the last. Requests are kept as raw bytes."""
 
-    def __init__(self, *behaviours: Behaviour) -> None:
+    def __init__(self, *behaviours: Behaviour, port: int = 0) -> None:
         self.behaviours = list(behaviours)
         self.requests: list[bytes] = []
-        self._listener = socket.create_server(("127.0.0.1", 0))
+        self._listener = socket.create_server(("127.0.0.1", port))
         self._listener.settimeout(0.05)
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._serve, daemon=True)

@@ -55,6 +55,9 @@ class SimConfig:
     def settled(self) -> SimConfig:
         return self
 
+    def without_waiting(self) -> SimConfig:
+        return self
+
     def access(self) -> str:
         return "simulated"
 

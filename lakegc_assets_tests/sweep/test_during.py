@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -19,11 +20,12 @@ from lakegc_assets.sweep.extending import ALIKE, HELD
 from lakegc_assets.sweep.hold import HOLD, write_hold
 from lakegc_assets.sweep.lease_record import read_lease
 from lakegc_assets.sweep.ledger import Outcome
+from lakegc_assets.sweep.orders import Orders, Portion, Progress
 from lakegc_assets.sweep.sweep import sweep
 from lakegc_assets_tests.lake import REPOSITORY, RUN, Marked, SmallLake
 from lakegc_assets_tests.sessions import Session
 from lakegc_assets_tests.sweep.outcomes import check_swept
-from lakegc_assets_tests.sweep.stand_ins import spare, stand_in
+from lakegc_assets_tests.sweep.stand_ins import in_this_thread, spare, stand_in
 
 
 def after_first_delete(
@@ -302,6 +304,24 @@ def test_a_delta_mark_that_aged_under_the_invariants_is_taken_again(
     manifest = sweep(lake.context(spark))
     assert manifest.facts["rounds"] == 2
     check_swept(lake, marked, {late: "it is alive"})
+
+
+def test_who_deletes_does_not_wait_for_a_server_that_is_away(
+    lake: SmallLake, marked: Marked, spark: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What a task has seen would be too old by then; all that comes before and behind may wait."""
+    given: list[float] = []
+
+    def delete(ctx: RunContext, orders: Orders, portions: list[Portion]) -> Progress:
+        given.append(orders.connections.lakefs.wait_s)
+        return in_this_thread(ctx, orders, portions)
+
+    stand_in(monkeypatch, lambda: spare(set()))
+    monkeypatch.setattr(rounds, "delete", delete)
+    ctx = lake.context(spark)
+    sweep(replace(ctx, lakefs=replace(ctx.lakefs, wait_s=60.0)))
+    assert given == [0.0]
+    check_swept(lake, marked, {})
 
 
 def test_a_round_that_failed_is_over_before_it_is_looked_at(
