@@ -7,13 +7,15 @@ import signal
 import socket
 import subprocess
 import sys
-import time
+import threading
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any, Final
 
 import pytest
 from pyspark.errors import PySparkRuntimeError
 
+from lakegc_assets.embedded.gc import uncommitted
 from lakegc_assets.lakefs.config import LakeFSConfig
 from lakegc_assets.run.spark import spark_failure
 from lakegc_assets_tests.cli.calling import lakegc, say
@@ -25,12 +27,22 @@ pytestmark = pytest.mark.filterwarnings(
 )
 
 _LAKEGC = (sys.executable, "-m", "lakegc_assets.cli")
+_PATIENCE_S: Final = 600
 
 
 @pytest.fixture
-def process(site: Site) -> Iterator[subprocess.Popen[str]]:
-    """A mark of ``gamma`` in a process of its own, suspended right after its attempt began."""
+def process(site: Site, monkeypatch: pytest.MonkeyPatch) -> Iterator[subprocess.Popen[str]]:
+    """A mark of ``gamma`` in a process of its own, suspended while it waits for staged objects."""
     site.tell("gamma")
+    asked, goes_on = threading.Event(), threading.Event()
+    prepare = uncommitted.prepare_uncommitted
+
+    def wait(*arguments: Any) -> Any:
+        asked.set()
+        assert goes_on.wait(_PATIENCE_S)
+        return prepare(*arguments)
+
+    monkeypatch.setattr(uncommitted, "prepare_uncommitted", wait)
     process = subprocess.Popen(
         [*_LAKEGC, "mark", "gamma", "--run", "g1"],
         stdout=subprocess.PIPE,
@@ -39,16 +51,11 @@ def process(site: Site) -> Iterator[subprocess.Popen[str]]:
         start_new_session=True,
     )
     try:
-        assert process.stderr is not None
-        for line in process.stderr:
-            if "store_listing" in line:
-                break
-        artifacts = Path(site.root.url)
-        while process.poll() is None and not list(artifacts.rglob("attempt.json")):
-            time.sleep(0.002)
+        assert asked.wait(_PATIENCE_S)
         os.killpg(process.pid, signal.SIGSTOP)
         yield process
     finally:
+        goes_on.set()
         process.kill()
         process.communicate()
 
@@ -64,7 +71,7 @@ def test_another_process_is_kept_out_and_an_interrupted_one_ends(
     )
     os.killpg(process.pid, signal.SIGINT)
     os.killpg(process.pid, signal.SIGCONT)
-    out, err = process.communicate(timeout=600)
+    out, err = process.communicate(timeout=_PATIENCE_S)
     assert process.returncode == 1
     assert out == ""
     assert "interrupted: " in err
@@ -121,7 +128,7 @@ def test_the_embedded_lakefs_tells_how_to_reach_it(tmp_path: Path) -> None:
         assert list(client.repositories()) == []
     finally:
         process.terminate()
-        process.communicate(timeout=300)
+        process.communicate(timeout=_PATIENCE_S)
 
 
 def test_the_embedded_lakefs_says_why_it_cannot_start(tmp_path: Path) -> None:

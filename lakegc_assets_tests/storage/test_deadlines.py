@@ -85,6 +85,7 @@ def test_only_a_refusal_that_the_deadline_explains_is_one(
     assert deadline.read(HttpFailure(code, told, 403)).code == read
 
 
+@pytest.mark.usefixtures("clock")
 def test_a_bulk_delete_on_s3_is_signed_in_its_url(script: Script) -> None:
     script.answers = [Answer(body=delete_result(_GONE.format("a"), _GONE.format("b")))]
     store = open_store("s3://bkt/ns", script.config())

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import threading
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -98,7 +99,7 @@ def test_what_the_gateway_acknowledged_survives_kill_9(tmp_path: Path) -> None:
 
     def work(s3: S3) -> None:
         try:
-            for number in range(400):
+            for number in count():
                 key, data = f"{number % 20}", f"{number}".encode()
                 if number % 10 == 9:
                     where = begin(s3, f"main/{key}")
@@ -123,7 +124,6 @@ def test_what_the_gateway_acknowledged_survives_kill_9(tmp_path: Path) -> None:
         os.kill(running.pid, signal.SIGKILL)
         worker.join()
     last = max(int(data) for data in acknowledged.values())
-    assert last < 399, "it was killed while it worked"
     with process(tmp_path) as (api, _, said):
         repo, s3 = Repo(api, "repo"), client(said.split("endpoint=")[1].split()[0], "me", "s")
         for key, data in acknowledged.items():
