@@ -11,6 +11,6 @@ def defs() -> Definitions:
     return GarbageCollection().definitions()
 
 
-def shown_nowhere() -> Definitions:
-    """The same for a process without Dagster's UI."""
-    return GarbageCollection().definitions()
+def component() -> GarbageCollection:
+    """The component whose jobs the command line runs."""
+    return GarbageCollection()

@@ -18,7 +18,7 @@ from dagster._core.utils import make_new_run_id
 
 from lakegc_assets.cli.progress import progress, say
 from lakegc_assets.cli.queries import Site, namespace_of, require_published
-from lakegc_assets.definitions import shown_nowhere
+from lakegc_assets.definitions import component
 from lakegc_assets.defs.failures import Stopped
 from lakegc_assets.defs.partitions import add_partition, partition_key
 from lakegc_assets.defs.resources import CollectorResource
@@ -102,10 +102,10 @@ def run_job(
         # Before anything is started, which takes a while.
         if job in _OF_A_MARK:
             require_published(site.attempt(repository, run))
-        selection = _selection(site, namespace, job, repository, run)
+        left = _left(site, namespace, job, repository, run)
         say(f"{job} of {repository}, run {run}")
-        key = add_partition(instance, repository, run)
-        _execute(job, key, settings, asked or {}, selection, instance)
+        key = add_partition(instance, repository, run, component().names())
+        _execute(job, key, settings, asked or {}, left, instance)
 
 
 def checked(settings: dict[str, Any]) -> dict[str, Any]:
@@ -120,7 +120,7 @@ def checked(settings: dict[str, Any]) -> dict[str, Any]:
         raise ConfigurationError(
             f"there is no setting {', '.join(unknown)}; there are {', '.join(sorted(known))}"
         )
-    if "artifact_root" in settings:
+    if not settings.keys().isdisjoint(("artifact_root", "name")):
         raise ConfigurationError(
             "artifact_root is set by LAKEGC_ARTIFACT_ROOT: `lakegc report` and `lakegc why` look "
             "there, and would not find a mark at another place"
@@ -142,10 +142,10 @@ def checked(settings: dict[str, Any]) -> dict[str, Any]:
     return {name: getattr(collector, name) for name in settings}
 
 
-def _selection(
+def _left(
     site: Site, namespace: str, job: str, repository: str, run: str
-) -> list[dg.AssetKey] | None:
-    """The assets that an interrupted publication still needs; None for all of the job."""
+) -> tuple[str, ...] | None:
+    """Plain names of the assets that an interrupted publication still needs; None for all."""
     try:
         attempt = site.root.attempt(repository, run)
     except RefusedError:
@@ -159,7 +159,7 @@ def _selection(
         return None
     say(f"mark {run} was published, but not reported: this finishes it")
     behind = ("backup", "swept_set") if job == "gc" else ()
-    return [dg.AssetKey(name) for name in ("gc_report", *behind)]
+    return ("gc_report", *behind)
 
 
 def _execute(
@@ -167,20 +167,21 @@ def _execute(
     key: dg.MultiPartitionKey,
     settings: dict[str, Any],
     asked: dict[str, Any],
-    selection: list[dg.AssetKey] | None,
+    left: tuple[str, ...] | None,
     instance: dg.DagsterInstance,
 ) -> None:
-    run_id = make_new_run_id()
+    run_id, chosen = make_new_run_id(), component()
+    names = chosen.names()
     try:
         with progress(instance, run_id):
-            shown_nowhere().resolve_job_def(job).execute_in_process(
+            chosen.definitions().resolve_job_def(names.of(job)).execute_in_process(
                 partition_key=key,
-                asset_selection=selection,
+                asset_selection=[names.key(one) for one in left] if left else None,
                 instance=instance,
                 run_id=run_id,
                 run_config={
-                    "resources": {"collector": {"config": settings}},
-                    "ops": {name: {"config": config} for name, config in asked.items()},
+                    "resources": {names.of("collector"): {"config": settings}},
+                    "ops": {names.of(name): {"config": config} for name, config in asked.items()},
                     "loggers": {"console": {"config": {"log_level": "CRITICAL"}}},
                 },
             )

@@ -12,12 +12,13 @@ import dagster as dg
 from lakegc_assets.cli import html
 from lakegc_assets.cli.jobs import open_instance
 from lakegc_assets.cli.queries import Site, kept_because, outcome
+from lakegc_assets.definitions import component
 from lakegc_assets.defs import pictures
 from lakegc_assets.defs.due import schedules_on
 from lakegc_assets.defs.estate import COLUMNS, Overview, Row, overview
 from lakegc_assets.defs.links import pages
 from lakegc_assets.defs.metadata import slice_ages
-from lakegc_assets.defs.policy import Policies
+from lakegc_assets.defs.names import REPOSITORY
 from lakegc_assets.defs.units import human_bytes
 from lakegc_assets.errors import ConfigurationError, LakegcError
 from lakegc_assets.estate.standing import PERSON
@@ -56,6 +57,7 @@ def write_estate(path: Path) -> list[dict[str, Any]]:
 
 def look(site: Site) -> Overview:
     """All repositories that lakeFS, Dagster or the artifacts know."""
+    names_of, policies = component().names(), component().policies()
     names: set[str] = set()
     notes = []
     on: dict[str, Sequence[str]] = {}
@@ -65,11 +67,11 @@ def look(site: Site) -> Overview:
         notes.append(f"lakeFS does not tell its repositories ({error}): some may not be shown")
     try:
         with open_instance() as instance:
-            names |= set(instance.get_dynamic_partitions("repository"))
+            names |= set(instance.get_dynamic_partitions(names_of.of(REPOSITORY)))
             on = schedules_on(instance)
     except (ConfigurationError, dg.DagsterError) as error:
         notes.append(f"Dagster does not tell which schedules are on: {error}")
-    found = overview(site.root, names, Policies(), on, utc_now())
+    found = overview(site.root, names, policies, on, names_of, utc_now())
     return Overview(found.rows, found.at, [*notes, *found.notes])
 
 

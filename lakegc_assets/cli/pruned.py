@@ -9,8 +9,10 @@ from typing import Any
 
 from lakegc_assets.cli.jobs import open_instance
 from lakegc_assets.cli.queries import Site
+from lakegc_assets.definitions import component
 from lakegc_assets.defs.partitions import partition_key
 from lakegc_assets.defs.pruning import Outcome, left_alone, prune_one
+from lakegc_assets.defs.records import DagsterRecords
 from lakegc_assets.errors import ConfigurationError
 from lakegc_assets.prune.prune import require_long
 from lakegc_assets.run.context import RunContext
@@ -44,7 +46,13 @@ def prune_runs(
     names = list(dict.fromkeys(repositories)) or [one.id for one in there if not one.read_only]
     with open_instance() as instance:
         outcomes = [
-            prune_one(_context(site, name), instance, keep, dry_run=dry_run) for name in names
+            prune_one(
+                _context(site, name),
+                DagsterRecords(instance, site.root, name, component().names()),
+                keep,
+                dry_run=dry_run,
+            )
+            for name in names
         ]
     return outcomes, [] if repositories else left_alone(site.root, there)
 

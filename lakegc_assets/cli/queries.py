@@ -13,10 +13,9 @@ import dagster as dg
 import pyarrow.compute as pc
 
 from lakegc_assets.checks.evaluation import read_results, require_passed
-from lakegc_assets.definitions import shown_nowhere
-from lakegc_assets.defs.connecting import LakeFSResource, ObjectStoreResource
+from lakegc_assets.definitions import component
+from lakegc_assets.defs.execution import Resources
 from lakegc_assets.defs.partitions import partition_key
-from lakegc_assets.defs.resources import CollectorResource
 from lakegc_assets.errors import LakegcError, RefusedError
 from lakegc_assets.estate.run_state import sweep_command as command_of
 from lakegc_assets.graveler.namespace import StorageNamespace
@@ -59,21 +58,17 @@ class Site:
         """
         # Before Dagster wraps what is wrong with them into a trace of its own.
         session_settings()
-        defined = shown_nowhere().resources or {}
-        names = ("lakefs", "stores", "collector")
+        chosen = component()
+        names, defined = chosen.names(), chosen.definitions().resources or {}
+        needed = names.resources("lakefs", "stores", "collector")
         # As a run does: what is given as EnvVar gets its value.
-        with dg.build_resources({name: defined[name] for name in names}) as resources:
-            lakefs, stores, collector = (getattr(resources, name) for name in names)
-            if not (
-                isinstance(lakefs, LakeFSResource)
-                and isinstance(stores, ObjectStoreResource)
-                and isinstance(collector, CollectorResource)
-            ):
-                raise TypeError("these are not the resources of this project")
+        with dg.build_resources({name: defined[name] for name in needed}) as given:
+            resources = Resources(given, names)
+            collector = resources.collector
             if backup_url:
                 collector = collector.model_copy(update={"backup_url": backup_url})
-            root = collector.root(stores)
-            return cls(lakefs.config(), root.stores, root, collector.settings())
+            root = collector.root(resources.stores)
+            return cls(resources.lakefs.config(), root.stores, root, collector.settings())
 
     def attempt(self, repository: str, run: str) -> AttemptArtifacts:
         """The present attempt of a run.

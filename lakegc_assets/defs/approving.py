@@ -2,19 +2,21 @@
 
 import getpass
 from datetime import timedelta
-from typing import Any
+from typing import Any, Final
 
 import dagster as dg
-from dagster_pyspark import LazyPySparkResource
 from pydantic import Field
 
-from lakegc_assets.defs.connecting import LakeFSResource, ObjectStoreResource
+from lakegc_assets.defs.execution import RESOURCES, Execution
 from lakegc_assets.defs.links import links
 from lakegc_assets.defs.metadata import of_report
-from lakegc_assets.defs.resources import CollectorResource
+from lakegc_assets.defs.names import Names
 from lakegc_assets.run.command_line import command_line
 from lakegc_assets.sweep.approval import approve as approve_mark
 from lakegc_assets.sweep.approval import with_share
+
+#: The step of the job, by its plain name.
+OP: Final = "approve"
 
 
 class Approving(dg.Config):
@@ -26,28 +28,22 @@ class Approving(dg.Config):
     )
 
 
-@dg.op(description="Evaluates every check of a mark again, and records the approval beside it.")
-def approve(
-    context: dg.OpExecutionContext,
-    config: Approving,
-    collector: CollectorResource,
-    lakefs: LakeFSResource,
-    stores: ObjectStoreResource,
-    pyspark: LazyPySparkResource,
-) -> None:
+def _approve(context: dg.OpExecutionContext, names: Names, asked: Approving) -> None:
     """Approve the mark of this partition, and publish it if only an approval was missing."""
-    share = config.max_candidate_share
-    with collector.run_context(context, lakefs, stores, pyspark) as ctx:
-        asked = ctx if share is None else with_share(ctx, share)
-        lifetime = timedelta(days=collector.policy(ctx.repository).approval_lifetime_days)
-        approval, published = approve_mark(asked, config.by or getpass.getuser(), lifetime)
+    execution, share = Execution(context, names), asked.max_candidate_share
+    report = names.key("gc_report")
+    with execution.run_context() as ctx:
+        shared = ctx if share is None else with_share(ctx, share)
+        policy = execution.resources.collector.policy(ctx.repository)
+        lifetime = timedelta(days=policy.approval_lifetime_days)
+        approval, published = approve_mark(shared, asked.by or getpass.getuser(), lifetime)
     key = context.partition_key
     if published is not None:
         told = {**of_report(published), **links(ctx.lakefs, ctx.repository)}
-        context.log_event(dg.AssetMaterialization("gc_report", partition=key, metadata=told))
+        context.log_event(dg.AssetMaterialization(report, partition=key, metadata=told))
     context.log_event(
         dg.AssetObservation(
-            "gc_report",
+            report,
             partition=key,
             metadata={
                 "approved by": approval.by,
@@ -59,26 +55,37 @@ def approve(
         )
     )
     context.log.info(
-        "%s may be swept until %s: the sensor gc_approvals starts gc_sweep, or `%s` does",
+        "%s may be swept until %s: the sensor %s starts %s, or `%s` does",
         key,
         f"{approval.ends:%Y-%m-%d %H:%M} UTC",
+        names.of("gc_approvals"),
+        names.of("gc_sweep"),
         command_line("sweep", ctx.repository, "--run", ctx.run, settings=ctx.given_settings),
     )
 
 
-def approving(config: "dg.PartitionedConfig[Any]") -> dg.JobDefinition:
+def approving(names: Names, config: "dg.PartitionedConfig[Any]") -> dg.JobDefinition:
     """The job ``gc_approve``.
 
     Args:
+        names: of the component.
         config: what its launchpad begins with.
     """
 
+    @dg.op(
+        name=names.of(OP),
+        description="Evaluates every check of a mark again, and records the approval beside it.",
+        required_resource_keys=names.resources(*RESOURCES),
+    )
+    def approve(context: dg.OpExecutionContext, config: Approving) -> None:
+        _approve(context, names, config)
+
     @dg.job(
-        name="gc_approve",
+        name=names.of("gc_approve"),
         config=config,
         executor_def=dg.in_process_executor,
         description="Approve one mark: its checks are evaluated again, and who, when and which "
-        "mark is recorded. The sensor gc_approvals then starts its sweep.",
+        f"mark is recorded. The sensor {names.of('gc_approvals')} then starts its sweep.",
     )
     def gc_approve() -> None:
         approve()

@@ -1,9 +1,9 @@
 """The asset checks of ``deletion_candidates``: one for each invariant of the core."""
 
 from collections.abc import Iterator
+from typing import Final
 
 import dagster as dg
-from dagster_pyspark import LazyPySparkResource
 
 from lakegc_assets.checks.evaluation import (
     INVARIANTS,
@@ -11,41 +11,45 @@ from lakegc_assets.checks.evaluation import (
     check_candidates,
     require_passed,
 )
-from lakegc_assets.defs.connecting import LakeFSResource, ObjectStoreResource
+from lakegc_assets.defs.execution import RESOURCES, Execution
 from lakegc_assets.defs.failures import shown
 from lakegc_assets.defs.metadata import value_of
-from lakegc_assets.defs.partitions import REPOSITORY_RUN
-from lakegc_assets.defs.resources import CollectorResource
+from lakegc_assets.defs.names import Names
 
-ASSET = dg.AssetKey("deletion_candidates")
+ASSET: Final = "deletion_candidates"
 
 
-@dg.multi_asset_check(
-    specs=[
-        dg.AssetCheckSpec(
-            invariant.__name__,
-            asset=ASSET,
-            description=invariant.__doc__,
-            blocking=invariant not in WARNINGS,
-            partitions_def=REPOSITORY_RUN,
-        )
-        for invariant in INVARIANTS
-    ],
-)
-def candidate_checks(
-    context: dg.AssetCheckExecutionContext,
-    collector: CollectorResource,
-    lakefs: LakeFSResource,
-    stores: ObjectStoreResource,
-    pyspark: LazyPySparkResource,
-) -> Iterator[dg.AssetCheckResult]:
+def candidate_checks(names: Names) -> dg.AssetChecksDefinition:
+    """All of them, which are evaluated together."""
+
+    @dg.multi_asset_check(
+        name=names.of("candidate_checks"),
+        specs=[
+            dg.AssetCheckSpec(
+                invariant.__name__,
+                asset=names.key(ASSET),
+                description=invariant.__doc__,
+                blocking=invariant not in WARNINGS,
+                partitions_def=names.repository_run,
+            )
+            for invariant in INVARIANTS
+        ],
+        required_resource_keys=names.resources(*RESOURCES),
+    )
+    def evaluated(context: dg.AssetCheckExecutionContext) -> Iterator[dg.AssetCheckResult]:
+        yield from _evaluate(Execution(context, names))
+
+    return evaluated
+
+
+def _evaluate(execution: Execution) -> Iterator[dg.AssetCheckResult]:
     """Evaluate every invariant on the candidates, on a path that shares nothing with the mark."""
-    with collector.run_context(context, lakefs, stores, pyspark) as ctx:
+    with execution.run_context() as ctx:
         results = check_candidates(ctx)
     for result in results:
         yield dg.AssetCheckResult(
             passed=result.passed,
-            asset_key=ASSET,
+            asset_key=execution.names.key(ASSET),
             check_name=result.name,
             severity=dg.AssetCheckSeverity.ERROR if result.blocking else dg.AssetCheckSeverity.WARN,
             description=result.summary,

@@ -3,20 +3,25 @@
 from __future__ import annotations
 
 import os
-from typing import Any
+from collections.abc import Mapping
+from typing import Annotated, Any, Final
 
 import dagster as dg
 import pydantic
 from dagster._utils.warnings import disable_dagster_warnings
 from dagster.components.resolved.base import resolve_fields
+from dagster.components.utils.translation import TranslationFn, TranslationFnResolver
 from dagster_aws.s3 import S3Resource
 from pydantic import Field
 
-from lakegc_assets.defs import assets
+from lakegc_assets.defs.checks import candidate_checks
 from lakegc_assets.defs.connecting import LakeFSResource, ObjectStoreResource
-from lakegc_assets.defs.fields import Patterns
+from lakegc_assets.defs.execution import Execution
+from lakegc_assets.defs.fields import Name, Patterns
+from lakegc_assets.defs.graph import STAGES
 from lakegc_assets.defs.jobs import FIRST_SETTINGS, jobs
 from lakegc_assets.defs.keeping import keeping
+from lakegc_assets.defs.names import Names
 from lakegc_assets.defs.notices import failure_sensor
 from lakegc_assets.defs.policy import (
     SETTINGS,
@@ -32,7 +37,19 @@ from lakegc_assets.defs.resources import CollectorResource, resources
 from lakegc_assets.defs.resuming import resume_sensor
 from lakegc_assets.defs.schedules import schedules
 from lakegc_assets.defs.sensors import approvals_sensor, repositories_sensor, rules_sensor
-from lakegc_assets.defs.staleness import REPOSITORIES, staleness_check, staleness_sensor
+from lakegc_assets.defs.stages import Result, Stage
+from lakegc_assets.defs.staleness import (
+    REPOSITORIES,
+    repositories_spec,
+    staleness_check,
+    staleness_sensor,
+)
+
+Translation = Annotated[
+    TranslationFn[str], TranslationFnResolver[str](lambda asset: {"asset": asset})
+]
+#: What no translation may change: the order of the graph is a part of the safety argument.
+_FIXED: Final = ("deps", "partitions_def", "skippable", "automation_condition")
 
 
 class GarbageCollection(dg.Component, Policy):
@@ -42,6 +59,16 @@ class GarbageCollection(dg.Component, Policy):
     it as far as the policy of each repository lets it.
     """
 
+    name: Name | None = Field(
+        default=None,
+        description="begins the names of all that it defines, where there is more than one in a "
+        "Dagster, or something of yours has such a name: letters, digits and _",
+    )
+    translation: Translation | None = Field(
+        default=None,
+        description="changes of assets: key, key_prefix, group_name, owners, tags, kinds, "
+        "description, metadata",
+    )
     lakefs: ServerSection = Field(
         default_factory=ServerSection, description="the lakeFS server, and how to log in"
     )
@@ -98,38 +125,70 @@ class GarbageCollection(dg.Component, Policy):
         policies = self.policies()
         # Dagster warns of what is new in it where that is defined, as it does not in a defs folder.
         with disable_dagster_warnings():
-            defined = jobs(policies)
+            specs = self._specs()
+            names = self._names(specs)
+            defined = jobs(policies, names)
             return dg.Definitions.merge(
-                self._graph(policies),
-                defined,
                 dg.Definitions(
-                    schedules=[*schedules(policies), prune_schedule(policies)],
-                    sensors=[
-                        repositories_sensor(),
-                        rules_sensor(policies),
-                        approvals_sensor(policies),
-                        resume_sensor(list(defined.jobs or ()), policies),
-                        staleness_sensor(policies),
-                        failure_sensor(policies, self.failures),
+                    assets=[
+                        *(s.definition(specs[s.name], names, self.execute) for s in STAGES),
+                        specs[REPOSITORIES],
                     ],
-                    resources=self._resources(policies),
+                    asset_checks=[candidate_checks(names), staleness_check(policies, names)],
+                    schedules=[*schedules(policies, names), prune_schedule(policies, names)],
+                    sensors=[
+                        repositories_sensor(names),
+                        rules_sensor(policies, names),
+                        approvals_sensor(policies, names),
+                        resume_sensor(list(defined.jobs or ()), policies, names),
+                        staleness_sensor(policies, names),
+                        failure_sensor(policies, names, self.failures),
+                    ],
+                    resources=self._resources(policies, names),
                 ),
+                defined,
             )
 
-    def _graph(self, policies: Policies) -> dg.Definitions:
-        """The assets and their checks."""
-        from lakegc_assets.defs import checks  # noqa: PLC0415 - it warns when it is loaded
+    def names(self) -> Names:
+        """What its definitions are called."""
+        return self._names(self._specs())
 
-        return dg.Definitions(
-            assets=[*dg.load_assets_from_package_module(assets), REPOSITORIES],
-            asset_checks=[
-                *dg.load_asset_checks_from_modules([checks]),
-                staleness_check(policies),
-            ],
-        ).map_asset_specs(func=self._owned)
+    def get_asset_spec(self, spec: dg.AssetSpec, asset: str) -> dg.AssetSpec:
+        """The spec of an asset, which a subclass may change as ``translation`` does.
 
-    def _owned(self, spec: dg.AssetSpec) -> dg.AssetSpec:
-        return spec.merge_attributes(owners=self.owners, tags=self.tags)
+        Args:
+            spec: with the owners and tags of the component.
+            asset: its plain name.
+
+        Raises:
+            ValueError: the translation changes what the safety of a run depends on.
+        """
+        if self.translation is None:
+            return spec
+        changed = self.translation(spec, asset)
+        wrong = [name for name in _FIXED if getattr(changed, name) != getattr(spec, name)]
+        if wrong:
+            raise ValueError(f"translation: {', '.join(wrong)} of {asset} cannot be changed")
+        return changed
+
+    def execute(self, stage: Stage, execution: Execution) -> Result:
+        """Make an asset, in a run; a subclass may do something before or after."""
+        return stage.function(execution)
+
+    def _specs(self) -> dict[str, dg.AssetSpec]:
+        """The specs of all assets, by their plain names."""
+        names = Names(self.name or "")
+        plain = {stage.name: stage.spec(names) for stage in STAGES}
+        plain[REPOSITORIES] = repositories_spec(names)
+        return {
+            asset: self.get_asset_spec(
+                spec.merge_attributes(owners=self.owners, tags=self.tags), asset
+            )
+            for asset, spec in plain.items()
+        }
+
+    def _names(self, specs: Mapping[str, dg.AssetSpec]) -> Names:
+        return Names(self.name or "", {asset: spec.key for asset, spec in specs.items()})
 
     def policies(self) -> Policies:
         """How each repository is collected."""
@@ -142,7 +201,7 @@ class GarbageCollection(dg.Component, Policy):
             overrides=self.repositories,
         )
 
-    def _resources(self, policies: Policies) -> dict[str, Any]:
+    def _resources(self, policies: Policies, names: Names) -> dict[str, Any]:
         found = dict(resources().resources or {})
         stores = self.stores
         if self.lakefs.model_fields_set:
@@ -152,6 +211,7 @@ class GarbageCollection(dg.Component, Policy):
         if self.model_fields_set:
             found["collector"] = CollectorResource(
                 artifact_root=stores.artifact_root or "",
+                name=self.name or "",
                 backup_url=stores.backup_url or "",
                 backup_endpoint_url=stores.backup_endpoint_url,
                 backup_region=stores.backup_region,
@@ -160,7 +220,7 @@ class GarbageCollection(dg.Component, Policy):
                 **{name: getattr(self, name) for name in SETTINGS},
             )
         return {
-            name: keeping(one, FIRST_SETTINGS if name == "collector" else ())
+            names.of(name): keeping(one, FIRST_SETTINGS if name == "collector" else ())
             for name, one in found.items()
         }
 

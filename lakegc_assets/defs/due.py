@@ -11,6 +11,7 @@ from dagster._core.definitions.run_request import InstigatorType
 from dagster._core.scheduler.instigation import InstigatorStatus, ScheduleInstigatorData
 from dagster._utils.schedules import cron_string_iterator
 
+from lakegc_assets.defs.names import Names
 from lakegc_assets.defs.policy import Policies
 from lakegc_assets.defs.schedules import name_of
 
@@ -42,20 +43,25 @@ def schedules_on(
 
 
 def next_run(
-    on: Mapping[str, Sequence[str]], policies: Policies, repository: str, now: datetime
+    on: Mapping[str, Sequence[str]],
+    policies: Policies,
+    names: Names,
+    repository: str,
+    now: datetime,
 ) -> datetime | str:
     """When a repository is due next, UTC; or why nobody can say when.
 
     Args:
         on: the schedules that are turned on, with their cron schedules.
         policies: of all repositories.
+        names: of the component.
         repository: lakeFS repository.
         now: the time, UTC.
     """
     if not policies.collects(repository):
         return "never: it is excluded"
     policy = policies.of(repository)
-    name = name_of(policy.time_zone, policies)
+    name = name_of(policy.time_zone, policies, names)
     if name not in on:
         return f"{name} is off"
     if policy.cron not in on[name]:

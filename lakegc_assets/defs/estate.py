@@ -13,6 +13,7 @@ import dagster as dg
 from lakegc_assets.defs import pictures
 from lakegc_assets.defs.due import next_run
 from lakegc_assets.defs.metadata import picture, table
+from lakegc_assets.defs.names import Names
 from lakegc_assets.defs.policy import Policies
 from lakegc_assets.defs.units import human_bytes
 from lakegc_assets.estate.standing import STATES, Standing, estate
@@ -115,6 +116,7 @@ def overview(
     names: Collection[str],
     policies: Policies,
     on: Mapping[str, Sequence[str]],
+    names_of: Names,
     now: datetime,
 ) -> Overview:
     """Look at all repositories; one that cannot be read has a row that says so.
@@ -124,13 +126,14 @@ def overview(
         names: of repositories that have a row in any case.
         policies: of all repositories.
         on: schedules that are turned on (``due.schedules_on``).
+        names_of: the component whose schedules these are.
         now: the time, UTC.
     """
     found = estate(root, names, lambda name: policies.of(name).sweep, now)
     rows = []
     for one in found.rows:
         policy = policies.of(one.repository)
-        due = next_run(on, policies, one.repository, now)
+        due = next_run(on, policies, names_of, one.repository, now)
         rows.append(Row(one, due, policy.owners, policy.tags))
     return Overview(rows, now, found.notes)
 

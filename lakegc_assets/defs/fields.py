@@ -7,6 +7,7 @@ for text and for null, and what is not filled in yet is checked here in the seco
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from typing import Annotated, Any, Final, TypeVar
 
@@ -16,6 +17,8 @@ from dagster._utils.schedules import is_valid_cron_string
 from dagster._utils.tags import is_valid_strict_tag_value, is_valid_tag_key
 from pydantic import AfterValidator
 
+#: What Dagster takes in all places where a name goes.
+_NAME: Final = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,39}")
 _V = TypeVar("_V")
 
 #: Tags by which Dagster and this program tell what a run is, and who has asked for it.
@@ -83,6 +86,14 @@ def some(values: list[str]) -> list[str]:
     if not values:
         raise ValueError("there is none")
     return values
+
+
+def _name(value: str) -> None:
+    if not _NAME.fullmatch(value):
+        raise ValueError(
+            f"{value!r} cannot be a name: write a letter, and then letters, digits and '_', 40 at "
+            "most"
+        )
 
 
 def _cron(value: str) -> None:
@@ -158,6 +169,7 @@ Tags = Annotated[
     AfterValidator(_tags),
     dg.Resolver(_texts, model_field_type=dict[str, str]),
 ]
+Name = Annotated[str, _filled_in(_name)]
 Cron = Annotated[str, _filled_in(_cron)]
 Zone = Annotated[str, _filled_in(_zone)]
 Url = Annotated[str, _filled_in(_url)]

@@ -7,14 +7,12 @@ from typing import Any, Final
 import dagster as dg
 
 from lakegc_assets.defs.approving import approving
-from lakegc_assets.defs.partitions import REPOSITORY_RUN
+from lakegc_assets.defs.checks import ASSET
+from lakegc_assets.defs.names import Names
 from lakegc_assets.defs.policy import Policies
-from lakegc_assets.defs.pruning import gc_prune
+from lakegc_assets.defs.pruning import prune_job
+from lakegc_assets.run.artifacts import MARK_ASSETS
 
-_BACKUP = dg.AssetSelection.assets("backup")
-_SWEPT = dg.AssetSelection.assets("backup", "swept_set")
-_RESTORED = dg.AssetSelection.assets("restored_set")
-_MARK = dg.AssetSelection.assets("gc_report").upstream()
 #: What people change first, and all that the launchpad begins with.
 FIRST_SETTINGS: Final = (
     "mode",
@@ -23,66 +21,68 @@ FIRST_SETTINGS: Final = (
     "protect_tags",
     "clean",
 )
-_MARK_CHECKS = dg.AssetSelection.checks_for_assets("deletion_candidates")
 
 
-def jobs(policies: Policies) -> dg.Definitions:
+def jobs(policies: Policies, names: Names) -> dg.Definitions:
     """``gc``, its parts, ``gc_restore``, ``gc_estate`` and ``gc_prune``.
 
     Args:
         policies: of all repositories; the launchpad begins with what they say.
+        names: of the component.
     """
-    config = launchpad(policies)
+    config = launchpad(policies, names)
+    backup, swept = names.selection("backup"), names.selection("backup", "swept_set")
+    mark = names.selection(*MARK_ASSETS) | dg.AssetSelection.checks_for_assets(names.key(ASSET))
+
+    def of_runs(name: str, selection: dg.AssetSelection, description: str) -> Any:  # noqa: ANN401 - Dagster has no public name for it
+        return dg.define_asset_job(
+            names.of(name),
+            selection=selection,
+            partitions_def=names.repository_run,
+            config=config,
+            description=description,
+        )
+
     return dg.Definitions(
         jobs=[
-            dg.define_asset_job(
+            of_runs(
                 "gc",
-                selection=_MARK | _MARK_CHECKS | _SWEPT,
-                partitions_def=REPOSITORY_RUN,
-                config=config,
-                description="Mark a repository, check the mark, publish it, back up and sweep.",
+                mark | swept,
+                "Mark a repository, check the mark, publish it, back up and sweep.",
             ),
-            dg.define_asset_job(
+            of_runs(
                 "gc_mark",
-                selection=_MARK | _MARK_CHECKS,
-                partitions_def=REPOSITORY_RUN,
-                config=config,
-                description="Mark a repository, check the mark and publish it. Deletes nothing.",
+                mark,
+                "Mark a repository, check the mark and publish it. Deletes nothing.",
             ),
-            dg.define_asset_job(
+            of_runs(
                 "gc_backup",
-                selection=_BACKUP,
-                partitions_def=REPOSITORY_RUN,
-                config=config,
-                description="Copy what a published mark names; may be run again after a kill.",
+                backup,
+                "Copy what a published mark names; may be run again after a kill.",
             ),
-            dg.define_asset_job(
+            of_runs(
                 "gc_sweep",
-                selection=_SWEPT,
-                partitions_def=REPOSITORY_RUN,
-                config=config,
-                description="Back a published mark up and sweep it; may be run again after a kill.",
+                swept,
+                "Back a published mark up and sweep it; may be run again after a kill.",
             ),
-            dg.define_asset_job(
+            of_runs(
                 "gc_restore",
-                selection=_RESTORED,
-                partitions_def=REPOSITORY_RUN,
-                config=config,
-                description="Bring back what was swept; may be run again, after a kill, too.",
+                names.selection("restored_set"),
+                "Bring back what was swept; may be run again, after a kill, too.",
             ),
-            approving(config),
+            approving(names, config),
             dg.define_asset_job(
-                "gc_estate",
-                selection=dg.AssetSelection.assets("estate"),
+                names.of("gc_estate"),
+                selection=names.selection("estate"),
                 description="Make the table of all repositories again. Deletes nothing.",
             ),
-            gc_prune,
+            prune_job(names),
         ],
         executor=dg.in_process_executor,
     )
 
 
-def launchpad(policies: Policies) -> dg.PartitionedConfig[Any]:
+def launchpad(policies: Policies, names: Names) -> dg.PartitionedConfig[Any]:
     """What the launchpad begins with: the first settings, as they are for the repository.
 
     With those for all, it would overrule what the policies say of single ones.
@@ -97,6 +97,8 @@ def launchpad(policies: Policies) -> dg.PartitionedConfig[Any]:
             "protect_tags": policy.protect_tags,
             "clean": False,
         }
-        return {"resources": {"collector": {"config": shown}}}
+        return {"resources": {names.of("collector"): {"config": shown}}}
 
-    return dg.PartitionedConfig(partitions_def=REPOSITORY_RUN, run_config_for_partition_key_fn=of)
+    return dg.PartitionedConfig(
+        partitions_def=names.repository_run, run_config_for_partition_key_fn=of
+    )

@@ -16,6 +16,7 @@ from typing import Any, Final
 import dagster as dg
 import requests
 
+from lakegc_assets.defs.names import OTHER_JOBS, REPOSITORY_TAG, RUN_TAG, Names
 from lakegc_assets.defs.policy import MailSection, NoticeSection, Policies
 from lakegc_assets.defs.requests import remembered
 from lakegc_assets.errors import ConfigurationError, LakegcError
@@ -35,10 +36,6 @@ _AT_ONCE: Final = 100
 #: For how long it is tried to deliver a notice.
 _LIFETIME: Final = timedelta(days=1)
 _APPROVABLE: Final = "candidate_share"
-_REPOSITORY: Final = "dagster/partition/repository"
-_RUN: Final = "dagster/partition/run"
-#: Jobs of ours that are of no repository.
-_OTHER_JOBS: Final = ("gc_prune", "gc_estate")
 
 
 class NoticeError(LakegcError):
@@ -46,12 +43,15 @@ class NoticeError(LakegcError):
 
 
 def failure_sensor(
-    policies: Policies, section: NoticeSection, now: Callable[[], datetime] = utc_now
+    policies: Policies,
+    names: Names,
+    section: NoticeSection,
+    now: Callable[[], datetime] = utc_now,
 ) -> dg.SensorDefinition:
     """``gc_failures``."""
 
     @dg.sensor(
-        name="gc_failures",
+        name=names.of("gc_failures"),
         minimum_interval_seconds=30,
         default_status=policies.sensor_status,
         description="Tells a URL, or people by mail, about each run that failed: repository, run, "
@@ -72,7 +72,7 @@ def failure_sensor(
         found = _failures(context.instance, known["after"])
         for record in found:
             run = context.instance.get_run_by_id(record.run_id)
-            if run is not None and _is_ours(context, run):
+            if run is not None and _is_ours(context, names, run):
                 event = record.event_log_entry.dagster_event
                 said = event.message if event is not None else None
                 waiting[run.run_id] = {
@@ -123,14 +123,12 @@ def _failures(instance: dg.DagsterInstance, after: int | None) -> list[dg.EventL
     return list(records)
 
 
-def _is_ours(context: dg.SensorEvaluationContext, run: dg.DagsterRun) -> bool:
-    """Whether a run is of this code location, and on a repository or of another job of ours."""
-    if _REPOSITORY not in run.tags and run.job_name not in _OTHER_JOBS:
+def _is_ours(context: dg.SensorEvaluationContext, names: Names, run: dg.DagsterRun) -> bool:
+    """Whether a run is of this component, and on a repository or of a job that is of none."""
+    if REPOSITORY_TAG not in run.tags and names.plain_job(run) not in OTHER_JOBS:
         return False
-    here, origin = context.code_location_origin, run.remote_job_origin
-    if here is None or origin is None:
-        return True
-    return here.location_name == origin.repository_origin.code_location_origin.location_name
+    here = context.code_location_origin
+    return names.owns_at(run, here.location_name if here is not None else None)
 
 
 def _deliver(
@@ -178,7 +176,7 @@ def notice(
         message: of Dagster, told where no step says more.
         policies: of all repositories.
     """
-    repository, mark = run.tags.get(_REPOSITORY), run.tags.get(_RUN)
+    repository, mark = run.tags.get(REPOSITORY_TAG), run.tags.get(RUN_TAG)
     failed = _failed_checks(instance, run.run_id)
     sentence = "; ".join(failed.values()) or _error(instance, run.run_id) or message
     return {

@@ -1,4 +1,4 @@
-"""The partitions of every asset: repository x run, both added as they come."""
+"""Partition keys: a run on a repository."""
 
 from __future__ import annotations
 
@@ -6,15 +6,12 @@ import re
 
 import dagster as dg
 
+from lakegc_assets.defs.names import PLAIN, REPOSITORY, RUN, Names
 from lakegc_assets.errors import ConfigurationError
 from lakegc_assets.run.artifacts import validate_run_id
 
 #: Looser than lakeFS, but nothing that Dagster would drop or that would leave the artifact root.
 _REPOSITORY = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
-
-REPOSITORY = dg.DynamicPartitionsDefinition(name="repository")
-RUN = dg.DynamicPartitionsDefinition(name="run")
-REPOSITORY_RUN = dg.MultiPartitionsDefinition({"repository": REPOSITORY, "run": RUN})
 
 
 def partition_key(repository: str, run: str) -> dg.MultiPartitionKey:
@@ -27,16 +24,18 @@ def partition_key(repository: str, run: str) -> dg.MultiPartitionKey:
         raise ConfigurationError(
             f"{repository!r} cannot be the name of a repository: use letters, digits and '-'",
         )
-    return dg.MultiPartitionKey({"repository": repository, "run": validate_run_id(run)})
+    return dg.MultiPartitionKey({REPOSITORY: repository, RUN: validate_run_id(run)})
 
 
-def add_partition(instance: dg.DagsterInstance, repository: str, run: str) -> dg.MultiPartitionKey:
+def add_partition(
+    instance: dg.DagsterInstance, repository: str, run: str, names: Names = PLAIN
+) -> dg.MultiPartitionKey:
     """Make a repository and a run known to Dagster, and give the key of their partition.
 
     Raises:
         ConfigurationError: as ``partition_key``.
     """
     key = partition_key(repository, run)
-    instance.add_dynamic_partitions("repository", [repository])
-    instance.add_dynamic_partitions("run", [run])
+    instance.add_dynamic_partitions(names.of(REPOSITORY), [repository])
+    instance.add_dynamic_partitions(names.of(RUN), [run])
     return key

@@ -11,7 +11,8 @@ from typing import Any, Final
 import dagster as dg
 from pydantic import Field
 
-from lakegc_assets.defs.connecting import LakeFSResource, ObjectStoreResource
+from lakegc_assets.defs.execution import Execution, Resources
+from lakegc_assets.defs.names import Names
 from lakegc_assets.defs.policy import Policies
 from lakegc_assets.defs.records import (
     DagsterRecords,
@@ -20,7 +21,6 @@ from lakegc_assets.defs.records import (
     repositories_in,
 )
 from lakegc_assets.defs.requests import collected, silent
-from lakegc_assets.defs.resources import CollectorResource
 from lakegc_assets.errors import LakegcError, RefusedError
 from lakegc_assets.lakefs.models import Repository
 from lakegc_assets.prune.prune import Judged, Pruned, prune
@@ -29,6 +29,8 @@ from lakegc_assets.run.context import RunContext
 from lakegc_assets.run.spark import start_session
 
 JOB: Final = "gc_prune"
+#: Its step.
+OP: Final = "prune"
 #: The run of a context that is of no run.
 _NO_RUN: Final = "prune"
 
@@ -58,17 +60,16 @@ class Outcome:
 
 
 def prune_one(
-    ctx: RunContext, instance: dg.DagsterInstance, keep: timedelta, *, dry_run: bool
+    ctx: RunContext, records: DagsterRecords, keep: timedelta, *, dry_run: bool
 ) -> Outcome:
     """Prune a repository: artifacts, caches, Dagster's runs and partition keys.
 
     Args:
         ctx: of the repository.
-        instance: that keeps the records of its runs.
+        records: what Dagster keeps of its runs.
         keep: younger runs stay.
         dry_run: say what would go.
     """
-    records = DagsterRecords(instance, ctx.root, ctx.repository)
     try:
         pruned = prune(ctx, keep, records, dry_run=dry_run)
         known = {one.run for one in pruned.runs}
@@ -126,39 +127,43 @@ class Pruning(dg.Config):
     dry_run: bool = Field(default=True, description="say what would go, and remove nothing")
 
 
-@dg.op(name="prune", description="Removes old runs that nothing needs, one repository at a time.")
-def prune_op(
-    context: dg.OpExecutionContext,
-    config: Pruning,
-    collector: CollectorResource,
-    lakefs: LakeFSResource,
-    stores: ObjectStoreResource,
-) -> None:
+def _prune(context: dg.OpExecutionContext, component: Names, config: Pruning) -> None:
     """Prune repositories, all of them whatever becomes of one."""
+    execution = Execution(context, component)
+    resources, collector = execution.resources, execution.resources.collector
     policies = collector.all_policies()
-    there = collected(lakefs.config(), policies)
+    there = collected(resources.lakefs.config(), policies)
     names = config.repositories or [repository.id for repository in there]
+    origin = context.run.remote_job_origin
     outcomes: list[Outcome] = []
     for name in names:
         days = config.keep_runs_days or policies.of(name).keep_runs_days
         ctx = RunContext(
             repository=name,
             run=_NO_RUN,
-            settings=collector.of_repository(name, context.run.run_config).settings(),
-            lakefs=lakefs.config(),
-            root=collector.root(stores),
+            settings=collector.of_repository(name, execution.config).settings(),
+            lakefs=resources.lakefs.config(),
+            root=resources.root,
             session=start_session,
             clocks=collector.clocks,
             log=context.log,
-            started_by=f"Dagster run {context.run_id}",
+            started_by=f"Dagster run {context.run.run_id}",
         )
-        found = prune_one(ctx, context.instance, timedelta(days=days), dry_run=config.dry_run)
+        records = DagsterRecords(
+            context.instance,
+            ctx.root,
+            name,
+            component,
+            origin.location_name if origin else None,
+        )
+        found = prune_one(ctx, records, timedelta(days=days), dry_run=config.dry_run)
         for sentence in sentences(found, dry_run=config.dry_run):
             context.log.info(sentence)
         outcomes.append(found)
     if not config.dry_run:
         keep = timedelta(days=config.keep_runs_days or policies.for_all.keep_runs_days)
-        for record in forget_job(context.instance, JOB, keep, collector.clocks.now()):
+        job, now = component.of(JOB), collector.clocks.now()
+        for record in forget_job(context.instance, job, keep, now):
             delete_run(context.instance, record)
     context.add_output_metadata(_metadata(outcomes))
     failed = [one for one in outcomes if one.problem and not one.refused]
@@ -180,44 +185,56 @@ def _metadata(outcomes: Sequence[Outcome]) -> Mapping[str, Any]:
     }
 
 
-@dg.job(
-    name=JOB,
-    executor_def=dg.in_process_executor,
-    description="Remove runs older than keep_runs_days that nothing needs: artifacts, caches, "
-    "partition keys and Dagster's records. Says what would go unless dry_run is false.",
-)
-def gc_prune() -> None:
-    """Prune repositories."""
-    prune_op()
+def prune_job(names: Names) -> dg.JobDefinition:
+    """``gc_prune``."""
+
+    @dg.op(
+        name=names.of(OP),
+        description="Removes old runs that nothing needs, one repository at a time.",
+        required_resource_keys=names.resources("collector", "lakefs", "stores"),
+    )
+    def prune_op(context: dg.OpExecutionContext, config: Pruning) -> None:
+        _prune(context, names, config)
+
+    @dg.job(
+        name=names.of(JOB),
+        executor_def=dg.in_process_executor,
+        description="Remove runs older than keep_runs_days that nothing needs: artifacts, caches, "
+        "partition keys and Dagster's records. Says what would go unless dry_run is false.",
+    )
+    def gc_prune() -> None:
+        prune_op()
+
+    return gc_prune
 
 
-def prune_schedule(policies: Policies) -> dg.ScheduleDefinition:
+def prune_schedule(policies: Policies, names: Names) -> dg.ScheduleDefinition:
     """``gc_prune_schedule``: on Sundays."""
 
     @dg.schedule(
-        name="gc_prune_schedule",
-        job_name=JOB,
+        name=names.of("gc_prune_schedule"),
+        job_name=names.of(JOB),
+        required_resource_keys=names.resources("lakefs"),
         cron_schedule="0 12 * * 0",
         execution_timezone=policies.for_all.time_zone,
         default_status=policies.schedule_status,
         description="Removes old runs where `prune` is true, and says of the others what would go.",
     )
-    def housekeeping(
-        context: dg.ScheduleEvaluationContext, lakefs: LakeFSResource
-    ) -> list[dg.RunRequest] | dg.SkipReason:
+    def housekeeping(context: dg.ScheduleEvaluationContext) -> list[dg.RunRequest] | dg.SkipReason:
+        lakefs = Resources(context.resources, names).lakefs
         try:
             there = collected(lakefs.config(), policies)
         except LakegcError as error:
             return silent(error)
         requests = []
         for removes in (True, False):
-            names = [one.id for one in there if policies.of(one.id).prune is removes]
-            if names:
-                config = {"repositories": names, "dry_run": not removes}
+            chosen = [one.id for one in there if policies.of(one.id).prune is removes]
+            if chosen:
+                config = {"repositories": chosen, "dry_run": not removes}
                 requests.append(
                     dg.RunRequest(
                         run_key=f"{context.scheduled_execution_time.isoformat()}/{removes}",
-                        run_config={"ops": {"prune": {"config": config}}},
+                        run_config={"ops": {names.of(OP): {"config": config}}},
                     )
                 )
         return requests or dg.SkipReason("there is no repository to collect")

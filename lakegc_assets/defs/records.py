@@ -13,15 +13,11 @@ from typing import Final
 
 import dagster as dg
 
+from lakegc_assets.defs.names import PLAIN, REPOSITORY, REPOSITORY_TAG, RUN, RUN_TAG, Names
 from lakegc_assets.prune.judging import SUCCESSES
 from lakegc_assets.prune.removing import ATTEMPT, PRUNING
-from lakegc_assets.run.artifacts import MARK_ASSETS, ArtifactRoot
+from lakegc_assets.run.artifacts import ArtifactRoot
 
-_REPOSITORY: Final = "dagster/partition/repository"
-_RUN: Final = "dagster/partition/run"
-#: Jobs whose runs are on a repository and a run.
-_JOBS: Final = ("gc", "gc_mark", "gc_backup", "gc_sweep", "gc_restore", "gc_approve")
-_ASSETS: Final = frozenset((*MARK_ASSETS, "backup", "swept_set", "restored_set"))
 _ENDED: Final = (
     dg.DagsterRunStatus.SUCCESS,
     dg.DagsterRunStatus.FAILURE,
@@ -37,15 +33,20 @@ class DagsterRecords:
         instance: that has it.
         root: of the artifacts: a key stays that some repository has a run of.
         repository: lakeFS repository.
+        component: the component that collects it.
+        location: name of its code location; None where nobody knows.
     """
 
     instance: dg.DagsterInstance
     root: ArtifactRoot
     repository: str
+    component: Names = PLAIN
+    location: str | None = None
 
     def names(self) -> set[str]:
         """The runs of which something is recorded."""
-        return {one.dagster_run.tags[_RUN] for one in self._of_repository()}
+        ours = filter(self._is_ours, self._of_repository())
+        return {one.dagster_run.tags[RUN_TAG] for one in ours}
 
     def last(self, run: str) -> tuple[datetime | None, str]:
         """When something was recorded of a run last, and why it is not over; empty if it is."""
@@ -70,9 +71,9 @@ class DagsterRecords:
         records = self._records(run)
         if not all(map(_is_over, records)):
             return
-        ours = [one for one in records if _is_ours(one)]
+        ours = [one for one in records if self._is_ours(one)]
         if len(ours) == len(records) and not self._used_elsewhere(run):
-            self.instance.delete_dynamic_partition("run", run)
+            self.instance.delete_dynamic_partition(self.component.of(RUN), run)
         for one in ours:
             delete_run(self.instance, one)
 
@@ -86,7 +87,7 @@ class DagsterRecords:
         """
         runs: dict[str, list[dg.RunRecord]] = {}
         for one in self._of_repository():
-            runs.setdefault(one.dagster_run.tags[_RUN], []).append(one)
+            runs.setdefault(one.dagster_run.tags[RUN_TAG], []).append(one)
         successes = sorted(
             (one.update_timestamp, name)
             for name, some in runs.items()
@@ -97,31 +98,37 @@ class DagsterRecords:
         return sorted(
             name
             for name, some in runs.items()
-            if name not in known and name not in last
+            if name not in known and name not in last and any(map(self._is_ours, some))
             if all(_is_over(one) and now - one.update_timestamp >= keep for one in some)
             if not self._has_artifacts(self.repository, name)
         )
 
     def _of_repository(self) -> list[dg.RunRecord]:
-        tags = {_REPOSITORY: self.repository}
+        tags = {REPOSITORY_TAG: self.repository}
         records = self.instance.get_run_records(dg.RunsFilter(tags=tags))
-        return [one for one in records if _RUN in one.dagster_run.tags]
+        return [one for one in records if RUN_TAG in one.dagster_run.tags]
 
     def _records(self, run: str) -> Sequence[dg.RunRecord]:
-        tags = {_REPOSITORY: self.repository, _RUN: run}
+        tags = {REPOSITORY_TAG: self.repository, RUN_TAG: run}
         return self.instance.get_run_records(dg.RunsFilter(tags=tags))
 
     def _used_elsewhere(self, run: str) -> bool:
         """Whether another repository has this run: it may be a wave that several joined."""
-        runs = self.instance.get_run_records(dg.RunsFilter(tags={_RUN: run}))
-        if any(one.dagster_run.tags.get(_REPOSITORY) != self.repository for one in runs):
+        runs = self.instance.get_run_records(dg.RunsFilter(tags={RUN_TAG: run}))
+        if any(one.dagster_run.tags.get(REPOSITORY_TAG) != self.repository for one in runs):
             return True
         # A listing alone is not believed: each repository that anything names is asked for.
-        others = {*self.instance.get_dynamic_partitions("repository"), *repositories_in(self.root)}
+        others = {*self._known_repositories(), *repositories_in(self.root)}
         return any(
             self._has_artifacts(other, run) or self.root.open(other, run).exists(PRUNING)
             for other in others - {self.repository}
         )
+
+    def _known_repositories(self) -> Sequence[str]:
+        return self.instance.get_dynamic_partitions(self.component.of(REPOSITORY))
+
+    def _is_ours(self, record: dg.RunRecord) -> bool:
+        return self.component.owns_at(record.dagster_run, self.location)
 
     def _has_artifacts(self, repository: str, run: str) -> bool:
         return self.root.open(repository, run).exists(ATTEMPT)
@@ -129,20 +136,12 @@ class DagsterRecords:
 
 def repositories_in(root: ArtifactRoot) -> list[str]:
     """The repositories that have left artifacts."""
-    return [name.rstrip("/") for name in root.open().list_prefixes().prefixes]
+    names = root.open().list_prefixes().prefixes
+    return [name.rstrip("/") for name in names if not name.startswith("_")]
 
 
 def _is_over(record: dg.RunRecord) -> bool:
     return record.dagster_run.status in _ENDED
-
-
-def _is_ours(record: dg.RunRecord) -> bool:
-    run = record.dagster_run
-    if run.job_name.startswith("__ASSET_JOB"):
-        return bool(run.asset_selection) and {
-            key.to_user_string() for key in run.asset_selection or ()
-        }.issubset(_ASSETS)
-    return run.job_name in _JOBS
 
 
 def forget_job(

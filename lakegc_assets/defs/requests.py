@@ -8,6 +8,7 @@ from typing import Any, Final
 
 import dagster as dg
 
+from lakegc_assets.defs.names import Names
 from lakegc_assets.defs.partitions import partition_key
 from lakegc_assets.defs.policy import Policies, settings_of
 from lakegc_assets.errors import ConfigurationError, LakegcError, RefusedError
@@ -59,6 +60,7 @@ def require_own_config(instance: dg.DagsterInstance, run: dg.DagsterRun) -> None
 
 def request(
     policies: Policies,
+    names: Names,
     repository: str,
     run: str,
     *,
@@ -71,10 +73,11 @@ def request(
 
     Args:
         policies: of all repositories.
+        names: of the component.
         repository: lakeFS repository.
         run: id of the run; both must be known as partition keys when the run is started.
         run_key: Dagster starts no second run with it.
-        job: to be run.
+        job: to be run, by its plain name.
         config: of the ``collector`` resource, beside the repository's settings.
         tags: beside the repository, and those of its policy.
 
@@ -85,9 +88,9 @@ def request(
     settings = settings_of(policy) | dict(config or {})
     return dg.RunRequest(
         run_key=run_key,
-        job_name=job,
+        job_name=names.of(job),
         partition_key=partition_key(repository, run),
-        run_config={"resources": {"collector": {"config": settings}}},
+        run_config={"resources": {names.of("collector"): {"config": settings}}},
         tags={**policy.tags, REPOSITORY_TAG: repository, MODE_TAG: policy.sweep, **(tags or {})},
     )
 

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
@@ -14,18 +13,13 @@ import dagster as dg
 from dagster_aws.s3 import S3Resource
 from dagster_pyspark import LazyPySparkResource
 from pydantic import Field, PrivateAttr
-from pyspark.sql import SparkSession
 
-from lakegc_assets.defs.connecting import LakeFSResource, ObjectStoreResource, require_keys_on_nodes
-from lakegc_assets.defs.failures import shown
-from lakegc_assets.defs.partitions import partition_key
+from lakegc_assets.defs.connecting import LakeFSResource, ObjectStoreResource
 from lakegc_assets.defs.policy import SETTINGS, Policies, Policy
-from lakegc_assets.defs.requests import require_own_config
 from lakegc_assets.errors import ConfigurationError
 from lakegc_assets.graveler.namespace import StorageNamespace
 from lakegc_assets.run.artifacts import ArtifactRoot
-from lakegc_assets.run.context import Clocks, RunContext, SystemClocks
-from lakegc_assets.run.lock import repository_lock
+from lakegc_assets.run.context import Clocks, SystemClocks
 from lakegc_assets.run.settings import (
     MAX_BATCH,
     MAX_LIST_THREADS,
@@ -34,26 +28,8 @@ from lakegc_assets.run.settings import (
     Mode,
     Settings,
 )
-from lakegc_assets.run.spark import prepare_environment, session_settings, starting
-from lakegc_assets.run.telling import forwarding
+from lakegc_assets.run.spark import prepare_environment, session_settings
 from lakegc_assets.storage.config import S3Access
-
-
-def _session(pyspark: LazyPySparkResource) -> SparkSession:
-    """The session, which starts when it is asked for first.
-
-    Raises:
-        ConfigurationError: it does not start.
-    """
-    with starting():
-        session: SparkSession = pyspark.spark_session
-        return session
-
-
-def _master(pyspark: LazyPySparkResource) -> str:
-    """The master of the session that is there or would be started."""
-    # Where the configuration does not say it in this form, Spark knows.
-    return str(pyspark.spark_config.get("spark.master") or _session(pyspark).sparkContext.master)
 
 
 def _located(place: str) -> str:
@@ -66,6 +42,11 @@ class CollectorResource(dg.ConfigurableResource):  # type: ignore[type-arg]
 
     artifact_root: str = Field(
         default="", description="URL or path of the artifacts; else LAKEGC_ARTIFACT_ROOT"
+    )
+    name: str = Field(
+        default="",
+        description="of the component: where artifact_root is not set, its artifacts are in a "
+        "folder of this name",
     )
     mode: Mode = Field(
         default="unified",
@@ -283,16 +264,16 @@ class CollectorResource(dg.ConfigurableResource):  # type: ignore[type-arg]
         """How a repository is collected by itself."""
         return self.all_policies().of(repository)
 
-    def of_repository(self, repository: str, run_config: Mapping[str, Any]) -> CollectorResource:
+    def of_repository(self, repository: str, given: Mapping[str, Any]) -> CollectorResource:
         """This resource with the settings of one repository.
 
         Args:
             repository: lakeFS repository.
-            run_config: of the run; what it says itself holds whatever the policy is.
+            given: what the run itself configures of this resource, which holds whatever the policy
+                is.
         """
         if not self.policies:
             return self
-        given = run_config.get("resources", {}).get("collector", {}).get("config", {})
         own = Policies(**self.policies).changed(repository)
         return self.model_copy(
             update={k: v for k, v in own.items() if k in SETTINGS and k not in given}
@@ -300,7 +281,10 @@ class CollectorResource(dg.ConfigurableResource):  # type: ignore[type-arg]
 
     def root(self, stores: ObjectStoreResource) -> ArtifactRoot:
         """Where the artifacts live."""
-        chosen = self.artifact_root or os.environ.get("LAKEGC_ARTIFACT_ROOT") or ".lakegc/artifacts"
+        shared = os.environ.get("LAKEGC_ARTIFACT_ROOT") or ".lakegc/artifacts"
+        # No repository has such a name, so this is none to whoever has all of that place.
+        own = f"{shared.rstrip('/')}/_{self.name}" if self.name else shared
+        chosen = self.artifact_root or own
         return ArtifactRoot(_located(chosen), replace(stores.config(), elsewhere=self._elsewhere()))
 
     def _backup_url(self) -> str | None:
@@ -329,58 +313,6 @@ class CollectorResource(dg.ConfigurableResource):  # type: ignore[type-arg]
                 "s3://bucket/backups"
             )
         return ((place.authority, S3Access(**ways)),)
-
-    @contextmanager
-    def run_context(
-        self,
-        context: dg.AssetExecutionContext | dg.AssetCheckExecutionContext | dg.OpExecutionContext,
-        lakefs: LakeFSResource,
-        stores: ObjectStoreResource,
-        pyspark: LazyPySparkResource,
-    ) -> Iterator[RunContext]:
-        """The run of this partition, with the repository locked while it is used.
-
-        What is wrong with keys, repository, credentials or settings is told before Spark starts.
-
-        Raises:
-            Stopped: what was raised on purpose, another process works on the repository say.
-        """
-        with shown(), forwarding("lakegc_assets.lakefs", context.log):
-            yield from self._run_context(context, lakefs, stores, pyspark)
-
-    def _run_context(
-        self,
-        context: dg.AssetExecutionContext | dg.AssetCheckExecutionContext | dg.OpExecutionContext,
-        lakefs: LakeFSResource,
-        stores: ObjectStoreResource,
-        pyspark: LazyPySparkResource,
-    ) -> Iterator[RunContext]:
-        key = context.partition_key
-        if not isinstance(key, dg.MultiPartitionKey):
-            raise dg.DagsterInvariantViolationError(f"{key!r} is no repository x run partition")
-        repository, run = (key.keys_by_dimension[name] for name in ("repository", "run"))
-        partition_key(repository, run)
-        require_own_config(context.instance, context.run)
-        ctx = RunContext(
-            repository=repository,
-            run=run,
-            settings=self.of_repository(repository, context.run.run_config).settings(),
-            lakefs=replace(lakefs.config(), wait_s=self.lakefs_wait_seconds),
-            root=self.root(stores),
-            session=lambda: _session(pyspark),
-            clocks=self._clocks,
-            log=context.log,
-            started_by=f"Dagster run {context.run.run_id}",
-        )
-        _, connections = ctx.connect()
-        require_keys_on_nodes(
-            _master(pyspark),
-            ctx.lakefs.credentials_file,
-            ctx.root.stores.credentials_file,
-            ctx.root.stores.azure.credentials_file,
-        )
-        with repository_lock(connections.namespace_url, ctx.settings.lease_wait, ctx.log.info):
-            yield ctx
 
 
 @dg.definitions

@@ -10,11 +10,11 @@ from typing import Any, Final
 
 import dagster as dg
 
-from lakegc_assets.defs.connecting import LakeFSResource, ObjectStoreResource
+from lakegc_assets.defs.execution import Resources
+from lakegc_assets.defs.names import REPOSITORY_TAG, RUN_TAG, Names
 from lakegc_assets.defs.partitions import partition_key
 from lakegc_assets.defs.policy import Policies
 from lakegc_assets.defs.requests import ASKED_TAG, RESUMED_TAG, is_unattended, silent
-from lakegc_assets.defs.resources import CollectorResource
 from lakegc_assets.defs.sensors import started
 from lakegc_assets.errors import IntegrityError, LakegcError, RefusedError
 from lakegc_assets.graveler.namespace import StorageNamespace
@@ -32,27 +32,25 @@ _BACK: Final = timedelta(days=1)
 _OUR_TAGS: Final = "lakegc/"
 
 
-def resume_sensor(jobs: Sequence[Any], policies: Policies) -> dg.SensorDefinition:
+def resume_sensor(jobs: Sequence[Any], policies: Policies, names: Names) -> dg.SensorDefinition:
     """``gc_resume``.
 
     Args:
         jobs: all that are defined; it goes on with three of them.
         policies: of all repositories.
+        names: of the component.
     """
 
     @dg.sensor(
-        name="gc_resume",
-        jobs=[job for job in jobs if job.name in _JOBS],
+        name=names.of("gc_resume"),
+        jobs=[job for job in jobs if job.name in map(names.of, _JOBS)],
+        required_resource_keys=names.resources("lakefs", "stores", "collector"),
         minimum_interval_seconds=120,
         default_status=policies.sensor_status,
         description="Goes on with marks and sweeps whose process was killed, three times at most.",
     )
-    def resume(
-        context: dg.SensorEvaluationContext,
-        lakefs: LakeFSResource,
-        stores: ObjectStoreResource,
-        collector: CollectorResource,
-    ) -> dg.SensorResult | dg.SkipReason:
+    def resume(context: dg.SensorEvaluationContext) -> dg.SensorResult | dg.SkipReason:
+        resources = Resources(context.resources, names)
         since = _since(context)
         # The storages of runs compare with whole seconds, some of them.
         records = context.instance.get_run_records(
@@ -67,10 +65,10 @@ def resume_sensor(jobs: Sequence[Any], policies: Policies) -> dg.SensorDefinitio
         for record in records:
             run = record.dagster_run
             latest = max(latest, record.update_timestamp)
-            if not _was_cut_off(context.instance, record):
+            if not _was_cut_off(context, names, record):
                 continue
             try:
-                found = _request(run, lakefs.config(), collector.root(stores))
+                found = _request(run, names, resources.lakefs.config(), resources.root)
             except LakegcError as error:
                 if _stays(error):
                     # What is damaged or gone keeps the others from nothing.
@@ -83,7 +81,7 @@ def resume_sensor(jobs: Sequence[Any], policies: Policies) -> dg.SensorDefinitio
                 break
             if found is not None:
                 requests.append(found)
-        return started(requests, latest.isoformat())
+        return started(names, requests, latest.isoformat())
 
     return resume
 
@@ -103,13 +101,15 @@ def _since(context: dg.SensorEvaluationContext) -> datetime:
     return known
 
 
-def _was_cut_off(instance: dg.DagsterInstance, record: dg.RunRecord) -> bool:
+def _was_cut_off(context: dg.SensorEvaluationContext, names: Names, record: dg.RunRecord) -> bool:
     """Whether a run of ours ended without a step that failed, and nobody has gone on with it."""
-    run = record.dagster_run
+    run, instance, here = record.dagster_run, context.instance, context.code_location_origin
     key = run.tags.get("dagster/partition")
-    if run.job_name not in _JOBS and not run.job_name.startswith("__ASSET_JOB"):
+    if not names.owns_at(run, here.location_name if here is not None else None):
         return False
-    if key is None or run.tags.get("dagster/partition/run") is None:
+    if names.plain_job(run) not in _JOBS and not names.is_of_assets(run):
+        return False
+    if key is None or run.tags.get(RUN_TAG) is None:
         return False
     if int(run.tags.get(RESUMED_TAG, "0")) >= _TRIES:
         return False
@@ -118,7 +118,8 @@ def _was_cut_off(instance: dg.DagsterInstance, record: dg.RunRecord) -> bool:
     later = instance.get_run_records(
         dg.RunsFilter(tags={"dagster/partition": key}, created_after=record.create_timestamp)
     )
-    return all(one.dagster_run.run_id == run.run_id for one in later)
+    others = (one.dagster_run for one in later if one.dagster_run.run_id != run.run_id)
+    return not any(map(names.owns, others))
 
 
 def _stays(error: LakegcError) -> bool:
@@ -127,10 +128,12 @@ def _stays(error: LakegcError) -> bool:
     return gone or isinstance(error, IntegrityError)
 
 
-def _request(run: dg.DagsterRun, lakefs: LakeFSConfig, root: ArtifactRoot) -> dg.RunRequest | None:
+def _request(
+    run: dg.DagsterRun, names: Names, lakefs: LakeFSConfig, root: ArtifactRoot
+) -> dg.RunRequest | None:
     """The request that goes on with a run; None where nothing is left to do."""
-    repository, mark = (run.tags[f"dagster/partition/{name}"] for name in ("repository", "run"))
-    job = run.job_name if run.job_name in _JOBS else "gc"
+    repository, mark = (run.tags[tag] for tag in (REPOSITORY_TAG, RUN_TAG))
+    job = names.plain_job(run) or "gc"
     selection: list[dg.AssetKey] | None = None
     try:
         attempt = root.attempt(repository, mark)
@@ -147,15 +150,15 @@ def _request(run: dg.DagsterRun, lakefs: LakeFSConfig, root: ArtifactRoot) -> dg
         namespace = StorageNamespace.parse(found.storage_namespace).url()
         if read_summary(open_store(namespace, root.stores), mark) is not None:
             # It was published, but not reported: this finishes it.
-            names = ("gc_report", "backup", ASSET) if job == "gc" else ("gc_report",)
-            selection = [dg.AssetKey(name) for name in names]
+            left = ("gc_report", "backup", ASSET) if job == "gc" else ("gc_report",)
+            selection = [names.key(name) for name in left]
     ours = {k: v for k, v in run.tags.items() if k.startswith(_OUR_TAGS)}
     if not is_unattended(run.tags):
         ours[ASKED_TAG] = "by a person"
     ours[RESUMED_TAG] = str(int(run.tags.get(RESUMED_TAG, "0")) + 1)
     return dg.RunRequest(
         run_key=f"{repository}/{mark}/after-{run.run_id}",
-        job_name=job,
+        job_name=names.of(job),
         partition_key=partition_key(repository, mark),
         run_config=run.run_config,
         asset_selection=selection,

@@ -7,7 +7,8 @@ from typing import Final
 import dagster as dg
 from dagster._utils.schedules import reverse_cron_string_iterator
 
-from lakegc_assets.defs.connecting import LakeFSResource
+from lakegc_assets.defs.execution import Resources
+from lakegc_assets.defs.names import REPOSITORY, RUN, Names
 from lakegc_assets.defs.policy import Policies, Policy
 from lakegc_assets.defs.requests import (
     REPOSITORY_TAG,
@@ -27,16 +28,16 @@ _ESTATE_CRON: Final = "0 6 * * *"
 _OPEN: Final = timedelta(hours=24)
 
 
-def schedules(policies: Policies) -> list[dg.ScheduleDefinition]:
+def schedules(policies: Policies, names: Names) -> list[dg.ScheduleDefinition]:
     """``gc_schedule``, one more for each other time zone of the policies, and ``gc_estate``'s."""
     return [
         *(
-            _schedule(name_of(zone, policies), crons, zone, policies)
+            _schedule(name_of(zone, policies, names), crons, zone, policies, names)
             for zone, crons in policies.crons().items()
         ),
         dg.ScheduleDefinition(
-            name="gc_estate_schedule",
-            job_name="gc_estate",
+            name=names.of("gc_estate_schedule"),
+            job_name=names.of("gc_estate"),
             cron_schedule=_ESTATE_CRON,
             execution_timezone=policies.for_all.time_zone,
             default_status=policies.schedule_status,
@@ -45,30 +46,31 @@ def schedules(policies: Policies) -> list[dg.ScheduleDefinition]:
     ]
 
 
-def name_of(zone: str, policies: Policies) -> str:
+def name_of(zone: str, policies: Policies, names: Names) -> str:
     """The name of the schedule of a time zone."""
+    plain = names.of(NAME)
     if zone == policies.for_all.time_zone:
-        return NAME
+        return plain
     # Etc/GMT+5 is not Etc/GMT-5.
     said = zone.replace("+", "plus")
-    return f"{NAME}_{''.join(c if c.isalnum() else '_' for c in said)}"
+    return f"{plain}_{''.join(c if c.isalnum() else '_' for c in said)}"
 
 
 def _schedule(
-    name: str, crons: Sequence[str], zone: str, policies: Policies
+    name: str, crons: Sequence[str], zone: str, policies: Policies, names: Names
 ) -> dg.ScheduleDefinition:
     @dg.schedule(
         name=name,
-        job_name="gc",
+        job_name=names.of("gc"),
+        required_resource_keys=names.resources("lakefs"),
         cron_schedule=list(crons),
         execution_timezone=zone,
         default_status=policies.schedule_status,
         description=f"Collects each repository that is due ({zone}). What is swept, and when, "
         "says its policy.",
     )
-    def wave(
-        context: dg.ScheduleEvaluationContext, lakefs: LakeFSResource
-    ) -> list[dg.RunRequest] | dg.SkipReason:
+    def wave(context: dg.ScheduleEvaluationContext) -> list[dg.RunRequest] | dg.SkipReason:
+        lakefs = Resources(context.resources, names).lakefs
         at = context.scheduled_execution_time
         try:
             repositories = collected(lakefs.config(), policies)
@@ -78,11 +80,12 @@ def _schedule(
         for repository in repositories:
             policy = policies.of(repository.id)
             due = _due(repository, policy, at) if policy.time_zone == zone else None
-            if due is None or _joined(context.instance, repository.id, due):
+            if due is None or _joined(context.instance, names, repository.id, due):
                 continue
             requests.append(
                 request(
                     policies,
+                    names,
                     repository.id,
                     due,
                     run_key=f"{due}/{repository.id}",
@@ -92,8 +95,9 @@ def _schedule(
             )
         # All at once: an estate has thousands, and a tick has a minute.
         keys = keys_of(requests)
-        context.instance.add_dynamic_partitions("repository", sorted({name for name, _ in keys}))
-        context.instance.add_dynamic_partitions("run", sorted({run for _, run in keys}))
+        add = context.instance.add_dynamic_partitions
+        add(names.of(REPOSITORY), sorted({repository for repository, _ in keys}))
+        add(names.of(RUN), sorted({run for _, run in keys}))
         return requests or dg.SkipReason(
             f"none of {len(repositories)} repositories is due, or all that are were started"
         )
@@ -112,7 +116,7 @@ def _due(repository: Repository, policy: Policy, at: datetime) -> str | None:
     return f"{last.astimezone(timezone.utc):%Y%m%dT%H%M%SZ}"
 
 
-def _joined(instance: dg.DagsterInstance, repository: str, wave: str) -> bool:
+def _joined(instance: dg.DagsterInstance, names: Names, repository: str, wave: str) -> bool:
     """Whether a repository had its run in a wave, at another tick say.
 
     A run that was made and not launched yet is asked for again: the daemon may have died between
@@ -120,4 +124,5 @@ def _joined(instance: dg.DagsterInstance, repository: str, wave: str) -> bool:
     """
     tags = {WAVE_TAG: wave, REPOSITORY_TAG: repository}
     launched = [s for s in dg.DagsterRunStatus if s is not dg.DagsterRunStatus.NOT_STARTED]
-    return instance.get_runs_count(dg.RunsFilter(tags=tags, statuses=launched)) > 0
+    runs = dg.RunsFilter(job_name=names.of("gc"), tags=tags, statuses=launched)
+    return instance.get_runs_count(runs) > 0

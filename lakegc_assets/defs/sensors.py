@@ -12,11 +12,10 @@ from typing import Any, Final
 
 import dagster as dg
 
-from lakegc_assets.defs.connecting import LakeFSResource, ObjectStoreResource
-from lakegc_assets.defs.partitions import REPOSITORY, RUN
+from lakegc_assets.defs.execution import Resources
+from lakegc_assets.defs.names import REPOSITORY, REPOSITORY_TAG, RUN, RUN_TAG, Names
 from lakegc_assets.defs.policy import Policies
 from lakegc_assets.defs.requests import collected, keys_of, remembered, request, silent
-from lakegc_assets.defs.resources import CollectorResource
 from lakegc_assets.errors import LakegcError
 from lakegc_assets.lakefs.models import Repository
 from lakegc_assets.lakefs.reads import utc_now
@@ -28,69 +27,67 @@ from lakegc_assets.sweep.ledger import ASSET
 #: Repositories that are looked at at a time, and runs of each.
 _REPOSITORIES: Final = 8
 _THREADS: Final = 4
-_REPOSITORY_KEY: Final = "dagster/partition/repository"
-_RUN_KEY: Final = "dagster/partition/run"
 
 
-def repositories_sensor(now: Callable[[], datetime] = utc_now) -> dg.SensorDefinition:
+def repositories_sensor(names: Names, now: Callable[[], datetime] = utc_now) -> dg.SensorDefinition:
     """``gc_repositories``, which starts nothing."""
 
     @dg.sensor(
-        name="gc_repositories",
+        name=names.of("gc_repositories"),
+        required_resource_keys=names.resources("lakefs"),
         minimum_interval_seconds=60,
         default_status=dg.DefaultSensorStatus.RUNNING,
         description="Adds repositories that are new to the partitions, and a run that nobody has "
         "used yet; and removes repositories that are gone and that no run was about.",
     )
-    def repositories(
-        context: dg.SensorEvaluationContext, lakefs: LakeFSResource
-    ) -> dg.SensorResult | dg.SkipReason:
+    def repositories(context: dg.SensorEvaluationContext) -> dg.SensorResult | dg.SkipReason:
+        lakefs = Resources(context.resources, names).lakefs
         try:
             there = {r.id for r in collected(lakefs.config(), Policies())}
         except LakegcError as error:
             return silent(error)
-        known = set(context.instance.get_dynamic_partitions("repository"))
+        known = set(context.instance.get_dynamic_partitions(names.of(REPOSITORY)))
         gone = [r for r in sorted(known - there) if not _has_runs(context.instance, r)]
         new = sorted(there - known)
-        spare = _spare_run(context.instance, now())
+        spare = _spare_run(context.instance, names, now())
         if not new and not gone and spare is None:
             return dg.SkipReason(f"nothing is new: {len(there)} repositories")
-        changes: list[Any] = [] if spare is None else [RUN.build_add_request([spare])]
+        changes: list[Any] = [] if spare is None else [names.runs.build_add_request([spare])]
         if new:
-            changes.append(REPOSITORY.build_add_request(new))
+            changes.append(names.repositories.build_add_request(new))
         if gone:
-            changes.append(REPOSITORY.build_delete_request(gone))
+            changes.append(names.repositories.build_delete_request(gone))
         return dg.SensorResult(dynamic_partitions_requests=changes)
 
     return repositories
 
 
-def _spare_run(instance: dg.DagsterInstance, now: datetime) -> str | None:
+def _spare_run(instance: dg.DagsterInstance, names: Names, now: datetime) -> str | None:
     """The id of a run that can be chosen without typing one; None where the last one is unused."""
-    known = instance.get_dynamic_partitions("run")
-    if known and instance.get_runs_count(dg.RunsFilter(tags={_RUN_KEY: known[-1]})) == 0:
+    known = instance.get_dynamic_partitions(names.of(RUN))
+    if known and instance.get_runs_count(dg.RunsFilter(tags={RUN_TAG: known[-1]})) == 0:
         return None
     spare = f"{now:%Y%m%dT%H%M%SZ}"
     return None if spare in known else spare
 
 
 def _has_runs(instance: dg.DagsterInstance, repository: str) -> bool:
-    return instance.get_runs_count(dg.RunsFilter(tags={_REPOSITORY_KEY: repository})) > 0
+    return instance.get_runs_count(dg.RunsFilter(tags={REPOSITORY_TAG: repository})) > 0
 
 
-def rules_sensor(policies: Policies) -> dg.SensorDefinition:
+def rules_sensor(policies: Policies, names: Names) -> dg.SensorDefinition:
     """``gc_rules``: a mark where retention rules were changed."""
 
     @dg.sensor(
-        name="gc_rules",
-        job_name="gc_mark",
+        name=names.of("gc_rules"),
+        job_name=names.of("gc_mark"),
+        required_resource_keys=names.resources("lakefs"),
         minimum_interval_seconds=600,
         default_status=policies.sensor_status,
         description="Marks a repository whose retention rules were changed. Sweeps nothing.",
     )
-    def rules(
-        context: dg.SensorEvaluationContext, lakefs: LakeFSResource
-    ) -> dg.SensorResult | dg.SkipReason:
+    def rules(context: dg.SensorEvaluationContext) -> dg.SensorResult | dg.SkipReason:
+        lakefs = Resources(context.resources, names).lakefs
         seen: dict[str, dict[str, Any]] = remembered(context)
         try:
             client = lakefs.config().connect()
@@ -114,13 +111,14 @@ def rules_sensor(policies: Policies) -> dg.SensorDefinition:
                 requests.append(
                     request(
                         policies,
+                        names,
                         repository.id,
                         run,
                         run_key=f"{repository.id}/{run}",
                         job="gc_mark",
                     )
                 )
-        return started(requests, json.dumps(now, sort_keys=True))
+        return started(names, requests, json.dumps(now, sort_keys=True))
 
     return rules
 
@@ -137,39 +135,38 @@ def _digest(rules: Mapping[str, Any] | None) -> str:
     return hashlib.sha256(json.dumps(rules, sort_keys=True).encode()).hexdigest()
 
 
-def started(requests: list[dg.RunRequest], cursor: str | None = None) -> dg.SensorResult:
+def started(
+    names: Names, requests: list[dg.RunRequest], cursor: str | None = None
+) -> dg.SensorResult:
     """The result of a tick that asks for runs, with the partition keys that they need."""
     keys = keys_of(requests)
     added: list[Any] = []
     if keys:
         added = [
-            REPOSITORY.build_add_request(sorted({repository for repository, _ in keys})),
-            RUN.build_add_request(sorted({run for _, run in keys})),
+            names.repositories.build_add_request(sorted({repository for repository, _ in keys})),
+            names.runs.build_add_request(sorted({run for _, run in keys})),
         ]
     return dg.SensorResult(run_requests=requests, cursor=cursor, dynamic_partitions_requests=added)
 
 
 def approvals_sensor(
-    policies: Policies, now: Callable[[], datetime] = utc_now
+    policies: Policies, names: Names, now: Callable[[], datetime] = utc_now
 ) -> dg.SensorDefinition:
     """``gc_approvals``: sweeps what was approved."""
 
     @dg.sensor(
-        name="gc_approvals",
-        job_name="gc_sweep",
+        name=names.of("gc_approvals"),
+        job_name=names.of("gc_sweep"),
+        required_resource_keys=names.resources("lakefs", "stores", "collector"),
         minimum_interval_seconds=120,
         default_status=policies.sensor_status,
         description="Sweeps each mark that a person has approved, once for each approval.",
     )
-    def approvals(
-        context: dg.SensorEvaluationContext,
-        lakefs: LakeFSResource,
-        stores: ObjectStoreResource,
-        collector: CollectorResource,
-    ) -> dg.SensorResult | dg.SkipReason:
-        root = collector.root(stores)
+    def approvals(context: dg.SensorEvaluationContext) -> dg.SensorResult | dg.SkipReason:
+        resources = Resources(context.resources, names)
+        root = resources.root
         try:
-            there = collected(lakefs.config(), policies)
+            there = collected(resources.lakefs.config(), policies)
         except LakegcError as error:
             return silent(error)
         moment = now()
@@ -179,6 +176,7 @@ def approvals_sensor(
         requests = [
             request(
                 policies,
+                names,
                 approval.repository,
                 approval.run,
                 run_key=f"{approval.repository}/{approval.run}/approved-{approval.id}",
@@ -189,7 +187,7 @@ def approvals_sensor(
             for found in looks
             for approval in found
         ]
-        return started(requests)
+        return started(names, requests)
 
     return approvals
 

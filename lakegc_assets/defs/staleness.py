@@ -13,11 +13,10 @@ from typing import Any, Final
 
 import dagster as dg
 
-from lakegc_assets.defs.connecting import LakeFSResource, ObjectStoreResource
-from lakegc_assets.defs.partitions import REPOSITORY
+from lakegc_assets.defs.execution import Resources
+from lakegc_assets.defs.names import Names
 from lakegc_assets.defs.policy import Policies
 from lakegc_assets.defs.requests import collected, remembered, silent
-from lakegc_assets.defs.resources import CollectorResource
 from lakegc_assets.errors import LakegcError
 from lakegc_assets.graveler.namespace import StorageNamespace
 from lakegc_assets.lakefs.models import Repository
@@ -27,15 +26,10 @@ from lakegc_assets.run.history import earlier
 from lakegc_assets.run.tasks import each
 from lakegc_assets.storage.errors import StorageError
 
-REPOSITORIES: Final = dg.AssetSpec(
-    "repositories",
-    description="The repositories of the lakeFS server. Nothing here makes or changes them.",
-    group_name="gc",
-    kinds={"lakefs"},
-    partitions_def=REPOSITORY,
-)
+REPOSITORIES: Final = "repositories"
 CHECK: Final = "marked_in_time"
 _THREADS: Final = 8
+_RESOURCES: Final = ("lakefs", "stores", "collector")
 _DESCRIPTION: Final = "The repository was marked no longer ago than its `stale_after_days`."
 
 
@@ -101,23 +95,31 @@ def _days(time: timedelta) -> str:
     return f"{max(time / timedelta(days=1), 0):.1f} days"
 
 
-def staleness_check(policies: Policies) -> dg.AssetChecksDefinition:
+def repositories_spec(names: Names) -> dg.AssetSpec:
+    """The asset that the check is of."""
+    return dg.AssetSpec(
+        names.key(REPOSITORIES),
+        description="The repositories of the lakeFS server. Nothing here makes or changes them.",
+        group_name=names.of("gc"),
+        kinds={"lakefs"},
+        partitions_def=names.repositories,
+    )
+
+
+def staleness_check(policies: Policies, names: Names) -> dg.AssetChecksDefinition:
     """The check, for who asks by hand."""
 
     @dg.asset_check(
-        asset=REPOSITORIES.key,
+        asset=names.key(REPOSITORIES),
         name=CHECK,
         description=_DESCRIPTION,
-        partitions_def=REPOSITORY,
+        partitions_def=names.repositories,
+        required_resource_keys=names.resources(*_RESOURCES),
     )
-    def marked_in_time(
-        context: dg.AssetCheckExecutionContext,
-        lakefs: LakeFSResource,
-        stores: ObjectStoreResource,
-        collector: CollectorResource,
-    ) -> dg.AssetCheckResult:
-        repository = lakefs.config().connect().repository(context.partition_key)
-        found = freshness(collector.root(stores), repository, policies, utc_now())
+    def marked_in_time(context: dg.AssetCheckExecutionContext) -> dg.AssetCheckResult:
+        resources = Resources(context.resources, names)
+        repository = resources.lakefs.config().connect().repository(context.partition_key)
+        found = freshness(resources.root, repository, policies, utc_now())
         return dg.AssetCheckResult(
             passed=found.passed,
             severity=dg.AssetCheckSeverity.WARN,
@@ -129,28 +131,25 @@ def staleness_check(policies: Policies) -> dg.AssetChecksDefinition:
 
 
 def staleness_sensor(
-    policies: Policies, now: Callable[[], datetime] = utc_now
+    policies: Policies, names: Names, now: Callable[[], datetime] = utc_now
 ) -> dg.SensorDefinition:
     """``gc_staleness``: the same for all repositories, told where it changed and once a day."""
 
     @dg.sensor(
-        name="gc_staleness",
+        name=names.of("gc_staleness"),
+        required_resource_keys=names.resources(*_RESOURCES),
         minimum_interval_seconds=3600,
         default_status=policies.sensor_status,
         description="Looks for repositories that were not marked for too long.",
     )
-    def staleness(
-        context: dg.SensorEvaluationContext,
-        lakefs: LakeFSResource,
-        stores: ObjectStoreResource,
-        collector: CollectorResource,
-    ) -> dg.SensorResult | dg.SkipReason:
+    def staleness(context: dg.SensorEvaluationContext) -> dg.SensorResult | dg.SkipReason:
+        resources = Resources(context.resources, names)
         told = remembered(context)
         try:
-            there = collected(lakefs.config(), policies)
+            there = collected(resources.lakefs.config(), policies)
         except LakegcError as error:
             return silent(error)
-        root, moment = collector.root(stores), now()
+        root, moment = resources.root, now()
         look = partial(_or_why_not, root, policies=policies, now=moment)
         try:
             looks = each(look, there, _THREADS)
@@ -162,7 +161,7 @@ def staleness_sensor(
         return dg.SensorResult(
             asset_events=[
                 dg.AssetCheckEvaluation(
-                    asset_key=REPOSITORIES.key,
+                    asset_key=names.key(REPOSITORIES),
                     check_name=CHECK,
                     passed=found[name].passed,
                     severity=dg.AssetCheckSeverity.WARN,
@@ -174,7 +173,7 @@ def staleness_sensor(
                 if told.get(name) != current[name]
             ],
             cursor=json.dumps(current, sort_keys=True),
-            dynamic_partitions_requests=[REPOSITORY.build_add_request(sorted(current))],
+            dynamic_partitions_requests=[names.repositories.build_add_request(sorted(current))],
         )
 
     return staleness

@@ -18,6 +18,7 @@ from lakegc_assets.cli import html
 from lakegc_assets.cli.main import main
 from lakegc_assets.cli.pages import page_of_estate, page_of_run
 from lakegc_assets.defs.estate import COLUMNS, overview
+from lakegc_assets.defs.names import PLAIN
 from lakegc_assets.defs.policy import Policies
 from lakegc_assets.errors import ConfigurationError
 from lakegc_assets.lakefs.config import LakeFSConfig
@@ -157,7 +158,7 @@ def test_the_page_of_all_repositories_has_their_rows(tmp_path: Path) -> None:
     root = root_at(tmp_path)
     swept(root, "good", "m1")
     checked(root, "refused", "m1", refused=_HOSTILE)
-    found = overview(root, ["new", _HOSTILE], Policies(), {}, BEGAN)
+    found = overview(root, ["new", _HOSTILE], Policies(), {}, PLAIN, BEGAN)
     read = require_harmless(page_of_estate(found, _SERVER))
     shown = "".join(read.text)
     assert "4 repositories, 15.6 KiB stored, 0 B of garbage, 3.9 KiB freed" in shown

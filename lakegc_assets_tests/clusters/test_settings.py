@@ -14,7 +14,7 @@ from dagster_pyspark import LazyPySparkResource
 from py4j.protocol import Py4JError  # type: ignore[import-untyped]
 
 import lakegc_assets
-from lakegc_assets.defs import connecting, resources
+from lakegc_assets.defs import connecting, execution
 from lakegc_assets.errors import ConfigurationError
 from lakegc_assets.lakefs.config import LakeFSConfig
 from lakegc_assets.run import spark as sessions
@@ -192,13 +192,13 @@ def test_the_master_is_known_before_a_session_starts(monkeypatch: pytest.MonkeyP
     def start(_: object) -> Session:
         return Session("yarn", "an app that was started")
 
-    monkeypatch.setattr(resources, "_session", start)
+    monkeypatch.setattr(execution, "_session", start)
     for settings, master in (
         ({"spark.master": "local[2]"}, "local[2]"),
         ({"spark": {"master": "yarn"}}, "yarn"),
         ({}, "yarn"),
     ):
-        assert resources._master(LazyPySparkResource(spark_config=settings)) == master
+        assert execution._master(LazyPySparkResource(spark_config=settings)) == master
 
 
 def test_keys_of_resources_are_known_to_be_private(monkeypatch: pytest.MonkeyPatch) -> None:

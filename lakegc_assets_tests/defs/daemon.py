@@ -13,7 +13,7 @@ from dagster._core.events import DagsterEventType
 from dagster._core.execution.plan.objects import StepFailureData
 from dagster_shared.error import SerializableErrorInfo
 
-from lakegc_assets.defs.partitions import REPOSITORY_RUN
+from lakegc_assets.defs.names import PLAIN, Names
 
 _SOURCES = {"schedule": "dagster/schedule_name", "sensor": "dagster/sensor_name"}
 
@@ -28,6 +28,7 @@ class Daemon:
         cursors: of the sensors, as far as they were written.
         log: job, partition key and source of each run that was started.
         skipped: why ticks were skipped.
+        names: of the component; ticks are asked for by their plain names.
     """
 
     definitions: dg.Definitions
@@ -35,6 +36,7 @@ class Daemon:
     cursors: dict[str, str | None] = field(default_factory=dict)
     log: list[tuple[str, str, str]] = field(default_factory=list)
     skipped: list[str] = field(default_factory=list)
+    names: Names = PLAIN
 
     def schedule(
         self, at: datetime, *, dies_after: int | None = None, **resources: Any
@@ -46,7 +48,7 @@ class Daemon:
             dies_after: so many runs; None to live on.
             resources: in place of those that are defined.
         """
-        schedule = self.definitions.resolve_schedule_def("gc_schedule")
+        schedule = self.definitions.resolve_schedule_def(self.names.of("gc_schedule"))
         context = dg.build_schedule_context(
             instance=self.instance,
             scheduled_execution_time=at,
@@ -57,8 +59,9 @@ class Daemon:
             result = schedule.evaluate_tick(context)
         if result.skip_message:
             self.skipped.append(result.skip_message)
+        job = self.names.of("gc")
         return self._submit(
-            result.run_requests or [], "schedule", "gc_schedule", "gc", dies_after, at
+            result.run_requests or [], "schedule", "gc_schedule", job, dies_after, at
         )
 
     def sensor(self, name: str, *, dies_after: int | None = None) -> list[str]:
@@ -68,7 +71,7 @@ class Daemon:
             name: of the sensor.
             dies_after: so many runs, before the cursor is written; None to live on.
         """
-        sensor = self.definitions.resolve_sensor_def(name)
+        sensor = self.definitions.resolve_sensor_def(self.names.of(name))
         context = dg.build_sensor_context(
             instance=self.instance,
             instance_ref=self.instance.get_ref(),
@@ -117,7 +120,8 @@ class Daemon:
     def _start(self, request: dg.RunRequest, name: str, tags: dict[str, str]) -> str:
         job = self.definitions.resolve_job_def(name)
         key = str(request.partition_key)
-        assert key in REPOSITORY_RUN.get_partition_keys(dynamic_partitions_store=self.instance)
+        partitions = self.names.repository_run
+        assert key in partitions.get_partition_keys(dynamic_partitions_store=self.instance)
         assert dg.validate_run_config(job, request.run_config)
         run = self.instance.create_run_for_job(
             job,
@@ -125,7 +129,7 @@ class Daemon:
             tags={
                 **request.tags,
                 **tags,
-                **REPOSITORY_RUN.get_tags_for_partition_key(key),
+                **partitions.get_tags_for_partition_key(key),
                 "dagster/partition": key,
             },
             status=dg.DagsterRunStatus.STARTED,

@@ -221,8 +221,7 @@ def test_a_file_says_what_the_resources_are(monkeypatch: pytest.MonkeyPatch) -> 
         assert of_tagged.protect_tags
         assert of_tagged.min_age.total_seconds() == 72 * 3600
         # What a person says in the launchpad holds for that run.
-        given = {"resources": {"collector": {"config": {"min_age_hours": 48.0}}}}
-        by_hand = collector.of_repository("tagged", given).settings()
+        by_hand = collector.of_repository("tagged", {"min_age_hours": 48.0}).settings()
         assert by_hand.min_age.total_seconds() == 48 * 3600
         assert by_hand.protect_tags
         assert not collector.of_repository("another", {}).settings().protect_tags

@@ -13,9 +13,10 @@ import pytest
 import yaml
 
 from lakegc_assets.checks.evaluation import NAMES
-from lakegc_assets.definitions import defs, shown_nowhere
+from lakegc_assets.definitions import component, defs
 from lakegc_assets.defs.contracts import contract
-from lakegc_assets.defs.partitions import REPOSITORY_RUN, add_partition, partition_key
+from lakegc_assets.defs.names import PLAIN
+from lakegc_assets.defs.partitions import add_partition, partition_key
 from lakegc_assets.defs.staleness import CHECK, REPOSITORIES
 from lakegc_assets.errors import ConfigurationError
 from lakegc_assets.run.artifacts import MARK_ASSETS
@@ -76,7 +77,7 @@ def test_dagsters_own_commands_load_the_project(
 
 
 def test_a_process_without_the_ui_has_the_same_graph(graph: dg.AssetGraph) -> None:
-    definitions = shown_nowhere()
+    definitions = component().definitions()
     ours = definitions.resolve_asset_graph()
     assert ours.asset_check_keys == graph.asset_check_keys
     assert ours.toposorted_asset_keys_by_level == graph.toposorted_asset_keys_by_level
@@ -100,7 +101,7 @@ def test_the_assets_follow_each_other_in_the_order_of_the_graph(graph: dg.AssetG
 def test_every_asset_is_of_one_repository_and_one_run(graph: dg.AssetGraph) -> None:
     for name in _WHOLE:
         node = graph.get(dg.AssetKey(name))
-        assert node.partitions_def == REPOSITORY_RUN
+        assert node.partitions_def == PLAIN.repository_run
     estate = graph.get(dg.AssetKey("estate"))
     assert estate.partitions_def is None
     assert estate.parent_keys == set()
@@ -133,13 +134,13 @@ def test_a_contract_is_read_from_the_head_of_a_module() -> None:
 
 
 def test_every_invariant_is_a_check_and_all_but_one_block(graph: dg.AssetGraph) -> None:
-    keys = graph.asset_check_keys - {dg.AssetCheckKey(REPOSITORIES.key, CHECK)}
+    keys = graph.asset_check_keys - {dg.AssetCheckKey(PLAIN.key(REPOSITORIES), CHECK)}
     checks = {key.name: graph.get(key) for key in keys}
     assert set(checks) == set(NAMES)
     for name, check in checks.items():
         assert check.key.asset_key == dg.AssetKey("deletion_candidates")
         assert check.blocking == (name != "tagged_commits_whole")
-        assert check.partitions_def == REPOSITORY_RUN
+        assert check.partitions_def == PLAIN.repository_run
         assert check.description
 
 
@@ -160,7 +161,7 @@ def test_a_job_is_a_part_of_the_graph(
     assert {k.to_user_string() for k in job.asset_layer.selected_asset_keys} == set(assets)
     assert {key.name for key in job.asset_layer.asset_graph.asset_check_keys} == set(checks)
     assert job.executor_def is dg.in_process_executor
-    assert job.partitions_def == REPOSITORY_RUN
+    assert job.partitions_def == PLAIN.repository_run
 
 
 def test_the_estate_is_a_job_of_its_own(definitions: dg.Definitions) -> None:
@@ -192,7 +193,7 @@ def test_a_partition_is_known_to_dagster_once_it_is_added() -> None:
         assert key == "repo-1|run.1"
         assert instance.get_dynamic_partitions("repository") == ["repo-1", "repo-2"]
         assert instance.get_dynamic_partitions("run") == ["run.1"]
-        keys = REPOSITORY_RUN.get_partition_keys(dynamic_partitions_store=instance)
+        keys = PLAIN.repository_run.get_partition_keys(dynamic_partitions_store=instance)
         assert sorted(keys) == ["repo-1|run.1", "repo-2|run.1"]
 
 

@@ -27,6 +27,7 @@ from lakegc_assets.defs.component import GarbageCollection
 from lakegc_assets.defs.due import next_run, schedules_on
 from lakegc_assets.defs.estate import COLUMNS
 from lakegc_assets.defs.links import pages
+from lakegc_assets.defs.names import PLAIN
 from lakegc_assets.defs.pictures import of_weeks, weekly
 from lakegc_assets.defs.policy import Override, Policies, Policy
 from lakegc_assets.lakefs.config import LakeFSConfig
@@ -85,15 +86,18 @@ def test_a_repository_is_due_when_its_own_schedule_says() -> None:
         ],
     )
     on = {"gc_schedule": ["0 2 * * 0", "0 3 * * *"]}
-    assert next_run(on, policies, "weekly", _SUNDAY) == _SUNDAY + timedelta(days=7)
-    assert next_run(on, policies, "daily", _SUNDAY) == _SUNDAY + timedelta(hours=1)
-    assert next_run(on, policies, "scratch", _SUNDAY) == "never: it is excluded"
-    assert next_run(on, policies, "berlin", _SUNDAY) == "gc_schedule_Europe_Berlin is off"
-    assert next_run({}, policies, "weekly", _SUNDAY) == "gc_schedule is off"
+    assert next_run(on, policies, PLAIN, "weekly", _SUNDAY) == _SUNDAY + timedelta(days=7)
+    assert next_run(on, policies, PLAIN, "daily", _SUNDAY) == _SUNDAY + timedelta(hours=1)
+    assert next_run(on, policies, PLAIN, "scratch", _SUNDAY) == "never: it is excluded"
+    assert next_run(on, policies, PLAIN, "berlin", _SUNDAY) == "gc_schedule_Europe_Berlin is off"
+    assert next_run({}, policies, PLAIN, "weekly", _SUNDAY) == "gc_schedule is off"
     # Another project's file says another cron than what is known here.
-    assert next_run({"gc_schedule": ["1 1 1 1 1"]}, policies, "x", _SUNDAY) == "as gc_schedule says"
+    assert (
+        next_run({"gc_schedule": ["1 1 1 1 1"]}, policies, PLAIN, "x", _SUNDAY)
+        == "as gc_schedule says"
+    )
     berlin = Policies(for_all=Policy(time_zone="Europe/Berlin", cron="30 3 * * *"))
-    due = next_run({"gc_schedule": ["30 3 * * *"]}, berlin, "any", _AFTER)
+    due = next_run({"gc_schedule": ["30 3 * * *"]}, berlin, PLAIN, "any", _AFTER)
     assert due == datetime(2026, 3, 1, 2, 30, tzinfo=timezone.utc)
 
 

@@ -38,7 +38,7 @@ def _never(*_: object) -> object:
 @pytest.fixture
 def no_spark(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever asks for Spark fails."""
-    monkeypatch.setattr("lakegc_assets.defs.resources._session", _never)
+    monkeypatch.setattr("lakegc_assets.defs.execution._session", _never)
 
 
 def run(

@@ -16,6 +16,7 @@ import pytest
 
 from lakegc_assets.defs import notices
 from lakegc_assets.defs.component import GarbageCollection
+from lakegc_assets.defs.names import PLAIN
 from lakegc_assets.defs.notices import NoticeError, failure_sensor, mail, notice, post
 from lakegc_assets.defs.partitions import partition_key
 from lakegc_assets.defs.policy import MailSection, NoticeSection, Override, Policies
@@ -123,7 +124,7 @@ class Sensor:
 
     def tick(self) -> str:
         """Why it started nothing, as it never does."""
-        sensor = failure_sensor(_POLICIES, self.section, lambda: self.now)
+        sensor = failure_sensor(_POLICIES, PLAIN, self.section, lambda: self.now)
         with dg.build_sensor_context(self.daemon.instance, cursor=self.cursor) as context:
             result = sensor.evaluate_tick(context)
         self.cursor = result.cursor

@@ -15,6 +15,7 @@ from dagster._core.execution.backfill import BulkActionStatus, PartitionBackfill
 from lakegc_assets.cli import approvals
 from lakegc_assets.cli.main import main
 from lakegc_assets.defs.component import GarbageCollection
+from lakegc_assets.defs.names import PLAIN
 from lakegc_assets.defs.partitions import add_partition
 from lakegc_assets.defs.policy import AutoLimits, Override
 from lakegc_assets.defs.records import DagsterRecords
@@ -240,7 +241,7 @@ def test_a_stale_repository_fails_a_check_of_its_own(site: Site, daemon: Daemon)
         site.client.create_repository(name, f"local://{name}")
     site.calendar.days_ago = 0
     daemon.sensor("gc_staleness")
-    key = dg.AssetCheckKey(REPOSITORIES.key, CHECK)
+    key = dg.AssetCheckKey(PLAIN.key(REPOSITORIES), CHECK)
     records = daemon.instance.event_log_storage.get_asset_check_execution_history(key, limit=100)
     found = {}
     for record in records:
@@ -257,7 +258,8 @@ def test_a_stale_repository_fails_a_check_of_its_own(site: Site, daemon: Daemon)
     daemon.sensor("gc_staleness")
     assert len(_history(daemon, key)) == before
     # In three weeks all of them are stale.
-    later = staleness_sensor(GarbageCollection().policies(), lambda: utc_now() + timedelta(21))
+    policies = GarbageCollection().policies()
+    later = staleness_sensor(policies, PLAIN, lambda: utc_now() + timedelta(21))
     with dg.build_sensor_context(
         instance=daemon.instance, resources=daemon.definitions.resources
     ) as context:

@@ -20,6 +20,7 @@ import lakegc_assets
 from lakegc_assets.defs import resuming, staleness
 from lakegc_assets.defs.component import GarbageCollection
 from lakegc_assets.defs.connecting import LakeFSResource
+from lakegc_assets.defs.names import PLAIN
 from lakegc_assets.defs.partitions import partition_key
 from lakegc_assets.defs.policy import Override
 from lakegc_assets.defs.sensors import repositories_sensor
@@ -215,7 +216,7 @@ def test_what_a_person_stopped_does_not_go_on(site: Site, daemon: Daemon) -> Non
 
 def test_there_is_always_a_run_that_nobody_has_used(site: Site, daemon: Daemon) -> None:
     def added(at: datetime) -> list[str]:
-        sensor = repositories_sensor(lambda: at)
+        sensor = repositories_sensor(PLAIN, lambda: at)
         resources = daemon.definitions.resources
         with dg.build_sensor_context(instance=daemon.instance, resources=resources) as context:
             changes = sensor.evaluate_tick(context).dynamic_partitions_requests or ()
@@ -324,7 +325,7 @@ def test_a_repository_that_nobody_can_judge_does_not_hide_the_others(
 
     monkeypatch.setattr(staleness, "freshness", one_fails)
     daemon.sensor("gc_staleness")
-    key = dg.AssetCheckKey(staleness.REPOSITORIES.key, staleness.CHECK)
+    key = dg.AssetCheckKey(PLAIN.key(staleness.REPOSITORIES), staleness.CHECK)
     records = daemon.instance.event_log_storage.get_asset_check_execution_history(key, limit=9)
     said = {}
     for record in records:

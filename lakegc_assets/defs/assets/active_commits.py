@@ -9,32 +9,17 @@ active.
 """
 
 import dagster as dg
-from dagster_pyspark import LazyPySparkResource
 
-from lakegc_assets.defs.connecting import LakeFSResource, ObjectStoreResource
-from lakegc_assets.defs.contracts import contract
+from lakegc_assets.defs.execution import Execution
 from lakegc_assets.defs.metadata import of_manifest, of_rules
-from lakegc_assets.defs.partitions import REPOSITORY_RUN
-from lakegc_assets.defs.resources import CollectorResource
+from lakegc_assets.defs.stages import stage
 from lakegc_assets.mark.commits import find_active_commits
 
 
-@dg.asset(
-    description=contract(__doc__),
-    partitions_def=REPOSITORY_RUN,
-    deps=["uncommitted_snapshot"],
-    group_name="gc",
-    kinds={"pyspark", "lakefs"},
-)
-def active_commits(
-    context: dg.AssetExecutionContext,
-    collector: CollectorResource,
-    lakefs: LakeFSResource,
-    stores: ObjectStoreResource,
-    pyspark: LazyPySparkResource,
-) -> dg.MaterializeResult[None]:
+@stage(deps=("uncommitted_snapshot",))
+def active_commits(execution: Execution) -> dg.MaterializeResult[None]:
     """The commits whose objects must stay: lakeFS's list united with our own computation."""
-    with collector.run_context(context, lakefs, stores, pyspark) as ctx:
+    with execution.run_context() as ctx:
         manifest = find_active_commits(ctx)
     return dg.MaterializeResult(
         metadata={"rules": of_rules(manifest.facts["rules"])}

@@ -9,32 +9,17 @@ Guarantees: a table that is missing, damaged, or not what its id says stops the 
 """
 
 import dagster as dg
-from dagster_pyspark import LazyPySparkResource
 
-from lakegc_assets.defs.connecting import LakeFSResource, ObjectStoreResource
-from lakegc_assets.defs.contracts import contract
+from lakegc_assets.defs.execution import Execution
 from lakegc_assets.defs.metadata import of_manifest
-from lakegc_assets.defs.partitions import REPOSITORY_RUN
-from lakegc_assets.defs.resources import CollectorResource
+from lakegc_assets.defs.stages import stage
 from lakegc_assets.mark.committed import read_committed_addresses
 
 
-@dg.asset(
-    description=contract(__doc__),
-    partitions_def=REPOSITORY_RUN,
-    deps=["active_commits"],
-    group_name="gc",
-    kinds={"pyspark", "lakefs"},
-)
-def committed_addresses(
-    context: dg.AssetExecutionContext,
-    collector: CollectorResource,
-    lakefs: LakeFSResource,
-    stores: ObjectStoreResource,
-    pyspark: LazyPySparkResource,
-) -> dg.MaterializeResult[None]:
+@stage(deps=("active_commits",))
+def committed_addresses(execution: Execution) -> dg.MaterializeResult[None]:
     """Every address that an active commit holds, read range by range."""
-    with collector.run_context(context, lakefs, stores, pyspark) as ctx:
+    with execution.run_context() as ctx:
         manifest = read_committed_addresses(ctx)
     return dg.MaterializeResult(
         metadata=of_manifest(

@@ -9,32 +9,17 @@ blocking checks stand here, before anything is published.
 """
 
 import dagster as dg
-from dagster_pyspark import LazyPySparkResource
 
-from lakegc_assets.defs.connecting import LakeFSResource, ObjectStoreResource
-from lakegc_assets.defs.contracts import contract
+from lakegc_assets.defs.execution import Execution
 from lakegc_assets.defs.metadata import of_manifest
-from lakegc_assets.defs.partitions import REPOSITORY_RUN
-from lakegc_assets.defs.resources import CollectorResource
+from lakegc_assets.defs.stages import stage
 from lakegc_assets.mark.candidates import find_candidates
 
 
-@dg.asset(
-    description=contract(__doc__),
-    partitions_def=REPOSITORY_RUN,
-    deps=["committed_addresses"],
-    group_name="gc",
-    kinds={"pyspark", "lakefs"},
-)
-def deletion_candidates(
-    context: dg.AssetExecutionContext,
-    collector: CollectorResource,
-    lakefs: LakeFSResource,
-    stores: ObjectStoreResource,
-    pyspark: LazyPySparkResource,
-) -> dg.MaterializeResult[None]:
+@stage(deps=("committed_addresses",))
+def deletion_candidates(execution: Execution) -> dg.MaterializeResult[None]:
     """What is older than the cutoff and nothing needs any more, with the reason."""
-    with collector.run_context(context, lakefs, stores, pyspark) as ctx:
+    with execution.run_context() as ctx:
         manifest = find_candidates(ctx)
     return dg.MaterializeResult(
         metadata=of_manifest(

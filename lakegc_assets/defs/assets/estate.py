@@ -10,36 +10,32 @@ be read has a row that says so.
 
 import dagster as dg
 
-from lakegc_assets.defs.connecting import LakeFSResource, ObjectStoreResource
-from lakegc_assets.defs.contracts import contract
 from lakegc_assets.defs.due import schedules_on
 from lakegc_assets.defs.estate import of_overview, overview
+from lakegc_assets.defs.execution import Execution
 from lakegc_assets.defs.links import pages
-from lakegc_assets.defs.policy import Policies
-from lakegc_assets.defs.resources import CollectorResource
+from lakegc_assets.defs.names import REPOSITORY
+from lakegc_assets.defs.stages import stage
 from lakegc_assets.lakefs.reads import utc_now
 
 
-@dg.asset(description=contract(__doc__), group_name="gc", kinds={"lakefs"})
-def estate(
-    context: dg.AssetExecutionContext,
-    collector: CollectorResource,
-    lakefs: LakeFSResource,
-    stores: ObjectStoreResource,
-) -> dg.MaterializeResult[None]:
+@stage(resources=("collector", "lakefs", "stores"), kinds=("lakefs",))
+def estate(execution: Execution) -> dg.MaterializeResult[None]:
     """How each repository stands, by its artifacts and Dagster's schedules."""
-    known = context.instance.get_dynamic_partitions("repository")
+    context, names, resources = execution.context, execution.names, execution.resources
+    known = context.instance.get_dynamic_partitions(names.of(REPOSITORY))
     origin = context.run.remote_job_origin
     location = origin.location_name if origin else None
     found = overview(
-        collector.root(stores),
+        resources.root,
         known,
-        Policies(**collector.policies),
+        resources.collector.all_policies(),
         schedules_on(context.instance, location),
+        names,
         utc_now(),
     )
     for note in found.notes:
         context.log.warning("%s", note)
-    server = lakefs.config()
+    server = resources.lakefs.config()
     links = {row.standing.repository: pages(server, row.standing.repository) for row in found.rows}
     return dg.MaterializeResult(metadata=of_overview(found, links))

@@ -8,33 +8,18 @@ summary is written last, after the lists were read back; from then on the mark i
 """
 
 import dagster as dg
-from dagster_pyspark import LazyPySparkResource
 
-from lakegc_assets.defs.connecting import LakeFSResource, ObjectStoreResource
-from lakegc_assets.defs.contracts import contract
+from lakegc_assets.defs.execution import Execution
 from lakegc_assets.defs.links import links
 from lakegc_assets.defs.metadata import of_report
-from lakegc_assets.defs.partitions import REPOSITORY_RUN
-from lakegc_assets.defs.resources import CollectorResource
+from lakegc_assets.defs.stages import stage
 from lakegc_assets.mark.report import report
 
 
-@dg.asset(
-    description=contract(__doc__),
-    partitions_def=REPOSITORY_RUN,
-    deps=["deletion_candidates"],
-    group_name="gc",
-    kinds={"pyspark", "lakefs"},
-)
-def gc_report(
-    context: dg.AssetExecutionContext,
-    collector: CollectorResource,
-    lakefs: LakeFSResource,
-    stores: ObjectStoreResource,
-    pyspark: LazyPySparkResource,
-) -> dg.MaterializeResult[None]:
+@stage(deps=("deletion_candidates",))
+def gc_report(execution: Execution) -> dg.MaterializeResult[None]:
     """Publishes the mark in the repository's namespace, and says why each object goes."""
-    with collector.run_context(context, lakefs, stores, pyspark) as ctx:
+    with execution.run_context() as ctx:
         manifest = report(ctx)
     return dg.MaterializeResult(
         metadata={**of_report(manifest), **links(ctx.lakefs, ctx.repository)}

@@ -8,14 +8,11 @@ is left alone by marks until its pin ends; a killed restore goes on where it was
 """
 
 import dagster as dg
-from dagster_pyspark import LazyPySparkResource
 from pydantic import Field
 
-from lakegc_assets.defs.connecting import LakeFSResource, ObjectStoreResource
-from lakegc_assets.defs.contracts import contract
+from lakegc_assets.defs.execution import Execution
 from lakegc_assets.defs.metadata import of_restore
-from lakegc_assets.defs.partitions import REPOSITORY_RUN
-from lakegc_assets.defs.resources import CollectorResource
+from lakegc_assets.defs.stages import stage
 from lakegc_assets.restore.choosing import Choice
 from lakegc_assets.restore.restore import restore
 
@@ -38,22 +35,10 @@ class RestoreConfig(dg.Config):
         return Choice(self.everything, tuple(self.addresses), self.branch, self.path, self.prefix)
 
 
-@dg.asset(
-    description=contract(__doc__),
-    partitions_def=REPOSITORY_RUN,
-    deps=["swept_set"],
-    group_name="gc",
-    kinds={"pyspark", "lakefs"},
-)
-def restored_set(
-    context: dg.AssetExecutionContext,
-    config: RestoreConfig,
-    collector: CollectorResource,
-    lakefs: LakeFSResource,
-    stores: ObjectStoreResource,
-    pyspark: LazyPySparkResource,
-) -> dg.MaterializeResult[None]:
+@stage(deps=("swept_set",), config=RestoreConfig)
+def restored_set(execution: Execution) -> dg.MaterializeResult[None]:
     """Brings back what was swept, pins it, and reads a sample through lakeFS."""
-    with collector.run_context(context, lakefs, stores, pyspark) as ctx:
-        manifest = restore(ctx, config.choice())
+    asked = RestoreConfig(**execution.op_config)
+    with execution.run_context() as ctx:
+        manifest = restore(ctx, asked.choice())
     return dg.MaterializeResult(metadata=of_restore(manifest))

@@ -9,31 +9,17 @@ computed again; whatever is written to the store later is not in it, so it canno
 """
 
 import dagster as dg
-from dagster_pyspark import LazyPySparkResource
 
-from lakegc_assets.defs.connecting import LakeFSResource, ObjectStoreResource
-from lakegc_assets.defs.contracts import contract
+from lakegc_assets.defs.execution import Execution
 from lakegc_assets.defs.metadata import of_manifest
-from lakegc_assets.defs.partitions import REPOSITORY_RUN
-from lakegc_assets.defs.resources import CollectorResource
+from lakegc_assets.defs.stages import stage
 from lakegc_assets.mark.listing import list_store
 
 
-@dg.asset(
-    description=contract(__doc__),
-    partitions_def=REPOSITORY_RUN,
-    group_name="gc",
-    kinds={"pyspark", "lakefs"},
-)
-def store_listing(
-    context: dg.AssetExecutionContext,
-    collector: CollectorResource,
-    lakefs: LakeFSResource,
-    stores: ObjectStoreResource,
-    pyspark: LazyPySparkResource,
-) -> dg.MaterializeResult[None]:
+@stage()
+def store_listing(execution: Execution) -> dg.MaterializeResult[None]:
     """What the object store holds. The first asset of a run: it fixes the one cutoff."""
-    with collector.run_context(context, lakefs, stores, pyspark) as ctx:
+    with execution.run_context() as ctx:
         manifest = list_store(ctx)
     return dg.MaterializeResult(
         metadata=of_manifest(manifest, ("mode", "because", "listed", "carried", "bytes", "start"))

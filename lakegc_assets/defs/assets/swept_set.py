@@ -13,16 +13,13 @@ only where the repository's policy lets it, and else ends without.
 from collections.abc import Iterator
 
 import dagster as dg
-from dagster_pyspark import LazyPySparkResource
 
-from lakegc_assets.defs.connecting import LakeFSResource, ObjectStoreResource
-from lakegc_assets.defs.contracts import contract
+from lakegc_assets.defs.execution import Execution
 from lakegc_assets.defs.failures import interrupts_shown
 from lakegc_assets.defs.links import links
 from lakegc_assets.defs.metadata import of_sweep
-from lakegc_assets.defs.partitions import REPOSITORY_RUN
 from lakegc_assets.defs.requests import WAITS_TAG, is_unattended
-from lakegc_assets.defs.resources import CollectorResource
+from lakegc_assets.defs.stages import stage
 from lakegc_assets.run.context import RunContext
 from lakegc_assets.sweep.approval import approved, recorded_sweep, when
 from lakegc_assets.sweep.sweep import sweep
@@ -30,27 +27,15 @@ from lakegc_assets.sweep.tries import recorded_try
 from lakegc_assets.sweep.unattended import waits_for
 
 
-@dg.asset(
-    description=contract(__doc__),
-    partitions_def=REPOSITORY_RUN,
-    deps=["gc_report", "backup"],
-    group_name="gc",
-    kinds={"pyspark", "lakefs"},
-    output_required=False,
-)
-def swept_set(
-    context: dg.AssetExecutionContext,
-    collector: CollectorResource,
-    lakefs: LakeFSResource,
-    stores: ObjectStoreResource,
-    pyspark: LazyPySparkResource,
-) -> Iterator[dg.MaterializeResult[None]]:
+@stage(deps=("gc_report", "backup"), skippable=True)
+def swept_set(execution: Execution) -> Iterator[dg.MaterializeResult[None]]:
     """Verifies the mark again, deletes what it names, and records every outcome."""
-    with collector.run_context(context, lakefs, stores, pyspark) as ctx, interrupts_shown(ctx):
+    context = execution.context
+    with execution.run_context() as ctx, interrupts_shown(ctx):
         manifest = recorded_sweep(ctx)
         if manifest is not None:
             context.log.info("mark %s was %s: nothing is to be done", ctx.run, when(manifest))
-        elif (waits := _waits(context, collector, ctx)) is not None:
+        elif (waits := _waits(execution, ctx)) is not None:
             context.log.warning("%s", waits)
             context.instance.add_run_tags(context.run.run_id, {WAITS_TAG: waits})
             return
@@ -60,11 +45,9 @@ def swept_set(
     yield dg.MaterializeResult(metadata=told)
 
 
-def _waits(
-    context: dg.AssetExecutionContext, collector: CollectorResource, ctx: RunContext
-) -> str | None:
+def _waits(execution: Execution, ctx: RunContext) -> str | None:
     """What a run that nobody asked for waits for; None if it may sweep, or somebody did ask."""
-    if not is_unattended(context.run.tags):
+    if not is_unattended(execution.context.run.tags):
         return None
-    policy = collector.policy(ctx.repository)
+    policy = execution.resources.collector.policy(ctx.repository)
     return waits_for(ctx, policy.sweep, policy.auto.limits())

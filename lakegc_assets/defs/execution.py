@@ -1,0 +1,164 @@
+"""One execution of an asset, a check, an op or a tick: its resources, and the run that it is of."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+import dagster as dg
+from dagster_pyspark import LazyPySparkResource
+from pyspark.sql import SparkSession
+
+from lakegc_assets.defs.connecting import LakeFSResource, ObjectStoreResource, require_keys_on_nodes
+from lakegc_assets.defs.failures import shown
+from lakegc_assets.defs.names import REPOSITORY, RUN, Names
+from lakegc_assets.defs.partitions import partition_key
+from lakegc_assets.defs.requests import require_own_config
+from lakegc_assets.defs.resources import CollectorResource
+from lakegc_assets.run.artifacts import ArtifactRoot
+from lakegc_assets.run.context import RunContext
+from lakegc_assets.run.lock import repository_lock
+from lakegc_assets.run.spark import starting
+from lakegc_assets.run.telling import forwarding
+
+#: The plain keys of the resources that a run needs.
+RESOURCES: Final = ("collector", "lakefs", "stores", "pyspark")
+RunContexts = dg.AssetExecutionContext | dg.AssetCheckExecutionContext | dg.OpExecutionContext
+
+
+@dataclass(frozen=True)
+class Resources:
+    """The resources of a component, by their plain names.
+
+    Attributes:
+        given: ``context.resources`` of Dagster, whatever the context is of.
+        names: of the component.
+    """
+
+    given: Any
+    names: Names
+
+    @property
+    def lakefs(self) -> LakeFSResource:
+        """The lakeFS server."""
+        found: LakeFSResource = getattr(self.given, self.names.of("lakefs"))
+        return found
+
+    @property
+    def stores(self) -> ObjectStoreResource:
+        """The object stores."""
+        found: ObjectStoreResource = getattr(self.given, self.names.of("stores"))
+        return found
+
+    @property
+    def pyspark(self) -> LazyPySparkResource:
+        """The Spark session."""
+        found: LazyPySparkResource = getattr(self.given, self.names.of("pyspark"))
+        return found
+
+    @property
+    def collector(self) -> CollectorResource:
+        """The settings."""
+        found: CollectorResource = getattr(self.given, self.names.of("collector"))
+        return found
+
+    @property
+    def root(self) -> ArtifactRoot:
+        """Where the artifacts live."""
+        return self.collector.root(self.stores)
+
+
+@dataclass(frozen=True)
+class Execution:
+    """An execution of an asset, a check or an op.
+
+    Attributes:
+        context: of Dagster.
+        names: of the component.
+    """
+
+    context: RunContexts
+    names: Names
+
+    @property
+    def resources(self) -> Resources:
+        """The resources of the component."""
+        return Resources(self.context.resources, self.names)
+
+    @property
+    def config(self) -> Mapping[str, Any]:
+        """What the run itself configures of the settings."""
+        config: Mapping[str, Any] = self.context.run.run_config
+        resources: Mapping[str, Any] = config.get("resources", {})
+        given: Mapping[str, Any] = resources.get(self.names.of("collector"), {}).get("config", {})
+        return given
+
+    @property
+    def op_config(self) -> Mapping[str, Any]:
+        """What the run configures of this step."""
+        context = self.context
+        if not isinstance(context, dg.OpExecutionContext):
+            context = context.op_execution_context
+        found: Mapping[str, Any] = context.op_config or {}
+        return found
+
+    @contextmanager
+    def run_context(self) -> Iterator[RunContext]:
+        """The run of this partition, with the repository locked while it is used.
+
+        What is wrong with keys, repository, credentials or settings is told before Spark starts.
+
+        Raises:
+            Stopped: what was raised on purpose, another process works on the repository say.
+        """
+        with shown(), forwarding("lakegc_assets.lakefs", self.context.log):
+            yield from self._run_context()
+
+    def _run_context(self) -> Iterator[RunContext]:
+        context, resources = self.context, self.resources
+        collector, pyspark = resources.collector, resources.pyspark
+        key = context.partition_key
+        if not isinstance(key, dg.MultiPartitionKey):
+            raise dg.DagsterInvariantViolationError(f"{key!r} is no repository x run partition")
+        repository, run = (key.keys_by_dimension[name] for name in (REPOSITORY, RUN))
+        partition_key(repository, run)
+        require_own_config(context.instance, context.run)
+        ctx = RunContext(
+            repository=repository,
+            run=run,
+            settings=collector.of_repository(repository, self.config).settings(),
+            lakefs=replace(resources.lakefs.config(), wait_s=collector.lakefs_wait_seconds),
+            root=resources.root,
+            session=lambda: _session(pyspark),
+            clocks=collector.clocks,
+            log=context.log,
+            started_by=f"Dagster run {context.run.run_id}",
+        )
+        _, connections = ctx.connect()
+        require_keys_on_nodes(
+            _master(pyspark),
+            ctx.lakefs.credentials_file,
+            ctx.root.stores.credentials_file,
+            ctx.root.stores.azure.credentials_file,
+        )
+        with repository_lock(connections.namespace_url, ctx.settings.lease_wait, ctx.log.info):
+            yield ctx
+
+
+def _session(pyspark: LazyPySparkResource) -> SparkSession:
+    """The session, which starts when it is asked for first.
+
+    Raises:
+        ConfigurationError: it does not start.
+    """
+    with starting():
+        session: SparkSession = pyspark.spark_session
+        return session
+
+
+def _master(pyspark: LazyPySparkResource) -> str:
+    """The master of the session that is there or would be started."""
+    # Where the configuration does not say it in this form, Spark knows.
+    return str(pyspark.spark_config.get("spark.master") or _session(pyspark).sparkContext.master)

@@ -1,0 +1,102 @@
+"""What the definitions of a component are called, so that several fit into one Dagster.
+
+A component without a name has the plain names. One that is called ``eu`` has the assets ``eu/...``
+and the jobs, schedules, sensors, resources and partitions ``eu_...``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+import dagster as dg
+
+from lakegc_assets.run.artifacts import MARK_ASSETS
+
+#: Dimensions of the partitions, and the tags by which Dagster says them of a run.
+REPOSITORY: Final = "repository"
+RUN: Final = "run"
+REPOSITORY_TAG: Final = "dagster/partition/repository"
+RUN_TAG: Final = "dagster/partition/run"
+#: Assets of one repository and one run, in the order of the graph.
+RUN_ASSETS: Final = (*MARK_ASSETS, "backup", "swept_set", "restored_set")
+ASSETS: Final = (*RUN_ASSETS, "repositories", "estate")
+#: Jobs of one repository and one run, and the others.
+RUN_JOBS: Final = ("gc", "gc_mark", "gc_backup", "gc_sweep", "gc_restore", "gc_approve")
+OTHER_JOBS: Final = ("gc_prune", "gc_estate")
+
+
+@dataclass(frozen=True)
+class Names:
+    """The names of one component.
+
+    Attributes:
+        name: of the component; empty for one that has none.
+        keys: of assets that a translation has changed, by their plain names.
+    """
+
+    name: str = ""
+    keys: Mapping[str, dg.AssetKey] = field(default_factory=dict)
+
+    def of(self, plain: str) -> str:
+        """The name of a job, schedule, sensor, resource, group, op or partitions definition."""
+        return f"{self.name}_{plain}" if self.name else plain
+
+    def key(self, asset: str) -> dg.AssetKey:
+        """The key of an asset."""
+        plain = dg.AssetKey([self.name, asset] if self.name else [asset])
+        return self.keys.get(asset, plain)
+
+    def selection(self, *assets: str) -> dg.AssetSelection:
+        """The selection of assets."""
+        return dg.AssetSelection.assets(*map(self.key, assets))
+
+    def resources(self, *plain: str) -> set[str]:
+        """The keys of resources."""
+        return {self.of(one) for one in plain}
+
+    def plain_job(self, run: dg.DagsterRun) -> str | None:
+        """The plain name of the job of a run; None for a job of somebody else."""
+        plain = {self.of(job): job for job in (*RUN_JOBS, *OTHER_JOBS)}
+        return plain.get(run.job_name)
+
+    def owns(self, run: dg.DagsterRun) -> bool:
+        """Whether a run is of a job of this component, or of nothing but assets of its graph."""
+        return self.plain_job(run) is not None or self.is_of_assets(run)
+
+    def owns_at(self, run: dg.DagsterRun, location: str | None) -> bool:
+        """The same, where another code location may have a component of this name.
+
+        Args:
+            run: of Dagster.
+            location: name of this code location; None where nobody knows.
+        """
+        origin = run.remote_job_origin
+        here = location is None or origin is None or origin.location_name == location
+        return here and self.owns(run)
+
+    def is_of_assets(self, run: dg.DagsterRun) -> bool:
+        """Whether a run was launched from a selection of assets, all of them of this component."""
+        chosen: Iterable[dg.AssetKey] = run.asset_selection or ()
+        ours = {self.key(asset) for asset in ASSETS}
+        return run.job_name.startswith("__ASSET_JOB") and bool(chosen) and ours.issuperset(chosen)
+
+    @property
+    def repositories(self) -> dg.DynamicPartitionsDefinition:
+        """The partitions of repositories, added as they come."""
+        return dg.DynamicPartitionsDefinition(name=self.of(REPOSITORY))
+
+    @property
+    def runs(self) -> dg.DynamicPartitionsDefinition:
+        """The partitions of runs, added as they come."""
+        return dg.DynamicPartitionsDefinition(name=self.of(RUN))
+
+    @property
+    def repository_run(self) -> dg.MultiPartitionsDefinition:
+        """The partitions of every asset of the graph: repository x run."""
+        return dg.MultiPartitionsDefinition({REPOSITORY: self.repositories, RUN: self.runs})
+
+
+#: Of a component that has no name.
+PLAIN: Final = Names()
