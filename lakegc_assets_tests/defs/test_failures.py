@@ -232,7 +232,7 @@ def test_an_interrupted_sweep_says_how_far_it_came(
     job = defs().resolve_job_def("gc")
     run_id = make_new_run_id()
 
-    def interrupted(_ctx: object) -> None:
+    def interrupted(*_: object) -> None:
         raise kind
 
     monkeypatch.setattr("lakegc_assets.defs.assets.swept_set.sweep", interrupted)
