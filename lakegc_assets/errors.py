@@ -21,9 +21,12 @@ class LakegcError(Exception):
 
     Attributes:
         figures: what the message counts or compares, by name, as JSON values.
+        transient: whether the same request may succeed later without anybody's doing: no answer, or
+            a server that is busy.
     """
 
     figures: Mapping[str, object] = MappingProxyType({})
+    transient: bool = False
 
 
 class ConfigurationError(LakegcError):

@@ -17,7 +17,7 @@ from pydantic import Field
 from lakegc_assets.defs.checks import candidate_checks
 from lakegc_assets.defs.connecting import LakeFSResource, ObjectStoreResource
 from lakegc_assets.defs.execution import Execution
-from lakegc_assets.defs.fields import Name, Patterns
+from lakegc_assets.defs.fields import Name, Patterns, with_plain_errors
 from lakegc_assets.defs.graph import STAGES
 from lakegc_assets.defs.jobs import FIRST_SETTINGS, jobs
 from lakegc_assets.defs.keeping import keeping
@@ -44,6 +44,7 @@ from lakegc_assets.defs.staleness import (
     staleness_check,
     staleness_sensor,
 )
+from lakegc_assets.defs.waves import waves_sensor
 
 Translation = Annotated[
     TranslationFn[str], TranslationFnResolver[str](lambda asset: {"asset": asset})
@@ -87,8 +88,10 @@ class GarbageCollection(dg.Component, Policy):
     repositories: list[Override] = Field(
         default_factory=list, description="what is different for some; later entries win"
     )
-    failures: NoticeSection = Field(
-        default_factory=NoticeSection, description="who is told about runs that failed"
+    notices: NoticeSection = Field(
+        default_factory=NoticeSection,
+        description="who is told about runs that failed, marks that wait, stale repositories and "
+        "lost waves",
     )
 
     @classmethod
@@ -101,6 +104,20 @@ class GarbageCollection(dg.Component, Policy):
         )
 
     @classmethod
+    def get_model_cls(cls) -> type[pydantic.BaseModel]:
+        """The form of the file, with errors in plain words."""
+
+        class Model(cls.model()):  # type: ignore[misc] # made by Dagster
+            __doc__ = cls.__doc__
+
+            @classmethod
+            def model_json_schema(cls, *args: Any, **options: Any) -> dict[str, Any]:  # noqa: ANN401 - as pydantic takes them
+                return with_plain_errors(super().model_json_schema(*args, **options))
+
+        Model.__name__ = f"{cls.__name__}Model"
+        return Model
+
+    @classmethod
     def resolve_from_model(
         cls, context: dg.ResolutionContext, model: pydantic.BaseModel
     ) -> GarbageCollection:
@@ -110,11 +127,15 @@ class GarbageCollection(dg.Component, Policy):
             ResolutionException: a value is wrong.
         """
         try:
-            return cls(**resolve_fields(model, cls, context))
+            made = cls(**resolve_fields(model, cls, context))
         except pydantic.ValidationError as error:
-            field = str(error.errors()[0]["loc"][0])
-            at = context.at_path(field)
-            raise at.build_resolve_fn_exc([str(error)], field_name=field, model=model) from None
+            first = error.errors()[0]
+            field = str(first["loc"][0])
+            raise _wrong(context, model, field, first["msg"]) from None
+        if unset := made.notices.unset():
+            said = f"it names a variable that is not set: {', '.join(unset)}"
+            raise _wrong(context, model, "notices", said)
+        return made
 
     def build_defs(self, context: dg.ComponentLoadContext) -> dg.Definitions:  # noqa: ARG002 - nothing here depends on where the file is
         """All that Dagster sees."""
@@ -127,7 +148,7 @@ class GarbageCollection(dg.Component, Policy):
         with disable_dagster_warnings():
             specs = self._specs()
             names = self._names(specs)
-            defined = jobs(policies, names)
+            defined, made = jobs(policies, names), self._resources(policies, names)
             return dg.Definitions.merge(
                 dg.Definitions(
                     assets=[
@@ -141,10 +162,11 @@ class GarbageCollection(dg.Component, Policy):
                         rules_sensor(policies, names),
                         approvals_sensor(policies, names),
                         resume_sensor(list(defined.jobs or ()), policies, names),
-                        staleness_sensor(policies, names),
-                        failure_sensor(policies, names, self.failures),
+                        staleness_sensor(policies, names, self.notices, made),
+                        waves_sensor(policies, names, self.notices, made),
+                        failure_sensor(policies, names, self.notices),
                     ],
-                    resources=self._resources(policies, names),
+                    resources=made,
                 ),
                 defined,
             )
@@ -223,6 +245,15 @@ class GarbageCollection(dg.Component, Policy):
             names.of(name): keeping(one, FIRST_SETTINGS if name == "collector" else ())
             for name, one in found.items()
         }
+
+
+def _wrong(
+    context: dg.ResolutionContext, model: pydantic.BaseModel, field: str, said: str
+) -> Exception:
+    """The error of a field, with its line."""
+    at = context.at_path(field)
+    made: Exception = at.build_resolve_fn_exc([f"{field}: {said}"], field_name=field, model=model)
+    return made
 
 
 def _lakefs(section: ServerSection) -> LakeFSResource:

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import atexit
 import os
+import re
 import tempfile
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Literal
 
@@ -26,6 +29,8 @@ from lakegc_assets.storage.azure.auth import write_azure_credentials_file
 from lakegc_assets.storage.config import AzureAccess, GcsAccess, StoreConfig
 from lakegc_assets.storage.s3.credentials import write_credentials_file
 
+#: How Dagster says that a variable is not set.
+_UNSET = re.compile(r'environment variable "([^"]+)" which is not set')
 _private_files: set[str] = set()
 
 
@@ -55,6 +60,37 @@ def require_keys_on_nodes(master: str, *files: str | None) -> None:
             "let its workers find their credentials (environment, files, roles), as "
             "docs/clusters.md says, and set no keys here"
         )
+
+
+@contextmanager
+def built(
+    resources: Mapping[str, Any], instance: dg.DagsterInstance, wanted: Collection[str]
+) -> Iterator[Any]:
+    """Some resources, for a sensor that must not fail where they cannot be made.
+
+    Args:
+        resources: all of them, as they are defined.
+        instance: of Dagster.
+        wanted: keys of those that are.
+
+    Raises:
+        ConfigurationError: one cannot be made: a variable is not set, say.
+    """
+    names = ", ".join(sorted(wanted))
+    try:
+        manager = dg.build_resources({key: resources[key] for key in wanted}, instance=instance)
+        found = manager.__enter__()
+    except dg.DagsterInvalidConfigError as error:
+        unset = sorted(set(_UNSET.findall(str(error))))
+        if not unset:
+            raise ConfigurationError(f"{names}: {error}") from error
+        raise ConfigurationError(
+            f"a variable that {names} needs is not set: {', '.join(unset)}"
+        ) from None
+    try:
+        yield found
+    finally:
+        manager.__exit__(None, None, None)
 
 
 class LakeFSResource(dg.ConfigurableResource):  # type: ignore[type-arg]

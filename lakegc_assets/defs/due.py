@@ -1,10 +1,11 @@
-"""When a repository is collected next, by the schedules that are on."""
+"""The schedules that are on: when a repository is collected next, and which ticks failed."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import datetime, timezone
-from typing import Final
+from typing import Any, Final
 
 import dagster as dg
 from dagster._core.definitions.run_request import InstigatorType
@@ -29,17 +30,63 @@ def schedules_on(
         location: code location that they belong to; None for whatever has one of that name.
     """
     found: dict[str, Sequence[str]] = {}
-    if instance.schedule_storage is None:
-        return found
-    for state in instance.all_instigator_state(instigator_type=InstigatorType.SCHEDULE):
-        origin = state.origin.repository_origin.code_location_origin
-        if state.status not in _ON or location not in {None, origin.location_name}:
-            continue
+    for state in _schedules(instance, location):
         data = state.instigator_data
         if isinstance(data, ScheduleInstigatorData):
             crons = data.cron_schedule
             found[state.instigator_name] = [crons] if isinstance(crons, str) else crons
     return found
+
+
+def _schedules(instance: dg.DagsterInstance, location: str | None) -> Iterator[Any]:
+    """The states of the schedules that are turned on."""
+    if instance.schedule_storage is None:
+        return
+    for state in instance.all_instigator_state(instigator_type=InstigatorType.SCHEDULE):
+        origin = state.origin.repository_origin.code_location_origin
+        if state.status in _ON and location in {None, origin.location_name}:
+            yield state
+
+
+@dataclass(frozen=True)
+class FailedTick:
+    """A tick of a schedule that failed: at which time it was due, UTC, and the error's message."""
+
+    schedule: str
+    at: datetime
+    error: str
+
+
+def failed_ticks(
+    instance: dg.DagsterInstance, since: datetime, location: str | None = None
+) -> list[FailedTick]:
+    """The ticks since a time that failed, of schedules that are turned on; the oldest first.
+
+    Args:
+        instance: of Dagster.
+        since: a time, UTC.
+        location: code location of the schedules; None for all.
+    """
+    found = []
+    for state in _schedules(instance, location):
+        ticks = instance.get_ticks(
+            state.instigator_origin_id, state.selector_id, after=since.timestamp() - 1
+        )
+        for tick in ticks:
+            if tick.status.value == "FAILURE":
+                at = datetime.fromtimestamp(tick.timestamp, timezone.utc)
+                found.append(FailedTick(state.instigator_name, at, _message(tick.error)))
+    return sorted(found, key=lambda one: one.at)
+
+
+def _message(error: Any) -> str:  # noqa: ANN401 - Dagster's own kind of it, which has no public name
+    """What the first error of a chain says, without the name of its class."""
+    while error is not None and error.cause is not None:
+        error = error.cause
+    if error is None:
+        return "its cause is not known"
+    kind, _, said = str(error.message).strip().partition(": ")
+    return said or kind
 
 
 def next_run(

@@ -15,11 +15,14 @@ import dagster as dg
 from dagster._core.definitions.utils import is_valid_owner
 from dagster._utils.schedules import is_valid_cron_string
 from dagster._utils.tags import is_valid_strict_tag_value, is_valid_tag_key
-from pydantic import AfterValidator
+from pydantic import AfterValidator, WithJsonSchema
 
 #: What Dagster takes in all places where a name goes.
 _NAME: Final = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,39}")
 _V = TypeVar("_V")
+
+#: What is still to be filled in, in a JSON schema.
+_TEMPLATE: Final = r"\{\{"
 
 #: Tags by which Dagster and this program tell what a run is, and who has asked for it.
 _RESERVED: Final = (
@@ -46,6 +49,17 @@ def _filled_in(check: Callable[[Any], None]) -> AfterValidator:
         return value
 
     return AfterValidator(look)
+
+
+def _expected(pattern: str, words: str) -> WithJsonSchema:
+    """Let the JSON schema say in words what is expected where text does not match a pattern."""
+    return WithJsonSchema(
+        {
+            "type": "string",
+            "if": {"not": {"pattern": f"{pattern}|{_TEMPLATE}"}},
+            "then": {"const": words},
+        }
+    )
 
 
 def _bounded(holds: Callable[[float], bool], said: str) -> AfterValidator:
@@ -112,7 +126,7 @@ def _zone(value: str) -> None:
 
 def _url(value: str) -> None:
     if not value.startswith(("http://", "https://")):
-        raise ValueError(f"{value!r} is no URL: write https://example.com/hook, say")
+        raise ValueError(f"{value!r} is no URL: write https://example.com, say, with its scheme")
 
 
 def _pattern(value: str) -> str:
@@ -170,6 +184,39 @@ Tags = Annotated[
     dg.Resolver(_texts, model_field_type=dict[str, str]),
 ]
 Name = Annotated[str, _filled_in(_name)]
-Cron = Annotated[str, _filled_in(_cron)]
+Cron = Annotated[
+    str,
+    _filled_in(_cron),
+    _expected(r"^\S+(\s+\S+){4}$", "five cron fields, 0 2 * * 0 say"),
+]
 Zone = Annotated[str, _filled_in(_zone)]
-Url = Annotated[str, _filled_in(_url)]
+Url = Annotated[
+    str,
+    _filled_in(_url),
+    _expected(r"^https?://", "a URL with its scheme, https://example.com say"),
+]
+
+
+def with_plain_errors(schema: dict[str, Any]) -> dict[str, Any]:
+    """A JSON schema whose errors name the value that is wrong, wherever it is.
+
+    Dagster lets a text with ``{{ }}`` stand for each list and section, as one of two alternatives;
+    what is wrong within the other one is then told as "not valid under any of the given schemas".
+
+    Args:
+        schema: of a component's file.
+    """
+    return {name: _plain(part) for name, part in schema.items()}
+
+
+def _plain(part: Any) -> Any:  # noqa: ANN401 - any JSON value
+    if isinstance(part, list):
+        return [_plain(one) for one in part]
+    if not isinstance(part, dict):
+        return part
+    rest = {name: _plain(value) for name, value in part.items()}
+    choices = rest.get("anyOf", [])
+    if len(choices) == 2 and choices[1] == {"type": "string"}:  # noqa: PLR2004 - as Dagster writes it
+        del rest["anyOf"]
+        return {**rest, "if": {"type": "string", "pattern": _TEMPLATE}, "else": choices[0]}
+    return rest

@@ -6,6 +6,7 @@ of each entry that names it, in their order.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Sequence
 from fnmatch import fnmatchcase
 from typing import Annotated, Any, Final, Literal
@@ -27,6 +28,9 @@ from lakegc_assets.defs.fields import (
     within,
 )
 from lakegc_assets.sweep.unattended import MODES, REQUIRED, Limits
+
+#: In which notices are posted.
+FORMS: Final = ("auto", "json", "slack", "teams")
 
 
 class AutoLimits(dg.Model, dg.Resolvable):
@@ -124,6 +128,8 @@ SETTINGS: Final = (
     "clean_every_hours",
 )
 _FOR_ALL: Final = "for_all"
+#: What makes a pattern of a name.
+_PATTERN: Final = frozenset("*?[")
 
 
 def names(repository: str, include: Iterable[str], exclude: Iterable[str]) -> bool:
@@ -165,6 +171,10 @@ class Policies(dg.Model):
     def collects(self, repository: str) -> bool:
         """Whether anything is started for a repository by itself."""
         return names(repository, self.include, self.exclude)
+
+    def named(self) -> set[str]:
+        """The repositories that ``include`` names, not by a pattern."""
+        return {one for one in self.include if not _PATTERN.intersection(one)}
 
     def changed(self, repository: str) -> dict[str, Any]:
         """What is different for a repository, by field."""
@@ -221,7 +231,7 @@ def settings_of(policy: Policy) -> dict[str, Any]:
 class ServerSection(dg.Model, dg.Resolvable):
     """The lakeFS server. What is not said here is taken from where ``lakectl`` takes it."""
 
-    endpoint: str | None = Field(
+    endpoint: Url | None = Field(
         default=None, description="URL of the server; else LAKECTL_SERVER_ENDPOINT_URL"
     )
     access_key_id_variable: str | None = Field(
@@ -280,7 +290,7 @@ class StoresSection(dg.Model, dg.Resolvable):
 
 
 class MailSection(dg.Model, dg.Resolvable):
-    """Where mails about failures go."""
+    """Where mails go."""
 
     host: str = Field(description="of the SMTP server")
     port: Annotated[int, within(1, 65_535)] = Field(default=25, description="of the SMTP server")
@@ -302,13 +312,26 @@ class MailSection(dg.Model, dg.Resolvable):
 
 
 class NoticeSection(dg.Model, dg.Resolvable):
-    """Who is told about runs that failed: a URL, people, or both."""
+    """Who is told about runs that failed, marks that wait, stale repositories and lost waves."""
 
     url: Url | None = Field(
         default=None,
-        description="one JSON document is posted there for each failed run",
+        description="one JSON document is posted there for each of them",
     )
     url_variable: str | None = Field(
         default=None, description="name of the environment variable that holds the URL"
     )
-    mail: MailSection | None = Field(default=None, description="one mail for each failed run")
+    form: Annotated[str, one_of(FORMS)] = Field(
+        default="auto",
+        json_schema_extra={"enum": list(FORMS)},
+        description="in which it is posted: json, slack, teams; auto goes by the URL's host",
+    )
+    dagster_url: Url | None = Field(
+        default=None, description="of Dagster's interface, to which notices link"
+    )
+    mail: MailSection | None = Field(default=None, description="one mail for each of them")
+
+    def unset(self) -> list[str]:
+        """The variables that it names and that are not set."""
+        named = [self.url_variable, self.mail.password_variable if self.mail else None]
+        return [name for name in named if name and not os.environ.get(name)]

@@ -20,7 +20,7 @@ from lakegc_assets.defs.records import (
     forget_job,
     repositories_in,
 )
-from lakegc_assets.defs.requests import collected, silent
+from lakegc_assets.defs.requests import collected
 from lakegc_assets.errors import LakegcError, RefusedError
 from lakegc_assets.lakefs.models import Repository
 from lakegc_assets.prune.prune import Judged, Pruned, prune
@@ -222,10 +222,7 @@ def prune_schedule(policies: Policies, names: Names) -> dg.ScheduleDefinition:
     )
     def housekeeping(context: dg.ScheduleEvaluationContext) -> list[dg.RunRequest] | dg.SkipReason:
         lakefs = Resources(context.resources, names).lakefs
-        try:
-            there = collected(lakefs.config(), policies)
-        except LakegcError as error:
-            return silent(error)
+        there = collected(lakefs.config(), policies)
         requests = []
         for removes in (True, False):
             chosen = [one.id for one in there if policies.of(one.id).prune is removes]

@@ -11,7 +11,7 @@ import dagster as dg
 from lakegc_assets.defs.names import Names
 from lakegc_assets.defs.partitions import partition_key
 from lakegc_assets.defs.policy import Policies, settings_of
-from lakegc_assets.errors import ConfigurationError, LakegcError, RefusedError
+from lakegc_assets.errors import ConfigurationError, RefusedError
 from lakegc_assets.lakefs.config import LakeFSConfig
 from lakegc_assets.lakefs.models import Repository
 
@@ -99,11 +99,20 @@ def collected(lakefs: LakeFSConfig, policies: Policies) -> list[Repository]:
     """The repositories of the server that are collected by themselves.
 
     Raises:
+        ConfigurationError: ``include`` names one, not by a pattern, that the server does not have.
         LakegcError: the server does not answer, or there is none.
     """
+    there = list(lakefs.connect().repositories())
+    unknown = policies.named() - {repository.id for repository in there}
+    if unknown:
+        shown = ", ".join(map(repr, sorted(unknown)))
+        raise ConfigurationError(
+            f"`include` names {shown}, which the lakeFS server does not have: correct the name, or "
+            "take it out"
+        )
     return [
         repository
-        for repository in lakefs.connect().repositories()
+        for repository in there
         if not repository.read_only and _can_be_a_key(repository.id)
         if policies.collects(repository.id)
     ]
@@ -133,11 +142,6 @@ def remembered(context: dg.SensorEvaluationContext) -> dict[str, Any]:
         context.log.warning("the cursor cannot be read, so this begins anew: %s", context.cursor)
         return {}
     return known
-
-
-def silent(error: LakegcError) -> dg.SkipReason:
-    """Why nothing is done where lakeFS does not answer."""
-    return dg.SkipReason(f"lakeFS does not tell its repositories: {error}")
 
 
 def keys_of(requests: Iterable[dg.RunRequest]) -> list[tuple[str, str]]:

@@ -14,7 +14,7 @@ from lakegc_assets.defs.execution import Resources
 from lakegc_assets.defs.names import REPOSITORY_TAG, RUN_TAG, Names
 from lakegc_assets.defs.partitions import partition_key
 from lakegc_assets.defs.policy import Policies
-from lakegc_assets.defs.requests import ASKED_TAG, RESUMED_TAG, is_unattended, silent
+from lakegc_assets.defs.requests import ASKED_TAG, RESUMED_TAG, is_unattended
 from lakegc_assets.defs.sensors import started
 from lakegc_assets.errors import IntegrityError, LakegcError, RefusedError
 from lakegc_assets.graveler.namespace import StorageNamespace
@@ -75,7 +75,7 @@ def resume_sensor(jobs: Sequence[Any], policies: Policies, names: Names) -> dg.S
                     context.log.warning("run %s cannot go on: %s", run.run_id, error)
                     continue
                 if not requests:
-                    return silent(error)
+                    raise
                 # The next tick looks at all of them again, and starts none of these twice.
                 latest = since
                 break

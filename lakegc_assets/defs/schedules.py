@@ -1,6 +1,6 @@
 """The schedules: ``gc_schedule``, at each tick one wave, and the one of the estate."""
 
-from collections.abc import Sequence
+from collections.abc import Container, Iterable, Sequence
 from datetime import datetime, timedelta, timezone
 from typing import Final
 
@@ -16,16 +16,14 @@ from lakegc_assets.defs.requests import (
     collected,
     keys_of,
     request,
-    silent,
 )
-from lakegc_assets.errors import LakegcError
 from lakegc_assets.lakefs.models import Repository
 
 NAME: Final = "gc_schedule"
 #: After the waves of the night, as they are where nothing else is said.
 _ESTATE_CRON: Final = "0 6 * * *"
 #: For how long a repository may join a wave.
-_OPEN: Final = timedelta(hours=24)
+OPEN: Final = timedelta(hours=24)
 
 
 def schedules(policies: Policies, names: Names) -> list[dg.ScheduleDefinition]:
@@ -70,39 +68,66 @@ def _schedule(
         "says its policy.",
     )
     def wave(context: dg.ScheduleEvaluationContext) -> list[dg.RunRequest] | dg.SkipReason:
-        lakefs = Resources(context.resources, names).lakefs
+        repositories = collected(Resources(context.resources, names).lakefs.config(), policies)
         at = context.scheduled_execution_time
-        try:
-            repositories = collected(lakefs.config(), policies)
-        except LakegcError as error:
-            return silent(error)
-        requests = []
-        for repository in repositories:
-            policy = policies.of(repository.id)
-            due = _due(repository, policy, at) if policy.time_zone == zone else None
-            if due is None or _joined(context.instance, names, repository.id, due):
-                continue
-            requests.append(
-                request(
-                    policies,
-                    names,
-                    repository.id,
-                    due,
-                    run_key=f"{due}/{repository.id}",
-                    job="gc",
-                    tags={WAVE_TAG: due},
-                )
-            )
-        # All at once: an estate has thousands, and a tick has a minute.
-        keys = keys_of(requests)
-        add = context.instance.add_dynamic_partitions
-        add(names.of(REPOSITORY), sorted({repository for repository, _ in keys}))
-        add(names.of(RUN), sorted({run for _, run in keys}))
+        requests = requests_of_wave(context.instance, repositories, policies, names, zone, at)
         return requests or dg.SkipReason(
             f"none of {len(repositories)} repositories is due, or all that are were started"
         )
 
     return wave
+
+
+def requests_of_wave(
+    instance: dg.DagsterInstance,
+    repositories: Iterable[Repository],
+    policies: Policies,
+    names: Names,
+    zone: str,
+    at: datetime,
+    waves: Container[str] | None = None,
+) -> list[dg.RunRequest]:
+    """The runs that are due at a time and were not started, after their keys were added.
+
+    Args:
+        instance: of Dagster.
+        repositories: that are collected.
+        policies: of all repositories.
+        names: of the component.
+        zone: time zone whose schedule is meant.
+        at: the time.
+        waves: that are meant; None for all.
+    """
+    requests = []
+    for repository in repositories:
+        policy = policies.of(repository.id)
+        due = _due(repository, policy, at) if policy.time_zone == zone else None
+        if due is None or (waves is not None and due not in waves):
+            continue
+        if _joined(instance, names, repository.id, due):
+            continue
+        requests.append(
+            request(
+                policies,
+                names,
+                repository.id,
+                due,
+                run_key=f"{due}/{repository.id}",
+                job="gc",
+                tags={WAVE_TAG: due},
+            )
+        )
+    # All at once: an estate has thousands, and a tick has a minute.
+    keys = keys_of(requests)
+    add = instance.add_dynamic_partitions
+    add(names.of(REPOSITORY), sorted({repository for repository, _ in keys}))
+    add(names.of(RUN), sorted({run for _, run in keys}))
+    return requests
+
+
+def wave_at(moment: datetime) -> str:
+    """The id of the wave that begins at a time."""
+    return f"{moment.astimezone(timezone.utc):%Y%m%dT%H%M%SZ}"
 
 
 def _due(repository: Repository, policy: Policy, at: datetime) -> str | None:
@@ -111,9 +136,9 @@ def _due(repository: Repository, policy: Policy, at: datetime) -> str | None:
     A repository that was made after its wave had begun waits for the next one.
     """
     last = next(reverse_cron_string_iterator(at.timestamp(), policy.cron, policy.time_zone))
-    if at - last >= _OPEN or repository.creation_date > last.timestamp():
+    if at - last >= OPEN or repository.creation_date > last.timestamp():
         return None
-    return f"{last.astimezone(timezone.utc):%Y%m%dT%H%M%SZ}"
+    return wave_at(last)
 
 
 def _joined(instance: dg.DagsterInstance, names: Names, repository: str, wave: str) -> bool:

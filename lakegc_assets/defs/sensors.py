@@ -15,8 +15,8 @@ import dagster as dg
 from lakegc_assets.defs.execution import Resources
 from lakegc_assets.defs.names import REPOSITORY, REPOSITORY_TAG, RUN, RUN_TAG, Names
 from lakegc_assets.defs.policy import Policies
-from lakegc_assets.defs.requests import collected, keys_of, remembered, request, silent
-from lakegc_assets.errors import LakegcError
+from lakegc_assets.defs.requests import collected, keys_of, remembered, request
+from lakegc_assets.errors import IntegrityError, LakegcError, RefusedError
 from lakegc_assets.lakefs.models import Repository
 from lakegc_assets.lakefs.reads import utc_now
 from lakegc_assets.run.artifacts import ArtifactRoot
@@ -42,10 +42,7 @@ def repositories_sensor(names: Names, now: Callable[[], datetime] = utc_now) -> 
     )
     def repositories(context: dg.SensorEvaluationContext) -> dg.SensorResult | dg.SkipReason:
         lakefs = Resources(context.resources, names).lakefs
-        try:
-            there = {r.id for r in collected(lakefs.config(), Policies())}
-        except LakegcError as error:
-            return silent(error)
+        there = {r.id for r in collected(lakefs.config(), Policies())}
         known = set(context.instance.get_dynamic_partitions(names.of(REPOSITORY)))
         gone = [r for r in sorted(known - there) if not _has_runs(context.instance, r)]
         new = sorted(there - known)
@@ -89,11 +86,8 @@ def rules_sensor(policies: Policies, names: Names) -> dg.SensorDefinition:
     def rules(context: dg.SensorEvaluationContext) -> dg.SensorResult | dg.SkipReason:
         lakefs = Resources(context.resources, names).lakefs
         seen: dict[str, dict[str, Any]] = remembered(context)
-        try:
-            client = lakefs.config().connect()
-            there = collected(lakefs.config(), policies)
-        except LakegcError as error:
-            return silent(error)
+        client = lakefs.config().connect()
+        there = collected(lakefs.config(), policies)
         now: dict[str, dict[str, Any]] = {}
         requests = []
         for repository in there:
@@ -165,10 +159,7 @@ def approvals_sensor(
     def approvals(context: dg.SensorEvaluationContext) -> dg.SensorResult | dg.SkipReason:
         resources = Resources(context.resources, names)
         root = resources.root
-        try:
-            there = collected(resources.lakefs.config(), policies)
-        except LakegcError as error:
-            return silent(error)
+        there = collected(resources.lakefs.config(), policies)
         moment = now()
         chosen = [r.id for r in there if policies.of(r.id).sweep != "never"]
         # An estate has thousands of marks, and a tick has a minute.
@@ -195,20 +186,20 @@ def approvals_sensor(
 def _approved(
     context: dg.SensorEvaluationContext, root: ArtifactRoot, repository: str, now: datetime
 ) -> list[Approval]:
-    """The approvals that hold, of marks of a repository that were not swept."""
+    """The approvals that hold, of marks of a repository that were not swept.
+
+    Raises:
+        StorageError: the store of the artifacts does not answer; damage of one run hides no other.
+    """
 
     def read(run: str) -> Approval | LakegcError | None:
         try:
             attempt = root.attempt(repository, run)
             return None if attempt.has(ASSET) else approval_of(attempt, now)
-        except LakegcError as error:
+        except (IntegrityError, RefusedError) as error:
             return error
 
-    try:
-        runs = root.runs(repository)
-    except LakegcError as error:
-        context.log.warning("%s: its runs cannot be listed: %s", repository, error)
-        return []
+    runs = root.runs(repository)
     approvals: list[Approval] = []
     for run, found in zip(runs, each(read, runs, _THREADS), strict=True):
         if isinstance(found, LakegcError):

@@ -1,11 +1,11 @@
-"""``marked_in_time``: one check for each repository, whether it has had a mark lately enough.
+"""``marked_in_time``: whether each repository has had a mark lately enough.
 
-A check of a partitioned asset, since a freshness policy looks at an asset as a whole: a repository
-that is marked often would hide those that are not.
+A check, since a freshness policy looks at an asset as a whole: a repository that is marked often
+would hide those that are not.
 """
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
 from functools import partial
@@ -13,10 +13,13 @@ from typing import Any, Final
 
 import dagster as dg
 
+from lakegc_assets.defs.connecting import built
+from lakegc_assets.defs.delivery import Document, deliver, document, entry, said_of, ways_of
 from lakegc_assets.defs.execution import Resources
-from lakegc_assets.defs.names import Names
-from lakegc_assets.defs.policy import Policies
-from lakegc_assets.defs.requests import collected, remembered, silent
+from lakegc_assets.defs.metadata import table
+from lakegc_assets.defs.names import REPOSITORY, REPOSITORY_TAG, Names
+from lakegc_assets.defs.policy import NoticeSection, Policies
+from lakegc_assets.defs.requests import collected, remembered
 from lakegc_assets.errors import LakegcError
 from lakegc_assets.graveler.namespace import StorageNamespace
 from lakegc_assets.lakefs.models import Repository
@@ -24,13 +27,13 @@ from lakegc_assets.lakefs.reads import utc_now
 from lakegc_assets.run.artifacts import ArtifactRoot
 from lakegc_assets.run.history import earlier
 from lakegc_assets.run.tasks import each
-from lakegc_assets.storage.errors import StorageError
 
 REPOSITORIES: Final = "repositories"
 CHECK: Final = "marked_in_time"
 _THREADS: Final = 8
-_RESOURCES: Final = ("lakefs", "stores", "collector")
-_DESCRIPTION: Final = "The repository was marked no longer ago than its `stale_after_days`."
+#: Jobs whose success says that there is a mark.
+_MARKING: Final = ("gc", "gc_mark")
+_DESCRIPTION: Final = "Each repository was marked no longer ago than its `stale_after_days`."
 
 
 @dataclass(frozen=True)
@@ -47,48 +50,93 @@ class Freshness:
     sentence: str
     last: datetime | None
 
-    @property
-    def metadata(self) -> dict[str, Any]:
-        """For Dagster, with the sentence, which its pages show there only."""
-        last = dg.MetadataValue.timestamp(self.last) if self.last else "none"
-        return {"what": self.sentence, "last mark": last}
+
+@dataclass(frozen=True)
+class Known:
+    """What lakeFS said of a repository when it answered last.
+
+    Attributes:
+        name: of the repository.
+        made: when it was made; or when it was seen first, where lakeFS has never said it.
+        namespace: where it was; None where lakeFS has never said it.
+    """
+
+    name: str
+    made: datetime
+    namespace: str | None = None
+
+    @classmethod
+    def of(cls, repository: Repository) -> "Known":
+        """What lakeFS says now."""
+        made = datetime.fromtimestamp(repository.creation_date, timezone.utc)
+        namespace = StorageNamespace.parse(repository.storage_namespace).url()
+        return cls(repository.id, made, namespace)
+
+    def to_json(self) -> list[str | None]:
+        """As the cursor keeps it."""
+        return [self.made.isoformat(), self.namespace]
 
 
 def freshness(
-    root: ArtifactRoot, repository: Repository, policies: Policies, now: datetime
+    root: ArtifactRoot | None,
+    instance: dg.DagsterInstance,
+    known: Known,
+    policies: Policies,
+    names: Names,
+    now: datetime,
 ) -> Freshness:
-    """Look at the marks of a repository.
+    """How long ago a repository was marked, by its artifacts and by Dagster's records of its runs.
 
-    Raises:
-        LakegcError: nobody can tell.
+    Args:
+        root: of the artifacts; None where it is not known.
+        instance: of Dagster.
+        known: of the repository.
+        policies: of all repositories.
+        names: of the component.
+        now: the time, UTC.
     """
-    days = policies.of(repository.id).stale_after_days
-    namespace = StorageNamespace.parse(repository.storage_namespace).url()
-    marks = earlier(root, repository.id, "gc_report", namespace, but="")
-    last = marks[0].manifest.finished if marks else None
-    made = datetime.fromtimestamp(repository.creation_date, timezone.utc)
-    ago = now - (last or made)
-    told = f"was marked {_days(ago)} ago" if last else f"was made {_days(ago)} ago and never marked"
-    passed = ago <= timedelta(days=days)
-    then = "" if passed else ": look at its last runs, and whether gc_schedule is on"
-    return Freshness(passed, f"{repository.id} {told}, {days:g} days are allowed{then}", last)
-
-
-def _or_why_not(
-    root: ArtifactRoot, repository: Repository, policies: Policies, now: datetime
-) -> Freshness:
-    """The same; what cannot be told of one repository keeps nobody from telling of the others.
-
-    Raises:
-        StorageError: the store of all artifacts does not answer.
-    """
+    days, note = policies.of(known.name).stale_after_days, ""
+    found = [_last_run(instance, names, known.name)]
     try:
-        return freshness(root, repository, policies, now)
-    except StorageError:
-        raise
+        found.append(_last_report(root, known) if root else None)
     except LakegcError as error:
-        sentence = f"{repository.id}: nobody can tell when it was marked: {error}"
-        return Freshness(passed=False, sentence=sentence, last=None)
+        note = f". Its artifacts cannot be read: {error}"
+    # Before it was made, another one of its name was marked.
+    last = max((one for one in found if one is not None and one >= known.made), default=None)
+    ago = now - (last or known.made)
+    said = f"was marked {_days(ago)} ago" if last else f"was made {_days(ago)} ago and never marked"
+    passed = ago <= timedelta(days=days)
+    then = "" if passed else f": look at its last runs, and whether gc_schedule is on{note}"
+    return Freshness(passed, f"{known.name} {said}, {days:g} days are allowed{then}", last)
+
+
+def _last_report(root: ArtifactRoot, known: Known) -> datetime | None:
+    """When the last mark was finished that has left artifacts; damaged ones do not count.
+
+    Raises:
+        LakegcError: the store of the artifacts does not answer.
+    """
+    marks = earlier(root, known.name, "gc_report", known.namespace, but="")
+    return marks[0].manifest.finished if marks else None
+
+
+def _last_run(instance: dg.DagsterInstance, names: Names, repository: str) -> datetime | None:
+    """When the last run of Dagster ended that marked a repository."""
+    ends = [
+        record.end_time
+        for job in _MARKING
+        for record in instance.get_run_records(
+            dg.RunsFilter(
+                job_name=names.of(job),
+                tags={REPOSITORY_TAG: repository},
+                statuses=[dg.DagsterRunStatus.SUCCESS],
+            ),
+            limit=1,
+        )
+    ]
+    return max(
+        (datetime.fromtimestamp(end, timezone.utc) for end in ends if end is not None), default=None
+    )
 
 
 def _days(time: timedelta) -> str:
@@ -113,67 +161,164 @@ def staleness_check(policies: Policies, names: Names) -> dg.AssetChecksDefinitio
         asset=names.key(REPOSITORIES),
         name=CHECK,
         description=_DESCRIPTION,
-        partitions_def=names.repositories,
-        required_resource_keys=names.resources(*_RESOURCES),
+        required_resource_keys=names.resources("lakefs", "stores", "collector"),
     )
     def marked_in_time(context: dg.AssetCheckExecutionContext) -> dg.AssetCheckResult:
         resources = Resources(context.resources, names)
-        repository = resources.lakefs.config().connect().repository(context.partition_key)
-        found = freshness(resources.root, repository, policies, utc_now())
-        return dg.AssetCheckResult(
-            passed=found.passed,
-            severity=dg.AssetCheckSeverity.WARN,
-            description=found.sentence,
-            metadata=found.metadata,
-        )
+        there = [Known.of(one) for one in collected(resources.lakefs.config(), policies)]
+        found = _judge(there, resources.root, context.instance, policies, names, utc_now())
+        return dg.AssetCheckResult(severity=dg.AssetCheckSeverity.WARN, **_told(found))
 
     return marked_in_time
 
 
+def _judge(
+    there: Sequence[Known],
+    root: ArtifactRoot | None,
+    instance: dg.DagsterInstance,
+    policies: Policies,
+    names: Names,
+    now: datetime,
+) -> dict[str, Freshness]:
+    """How long ago each repository was marked, by its name."""
+    look = partial(freshness, root, instance, policies=policies, names=names, now=now)
+    known = [one.name for one in there]
+    return dict(zip(known, each(look, there, _THREADS), strict=True))
+
+
+def _told(found: Mapping[str, Freshness], silence: str = "") -> dict[str, Any]:
+    """What the check says of all repositories: whether it passed, a sentence, and who is stale."""
+    stale = {name: one for name, one in sorted(found.items()) if not one.passed}
+    said = f"{len(stale)} of {len(found)} repositories were not marked for too long"
+    if stale:
+        said += f": {', '.join(stale)}"
+    rows = [
+        (name, "never" if one.last is None else f"{one.last:%Y-%m-%d %H:%M} UTC", one.sentence)
+        for name, one in stale.items()
+    ]
+    return {
+        "passed": not stale,
+        "description": f"{said}{silence}",
+        "metadata": {
+            "what": f"{said}{silence}",
+            "stale": table(("repository", "last mark", "what"), rows),
+        },
+    }
+
+
 def staleness_sensor(
-    policies: Policies, names: Names, now: Callable[[], datetime] = utc_now
+    policies: Policies,
+    names: Names,
+    section: NoticeSection,
+    resources: Mapping[str, Any],
+    now: Callable[[], datetime] = utc_now,
 ) -> dg.SensorDefinition:
-    """``gc_staleness``: the same for all repositories, told where it changed and once a day."""
+    """``gc_staleness``: the same, told where it changed and once a day.
+
+    It fails for nothing that the other sensors fail for: this is how people hear of it.
+
+    Args:
+        policies: of all repositories.
+        names: of the component.
+        section: who is told.
+        resources: that are defined; they are made in the tick, as far as they can be.
+        now: the time, UTC.
+    """
 
     @dg.sensor(
         name=names.of("gc_staleness"),
-        required_resource_keys=names.resources(*_RESOURCES),
         minimum_interval_seconds=3600,
         default_status=policies.sensor_status,
-        description="Looks for repositories that were not marked for too long.",
+        description="Looks for repositories that were not marked for too long, by the artifacts "
+        "and Dagster's own records, and tells a URL, or people by mail, about them.",
     )
-    def staleness(context: dg.SensorEvaluationContext) -> dg.SensorResult | dg.SkipReason:
-        resources = Resources(context.resources, names)
-        told = remembered(context)
-        try:
-            there = collected(resources.lakefs.config(), policies)
-        except LakegcError as error:
-            return silent(error)
-        root, moment = resources.root, now()
-        look = partial(_or_why_not, root, policies=policies, now=moment)
-        try:
-            looks = each(look, there, _THREADS)
-        except StorageError as error:
-            return dg.SkipReason(f"the artifacts cannot be read: {error}")
-        found = {r.id: one for r, one in zip(there, looks, strict=True)}
-        today = moment.date().isoformat()
-        current = {name: [one.passed, today] for name, one in found.items()}
+    def staleness(context: dg.SensorEvaluationContext) -> dg.SensorResult:
+        moment, memory = now(), remembered(context)
+        told, waiting = memory.get("told", []), memory.get("waiting", {})
+        there, root, silence = _look(
+            context, policies, names, resources, memory.get("known", {}), moment
+        )
+        found = _judge(there, root, context.instance, policies, names, moment)
+        stale = sorted(name for name, one in found.items() if not one.passed)
+        for name in stale:
+            if name not in told:
+                made = _notice(name, f"{found[name].sentence}{silence}", policies)
+                waiting[name] = entry(ways_of(section), moment, document=made)
+        problems = deliver(
+            ways_of(section), waiting, lambda _, one: one["document"], moment, context.log
+        )
+        cursor = {
+            "known": {known.name: known.to_json() for known in there},
+            "told": stale,
+            "day": moment.date().isoformat(),
+            "waiting": waiting,
+        }
+        # A check of one partition could be reported once only: Dagster refuses the second result.
+        report = (stale, cursor["day"]) != (told, memory.get("day"))
+        evaluation = dg.AssetCheckEvaluation(
+            asset_key=names.key(REPOSITORIES),
+            check_name=CHECK,
+            severity=dg.AssetCheckSeverity.WARN,
+            **_told(found, silence),
+        )
         return dg.SensorResult(
-            asset_events=[
-                dg.AssetCheckEvaluation(
-                    asset_key=names.key(REPOSITORIES),
-                    check_name=CHECK,
-                    passed=found[name].passed,
-                    severity=dg.AssetCheckSeverity.WARN,
-                    description=found[name].sentence,
-                    metadata=found[name].metadata,
-                    partition=name,
-                )
-                for name in sorted(current)
-                if told.get(name) != current[name]
-            ],
-            cursor=json.dumps(current, sort_keys=True),
-            dynamic_partitions_requests=[names.repositories.build_add_request(sorted(current))],
+            asset_events=[evaluation] if report else [],
+            skip_reason=said_of(waiting, problems, f"{len(there)} repositories{silence}"),
+            cursor=json.dumps(cursor, sort_keys=True),
+            dynamic_partitions_requests=[names.repositories.build_add_request(sorted(found))],
         )
 
     return staleness
+
+
+def _look(
+    context: dg.SensorEvaluationContext,
+    policies: Policies,
+    names: Names,
+    resources: Mapping[str, Any],
+    before: dict[str, list[str | None]],
+    now: datetime,
+) -> tuple[list[Known], ArtifactRoot | None, str]:
+    """What is known of the repositories; where their artifacts are; and why lakeFS is silent.
+
+    Args:
+        context: of the tick.
+        policies: of all repositories.
+        names: of the component.
+        resources: that are defined.
+        before: what was known at the last tick.
+        now: the time, UTC.
+    """
+    root = None
+    try:
+        wanted = names.resources("stores", "collector")
+        with built(resources, context.instance, wanted) as found:
+            root = Resources(found, names).root
+    except LakegcError as error:
+        context.log.warning("the artifacts are not looked at: %s", error)
+    try:
+        with built(resources, context.instance, names.resources("lakefs")) as found:
+            there = collected(Resources(found, names).lakefs.config(), policies)
+            return [Known.of(repository) for repository in there], root, ""
+    except LakegcError as error:
+        known = [
+            Known(name, datetime.fromisoformat(str(made)), namespace)
+            for name, (made, namespace) in before.items()
+            if policies.collects(name)
+        ]
+        keys = context.instance.get_dynamic_partitions(names.of(REPOSITORY))
+        new = [n for n in keys if n not in before and policies.collects(n)]
+        silence = f". lakeFS does not tell its repositories: {error}"
+        context.log.warning("%s", silence.removeprefix(". "))
+        return [*known, *(Known(name, now) for name in new)], root, silence
+
+
+def _notice(repository: str, sentence: str, policies: Policies) -> Document:
+    return document(
+        "stale",
+        f"{repository} was not marked for too long",
+        sentence,
+        "look at its last runs and at the ticks of gc_schedule; `lakegc mark` marks it now",
+        repository=repository,
+        owners=policies.of(repository).owners,
+    )

@@ -52,9 +52,13 @@ class LakeFSError(LakegcError):
 class ConnectionFailedError(LakeFSError):
     """No connection, or it broke before the answer was complete."""
 
+    transient = True
+
 
 class TimedOutError(LakeFSError):
     """The server did not answer, or did not finish its work, in time."""
+
+    transient = True
 
 
 class BadRequestError(LakeFSError):
@@ -92,9 +96,13 @@ class GoneError(LakeFSError):
 class ThrottledError(LakeFSError):
     """The server asks to slow down (429)."""
 
+    transient = True
+
 
 class ServerError(LakeFSError):
     """The server failed (5xx)."""
+
+    transient = True
 
 
 class PrepareCommitsFailedError(LakeFSError):

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import logging
 import random
+import socket
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime, timezone
@@ -257,6 +258,7 @@ def _of_exception(call: str, error: requests.RequestException) -> LakeFSError:
         failure = ConnectionFailedError(
             f"{call}: the server's certificate or TLS is not accepted ({reason})"
         )
+        failure.transient = False
     else:
         cause = reason.reason if isinstance(reason, MaxRetryError) else reason
         failure = ConnectionFailedError(
@@ -268,7 +270,16 @@ def _of_exception(call: str, error: requests.RequestException) -> LakeFSError:
             and not isinstance(error, requests.exceptions.ProxyError)
             and not isinstance(cause, NameResolutionError)
         )
+        failure.transient = not _is_unknown_host(cause)
     return failure
+
+
+def _is_unknown_host(cause: object) -> bool:
+    """Whether the host's name is known not to exist; a name server that is silent knows nothing."""
+    if not isinstance(cause, NameResolutionError):
+        return False
+    error = cause.__cause__
+    return not (isinstance(error, socket.gaierror) and error.errno == socket.EAI_AGAIN)
 
 
 def parse(response: requests.Response, model: type[M]) -> M:

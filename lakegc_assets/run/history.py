@@ -27,7 +27,7 @@ class Earlier:
 
 
 def earlier(
-    root: ArtifactRoot, repository: str, asset: str, namespace: str, but: str
+    root: ArtifactRoot, repository: str, asset: str, namespace: str | None, but: str
 ) -> list[Earlier]:
     """The other runs in which an asset finished, the latest first; damaged ones do not count.
 
@@ -37,7 +37,7 @@ def earlier(
         root: of the artifacts.
         repository: lakeFS repository.
         asset: name of the asset.
-        namespace: of the repository, in its canonical form.
+        namespace: of the repository, in its canonical form; None where it is not known, for any.
         but: the run that is of no interest.
     """
 
@@ -50,7 +50,7 @@ def earlier(
 
     runs = [run for run in root.runs(repository) if run != but]
     found = [one for one in each(read, runs, _THREADS) if one is not None]
-    same = [one for one in found if one.manifest.namespace == namespace]
+    same = [one for one in found if namespace in {None, one.manifest.namespace}]
     return sorted(same, key=_finished, reverse=True)
 
 

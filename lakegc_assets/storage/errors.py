@@ -50,6 +50,10 @@ class StoreFullError(StorageError):
 class StoreThrottledError(StorageError):
     """The store asks for fewer requests."""
 
+    transient = True
+
 
 class StoreUnavailableError(StorageError):
     """No answer, or one that does not say whether the request was carried out."""
+
+    transient = True

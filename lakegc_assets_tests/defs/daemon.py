@@ -8,14 +8,46 @@ from datetime import datetime
 from typing import Any
 
 import dagster as dg
+from dagster._core.definitions.run_request import InstigatorType
 from dagster._core.events import DagsterEvent as Event
 from dagster._core.events import DagsterEventType
 from dagster._core.execution.plan.objects import StepFailureData
+from dagster._core.remote_origin import (
+    InProcessCodeLocationOrigin,
+    RemoteInstigatorOrigin,
+    RemoteRepositoryOrigin,
+)
+from dagster._core.scheduler.instigation import (
+    InstigatorState,
+    InstigatorStatus,
+    ScheduleInstigatorData,
+    TickData,
+    TickStatus,
+)
+from dagster._core.types.loadable_target_origin import LoadableTargetOrigin
+from dagster._utils.error import serializable_error_info_from_exc_info
 from dagster_shared.error import SerializableErrorInfo
 
 from lakegc_assets.defs.names import PLAIN, Names
 
 _SOURCES = {"schedule": "dagster/schedule_name", "sensor": "dagster/sensor_name"}
+
+
+def turn_on(
+    instance: dg.DagsterInstance,
+    name: str,
+    crons: str | list[str],
+    status: InstigatorStatus = InstigatorStatus.RUNNING,
+    location: str = "here",
+) -> InstigatorState:
+    """Let Dagster know a schedule as it does one that was turned on."""
+    target = LoadableTargetOrigin(python_file=f"{location}.py")
+    code = InProcessCodeLocationOrigin(target, location_name=location)
+    origin = RemoteInstigatorOrigin(RemoteRepositoryOrigin(code, "repository"), name)
+    state = InstigatorState(
+        origin, InstigatorType.SCHEDULE, status, ScheduleInstigatorData(crons, 0.0)
+    )
+    return instance.add_instigator_state(state)
 
 
 @dataclass
@@ -29,6 +61,7 @@ class Daemon:
         log: job, partition key and source of each run that was started.
         skipped: why ticks were skipped.
         names: of the component; ticks are asked for by their plain names.
+        failed: why ticks of ``gc_schedule`` failed.
     """
 
     definitions: dg.Definitions
@@ -36,6 +69,7 @@ class Daemon:
     cursors: dict[str, str | None] = field(default_factory=dict)
     log: list[tuple[str, str, str]] = field(default_factory=list)
     skipped: list[str] = field(default_factory=list)
+    failed: list[str] = field(default_factory=list)
     names: Names = PLAIN
 
     def schedule(
@@ -56,7 +90,11 @@ class Daemon:
             resources={**(self.definitions.resources or {}), **resources},
         )
         with context:
-            result = schedule.evaluate_tick(context)
+            try:
+                result = schedule.evaluate_tick(context)
+            except dg.DagsterError as error:
+                self._record_failure(at, error)
+                return []
         if result.skip_message:
             self.skipped.append(result.skip_message)
         job = self.names.of("gc")
@@ -64,19 +102,48 @@ class Daemon:
             result.run_requests or [], "schedule", "gc_schedule", job, dies_after, at
         )
 
-    def sensor(self, name: str, *, dies_after: int | None = None) -> list[str]:
+    def _record_failure(self, at: datetime, error: Exception) -> None:
+        """What Dagster keeps of a tick of ``gc_schedule`` that failed."""
+        states = self.instance.all_instigator_state(instigator_type=InstigatorType.SCHEDULE)
+        state = next((s for s in states if s.instigator_name == "gc_schedule"), None)
+        state = state or turn_on(self.instance, "gc_schedule", "0 2 * * *")
+        assert error.__traceback__
+        raised = type(error), error, error.__traceback__
+        self.instance.create_tick(
+            TickData(
+                instigator_origin_id=state.instigator_origin_id,
+                instigator_name="gc_schedule",
+                instigator_type=InstigatorType.SCHEDULE,
+                status=TickStatus.FAILURE,
+                timestamp=at.timestamp(),
+                selector_id=state.selector_id,
+                error=serializable_error_info_from_exc_info(raised),
+            )
+        )
+        self.failed.append(str(error.__cause__))
+
+    def sensor(
+        self,
+        name: str,
+        *,
+        dies_after: int | None = None,
+        as_defined: dg.SensorDefinition | None = None,
+        **resources: Any,
+    ) -> list[str]:
         """One tick of a sensor; the ids of the runs that it started.
 
         Args:
             name: of the sensor.
             dies_after: so many runs, before the cursor is written; None to live on.
+            as_defined: in place of the one that is defined.
+            resources: in place of those that are defined.
         """
-        sensor = self.definitions.resolve_sensor_def(self.names.of(name))
+        sensor = as_defined or self.definitions.resolve_sensor_def(self.names.of(name))
         context = dg.build_sensor_context(
             instance=self.instance,
             instance_ref=self.instance.get_ref(),
             cursor=self.cursors.get(name),
-            resources=self.definitions.resources,
+            resources={**(self.definitions.resources or {}), **resources},
             repository_def=self.definitions.get_repository_def(),
         )
         with context:

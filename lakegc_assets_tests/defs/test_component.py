@@ -9,8 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import dagster as dg
+import jsonschema
 import pydantic
 import pytest
+import yaml
 from dagster.components.resolved.errors import ResolutionException
 
 import lakegc_assets
@@ -54,11 +56,14 @@ def test_the_package_shows_the_component_to_who_looks() -> None:
         ("keep_runs_days: 1", "keep_runs_days"),
         ("include: ['']", "include"),
         ("repositories: [{sweep: auto}]", "repositories"),
-        ("failures: {url: 'ftp://example.com'}", "failures"),
+        ("notices: {url: 'ftp://example.com'}", "notices"),
+        ("notices: {url_variable: NOT_SET}", "notices"),
+        ("notices: {form: carrier pigeon}", "notices"),
+        ("lakefs: {endpoint: lakefs.example.com}", "lakefs"),
         ("secret_access_key: abc", "secret_access_key"),
         ("lakefs: {access_key_id_variable: KEY}", "lakefs"),
-        ("failures: {mail: {host: h, sender: a@b, to: []}}", "failures"),
-        ("failures: {mail: {host: h, sender: a@b, to: [a@b], user: gc}}", "failures"),
+        ("notices: {mail: {host: h, sender: a@b, to: []}}", "notices"),
+        ("notices: {mail: {host: h, sender: a@b, to: [a@b], user: gc}}", "notices"),
         ("min_age_hours: a day", "min_age_hours"),
         ("auto: {objects: many}", "auto"),
         # These are text, which might be filled in to become something else.
@@ -78,6 +83,39 @@ def test_a_wrong_value_is_refused_with_its_field_and_line(line: str, field: str)
     said = str(refused.value)
     assert field in said
     assert "<string>:3" in said
+
+
+@pytest.mark.parametrize(
+    ("line", "field", "sentence"),
+    [
+        ("cron: every sunday", "cron", "'five cron fields, 0 2 * * 0 say' was expected"),
+        ("include: ui-*", "include", "'ui-*' is not of type 'array'"),
+        (
+            "repositories: [{include: [a], sweep: atuo}]",
+            "repositories.0.sweep",
+            "'atuo' is not one of ['never', 'approved', 'auto']",
+        ),
+        (
+            "repositories: [{include: [a], auto: {required: luck}}]",
+            "repositories.0.auto.required",
+            "'luck' is not one of ['nothing', 'backup', 'undo', 'backup or undo']",
+        ),
+        ('include: "{{ env.THE_NAMES }}"', "", ""),
+        ('cron: "{{ env.THE_CRON }}"', "", ""),
+    ],
+)
+def test_what_dg_checks_first_says_in_one_sentence_what_is_wrong(
+    line: str, field: str, sentence: str
+) -> None:
+    schema = GarbageCollection.get_model_cls().model_json_schema()
+    errors = list(jsonschema.Draft202012Validator(schema).iter_errors(yaml.safe_load(line)))
+    found = [(".".join(map(str, one.path)), one.message) for one in errors]
+    assert found == ([(field, sentence)] if sentence else [])
+
+
+def test_a_variable_of_a_notice_that_is_not_set_is_told_with_its_name() -> None:
+    with pytest.raises(ResolutionException, match="a variable that is not set: NOT_SET"):
+        GarbageCollection.resolve_from_yaml("notices: {url_variable: NOT_SET}")
 
 
 def _fields(model: type[pydantic.BaseModel]) -> list[tuple[str, str | None]]:
@@ -116,10 +154,11 @@ def test_later_entries_win_and_say_only_what_they_change() -> None:
     assert Policies(**policies.dump()) == policies
 
 
-def test_the_documented_file_says_what_holds_without_it() -> None:
+def test_the_documented_file_says_what_holds_without_it(monkeypatch: pytest.MonkeyPatch) -> None:
     """All but what it has to make up: names, places, and what is different for some."""
     text = (_PROJECT / "docs/automation.md").read_text()
     (example,) = re.findall(r"```yaml\ntype: .*?\nattributes:\n(.*?)```", text, re.DOTALL)
+    monkeypatch.setenv("LAKEGC_HOOK", "https://hooks.example.com/x")
     found = GarbageCollection.resolve_from_yaml(textwrap.dedent(example))
     made_up = Policy(owners=["team:data"], tags={"cost-centre": "42"})
     assert found.policies().for_all == made_up
@@ -379,4 +418,4 @@ def test_without_a_file_everything_has_its_default() -> None:
     )
     sensors = GarbageCollection().definitions().sensors or ()
     running = {s.name for s in sensors if s.default_status is dg.DefaultSensorStatus.RUNNING}
-    assert running == {"gc_repositories"}
+    assert running == {"gc_repositories", "gc_waves"}

@@ -10,18 +10,7 @@ from typing import Any
 
 import dagster as dg
 import pytest
-from dagster._core.definitions.run_request import InstigatorType
-from dagster._core.remote_origin import (
-    InProcessCodeLocationOrigin,
-    RemoteInstigatorOrigin,
-    RemoteRepositoryOrigin,
-)
-from dagster._core.scheduler.instigation import (
-    InstigatorState,
-    InstigatorStatus,
-    ScheduleInstigatorData,
-)
-from dagster._core.types.loadable_target_origin import LoadableTargetOrigin
+from dagster._core.scheduler.instigation import InstigatorStatus
 
 from lakegc_assets.defs.component import GarbageCollection
 from lakegc_assets.defs.due import next_run, schedules_on
@@ -33,6 +22,7 @@ from lakegc_assets.defs.policy import Override, Policies, Policy
 from lakegc_assets.lakefs.config import LakeFSConfig
 from lakegc_assets.lakefs.reads import utc_now
 from lakegc_assets.run.artifacts import ArtifactRoot
+from lakegc_assets_tests.defs.daemon import turn_on
 from lakegc_assets_tests.left import BEGAN, checked, marked, root_at, swept
 
 # Dagster itself makes nested resources (S3Resource) in this way.
@@ -42,20 +32,6 @@ pytestmark = pytest.mark.filterwarnings(
 
 _SUNDAY = datetime(2026, 3, 1, 2, tzinfo=timezone.utc)
 _AFTER = _SUNDAY + timedelta(minutes=1)
-
-
-def turn_on(
-    instance: dg.DagsterInstance,
-    name: str,
-    crons: str | list[str],
-    status: InstigatorStatus = InstigatorStatus.RUNNING,
-    location: str = "here",
-) -> None:
-    target = LoadableTargetOrigin(python_file=f"{location}.py")
-    code = InProcessCodeLocationOrigin(target, location_name=location)
-    origin = RemoteInstigatorOrigin(RemoteRepositoryOrigin(code, "repository"), name)
-    data = ScheduleInstigatorData(crons, _SUNDAY.timestamp())
-    instance.add_instigator_state(InstigatorState(origin, InstigatorType.SCHEDULE, status, data))
 
 
 @pytest.fixture

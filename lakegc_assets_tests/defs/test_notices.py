@@ -13,11 +13,13 @@ from typing import Any
 
 import dagster as dg
 import pytest
+from typing_extensions import Self
 
-from lakegc_assets.defs import notices
+from lakegc_assets.defs import delivery, notices
 from lakegc_assets.defs.component import GarbageCollection
+from lakegc_assets.defs.delivery import NoticeError, document, in_form, mail, post
 from lakegc_assets.defs.names import PLAIN
-from lakegc_assets.defs.notices import NoticeError, failure_sensor, mail, notice, post
+from lakegc_assets.defs.notices import failure_sensor, notice
 from lakegc_assets.defs.partitions import partition_key
 from lakegc_assets.defs.policy import MailSection, NoticeSection, Override, Policies
 from lakegc_assets.errors import ConfigurationError
@@ -27,6 +29,9 @@ from lakegc_assets_tests.defs.daemon import Daemon
 pytestmark = pytest.mark.filterwarnings("ignore:Non-compliant tag keys like:DeprecationWarning")
 
 _POLICIES = Policies(overrides=[Override(include=["repo"], owners=["ada@example.com", "team:x"])])
+
+
+_LINKED = NoticeSection(dagster_url="https://dagster.example.com/")
 
 
 @pytest.fixture
@@ -72,7 +77,7 @@ def receiver() -> Iterator[tuple[str, type[_Receiver]]]:
 def test_a_refusal_is_told_with_its_sentence(daemon: Daemon) -> None:
     run = start(daemon)
     daemon.fail(run.run_id, "the clock of the object store differs: set the clocks")
-    found = notice(daemon.instance, run, "Steps failed", _POLICIES)
+    found = notice(daemon.instance, run, "Steps failed", _POLICIES, NoticeSection())
     assert found["repository"] == "repo"
     assert found["run"] == "m1"
     assert found["wave"] == "w"
@@ -99,7 +104,7 @@ def test_a_failed_check_is_told_with_what_to_do(daemon: Daemon) -> None:
     )
     daemon.instance.report_dagster_event(event, run_id=run.run_id)
     daemon.fail(run.run_id, "a blocking check failed")
-    found = notice(daemon.instance, run, "Steps failed", _POLICIES)
+    found = notice(daemon.instance, run, "Steps failed", _POLICIES, NoticeSection())
     assert (found["check"], found["checks"]) == ("candidate_share", ["candidate_share"])
     assert found["sentence"] == "9 of 10 listed objects are candidates"
     assert "lakegc approve repo --run m1 --max-candidate-share" in found["what_to_do"]
@@ -108,9 +113,10 @@ def test_a_failed_check_is_told_with_what_to_do(daemon: Daemon) -> None:
 def test_a_killed_run_is_told_as_such(daemon: Daemon) -> None:
     run = start(daemon)
     daemon.kill(run.run_id)
-    found = notice(daemon.instance, run, "Run process unexpectedly exited", _POLICIES)
+    found = notice(daemon.instance, run, "Run process unexpectedly exited", _POLICIES, _LINKED)
     assert found["sentence"] == "Run process unexpectedly exited"
     assert "gc_resume goes on" in found["what_to_do"]
+    assert found["link"] == f"https://dagster.example.com/runs/{run.run_id}"
 
 
 @dataclass
@@ -158,7 +164,7 @@ def test_what_a_server_does_not_take_is_told_later(
     sensor.tick()
     daemon.fail(start(daemon).run_id, "one")
     kind.answers += [500, 500, 500]
-    assert "1 notices wait: the notice about run" in sensor.tick()
+    assert "1 notices wait: the notice 'repo, run m1 failed'" in sensor.tick()
     daemon.fail(start(daemon).run_id, "two")
     kind.answers += [302, 302, 302]
     assert "was not delivered: status 302" in sensor.tick()
@@ -180,16 +186,16 @@ def test_a_server_that_does_not_answer_does_not_keep_others_from_being_told(
 ) -> None:
     """Nor a tick from its end: Dagster would forget what it has done."""
     clock = iter(range(0, 1000, 15))
-    monkeypatch.setattr(notices, "monotonic", lambda: next(clock))
+    monkeypatch.setattr(delivery, "monotonic", lambda: next(clock))
     told: list[str] = []
 
-    def hang(_url: str, document: dict[str, Any]) -> None:
+    def hang(_url: str, document: dict[str, Any], _form: str) -> None:
         told.append(document["sentence"])
         raise NoticeError("no answer")
 
-    monkeypatch.setattr(notices, "post", hang)
+    monkeypatch.setattr(delivery, "post", hang)
     mails: list[str] = []
-    monkeypatch.setattr(notices, "mail", lambda _, document: mails.append(document["sentence"]))
+    monkeypatch.setattr(delivery, "mail", lambda _, document: mails.append(document["sentence"]))
     both = NoticeSection(
         url="http://h", mail=MailSection(host="h", sender="gc@x.org", to=["on@x.org"])
     )
@@ -250,7 +256,53 @@ def test_a_damaged_cursor_is_a_new_beginning(daemon: Daemon, cursor: str) -> Non
 
 def test_nobody_is_told_where_nobody_is_named(daemon: Daemon) -> None:
     daemon.fail(start(daemon).run_id, "something")
-    assert "set `failures` of the component" in Sensor(daemon, NoticeSection()).tick()
+    assert "set `notices` of the component" in Sensor(daemon, NoticeSection()).tick()
+
+
+_NOTICE = document("failed", "repo failed", "1 < 2 & so on", "wait", "https://d.example.com/runs/r")
+
+
+@pytest.mark.parametrize(
+    ("url", "form"),
+    [
+        ("https://hooks.slack.com/services/T/B/x", "slack"),
+        ("https://example.webhook.office.com/webhookb2/x", "teams"),
+        ("https://prod-1.westeurope.logic.azure.com:443/workflows/x", "teams"),
+        ("https://chat.example.com/hook", "json"),
+    ],
+)
+def test_a_notice_has_the_form_that_its_receiver_shows(
+    monkeypatch: pytest.MonkeyPatch, url: str, form: str
+) -> None:
+    sent: list[Any] = []
+
+    class Answer:
+        status_code = 200
+
+        def __enter__(self) -> Self:
+            return self
+
+        def __exit__(self, *_: object) -> None:
+            """Nothing is open."""
+
+    def take(_url: str, *, json: Any, **_: Any) -> Answer:
+        sent.append(json)
+        return Answer()
+
+    monkeypatch.setattr("lakegc_assets.defs.delivery.requests.post", take)
+    post(url, _NOTICE)
+    assert sent == [in_form(_NOTICE, form)]
+
+
+def test_slack_teams_and_others_find_title_sentence_advice_and_link() -> None:
+    text = "repo failed\n1 < 2 & so on\nWhat to do: wait\nhttps://d.example.com/runs/r"
+    assert in_form(_NOTICE, "slack") == {"text": text.replace("&", "&amp;").replace("<", "&lt;")}
+    (attachment,) = in_form(_NOTICE, "teams")["attachments"]
+    card = attachment["content"]
+    shown = [block["text"] for block in card["body"]]
+    assert shown == ["repo failed", "1 < 2 & so on", "What to do: wait"]
+    assert card["actions"][0]["url"] == "https://d.example.com/runs/r"
+    assert in_form(_NOTICE, "json")["text"] == text
 
 
 def test_a_busy_server_is_asked_again_and_a_dead_one_is_an_error(
@@ -258,13 +310,13 @@ def test_a_busy_server_is_asked_again_and_a_dead_one_is_an_error(
 ) -> None:
     url, kind = receiver
     kind.answers += [503, 503]
-    post(url, {"dagster_run": "r"})
+    post(url, _NOTICE)
     assert len(kind.documents) == 3
     kind.answers += [500, 301, 500]
-    with pytest.raises(NoticeError, match="run r was not delivered: status 500"):
-        post(url, {"dagster_run": "r"})
+    with pytest.raises(NoticeError, match="the notice 'repo failed' was not delivered: status 500"):
+        post(url, _NOTICE)
     with pytest.raises(NoticeError, match="was not delivered: ConnectionError") as error:
-        post("http://127.0.0.1:9/secret-path", {"dagster_run": "r"})
+        post("http://127.0.0.1:9/secret-path", _NOTICE)
     assert "secret-path" not in str(error.value)
 
 
@@ -288,25 +340,21 @@ class _Mailbox(socketserver.StreamRequestHandler):
 
 def test_one_mail_is_sent_to_people_and_owners() -> None:
     kind = type("Mailbox", (_Mailbox,), {"received": []})
-    document = {
-        "repository": "repo",
-        "run": "m1",
-        "dagster_run": "r",
-        "sentence": "a tag has gone",
-        "what_to_do": "run again",
-        "owners": ["ada@example.com", "team:x"],
-    }
+    made = document(
+        "failed", "repo, run m1 failed", "a tag has gone", "run again", "https://d.example.com/runs/r",
+        owners=["ada@example.com", "team:x"],
+    )  # fmt: skip
     with socketserver.TCPServer(("127.0.0.1", 0), kind) as server:
         thread = threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True)
         thread.start()
         port = server.server_address[1]
-        mail(MailSection(host="127.0.0.1", port=port, sender="gc@x.org", to=["on@x.org"]), document)
+        mail(MailSection(host="127.0.0.1", port=port, sender="gc@x.org", to=["on@x.org"]), made)
         server.shutdown()
         thread.join()
     (received,) = kind.received  # type: ignore[attr-defined] # given above
     assert "Subject: lakegc: repo, run m1 failed" in received
     assert "To: on@x.org, ada@example.com" in received
-    assert "a tag has gone\n\nWhat to do: run again" in received
+    assert "a tag has gone\n\nWhat to do: run again\n\nhttps://d.example.com/runs/r" in received
 
 
 def test_a_mail_that_cannot_be_sent_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -314,13 +362,9 @@ def test_a_mail_that_cannot_be_sent_is_an_error(monkeypatch: pytest.MonkeyPatch)
         host="127.0.0.1", port=9, sender="gc@x.org", to=["on@x.org"], user="gc",
         password_variable="THE_PASSWORD",
     )  # fmt: skip
-    document: dict[str, Any] = {
-        "repository": None, "run": None, "job": "gc_prune", "dagster_run": "d", "sentence": "",
-        "what_to_do": "", "owners": [],
-    }  # fmt: skip
     with pytest.raises(NoticeError, match=r"was not sent by 127\.0\.0\.1"):
-        mail(section, document)
+        mail(section, _NOTICE)
     with pytest.raises(ConfigurationError, match="needs a password"):
-        notices._password(section)
+        delivery._password(section)
     monkeypatch.setenv("THE_PASSWORD", "open sesame")
-    assert notices._password(section) == "open sesame"
+    assert delivery._password(section) == "open sesame"

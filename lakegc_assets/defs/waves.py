@@ -1,0 +1,145 @@
+"""``gc_waves``: makes up for ticks of ``gc_schedule`` that failed, and tells which waves were lost.
+
+Dagster remembers that a tick failed, for whatever reason, and does not evaluate it again.
+"""
+
+import json
+from collections.abc import Callable, Mapping
+from datetime import datetime
+from typing import Any, Final
+
+import dagster as dg
+
+from lakegc_assets.defs.connecting import built
+from lakegc_assets.defs.delivery import Document, deliver, document, entry, said_of, ways_of
+from lakegc_assets.defs.due import FailedTick, failed_ticks
+from lakegc_assets.defs.execution import Resources
+from lakegc_assets.defs.names import Names
+from lakegc_assets.defs.policy import NoticeSection, Policies
+from lakegc_assets.defs.requests import collected, remembered
+from lakegc_assets.defs.schedules import OPEN, name_of, requests_of_wave, wave_at
+from lakegc_assets.errors import LakegcError
+from lakegc_assets.lakefs.reads import utc_now
+
+#: What became of a failed tick.
+_MADE_UP: Final = "made up"
+_WAITS: Final = "waits"
+_LOST: Final = "lost"
+
+
+def waves_sensor(
+    policies: Policies,
+    names: Names,
+    section: NoticeSection,
+    resources: Mapping[str, Any],
+    now: Callable[[], datetime] = utc_now,
+) -> dg.SensorDefinition:
+    """``gc_waves``.
+
+    Args:
+        policies: of all repositories.
+        names: of the component.
+        section: who is told.
+        resources: that are defined; `lakefs` is made in the tick, so that it is told if that fails.
+        now: the time, UTC.
+    """
+    zones = {name_of(zone, policies, names): zone for zone in policies.crons()}
+
+    @dg.sensor(
+        name=names.of("gc_waves"),
+        job_name=names.of("gc"),
+        minimum_interval_seconds=300,
+        default_status=dg.DefaultSensorStatus.RUNNING,
+        description="Starts what a failed tick of gc_schedule should have started, for 24 hours; "
+        "tells a URL, or people by mail, about waves that were lost.",
+    )
+    def waves(context: dg.SensorEvaluationContext) -> dg.SensorResult:
+        moment = now()
+        known = remembered(context)
+        seen, waiting = known.get("ticks", {}), dict(known.get("waiting", {}))
+        origin = context.code_location_origin
+        location = origin.location_name if origin else None
+        failed = {
+            _key(tick): tick
+            for tick in failed_ticks(context.instance, moment - 2 * OPEN, location)
+            if tick.schedule in zones
+        }
+        states = {key: state for key, state in seen.items() if key in failed}
+        requests: list[dg.RunRequest] = []
+        error = None
+        pending = [t for key, t in failed.items() if states.get(key) not in (_MADE_UP, _LOST)]
+        open_ = [tick for tick in pending if moment - tick.at < OPEN]
+        if open_:
+            try:
+                with built(resources, context.instance, names.resources("lakefs")) as found:
+                    there = collected(Resources(found, names).lakefs.config(), policies)
+                requests = [
+                    request
+                    for name, zone in zones.items()
+                    if (missed := {wave_at(tick.at) for tick in open_ if tick.schedule == name})
+                    for request in requests_of_wave(
+                        context.instance, there, policies, names, zone, moment, missed
+                    )
+                ]
+                states |= {_key(tick): _MADE_UP for tick in open_}
+            except LakegcError as raised:
+                error = raised
+        for tick in pending:
+            key = _key(tick)
+            lost = moment - tick.at >= OPEN
+            # What waits for a person is told at once, what may pass when it is too late.
+            if lost or (error and not error.transient and states.get(key) != _WAITS):
+                states[key] = _LOST if lost else _WAITS
+                made = _notice(tick, str(error) if error and not lost else tick.error, lost=lost)
+                waiting[f"{key} {states[key]}"] = entry(
+                    ways_of(section),
+                    moment,
+                    document={**made, "owners": policies.for_all.owners},
+                )
+                context.log.error("%s", made["text"])
+        problems = deliver(
+            ways_of(section), waiting, lambda _, one: _document(one), moment, context.log
+        )
+        changed = states != seen or waiting != known.get("waiting", {})
+        # What waits for a person fails the tick, once people have been told.
+        if error is not None and not error.transient and not changed:
+            raise error
+        otherwise = f"tried again in five minutes: {error}" if error else "no tick has failed"
+        return dg.SensorResult(
+            run_requests=requests,
+            skip_reason=None if requests else said_of(waiting, problems, otherwise),
+            cursor=json.dumps({"ticks": states, "waiting": waiting}, sort_keys=True),
+        )
+
+    return waves
+
+
+def _key(tick: FailedTick) -> str:
+    return f"{tick.schedule} {wave_at(tick.at)}"
+
+
+def _document(one: dict[str, Any]) -> Document:
+    made: Document = one["document"]
+    return made
+
+
+def _notice(tick: FailedTick, why: str, *, lost: bool) -> Document:
+    wave = wave_at(tick.at)
+    if lost:
+        return document(
+            "wave",
+            f"wave {wave} was lost",
+            f"{tick.schedule} could not start it, nor could gc_waves in the 24 hours after it: "
+            f"{why}",
+            "mend what the sentence says; repositories are collected with the next wave, or by the "
+            "job gc",
+            wave=wave,
+        )
+    until = f"{tick.at + OPEN:%Y-%m-%d %H:%M} UTC"
+    return document(
+        "wave",
+        f"wave {wave} could not be started",
+        f"{tick.schedule} could not start it: {why}",
+        f"mend what the sentence says: gc_waves then starts the wave, until {until}",
+        wave=wave,
+    )

@@ -1,0 +1,244 @@
+"""What automation does when something is wrong: its ticks fail, and people hear of it."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Iterator
+from datetime import datetime, timedelta, timezone
+from typing import Any
+
+import dagster as dg
+import pytest
+
+from lakegc_assets.defs import delivery
+from lakegc_assets.defs.component import GarbageCollection
+from lakegc_assets.defs.connecting import LakeFSResource
+from lakegc_assets.defs.names import PLAIN
+from lakegc_assets.defs.partitions import partition_key
+from lakegc_assets.defs.policy import NoticeSection
+from lakegc_assets.defs.staleness import CHECK, REPOSITORIES, staleness_sensor
+from lakegc_assets.defs.waves import waves_sensor
+from lakegc_assets.errors import ConfigurationError, LakegcError
+from lakegc_assets.lakefs.errors import AuthenticationError, ConnectionFailedError, LakeFSError
+from lakegc_assets.lakefs.reads import utc_now
+from lakegc_assets.run.artifacts import ArtifactRoot
+from lakegc_assets.storage.errors import StoreUnavailableError
+from lakegc_assets_tests.defs.daemon import Daemon
+from lakegc_assets_tests.defs.test_week import make, remove
+from lakegc_assets_tests.site import Site
+
+# Dagster itself makes nested resources (S3Resource) and tags of partitions in these ways.
+pytestmark = [
+    pytest.mark.filterwarnings(
+        "ignore:InitResourceContext.dagster_run is deprecated:DeprecationWarning"
+    ),
+    pytest.mark.filterwarnings("ignore:Non-compliant tag keys like:DeprecationWarning"),
+]
+
+_SUNDAY = datetime(2026, 3, 1, 2, tzinfo=timezone.utc)
+_HOUR = timedelta(hours=1)
+_HOOK = NoticeSection(url="http://127.0.0.1:9/hook")
+_SILENT = LakeFSResource(endpoint="http://127.0.0.1:9", max_attempts=1)
+
+
+@pytest.fixture
+def daemon(site: Site) -> Iterator[Daemon]:
+    for repository in site.client.repositories():
+        remove(site, repository.id)
+    with dg.instance_for_test() as instance:
+        yield Daemon(GarbageCollection().definitions(), instance)
+
+
+@pytest.fixture
+def posted(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = []
+    monkeypatch.setattr(delivery, "post", lambda _url, made, _form: found.append(made))
+    return found
+
+
+def waves(daemon: Daemon, at: datetime, **resources: Any) -> list[str]:
+    given = {**(daemon.definitions.resources or {}), **resources}
+    sensor = waves_sensor(GarbageCollection().policies(), PLAIN, _HOOK, given, lambda: at)
+    return daemon.sensor("gc_waves", as_defined=sensor)
+
+
+def stale(daemon: Daemon, at: datetime, **resources: Any) -> None:
+    given = {**(daemon.definitions.resources or {}), **resources}
+    sensor = staleness_sensor(GarbageCollection().policies(), PLAIN, _HOOK, given, lambda: at)
+    daemon.sensor("gc_staleness", as_defined=sensor)
+
+
+def results(daemon: Daemon) -> list[tuple[bool, str]]:
+    """The results of the check, the last one first."""
+    key = dg.AssetCheckKey(PLAIN.key(REPOSITORIES), CHECK)
+    storage = daemon.instance.event_log_storage
+    found = []
+    for record in storage.get_asset_check_execution_history(key, limit=100):
+        assert record.event is not None
+        assert record.event.dagster_event is not None
+        one = record.event.dagster_event.asset_check_evaluation_data
+        found.append((one.passed, one.description or ""))
+    return found
+
+
+@pytest.mark.parametrize(
+    ("wrong", "words"),
+    [
+        ({"access_key_id": "rotated", "secret_access_key": "rotated"}, "401"),
+        ({"endpoint": "lakefs.example.com"}, "is not a URL like"),
+        (
+            {"endpoint": "http://no-such-host.example.invalid", "max_attempts": 1},
+            "Failed to resolve",
+        ),
+        ({"endpoint": "http://127.0.0.1:9", "max_attempts": 1}, "Connection refused"),
+    ],
+)
+def test_a_server_that_cannot_be_asked_fails_each_tick(
+    site: Site, daemon: Daemon, wrong: dict[str, Any], words: str
+) -> None:
+    make(site, "weekly", _SUNDAY - 24 * _HOUR)
+    lakefs = LakeFSResource(**wrong)
+    daemon.schedule(_SUNDAY, lakefs=lakefs)
+    assert words in daemon.failed[-1]
+    for name in ("gc_repositories", "gc_rules", "gc_approvals"):
+        with pytest.raises(LakegcError, match=words):
+            daemon.sensor(name, lakefs=lakefs)
+
+
+def test_a_repository_that_is_included_and_does_not_exist_fails_the_tick(
+    site: Site, daemon: Daemon
+) -> None:
+    make(site, "weekly", _SUNDAY - 24 * _HOUR)
+    daemon.definitions = GarbageCollection(include=["weekly", "weakly", "m*"]).definitions()
+    daemon.schedule(_SUNDAY)
+    assert "`include` names 'weakly', which the lakeFS server does not have" in daemon.failed[-1]
+    daemon.definitions = GarbageCollection(include=["weekly", "m*"]).definitions()
+    assert len(daemon.schedule(_SUNDAY)) == 1
+
+
+def test_artifacts_that_cannot_be_read_fail_the_tick_that_looks_for_approvals(
+    site: Site, daemon: Daemon, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make(site, "weekly", _SUNDAY - 24 * _HOUR)
+
+    def no_answer(*_: object) -> list[str]:
+        raise StoreUnavailableError("no answer")
+
+    monkeypatch.setattr(ArtifactRoot, "runs", no_answer)
+    with pytest.raises(StoreUnavailableError):
+        daemon.sensor("gc_approvals")
+
+
+def test_a_wave_that_waits_for_a_person_is_told_at_once_and_made_up_for(
+    site: Site, daemon: Daemon, posted: list[dict[str, Any]]
+) -> None:
+    make(site, "weekly", _SUNDAY - 24 * _HOUR)
+    rotated = LakeFSResource(access_key_id="rotated", secret_access_key="rotated")
+    daemon.schedule(_SUNDAY, lakefs=rotated)
+    assert waves(daemon, _SUNDAY + _HOUR, lakefs=rotated) == []
+    (one,) = posted
+    assert (one["event"], one["wave"]) == ("wave", "20260301T020000Z")
+    assert "401" in one["sentence"]
+    assert "until 2026-03-02 02:00 UTC" in one["what_to_do"]
+    # It was told, so that now the tick can fail.
+    with pytest.raises(AuthenticationError):
+        waves(daemon, _SUNDAY + _HOUR, lakefs=rotated)
+    (run,) = waves(daemon, _SUNDAY + 23 * _HOUR)
+    found = daemon.instance.get_run_by_id(run)
+    assert found is not None
+    assert found.tags["dagster/partition"] == str(partition_key("weekly", "20260301T020000Z"))
+    assert waves(daemon, _SUNDAY + 25 * _HOUR) == []
+    assert len(posted) == 1
+
+
+def test_a_wave_that_nobody_could_start_in_a_day_is_told_as_lost(
+    site: Site, daemon: Daemon, posted: list[dict[str, Any]]
+) -> None:
+    make(site, "weekly", _SUNDAY - 24 * _HOUR)
+    daemon.schedule(_SUNDAY, lakefs=_SILENT)
+    for hours in (1, 23):
+        waves(daemon, _SUNDAY + hours * _HOUR, lakefs=_SILENT)
+    assert posted == []
+    waves(daemon, _SUNDAY + 24 * _HOUR, lakefs=_SILENT)
+    waves(daemon, _SUNDAY + 25 * _HOUR)
+    (one,) = posted
+    assert one["title"] == "wave 20260301T020000Z was lost"
+    assert "Connection refused" in one["sentence"]
+    assert [source for _, _, source in daemon.log] == []
+
+
+def test_staleness_is_known_and_told_without_lakefs(
+    site: Site, daemon: Daemon, posted: list[dict[str, Any]]
+) -> None:
+    now = utc_now()
+    make(site, "marked", now - 240 * _HOUR)
+    make(site, "forgotten", now - 240 * _HOUR)
+    stale(daemon, now)
+    run = _run_of(daemon, "marked")
+    daemon.succeed(run)
+    assert results(daemon)[0][0]
+    later = now + 6 * 24 * _HOUR
+    stale(daemon, later, lakefs=_SILENT)
+    (one,) = posted
+    assert (one["event"], one["repository"]) == ("stale", "forgotten")
+    assert "forgotten was made 16.0 days ago and never marked" in one["sentence"]
+    assert "lakeFS does not tell its repositories" in one["sentence"]
+    passed, said = results(daemon)[0]
+    assert not passed
+    assert "1 of 2 repositories were not marked for too long: forgotten. lakeFS does not" in said
+    # People are told once, and Dagster each day.
+    stale(daemon, later, lakefs=_SILENT)
+    assert (len(posted), len(results(daemon))) == (1, 2)
+    stale(daemon, later + 24 * _HOUR)
+    assert (len(posted), len(results(daemon))) == (1, 3)
+
+
+def _run_of(daemon: Daemon, repository: str) -> str:
+    daemon.instance.add_dynamic_partitions("run", ["m1"])
+    request = dg.RunRequest(partition_key=partition_key(repository, "m1"))
+    return daemon._start(request, "gc", {})
+
+
+def test_staleness_is_told_where_neither_variables_nor_artifacts_are_there(
+    site: Site, daemon: Daemon, posted: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make(site, "weekly", utc_now() - 240 * _HOUR)
+    stale(daemon, utc_now())
+
+    def no_answer(*_: object) -> list[str]:
+        raise StoreUnavailableError("no answer")
+
+    monkeypatch.setattr(ArtifactRoot, "runs", no_answer)
+    unset = LakeFSResource(
+        access_key_id=dg.EnvVar("NOT_SET"), secret_access_key=dg.EnvVar("NOT_SET")
+    )
+    stale(daemon, utc_now() + 5 * 24 * _HOUR, lakefs=unset)
+    (one,) = posted
+    assert "weekly was made 15.0 days ago" in one["sentence"]
+    assert "a variable that lakefs needs is not set: NOT_SET" in one["sentence"]
+    assert "Its artifacts cannot be read: no answer" in one["sentence"]
+
+
+def _resolution(number: int) -> socket.gaierror:
+    return socket.gaierror(number, "as the name server says")
+
+
+@pytest.mark.parametrize(
+    ("number", "transient"), [(socket.EAI_NONAME, False), (socket.EAI_AGAIN, True)]
+)
+def test_a_name_that_nobody_knows_does_not_pass_and_a_silent_name_server_does(
+    monkeypatch: pytest.MonkeyPatch, number: int, *, transient: bool
+) -> None:
+    def unresolved(*_: object, **__: object) -> object:
+        raise _resolution(number)
+
+    monkeypatch.setattr("urllib3.util.connection.socket.getaddrinfo", unresolved)
+    resource = LakeFSResource(
+        endpoint="http://lakefs.example.com", access_key_id="a", secret_access_key="b",
+        max_attempts=1,
+    )  # fmt: skip
+    with pytest.raises(ConnectionFailedError) as failed:
+        list(resource.config().connect().repositories())
+    assert failed.value.transient is transient
+    assert not ConfigurationError("x").transient
+    assert not LakeFSError("x").transient
