@@ -26,6 +26,7 @@ from lakegc_assets.embedded.api import (
     history,
     logins,
     objects,
+    protection,
     refs,
     repositories,
     server,
@@ -43,6 +44,7 @@ _REFERENCE = re.compile(r"\{(tag|ref|left|right|source)\}")
 _ENDPOINTS = (
     *server.ENDPOINTS,
     *repositories.ENDPOINTS,
+    *protection.ENDPOINTS,
     *objects.ENDPOINTS,
     *staging.ENDPOINTS,
     *refs.ENDPOINTS,

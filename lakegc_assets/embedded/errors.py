@@ -21,6 +21,13 @@ class ApiError(LakegcError):
         self.extra = extra
 
 
+class ProtectedBranchError(ApiError):
+    """403 for what a rule of branch protection forbids."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(403, message)
+
+
 def bad_request(message: str) -> ApiError:
     """400."""
     return ApiError(400, message)

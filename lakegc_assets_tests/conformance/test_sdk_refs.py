@@ -261,7 +261,10 @@ def test_revert_branch(world: World) -> None:
     assert world.paths() == ["a", "b"]
 
 
-@operation("cherry_pick", "one commit; a merge by the number of its parent; where it came from")
+@operation(
+    "cherry_pick",
+    "one commit; a merge by the number of its parent; where it came from; 400 without changes",
+)
 def test_cherry_pick(world: World) -> None:
     diverged(world)
     pick = world.client.branches_api.cherry_pick
@@ -274,6 +277,9 @@ def test_cherry_pick(world: World) -> None:
         pick(world.repo, "old", sdk.CherryPickCreation(ref="dev"))
     pick(world.repo, "old", sdk.CherryPickCreation(ref="dev", parent_number=1))
     assert (world.read("b", "old"), world.paths("old")) == (b"main", ["a", "b"])
+    world.commit("empty", "dev", allow_empty=True)
+    with refused(400, "no changes"):
+        pick(world.repo, "old", sdk.CherryPickCreation(ref="dev"))
 
 
 @operation("create_tag", "at a reference; duplicate 409, odd name 400")

@@ -77,21 +77,22 @@ def test_get_repository_metadata(world: World) -> None:
     assert world.client.repositories_api.get_repository_metadata(world.repo) == {}
 
 
-@operation("get_branch_protection_rules", "none; 404")
-def test_get_branch_protection_rules(world: World) -> None:
-    rules_of = world.client.repositories_api.get_branch_protection_rules
-    assert rules_of(world.repo) == []
+@operation("list_repository_runs", "none; 404", "the server runs no actions")
+def test_list_repository_runs(world: World) -> None:
+    runs_of = world.client.actions_api.list_repository_runs
+    assert runs_of(world.repo, branch="main").results == []
     with refused(404):
-        rules_of("none")
+        runs_of("none")
 
 
-@operation("internal_get_branch_protection_rules", "none; 404")
-@pytest.mark.filterwarnings("ignore:.* is deprecated:DeprecationWarning")
-def test_internal_get_branch_protection_rules(world: World) -> None:
-    rules_of = world.client.internal_api.internal_get_branch_protection_rules
-    assert rules_of(world.repo) == []
-    with refused(404):
-        rules_of("none")
+@operation("list_users", "the one user, in pages and by prefix")
+def test_list_users(world: World) -> None:
+    listed = world.client.auth_api.list_users
+    (found,) = listed().results
+    assert found.id == world.client.auth_api.get_current_user().user.id
+    assert [user.id for user in listed(prefix=found.id[:2], amount=1).results] == [found.id]
+    assert listed(after=found.id).results == []
+    assert listed(prefix="nobody").results == []
 
 
 def rules(days: int, **branches: int) -> Any:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -97,8 +98,9 @@ def operation(name: str, checked: str, differs: str = "") -> pytest.MarkDecorato
 
 
 @contextmanager
-def refused(status: int) -> Iterator[None]:
-    """The call inside is answered with this status."""
+def refused(status: int, message: str | None = None) -> Iterator[None]:
+    """The call inside is answered with this status and, if one is given, this message."""
     with pytest.raises(sdk.exceptions.ApiException) as caught:
         yield
     assert caught.value.status == status, caught.value
+    assert message in {None, json.loads(caught.value.body or "{}").get("message")}, caught.value

@@ -47,6 +47,17 @@ def test_a_cherry_pick_with_other_words(two_sides: Repo) -> None:
     assert made["metadata"].keys() == {"a", "cherry-pick-origin", "cherry-pick-committer"}
 
 
+def test_a_cherry_pick_of_a_commit_that_changed_nothing_is_refused(two_sides: Repo) -> None:
+    two_sides.commit("empty", "dev", allow_empty=True)
+    before = two_sides.head()
+    answer = two_sides.call("POST", "/branches/main/cherry-pick", 400, json={"ref": "dev"})
+    assert answer == {"message": "no changes"}
+    assert two_sides.head() == before
+    # What the branch has already is changed once more, as with lakeFS.
+    for _ in range(2):
+        two_sides.call("POST", "/branches/main/cherry-pick", 201, json={"ref": "dev~1"})
+
+
 def test_a_merge_is_picked_relative_to_one_parent(two_sides: Repo) -> None:
     two_sides.branch("old", "main~1")
     two_sides.call("POST", "/refs/dev/merge/main")

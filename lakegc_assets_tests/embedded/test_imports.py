@@ -77,6 +77,15 @@ def test_an_import_is_one_commit_of_full_addresses(
     assert repo.read("in/b/2") == b"a/b/2"
 
 
+def test_an_import_without_words_has_those_of_lakefs(
+    repo: Repo, outside: Callable[..., None]
+) -> None:
+    outside("a")
+    source = location("object", "local://outside/a", "a")
+    assert ended(repo, source, commit={"message": ""})["commit"]["message"] == "Import objects"
+    assert ended(repo, source, commit={"message": "mine"})["commit"]["message"] == "mine"
+
+
 def test_a_prefix_need_not_end_at_a_slash(repo: Repo, outside: Callable[..., None]) -> None:
     outside("dir/ab1", "dir/ab2/x", "dir/c")
     ended(repo, location("common_prefix", "local://outside/dir/ab", "to"))

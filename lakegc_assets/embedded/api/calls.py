@@ -19,6 +19,7 @@ from lakegc_assets.embedded.paging import Paging
 MAX_PER_PAGE = 1000
 _DEFAULT_AMOUNT = 100
 _INT64_END = 1 << 63
+_WRONG_SCHEMA = "request body has an error: doesn't match schema #/components/schemas/"
 
 
 class Upload(NamedTuple):
@@ -90,17 +91,26 @@ class Call:
         """The body as an object of one of lakeFS's schemas; 400 when it is not one."""
         if optional and not self.body:
             return Body(schema, {})
-        try:
-            fields = json.loads(self.body)
-            # JSON can escape half of a surrogate pair, which no text of the state can hold.
-            json.dumps(fields, ensure_ascii=False).encode()
-        except (ValueError, RecursionError):
-            fields = None
+        fields = self._parsed()
         if not isinstance(fields, dict):
-            raise errors.bad_request(
-                f"request body has an error: doesn't match schema #/components/schemas/{schema}"
-            )
+            raise errors.bad_request(_WRONG_SCHEMA + schema)
         return Body(schema, fields)
+
+    def json_array(self, schema: str) -> list[Body]:
+        """The body as an array of objects of a schema; 400 when it is not one."""
+        found = self._parsed()
+        if not isinstance(found, list) or not all(isinstance(item, dict) for item in found):
+            raise errors.bad_request(_WRONG_SCHEMA + schema)
+        return [Body(schema, item) for item in found]
+
+    def _parsed(self) -> object:
+        try:
+            found = json.loads(self.body)
+            # JSON can escape half of a surrogate pair, which no text of the state can hold.
+            json.dumps(found, ensure_ascii=False).encode()
+        except (ValueError, RecursionError):
+            return None
+        return found
 
     def _amount(self) -> int:
         text = self.query.get("amount", str(_DEFAULT_AMOUNT))

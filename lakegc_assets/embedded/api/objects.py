@@ -96,9 +96,13 @@ def delete(call: Call) -> Response:
 
 
 def delete_many(call: Call) -> Response:
-    """Delete paths from a branch."""
+    """Delete paths from a branch; that it is protected is told of each of them."""
     paths = [str(path) for path in call.json("PathList").items("paths")]
-    objects.delete(call.lake, call.repository, call.branch, paths, force=call.flag("force"))
+    try:
+        objects.delete(call.lake, call.repository, call.branch, paths, force=call.flag("force"))
+    except errors.ProtectedBranchError as error:
+        refused = {"status_code": error.status, "message": error.message}
+        return answer({"errors": [{"path": path, **refused} for path in paths]})
     return answer({"errors": []})
 
 

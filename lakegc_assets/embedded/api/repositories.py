@@ -69,11 +69,11 @@ def repository_metadata(call: Call) -> Response:
     return answer({})
 
 
-def branch_protection(call: Call) -> Response:
-    """The rules that protect branches: none can be set."""
+def action_runs(call: Call) -> Response:
+    """A page of the runs of actions: the server runs none."""
     with call.lake.state.read() as db:
         catalog.repository(db, call.repository)
-    return answer([])
+    return one_page([], call.paging().amount, key="run_id")
 
 
 def _layout(call: Call) -> Layout | None:
@@ -103,6 +103,5 @@ ENDPOINTS = (
     Endpoint("GET", _ONE, get_repository),
     Endpoint("DELETE", _ONE, delete_repository),
     Endpoint("GET", f"{_ONE}/metadata", repository_metadata),
-    Endpoint("GET", f"{_ONE}/branch_protection", branch_protection),
-    Endpoint("GET", f"{_ONE}/settings/branch_protection", branch_protection),
+    Endpoint("GET", f"{_ONE}/actions/runs", action_runs),
 )

@@ -6,11 +6,12 @@ from starlette.responses import Response
 
 from lakegc_assets.embedded import errors
 from lakegc_assets.embedded.api import logins
-from lakegc_assets.embedded.api.calls import Call, Endpoint, answer, done
+from lakegc_assets.embedded.api.calls import Call, Endpoint, answer, done, one_page
 from lakegc_assets.embedded.objects import presigning
 from lakegc_assets.embedded.refs import history
 
 VERSION = "1.84.0"
+_USER = {"creation_date": 0, "email": "", "friendly_name": "", "id": history.COMMITTER}
 
 
 def version(_: Call) -> Response:
@@ -78,16 +79,15 @@ def log_in(call: Call) -> Response:
 
 def user(_: Call) -> Response:
     """The one user."""
-    return answer(
-        {
-            "user": {
-                "creation_date": 0,
-                "email": "",
-                "friendly_name": "",
-                "id": history.COMMITTER,
-            }
-        }
-    )
+    return answer({"user": _USER})
+
+
+def users(call: Call) -> Response:
+    """A page of the users, of whom there is one."""
+    page = call.paging()
+    name = history.COMMITTER
+    found = [_USER] if name.startswith(page.prefix) and name > page.after else []
+    return one_page(found, page.amount, key="id")
 
 
 def _version() -> dict[str, object]:
@@ -124,4 +124,5 @@ ENDPOINTS = (
     Endpoint("POST", "/statistics", statistics),
     Endpoint("POST", "/auth/login", log_in, open_to_all=True),
     Endpoint("GET", "/user", user),
+    Endpoint("GET", "/auth/users", users),
 )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from lakegc_assets.embedded.errors import ApiError
+from lakegc_assets.embedded.errors import ApiError, ProtectedBranchError
 from lakegc_assets.errors import LakegcError
 
 
@@ -115,6 +115,23 @@ def read_only() -> S3Error:
     return S3Error(403, "ErrReadOnlyRepository", "Attempted to write to a read-only repository")
 
 
+def unknown_access_key() -> S3Error:
+    """403."""
+    return S3Error(
+        403, "InvalidAccessKeyId", "The access key ID you provided does not exist in our records."
+    )
+
+
+def signature_does_not_match() -> S3Error:
+    """403."""
+    return S3Error(
+        403,
+        "SignatureDoesNotMatch",
+        "The request signature we calculated does not match the signature you provided. "
+        "Check your key and signing method.",
+    )
+
+
 def gone() -> S3Error:
     """410: the entry is there, its object was swept.
 
@@ -128,8 +145,15 @@ def gone() -> S3Error:
     )
 
 
+def write_to_protected_branch() -> S3Error:
+    """403, with lakeFS's code."""
+    return S3Error(403, "ErrWriteToProtectedBranch", "Attempted to write to a protected branch")
+
+
 def of_api(error: ApiError) -> S3Error:
     """What an error of the operations behind both interfaces is called here."""
+    if isinstance(error, ProtectedBranchError):
+        return write_to_protected_branch()
     known = {
         403: access_denied(error.message),
         404: no_such_key(),

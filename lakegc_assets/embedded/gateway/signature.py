@@ -10,13 +10,18 @@ import hashlib
 import hmac
 import re
 from calendar import timegm
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from email.utils import parsedate_to_datetime
 from time import strftime, strptime
 from typing import NamedTuple
 from urllib.parse import quote, unquote_to_bytes
 
-from lakegc_assets.embedded.gateway.errors import S3Error, access_denied
+from lakegc_assets.embedded.gateway.errors import (
+    S3Error,
+    access_denied,
+    signature_does_not_match,
+    unknown_access_key,
+)
 
 UNSIGNED = "UNSIGNED-PAYLOAD"
 _ALGORITHM = "AWS4-HMAC-SHA256"
@@ -116,13 +121,9 @@ def verify(incoming: Incoming, access_key: str, secret_key: str, now: float) -> 
         name.decode("latin-1"): value.decode("latin-1") for name, value in incoming.parameters()
     }
     presigned = "X-Amz-Algorithm" in query
-    claim = _in_query(incoming, query) if presigned else _in_header(incoming, query)
+    claim = _in_query(incoming, query) if presigned else _in_header(incoming)
     if not hmac.compare_digest(claim.access_key.encode("latin-1"), access_key.encode()):
-        raise S3Error(
-            403,
-            "InvalidAccessKeyId",
-            "The access key ID you provided does not exist in our records.",
-        )
+        raise unknown_access_key()
     _check_time(claim, now)
     names = claim.headers.split(";")
     _check_headers(incoming, names)
@@ -132,12 +133,7 @@ def verify(incoming: Incoming, access_key: str, secret_key: str, now: float) -> 
     )
     expected = hmac.new(key, text.encode(), hashlib.sha256).hexdigest()
     if not hmac.compare_digest(expected.encode(), claim.signature.encode("latin-1")):
-        raise S3Error(
-            403,
-            "SignatureDoesNotMatch",
-            "The request signature we calculated does not match the signature you provided. "
-            "Check your key and signing method.",
-        )
+        raise signature_does_not_match()
     return Signed(claim.payload, expected, key, claim.time, claim.scope, presigned)
 
 
@@ -175,9 +171,9 @@ def signing_key(secret_key: str, scope: str) -> bytes:
     return key
 
 
-def _in_header(incoming: Incoming, query: Iterable[str]) -> _Claim:
+def _in_header(incoming: Incoming) -> _Claim:
     header = incoming.header("authorization")
-    if (header or "").startswith("AWS ") or "AWSAccessKeyId" in query:
+    if (header or "").startswith("AWS "):
         raise S3Error(
             400,
             "InvalidRequest",

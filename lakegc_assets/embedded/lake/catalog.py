@@ -157,6 +157,7 @@ def delete_repository(db: sqlite3.Connection, name: str) -> None:
         "copies",
         "link_tokens",
         "layouts",
+        "protected_branches",
     ):
         db.execute(f"DELETE FROM {table} WHERE repository = ?", (name,))  # noqa: S608 - fixed names
     db.execute("DELETE FROM repositories WHERE id = ?", (name,))

@@ -63,6 +63,9 @@ INSERT INTO link_key SELECT randomblob(32) WHERE NOT EXISTS (SELECT 1 FROM link_
 CREATE TABLE IF NOT EXISTS layouts (
     repository TEXT PRIMARY KEY, layout TEXT NOT NULL
 ) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS protected_branches (
+    repository TEXT NOT NULL, pattern TEXT NOT NULL, PRIMARY KEY (repository, pattern)
+) WITHOUT ROWID;
 """
 
 

@@ -18,7 +18,7 @@ from lakegc_assets.embedded.lake import Lake, catalog
 from lakegc_assets.embedded.lake.catalog import Repository
 from lakegc_assets.embedded.objects import objects
 from lakegc_assets.embedded.objects.objects import Found
-from lakegc_assets.embedded.refs import refs, staging
+from lakegc_assets.embedded.refs import protection, refs, staging
 from lakegc_assets.graveler.entry import (
     AddressType,
     Entry,
@@ -65,7 +65,7 @@ def copy(
 
     Raises:
         ApiError: 404 when there is no such object, branch or repository, 410 when its data are
-            gone, 403 for a read-only repository unless ``force``.
+            gone, 403 for a protected branch, or for a read-only repository unless ``force``.
     """
     if not path:
         raise errors.bad_request("dest_path: required value: validation error")
@@ -82,6 +82,7 @@ def copy(
 
     with lake.state.write() as db:
         repo = catalog.writable_repository(db, repository, force=force)
+        protection.require_writable(db, repo, branch)
         target = catalog.branch(db, repo, branch)
         at = None
         if source_repository in {None, repo.id}:

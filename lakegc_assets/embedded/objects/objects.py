@@ -13,7 +13,7 @@ from lakegc_assets.embedded.lake import Lake, catalog
 from lakegc_assets.embedded.lake.catalog import Branch, Repository
 from lakegc_assets.embedded.objects.outside import why_not_outside
 from lakegc_assets.embedded.paging import Paging, page
-from lakegc_assets.embedded.refs import staging
+from lakegc_assets.embedded.refs import protection, staging
 from lakegc_assets.embedded.refs.refs import Resolved, resolve
 from lakegc_assets.graveler.entry import (
     AddressType,
@@ -135,6 +135,7 @@ def stage_entry(
         repo = catalog.writable_repository(db, repository, force=force)
         if namespace not in {None, repo.namespace}:
             raise errors.not_found("repository")
+        protection.require_writable(db, repo, branch)
         target = catalog.branch(db, repo, branch)
         if if_absent:
             _refuse_existing(lake, db, repo, target, path)
@@ -232,6 +233,7 @@ def delete(
     """
     with lake.state.write() as db:
         repo = catalog.writable_repository(db, repository, force=force)
+        protection.require_writable(db, repo, branch)
         target = catalog.branch(db, repo, branch)
         head = Resolved(catalog.commit(db, repo, target.commit_id), None)
         trees = lake.stores.trees(repo)

@@ -11,7 +11,7 @@ from lakegc_assets.embedded.lake import Lake, catalog
 from lakegc_assets.embedded.lake.catalog import Branch, Commit, Repository
 from lakegc_assets.embedded.lake.layouts import Layout, set_layout
 from lakegc_assets.embedded.lake.trees import commit_changes
-from lakegc_assets.embedded.refs import merging, refs, staging
+from lakegc_assets.embedded.refs import merging, protection, refs, staging
 from lakegc_assets.graveler.errors import FormatError
 from lakegc_assets.storage.errors import InvalidKeyError, ObjectNotFoundError
 
@@ -78,11 +78,12 @@ def commit(
     the branch in that time makes this one fail.
 
     Raises:
-        ApiError: 400 without changes, 403 for a read-only repository unless ``force``, 412 when the
-            branch moved meanwhile.
+        ApiError: 400 without changes, 403 for a protected branch, or for a read-only repository
+            unless ``force``, 412 when the branch moved meanwhile.
     """
     with lake.state.read() as db:
         repo = catalog.writable_repository(db, repository, force=force)
+        protection.require_committable(db, repo, branch)
         target = catalog.branch(db, repo, branch)
         head = catalog.commit(db, repo, target.commit_id)
         until = staging.last_sequence(db)
@@ -119,11 +120,12 @@ def commit_tree(
     """Commit a tree that is in the namespace already, on a branch without staged changes.
 
     Raises:
-        ApiError: 400 for a branch with staged changes, 404 for a metarange that is not there or
-            cannot be read, 412 when the branch moved meanwhile.
+        ApiError: 400 for a branch with staged changes, 403 for a protected one, 404 for a metarange
+            that is not there or cannot be read, 412 when the branch moved meanwhile.
     """
     with lake.state.read() as db:
         repo = catalog.writable_repository(db, repository, force=force)
+        protection.require_committable(db, repo, branch)
         target, head = clean_branch(lake, db, repo, branch)
     try:
         lake.stores.trees(repo).ranges(metarange_id)
@@ -266,17 +268,20 @@ def cherry_pick(
 
     Raises:
         ApiError: 400 for a merge commit without a parent's number, for a parent that is not there,
-            and for a branch with staged changes; 409 for conflicts; 412 when the branch moved.
+            for a branch with staged changes, and for a commit that changed nothing; 409 for
+            conflicts; 412 when the branch moved.
     """
     with lake.state.read() as db:
         repo = catalog.writable_repository(db, repository, force=force)
         picked = refs.resolve_commit(db, repo, ref)
         if parent_number is None and len(picked.parents) > 1:
             raise errors.bad_request(
-                "must specify 1-based parent number for cherry-pick merge commit"
+                "must specify 1-based parent number for cherry-picking merge commit"
             )
         before = _parent_tree(db, repo, picked, 1 if parent_number is None else parent_number)
         target, head = clean_branch(lake, db, repo, branch)
+    if before == picked.metarange_id:
+        raise errors.no_changes()
     metadata = picked.metadata if overrides.metadata is None else overrides.metadata
     made = Commit.new(
         committer=COMMITTER,
@@ -303,11 +308,12 @@ def hard_reset(lake: Lake, repository: str, branch: str, ref: str, *, force: boo
     """Let a branch point at another commit; what it leaves is dangling if nothing else holds it.
 
     Raises:
-        ApiError: 400 for a branch with staged changes, 403 for a read-only repository unless
-            ``force``.
+        ApiError: 400 for a branch with staged changes, 403 for a protected one, or for a read-only
+            repository unless ``force``.
     """
     with lake.state.write() as db:
         repo = catalog.writable_repository(db, repository, force=force)
+        protection.require_movable(db, repo, branch)
         target, _ = clean_branch(lake, db, repo, branch)
         catalog.move_branch(db, target, refs.resolve_commit(db, repo, ref).id)
         # A tombstone of what HEAD does not have is no change there, but may be one here.
@@ -317,11 +323,16 @@ def hard_reset(lake: Lake, repository: str, branch: str, ref: str, *, force: boo
 def reset(
     lake: Lake, repository: str, branch: str, *, kind: str, path: str, force: bool = False
 ) -> None:
-    """Forget what is staged: all of it (``reset``), below a ``common_prefix``, or an ``object``."""
+    """Forget what is staged: all of it (``reset``), below a ``common_prefix``, or an ``object``.
+
+    Raises:
+        ApiError: 403 for a protected branch, or for a read-only repository unless ``force``.
+    """
     if kind not in {"reset", "common_prefix", "object"}:
         raise errors.bad_request("unknown reset type")
     with lake.state.write() as db:
         repo = catalog.writable_repository(db, repository, force=force)
+        protection.require_writable(db, repo, branch)
         target = catalog.branch(db, repo, branch)
         prefix = b"" if kind == "reset" else path.encode()
         staging.drop(db, target, prefix, exactly=kind == "object")

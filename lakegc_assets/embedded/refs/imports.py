@@ -23,6 +23,7 @@ from lakegc_assets.storage.values import ObjectInfo
 TASK_PREFIX = "IM"
 _PREFIX, _OBJECT = "common_prefix", "object"
 _CANCELED = "Canceled"
+_MESSAGE = "Import objects"
 
 
 @dataclass(frozen=True)
@@ -54,7 +55,7 @@ class Location:
 
 @dataclass(frozen=True)
 class Wanted:
-    """One import: what, to which branch, and what its commit says."""
+    """One import: what, to which branch, and what its commit says; empty for lakeFS's words."""
 
     repository: str
     branch: str
@@ -137,7 +138,7 @@ def _import(lake: Lake, wanted: Wanted, task: str) -> dict[str, object]:
         source.add_record(record)
     made = Commit.new(
         committer=history.COMMITTER,
-        message=wanted.message,
+        message=wanted.message or _MESSAGE,
         metarange_id=overlay(trees, head.metarange_id, source.finish(), wanted.locations),
         creation_date=int(lake.now()),
         metadata={**wanted.metadata, history.STRATEGY_KEY: merging.SOURCE_WINS},

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+from collections.abc import Callable
 from pathlib import Path
 from time import time
 from typing import Any
@@ -274,19 +275,24 @@ def test_chunks_with_an_unsigned_trailer_are_taken(server: EmbeddedLakeFS, repo:
 
 
 @conforms(
-    GATEWAY, "Presigned URLs", client="boto3 and requests", checked="GET and PUT, until they expire"
+    GATEWAY,
+    "Presigned URLs",
+    client="boto3 and requests",
+    checked="GET and PUT, until they expire; signatures of version 4, and of version 2, which "
+    "`aws s3 presign` may make",
 )
-def test_presigned_urls(tmp_path: Path) -> None:
+@pytest.mark.parametrize("version", ["s3v4", "s3"])
+def test_presigned_urls(tmp_path: Path, version: str) -> None:
     ahead = [0.0]
     with (
         EmbeddedLakeFS(tmp_path, clock=lambda: time() + ahead[0]) as server,
         Api.of(server) as api,
     ):
-        repo, s3 = api.repository(), client_of(server, signature_version="s3v4")
+        repo, s3 = api.repository(), client_of(server, signature_version=version)
         where = {"Bucket": "repo", "Key": "main/odd +%é"}
-        put = s3.generate_presigned_url("put_object", Params=where, ExpiresIn=60)
+        put = s3.generate_presigned_url("put_object", Params=where, ExpiresIn=600)
         get = s3.generate_presigned_url(
-            "get_object", Params={**where, "ResponseContentType": "text/é x"}, ExpiresIn=60
+            "get_object", Params={**where, "ResponseContentType": "text/é x"}, ExpiresIn=600
         )
         assert requests.put(put, data=b"content", timeout=TIMEOUT).status_code == 200
         answer = requests.get(get, timeout=TIMEOUT)
@@ -295,14 +301,51 @@ def test_presigned_urls(tmp_path: Path) -> None:
         assert requests.put(get, data=b"x", timeout=TIMEOUT).status_code == 403
         added = {"x-amz-meta-k": "v"}
         assert requests.put(put, data=b"x", headers=added, timeout=TIMEOUT).status_code == 403
+        described = {**where, "Metadata": added, "ContentType": "text/plain"}
+        told = s3.generate_presigned_url("put_object", Params=described, ExpiresIn=600)
+        if version == "s3":  # Version 4 wants what it signs in headers.
+            assert requests.put(told, data=b"content", timeout=TIMEOUT).status_code == 200
+            assert requests.head(get, timeout=TIMEOUT).status_code == 403
+            assert repo.stat("odd +%é")["content_type"] == "text/plain"
         ahead[0] = 1200
         assert "expired" in requests.get(get, timeout=TIMEOUT).text
-        with refused(403, "RequestTimeTooSkewed"):
-            s3.get_object(Bucket="repo", Key="main/odd +%é")
-        old = client_of(server, signature_version="s3")
-        with refused(400, "InvalidRequest"):
-            old.get_object(Bucket="repo", Key="main/odd +%é")
         assert repo.read("odd +%é") == b"content"
+
+
+def test_signatures_that_are_out_of_time_or_of_version_2(tmp_path: Path) -> None:
+    with EmbeddedLakeFS(tmp_path, clock=lambda: time() + 1200) as server, Api.of(server) as api:
+        repo = api.repository()
+        where = {"Bucket": repo.name, "Key": "main/a"}
+        with refused(403, "RequestTimeTooSkewed"):
+            client_of(server, signature_version="s3v4").get_object(**where)
+        with refused(400, "InvalidRequest"):
+            client_of(server, signature_version="s3").get_object(**where)
+
+
+@pytest.mark.usefixtures("server")
+def test_a_protected_branch_is_written_to_by_nobody(repo: Repo, s3: S3) -> None:
+    where = {"Bucket": repo.name, "Key": "main/a"}
+    s3.put_object(**where, Body=b"1")
+    upload = s3.create_multipart_upload(Bucket=repo.name, Key="main/b")["UploadId"]
+    whole = {"Bucket": repo.name, "Key": "main/b", "UploadId": upload}
+    part = s3.upload_part(**whole, PartNumber=1, Body=b"2")["ETag"]
+    repo.call("PUT", "/settings/branch_protection", 204, json=[{"pattern": "m*"}])
+    writes: list[Callable[[], object]] = [
+        lambda: s3.put_object(**where, Body=b"2"),
+        lambda: s3.delete_object(**where),
+        lambda: s3.copy_object(Bucket=repo.name, Key="main/c", CopySource=where),
+        lambda: s3.complete_multipart_upload(
+            **whole, MultipartUpload={"Parts": [{"PartNumber": 1, "ETag": part}]}
+        ),
+    ]
+    for write in writes:
+        with refused(403, "ErrWriteToProtectedBranch"):
+            write()
+    (error,) = s3.delete_objects(Bucket=repo.name, Delete={"Objects": [{"Key": "main/a"}]})[
+        "Errors"
+    ]
+    assert (error["Key"], error["Code"]) == ("main/a", "ErrWriteToProtectedBranch")
+    assert (repo.list(), repo.read("a")) == (["a"], b"1")
 
 
 def test_errors_are_told_as_s3_tells_them(server: EmbeddedLakeFS, repo: Repo) -> None:

@@ -1,0 +1,93 @@
+"""Checks presigned URLs of AWS Signature Version 2, which ``aws s3 presign`` may still make.
+
+Written from AWS's "Signing and authenticating REST requests", its section on query strings.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import hmac
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+from lakegc_assets.embedded.gateway.errors import (
+    access_denied,
+    signature_does_not_match,
+    unknown_access_key,
+)
+from lakegc_assets.embedded.gateway.signature import UNSIGNED, Incoming, Signed
+
+#: Headers that the query may hold, besides Amazon's own.
+HEADERS: Final = frozenset({"content-md5", "content-type"})
+#: Parameters of the query that are no part of what is asked for.
+PARAMETERS: Final = frozenset({"AWSAccessKeyId", "Expires", "Signature"}) | HEADERS
+_RESOURCES: Final = frozenset({
+    b"acl", b"delete", b"lifecycle", b"location", b"logging", b"notification", b"partNumber",
+    b"policy", b"requestPayment", b"response-cache-control", b"response-content-disposition",
+    b"response-content-encoding", b"response-content-language", b"response-content-type",
+    b"response-expires", b"tagging", b"torrent", b"uploadId", b"uploads", b"versionId",
+    b"versioning", b"versions", b"website",
+})  # fmt: skip
+
+
+def is_presigned(incoming: Incoming) -> bool:
+    """Whether a request claims a signature of this kind."""
+    return any(name == b"AWSAccessKeyId" for name, _ in incoming.parameters())
+
+
+def verify(incoming: Incoming, access_key: str, secret_key: str, now: float) -> Signed:
+    """Check who has presigned a URL, and until when.
+
+    Args:
+        incoming: the request.
+        access_key: of the one user.
+        secret_key: of the same.
+        now: epoch seconds.
+
+    Raises:
+        S3Error: it is not presigned by this user, has expired, or was changed since.
+    """
+    parameters = incoming.parameters()
+    query = dict(parameters)
+    if len(query) < len(parameters):
+        # One of two values would be signed, and the other one might be used.
+        raise signature_does_not_match()
+    expires = query.get(b"Expires", b"")
+    signature = query.get(b"Signature")
+    if signature is None or not expires.isdigit():
+        raise access_denied(
+            "Query-string authentication requires the Signature, Expires and AWSAccessKeyId "
+            "parameters"
+        )
+    if not hmac.compare_digest(query[b"AWSAccessKeyId"], access_key.encode()):
+        raise unknown_access_key()
+    if now > int(expires):
+        raise access_denied("Request has expired")
+    text = string_to_sign(incoming, query)
+    digest = hmac.new(secret_key.encode(), text, hashlib.sha1).digest()
+    if not hmac.compare_digest(base64.b64encode(digest), signature):
+        raise signature_does_not_match()
+    return Signed(UNSIGNED, digest.hex(), key=b"", time="", scope="", presigned=True)
+
+
+def string_to_sign(incoming: Incoming, query: Mapping[bytes, bytes]) -> bytes:
+    """What the secret key signs; headers may be in the query, where they are signed alike."""
+    headers: dict[bytes, Sequence[bytes]] = {}
+    for name, value in (*query.items(), *incoming.headers):
+        headers[name.lower()] = [*headers.get(name.lower(), ()), value.strip()]
+    amazons = sorted(name for name in headers if name.startswith(b"x-amz-"))
+    asked = sorted(
+        name + (b"=" + value if value else b"")
+        for name, value in query.items()
+        if name in _RESOURCES
+    )
+    return b"\n".join(
+        (
+            incoming.method.encode(),
+            *(b",".join(headers.get(name, ())) for name in (b"content-md5", b"content-type")),
+            query[b"Expires"],
+            *(name + b":" + b",".join(headers[name]) for name in amazons),
+            incoming.path + (b"?" + b"&".join(asked) if asked else b""),
+        )
+    )
