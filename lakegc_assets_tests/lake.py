@@ -107,6 +107,7 @@ class SmallLake:
             endpoint=self.server.endpoint,
             credentials_file=str(self.folder / "lakectl.yaml"),
             first_backoff_s=0.01,
+            read_timeout_s=60,
         )
 
     @property

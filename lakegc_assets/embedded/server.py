@@ -30,7 +30,7 @@ from lakegc_assets.storage.config import StoreConfig
 from lakegc_assets.storage.files import flush, locked, open_directories, temporary_name
 from lakegc_assets.storage.files import replace as replace_file
 
-_START_SECONDS = 30
+_START_SECONDS = 120
 
 
 class EmbeddedLakeFS:

@@ -235,7 +235,7 @@ def test_a_worker_is_killed_in_the_middle_of_a_sweep(
             if struck or not user.notes("begun"):
                 return
             if len(user.notes("begun")) < 2:
-                both.wait(60)
+                both.wait(600)
                 return
             both.set()
             with strike_once:

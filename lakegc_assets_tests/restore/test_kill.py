@@ -172,7 +172,7 @@ def test_two_restores_at_once(
     def slow(*args: Any) -> None:
         if not started.is_set():
             started.set()
-            assert ended.wait(60)
+            assert ended.wait(600)
         write_pin(*args)
 
     monkeypatch.setattr(restoring, "write_pin", slow)
@@ -183,7 +183,7 @@ def test_two_restores_at_once(
 
     thread = threading.Thread(target=first)
     thread.start()
-    assert started.wait(60)
+    assert started.wait(600)
     monkeypatch.setattr("lakegc_assets.sweep.lease._PATIENCE", timedelta(0))
     with pytest.raises(RefusedError, match=r"holds its lease: .*doing restore"):
         restore(place.context(backup_url=None), ALL)

@@ -49,7 +49,7 @@ def test_tasks_say_how_many_of_them_are_done() -> None:
 
     def task(number: int) -> int:
         if number == 2:
-            assert told.came.wait(60)
+            assert told.came.wait(600)
             last.wait()
         return number
 
@@ -98,12 +98,12 @@ def test_what_cannot_be_told_stops_nothing() -> None:
         raise ConnectionError
 
     with telling(_log(told), how_far):
-        assert told.came.wait(60)
+        assert told.came.wait(600)
     assert told.lines == []
 
 
 def test_whoever_watches_the_process_is_told(caplog: pytest.LogCaptureFixture) -> None:
     told = _Told()
     with caplog.at_level(logging.INFO, "lakegc.progress"), telling(_log(told), lambda: "3 of 9"):
-        assert told.came.wait(60)
+        assert told.came.wait(600)
     assert "3 of 9" in caplog.messages

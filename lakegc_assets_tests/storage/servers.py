@@ -43,7 +43,7 @@ AZURE_ACCOUNT: Final = "lakegctest"
 AZURE_KEY: Final = base64.b64encode(hashlib.sha256(b"lakegc").digest() * 2).decode()
 
 _START_TRIES: Final = 5
-_PATIENCE_S: Final = 60
+_PATIENCE_S: Final = 300
 
 
 class ServerUnavailableError(Exception):

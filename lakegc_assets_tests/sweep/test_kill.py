@@ -169,7 +169,7 @@ def test_kill_9_in_the_middle_of_a_batch_and_between_batches(
     def hold(_method: str, _path: str) -> None:
         """Let no task get past the batch in which the kill comes."""
         if left() != marked.candidates:
-            killed.wait(60)
+            killed.wait(600)
 
     lake.on_request = hold
     try:
@@ -192,7 +192,7 @@ def test_kill_9_in_the_middle_of_a_batch_and_between_batches(
     lake.on_request = strike
     try:
         wait_for(lambda: left() != after_first, process, log_of(lake))
-        process.wait(60)
+        process.wait(600)
     finally:
         kill(process)
     assert process.returncode == -signal.SIGKILL
