@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from datetime import datetime
 from typing import Any
 
 from lakegc_assets.cli.jobs import run_job
 from lakegc_assets.cli.queries import Site
-from lakegc_assets.errors import IntegrityError, LakegcError
+from lakegc_assets.errors import LakegcError
+from lakegc_assets.estate.run_state import ON_HOLD, REFUSED
+from lakegc_assets.estate.standing import APPROVED, PERSON, UNREADABLE, Standing, standing
 from lakegc_assets.lakefs.reads import utc_now
-from lakegc_assets.run.artifacts import ArtifactRoot, AttemptArtifacts
 from lakegc_assets.run.tasks import each
-from lakegc_assets.sweep.approval import Approval, approval_of, refusal_of
-from lakegc_assets.sweep.ledger import ASSET
-from lakegc_assets.sweep.unattended import how_to_approve
+from lakegc_assets.sweep.approval import Approval, approval_of
 
 _THREADS = 8
 
@@ -42,52 +40,29 @@ def approve(repository: str, run: str, by: str | None, share: float | None) -> A
 
 
 def pending() -> list[dict[str, Any]]:
-    """The last mark of each repository that was not swept, as JSON values: what it waits for.
+    """What the last mark of each repository waits for, as JSON values, where it waits.
 
     Raises:
-        LakegcError: lakeFS or the store of the artifacts does not answer.
+        LakegcError: lakeFS does not answer.
     """
     site = Site.defined()
     now = utc_now()
     names = [r.id for r in site.lakefs.connect().repositories() if not r.read_only]
 
-    def look(repository: str) -> dict[str, Any] | None:
-        try:
-            return _pending(site.root, repository, now)
-        except IntegrityError as error:
-            # What is damaged in one of them hides nothing of the others.
-            return {
-                "repository": repository,
-                "run": None,
-                "state": "unreadable",
-                "because": str(error),
-            }
+    def look(repository: str) -> Standing:
+        return standing(site.root, repository, "approved", now, checked=True)
 
-    return [one for one in each(look, names, _THREADS) if one is not None]
+    found = each(look, names, _THREADS)
+    return [_told(one) for one in found if one.state in {*PERSON, APPROVED}]
 
 
-def _pending(root: ArtifactRoot, repository: str, now: datetime) -> dict[str, Any] | None:
-    def marked(run: str) -> tuple[datetime, AttemptArtifacts] | None:
-        try:
-            attempt = root.attempt(repository, run)
-            return attempt.recorded("deletion_candidates").finished, attempt
-        except LakegcError:
-            return None
-
-    marks = [one for one in each(marked, root.runs(repository), _THREADS) if one is not None]
-    if not marks:
-        return None
-    finished, last = max(marks, key=lambda one: one[0])
-    if last.has(ASSET):
-        return None
-    told = {"repository": repository, "run": last.run, "marked": finished.isoformat()}
-    if not last.has("gc_report"):
-        refusal = refusal_of(last)
-        return {**told, "state": "refused", "because": refusal} if refusal else None
-    facts = last.manifest("gc_report").facts
-    told |= {"objects": facts["objects"], "bytes": facts["bytes"]}
-    approval = approval_of(last, now)
-    if approval is None:
-        return {**told, "state": "waits", "because": how_to_approve(last)}
-    because = f"by {approval.by}, until {approval.ends:%Y-%m-%d %H:%M} UTC"
-    return {**told, "state": "approved", "because": because}
+def _told(one: Standing) -> dict[str, Any]:
+    told: dict[str, Any] = {
+        "repository": one.repository,
+        "run": one.run,
+        "state": one.state,
+        "because": one.because,
+    }
+    if one.state not in {UNREADABLE, REFUSED, ON_HOLD}:
+        told |= {"objects": one.garbage, "bytes": one.garbage_size}
+    return told

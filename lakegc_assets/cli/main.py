@@ -18,6 +18,7 @@ from lakegc_assets.cli.exits import exit_status
 from lakegc_assets.cli.options import new_run_id, run_options, settings_of, sweep_options
 from lakegc_assets.cli.shown import show
 from lakegc_assets.errors import RefusedError
+from lakegc_assets.wording import counted
 
 #: Commands that stand in modules of their own, which are loaded when they are asked for.
 _ELSEWHERE = {
@@ -175,7 +176,9 @@ def pending(as_json: bool) -> None:  # noqa: FBT001 - an option
         click.echo(json.dumps(found, indent=1))
         return
     for one in found:
-        size = f"\t{one['objects']:,} objects, {one['bytes']:,} bytes" if "objects" in one else ""
+        size = ""
+        if "objects" in one:
+            size = f"\t{counted(one['objects'], 'object')}, {counted(one['bytes'], 'byte')}"
         click.echo(
             f"{one['repository']}\t{one['run'] or '-'}\t{one['state']}{size}\t{one['because']}"
         )
@@ -222,17 +225,33 @@ def report(repository: str | None, run_id: str | None, file: Path | None, as_jso
 
 @main.command()
 @click.argument("repository")
-@click.argument("address")
+@click.argument("address", required=False)
 @click.option("--run", "run_id", required=True, help="Id of the run, which is its mark id.")
+@click.option("--branch", help="In place of ADDRESS, with --path: a branch, tag or commit.")
+@click.option("--path", help="In place of ADDRESS: what lakeFS shows at this path of the branch.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON for programs.")
 @exit_status
-def why(repository: str, address: str, run_id: str, as_json: bool) -> None:  # noqa: FBT001 - an option
-    """Say why a mark named the object at ADDRESS, or did not."""
-    from lakegc_assets.cli.queries import local_context  # noqa: PLC0415 - Dagster loads slowly
-    from lakegc_assets.mark.why import why as explain  # noqa: PLC0415 - Spark loads slowly
+def why(
+    repository: str,
+    address: str | None,
+    run_id: str,
+    branch: str | None,
+    path: str | None,
+    as_json: bool,  # noqa: FBT001 - an option
+) -> None:
+    """Say why a mark named an object, or did not.
+
+    And what became of it. The object is that at ADDRESS, or what lakeFS shows at a path of a branch.
+    """
+    if (branch is None) != (path is None) or (address is None) == (path is None):
+        raise click.UsageError("say of which object: ADDRESS, or --branch and --path")
+    from lakegc_assets.cli.queries import address_at, local_context  # noqa: PLC0415 - Dagster loads slowly
+    from lakegc_assets.estate.explanation import explain  # noqa: PLC0415 - Spark loads slowly
 
     with local_context(repository, run_id) as ctx:
-        found = explain(ctx, address)
+        if branch is not None and path is not None:
+            address = address_at(repository, branch, path)
+        found = explain(ctx, address or "")
     if as_json:
         click.echo(json.dumps(asdict(found), indent=1, default=str))
     else:
@@ -253,6 +272,8 @@ def repositories(as_json: bool) -> None:  # noqa: FBT001 - an option
     if not found:
         click.echo("there are no repositories that these credentials may list", err=True)
     for entry in found:
-        runs = ", ".join(f"{run['run']} ({run['state']})" for run in entry["runs"]) or "no run yet"
-        read_only = " (read-only)" if entry["read_only"] else ""
-        click.echo(f"{entry['repository']}{read_only}\t{entry['storage_namespace']}\t{runs}")
+        runs = ", ".join(f"{run['run']} ({run['summary']})" for run in entry["runs"])
+        more = " (read-only)" if entry["read_only"] else ""
+        more += " (on hold)" if entry["on_hold"] else ""
+        where = f"{entry['repository']}{more}\t{entry['storage_namespace']}"
+        click.echo(f"{where}\t{runs or 'no run yet'}")

@@ -12,6 +12,7 @@ import dagster as dg
 from lakegc_assets.cli import html
 from lakegc_assets.cli.jobs import open_instance
 from lakegc_assets.cli.queries import Site, kept_because, outcome
+from lakegc_assets.cli.shown import commands_of
 from lakegc_assets.definitions import component
 from lakegc_assets.defs import pictures
 from lakegc_assets.defs.due import schedules_on
@@ -21,6 +22,7 @@ from lakegc_assets.defs.metadata import slice_ages
 from lakegc_assets.defs.names import REPOSITORY
 from lakegc_assets.defs.units import human_bytes
 from lakegc_assets.errors import ConfigurationError, LakegcError
+from lakegc_assets.estate.run_state import DELETED_OR_MISSING, ON_HOLD, STOPPED
 from lakegc_assets.estate.standing import PERSON
 from lakegc_assets.lakefs.config import LakeFSConfig
 from lakegc_assets.lakefs.reads import utc_now
@@ -148,14 +150,17 @@ def page_of_run(found: dict[str, Any], lakefs: LakeFSConfig) -> str:
         lakefs: the server that links lead to.
     """
     rows = found["breakdown"]
-    state = found["swept_on"] or "not swept"
+    state = found["swept_on"] or found["state"]
+    warnings = list(found["warnings"])
+    if found["state"] in {STOPPED, ON_HOLD}:
+        warnings.insert(0, f"{found['state']}: {found['because']}")
     mode = "" if found["mode"] == "unified" else f" ({found['mode']})"
     cutoff = datetime.fromisoformat(found["cutoff"])
     largest = [(address, human_bytes(size), why) for address, size, why in found["largest"]]
     return html.page(
         f"Garbage collection of {found['repository']}",
         f"Mark {found['run']}{mode}, {state}. Cutoff {cutoff:%Y-%m-%d %H:%M} UTC",
-        *_warnings(found["warnings"]),
+        *_warnings(warnings),
         *_section("Objects", _TOTAL, _totals(found)),
         *_section("Garbage by reason", _TOTAL, _by(rows, "reason")),
         *_section("Garbage by branch rule", _TOTAL, _by(rows, "branch rule")),
@@ -186,10 +191,13 @@ def _by(rows: Sequence[Sequence[Any]], dimension: str) -> list[tuple[str, int, s
 
 
 def _outcomes(found: dict[str, Any]) -> list[tuple[str, int, str]]:
-    return [
+    outcomes = [
         (name.replace("_", " "), total["objects"], human_bytes(total["bytes"]))
         for name, total in sorted(found["outcomes"].items())
     ]
+    if found["deleted_or_missing"]:
+        outcomes.append((f"of these {DELETED_OR_MISSING}", found["deleted_or_missing"], ""))
+    return outcomes
 
 
 def _places(found: dict[str, Any], lakefs: LakeFSConfig) -> list[tuple[object, object]]:
@@ -199,8 +207,7 @@ def _places(found: dict[str, Any], lakefs: LakeFSConfig) -> list[tuple[object, o
         ("backup", found["backup"]),
         ("undo", found["undo"]),
     ]
-    if found["objects"] and not found["swept"]:
-        places.append(("to delete", found["to_delete"]))
+    places += commands_of(found)
     places += [
         (what, html.link(url, url)) for what, url in pages(lakefs, found["repository"]).items()
     ]

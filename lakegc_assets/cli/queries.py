@@ -10,6 +10,7 @@ from datetime import datetime, timezone
 from typing import Any
 
 import dagster as dg
+import pyarrow as pa
 import pyarrow.compute as pc
 
 from lakegc_assets.checks.evaluation import read_results, require_passed
@@ -17,24 +18,38 @@ from lakegc_assets.definitions import component
 from lakegc_assets.defs.execution import Resources
 from lakegc_assets.defs.partitions import partition_key
 from lakegc_assets.errors import LakegcError, RefusedError
+from lakegc_assets.estate.guards import Guards, read_guards
+from lakegc_assets.estate.run_state import (
+    RunManifests,
+    deleted_or_missing,
+    run_state,
+    state_of,
+)
 from lakegc_assets.estate.run_state import sweep_command as command_of
+from lakegc_assets.estate.standing import UNREADABLE
 from lakegc_assets.graveler.namespace import StorageNamespace
 from lakegc_assets.lakefs.config import LakeFSConfig
+from lakegc_assets.lakefs.errors import NotFoundError
+from lakegc_assets.lakefs.models import Repository
 from lakegc_assets.mark.adoption import require_adoptable
 from lakegc_assets.mark.forms import mark_folder
 from lakegc_assets.mark.known import known_attempt
 from lakegc_assets.recovery.undoable import undoable
+from lakegc_assets.restore.choosing import known_ref
 from lakegc_assets.run.artifacts import ArtifactRoot, AttemptArtifacts, Manifest
 from lakegc_assets.run.context import RunContext, known_repository
 from lakegc_assets.run.settings import Settings
 from lakegc_assets.run.spark import session_settings, start_session
+from lakegc_assets.run.tasks import each
 from lakegc_assets.storage.base import ObjectStore
 from lakegc_assets.storage.config import StoreConfig
 from lakegc_assets.storage.opening import open_store
+from lakegc_assets.sweep import ledger
 from lakegc_assets.sweep.approval import when
 
 #: Reasons of a sweep that a report tells.
 _REASONS = 10
+_THREADS = 8
 
 
 @dataclass(frozen=True)
@@ -97,7 +112,10 @@ def outcome(repository: str, run: str) -> dict[str, Any]:
     report = attempt.manifest("gc_report")
     candidates = attempt.manifest("deletion_candidates").facts
     committed = attempt.manifest("committed_addresses").facts
-    swept = attempt.manifest("swept_set").facts if attempt.has("swept_set") else None
+    state = state_of(attempt)
+    manifest = attempt.manifest("swept_set") if attempt.has("swept_set") else None
+    swept = manifest.facts if manifest else None
+    recorded = ledger.recorded(attempt) if state.outcomes else ledger.SWEPT.empty_table()
     return {
         "repository": repository,
         "run": run,
@@ -124,11 +142,17 @@ def outcome(repository: str, run: str) -> dict[str, Any]:
         "checks": report.facts["checks"],
         "warnings": [*report.facts["warnings"], *_put_back(swept)],
         "read": {name: committed[name] for name in sorted(committed)},
-        "to_delete": command_of(attempt),
+        "state": state.state,
+        "because": state.because,
+        "to_delete": state.command or None,
         "swept": swept is not None,
-        "swept_on": when(attempt.manifest("swept_set")) if swept else None,
-        "outcomes": swept["outcomes"] if swept else {},
-        "spared_by_sweep": _spared(attempt) if swept and "spared" in swept["outcomes"] else {},
+        "swept_on": when(manifest) if manifest else None,
+        "outcomes": {
+            name: {"objects": total.objects, "bytes": total.size}
+            for name, total in state.outcomes.items()
+        },
+        "spared_by_sweep": _spared(recorded),
+        "deleted_or_missing": deleted_or_missing(attempt, recorded).num_rows,
     }
 
 
@@ -141,9 +165,8 @@ def sweep_command(repository: str, run: str) -> str:
     return command_of(Site.defined().attempt(repository, run))
 
 
-def _spared(attempt: AttemptArtifacts) -> dict[str, int]:
+def _spared(rows: pa.Table) -> dict[str, int]:
     """How many objects a sweep spared for which reason, the most frequent reasons only."""
-    rows = attempt.read("swept_set", columns=["outcome", "detail"])
     details = rows.filter(pc.equal(rows["outcome"], "spared"))["detail"]
     counted = Counter({one["values"]: one["counts"] for one in details.value_counts().to_pylist()})
     found = {why or "no reason is recorded": count for why, count in counted.most_common(_REASONS)}
@@ -222,6 +245,31 @@ def any_context(repository: str, run: str) -> Iterator[RunContext]:
     )
 
 
+def address_at(repository: str, ref: str, path: str) -> str:
+    """The full address of the object that lakeFS shows at a path.
+
+    Args:
+        repository: lakeFS repository.
+        ref: branch, tag or commit.
+        path: of the object there.
+
+    Raises:
+        ConfigurationError: there is no such repository.
+        RefusedError: there is no such branch, tag or commit, or nothing at the path.
+    """
+    partition_key(repository, "any")
+    client = Site.defined().lakefs.connect()
+    known_repository(client, repository)
+    try:
+        found = client.stat(repository, known_ref(client, repository, ref), path)
+    except NotFoundError as error:
+        raise RefusedError(
+            f"lakeFS shows nothing at {path!r} of {ref!r}. What is not there any more a commit may "
+            "have had: give its id in place of the branch"
+        ) from error
+    return found.physical_address
+
+
 def adoptable(repository: str, run: str, mark_id: str) -> None:
     """Refuse a mark of lakeFS's collector that no run can be made of, before anything is started.
 
@@ -257,21 +305,26 @@ def namespace_of(site: Site, repository: str) -> str:
 def known_runs() -> list[dict[str, Any]]:
     """The repositories of the server with their namespaces and the runs in the artifacts."""
     site = Site.defined()
-    return [
-        {
+    found = list(site.lakefs.connect().repositories())
+
+    def look(repository: Repository) -> dict[str, Any]:
+        guards = read_guards(repository.storage_namespace, site.stores)
+        return {
             "repository": repository.id,
             "storage_namespace": repository.storage_namespace,
             "read_only": repository.read_only,
-            "runs": _runs(site.root, repository.id),
+            "on_hold": guards.hold is not None,
+            "runs": _runs(site.root, repository.id, guards),
         }
-        for repository in site.lakefs.connect().repositories()
-    ]
+
+    return each(look, found, _THREADS)
 
 
-def _runs(root: ArtifactRoot, repository: str) -> list[dict[str, str]]:
+def _runs(root: ArtifactRoot, repository: str, guards: Guards) -> list[dict[str, str]]:
     """Its runs, the one whose mark was begun last as the last."""
-    begun = sorted((_begun(root, repository, run), run) for run in root.runs(repository))
-    return [{"run": run, "state": _state(root, repository, run)} for _, run in begun]
+    runs = root.runs(repository)
+    begun = sorted((_begun(root, repository, run), run) for run in runs)
+    return [_told(root, repository, run, guards) for _, run in begun]
 
 
 def _begun(root: ArtifactRoot, repository: str, run: str) -> str:
@@ -282,11 +335,13 @@ def _begun(root: ArtifactRoot, repository: str, run: str) -> str:
         return ""
 
 
-def _state(root: ArtifactRoot, repository: str, run: str) -> str:
-    """How far a run came: swept, marked, or unfinished."""
+def _told(root: ArtifactRoot, repository: str, run: str, guards: Guards) -> dict[str, str]:
+    """How far a run came; unreadable, and why, where nobody can tell."""
     try:
-        attempt = root.attempt(repository, run)
-        assets = {"swept_set": "swept", "gc_report": "marked"}
-        return next((state for asset, state in assets.items() if attempt.has(asset)), "unfinished")
-    except LakegcError:
-        return "unfinished"
+        found = run_state(RunManifests.of(root.attempt(repository, run)), guards)
+    except LakegcError as error:
+        because = str(error)
+        return {"run": run, "state": UNREADABLE, "summary": UNREADABLE, "because": because}
+    return {
+        "run": run, "state": found.state, "summary": found.summary, "because": found.because
+    }  # fmt: skip

@@ -9,6 +9,8 @@ from typing import Any
 import click
 
 from lakegc_assets.defs.units import human_bytes
+from lakegc_assets.estate.run_state import DELETED_OR_MISSING, MARKED, ON_HOLD, STOPPED
+from lakegc_assets.run.command_line import command_line
 
 #: Garbage that no rule let expire.
 _WITHOUT_RULE = {
@@ -41,10 +43,21 @@ def show(found: dict[str, Any], as_json: bool) -> None:  # noqa: FBT001 - an opt
     for warning in found["warnings"]:
         click.echo(f"  warning: {warning}")
     _show_places(found)
-    if found["swept"]:
-        click.echo(f"  {found['swept_on']}")
-    elif found["objects"]:
-        click.echo(f"  to delete  {found['to_delete']}")
+    click.echo(f"  state      {found['state']}: {found['because']}")
+    for what, command in commands_of(found):
+        click.echo(f"  {what:<10} {command}")
+
+
+def commands_of(found: dict[str, Any]) -> list[tuple[str, str]]:
+    """The commands that go on with a run, each behind what it is for."""
+    commands = []
+    if found["objects"] and found["to_delete"]:
+        begun = found["state"] != MARKED
+        commands.append(("to go on" if begun else "to delete", found["to_delete"]))
+    if found["state"] in {STOPPED, ON_HOLD}:
+        undo = command_line("restore", found["repository"], "--run", found["run"], "--all")
+        commands.append(("to undo", undo))
+    return commands
 
 
 def _show_sweep(found: dict[str, Any]) -> None:
@@ -53,6 +66,8 @@ def _show_sweep(found: dict[str, Any]) -> None:
         if outcome == "spared":
             for because, objects in found["spared_by_sweep"].items():
                 _line(6, because, objects)
+        if outcome == "already_missing" and found["deleted_or_missing"]:
+            _line(6, DELETED_OR_MISSING, found["deleted_or_missing"])
 
 
 def _line(indent: int, name: str, objects: int, size: int | None = None) -> None:

@@ -11,17 +11,20 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any, Final, NamedTuple
 
+import pyarrow as pa
 import pyarrow.compute as pc
 
 from lakegc_assets.errors import LakegcError
-from lakegc_assets.estate.guards import Guards
+from lakegc_assets.estate.guards import Guards, read_guards
 from lakegc_assets.run.artifacts import AttemptArtifacts, Manifest
 from lakegc_assets.run.command_line import command_line, recorded_settings
 from lakegc_assets.sweep import ledger
 from lakegc_assets.sweep.alarm import MISSING
 from lakegc_assets.sweep.approval import refusal_of, when
 from lakegc_assets.sweep.ledger import ASSET, DONE, GONE
+from lakegc_assets.sweep.pace import killed_since
 from lakegc_assets.sweep.tries import Try, last_try
+from lakegc_assets.wording import counted
 
 UNFINISHED: Final = "unfinished"
 REFUSED: Final = "refused"
@@ -30,6 +33,8 @@ SWEEPING: Final = "sweeping"
 STOPPED: Final = "stopped in its sweep"
 ON_HOLD: Final = "on hold"
 SWEPT: Final = "swept"
+#: Why what a try may have deleted is recorded as missing.
+DELETED_OR_MISSING: Final = "deleted or missing: the try before was killed while it deleted"
 
 
 class Total(NamedTuple):
@@ -37,6 +42,9 @@ class Total(NamedTuple):
 
     objects: int
     size: int
+
+
+_NOTHING: Final = Total(0, 0)
 
 
 @dataclass(frozen=True)
@@ -47,6 +55,7 @@ class RunState:
         state: one of the words above.
         because: what is to be known of it, in sentences without the last full stop.
         outcomes: what its sweep has recorded, by outcome.
+        marked: what its mark names; nothing where it is not published.
         command: what goes on with it; empty where nothing does, or a person is to look first.
         recorded: when the last of the outcomes was; None without any.
     """
@@ -54,8 +63,16 @@ class RunState:
     state: str
     because: str
     outcomes: Mapping[str, Total] = field(default_factory=dict)
+    marked: Total = _NOTHING
     command: str = ""
     recorded: datetime | None = None
+
+    @property
+    def summary(self) -> str:
+        """The state in few words, with how far a sweep came that has not finished."""
+        if self.state not in {SWEEPING, STOPPED, ON_HOLD}:
+            return self.state
+        return f"{self.state}, {self.gone.objects:,} of {self.marked.objects:,} deleted"
 
     @property
     def gone(self) -> Total:
@@ -142,7 +159,9 @@ def run_state(found: RunManifests, guards: Guards) -> RunState:
         if refusal := refusal_of(found.attempt):
             return RunState(REFUSED, f"{name}: {refusal}")
         return RunState(UNFINISHED, f"{name} was checked and is not published: look at its run")
+    marked = Total(found.report.facts["objects"], found.report.facts["bytes"])
     sweep, unread = _recorded(found)
+    sweep = replace(sweep, marked=marked)
     return replace(sweep, **_of_published(found, guards, _how_far(found, sweep, unread)))
 
 
@@ -212,16 +231,35 @@ def _how_far(found: RunManifests, sweep: RunState, unread: str) -> str:
     """How many objects a sweep has deleted, as a sentence without its full stop."""
     if unread:
         return f"how many objects are deleted cannot be read ({unread})"
-    marked: int = 0 if found.report is None else found.report.facts["objects"]
-    gone = sweep.gone.objects
     if found.swept is not None:
-        return f"{counted(sweep.deleted.objects)} deleted"
-    return f"{gone:,} of {counted(marked)} deleted"
+        return counted(sweep.deleted.objects, "object is deleted", "objects are deleted")
+    of = counted(sweep.marked.objects, "object is deleted", "objects are deleted")
+    return f"{sweep.gone.objects:,} of {of}"
 
 
-def counted(objects: int) -> str:
-    """A number of objects with its noun and verb."""
-    return f"{objects:,} object is" if objects == 1 else f"{objects:,} objects are"
+def state_of(attempt: AttemptArtifacts) -> RunState:
+    """How far a run came, for who asks about one alone.
+
+    Raises:
+        IntegrityError: its artifacts are damaged.
+        StorageError: the store of the artifacts did not answer.
+    """
+    found = RunManifests.of(attempt)
+    namespace = None if found.candidates is None else found.candidates.namespace
+    guards = Guards() if namespace is None else read_guards(namespace, attempt.root.stores)
+    return run_state(found, guards)
+
+
+def deleted_or_missing(attempt: AttemptArtifacts, outcomes: pa.Table) -> pa.Table:
+    """Of outcomes those of objects that were missing after a try was killed that may have had them.
+
+    Args:
+        attempt: the artifacts of the mark, and of its sweep.
+        outcomes: as ``ledger.recorded`` gives them.
+    """
+    missing = outcomes.filter(pc.equal(outcomes["outcome"], "already_missing"))
+    killed = killed_since(attempt.store()) if missing.num_rows else None
+    return missing.slice(0, 0) if killed is None else missing.filter(pc.field("at") >= killed)
 
 
 def _recorded(found: RunManifests) -> tuple[RunState, str]:

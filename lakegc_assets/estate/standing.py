@@ -147,7 +147,9 @@ def estate(
     return Estate(each(row, sorted(found), _REPOSITORIES), notes)
 
 
-def standing(root: ArtifactRoot, repository: str, mode: str, now: datetime) -> Standing:
+def standing(
+    root: ArtifactRoot, repository: str, mode: str, now: datetime, *, checked: bool = False
+) -> Standing:
     """How one repository stands; ``unreadable`` with the reason where nobody can tell.
 
     Args:
@@ -155,20 +157,24 @@ def standing(root: ArtifactRoot, repository: str, mode: str, now: datetime) -> S
         repository: its name.
         mode: one of ``unattended.MODES``.
         now: the time, UTC.
+        checked: leave out runs whose marks have not come to their checks.
     """
     if not _NAME.fullmatch(repository):
         return Standing(
             repository, "unreadable", f"{repository!r} cannot be the name of a repository"
         )
     try:
-        return _standing(root, repository, mode, now)
+        return _standing(root, repository, mode, now, checked=checked)
     except Exception as error:  # noqa: BLE001 - whatever it is, the others have their rows
         return Standing(repository, "unreadable", f"its artifacts cannot be read: {_said(error)}")
 
 
-def _standing(root: ArtifactRoot, repository: str, mode: str, now: datetime) -> Standing:
+def _standing(
+    root: ArtifactRoot, repository: str, mode: str, now: datetime, *, checked: bool
+) -> Standing:
     found = each(partial(_read, root, repository), root.runs(repository), _RUNS)
     runs = sorted((one for one in found if isinstance(one, RunManifests)), key=_begun)
+    runs = [one for one in runs if one.candidates is not None or not checked]
     unread = [one for one in found if isinstance(one, _Unread)]
     guards = _guards(root, runs)
     states = {one.attempt.run: run_state(one, guards) for one in runs if one.begun or one.swept}

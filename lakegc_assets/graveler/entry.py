@@ -80,7 +80,14 @@ class RangeData:
     count: int
 
 
-def _messages() -> tuple[type[Message], type[Message]]:
+class CommitData(NamedTuple):
+    """What a dump of refs says of a commit: its id, and the metarange of its objects."""
+
+    id: str
+    metarange_id: str
+
+
+def _messages() -> tuple[type[Message], ...]:
     file = descriptor_pb2.FileDescriptorProto(
         name="lakegc_assets/graveler.proto",
         package="lakegc_assets.graveler",
@@ -117,19 +124,21 @@ def _messages() -> tuple[type[Message], type[Message]]:
         (4, "count", kinds.TYPE_INT64),
     ):
         range_data.field.add(name=name, number=number, type=kind, label=one)
+    commit = file.message_type.add(name="CommitData")
+    for number, name in ((1, "id"), (5, "meta_range_id")):
+        commit.field.add(name=name, number=number, type=kinds.TYPE_STRING, label=one)
     pool = descriptor_pool.DescriptorPool()
     pool.AddSerializedFile(timestamp_pb2.DESCRIPTOR.serialized_pb)
     pool.AddSerializedFile(file.SerializeToString())
-    entry_type, range_type = (
+    return tuple(
         message_factory.GetMessageClass(
             pool.FindMessageTypeByName(f"lakegc_assets.graveler.{name}")
         )
-        for name in ("Entry", "RangeData")
+        for name in ("Entry", "RangeData", "CommitData")
     )
-    return entry_type, range_type
 
 
-_ENTRY, _RANGE_DATA = _messages()
+_ENTRY, _RANGE_DATA, _COMMIT_DATA = _messages()
 
 
 def encode_entry(entry: Entry) -> bytes:
@@ -196,6 +205,12 @@ def decode_range_data(data: bytes) -> RangeData:
     """The range data of a protobuf; ValueError when it is not one."""
     message = _parse(_RANGE_DATA, data)
     return RangeData(message.min_key, message.max_key, message.estimated_size, message.count)
+
+
+def decode_commit_data(data: bytes) -> CommitData:
+    """The commit of a dump's protobuf; ValueError when it is not one."""
+    message = _parse(_COMMIT_DATA, data)
+    return CommitData(message.id, message.meta_range_id)
 
 
 def _parse(kind: type[Message], data: bytes) -> Any:  # noqa: ANN401 - made at run time

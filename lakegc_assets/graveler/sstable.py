@@ -106,12 +106,33 @@ def read_sstable(data: bytes, name: str) -> SSTable:
     Raises:
         FormatError: the file is damaged, truncated, or no range or metarange.
     """
-    file = _File(data, name)
+    return _read(_File(data, name), name, refs=None)
+
+
+def read_dump(data: bytes, name: str, entity: str) -> SSTable:
+    """Read and check a table of a dump of refs, whose records are no entries.
+
+    Args:
+        data: the file.
+        name: its name, as ``read_sstable`` takes it.
+        entity: what it must hold: ``commit``, ``branch`` or ``tag``.
+
+    Raises:
+        FormatError: the file is damaged, truncated, or no such dump.
+    """
+    return _read(_File(data, name), name, refs=entity)
+
+
+def _read(file: _File, name: str, refs: str | None) -> SSTable:
     metaindex, index = file.footer()
     properties = file.properties(metaindex)
-    if "entity" in properties:
-        entity = properties["entity"].decode("utf-8", "replace")
-        raise file.error(metaindex.offset, f"it is a dump of refs ({entity}), not of entries")
+    entity = properties["entity"].decode("utf-8", "replace") if "entity" in properties else None
+    if entity != refs:
+        if entity is not None and refs is None:
+            said = f"it is a dump of refs ({entity}), not of entries"
+        else:
+            said = f"it is no dump of refs ({refs})"
+        raise file.error(metaindex.offset, said)
     pairs = list(file.pairs(file.data_blocks(index, properties)))
     table = SSTable(properties, [file.record(*p) for p in pairs], [p[0] for p in pairs])
     _check_totals(file, metaindex.offset, table)

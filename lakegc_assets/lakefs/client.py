@@ -21,6 +21,7 @@ from lakegc_assets.lakefs.errors import (
     UnexpectedAnswerError,
 )
 from lakegc_assets.lakefs.models import (
+    DumpStatus,
     PrepareCommitsStatus,
     PreparedCommits,
     PreparedCommitsResult,
@@ -128,6 +129,32 @@ class LakeFSClient(Reads):
                 f"task {task_id} of {repository!r} is completed, with neither result nor error"
             )
         return PreparedCommits(how="async", **status.result.model_dump())
+
+    def dump_commits(self, repository: str) -> str:
+        """Let the server list all commits that it has; the metarange of the list.
+
+        It writes them below ``_lakefs/`` of the namespace, as it does for a backup of refs.
+
+        Raises:
+            ForbiddenError: the user may not list commits, branches and tags.
+            NotFoundError: the server is too old.
+            TimedOutError: it was not done in time.
+            UnexpectedAnswerError: it failed, with the server's words.
+        """
+        path = ("repositories", repository, "dump")
+        task = parse(self._prepare(path_of(*path)), TaskCreated)
+        deadline = time.monotonic() + self._prepare_read_timeout_s
+        pause = _FIRST_POLL_S
+        while not (status := self._get(DumpStatus, *path, params={"task_id": task.id})).done:
+            if time.monotonic() + pause > deadline:
+                raise TimedOutError(f"the list of all commits of {repository!r} takes too long")
+            time.sleep(pause)
+            pause = min(pause * 1.5, _LONGEST_POLL_S)
+        if status.refs is None:
+            raise UnexpectedAnswerError(
+                f"the server did not list the commits of {repository!r}: {status.error}"
+            )
+        return status.refs.commits_meta_range_id
 
     def prepare_uncommitted(self, repository: str) -> Iterator[UncommittedPage]:
         """Let the server write the staged addresses to the namespace, page by page.

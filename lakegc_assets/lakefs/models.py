@@ -156,6 +156,21 @@ class PrepareCommitsStatus(Model):
     error: TaskError | None = None
 
 
+class DumpedRefs(Model):
+    """Where a dump of refs is: the metarange of its commits."""
+
+    commits_meta_range_id: str = NonEmpty
+
+
+class DumpStatus(Model):
+    """How far a dump of refs is; once done it has refs or an error."""
+
+    id: str
+    done: bool
+    refs: DumpedRefs | None = None
+    error: str | None = None
+
+
 class UncommittedPage(Model):
     """One page of the staged addresses: a directory of parquet files, or None where it has none.
 

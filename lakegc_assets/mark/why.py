@@ -11,35 +11,32 @@ from typing import Any, Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lakegc_assets.graveler.ranges import read_range
+from lakegc_assets.graveler.namespace import UnresolvableAddressError
 from lakegc_assets.lakefs.client import LakeFSClient
 from lakegc_assets.lakefs.errors import NotFoundError
+from lakegc_assets.lakefs.models import DiffEntry
 from lakegc_assets.lakefs.reads import branch_ref
 from lakegc_assets.mark import references
-from lakegc_assets.mark.addresses import entry_spellings, in_data, live_spellings
+from lakegc_assets.mark.addresses import in_data, live_spellings
 from lakegc_assets.mark.commits import FORGOTTEN
 from lakegc_assets.mark.kept import STAGED, sentence
-from lakegc_assets.mark.metaranges import fetch, pairs_of
-from lakegc_assets.mark.ranges import (
-    HASHES,
-    Wanted,
-    cached_ranges,
-    read_entries,
-    seconds,
-    spread_ranges,
-    wanted,
-)
+from lakegc_assets.mark.live import every_range
+from lakegc_assets.mark.metaranges import pairs_of
+from lakegc_assets.mark.range_lookup import path_in, ranges_with_hash
+from lakegc_assets.mark.unreachable import unreachable_holder
 from lakegc_assets.run.artifacts import AttemptArtifacts
 from lakegc_assets.run.connections import Connections
 from lakegc_assets.run.context import RunContext
 from lakegc_assets.run.hashing import Hashes, address_hashes
 from lakegc_assets.run.parts import Part, read_parts
-from lakegc_assets.run.pins import among, pinned
 from lakegc_assets.run.sets import members
-from lakegc_assets.run.tasks import spread
+from lakegc_assets.run.tasks import each, spread
 
 #: Work on one core, in seconds, to look at a row.
 _ROW_S: Final = 1e-6
+#: Staged paths of other sizes than an object's that are asked for it.
+_OTHERS: Final = 10_000
+_THREADS: Final = 16
 
 
 @dataclass(frozen=True)
@@ -109,12 +106,7 @@ class _Asked:
 
     def row(self, asset: str, part: str = "data") -> dict[str, Any] | None:
         """The row of an asset about this address."""
-        parts = self.attempt.manifest(asset).parts[part]
-        costs = [one.rows * _ROW_S for one in parts]
-        groups = spread(parts, costs, self.ctx.settings.address_num_partitions)
-        task = partial(_find, self.connections, self.attempt.url, self.address)
-        found = self.ctx.tasks.run(f"look into {asset}", task, groups, sum(costs))
-        return next((row for row in found if row is not None), None)
+        return row_of(self.ctx, self.connections, self.attempt, self.address, asset, part)
 
     def has_hash(self, asset: str, part: str) -> bool:
         """Whether a set of hashes may hold this address."""
@@ -125,6 +117,27 @@ class _Asked:
     def hashes(self) -> Hashes:
         """The hash of the address, alone."""
         return address_hashes(pa.array([self.address], pa.string()))
+
+
+def row_of(
+    ctx: RunContext,
+    connections: Connections,
+    attempt: AttemptArtifacts,
+    address: str,
+    asset: str,
+    part: str = "data",
+) -> dict[str, Any] | None:
+    """The row of a finished asset about an address; None without one.
+
+    Raises:
+        IntegrityError: its files are not what its manifest says.
+    """
+    parts = attempt.manifest(asset).parts[part]
+    costs = [one.rows * _ROW_S for one in parts]
+    groups = spread(parts, costs, ctx.settings.address_num_partitions)
+    task = partial(_find, connections, attempt.url, address)
+    found = ctx.tasks.run(f"look into {asset}", task, groups, sum(costs))
+    return next((row for row in found if row is not None), None)
 
 
 def _find(
@@ -143,27 +156,43 @@ def _candidate(asked: _Asked) -> Explanation | None:
     if row is None:
         return None
     facts = {"size": row["size"], "reason": row["reason"]}
-    because = "no branch, tag or commit that lakeFS still names holds it, and it is staged nowhere"
-    if row["reason"] == "expired":
+    if row["reason"] == "unreferenced":
+        because, more = _unreferenced(asked)
+        facts |= more
+    else:
         facts |= {"commit": row["commit_id"], "branch": row["branch"]}
-        on = f" in the main ancestry of branch {row['branch']!r}" if row["branch"] else ""
+        on = f" in the first-parent history of branch {row['branch']!r}" if row["branch"] else ""
         because = f"the expired commit {row['commit_id']}{on} held it last"
         if _is_forgotten(asked, row["commit_id"]):
             because = (
                 f"commit {row['commit_id']}{on} held it last, by what an earlier mark saw; lakeFS "
                 "does not name that commit any more"
             )
-    swept = asked.row("swept_set") if asked.attempt.has("swept_set") else None
-    if swept is not None:
-        facts |= {"outcome": swept["outcome"], "detail": swept["detail"]}
-        because += f"; the sweep: {swept['outcome']}"
-        if swept["detail"]:
-            because += f" ({swept['detail']})"
-    held = among(pinned(asked.connections.store()), pa.chunked_array([[asked.address]]))
-    if held.num_rows:
-        facts["pinned"] = held["why"][0].as_py()
-        because += f"; {facts['pinned']}"
+    # The mark is of its time: what came to life since then is live all the same.
+    if (staged := _staged_now(asked, row["size"])) is not None:
+        branch, path = staged
+        facts |= {"staged": {"branch": branch, "path": path}}
+        because += f"; since then it was staged on branch {branch!r} at {path!r}"
     return Explanation(asked.address, "candidate", because, facts)
+
+
+def _unreferenced(asked: _Asked) -> tuple[str, dict[str, Any]]:
+    """Whether a commit that nothing leads to any more held an object, or none ever."""
+    then = "when it was marked, it was staged nowhere"
+    listing, active = (asked.attempt.manifest(n) for n in ("store_listing", "active_commits"))
+    if every_range(listing, active.facts["rules"]):
+        return f"it was never committed, and {then}", {}
+    held = unreachable_holder(
+        asked.ctx, asked.client, asked.connections, asked.attempt, asked.address
+    )
+    if held is None:
+        return f"it was never committed, and {then}", {}
+    by = f"by {held.commit}" if held.commit else "by a commit that lakeFS does not list"
+    because = (
+        f"it was committed at {held.path!r} {by}, of a branch that was deleted or set elsewhere: "
+        f"no branch and no tag leads to that commit. {then.capitalize()}"
+    )
+    return because, {"commit": held.commit, "path": held.path}
 
 
 def _is_forgotten(asked: _Asked, commit: str) -> bool:
@@ -234,8 +263,9 @@ def _committed(asked: _Asked) -> Explanation | None:
     if not asked.has_hash("committed_addresses", "data"):
         return None
     address, attempt = asked.address, asked.attempt
-    suspected = _ranges_with_hash(asked)
-    holding = [range_id for range_id in suspected if _holds(asked, range_id)]
+    live = attempt.read("committed_addresses", "ranges", ["range_id", "entries"])
+    suspected = ranges_with_hash(asked.ctx, asked.connections, live, asked.hashes)
+    holding = [i for i in suspected if path_in(asked.connections, i, address) is not None]
     if not holding:
         return Explanation(address, "live", "its hash is that of a live address: it stays")
     active = attempt.read("active_commits")
@@ -255,34 +285,6 @@ def _committed(asked: _Asked) -> Explanation | None:
     if len(commits) > 1:
         because += f", and {len(commits) - 1} other active commits"
     return Explanation(address, "live", because, facts | {"commits": len(commits)})
-
-
-def _ranges_with_hash(asked: _Asked) -> list[str]:
-    """The live ranges that hold an address of this hash."""
-    live = asked.attempt.read("committed_addresses", "ranges", ["range_id", "entries"])
-    ranges = wanted(live, cached_ranges(asked.connections))
-    groups = spread_ranges(ranges, asked.ctx.settings.address_num_partitions)
-    task = partial(_with_hash, asked.connections, asked.hashes)
-    found = asked.ctx.tasks.run("look into ranges", task, groups, sum(map(seconds, ranges)))
-    return sorted(range_id for some in found for range_id in some)
-
-
-def _with_hash(connections: Connections, hashes: Hashes, ranges: Sequence[Wanted]) -> list[str]:
-    return [
-        entries.range_id
-        for entries in read_entries(connections, ranges, HASHES)
-        if (entries.group["hash"].to_numpy() == hashes[0]).any()
-    ]
-
-
-def _holds(asked: _Asked, range_id: str) -> bool:
-    """Whether a range names this very address, in whatever spelling."""
-    connections = asked.connections
-    data = fetch(connections.store(), connections.namespace_url, range_id)
-    return any(
-        asked.address in entry_spellings(connections.namespace(), e.address, e.address_type)[0]
-        for _, e in read_range(data, range_id)
-    )
 
 
 def _staged(asked: _Asked) -> Explanation | None:
@@ -329,14 +331,45 @@ def staging_areas(
     client: LakeFSClient, repository: str, connections: Connections, addresses: Collection[str]
 ) -> Iterator[tuple[str, str, str]]:
     """Of some addresses those that are staged now, each with branch and path."""
+    for branch, change in _staged_changes(client, repository):
+        for address in _served_at(client, repository, connections, branch, change.path):
+            if address in addresses:
+                yield address, branch, change.path
+
+
+def _staged_changes(client: LakeFSClient, repository: str) -> Iterator[tuple[str, DiffEntry]]:
     for branch in client.branches(repository):
         for change in client.diff_branch(repository, branch.id):
-            if change.type == "removed":
-                continue
-            try:
-                found = client.stat(repository, branch_ref(branch.id), change.path).physical_address
-            except NotFoundError:
-                continue
-            for address in live_spellings(connections.namespace(), found):
-                if address in addresses:
-                    yield address, branch.id, change.path
+            if change.type != "removed":
+                yield branch.id, change
+
+
+def _served_at(
+    client: LakeFSClient, repository: str, connections: Connections, branch: str, path: str
+) -> list[str]:
+    """What a branch serves at a path, by each address that is meant; nothing if nobody can tell."""
+    try:
+        found = client.stat(repository, branch_ref(branch), path).physical_address
+        return live_spellings(connections.namespace(), found)
+    except (NotFoundError, UnresolvableAddressError):
+        return []
+
+
+def _staged_now(asked: _Asked, size: int) -> tuple[str, str] | None:
+    """Branch and path at which an object is staged now: not long after its mark it may be.
+
+    Of the staged paths those are asked for that have its size, and of the others the first.
+    """
+    repository, connections = asked.ctx.repository, asked.connections
+    changes = list(_staged_changes(asked.client, repository))
+    changes.sort(key=lambda one: one[1].size_bytes not in {size, None})
+    alike = sum(one[1].size_bytes in {size, None} for one in changes)
+
+    def served(one: tuple[str, DiffEntry]) -> list[str]:
+        return _served_at(asked.client, repository, connections, one[0], one[1].path)
+
+    some = changes[: alike + _OTHERS]
+    for (branch, change), addresses in zip(some, each(served, some, _THREADS), strict=True):
+        if asked.address in addresses:
+            return branch, change.path
+    return None

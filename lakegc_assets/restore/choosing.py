@@ -130,7 +130,7 @@ def _shown(
 
 
 def _listed(client: LakeFSClient, repository: str, choice: Choice) -> Iterator[ObjectStats]:
-    ref = _ref(client, repository, choice.ref or "")
+    ref = known_ref(client, repository, choice.ref or "")
     for found in client.objects(repository, ref, choice.path or choice.prefix or ""):
         if choice.path is None:
             yield found
@@ -139,7 +139,7 @@ def _listed(client: LakeFSClient, repository: str, choice: Choice) -> Iterator[O
             return
 
 
-def _ref(client: LakeFSClient, repository: str, ref: str) -> str:
+def known_ref(client: LakeFSClient, repository: str, ref: str) -> str:
     """A ref as lakeFS takes it: a branch, if there is one of this name.
 
     Raises:

@@ -155,6 +155,16 @@ def read(attempt: AttemptArtifacts) -> pa.Table:
     return Reader(attempt).read()
 
 
+def recorded(attempt: AttemptArtifacts) -> pa.Table:
+    """The outcomes of a sweep (``SWEPT``): all of them if it has finished, else those so far.
+
+    Raises:
+        IntegrityError: a file is damaged.
+        StorageError: the store did not answer.
+    """
+    return attempt.read(ASSET) if attempt.has(ASSET) else read(attempt)
+
+
 def _read_file(store: ObjectStore, key: str) -> pa.Table:
     try:
         return read_rows(store, key, SWEPT)

@@ -23,6 +23,7 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Final
 
 from lakegc_assets.storage.base import ObjectStore
@@ -83,6 +84,34 @@ def in_flight(artifacts: ObjectStore, sweep: str) -> bool:
     begun = {name.removesuffix(".begun") for name in names if name.endswith(".begun")}
     return any(name.endswith(_UNANSWERED) for name in names) or any(
         f"{task}.ended" not in names for task in begun
+    )
+
+
+def killed_since(artifacts: ObjectStore, but: str = "") -> datetime | None:
+    """When the first deleting task began that did not end, or had no answer; None if all ended.
+
+    What such a task deleted last it may not have recorded: a later one finds it missing.
+
+    Args:
+        artifacts: the store rooted at the attempt's artifacts.
+        but: short name of a sweep that runs still; empty for none.
+    """
+    notes = {
+        key: at
+        for batch in artifacts.list(_TASKS)
+        for key, at in zip(
+            batch["key"].to_pylist(), batch["last_modified"].to_pylist(), strict=True
+        )
+        if not but or not key.startswith(f"{_TASKS}{but}/")
+    }
+    begun = {key.removesuffix(".begun"): at for key, at in notes.items() if key.endswith(".begun")}
+    return min(
+        (
+            at
+            for task, at in begun.items()
+            if f"{task}.ended" not in notes or f"{task}{_UNANSWERED}" in notes
+        ),
+        default=None,
     )
 
 

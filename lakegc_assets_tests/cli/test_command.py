@@ -163,7 +163,7 @@ def test_a_run_is_written_as_one_html_file(site: Site, tmp_path: Path) -> None:
     ("kind", "verdict", "because"),
     [
         ("expired", "candidate", "held it last; the sweep: deleted"),
-        ("unreferenced", "candidate", "no branch, tag or commit"),
+        ("unreferenced", "candidate", "it was never committed, and when it was marked"),
         ("live", "live", "of branch 'main' holds it (head)"),
         ("staged", "live", "it is staged on branch 'main' at 'c'"),
         ("young", "too young", "after the cutoff"),
@@ -201,6 +201,22 @@ def test_why_takes_a_full_address_as_written_unless_only_its_decoded_form_is_the
     assert found.stdout.startswith(f"{told.expired}: candidate: ")
 
 
+@pytest.mark.usefixtures("swept")
+def test_why_takes_a_path_of_a_branch_tag_or_commit(site: Site, told: Told) -> None:
+    first = next(c.id for c in site.client.log("alpha", "main") if c.message == "first")
+    found = lakegc("why", "alpha", "--branch", "main", "--path", "a", "--run", "m1")
+    say(found, 0, f"{told.live}: live: ")
+    found = lakegc("why", "alpha", "--branch", first, "--path", "a", "--run", "m1")
+    say(found, 0, f"{told.expired}: candidate: ", "the sweep: deleted")
+    for branch, path, words in (
+        ("main", "no/such", "lakeFS shows nothing at 'no/such' of 'main'"),
+        ("gone", "a", "has no branch, tag or commit 'gone'"),
+    ):
+        say(lakegc("why", "alpha", "--branch", branch, "--path", path, "--run", "m1"), 3, words)
+    for of in (["--path", "a"], ["--branch", "main"], [], ["x", "--branch", "main", "--path", "a"]):
+        say(lakegc("why", "alpha", *of, "--run", "m1"), 2, "ADDRESS, or --branch and --path")
+
+
 def test_the_readme_has_all_commands_in_the_order_of_the_help() -> None:
     readme = (Path(__file__).parents[2] / "README.md").read_text()
     block = readme.partition("## The command")[2].split("```")[1]
@@ -221,10 +237,13 @@ def test_repositories_are_listed_with_their_runs_in_the_order_of_the_marks() -> 
         "repository": "alpha",
         "storage_namespace": "local://alpha",
         "read_only": False,
+        "on_hold": False,
     }
-    assert runs[0] == {"run": "m1", "state": "swept"}
-    assert runs[-1] == {"run": "a-later-one", "state": "marked"}
-    assert found["beta"]["runs"] == [{"run": "b1", "state": "unfinished"}]
+    assert (runs[0]["run"], runs[0]["state"]) == ("m1", "swept")
+    assert (runs[-1]["run"], runs[-1]["state"]) == ("a-later-one", "marked")
+    (refused,) = found["beta"]["runs"]
+    assert (refused["run"], refused["state"]) == ("b1", "refused")
+    assert "candidate_share" in refused["because"]
     (told,) = [
         line
         for line in lakegc("repositories").stdout.splitlines()

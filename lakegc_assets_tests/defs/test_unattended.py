@@ -12,7 +12,6 @@ import pytest
 from click.testing import CliRunner, Result
 from dagster._core.execution.backfill import BulkActionStatus, PartitionBackfill
 
-from lakegc_assets.cli import approvals
 from lakegc_assets.cli.main import main
 from lakegc_assets.defs.component import GarbageCollection
 from lakegc_assets.defs.names import PLAIN
@@ -21,7 +20,7 @@ from lakegc_assets.defs.policy import AutoLimits, NoticeSection, Override
 from lakegc_assets.defs.records import DagsterRecords
 from lakegc_assets.defs.requests import is_unattended, require_own_config
 from lakegc_assets.defs.staleness import staleness_sensor
-from lakegc_assets.errors import IntegrityError, RefusedError
+from lakegc_assets.errors import RefusedError
 from lakegc_assets.lakefs.reads import utc_now
 from lakegc_assets_tests.defs.daemon import Daemon
 from lakegc_assets_tests.site import Site
@@ -124,28 +123,22 @@ def test_what_waits_is_listed(daemon: Daemon) -> None:
     assert daemon.sensor("gc_approvals") == []
     found = json.loads(lakegc("pending", "--json").stdout)
     (one,) = [one for one in found if one["repository"] == "approved"]
-    assert (one["run"], one["state"], one["objects"], one["bytes"]) == (_RUN, "waits", 2, 35)
+    assert (one["run"], one["objects"], one["bytes"]) == (_RUN, 2, 35)
+    assert one["state"] == "waiting for approval"
     assert f"lakegc approve approved --run {_RUN}" in one["because"]
-    assert f"approved\t{_RUN}\twaits\t2 objects, 35 bytes" in lakegc("pending").stdout
+    assert (
+        f"approved\t{_RUN}\twaiting for approval\t2 objects, 35 bytes" in lakegc("pending").stdout
+    )
 
 
 @pytest.mark.usefixtures("marked")
-def test_one_that_cannot_be_read_hides_no_other_that_waits(
-    site: Site, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_one_that_cannot_be_read_hides_no_other_that_waits(site: Site) -> None:
     site.client.create_repository("broken", "local://broken")
-    look = approvals._pending
-
-    def damaged(root: Any, repository: str, now: Any) -> Any:
-        if repository == "broken":
-            raise IntegrityError("its report is damaged")
-        return look(root, repository, now)
-
-    monkeypatch.setattr(approvals, "_pending", damaged)
+    site.root.open("broken", "b1").put("attempt.json", b"{")
     found = {one["repository"]: one for one in json.loads(lakegc("pending", "--json").stdout)}
-    assert found["approved"]["state"] == "waits"
+    assert found["approved"]["state"] == "waiting for approval"
     assert found["broken"]["state"] == "unreadable"
-    assert "broken\t-\tunreadable\tits report is damaged" in lakegc("pending").stdout
+    assert "broken\tb1\tunreadable\trun b1 cannot be read: " in lakegc("pending").stdout
 
 
 @pytest.fixture(scope="module")

@@ -9,6 +9,8 @@ from dataclasses import dataclass
 import pyarrow as pa
 import pytest
 
+from lakegc_assets.lakefs.client import LakeFSClient
+from lakegc_assets.lakefs.errors import ForbiddenError
 from lakegc_assets.mark import sifting
 from lakegc_assets.mark import why as module
 from lakegc_assets.mark.candidates import find_candidates
@@ -60,13 +62,55 @@ def ask(told: Told, spark: Session, address: str) -> tuple[str, str]:
 def test_candidates_tell_who_held_them_last(told: Told, spark: Session) -> None:
     (orphan, *_), (removed, *_) = told.groups["orphans"], told.groups["removed"]
     assert ask(told, spark, orphan)[0] == "candidate"
-    assert ask(told, spark, orphan)[1].startswith("no branch, tag or commit")
+    assert ask(told, spark, orphan)[1].startswith("it was never committed")
     verdict, because = ask(told, spark, removed)
     assert verdict == "candidate"
     assert because.startswith(
-        f"the expired commit {told.commits['second']} in the main ancestry of"
+        f"the expired commit {told.commits['second']} in the first-parent history of"
     )
     assert ask(told, spark, f"local://{REPOSITORY}/{removed}") == (verdict, because)
+
+
+def test_what_only_a_deleted_branch_had_tells_its_path_and_commit(
+    told: Told, spark: Session
+) -> None:
+    paths = set()
+    for address in told.groups["given up"]:
+        verdict, because = ask(told, spark, address)
+        assert verdict == "candidate"
+        before, by, after = because.partition(f" by {told.commits['given up']}, of a branch that ")
+        assert by, because
+        assert after.startswith("was deleted")
+        paths.add(before.removeprefix("it was committed at "))
+    assert paths == {"'try/0'", "'try/1'", "'try/2'"}
+
+
+def test_a_server_that_lists_no_commits_still_tells_the_path(
+    told: Told, spark: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def forbidden(_client: LakeFSClient, _repository: str) -> str:
+        raise ForbiddenError("not allowed")
+
+    monkeypatch.setattr(LakeFSClient, "dump_commits", forbidden)
+    because = ask(told, spark, min(told.groups["given up"]))[1]
+    assert because.startswith("it was committed at 'try/")
+    assert "by a commit that lakeFS does not list" in because
+
+
+def test_a_candidate_that_was_staged_since_says_so(told: Told, spark: Session) -> None:
+    """Whatever size the client said when it staged the address."""
+    address = max(told.groups["orphans"])
+    told.lake.stage("dev", "linked/again", address, size=7)
+    try:
+        found = why(told.lake.context(spark), address)
+    finally:
+        told.lake.client.delete_object(REPOSITORY, "dev", "linked/again")
+    assert found.verdict == "candidate"
+    assert found.because == (
+        "it was never committed, and when it was marked, it was staged nowhere; since then it was "
+        "staged on branch 'dev' at 'linked/again'"
+    )
+    assert found.facts["staged"] == {"branch": "dev", "path": "linked/again"}
 
 
 def test_what_stays_tells_why(told: Told, spark: Session) -> None:

@@ -1,0 +1,93 @@
+"""Why a mark named one object, and what became of it: by its sweep, by an alarm, and by pins."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from lakegc_assets.estate.guards import Guards, read_guards
+from lakegc_assets.estate.run_state import DELETED_OR_MISSING, deleted_or_missing, no_sweep
+from lakegc_assets.mark.why import Explanation, row_of, why
+from lakegc_assets.run.artifacts import AttemptArtifacts
+from lakegc_assets.run.connections import Connections
+from lakegc_assets.run.context import RunContext
+from lakegc_assets.run.pins import among, pinned
+from lakegc_assets.sweep import ledger
+from lakegc_assets.sweep.alarm import MISSING
+from lakegc_assets.sweep.ledger import ASSET
+
+
+def explain(ctx: RunContext, address: str) -> Explanation:
+    """Explain one object.
+
+    Args:
+        ctx: the run whose mark, and whose sweep, is asked.
+        address: relative to the namespace, or a full address inside it.
+
+    Raises:
+        RefusedError: the mark is unknown.
+        IntegrityError: its artifacts are not whole.
+    """
+    found = why(ctx, address)
+    if found.verdict != "candidate":
+        return found
+    attempt = ctx.root.attempt(ctx.repository, ctx.run)
+    _, connections = ctx.connect()
+    facts, because = dict(found.facts), [found.because]
+    if (swept := _swept(ctx, connections, attempt, found.address)) is not None:
+        facts |= {"outcome": swept["outcome"], "detail": swept["detail"]}
+        detail = f" ({swept['detail']})" if swept["detail"] else ""
+        because.append(f"the sweep: {swept['outcome']}{detail}")
+    guards = read_guards(connections.namespace_url, ctx.root.stores)
+    if (needed := _needed(attempt, guards, found.address)) is not None:
+        facts["needed"] = needed
+        because.append(f"it is gone, and it is needed: {needed}. {no_sweep(guards)}")
+    held = among(pinned(connections.store()), pa.chunked_array([[found.address]]))
+    if held.num_rows:
+        facts["pinned"] = held["why"][0].as_py()
+        because.append(facts["pinned"])
+    return replace(found, because="; ".join(because), facts=facts)
+
+
+def _swept(
+    ctx: RunContext, connections: Connections, attempt: AttemptArtifacts, address: str
+) -> dict[str, Any] | None:
+    """What a sweep, finished or not, has recorded of an object; None where it has nothing."""
+    if attempt.has(ASSET):
+        row = row_of(ctx, connections, attempt, address, ASSET)
+        rows = pa.Table.from_pylist([] if row is None else [row], ledger.SWEPT)
+    else:
+        recorded = ledger.read(attempt)
+        rows = recorded.filter(pc.equal(recorded["address"], address))
+    if not rows.num_rows:
+        return None
+    found: dict[str, Any] = rows.slice(0, 1).to_pylist()[0]
+    if not found["detail"] and deleted_or_missing(attempt, rows).num_rows:
+        found["detail"] = DELETED_OR_MISSING
+    return found
+
+
+def _needed(attempt: AttemptArtifacts, guards: Guards, address: str) -> str | None:
+    """Why the alarm of a hold says that an object is needed; None where it does not name it."""
+    if not guards.hold_is_about(attempt.run):
+        return None
+    return next((why for named, why in _named(attempt, guards) if named == address), None)
+
+
+def _named(attempt: AttemptArtifacts, guards: Guards) -> Iterator[tuple[str, str]]:
+    """The objects that an alarm names, and why: the first in its hold, all in the artifacts."""
+    objects = (guards.hold or {}).get("objects")
+    for one in objects if isinstance(objects, list) else ():
+        if isinstance(one, dict):
+            yield str(one.get("address")), str(one.get("why"))
+    store = attempt.store()
+    for prefix in store.list_prefixes(f"{ASSET}/").prefixes:
+        for batch in store.list(f"{prefix}{MISSING}"):
+            for key in batch["key"].to_pylist():
+                rows = pq.read_table(pa.BufferReader(store.get(key)))
+                yield from zip(rows["address"].to_pylist(), rows["why"].to_pylist(), strict=True)
