@@ -241,7 +241,8 @@ def why(
 ) -> None:
     """Say why a mark named an object, or did not.
 
-    And what became of it. The object is that at ADDRESS, or what lakeFS shows at a path of a branch.
+    And what became of it. The object is the one at ADDRESS, or what lakeFS shows at a path of a
+    branch, tag or commit.
     """
     if (branch is None) != (path is None) or (address is None) == (path is None):
         raise click.UsageError("say of which object: ADDRESS, or --branch and --path")

@@ -6,9 +6,9 @@ that change a repository are in ``writes``; none of them is needed to collect.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from time import monotonic, sleep
-from typing import Any
+from typing import Any, TypeVar
 
 import requests
 
@@ -30,6 +30,8 @@ from lakegc_assets.lakefs.models import (
 )
 from lakegc_assets.lakefs.reads import Reads
 from lakegc_assets.lakefs.transport import Transport, parse, path_of
+
+T = TypeVar("T")
 
 _FIRST_POLL_S = 0.1
 _LONGEST_POLL_S = 10.0
@@ -99,24 +101,22 @@ class LakeFSClient(Reads):
 
     def _await(self, repository: str, task_id: str) -> PreparedCommits:
         path = ("repositories", repository, "gc", "prepare_commits", "status")
-        deadline = monotonic() + self._prepare_commits_timeout_s
-        pause = _FIRST_POLL_S
-        while True:
+
+        def ended() -> PrepareCommitsStatus | None:
             status = self._get(PrepareCommitsStatus, *path, params={"id": task_id})
             if status.task_id != task_id:
                 raise UnexpectedAnswerError(
                     f"asked for the task {task_id}, the server answered for {status.task_id}"
                 )
-            if status.completed:
-                break
-            if monotonic() + pause > deadline:
-                raise TimedOutError(
-                    f"preparing the commits of {repository!r} (task {task_id}) was not completed "
-                    f"in {self._prepare_commits_timeout_s:.0f} s: run again, or raise "
-                    "prepare_commits_timeout_s"
-                )
-            sleep(pause)
-            pause = min(pause * 1.5, _LONGEST_POLL_S)
+            return status if status.completed else None
+
+        status = _poll(ended, self._prepare_commits_timeout_s)
+        if status is None:
+            raise TimedOutError(
+                f"preparing the commits of {repository!r} (task {task_id}) was not completed "
+                f"in {self._prepare_commits_timeout_s:.0f} s: run again, or raise "
+                "prepare_commits_timeout_s"
+            )
         if status.error is not None:
             if self.gc_rules(repository) is None:
                 raise _no_rules(repository, status.error.message)
@@ -143,13 +143,14 @@ class LakeFSClient(Reads):
         """
         path = ("repositories", repository, "dump")
         task = parse(self._prepare(path_of(*path)), TaskCreated)
-        deadline = time.monotonic() + self._prepare_read_timeout_s
-        pause = _FIRST_POLL_S
-        while not (status := self._get(DumpStatus, *path, params={"task_id": task.id})).done:
-            if time.monotonic() + pause > deadline:
-                raise TimedOutError(f"the list of all commits of {repository!r} takes too long")
-            time.sleep(pause)
-            pause = min(pause * 1.5, _LONGEST_POLL_S)
+
+        def ended() -> DumpStatus | None:
+            status = self._get(DumpStatus, *path, params={"task_id": task.id})
+            return status if status.done else None
+
+        status = _poll(ended, self._prepare_read_timeout_s)
+        if status is None:
+            raise TimedOutError(f"the list of all commits of {repository!r} takes too long")
         if status.refs is None:
             raise UnexpectedAnswerError(
                 f"the server did not list the commits of {repository!r}: {status.error}"
@@ -197,6 +198,15 @@ class LakeFSClient(Reads):
         return self._transport.call(
             "POST", path, json=body, repeatable=True, read_timeout_s=self._prepare_read_timeout_s
         )
+
+
+def _poll(ended: Callable[[], T | None], timeout_s: float) -> T | None:
+    """Ask whether a task has ended, more and more seldom; None if it has not in time."""
+    deadline, pause = monotonic() + timeout_s, _FIRST_POLL_S
+    while (found := ended()) is None and monotonic() + pause <= deadline:
+        sleep(pause)
+        pause = min(pause * 1.5, _LONGEST_POLL_S)
+    return found
 
 
 def _rules(response: requests.Response) -> dict[str, Any]:

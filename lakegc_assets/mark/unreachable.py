@@ -63,7 +63,7 @@ def unreachable_holder(
     parts = attempt.manifest(_ACTIVE).parts.keys() & {"data", "expired", "forgotten"}
     tables = [attempt.read(_ACTIVE, part, ["metarange_id"]) for part in sorted(parts)]
     known = {i for table in tables for i in table["metarange_id"].to_pylist()} - {""}
-    kinds = all_tables(ctx, connections, ())
+    kinds = all_tables(ctx, connections, ()).kinds
     there = {kind: {i for i, k in kinds.items() if k == kind} for kind in ("ranges", "metaranges")}
     pairs = pairs_of(ctx, connections, there["metaranges"]).rows
     looked_at = pairs.filter(pc.is_in(pairs["metarange_id"], _array(known)))["range_id"]

@@ -11,6 +11,7 @@ from typing import Any, Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from lakegc_assets.errors import LakegcError
 from lakegc_assets.graveler.namespace import UnresolvableAddressError
 from lakegc_assets.lakefs.client import LakeFSClient
 from lakegc_assets.lakefs.errors import NotFoundError
@@ -182,9 +183,13 @@ def _unreferenced(asked: _Asked) -> tuple[str, dict[str, Any]]:
     listing, active = (asked.attempt.manifest(n) for n in ("store_listing", "active_commits"))
     if every_range(listing, active.facts["rules"]):
         return f"it was never committed, and {then}", {}
-    held = unreachable_holder(
-        asked.ctx, asked.client, asked.connections, asked.attempt, asked.address
-    )
+    try:
+        held = unreachable_holder(
+            asked.ctx, asked.client, asked.connections, asked.attempt, asked.address
+        )
+    except LakegcError as error:
+        because = f"no commit that the mark knew held it, and {then}. Whether another held it "
+        return f"{because}cannot be told: {error}", {}
     if held is None:
         return f"it was never committed, and {then}", {}
     by = f"by {held.commit}" if held.commit else "by a commit that lakeFS does not list"

@@ -253,3 +253,30 @@ def test_a_token_of_an_earlier_page_stops(
     with pytest.raises(errors.UnexpectedAnswerError, match="again"):
         list(client.prepare_uncommitted("paged"))
     assert len(server.requests) == 3
+
+
+_DUMP = "/repositories/retention/dump"
+
+
+def test_a_dump_of_commits_is_waited_for(server: ReplayServer, client: LakeFSClient) -> None:
+    refs = {"commits_meta_range_id": "ab", "branches_meta_range_id": "cd"}
+    server.overrides["POST", _DUMP] = (202, {"id": "DR1"})
+    server.overrides["GET", _DUMP] = (200, {"id": "DR1", "done": True, "refs": refs})
+    assert client.dump_commits("retention") == "ab"
+
+
+@pytest.mark.parametrize(
+    ("status", "said"),
+    [
+        ({"done": True, "error": "no space"}, "no space"),
+        ({"done": True, "refs": {"commits_meta_range_id": ""}}, "commits_meta_range_id"),
+        ({}, "done"),
+    ],
+)
+def test_a_dump_that_ends_oddly_is_not_believed(
+    status: dict[str, Any], said: str, server: ReplayServer, client: LakeFSClient
+) -> None:
+    server.overrides["POST", _DUMP] = (202, {"id": "DR1"})
+    server.overrides["GET", _DUMP] = (200, {"id": "DR1", **status})
+    with pytest.raises(errors.UnexpectedAnswerError, match=said):
+        client.dump_commits("retention")

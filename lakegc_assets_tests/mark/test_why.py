@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import pyarrow as pa
 import pytest
 
+from lakegc_assets.errors import IntegrityError
 from lakegc_assets.lakefs.client import LakeFSClient
 from lakegc_assets.lakefs.errors import ForbiddenError
 from lakegc_assets.mark import sifting
@@ -95,6 +96,19 @@ def test_a_server_that_lists_no_commits_still_tells_the_path(
     because = ask(told, spark, min(told.groups["given up"]))[1]
     assert because.startswith("it was committed at 'try/")
     assert "by a commit that lakeFS does not list" in because
+
+
+def test_a_range_that_cannot_be_read_hides_no_answer(
+    told: Told, spark: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def damaged(*_: object) -> None:
+        raise IntegrityError("it is damaged")
+
+    monkeypatch.setattr(module, "unreachable_holder", damaged)
+    verdict, because = ask(told, spark, min(told.groups["orphans"]))
+    assert verdict == "candidate"
+    assert because.startswith("no commit that the mark knew held it, ")
+    assert because.endswith("cannot be told: it is damaged")
 
 
 def test_a_candidate_that_was_staged_since_says_so(told: Told, spark: Session) -> None:
