@@ -11,8 +11,7 @@ import dagster as dg
 
 from lakegc_assets.cli import html
 from lakegc_assets.cli.jobs import open_instance
-from lakegc_assets.cli.queries import Site, kept_because, outcome
-from lakegc_assets.cli.shown import commands_of
+from lakegc_assets.cli.queries import Site, commands_of, kept_because, outcome
 from lakegc_assets.definitions import component
 from lakegc_assets.defs import pictures
 from lakegc_assets.defs.due import schedules_on

@@ -20,6 +20,9 @@ from lakegc_assets.defs.partitions import partition_key
 from lakegc_assets.errors import LakegcError, RefusedError
 from lakegc_assets.estate.guards import Guards, read_guards
 from lakegc_assets.estate.run_state import (
+    MARKED,
+    ON_HOLD,
+    STOPPED,
     RunManifests,
     deleted_or_missing,
     run_state,
@@ -37,6 +40,7 @@ from lakegc_assets.mark.known import known_attempt
 from lakegc_assets.recovery.undoable import undoable
 from lakegc_assets.restore.choosing import known_ref
 from lakegc_assets.run.artifacts import ArtifactRoot, AttemptArtifacts, Manifest
+from lakegc_assets.run.command_line import command_line
 from lakegc_assets.run.context import RunContext, known_repository
 from lakegc_assets.run.settings import Settings
 from lakegc_assets.run.spark import session_settings, start_session
@@ -172,6 +176,18 @@ def _spared(rows: pa.Table) -> dict[str, int]:
     found = {why or "no reason is recorded": count for why, count in counted.most_common(_REASONS)}
     rest = counted.total() - sum(found.values())
     return found | ({"other reasons": rest} if rest else {})
+
+
+def commands_of(found: dict[str, Any]) -> list[tuple[str, str]]:
+    """The commands that go on with a run, each behind what it is for."""
+    commands = []
+    if found["objects"] and found["to_delete"]:
+        begun = found["state"] != MARKED
+        commands.append(("to go on" if begun else "to delete", found["to_delete"]))
+    if found["state"] in {STOPPED, ON_HOLD}:
+        undo = command_line("restore", found["repository"], "--run", found["run"], "--all")
+        commands.append(("to undo", undo))
+    return commands
 
 
 def kept_because(found: dict[str, Any]) -> list[tuple[str, int]]:

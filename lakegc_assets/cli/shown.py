@@ -9,8 +9,7 @@ from typing import Any
 import click
 
 from lakegc_assets.defs.units import human_bytes
-from lakegc_assets.estate.run_state import DELETED_OR_MISSING, MARKED, ON_HOLD, STOPPED
-from lakegc_assets.run.command_line import command_line
+from lakegc_assets.estate.run_state import DELETED_OR_MISSING
 
 #: Garbage that no rule let expire.
 _WITHOUT_RULE = {
@@ -24,7 +23,7 @@ def show(found: dict[str, Any], as_json: bool) -> None:  # noqa: FBT001 - an opt
     if as_json:
         click.echo(json.dumps(found, indent=1))
         return
-    from lakegc_assets.cli.queries import kept_because  # noqa: PLC0415 - Dagster loads slowly
+    from lakegc_assets.cli.queries import commands_of, kept_because  # noqa: PLC0415 - Dagster loads slowly
 
     mode = "" if found["mode"] == "unified" else f" ({found['mode']})"
     click.echo(f"repository {found['repository']}, mark {found['run']}{mode}")
@@ -46,18 +45,6 @@ def show(found: dict[str, Any], as_json: bool) -> None:  # noqa: FBT001 - an opt
     click.echo(f"  state      {found['state']}: {found['because']}")
     for what, command in commands_of(found):
         click.echo(f"  {what:<10} {command}")
-
-
-def commands_of(found: dict[str, Any]) -> list[tuple[str, str]]:
-    """The commands that go on with a run, each behind what it is for."""
-    commands = []
-    if found["objects"] and found["to_delete"]:
-        begun = found["state"] != MARKED
-        commands.append(("to go on" if begun else "to delete", found["to_delete"]))
-    if found["state"] in {STOPPED, ON_HOLD}:
-        undo = command_line("restore", found["repository"], "--run", found["run"], "--all")
-        commands.append(("to undo", undo))
-    return commands
 
 
 def _show_sweep(found: dict[str, Any]) -> None:
