@@ -135,6 +135,11 @@ def _carried(
     swept = _sweeps_since(runs, clean_at)
     slices = last.attempt.read(ASSET, "slices")
     kept = slices.filter(slices["settled"])
+    if not kept.num_rows:
+        raise _CleanRunError(
+            f"nothing that run {last.attempt.run!r} listed lies in a slice that gets no more "
+            "objects: of all else no name tells when it was written"
+        )
     gone = sum(count for _, count in swept)
     _require_folders(connections, kept, gone)
     _require_not_restored(connections, [one for one, _ in swept])

@@ -1,10 +1,12 @@
 """How a namespace is cut into key ranges of about equal size, so that many tasks can list it.
 
 Slices are found by listing folders. lakeFS bounds their size, so they are listed as they are, but
-for what an earlier listing has seen to be large: that is cut at keys which it met on its way. What
-holds many keys in one folder otherwise (repositories of older lakeFS) is cut where its keys are: a
-page shows how dense they lie, and so where the next cut should be; the page behind that cut shows
-it again.
+for what an earlier listing has seen to be large: that is cut at keys which it met on its way.
+Shards (``data/!ab/c/<partition>/<id>``) hold about as much as each other, since a hash chooses
+among them: a look at a few of them tells how many are listed together. So it is with many other
+folders, if those that are looked at are tiny. What holds many keys in one folder otherwise
+(repositories of older lakeFS) is cut where its keys are: a page shows how dense they lie, and so
+where the next cut should be; the page behind that cut shows it again.
 """
 
 from __future__ import annotations
@@ -19,11 +21,15 @@ from datetime import datetime
 from functools import partial
 from typing import NamedTuple
 
+import pyarrow as pa
+
 from lakegc_assets.graveler.namespace import slice_time
 from lakegc_assets.storage.base import ObjectStore
 
 LAKEFS_PREFIX = "_lakefs/"
 DATA_PREFIX = "data/"
+#: What the folders of a sharded namespace begin with.
+SHARD = "!"
 #: Above every key that starts with a given prefix, for all keys that a person would make.
 _LAST = "\U0010ffff"
 _LAKEFS_END = LAKEFS_PREFIX + _LAST
@@ -39,6 +45,11 @@ KEYS_EACH = 100_000
 #: What a slice is taken for that was not looked at, and how many are.
 _SLICE_KEYS = 25_000
 _SAMPLES = 16
+#: How many shards are looked at, and how far: several pages of a look.
+_SHARD_SAMPLES = 4
+_SHARD_LOOK = 1000
+#: More folders than this that are no slices are not looked at one by one, if some are tiny.
+_MANY = 64
 #: Neighbours with fewer keys than this are one range.
 _FEW = 10_000
 #: Cuts in one range: a bound for stores whose answers make no sense.
@@ -112,16 +123,21 @@ def plan(
         carried = {f"{DATA_PREFIX}{name}/" for name in known} & set(folders)
         gaps, slices = _between(folders, skipped | carried, loose)
         pages = pool.map(partial(_page, store), gaps)
-        unnamed = [r for r in slices if slice_time(_name(r.low)) is None]
+        named = [r for r in slices if slice_time(_name(r.low)) is not None]
+        shards = [r for r in slices if _name(r.low).startswith(SHARD)]
+        known_size = {*named, *shards}
+        unnamed = [r for r in slices if r not in known_size]
+        sized = [
+            *_with_keys(named, _keys_of_slices(store, page_size, named, pool)),
+            *_with_keys(shards, _keys_of_shards(store, shards, pool)),
+        ]
+        if len(unnamed) > _MANY and (tiny := _keys_of_tiny(store, page_size, unnamed, pool)):
+            sized += _with_keys(unnamed, tiny)
+            unnamed = []
         for gap, page in zip(gaps, pages, strict=True):
             unnamed += _by_character(gap) if len(page) >= page_size else [gap]
-        named = [r for r in slices if slice_time(_name(r.low)) is not None]
-        each = _keys_of_slices(store, page_size, named, pool)
         cut = pool.map(partial(_cut, store, page_size), unnamed)
-        ranges = [
-            *itertools.chain.from_iterable(cut),
-            *(r._replace(keys=each) for r in named),
-        ]
+        ranges = [*itertools.chain.from_iterable(cut), *sized]
         ranges = [part for r in ranges for part in _cut_at(r, sorted(cuts))]
         ranges.sort(key=lambda r: r.low or "")
         return Plan(list(_joined(ranges)), sorted(skipped))
@@ -131,15 +147,49 @@ def _name(folder: str | None) -> str:
     return (folder or "").removeprefix(DATA_PREFIX).removesuffix("/")
 
 
+def _with_keys(ranges: Sequence[KeyRange], keys: int) -> list[KeyRange]:
+    """Ranges with about so many keys each."""
+    return [r._replace(keys=keys) for r in ranges]
+
+
+def _counts(
+    store: ObjectStore,
+    most: int,
+    ranges: Sequence[KeyRange],
+    pool: ThreadPoolExecutor,
+    samples: int = _SAMPLES,
+) -> list[int]:
+    """How many keys a few of some ranges have, counted up to a number."""
+    some = ranges[:: max(1, len(ranges) // samples)][:samples]
+    return list(pool.map(partial(_count, store, most), some))
+
+
 def _keys_of_slices(
     store: ObjectStore, page_size: int, slices: Sequence[KeyRange], pool: ThreadPoolExecutor
 ) -> int:
     """About how many keys a slice has, by a look at a few of them."""
-    some = slices[:: max(1, len(slices) // _SAMPLES)][:_SAMPLES]
-    pages = [len(page) for page in pool.map(partial(_page, store), some)]
-    if not pages or max(pages) >= page_size:
+    counts = _counts(store, page_size, slices, pool)
+    if not counts or max(counts) >= page_size:
         return _SLICE_KEYS
-    return sum(pages) // len(pages)
+    return sum(counts) // len(counts)
+
+
+def _keys_of_shards(
+    store: ObjectStore, shards: Sequence[KeyRange], pool: ThreadPoolExecutor
+) -> int:
+    """About how many keys a shard has: as many as others, so that a mean tells."""
+    counts = _counts(store, _SHARD_LOOK, shards, pool, _SHARD_SAMPLES)
+    if not counts or min(counts) >= _SHARD_LOOK:
+        return _SLICE_KEYS
+    return sum(counts) // len(counts) + 1
+
+
+def _keys_of_tiny(
+    store: ObjectStore, page_size: int, folders: Sequence[KeyRange], pool: ThreadPoolExecutor
+) -> int:
+    """About how many keys a folder has, where all that are looked at are tiny; else 0."""
+    counts = _counts(store, page_size, folders, pool)
+    return 0 if max(counts) >= page_size else sum(counts) // len(counts) + 1
 
 
 def _cut_at(wanted: KeyRange, cuts: Sequence[str]) -> list[KeyRange]:
@@ -163,7 +213,7 @@ def _folders(store: ObjectStore, pool: ThreadPoolExecutor) -> tuple[list[str], l
         return sorted(found.prefixes), sorted(one.key for one in found.objects)
     parts = pool.map(
         lambda character: store.list_prefixes(DATA_PREFIX + character, max_objects=_FLAT).prefixes,
-        _FIRST_CHARACTERS,
+        (SHARD, *_FIRST_CHARACTERS),
     )
     return sorted({*found.prefixes, *itertools.chain.from_iterable(parts)}), None
 
@@ -235,10 +285,24 @@ def _joined(ranges: Iterable[KeyRange]) -> Iterator[KeyRange]:
 
 def _page(store: ObjectStore, wanted: KeyRange) -> list[str]:
     """The first keys of a range: one page."""
-    end = None if wanted.high is None else wanted.high + "\0"
-    for batch in store.list(start_after=wanted.low, end_before=end):
+    for batch in _pages(store, wanted):
         return [str(key) for key in batch["key"].to_pylist()]
     return []
+
+
+def _count(store: ObjectStore, most: int, wanted: KeyRange) -> int:
+    """How many keys a range has; no more are counted than ``most``, or a page more."""
+    count = 0
+    for batch in _pages(store, wanted):
+        count += batch.num_rows
+        if count >= most:
+            break
+    return count
+
+
+def _pages(store: ObjectStore, wanted: KeyRange) -> Iterator[pa.RecordBatch]:
+    end = None if wanted.high is None else wanted.high + "\0"
+    return store.list(start_after=wanted.low, end_before=end)
 
 
 def _edge(page: Sequence[str]) -> str | None:

@@ -18,6 +18,7 @@ from typing import Final, NamedTuple
 import pyarrow as pa
 
 from lakegc_assets.errors import LakegcError
+from lakegc_assets.graveler.namespace import slice_time
 from lakegc_assets.lakefs.client import LakeFSClient
 from lakegc_assets.mark.carrying import Carried, carried, copy_parts, settled_before
 from lakegc_assets.mark.expired import NAMED, expired_addresses
@@ -146,7 +147,13 @@ def _list_all(
     found = plan_listing(connections, new if ctx.settings.skip_new_slices else None, cuts, known)
     listed = _list(ctx, connections, attempt, found, at.settled_before)
     require_ages(ctx, listed.slices, at.start)
-    named = sorted(filter(None, (s.name for s in listed.slices)))
+    named = [s.name for s in listed.slices if s.name and "/" not in s.name]
+    unsettled = sum(s.keys for s in listed.slices if slice_time(s.name) is None)
+    if taken and unsettled:
+        because += (
+            f"; {unsettled:,} objects were listed again although nobody may have written there: "
+            "they lie in no slice, so that no name tells when they were written"
+        )
     unlisted = [folder.split("/")[1] for folder in found.skipped]
     facts: dict[str, object] = {
         "skipped_slices": found.skipped,

@@ -27,7 +27,11 @@ from lakegc_assets_tests.lake import STAGES, running
 from lakegc_assets_tests.lake import _tell as tell
 from lakegc_assets_tests.sessions import Session
 
-FLAT = {Layout.FLAT_DATA: r"data/[\w-]{22}", Layout.FLAT_ROOT: r"[0-9a-f]{32}"}
+FORMS = {
+    Layout.FLAT_DATA: r"data/[\w-]{22}",
+    Layout.FLAT_ROOT: r"[0-9a-f]{32}",
+    Layout.SHARDED: r"data/![0-9a-f]{2}/[0-9a-f]/[0-9a-v]{20}/[0-9a-v]{20}",
+}
 
 
 def relative(answer: Any) -> str:
@@ -145,8 +149,8 @@ def test_processes_on_one_state_write_different_slices_at_once(tmp_path: Path) -
     assert len(set().union(*slices)) == 6
 
 
-@pytest.mark.parametrize("layout", FLAT)
-def test_a_flat_repository_puts_every_kind_of_object_flat(
+@pytest.mark.parametrize("layout", FORMS)
+def test_a_repository_puts_every_kind_of_object_where_its_layout_says(
     server: EmbeddedLakeFS, api: Api, layout: Layout
 ) -> None:
     body = {"name": "repo", "storage_namespace": "local://repo"}
@@ -159,9 +163,9 @@ def test_a_flat_repository_puts_every_kind_of_object_flat(
     copied = relative(repo.call("POST", "/branches/main/objects/copy", 201, **copy))
     where = {"path": "l"}
     handed = relative(repo.call("GET", "/branches/main/staging/backing", params=where))
-    assert all(re.fullmatch(FLAT[layout], address) for address in (uploaded, dated, copied))
+    assert all(re.fullmatch(FORMS[layout], address) for address in (uploaded, dated, copied))
     plain, _, token = handed.rpartition(",")
-    assert re.fullmatch(FLAT[layout], plain)
+    assert re.fullmatch(FORMS[layout], plain)
     assert len(token) == 43
     assert [repo.read(path) for path in ("a", "b", "old")] == [b"1", b"1", b"1"]
     assert stored(server) == {uploaded, dated, copied}
@@ -178,7 +182,7 @@ def test_the_collector_sweeps_all_that_is_dead_in_a_repository_of_all_layouts(
         dead = set().union(*groups.values())
         live = lake.keys() - dead
         for found in (dead, live):
-            assert {address.count("/") for address in found} == {0, 1, 2}
+            assert {address.count("/") for address in found} == {0, 1, 2, 4}
         for stage in (*STAGES, sweep):
             stage(lake.context(spark))
         assert lake.keys() == live
@@ -207,14 +211,14 @@ def test_a_repository_of_the_same_name_has_a_layout_of_its_own(api: Api) -> None
 
 
 def test_the_command_sets_the_layout(tmp_path: Path) -> None:
-    with process(tmp_path, "--layout", "flat-data") as (api, _, _):
-        assert relative(api.repository().put("a", b"")).count("/") == 1
+    with process(tmp_path, "--layout", "sharded") as (api, _, _):
+        assert relative(api.repository().put("a", b"")).startswith("data/!")
 
 
 def test_an_unknown_layout_is_refused(api: Api) -> None:
     body = {"name": "repo", "storage_namespace": "local://repo"}
     refused = api.call("POST", "/repositories", 400, json=body, headers={"X-Lakegc-Layout": "heap"})
-    assert "slices, flat-data, flat-root" in refused["message"]
+    assert "slices, flat-data, flat-root, sharded" in refused["message"]
 
 
 @pytest.mark.parametrize("name", list(ServerSettings.numbers()))

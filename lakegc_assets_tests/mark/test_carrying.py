@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from lakegc_assets.checks.evaluation import evaluate
+from lakegc_assets.embedded.lake.layouts import Layout, set_layout
 from lakegc_assets.graveler.namespace import new_slice_name
 from lakegc_assets.lakefs.errors import LakeFSError
 from lakegc_assets.mark import evidence
@@ -386,8 +387,8 @@ class History:
             assert not self.lake.keys() & candidates(ctx)
 
 
-def tell(folder: Path, spark: Session, seed: int) -> History:
-    with running(folder, slice_max_objects=4) as lake:
+def tell(folder: Path, spark: Session, seed: int, layout: Layout = Layout.SLICES) -> History:
+    with running(folder, slice_max_objects=4, layout=layout) as lake:
         lake.client.create_repository(REPOSITORY, f"local://{REPOSITORY}")
         lake.rules(20, main=10)
         lake.calendar.days_ago = 90
@@ -403,9 +404,44 @@ def test_optimized_runs_collect_what_clean_ones_would(tmp_path: Path, spark: Ses
     assert tell(tmp_path, spark, 0).optimized >= 1
 
 
+def test_of_a_sharded_repository_every_run_collects_all(tmp_path: Path, spark: Session) -> None:
+    """No name tells when something was written, so that nothing is skipped or carried forward."""
+    history = tell(tmp_path, spark, 1, Layout.SHARDED)
+    assert history.optimized == 0
+    kept = history.lake.keys()
+    assert any(key.startswith("data/!") for key in kept)
+    runs = [history.lake.context(spark, f"run-{n + 1}") for n in range(history.runs)]
+    assert any("of all else no name tells when it was written" in why_clean(run) for run in runs)
+
+
+def test_an_optimized_run_lists_what_is_in_shards_and_carries_what_is_in_slices(
+    lake: SmallLake, spark: Session
+) -> None:
+    """As of a repository that is sharded since its server was upgraded."""
+    first = mark(lake, spark, "first")
+    with lake.server.lake.state.write() as db:
+        set_layout(db, REPOSITORY, Layout.SHARDED)
+    lake.calendar.days_ago = 50
+    sharded = [lake.upload("main", f"s/{number}", f"in a shard {number}") for number in range(3)]
+    lake.commit("main")
+    lake.client.delete_object(REPOSITORY, "main", "s/0")
+    lake.calendar.days_ago = 40
+    lake.commit("main")
+    for run in ("second", "third"):
+        found = mark(lake, spark, run)
+        facts = listing(found).facts
+        assert (facts["mode"], facts["carried"], facts["listed"]) == ("optimized", 11, 3)
+        assert "3 objects were listed again" in facts["because"]
+        assert candidates(found) == candidates(first) | {sharded[0]}
+    sweep(found)
+    assert lake.keys() & (candidates(first) | set(sharded)) == set(sharded[1:])
+
+
 @pytest.mark.conformance
 @pytest.mark.long
 def test_many_optimized_runs_collect_what_clean_ones_would(tmp_path: Path, spark: Session) -> None:
     seeds = [*range(1, 4), *random.SystemRandom().sample(range(2**32), 30)]
     print("seeds", seeds)  # noqa: T201 - shown where the test fails
     assert sum(tell(tmp_path / str(s), spark, s).optimized for s in seeds) >= 60
+    for seed in seeds[:6]:
+        tell(tmp_path / f"sharded-{seed}", spark, seed, Layout.SHARDED)

@@ -38,6 +38,7 @@ class _Keys:
     def __init__(self, keys: Sequence[str], page: int = 3) -> None:
         self.page = page
         self.keys = sorted(set(keys), key=str.encode)
+        self.requests = 0
 
     def list(
         self, prefix: str = "", start_after: str | None = None, end_before: str | None = None
@@ -48,10 +49,13 @@ class _Keys:
             begin = max(begin, bisect_right(self.keys, start_after.encode(), key=str.encode))
         # Many callers want one page of very many.
         keys = takewhile(wanted.__contains__, islice(self.keys, begin, None))
+        self.requests += 1
         while page := [ObjectInfo(key, 1, NOW, "") for key in islice(keys, self.page)]:
             yield to_batch(page)
+            self.requests += len(page) == self.page
 
     def list_prefixes(self, prefix: str = "", max_objects: int | None = None) -> Prefixes:
+        self.requests += 1
         found = Prefixes([], [])
         for key in self.keys:
             folder, slash, _ = key.removeprefix(prefix).partition("/")
@@ -85,10 +89,11 @@ def keys_in(store: ObjectStore, wanted: KeyRange) -> list[str]:
     return [key for page in pages for key in page["key"].to_pylist()]
 
 
-SLICE = st.text("0ft9vz_~ ", min_size=1, max_size=4)
+SLICE = st.text("!0ft9vz_~ ", min_size=1, max_size=4)
 PART = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="/"), max_size=3)
 KEY = st.one_of(
     st.tuples(st.just("data"), SLICE, PART).map("/".join),
+    st.tuples(st.just("data"), st.sampled_from(["!ab", "!a", "!"]), SLICE, PART).map("/".join),
     st.tuples(st.just("data"), PART).map("/".join),
     st.tuples(st.sampled_from(["_lakefs", "_lakefs0", "dat", "data0", "zz"]), PART).map("/".join),
     st.tuples(PART, PART, PART).map("/".join),
@@ -98,11 +103,13 @@ KEY = st.one_of(
 
 
 @settings(max_examples=300)
-@given(st.lists(KEY, max_size=40), st.integers(1, 12), st.integers(1, 12))
-def test_every_key_is_listed_once(keys: list[str], flat: int, each: int) -> None:
+@given(st.lists(KEY, max_size=40), st.integers(1, 12), st.integers(1, 12), st.integers(0, 5))
+def test_every_key_is_listed_once(keys: list[str], flat: int, each: int, many: int) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(key_ranges, "_FLAT", flat)
         patch.setattr(key_ranges, "KEYS_EACH", each)
+        patch.setattr(key_ranges, "_MANY", many)
+        patch.setattr(key_ranges, "_SHARD_LOOK", each)
         found = listed(store_of(keys))
     assert len(found) == len(set(found))
     assert {k for k in keys if not k.startswith("_lakefs/")} <= set(found)
@@ -145,6 +152,50 @@ def test_ranges_have_about_the_same_size(keys: list[str], monkeypatch: pytest.Mo
     found = sizes(store_of(keys, 20))
     assert sum(found) == 4000
     assert len(found) >= 4
+    assert max(found) <= 1000
+
+
+def shard(number: int, partition: str, xid: str) -> str:
+    name = f"{number:03x}"
+    return f"data/!{name[:2]}/{name[2]}/{partition}/{xid}"
+
+
+def sharded(keys: int, shards: int = 4096) -> list[str]:
+    """As many addresses, which a hash has spread over so many shards."""
+    partition = new_slice_name(NOW, b"abc", 7, 1)
+    numbers = (n * 2654435761 % 2**32 * shards >> 32 for n in range(keys))
+    return [shard(s, partition, xid) for s, xid in zip(numbers, xids(keys, 3600), strict=True)]
+
+
+@pytest.mark.parametrize(
+    ("keys", "requests"),
+    [
+        # One for the folders, one each for what is before and behind them, and a few looks.
+        (sharded(880), 20),
+        (sharded(30_000), 80),
+        # Folders that somebody else has made.
+        ([f"data/part={n}/file" for n in range(3000)], 40),
+    ],
+    ids=["880 objects in shards", "30,000 in shards", "3,000 folders"],
+)
+def test_small_folders_are_planned_and_listed_without_a_request_for_each(
+    keys: list[str], requests: int
+) -> None:
+    store = _Keys(keys, 1000)
+    looks = _Keys(keys, 100)
+    ranges = plan(cast("ObjectStore", looks), 100).ranges
+    found = [key for r in ranges for key in keys_in(cast("ObjectStore", store), r)]
+    assert sorted(found) == sorted(keys)
+    assert looks.requests + store.requests <= requests
+
+
+def test_shards_are_spread_over_ranges_of_about_the_same_size(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(key_ranges, "_FEW", 500)
+    found = sizes(store_of(sharded(8000), 20))
+    assert sum(found) == 8000
+    assert len(found) >= 16
     assert max(found) <= 1000
 
 

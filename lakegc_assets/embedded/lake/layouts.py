@@ -1,11 +1,13 @@
-"""How a repository arranges its objects: in slices, or flat as older versions of lakeFS did."""
+"""How a repository arranges its objects: in slices, below shards, or flat as older lakeFS did."""
 
 from __future__ import annotations
 
+import hashlib
 import secrets
 import sqlite3
 import uuid
 from enum import Enum
+from typing import Final
 
 
 class Layout(Enum):
@@ -19,6 +21,31 @@ class Layout(Enum):
 
     FLAT_ROOT = "flat-root"
     """``<id>``, at the root of the storage namespace."""
+
+    SHARDED = "sharded"
+    """``data/!ab/c/<partition>/<id>``: a hash spreads objects, so that no prefix gets hot."""
+
+
+_FLAT: Final = (Layout.FLAT_DATA, Layout.FLAT_ROOT)
+
+
+def is_flat(layout: Layout) -> bool:
+    """Whether objects lie in one folder."""
+    return layout in _FLAT
+
+
+def in_layout(layout: Layout, partition: str, object_id: str) -> str:
+    """The address of an object of a layout that has partitions.
+
+    Args:
+        layout: with slices or shards.
+        partition: that is open now; of slices, the slice.
+        object_id: of the object.
+    """
+    if layout is not Layout.SHARDED:
+        return f"data/{partition}/{object_id}"
+    shard = hashlib.sha256(object_id.encode()).hexdigest()
+    return f"data/!{shard[:2]}/{shard[2]}/{partition}/{object_id}"
 
 
 def new_flat_address(layout: Layout) -> str:

@@ -1,6 +1,6 @@
 """New physical addresses: ``data/<slice>/<id>``, in slices that this process alone writes.
 
-Repositories in an older layout get flat addresses instead.
+Repositories in an older layout get flat addresses instead, and sharded ones theirs below shards.
 
 A slice's name counts the seconds down, so newer slices list first, and a collector can skip slices
 that are too young without reading them. The names and their limits are lakeFS's
@@ -15,7 +15,7 @@ from collections.abc import Callable
 from datetime import datetime, timezone
 from threading import Lock
 
-from lakegc_assets.embedded.lake.layouts import Layout, new_flat_address
+from lakegc_assets.embedded.lake.layouts import Layout, in_layout, is_flat, new_flat_address
 from lakegc_assets.graveler.namespace import Xid, encode_xid, new_slice_name
 
 _COUNTER_LIMIT = 1 << 24
@@ -79,7 +79,7 @@ class Slices:
                 their own for each ``max_age`` seconds, whatever the order they come in.
         """
         layout = self._layout_of(repository)
-        if layout is not Layout.SLICES:
+        if is_flat(layout):
             return new_flat_address(layout)
         period = int(now // self._max_age) if backdated else None
         start = now if period is None else float(period * self._max_age)
@@ -89,4 +89,4 @@ class Slices:
             if not name or old or count >= self._max_objects:
                 name, created, count = self._xids.new_slice(start), start, 0
             self._open[repository, period] = (name, created, count + 1)
-        return f"data/{name}/{self._xids.new(now)}"
+        return in_layout(layout, name, self._xids.new(now))
