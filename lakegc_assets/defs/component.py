@@ -158,7 +158,7 @@ class GarbageCollection(dg.Component, Policy):
                     asset_checks=[candidate_checks(names), staleness_check(policies, names)],
                     schedules=[*schedules(policies, names), prune_schedule(policies, names)],
                     sensors=[
-                        repositories_sensor(names),
+                        repositories_sensor(policies, names),
                         rules_sensor(policies, names),
                         approvals_sensor(policies, names),
                         resume_sensor(list(defined.jobs or ()), policies, names),

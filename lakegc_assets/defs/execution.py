@@ -28,6 +28,14 @@ RESOURCES: Final = ("collector", "lakefs", "stores", "pyspark")
 RunContexts = dg.AssetExecutionContext | dg.AssetCheckExecutionContext | dg.OpExecutionContext
 
 
+def collector_config(run: dg.DagsterRun, names: Names) -> Mapping[str, Any]:
+    """What a run itself configures of the settings."""
+    config: Mapping[str, Any] = run.run_config
+    resources: Mapping[str, Any] = config.get("resources", {})
+    given: Mapping[str, Any] = resources.get(names.of("collector"), {}).get("config", {})
+    return given
+
+
 @dataclass(frozen=True)
 class Resources:
     """The resources of a component, by their plain names.
@@ -90,10 +98,7 @@ class Execution:
     @property
     def config(self) -> Mapping[str, Any]:
         """What the run itself configures of the settings."""
-        config: Mapping[str, Any] = self.context.run.run_config
-        resources: Mapping[str, Any] = config.get("resources", {})
-        given: Mapping[str, Any] = resources.get(self.names.of("collector"), {}).get("config", {})
-        return given
+        return collector_config(self.context.run, self.names)
 
     @property
     def op_config(self) -> Mapping[str, Any]:
@@ -105,18 +110,21 @@ class Execution:
         return found
 
     @contextmanager
-    def run_context(self) -> Iterator[RunContext]:
+    def run_context(self, *, excluded: bool = False) -> Iterator[RunContext]:
         """The run of this partition, with the repository locked while it is used.
 
         What is wrong with keys, repository, credentials or settings is told before Spark starts.
+
+        Args:
+            excluded: whether it may be on a repository that is not collected.
 
         Raises:
             Stopped: what was raised on purpose, another process works on the repository say.
         """
         with shown(), forwarding("lakegc_assets.lakefs", self.context.log):
-            yield from self._run_context()
+            yield from self._run_context(excluded=excluded)
 
-    def _run_context(self) -> Iterator[RunContext]:
+    def _run_context(self, *, excluded: bool) -> Iterator[RunContext]:
         context, resources = self.context, self.resources
         collector, pyspark = resources.collector, resources.pyspark
         key = context.partition_key
@@ -124,6 +132,8 @@ class Execution:
             raise dg.DagsterInvariantViolationError(f"{key!r} is no repository x run partition")
         repository, run = (key.keys_by_dimension[name] for name in (REPOSITORY, RUN))
         partition_key(repository, run)
+        if not excluded:
+            collector.require_included(repository)
         require_own_config(context.instance, context.run)
         ctx = RunContext(
             repository=repository,

@@ -89,13 +89,15 @@ def launchpad(policies: Policies, names: Names) -> dg.PartitionedConfig[Any]:
     """
 
     def of(key: str) -> dict[str, Any]:
-        policy = policies.of(key.split("|", maxsplit=1)[0])
+        repository = key.split("|", maxsplit=1)[0]
+        policy = policies.of(repository)
         shown = {
             "mode": "unified",
             "min_age_hours": policy.min_age_hours,
             "max_candidate_share": policy.max_candidate_share,
             "protect_tags": policy.protect_tags,
             "clean": False,
+            **({} if policies.collects(repository) else {"collect_excluded": False}),
         }
         return {"resources": {names.of("collector"): {"config": shown}}}
 

@@ -16,7 +16,7 @@ from pydantic import Field, PrivateAttr
 
 from lakegc_assets.defs.connecting import LakeFSResource, ObjectStoreResource
 from lakegc_assets.defs.policy import SETTINGS, Policies, Policy
-from lakegc_assets.errors import ConfigurationError
+from lakegc_assets.errors import ConfigurationError, RefusedError
 from lakegc_assets.graveler.namespace import StorageNamespace
 from lakegc_assets.run.artifacts import ArtifactRoot
 from lakegc_assets.run.context import Clocks, SystemClocks
@@ -198,6 +198,11 @@ class CollectorResource(dg.ConfigurableResource):  # type: ignore[type-arg]
     backup_distribution: Literal["dynamic", "uniform"] = Field(
         default="dynamic", description="whether tasks that copy take portions as they go, or one"
     )
+    collect_excluded: bool = Field(
+        default=False,
+        description="collect a repository although include and exclude of the component leave it "
+        "out",
+    )
     _clocks: Clocks = PrivateAttr(default_factory=SystemClocks)
 
     def with_clocks(self, clocks: Clocks) -> CollectorResource:
@@ -277,6 +282,21 @@ class CollectorResource(dg.ConfigurableResource):  # type: ignore[type-arg]
         own = Policies(**self.policies).changed(repository)
         return self.model_copy(
             update={k: v for k, v in own.items() if k in SETTINGS and k not in given}
+        )
+
+    def require_included(self, repository: str) -> None:
+        """Refuse a repository that is not collected, unless the run says so.
+
+        Raises:
+            RefusedError: ``include`` and ``exclude`` leave it out.
+        """
+        if self.collect_excluded or self.all_policies().collects(repository):
+            return
+        raise RefusedError(
+            f"repository {repository!r} is excluded, so nothing was done: `include` and `exclude` "
+            "of the component leave it out. To collect it all the same, set collect_excluded: true "
+            "for this run (in the launchpad below resources, collector, config; of the command "
+            "`--set collect_excluded=true`)"
         )
 
     def root(self, stores: ObjectStoreResource) -> ArtifactRoot:

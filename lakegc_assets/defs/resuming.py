@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import dagster as dg
 
-from lakegc_assets.defs.execution import Resources
+from lakegc_assets.defs.execution import Resources, collector_config
 from lakegc_assets.defs.names import REPOSITORY_TAG, RUN_TAG, Names
 from lakegc_assets.defs.partitions import partition_key
 from lakegc_assets.defs.policy import Policies
@@ -67,6 +67,9 @@ def resume_sensor(jobs: Sequence[Any], policies: Policies, names: Names) -> dg.S
             latest = max(latest, record.update_timestamp)
             if not _was_cut_off(context, names, record):
                 continue
+            if not is_included(policies, names, run):
+                context.log.info("run %s does not go on: its repository is excluded", run.run_id)
+                continue
             try:
                 found = _request(run, names, resources.lakefs.config(), resources.root)
             except LakegcError as error:
@@ -120,6 +123,12 @@ def _was_cut_off(context: dg.SensorEvaluationContext, names: Names, record: dg.R
     )
     others = (one.dagster_run for one in later if one.dagster_run.run_id != run.run_id)
     return not any(map(names.owns, others))
+
+
+def is_included(policies: Policies, names: Names, run: dg.DagsterRun) -> bool:
+    """Whether the repository of a run is collected, or the run says that it is all the same."""
+    said = collector_config(run, names)
+    return bool(said.get("collect_excluded")) or policies.collects(run.tags[REPOSITORY_TAG])
 
 
 def _stays(error: LakegcError) -> bool:

@@ -27,9 +27,13 @@ from lakegc_assets.sweep.ledger import ASSET
 #: Repositories that are looked at at a time, and runs of each.
 _REPOSITORIES: Final = 8
 _THREADS: Final = 4
+#: In the cursor of ``gc_repositories``: the keys that it has added.
+_MADE: Final = "made"
 
 
-def repositories_sensor(names: Names, now: Callable[[], datetime] = utc_now) -> dg.SensorDefinition:
+def repositories_sensor(
+    policies: Policies, names: Names, now: Callable[[], datetime] = utc_now
+) -> dg.SensorDefinition:
     """``gc_repositories``, which starts nothing."""
 
     @dg.sensor(
@@ -38,25 +42,47 @@ def repositories_sensor(names: Names, now: Callable[[], datetime] = utc_now) -> 
         minimum_interval_seconds=60,
         default_status=dg.DefaultSensorStatus.RUNNING,
         description="Adds repositories that are new to the partitions, and a run that nobody has "
-        "used yet; and removes repositories that are gone and that no run was about.",
+        "used yet; and removes those that it has added, that are gone or excluded now, and that no "
+        "run was about.",
     )
     def repositories(context: dg.SensorEvaluationContext) -> dg.SensorResult | dg.SkipReason:
         lakefs = Resources(context.resources, names).lakefs
-        there = {r.id for r in collected(lakefs.config(), Policies())}
+        server = {r.id for r in collected(lakefs.config(), Policies())}
+        there = {name for name in server if policies.collects(name)}
         known = set(context.instance.get_dynamic_partitions(names.of(REPOSITORY)))
-        gone = [r for r in sorted(known - there) if not _has_runs(context.instance, r)]
+        made = _made(context, known, server)
+        gone = [r for r in sorted(made - there) if not _has_runs(context.instance, r)]
         new = sorted(there - known)
         spare = _spare_run(context.instance, names, now())
-        if not new and not gone and spare is None:
-            return dg.SkipReason(f"nothing is new: {len(there)} repositories")
         changes: list[Any] = [] if spare is None else [names.runs.build_add_request([spare])]
         if new:
             changes.append(names.repositories.build_add_request(new))
         if gone:
             changes.append(names.repositories.build_delete_request(gone))
-        return dg.SensorResult(dynamic_partitions_requests=changes)
+        # The cursor is written after the keys are. Who is killed in between leaves keys that nobody
+        # removes, or removes them once more.
+        cursor = json.dumps({_MADE: sorted(made.union(new).difference(gone))})
+        skipped = None if changes else f"nothing is new: {len(there)} repositories"
+        return dg.SensorResult(
+            skip_reason=skipped, cursor=cursor, dynamic_partitions_requests=changes
+        )
 
     return repositories
+
+
+def _made(context: dg.SensorEvaluationContext, known: set[str], server: set[str]) -> set[str]:
+    """The keys that this sensor has added: another code location may have those of other servers.
+
+    At its first tick it takes those for its own that are of its server: older versions wrote
+    nothing down.
+
+    Args:
+        context: of the tick.
+        known: all keys that there are.
+        server: the repositories of the server, excluded ones too.
+    """
+    made = remembered(context).get(_MADE)
+    return known.intersection(server if made is None else made)
 
 
 def _spare_run(instance: dg.DagsterInstance, names: Names, now: datetime) -> str | None:

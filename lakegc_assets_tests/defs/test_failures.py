@@ -12,6 +12,7 @@ from dagster._core.errors import DagsterExecutionInterruptedError
 from dagster._core.utils import make_new_run_id
 
 from lakegc_assets.definitions import defs
+from lakegc_assets.defs.component import GarbageCollection
 from lakegc_assets.defs.failures import Stopped, shown
 from lakegc_assets.defs.partitions import add_partition
 from lakegc_assets.errors import ConfigurationError, IntegrityError, LakegcError, RefusedError
@@ -42,12 +43,16 @@ def no_spark(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def run(
-    instance: dg.DagsterInstance, job: str, key: str, **collector: Any
+    instance: dg.DagsterInstance,
+    job: str,
+    key: str,
+    definitions: dg.Definitions | None = None,
+    **collector: Any,
 ) -> list[dg.EventLogEntry]:
     """The event log of a run that fails, as its page shows it."""
     run_id = make_new_run_id()
     result = (
-        defs()
+        (definitions or defs())
         .resolve_job_def(job)
         .execute_in_process(
             partition_key=key,
@@ -249,3 +254,27 @@ def test_an_interrupted_sweep_says_how_far_it_came(
     ]
     assert failed.error is not None
     assert f"`lakegc sweep {name} --run m` goes on" in failed.error.message
+
+
+@pytest.mark.usefixtures("no_spark")
+def test_what_is_excluded_is_refused_by_every_job_but_its_restore(
+    site: Site, instance: dg.DagsterInstance
+) -> None:
+    """Six clicks have swept an excluded repository."""
+    site.tell("beta")
+    definitions = GarbageCollection(exclude=["b*"]).definitions()
+    key = add_partition(instance, "beta", "by-hand")
+    steps = {"gc": "store_listing", "gc_mark": "store_listing", "gc_backup": "backup"}
+    steps |= {"gc_sweep": "backup", "gc_approve": "approve"}
+    for job, step in steps.items():
+        said, _, _ = failure_of(run(instance, job, key, definitions), step)
+        assert said.startswith("refused: repository 'beta' is excluded, so nothing was done: ")
+        assert "set collect_excluded: true for this run" in said
+    assert site.root.runs("beta") == []
+    said, _, _ = failure_of(run(instance, "gc_restore", key, definitions), "restored_set")
+    assert "excluded" not in said
+    marked = run(
+        instance, "gc_mark", key, definitions, collect_excluded=True, max_candidate_share=0.1
+    )
+    said, _, _ = failure_of(marked, "candidate_checks")
+    assert said.startswith("refused: candidate_share: ")

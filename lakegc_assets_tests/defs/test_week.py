@@ -22,7 +22,7 @@ from lakegc_assets.defs.component import GarbageCollection
 from lakegc_assets.defs.connecting import LakeFSResource
 from lakegc_assets.defs.names import PLAIN
 from lakegc_assets.defs.partitions import partition_key
-from lakegc_assets.defs.policy import NoticeSection, Override
+from lakegc_assets.defs.policy import NoticeSection, Override, Policies
 from lakegc_assets.defs.sensors import repositories_sensor
 from lakegc_assets.defs.waves import waves_sensor
 from lakegc_assets.run.artifacts import AttemptArtifacts
@@ -102,7 +102,7 @@ def test_a_week_starts_what_it_should(site: Site, daemon: Daemon) -> None:  # no
 
     # Sunday: all that are due, once, although the daemon dies in the middle and does it again.
     daemon.sensor("gc_repositories")
-    assert daemon.instance.get_dynamic_partitions("repository") == ["daily", "scratch-1", "weekly"]
+    assert daemon.instance.get_dynamic_partitions("repository") == ["daily", "weekly"]
     daemon.sensor("gc_rules")
     first = daemon.schedule(day(0), dies_after=1)
     second = daemon.schedule(day(0))
@@ -239,7 +239,7 @@ def test_what_a_person_stopped_does_not_go_on(site: Site, daemon: Daemon) -> Non
 
 def test_there_is_always_a_run_that_nobody_has_used(site: Site, daemon: Daemon) -> None:
     def added(at: datetime) -> list[str]:
-        sensor = repositories_sensor(PLAIN, lambda: at)
+        sensor = repositories_sensor(Policies(), PLAIN, lambda: at)
         resources = daemon.definitions.resources
         with dg.build_sensor_context(instance=daemon.instance, resources=resources) as context:
             changes = sensor.evaluate_tick(context).dynamic_partitions_requests or ()

@@ -39,6 +39,7 @@ class RestoreConfig(dg.Config):
 def restored_set(execution: Execution) -> dg.MaterializeResult[None]:
     """Brings back what was swept, pins it, and reads a sample through lakeFS."""
     asked = RestoreConfig(**execution.op_config)
-    with execution.run_context() as ctx:
+    # What was swept comes back, also where nothing more is to be collected.
+    with execution.run_context(excluded=True) as ctx:
         manifest = restore(ctx, asked.choice())
     return dg.MaterializeResult(metadata=of_restore(manifest))
