@@ -22,7 +22,7 @@ pytestmark = [
     ),
 ]
 _RESOURCES = ("collector", "lakefs", "stores", "pyspark")
-_SENSORS = ("approvals", "failures", "repositories", "resume", "rules", "staleness")
+_SENSORS = ("approvals", "failures", "repositories", "resume", "rules", "staleness", "waves")
 
 
 def _of_somebody_else() -> dg.Definitions:
