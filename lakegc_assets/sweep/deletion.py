@@ -54,6 +54,7 @@ from lakegc_assets.sweep.orders import (
 )
 from lakegc_assets.sweep.pace import Pace
 from lakegc_assets.sweep.present import REWRITTEN, Marked, State, present_state, rows_of
+from lakegc_assets.sweep.suspension import SUSPENDED, thawed
 
 CONNECT_TIMEOUT: Final = 5.0
 REQUEST_TIMEOUT: Final = CHECK_LIFETIME - CHECK_TIME - 2 * CONNECT_TIMEOUT
@@ -78,6 +79,7 @@ class Reach:
         artifacts: the store rooted at the attempt.
         clock: seconds, as ``elapsed`` counts them.
         sleep: waits for so many seconds.
+        thawed: when this process was last suspended, by the same clock.
     """
 
     client: LakeFSClient
@@ -86,6 +88,7 @@ class Reach:
     artifacts: ObjectStore
     clock: Callable[[], float] = elapsed
     sleep: Callable[[float], None] = time.sleep
+    thawed: Callable[[], float] = thawed
 
     @classmethod
     def of(cls, orders: Orders) -> Reach:
@@ -130,6 +133,9 @@ class DeletingTask:
             reach.clock,
             reach.sleep,
         )
+        # Before it began, only what is on the same machine has anything to do with the delta mark.
+        self._since = orders.taken.elapsed if orders.taken.here else reach.clock()
+        reach.thawed()
         self._checked = 0.0
         self._deadline: Mapping[str, Any] = {}
         self._delta = orders.delta
@@ -209,6 +215,8 @@ class DeletingTask:
         slow, why = 0, ""
         for _ in range(_LOOKS):
             look = self._look()
+            if self._was_suspended():
+                return Told(STALE, detail=SUSPENDED)
             verdict, why = judge(look, self._delta, self._orders.taken)
             if verdict == "send":
                 return None
@@ -224,6 +232,14 @@ class DeletingTask:
             if verdict == "stale" or slow == _SLOW_LOOKS:
                 return Told(STALE, detail=why)
         return Told(STALE, detail=f"{why} again and again")
+
+    def _was_suspended(self) -> bool:
+        """Whether staged objects may have come that the delta mark was too early to see."""
+        return self._reach.thawed() >= self._since
+
+    def _is_late(self, seconds: float) -> bool:
+        """Whether more time has passed since the last look, or nobody knows what has passed."""
+        return self._was_suspended() or self._reach.clock() - self._checked >= seconds
 
     def _look(self) -> Look:
         orders, asking = self._orders, self._reach.asking
@@ -267,13 +283,15 @@ class DeletingTask:
         self._delta = self._delta._replace(heads=heads)
 
     def _send(self, batch: Sequence[Marked]) -> list[DeleteOutcome]:
-        """Send the request of a batch; where conditions need it, one for each key, while it may."""
+        """Send the request of a batch; where conditions need it, one for each key; while it may."""
         if not batch:
             return []
         etags = None
         if self._orders.condition != "none":
             etags = {marked.address: marked.etag for marked in batch}
         if self._orders.condition != "single":
+            if self._is_late(CHECK_TIME):
+                return []
             self._pace.sent(len(batch))
             addresses = [marked.address for marked in batch]
             deleted = self._reach.deleting.delete_many(
@@ -283,7 +301,7 @@ class DeletingTask:
         outcomes: list[DeleteOutcome] = []
         for marked in batch:
             self._pace.wait()
-            if self._reach.clock() - self._checked >= _SINGLES_TIME:
+            if self._is_late(_SINGLES_TIME):
                 break
             self._pace.sent(1)
             outcomes += self._reach.deleting.delete_many(

@@ -96,12 +96,19 @@ def judge(look: Look, delta: Fingerprint, taken: Moment) -> tuple[Verdict, str]:
     """
     if lost := look.lost or ("an alarm holds all sweeps" if look.held else ""):
         return "lost", lost
-    if taken.age(look.now) >= DELTA_LIFETIME - CHECK_LIFETIME:
-        return "stale", "the delta mark is too old"
-    if look.seen.rules != delta.rules:
-        return "stale", "rules or tags have changed"
+    if outdated := _outdated(look, delta, taken):
+        return "stale", outdated
     if look.seen.heads != delta.heads:
         return "extend", "HEADs have changed"
     if look.took >= CHECK_TIME:
         return "look again", "lakeFS and the store take too long to answer"
     return "send", ""
+
+
+def _outdated(look: Look, delta: Fingerprint, taken: Moment) -> str:
+    """Why a delta mark is over; empty while it is not."""
+    if taken.age(look.now) >= DELTA_LIFETIME - CHECK_LIFETIME:
+        return "the delta mark is too old"
+    if taken.stood_still(look.now):
+        return "the machine stood still since the delta mark"
+    return "rules or tags have changed" if look.seen.rules != delta.rules else ""

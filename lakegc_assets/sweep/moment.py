@@ -41,6 +41,20 @@ class Moment:
         since_boot = (clock or elapsed)()
         return cls(_boot_id(), since_boot, store.server_time())
 
+    @property
+    def here(self) -> bool:
+        """Whether it is told by the clock of this machine since its last start."""
+        return self.boot == _boot_id()
+
+    def stood_still(self, now: Moment) -> bool:
+        """Whether the machine's clock did not run all the time from this moment to another one.
+
+        So it is with a virtual machine that was paused from outside: only the store tells.
+        """
+        by_store = (now.store_time - self.store_time).total_seconds()
+        by_machine = now.elapsed - self.elapsed
+        return now.boot == self.boot and by_store - by_machine > _STORE_SKEW
+
     def age(self, now: Moment) -> float:
         """Seconds from this moment to another one: the longest that any clock tells.
 

@@ -32,8 +32,9 @@ from lakegc_assets.sweep.hold import require_no_hold
 from lakegc_assets.sweep.lease import Lease
 from lakegc_assets.sweep.look import CHECK_LIFETIME
 from lakegc_assets.sweep.moment import elapsed
-from lakegc_assets.sweep.orders import STOPPED, Orders, Portion, Progress, progress_of
+from lakegc_assets.sweep.orders import STALE, STOPPED, Orders, Portion, Progress, progress_of
 from lakegc_assets.sweep.pace import Limits, share_after
+from lakegc_assets.sweep.suspension import SUSPENDED, thawed
 
 #: How many rounds in a row may do nothing before the sweep gives up, to be run again later.
 _IDLE_ROUNDS: Final = 20
@@ -138,6 +139,8 @@ class Rounds:
 
     def _round(self, number: int, remaining: Candidates) -> Mapping[str, str]:
         """Delete what a delta mark leaves; what tasks said that ended early."""
+        # From now on suspensions are noticed.
+        thawed()
         self.lease.begin_round(number)
         # A sweep that has lost its lease looks at what it did, too, and may have found a loss.
         require_no_hold(self.connections.store())
@@ -150,7 +153,7 @@ class Rounds:
             require_passed(evaluate(self.ctx, self._selection(number, remaining, delta)))
             self._evaluated = True
             if elapsed() - delta.taken.elapsed > _FRESH:
-                return {"stale": "the delta mark aged while the invariants were evaluated"}
+                return {STALE: "the delta mark aged while the invariants were evaluated"}
         return self._delete(number, delta, survivors)
 
     def _selection(self, number: int, remaining: Candidates, delta: DeltaMark) -> Selection:
@@ -162,6 +165,9 @@ class Rounds:
         self.lease.require()
         orders = self._orders(number, delta)
         portions = self._portions(number, survivors)
+        # The last thing before tasks begin, which notice for themselves.
+        if thawed() >= delta.taken.elapsed:
+            return {STALE: SUSPENDED}
         progress = delete(self.ctx, orders, portions)
         self._share = share_after(self.attempt.store(), orders.notes, self._share)
         self.ctx.log.info("swept %d objects of %s", progress.deleted, self.ctx.repository)

@@ -56,7 +56,8 @@ def run_tasks(
     assert isinstance(task, partial)
     driver = here.scheduler.current
     assert driver is not None
-    facts = {"orders": task.args[0], "run": driver.facts["run"]}
+    suspended = driver.process.thawed
+    facts = {"orders": task.args[0], "run": driver.facts["run"], "suspended": suspended}
     attempts = [_start(here, task, one, number, facts) for number, one in enumerate(inputs)]
     return [_await(here, task, one, a, facts) for one, a in zip(inputs, attempts, strict=True)]
 

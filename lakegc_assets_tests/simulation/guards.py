@@ -147,6 +147,7 @@ GUARDS: Final[dict[str, Guard]] = {
     "HEADs before a batch": Guard(((deletion, "judge", _blind(heads=True)),)),
     "rules before a batch": Guard(((deletion, "judge", _blind(rules=True)),)),
     "age of the delta mark": Guard(((look, "DELTA_LIFETIME", _FOREVER),), theme=2),
+    "suspension of a process": Guard((), {"notices_suspensions": False}, theme=2),
     "lease in the task": Guard(((deletion, "judge", _blind(lease=True)),), theme=5),
     "fence of the round": Guard(((deletion, "lost", _unfenced),), theme=4),
     "hold": Guard(

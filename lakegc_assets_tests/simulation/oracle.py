@@ -3,8 +3,9 @@
 An object is live while a branch serves it, a commit inside its retention holds it, it is staged,
 its address may still be linked, or a restore pins it. Deleting it is a loss, unless it came to life
 inside the window that docs/safety.md names: after the HEADs were read before the batch; or, for
-what is staged, pinned, or left by a branch that came and went, after the delta mark began. What is
-lost in the window must be back, or named by an alarm, before its sweep ends well.
+what is staged, pinned, or left by a branch that came and went, after the delta mark began and after
+the last suspension of who sends it. What is lost in the window must be back, or named by an alarm,
+before its sweep ends well.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
 from lakegc_assets.sweep.lease_record import LeaseRecord
+from lakegc_assets.sweep.suspension import NEVER
 from lakegc_assets_tests.simulation.client import NAMESPACE
 from lakegc_assets_tests.simulation.scheduler import Actor
 
@@ -60,6 +62,7 @@ class Sent(NamedTuple):
         readings: steps in which its task got the first and the last page of all HEADs.
         heads: of all branches in the last of these, with the first page and with the last.
         rules: that its task was told last.
+        thawed: when its process was suspended last, or that of its driver before it began.
     """
 
     actor: Actor
@@ -72,6 +75,7 @@ class Sent(NamedTuple):
     readings: tuple[tuple[int, int], ...]
     heads: tuple[Mapping[str, str], ...] = ()
     rules: Mapping[str, int] | None = None
+    thawed: float = NEVER
 
 
 class Gone(NamedTuple):
@@ -223,9 +227,10 @@ class Oracle:
         self.world.say(f"asks for deletes of {', '.join(keys)}")
         heads: Any = actor.facts.get("heads", ())
         rules: Any = actor.facts.get("rules")
-        sent = Sent(
-            actor, run, tuple(keys), compared, look, delta, self.now(), readings, heads, rules
-        )
+        suspended: Any = actor.facts["suspended"]
+        thawed = max(suspended, actor.process.thawed)
+        told = readings, heads, rules, thawed
+        sent = Sent(actor, run, tuple(keys), compared, look, delta, self.now(), *told)
         if self.promises:
             self._require_lease(sent, orders, lease, hold=hold)
         self.sweeps.setdefault(orders.lease, sent.at.step)
@@ -307,7 +312,8 @@ class Oracle:
             late = now if kept else sent.at.time
             frozen = not kept and self.thawed.get(sent.actor.process.name, -1.0) >= sent.look.time
             return frozen or late - sent.look.time <= BATCH_S + _SLACK_S
-        if since.step < sent.delta.step:
+        # What was there when its process was suspended is for another delta mark to see.
+        if since.step < sent.delta.step or since.time < sent.thawed:
             return way == "pinned" and self.unlisted.get(key, -1) >= sent.delta.step
         if way in {"staged", "named"}:
             frozen = not kept and self.thawed.get(sent.actor.process.name, -1.0) >= sent.look.time

@@ -12,6 +12,7 @@ from typing import Final
 
 from greenlet import greenlet
 
+from lakegc_assets.sweep.suspension import SUSPENSION
 from lakegc_assets_tests.simulation.choices import Choices
 
 #: Virtual seconds of a call.
@@ -40,6 +41,7 @@ class Process:
         wall: seconds by which its wall clock is wrong.
         alive: whether it was not killed.
         frozen: until when it is suspended.
+        thawed: when the last suspension ended that is long enough to be noticed.
     """
 
     def __init__(self, name: str, boot: str, ahead: float) -> None:
@@ -47,6 +49,7 @@ class Process:
         self.wall = 0.0
         self.alive = True
         self.frozen = 0.0
+        self.thawed = -_NEVER
 
 
 class Actor:
@@ -182,6 +185,8 @@ class Scheduler:
     def freeze(self, process: Process, seconds: float) -> None:
         """Suspend a process; if it is the present actor's, that goes on only afterwards."""
         process.frozen = self.now + seconds
+        if seconds > SUSPENSION:
+            process.thawed = process.frozen
         self.meanwhile()
         actor = self.current
         if actor is not None and actor.process is process:

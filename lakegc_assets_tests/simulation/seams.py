@@ -266,6 +266,7 @@ def _reach(of: Any, orders: Any) -> deletion.Reach:
         found.artifacts,
         clock=moment.elapsed,
         sleep=sleep,
+        thawed=world().thawed,
     )
 
 
@@ -314,6 +315,7 @@ def _replaced() -> list[tuple[object, str, object]]:
         (ledger, "datetime", Datetime),
         (tasks, "ThreadPoolExecutor", Pool),
         (tasks.Tasks, "run", run_tasks),
+        (rounds, "thawed", lambda: world().thawed()),
         (rounds, "_BATCHES", 1),
         (rounds, "evaluate", lambda *_: []),
         (rounds, "require_passed", lambda _: None),

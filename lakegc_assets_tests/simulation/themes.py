@@ -41,10 +41,10 @@ _LIVE: Final = ("revert", "new branch", "link", "rules")
 SWEEPS: Final = (
     Theme(),
     Theme(others=1.0, early=True),
-    Theme(frozenset({"freeze"}), ("link", "revert", "rules"), odds=0.15),
+    Theme(frozenset({"freeze", "slow"}), ("link", "revert", "rules"), odds=0.15),
     Theme(frozenset({"late"}), _LIVE, odds=0.25),
     Theme(frozenset({"freeze", "give up"}), (*_LIVE, "waits"), odds=0.15),
-    Theme(frozenset({"kill", "freeze"}), (*_LIVE, "waits"), others=0.5, odds=0.1),
+    Theme(frozenset({"kill", "freeze", "slow"}), (*_LIVE, "waits"), others=0.5, odds=0.1),
     Theme(frozenset({"lost answer", "slow"}), early=True, others=1.0),
     Theme(_WALK, ("revert", "deleted branch", "set back"), early=True, odds=0.3),
     Theme(frozenset({"cut rows", "no location", "cut file"}), ("link", "revert"), True, odds=0.3),

@@ -17,6 +17,7 @@ from lakegc_assets.storage.trash import TRASH
 from lakegc_assets.sweep.hold import HOLD
 from lakegc_assets.sweep.lease_record import LEASE, LeaseRecord
 from lakegc_assets.sweep.leased import leased_to_prune
+from lakegc_assets.sweep.suspension import NEVER
 from lakegc_assets_tests.simulation.choices import Choices
 from lakegc_assets_tests.simulation.client import NAMESPACE, REPOSITORY, SimClient
 from lakegc_assets_tests.simulation.encoding import Files
@@ -78,6 +79,7 @@ class World:
 
     #: What guards.py switches off in all worlds.
     shadow_rule = diff_witness = retries_off = conditions = True
+    notices_suspensions = True
     tampered = earlier_marks = False
 
     def __init__(
@@ -150,12 +152,16 @@ class World:
         wall = self.process.wall
         return self.lake_time() + timedelta(seconds=wall) if wall else self.lake_time()
 
-    def elapsed(self) -> float:
-        """The present machine's seconds since it was started."""
+    def elapsed(self, at: float | None = None) -> float:
+        """The present machine's seconds since it was started, now or at a time."""
         process, rate = self.process, 1.0
         if self.unlike == "drift":
             rate += _DRIFT if zlib.crc32(process.boot.encode()) & 1 else -_DRIFT
-        return self.scheduler.now * rate + process.ahead
+        return (self.scheduler.now if at is None else at) * rate + process.ahead
+
+    def thawed(self) -> float:
+        """When the last suspension of the present process ended, by its machine's clock."""
+        return self.elapsed(self.process.thawed) if self.notices_suspensions else NEVER
 
     # Who
 

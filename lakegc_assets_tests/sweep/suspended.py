@@ -1,19 +1,23 @@
 """A deleting task with its lease in a process of its own, so that it can be suspended.
 
-The store's time is what a file says, so that hours pass at once.
+Files say by how much the store's time and the clock of the machine are ahead, so that hours pass
+at once.
 """
 
 from __future__ import annotations
 
 import json
 import sys
+import time
 from datetime import datetime, timedelta
 from pathlib import Path
+from types import SimpleNamespace
 
 from lakegc_assets.lakefs.config import LakeFSConfig
 from lakegc_assets.run.connections import Connections
 from lakegc_assets.storage.config import StoreConfig
 from lakegc_assets.storage.local import LocalStore
+from lakegc_assets.sweep import moment
 from lakegc_assets.sweep.deletion import DeletingTask, Reach
 from lakegc_assets.sweep.lease import owner_of, repository_lease
 from lakegc_assets.sweep.look import fingerprint
@@ -24,6 +28,7 @@ from lakegc_assets_tests.lake import REPOSITORY
 from lakegc_assets_tests.sweep.stand_ins import as_listed
 
 AHEAD = "seconds-ahead"
+MACHINE_AHEAD = "seconds-ahead-of-the-machine"
 
 
 def main(folder: Path, endpoint: str, local_root: str, addresses: list[str]) -> None:
@@ -33,6 +38,11 @@ def main(folder: Path, endpoint: str, local_root: str, addresses: list[str]) -> 
     def server_time(store: LocalStore) -> datetime:
         return real(store) + timedelta(seconds=float((folder / AHEAD).read_text()))
 
+    def elapsed(clock: int) -> float:
+        return time.clock_gettime(clock) + float((folder / MACHINE_AHEAD).read_text())
+
+    since_boot = SimpleNamespace(CLOCK_BOOTTIME=time.CLOCK_BOOTTIME, clock_gettime=elapsed)
+    moment.time = since_boot  # type: ignore[assignment,attr-defined]
     LocalStore.server_time = server_time  # type: ignore[method-assign,assignment]
     lakefs = LakeFSConfig(endpoint=endpoint, credentials_file=str(folder / "lakectl.yaml"))
     stores = StoreConfig(local_root=local_root)
@@ -61,6 +71,8 @@ def main(folder: Path, endpoint: str, local_root: str, addresses: list[str]) -> 
             lease.begin_round(2)
         except Exception as error:  # noqa: BLE001 - the test reads it
             sys.stdout.write(f"{type(error).__name__}: {error}\n")
+        else:
+            sys.stdout.write("the lease was kept\n")
 
 
 if __name__ == "__main__":

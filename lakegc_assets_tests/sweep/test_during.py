@@ -6,6 +6,7 @@ import json
 import os
 from collections.abc import Callable
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -15,12 +16,15 @@ from lakegc_assets.run.context import RunContext
 from lakegc_assets.storage.errors import StorageError
 from lakegc_assets.storage.local import LocalStore
 from lakegc_assets.storage.values import DeleteOutcome
-from lakegc_assets.sweep import alarm, ledger, rounds
+from lakegc_assets.sweep import alarm, ledger, rounds, suspension
+from lakegc_assets.sweep.delta import STAGED
 from lakegc_assets.sweep.extending import ALIKE, HELD
 from lakegc_assets.sweep.hold import HOLD, write_hold
 from lakegc_assets.sweep.lease_record import read_lease
 from lakegc_assets.sweep.ledger import Outcome
+from lakegc_assets.sweep.moment import elapsed
 from lakegc_assets.sweep.orders import Orders, Portion, Progress
+from lakegc_assets.sweep.suspension import NEVER
 from lakegc_assets.sweep.sweep import sweep
 from lakegc_assets_tests.lake import REPOSITORY, RUN, Marked, SmallLake
 from lakegc_assets_tests.sessions import Session
@@ -79,6 +83,26 @@ def alike(lake: SmallLake, marked: Marked) -> dict[str, str]:
     found = {row["address"]: ALIKE for row in rows if row["detail"] == ALIKE}
     assert found.keys() <= marked.groups["removed"]
     return found
+
+
+def test_what_is_staged_by_hand_while_the_sweep_is_suspended_is_spared(
+    lake: SmallLake, marked: Marked, spark: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No HEAD moves, so only a new delta mark shows it."""
+    thawed = [NEVER]
+    watch = SimpleNamespace(thawed=lambda: thawed[-1])
+    monkeypatch.setattr(suspension, "_watch_of", lambda _process: watch)
+    staged: list[str] = []
+
+    def sleep(left: set[str]) -> None:
+        staged.append(min(left & marked.groups["orphans"]))
+        lake.stage("busy", "late/link", staged[0])
+        thawed.append(elapsed())
+
+    after_first_delete(lake, marked, sleep)
+    manifest = sweep(lake.context(spark, sweep_batch=2))
+    assert manifest.facts["rounds"] == 2
+    check_swept(lake, marked, {staged[0]: STAGED})
 
 
 def test_rules_that_change_in_the_middle(lake: SmallLake, marked: Marked, spark: Session) -> None:

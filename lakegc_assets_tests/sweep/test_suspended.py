@@ -1,4 +1,4 @@
-"""A sweeper that was suspended for hours wakes up and deletes nothing."""
+"""A sweeper that was suspended deletes nothing that came to life while it slept."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
 
@@ -16,7 +17,7 @@ import pytest
 from lakegc_assets.storage.opening import open_store
 from lakegc_assets.sweep.lease_record import LEASE, LeaseRecord
 from lakegc_assets_tests.lake import REPOSITORY, SmallLake
-from lakegc_assets_tests.sweep.suspended import AHEAD
+from lakegc_assets_tests.sweep.suspended import AHEAD, MACHINE_AHEAD
 
 _HOURS = 3 * 3600
 
@@ -35,12 +36,18 @@ def _plant(bare: SmallLake) -> list[str]:
     return addresses
 
 
-@pytest.mark.parametrize("taken", [False, True], ids=["lease ran out", "lease was taken"])
-def test_it_wakes_up_and_deletes_nothing(bare: SmallLake, *, taken: bool) -> None:
-    """It sleeps while it waits for HEADs, after a first batch that it was allowed to send."""
-    addresses = _plant(bare)
-    ahead = bare.folder / AHEAD
-    ahead.write_text("0")
+def _sleeping(
+    bare: SmallLake, addresses: list[str], meanwhile: Callable[[], None]
+) -> tuple[list[dict[str, str]], str]:
+    """Suspend a sweeper while it waits for HEADs, behind its first batch; what it says then.
+
+    Args:
+        bare: where.
+        addresses: that it is to delete.
+        meanwhile: happens while it is suspended.
+    """
+    for ahead in (AHEAD, MACHINE_AHEAD):
+        (bare.folder / ahead).write_text("0")
     arguments = [str(bare.folder), bare.server.endpoint, str(bare.server.objects_dir), *addresses]
     process = subprocess.Popen(
         [sys.executable, "-m", "lakegc_assets_tests.sweep.suspended", *arguments],
@@ -57,18 +64,54 @@ def test_it_wakes_up_and_deletes_nothing(bare: SmallLake, *, taken: bool) -> Non
         while _state(process.pid) != "T":
             time.sleep(0.001)
         asleep.append(left)
-        ahead.write_text(str(_HOURS))
-        if taken:
-            _take_over(bare)
+        meanwhile()
         os.kill(process.pid, signal.SIGCONT)
 
     bare.on_request = suspend
     counts, said = process.communicate(timeout=600)[0].splitlines()
     assert process.returncode == 0
-    assert [row["outcome"] for row in json.loads(counts)] == ["deleted", "lost"]
-    assert ("another's: host elsewhere" if taken else "ran out") in json.loads(counts)[1]["detail"]
-    assert said.startswith("LeaseLostError: ")
     assert asleep == [set(addresses[2:])]
+    return json.loads(counts), said
+
+
+@pytest.mark.parametrize("taken", [False, True], ids=["lease ran out", "lease was taken"])
+def test_it_wakes_up_and_deletes_nothing(bare: SmallLake, *, taken: bool) -> None:
+    addresses = _plant(bare)
+
+    def meanwhile() -> None:
+        (bare.folder / AHEAD).write_text(str(_HOURS))
+        if taken:
+            _take_over(bare)
+
+    told, said = _sleeping(bare, addresses, meanwhile)
+    assert [row["outcome"] for row in told] == ["deleted", "lost"]
+    assert ("another's: host elsewhere" if taken else "ran out") in told[1]["detail"]
+    assert said.startswith("LeaseLostError: ")
+    assert bare.keys() & set(addresses) == set(addresses[2:])
+
+
+@pytest.mark.parametrize(
+    ("clocks", "why"),
+    [
+        ((AHEAD, MACHINE_AHEAD), "this process was suspended"),
+        # As with a virtual machine that is paused from outside.
+        ((AHEAD,), "the machine stood still"),
+    ],
+)
+def test_it_keeps_its_lease_and_asks_for_a_new_delta_mark(
+    bare: SmallLake, clocks: tuple[str, ...], why: str
+) -> None:
+    """What was staged while it slept is in no delta mark."""
+    addresses = _plant(bare)
+
+    def meanwhile() -> None:
+        for clock in clocks:
+            (bare.folder / clock).write_text("90")
+
+    told, said = _sleeping(bare, addresses, meanwhile)
+    assert [row["outcome"] for row in told] == ["deleted", "stale"]
+    assert why in told[1]["detail"]
+    assert said == "the lease was kept"
     assert bare.keys() & set(addresses) == set(addresses[2:])
 
 
