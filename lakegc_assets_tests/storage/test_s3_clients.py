@@ -14,6 +14,7 @@ from lakegc_assets.storage.config import StoreConfig
 from lakegc_assets.storage.opening import open_store
 from lakegc_assets.storage.s3.client import clients
 from lakegc_assets.storage.s3.credentials import read_credentials_file, write_credentials_file
+from lakegc_assets_tests.rclone import Rclone
 from lakegc_assets_tests.storage.conftest import Script
 
 
@@ -53,6 +54,25 @@ def test_addressing(
         "get_object", Params={"Bucket": "bkt", "Key": "k"}
     )
     assert url.partition("?")[0] == expected
+
+
+@pytest.mark.parametrize("also", [None, "http://not-of-s3.example:9000"])
+@pytest.mark.parametrize("name", ["AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3"])
+def test_rclone_asks_the_same_server_by_the_commands_of_its_page(
+    s3_server: str,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    name: str,
+    also: str | None,
+) -> None:
+    variables = {"AWS_REGION": "us-east-1"}
+    variables |= {"AWS_ENDPOINT_URL": also} if also else {}
+    variables[name] = s3_server
+    for variable, value in variables.items():
+        monkeypatch.setenv(variable, value)
+    rclone = Rclone(tmp_path / "rclone", tmp_path, "S3", variables)
+    found = rclone.run('echo "$RCLONE_CONFIG_STORE_ENDPOINT"').strip()
+    assert found == clients(StoreConfig()).endpoint == s3_server
 
 
 def test_the_region_comes_from_the_setting_or_the_variables(
