@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict
@@ -9,6 +10,7 @@ from functools import partial
 from typing import Final
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from lakegc_assets.errors import IntegrityError, LakegcError
 from lakegc_assets.run.connections import Connections
@@ -26,6 +28,7 @@ _THREADS: Final = 16
 #: How many objects an alarm names, and how many the message of its error.
 _NAMED: Final = 100
 _SHOWN: Final = 20
+_OBSTACLES: Final = 3
 #: Where an alarm keeps what is gone, below the folder of a sweep.
 MISSING: Final = "after/missing/"
 
@@ -101,15 +104,17 @@ def _put_back_or_alarm(
     alive = certainly_alive(delta.spared)
     missing = _missing(ctx, connections, alive)
     if not ctx.settings.restore_revived:
-        _raise_alarm(ctx, connections, deltas, delta, missing)
+        _raise_alarm(ctx, connections, deltas, delta, missing, {})
         return
-    still = _put_back(ctx, connections, deltas, candidates, missing)
+    obstacles = _put_back(ctx, connections, deltas, candidates, missing)
+    lacking = pa.array(list(obstacles), pa.string())
+    still = missing.filter(pc.is_in(missing["address"], lacking))
     brought, there = without(missing, still["address"]), without(alive, missing["address"])
     if still.num_rows:
         # Whatever goes wrong with the record, the hold is written.
         with suppress(Exception):
             _record(ctx, connections, deltas, candidates, delta, brought, there)
-    _raise_alarm(ctx, connections, deltas, delta, still)
+    _raise_alarm(ctx, connections, deltas, delta, still, obstacles)
     _record(ctx, connections, deltas, candidates, delta, brought, there)
 
 
@@ -119,15 +124,19 @@ def _put_back(
     deltas: Deltas,
     candidates: Candidates,
     missing: pa.Table,
-) -> pa.Table:
-    """Put back what is gone and needed; what is missing still, all of it where that is unknown."""
+) -> dict[str, str]:
+    """Put back what is gone and needed; what is missing still, all of it where that is unknown.
+
+    Returns:
+        What kept it from being put back, by address.
+    """
     if not missing.num_rows:
-        return missing
+        return {}
     try:
         return put_back(ctx, connections, deltas, candidates, missing)
     except Exception as error:  # noqa: BLE001 - whatever it is, the alarm is raised
         ctx.log.warning("what is gone could not be put back: %s", error)
-        return missing
+        return dict.fromkeys(missing["address"].to_pylist(), str(error) or type(error).__name__)
 
 
 def _record(
@@ -158,8 +167,9 @@ def _raise_alarm(
     deltas: Deltas,
     delta: DeltaMark,
     missing: pa.Table,
+    obstacles: Mapping[str, str],
 ) -> None:
-    """Hold all sweeps, and say what is gone and who needs it.
+    """Hold all sweeps, and say what is gone, who needs it, and what kept it from being put back.
 
     Raises:
         AlarmError: unless nothing is.
@@ -173,6 +183,7 @@ def _raise_alarm(
         "at": ctx.clocks.now().isoformat(),
         "alarm": f"{missing.num_rows} objects of mark {ctx.run!r} are gone, and are needed",
         "all": f"{artifacts.url}/{part.key}",
+        "not_put_back": _summed(obstacles) or "restore_revived is off",
     }
     with suppress(LakegcError):
         # Of another sweep, since this one began without: what that lost is to be restored, too.
@@ -180,15 +191,17 @@ def _raise_alarm(
             what["earlier"] = earlier
     named = _named(missing)
     # First without saying who needs them: that takes time, and may fail.
-    held = _hold(connections, what | {"objects": _objects(named, {})})
+    held = _hold(connections, what | {"objects": _objects(named, {}, obstacles)})
     holders = _holders(ctx, connections, delta, deltas.ranges, named)
-    held = _hold(connections, what | {"objects": _objects(named, holders)}) or held
+    objects = _objects(named, holders, obstacles)
+    held = _hold(connections, what | {"objects": objects}) or held
     url = f"{connections.namespace_url}/{HOLD}"
     then = f"No sweep of {ctx.repository!r} starts until {url} is removed"
     if not held:
         then = f"{url} COULD NOT BE WRITTEN: let nobody sweep {ctx.repository!r} until then"
     raise AlarmError(
-        f"{what['alarm']}: {_shown(named, holders)}. They could not be put back: restore them from "
+        f"{what['alarm']}: {_shown(named, holders)}. They were not put back "
+        f"({what['not_put_back']}): restore them from "
         f"wherever there is a copy, or with `lakegc restore {ctx.repository} --run {ctx.run} "
         f"--all` once its backup or the versions can be reached. {then}"
     )
@@ -242,8 +255,20 @@ def _shown(named: Mapping[str, str], holders: Mapping[str, Holder]) -> list[str]
     ]
 
 
-def _objects(named: Mapping[str, str], holders: Mapping[str, Holder]) -> list[dict[str, object]]:
+def _objects(
+    named: Mapping[str, str], holders: Mapping[str, Holder], obstacles: Mapping[str, str]
+) -> list[dict[str, object]]:
     return [
-        {"address": address, "why": why} | (asdict(holders[address]) if address in holders else {})
+        {"address": address, "why": why}
+        | (asdict(holders[address]) if address in holders else {})
+        | ({"not_put_back": obstacles[address]} if address in obstacles else {})
         for address, why in named.items()
     ]
+
+
+def _summed(obstacles: Mapping[str, str]) -> str:
+    """What kept objects from being put back, the most frequent first."""
+    counted = Counter(obstacles.values()).most_common()
+    told = "; ".join(f"{obstacle} ({count} of them)" for obstacle, count in counted[:_OBSTACLES])
+    more = len(counted) - _OBSTACLES
+    return f"{told}; and {more} other reasons" if more > 0 else told

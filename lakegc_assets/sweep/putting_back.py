@@ -29,8 +29,8 @@ def put_back(
     deltas: Deltas,
     candidates: Candidates,
     missing: pa.Table,
-) -> pa.Table:
-    """Put objects back where nothing is now, and say which of them are still missing.
+) -> dict[str, str]:
+    """Put objects back where nothing is now, and say which of them are still missing, and why.
 
     Whoever holds the lease by now: what is at a key is never touched, and what is needed is spared
     by whoever sweeps. What is needed is missing, too, where another object is at its key by now.
@@ -41,6 +41,9 @@ def put_back(
         deltas: of the sweep.
         candidates: what the mark names.
         missing: objects that are gone and needed (address, why).
+
+    Returns:
+        What kept each of them from being put back, by address: the store's own words.
     """
     backup, problem = usable_backup(ctx, deltas.chain)
     if problem:
@@ -48,17 +51,16 @@ def put_back(
     wanted = pc.is_in(candidates.rows["address"], missing["address"].combine_chunks())
     lost = lost_objects(deltas.attempt, candidates.rows.filter(wanted), backup)
     proof = None if backup is None else Proof(backup.store)
-    store, still = connections.store(), list[str]()
+    store, still = connections.store(), dict[str, str]()
     for at in range(0, lost.num_rows, _BATCH):
         rows = lost.slice(at, _BATCH)
         for one in bring_back(store, as_lost(rows), copies_of(rows, proof)):
             if one.outcome in {"restored", "already_there"} and not one.detail:
                 continue
-            still.append(one.key)
+            still[one.key] = one.detail or one.error_code or one.outcome
             if len(still) <= _SHOWN:
-                why = f"{one.outcome} {one.error_code or ''} {one.detail or ''}"
-                ctx.log.warning("%s could not be put back: %s", one.key, why)
-    return missing.filter(pc.is_in(missing["address"], pa.array(still, pa.string())))
+                ctx.log.warning("%s could not be put back: %s", one.key, still[one.key])
+    return still
 
 
 def record_put_back(

@@ -120,6 +120,40 @@ def test_a_hold_names_only_what_could_not_be_put_back(
     assert {r["address"] for r in recorded if r["outcome"] == "put_back"} == {kept}
 
 
+def test_an_alarm_and_its_hold_have_the_words_of_the_store(
+    lake: SmallLake, marked: Marked, spark: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One does not come back in another way than the others."""
+    first, *others = sorted(marked.groups["orphans"])
+    deltas = iter([spare(set()), spare({first, *others})])
+    stand_in(monkeypatch, lambda: next(deltas))
+    undelete = LocalStore.undelete_many
+
+    def fail(store: LocalStore, objects: Sequence[Lost]) -> Sequence[UndeleteOutcome]:
+        if not {one.key for one in objects} & {first, *others}:
+            return undelete(store, objects)
+        told = {first: "there is no version of it"}
+        usual = "NotImplemented (A header implies what is not implemented)"
+        return [
+            UndeleteOutcome(one.key, "failed", "NotImplemented", told.get(one.key, usual))
+            for one in objects
+        ]
+
+    monkeypatch.setattr(LocalStore, "undelete_many", fail)
+    with pytest.raises(IntegrityError) as raised:
+        sweep(lake.context(spark))
+    told = (
+        f"NotImplemented (A header implies what is not implemented) ({len(others)} of them); "
+        "there is no version of it (1 of them)"
+    )
+    assert f"They were not put back ({told})" in str(raised.value)
+    held = json.loads((lake.objects / HOLD).read_text())
+    assert held["not_put_back"] == told
+    found = {one["address"]: one["not_put_back"] for one in held["objects"]}
+    assert found.keys() == {first, *others}
+    assert found[first] == "there is no version of it"
+
+
 @pytest.mark.parametrize("broken", ["put_back", "record_put_back"])
 def test_a_hold_is_written_whatever_goes_wrong_with_putting_back(
     lake: SmallLake,
@@ -141,6 +175,7 @@ def test_a_hold_is_written_whatever_goes_wrong_with_putting_back(
         sweep(lake.context(spark))
     held = json.loads((lake.objects / HOLD).read_text())
     assert lost in {found["address"] for found in held["objects"]}
+    assert ("this is a bug" in held["not_put_back"]) == (broken == "put_back")
 
 
 def test_what_is_put_back_after_a_failure_is_no_alarm(
