@@ -48,12 +48,14 @@ class Kind:
         refused: characters that keys cannot have.
         unlisted: characters that the server's listings cannot carry, so that they are refused.
         many: keys that make some pages and some calls that delete.
+        dots: a prefix may have ``..`` in it.
     """
 
     many: int = 600
     files: bool = False
     refused: str = ""
     unlisted: str = ""
+    dots: bool = True
 
     def takes(self, key: str) -> bool:
         return not set(key) & set(self.refused + self.unlisted)
@@ -68,13 +70,15 @@ _KINDS = {
     "s3 whole bucket": Kind(2500),
     "versitygw": _VERSITYGW,
     "versitygw whole bucket": _VERSITYGW,
+    "minio": Kind(files=True, dots=False),
     "azurite": _AZURE,
     "azurite whole container": _AZURE,
     "azurite sas": _AZURE,
     "fake gcs": Kind(),
     "fake gcs whole bucket": Kind(),
 }
-_NEED_SERVERS = ("versitygw", "azurite", "fake gcs")
+_REAL_S3 = ("versitygw", "minio")
+_NEED_SERVERS = (*_REAL_S3, "azurite", "fake gcs")
 
 
 @pytest.fixture(
@@ -115,14 +119,16 @@ def empty_store(kind_name: str, request: pytest.FixtureRequest, tmp_path: Path) 
     if kind_name.startswith("fake gcs"):
         bucket, config = request.getfixturevalue("gcs_bucket")
         return open_store(f"gs://{bucket}" if whole else f"gs://{bucket}/n s/%41é/", config)
-    if kind_name.startswith("versitygw"):
-        endpoint = request.getfixturevalue("versitygw_server").endpoint
+    real = kind_name.startswith(_REAL_S3)
+    if real:
+        server: Server = request.getfixturevalue(f"{kind_name.split(maxsplit=1)[0]}_server")
+        endpoint = server.endpoint
         bucket = f"bucket-{uuid.uuid4().hex}"
         boto3.client("s3", endpoint_url=endpoint).create_bucket(Bucket=bucket)
     else:
         endpoint = request.getfixturevalue("s3_server")
         bucket = request.getfixturevalue("s3_bucket")
-    page_size = 100 if kind_name.startswith("versitygw") else 1000
+    page_size = 100 if real else 1000
     config = StoreConfig(endpoint_url=endpoint, page_size=page_size, read_timeout_s=60)
     return open_store(f"s3://{bucket}" if whole else f"s3a://{bucket}/n s/%41é/", config)
 
@@ -206,7 +212,7 @@ def plant(store: ObjectStore, request: pytest.FixtureRequest, tmp_path: Path) ->
         return plant_blobs
     if scheme == "file":
         return plant_files
-    moto = scheme == "s3" and "versitygw" not in request.getfixturevalue("kind_name")
+    moto = scheme == "s3" and not request.getfixturevalue("kind_name").startswith(_REAL_S3)
     return plant_objects if moto else plant_by_itself
 
 
@@ -216,6 +222,8 @@ class Answer:
     body: str = ""
     date: str = "Sat, 21 Nov 2026 07:00:00 GMT"
     cut: bool = False
+    #: The connection answers nothing from then on, and did not say so.
+    dead: bool = False
     headers: dict[str, str] = field(default_factory=dict)
 
 
@@ -241,8 +249,12 @@ def script(aws_environment: None) -> Iterator[Script]:  # noqa: ARG001 - it is w
         protocol_version = "HTTP/1.1"
         # One write for head and body: two would wait for each other on a kept connection.
         wbufsize = -1
+        dead = False
 
         def _answer(self) -> None:
+            if self.dead:
+                self.close_connection = True
+                return
             told.requests.append(f"{self.command} {self.path}")
             told.headers.append({name.lower(): value for name, value in self.headers.items()})
             told.bodies.append(self.rfile.read(int(self.headers.get("Content-Length", 0))))
@@ -252,11 +264,14 @@ def script(aws_environment: None) -> Iterator[Script]:  # noqa: ARG001 - it is w
             self.send_header("Date", answer.date)
             for name, value in answer.headers.items():
                 self.send_header(name, value)
+            if self.close_connection:
+                self.send_header("Connection", "close")
             self.send_header("Content-Length", str(len(body) + 10 * answer.cut))
             self.end_headers()
             if self.command != "HEAD":
                 self.wfile.write(body)
-            self.close_connection = answer.cut
+            self.close_connection |= answer.cut
+            self.dead = answer.dead
 
         do_GET = do_PUT = do_POST = do_DELETE = do_HEAD = _answer  # noqa: N815 - http.server's names
 

@@ -106,7 +106,7 @@ def test_prefixes_are_strings_and_not_paths(store: ObjectStore, kind: Kind) -> N
     assert listed(store, "e/f/g/") == []
 
 
-def test_one_level(store: ObjectStore) -> None:
+def test_one_level(store: ObjectStore, kind: Kind) -> None:
     fill(store, ["a/1", "a/b/1", "a/b/2", "a/b-c", "ab/1", "b", "a+ é/x"])
     assert store.list_prefixes().prefixes == ["a+ é/", "a/", "ab/"]
     assert [o.key for o in store.list_prefixes().objects] == ["b"]
@@ -115,7 +115,8 @@ def test_one_level(store: ObjectStore) -> None:
     assert store.list_prefixes("a/b").prefixes == ["a/b/"]
     assert store.list_prefixes("a").prefixes == ["a+ é/", "a/", "ab/"]
     assert store.list_prefixes("b/") == ([], [])
-    assert store.list_prefixes("../") == ([], [])
+    if kind.dots:
+        assert store.list_prefixes("../") == ([], [])
 
 
 def test_ranges_are_open_at_both_ends_and_bounds_need_not_exist(store: ObjectStore) -> None:

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import nullcontext
 from datetime import datetime, timezone
 
 import pytest
+from botocore.exceptions import ClientError
 from botocore.stub import Stubber
 
 from lakegc_assets.errors import ConfigurationError, LakegcError
 from lakegc_assets.storage.codes import error_class
 from lakegc_assets.storage.config import StoreConfig
+from lakegc_assets.storage.copies import copy_object
 from lakegc_assets.storage.errors import (
     AccessDeniedError,
     PreconditionFailedError,
@@ -21,7 +24,7 @@ from lakegc_assets.storage.errors import (
 from lakegc_assets.storage.opening import open_store
 from lakegc_assets.storage.s3.client import clients
 from lakegc_assets_tests.storage.conftest import Answer, Script
-from lakegc_assets_tests.storage.s3_answers import entry, error, listed, page
+from lakegc_assets_tests.storage.s3_answers import completed, entry, error, listed, page
 
 
 def test_an_answer_that_is_cut_off_is_asked_for_again(script: Script) -> None:
@@ -134,6 +137,33 @@ def test_a_conditional_put_is_repeated_only_if_it_was_refused(script: Script) ->
     script.answers = [Answer(409, error("ConditionalRequestConflict"))]
     with pytest.raises(PreconditionFailedError):
         store.put_if_match("k", b"x", "e")
+
+
+@pytest.mark.parametrize("ask", ["put", "copy", "head"])
+def test_a_write_that_is_sent_once_meets_no_connection_that_a_refusal_has_closed(
+    script: Script, ask: str
+) -> None:
+    """MinIO closes it behind a 412, and does not say so."""
+    store = open_store("s3://bkt/ns", script.config())
+    asked: dict[str, Callable[[], object]] = {
+        "put": lambda: store.put_if_match("k", b"x", "e"),
+        "copy": lambda: copy_object(store, "k", store, "l", size=10**5, etag="e", if_absent=False),
+        "head": lambda: store.head("k"),
+    }
+    script.answers = [Answer(412, dead=True), Answer(headers={"ETag": '"e"'})]
+    with pytest.raises(StorageError):
+        asked[ask]()
+    assert store.put_if_absent("other", b"x") == "e"
+
+
+def test_an_upload_that_is_completed_once_meets_no_connection_that_a_refusal_has_closed(
+    script: Script,
+) -> None:
+    client = clients(script.config()).once
+    script.answers = [Answer(412, error("PreconditionFailed"), dead=True), completed("e")]
+    for refused in (True, False):
+        with pytest.raises(ClientError) if refused else nullcontext():
+            client.complete_multipart_upload(Bucket="b", Key="k", UploadId="u", IfNoneMatch="*")
 
 
 def test_the_time_comes_from_the_answer(script: Script) -> None:

@@ -158,6 +158,7 @@ def clients(config: StoreConfig) -> Clients:
             aws = host.endswith((".amazonaws.com", ".amazonaws.com.cn"))
             addressing = "auto" if aws else "path"
         usual, once = (client(attempts, addressing) for attempts in (config.max_attempts, 1))
+        once.meta.events.register("before-send.s3", _send_alone)
         bundle = own.get_config_variable("ca_bundle")
         pools = Pools(config.connect_timeout_s, config.read_timeout_s, bundle)
         quick = Quick(session, usual, config.max_attempts, pools)
@@ -181,6 +182,11 @@ def _add_md5(request: Any, **_: object) -> None:  # noqa: ANN401 - botocore's AW
     """Add the digest of a bulk delete's body that older compatible servers ask for."""
     digest = hashlib.md5(request.body, usedforsecurity=False).digest()
     request.headers["Content-MD5"] = base64.b64encode(digest).decode()
+
+
+def _send_alone(request: Any, **_: object) -> None:  # noqa: ANN401 - as above
+    """A connection of its own for what is sent once: one that was used may be dead by now."""
+    request.headers["Connection"] = "close"
 
 
 def _count(**_: object) -> None:

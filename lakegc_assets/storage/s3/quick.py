@@ -76,6 +76,7 @@ _TOLD: Final = {
 _ELSEWHERE: Final = frozenset({301, 302, 303, 307, 308, 400})
 _GOOD: Final = range(200, 300)
 _MISSING: Final = 404
+_REFUSED: Final = 412
 _LONGEST_PAUSE_S: Final = 20.0
 #: No redirect is followed: it could carry the signature elsewhere.
 _ONCE: Final = Retry(False)
@@ -240,6 +241,8 @@ class Quick:
             )  # fmt: skip
             if response.status in _GOOD and operation == "get_object":
                 return {**_told(response), "Body": _Body(response, way.url)}
+            if response.status == _REFUSED:
+                raise _refusal(response)
             data = response.read()
         if response.status in _ELSEWHERE:
             return None
@@ -360,6 +363,17 @@ def _copied(body: bytes) -> str | None:
         return _require_no_error(body, "copy_object").findtext("{*}ETag")
     except ET.ParseError as error:
         raise HttpFailure("NoAnswer", "the answer to a copy is damaged", 200) from error
+
+
+def _refusal(response: BaseHTTPResponse) -> HttpFailure:
+    """What a condition that does not hold says; the connection is not used again.
+
+    MinIO closes it behind this answer without saying so: the next request might be one that must
+    not be repeated, and would get no answer.
+    """
+    response.close()
+    response.release_conn()
+    return HttpFailure("PreconditionFailed", "the condition does not hold", response.status)
 
 
 def _failure(body: bytes, status: int, operation: str) -> HttpFailure:
