@@ -128,16 +128,25 @@ def opened(url: str, config: StoreConfig, rclone: Rclone) -> Place:
 
 def s3_variables(server: Server) -> dict[str, str]:
     names = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_REGION")
-    return {name: os.environ[name] for name in names} | {"AWS_ENDPOINT_URL_S3": server.endpoint}
+    return {name: os.environ[name] for name in names} | {"AWS_ENDPOINT_URL": server.endpoint}
+
+
+def s3_place(server: Server, rclone_program: Path, folder: Path) -> Place:
+    bucket = f"bucket-{uuid.uuid4().hex}"
+    boto3.client("s3", endpoint_url=server.endpoint).create_bucket(Bucket=bucket)
+    given = s3_variables(server) | variables(bucket)
+    config = StoreConfig(endpoint_url=server.endpoint)
+    return opened(f"s3://{bucket}", config, Rclone(rclone_program, folder, "S3", given))
 
 
 @pytest.fixture
 def s3(versitygw_server: Server, rclone_program: Path, tmp_path: Path) -> Place:
-    bucket = f"bucket-{uuid.uuid4().hex}"
-    boto3.client("s3", endpoint_url=versitygw_server.endpoint).create_bucket(Bucket=bucket)
-    given = s3_variables(versitygw_server) | variables(bucket)
-    config = StoreConfig(endpoint_url=versitygw_server.endpoint)
-    return opened(f"s3://{bucket}", config, Rclone(rclone_program, tmp_path, "S3", given))
+    return s3_place(versitygw_server, rclone_program, tmp_path)
+
+
+@pytest.fixture
+def minio(minio_server: Server, rclone_program: Path, tmp_path: Path) -> Place:
+    return s3_place(minio_server, rclone_program, tmp_path)
 
 
 @pytest.fixture
@@ -177,7 +186,7 @@ def gcs(
     return opened(f"gs://{bucket}", config, Rclone(rclone_program, tmp_path, "GCS", given))
 
 
-@pytest.fixture(params=["s3", "azure", "gcs"])
+@pytest.fixture(params=["s3", "minio", "azure", "gcs"])
 def place(request: pytest.FixtureRequest) -> Place:
     found: Place = request.getfixturevalue(request.param)
     found.plant()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import time
+import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -24,6 +25,7 @@ from lakegc_assets.storage.trash import TRASH
 from lakegc_assets.sweep.sweep import sweep
 from lakegc_assets_tests.lake import REPOSITORY, STAGES, SmallLake, running
 from lakegc_assets_tests.sessions import Session
+from lakegc_assets_tests.storage.servers import Server
 
 #: What may become of an object that a sweep has deleted.
 FATES = ("untouched", "written", "written in its size", "written and deleted", "pruned")
@@ -122,6 +124,17 @@ def world(
         yield World(lake, spark, random.Random(seed), pair)
 
 
+def new_bucket(kind: str, request: pytest.FixtureRequest) -> tuple[str, str] | tuple[None, None]:
+    """A server's URL and the name of a new bucket there; nothing for local files."""
+    if kind == "local":
+        return None, None
+    server: str | Server = request.getfixturevalue(f"{kind}_server")
+    endpoint = server.endpoint if isinstance(server, Server) else server
+    bucket = f"bucket-{uuid.uuid4().hex}"
+    boto3.client("s3", endpoint_url=endpoint).create_bucket(Bucket=bucket)
+    return endpoint, bucket
+
+
 @pytest.mark.parametrize(
     ("kind", "seed"),
     [
@@ -129,17 +142,13 @@ def world(
         ("s3", 0),
         pytest.param("local", 3, marks=pytest.mark.conformance),
         *(pytest.param("s3", seed, marks=pytest.mark.conformance) for seed in range(1, 6)),
+        *(pytest.param("minio", seed, marks=pytest.mark.stores) for seed in range(2)),
     ],
 )
 def test_a_restore_does_what_the_model_says(
     request: pytest.FixtureRequest, tmp_path: Path, spark: Session, kind: str, seed: int
 ) -> None:
-    endpoint, bucket = (
-        (request.getfixturevalue("s3_server"), request.getfixturevalue("s3_bucket"))
-        if kind == "s3"
-        else (None, None)
-    )
-    with world(tmp_path, spark, seed, endpoint, bucket) as here:
+    with world(tmp_path, spark, seed, *new_bucket(kind, request)) as here:
         backed_up = seed % 2 == 0
         if backed_up:
             here.settings["backup_url"] = str(tmp_path / "backups")
@@ -173,7 +182,7 @@ def test_a_restore_does_what_the_model_says(
         expected = {a: here.comes_back(fates[a], backed_up=backed_up) for a in some}
         assert found == expected, fates
         # A store whose etags are checksums tells of what has the size, too.
-        told = {"written"} | ({"written in its size"} if kind == "s3" else set())
+        told = {"written"} | (set() if kind == "local" else {"written in its size"})
         other = {row["address"] for row in rows if row["detail"] and "another" in row["detail"]}
         named = {address for address, (outcome, _) in found.items() if outcome == "already_there"}
         assert other & named == {address for address in some if fates[address] in told}

@@ -338,11 +338,17 @@ def test_a_store_that_does_not_answer_has_said_nothing(tmp_path: Path, code: str
         assert listed(store) == []
 
 
+@pytest.fixture(params=["versitygw_server", "minio_server"])
+def server(request: pytest.FixtureRequest) -> Server:
+    found: Server = request.getfixturevalue(request.param)
+    return found
+
+
 @pytest.mark.stores
-def test_versitygw_keeps_deadlines(versitygw_server: Server) -> None:
+def test_real_s3_servers_keep_deadlines(server: Server) -> None:
     bucket = f"bucket-{uuid.uuid4().hex}"
-    boto3.client("s3", endpoint_url=versitygw_server.endpoint).create_bucket(Bucket=bucket)
-    config = StoreConfig(endpoint_url=versitygw_server.endpoint)
+    boto3.client("s3", endpoint_url=server.endpoint).create_bucket(Bucket=bucket)
+    config = StoreConfig(endpoint_url=server.endpoint)
     store = open_store(f"s3://{bucket}/n s/%41é", config)
     assert [probe_deadlines(store, _FOLDER, conditional=c) for c in (False, True)] == [True, True]
     store.put("a", b"1")
@@ -354,11 +360,11 @@ def test_versitygw_keeps_deadlines(versitygw_server: Server) -> None:
 
 @pytest.mark.stores
 @pytest.mark.parametrize("singly", [False, True])
-def test_a_delete_that_is_held_back_is_refused(versitygw_server: Server, *, singly: bool) -> None:
+def test_a_delete_that_is_held_back_is_refused(server: Server, *, singly: bool) -> None:
     """As where a process is suspended after it has signed, and before it sends."""
     bucket = f"bucket-{uuid.uuid4().hex}"
-    boto3.client("s3", endpoint_url=versitygw_server.endpoint).create_bucket(Bucket=bucket)
-    config = StoreConfig(endpoint_url=versitygw_server.endpoint, connect_timeout_s=9.0)
+    boto3.client("s3", endpoint_url=server.endpoint).create_bucket(Bucket=bucket)
+    config = StoreConfig(endpoint_url=server.endpoint, connect_timeout_s=9.0)
     store = open_store(f"s3://{bucket}", config)
     store.put("a", b"1")
     pauses = [3.5]

@@ -18,6 +18,7 @@ from lakegc_assets.storage.undelete_probe import probe_recovery
 from lakegc_assets.storage.values import Lost
 from lakegc_assets_tests.storage.conftest import Answer, Script, query_of
 from lakegc_assets_tests.storage.s3_answers import SPACE, error
+from lakegc_assets_tests.storage.servers import Server
 from lakegc_assets_tests.storage.test_undelete import versioned
 
 _VERSION = (
@@ -72,12 +73,16 @@ class Bucket:
         self.client.delete_object(Bucket=self.name, Key=self.prefix + key, VersionId=version)
 
 
-@pytest.fixture(params=["moto", pytest.param("versitygw", marks=pytest.mark.stores)])
+@pytest.fixture(
+    params=[
+        "s3_server",
+        pytest.param("versioned_gateway", marks=pytest.mark.stores),
+        pytest.param("minio_server", marks=pytest.mark.stores),
+    ]
+)
 def bucket(request: pytest.FixtureRequest) -> Bucket:
-    if request.param == "moto":
-        endpoint = request.getfixturevalue("s3_server")
-    else:
-        endpoint = request.getfixturevalue("versioned_gateway").endpoint
+    server: str | Server = request.getfixturevalue(request.param)
+    endpoint = server.endpoint if isinstance(server, Server) else server
     return Bucket(endpoint, versioned(endpoint))
 
 

@@ -21,6 +21,8 @@ from lakegc_assets.storage.values import DeleteOutcome, Lost
 
 FOLDER = f"{TRASH}20261122T000000Z-sweep/"
 _STORES = pytest.mark.stores
+#: Fixture of a server, size of pages, and keys that make some.
+_SERVERS = {"versitygw": ("versioned_gateway", 1000, 1200), "minio": ("minio_server", 100, 250)}
 ODD = [
     "a-b", "a/b", "a/b/c" , "data/x/y", "with space", " leading", "trailing ", "plus+plus",
     "per%20cent", "%2F", "pipe|pipe", "uni/é☃", "\U0001f600", "a&b<c>\"'", "#;,:@=$!*()[]{}^`~?",
@@ -98,6 +100,7 @@ def versioned(endpoint: str, *, whole: bool = False, page_size: int = 1000) -> O
         "s3 small pages",
         pytest.param("s3 large pages", marks=pytest.mark.conformance),
         pytest.param("versitygw", marks=_STORES),
+        pytest.param("minio", marks=_STORES),
         pytest.param("fake gcs", marks=_STORES),
     ]
 )
@@ -107,9 +110,10 @@ def keeping(request: pytest.FixtureRequest, tmp_path: Path) -> Keeping:
         (tmp_path / "root").mkdir()
         store = open_store(str(tmp_path / "root"))
         return Keeping(store, FOLDER, "trash", files=True, odd=("line\nbreak", "\x01", "cr\r"))
-    if name == "versitygw":
-        gateway = request.getfixturevalue("versioned_gateway")
-        return Keeping(versioned(gateway.endpoint), None, "versions", files=True)
+    if name in _SERVERS:
+        fixture, size, many = _SERVERS[name]
+        store = versioned(request.getfixturevalue(fixture).endpoint, page_size=size)
+        return Keeping(store, None, "versions", files=True, many=many)
     if name == "fake gcs":
         server = request.getfixturevalue("fake_gcs_server")
         bucket = f"versions-{uuid.uuid4().hex}"

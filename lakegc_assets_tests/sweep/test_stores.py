@@ -42,14 +42,21 @@ DURATION = timedelta(minutes=3)
 Place = tuple[str, StoreConfig]
 
 
+def new_bucket(server: Server) -> Place:
+    bucket = f"bucket-{uuid.uuid4().hex}"
+    boto3.client("s3", endpoint_url=server.endpoint).create_bucket(Bucket=bucket)
+    config = StoreConfig(endpoint_url=server.endpoint, connect_timeout_s=2, max_attempts=2)
+    return f"s3://{bucket}/n s", config
+
+
 @pytest.fixture
 def s3(versitygw_server: Server) -> Place:
-    bucket = f"bucket-{uuid.uuid4().hex}"
-    boto3.client("s3", endpoint_url=versitygw_server.endpoint).create_bucket(Bucket=bucket)
-    config = StoreConfig(
-        endpoint_url=versitygw_server.endpoint, connect_timeout_s=2, max_attempts=2
-    )
-    return f"s3://{bucket}/n s", config
+    return new_bucket(versitygw_server)
+
+
+@pytest.fixture
+def minio(minio_server: Server) -> Place:
+    return new_bucket(minio_server)
 
 
 @pytest.fixture
@@ -63,7 +70,7 @@ def azure(azurite_server: Server, tmp_path: Path) -> Place:
     return url, StoreConfig(azure=access, read_timeout_s=60)
 
 
-@pytest.fixture(params=["s3", "azure"])
+@pytest.fixture(params=["s3", "minio", "azure"])
 def place(request: pytest.FixtureRequest) -> Place:
     found: Place = request.getfixturevalue(request.param)
     return found
@@ -78,6 +85,12 @@ def store(place: Place) -> ObjectStore:
 def test_versitygw_honours_conditions_of_single_deletes_only(s3: Place) -> None:
     store = open_store(s3[0], s3[1])
     assert probe_conditions(store) == "single"
+    assert [batch for batch in store.list() if batch.num_rows] == []
+
+
+def test_minio_honours_no_conditions_of_deletes(minio: Place) -> None:
+    store = open_store(minio[0], minio[1])
+    assert probe_conditions(store) == "none"
     assert [batch for batch in store.list() if batch.num_rows] == []
 
 
@@ -189,7 +202,11 @@ def plant(store: ObjectStore, count: int) -> list[Marked]:
         return list(pool.map(put, range(count)))
 
 
-@pytest.mark.parametrize("condition", ["none", "single"])
+@pytest.mark.parametrize(
+    ("place", "condition"),
+    [("s3", "none"), ("s3", "single"), ("minio", "none"), ("azure", "none"), ("azure", "single")],
+    indirect=["place"],
+)
 def test_tasks_delete_and_spare(sweep: Sweep, condition: Condition) -> None:
     marked = plant(sweep.store, 25)
     kept = {"data/kept", "data/slice é/kept"}
@@ -205,15 +222,21 @@ def test_tasks_delete_and_spare(sweep: Sweep, condition: Condition) -> None:
     assert sweep.keys() == kept
 
 
+@pytest.mark.parametrize("fixture", ["versitygw_server", "minio_server"])
 def test_a_store_that_dies_in_the_middle(
-    bare: SmallLake, versitygw_server: Server, s3: Place, monkeypatch: pytest.MonkeyPatch
+    bare: SmallLake,
+    fixture: str,
+    request: pytest.FixtureRequest,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Killed while its requests are on their way, and started again: each key has one outcome."""
-    store = open_store(s3[0], s3[1])
+    server: Server = request.getfixturevalue(fixture)
+    place = new_bucket(server)
+    store = open_store(*place)
     marked = plant(store, 60)
     store.put("data/kept", b"not marked")
     with repository_lease(store, {"pid": "1"}, duration=DURATION) as lease:
-        sweep = Sweep(bare, s3, lease)
+        sweep = Sweep(bare, place, lease)
         sweep.sleep = lambda _seconds: None
         send: Callable[..., list[DeleteOutcome]] = DeletingTask._send
         sent: list[int] = []
@@ -221,7 +244,7 @@ def test_a_store_that_dies_in_the_middle(
         def die_in_the_third(task: DeletingTask, batch: list[Marked]) -> list[DeleteOutcome]:
             sent.append(len(batch))
             if len(sent) == 3:
-                versitygw_server.kill()
+                server.kill()
                 outcomes = send(task, batch)
                 assert {outcome.error_code for outcome in outcomes} == {"ConnectionFailed"}
                 return outcomes
@@ -233,7 +256,7 @@ def test_a_store_that_dies_in_the_middle(
             sweep.round(marked, "none")
         assert len(sent) == 3
         assert len(sweep.outcomes("deleted")) == 20
-        versitygw_server.start()
+        server.start()
         assert len(sweep.keys()) == 41
         assert sweep.round(marked, "none") == {"deleted": 40}
         assert sweep.outcomes("deleted", "already_missing", "spared", "failed").keys() == {

@@ -216,7 +216,9 @@ class S3Versions:
         try:
             while at < len(keys):
                 start = max(last, keys[at][:-1])
-                page = self._page(prefix, {"KeyMarker": start} if start else {}, size)
+                # Nothing of the prefix comes before it; MinIO answers by 501 to such a marker.
+                inside = start.startswith(prefix) and start != ""
+                page = self._page(prefix, {"KeyMarker": start} if inside else {}, size)
                 first, certain = at, False
                 while at < len(keys) and page.passed(keys[at]):
                     told = page.histories.get(keys[at])
