@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 from html.parser import HTMLParser
 from pathlib import Path
@@ -174,16 +173,13 @@ def test_the_page_of_all_repositories_has_their_rows(tmp_path: Path) -> None:
 
 
 def test_a_file_is_replaced_as_a_whole_and_others_may_read_it(tmp_path: Path) -> None:
-    file = tmp_path / "report.html"
-    before = os.umask(0o022)
-    try:
-        html.write(file, "first")
-        file.chmod(0o600)
-        html.write(file, "second \u00e9")
-    finally:
-        os.umask(before)
+    file, usual = tmp_path / "report.html", tmp_path / "usual"
+    usual.touch()
+    html.write(file, "first")
+    file.chmod(0o600)
+    html.write(file, "second \u00e9")
     assert file.read_text(encoding="utf-8") == "second \u00e9"
-    assert file.stat().st_mode & 0o777 == 0o644
+    assert file.stat().st_mode == usual.stat().st_mode
     assert [path.name for path in tmp_path.glob("*report*")] == ["report.html"]
 
 

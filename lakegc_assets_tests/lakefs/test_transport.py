@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import pickle
-import random
 import socket
 import threading
 from datetime import datetime, timedelta, timezone
@@ -198,7 +197,6 @@ def test_retry_after_is_honoured_within_reason(
 def test_pauses_double_with_jitter(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pauses: list[float] = []
     monkeypatch.setattr("lakegc_assets.lakefs.transport.sleep", pauses.append)
-    random.seed(1)
     with FaultServer(answer(500, {"message": "oops"})) as server:
         config = server.config(tmp_path, max_attempts=11, first_backoff_s=1.0)
         with config.connect() as client, pytest.raises(errors.ServerError):

@@ -8,6 +8,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import hmac
+import re
 from collections.abc import Mapping, Sequence
 from typing import Final
 
@@ -55,7 +56,7 @@ def verify(incoming: Incoming, access_key: str, secret_key: str, now: float) -> 
         raise signature_does_not_match()
     expires = query.get(b"Expires", b"")
     signature = query.get(b"Signature")
-    if signature is None or not expires.isdigit():
+    if signature is None or not re.fullmatch(rb"[0-9]{1,18}", expires):
         raise access_denied(
             "Query-string authentication requires the Signature, Expires and AWSAccessKeyId "
             "parameters"

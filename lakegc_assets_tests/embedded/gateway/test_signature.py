@@ -143,6 +143,10 @@ def test_the_example_of_aws_for_version_2_is_accepted() -> None:
         ),
         (OF_VERSION_2._replace(query=b"AWSAccessKeyId=x&Signature=y&Expires=-1"), "AccessDenied"),
         (OF_VERSION_2._replace(query=b"AWSAccessKeyId=x&Expires=1"), "AccessDenied"),
+        (
+            OF_VERSION_2._replace(query=OF_VERSION_2.query + b"9" * 5000),
+            "AccessDenied",
+        ),
     ],
 )
 def test_what_was_changed_since_it_was_presigned_by_version_2_is_refused(
