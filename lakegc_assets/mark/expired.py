@@ -8,8 +8,8 @@ the names.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Final
 
@@ -18,6 +18,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from lakegc_assets.errors import IntegrityError
 from lakegc_assets.graveler.decode import decode_range
 from lakegc_assets.graveler.entry import AddressType
 from lakegc_assets.graveler.namespace import StorageNamespace
@@ -63,7 +64,7 @@ class Expired:
         addresses: how many there are.
         ranges: how many B has.
         active: how many A has.
-        passed_over: sentences about files that cannot be read, and that nothing names.
+        passed_over: sentences about files that were not read: what only they name stays.
     """
 
     stretches: Sequence[Sequence[Part]]
@@ -75,10 +76,17 @@ class Expired:
 
 @dataclass(frozen=True)
 class _Held:
-    """Hashes, each once and in order, and the position of a range that holds each."""
+    """Hashes, each once and in order, and the position of a range that holds each.
+
+    Attributes:
+        hashes: of addresses.
+        positions: of ranges.
+        damaged: ranges that could not be read, by their ids, and what is wrong with them.
+    """
 
     hashes: Hashes
     positions: Positions
+    damaged: Mapping[str, IntegrityError] = field(default_factory=dict)
 
 
 def expired_addresses(
@@ -100,13 +108,15 @@ def expired_addresses(
         attempt: where to write.
         start: of the run.
 
+    Nothing that is live depends on B: what cannot be read of it is passed over.
+
     Raises:
-        IntegrityError: a metarange or range is missing or damaged, or lakeFS's list of active
-            commits cannot be trusted.
+        IntegrityError: a metarange or range of an active commit is missing or damaged, or lakeFS's
+            list of active commits cannot be trusted.
     """
     liveness = find_liveness(ctx, client, connections, start)
     ids = {liveness.commits[commit].metarange_id for commit in liveness.active.active}
-    found = live_ranges(ctx, connections, ids, every=True)
+    found = live_ranges(ctx, connections, ids, every=True, strict=liveness.rules is None)
     every, passed = found.ranges, passed_over(found.passed_over)
     active = every
     if liveness.rules is not None:
@@ -117,7 +127,11 @@ def expired_addresses(
         return Expired((), 0, 0, active.num_rows, passed)
     live = read_live(ctx, connections, active, attempt.store(), f"{_FOLDER}active/")
     held = _held_by_none(ctx, connections, attempt, others, live.runs)
-    named = _names(ctx, connections, attempt, others, held)
+    named, damaged = _names(ctx, connections, attempt, others, held)
+    passed += [
+        f"passed over, since no active commit has it: {error}. What it alone names stays"
+        for _, error in sorted({**held.damaged, **damaged}.items())
+    ]
     return Expired(named, len(held.hashes), others.num_rows, active.num_rows, passed)
 
 
@@ -154,6 +168,7 @@ def _compare(order: _Compare) -> _Held:
     positions = {one.range_id: position for position, one in order.ranges}
     found: list[_Held] = []
     waiting: list[_Held] = []
+    damaged: dict[str, IntegrityError] = {}
 
     def compare() -> None:
         # Ranges share most of what they hold, and what is live is read once for many of them.
@@ -162,13 +177,14 @@ def _compare(order: _Compare) -> _Held:
         found.append(_Held(held.hashes[dead], held.positions[dead]))
         waiting.clear()
 
-    for entries in read_entries(order.connections, [one for _, one in order.ranges], HASHES):
+    ranges = [one for _, one in order.ranges]
+    for entries in read_entries(order.connections, ranges, HASHES, damaged):
         hashes = entries.group["hash"].to_numpy()
         waiting.append(_Held(hashes, np.full(len(hashes), positions[entries.range_id], np.int64)))
         if sum(len(one.hashes) for one in waiting) >= _WAITING:
             compare()
     compare()
-    return _first(found)
+    return replace(_first(found), damaged=damaged)
 
 
 def _first(found: Sequence[_Held]) -> _Held:
@@ -176,7 +192,8 @@ def _first(found: Sequence[_Held]) -> _Held:
     hashes = np.concatenate([np.empty(0, np.uint64), *(one.hashes for one in found)])
     positions = np.concatenate([np.empty(0, np.int64), *(one.positions for one in found)])
     unique, first = np.unique(hashes, return_index=True)
-    return _Held(unique, positions[first])
+    damaged = {i: error for one in found for i, error in one.damaged.items()}
+    return _Held(unique, positions[first], damaged)
 
 
 @dataclass(frozen=True)
@@ -196,8 +213,8 @@ def _names(
     attempt: AttemptArtifacts,
     ranges: pa.Table,
     held: _Held,
-) -> list[list[Part]]:
-    """The addresses behind hashes, in stretches."""
+) -> tuple[list[list[Part]], dict[str, IntegrityError]]:
+    """The addresses behind hashes, in stretches; and ranges that could not be read."""
     order = np.argsort(held.positions, kind="stable")
     unique, starts = np.unique(held.positions[order], return_index=True)
     by_range = np.split(held.hashes[order], starts[1:])
@@ -212,30 +229,37 @@ def _names(
         part = write_part(store, f"{_FOLDER}hashes/", hashes, plain=True)
         orders.append(_Name(connections, attempt.url, count, [ids[at] for at in group], part))
     named = ctx.tasks.run("name what expired ranges hold", _name, orders, sum(costs))
-    return [[part for task in named for part in task[number]] for number in range(count)]
+    stretches = [[p for task, _ in named for p in task[number]] for number in range(count)]
+    return stretches, {i: error for _, damaged in named for i, error in damaged.items()}
 
 
-def _name(order: _Name) -> list[list[Part]]:
-    """For each stretch a file of the addresses in it, or none."""
+def _name(order: _Name) -> tuple[list[list[Part]], dict[str, IntegrityError]]:
+    """For each stretch a file of the addresses in it, or none; and ranges that cannot be read."""
     connections = order.connections
     artifacts, store = connections.open(order.url), connections.store()
     hashes: Hashes = read_part(artifacts, order.hashes)["hash"].to_numpy()
     found = [pa.array([], pa.string())]
+    damaged: dict[str, IntegrityError] = {}
     for range_id in order.ranges:
-        data = fetch(store, connections.namespace_url, range_id)
-        entries = decode_range(data, table_url(connections.namespace_url, range_id))
+        try:
+            data = fetch(store, connections.namespace_url, range_id)
+            entries = decode_range(data, table_url(connections.namespace_url, range_id))
+        except IntegrityError as error:
+            damaged[range_id] = error
+            continue
         addresses = _relative(connections.namespace(), entries)
         found.append(addresses.filter(pa.array(np.isin(address_hashes(addresses), hashes))))
     addresses = pc.unique(pa.concat_arrays(found))
     folders = pc.replace_substring_regex(addresses, r"(?s)[^/]*$", "")
     stretch = address_hashes(folders) % np.uint64(order.stretches)
     chosen = [addresses.filter(pa.array(stretch == number)) for number in range(order.stretches)]
-    return [
+    parts = [
         [write_part(artifacts, f"{_FOLDER}named/", pa.table([some], schema=NAMED))]
         if len(some)
         else []
         for some in chosen
     ]
+    return parts, damaged
 
 
 def _relative(namespace: StorageNamespace, entries: pa.RecordBatch) -> pa.Array:

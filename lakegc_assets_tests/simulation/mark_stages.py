@@ -145,12 +145,15 @@ def _held_by_none(_ctx: Any, _links: Any, attempt: Any, ranges: pa.Table, live: 
     """What ranges, which are values, hold that no live one does; with its addresses."""
     some = sorted({one.split("|")[1] for one in ranges["range_id"].to_pylist()})
     which = members(attempt.store(), live, address_hashes(pa.array(some, pa.string())))
-    return SimpleNamespace(hashes=[one for one, held in zip(some, which, strict=True) if not held])
+    dead = [one for one, held in zip(some, which, strict=True) if not held]
+    return SimpleNamespace(hashes=dead, damaged={})
 
 
-def _names(_ctx: Any, _links: Any, attempt: Any, _ranges: pa.Table, held: Any) -> list[list[Part]]:
+def _names(
+    _ctx: Any, _links: Any, attempt: Any, _ranges: pa.Table, held: Any
+) -> tuple[list[list[Part]], dict[str, Exception]]:
     rows = pa.table({"address": pa.array(held.hashes, pa.string())})
-    return [[write_part(attempt.store(), "store_listing/expired/named/", rows)]]
+    return [[write_part(attempt.store(), "store_listing/expired/named/", rows)]], {}
 
 
 #: What names mean is asked again and again.

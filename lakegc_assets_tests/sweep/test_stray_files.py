@@ -311,3 +311,28 @@ def test_folders_are_no_tables(lake: SmallLake, marked: Marked, spark: Session) 
     ctx = mark(lake, spark, publish=True)
     assert candidates(ctx) == marked.groups["orphans"]
     assert told(ctx) == []
+
+
+@pytest.mark.parametrize("mode", ["unified", "committed"])
+@pytest.mark.parametrize("kind", ["ranges", "metaranges"])
+def test_what_only_expired_commits_need_stops_nobody_where_there_are_rules(
+    lake: SmallLake, marked: Marked, spark: Session, mode: str, kind: str
+) -> None:
+    """Nothing that is live depends on it: what it alone names stays, or goes without its reason."""
+    metarange = metarange_of(lake, marked.commits["given up"])
+    others = {i for c in ("first", "second", "removal") for i in named_by(lake, marked.commits[c])}
+    name = metarange
+    if kind == "ranges":
+        name = next(i for i in rows_named(lake, metarange) if i not in others)
+    url = put(lake, REPOSITORY, name, b"cut")
+    forget_caches(lake)
+    ctx = mark(lake, spark, publish=True, mode=mode)
+    found = candidates(ctx)
+    assert found <= marked.candidates
+    assert marked.groups["replaced"] <= found
+    # Only this mode looks at what is expired.
+    assert [url in said for said in told(ctx)] == [True] * (mode == "committed")
+
+
+def named_by(lake: SmallLake, commit_id: str) -> list[str]:
+    return rows_named(lake, metarange_of(lake, commit_id))
