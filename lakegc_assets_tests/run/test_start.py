@@ -31,8 +31,9 @@ from lakegc_assets.run.spark import prepare_environment, start_session
 signal.signal(signal.SIGINT, signal.default_int_handler)
 begin = java_gateway.Popen
 def begun(*arguments, **options):
+    process = begin(*arguments, **options)
     threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGINT)).start()
-    return begin(*arguments, **options)
+    return process
 java_gateway.Popen = begun
 prepare_environment()
 try:
