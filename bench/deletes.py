@@ -39,7 +39,8 @@ from lakegc_assets.run.parts import write_part
 from lakegc_assets.run.settings import Settings
 from lakegc_assets.storage.config import StoreConfig
 from lakegc_assets.sweep.conditions import Condition
-from lakegc_assets.sweep.lease import Lease, owner_of, repository_lease
+from lakegc_assets.sweep.lease import Lease, repository_lease
+from lakegc_assets.sweep.lease_owner import owner_of
 from lakegc_assets.sweep.look import fingerprint
 from lakegc_assets.sweep.moment import Moment
 from lakegc_assets.sweep.orders import Orders, Portion

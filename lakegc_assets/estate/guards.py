@@ -12,6 +12,7 @@ from lakegc_assets.storage.base import ObjectStore
 from lakegc_assets.storage.config import StoreConfig
 from lakegc_assets.storage.opening import open_store
 from lakegc_assets.sweep.hold import HOLD, read_hold
+from lakegc_assets.sweep.lease_owner import is_gone
 from lakegc_assets.sweep.lease_record import LeaseRecord, read_lease, sweep_of
 
 
@@ -59,10 +60,11 @@ def read_guards(namespace: str, stores: StoreConfig) -> Guards:
 
 
 def _held_lease(store: ObjectStore) -> LeaseRecord | None:
-    """The lease, if somebody holds it now; none where that cannot be read."""
+    """The lease, if somebody holds it now; none where he has ended, or it cannot be read."""
     with suppress(LakegcError, OSError):
         lease = read_lease(store)
-        if not lease.released and lease.expires > store.server_time():
+        over = lease.released or lease.expires <= store.server_time()
+        if not over and not is_gone(lease.owner):
             return lease
     return None
 

@@ -24,6 +24,8 @@ from typing import Final
 from lakegc_assets.errors import RefusedError
 
 _POLL_S: Final = 5.0
+#: How often it is said how long somebody has waited.
+_QUIET_S: Final = 30.0
 
 
 class _Held(threading.local):
@@ -54,7 +56,7 @@ def repository_lock(
     Args:
         namespace_url: of the repository.
         wait: for how long another run is waited for.
-        tell: is told every few seconds for which, and how long.
+        tell: is told for which, and now and then how long.
 
     Raises:
         RefusedError: another run holds it, with its process, its command and since when.
@@ -72,25 +74,36 @@ def repository_lock(
 
 
 def _acquire(descriptor: int, namespace_url: str, wait: float, tell: Callable[[str], None]) -> None:
-    began = monotonic()
+    began, told = monotonic(), -_QUIET_S
     while not _taken(descriptor):
-        holder = os.pread(descriptor, 4096, 0).decode(errors="replace") or "unknown"
+        holder = _described(os.pread(descriptor, 4096, 0))
         held = f"another run holds {namespace_url} on this machine: {holder}"
         waited = monotonic() - began
         if waited >= wait:
-            told = f"; this one has waited {waited:.0f} s for that" if wait else ""
-            raise RefusedError(f"{held}. Wait for it to end{told}")
-        tell(f"waiting, {waited:.0f} s of {wait:.0f} s: {held}")
+            so_long = f"; this one has waited {waited:.0f} s for that" if wait else ""
+            raise RefusedError(f"{held}. Wait for it to end{so_long}")
+        if waited - told >= _QUIET_S:
+            tell(f"waiting, {waited:.0f} s of {wait:.0f} s at most: {held}")
+            told = waited
         sleep(min(_POLL_S, wait - waited))
     holder = json.dumps(
         {
             "pid": os.getpid(),
             "command": " ".join(sys.argv[:6]),
-            "since": datetime.now(timezone.utc).isoformat(timespec="seconds"),
+            "since": f"{datetime.now(timezone.utc):%Y-%m-%d %H:%M:%S} UTC",
         },
     )
     os.ftruncate(descriptor, 0)
     os.pwrite(descriptor, holder.encode(), 0)
+
+
+def _described(holder: bytes) -> str:
+    """Who wrote a lock file, in words."""
+    try:
+        values = json.loads(holder)
+        return f"process {values['pid']} ({values['command']}) since {values['since']}"
+    except (ValueError, LookupError, TypeError):
+        return "nobody knows who, since it is about to say so"
 
 
 def _taken(descriptor: int) -> bool:

@@ -16,6 +16,7 @@ from lakegc_assets.run.command_line import command_line
 from lakegc_assets.run.context import RunContext
 from lakegc_assets.sweep import ledger
 from lakegc_assets.sweep.alarm import AlarmError, PartialLookError
+from lakegc_assets.sweep.lease_owner import describe
 from lakegc_assets.sweep.ledger import ASSET, GONE
 
 #: Fact of a sweep that names its owner, as its lease did.
@@ -142,10 +143,9 @@ def how_far(ctx: RunContext, attempt: AttemptArtifacts, looked: str = _NOT_MADE)
 def finished(attempt: AttemptArtifacts) -> str:
     """Who has finished the sweep of a mark, and when, as a sentence without its full stop."""
     swept = attempt.recorded(ASSET)
-    owner = swept.facts.get(OWNER) or {}
-    who = ", ".join(f"{name} {value}" for name, value in owner.items())
+    owner = swept.facts.get(OWNER)
     when = f"{swept.finished:%Y-%m-%d %H:%M:%S} UTC"
-    return f"Its sweep was finished on {when}{' by ' + who if who else ''}"
+    return f"Its sweep was finished on {when}{f' by {describe(owner)}' if owner else ''}"
 
 
 def command(ctx: RunContext) -> str:

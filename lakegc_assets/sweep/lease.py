@@ -6,17 +6,18 @@ of several sweeps that want it one gets it. Its owner renews it while it lives. 
 lease that ends by itself, and who was suspended longer than the lease holds has lost it, even if
 nobody has taken it: a task that deletes reads it again before each batch.
 
+A lease whose owner was a process of this machine that has ended is taken over at once, if it was
+held for a sweep or a restore. No task of the owner, wherever it still runs, begins another batch
+then, since the lease is another's; and who takes it over from a sweep that may have deleted goes on
+only when all requests that were allowed before have ended. So it holds even if the owner lives.
+
 A released lease stays in its place, and says so: not every store can delete on a condition.
 """
 
 from __future__ import annotations
 
-import getpass
 import logging
-import os
 import secrets
-import socket
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -33,33 +34,27 @@ from lakegc_assets.storage.errors import (
     PreconditionFailedError,
     StoreUnavailableError,
 )
+from lakegc_assets.sweep.lease_owner import is_gone
 from lakegc_assets.sweep.lease_record import LEASE, PROBES, LeaseRecord, read_lease, sweep_of
+from lakegc_assets.sweep.look import CHECK_LIFETIME
 
 #: How long a lease that nobody renews is waited for.
 _PATIENCE: Final = timedelta(minutes=10)
 _BEATS: Final = 6
 _POLL_S: Final = 5.0
+#: Seconds between two lines that say how long somebody has waited.
+_QUIET_S: Final = 30.0
 _TRIES: Final = 5
+#: In place of the number of a round, while requests of an earlier owner may be on their way.
+_UNSETTLED: Final = -1
+#: What leases are held for that are taken over at once: tasks of a sweep and of a restore ask for
+#: the lease before each batch, and a restore changes nothing that is there. Others are waited for.
+_FENCED: Final = frozenset({None, "restore"})
 _LOG: Final = logging.getLogger("lakegc")
 
 
 class LeaseLostError(RefusedError):
     """Somebody else may sweep this repository now: this sweep must not go on."""
-
-
-def owner_of(**more: str | None) -> Mapping[str, str]:
-    """Who this process is, as the lease names its owner."""
-    try:
-        user = getpass.getuser()
-    except (KeyError, OSError):
-        user = str(os.getuid())
-    known = {
-        "host": socket.gethostname(),
-        "user": user,
-        "pid": str(os.getpid()),
-        "command": " ".join(sys.argv[:6]),
-    }
-    return known | {name: value for name, value in more.items() if value}
 
 
 class Lease:
@@ -73,6 +68,7 @@ class Lease:
         self._etag = etag
         self._duration = duration
         self._lost = ""
+        self._abandoned = False
         self._changing = threading.Lock()
         self._ended = threading.Event()
         self._heart = threading.Thread(target=self._beat, name="lakegc-lease", daemon=True)
@@ -128,12 +124,20 @@ class Lease:
                 raise StoreUnavailableError(f"{self._store.url}/{LEASE} cannot be written")
 
     def release(self) -> None:
-        """Give the lease back; it ends by itself if that fails."""
+        """Give the lease back, unless it was abandoned; it ends by itself if that fails."""
+        if self._abandoned:
+            return
         self._ended.set()
         self._heart.join()
         with self._changing, suppress(LakegcError):
             if not self._lost:
                 self._write(replace(self._record, released=True))
+
+    def abandon(self) -> None:
+        """Neither renew the lease nor give it back: what was done under it may not have ended."""
+        self._abandoned = True
+        self._ended.set()
+        self._heart.join()
 
     def _beat(self) -> None:
         pause = self._duration.total_seconds() / _BEATS
@@ -199,7 +203,7 @@ def repository_lease(
     """Hold the lease of a repository.
 
     A lease that nobody renews is waited for until it ends: its owner has died. One that is renewed
-    meanwhile has an owner who lives.
+    meanwhile has an owner who lives. Of an owner on this machine it is known at once.
 
     Args:
         store: rooted at the storage namespace.
@@ -233,34 +237,91 @@ def _acquire(
     token = secrets.token_hex(16)
     _require_conditional_puts(store, f"{PROBES}{token}/put")
     begun = store.server_time()
-    first, paused = "", 0.0
+    first, paused, waiting = "", 0.0, _Waiting(store.url, log)
     while True:
         now = store.server_time()
         try:
             etag, record = _look(store)
         except ObjectNotFoundError:
             etag, record = "", None
-        if record is None or record.released or now >= record.expires:
-            mine = LeaseRecord(token, owner, now + duration)
-            if taken := _take(store, mine, etag):
-                return Lease(store, mine, taken, duration)
-            continue
+        over = record is None or record.released or now >= record.expires
+        if record is None or over or _was_left(record):
+            settled = record is None or over or record.round == 0
+            since = f"{now:%Y-%m-%d %H:%M:%S} UTC"
+            mine = LeaseRecord(
+                token, {**owner, "since": since}, now + duration, round=0 if settled else _UNSETTLED
+            )
+            if not (taken := _take(store, mine, etag)):
+                continue
+            lease = Lease(store, mine, taken, duration)
+            if record is not None and not over:
+                waiting.tell(f"the lease of {store.url} is taken over from who is gone: {record}")
+            return lease if settled else _settle(lease, waiting, pause)
         first = first or etag
         # Somebody may set the store's clock back meanwhile.
         waited = max(now - begun, timedelta(seconds=paused))
         most = wait if etag != first else max(wait, _PATIENCE)
         if waited >= most:
             raise RefusedError(
-                f"another sweep of {store.url} holds its lease: {record}. This one has waited "
-                f"{_seconds(waited)} for it. Sweep again when that has ended, or let this one wait "
+                f"somebody else holds the lease of {store.url}: {record}. This one has waited "
+                f"{_seconds(waited)} for it. Try again when that has ended, or let this one wait "
                 "for longer (lease_wait_seconds)",
             )
-        telling = f"waiting for the lease of {store.url}, {_seconds(waited)} of {_seconds(most)}"
-        for told in (log, PROGRESS):
-            told.info("%s: %s", telling, record)
-        seconds = min(_POLL_S, max(1.0, (record.expires - now).total_seconds()))
+        left = record.expires - now
+        waiting.how_long(waited, min(most, waited + left) if etag == first else most, record)
+        seconds = min(_POLL_S, max(1.0, left.total_seconds()))
         pause(seconds)
         paused += seconds
+
+
+def _was_left(record: LeaseRecord) -> bool:
+    """Whether a lease may be taken over: its owner has ended, and what it began is fenced."""
+    return record.owner.get("doing") in _FENCED and is_gone(record.owner)
+
+
+def _settle(lease: Lease, waiting: _Waiting, pause: Callable[[float], None]) -> Lease:
+    """Wait until all requests have ended that were allowed before a lease was taken over.
+
+    Who is killed meanwhile leaves a lease that says so, and whoever comes then waits as well.
+
+    Raises:
+        LeaseLostError: somebody else has the lease by now.
+        StorageError: the lease could not be written.
+    """
+    try:
+        waiting.tell(f"waiting {CHECK_LIFETIME:.0f} s until the last requests of that sweep ended")
+        pause(CHECK_LIFETIME)
+        lease.begin_round(0)
+    except BaseException:
+        lease.abandon()
+        raise
+    return lease
+
+
+class _Waiting:
+    """Says whose lease is waited for, once for each owner, and then now and then for how long."""
+
+    def __init__(self, url: str, log: logging.Logger) -> None:
+        self._url = url
+        self._log = log
+        self._owner = ""
+        self._told = timedelta(0)
+
+    def tell(self, text: str) -> None:
+        """Say something in the log, and to who watches this process."""
+        for told in (self._log, PROGRESS):
+            told.info("%s", text)
+
+    def how_long(self, waited: timedelta, most: timedelta, record: LeaseRecord) -> None:
+        """Say for whom somebody waits, and how long at most."""
+        text = f"waiting for the lease of {self._url}, {_seconds(waited)} of {_seconds(most)}"
+        if record.token != self._owner:
+            self.tell(f"{text} at most: {record}")
+        elif (waited - self._told).total_seconds() >= _QUIET_S:
+            self.tell(text)
+        else:
+            return
+        self._owner, self._told = record.token, waited
 
 
 def _seconds(time: timedelta) -> str:

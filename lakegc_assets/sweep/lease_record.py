@@ -11,6 +11,7 @@ from typing import Final
 from lakegc_assets.errors import IntegrityError
 from lakegc_assets.storage.base import ObjectStore
 from lakegc_assets.storage.errors import ObjectNotFoundError
+from lakegc_assets.sweep.lease_owner import describe, work_of
 
 #: Below the namespace: what sweeps, backups and restores tell each other. No mark names it.
 FOLDER: Final = "_lakefs/retention/gc/lakegc/"
@@ -27,10 +28,11 @@ class LeaseRecord:
 
     Attributes:
         token: random; that of the owner.
-        owner: who that is, for people: host, user, pid, command, repository, run and the like.
+        owner: who that is (``lease_owner.owner_of``), and since when.
         expires: by the store's clock, UTC.
         renewed: how often it was written, so that no two of its contents are equal.
-        round: which round of its sweep may delete; tasks of an earlier one must not.
+        round: which round of its sweep may delete; tasks of an earlier one must not. Below 0 while
+            requests of an earlier owner may be on their way.
         released: whether its owner has given it back.
     """
 
@@ -74,9 +76,8 @@ class LeaseRecord:
             ) from error
 
     def __str__(self) -> str:
-        """The owner and the expiry, for messages."""
-        owner = ", ".join(f"{name} {value}" for name, value in self.owner.items())
-        return f"{owner}, until {self.expires.isoformat(timespec='seconds')} unless it is renewed"
+        """What it is held for, by whom and since when, for messages."""
+        return f"{work_of(self.owner)} by {describe(self.owner)}"
 
 
 def sweep_of(token: str) -> str:

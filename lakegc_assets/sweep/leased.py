@@ -8,7 +8,8 @@ from contextlib import AbstractContextManager, contextmanager
 from lakegc_assets.run.context import RunContext
 from lakegc_assets.storage.base import ObjectStore
 from lakegc_assets.sweep.hold import require_no_hold
-from lakegc_assets.sweep.lease import Lease, LeaseLostError, owner_of, repository_lease
+from lakegc_assets.sweep.lease import Lease, LeaseLostError, repository_lease
+from lakegc_assets.sweep.lease_owner import owner_of
 from lakegc_assets.sweep.lease_record import lost
 
 

@@ -46,6 +46,7 @@ from lakegc_assets.sweep.lease import Lease
 from lakegc_assets.sweep.lease_record import PROBES
 from lakegc_assets.sweep.leased import leased
 from lakegc_assets.sweep.ledger import ASSET, PUT_BACK, SWEPT
+from lakegc_assets.sweep.pace import in_flight
 from lakegc_assets.sweep.rounds import Means, Rounds
 from lakegc_assets.sweep.settling import settle
 
@@ -157,10 +158,26 @@ def _delete(rounds: Rounds, ending: Ending, look: Callable[[], None]) -> int:
         if _tried(rounds.attempt):
             ending.look_if_possible(look)
         raise
+    except BaseException:
+        _leave(rounds)
+        raise
     # From here on no task deletes, and who has lost the lease writes nothing.
     lease.begin_round(number + 1)
     settle(rounds.attempt.store(), lease.sweep)
     return number
+
+
+def _leave(rounds: Rounds) -> None:
+    """Before a sweep ends that was interrupted: a task elsewhere may be in the middle of a batch.
+
+    Then the lease is not given back: whoever takes it over waits until that has ended.
+    """
+    lease, under_way = rounds.lease, True
+    with suppress(LakegcError):
+        lease.begin_round(lease.round + 1)
+        under_way = in_flight(rounds.attempt.store(), lease.sweep)
+    if under_way:
+        lease.abandon()
 
 
 def _tried(attempt: AttemptArtifacts) -> bool:

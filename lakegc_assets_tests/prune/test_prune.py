@@ -187,7 +187,7 @@ def test_nobody_prunes_while_somebody_works_on_the_repository(
 
     def held(_ctx: object, _store: object, *, doing: str) -> object:
         asked.append(doing)
-        raise RefusedError("another sweep holds its lease")
+        raise RefusedError("somebody else holds the lease")
 
     monkeypatch.setattr(module, "leased", held)
     with pytest.raises(RefusedError, match="another sweep"):

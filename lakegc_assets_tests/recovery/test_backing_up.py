@@ -12,7 +12,8 @@ from lakegc_assets.recovery.backups import MANIFEST
 from lakegc_assets.sweep import backing_up
 from lakegc_assets.sweep import sweep as sweeping
 from lakegc_assets.sweep.backing_up import back_up
-from lakegc_assets.sweep.lease import owner_of, repository_lease
+from lakegc_assets.sweep.lease import repository_lease
+from lakegc_assets.sweep.lease_owner import owner_of
 from lakegc_assets.sweep.lease_record import read_lease
 from lakegc_assets.sweep.sweep import sweep
 from lakegc_assets_tests.lake import REPOSITORY, RUN, Marked
@@ -27,7 +28,7 @@ def test_nobody_sweeps_or_backs_up_while_a_backup_is_made(
 
     def made(ctx: object) -> object:
         for other in (back_up, sweep):
-            with pytest.raises(RefusedError, match="holds its lease") as error:
+            with pytest.raises(RefusedError, match="holds the lease") as error:
                 other(place.context())
             refused.append(str(error.value))
         return make(ctx)  # type: ignore[arg-type]  # it is what was given
@@ -35,7 +36,7 @@ def test_nobody_sweeps_or_backs_up_while_a_backup_is_made(
     monkeypatch.setattr(backing_up, "make_backup", made)
     assert back_up(place.context()) is not None
     assert len(refused) == 2
-    assert all("doing backup" in told for told in refused)
+    assert all(f"a backup of run {RUN!r} by " in told for told in refused)
     assert place.store.exists(MANIFEST)
     assert read_lease(place.context().connect()[1].store()).released
 

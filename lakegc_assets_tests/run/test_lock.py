@@ -46,7 +46,10 @@ def holder() -> subprocess.Popen[str]:
 
 def test_another_process_is_named(holder: subprocess.Popen[str]) -> None:
     with (
-        pytest.raises(RefusedError, match=f'"pid": {holder.pid}.*some arguments.*"since"') as error,
+        pytest.raises(
+            RefusedError,
+            match=rf"machine: process {holder.pid} \(-c some arguments\) since 20.* UTC",
+        ) as error,
         repository_lock("s3://bucket/repo"),
     ):
         pass
@@ -71,17 +74,26 @@ def test_another_process_is_waited_for_as_long_as_it_may(
     ):
         pass
     assert pauses == [5.0, 1.0]
-    assert [line.partition(":")[0] for line in told] == [
-        "waiting, 0 s of 6 s",
-        "waiting, 5 s of 6 s",
-    ]
-    assert f'another run holds s3://bucket/repo on this machine: {{"pid": {holder.pid}' in told[0]
+    assert [line.partition(":")[0] for line in told] == ["waiting, 0 s of 6 s at most"]
+    assert f"another run holds s3://bucket/repo on this machine: process {holder.pid}" in told[0]
 
     def end(_said: str) -> None:
         holder.communicate()
 
     with repository_lock("s3://bucket/repo", timedelta(hours=1), end):
         pass
+
+
+def test_who_has_just_taken_it_and_not_written_yet_is_told_in_words(
+    holder: subprocess.Popen[str],
+) -> None:
+    lock_file("s3://bucket/repo").write_text('{"pid"')
+    with (
+        pytest.raises(RefusedError, match="this machine: nobody knows who"),
+        repository_lock("s3://bucket/repo"),
+    ):
+        pass
+    holder.communicate()
 
 
 def test_a_lock_ends_with_its_process(holder: subprocess.Popen[str]) -> None:

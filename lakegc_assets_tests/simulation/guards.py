@@ -70,6 +70,11 @@ def _unfenced(store: Any, token: str, number: int, now: Any) -> str:
     return lost(store, token, number, now)
 
 
+def _settled_at_once(held: lease.Lease) -> lease.Lease:
+    held.begin_round(0)
+    return held
+
+
 def _only_heads(*where: Any) -> dict[str, str]:
     """The list of lakeFS without what our own walk of the branches cannot know."""
     listed = _read_commits_csv(*where)
@@ -219,6 +224,9 @@ GUARDS: Final[dict[str, Guard]] = {
     ),
     "lease of a prune": Guard((), {"alone": lambda *_: nullcontext()}, theme=MORE - 1),
     "lease check in the prune": Guard(((leased, "lost", lambda *_: ""),), theme=MORE - 1),
+    "wait behind who is gone": Guard(
+        ((lease, "_settle", lambda held, *_: _settled_at_once(held)),), theme=MORE + 9
+    ),
     **{
         name: Guard(patches, theme=THEMES + theme) for name, (patches, theme) in MARK_GUARDS.items()
     },

@@ -171,7 +171,8 @@ def _operate(world: World, size: tuple[int, int], name: str) -> None:
         scheduler.sleep(float("inf"), over)
         if ended and not ended[0]:
             return
-        pause = world.choices.pick(_PATIENT)
+        # Where nobody waits for who is gone, what counts is what happens soon.
+        pause = world.choices.pick(2 if world.unlike == "gone" else _PATIENT)
         if pause >= len(_PAUSES):
             return
         # Where there is trash, it is to be old when a sweep that failed is tried again.

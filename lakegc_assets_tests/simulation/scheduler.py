@@ -112,6 +112,8 @@ class Scheduler:
         self._started = 0
         #: Whether an actor has ended, or its process was killed.
         self._ended = False
+        #: Names of processes that were killed.
+        self.killed: set[str] = set()
 
     def spawn(
         self, name: str, process: Process, run: Callable[[], None], *, lazy: bool = False
@@ -202,6 +204,7 @@ class Scheduler:
     def kill(self, process: Process) -> None:
         """End a process; if it is the present actor's, this does not return."""
         process.alive = False
+        self.killed.add(process.name)
         self._ended = True
         if self.current is not None and self.current.process is process:
             raise Killed

@@ -305,6 +305,7 @@ def _replaced() -> list[tuple[object, str, object]]:
         *answers,
         *mark_stages.replaced(served, _open_store, Pool, (_live_ranges, _read_live)),
         (lease, "threading", threads),
+        (lease, "is_gone", lambda owner: world().knows_gone(owner["host"])),
         (sweep, "require_one_server", mark_stages.one_server),
         (sweep, "Deltas", SimDeltas),
         (sweep, "settle", partial(settling.settle, pause=sleep)),

@@ -24,7 +24,8 @@ class Theme(NamedTuple):
         unlike: in what the world is unlike others: ``single`` for a store that honours etags in
             deletes of one key only, ``trash`` for one that moves what is deleted, ``drift`` for
             clocks that do, ``listed`` where batches are compared by listings, ``others`` where
-            other repositories are on the server, ``many`` for two more collectors.
+            other repositories are on the server, ``many`` for two more collectors, ``gone`` where
+            it is known of an owner of the lease whose process was killed that it is gone.
     """
 
     faults: frozenset[str] = frozenset(_FAULTS)
@@ -111,4 +112,10 @@ LATER: Final = (
         unlike="others",
     ),
     Theme(frozenset({"cut list"}), ("new branch", "revert", "waits"), early=True, odds=0.1),
+    Theme(
+        frozenset({"kill", "late"}),
+        ("revert", "new branch", "link", "waits"),
+        odds=0.05,
+        unlike="gone",
+    ),
 )  # fmt: skip

@@ -172,6 +172,10 @@ class World:
         assert actor is not None
         return actor.process
 
+    def knows_gone(self, name: str) -> bool:
+        """Whether a process was killed, where that can be known."""
+        return self.unlike == "gone" and name in self.scheduler.killed
+
     @property
     def is_second(self) -> bool:
         """Whether the present process works with another server, that has the namespace too."""

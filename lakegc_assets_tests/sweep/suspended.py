@@ -19,7 +19,8 @@ from lakegc_assets.storage.config import StoreConfig
 from lakegc_assets.storage.local import LocalStore
 from lakegc_assets.sweep import moment
 from lakegc_assets.sweep.deletion import DeletingTask, Reach
-from lakegc_assets.sweep.lease import owner_of, repository_lease
+from lakegc_assets.sweep.lease import repository_lease
+from lakegc_assets.sweep.lease_owner import owner_of
 from lakegc_assets.sweep.look import fingerprint
 from lakegc_assets.sweep.moment import Moment
 from lakegc_assets.sweep.orders import Orders

@@ -20,10 +20,11 @@ from lakegc_assets.sweep import alarm, ledger, rounds, suspension
 from lakegc_assets.sweep.delta import STAGED
 from lakegc_assets.sweep.extending import ALIKE, HELD
 from lakegc_assets.sweep.hold import HOLD, write_hold
-from lakegc_assets.sweep.lease_record import read_lease
+from lakegc_assets.sweep.lease_record import lost, read_lease
 from lakegc_assets.sweep.ledger import Outcome
 from lakegc_assets.sweep.moment import elapsed
 from lakegc_assets.sweep.orders import Orders, Portion, Progress
+from lakegc_assets.sweep.pace import Pace
 from lakegc_assets.sweep.suspension import NEVER
 from lakegc_assets.sweep.sweep import sweep
 from lakegc_assets_tests.lake import REPOSITORY, RUN, Marked, SmallLake
@@ -369,3 +370,35 @@ def test_a_round_that_failed_is_over_before_it_is_looked_at(
     with pytest.raises(IntegrityError, match="a task failed"):
         sweep(lake.context(spark))
     assert seen == [1, 2]
+
+
+@pytest.mark.parametrize("under_way", [True, False])
+def test_one_that_is_interrupted_keeps_the_lease_while_a_task_may_delete(
+    lake: SmallLake,
+    marked: Marked,
+    spark: Session,
+    monkeypatch: pytest.MonkeyPatch,
+    *,
+    under_way: bool,
+) -> None:
+    """Whoever comes next waits until that has ended; and the task begins no other batch."""
+    given: list[Orders] = []
+
+    def interrupt(_ctx: RunContext, orders: Orders, _portions: object) -> Progress:
+        given.append(orders)
+        artifacts = orders.connections.open(orders.artifacts_url)
+        pace = Pace(artifacts, orders.notes, 0, orders.limits)
+        pace.begin()
+        if not under_way:
+            pace.end()
+        raise KeyboardInterrupt
+
+    stand_in(monkeypatch, lambda: spare(set()))
+    monkeypatch.setattr(rounds, "delete", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        sweep(lake.context(spark))
+    store = lake.context(spark).connect()[1].store()
+    assert read_lease(store).released is not under_way
+    (orders,) = given
+    assert lost(store, orders.lease, orders.number, store.server_time())
+    assert lake.keys() >= marked.candidates

@@ -267,7 +267,7 @@ def test_a_sweep_on_another_machine(
     store = open_store(f"local://{REPOSITORY}", lake.server.store_config)
     owner = {"host": "elsewhere", "started_by": "Dagster run 4711"}
     with repository_lease(store, owner, duration=timedelta(hours=1)):
-        words = "another sweep of local://repo holds its lease: host elsewhere, started_by Dagster"
+        words = r"the lease of local://repo: a sweep by somebody on elsewhere \(Dagster run 4711"
         refused(lake.context(spark), lake, RefusedError, words)
 
 

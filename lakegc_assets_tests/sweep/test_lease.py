@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 
@@ -17,8 +17,10 @@ from hypothesis import strategies as st
 
 from lakegc_assets.errors import ConfigurationError, IntegrityError, RefusedError
 from lakegc_assets.storage.errors import StorageError, StoreUnavailableError
-from lakegc_assets.sweep.lease import Lease, LeaseLostError, owner_of, repository_lease
+from lakegc_assets.sweep import lease as module
+from lakegc_assets.sweep.lease import Lease, LeaseLostError, repository_lease
 from lakegc_assets.sweep.lease_record import LEASE, LeaseRecord, lost, read_lease
+from lakegc_assets.sweep.look import CHECK_LIFETIME
 from lakegc_assets_tests.sweep.clocked import START, ClockedStore
 
 DURATION = timedelta(minutes=3)
@@ -28,7 +30,7 @@ _WHOLE = (
 )
 HOUR = timedelta(hours=1)
 ME = {"host": "here", "pid": "1"}
-OTHER = {"host": "elsewhere", "pid": "2", "command": "lakegc sweep"}
+OTHER = {"host": "elsewhere", "user": "ann", "pid": "2", "command": "lakegc sweep"}
 
 
 @pytest.fixture
@@ -64,11 +66,12 @@ def die(store: ClockedStore, owner: dict[str, str]) -> LeaseRecord:
 def test_it_names_its_owner_and_ends_with_its_block(store: ClockedStore) -> None:
     with leased(store) as lease:
         record = read_lease(store)
-        assert (record.token, record.owner, record.round) == (lease.token, ME, 0)
+        since = {"since": "2026-01-01 00:00:00 UTC"}
+        assert (record.token, record.owner, record.round) == (lease.token, ME | since, 0)
         assert (record.expires, record.released) == (START + DURATION, False)
     assert read_lease(store).released
     with leased(store, OTHER) as lease:
-        assert read_lease(store).owner == OTHER
+        assert read_lease(store).owner["host"] == "elsewhere"
         assert read_lease(store).token == lease.token != record.token
 
 
@@ -87,7 +90,9 @@ def test_an_owner_who_lives_is_named(store: ClockedStore) -> None:
 
         with (
             pytest.raises(
-                RefusedError, match=r"host elsewhere, pid 2, command lakegc sweep, until"
+                RefusedError,
+                match=r": a sweep by ann on elsewhere \(process 2, lakegc sweep\) since 2026-01-01 "
+                r"00:00:00 UTC\. This one has waited 5 s for it",
             ),
             repository_lease(store, ME, duration=DURATION, pause=wait_while_it_is_renewed),
         ):
@@ -95,10 +100,10 @@ def test_an_owner_who_lives_is_named(store: ClockedStore) -> None:
         assert store.time - START == timedelta(seconds=5)
 
 
-def test_who_waits_says_for_whom_and_how_long(
+def test_who_waits_says_once_for_whom_since_when_and_how_long_at_most(
     store: ClockedStore, caplog: pytest.LogCaptureFixture
 ) -> None:
-    with leased(store, OTHER) as lease:
+    with leased(store, OTHER | {"run": "r1"}) as lease:
 
         def wait_while_it_is_renewed(seconds: float) -> None:
             store.advance(seconds)
@@ -106,21 +111,23 @@ def test_who_waits_says_for_whom_and_how_long(
 
         with (
             caplog.at_level(logging.INFO, "lakegc"),
-            pytest.raises(RefusedError, match=r"has waited 10 s for it.*lease_wait_seconds"),
+            pytest.raises(RefusedError, match=r"has waited 40 s for it.*lease_wait_seconds"),
             repository_lease(
                 store,
                 ME,
                 duration=DURATION,
-                wait=timedelta(seconds=10),
+                wait=timedelta(seconds=40),
                 pause=wait_while_it_is_renewed,
                 log=logging.getLogger("lakegc"),
             ),
         ):
             raise AssertionError
     said = [record.getMessage() for record in caplog.records if record.name == "lakegc"]
-    assert [line.partition(", ")[2].partition(",")[0] for line in said] == [
-        "0 s of 600 s: host elsewhere",
-        "5 s of 10 s: host elsewhere",
+    waiting = f"waiting for the lease of {store.url}"
+    who = "ann on elsewhere (process 2, lakegc sweep) since 2026-01-01 00:00:00 UTC"
+    assert said == [
+        f"{waiting}, 0 s of 180 s at most: a sweep of run 'r1' by {who}",
+        f"{waiting}, 30 s of 40 s",
     ]
     watching = [r.getMessage() for r in caplog.records if r.name == "lakegc.progress"]
     assert watching == said
@@ -140,7 +147,7 @@ def test_an_owner_who_lives_is_waited_for_as_long_as_is_asked(store: ClockedStor
                 lease.release()
 
         with repository_lease(store, ME, duration=DURATION, wait=HOUR, pause=wait):
-            assert read_lease(store).owner == ME
+            assert read_lease(store).owner["host"] == "here"
     assert len(waited) == 20
 
 
@@ -162,16 +169,16 @@ def test_a_store_whose_clock_is_set_back_makes_nobody_wait_for_longer(store: Clo
 
 def test_who_died_is_waited_for_until_the_lease_ends_and_no_shorter(store: ClockedStore) -> None:
     record = die(store, OTHER)
-    assert (record.owner, record.released) == (OTHER, False)
+    assert (record.owner["host"], record.released) == ("elsewhere", False)
     with leased(store):
-        assert read_lease(store).owner == ME
+        assert read_lease(store).owner["host"] == "here"
     assert timedelta(0) <= store.time - record.expires < timedelta(seconds=5)
 
 
 def test_a_lease_that_does_not_end_in_sight_is_refused(store: ClockedStore) -> None:
     with (
         repository_lease(store, OTHER, duration=timedelta(days=1)),
-        pytest.raises(RefusedError, match="host elsewhere"),
+        pytest.raises(RefusedError, match="ann on elsewhere"),
         leased(store),
     ):
         raise AssertionError
@@ -202,7 +209,7 @@ def test_of_many_one_takes_it(store: ClockedStore, *, ended: bool) -> None:
     with ThreadPoolExecutor(5) as pool:
         list(pool.map(take, range(5)))
     assert len(holding) == 1
-    assert read_lease(store).owner == {"pid": holding[0]}
+    assert read_lease(store).owner["pid"] == holding[0]
 
 
 @pytest.mark.parametrize(
@@ -325,7 +332,7 @@ def test_a_process_that_is_killed_at_any_call_leaves_nothing_or_what_ends(tmp_pa
             live(store)
         store.before = store.after = lambda _name: None
         with leased(store):
-            assert read_lease(store).owner == ME
+            assert read_lease(store).owner["host"] == "here"
         assert store.time - START <= DURATION + timedelta(seconds=5)
 
 
@@ -387,7 +394,7 @@ def test_a_lease_that_was_taken_in_spite_of_us_is_lost(store: ClockedStore) -> N
     """Somebody overwrote it who should not have."""
     with leased(store) as lease:
         store.put(LEASE, LeaseRecord("t", OTHER, store.time + DURATION).to_bytes())
-        with pytest.raises(LeaseLostError, match="it is another's: host elsewhere"):
+        with pytest.raises(LeaseLostError, match="it is another's: a sweep by ann on elsewhere"):
             lease.begin_round(1)
     assert read_lease(store).owner == OTHER
 
@@ -418,7 +425,131 @@ def test_a_task_that_cannot_ask_stops(store: ClockedStore) -> None:
         store.before = lambda _name: None
 
 
-def test_owners_are_named_for_people() -> None:
-    owner = owner_of(run="r", started_by=None)
-    assert set(owner) == {"host", "user", "pid", "command", "run"}
-    assert json.dumps(owner)
+# An owner who has ended, as this machine knows
+
+
+@pytest.fixture
+def gone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The process of ``OTHER`` has ended, and this machine can tell."""
+    monkeypatch.setattr(module, "is_gone", lambda owner: owner["host"] == "elsewhere")
+
+
+@pytest.mark.usefixtures("gone")
+@pytest.mark.parametrize("doing", [None, "restore"])
+def test_what_a_process_left_that_has_ended_is_taken_over_at_once(
+    store: ClockedStore, doing: str | None, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Nothing was deleted yet: a sweep deletes in a round only, and a restore never."""
+    record = die(store, OTHER | ({"doing": doing} if doing else {}))
+    with caplog.at_level(logging.INFO, "lakegc"), leased(store) as lease:
+        assert store.time == START
+        assert "another's" in lost(store, record.token, 0, store.time)
+        assert lost(store, lease.token, 0, store.time) == ""
+    (said,) = [r.getMessage() for r in caplog.records if r.name == "lakegc"]
+    assert said.startswith(f"the lease of {store.url} is taken over from who is gone: a ")
+    assert "by ann on elsewhere (process 2, lakegc sweep) since 2026-01-01" in said
+
+
+@pytest.mark.usefixtures("gone")
+@pytest.mark.parametrize("doing", ["backup", "prune"])
+def test_whose_tasks_do_not_ask_for_the_lease_is_waited_for_though_he_has_ended(
+    store: ClockedStore, doing: str
+) -> None:
+    """A task of a backup on another machine goes on copying, whoever has the lease."""
+    record = die(store, OTHER | {"doing": doing})
+    with leased(store):
+        assert store.time >= record.expires
+
+
+def die_in_a_round(store: ClockedStore) -> LeaseRecord:
+    """A sweep is killed in its first round: what it sent may be on its way."""
+    die(store, OTHER)
+    record = replace(read_lease(store), round=1)
+    store.put(LEASE, record.to_bytes())
+    return record
+
+
+@pytest.mark.usefixtures("gone")
+def test_who_takes_over_from_a_sweep_goes_on_when_its_last_requests_have_ended(
+    store: ClockedStore,
+) -> None:
+    """A task that lives elsewhere may have asked for the lease right before it was taken over."""
+    record = die_in_a_round(store)
+    fenced: list[str] = []
+
+    def wait(seconds: float) -> None:
+        # Tasks of the dead sweep begin no other batch, and its successor's none yet.
+        fenced.append(lost(store, record.token, 1, store.time))
+        assert read_lease(store).round == -1
+        store.advance(seconds)
+
+    with repository_lease(store, ME, duration=DURATION, pause=wait) as lease:
+        assert store.time - START == timedelta(seconds=CHECK_LIFETIME)
+        assert lost(store, lease.token, 0, store.time) == ""
+        lease.begin_round(1)
+    (why,) = fenced
+    assert "another's" in why
+    assert read_lease(store).released
+
+
+@pytest.mark.usefixtures("gone")
+@pytest.mark.parametrize("death", [Killed, KeyboardInterrupt])
+def test_who_dies_while_it_waits_for_them_lets_the_next_one_wait_as_well(
+    store: ClockedStore, monkeypatch: pytest.MonkeyPatch, death: type[BaseException]
+) -> None:
+    die_in_a_round(store)
+
+    def end(_seconds: float) -> None:
+        raise death
+
+    with pytest.raises(death), repository_lease(store, ME, duration=DURATION, pause=end):
+        raise AssertionError
+    assert not read_lease(store).released
+    monkeypatch.setattr(module, "is_gone", lambda _owner: True)
+    with leased(store, OTHER):
+        assert store.time - START == timedelta(seconds=CHECK_LIFETIME)
+
+
+@pytest.mark.usefixtures("gone")
+def test_of_many_who_see_that_the_owner_has_ended_one_takes_it(store: ClockedStore) -> None:
+    die(store, OTHER)
+    together, decided = threading.Barrier(5), threading.Barrier(5)
+    holding: list[str] = []
+
+    def refuse(_seconds: float) -> None:
+        raise RefusedError
+
+    def take(number: int) -> None:
+        together.wait()
+        with (
+            suppress(RefusedError),
+            repository_lease(store, ME | {"pid": str(number)}, duration=DURATION, pause=refuse),
+        ):
+            holding.append(str(number))
+            decided.wait()
+            return
+        decided.wait()
+
+    with ThreadPoolExecutor(5) as pool:
+        list(pool.map(take, range(5)))
+    assert holding == [read_lease(store).owner["pid"]]
+
+
+@pytest.mark.usefixtures("gone")
+def test_an_owner_who_lives_although_it_looked_otherwise_has_lost_the_lease(
+    store: ClockedStore,
+) -> None:
+    """A copy of a running machine has its names, and other processes."""
+    with leased(store, OTHER) as living:
+        living.begin_round(1)
+        with leased(store) as lease:
+            assert store.time - START >= timedelta(seconds=CHECK_LIFETIME)
+            with pytest.raises(LeaseLostError, match="another's: a sweep by somebody on here"):
+                living.begin_round(2)
+            assert read_lease(store).token == lease.token
+
+
+def test_an_abandoned_lease_is_not_given_back(store: ClockedStore) -> None:
+    with leased(store) as lease:
+        lease.abandon()
+    assert not read_lease(store).released
