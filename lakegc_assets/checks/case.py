@@ -150,7 +150,12 @@ class Case:
 
     @cached_property
     def before(self) -> int:
-        """Entries of before this, in microseconds since 1970, should be listed."""
+        """Entries of before this, in microseconds since 1970, should be listed.
+
+        Where nothing is listed, the store is asked for what HEADs hold by itself: all of it counts.
+        """
+        if self.by_name:
+            return int(np.iinfo(np.int64).max)
         start = datetime.fromisoformat(str(self.chain["store_listing"].facts["start"]))
         since = start - self.ctx.settings.clock_skew - _EPOCH
         return (since.days * 86_400 + since.seconds) * 1_000_000 + since.microseconds

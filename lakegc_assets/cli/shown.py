@@ -9,7 +9,6 @@ from typing import Any
 import click
 
 from lakegc_assets.defs.units import human_bytes
-from lakegc_assets.estate.run_state import DELETED_OR_MISSING
 
 #: Garbage that no rule let expire.
 _WITHOUT_RULE = {
@@ -48,6 +47,8 @@ def show(found: dict[str, Any], as_json: bool) -> None:  # noqa: FBT001 - an opt
 
 
 def _show_sweep(found: dict[str, Any]) -> None:
+    from lakegc_assets.estate.run_state import DELETED_OR_MISSING  # noqa: PLC0415 - loads Arrow
+
     for outcome, totals in found["outcomes"].items():
         _line(2, outcome.replace("_", " "), totals["objects"], totals["bytes"])
         if outcome == "spared":

@@ -45,7 +45,9 @@ from lakegc_assets.run.hashing import Hashes, address_hashes
 from lakegc_assets.run.parts import Part, PartWriter, read_parts
 from lakegc_assets.run.sets import members, write_set
 from lakegc_assets.run.tasks import each
+from lakegc_assets.run.telling import telling
 from lakegc_assets.storage.base import ObjectStore
+from lakegc_assets.wording import counted
 
 T = TypeVar("T")
 
@@ -134,9 +136,13 @@ def read_references(
         if not new:
             break
         ctx.log.info("reading %d other repositories of the server: what they name", len(new))
-        looks = each(look, new, _THREADS)
         reading = _Reading(ctx, client, connections, artifacts, folder, start)
-        read += [(other, reading.read(other, seen)) for other, seen in zip(new, looks, strict=True)]
+        now = ["their branches, and what is staged there"]
+        with telling(ctx.log, partial(_how_far, ctx, now, len(new))):
+            looks = each(look, new, _THREADS)
+            for other, seen in zip(new, looks, strict=True):
+                now.append(f"commits and ranges of {other.name}")
+                read.append((other, reading.read(other, seen)))
     else:
         raise IntegrityError(
             f"repositories are made faster than they can be read for what they name of "
@@ -153,6 +159,16 @@ def read_references(
             unread.append(str(error))
         # Else it was deleted while it was read, and keeps nothing alive.
     return joined(found, ctx.settings.ignored_repositories)
+
+
+def _how_far(ctx: RunContext, now: Sequence[str], others: int) -> str:
+    """What is being read of other repositories; the first and the last of ``now`` count."""
+    which = f" ({len(now) - 1:,} of {others:,})" if len(now) > 1 else ""
+    return (
+        f"reading what {counted(others, 'other repository', 'other repositories')} of the server "
+        f"may name of {ctx.repository}: {now[-1]}{which}. What was read is not read again by later "
+        "marks"
+    )
 
 
 def _unreadable(ctx: RunContext, other: Other, error: LakegcError) -> UnreadableRepositoryError:

@@ -69,7 +69,7 @@ class Pruning:
         older_than: younger ones stay, and those whose mark was swept later; None for any age.
         names: ``repository/run`` of the only ones that are looked at; of these, those also go
             whose mark was not swept, and those that were not finished. Empty for all.
-        dry_run: nothing is removed.
+        dry_run: nothing is removed, and nobody is kept out.
         alone: keeps sweeps and restores of a repository from beginning, from wherever, or raises
             LakegcError where one is at work: a sweep may rely on the backup, a restore read it. So
             it does where an alarm is to be looked at first. It gives what raises once it does not
@@ -108,7 +108,8 @@ class Pruning:
         with ExitStack() as stack:
             try:
                 # Also where it holds nothing: whoever is suspended may wake up to another backup.
-                stack.enter_context(repository_lock(subject.namespace))
+                if not self.dry_run:
+                    stack.enter_context(repository_lock(subject.namespace))
                 require = stack.enter_context(self.alone(ctx))
                 _require_unchanged(found)
                 kept = _needed(ctx, found, _held(found))

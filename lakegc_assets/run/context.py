@@ -18,7 +18,7 @@ from lakegc_assets.errors import ConfigurationError, IntegrityError, RefusedErro
 from lakegc_assets.graveler.namespace import StorageNamespace
 from lakegc_assets.lakefs.client import LakeFSClient
 from lakegc_assets.lakefs.config import LakeFSConfig
-from lakegc_assets.lakefs.errors import NotFoundError
+from lakegc_assets.lakefs.errors import BadRequestError, NotFoundError
 from lakegc_assets.lakefs.models import Repository
 from lakegc_assets.run.artifacts import ArtifactRoot, Manifest
 from lakegc_assets.run.command_line import command_line, given_settings
@@ -97,7 +97,8 @@ def known_repository(client: LakeFSClient, repository: str) -> Repository:
     """
     try:
         return client.writable_repository(repository)
-    except NotFoundError as error:
+    except (BadRequestError, NotFoundError) as error:
+        # Of a name that can be none lakeFS says that the request is bad.
         raise ConfigurationError(
             f"there is no repository {repository!r} ({error}): `{command_line('repositories')}` "
             "lists them",

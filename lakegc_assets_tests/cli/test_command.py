@@ -308,6 +308,8 @@ def test_a_request_that_contradicts_what_is_there_is_refused(
         (("mark", "alpha", "--set", "sweep_batch=1", "--set", "sweep_batch=2"), "given twice"),
         (("mark", "alpha", "--min-age", "2d", "--set", "min_age_hours=25"), "given twice"),
         (("mark", "alpha", "--run", "a|b"), "cannot be the id of a run"),
+        (("mark", "NO_SUCH_NAME"), "there is no repository 'NO_SUCH_NAME'"),
+        (("mark", "NO_SUCH_NAME!"), "cannot be the name of a repository"),
         (("mark", "al|pha"), "cannot be the name of a repository"),
         (("report", "../alpha", "--run", "m1"), "cannot be the name of a repository"),
         (("mark", "no-such-repository"), "there is no repository 'no-such-repository'"),

@@ -93,7 +93,9 @@ def outcome(text: str) -> dict[str, Any]:
         "too_young": 2,
         "outside_data": 0,
         "adopted": {"mark": text, "not_named": {"objects": 3}},
-        "to_delete": f"lakegc sweep {text} --run m1",
+        "state": "swept",
+        "because": text,
+        "to_delete": None,
         "swept": True,
         "objects": 4,
         "bytes": 400,
@@ -109,13 +111,26 @@ def outcome(text: str) -> dict[str, Any]:
         "swept_on": "swept on 2026-03-01 at 02:00 UTC",
         "outcomes": {"deleted": {"objects": 3, "bytes": 300}, "spared": {"objects": 1, "bytes": 9}},
         "spared_by_sweep": {text: 1},
+        "deleted_or_missing": 0,
+    }
+
+
+def stopped(text: str) -> dict[str, Any]:
+    """The same of a run whose sweep has stopped."""
+    return {
+        **outcome(text),
+        "state": "stopped in its sweep",
+        "to_delete": f"lakegc sweep {text} --run m1",
+        "swept": False,
+        "swept_on": None,
+        "deleted_or_missing": 2,
     }
 
 
 def test_the_page_of_a_run_escapes_all_that_it_shows() -> None:
-    read = require_harmless(page_of_run(outcome(_HOSTILE), _SERVER))
+    read = require_harmless(page_of_run(stopped(_HOSTILE), _SERVER))
     shown = "".join(read.text)
-    assert shown.count("<script>alert('1')</script>") == 15
+    assert shown.count("<script>alert('1')</script>") == 17
     assert "\0" not in shown
     assert "\u202e" not in shown
     assert "\\u202e\\x00" in shown
@@ -130,8 +145,19 @@ def test_the_page_of_a_run_says_what_the_command_says() -> None:
                   "deleted 3 300 B", "data/repo", "candidate_share", "s3://repo/mark"):  # fmt: skip
         assert words in " ".join(shown.split())
     assert "lakegc sweep" not in shown
-    waiting = page_of_run({**outcome("repo"), "swept": False, "swept_on": None}, _SERVER)
-    assert "lakegc sweep repo --run m1" in waiting
+
+
+def test_the_page_of_a_stopped_sweep_says_so_first_and_what_goes_on() -> None:
+    shown = " ".join(" ".join(Read(page_of_run(stopped("repo"), _SERVER)).text).split())
+    for words in ("Mark m1, stopped in its sweep", "stopped in its sweep: repo",
+                  "of these deleted or missing: the try before was killed while it deleted 2",
+                  "to go on lakegc sweep repo --run m1",
+                  "to undo lakegc restore repo --run m1 --all"):  # fmt: skip
+        assert words in shown
+    marked = {**stopped("repo"), "state": "marked", "outcomes": {}, "deleted_or_missing": 0}
+    shown = " ".join(" ".join(Read(page_of_run(marked, _SERVER)).text).split())
+    assert "to delete lakegc sweep repo --run m1" in shown
+    assert "restore" not in shown
 
 
 @given(st.text())

@@ -10,13 +10,14 @@ import pytest
 
 from lakegc_assets.errors import IntegrityError
 from lakegc_assets.estate.guards import read_guards
-from lakegc_assets.estate.run_state import RunManifests, RunState, run_state
+from lakegc_assets.estate.run_state import RunManifests, RunState, deleted_or_missing, run_state
 from lakegc_assets.run.artifacts import ArtifactRoot, AttemptArtifacts
 from lakegc_assets.storage.config import StoreConfig
 from lakegc_assets.storage.opening import open_store
 from lakegc_assets.sweep.hold import HOLD
 from lakegc_assets.sweep.lease_record import LEASE, LeaseRecord
-from lakegc_assets.sweep.ledger import Outcome, record
+from lakegc_assets.sweep.ledger import Outcome, read, record
+from lakegc_assets.sweep.pace import Limits, Pace, round_folder
 from lakegc_assets.sweep.sweep import sweep
 from lakegc_assets.sweep.tries import FOLDER, Try, recorded_try
 from lakegc_assets_tests.lake import RUN, Marked, SmallLake
@@ -172,6 +173,24 @@ def test_no_run_is_to_be_swept_while_there_is_a_hold_of_another(
     assert (found.state, found.command) == ("marked", "")
     assert "No sweep starts while" in found.because
     assert look(done).state == "swept"
+
+
+def test_what_is_missing_after_a_kill_may_have_been_deleted(root: ArtifactRoot) -> None:
+    attempt = published(root, "repo", "m1")
+    deleted(attempt, "deleted", "already_missing", "already_missing", "spared")
+    assert deleted_or_missing(attempt, read(attempt)).num_rows == 0
+    notes = Pace(attempt.store(), round_folder("killed", 1), 0, Limits(1, 1))
+    notes.begin()
+    # It was killed after these were found missing.
+    assert deleted_or_missing(attempt, read(attempt)).num_rows == 0
+    rows = [Outcome("data/g/9", 100, "already_missing")]
+    record(attempt.store(), "later-0001-00000-000000", rows)
+    assert deleted_or_missing(attempt, read(attempt))["address"].to_pylist() == ["data/g/9"]
+    # Who ended in order has recorded all that it deleted, unless the store did not answer.
+    notes.end()
+    assert deleted_or_missing(attempt, read(attempt)).num_rows == 0
+    notes.unanswered()
+    assert deleted_or_missing(attempt, read(attempt)).num_rows == 1
 
 
 def test_a_real_sweep_records_what_ended_it(

@@ -5,7 +5,9 @@ The server is a fake that counts, since what is asked of it is what is looked at
 
 from __future__ import annotations
 
+import logging
 import secrets
+import threading
 from collections import Counter
 from collections.abc import Iterator
 from datetime import datetime, timezone
@@ -14,17 +16,23 @@ from typing import Any, cast
 
 import pytest
 
+from lakegc_assets.errors import IntegrityError
 from lakegc_assets.graveler.ident import commit_id
 from lakegc_assets.graveler.namespace import StorageNamespace
 from lakegc_assets.lakefs.client import LakeFSClient
 from lakegc_assets.lakefs.config import LakeFSConfig
 from lakegc_assets.lakefs.models import Branch, Commit, Repository
+from lakegc_assets.mark import references
 from lakegc_assets.mark.references import References, read_references
+from lakegc_assets.run import telling
 from lakegc_assets.run.artifacts import ArtifactRoot
+from lakegc_assets.run.connections import Connections
 from lakegc_assets.run.context import RunContext
 from lakegc_assets.run.settings import Settings
 from lakegc_assets.run.tasks import Tasks
+from lakegc_assets.run.telling import PROGRESS
 from lakegc_assets.storage.config import StoreConfig
+from lakegc_assets.storage.errors import StoreUnavailableError
 from lakegc_assets.storage.local import LocalStore
 
 _MADE = 1_700_000_000
@@ -105,29 +113,80 @@ def counted(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
     return seen
 
 
-@pytest.mark.parametrize("others", [100, pytest.param(1000, marks=pytest.mark.conformance)])
-def test_what_did_not_change_in_a_thousand_repositories_costs_a_look_at_each(
-    others: int, tmp_path: Path, counted: Counter[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def context(folder: Path, monkeypatch: pytest.MonkeyPatch, others: int) -> RunContext:
+    """A run beside so many other repositories, whose namespaces are there."""
     for name in ("ACCESS_KEY_ID", "SECRET_ACCESS_KEY"):
         monkeypatch.setenv(f"LAKECTL_CREDENTIALS_{name}", "of no server")
     for name in (f"other-{n}" for n in range(others)):
-        (tmp_path / "objects" / name / "_lakefs").mkdir(parents=True)
-        (tmp_path / "objects" / name / "_lakefs/config").touch()
+        (folder / "objects" / name / "_lakefs").mkdir(parents=True)
+        (folder / "objects" / name / "_lakefs/config").touch()
 
     def no_spark() -> Any:
         raise AssertionError("this takes no Spark")
 
-    ctx = RunContext(
+    return RunContext(
         repository="repo",
         run="m1",
         settings=Settings(),
         lakefs=LakeFSConfig(endpoint="http://127.0.0.1:9"),
         root=ArtifactRoot(
-            str(tmp_path / "artifacts"), StoreConfig(local_root=str(tmp_path / "objects"))
+            str(folder / "artifacts"), StoreConfig(local_root=str(folder / "objects"))
         ),
         session=no_spark,
     )
+
+
+def test_whoever_waits_is_told_which_other_repository_is_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A first mark may spend most of its time there."""
+    monkeypatch.setattr(telling, "_EVERY_S", 0.01)
+    ctx = context(tmp_path, monkeypatch, 2)
+    connections = ctx.connections("repo", StorageNamespace.parse("local://repo"))
+    awaited = [
+        "their branches, and what is staged there",
+        "commits and ranges of other-0 (1 of 2)",
+        "commits and ranges of other-1 (2 of 2)",
+    ]
+    came = {words: threading.Event() for words in awaited}
+
+    class _Listener(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            said = record.getMessage()
+            for words, event in came.items():
+                if f"may name of repo: {words}. " in said:
+                    event.set()
+
+    class _Slow(_Server):
+        def branches(self, repository: str) -> Iterator[Branch]:
+            assert came[awaited[0]].wait(600)
+            return super().branches(repository)
+
+    def slow(_ctx: RunContext, other: Connections, *_: object, **__: object) -> None:
+        name = other.namespace_url.removeprefix("local://")
+        assert came[awaited[1 + int(name[-1])]].wait(600)
+        raise StoreUnavailableError("it went away")
+
+    monkeypatch.setattr(references, "live_ranges", slow)
+    listener = _Listener()
+    PROGRESS.addHandler(listener)
+    PROGRESS.setLevel(logging.INFO)
+    try:
+        with pytest.raises(IntegrityError, match="it went away"):
+            read_references(
+                ctx, cast("LakeFSClient", _Slow(2)), connections, ctx.root.open("repo", "x"), "",
+                datetime.now(timezone.utc),
+            )  # fmt: skip
+    finally:
+        PROGRESS.removeHandler(listener)
+    assert all(event.is_set() for event in came.values())
+
+
+@pytest.mark.parametrize("others", [100, pytest.param(1000, marks=pytest.mark.conformance)])
+def test_what_did_not_change_in_a_thousand_repositories_costs_a_look_at_each(
+    others: int, tmp_path: Path, counted: Counter[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ctx = context(tmp_path, monkeypatch, others)
     connections = ctx.connections("repo", StorageNamespace.parse("local://repo"))
     server = _Server(others)
 

@@ -257,6 +257,15 @@ def test_the_share_is_of_what_heads_hold_too(lake: SmallLake, told: Marked, spar
     assert found == {"candidates": dead, "listed": dead + 7, "share": dead / (dead + 7)}
 
 
+def test_what_heads_hold_counts_however_young_it_is(
+    lake: SmallLake, told: Marked, spark: Session
+) -> None:
+    """A repository that is younger than the clock skew: none of its objects would be listed."""
+    dead = len(garbage(told)["committed"])
+    ctx = mark(lake, spark, "committed", clock_skew=timedelta(days=365))
+    assert share(ctx) == {"candidates": dead, "listed": dead + 7, "share": dead / (dead + 7)}
+
+
 def test_a_store_that_lacks_what_heads_hold_stops_the_run(
     lake: SmallLake, told: Marked, spark: Session
 ) -> None:

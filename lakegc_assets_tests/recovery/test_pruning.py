@@ -189,6 +189,8 @@ def test_while_another_run_holds_the_repository_its_backups_stay(swept: Place) -
         lock = repository_lock("local://repo")
         other.submit(lock.__enter__).result()
         assert "another run holds local://repo" in prune(swept)[NAME]
+        # To say what would go keeps nobody out, and waits for nobody.
+        assert prune(swept, dry_run=True) == {NAME: ""}
         other.submit(lock.__exit__, None, None, None).result()
     assert prune(swept) == {NAME: ""}
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from lakegc_assets.errors import IntegrityError, RefusedError
+from lakegc_assets.errors import ConfigurationError, IntegrityError, RefusedError
 from lakegc_assets.lakefs.errors import ReadOnlyRepositoryError
 from lakegc_assets.mark.forms import mark_folder
 from lakegc_assets.mark.listing import list_store
@@ -38,6 +38,18 @@ def server() -> Iterator[ReplayServer]:
 @pytest.fixture
 def ctx(server: ReplayServer, s3_server: str, spark: Session, tmp_path: Path) -> RunContext:
     return recorded.context(server, s3_server, tmp_path, spark, clock_skew=5 * MINUTES)
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [(404, {"message": "repository not found"}), (400, {"message": "invalid repository id"})],
+)
+def test_a_name_that_no_repository_has_or_can_have_is_wrong_usage(
+    answer: tuple[int, dict[str, str]], server: ReplayServer, ctx: RunContext
+) -> None:
+    server.overrides["GET", "/repositories/NO_SUCH_NAME"] = answer
+    with pytest.raises(ConfigurationError, match="there is no repository 'NO_SUCH_NAME'"):
+        replace(ctx, repository="NO_SUCH_NAME").connect()
 
 
 def add_repository(server: ReplayServer, namespace: str) -> None:
