@@ -2,33 +2,67 @@
 
 from __future__ import annotations
 
+import time
+import uuid
 from collections.abc import Iterator
-from datetime import datetime, timedelta, timezone
+from dataclasses import dataclass
+from datetime import timedelta
 from pathlib import Path
-from typing import Any
 
+import boto3
+import pyarrow.compute as pc
 import pytest
 
 from lakegc_assets.embedded.lake.layouts import Layout
-from lakegc_assets.run.artifacts import Manifest
+from lakegc_assets.storage.base import ObjectStore
 from lakegc_assets.storage.config import StoreConfig
+from lakegc_assets.storage.opening import open_store
 from lakegc_assets.sweep.sweep import sweep
-from lakegc_assets_tests import recorded
 from lakegc_assets_tests.lake import REPOSITORY, STAGES, SmallLake, running
 from lakegc_assets_tests.sessions import Session
+from lakegc_assets_tests.storage.servers import Server
 
 OBJECTS = 120
+SERVERS = [
+    "s3_server",
+    pytest.param("minio_server", marks=pytest.mark.stores),
+    pytest.param("versitygw_server", marks=pytest.mark.stores),
+]
 
 
-@pytest.fixture
-def sharded(s3_server: str, s3_bucket: str, tmp_path: Path) -> Iterator[SmallLake]:
-    """On main 120 objects, half of which were overwritten long ago; all are an hour old."""
-    where: dict[str, Any] = {
-        "store": f"s3://{s3_bucket}",
-        "store_config": StoreConfig(endpoint_url=s3_server),
-    }
-    with running(tmp_path, layout=Layout.SHARDED, **where) as lake:
-        lake.client.create_repository(REPOSITORY, f"s3://{s3_bucket}/{REPOSITORY}")
+@dataclass(frozen=True)
+class Sharded:
+    """On main 120 objects, half of which were overwritten long ago.
+
+    Attributes:
+        lake: the lakeFS server.
+        store: rooted at the repository's namespace.
+    """
+
+    lake: SmallLake
+    store: ObjectStore
+
+    def stored(self) -> set[str]:
+        pages = self.store.list("data/")
+        return {key for page in pages for key in page["key"].to_pylist()}
+
+    def served(self) -> set[str]:
+        """The address of each path of main."""
+        paths = (f"a/{number}" for number in range(OBJECTS))
+        stat = self.lake.client.stat
+        found = (stat(REPOSITORY, "main", path).physical_address for path in paths)
+        return {address.partition(f"/{REPOSITORY}/")[2] for address in found}
+
+
+@pytest.fixture(params=SERVERS)
+def sharded(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Sharded]:
+    server: str | Server = request.getfixturevalue(request.param)
+    endpoint = server if isinstance(server, str) else server.endpoint
+    bucket, config = f"bucket-{uuid.uuid4().hex}", StoreConfig(endpoint_url=endpoint)
+    boto3.client("s3", endpoint_url=endpoint).create_bucket(Bucket=bucket)
+    url = f"s3://{bucket}"
+    with running(tmp_path, layout=Layout.SHARDED, store=url, store_config=config) as lake:
+        lake.client.create_repository(REPOSITORY, f"{url}/{REPOSITORY}")
         lake.rules(20)
         lake.calendar.days_ago = 90
         for number in range(OBJECTS):
@@ -39,54 +73,41 @@ def sharded(s3_server: str, s3_bucket: str, tmp_path: Path) -> Iterator[SmallLak
             lake.upload("main", f"a/{number}", f"another object {number}")
         lake.commit("main")
         lake.calendar.days_ago = 0
-        written = datetime.now(timezone.utc) - timedelta(hours=1)
-        for key in recorded._backend().buckets[s3_bucket].keys.values():
-            key.last_modified = written
-        yield lake
-
-
-def stored(bucket: str) -> set[str]:
-    keys = (key.removeprefix(f"{REPOSITORY}/") for key in recorded._backend().buckets[bucket].keys)
-    return {key for key in keys if key.startswith("data/")}
-
-
-def served(lake: SmallLake) -> set[str]:
-    """The address of each path of main."""
-    paths = (f"a/{number}" for number in range(OBJECTS))
-    found = (lake.client.stat(REPOSITORY, "main", path).physical_address for path in paths)
-    return {address.partition(f"/{REPOSITORY}/")[2] for address in found}
-
-
-def listing(lake: SmallLake, run: str) -> Manifest:
-    return lake.root.attempt(REPOSITORY, run).manifest("store_listing")
+        store = open_store(f"{url}/{REPOSITORY}", config)
+        newest = max(pc.max(page["last_modified"]).as_py() for page in store.list("data/"))
+        while store.server_time() <= newest + timedelta(seconds=1):
+            time.sleep(0.1)
+        yield Sharded(lake, store)
 
 
 def test_it_is_swept_exactly_by_the_first_run_and_by_the_next(
-    sharded: SmallLake, s3_bucket: str, spark: Session
+    sharded: Sharded, spark: Session
 ) -> None:
-    live = served(sharded)
-    before = stored(s3_bucket)
+    live, before = sharded.served(), sharded.stored()
     assert all(address.startswith("data/!") for address in before)
     for run in ("first", "second"):
-        ctx = sharded.context(spark, run)
+        ctx = sharded.lake.context(spark, run)
         for stage in STAGES:
             stage(ctx)
         rows = ctx.root.attempt(REPOSITORY, run).read("deletion_candidates")
         assert set(rows["address"].to_pylist()) == before - live
         assert len(before - live) == OBJECTS // 2
     sweep(ctx)
-    assert stored(s3_bucket) == served(sharded) == live
-    contents = (sharded.client.get_object(REPOSITORY, "main", f"a/{n}") for n in range(OBJECTS))
-    assert all(b"object" in content for content in contents)
+    assert sharded.stored() == sharded.served() == live
+    get = sharded.lake.client.get_object
+    contents = [get(REPOSITORY, "main", f"a/{number}") for number in range(OBJECTS)]
+    half = OBJECTS // 2
+    assert contents[:half] == [b"another object %d" % n for n in range(half)]
+    assert contents[half:] == [b"object %d" % n for n in range(half, OBJECTS)]
 
 
 def test_its_many_small_folders_are_listed_by_few_requests(
-    sharded: SmallLake, s3_bucket: str, spark: Session
+    sharded: Sharded, spark: Session
 ) -> None:
-    shards = {address[: len("data/!ab/c/")] for address in stored(s3_bucket)}
+    shards = {address[: len("data/!ab/c/")] for address in sharded.stored()}
     assert len(shards) > OBJECTS
-    STAGES[0](sharded.context(spark, "first"))
-    found = listing(sharded, "first")
-    assert found.rows == len(stored(s3_bucket))
+    STAGES[0](sharded.lake.context(spark, "first"))
+    found = sharded.lake.root.attempt(REPOSITORY, "first").manifest("store_listing")
+    assert found.rows == len(sharded.stored())
     # Most of them ask lakeFS, and try what the store can do.
     assert int(found.facts["requests"]) <= OBJECTS // 3
