@@ -21,7 +21,13 @@ import pyarrow.compute as pc
 from lakegc_assets.errors import IntegrityError, LakegcError
 from lakegc_assets.lakefs.client import LakeFSClient
 from lakegc_assets.mark.installation import require_one_server
-from lakegc_assets.mark.refs import load_commits, read_commits_csv, read_heads, read_tags
+from lakegc_assets.mark.refs import (
+    load_commits,
+    read_commits,
+    read_commits_csv,
+    read_heads,
+    read_tags,
+)
 from lakegc_assets.retention.active_commits import ActiveCommits, Reason, active_commits
 from lakegc_assets.retention.commits import Commit
 from lakegc_assets.retention.rules import Rules
@@ -299,6 +305,24 @@ def find_liveness(
         own = ActiveCommits(tagged | own.active, own.expired - tagged.keys())
     united = unite(listed, own, later_heads=heads, previous=previous)
     return Liveness(rules, heads, tags, commits, united, run_id)
+
+
+def heads_alone(client: LakeFSClient, repository: str, rules: Rules | None) -> Liveness:
+    """What is active whatever else is: the HEADs. For when nobody can tell more.
+
+    Args:
+        client: the server.
+        repository: its name.
+        rules: the retention rules, as far as they are known.
+
+    Raises:
+        LakegcError: not even the HEADs can be read.
+    """
+    heads = read_heads(client, repository)
+    commits = read_commits(client, repository, heads.values())
+    active = {commit: Reason(branch, "head") for branch, commit in sorted(heads.items())}
+    none: frozenset[str] = frozenset()
+    return Liveness(rules, heads, {}, commits, UnitedActiveCommits(active, none, none, none), "")
 
 
 def governing_branches(

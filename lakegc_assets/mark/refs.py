@@ -174,6 +174,15 @@ def load_commits(
     return commits
 
 
+def read_commits(client: LakeFSClient, repository: str, ids: Iterable[str]) -> dict[str, Commit]:
+    """Some commits alone, without what is behind them.
+
+    Raises:
+        IntegrityError: a commit's content does not match its id.
+    """
+    return {i: _checked(repository, client.commit(repository, i)) for i in sorted(set(ids))}
+
+
 def _checked(repository: str, found: ApiCommit) -> Commit:
     computed = content_id(
         found.committer,

@@ -22,7 +22,7 @@ import pyarrow.compute as pc
 
 from lakegc_assets.errors import IntegrityError, LakegcError
 from lakegc_assets.graveler.errors import NoTableError
-from lakegc_assets.mark.commits import Liveness, find_liveness, refs_of
+from lakegc_assets.mark.commits import Liveness, find_liveness, heads_alone, refs_of
 from lakegc_assets.mark.damage import isolate
 from lakegc_assets.mark.evidence import EtagFiles
 from lakegc_assets.mark.live import LiveRanges, every_range, live_ranges, read_live
@@ -31,6 +31,7 @@ from lakegc_assets.mark.served import UNVERIFIED, Inquiry, again, answered, inqu
 from lakegc_assets.mark.suspects import last_parts
 from lakegc_assets.mark.uncommitted import Staged, prepare_uncommitted, read_staged
 from lakegc_assets.retention.commits import Commit
+from lakegc_assets.retention.rules import Rules
 from lakegc_assets.run.artifacts import AttemptArtifacts, Manifest
 from lakegc_assets.run.connections import Connections
 from lakegc_assets.run.context import RunContext
@@ -157,7 +158,13 @@ class Deltas:
 
         staged = _or_noted(unread, "what is staged", staged_now, _NOTHING_STAGED)
         start = datetime.fromisoformat(str(self.chain["store_listing"].facts["start"]))
-        liveness = find_liveness(ctx, client, connections, start, self._marked, self._commits)
+        find = partial(find_liveness, ctx, client, connections, start, self._marked, self._commits)
+        liveness = _or_noted(unread, "which commits are active", find, None)
+        if liveness is None:
+            # No rules mean that all counts: what is not known now, the mark knew.
+            raw = self.chain["active_commits"].facts["rules"]
+            rules = None if raw is None else Rules.parse(raw)
+            liveness = heads_alone(client, ctx.repository, rules)
         self._commits = liveness.commits
         known = Known(
             liveness.rules, start, liveness.heads, liveness.commits, liveness.active.active.keys()

@@ -226,6 +226,9 @@ class SimClient:
             raise NotFoundError(f"ref {ref!r} not found")
         return iter(list(lake.ancestry(ref)))
 
+    def commit(self, repository: str, commit_id: str) -> Commit:
+        return next(self.log(repository, commit_id))
+
     def gc_rules(self, repository: str) -> dict[str, Any] | None:
         self._call("rules")
         rules = self._lake(repository).rules

@@ -10,17 +10,20 @@ import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from lakegc_assets.errors import IntegrityError
 from lakegc_assets.graveler.ranges import read_metarange
 from lakegc_assets.graveler.sstable import table_kind
+from lakegc_assets.mark.commits import Liveness, find_liveness
 from lakegc_assets.mark.references import UnreadableRepositoryError
 from lakegc_assets.run.context import RunContext
+from lakegc_assets.sweep import delta, ledger
 from lakegc_assets.sweep.alarm import PartialLookError
 from lakegc_assets.sweep.sweep import sweep
-from lakegc_assets_tests.lake import REPOSITORY, Marked, SmallLake
+from lakegc_assets_tests.lake import REPOSITORY, RUN, Marked, SmallLake
 from lakegc_assets_tests.sessions import Session
 from lakegc_assets_tests.sweep.others import (
     OTHER,
@@ -31,6 +34,7 @@ from lakegc_assets_tests.sweep.others import (
     mark,
     name_it,
 )
+from lakegc_assets_tests.sweep.test_putting_back import revive_after_first_batch
 
 STRAY = "5" * 64
 #: What a half-written upload, a crash or a person leaves: none of it can be a table.
@@ -299,6 +303,26 @@ def test_the_look_after_a_sweep_puts_back_what_it_can_prove_and_says_what_it_cou
     assert lake.client.get_object(REPOSITORY, "busy", "too/late")
     assert "The look afterwards was made in part" in str(raised.value)
     assert not lake.root.attempt(REPOSITORY, "mark-1").has("swept_set")
+
+
+def test_the_look_after_a_sweep_knows_what_heads_need_where_nobody_tells_which_commits_are_active(
+    lake: SmallLake, marked: Marked, spark: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    revived = revive_after_first_batch(lake, marked)
+
+    def find_or_fail(*args: Any) -> Liveness:
+        if revived:
+            raise IntegrityError("the list of active commits is cut")
+        return find_liveness(*args)
+
+    monkeypatch.setattr(delta, "find_liveness", find_or_fail)
+    with pytest.raises(PartialLookError, match=r"which commits are active: the list .* is cut"):
+        # In one batch: a second one would ask for another delta mark, which ends the sweep.
+        sweep(lake.context(spark, sweep_batch=len(marked.candidates)))
+    (address,) = revived
+    assert lake.client.get_object(REPOSITORY, "busy", "too/late")
+    recorded = ledger.read(lake.root.attempt(REPOSITORY, RUN)).to_pylist()
+    assert {row["address"] for row in recorded if row["outcome"] == "put_back"} == {address}
 
 
 def test_folders_are_no_tables(lake: SmallLake, marked: Marked, spark: Session) -> None:
