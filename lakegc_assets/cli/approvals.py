@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import getpass
 from typing import Any
 
 from lakegc_assets.cli.jobs import run_job
@@ -29,7 +30,7 @@ def approve(repository: str, run: str, by: str | None, share: float | None) -> A
         ConfigurationError: there is no such repository.
         RefusedError: there is no such mark, it was swept, or a check does not hold.
     """
-    config: dict[str, Any] = {} if by is None else {"by": by}
+    config: dict[str, Any] = {"by": getpass.getuser() if by is None else by}
     if share is not None:
         config["max_candidate_share"] = share
     run_job("gc_approve", repository, run, {}, {"approve": config})

@@ -20,6 +20,7 @@ from lakegc_assets.cli.progress import progress, say
 from lakegc_assets.cli.queries import Site, namespace_of, require_published
 from lakegc_assets.definitions import component
 from lakegc_assets.defs.failures import Stopped
+from lakegc_assets.defs.names import WAITING
 from lakegc_assets.defs.partitions import add_partition, partition_key
 from lakegc_assets.defs.resources import CollectorResource
 from lakegc_assets.errors import ConfigurationError, RefusedError
@@ -104,7 +105,11 @@ def run_job(
             require_published(site.attempt(repository, run))
         left = _left(site, namespace, job, repository, run)
         say(f"{job} of {repository}, run {run}")
-        key = add_partition(instance, repository, run, component().names())
+        names = component().names()
+        key: str = add_partition(instance, repository, run, names)
+        if job == "gc_approve":
+            key = str(key)
+            instance.add_dynamic_partitions(names.of(WAITING), [key])
         _execute(job, key, settings, asked or {}, left, instance)
 
 
@@ -164,7 +169,7 @@ def _left(
 
 def _execute(
     job: str,
-    key: dg.MultiPartitionKey,
+    key: str,
     settings: dict[str, Any],
     asked: dict[str, Any],
     left: tuple[str, ...] | None,

@@ -1,6 +1,6 @@
 """``gc_approve``: a person lets one mark be swept, after its checks were evaluated once more."""
 
-import getpass
+from collections.abc import Mapping
 from datetime import timedelta
 from typing import Any, Final
 
@@ -8,21 +8,29 @@ import dagster as dg
 from pydantic import Field
 
 from lakegc_assets.defs.execution import RESOURCES, Execution
+from lakegc_assets.defs.failures import shown
 from lakegc_assets.defs.links import links
 from lakegc_assets.defs.metadata import of_report
-from lakegc_assets.defs.names import Names
+from lakegc_assets.defs.names import WAITING, Names
+from lakegc_assets.defs.partitions import multi_key
+from lakegc_assets.defs.requests import REPOSITORY_TAG
+from lakegc_assets.errors import RefusedError
 from lakegc_assets.run.command_line import command_line
 from lakegc_assets.sweep.approval import approve as approve_mark
 from lakegc_assets.sweep.approval import with_share
 
 #: The step of the job, by its plain name.
 OP: Final = "approve"
+#: The user who launched a run, in Dagster+.
+_USER_TAG: Final = "user"
 
 
 class Approving(dg.Config):
     """What a person says who approves."""
 
-    by: str = Field(default="", description="who approves; else the name of this user")
+    by: str = Field(
+        default="", description="who approves; else the user of Dagster+, which alone knows users"
+    )
     max_candidate_share: float | None = Field(
         default=None, ge=0, le=1, description="approve that this share of the listing goes"
     )
@@ -31,13 +39,15 @@ class Approving(dg.Config):
 def _approve(context: dg.OpExecutionContext, names: Names, asked: Approving) -> None:
     """Approve the mark of this partition, and publish it if only an approval was missing."""
     execution, share = Execution(context, names), asked.max_candidate_share
-    report = names.key("gc_report")
+    report, key = names.key("gc_report"), multi_key(context.partition_key)
+    with shown():
+        by = _who(asked.by, context.run.tags)
     with execution.run_context() as ctx:
         shared = ctx if share is None else with_share(ctx, share)
         policy = execution.resources.collector.policy(ctx.repository)
         lifetime = timedelta(days=policy.approval_lifetime_days)
-        approval, published = approve_mark(shared, asked.by or getpass.getuser(), lifetime)
-    key = context.partition_key
+        approval, published = approve_mark(shared, by, lifetime)
+    context.instance.delete_dynamic_partition(names.of(WAITING), str(key))
     if published is not None:
         told = {**of_report(published), **links(ctx.lakefs, ctx.repository)}
         context.log_event(dg.AssetMaterialization(report, partition=key, metadata=told))
@@ -64,12 +74,40 @@ def _approve(context: dg.OpExecutionContext, names: Names, asked: Approving) -> 
     )
 
 
-def approving(names: Names, config: "dg.PartitionedConfig[Any]") -> dg.JobDefinition:
-    """The job ``gc_approve``.
+def _who(by: str, tags: Mapping[str, str]) -> str:
+    """Who approves, as they said or as Dagster+ knows.
+
+    Raises:
+        RefusedError: nobody knows.
+    """
+    known = by.strip() or tags.get(_USER_TAG, "")
+    if not known:
+        raise RefusedError(
+            "nobody knows who approves: write your name into `by` in the launchpad. It is recorded "
+            "with the approval"
+        )
+    return known
+
+
+def _launchpad(names: Names) -> dg.PartitionedConfig[Any]:
+    """What the launchpad begins with: the name that is asked for."""
+
+    def tags(key: str) -> dict[str, str]:
+        repository, _, _ = key.partition("|")
+        return {REPOSITORY_TAG: repository}
+
+    return dg.PartitionedConfig(
+        partitions_def=names.waiting,
+        run_config_for_partition_key_fn=lambda _: {"ops": {names.of(OP): {"config": {"by": ""}}}},
+        tags_for_partition_key_fn=tags,
+    )
+
+
+def approving(names: Names) -> dg.JobDefinition:
+    """The job ``gc_approve``, whose partitions are the marks that wait.
 
     Args:
         names: of the component.
-        config: what its launchpad begins with.
     """
 
     @dg.op(
@@ -82,7 +120,7 @@ def approving(names: Names, config: "dg.PartitionedConfig[Any]") -> dg.JobDefini
 
     @dg.job(
         name=names.of("gc_approve"),
-        config=config,
+        config=_launchpad(names),
         executor_def=dg.in_process_executor,
         description="Approve one mark: its checks are evaluated again, and who, when and which "
         f"mark is recorded. The sensor {names.of('gc_approvals')} then starts its sweep.",

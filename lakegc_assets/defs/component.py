@@ -44,6 +44,7 @@ from lakegc_assets.defs.staleness import (
     staleness_check,
     staleness_sensor,
 )
+from lakegc_assets.defs.waiting import waiting_sensor
 from lakegc_assets.defs.waves import waves_sensor
 
 Translation = Annotated[
@@ -163,6 +164,7 @@ class GarbageCollection(dg.Component, Policy):
                         approvals_sensor(policies, names),
                         resume_sensor(list(defined.jobs or ()), policies, names),
                         staleness_sensor(policies, names, self.notices, made),
+                        waiting_sensor(policies, names, self.notices),
                         waves_sensor(policies, names, self.notices, made),
                         failure_sensor(policies, names, self.notices),
                     ],

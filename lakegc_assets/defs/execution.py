@@ -14,7 +14,7 @@ from pyspark.sql import SparkSession
 from lakegc_assets.defs.connecting import LakeFSResource, ObjectStoreResource, require_keys_on_nodes
 from lakegc_assets.defs.failures import shown
 from lakegc_assets.defs.names import REPOSITORY, RUN, Names
-from lakegc_assets.defs.partitions import partition_key
+from lakegc_assets.defs.partitions import multi_key, partition_key
 from lakegc_assets.defs.requests import require_own_config
 from lakegc_assets.defs.resources import CollectorResource
 from lakegc_assets.run.artifacts import ArtifactRoot
@@ -127,9 +127,7 @@ class Execution:
     def _run_context(self, *, excluded: bool) -> Iterator[RunContext]:
         context, resources = self.context, self.resources
         collector, pyspark = resources.collector, resources.pyspark
-        key = context.partition_key
-        if not isinstance(key, dg.MultiPartitionKey):
-            raise dg.DagsterInvariantViolationError(f"{key!r} is no repository x run partition")
+        key = multi_key(context.partition_key)
         repository, run = (key.keys_by_dimension[name] for name in (REPOSITORY, RUN))
         partition_key(repository, run)
         if not excluded:

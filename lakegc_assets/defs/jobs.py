@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, Final
 
 import dagster as dg
@@ -21,6 +22,10 @@ FIRST_SETTINGS: Final = (
     "protect_tags",
     "clean",
 )
+#: Is shown for repositories that are excluded, in jobs that refuse these.
+_EXCLUDED: Final = "collect_excluded"
+#: Those of them that a sweep takes; the others are of its mark.
+_OF_A_SWEEP: Final = ("max_candidate_share", "protect_tags", _EXCLUDED)
 
 
 def jobs(policies: Policies, names: Names) -> dg.Definitions:
@@ -30,16 +35,17 @@ def jobs(policies: Policies, names: Names) -> dg.Definitions:
         policies: of all repositories; the launchpad begins with what they say.
         names: of the component.
     """
-    config = launchpad(policies, names)
     backup, swept = names.selection("backup"), names.selection("backup", "swept_set")
     mark = names.selection(*MARK_ASSETS) | dg.AssetSelection.checks_for_assets(names.key(ASSET))
 
-    def of_runs(name: str, selection: dg.AssetSelection, description: str) -> Any:  # noqa: ANN401 - Dagster has no public name for it
+    def of_runs(
+        name: str, selection: dg.AssetSelection, settings: Sequence[str], description: str
+    ) -> Any:  # noqa: ANN401 - Dagster has no public name for it
         return dg.define_asset_job(
             names.of(name),
             selection=selection,
             partitions_def=names.repository_run,
-            config=config,
+            config=launchpad(policies, names, settings),
             description=description,
         )
 
@@ -48,29 +54,34 @@ def jobs(policies: Policies, names: Names) -> dg.Definitions:
             of_runs(
                 "gc",
                 mark | swept,
+                (*FIRST_SETTINGS, _EXCLUDED),
                 "Mark a repository, check the mark, publish it, back up and sweep.",
             ),
             of_runs(
                 "gc_mark",
                 mark,
+                (*FIRST_SETTINGS, _EXCLUDED),
                 "Mark a repository, check the mark and publish it. Deletes nothing.",
             ),
             of_runs(
                 "gc_backup",
                 backup,
+                (_EXCLUDED,),
                 "Copy what a published mark names; may be run again after a kill.",
             ),
             of_runs(
                 "gc_sweep",
                 swept,
+                _OF_A_SWEEP,
                 "Back a published mark up and sweep it; may be run again after a kill.",
             ),
             of_runs(
                 "gc_restore",
                 names.selection("restored_set"),
+                (),
                 "Bring back what was swept; may be run again, after a kill, too.",
             ),
-            approving(names, config),
+            approving(names),
             dg.define_asset_job(
                 names.of("gc_estate"),
                 selection=names.selection("estate"),
@@ -82,24 +93,32 @@ def jobs(policies: Policies, names: Names) -> dg.Definitions:
     )
 
 
-def launchpad(policies: Policies, names: Names) -> dg.PartitionedConfig[Any]:
+def launchpad(
+    policies: Policies, names: Names, settings: Sequence[str]
+) -> dg.PartitionedConfig[Any]:
     """What the launchpad begins with: the first settings, as they are for the repository.
 
     With those for all, it would overrule what the policies say of single ones.
+
+    Args:
+        policies: of all repositories.
+        names: of the component.
+        settings: that the job takes, of ``FIRST_SETTINGS``, and whether it refuses what is excluded.
     """
 
     def of(key: str) -> dict[str, Any]:
         repository = key.split("|", maxsplit=1)[0]
         policy = policies.of(repository)
-        shown = {
+        first = {
             "mode": "unified",
             "min_age_hours": policy.min_age_hours,
             "max_candidate_share": policy.max_candidate_share,
             "protect_tags": policy.protect_tags,
             "clean": False,
-            **({} if policies.collects(repository) else {"collect_excluded": False}),
+            **({} if policies.collects(repository) else {_EXCLUDED: False}),
         }
-        return {"resources": {names.of("collector"): {"config": shown}}}
+        shown = {name: first[name] for name in settings if name in first}
+        return {"resources": {names.of("collector"): {"config": shown}}} if shown else {}
 
     return dg.PartitionedConfig(
         partitions_def=names.repository_run, run_config_for_partition_key_fn=of

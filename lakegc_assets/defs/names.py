@@ -17,6 +17,8 @@ from lakegc_assets.run.artifacts import MARK_ASSETS
 #: Dimensions of the partitions, and the tags by which Dagster says them of a run.
 REPOSITORY: Final = "repository"
 RUN: Final = "run"
+#: What can be approved: the partitions of ``gc_approve``.
+WAITING: Final = "waiting"
 REPOSITORY_TAG: Final = "dagster/partition/repository"
 RUN_TAG: Final = "dagster/partition/run"
 #: Assets of one repository and one run, in the order of the graph.
@@ -25,6 +27,15 @@ ASSETS: Final = (*RUN_ASSETS, "repositories", "estate")
 #: Jobs of one repository and one run, and the others.
 RUN_JOBS: Final = ("gc", "gc_mark", "gc_backup", "gc_sweep", "gc_restore", "gc_approve")
 OTHER_JOBS: Final = ("gc_prune", "gc_estate")
+
+
+def partition_of(run: dg.DagsterRun) -> tuple[str | None, str | None]:
+    """Repository and id of the run that a run of Dagster is on; None for one that is on none."""
+    if REPOSITORY_TAG in run.tags:
+        return run.tags[REPOSITORY_TAG], run.tags.get(RUN_TAG)
+    # Runs of gc_approve are on a mark that waits, by the key that it has elsewhere.
+    repository, bar, name = run.tags.get("dagster/partition", "").partition("|")
+    return (repository, name) if bar else (None, None)
 
 
 @dataclass(frozen=True)
@@ -91,6 +102,11 @@ class Names:
     def runs(self) -> dg.DynamicPartitionsDefinition:
         """The partitions of runs, added as they come."""
         return dg.DynamicPartitionsDefinition(name=self.of(RUN))
+
+    @property
+    def waiting(self) -> dg.DynamicPartitionsDefinition:
+        """The partitions of marks that wait for a person, by their keys in ``repository_run``."""
+        return dg.DynamicPartitionsDefinition(name=self.of(WAITING))
 
     @property
     def repository_run(self) -> dg.MultiPartitionsDefinition:

@@ -19,7 +19,7 @@ from lakegc_assets.defs.delivery import (
     said_of,
     ways_of,
 )
-from lakegc_assets.defs.names import OTHER_JOBS, REPOSITORY_TAG, RUN_TAG, Names
+from lakegc_assets.defs.names import OTHER_JOBS, Names, partition_of
 from lakegc_assets.defs.policy import NoticeSection, Policies
 from lakegc_assets.defs.requests import remembered
 from lakegc_assets.lakefs.reads import utc_now
@@ -94,7 +94,7 @@ def _failures(instance: dg.DagsterInstance, after: int | None) -> list[dg.EventL
 
 def _is_ours(context: dg.SensorEvaluationContext, names: Names, run: dg.DagsterRun) -> bool:
     """Whether a run is of this component, and on a repository or of a job that is of none."""
-    if REPOSITORY_TAG not in run.tags and names.plain_job(run) not in OTHER_JOBS:
+    if partition_of(run)[0] is None and names.plain_job(run) not in OTHER_JOBS:
         return False
     here = context.code_location_origin
     return names.owns_at(run, here.location_name if here is not None else None)
@@ -116,7 +116,7 @@ def notice(
         policies: of all repositories.
         section: of the component's file.
     """
-    repository, mark = run.tags.get(REPOSITORY_TAG), run.tags.get(RUN_TAG)
+    repository, mark = partition_of(run)
     failed = _failed_checks(instance, run.run_id)
     sentence = "; ".join(failed.values()) or _error(instance, run.run_id) or message
     what = f"{repository}, run {mark}" if repository else run.job_name

@@ -27,6 +27,18 @@ def partition_key(repository: str, run: str) -> dg.MultiPartitionKey:
     return dg.MultiPartitionKey({REPOSITORY: repository, RUN: validate_run_id(run)})
 
 
+def multi_key(key: str) -> dg.MultiPartitionKey:
+    """The key of a run on a repository, of its text: ``gc_approve`` has no other.
+
+    Raises:
+        ConfigurationError: as ``partition_key``.
+    """
+    if isinstance(key, dg.MultiPartitionKey):
+        return key
+    repository, _, run = key.partition("|")
+    return partition_key(repository, run)
+
+
 def add_partition(
     instance: dg.DagsterInstance, repository: str, run: str, names: Names = PLAIN
 ) -> dg.MultiPartitionKey:

@@ -13,7 +13,16 @@ from typing import Final
 
 import dagster as dg
 
-from lakegc_assets.defs.names import PLAIN, REPOSITORY, REPOSITORY_TAG, RUN, RUN_TAG, Names
+from lakegc_assets.defs.names import (
+    PLAIN,
+    REPOSITORY,
+    REPOSITORY_TAG,
+    RUN,
+    RUN_TAG,
+    Names,
+    partition_of,
+)
+from lakegc_assets.defs.requests import REPOSITORY_TAG as OWN_TAG
 from lakegc_assets.prune.judging import SUCCESSES
 from lakegc_assets.prune.removing import ATTEMPT, PRUNING
 from lakegc_assets.run.artifacts import ArtifactRoot
@@ -46,7 +55,7 @@ class DagsterRecords:
     def names(self) -> set[str]:
         """The runs of which something is recorded."""
         ours = filter(self._is_ours, self._of_repository())
-        return {one.dagster_run.tags[RUN_TAG] for one in ours}
+        return {_run_of(one) for one in ours}
 
     def last(self, run: str) -> tuple[datetime | None, str]:
         """When something was recorded of a run last, and why it is not over; empty if it is."""
@@ -87,7 +96,7 @@ class DagsterRecords:
         """
         runs: dict[str, list[dg.RunRecord]] = {}
         for one in self._of_repository():
-            runs.setdefault(one.dagster_run.tags[RUN_TAG], []).append(one)
+            runs.setdefault(_run_of(one), []).append(one)
         successes = sorted(
             (one.update_timestamp, name)
             for name, some in runs.items()
@@ -106,11 +115,20 @@ class DagsterRecords:
     def _of_repository(self) -> list[dg.RunRecord]:
         tags = {REPOSITORY_TAG: self.repository}
         records = self.instance.get_run_records(dg.RunsFilter(tags=tags))
-        return [one for one in records if RUN_TAG in one.dagster_run.tags]
+        return [*(one for one in records if RUN_TAG in one.dagster_run.tags), *self._approvals()]
 
     def _records(self, run: str) -> Sequence[dg.RunRecord]:
         tags = {REPOSITORY_TAG: self.repository, RUN_TAG: run}
-        return self.instance.get_run_records(dg.RunsFilter(tags=tags))
+        records = self.instance.get_run_records(dg.RunsFilter(tags=tags))
+        return [*records, *(one for one in self._approvals() if _run_of(one) == run)]
+
+    def _approvals(self) -> list[dg.RunRecord]:
+        """Runs of ``gc_approve``, which has partitions of its own."""
+        tags = {OWN_TAG: self.repository}
+        found = self.instance.get_run_records(
+            dg.RunsFilter(job_name=self.component.of("gc_approve"), tags=tags)
+        )
+        return [one for one in found if REPOSITORY_TAG not in one.dagster_run.tags]
 
     def _used_elsewhere(self, run: str) -> bool:
         """Whether another repository has this run: it may be a wave that several joined."""
@@ -132,6 +150,10 @@ class DagsterRecords:
 
     def _has_artifacts(self, repository: str, run: str) -> bool:
         return self.root.open(repository, run).exists(ATTEMPT)
+
+
+def _run_of(record: dg.RunRecord) -> str:
+    return partition_of(record.dagster_run)[1] or ""
 
 
 def repositories_in(root: ArtifactRoot) -> list[str]:

@@ -29,6 +29,8 @@ _REPOSITORIES: Final = 8
 _THREADS: Final = 4
 #: In the cursor of ``gc_repositories``: the keys that it has added.
 _MADE: Final = "made"
+#: In the cursor: the run that nobody has used yet, as it was added last.
+_SPARE: Final = "spare"
 
 
 def repositories_sensor(
@@ -53,15 +55,23 @@ def repositories_sensor(
         made = _made(context, known, server)
         gone = [r for r in sorted(made - there) if not _has_runs(context.instance, r)]
         new = sorted(there - known)
+        before = remembered(context).get(_SPARE)
         spare = _spare_run(context.instance, names, now())
-        changes: list[Any] = [] if spare is None else [names.runs.build_add_request([spare])]
+        changes: list[Any] = []
+        if spare is not None:
+            changes.append(names.runs.build_add_request([spare]))
+            if before is not None and _is_unused(context.instance, names, before):
+                # There is never more than one: a wave has come since it was added.
+                changes.append(names.runs.build_delete_request([before]))
         if new:
             changes.append(names.repositories.build_add_request(new))
         if gone:
             changes.append(names.repositories.build_delete_request(gone))
         # The cursor is written after the keys are. Who is killed in between leaves keys that nobody
         # removes, or removes them once more.
-        cursor = json.dumps({_MADE: sorted(made.union(new).difference(gone))})
+        cursor = json.dumps(
+            {_MADE: sorted(made.union(new).difference(gone)), _SPARE: spare or before}
+        )
         skipped = None if changes else f"nothing is new: {len(there)} repositories"
         return dg.SensorResult(
             skip_reason=skipped, cursor=cursor, dynamic_partitions_requests=changes
@@ -92,6 +102,13 @@ def _spare_run(instance: dg.DagsterInstance, names: Names, now: datetime) -> str
         return None
     spare = f"{now:%Y%m%dT%H%M%SZ}"
     return None if spare in known else spare
+
+
+def _is_unused(instance: dg.DagsterInstance, names: Names, run: str) -> bool:
+    """Whether a key of a run is there, and no run has it."""
+    if run not in instance.get_dynamic_partitions(names.of(RUN)):
+        return False
+    return instance.get_runs_count(dg.RunsFilter(tags={RUN_TAG: run})) == 0
 
 
 def _has_runs(instance: dg.DagsterInstance, repository: str) -> bool:

@@ -69,6 +69,9 @@ def waits_for(ctx: RunContext, mode: str, limits: Limits) -> str | None:
     if not attempt.has("gc_report") or approval_of(attempt, ctx.clocks.now()) is not None:
         # What did not finish the sweep itself refuses, with the reason.
         return None
+    if not attempt.manifest("gc_report").facts["objects"]:
+        # A mark of nothing waits for nobody: its sweep says so, and deletes nothing.
+        return None
     because = "" if mode == "approved" else _beyond(ctx, attempt, limits)
     if mode == "auto" and not because:
         return None

@@ -356,6 +356,26 @@ def test_the_launchpad_begins_with_what_holds_for_the_repository() -> None:
     }
 
 
+@pytest.mark.parametrize(
+    ("job", "shown"),
+    [
+        ("gc_mark", {"mode", "min_age_hours", "max_candidate_share", "protect_tags", "clean"}),
+        ("gc_sweep", {"max_candidate_share", "protect_tags"}),
+        ("gc_backup", set()),
+        ("gc_restore", set()),
+    ],
+)
+def test_a_launchpad_shows_what_its_job_takes(job: str, shown: set[str]) -> None:
+    with dg.DagsterInstance.ephemeral() as instance:
+        found = GarbageCollection().definitions().resolve_job_def(job)
+        assert found.partitioned_config is not None
+        key = add_partition(instance, "some", "run")
+        config = found.partitioned_config.get_run_config_for_partition_key(key)
+        assert dg.validate_run_config(found, config)
+    settings = config.get("resources", {}).get("collector", {}).get("config", {})
+    assert set(settings) == shown
+
+
 def test_all_of_it_can_be_on_from_the_start() -> None:
     definitions = GarbageCollection(running=True).definitions()
     states = {one.default_status.value for one in definitions.sensors or ()}
@@ -418,4 +438,4 @@ def test_without_a_file_everything_has_its_default() -> None:
     )
     sensors = GarbageCollection().definitions().sensors or ()
     running = {s.name for s in sensors if s.default_status is dg.DefaultSensorStatus.RUNNING}
-    assert running == {"gc_repositories", "gc_waves"}
+    assert running == {"gc_repositories", "gc_waiting", "gc_waves"}

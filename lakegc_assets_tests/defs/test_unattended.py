@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any
 
 import dagster as dg
@@ -13,6 +13,8 @@ from click.testing import CliRunner, Result
 from dagster._core.execution.backfill import BulkActionStatus, PartitionBackfill
 
 from lakegc_assets.cli.main import main
+from lakegc_assets.defs import delivery
+from lakegc_assets.defs.approving import _who
 from lakegc_assets.defs.component import GarbageCollection
 from lakegc_assets.defs.names import PLAIN
 from lakegc_assets.defs.partitions import add_partition
@@ -20,6 +22,7 @@ from lakegc_assets.defs.policy import AutoLimits, NoticeSection, Override
 from lakegc_assets.defs.records import DagsterRecords
 from lakegc_assets.defs.requests import is_unattended, require_own_config
 from lakegc_assets.defs.staleness import staleness_sensor
+from lakegc_assets.defs.waiting import waiting_sensor
 from lakegc_assets.errors import RefusedError
 from lakegc_assets.lakefs.reads import utc_now
 from lakegc_assets_tests.defs.daemon import Daemon
@@ -141,6 +144,59 @@ def test_one_that_cannot_be_read_hides_no_other_that_waits(site: Site) -> None:
     assert "broken\tb1\tunreadable\trun b1 cannot be read: " in lakegc("pending").stdout
 
 
+def waiting(daemon: Daemon, at: datetime | None = None) -> list[str]:
+    """The list to approve, after one tick of ``gc_waiting``."""
+    policies = GarbageCollection(
+        repositories=[Override(include=["large"], sweep="auto", auto=AutoLimits(objects=1))]
+    ).policies()
+    hook = NoticeSection(url="http://127.0.0.1:9/hook", dagster_url="https://dagster.example.com")
+    sensor = waiting_sensor(policies, PLAIN, hook, lambda: at or utc_now())
+    daemon.sensor("gc_waiting", as_defined=sensor)
+    return list(daemon.instance.get_dynamic_partitions("waiting"))
+
+
+def test_a_mark_that_waits_is_listed_and_told_once(
+    daemon: Daemon, marked: dg.ExecuteInProcessResult, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    posted: list[dict[str, Any]] = []
+    monkeypatch.setattr(delivery, "post", lambda _url, made, _form: posted.append(made))
+    assert waiting(daemon) == [f"approved|{_RUN}"]
+    (one,) = posted
+    assert (one["event"], one["objects"], one["bytes"]) == ("waiting", 2, 35)
+    assert "It names 2 objects, 35 B, 33.3% of what was listed" in one["sentence"]
+    assert "made 0.0 hours ago" in one["sentence"]
+    assert "`sweep` is `approved`, max_candidate_share 0.5" in one["sentence"]
+    assert f"`lakegc approve approved --run {_RUN}`" in one["what_to_do"]
+    assert one["link"].startswith("https://dagster.example.com/runs/")
+    # Nothing has changed, or all of it was looked at again.
+    assert waiting(daemon, utc_now() + timedelta(minutes=10)) == [f"approved|{_RUN}"]
+    assert waiting(daemon, utc_now() + timedelta(hours=2)) == [f"approved|{_RUN}"]
+    assert len(posted) == 1
+    assert marked.success
+
+
+@pytest.mark.usefixtures("marked")
+def test_who_approves_is_asked_for_where_dagster_knows_no_user(daemon: Daemon) -> None:
+    job = daemon.definitions.resolve_job_def("gc_approve")
+    key = f"approved|{_RUN}"
+    assert job.partitioned_config is not None
+    shown = job.partitioned_config.get_run_config_for_partition_key(key)
+    assert shown == {"ops": {"approve": {"config": {"by": ""}}}}
+    daemon.instance.add_dynamic_partitions("waiting", [key])
+    refused = job.execute_in_process(
+        partition_key=key, instance=daemon.instance, run_config=_QUIET, raise_on_error=False
+    )
+    assert not refused.success
+    (failure,) = refused.filter_events(lambda event: event.is_step_failure)
+    assert failure.step_failure_data.user_failure_data is not None
+    assert "nobody knows who approves" in str(
+        failure.step_failure_data.user_failure_data.description
+    )
+    # As Dagster+ says it.
+    assert _who("", {"user": "ada@example.com"}) == "ada@example.com"
+    assert _who(" Grace ", {"user": "ada@example.com"}) == "Grace"
+
+
 @pytest.fixture(scope="module")
 def swept(daemon: Daemon, marked: dg.ExecuteInProcessResult) -> list[str]:
     """The runs that the sensor asks for once a person has approved, after they were made."""
@@ -150,6 +206,7 @@ def swept(daemon: Daemon, marked: dg.ExecuteInProcessResult) -> list[str]:
     assert "is approved by Ada until" in approved.stdout
     (one,) = [o for o in json.loads(lakegc("pending", "--json").stdout) if o["run"] == _RUN]
     assert (one["state"], "by Ada" in one["because"]) == ("approved", True)
+    assert daemon.instance.get_dynamic_partitions("waiting") == []
     (asked,) = daemon.sensor("gc_approvals")
     requested = daemon.instance.get_run_by_id(asked)
     assert requested is not None
@@ -193,6 +250,20 @@ def test_automatic_sweeps_keep_to_their_limits(site: Site, daemon: Daemon) -> No
     assert unharmed(site, "large")
 
 
+def test_a_mark_of_nothing_waits_for_nobody(site: Site, daemon: Daemon) -> None:
+    site.client.create_repository("empty", "local://empty")
+    for name in ("a", "b"):
+        site.upload("empty", name, name)
+    site.client.commit_branch("empty", "main", "all there is")
+    wave = run(daemon, "gc", "empty", dagster__schedule_name="gc_schedule")
+    assert wave.success
+    assert waits(daemon, wave) is None
+    swept = dg.AssetKey("swept_set")
+    assert swept in {one.asset_key for one in wave.get_asset_materialization_events()}
+    assert "empty" not in lakegc("pending").stdout
+    assert not any(key.startswith("empty|") for key in waiting(daemon))
+
+
 def test_a_person_who_asks_for_a_sweep_gets_it(site: Site, daemon: Daemon) -> None:
     site.tell("by-hand")
     asked = run(daemon, "gc", "by-hand")
@@ -212,9 +283,11 @@ def test_a_refused_share_is_approved_in_the_launchpad(site: Site, daemon: Daemon
               and o["repository"] == "refused"]  # fmt: skip
     assert one["state"] == "refused"
     assert "candidate_share" in one["because"]
+    daemon.cursors.pop("gc_waiting", None)
+    assert f"refused|{_RUN}" in waiting(daemon)
     approve = {"approve": {"config": {"by": "Grace", "max_candidate_share": 0.9}}}
     approving = daemon.definitions.resolve_job_def("gc_approve").execute_in_process(
-        partition_key=key, instance=daemon.instance, run_config={**_QUIET, "ops": approve}
+        partition_key=str(key), instance=daemon.instance, run_config={**_QUIET, "ops": approve}
     )
     assert approving.success
     attempt = site.root.attempt("refused", _RUN)
