@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from typing import Final
 
 import dagster as dg
 from dagster._core.errors import DagsterExecutionInterruptedError
@@ -12,6 +13,9 @@ from lakegc_assets.defs.metadata import value_of
 from lakegc_assets.errors import ConfigurationError, LakegcError, RefusedError
 from lakegc_assets.run.context import RunContext
 from lakegc_assets.sweep.ending import how_far
+
+#: In the metadata of a failure: the same run may succeed later without anybody's doing.
+TRIED_AGAIN: Final = "tried again"
 
 
 class Stopped(dg.Failure):
@@ -27,13 +31,31 @@ class Stopped(dg.Failure):
         Args:
             error: its message is the description, and its figures are the metadata.
         """
-        super().__init__(
-            description=f"{_kind(error)}: {error}",
-            metadata={name: value_of(value) for name, value in error.figures.items()},
-            # The same would be found again: whoever mends it starts the next run.
-            allow_retries=False,
-        )
+        metadata = {name: value_of(value) for name, value in error.figures.items()}
+        if error.transient:
+            metadata[TRIED_AGAIN] = "once, after five minutes, by the sensor gc_resume"
+        # The step is not repeated: the same would be found again at once.
+        super().__init__(description=str(error), metadata=metadata, allow_retries=False)
+        self.description = f"{_kind(error)}: {error}"
         self.error = error
+
+
+def stopped(error: LakegcError) -> Stopped:
+    """An error of ours as Dagster shows it; the word for its kind stands where its class would."""
+    # Dagster writes the name of a class before the message, but for the module of Python's own.
+    kind = type(_kind(error), (Stopped,), {"__module__": "builtins"})
+    made: Stopped = kind(error)
+    return made
+
+
+def failed_for_a_while(instance: dg.DagsterInstance, run_id: str) -> bool | None:
+    """Whether all steps that failed did for a reason that may pass; None where none has failed."""
+    entries = instance.all_logs(run_id, of_type=dg.DagsterEventType.STEP_FAILURE)
+    failures = [e.dagster_event.step_failure_data for e in entries if e.dagster_event is not None]
+    if not failures:
+        return None
+    said = [one.user_failure_data.metadata if one.user_failure_data else {} for one in failures]
+    return all(TRIED_AGAIN in metadata for metadata in said)
 
 
 @contextmanager
@@ -46,7 +68,7 @@ def shown() -> Iterator[None]:
     try:
         yield
     except LakegcError as error:
-        raise Stopped(error) from None
+        raise stopped(error) from None
 
 
 @contextmanager

@@ -103,7 +103,7 @@ def launchpad(
     Args:
         policies: of all repositories.
         names: of the component.
-        settings: that the job takes, of ``FIRST_SETTINGS``, and whether it refuses what is excluded.
+        settings: that the job takes, of these; ``collect_excluded`` where it refuses the excluded.
     """
 
     def of(key: str) -> dict[str, Any]:

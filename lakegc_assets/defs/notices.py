@@ -10,6 +10,7 @@ from typing import Any, Final
 
 import dagster as dg
 
+from lakegc_assets.checks.evaluation import NAMES
 from lakegc_assets.defs.delivery import (
     Document,
     deliver,
@@ -19,9 +20,10 @@ from lakegc_assets.defs.delivery import (
     said_of,
     ways_of,
 )
+from lakegc_assets.defs.failures import failed_for_a_while
 from lakegc_assets.defs.names import OTHER_JOBS, Names, partition_of
 from lakegc_assets.defs.policy import NoticeSection, Policies
-from lakegc_assets.defs.requests import remembered
+from lakegc_assets.defs.requests import RETRIED_TAG, remembered
 from lakegc_assets.lakefs.reads import utc_now
 from lakegc_assets.run.command_line import command_line
 
@@ -117,14 +119,22 @@ def notice(
         section: of the component's file.
     """
     repository, mark = partition_of(run)
-    failed = _failed_checks(instance, run.run_id)
-    sentence = "; ".join(failed.values()) or _error(instance, run.run_id) or message
+    error = _error(instance, run.run_id)
+    failed = _failed_checks(instance, run.run_id) or _checks_in(error)
+    sentence = "; ".join(failed.values()) or error or message
     what = f"{repository}, run {mark}" if repository else run.job_name
+    cut_off, tried_again = not _steps(instance, run), _is_tried_again(instance, run)
     return document(
         "failed",
         f"{what} failed",
         sentence,
-        _what_to_do(repository, mark, failed, cut_off=not _steps(instance, run)),
+        _what_to_do(
+            repository,
+            mark,
+            failed,
+            cut_off=not _steps(instance, run),
+            tried_again=_is_tried_again(instance, run),
+        ),
         link_to_run(section, run.run_id),
         repository=repository,
         run=mark,
@@ -152,6 +162,19 @@ def _failed_checks(instance: dg.DagsterInstance, run_id: str) -> dict[str, str]:
     }
 
 
+def _checks_in(error: str) -> dict[str, str]:
+    """What failed checks have found, by the error of a run that evaluates them in one step."""
+    lines = (line.partition(": ") for line in error.splitlines())
+    return {name: said for name, _, said in lines if name in NAMES}
+
+
+def _is_tried_again(instance: dg.DagsterInstance, run: dg.DagsterRun) -> bool:
+    """Whether ``gc_resume``, where it is on, starts a run once more that failed for a while."""
+    if not run.job_name.endswith(("gc", "gc_mark", "gc_sweep")) or RETRIED_TAG in run.tags:
+        return False
+    return bool(failed_for_a_while(instance, run.run_id))
+
+
 def _steps(instance: dg.DagsterInstance, run: dg.DagsterRun) -> list[dg.DagsterEvent]:
     """The failures of steps of a run."""
     entries = instance.all_logs(run.run_id, of_type=dg.DagsterEventType.STEP_FAILURE)
@@ -173,8 +196,15 @@ def _error(instance: dg.DagsterInstance, run_id: str) -> str:
 
 
 def _what_to_do(
-    repository: str | None, mark: str | None, failed: dict[str, str], *, cut_off: bool
+    repository: str | None,
+    mark: str | None,
+    failed: dict[str, str],
+    *,
+    cut_off: bool,
+    tried_again: bool,
 ) -> str:
+    if tried_again:
+        return "nothing yet: the sensor gc_resume tries it once more in five minutes"
     if set(failed) == {_APPROVABLE} and repository is not None and mark is not None:
         approving = command_line(
             "approve", repository, "--run", mark, "--max-candidate-share", "SHARE"

@@ -20,6 +20,8 @@ WAVE_TAG: Final = "lakegc/wave"
 MODE_TAG: Final = "lakegc/mode"
 #: How often a run that was cut off was started again.
 RESUMED_TAG: Final = "lakegc/resumed"
+#: It is the second try of a run that failed for a reason that may pass.
+RETRIED_TAG: Final = "lakegc/retried"
 #: A person asked for the run that this one goes on with.
 ASKED_TAG: Final = "lakegc/asked"
 #: What a run that ended with its mark waits for, in a sentence.

@@ -1,25 +1,28 @@
 """``gc_resume``: marks that were left half-way and sweeps that were killed go on, under their ids.
 
 A run that no step has failed in did not end by itself: its process was killed, or its machine
-stopped. What a check, a store or a server refused is not tried again.
+stopped. What a check, a store or a server refused is not tried again; what they did not answer is,
+once.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import datetime, timedelta, timezone
 from typing import Any, Final
 
 import dagster as dg
 
 from lakegc_assets.defs.execution import Resources, collector_config
+from lakegc_assets.defs.failures import failed_for_a_while
 from lakegc_assets.defs.names import REPOSITORY_TAG, RUN_TAG, Names
 from lakegc_assets.defs.partitions import partition_key
 from lakegc_assets.defs.policy import Policies
-from lakegc_assets.defs.requests import ASKED_TAG, RESUMED_TAG, is_unattended
+from lakegc_assets.defs.requests import ASKED_TAG, RESUMED_TAG, RETRIED_TAG, is_unattended
 from lakegc_assets.defs.sensors import started
 from lakegc_assets.errors import IntegrityError, LakegcError, RefusedError
 from lakegc_assets.graveler.namespace import StorageNamespace
 from lakegc_assets.lakefs.config import LakeFSConfig
 from lakegc_assets.lakefs.errors import EndpointNotFoundError, NotFoundError
+from lakegc_assets.lakefs.reads import utc_now
 from lakegc_assets.mark.publication import read_summary
 from lakegc_assets.run.artifacts import ArtifactRoot
 from lakegc_assets.storage.opening import open_store
@@ -27,18 +30,26 @@ from lakegc_assets.sweep.ledger import ASSET
 
 _JOBS: Final = ("gc", "gc_mark", "gc_sweep")
 _TRIES: Final = 3
+#: What did not answer is asked again after this.
+_PAUSE: Final = timedelta(minutes=5)
 #: Runs that ended earlier are no business of a sensor that is turned on.
 _BACK: Final = timedelta(days=1)
 _OUR_TAGS: Final = "lakegc/"
 
 
-def resume_sensor(jobs: Sequence[Any], policies: Policies, names: Names) -> dg.SensorDefinition:
+def resume_sensor(
+    jobs: Sequence[Any],
+    policies: Policies,
+    names: Names,
+    now: Callable[[], datetime] = utc_now,
+) -> dg.SensorDefinition:
     """``gc_resume``.
 
     Args:
         jobs: all that are defined; it goes on with three of them.
         policies: of all repositories.
         names: of the component.
+        now: the time, UTC.
     """
 
     @dg.sensor(
@@ -47,7 +58,8 @@ def resume_sensor(jobs: Sequence[Any], policies: Policies, names: Names) -> dg.S
         required_resource_keys=names.resources("lakefs", "stores", "collector"),
         minimum_interval_seconds=120,
         default_status=policies.sensor_status,
-        description="Goes on with marks and sweeps whose process was killed, three times at most.",
+        description="Goes on with marks and sweeps whose process was killed, three times at most; "
+        "and once, after five minutes, with those that lakeFS or a store did not answer.",
     )
     def resume(context: dg.SensorEvaluationContext) -> dg.SensorResult | dg.SkipReason:
         resources = Resources(context.resources, names)
@@ -61,17 +73,23 @@ def resume_sensor(jobs: Sequence[Any], policies: Policies, names: Names) -> dg.S
             ascending=True,
         )
         requests: list[dg.RunRequest] = []
-        latest = since
+        latest, waiting = since, []
         for record in records:
             run = record.dagster_run
             latest = max(latest, record.update_timestamp)
-            if not _was_cut_off(context, names, record):
+            transient = failed_for_a_while(context.instance, run.run_id)
+            if not _may_go_on(context, names, record, transient=transient):
+                continue
+            if transient and now() - record.update_timestamp < _PAUSE:
+                waiting.append(record.update_timestamp)
                 continue
             if not is_included(policies, names, run):
                 context.log.info("run %s does not go on: its repository is excluded", run.run_id)
                 continue
             try:
-                found = _request(run, names, resources.lakefs.config(), resources.root)
+                found = _request(
+                    run, names, resources.lakefs.config(), resources.root, transient=bool(transient)
+                )
             except LakegcError as error:
                 if _stays(error):
                     # What is damaged or gone keeps the others from nothing.
@@ -84,7 +102,8 @@ def resume_sensor(jobs: Sequence[Any], policies: Policies, names: Names) -> dg.S
                 break
             if found is not None:
                 requests.append(found)
-        return started(names, requests, latest.isoformat())
+        # Those that wait are found again by the next ticks.
+        return started(names, requests, min([latest, *waiting]).isoformat())
 
     return resume
 
@@ -104,8 +123,21 @@ def _since(context: dg.SensorEvaluationContext) -> datetime:
     return known
 
 
-def _was_cut_off(context: dg.SensorEvaluationContext, names: Names, record: dg.RunRecord) -> bool:
-    """Whether a run of ours ended without a step that failed, and nobody has gone on with it."""
+def _may_go_on(
+    context: dg.SensorEvaluationContext,
+    names: Names,
+    record: dg.RunRecord,
+    *,
+    transient: bool | None,
+) -> bool:
+    """Whether a run of ours can go on, and nobody has gone on with it.
+
+    Args:
+        context: of the tick.
+        names: of the component.
+        record: of the run.
+        transient: as ``failed_for_a_while`` returns it; a run that no step failed in was cut off.
+    """
     run, instance, here = record.dagster_run, context.instance, context.code_location_origin
     key = run.tags.get("dagster/partition")
     if not names.owns_at(run, here.location_name if here is not None else None):
@@ -114,9 +146,9 @@ def _was_cut_off(context: dg.SensorEvaluationContext, names: Names, record: dg.R
         return False
     if key is None or run.tags.get(RUN_TAG) is None:
         return False
-    if int(run.tags.get(RESUMED_TAG, "0")) >= _TRIES:
+    if transient is False or (transient and RETRIED_TAG in run.tags):
         return False
-    if instance.all_logs(run.run_id, of_type=dg.DagsterEventType.STEP_FAILURE):
+    if transient is None and int(run.tags.get(RESUMED_TAG, "0")) >= _TRIES:
         return False
     later = instance.get_run_records(
         dg.RunsFilter(tags={"dagster/partition": key}, created_after=record.create_timestamp)
@@ -138,7 +170,12 @@ def _stays(error: LakegcError) -> bool:
 
 
 def _request(
-    run: dg.DagsterRun, names: Names, lakefs: LakeFSConfig, root: ArtifactRoot
+    run: dg.DagsterRun,
+    names: Names,
+    lakefs: LakeFSConfig,
+    root: ArtifactRoot,
+    *,
+    transient: bool,
 ) -> dg.RunRequest | None:
     """The request that goes on with a run; None where nothing is left to do."""
     repository, mark = (run.tags[tag] for tag in (REPOSITORY_TAG, RUN_TAG))
@@ -164,7 +201,10 @@ def _request(
     ours = {k: v for k, v in run.tags.items() if k.startswith(_OUR_TAGS)}
     if not is_unattended(run.tags):
         ours[ASKED_TAG] = "by a person"
-    ours[RESUMED_TAG] = str(int(run.tags.get(RESUMED_TAG, "0")) + 1)
+    if transient:
+        ours[RETRIED_TAG] = "once"
+    else:
+        ours[RESUMED_TAG] = str(int(run.tags.get(RESUMED_TAG, "0")) + 1)
     return dg.RunRequest(
         run_key=f"{repository}/{mark}/after-{run.run_id}",
         job_name=names.of(job),

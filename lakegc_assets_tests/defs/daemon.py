@@ -11,7 +11,7 @@ import dagster as dg
 from dagster._core.definitions.run_request import InstigatorType
 from dagster._core.events import DagsterEvent as Event
 from dagster._core.events import DagsterEventType
-from dagster._core.execution.plan.objects import StepFailureData
+from dagster._core.execution.plan.objects import StepFailureData, UserFailureData
 from dagster._core.remote_origin import (
     InProcessCodeLocationOrigin,
     RemoteInstigatorOrigin,
@@ -28,6 +28,7 @@ from dagster._core.types.loadable_target_origin import LoadableTargetOrigin
 from dagster._utils.error import serializable_error_info_from_exc_info
 from dagster_shared.error import SerializableErrorInfo
 
+from lakegc_assets.defs.failures import TRIED_AGAIN
 from lakegc_assets.defs.names import PLAIN, Names
 
 _SOURCES = {"schedule": "dagster/schedule_name", "sensor": "dagster/sensor_name"}
@@ -209,8 +210,8 @@ class Daemon:
         assert run is not None
         self.instance.report_run_failed(run, "Run process unexpectedly exited")
 
-    def fail(self, run_id: str, said: str) -> None:
-        """End a run whose step has failed."""
+    def fail(self, run_id: str, said: str, *, transient: bool = False) -> None:
+        """End a run whose step has failed; for a reason that may pass, if that is said."""
         run = self.instance.get_run_by_id(run_id)
         assert run is not None
         cause = SerializableErrorInfo(
@@ -220,11 +221,15 @@ class Daemon:
             "dagster._core.errors.DagsterExecutionStepExecutionError: Error occurred while "
             "executing op\n", [], "DagsterExecutionStepExecutionError", cause,
         )  # fmt: skip
+        metadata = {TRIED_AGAIN: dg.MetadataValue.text("once")} if transient else {}
+        data = UserFailureData(  # type: ignore[no-untyped-call]
+            "intentional-failure", said, metadata
+        )
         self.instance.report_dagster_event(
             Event(
                 event_type_value=DagsterEventType.STEP_FAILURE.value,
                 job_name=run.job_name,
-                event_specific_data=StepFailureData(error, None),  # type: ignore[no-untyped-call]
+                event_specific_data=StepFailureData(error, data),  # type: ignore[no-untyped-call]
                 step_key="gc_report",
             ),
             run_id=run_id,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+import traceback
 from collections.abc import Iterator
 from typing import Any
 
@@ -16,6 +17,7 @@ from lakegc_assets.defs.component import GarbageCollection
 from lakegc_assets.defs.failures import Stopped, shown
 from lakegc_assets.defs.partitions import add_partition
 from lakegc_assets.errors import ConfigurationError, IntegrityError, LakegcError, RefusedError
+from lakegc_assets.storage.errors import StoreUnavailableError
 from lakegc_assets_tests.site import Site
 
 # Dagster itself makes nested resources (S3Resource) in this way.
@@ -210,6 +212,8 @@ def test_an_error_of_ours_is_shown_with_its_figures(error: LakegcError, words: s
     with pytest.raises(Stopped) as raised, shown():
         raise error
     assert raised.value.description == words
+    # Dagster's page shows this: no class stands before it.
+    assert traceback.format_exception_only(raised.value) == [f"{words}\n"]
     assert {name: value.value for name, value in raised.value.metadata.items()} == {
         "objects deleted": 3,
         "of": 5,
@@ -217,6 +221,12 @@ def test_an_error_of_ours_is_shown_with_its_figures(error: LakegcError, words: s
     assert not raised.value.allow_retries
     assert raised.value.error is error
     assert raised.value.__cause__ is None
+
+
+def test_a_failure_that_may_pass_says_that_it_is_tried_again() -> None:
+    with pytest.raises(Stopped) as raised, shown():
+        raise StoreUnavailableError("no answer")
+    assert "gc_resume" in str(raised.value.metadata["tried again"].value)
 
 
 def test_other_errors_stay_as_they_are() -> None:

@@ -110,6 +110,21 @@ def test_a_failed_check_is_told_with_what_to_do(daemon: Daemon) -> None:
     assert "lakegc approve repo --run m1 --max-candidate-share" in found["what_to_do"]
 
 
+def test_a_refused_approval_names_its_checks(daemon: Daemon) -> None:
+    run = start(daemon)
+    daemon.fail(run.run_id, "candidate_share: 9 of 10 go\ntags_protected: one is not")
+    found = notice(daemon.instance, run, "Steps failed", _POLICIES, _LINKED)
+    assert found["checks"] == ["candidate_share"]
+    assert found["sentence"] == "9 of 10 go"
+
+
+def test_what_is_tried_again_is_told_as_such(daemon: Daemon) -> None:
+    run = start(daemon)
+    daemon.fail(run.run_id, "lakeFS does not answer", transient=True)
+    found = notice(daemon.instance, run, "Steps failed", _POLICIES, _LINKED)
+    assert "gc_resume tries it once more in five minutes" in found["what_to_do"]
+
+
 def test_a_killed_run_is_told_as_such(daemon: Daemon) -> None:
     run = start(daemon)
     daemon.kill(run.run_id)

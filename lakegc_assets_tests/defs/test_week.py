@@ -23,8 +23,10 @@ from lakegc_assets.defs.connecting import LakeFSResource
 from lakegc_assets.defs.names import PLAIN
 from lakegc_assets.defs.partitions import partition_key
 from lakegc_assets.defs.policy import NoticeSection, Override, Policies
+from lakegc_assets.defs.resuming import resume_sensor
 from lakegc_assets.defs.sensors import repositories_sensor
 from lakegc_assets.defs.waves import waves_sensor
+from lakegc_assets.lakefs.reads import utc_now
 from lakegc_assets.run.artifacts import AttemptArtifacts
 from lakegc_assets_tests.defs.daemon import Daemon
 from lakegc_assets_tests.site import Site
@@ -210,6 +212,30 @@ def test_a_repository_joins_a_wave_for_a_day_only(site: Site, daemon: Daemon) ->
     assert "none of 1 repositories is due" in daemon.skipped[-1]
     assert len(daemon.schedule(_SUNDAY + timedelta(hours=23))) == 1
     assert daemon.schedule(_SUNDAY + timedelta(hours=23, minutes=30)) == []
+
+
+def test_what_failed_for_a_reason_that_passes_is_tried_once_more_after_minutes(
+    site: Site, daemon: Daemon
+) -> None:
+    def resume(minutes: float) -> list[str]:
+        jobs = list(daemon.definitions.jobs or ())
+        policies = GarbageCollection().policies()
+        moment = utc_now() + timedelta(minutes=minutes)
+        sensor = resume_sensor(jobs, policies, PLAIN, lambda: moment)
+        return daemon.sensor("gc_resume", as_defined=sensor)
+
+    make(site, "weekly", _SUNDAY - timedelta(days=1))
+    (run,) = daemon.schedule(_SUNDAY)
+    daemon.fail(run, "lakeFS does not answer", transient=True)
+    assert resume(1) == []
+    assert resume(4) == []
+    (again,) = resume(6)
+    found = daemon.instance.get_run_by_id(again)
+    assert found is not None
+    assert found.tags["lakegc/retried"] == "once"
+    assert resume(7) == []
+    daemon.fail(again, "lakeFS does not answer", transient=True)
+    assert resume(20) == []
 
 
 def test_who_asked_for_a_run_is_remembered_when_it_goes_on(site: Site, daemon: Daemon) -> None:
