@@ -84,12 +84,13 @@ def _replaced(tree: ast.AST) -> Iterator[tuple[int, str]]:
 def _owned(dotted: str) -> str:
     """An attribute of a module or a class by the owner's own name; empty for any other name.
 
-    So it is where a fixture that is imported has the name of an argument.
+    So it is where a fixture that is imported has the name of an argument, and where an import is
+    relative, hence ours.
     """
     path, _, name = dotted.rpartition(".")
     try:
         owner = pkgutil.resolve_name(path)
-    except AttributeError:
+    except (AttributeError, ImportError):
         return ""
     if isclass(owner):
         return f"{owner.__module__}.{owner.__qualname__}.{name}"

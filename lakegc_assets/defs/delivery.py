@@ -16,6 +16,7 @@ from typing import Any, Final
 from urllib.parse import urlsplit
 
 import requests
+from requests import post as send
 
 from lakegc_assets.defs.policy import MailSection, NoticeSection
 from lakegc_assets.errors import ConfigurationError, LakegcError
@@ -170,7 +171,7 @@ def post(url: str, document: Document, form: str = "auto") -> None:
     for _ in range(_ATTEMPTS):
         try:
             # Behind a redirection it would be asked for something, and be told nothing.
-            with requests.post(
+            with send(
                 url, json=body, timeout=_TIMEOUTS_S, allow_redirects=False, stream=True
             ) as answer:
                 status = answer.status_code

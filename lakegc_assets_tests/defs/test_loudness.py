@@ -9,6 +9,10 @@ from typing import Any
 
 import dagster as dg
 import pytest
+from requests.adapters import HTTPAdapter
+from urllib3 import HTTPConnectionPool
+from urllib3.connection import HTTPConnection
+from urllib3.exceptions import NameResolutionError
 
 from lakegc_assets.defs import delivery
 from lakegc_assets.defs.component import GarbageCollection
@@ -227,18 +231,26 @@ def _resolution(number: int) -> socket.gaierror:
     ("number", "transient"), [(socket.EAI_NONAME, False), (socket.EAI_AGAIN, True)]
 )
 def test_a_name_that_nobody_knows_does_not_pass_and_a_silent_name_server_does(
-    monkeypatch: pytest.MonkeyPatch, number: int, *, transient: bool
+    number: int, *, transient: bool
 ) -> None:
-    def unresolved(*_: object, **__: object) -> object:
-        raise _resolution(number)
+    class Unresolved(HTTPConnection):
+        def connect(self) -> None:
+            error = _resolution(number)
+            raise NameResolutionError(self.host, self, error) from error
 
-    monkeypatch.setattr("urllib3.util.connection.socket.getaddrinfo", unresolved)
+    class Pool(HTTPConnectionPool):
+        ConnectionCls = Unresolved
+
+    adapter = HTTPAdapter()
+    adapter.poolmanager.pool_classes_by_scheme = {"http": Pool}
     resource = LakeFSResource(
         endpoint="http://lakefs.example.com", access_key_id="a", secret_access_key="b",
         max_attempts=1,
     )  # fmt: skip
-    with pytest.raises(ConnectionFailedError) as failed:
-        list(resource.config().connect().repositories())
+    with resource.config().connect() as client:
+        client._transport._session.mount("http://", adapter)
+        with pytest.raises(ConnectionFailedError) as failed:
+            list(client.repositories())
     assert failed.value.transient is transient
     assert not ConfigurationError("x").transient
     assert not LakeFSError("x").transient

@@ -304,7 +304,7 @@ def test_a_notice_has_the_form_that_its_receiver_shows(
         sent.append(json)
         return Answer()
 
-    monkeypatch.setattr("lakegc_assets.defs.delivery.requests.post", take)
+    monkeypatch.setattr("lakegc_assets.defs.delivery.send", take)
     post(url, _NOTICE)
     assert sent == [in_form(_NOTICE, form)]
 

@@ -203,7 +203,8 @@ def test_old_trash_stays_where_it_is_the_only_copy_of_what_is_needed(
     assert (
         f"2 objects in the trash are older than trash_days and stay: they are needed now, and are "
         f"not in the store, {staged!r} for one (it is staged on a branch). Restore them: `lakegc "
-        "restore repo --run RUN --address ADDRESS`" in caplog.text
+        f"restore repo --run RUN --address {staged}`, with the run whose sweep deleted them"
+        in caplog.text
     )
     # As it says.
     restore(lake.context(spark), Choice(addresses=(staged,)))
