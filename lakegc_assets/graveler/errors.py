@@ -26,4 +26,4 @@ class FormatError(IntegrityError):
 
 
 class NoTableError(FormatError):
-    """A file cannot be a table: it is shorter than a footer, or has no magic at its end."""
+    """A file cannot be a table: it is shorter than a footer, or ends in the magic of no format."""

@@ -22,6 +22,14 @@ from lakegc_assets.graveler import ident
 from lakegc_assets.graveler.errors import FormatError, NoTableError
 
 MAGIC: Final = bytes.fromhex("f7cff485b741e288")
+#: Of other formats of tables: RocksDB's plain, cuckoo and old ones, LevelDB's, and pebble's own.
+OTHER_MAGICS: Final = frozenset(
+    bytes.fromhex(magic)
+    for magic in (
+        "57fb808b247547db", "6495bf6396224282", "b8138f7aeb18344f", "7378f1c5d0896792",
+        "f09faab3f09faab3",
+    )
+)  # fmt: skip
 FORMAT_VERSION: Final = 2
 FOOTER_LENGTH: Final = 53
 TRAILER_LENGTH: Final = 5
@@ -218,7 +226,9 @@ class _File:
         footer = self.data[start:]
         if footer[-8:] != MAGIC:
             reason = f"the magic {footer[-8:].hex()} is not RocksDB's"
-            raise NoTableError(self.name, start + 45, reason)
+            # A server that is newer than this reader may write it.
+            kind = FormatError if footer[-8:] in OTHER_MAGICS else NoTableError
+            raise kind(self.name, start + 45, reason)
         version = int.from_bytes(footer[41:45], "little")
         if version != FORMAT_VERSION:
             raise self.error(

@@ -21,6 +21,7 @@ from lakegc_assets.errors import IntegrityError
 from lakegc_assets.graveler.errors import FormatError, NoTableError
 from lakegc_assets.graveler.sstable import table_kind
 from lakegc_assets.mark.damage import isolate
+from lakegc_assets.mark.full import cached_full
 from lakegc_assets.mark.metaranges import RangesRead, cached_metaranges, ranges_of, table_url
 from lakegc_assets.mark.ranges import (
     HASHES,
@@ -292,8 +293,12 @@ def all_tables(ctx: RunContext, connections: Connections, active: Collection[str
             "listed: what a listing of all ranges lacks would be taken for dead, since there are "
             "no retention rules, or none that count in this mode. If it is in the store, run again",
         )
-    cached = {"ranges": cached_ranges(connections), "metaranges": cached_metaranges(connections)}
-    known = {i: kind for kind, slots in cached.items() for i in slots.keys() & set(ids)}
+    cached = {
+        # Of another repository what was read for full addresses alone.
+        "ranges": cached_ranges(connections).keys() | cached_full(connections).keys(),
+        "metaranges": cached_metaranges(connections).keys(),
+    }
+    known = {i: kind for kind, found in cached.items() for i in found & set(ids)}
     unknown = [i for i in ids if i not in known]
     costs = [_KIND_S] * len(unknown)
     tasks = spread(unknown, costs, ctx.settings.range_num_partitions)
@@ -322,10 +327,16 @@ def _kinds(connections: Connections, table_ids: Sequence[str]) -> dict[str, str 
     store = connections.store()
 
     def kind(table_id: str) -> str | FormatError:
-        data = store.get(f"_lakefs/{table_id}")
+        key, url = f"_lakefs/{table_id}", table_url(connections.namespace_url, table_id)
+        data = store.get(key)
         try:
-            return table_kind(data, table_url(connections.namespace_url, table_id))
+            return table_kind(data, url)
         except FormatError as error:
+            # Only what is really so may be passed over, and not what an answer was cut to.
+            if len(data) != store.head(key).size or store.get(key) != data:
+                raise IntegrityError(
+                    f"{url} was not read in full, or is written now: run again"
+                ) from error
             return error
 
     return dict(zip(table_ids, each(kind, table_ids, _THREADS), strict=True))

@@ -15,11 +15,13 @@ from typing import Any
 import pytest
 
 from lakegc_assets.errors import IntegrityError
-from lakegc_assets.graveler.ranges import read_metarange
+from lakegc_assets.graveler.entry import Entry
+from lakegc_assets.graveler.ranges import read_metarange, write_range
 from lakegc_assets.graveler.sstable import table_kind
 from lakegc_assets.mark.commits import Liveness, find_liveness
 from lakegc_assets.mark.references import UnreadableRepositoryError
 from lakegc_assets.run.context import RunContext
+from lakegc_assets.storage.local import LocalStore
 from lakegc_assets.sweep import delta, ledger
 from lakegc_assets.sweep.alarm import PartialLookError
 from lakegc_assets.sweep.sweep import sweep
@@ -243,6 +245,42 @@ def test_a_half_written_table_of_its_own_that_something_names_stops_the_run(
     with pytest.raises(IntegrityError, match=url):
         mark(lake, spark)
     assert lake.keys() == marked.live | marked.candidates
+
+
+def test_a_table_of_another_format_stops_the_run_though_nothing_names_it(
+    without_rules: SmallLake, marked: Marked, spark: Session
+) -> None:
+    """A newer server may write it: pebble has a format, and a magic, of its own."""
+    data = next(iter(tables(without_rules, REPOSITORY, "ranges").values()))
+    url = put(without_rules, REPOSITORY, STRAY, data[:-8] + bytes.fromhex("f09faab3f09faab3"))
+    with pytest.raises(IntegrityError, match=url):
+        mark(without_rules, spark)
+    assert marked.live <= without_rules.keys()
+
+
+def test_a_range_of_which_an_answer_was_cut_is_not_passed_over(
+    without_rules: SmallLake, marked: Marked, spark: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It keeps an object alive that nothing else does."""
+    lake = without_rules
+    held = min(marked.groups["orphans"])
+    info, data = write_range([("a/path", Entry(held, size=7, e_tag="0" * 32))])
+    url = put(lake, REPOSITORY, info.id, data)
+    assert candidates(mark(lake, spark, "whole")) == marked.groups["orphans"] - {held}
+    forget_caches(lake)
+    get, cut = LocalStore.get, list[str]()
+
+    def get_cut_once(store: LocalStore, key: str) -> bytes:
+        whole = get(store, key)
+        if key.endswith(info.id) and not cut:
+            cut.append(key)
+            return whole[: len(whole) // 2]
+        return whole
+
+    monkeypatch.setattr(LocalStore, "get", get_cut_once)
+    with pytest.raises(IntegrityError, match=f"{url} was not read in full"):
+        mark(lake, spark)
+    assert candidates(mark(lake, spark, "later")) == marked.groups["orphans"] - {held}
 
 
 def test_a_table_of_its_own_that_is_damaged_stops_the_run_though_nothing_names_it(
