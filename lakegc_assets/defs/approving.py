@@ -8,7 +8,6 @@ import dagster as dg
 from pydantic import Field
 
 from lakegc_assets.defs.execution import RESOURCES, Execution
-from lakegc_assets.defs.failures import shown
 from lakegc_assets.defs.links import links
 from lakegc_assets.defs.metadata import of_report
 from lakegc_assets.defs.names import WAITING, Names
@@ -40,9 +39,8 @@ def _approve(context: dg.OpExecutionContext, names: Names, asked: Approving) -> 
     """Approve the mark of this partition, and publish it if only an approval was missing."""
     execution, share = Execution(context, names), asked.max_candidate_share
     report, key = names.key("gc_report"), multi_key(context.partition_key)
-    with shown():
-        by = _who(asked.by, context.run.tags)
     with execution.run_context() as ctx:
+        by = _who(asked.by, context.run.tags)
         shared = ctx if share is None else with_share(ctx, share)
         policy = execution.resources.collector.policy(ctx.repository)
         lifetime = timedelta(days=policy.approval_lifetime_days)

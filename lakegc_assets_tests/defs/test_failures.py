@@ -275,10 +275,11 @@ def test_what_is_excluded_is_refused_by_every_job_but_its_restore(
         site.tell("beta")
     definitions = GarbageCollection(exclude=["b*"]).definitions()
     key = add_partition(instance, "beta", "by-hand")
+    instance.add_dynamic_partitions("waiting", [str(key)])
     steps = {"gc": "store_listing", "gc_mark": "store_listing", "gc_backup": "backup"}
     steps |= {"gc_sweep": "backup", "gc_approve": "approve"}
     for job, step in steps.items():
-        said, _, _ = failure_of(run(instance, job, key, definitions), step)
+        said, _, _ = failure_of(run(instance, job, str(key), definitions), step)
         assert said.startswith("refused: repository 'beta' is excluded, so nothing was done: ")
         assert "set collect_excluded: true for this run" in said
     assert site.root.runs("beta") == []
