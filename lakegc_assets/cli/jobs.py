@@ -27,6 +27,7 @@ from lakegc_assets.errors import ConfigurationError, RefusedError
 from lakegc_assets.mark.publication import read_summary
 from lakegc_assets.run.lock import repository_lock
 from lakegc_assets.storage.opening import open_store
+from lakegc_assets.sweep.gate import require_unswept
 
 _PACKAGE = Path(__file__).parents[1]
 #: These need a published mark.
@@ -102,7 +103,10 @@ def run_job(
     with open_instance() as instance, repository_lock(namespace, wait, say):
         # Before anything is started, which takes a while.
         if job in _OF_A_MARK:
-            require_published(site.attempt(repository, run))
+            attempt = site.attempt(repository, run)
+            require_published(attempt)
+            if job == "gc_sweep":
+                require_unswept(attempt)
         left = _left(site, namespace, job, repository, run)
         say(f"{job} of {repository}, run {run}")
         names = component().names()

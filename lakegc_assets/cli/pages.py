@@ -150,6 +150,8 @@ def page_of_run(found: dict[str, Any], lakefs: LakeFSConfig) -> str:
     """
     rows = found["breakdown"]
     state = found["swept_on"] or found["state"]
+    if back := found["restored"]:
+        state += f", {back['summary']}"
     warnings = list(found["warnings"])
     if found["state"] in {STOPPED, ON_HOLD}:
         warnings.insert(0, f"{found['state']}: {found['because']}")
@@ -196,6 +198,8 @@ def _outcomes(found: dict[str, Any]) -> list[tuple[str, int, str]]:
     ]
     if found["deleted_or_missing"]:
         outcomes.append((f"of these {DELETED_OR_MISSING}", found["deleted_or_missing"], ""))
+    if back := found["restored"]:
+        outcomes.append(("restored since", back["objects"], human_bytes(back["bytes"])))
     return outcomes
 
 

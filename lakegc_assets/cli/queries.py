@@ -50,6 +50,7 @@ from lakegc_assets.storage.config import StoreConfig
 from lakegc_assets.storage.opening import open_store
 from lakegc_assets.sweep import ledger
 from lakegc_assets.sweep.approval import when
+from lakegc_assets.sweep.restored import Restored
 
 #: Reasons of a sweep that a report tells.
 _REASONS = 10
@@ -130,7 +131,8 @@ def outcome(repository: str, run: str) -> dict[str, Any]:
         "artifacts": attempt.url,
         "backup": swept.get("backup") if swept else None,
         "recovery": swept["recovery"] if swept else None,
-        "undo": _undo(report, swept),
+        "undo": _undo(report, swept, state.restored),
+        "restored": _restored(state.restored),
         "listed": candidates["listed"],
         "listed_bytes": candidates["listed_bytes"],
         "skipped_slices": candidates["skipped_slices"],
@@ -157,6 +159,19 @@ def outcome(repository: str, run: str) -> dict[str, Any]:
         },
         "spared_by_sweep": _spared(recorded),
         "deleted_or_missing": deleted_or_missing(attempt, recorded).num_rows,
+    }
+
+
+def _restored(back: Restored | None) -> dict[str, Any] | None:
+    """What was restored of what a sweep deleted, as JSON values."""
+    if back is None:
+        return None
+    return {
+        "objects": back.objects,
+        "bytes": back.size,
+        "deleted": back.deleted,
+        "on": back.at.isoformat(),
+        "summary": str(back),
     }
 
 
@@ -300,10 +315,13 @@ def adoptable(repository: str, run: str, mark_id: str) -> None:
     require_adoptable(store, site.root, repository, run, mark_id)
 
 
-def _undo(report: Manifest, swept: Mapping[str, Any] | None) -> str | None:
-    """Whether what was deleted can be had back, or what is to be; older marks do not tell."""
+def _undo(report: Manifest, swept: Mapping[str, Any] | None, back: Restored | None) -> str | None:
+    """Whether what was deleted can be had back, is back, or is to be; older marks do not tell."""
+    if back is not None and back.whole:
+        return str(back)
     if swept is not None:
-        return undoable(swept, datetime.now(timezone.utc))
+        told = undoable(swept, datetime.now(timezone.utc))
+        return f"{back}; of the others: {told}" if back else told
     return report.facts.get("undo")
 
 

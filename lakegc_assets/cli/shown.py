@@ -56,6 +56,8 @@ def _show_sweep(found: dict[str, Any]) -> None:
                 _line(6, because, objects)
         if outcome == "already_missing" and found["deleted_or_missing"]:
             _line(6, DELETED_OR_MISSING, found["deleted_or_missing"])
+    if back := found["restored"]:
+        _line(2, "restored since", back["objects"], back["bytes"])
 
 
 def _line(indent: int, name: str, objects: int, size: int | None = None) -> None:

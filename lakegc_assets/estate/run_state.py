@@ -7,6 +7,7 @@ repository. What is said here is shown, and decides nothing.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any, Final, NamedTuple
@@ -21,8 +22,10 @@ from lakegc_assets.run.command_line import command_line, recorded_settings
 from lakegc_assets.sweep import ledger
 from lakegc_assets.sweep.alarm import MISSING
 from lakegc_assets.sweep.approval import refusal_of, when
+from lakegc_assets.sweep.lease_owner import describe
 from lakegc_assets.sweep.ledger import ASSET, DONE, GONE
 from lakegc_assets.sweep.pace import killed_since
+from lakegc_assets.sweep.restored import Restored, restored
 from lakegc_assets.sweep.tries import Try, last_try
 from lakegc_assets.wording import counted
 
@@ -33,6 +36,7 @@ SWEEPING: Final = "sweeping"
 STOPPED: Final = "stopped in its sweep"
 ON_HOLD: Final = "on hold"
 SWEPT: Final = "swept"
+RESTORED: Final = "restored"
 #: Why what a try may have deleted is recorded as missing.
 DELETED_OR_MISSING: Final = "deleted or missing: the try before was killed while it deleted"
 
@@ -58,6 +62,7 @@ class RunState:
         marked: what its mark names; nothing where it is not published.
         command: what goes on with it; empty where nothing does, or a person is to look first.
         recorded: when the last of the outcomes was; None without any.
+        restored: what was brought back of what its sweep deleted; None where nothing was.
     """
 
     state: str
@@ -66,18 +71,25 @@ class RunState:
     marked: Total = _NOTHING
     command: str = ""
     recorded: datetime | None = None
+    restored: Restored | None = None
 
     @property
     def summary(self) -> str:
         """The state in few words, with how far a sweep came that has not finished."""
-        if self.state not in {SWEEPING, STOPPED, ON_HOLD}:
-            return self.state
-        return f"{self.state}, {self.gone.objects:,} of {self.marked.objects:,} deleted"
+        back = self.restored
+        if self.state == RESTORED:
+            return str(back)
+        summary = self.state
+        if self.state in {SWEEPING, STOPPED, ON_HOLD}:
+            deleted = self._total(GONE).objects
+            summary += f", {deleted:,} of {self.marked.objects:,} deleted"
+        return f"{summary}, {back}" if back else summary
 
     @property
     def gone(self) -> Total:
-        """What its sweep has deleted, or found missing."""
-        return self._total(GONE)
+        """What its sweep has deleted, or found missing, and no restore has brought back."""
+        gone, back = self._total(GONE), self.restored
+        return gone if back is None else Total(gone.objects - back.objects, gone.size - back.size)
 
     @property
     def done(self) -> Total:
@@ -162,7 +174,20 @@ def run_state(found: RunManifests, guards: Guards) -> RunState:
     marked = Total(found.report.facts["objects"], found.report.facts["bytes"])
     sweep, unread = _recorded(found)
     sweep = replace(sweep, marked=marked)
-    return replace(sweep, **_of_published(found, guards, _how_far(found, sweep, unread)))
+    told = replace(sweep, **_of_published(found, guards, _how_far(found, sweep, unread)))
+    return _with_restored(told, found)
+
+
+def _with_restored(told: RunState, found: RunManifests) -> RunState:
+    """A state with what was restored; where nobody can read that, as it is."""
+    back = None
+    with suppress(LakegcError):
+        back = restored(found.attempt) if told.outcomes else None
+    if back is None:
+        return told
+    state = RESTORED if told.state == SWEPT and back.whole else told.state
+    because = f"{told.because}; {back}"
+    return replace(told, state=state, because=because, restored=back)
 
 
 def _of_published(found: RunManifests, guards: Guards, how_far: str) -> dict[str, Any]:
@@ -178,8 +203,8 @@ def _of_published(found: RunManifests, guards: Guards, how_far: str) -> dict[str
         return {"state": ON_HOLD, "because": f"{_on_hold(run, guards)}. {how_far}"}
     if found.swept is not None:
         return {"state": SWEPT, "because": f"mark {run} was {when(found.swept)}: {how_far}"}
-    if guards.sweep_of(run):
-        because = f"mark {run} is being swept by {guards.lease}. So far {how_far}"
+    if guards.lease is not None and guards.sweep_of(run):
+        because = f"mark {run} is being swept by {describe(guards.lease.owner)}. So far {how_far}"
         return {"state": SWEEPING, "because": because}
     tried = last_try(found.attempt)
     command = tried.command if tried else sweep_command(found.attempt)

@@ -19,6 +19,7 @@ from lakegc_assets.estate.run_state import (
     MARKED,
     ON_HOLD,
     REFUSED,
+    RESTORED,
     STOPPED,
     SWEEPING,
     SWEPT,
@@ -50,6 +51,7 @@ STATES: Final = (
     APPROVED,
     MARKED,
     SWEPT,
+    RESTORED,
     NEVER_RUN,
 )
 #: States in which somebody has to do something.

@@ -15,8 +15,8 @@ from typing import Final
 
 from lakegc_assets.errors import ConfigurationError, IntegrityError, RefusedError
 from lakegc_assets.prune.judging import Listing, Run
-from lakegc_assets.restore.record import ASSET as RESTORED
-from lakegc_assets.restore.record import restores
+from lakegc_assets.recovery.restore_record import ASSET as RESTORED
+from lakegc_assets.recovery.restore_record import restores
 from lakegc_assets.run.artifacts import (
     MARK_ASSETS,
     ArtifactRoot,

@@ -16,8 +16,8 @@ from lakegc_assets.prune.judging import SUCCESS
 from lakegc_assets.prune.known import Files, Seen, restores_of, sweeps_of
 from lakegc_assets.recovery.backups import BEGIN, MANIFEST, PRUNING, folder_url
 from lakegc_assets.recovery.making import ASSET as BACKUP
+from lakegc_assets.recovery.restore_record import folder
 from lakegc_assets.recovery.undoable import kept_until
-from lakegc_assets.restore.record import folder
 from lakegc_assets.run.artifacts import AttemptArtifacts, Manifest
 from lakegc_assets.run.command_line import command_line, recorded_settings
 from lakegc_assets.run.context import RunContext

@@ -112,6 +112,7 @@ def outcome(text: str) -> dict[str, Any]:
         "outcomes": {"deleted": {"objects": 3, "bytes": 300}, "spared": {"objects": 1, "bytes": 9}},
         "spared_by_sweep": {text: 1},
         "deleted_or_missing": 0,
+        "restored": None,
     }
 
 
@@ -124,6 +125,7 @@ def stopped(text: str) -> dict[str, Any]:
         "swept": False,
         "swept_on": None,
         "deleted_or_missing": 2,
+        "restored": None,
     }
 
 

@@ -58,7 +58,7 @@ def test_the_page_has_three_commands_and_their_parts() -> None:
     assert all(command.startswith("lakegc ") for command in COMMANDS)
 
 
-def test_the_three_commands_of_the_page(site: Site, told: Told) -> None:
+def test_the_three_commands_of_the_page(site: Site, told: Told, tmp_path: Path) -> None:
     repositories, dry, restore = COMMANDS[:3]
     first = next(c.id for c in site.client.log(REPOSITORY, "main") if c.message == "first")
     with pytest.raises(GoneError):
@@ -78,6 +78,24 @@ def test_the_three_commands_of_the_page(site: Site, told: Told) -> None:
     assert f"a of commit {first[:12]}: was gone (410), reads" in said
     assert there(site, told) == (True, True)
     assert site.client.get_object(REPOSITORY, first, "a") == b"the first a"
+
+    assert re.search(r"first \(restored 2 of 2 on 20[^)]* UTC\)", done(repositories))
+    shown = done(f"lakegc report {REPOSITORY} --run first")
+    assert re.search(r"undo +restored 2 of 2 on 20.* UTC\n", shown)
+    assert "state      restored: mark first was swept on " in shown
+    found = json.loads(done(f"lakegc report {REPOSITORY} --run first --json"))
+    assert found["restored"] | {"on": "", "summary": ""} == {
+        "objects": 2, "bytes": 35, "deleted": 2, "on": "", "summary": ""
+    }  # fmt: skip
+    page = tmp_path / "first.html"
+    done(f"lakegc report {REPOSITORY} --run first --html {page}")
+    assert "restored 2 of 2 on 20" in page.read_text()
+    assert "be had back" not in shown + page.read_text()
+    again = follow(f"lakegc sweep {REPOSITORY} --run first")
+    assert again.exit_code == 3
+    assert again.stderr.startswith(
+        f"refused: mark 'first' of '{REPOSITORY}' was swept already, and restored 2 of 2 on 20"
+    )
 
     assert "2 objects\tuntil " in done(COMMANDS[-1])
     (pin,) = json.loads(done(f"{COMMANDS[-1]} --json"))

@@ -132,7 +132,7 @@ def test_who_holds_the_lease_for_a_run_sweeps_it(root: ArtifactRoot) -> None:
     lease(root)
     found = look(attempt)
     assert (found.state, found.command) == ("sweeping", "")
-    assert "host ada, pid 7" in found.because
+    assert "is being swept by somebody on ada (process 7)" in found.because
     assert found.because.endswith("So far 2 of 40 objects are deleted")
 
 

@@ -10,8 +10,8 @@ import pytest
 
 from lakegc_assets.errors import RefusedError
 from lakegc_assets.recovery import bringing_back
+from lakegc_assets.recovery import restore_record as recording
 from lakegc_assets.recovery.making import make_backup
-from lakegc_assets.restore import record as recording
 from lakegc_assets.restore import restore as restoring
 from lakegc_assets.restore import task
 from lakegc_assets.restore.choosing import Choice

@@ -21,8 +21,10 @@ from lakegc_assets.run.pins import PINS, read_pins, write_pin
 from lakegc_assets.storage.base import ObjectStore
 from lakegc_assets.storage.copies import copy_object
 from lakegc_assets.storage.errors import StorageError
+from lakegc_assets.sweep import ledger
 from lakegc_assets.sweep.hold import HOLD
 from lakegc_assets.sweep.lease import repository_lease
+from lakegc_assets.sweep.restored import restored
 from lakegc_assets.sweep.sweep import sweep
 from lakegc_assets_tests.lake import REPOSITORY, RUN, SECRET_KEY, STAGES, Marked, SmallLake
 from lakegc_assets_tests.recovery.conftest import Place
@@ -314,3 +316,32 @@ def test_what_came_back_without_a_pin_is_listed_again(place: Place, marked: Mark
     assert candidates(later) == {one}
     facts = later.root.attempt(REPOSITORY, "later").manifest("store_listing").facts
     assert facts["because"] == "objects were restored since the last clean run"
+
+
+def test_what_is_back_of_a_sweep_is_told_and_what_was_deleted_again_is_not(
+    swept: Swept, marked: Marked
+) -> None:
+    place, _ = swept
+    attempt = place.context().root.attempt(REPOSITORY, RUN)
+    assert restored(attempt) is None
+    one, *others = sorted(marked.candidates)
+    restore(place.context(), Choice(addresses=(one,)))
+    first = restored(attempt)
+    assert first is not None
+    assert (first.objects, first.deleted, first.whole) == (1, len(marked.candidates), False)
+    with pytest.raises(RefusedError, match=rf"swept already, and restored 1 of {first.deleted} on"):
+        sweep(place.context())
+    restore(place.context(), ALL)
+    back = restored(attempt)
+    assert back is not None
+    assert back.whole
+    assert str(back).startswith(f"restored {len(others) + 1} of {len(others) + 1} on 20")
+    assert back.at > first.at
+
+    # As a ledger says whose sweep went on after a pin had ended.
+    later = attempt.read("swept_set").set_column(
+        5, "at", pa.array([back.at + timedelta(hours=1)] * first.deleted, pa.timestamp("us", "UTC"))
+    )
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(ledger, "recorded", lambda _attempt: later)
+        assert restored(attempt) is None
