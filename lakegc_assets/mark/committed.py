@@ -12,7 +12,7 @@ from typing import Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lakegc_assets.mark.damage import passed_over
+from lakegc_assets.mark.damage import left_alone, passed_over
 from lakegc_assets.mark.installation import require_one_server
 from lakegc_assets.mark.live import every_range, live_ranges, read_live
 from lakegc_assets.mark.references import read_references
@@ -47,7 +47,8 @@ def read_committed_addresses(ctx: RunContext) -> Manifest:
     start = datetime.fromisoformat(str(chain["store_listing"].facts["start"]))
     others = read_references(ctx, client, connections, store, f"{ASSET}/", start)
     unresolved = sorted({*live.unresolved, *others.unresolved})
-    passed = [*passed_over(found.passed_over), *others.passed_over]
+    strange = left_alone(connections.namespace_url, found.foreign)
+    passed = [*passed_over(found.passed_over), *strange, *others.passed_over]
     for sentence in passed:
         ctx.log.warning("%s", sentence)
     parts = {

@@ -9,6 +9,8 @@ from lakegc_assets.errors import IntegrityError
 
 T = TypeVar("T")
 R = TypeVar("R")
+#: How many files are named.
+_SHOWN = 5
 
 
 def isolate(
@@ -37,6 +39,17 @@ def isolate(
     first, damaged = isolate(read, items[:middle])
     second, more = isolate(read, items[middle:])
     return [*first, *second], [*damaged, *more]
+
+
+def left_alone(namespace_url: str, foreign: Sequence[str]) -> list[str]:
+    """A sentence about files below ``_lakefs/`` that are none of lakeFS's, if there are any."""
+    if not foreign:
+        return []
+    shown = ", ".join(map(repr, foreign[:_SHOWN]))
+    more = f" and {len(foreign) - _SHOWN:,} more" if len(foreign) > _SHOWN else ""
+    return [
+        f"below {namespace_url} lie files that lakeFS does not write, left alone: {shown}{more}"
+    ]
 
 
 def passed_over(damaged: Mapping[str, IntegrityError]) -> list[str]:

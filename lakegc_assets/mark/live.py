@@ -53,6 +53,13 @@ RANGES: Final = pa.schema(
 )
 _ENTRIES: Final = pa.schema([("range_id", pa.string()), ("entries", pa.int64())])
 _TABLE_ID: Final = re.compile(r"_lakefs/([0-9a-f]{64})")
+#: Its marks and rules, logs of its actions, and its own object; dumps of refs have a manifest.
+_OF_LAKEFS: Final = (
+    "_lakefs/retention/",
+    "_lakefs/actions/",
+    "_lakefs/dummy",
+    "_lakefs/refs_manifest.json",
+)
 #: Work of telling a range from a metarange, on one core, in seconds.
 _KIND_S: Final = 0.01
 _THREADS: Final = 8
@@ -98,6 +105,7 @@ class LiveRanges:
         lone: ids of ranges that no metarange names.
         passed_over: files that were not read, by their ids, with what is wrong with each: no
             metarange that can be read and none of the commits names them.
+        foreign: keys of other files below ``_lakefs/`` that are none of lakeFS's.
     """
 
     ranges: pa.Table
@@ -105,6 +113,7 @@ class LiveRanges:
     cached: int
     lone: frozenset[str] = frozenset()
     passed_over: Mapping[str, IntegrityError] = field(default_factory=dict)
+    foreign: Sequence[str] = ()
 
 
 def live_ranges(
@@ -157,6 +166,7 @@ def live_ranges(
         sum(one.cached for one in found),
         frozenset(lone),
         passed,
+        tables.foreign,
     )
 
 
@@ -269,10 +279,12 @@ class Tables:
     Attributes:
         kinds: ``ranges``, ``metaranges`` or ``refs`` of each file, by its id.
         unreadable: files of which nobody can tell, by their ids, and what is wrong with them.
+        foreign: keys of other files that are none of lakeFS's.
     """
 
     kinds: Mapping[str, str]
     unreadable: Mapping[str, FormatError]
+    foreign: Sequence[str]
 
 
 def all_tables(ctx: RunContext, connections: Connections, active: Collection[str]) -> Tables:
@@ -286,7 +298,7 @@ def all_tables(ctx: RunContext, connections: Connections, active: Collection[str
     Raises:
         IntegrityError: the store does not list all metaranges that are known.
     """
-    ids = listed_tables(connections.store())
+    ids, foreign = listed_files(connections.store())
     if missing := sorted(set(active) - set(ids)):
         raise IntegrityError(
             f"{connections.namespace_url}/_lakefs/{missing[0]}, the metarange of a commit, is not "
@@ -309,18 +321,21 @@ def all_tables(ctx: RunContext, connections: Connections, active: Collection[str
             unreadable[table_id] = kind
         else:
             known[table_id] = kind
-    return Tables(known, unreadable)
+    return Tables(known, unreadable, foreign)
 
 
-def listed_tables(store: ObjectStore) -> list[str]:
-    """The ids of all ranges and metaranges below ``_lakefs/``."""
-    return [
-        match.group(1)
-        # What this list lacks would be taken for dead.
-        for batch in list_to_the_end(store, "_lakefs/")
-        for key in batch["key"].to_pylist()
-        if (match := _TABLE_ID.fullmatch(key))
-    ]
+def listed_files(store: ObjectStore) -> tuple[list[str], list[str]]:
+    """What lies below ``_lakefs/``: the ids of all tables, and keys that are none of lakeFS's."""
+    ids: list[str] = []
+    foreign: list[str] = []
+    # What this list lacks would be taken for dead.
+    for batch in list_to_the_end(store, "_lakefs/"):
+        for key in batch["key"].to_pylist():
+            if match := _TABLE_ID.fullmatch(key):
+                ids.append(match[1])
+            elif not key.startswith(_OF_LAKEFS):
+                foreign.append(key)
+    return ids, foreign
 
 
 def _kinds(connections: Connections, table_ids: Sequence[str]) -> dict[str, str | FormatError]:

@@ -20,7 +20,7 @@ from lakegc_assets.graveler.namespace import StorageNamespace
 from lakegc_assets.lakefs.client import LakeFSClient
 from lakegc_assets.lakefs.errors import EndpointNotFoundError, NotFoundError
 from lakegc_assets.lakefs.models import Repository
-from lakegc_assets.mark.live import listed_tables
+from lakegc_assets.mark.live import listed_files
 from lakegc_assets.mark.lookups import Page
 from lakegc_assets.mark.refs import load_commits
 from lakegc_assets.mark.staged import changed_paths
@@ -161,7 +161,7 @@ def tables_of(
     Raises:
         IntegrityError: a table is not listed that a commit needs; or the log is damaged.
     """
-    ids = listed_tables(other.connections.store())
+    ids, _ = listed_files(other.connections.store())
     seen = [other.connections.namespace_url, sorted(ids), sorted(set(heads.values()))]
     look = hashlib.sha256(json.dumps(seen).encode()).hexdigest()
     naming = _recorded(cache, other.name, look)

@@ -363,16 +363,31 @@ def test_the_look_after_a_sweep_knows_what_heads_need_where_nobody_tells_which_c
     assert {row["address"] for row in recorded if row["outcome"] == "put_back"} == {address}
 
 
-def test_folders_are_no_tables(lake: SmallLake, marked: Marked, spark: Session) -> None:
+def test_files_that_lakefs_does_not_write_are_left_alone_and_told(
+    lake: SmallLake, marked: Marked, spark: Session
+) -> None:
     """Refs are dumped, and people keep their files, below ``_lakefs/``: lakeFS issue 8518."""
     folder: Path = lake.objects / "_lakefs"
-    for name in ("refs_manifest.json", f"backup/{STRAY}", "a b ü", "dummy", f"{STRAY}.json"):
+    own = ("refs_manifest.json", "actions/log/run/hook.log", "dummy")
+    foreign = (
+        f"backup/{STRAY}",
+        "a b \u00fc",
+        f"{STRAY}.json",
+        STRAY[:-1],
+        STRAY.replace("5", "A"),
+    )
+    for name in (*own, *foreign):
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_text("{}")
     lake.client.delete_gc_rules(REPOSITORY)
     ctx = mark(lake, spark, publish=True)
     assert candidates(ctx) == marked.groups["orphans"]
-    assert told(ctx) == []
+    facts = ctx.root.attempt(REPOSITORY, ctx.run).manifest("gc_report").facts
+    (said,) = [said for said in facts["warnings"] if "left alone" in said]
+    assert [name for name in foreign if repr(f"_lakefs/{name}") not in said] == []
+    assert [name for name in own if name in said] == []
+    sweep(ctx)
+    assert all((folder / name).read_text() == "{}" for name in (*own, *foreign))
 
 
 @pytest.mark.parametrize("mode", ["unified", "committed"])
