@@ -12,6 +12,7 @@ import pyarrow as pa
 
 from lakegc_assets.checks.witness import LOOKS, PLACES, VERSION, witness
 from lakegc_assets.errors import IntegrityError
+from lakegc_assets.graveler.errors import FormatError
 from lakegc_assets.run.connections import Connections
 from lakegc_assets.run.packs import Decoded, Slot, by_pack, read_group, read_slots, write_pack
 from lakegc_assets.run.tasks import each, spread
@@ -105,6 +106,11 @@ def read_witnessed(connections: Connections, ranges: Sequence[Wanted]) -> Iterat
         write_pack(connections.cache(), CACHED, VERSION, waiting)
 
 
+def table_url(connections: Connections, table_id: str) -> str:
+    """Where the file of a range or metarange is: its name in messages."""
+    return f"{connections.namespace_url}/_lakefs/{table_id}"
+
+
 def fetch(connections: Connections, table_id: str) -> bytes:
     """The file of a range or metarange.
 
@@ -115,8 +121,8 @@ def fetch(connections: Connections, table_id: str) -> bytes:
         return connections.store().get(f"_lakefs/{table_id}")
     except ObjectNotFoundError as error:
         raise IntegrityError(
-            f"{connections.namespace_url}/_lakefs/{table_id}, which a branch or tag needs, is "
-            "missing: restore it, then run again",
+            f"{table_url(connections, table_id)}, which a branch or tag needs, is missing: restore "
+            "it, then run again",
         ) from error
 
 
@@ -128,7 +134,12 @@ def _witness(
         some = missing[at : at + _THREADS]
         files = each(lambda one: fetch(connections, one.range_id), some, _THREADS)
         for one, data in zip(some, files, strict=True):
-            yield one, witness(data, one.range_id, namespace)
+            try:
+                found = witness(data, one.range_id, namespace)
+            except FormatError as error:
+                url = table_url(connections, one.range_id)
+                raise FormatError(url, error.offset, error.reason) from error
+            yield one, found
 
 
 def _checked(connections: Connections, one: Wanted, found: Decoded) -> Witnessed:

@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from lakegc_assets.checks.hashing import Hashes, distinct, hash_strings, is_in
 from lakegc_assets.checks.heads import placed
-from lakegc_assets.checks.kept import Wanted, fetch, read_witnessed
+from lakegc_assets.checks.kept import Wanted, fetch, read_witnessed, table_url
 from lakegc_assets.checks.scratch import Scratch, in_any
 from lakegc_assets.checks.witness import meanings
 from lakegc_assets.graveler.ranges import read_range
@@ -60,10 +60,10 @@ def addresses_of(connections: Connections, range_id: str) -> set[str]:
     Raises:
         IntegrityError: the range is missing or damaged.
     """
-    namespace = connections.namespace()
+    namespace, url = connections.namespace(), table_url(connections, range_id)
     return {
         meaning
-        for _, entry in read_range(fetch(connections, range_id), range_id)
+        for _, entry in read_range(fetch(connections, range_id), url)
         for meaning in meanings(namespace, entry.address, entry.address_type)
         if meaning is not None
     }

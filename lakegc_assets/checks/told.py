@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from lakegc_assets.checks.hashing import Members, hash_strings
-from lakegc_assets.checks.kept import fetch
+from lakegc_assets.checks.kept import fetch, table_url
 from lakegc_assets.checks.scratch import Scratch
 from lakegc_assets.checks.second_opinion import as_paths
 from lakegc_assets.graveler.ranges import read_metarange
@@ -92,7 +92,8 @@ def _ranges(connections: Connections, repository: str, commit_id: str) -> dict[s
     if not metarange_id:
         return {}
     data = fetch(connections, metarange_id)
-    return {info.id: info.count for info in read_metarange(data, metarange_id)}
+    infos = read_metarange(data, table_url(connections, metarange_id))
+    return {info.id: info.count for info in infos}
 
 
 def _staged(connections: Connections, key: str, candidates: Members) -> list[str]:

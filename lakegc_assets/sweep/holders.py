@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 from lakegc_assets.graveler.ranges import read_range
 from lakegc_assets.mark.addresses import entry_spellings
 from lakegc_assets.mark.commits import Liveness
-from lakegc_assets.mark.metaranges import fetch, pairs_of
+from lakegc_assets.mark.metaranges import fetch, pairs_of, table_url
 from lakegc_assets.mark.ranges import HASHES, cached_ranges, read_entries, wanted
 from lakegc_assets.mark.why import staging_areas
 from lakegc_assets.run.connections import Connections
@@ -119,7 +119,7 @@ def _paths(
     """Addresses and paths of a range, read again by the slow reader."""
     namespace = connections.namespace()
     data = fetch(connections.store(), connections.namespace_url, range_id)
-    for path, entry in read_range(data, range_id):
+    for path, entry in read_range(data, table_url(connections.namespace_url, range_id)):
         spellings, resolved = entry_spellings(namespace, entry.address, entry.address_type)
         for address in wanted if resolved else ():
             if address in spellings:
