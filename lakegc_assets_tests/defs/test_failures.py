@@ -271,18 +271,17 @@ def test_what_is_excluded_is_refused_by_every_job_but_its_restore(
     site: Site, instance: dg.DagsterInstance
 ) -> None:
     """Six clicks have swept an excluded repository."""
-    if "beta" not in site.repositories:
-        site.tell("beta")
+    site.tell("barred")
     definitions = GarbageCollection(exclude=["b*"]).definitions()
-    key = add_partition(instance, "beta", "by-hand")
+    key = add_partition(instance, "barred", "by-hand")
     instance.add_dynamic_partitions("waiting", [str(key)])
     steps = {"gc": "store_listing", "gc_mark": "store_listing", "gc_backup": "backup"}
     steps |= {"gc_sweep": "backup", "gc_approve": "approve"}
     for job, step in steps.items():
         said, _, _ = failure_of(run(instance, job, str(key), definitions), step)
-        assert said.startswith("refused: repository 'beta' is excluded, so nothing was done: ")
+        assert said.startswith("refused: repository 'barred' is excluded, so nothing was done: ")
         assert "set collect_excluded: true for this run" in said
-    assert site.root.runs("beta") == []
+    assert site.root.runs("barred") == []
     said, _, _ = failure_of(run(instance, "gc_restore", key, definitions), "restored_set")
     assert "excluded" not in said
     marked = run(
