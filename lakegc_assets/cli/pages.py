@@ -21,6 +21,7 @@ from lakegc_assets.defs.metadata import slice_ages
 from lakegc_assets.defs.names import REPOSITORY
 from lakegc_assets.defs.units import human_bytes
 from lakegc_assets.errors import ConfigurationError, LakegcError
+from lakegc_assets.estate.history import MarkFigures, marks_over_time
 from lakegc_assets.estate.run_state import DELETED_OR_MISSING, ON_HOLD, STOPPED
 from lakegc_assets.estate.standing import PERSON
 from lakegc_assets.lakefs.config import LakeFSConfig
@@ -40,7 +41,9 @@ def write_run(path: Path, repository: str, run: str) -> dict[str, Any]:
         ConfigurationError: the file cannot be written.
     """
     found = outcome(repository, run)
-    html.write(path, page_of_run(found, Site.defined().lakefs))
+    site = Site.defined()
+    marks = marks_over_time(site.root, repository)
+    html.write(path, page_of_run(found, site.lakefs, marks))
     return found
 
 
@@ -100,6 +103,7 @@ def page_of_estate(found: Overview, lakefs: LakeFSConfig) -> str:
         html.element("h2", "Repositories"),
         _repositories(found.rows, lakefs) if found.rows else html.element("p", "There are none."),
         *_picture("Bytes freed by repository and week", picture),
+        *_picture("Bytes freed by week, of each repository", found.of_each()),
     )
 
 
@@ -141,12 +145,15 @@ def _each(*parts: str) -> html.Markup:
 # One run
 
 
-def page_of_run(found: dict[str, Any], lakefs: LakeFSConfig) -> str:
+def page_of_run(
+    found: dict[str, Any], lakefs: LakeFSConfig, marks: Sequence[MarkFigures] = ()
+) -> str:
     """The page of one run, as HTML.
 
     Args:
         found: what ``outcome`` says.
         lakefs: the server that links lead to.
+        marks: all of the repository, the oldest first.
     """
     rows = found["breakdown"]
     state = found["swept_on"] or found["state"]
@@ -157,7 +164,11 @@ def page_of_run(found: dict[str, Any], lakefs: LakeFSConfig) -> str:
         warnings.insert(0, f"{found['state']}: {found['because']}")
     mode = "" if found["mode"] == "unified" else f" ({found['mode']})"
     cutoff = datetime.fromisoformat(found["cutoff"])
-    largest = [(address, human_bytes(size), why) for address, size, why in found["largest"]]
+    paths = found.get("largest_paths", {})
+    largest = [
+        (paths.get(address, "not known"), human_bytes(size), why, address)
+        for address, size, why in found["largest"]
+    ]
     return html.page(
         f"Garbage collection of {found['repository']}",
         f"Mark {found['run']}{mode}, {state}. Cutoff {cutoff:%Y-%m-%d %H:%M} UTC",
@@ -167,10 +178,11 @@ def page_of_run(found: dict[str, Any], lakefs: LakeFSConfig) -> str:
         *_section("Garbage by branch rule", _TOTAL, _by(rows, "branch rule")),
         *_section("Garbage by age of its slice", _TOTAL, slice_ages(rows)),
         *_picture("Bytes freed against age", pictures.of_ages(rows)),
+        *_picture("Bytes of the last marks", pictures.of_marks(marks)),
         *_section("Kept by the mark", ("why", "objects"), kept_because(found)),
         *_section("What became of it", _TOTAL, _outcomes(found)),
         *_section("Spared by the sweep", ("why", "objects"), found["spared_by_sweep"].items()),
-        *_section("Largest", ("address", "size", "reason"), largest),
+        *_section("Largest", ("path", "size", "reason", "address"), largest),
         *_section("Checks", ("check", "what was found"), sorted(found["checks"].items())),
         *_section("Where", ("", ""), _places(found, lakefs)),
     )

@@ -144,6 +144,7 @@ def outcome(repository: str, run: str) -> dict[str, Any]:
         "bytes": report.facts["bytes"],
         "breakdown": report.facts["breakdown"],
         "largest": report.facts["largest"],
+        "largest_paths": report.facts.get("largest_paths", {}),
         "files": report.facts["files"],
         "checks": report.facts["checks"],
         "warnings": [*report.facts["warnings"], *_put_back(swept)],

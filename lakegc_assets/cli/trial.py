@@ -38,7 +38,28 @@ load_from:
 @dg.definitions
 def defs() -> dg.Definitions:
     """The graph as a platform team has it that turned everything on."""
-    return component(os.environ[_CRON_VARIABLE]).definitions()
+    found = component(os.environ[_CRON_VARIABLE]).definitions()
+    return dg.Definitions.merge(found, dg.Definitions(sensors=[estate_sensor()]))
+
+
+def estate_sensor() -> dg.SensorDefinition:
+    """``trial_estate``: makes the table of all repositories at once, and again after each run."""
+
+    @dg.sensor(
+        name="trial_estate",
+        job_name="gc_estate",
+        minimum_interval_seconds=30,
+        default_status=dg.DefaultSensorStatus.RUNNING,
+        description="Makes the table of all repositories at once, and again after each run. Others "
+        "have a schedule for it, once a day.",
+    )
+    def estate(context: dg.SensorEvaluationContext) -> dg.RunRequest:
+        ended = [dg.DagsterRunStatus.SUCCESS, dg.DagsterRunStatus.FAILURE]
+        every = context.instance.get_runs_count(dg.RunsFilter(statuses=ended))
+        own = context.instance.get_runs_count(dg.RunsFilter(job_name="gc_estate", statuses=ended))
+        return dg.RunRequest(run_key=f"after-{every - own}")
+
+    return estate
 
 
 def component(cron: str) -> GarbageCollection:

@@ -16,7 +16,7 @@ from lakegc_assets.defs.metadata import picture, table
 from lakegc_assets.defs.names import Names
 from lakegc_assets.defs.policy import Policies
 from lakegc_assets.defs.units import human_bytes
-from lakegc_assets.estate.standing import STATES, Standing, estate
+from lakegc_assets.estate.standing import PERSON, STATES, Standing, estate
 from lakegc_assets.run.artifacts import ArtifactRoot
 
 COLUMNS = (
@@ -43,6 +43,11 @@ class Row:
     next_run: datetime | str
     owners: Sequence[str]
     tags: Mapping[str, str]
+
+    @property
+    def needs_person(self) -> bool:
+        """Whether somebody has to do something."""
+        return self.standing.state in PERSON
 
     @property
     def freed(self) -> int:
@@ -101,14 +106,20 @@ class Overview:
             "bytes freed": sum(row.freed for row in self.rows),
         }
 
-    def by_week(self) -> bytes | None:
-        """A picture of the bytes freed, by repository and week; None where there are none."""
-        freed = (
+    def of_each(self) -> bytes | None:
+        """A picture of the bytes freed, of each repository by week; None where there are none."""
+        return pictures.of_each(self._freed(), self.at)
+
+    def _freed(self) -> list[tuple[str, datetime, int]]:
+        return [
             (row.standing.repository, one.at, one.size)
             for row in self.rows
             for one in row.standing.freed
-        )
-        return pictures.of_weeks(freed, self.at)
+        ]
+
+    def by_week(self) -> bytes | None:
+        """A picture of the bytes freed, by repository and week; None where there are none."""
+        return pictures.of_weeks(self._freed(), self.at)
 
 
 def overview(
@@ -135,6 +146,8 @@ def overview(
         policy = policies.of(one.repository)
         due = next_run(on, policies, names_of, one.repository, now)
         rows.append(Row(one, due, policy.owners, policy.tags))
+    # Those first that need a person; names in their order.
+    rows.sort(key=lambda row: STATES.index(row.standing.state))
     return Overview(rows, now, found.notes)
 
 
@@ -146,21 +159,31 @@ def of_overview(found: Overview, links: Mapping[str, Mapping[str, str]]) -> dict
         links: into lakeFS's own interface, for each repository, by their names.
     """
     return {
-        "estate": table(COLUMNS, [row.cells() for row in found.rows]),
+        # A table of eleven columns is squeezed into a cell; Markdown has a window of its own.
+        "estate": _table(found.rows, links),
+        "need a person": table(
+            ("repository", "state", "because"),
+            [(*row.cells()[:2], row.standing.because) for row in found.rows if row.needs_person],
+        ),
         "bytes freed by week": picture("bytes freed by repository and week", found.by_week()),
-        "links": _list_of(links),
+        "bytes freed by week, each": picture(
+            "bytes freed by week, of each repository", found.of_each()
+        ),
         "notes": "\n".join(found.notes) or "none",
         **found.figures(),
     }
 
 
-def _list_of(links: Mapping[str, Mapping[str, str]]) -> Any:  # noqa: ANN401 - metadata
-    lines = [
-        f"- {_plain(name)}: " + ", ".join(f"[{_plain(what)}]({url})" for what, url in its.items())
-        for name, its in links.items()
-        if its
-    ]
-    return dg.MetadataValue.md("\n".join(lines)) if lines else "nothing"
+def _table(rows: Sequence[Row], links: Mapping[str, Mapping[str, str]]) -> Any:  # noqa: ANN401 - metadata
+    """All columns as Markdown; a repository leads into lakeFS."""
+    if not rows:
+        return "nothing"
+    lines = [COLUMNS, ("---",) * len(COLUMNS)]
+    for row in rows:
+        name, *rest = map(_plain, row.cells())
+        its = [f"[{_plain(what)}]({url})" for what, url in links.get(row.cells()[0], {}).items()]
+        lines.append((" ".join((name, *its)), *rest))
+    return dg.MetadataValue.md("\n".join(f"| {' | '.join(line)} |" for line in lines))
 
 
 def _plain(text: str) -> str:

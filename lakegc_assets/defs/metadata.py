@@ -10,6 +10,7 @@ import dagster as dg
 
 from lakegc_assets.defs import pictures
 from lakegc_assets.defs.units import human_bytes
+from lakegc_assets.estate.history import MarkFigures
 from lakegc_assets.recovery.backups import Record
 from lakegc_assets.recovery.undoable import undoable
 from lakegc_assets.run.artifacts import Manifest
@@ -209,11 +210,20 @@ def _age_class(key: str) -> str:
     return next((f"up to {limit} days" for limit in _AGES if int(days) <= limit), "older")
 
 
-def of_report(manifest: Manifest) -> dict[str, Any]:
-    """What ``gc_report`` shows."""
+def of_report(manifest: Manifest, marks: Sequence[MarkFigures] = ()) -> dict[str, Any]:
+    """What ``gc_report`` shows.
+
+    Args:
+        manifest: of the asset.
+        marks: all of the repository, the oldest first.
+    """
     facts = manifest.facts
     rows = facts["breakdown"]
-    largest = [(address, human_bytes(size), reason) for address, size, reason in facts["largest"]]
+    paths = facts.get("largest_paths", {})
+    largest = [
+        (paths.get(address, "not known"), human_bytes(size), reason, address)
+        for address, size, reason in facts["largest"]
+    ]
     general = of_manifest(manifest)
     # Its rows are those of the breakdown, which says little.
     del general["dagster/row_count"]
@@ -224,7 +234,8 @@ def of_report(manifest: Manifest) -> dict[str, Any]:
         "by reason": breakdown(rows, "reason"),
         "by branch rule": breakdown(rows, "branch rule"),
         "by slice age": by_slice_age(rows),
-        "largest": table(("address", "size", "reason"), largest),
+        "plot of the last marks": picture("bytes of the last marks", pictures.of_marks(marks)),
+        "largest": table(("path", "size", "reason", "address"), largest),
         "warnings": "\n".join(facts["warnings"]) or "none",
         "undo": facts.get("undo", "not known"),
         "files": dg.MetadataValue.md("\n".join(f"- `{url}`" for url in facts["files"][-50:])),

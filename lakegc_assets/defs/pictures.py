@@ -10,6 +10,7 @@ from datetime import date, datetime, timedelta, timezone
 from typing import TYPE_CHECKING, Any, Final
 
 from lakegc_assets.defs.units import human_bytes
+from lakegc_assets.estate.history import MarkFigures
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -26,6 +27,8 @@ _COLOURS: Final = (
 )  # fmt: skip
 _REST: Final = "#999999"
 _LONGEST: Final = 40
+#: Repositories that have a picture of their own.
+_EACH: Final = 12
 
 
 def data_url(picture: bytes) -> str:
@@ -93,6 +96,61 @@ def of_weeks(freed: Iterable[tuple[str, datetime, int]], now: datetime) -> bytes
     for text in legend.get_texts():
         # A name is no formula, whatever it holds.
         text.set_parse_math(False)
+    return _png(figure)
+
+
+def of_each(freed: Iterable[tuple[str, datetime, int]], now: datetime) -> bytes | None:
+    """The same, each repository by itself: those that freed most.
+
+    Args:
+        freed: repository, when its sweep was finished, and bytes.
+        now: the time, UTC; the last week is its own.
+
+    Returns:
+        A PNG; None where nothing was freed in these weeks.
+    """
+    from matplotlib.figure import Figure  # noqa: PLC0415 - it loads slowly
+
+    weeks = [_monday(now) - timedelta(weeks=back) for back in reversed(range(_WEEKS))]
+    by = weekly(freed, weeks)
+    if not by:
+        return None
+    order = sorted(by, key=lambda name: (-by[name].total(), name))[:_EACH]
+    figure = Figure(figsize=(7, 1.1 * len(order) + 0.4), layout="constrained")
+    every = figure.subplots(len(order), sharex=True, squeeze=False)[:, 0]
+    places = range(len(weeks))
+    for name, axes in zip(order, every, strict=True):
+        axes.bar(places, [by[name][week] for week in weeks], width=0.8, color=_BLUE)
+        axes.set_title(_drawn(name), fontsize=8, loc="left", parse_math=False)
+        axes.yaxis.set_major_formatter(lambda size, _: human_bytes(size))
+        axes.tick_params(labelsize=7)
+        axes.spines[["top", "right"]].set_visible(False)
+    step = 1 + len(weeks) // _NAMED
+    every[-1].set_xticks(list(places)[::-step], [f"{week:%d %b %Y}" for week in weeks[::-step]])
+    return _png(figure)
+
+
+def of_marks(marks: Sequence[MarkFigures]) -> bytes | None:
+    """What the last marks of one repository named, and what their sweeps deleted, in bytes.
+
+    Args:
+        marks: the oldest first.
+
+    Returns:
+        A PNG; None where there is nothing to be shown.
+    """
+    shown = marks[-_WEEKS:]
+    if not any(one.marked for one in shown):
+        return None
+    figure, axes = _bars("mark")
+    places = range(len(shown))
+    axes.set_ylabel("bytes")
+    axes.bar(places, [one.marked for one in shown], width=0.8, color=_REST, label="marked")
+    axes.bar(places, [one.deleted for one in shown], width=0.5, color=_BLUE, label="deleted")
+    step = 1 + len(shown) // _NAMED
+    axes.set_xticks(list(places)[::-step], [f"{one.at:%d %b %Y}" for one in shown[::-step]])
+    axes.tick_params(axis="x", labelsize=7)
+    axes.legend(fontsize=8, frameon=False)
     return _png(figure)
 
 

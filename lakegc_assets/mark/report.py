@@ -16,6 +16,7 @@ from lakegc_assets.checks.evaluation import read_results, requests_of, require_p
 from lakegc_assets.errors import IntegrityError
 from lakegc_assets.graveler.namespace import slice_time
 from lakegc_assets.mark.forms import Forms, forms
+from lakegc_assets.mark.largest import paths_of
 from lakegc_assets.mark.publication import (
     Summary,
     begin,
@@ -48,6 +49,7 @@ BREAKDOWN: Final = pa.schema(
 )
 
 Key = tuple[str, str | int | None]
+Largest = tuple[str, int, str, str | None]
 
 
 class Total(NamedTuple):
@@ -84,12 +86,12 @@ class _Counted:
 
     Attributes:
         totals: by dimension and key.
-        largest: address, size, reason.
+        largest: address, size, reason, and the commit that held it last or None.
         digest: of the addresses.
     """
 
     totals: Mapping[Key, Total]
-    largest: Sequence[tuple[str, int, str]]
+    largest: Sequence[Largest]
     digest: KeyDigest
 
 
@@ -131,6 +133,7 @@ def report(ctx: RunContext) -> Manifest:
     keys = finish(ctx, connections, manifest.digest, summary, written_to, written=publish)
 
     rows = _breakdown(counted)
+    largest = _largest(row for one in counted for row in one.largest)
     columns = [
         pa.array(column, f.type) for column, f in zip(_columns(rows), BREAKDOWN, strict=True)
     ]
@@ -140,7 +143,10 @@ def report(ctx: RunContext) -> Manifest:
         "objects": manifest.rows,
         "bytes": sum(row[3] for row in rows if row[0] == "reason"),
         "breakdown": [list(row) for row in rows],
-        "largest": [list(row) for row in _largest(row for one in counted for row in one.largest)],
+        "largest": [list(row[:3]) for row in largest],
+        "largest_paths": paths_of(
+            ctx, connections, attempt, {row[0]: row[3] for row in largest if row[3]}
+        ),
         "files": [f"{connections.namespace_url}/{key}" for key in keys],
         "checks": {r.name: r.summary for r in results},
         "warnings": [
@@ -219,7 +225,7 @@ def _count_parts(
 ) -> _Counted:
     artifacts, store = connections.open(order.url), connections.store()
     totals: dict[Key, Total] = {}
-    largest: list[tuple[str, int, str]] = []
+    largest: list[Largest] = []
     digest = KeyDigest()
     for number, part in parts:
         rows = read_part(artifacts, part)
@@ -229,18 +235,18 @@ def _count_parts(
         digest += key_digest(addresses)
         for dimension, keys in _dimensions(rows, order).items():
             _add(totals, _grouped(dimension, keys, rows["size"]))
-        top = rows.select(["address", "size", "reason"]).sort_by(
+        top = rows.select(["address", "size", "reason", "commit_id"]).sort_by(
             [("size", "descending"), ("address", "ascending")]
         )
         largest = _largest([*largest, *map(_row, top.slice(0, _LARGEST).to_pylist())])
     return _Counted(totals, largest, digest)
 
 
-def _row(row: Mapping[str, Any]) -> tuple[str, int, str]:
-    return row["address"], row["size"], row["reason"]
+def _row(row: Mapping[str, Any]) -> Largest:
+    return row["address"], row["size"], row["reason"], row["commit_id"]
 
 
-def _largest(rows: Iterable[tuple[str, int, str]]) -> list[tuple[str, int, str]]:
+def _largest(rows: Iterable[Largest]) -> list[Largest]:
     return heapq.nsmallest(_LARGEST, rows, key=lambda row: (-row[1], row[0]))
 
 

@@ -99,12 +99,19 @@ def _sweep(ctx: RunContext, connections: Connections, lease: Lease) -> Manifest:
         ctx, attempt, chain, candidates.rows, f"{lease.sweep}-0000-backup"
     )
     store = connections.store()
-    condition = _condition(ctx, connections)
-    deadlines = probe_deadlines(store, f"{PROBES}{lease.token}/", conditional=condition != "none")
     trash, began = None, store.server_time()
     if ctx.settings.trash_days:
         trash = trash_folder(lease.sweep, began, ctx.settings.trash_days)
-    recovery = _recovery(ctx, store, lease, trash)
+    if candidates.rows.num_rows:
+        condition = _condition(ctx, connections)
+        deadlines = probe_deadlines(
+            store, f"{PROBES}{lease.token}/", conditional=condition != "none"
+        )
+        recovery = _recovery(ctx, store, lease, trash)
+    else:
+        # What deletes nothing needs no delete that is tried out.
+        condition, deadlines = "none", False
+        recovery = Recovery("nothing", None, "the mark names nothing, so nothing is deleted")
     means = Means(condition, deadlines, trash)
     deltas = Deltas(ctx, chain, attempt, f"{ASSET}/{lease.sweep}/")
     recorded = ledger.Reader(attempt)

@@ -197,7 +197,7 @@ def test_the_page_of_all_repositories_has_their_rows(tmp_path: Path) -> None:
         sorted(str(kind) for kind in states if kind != "line")
         == ["state"] * 2 + ["state person"] * 2
     )
-    assert [name for name, _ in read.elements].count("img") == 1
+    assert [name for name, _ in read.elements].count("img") == 2
 
 
 def test_a_file_is_replaced_as_a_whole_and_others_may_read_it(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ import os
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
 
+import dagster as dg
 import pytest
 from click.testing import CliRunner
 from dagster._utils.schedules import cron_string_iterator
@@ -49,6 +50,24 @@ def test_a_trial_is_for_who_has_configured_nothing(
     (tmp_path / ".lakectl.yaml").touch()
     assert is_configured()
     assert not interface._is_trial(tmp_path)
+
+
+def test_the_trial_makes_the_estate_at_once_and_again_after_each_run() -> None:
+    sensor = trial.estate_sensor()
+    assert sensor.default_status is dg.DefaultSensorStatus.RUNNING
+    with dg.DagsterInstance.ephemeral() as instance:
+
+        def asked() -> str | None:
+            with dg.build_sensor_context(instance) as context:
+                (request,) = sensor.evaluate_tick(context).run_requests or ()
+            return request.run_key
+
+        first = asked()
+        assert asked() == first
+        instance.add_run(dg.DagsterRun(job_name="gc_estate", status=dg.DagsterRunStatus.SUCCESS))
+        assert asked() == first
+        instance.add_run(dg.DagsterRun(job_name="gc", status=dg.DagsterRunStatus.FAILURE))
+        assert asked() != first
 
 
 @pytest.mark.usefixtures("bare")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import re
 from collections.abc import Iterator
 from datetime import date, datetime, timedelta, timezone
@@ -111,6 +112,14 @@ def materialized(component: GarbageCollection, instance: dg.DagsterInstance) -> 
     return {name: value.value for name, value in event.metadata.items()}
 
 
+def table_of(text: str) -> tuple[list[str], dict[str, dict[str, str]]]:
+    """The repositories of a table in Markdown, in its order, and their cells by its columns."""
+    head, _, *lines = (line[2:-2].split(" | ") for line in html.unescape(text).splitlines())
+    rows = [dict(zip(head, line, strict=True)) for line in lines]
+    names = [row["repository"].split(" ")[0] for row in rows]
+    return names, dict(zip(names, rows, strict=True))
+
+
 @pytest.mark.usefixtures("root")
 def test_the_asset_has_a_row_for_each_repository(instance: dg.DagsterInstance) -> None:
     instance.add_dynamic_partitions("repository", ["new", "waits"])
@@ -119,7 +128,10 @@ def test_the_asset_has_a_row_for_each_repository(instance: dg.DagsterInstance) -
         repositories=[Override(include=["waits"], owners=["team:data"], tags={"cost": "42"})]
     )
     shown = materialized(component, instance)
-    rows = {one.data["repository"]: one.data for one in shown["estate"].records}
+    order, rows = table_of(shown["estate"])
+    # Those first that need a person.
+    assert order == ["damaged", "refused", "waits", "swept", "new"]
+    assert [one.data["repository"] for one in shown["need a person"].records] == order[:3]
     assert {name: row["state"] for name, row in rows.items()} == {
         "damaged": "unreadable",
         "new": "never run",
@@ -128,6 +140,7 @@ def test_the_asset_has_a_row_for_each_repository(instance: dg.DagsterInstance) -
         "waits": "waiting for approval",
     }
     assert tuple(rows["waits"]) == COLUMNS
+    assert shown["bytes freed by week, each"].startswith("![bytes freed by week, of each")
     assert rows["refused"]["because"] == "mark m1: candidate_share: 80 of 100 objects"
     assert "swept_set/manifest.json is damaged" in rows["damaged"]["because"]
     waits = rows["waits"]
@@ -145,9 +158,9 @@ def test_the_asset_has_a_row_for_each_repository(instance: dg.DagsterInstance) -
     assert shown["bytes freed by week"].startswith("![bytes freed by repository and week](data:")
     assert shown["notes"] == "none"
     assert (
-        "- waits: [objects in lakeFS](https://lakefs.example.com/repositories/waits/objects), "
-        "[rules in lakeFS](https://lakefs.example.com/repositories/waits/settings/retention)"
-    ) in shown["links"]
+        "| waits [objects in lakeFS](https://lakefs.example.com/repositories/waits/objects) "
+        "[rules in lakeFS](https://lakefs.example.com/repositories/waits/settings/retention) |"
+    ) in shown["estate"]
 
 
 def test_an_empty_estate_is_told_in_words(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -155,7 +168,7 @@ def test_an_empty_estate_is_told_in_words(tmp_path: Path, monkeypatch: pytest.Mo
     # This one knows no schedules.
     with dg.DagsterInstance.ephemeral() as instance:
         shown = materialized(GarbageCollection(), instance)
-    assert shown["estate"] == shown["bytes freed by week"] == shown["links"] == "nothing"
+    assert shown["estate"] == shown["bytes freed by week"] == shown["need a person"] == "nothing"
     assert shown["repositories"] == 0
 
 

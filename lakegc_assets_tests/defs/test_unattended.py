@@ -102,6 +102,19 @@ def test_a_backfill_ends_with_the_mark_and_says_so(
     assert dg.AssetKey("swept_set") not in made
 
 
+def test_the_report_names_the_largest_objects_by_path_and_draws_the_marks(
+    site: Site, marked: dg.ExecuteInProcessResult
+) -> None:
+    (report,) = marked.asset_materializations_for_node("gc_report")
+    largest: Any = report.metadata["largest"]
+    rows = [dict(record.data) for record in largest.records]
+    told = site.repositories["approved"]
+    paths = {row["address"]: row["path"] for row in rows}
+    assert paths == {told.expired: "a", told.unreferenced: "not known"}
+    drawn = str(report.metadata["plot of the last marks"].value)
+    assert drawn.startswith("![bytes of the last marks](data:image/png")
+
+
 @pytest.mark.usefixtures("marked")
 def test_a_prune_finds_what_is_recorded_of_a_run_and_leaves_it(site: Site, daemon: Daemon) -> None:
     records = DagsterRecords(daemon.instance, site.root, "approved")
@@ -250,7 +263,11 @@ def test_automatic_sweeps_keep_to_their_limits(site: Site, daemon: Daemon) -> No
     assert unharmed(site, "large")
 
 
-def test_a_mark_of_nothing_waits_for_nobody(site: Site, daemon: Daemon) -> None:
+def test_a_mark_of_nothing_waits_for_nobody_and_tries_nothing_out(
+    site: Site, daemon: Daemon, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for probe in ("probe_conditions", "probe_deadlines", "probe_recovery"):
+        monkeypatch.setattr(f"lakegc_assets.sweep.sweep.{probe}", None)
     site.client.create_repository("empty", "local://empty")
     for name in ("a", "b"):
         site.upload("empty", name, name)

@@ -13,6 +13,7 @@ from lakegc_assets.defs.execution import Execution
 from lakegc_assets.defs.links import links
 from lakegc_assets.defs.metadata import of_report
 from lakegc_assets.defs.stages import stage
+from lakegc_assets.estate.history import marks_over_time
 from lakegc_assets.mark.report import report
 
 
@@ -21,6 +22,7 @@ def gc_report(execution: Execution) -> dg.MaterializeResult[None]:
     """Publishes the mark in the repository's namespace, and says why each object goes."""
     with execution.run_context() as ctx:
         manifest = report(ctx)
+        marks = marks_over_time(ctx.root, ctx.repository, manifest.namespace)
     return dg.MaterializeResult(
-        metadata={**of_report(manifest), **links(ctx.lakefs, ctx.repository)}
+        metadata={**of_report(manifest, marks), **links(ctx.lakefs, ctx.repository)}
     )
