@@ -11,7 +11,7 @@ from lakegc_assets.defs.resources import CollectorResource
 from lakegc_assets.errors import IntegrityError
 from lakegc_assets.recovery.restore_record import folder, restores
 from lakegc_assets.restore.choosing import Choice
-from lakegc_assets.restore.restore import plan
+from lakegc_assets.restore.dry_run import plan
 from lakegc_assets.run.artifacts import AttemptArtifacts
 from lakegc_assets.run.command_line import command_line
 from lakegc_assets.run.pins import Pin, prune_pins, read_pins

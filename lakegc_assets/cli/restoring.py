@@ -14,6 +14,12 @@ from lakegc_assets.defs.units import human_bytes
 
 #: Of the objects that read again, so many are named.
 _SHOWN = 3
+#: Of what would not come back so many are named.
+_LOST_SHOWN = 10
+#: What a restore would not bring back, or nobody knows.
+_GAPS = ("lost", "not_known")
+#: Where objects come back from is said of these even if nothing does.
+_ALWAYS = ("versions", "trash", "backup")
 _JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON for programs.")
 
 
@@ -30,7 +36,11 @@ _JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON for pro
 @click.option("--branch", help="What a branch, tag or commit shows.")
 @click.option("--path", help="Only what is at this path of the branch.")
 @click.option("--prefix", help="Only what is below this prefix of the branch.")
-@click.option("--dry-run", is_flag=True, help="Say what would come back, and do nothing.")
+@click.option(
+    "--dry-run",
+    is_flag=True,
+    help="Only say what would come back; fails where something is lost.",
+)
 @click.option(
     "--set",
     "others",
@@ -57,6 +67,10 @@ def restore(
     From what the store kept, else from the backup. What is there is never overwritten, and what is
     restored is left alone by the next marks for pin_days. A restore that was killed is run again in
     the same way. Say what: --all, --address, or --branch, with --path or --prefix if you like.
+
+    --dry-run says first how many objects would come back, from where, and how many are lost; where
+    any is, it ends with status 1, as the restore itself would. Deleted too much? docs/undo.md has
+    it step by step.
     """
     from lakegc_assets.cli.jobs import run_job  # noqa: PLC0415 - Dagster loads slowly
     from lakegc_assets.cli.restored import last_restore, planned  # noqa: PLC0415 - likewise
@@ -65,7 +79,10 @@ def restore(
     settings = settings_of(others)
     choice = Choice(everything, addresses, branch, path, prefix)
     if dry_run:
-        _show_plan(planned(repository, run_id, choice, settings), as_json)
+        plan = planned(repository, run_id, choice, settings)
+        _show_plan(plan, as_json)
+        if any(plan[gap]["objects"] for gap in _GAPS):
+            sys.exit(FAILURE)
         return
     asked = choice.to_json()
     asked["branch"] = asked.pop("ref")
@@ -113,12 +130,27 @@ def _show_plan(found: dict[str, Any], as_json: bool) -> None:  # noqa: FBT001 - 
     if as_json:
         click.echo(json.dumps(found, indent=1))
         return
-    click.echo(f"a restore of {found['repository']}, mark {found['run']}, would ask for")
-    for name in ("chosen", "already_there", "gone", "gone_and_in_backup"):
+    click.echo(_answer(found))
+    for name in ("chosen", "already_there", "would_come_back", *_GAPS):
         click.echo(_line(name.replace("_", " "), found[name]))
+        for one in found[name].get("some", ())[:_LOST_SHOWN]:
+            click.echo(f"    {one['address']}{': ' if one['why'] else ''}{one['why']}")
     click.echo(f"  {found['store']}")
     for warning in found["warnings"]:
         click.echo(f"  warning: {warning}")
+
+
+def _answer(found: dict[str, Any]) -> str:
+    """What a person wants to know first: would it come back?"""
+    back = found["would_come_back"]
+    sources = ", ".join(
+        f"{source.replace('_', ' ')} {count:,}"
+        for source, count in back["from"].items()
+        if count or source in _ALWAYS
+    )
+    answer = f"would come back {back['objects']:,} ({sources}), lost {found['lost']['objects']:,}"
+    unknown = found["not_known"]["objects"]
+    return f"{answer}, not known {unknown:,}" if unknown else answer
 
 
 def _line(name: str, total: dict[str, int]) -> str:

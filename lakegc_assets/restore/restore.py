@@ -69,39 +69,7 @@ def restore(ctx: RunContext, choice: Choice) -> Manifest:
         return _restore(ctx, connections, choice, lease)
 
 
-def plan(ctx: RunContext, choice: Choice) -> dict[str, Any]:
-    """What a restore would do, as JSON values; it changes nothing, and needs no lease.
-
-    Raises:
-        RefusedError: a restore would be refused.
-        StorageError: the store does not say what is there.
-    """
-    client, connections = ctx.connect()
-    attempt, chain = published(ctx, connections)
-    marked = read_marked(attempt, chain["deletion_candidates"])
-    rows = chosen(client, ctx.repository, connections.namespace(), marked, choice)
-    backup, problems = _backup(ctx, attempt, chain)
-    wanted = lost_objects(attempt, rows, backup)
-    store, gone = connections.store(), list[str]()
-    for at in range(0, wanted.num_rows, BATCH):
-        found = present(store, wanted["address"].slice(at, BATCH).to_pylist())
-        gone += [address for address, there in found.items() if there is None]
-    missing = pc.is_in(wanted["address"], pa.array(gone, pa.string()))
-    copied = pc.and_(missing, pc.is_valid(wanted["copy_etag"]))
-    return {
-        "repository": ctx.repository,
-        "run": ctx.run,
-        "choice": choice.to_json(),
-        "chosen": _total(wanted),
-        "already_there": _total(wanted.filter(pc.invert(missing))),
-        "gone": _total(wanted.filter(missing)),
-        "gone_and_in_backup": _total(wanted.filter(copied)),
-        "store": store.recovery().notice,
-        "warnings": problems,
-    }
-
-
-def _backup(
+def usable(
     ctx: RunContext, attempt: AttemptArtifacts, chain: Mapping[str, Manifest]
 ) -> tuple[Backup | None, list[str]]:
     """The backup that can be used, and what is wrong with it, or with where it is looked for."""
@@ -109,10 +77,6 @@ def _backup(
     # One that was moved is as good where it is now.
     elsewhere = "" if backup else other_backup(ctx, attempt)
     return backup, [told for told in (problem, elsewhere) if told]
-
-
-def _total(rows: pa.Table) -> dict[str, int]:
-    return {"objects": rows.num_rows, "bytes": pc.sum(rows["size"]).as_py() or 0}
 
 
 def published(
@@ -148,7 +112,7 @@ def _restore(ctx: RunContext, connections: Connections, choice: Choice, lease: L
     store, client = connections.store(), ctx.lakefs.connect()
     marked = read_marked(attempt, chain["deletion_candidates"])
     rows = chosen(client, ctx.repository, connections.namespace(), marked, choice)
-    backup, problems = _backup(ctx, attempt, chain)
+    backup, problems = usable(ctx, attempt, chain)
     for problem in problems:
         ctx.log.warning("%s", problem)
     wanted = lost_objects(attempt, rows, backup)

@@ -173,6 +173,17 @@ class ObjectStore(ABC):
         """
         return [UndeleteOutcome(one.key, "not_kept") for one in objects]
 
+    def kept_many(self, objects: Sequence[Lost]) -> Sequence[UndeleteOutcome]:
+        """What ``undelete_many`` would do now; nothing is changed.
+
+        Args:
+            objects: each key once.
+
+        Returns:
+            Exactly one outcome for each object, in their order: ``restored`` of what would be.
+        """
+        return [UndeleteOutcome(one.key, "not_kept") for one in objects]
+
     @abstractmethod
     def copy(self, source_key: str, target_key: str) -> None:
         """Copy an object inside the store, without reading it through this machine if possible."""

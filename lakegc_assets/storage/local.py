@@ -180,6 +180,10 @@ class LocalStore(ObjectStore):
         """See ``ObjectStore``: files get their names back, and their etags."""
         return [self._undelete(one) for one in objects]
 
+    def kept_many(self, objects: Sequence[Lost]) -> Sequence[UndeleteOutcome]:
+        """See ``ObjectStore``: files are looked for in the trash."""
+        return [self._asked(one, self._trash.kept) for one in objects]
+
     def copy(self, source_key: str, target_key: str) -> None:
         """See ``ObjectStore``."""
         with self._root.open(source_key) as source:
@@ -322,9 +326,13 @@ class LocalStore(ObjectStore):
             return DeleteOutcome(key, "failed", _code(error), str(error))
 
     def _undelete(self, lost: Lost) -> UndeleteOutcome:
+        return self._asked(lost, self._trash.bring_back)
+
+    def _asked(self, lost: Lost, ask: Callable[[Lost], UndeleteOutcome]) -> UndeleteOutcome:
+        """What the trash answers about an object; what goes wrong is an outcome."""
         try:
             with self._root.errors(lost.key):
-                return self._trash.bring_back(lost)
+                return ask(lost)
         except StorageError as error:
             return UndeleteOutcome(lost.key, "failed", _code(error), str(error))
 

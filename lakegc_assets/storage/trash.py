@@ -172,20 +172,33 @@ class LocalTrash:
                 return self._bring_back(lost)
         raise StorageError(f"{self.url}: the directory of {lost.key!r} is deleted all the time")
 
-    def _bring_back(self, lost: Lost) -> UndeleteOutcome:
-        stays = None
-        for trash_key in self._places(lost):
-            found = self._etag(trash_key)
-            if found is None:
-                continue
-            if found != lost.etag:
-                stays = f"{trash_key!r} has the etag {found}, {lost.etag} was expected"
-                continue
-            return self._link(lost.key, trash_key)
+    def kept(self, lost: Lost) -> UndeleteOutcome:
+        """Whether a file could be put back where nothing is. Raises StorageError and OSError."""
         if self._status(lost.key) is not None:
             return UndeleteOutcome(lost.key, "already_there")
-        detail = stays or "it is not in the trash: it was pruned, or never moved there"
-        return UndeleteOutcome(lost.key, "not_kept", None, detail)
+        found, why = self._found(lost)
+        if found is None:
+            return UndeleteOutcome(lost.key, "not_kept", None, why)
+        return UndeleteOutcome(lost.key, "restored")
+
+    def _bring_back(self, lost: Lost) -> UndeleteOutcome:
+        found, why = self._found(lost)
+        if found is not None:
+            return self._link(lost.key, found)
+        if self._status(lost.key) is not None:
+            return UndeleteOutcome(lost.key, "already_there")
+        return UndeleteOutcome(lost.key, "not_kept", None, why)
+
+    def _found(self, lost: Lost) -> tuple[str | None, str]:
+        """The trash key of an object; or None, and why."""
+        why = "it is not in the trash: it was pruned, or never moved there"
+        for trash_key in self._places(lost):
+            found = self._etag(trash_key)
+            if found == lost.etag:
+                return trash_key, ""
+            if found is not None:
+                why = f"{trash_key!r} has the etag {found}, {lost.etag} was expected"
+        return None, why
 
     def _places(self, lost: Lost) -> list[str]:
         """The trash keys under which an object may be, the most probable ones first."""

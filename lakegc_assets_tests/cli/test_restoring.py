@@ -68,7 +68,8 @@ def test_the_three_commands_of_the_page(site: Site, told: Told, tmp_path: Path) 
     assert f"{REPOSITORY}\tlocal://{REPOSITORY}\tfirst (swept)" in done(repositories)
 
     said = [" ".join(line.split()) for line in done(dry).splitlines()]
-    assert "gone 2 objects 35 B" in said
+    assert said[0] == "would come back 2 (versions 0, trash 2, backup 0), lost 0"
+    assert "would come back 2 objects 35 B" in said
     assert there(site, told) == (False, False)
     assert done(f"lakegc pins {REPOSITORY}") == ""
 
@@ -197,3 +198,21 @@ def test_pins_that_ended_are_removed(site: Site) -> None:
     assert pin["state"] == "ended"
     assert pin["pin"] in done("lakegc pins short --prune")
     assert json.loads(done("lakegc pins short --json")) == []
+
+
+def test_a_dry_run_fails_where_something_is_lost_and_names_it(site: Site) -> None:
+    lost = site.tell("losing")
+    done("lakegc run losing --run r --set trash_days=0")
+    dry = follow("lakegc restore losing --run r --all --dry-run")
+    assert dry.exit_code == 1
+    said = [" ".join(line.split()) for line in dry.stdout.splitlines()]
+    assert said[0] == "would come back 0 (versions 0, trash 0, backup 0), lost 2"
+    why = "it is not in the trash: it was pruned, or never moved there"
+    assert {f"{lost.expired}: {why}", f"{lost.unreferenced}: {why}"} <= set(said)
+    found = json.loads(follow("lakegc restore losing --run r --all --dry-run --json").stdout)
+    assert (found["lost"]["objects"], found["not_known"]["objects"]) == (2, 0)
+    assert follow("lakegc restore losing --run r --all").exit_code == 1
+
+
+def test_the_help_of_a_restore_names_the_page() -> None:
+    assert "docs/undo.md" in done("lakegc restore --help")

@@ -12,7 +12,8 @@ from lakegc_assets.errors import IntegrityError
 from lakegc_assets.recovery import bringing_back, giving_up
 from lakegc_assets.restore import restore as restoring
 from lakegc_assets.restore import task
-from lakegc_assets.restore.restore import plan, restore
+from lakegc_assets.restore.dry_run import plan
+from lakegc_assets.restore.restore import restore
 from lakegc_assets.restore.task import restore_portion
 from lakegc_assets.storage.copies import copy_object
 from lakegc_assets.storage.errors import AccessDeniedError, StorageError

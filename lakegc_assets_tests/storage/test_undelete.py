@@ -71,9 +71,14 @@ class Keeping:
         return [one._replace(version=o.version) for one, o in zip(lost, outcomes, strict=True)]
 
     def undelete(self, lost: Sequence[Lost]) -> list[str]:
+        before, said = self.keys(), self.store.kept_many(lost)
+        assert self.keys() == before, "to look changes nothing"
         outcomes = self.store.undelete_many(lost)
         assert [outcome.key for outcome in outcomes] == [one.key for one in lost]
-
+        # What an emulator cannot be asked for, it cannot say either.
+        expected = [o.outcome for o in outcomes if o.outcome != "failed"]
+        known = zip(said, outcomes, strict=True)
+        assert [s.outcome for s, o in known if o.outcome != "failed"] == expected
         return [outcome.outcome for outcome in outcomes]
 
     def keys(self) -> list[str]:

@@ -193,3 +193,39 @@ def test_an_etag_that_is_no_generation_names_nothing(
     """0 would mean no object to a condition."""
     assert gcs_undelete(DONE, etag=etag)[0] == "failed"
     assert script.requests == []
+
+
+def test_to_look_what_azure_keeps_asks_for_nothing_else(
+    azure: Callable[..., ObjectStore], script: Script
+) -> None:
+    answers = (
+        page(kept(version=NEW)),
+        page(kept(current=True)),
+        page(kept(etag="0x1", deleted=True)),
+    )
+    store = azure(*answers)
+    told = [store.kept_many([LOST])[0].outcome for _ in answers]
+    assert told == ["restored", "already_there", "not_kept"]
+    assert all(request.startswith("GET ") for request in script.requests)
+
+
+@pytest.mark.parametrize(
+    ("answers", "outcome"),
+    [
+        ([MISSING, BUCKET, Answer(body="{}")], "restored"),
+        ([MISSING, BUCKET, MISSING, Answer(body="{}")], "restored"),
+        ([MISSING, BUCKET, MISSING, MISSING], "not_kept"),
+        ([MISSING, BUCKET, refusal(403, "forbidden")], "failed"),
+    ],
+)
+def test_to_look_what_google_keeps_asks_for_nothing_else(
+    script: Script, answers: list[Answer], outcome: str
+) -> None:
+    script.answers = list(answers)
+    config = StoreConfig(max_attempts=1, gcs=GcsAccess(endpoint=script.endpoint))
+    (told,) = open_store("gs://bkt/ns", config).kept_many([Lost("a/b", 3, "7")])
+    assert told.outcome == outcome
+    assert not any(request.startswith("POST") for request in script.requests)
+    asked = [query_of(request) for request in script.requests[2:]]
+    assert [q["generation"] for q in asked] == ["7"] * len(asked)
+    assert [q.get("softDeleted") for q in asked] == [None, "true"][: len(asked)]

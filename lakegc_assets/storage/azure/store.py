@@ -182,10 +182,14 @@ class AzureStore(ObjectStore):
 
     def undelete_many(self, objects: Sequence[Lost]) -> Sequence[UndeleteOutcome]:
         """See ``ObjectStore``: a version is copied, or a blob undeleted."""
-        versions = AzureVersions(
-            self._service, self._container, self._prefix, self._target, self._url
-        )
-        return versions.undelete(objects)
+        return self._versions().undelete(objects)
+
+    def kept_many(self, objects: Sequence[Lost]) -> Sequence[UndeleteOutcome]:
+        """See ``ObjectStore``: versions and deleted blobs are listed."""
+        return self._versions().kept(objects)
+
+    def _versions(self) -> AzureVersions:
+        return AzureVersions(self._service, self._container, self._prefix, self._target, self._url)
 
     def copy(self, source_key: str, target_key: str) -> None:
         """See ``ObjectStore``. Inside an account it is done at once, or soon."""

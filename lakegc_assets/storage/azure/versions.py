@@ -14,6 +14,7 @@ import xml.etree.ElementTree as ET
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from typing import Final, NamedTuple
 from urllib.parse import quote
 
@@ -69,9 +70,14 @@ class AzureVersions:
     def undelete(self, objects: Sequence[Lost]) -> list[UndeleteOutcome]:
         """Bring blobs back. See ``ObjectStore.undelete_many``."""
         with ThreadPoolExecutor(_THREADS) as pool:
-            return list(pool.map(self._one, objects))
+            return list(pool.map(partial(self._one, bring_back=self._bring_back), objects))
 
-    def _one(self, lost: Lost) -> UndeleteOutcome:
+    def kept(self, objects: Sequence[Lost]) -> list[UndeleteOutcome]:
+        """Look whether blobs could come back. See ``ObjectStore.kept_many``."""
+        with ThreadPoolExecutor(_THREADS) as pool:
+            return list(pool.map(partial(self._one, bring_back=lambda *_: None), objects))
+
+    def _one(self, lost: Lost, bring_back: Callable[[str, Kept], None]) -> UndeleteOutcome:
         try:
             url = self.target(lost.key)
             kept = list(self._kept(lost.key))
@@ -80,10 +86,7 @@ class AzureVersions:
             found = _newest(kept)
             if found is None or (found.etag, found.size) != (lost.etag, lost.size):
                 return UndeleteOutcome(lost.key, "not_kept", None, _why(lost, found))
-            if found.version:
-                self._copy(url, found.version)
-            else:
-                self._undelete(url)
+            bring_back(url, found)
         except InvalidKeyError as error:
             return UndeleteOutcome(lost.key, "failed", "InvalidKey", str(error))
         except HttpFailure as failure:
@@ -92,6 +95,12 @@ class AzureVersions:
             detail = str(explained(failure.code, failure.told, self.where))
             return UndeleteOutcome(lost.key, "failed", failure.code, detail)
         return UndeleteOutcome(lost.key, "restored")
+
+    def _bring_back(self, url: str, found: Kept) -> None:
+        if found.version:
+            self._copy(url, found.version)
+        else:
+            self._undelete(url)
 
     def _undelete(self, url: str) -> None:
         try:

@@ -261,8 +261,14 @@ class GcsStore(ObjectStore):
 
     def undelete_many(self, objects: Sequence[Lost]) -> Sequence[UndeleteOutcome]:
         """See ``ObjectStore``: a generation is copied, or restored."""
-        versions = GcsVersions(self._send, self._target, self._path, self._is_there, self._url)
-        return versions.undelete(objects)
+        return self._versions().undelete(objects)
+
+    def kept_many(self, objects: Sequence[Lost]) -> Sequence[UndeleteOutcome]:
+        """See ``ObjectStore``: generations are asked for."""
+        return self._versions().kept(objects)
+
+    def _versions(self) -> GcsVersions:
+        return GcsVersions(self._send, self._target, self._path, self._is_there, self._url)
 
     def _at(self, key: str) -> str:
         return f"{self._url}: the object {key!r}"

@@ -13,6 +13,7 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final
 from urllib.parse import urlencode
 
@@ -52,14 +53,20 @@ class GcsVersions:
     def undelete(self, objects: Sequence[Lost]) -> list[UndeleteOutcome]:
         """Bring generations back. See ``ObjectStore.undelete_many``."""
         with ThreadPoolExecutor(_THREADS) as pool:
-            return list(pool.map(self._one, objects))
+            ways = (self._copied, self._restored)
+            return list(pool.map(partial(self._one, ways=ways), objects))
 
-    def _one(self, lost: Lost) -> UndeleteOutcome:
+    def kept(self, objects: Sequence[Lost]) -> list[UndeleteOutcome]:
+        """Look whether generations are there. See ``ObjectStore.kept_many``."""
+        with ThreadPoolExecutor(_THREADS) as pool:
+            return list(pool.map(partial(self._one, ways=(self._is_kept,)), objects))
+
+    def _one(self, lost: Lost, ways: Sequence[Callable[[Lost], bool]]) -> UndeleteOutcome:
         if not (lost.etag.isascii() and lost.etag.isdecimal() and lost.etag != "0"):
             detail = f"it cannot have the etag {lost.etag!r}: generations are numbers"
             return UndeleteOutcome(lost.key, "failed", "InvalidKey", detail)
         try:
-            return self._back(lost)
+            return self._back(lost, ways)
         except InvalidKeyError as error:
             return UndeleteOutcome(lost.key, "failed", "InvalidKey", str(error))
         except HttpFailure as failure:
@@ -68,11 +75,12 @@ class GcsVersions:
             detail = str(explained(failure.code, failure.told, self.where))
             return UndeleteOutcome(lost.key, "failed", failure.code, detail)
 
-    def _back(self, lost: Lost) -> UndeleteOutcome:
+    def _back(self, lost: Lost, ways: Sequence[Callable[[Lost], bool]]) -> UndeleteOutcome:
+        """By the first way that has the generation."""
         # The condition is what counts; but emulators know none, and would overwrite.
         if self.look(lost.key):
             return UndeleteOutcome(lost.key, "already_there")
-        if self._copied(lost) or self._restored(lost):
+        if any(way(lost) for way in ways):
             return UndeleteOutcome(lost.key, "restored")
         detail = f"the bucket keeps no generation {lost.etag} of it"
         return UndeleteOutcome(lost.key, "not_kept", None, detail)
@@ -100,9 +108,18 @@ class GcsVersions:
         query = {"generation": lost.etag, "ifGenerationMatch": "0"}
         return self._found(f"{self.target(lost.key)}/restore?{urlencode(query)}") is not None
 
-    def _found(self, url: str) -> requests.Response | None:
+    def _is_kept(self, lost: Lost) -> bool:
+        """Whether versions or soft delete have a generation."""
+        query = {"generation": lost.etag, "fields": "generation"}
+        url = self.target(lost.key)
+        return any(
+            self._found(f"{url}?{urlencode(one)}", "GET") is not None
+            for one in (query, {**query, "softDeleted": "true"})
+        )
+
+    def _found(self, url: str, method: str = "POST") -> requests.Response | None:
         try:
-            return self.send("POST", url)
+            return self.send(method, url)
         except HttpFailure as failure:
             if error_class(failure.code) is not ObjectNotFoundError:
                 raise

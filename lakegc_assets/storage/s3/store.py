@@ -265,12 +265,19 @@ class S3Store(ObjectStore):
 
     def undelete_many(self, objects: Sequence[Lost]) -> Sequence[UndeleteOutcome]:
         """See ``ObjectStore``: delete markers are removed."""
+        return self._versions().undelete(objects)
+
+    def kept_many(self, objects: Sequence[Lost]) -> Sequence[UndeleteOutcome]:
+        """See ``ObjectStore``: versions and delete markers are looked at."""
+        return self._versions().kept(objects)
+
+    def _versions(self) -> S3Versions:
         # What is asked again while it still works on it, some servers bring back not at all.
         client = clients(self._patient()).usual
         return S3Versions(
             client, self._bucket, self._prefix, self._url, self._config.page_size,
             lambda start, end: self.list("", start, end),
-        ).undelete(objects)  # fmt: skip
+        )  # fmt: skip
 
     def _patient(self) -> StoreConfig:
         return replace(self._config, read_timeout_s=max(self._config.read_timeout_s, _PATIENCE_S))

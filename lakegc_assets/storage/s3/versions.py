@@ -117,14 +117,7 @@ class S3Versions:
 
     def undelete(self, objects: Sequence[Lost]) -> list[UndeleteOutcome]:
         """Remove the markers of deletes. See ``ObjectStore.undelete_many``."""
-        outcomes: dict[str, UndeleteOutcome] = {}
-        wanted: dict[str, Lost] = {}
-        for one in objects:
-            problem = key_problem(self.prefix + one.key) if one.key else "it is empty"
-            if problem:
-                outcomes[one.key] = UndeleteOutcome(one.key, "failed", "InvalidKey", problem)
-            else:
-                wanted[self.prefix + one.key] = one
+        wanted, outcomes = self._askable(objects)
         tried: dict[str, HttpFailure | None] = {}
         for _ in range(_MARKERS + 1):
             markers: dict[str, str] = {}
@@ -147,6 +140,29 @@ class S3Versions:
             detail = "it has many delete markers, or gets new ones: restore again, which goes on"
             outcomes.setdefault(one.key, UndeleteOutcome(one.key, "failed", "DeletedAgain", detail))
         return [outcomes[one.key] for one in objects]
+
+    def kept(self, objects: Sequence[Lost]) -> list[UndeleteOutcome]:
+        """Look whether the markers could be removed. See ``ObjectStore.kept_many``."""
+        wanted, outcomes = self._askable(objects)
+        for key, history in self.look(wanted).items():
+            told, one = self._judge(wanted[key], history, {}, key), wanted[key]
+            back = UndeleteOutcome(one.key, "restored")
+            outcomes[one.key] = back if isinstance(told, str) else told
+        return [outcomes[one.key] for one in objects]
+
+    def _askable(
+        self, objects: Sequence[Lost]
+    ) -> tuple[dict[str, Lost], dict[str, UndeleteOutcome]]:
+        """Objects by their full keys, but for those that have no key, which have an outcome."""
+        outcomes: dict[str, UndeleteOutcome] = {}
+        wanted: dict[str, Lost] = {}
+        for one in objects:
+            problem = key_problem(self.prefix + one.key) if one.key else "it is empty"
+            if problem:
+                outcomes[one.key] = UndeleteOutcome(one.key, "failed", "InvalidKey", problem)
+            else:
+                wanted[self.prefix + one.key] = one
+        return wanted, outcomes
 
     def _back(self, objects: Sequence[Lost]) -> set[str]:
         """Keys of objects that a listing shows to be back; a look at versions takes far longer.
