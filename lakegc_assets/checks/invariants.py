@@ -7,6 +7,7 @@ code of the mark: they read commits, ranges and lists on a path of their own.
 
 from __future__ import annotations
 
+import math
 from datetime import datetime, timezone
 from typing import Final
 
@@ -22,6 +23,7 @@ from lakegc_assets.checks.scratch import one_of
 from lakegc_assets.checks.second_opinion import main_ancestries
 from lakegc_assets.retention.naive import naive_active_commits
 from lakegc_assets.retention.rules import Rules
+from lakegc_assets.wording import counted
 
 
 def _verdict(name: str, wrong: Wrong, what: str, then: str) -> CheckResult:
@@ -29,7 +31,7 @@ def _verdict(name: str, wrong: Wrong, what: str, then: str) -> CheckResult:
     if wrong.count == 0:
         return CheckResult(name, passed=True, blocking=True, summary=f"no candidate {what}")
     examples = list(wrong.examples)
-    summary = f"{wrong.count} candidates: each {what}, for example {examples}. {then}"
+    summary = f"{counted(wrong.count, 'candidate')}: each {what}, for example {examples}. {then}"
     facts = {"count": wrong.count, "examples": examples}
     return CheckResult(name, passed=False, blocking=True, summary=summary, facts=facts)
 
@@ -94,7 +96,7 @@ def _disagreement(case: Case) -> str:
     needed = {i for commit, of in case.told.ranges.items() if commit in active for i in of}
     if unread := sorted(needed - read.keys()):
         return (
-            f"the mark did not read {len(unread)} ranges of branch HEADs, for example "
+            f"the mark did not read {counted(len(unread), 'range')} of branch HEADs, for example "
             f"{unread[:EXAMPLES]}. {_REPORT}"
         )
     for range_id, found in sorted(case.witnessed.ranges.items()):
@@ -154,8 +156,8 @@ def active_commits_complete(case: Case) -> CheckResult:
     summary = f"{len(active)} active commits hold all {len(heads)} HEADs"
     if missing:
         summary = (
-            f"{len(missing)} commits are missing from the active ones, for example "
-            f"{missing[:EXAMPLES]}. {_REPORT}"
+            f"{counted(len(missing), 'commit is', 'commits are')} missing from the active ones, "
+            f"for example {missing[:EXAMPLES]}. {_REPORT}"
         )
     facts = {"active": len(active), "missing": len(missing)}
     return CheckResult(name, not missing, blocking=True, summary=summary, facts=facts)
@@ -176,16 +178,22 @@ def candidate_share(case: Case) -> CheckResult:
         # needed in any case. A listing would show more, and the share would be smaller.
         listed, what = listed + _held_by_heads(case), "objects looked at, or held by HEADs,"
     share = case.looked.rows / listed if listed else float(case.looked.rows > 0)
-    summary = f"{case.looked.rows} of {listed} {what} are candidates ({share:.1%})"
+    are = "is a candidate" if case.looked.rows == 1 else "are candidates"
+    summary = f"{case.looked.rows} of {listed} {what} {are} ({share:.1%})"
     if share > limit:
         summary += (
             f", more than the limit of {limit:.0%}. If that is what the rules should do, approve "
-            "this run by a higher max_candidate_share"
+            f"this run by a higher max_candidate_share: --max-candidate-share {_up(share)}"
         )
     facts = {"candidates": case.looked.rows, "listed": listed, "share": share, "limit": limit}
     return CheckResult(
         "candidate_share", share <= limit, blocking=True, summary=summary, facts=facts
     )
+
+
+def _up(share: float) -> str:
+    """A share in two digits that is not below it."""
+    return f"{min(1.0, math.ceil(share * 100) / 100):g}"
 
 
 def _held_by_heads(case: Case) -> int:
@@ -202,7 +210,9 @@ def tagged_commits_whole(case: Case) -> CheckResult:
             losing[tag] = len(lost)
     summary = "no tagged commit loses an object"
     if losing:
-        summary = f"tagged commits lose objects: {losing}. Set protect_tags to keep them"
+        summary = (
+            f"tagged commits lose objects: {losing}. Set protect_tags (--protect-tags) to keep them"
+        )
     return CheckResult(
         "tagged_commits_whole",
         not losing,

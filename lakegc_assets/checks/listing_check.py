@@ -28,6 +28,7 @@ from lakegc_assets.errors import LakegcError
 from lakegc_assets.run.parts import read_part
 from lakegc_assets.run.tasks import each
 from lakegc_assets.storage.base import ObjectStore
+from lakegc_assets.wording import counted
 
 NAME: Final = "listing_holds_heads"
 _ACCEPTED: Final = "_accepted_missing"
@@ -103,28 +104,34 @@ def _judge(case: Case, lost: pa.Array) -> CheckResult:
         summary = "what branch HEADs name and the listing lacks was deleted or accepted before"
         return CheckResult(NAME, passed=True, blocking=True, summary=summary)
     digest = digest_of(lost)
+    objects = counted(
+        count, "object that branch HEADs name is", "objects that branch HEADs name are"
+    )
     examples = lost.slice(0, _CONFIRM).to_pylist()
     there = each(case.connections.store().exists, examples, _THREADS)
     present = [address for address, found in zip(examples, there, strict=True) if found]
     facts = {"missing": count, "digest": digest, "examples": examples[:_EXAMPLES]}
     if present:
         summary = (
-            f"{count} objects that branch HEADs name are not in the listing of "
+            f"{objects} not in the listing of "
             f"{case.connections.namespace_url}, but the store has them, for example "
             f"{present[:_EXAMPLES]}: the listing is not complete. Run again"
         )
         if case.chain["store_listing"].facts.get("carried"):
-            summary += ", with clean: most of this listing was carried forward from an earlier run"
+            summary += (
+                ", with --clean (setting `clean`): most of this listing was carried forward from "
+                "an earlier run"
+            )
         return CheckResult(NAME, passed=False, blocking=True, summary=summary, facts=facts)
     if case.ctx.settings.accept_missing == digest:
         _accept(case, lost, digest)
-        summary = f"{count} objects of branch HEADs are missing; the operator accepts that"
+        summary = f"{counted(count, 'object')} of branch HEADs missing; the operator accepts that"
         return CheckResult(NAME, passed=True, blocking=True, summary=summary, facts=facts)
     summary = (
-        f"{count} objects that branch HEADs name are neither in the listing nor in the "
+        f"{objects} neither in the listing nor in the "
         f"store at {case.connections.namespace_url}, for example {examples[:_EXAMPLES]}. If this "
         "is the wrong place, correct the connection. If they are known to be lost, accept them "
-        f"once: accept_missing={digest}"
+        f"once: --accept-missing {digest} (setting accept_missing)"
     )
     return CheckResult(NAME, passed=False, blocking=True, summary=summary, facts=facts)
 

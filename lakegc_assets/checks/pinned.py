@@ -11,6 +11,7 @@ import pyarrow.parquet as pq
 
 from lakegc_assets.checks.candidates import EXAMPLES
 from lakegc_assets.checks.case import Case, CheckResult
+from lakegc_assets.wording import counted
 
 _NAME: Final = "none_pinned"
 _PINS: Final = "_lakefs/retention/gc/lakegc/pins/"
@@ -23,7 +24,8 @@ def none_pinned(case: Case) -> CheckResult:
     if not len(found):
         return CheckResult(_NAME, True, blocking=True, summary="no candidate is pinned")
     summary = (
-        f"{len(found)} candidates are pinned, for example {found.slice(0, EXAMPLES).to_pylist()}. "
+        f"{counted(len(found), 'candidate is', 'candidates are')} pinned, for example "
+        f"{found.slice(0, EXAMPLES).to_pylist()}. "
         "If they were restored while the mark was made, mark again. Else please report it"
     )
     return CheckResult(_NAME, passed=False, blocking=True, summary=summary, facts=facts)

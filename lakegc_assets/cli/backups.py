@@ -12,6 +12,7 @@ from lakegc_assets.cli.exits import exit_status
 from lakegc_assets.cli.options import Duration, other_options, settings_of
 from lakegc_assets.defs.units import human_bytes
 from lakegc_assets.errors import ConfigurationError, IntegrityError, RefusedError
+from lakegc_assets.wording import aligned, counted
 
 #: Our settings by the options of the job that these replace.
 _SETTINGS = {
@@ -68,9 +69,9 @@ def backup(
         return
     click.echo(f"backup of {repository}, mark {run_id}: {found['url']}")
     for outcome, total in found["outcomes"].items():
-        click.echo(f"  {outcome:<10} {total['objects']:>12,} objects {_human(total['bytes']):>12}")
+        click.echo(f"  {outcome:<10} {aligned(total['objects'])} {_human(total['bytes']):>12}")
     for how, objects in found["verified"].items():
-        click.echo(f"  verified by {how}: {objects:,} objects")
+        click.echo(f"  verified by {how}: {counted(objects, 'object')}")
 
 
 @click.group(invoke_without_command=True)
@@ -102,12 +103,19 @@ def _line(one: dict[str, Any]) -> str:
     if one["error"] is not None:
         return f"{name}\t{one['state']}"
     state = one["state"] + (f", copied from {one['copy_of']}" if one["copy_of"] else "")
-    size = "" if one["bytes"] is None else f"{one['objects']:,} objects, {_human(one['bytes'])}"
+    size = (
+        ""
+        if one["bytes"] is None
+        else f"{counted(one['objects'], 'object')}, {_human(one['bytes'])}"
+    )
     only = "nobody can tell what else holds them"
-    if one["only_copies"] is not None:
-        own = one["only_copies"]
-        only = f"{own['objects']:,} of them, {_human(own['bytes'])}, are in the repository no more"
-    return "\t".join((name, state, f"{one['age_days']} days", size, only))
+    if (own := one["only_copies"]) is not None:
+        only = "the repository has all of them"
+        if own["objects"]:
+            gone = counted(own["objects"], "is gone from the repository",
+                           "are gone from the repository")  # fmt: skip
+            only = f"{gone}, {_human(own['bytes'])}"
+    return "\t".join((name, state, counted(one["age_days"], "day"), size, only))
 
 
 @backups.command()

@@ -14,6 +14,7 @@ from lakegc_assets.cli.main import start
 from lakegc_assets.cli.options import new_run_id, run_options, settings_of
 from lakegc_assets.defs.units import human_bytes
 from lakegc_assets.errors import ConfigurationError
+from lakegc_assets.wording import aligned
 
 if TYPE_CHECKING:
     from lakegc_assets.mark.comparing import Comparison, Difference, Total
@@ -112,7 +113,7 @@ def _reasons(what: str, reasons: Mapping[str, Total]) -> None:
 
 def _line(indent: int, name: str, total: Total) -> None:
     size = "" if total.bytes is None else f"{human_bytes(total.bytes):>12}"
-    click.echo(f"{' ' * indent + name:<{_WIDTH}} {total.objects:>12,} objects {size}".rstrip())
+    click.echo(f"{' ' * indent + name:<{_WIDTH}} {aligned(total.objects)} {size}".rstrip())
 
 
 def _objects(name: str, difference: Difference) -> None:

@@ -205,7 +205,11 @@ def report(repository: str | None, run_id: str | None, file: Path | None, as_jso
         from lakegc_assets.cli.pages import write_estate  # noqa: PLC0415 - Dagster loads slowly
 
         rows = write_estate(file)
-        click.echo(json.dumps(rows, indent=1) if as_json else f"{len(rows)} repositories: {file}")
+        click.echo(
+            json.dumps(rows, indent=1)
+            if as_json
+            else f"{counted(len(rows), 'repository', 'repositories')}: {file}"
+        )
         return
     if repository is None or run_id is None:
         raise click.UsageError(

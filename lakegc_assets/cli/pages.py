@@ -26,6 +26,7 @@ from lakegc_assets.estate.run_state import DELETED_OR_MISSING, ON_HOLD, STOPPED
 from lakegc_assets.estate.standing import PERSON
 from lakegc_assets.lakefs.config import LakeFSConfig
 from lakegc_assets.lakefs.reads import utc_now
+from lakegc_assets.wording import counted
 
 #: Is shown below the state.
 _BECAUSE: Final = "because"
@@ -91,7 +92,8 @@ def page_of_estate(found: Overview, lakefs: LakeFSConfig) -> str:
     """
     figures = found.figures()
     about = (
-        f"{figures['repositories']:,} repositories, {human_bytes(figures['bytes stored'])} stored, "
+        f"{counted(figures['repositories'], 'repository', 'repositories')}, "
+        f"{human_bytes(figures['bytes stored'])} stored, "
         f"{human_bytes(figures['bytes of garbage'])} of garbage, "
         f"{human_bytes(figures['bytes freed'])} freed. As of {found.at:%Y-%m-%d %H:%M} UTC"
     )

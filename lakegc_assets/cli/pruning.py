@@ -12,6 +12,7 @@ import click
 from lakegc_assets.cli.exits import FAILURE, exit_status
 from lakegc_assets.cli.options import Duration
 from lakegc_assets.errors import RefusedError
+from lakegc_assets.wording import counted
 
 if TYPE_CHECKING:
     from lakegc_assets.defs.pruning import Outcome
@@ -83,4 +84,5 @@ def _show(outcomes: list[Outcome], notes: list[str], *, dry_run: bool) -> None:
     runs = [run for one in outcomes for run in one.gone]
     cached = sum(one.pruned.cached_size for one in outcomes if one.pruned)
     size = human_bytes(sum(run.size for run in runs) + cached)
-    click.echo(f"{len(runs)} runs, {size} {'would go' if dry_run else 'are gone'}")
+    gone = "would go" if dry_run else "is gone" if len(runs) == 1 else "are gone"
+    click.echo(f"{counted(len(runs), 'run')}, {size} {gone}")

@@ -11,6 +11,7 @@ import click
 from lakegc_assets.cli.exits import FAILURE, exit_status
 from lakegc_assets.cli.options import settings_of
 from lakegc_assets.defs.units import human_bytes
+from lakegc_assets.wording import aligned, counted
 
 #: Of the objects that read again, so many are named.
 _SHOWN = 3
@@ -154,7 +155,7 @@ def _answer(found: dict[str, Any]) -> str:
 
 
 def _line(name: str, total: dict[str, int]) -> str:
-    return f"  {name:<42} {total['objects']:>12,} objects {human_bytes(total['bytes']):>12}"
+    return f"  {name:<42} {aligned(total['objects'])} {human_bytes(total['bytes']):>12}"
 
 
 @click.command()
@@ -175,4 +176,4 @@ def pins(repository: str, prune: bool, as_json: bool) -> None:  # noqa: FBT001 -
         click.echo(f"there are no {what} in {repository!r}", err=True)
     for one in found:
         until = f"until {_minute(one['until'])} ({one['state']})"
-        click.echo(f"{one['pin']}\t{one['objects']:,} objects\t{until}\t{one['why']}")
+        click.echo(f"{one['pin']}\t{counted(one['objects'], 'object')}\t{until}\t{one['why']}")

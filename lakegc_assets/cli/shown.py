@@ -9,6 +9,7 @@ from typing import Any
 import click
 
 from lakegc_assets.defs.units import human_bytes
+from lakegc_assets.wording import aligned
 
 #: Garbage that no rule let expire.
 _WITHOUT_RULE = {
@@ -62,7 +63,7 @@ def _show_sweep(found: dict[str, Any]) -> None:
 
 def _line(indent: int, name: str, objects: int, size: int | None = None) -> None:
     shown = "" if size is None else f"{human_bytes(size):>12}"
-    click.echo(f"{' ' * indent + name:<44} {objects:>12,} objects {shown}".rstrip())
+    click.echo(f"{' ' * indent + name:<44} {aligned(objects)} {shown}".rstrip())
 
 
 def _show_places(found: dict[str, Any]) -> None:

@@ -30,6 +30,7 @@ from lakegc_assets.run.sets import members_of, union, write_set
 from lakegc_assets.run.tasks import spread
 from lakegc_assets.storage.base import ObjectStore
 from lakegc_assets.storage.errors import ObjectNotFoundError
+from lakegc_assets.wording import counted
 
 T = TypeVar("T")
 
@@ -80,8 +81,8 @@ def read_mark(
     found = sum(_over(ctx, read, mark.lists or mark.texts), _Read())
     if mark.objects not in {None, found.rows}:
         raise IntegrityError(
-            f"{mark.url} names {found.rows} objects, and the summary of mark {mark.id!r} says "
-            f"{mark.objects}: it is not whole"
+            f"{mark.url} names {counted(found.rows, 'object')}, and the summary of mark "
+            f"{mark.id!r} says {mark.objects}: it is not whole"
         )
     texts = sum(_over(ctx, partial(_lines_of, connections), mark.texts), KeyDigest())
     if mark.lists and mark.texts and texts != found.lines:

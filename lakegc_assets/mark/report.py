@@ -33,6 +33,7 @@ from lakegc_assets.run.parts import Part, read_part, write_part
 from lakegc_assets.run.tasks import spread
 from lakegc_assets.run.undo import whether_undone, with_trash
 from lakegc_assets.storage.base import ObjectStore
+from lakegc_assets.wording import counted
 
 ASSET: Final = "gc_report"
 _LARGEST: Final = 20
@@ -295,8 +296,8 @@ def _rule(rules: Mapping[str, Any] | None, held: str | None) -> str:
     days = {r["branch_id"]: r["retention_days"] for r in rules["branches"]}
     branch = held[1:]
     if branch in days:
-        return f"{branch}, {days[branch]} days"
-    return f"default, {rules['default_retention_days']} days"
+        return f"{branch}, {counted(days[branch], 'day')}"
+    return f"default, {counted(rules['default_retention_days'], 'day')}"
 
 
 def _slice_age(start: datetime, name: str | None) -> int | None:

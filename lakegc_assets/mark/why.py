@@ -32,6 +32,7 @@ from lakegc_assets.run.hashing import Hashes, address_hashes
 from lakegc_assets.run.parts import Part, read_parts
 from lakegc_assets.run.sets import members
 from lakegc_assets.run.tasks import each, spread
+from lakegc_assets.wording import counted
 
 #: Work on one core, in seconds, to look at a row.
 _ROW_S: Final = 1e-6
@@ -288,7 +289,7 @@ def _committed(asked: _Asked) -> Explanation | None:
     facts = {"commit": row["commit_id"], "branch": row["branch"], "kind": row["kind"]}
     because = f"the active commit {row['commit_id']}{on} holds it ({row['kind']})"
     if len(commits) > 1:
-        because += f", and {len(commits) - 1} other active commits"
+        because += f", and {counted(len(commits) - 1, 'other active commit')}"
     return Explanation(address, "live", because, facts | {"commits": len(commits)})
 
 

@@ -26,6 +26,7 @@ from lakegc_assets.storage.errors import StorageError
 from lakegc_assets.sweep.hold import HOLD, read_hold
 from lakegc_assets.sweep.lease import Lease
 from lakegc_assets.sweep.leased import leased
+from lakegc_assets.wording import duration
 
 #: Less than this is refused: what was begun lately may still go on.
 LEAST: Final = timedelta(days=2)
@@ -163,7 +164,7 @@ def require_long(keep: timedelta) -> None:
     """
     if keep < LEAST:
         raise ConfigurationError(
-            f"keep_runs is {keep / timedelta(days=1):g} days, and {LEAST.days} are the least: what "
+            f"keep_runs is {duration(keep)}, and {duration(LEAST)} are the least: what "
             "was begun lately may still go on"
         )
 

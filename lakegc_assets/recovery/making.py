@@ -49,6 +49,7 @@ from lakegc_assets.storage.errors import (
     StoreThrottledError,
     StoreUnavailableError,
 )
+from lakegc_assets.wording import counted
 
 ASSET: Final = "backup"
 _SWEPT: Final = "swept_set"
@@ -313,7 +314,9 @@ class _Making:
             told = (
                 f"{failed['detail'][0].as_py()}. Back {self.ctx.run!r} up again when this is mended"
             )
-            text = f"not one of {rows.num_rows} objects could be copied to {self.store.url}"
+            text = (
+                f"not one of {counted(rows.num_rows, 'object')} could be copied to {self.store.url}"
+            )
             raise _advised(kind(told), text)
 
 

@@ -15,6 +15,7 @@ from lakegc_assets.run.command_line import command_line
 from lakegc_assets.run.context import RunContext
 from lakegc_assets.storage.base import ObjectStore
 from lakegc_assets.storage.trash import addresses_in, old_trash, remove_trash
+from lakegc_assets.wording import counted
 
 
 class Pruned(NamedTuple):
@@ -96,8 +97,9 @@ def _kept(ctx: RunContext, needed: pa.Table) -> str:
     first = needed.slice(0, 1).to_pylist()[0]
     asked = ctx.repository, "--run", "RUN", "--address", first["address"]
     restoring = command_line("restore", *asked, settings=ctx.given_settings)
+    objects = counted(needed.num_rows, "object of the trash is", "objects of the trash are")
     return (
-        f"{needed.num_rows} objects in the trash are older than trash_days and stay: they are "
-        f"needed now, and are not in the store, {first['address']!r} for one ({first['why']}). "
+        f"{objects} needed now and not in the store, and stay though older than trash_days: "
+        f"{first['address']!r} for one ({first['why']}). "
         f"Restore them: `{restoring}`, with the run whose sweep deleted them"
     )

@@ -31,6 +31,7 @@ from lakegc_assets.storage.base import ObjectStore
 from lakegc_assets.storage.config import StoreConfig
 from lakegc_assets.storage.errors import StorageError
 from lakegc_assets.storage.lists import list_to_the_end
+from lakegc_assets.wording import counted
 
 _SWEPT = "swept_set"
 #: Of how many copies it is asked whether they are gone, where a listing shows none.
@@ -134,10 +135,10 @@ class Pruning:
         if self.older_than is None:
             return ""
         if now - since < self.older_than:
-            return f"it is {(now - since).days} days old"
+            return f"it is {counted((now - since).days, 'day')} old"
         # Until then what it holds was in the store, too.
         if swept is not None and now - swept < self.older_than:
-            return f"its mark was swept {(now - swept).days} days ago"
+            return f"its mark was swept {counted((now - swept).days, 'day')} ago"
         return ""
 
 
@@ -201,8 +202,9 @@ def _needed(ctx: RunContext, found: Found, held: pa.Table) -> str:
     if not needed.num_rows:
         return ""
     first = needed.slice(0, 1).to_pylist()[0]
+    objects = counted(needed.num_rows, "object that is", "objects that are")
     return (
-        f"it holds the only copy of {needed.num_rows} objects that are needed now, "
+        f"it holds the only copy of {objects} needed now, "
         f"{first['address']!r} for one ({first['why']}): {_advice(found, needed)}"
     )
 
@@ -240,7 +242,7 @@ def _restorable(found: Found, addresses: pa.ChunkedArray) -> dict[str, int]:
 
 
 def _some(addresses: Sequence[str]) -> str:
-    return f"{len(addresses)} objects, {addresses[0]!r} for one"
+    return f"{counted(len(addresses), 'object')}, {addresses[0]!r} for one"
 
 
 def _held(found: Found) -> pa.Table:

@@ -7,6 +7,7 @@ from datetime import datetime, timedelta
 from typing import Any, Final
 
 from lakegc_assets.storage.values import Recovery
+from lakegc_assets.wording import counted
 
 #: Rules may say more days than the calendar has.
 _MOST_DAYS: Final = 36_500
@@ -63,13 +64,15 @@ def _but_for(objects: int) -> str:
     """What of it cannot be had back from there; older sweeps do not tell."""
     if not objects:
         return ""
-    return f", but for {objects} objects that an earlier try deleted, and that are not there"
+    those = counted(objects, "object", "objects")
+    are = "is" if objects == 1 else "are"
+    return f", but for {those} that an earlier try deleted, and that {are} not there"
 
 
 def _of_earlier_tries(objects: int) -> str:
     if not objects:
         return ""
     return (
-        f"; of {objects} objects that an earlier try deleted nobody knows whether the store kept "
-        "them: its settings may have been others then"
+        f"; of {counted(objects, 'object')} that an earlier try deleted nobody knows whether the "
+        f"store kept {'it' if objects == 1 else 'them'}: its settings may have been others then"
     )

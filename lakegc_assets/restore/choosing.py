@@ -16,6 +16,7 @@ from lakegc_assets.lakefs.errors import NotFoundError
 from lakegc_assets.lakefs.models import ObjectStats
 from lakegc_assets.lakefs.reads import branch_ref
 from lakegc_assets.mark.addresses import live_spellings
+from lakegc_assets.wording import counted
 
 _SHOWN = 5
 
@@ -98,10 +99,12 @@ def _named(
     found = set(_among(marked, set().union(*meanings.values()))["address"].to_pylist())
     unknown = sorted(address for address, of in meanings.items() if not of & found)
     if unknown:
+        which = counted(len(unknown), "of these objects is", "of these objects are")
         raise RefusedError(
-            f"the mark names {len(unknown)} of these objects not, {unknown[:_SHOWN]} for one: it "
-            "did not delete them. `lakegc why` says what it knows of an object; addresses are "
-            f"relative to {namespace.url()}"
+            f"{which} not named by the mark, so that it did not delete "
+            f"{'it' if len(unknown) == 1 else 'them'}: {', '.join(map(repr, unknown[:_SHOWN]))}. "
+            "`lakegc why` says what it knows of an object; addresses are relative to "
+            f"{namespace.url()}"
         )
     return found
 
@@ -122,9 +125,10 @@ def _shown(
     if not addresses:
         where = f"{choice.ref!r}" if choice.path is None else f"{choice.path!r} of {choice.ref!r}"
         raise RefusedError(
-            f"the mark names none of the {count} objects that lakeFS shows at {where}"
+            f"the mark names nothing of what lakeFS shows at {where}"
             + (f" below {choice.prefix!r}" if choice.prefix else "")
-            + ": it did not delete them. `lakegc repositories` lists the other runs"
+            + f" ({counted(count, 'object')}), so that it deleted nothing of that. "
+            "`lakegc repositories` lists the other runs"
         )
     return addresses
 

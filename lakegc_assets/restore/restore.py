@@ -39,6 +39,7 @@ from lakegc_assets.sweep.hold import HOLD, read_hold
 from lakegc_assets.sweep.lease import Lease
 from lakegc_assets.sweep.leased import leased
 from lakegc_assets.sweep.lost import lost_objects, other_backup, usable_backup
+from lakegc_assets.wording import counted
 
 #: Work on one core, in seconds: to bring an object back, to copy it, and a byte of it.
 _ROW_S: Final = 0.0005
@@ -243,7 +244,7 @@ def _require_all(ctx: RunContext, found: pa.Table, rows: pa.Table, early: Sequen
         for row in failed.slice(0, _SHOWN).to_pylist()
     ]
     raise StorageError(
-        f"{failed.num_rows} objects could not be restored and {untried} were not tried: "
+        f"{counted(failed.num_rows, 'object')} could not be restored and {untried} were not tried: "
         f"{'; '.join(shown or early)}. All others are done and recorded, and all are pinned. Mend "
         f"what is wrong, then restore {ctx.run!r} again in the same way: it goes on"
     )
@@ -269,7 +270,8 @@ def _warnings(
         told = {d for d in pc.unique(lost["detail"]).to_pylist()[:_SHOWN] if d}
         why = f" ({'; '.join(sorted(told))})" if told else ""
         warnings.append(
-            f"{lost.num_rows} objects are neither kept by {connections.namespace_url} nor in a "
+            f"{counted(lost.num_rows, 'object is', 'objects are')} neither kept by "
+            f"{connections.namespace_url} nor in a "
             f"backup{why}, and did not come back: {some}"
         )
     other = found.filter(pc.equal(found["outcome"], "already_there"))
@@ -277,7 +279,8 @@ def _warnings(
     if other.num_rows:
         first = other.slice(0, 1).to_pylist()[0]
         warnings.append(
-            f"{other.num_rows} objects did not come back, since something else is at their keys: "
+            f"{counted(other.num_rows, 'object')} did not come back, since something else is at "
+            f"{'its key' if other.num_rows == 1 else 'their keys'}: "
             f"{first['address']!r}: {first['detail']}. It was left alone: somebody wrote it, or a "
             "copy went wrong. Look at it; if nothing needs it, move it away and restore again"
         )

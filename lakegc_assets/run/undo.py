@@ -5,6 +5,7 @@ from __future__ import annotations
 from datetime import timedelta
 
 from lakegc_assets.storage.values import Recovery
+from lakegc_assets.wording import duration
 
 
 def with_trash(recovery: Recovery, stays: timedelta) -> Recovery:
@@ -37,5 +38,5 @@ def whether_undone(recovery: Recovery, backup_url: str | None) -> str:
         return (
             f"this sweep cannot be undone: set backup_url, or turn versions on ({recovery.notice})"
         )
-    ends = "" if recovery.days is None else f" for {recovery.days:g} days"
+    ends = "" if recovery.days is None else f" for {duration(timedelta(days=recovery.days))}"
     return f"this sweep can be undone{ends}: {recovery.notice}"

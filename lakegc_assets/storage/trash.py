@@ -26,6 +26,7 @@ from lakegc_assets.storage.base import ObjectStore
 from lakegc_assets.storage.errors import StorageError
 from lakegc_assets.storage.files import flush, locked, open_directories, remove_empty
 from lakegc_assets.storage.values import Lost, Recovery, UndeleteOutcome
+from lakegc_assets.wording import counted
 
 #: How often a file is put back again.
 _TRIES: Final = 1000
@@ -89,7 +90,8 @@ def remove_trash(store: ObjectStore, folder: str, stays: Callable[[pa.Array], pa
         outcomes = store.delete_many(keys)
         if failed := [outcome for outcome in outcomes if outcome.outcome == "failed"]:
             raise StorageError(
-                f"{store.url}: {len(failed)} objects in the trash could not be removed, for "
+                f"{store.url}: {counted(len(failed), 'object')} in the trash could not be removed, "
+                "for "
                 f"example {failed[0].key!r}: {failed[0].detail}"
             )
         removed += len(outcomes)

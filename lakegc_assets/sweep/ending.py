@@ -18,6 +18,7 @@ from lakegc_assets.sweep import ledger
 from lakegc_assets.sweep.alarm import AlarmError, PartialLookError
 from lakegc_assets.sweep.lease_owner import describe
 from lakegc_assets.sweep.ledger import ASSET, GONE
+from lakegc_assets.wording import counted
 
 #: Fact of a sweep that names its owner, as its lease did.
 OWNER: Final = "owner"
@@ -133,7 +134,9 @@ def how_far(ctx: RunContext, attempt: AttemptArtifacts, looked: str = _NOT_MADE)
     """
     marked = attempt.recorded("deletion_candidates").rows
     deleted = _deleted(attempt)
-    done = f"{deleted:,} of the {marked:,} objects of mark {ctx.run!r} are deleted"
+    objects = counted(marked, "object", "objects")
+    are = "is" if marked == 1 else "are"
+    done = f"{deleted:,} of the {objects} of mark {ctx.run!r} {are} deleted"
     if attempt.has(ASSET):
         return f"{done}. {finished(attempt)}: nothing is left to do"
     look = f" The look afterwards {looked}." if deleted or looked != _NOT_MADE else ""

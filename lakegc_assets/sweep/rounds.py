@@ -35,6 +35,7 @@ from lakegc_assets.sweep.moment import elapsed
 from lakegc_assets.sweep.orders import STALE, STOPPED, Orders, Portion, Progress, progress_of
 from lakegc_assets.sweep.pace import Limits, share_after
 from lakegc_assets.sweep.suspension import SUSPENDED, thawed
+from lakegc_assets.wording import counted
 
 #: How many rounds in a row may do nothing before the sweep gives up, to be run again later.
 _IDLE_ROUNDS: Final = 20
@@ -215,7 +216,8 @@ class Rounds:
         advice = f" {_ADVICE[kind]}." if kind in _ADVICE else ""
         raised = kind if issubclass(kind, StorageError) else StorageError
         return raised(
-            f"{progress.failed} objects of {self.connections.namespace_url} could not be deleted, "
+            f"{counted(progress.failed, 'object')} of {self.connections.namespace_url} could not "
+            "be deleted, "
             f"for example {error}.{advice} What was done is recorded. Sweep {self.ctx.run!r} again "
             "when this is mended",
         )

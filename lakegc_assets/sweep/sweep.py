@@ -49,6 +49,7 @@ from lakegc_assets.sweep.ledger import ASSET, PUT_BACK, SWEPT
 from lakegc_assets.sweep.pace import in_flight
 from lakegc_assets.sweep.rounds import Means, Rounds
 from lakegc_assets.sweep.settling import settle
+from lakegc_assets.wording import counted
 
 #: How many objects that were put back are named.
 _NAMED: Final = 100
@@ -231,8 +232,8 @@ def _put_back(ctx: RunContext, swept: pa.Table) -> list[dict[str, str]]:
     if named:
         shown = "; ".join(f"{row['address']} ({row['detail']})" for row in named)
         ctx.log.warning(
-            "%d objects came back to life while %r was swept, and were put back: %s",
-            back.num_rows,
+            "%s back to life while %r was swept, and put back: %s",
+            counted(back.num_rows, "object came", "objects came"),
             ctx.run,
             shown,
         )
@@ -262,7 +263,8 @@ def _prune_trash(ctx: RunContext, namespace: str, lease: Lease) -> None:
         ctx.log.warning("%s", pruned.kept)
     if pruned.removed:
         ctx.log.info(
-            "%d objects in the trash were older than trash_days, and are gone", pruned.removed
+            "%s from the trash, older than trash_days",
+            counted(pruned.removed, "object is gone", "objects are gone"),
         )
 
 

@@ -19,6 +19,7 @@ from lakegc_assets.storage.undelete_probe import probe_recovery
 from lakegc_assets.storage.values import Recovery
 from lakegc_assets.sweep.approval import approval_of
 from lakegc_assets.sweep.lease_record import PROBES
+from lakegc_assets.wording import counted
 
 #: How marks are swept that nobody asked for.
 MODES: Final = ("never", "approved", "auto")
@@ -96,9 +97,9 @@ def _beyond(ctx: RunContext, attempt: AttemptArtifacts, limits: Limits) -> str:
     if limits.share is not None and share > limits.share:
         found.append(f"it names {share:.1%} of what was listed, the limit is {limits.share:.1%}")
     if limits.objects is not None and objects > limits.objects:
-        found.append(f"it names {objects:,} objects, the limit is {limits.objects:,}")
+        found.append(f"it names {counted(objects, 'object')}, the limit is {limits.objects:,}")
     if limits.bytes is not None and size > limits.bytes:
-        found.append(f"it names {size:,} bytes, the limit is {limits.bytes:,}")
+        found.append(f"it names {counted(size, 'byte')}, the limit is {limits.bytes:,}")
     if limits.growth is not None and objects:
         found += _grown(ctx, report, limits.growth)
     found += _unprotected(ctx, limits.required)

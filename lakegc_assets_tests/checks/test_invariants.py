@@ -184,7 +184,7 @@ def test_readers_that_disagree_about_a_range_stop_the_run(lab: Lab) -> None:
     digest = lab.range_row(range_id)["digest"]
     assert all(part in summary for part in (range_id, "0-0", digest, "backup"))
     marked = lab.mark("run2", {ranges: without})
-    assert "did not read 1 ranges of branch HEADs" in fails(
+    assert "did not read 1 range of branch HEADs" in fails(
         invariants.none_head_reachable(marked.case())
     )
 

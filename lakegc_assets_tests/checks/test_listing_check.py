@@ -56,7 +56,7 @@ def test_objects_that_are_lost_can_be_accepted_once(incomplete: Incomplete) -> N
         incomplete.lab.remove(address)
     result = incomplete.judge()
     digest = result.facts["digest"]
-    assert f"accept_missing={digest}" in fails(result)
+    assert f"--accept-missing {digest} (setting accept_missing)" in fails(result)
     assert result.facts["examples"] == incomplete.lost
     assert not incomplete.judge(accept_missing="2-0").passed
     assert incomplete.judge(accept_missing=digest).passed

@@ -93,8 +93,8 @@ def test_a_sweep_is_told_in_words(site: Site, told: Told, swept: Result) -> None
     assert "slices made after the cutoff, not listed: 1" in words
     assert any(line.startswith("listed 6 objects") for line in words)
     assert "garbage 2 objects 35 B" in words
-    assert "expired by the rule default, 20 days 1 objects 11 B" in words
-    assert "unreferenced 1 objects 24 B" in words
+    assert "expired by the rule default, 20 days 1 object 11 B" in words
+    assert "unreferenced 1 object 24 B" in words
     assert any(line.startswith("its name has a line break") for line in words)
     assert "deleted 2 objects 35 B" in words
     assert f"mark local://alpha/{mark_folder('m1')}" in words

@@ -62,12 +62,12 @@ def adopted(told: Told) -> Result:  # noqa: ARG001 - what it adopts from
 def test_a_run_is_made_and_says_what_it_spared(told: Told, adopted: Result) -> None:
     say(adopted, 0, "lakegc sweep alpha --run adopted")
     said = lines(adopted)
-    assert "garbage 1 objects 11 B" in said
-    assert "an active commit holds it 1 objects" in said
-    assert "it is staged on a branch 1 objects" in said
-    assert "it was written after the cutoff 1 objects" in said
-    assert "the store does not hold it 1 objects" in said
-    assert "not named by mark theirs 1 objects" in said
+    assert "garbage 1 object 11 B" in said
+    assert "an active commit holds it 1 object" in said
+    assert "it is staged on a branch 1 object" in said
+    assert "it was written after the cutoff 1 object" in said
+    assert "the store does not hold it 1 object" in said
+    assert "not named by mark theirs 1 object" in said
     found = json.loads(lakegc("report", "alpha", "--run", "adopted", "--json").stdout)
     assert found["adopted"]["mark"] == "theirs"
     assert found["adopted"]["objects"] == 5
@@ -129,11 +129,11 @@ def test_a_comparison_in_words(told: Told) -> None:
     say(result, 0, "note: run 'ours' (", " is younger than mark 'theirs' (2026-11-21 04:43:14 UTC)")
     said = lines(result)
     assert said[0] == "repository alpha"
-    assert "both name 1 objects 11 B" in said
-    assert "only ours names 1 objects 24 B" in said
-    assert "marked: unreferenced 1 objects 24 B" in said
+    assert "both name 1 object 11 B" in said
+    assert "only ours names 1 object 24 B" in said
+    assert "marked: unreferenced 1 object 24 B" in said
     assert "only theirs names 4 objects" in " ".join(said)
-    assert any(s.startswith("kept by ours: an active commit holds it 1 objects") for s in said)
+    assert any(s.startswith("kept by ours: an active commit holds it 1 object") for s in said)
     assert "only theirs names (4 of 4, the largest first):" in said
     assert f"{told.staged}, 26 B: kept: it is staged on branch 'main' at 'c'" in said
     assert "'data/no where\\n|é': kept: the store does not hold it" in said

@@ -138,7 +138,7 @@ def test_parts_of_a_run_as_the_page_says(site: Site, told: Told) -> None:
         ("--run first --all --branch main", 3, "refused: say what to restore"),
         ("--run first --all --path a", 3, "add --branch"),
         ("--run nothing --all", 3, "there is no mark 'nothing'"),
-        ("--run first --address data/none", 3, "the mark names 1 of these objects not"),
+        ("--run first --address data/none", 3, "1 of these objects is not named by the mark"),
         ("--run first --branch none", 3, "has no branch, tag or commit 'none'"),
         ("--run first --all --set pin_days=-1", 2, "pin_days is"),
         ("--run first --all --set no_such=1", 2, "there is no setting no_such"),

@@ -178,7 +178,7 @@ def test_the_command_says_what_would_go_and_asks(past: Site) -> None:
     assert dry.exit_code == 0, dry.output
     assert "alpha, run old: would go\n" in dry.stdout
     assert "alpha, run r1: kept: it is one of the last 3 marks\n" in dry.stdout
-    assert "1 runs, " in dry.stdout
+    assert "1 run, " in dry.stdout
     no = lakegc("prune", "alpha", answer="n\n")
     assert no.exit_code == 0, no.output
     assert "Remove what would go?" in no.output

@@ -186,7 +186,7 @@ def _no_lists() -> None:
         (_wrote(_LIST, b""), IntegrityError, "snappy.parquet is no list of addresses"),
         (_wrote(_LIST, foreign.parquet(["data/a", "data/b"])[:-9]), IntegrityError, "is no list"),
         (_wrote(_LIST, foreign.parquet(["data/a", None])), IntegrityError, "without an address"),
-        (_wrote(_LIST, foreign.parquet(["data/a"])), IntegrityError, "names 1 objects"),
+        (_wrote(_LIST, foreign.parquet(["data/a"])), IntegrityError, "names 1 object"),
         (_wrote(_LIST, foreign.parquet(["a", "b"], "key")), IntegrityError, "is no list"),
         (_wrote(_LIST, foreign.parquet(["data/a", "data/c"])), IntegrityError, "in text do not na"),
         (_wrote(_TEXT, b"data/a\ndata/b"), IntegrityError, "does not end with a whole line"),

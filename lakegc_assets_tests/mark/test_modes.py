@@ -274,7 +274,7 @@ def test_a_store_that_lacks_what_heads_hold_stops_the_run(
     (lake.objects / min(live & held(ctx))).unlink()
     failed = [one for one in evaluate(ctx) if not one.passed]
     assert [one.name for one in failed] == ["listing_holds_heads"]
-    assert "1 objects that branch HEADs name are neither" in failed[0].summary
+    assert "1 object that branch HEADs name is neither" in failed[0].summary
 
 
 def held(ctx: RunContext) -> set[str]:

@@ -395,7 +395,7 @@ def test_nothing_is_published_when_a_check_fails(golden: Goldens, tmp_path: Path
         recorded.plant("small", key, sink.getvalue().to_pybytes())
         failed = [check.name for check in check_candidates(marked.ctx) if not check.passed]
         assert failed == ["none_staged"]
-        with pytest.raises(RefusedError, match="none_staged: 1 candidates: each is staged"):
+        with pytest.raises(RefusedError, match="none_staged: 1 candidate: each is staged"):
             report(marked.ctx)
         assert published("small") == []
     assert not marked.attempt.has("gc_report")

@@ -84,7 +84,7 @@ def test_what_is_needed_and_in_a_copied_folder_only_is_copied_by_hand(
     kept = prune(swept, COPY)[COPY]
     namespace = f"local://{REPOSITORY}"
     assert kept.endswith(
-        f"no restore reads the copies of 1 objects, {address!r} for one: look whether they "
+        f"no restore reads the copies of 1 object, {address!r} for one: look whether they "
         f"are whole, and copy them by hand, from {copied.url}/ to {namespace}/, "
         "each to its own address"
     )
@@ -101,9 +101,9 @@ def test_copies_that_are_not_there_are_not_said_to_be(swept: Place, marked: Mark
     for path, address in (("one", gone), ("two", there), ("three", cut)):
         swept.lake.stage("main", f"late/{path}", address)
     kept = prune(swept)[NAME]
-    assert f"restore them first; no restore reads the copies of 1 objects, {cut!r} for one" in kept
+    assert f"restore them first; no restore reads the copies of 1 object, {cut!r} for one" in kept
     assert kept.endswith(
-        f"the copies of 1 objects, {gone!r} for one, are not there. If they "
+        f"the copies of 1 object, {gone!r} for one, are not there. If they "
         f"are gone for good, remove {swept.store.url} by hand once all others are back"
     )
 
@@ -119,7 +119,7 @@ def test_what_an_unfinished_backup_alone_holds_is_copied_by_hand(
     kept = prune(place, NAME)[NAME]
     assert "restore them first" not in kept
     assert f"copy them by hand, from {place.store.url}/ to local://" in kept
-    assert f"the copies of 1 objects, {address!r} for one: look whether they are whole" in kept
+    assert f"the copies of 1 object, {address!r} for one: look whether they are whole" in kept
     (place.lake.objects / address).parent.mkdir(parents=True, exist_ok=True)
     shutil.copy(Path(place.url, NAME, address), place.lake.objects / address)
     assert prune(place, NAME) == {NAME: ""}

@@ -84,11 +84,11 @@ def test_a_backup_that_was_moved_to_another_disk(
     copy.write_bytes(content[::-1])
     before = lose(place, marked)
     ctx = place.context(backup_url=str(tmp_path / "moved"))
-    with pytest.raises(StorageError, match="1 objects could not be restored and 0 were not tri"):
+    with pytest.raises(StorageError, match="1 object could not be restored and 0 were not tri"):
         restore(ctx, ALL)
     assert not (place.lake.objects / damaged).exists()
     copy.write_bytes(content)
-    with pytest.raises(StorageError, match="1 objects could not be restored") as raised:
+    with pytest.raises(StorageError, match="1 object could not be restored") as raised:
         restore(ctx, ALL)
     # As it says, where times were lost on the way.
     there = place.lake.objects / damaged

@@ -90,7 +90,7 @@ def test_the_only_copy_of_what_is_needed_now_stays(
     before = swept.contents()
     kept = prune(swept, *names)[NAME]
     assert kept == (
-        f"it holds the only copy of 1 objects that are needed now, {address!r} for one ({why}): "
+        f"it holds the only copy of 1 object that is needed now, {address!r} for one ({why}): "
         "restore them first"
     )
     assert swept.contents() == before
@@ -98,7 +98,7 @@ def test_the_only_copy_of_what_is_needed_now_stays(
     # What somebody else wrote there is no copy of it.
     _, connections = swept.context().connect()
     connections.store().put(address, before[address] + b"x")
-    assert "the only copy of 1 objects" in prune(swept, *names)[NAME]
+    assert "the only copy of 1 object" in prune(swept, *names)[NAME]
     # Once the store has it again, it is no longer the only one.
     connections.store().put(address, before[address])
     assert prune(swept) == {NAME: ""}
@@ -128,7 +128,7 @@ def test_what_lakefs_serves_and_lists_nowhere_stays(tmp_path: Path, spark: Sessi
         objects.stage_entry(lake.server.lake, REPOSITORY, "main", "a", entry)
         assert not list(lake.client.diff_branch(REPOSITORY, "main"))
         assert prune(place)[NAME] == (
-            f"it holds the only copy of 1 objects that are needed now, {served[90]!r} for one "
+            f"it holds the only copy of 1 object that is needed now, {served[90]!r} for one "
             "(lakeFS serves it): restore them first"
         )
         restore(place.context(), Choice(everything=True))

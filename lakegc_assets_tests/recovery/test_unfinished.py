@@ -76,7 +76,7 @@ def test_a_backup_that_was_not_finished_stays_unless_it_is_named(
     assert prune(place)[NAME].startswith("it was not finished; tell it by name")
     # What it holds may still be the only copy: of that its journal tells.
     lose_what_is_needed(place, marked)
-    assert "the only copy of 1 objects" in prune(place, NAME)[NAME]
+    assert "the only copy of 1 object" in prune(place, NAME)[NAME]
     give_up(place)
     remove(place, NAME)
 
@@ -89,7 +89,7 @@ def test_what_was_copied_and_not_recorded_may_be_the_only_copy(
     leave_unrecorded(place)
     lose_what_is_needed(place, marked)
     before = place.contents()
-    assert "the only copy of 1 objects" in prune(place, NAME)[NAME]
+    assert "the only copy of 1 object" in prune(place, NAME)[NAME]
     assert place.contents() == before
     give_up(place)
     remove(place, NAME)
@@ -152,9 +152,7 @@ def test_an_interrupted_prune_goes_on_and_looks_again(swept: Place, marked: Mark
     # What is gone already is of no interest, what is left is.
     swept.lake.stage("main", "late/other", others[0])
     need(swept, first)
-    assert (
-        f"the only copy of 1 objects that are needed now, {first!r}" in prune(swept, days=0)[NAME]
-    )
+    assert f"the only copy of 1 object that is needed now, {first!r}" in prune(swept, days=0)[NAME]
     assert swept.contents().keys() == {first}
     give_up(swept)
     remove(swept, days=0)
@@ -171,7 +169,7 @@ def test_an_interrupted_prune_believes_no_empty_listing(
         patch.setattr("lakegc_assets.recovery.pruning._copies", lambda _store: iter(()))
         assert "shows no copy, and" in prune(swept, days=0)[NAME]
     assert first in swept.contents()
-    assert "the only copy of 1 objects" in prune(swept, days=0)[NAME]
+    assert "the only copy of 1 object" in prune(swept, days=0)[NAME]
 
 
 def test_what_an_interrupted_prune_must_leave_can_be_restored(swept: Place, marked: Marked) -> None:
@@ -263,7 +261,7 @@ def test_what_a_finished_backup_holds_and_does_not_name_may_be_the_only_copy(
     make_backup(place.context())
     assert address not in place.found.copied["address"].to_pylist()
     before = place.contents()
-    assert "the only copy of 1 objects" in prune(place, NAME)[NAME]
+    assert "the only copy of 1 object" in prune(place, NAME)[NAME]
     assert place.contents() == before
     give_up(place)
     remove(place, NAME)

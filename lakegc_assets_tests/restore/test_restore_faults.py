@@ -65,7 +65,7 @@ def test_a_copy_that_went_wrong_is_found_by_the_next_try_and_can_be_mended(
         assert outcomes(place.context(), manifest)[bad] == ("already_there", None)
         size = len(before[bad])
         assert (
-            "1 objects did not come back, since something else is at their keys: "
+            "1 object did not come back, since something else is at its key: "
             f"{bad!r}: another object is there: it has {size - 1} bytes, and {size} were marked"
         ) in str(manifest.facts["warnings"])
     (place.lake.objects / bad).unlink()
@@ -84,7 +84,7 @@ def test_what_was_in_the_way_is_asked_for_again_by_a_restore_that_goes_on(
     copy.unlink()
     (place.lake.objects / other).parent.mkdir(parents=True, exist_ok=True)
     (place.lake.objects / other).write_text("in the way")
-    with pytest.raises(StorageError, match="1 objects could not be restored"):
+    with pytest.raises(StorageError, match="1 object could not be restored"):
         restore(place.context(), ALL)
     copy.write_bytes(before[lost])
     (place.lake.objects / other).unlink()
@@ -139,7 +139,7 @@ def test_a_damaged_record_of_a_restore_is_asked_for_again(
     lost = min(marked.candidates)
     copy = place.lake.folder.parent / "backups" / REPOSITORY / RUN / lost
     copy.rename(copy.with_name("aside"))
-    with pytest.raises(StorageError, match="1 objects could not be restored"):
+    with pytest.raises(StorageError, match="1 object could not be restored"):
         restore(place.context(), ALL)
     attempt = place.lake.root.attempt(REPOSITORY, RUN)
     ledger = [key for key in attempt.files("restored_set") if "/ledger/" in key]
@@ -173,7 +173,7 @@ def test_a_copy_that_is_lost_for_good_keeps_no_other_from_coming_back(
     lost = min(marked.candidates)
     (place.lake.folder.parent / "backups" / REPOSITORY / RUN / lost).unlink()
     monkeypatch.setattr(task, "_BATCH_BYTES", 1)
-    with pytest.raises(StorageError, match=r"1 objects could not be restored and 0 were not"):
+    with pytest.raises(StorageError, match=r"1 object could not be restored and 0 were not"):
         restore(place.context(), ALL)
     rest = marked.candidates - {lost}
     assert contents(place.lake, rest) == {address: before[address] for address in rest}
@@ -206,7 +206,7 @@ def test_what_something_deleted_between_two_tries_is_brought_back_again(
     lost, deleted, *_ = sorted(marked.candidates)
     copy = place.lake.folder.parent / "backups" / REPOSITORY / RUN / lost
     aside = copy.rename(copy.with_name("aside"))
-    with pytest.raises(StorageError, match=r"1 objects could not be restored and 0 were not"):
+    with pytest.raises(StorageError, match=r"1 object could not be restored and 0 were not"):
         restore(place.context(), ALL)
     (place.lake.objects / deleted).unlink()
     aside.rename(copy)

@@ -294,7 +294,7 @@ def test_a_prune_that_is_refused_says_so(store: ObjectStore, root: Path) -> None
             outcome = real(self, key, *more)
             return type(outcome)(key, "failed", "AccessDenied", "no")
 
-    with pytest.raises(StorageError, match="1 objects in the trash could not be removed"):
+    with pytest.raises(StorageError, match="1 object in the trash could not be removed"):
         prune_trash(Refusing(root, root.as_uri()), WEEK, NOW + WEEK)
     assert not folder.exists()
 

@@ -10,8 +10,8 @@ import pyarrow as pa
 import pytest
 
 from lakegc_assets.errors import IntegrityError, RefusedError
+from lakegc_assets.estate.explanation import explain as why
 from lakegc_assets.lakefs.client import LakeFSClient
-from lakegc_assets.mark.why import why
 from lakegc_assets.run.pins import PINS, Pin, write_pin
 from lakegc_assets.sweep.look import fingerprint
 from lakegc_assets.sweep.sweep import sweep

@@ -214,7 +214,7 @@ def test_an_object_that_cannot_be_deleted(
 
     monkeypatch.setattr(LocalStore, "_delete", in_place_of_it)
     words = (
-        rf"1 objects of local://repo could not be deleted.*{stuck}.*again when this is mended\. "
+        rf"1 object of local://repo could not be deleted.*{stuck}.*again when this is mended\. "
         r"17 of the 18 objects of mark 'mark-1' are deleted\. The look afterwards was made"
     )
     with pytest.raises(StorageError, match=words):

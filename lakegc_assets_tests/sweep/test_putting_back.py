@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from lakegc_assets.errors import IntegrityError
-from lakegc_assets.mark.why import why
+from lakegc_assets.estate.explanation import explain as why
 from lakegc_assets.recovery.making import make_backup
 from lakegc_assets.run.context import RunContext
 from lakegc_assets.storage.errors import StorageError
@@ -79,9 +79,8 @@ def test_what_came_back_to_life_is_put_back_and_reads(
     assert found[address] == ("put_back", told)
     assert manifest.facts["put_back"] == [{"address": address, "detail": told}]
     assert manifest.facts["outcomes"]["put_back"]["objects"] == 1
-    assert (
-        f"1 objects came back to life while 'mark-1' was swept, and were put back: {address}"
-        in (caplog.text)
+    assert f"1 object came back to life while 'mark-1' was swept, and put back: {address}" in (
+        caplog.text
     )
     assert not (lake.objects / HOLD).exists()
     assert why(lake.context(spark), address).because.endswith(f"; the sweep: put_back ({told})")

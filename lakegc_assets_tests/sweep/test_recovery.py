@@ -201,8 +201,8 @@ def test_old_trash_stays_where_it_is_the_only_copy_of_what_is_needed(
     left = {key for key in trash_of(lake, spark) if key.startswith(folder)}
     assert left == {f"{folder}{staged}", f"{folder}{other}"}
     assert (
-        f"2 objects in the trash are older than trash_days and stay: they are needed now, and are "
-        f"not in the store, {staged!r} for one (it is staged on a branch). Restore them: `lakegc "
+        "2 objects of the trash are needed now and not in the store, and stay though older than "
+        f"trash_days: {staged!r} for one (it is staged on a branch). Restore them: `lakegc "
         f"restore repo --run RUN --address {staged}`, with the run whose sweep deleted them"
         in caplog.text
     )
