@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Callable
 from functools import wraps
@@ -25,13 +26,13 @@ def exit_status(function: Callable[_P, _R]) -> Callable[_P, _R]:
         try:
             return function(*args, **kwargs)
         except RefusedError as error:
-            click.echo(f"refused: {error}", err=True)
+            click.echo(f"refused: {_with_options(error)}", err=True)
             sys.exit(REFUSED)
         except ConfigurationError as error:
-            click.echo(f"configuration: {error}", err=True)
+            click.echo(f"configuration: {_with_options(error)}", err=True)
             sys.exit(USAGE)
         except LakegcError as error:
-            click.echo(f"failed: {error}", err=True)
+            click.echo(f"failed: {_with_options(error)}", err=True)
             sys.exit(FAILURE)
         except KeyboardInterrupt as interrupt:
             how_far = str(interrupt) or "the same command with the same --run goes on"
@@ -39,3 +40,21 @@ def exit_status(function: Callable[_P, _R]) -> Callable[_P, _R]:
             sys.exit(FAILURE)
 
     return wrapper
+
+
+def _with_options(error: LakegcError) -> str:
+    """What an error says, and by which options the settings are given here that it names."""
+    from lakegc_assets.run.command_line import SETTINGS  # noqa: PLC0415 - only where it is needed
+
+    said = str(error)
+    context = click.get_current_context(silent=True)
+    known = {one for param in context.command.params for one in param.opts} if context else set()
+    options = []
+    for name in SETTINGS:
+        option = f"--{name.replace('_', '-')}"
+        if option not in known:
+            option = f"--set {name}=…" if "--set" in known else ""
+        named = re.search(rf"(?<![\w-]){name}(?![\w-])", said)
+        if option and named and option.rstrip("…") not in said:
+            options.append(option)
+    return f"{said}\n  as options: {', '.join(options)}" if options else said

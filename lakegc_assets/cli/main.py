@@ -14,6 +14,7 @@ from typing import Any
 
 import click
 
+from lakegc_assets.cli.completion import completed
 from lakegc_assets.cli.exits import exit_status
 from lakegc_assets.cli.options import new_run_id, run_options, settings_of, sweep_options
 from lakegc_assets.cli.shown import show
@@ -47,13 +48,13 @@ class Commands(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """The command of this name."""
         if cmd_name in _ELSEWHERE:
-            found: click.Command = getattr(import_module(_ELSEWHERE[cmd_name]), cmd_name)
-            return found
+            return completed(getattr(import_module(_ELSEWHERE[cmd_name]), cmd_name))
         if cmd_name == "embedded":
             from lakegc_assets.embedded.server import embedded  # noqa: PLC0415 - it loads slowly
 
             return embedded
-        return super().get_command(ctx, cmd_name)
+        found = super().get_command(ctx, cmd_name)
+        return found and completed(found)
 
 
 @click.group(

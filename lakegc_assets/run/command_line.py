@@ -53,6 +53,10 @@ _OF_A_MARK: Final = frozenset(
     }
 )
 _ALL: Final = frozenset(Settings.__dataclass_fields__) | _BACKUP
+#: Names of settings as messages have them, but for those that are words of every day, too.
+SETTINGS: Final = tuple(
+    sorted((_ALL | {name for name, _ in _TIMES.values()}) - {"adopt", "clean", "mode"})
+)
 #: Which settings a command takes; one that is not here takes none.
 _TAKEN: Final = {
     "run": _ALL,

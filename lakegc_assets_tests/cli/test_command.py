@@ -16,6 +16,7 @@ from click.testing import Result
 from lakegc_assets.cli.jobs import checked
 from lakegc_assets.cli.main import main
 from lakegc_assets.cli.shown import near
+from lakegc_assets.errors import RefusedError
 from lakegc_assets.mark.forms import mark_folder
 from lakegc_assets_tests.cli.calling import lakegc, say
 from lakegc_assets_tests.site import Site, Told
@@ -257,6 +258,22 @@ def test_a_check_that_fails_refuses_the_run(site: Site, stopped: Result) -> None
     assert stopped.stdout == ""
     assert "approve this run by a higher max_candidate_share" in stopped.stderr
     assert site.published("beta") == []
+
+
+def test_a_refusal_says_the_options_of_the_settings_that_it_names(
+    stopped: Result, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert "a higher max_candidate_share: --max-candidate-share 0.34" in stopped.stderr
+    assert "as options" not in stopped.stderr
+
+    def refused(*_: object) -> None:
+        raise RefusedError("wait for longer (lease_wait_seconds), or set protect_tags")
+
+    monkeypatch.setattr("lakegc_assets.cli.jobs.run_job", refused)
+    options = "as options: --set lease_wait_seconds=…, --protect-tags"
+    say(lakegc("sweep", "alpha", "--run", "m1"), 3, options)
+    # A command has only what it takes.
+    assert "as options" not in lakegc("approve", "alpha", "--run", "m1").output
 
 
 @pytest.mark.usefixtures("stopped")
