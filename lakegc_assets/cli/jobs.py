@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import shutil
+from contextlib import suppress
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
@@ -23,11 +24,14 @@ from lakegc_assets.defs.failures import Stopped
 from lakegc_assets.defs.names import WAITING
 from lakegc_assets.defs.partitions import add_partition, partition_key
 from lakegc_assets.defs.resources import CollectorResource
-from lakegc_assets.errors import ConfigurationError, RefusedError
+from lakegc_assets.errors import ConfigurationError, LakegcError, RefusedError
 from lakegc_assets.mark.publication import read_summary
+from lakegc_assets.run.artifacts import AttemptArtifacts
 from lakegc_assets.run.lock import repository_lock
 from lakegc_assets.storage.opening import open_store
 from lakegc_assets.sweep.gate import require_unswept
+from lakegc_assets.sweep.ledger import ASSET
+from lakegc_assets.sweep.restored import restored
 
 _PACKAGE = Path(__file__).parents[1]
 #: These need a published mark.
@@ -106,7 +110,7 @@ def run_job(
             attempt = site.attempt(repository, run)
             require_published(attempt)
             if job == "gc_sweep":
-                require_unswept(attempt)
+                _tell_swept(attempt)
         left = _left(site, namespace, job, repository, run)
         say(f"{job} of {repository}, run {run}")
         names = component().names()
@@ -115,6 +119,22 @@ def run_job(
             key = str(key)
             instance.add_dynamic_partitions(names.of(WAITING), [key])
         _execute(job, key, settings, asked or {}, left, instance)
+
+
+def _tell_swept(attempt: AttemptArtifacts) -> None:
+    """Say first that a mark was swept: who sweeps it again is shown the record of that.
+
+    Raises:
+        RefusedError: something of it was restored since, which no sweep of this mark takes again.
+    """
+    if not attempt.has(ASSET):
+        return
+    back = None
+    with suppress(LakegcError):
+        back = restored(attempt)
+    if back is not None:
+        require_unswept(attempt)
+    say(f"mark {attempt.run} was swept already: nothing is left to do")
 
 
 def checked(settings: dict[str, Any]) -> dict[str, Any]:

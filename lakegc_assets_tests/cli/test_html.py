@@ -258,7 +258,7 @@ def test_the_command_writes_all_repositories_although_lakefs_is_silent(
     assert "lakeFS does not tell its repositories" in shown
     assert "swept on 2026-03-01" in shown
     told = CliRunner().invoke(main, ["report", "--html", str(file)])
-    assert told.stdout == f"1 repositories: {file}\n"
+    assert told.stdout == f"1 repository: {file}\n"
 
 
 @pytest.mark.parametrize(
