@@ -35,6 +35,7 @@ from lakegc_assets.defs.policy import (
 from lakegc_assets.defs.pruning import prune_schedule
 from lakegc_assets.defs.resources import CollectorResource, resources
 from lakegc_assets.defs.resuming import resume_sensor
+from lakegc_assets.defs.scaffolding import CollectionScaffolder
 from lakegc_assets.defs.schedules import schedules
 from lakegc_assets.defs.sensors import approvals_sensor, repositories_sensor, rules_sensor
 from lakegc_assets.defs.stages import Result, Stage
@@ -54,6 +55,7 @@ Translation = Annotated[
 _FIXED: Final = ("deps", "partitions_def", "skippable", "automation_condition")
 
 
+@dg.scaffold_with(CollectionScaffolder)
 class GarbageCollection(dg.Component, Policy):
     """Garbage collection for the repositories of a lakeFS server.
 

@@ -28,7 +28,11 @@ from lakegc_assets.run.parts import Part, PartWriter, read_parts
 from lakegc_assets.run.settings import Mode
 from lakegc_assets.storage.base import ObjectStore
 from lakegc_assets.storage.config import StoreConfig
-from lakegc_assets.storage.errors import ObjectNotFoundError, PreconditionFailedError
+from lakegc_assets.storage.errors import (
+    ObjectNotFoundError,
+    PreconditionFailedError,
+    StorageError,
+)
 from lakegc_assets.storage.opening import open_store
 
 #: Raised with the form of artifacts, and with what counts as alive: older marks are then not swept.
@@ -206,6 +210,8 @@ class ArtifactRoot:
 
         Raises:
             RefusedError: the mark of this run is published, hence frozen.
+            ConfigurationError: nothing can be written there.
+            StorageError: the store does not answer.
         """
         validate_run_id(run)
         try:
@@ -218,7 +224,16 @@ class ArtifactRoot:
                 "sweep it, or mark again under another id",
             )
         attempt = f"{datetime.now(timezone.utc):%Y%m%dT%H%M%SZ}-{secrets.token_hex(4)}"
-        self.open(repository, run).put("attempt.json", json.dumps({"attempt": attempt}).encode())
+        try:
+            self.open(repository, run).put(
+                "attempt.json", json.dumps({"attempt": attempt}).encode()
+            )
+        except StorageError as error:
+            kind = type(error) if error.transient else ConfigurationError
+            raise kind(
+                f"the artifacts cannot be written at {self.url}: {error}. Let this process write "
+                "there, or name another place in `artifact_root` or LAKEGC_ARTIFACT_ROOT"
+            ) from error
         return AttemptArtifacts(self, repository, run, attempt)
 
 

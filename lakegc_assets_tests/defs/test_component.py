@@ -21,6 +21,7 @@ from lakegc_assets.defs.connecting import LakeFSResource, ObjectStoreResource
 from lakegc_assets.defs.partitions import add_partition
 from lakegc_assets.defs.policy import Override, Policies, Policy
 from lakegc_assets.defs.resources import CollectorResource
+from lakegc_assets.defs.scaffolding import CollectionScaffolder
 from lakegc_assets.sweep.unattended import Limits
 
 # Dagster itself reads YAML, and makes nested resources, in these ways.
@@ -116,6 +117,26 @@ def test_what_dg_checks_first_says_in_one_sentence_what_is_wrong(
 def test_a_variable_of_a_notice_that_is_not_set_is_told_with_its_name() -> None:
     with pytest.raises(ResolutionException, match="a variable that is not set: NOT_SET"):
         GarbageCollection.resolve_from_yaml("notices: {url_variable: NOT_SET}")
+
+
+def test_what_is_scaffolded_is_a_commented_file_that_loads(tmp_path: Path) -> None:
+    request: Any = dg.ScaffoldRequest(
+        type_name="lakegc_assets.GarbageCollection",
+        target_path=tmp_path,
+        scaffold_format="yaml",
+        project_root=None,
+        params=None,
+    )
+    CollectionScaffolder().scaffold(request)
+    text = (tmp_path / "defs.yaml").read_text()
+    with_all = re.sub(r"(?m)^( +)# (?=[a-z_]+:|  )", r"\1", text)
+    plain, whole = (yaml.safe_load(one)["attributes"] for one in (text, with_all))
+    schema = GarbageCollection.get_model_cls().model_json_schema()
+    for found in (plain, whole):
+        assert list(jsonschema.Draft202012Validator(schema).iter_errors(found)) == []
+    assert set(whole) > {"notices", "repositories", "stores", "auto", *plain}
+    component = GarbageCollection.resolve_from_yaml(yaml.safe_dump(plain))
+    assert component.policies().of("any") == Policy()
 
 
 def _fields(model: type[pydantic.BaseModel]) -> list[tuple[str, str | None]]:

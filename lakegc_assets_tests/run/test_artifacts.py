@@ -73,6 +73,12 @@ def write_chain(
     return chain
 
 
+def test_a_root_that_cannot_be_written_is_told_as_such(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(ConfigurationError, match=r"the artifacts cannot be written at .*/file/"):
+        ArtifactRoot(str(tmp_path / "file/below"), StoreConfig()).new_attempt("repo", "m1")
+
+
 def test_a_whole_chain_is_read_as_it_was_written(tmp_path: Path) -> None:
     attempt = root_at(tmp_path).new_attempt("small", "run1")
     written = write_chain(attempt)
