@@ -13,13 +13,14 @@ from lakegc_assets.estate.guards import read_guards
 from lakegc_assets.estate.run_state import RunManifests, RunState, deleted_or_missing, run_state
 from lakegc_assets.run.artifacts import ArtifactRoot, AttemptArtifacts
 from lakegc_assets.storage.config import StoreConfig
+from lakegc_assets.storage.local import LocalStore
 from lakegc_assets.storage.opening import open_store
 from lakegc_assets.sweep.hold import HOLD
 from lakegc_assets.sweep.lease_record import LEASE, LeaseRecord
 from lakegc_assets.sweep.ledger import Outcome, read, record
 from lakegc_assets.sweep.pace import Limits, Pace, round_folder
 from lakegc_assets.sweep.sweep import sweep
-from lakegc_assets.sweep.tries import FOLDER, Try, recorded_try
+from lakegc_assets.sweep.tries import FOLDER, Try, last_try, recorded_try
 from lakegc_assets_tests.lake import RUN, Marked, SmallLake
 from lakegc_assets_tests.left import BEGAN, swept
 from lakegc_assets_tests.left import marked as published
@@ -191,6 +192,20 @@ def test_what_is_missing_after_a_kill_may_have_been_deleted(root: ArtifactRoot) 
     assert deleted_or_missing(attempt, read(attempt)).num_rows == 0
     notes.unanswered()
     assert deleted_or_missing(attempt, read(attempt)).num_rows == 1
+
+
+def test_a_try_that_cannot_be_recorded_goes_on(
+    lake: SmallLake, spark: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> None:
+        raise OSError("no space left on device")
+
+    ctx = lake.context(spark)
+    monkeypatch.setattr(LocalStore, "put", full)
+    with recorded_try(ctx):
+        done = True
+    assert done
+    assert last_try(ctx.root.attempt(ctx.repository, RUN)) is None
 
 
 def test_a_real_sweep_records_what_ended_it(
