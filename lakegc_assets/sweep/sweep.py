@@ -153,6 +153,15 @@ def _sweep(ctx: RunContext, connections: Connections, lease: Lease) -> Manifest:
 
 def _delete(rounds: Rounds, ending: Ending, look: Callable[[], None]) -> int:
     """Delete in rounds, of which no task deletes any more afterwards; how many it took."""
+    try:
+        return _settled(rounds, ending, look)
+    except BaseException as ended:
+        if not isinstance(ended, Exception):
+            _leave(rounds)
+        raise
+
+
+def _settled(rounds: Rounds, ending: Ending, look: Callable[[], None]) -> int:
     lease = rounds.lease
     try:
         number = rounds.run()
@@ -165,9 +174,6 @@ def _delete(rounds: Rounds, ending: Ending, look: Callable[[], None]) -> int:
         settle(rounds.attempt.store(), lease.sweep)
         if _tried(rounds.attempt):
             ending.look_if_possible(look)
-        raise
-    except BaseException:
-        _leave(rounds)
         raise
     # From here on no task deletes, and who has lost the lease writes nothing.
     lease.begin_round(number + 1)

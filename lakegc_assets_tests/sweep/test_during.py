@@ -402,3 +402,26 @@ def test_one_that_is_interrupted_keeps_the_lease_while_a_task_may_delete(
     (orders,) = given
     assert lost(store, orders.lease, orders.number, store.server_time())
     assert lake.keys() >= marked.candidates
+
+
+def test_one_that_is_interrupted_while_it_waits_for_its_requests_keeps_the_lease(
+    lake: SmallLake, marked: Marked, spark: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(_ctx: RunContext, orders: Orders, _portions: object) -> Progress:
+        artifacts = orders.connections.open(orders.artifacts_url)
+        pace = Pace(artifacts, orders.notes, 0, orders.limits)
+        pace.begin()
+        pace.unanswered()
+        pace.end()
+        raise StorageError("no answer")
+
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    stand_in(monkeypatch, lambda: spare(set()))
+    monkeypatch.setattr(rounds, "delete", fail)
+    monkeypatch.setitem(sweep.__globals__, "settle", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        sweep(lake.context(spark))
+    assert not read_lease(lake.context(spark).connect()[1].store()).released
+    assert lake.keys() >= marked.candidates
