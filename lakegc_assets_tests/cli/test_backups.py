@@ -101,7 +101,7 @@ def test_backups_are_listed_swept_and_pruned(
     listed = lakegc("backups")
     say(listed, 0)
     assert listed.stdout.startswith(
-        "archived/m1\tfinished\t0 days\t2 objects, 35 B\t0 of them, 0 B"
+        "archived/m1\tfinished\t0 days\t2 objects, 35 B\tthe repository has all of them"
     )
     (found,) = json.loads(lakegc("backups", "--json").stdout)
     assert found["only_copies"] == {"objects": 0, "bytes": 0}

@@ -222,7 +222,7 @@ def test_the_command_prunes_all_and_prints_json(past: Site) -> None:
     ("arguments", "status", "words"),
     [
         (["nowhere"], 2, "there is no repository 'nowhere'"),
-        (["alpha", "--keep-runs", "1d"], 2, "2 are the least"),
+        (["alpha", "--keep-runs", "1d"], 2, "keep_runs is 1 day, and 2 days are the least"),
         (["alpha", "--keep-runs", "soon"], 2, "is no duration"),
     ],
 )
