@@ -18,7 +18,7 @@ from lakegc_assets.defs.checks import candidate_checks
 from lakegc_assets.defs.connecting import LakeFSResource, ObjectStoreResource
 from lakegc_assets.defs.execution import Execution
 from lakegc_assets.defs.fields import Name, Patterns, with_plain_errors
-from lakegc_assets.defs.graph import STAGES
+from lakegc_assets.defs.graph import STAGES, SWEEP
 from lakegc_assets.defs.jobs import FIRST_SETTINGS, jobs
 from lakegc_assets.defs.keeping import keeping
 from lakegc_assets.defs.names import Names
@@ -38,7 +38,7 @@ from lakegc_assets.defs.resuming import resume_sensor
 from lakegc_assets.defs.scaffolding import CollectionScaffolder
 from lakegc_assets.defs.schedules import schedules
 from lakegc_assets.defs.sensors import approvals_sensor, repositories_sensor, rules_sensor
-from lakegc_assets.defs.stages import Result, Stage
+from lakegc_assets.defs.stages import Result, Stage, in_one_step
 from lakegc_assets.defs.staleness import (
     REPOSITORIES,
     repositories_spec,
@@ -155,7 +155,12 @@ class GarbageCollection(dg.Component, Policy):
             return dg.Definitions.merge(
                 dg.Definitions(
                     assets=[
-                        *(s.definition(specs[s.name], names, self.execute) for s in STAGES),
+                        *(
+                            one.definition(specs[one.name], names, self.execute)
+                            for one in STAGES
+                            if one not in SWEEP
+                        ),
+                        in_one_step(SWEEP, specs, names, self.execute),
                         specs[REPOSITORIES],
                     ],
                     asset_checks=[candidate_checks(names), staleness_check(policies, names)],

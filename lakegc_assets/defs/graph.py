@@ -25,3 +25,5 @@ STAGES: Final = (
     restored_set,
     estate,
 )
+#: What is made in one step: a sweep goes on where no backup was asked for.
+SWEEP: Final = (backup, swept_set)

@@ -44,10 +44,10 @@ def _told(facts: Mapping[str, Any], names: Sequence[str]) -> Iterator[tuple[str,
             yield name.removesuffix("bytes").replace("_", " ") + "size", human_bytes(facts[name])
 
 
-def of_backup(record: Record | None, backup_url: str | None) -> dict[str, Any]:
+def of_backup(record: Record, backup_url: str | None) -> dict[str, Any]:
     """What ``backup`` shows."""
-    if record is None or record.finished is None:
-        return {"note": "skipped: backup_url is not set"}
+    if record.finished is None:
+        raise TypeError("a backup that did not finish has no time")
     subject = record.subject
     return {
         "objects": record.objects,

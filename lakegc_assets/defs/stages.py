@@ -1,7 +1,7 @@
 """Assets of the graph before they belong to a component, which gives them keys and resources."""
 
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import dagster as dg
@@ -70,6 +70,45 @@ class Stage:
             return execute(self, Execution(context, names))
 
         return made
+
+
+def in_one_step(
+    stages: Sequence[Stage],
+    specs: Mapping[str, dg.AssetSpec],
+    names: Names,
+    execute: Callable[[Stage, Execution], Result],
+) -> dg.AssetsDefinition:
+    """Assets of a component that are made one after the other, in the step of the last one.
+
+    Dagster skips the steps behind one that ended without a materialization; within a step it does
+    not, so that an asset which made nothing need not say that it did.
+
+    Args:
+        stages: in their order; none of them is configured by a run.
+        specs: of all assets, by their plain names.
+        names: of the component, with the keys of all assets.
+        execute: makes one of them.
+    """
+
+    @dg.multi_asset(
+        name=names.of(stages[-1].name),
+        specs=[
+            specs[one.name].replace_attributes(deps=[names.key(dep) for dep in one.deps])
+            for one in stages
+        ],
+        can_subset=True,
+        required_resource_keys=names.resources(*{key for one in stages for key in one.resources}),
+    )
+    def made(context: dg.AssetExecutionContext) -> Iterator[dg.MaterializeResult[None]]:
+        for one in stages:
+            key = names.key(one.name)
+            if key not in context.selected_asset_keys:
+                continue
+            found = execute(one, Execution(context, names))
+            for result in [found] if isinstance(found, dg.MaterializeResult) else found:
+                yield dg.MaterializeResult(asset_key=key, metadata=result.metadata)
+
+    return made
 
 
 def stage(

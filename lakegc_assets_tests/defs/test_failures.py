@@ -275,8 +275,8 @@ def test_what_is_excluded_is_refused_by_every_job_but_its_restore(
     definitions = GarbageCollection(exclude=["b*"]).definitions()
     key = add_partition(instance, "barred", "by-hand")
     instance.add_dynamic_partitions("waiting", [str(key)])
-    steps = {"gc": "store_listing", "gc_mark": "store_listing", "gc_backup": "backup"}
-    steps |= {"gc_sweep": "backup", "gc_approve": "approve"}
+    steps = {"gc": "store_listing", "gc_mark": "store_listing", "gc_backup": "swept_set"}
+    steps |= {"gc_sweep": "swept_set", "gc_approve": "approve"}
     for job, step in steps.items():
         said, _, _ = failure_of(run(instance, job, str(key), definitions), step)
         assert said.startswith("refused: repository 'barred' is excluded, so nothing was done: ")

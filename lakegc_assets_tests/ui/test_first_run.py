@@ -144,6 +144,10 @@ def test_what_waits_is_approved_and_then_swept(ui: Screen) -> None:
     ui.page.get_by_placeholder("Partition").click()
     ui.page.get_by_role("menuitem", name=key).first.click()
     visible(ui.text("by:").or_(ui.text("approve")).first)
+    ui.page.evaluate(
+        "document.querySelector('.CodeMirror').CodeMirror.setValue("
+        "'ops:\\n  approve:\\n    config:\\n      by: Ada\\n')"
+    )
     ui.picture("first-run-approve")
     ui.page.get_by_role("button", name="Launch Run").click()
     approved = ended(ui, "gc_approve", WAITS)

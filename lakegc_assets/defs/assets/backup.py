@@ -7,6 +7,8 @@ Guarantees: a finished backup is never changed; a killed one goes on where it wa
 ``backup_url`` deletes only what is verified in the backup of its own mark.
 """
 
+from collections.abc import Iterator
+
 import dagster as dg
 
 from lakegc_assets.defs.execution import Execution
@@ -15,10 +17,13 @@ from lakegc_assets.defs.stages import stage
 from lakegc_assets.sweep.backing_up import back_up
 
 
-@stage(deps=("gc_report",))
-def backup(execution: Execution) -> dg.MaterializeResult[None]:
+@stage(deps=("gc_report",), skippable=True)
+def backup(execution: Execution) -> Iterator[dg.MaterializeResult[None]]:
     """Copies what the mark names to ``backup_url``, verifies each copy, and records it."""
     with execution.run_context() as ctx:
         record = back_up(ctx)
         url = ctx.settings.backup_url
-    return dg.MaterializeResult(metadata=of_backup(record, url))
+        if record is None:
+            execution.context.log.info("nothing is backed up: backup_url is not set")
+            return
+    yield dg.MaterializeResult(metadata=of_backup(record, url))
