@@ -86,7 +86,7 @@ class GarbageCollection(dg.Component, Policy):
     running: bool = Field(
         default=False,
         description="schedules and sensors are on from the start; else each is turned on in "
-        "Dagster's interface, as all but gc_repositories are",
+        "Dagster's interface, as all but gc_repositories, gc_waiting and gc_waves are",
     )
     repositories: list[Override] = Field(
         default_factory=list, description="what is different for some; later entries win"
