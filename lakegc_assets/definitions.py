@@ -3,6 +3,8 @@
 from dagster import Definitions, definitions
 
 from lakegc_assets.defs.component import GarbageCollection
+from lakegc_assets.defs.loading import load
+from lakegc_assets.run.command_line import source
 
 
 @definitions
@@ -12,5 +14,10 @@ def defs() -> Definitions:
 
 
 def component() -> GarbageCollection:
-    """The component whose jobs the command line runs."""
-    return GarbageCollection()
+    """The component whose jobs the command line runs: that of ``--defs``, or its defaults.
+
+    Raises:
+        ConfigurationError: it cannot be loaded.
+    """
+    place = source().definitions
+    return load(place) if place else GarbageCollection()

@@ -11,6 +11,7 @@ from lakegc_assets.checks.listing_check import listing_holds_heads
 from lakegc_assets.checks.pinned import none_pinned
 from lakegc_assets.errors import IntegrityError, RefusedError
 from lakegc_assets.run.artifacts import AttemptArtifacts, Manifest
+from lakegc_assets.run.command_line import in_dagster
 from lakegc_assets.run.context import RunContext
 from lakegc_assets.run.selection import Selection
 from lakegc_assets.storage.errors import ObjectNotFoundError
@@ -96,7 +97,7 @@ def read_results(attempt: AttemptArtifacts, manifest: Manifest) -> list[CheckRes
     except ObjectNotFoundError as error:
         raise RefusedError(
             f"the checks of mark {attempt.run!r} were not run: nothing is published without them. "
-            "Run the job gc_mark as a whole",
+            f"Run the job {in_dagster('gc_mark')} as a whole",
         ) from error
     except (ValueError, KeyError, TypeError) as error:
         raise IntegrityError(f"{where} is damaged ({error}): mark again") from error

@@ -17,7 +17,9 @@ from lakegc_assets.sweep.approval import Approval, approval_of
 _THREADS = 8
 
 
-def approve(repository: str, run: str, by: str | None, share: float | None) -> Approval:
+def approve(
+    repository: str, run: str, by: str | None, share: float | None, settings: dict[str, Any]
+) -> Approval:
     """Run the job ``gc_approve`` in this process.
 
     Args:
@@ -25,6 +27,7 @@ def approve(repository: str, run: str, by: str | None, share: float | None) -> A
         run: the mark id.
         by: who approves; None for this user.
         share: of the listing that is approved to go; None for what the settings say.
+        settings: of the run.
 
     Raises:
         ConfigurationError: there is no such repository.
@@ -33,7 +36,7 @@ def approve(repository: str, run: str, by: str | None, share: float | None) -> A
     config: dict[str, Any] = {"by": getpass.getuser() if by is None else by}
     if share is not None:
         config["max_candidate_share"] = share
-    run_job("gc_approve", repository, run, {}, {"approve": config})
+    run_job("gc_approve", repository, run, settings, {"approve": config})
     approval = approval_of(Site.defined().attempt(repository, run), utc_now())
     if approval is None:
         raise LakegcError(f"the approval of mark {run!r} of {repository!r} was not recorded")

@@ -17,6 +17,7 @@ from dagster._core.errors import DagsterExecutionInterruptedError
 from dagster._core.instance.ref import InstanceRef
 from dagster._core.utils import make_new_run_id
 
+from lakegc_assets.cli import chosen
 from lakegc_assets.cli.progress import progress, say
 from lakegc_assets.cli.queries import Site, namespace_of, require_published
 from lakegc_assets.definitions import component
@@ -44,7 +45,7 @@ def dagster_home() -> Path:
     Raises:
         ConfigurationError: it cannot be made.
     """
-    home = Path(os.environ.get("DAGSTER_HOME") or ".lakegc/dagster").expanduser().resolve()
+    home = chosen.dagster_home()
     os.environ["DAGSTER_HOME"] = str(home)
     try:
         home.mkdir(parents=True, exist_ok=True)
@@ -199,11 +200,11 @@ def _execute(
     left: tuple[str, ...] | None,
     instance: dg.DagsterInstance,
 ) -> None:
-    run_id, chosen = make_new_run_id(), component()
-    names = chosen.names()
+    run_id, asked_of = make_new_run_id(), component()
+    names = asked_of.names()
     try:
         with progress(instance, run_id):
-            chosen.definitions().resolve_job_def(names.of(job)).execute_in_process(
+            asked_of.definitions().resolve_job_def(names.of(job)).execute_in_process(
                 partition_key=key,
                 asset_selection=[names.key(one) for one in left] if left else None,
                 instance=instance,

@@ -14,11 +14,19 @@ from typing import Any
 
 import click
 
+from lakegc_assets.cli.chosen import POINTER, chosen
 from lakegc_assets.cli.completion import completed
 from lakegc_assets.cli.exits import exit_status
-from lakegc_assets.cli.options import new_run_id, run_options, settings_of, sweep_options
+from lakegc_assets.cli.options import (
+    new_run_id,
+    run_options,
+    set_option,
+    settings_of,
+    sweep_options,
+)
 from lakegc_assets.cli.shown import show
 from lakegc_assets.errors import RefusedError
+from lakegc_assets.run.command_line import printing
 from lakegc_assets.wording import counted
 
 #: Commands that stand in modules of their own, which are loaded when they are asked for.
@@ -61,7 +69,15 @@ class Commands(click.Group):
     cls=Commands, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100}
 )
 @click.version_option(package_name="lakegc-assets")
-def main() -> None:
+@click.option(
+    "--defs",
+    metavar="DIR|FILE",
+    envvar="LAKEGC_DEFS",
+    help="Take server, stores, policies and limits from this file of a Dagster project, or from "
+    f"the one below this folder. Default: what {POINTER} below DAGSTER_HOME names.",
+)
+@click.pass_context
+def main(ctx: click.Context, defs: str | None) -> None:
     """Garbage collection for lakeFS: finds what nothing needs, says why, deletes it safely.
 
     For a first look: mark, report, sweep. What a sweep deleted comes back by restore.
@@ -69,6 +85,7 @@ def main() -> None:
     Exit status: 0 success; 1 failure; 2 wrong usage or configuration; 3 refused, by a check or
     because the request is incomplete or contradicts what is there.
     """
+    ctx.with_resource(printing(chosen(defs)))
 
 
 def start(
@@ -145,9 +162,14 @@ def sweep(repository: str, run_id: str | None, as_json: bool, **options: Any) ->
     type=click.FloatRange(0, 1),
     help="Approve that a larger share of the listing goes, for this mark only.",
 )
+@set_option
 @exit_status
 def approve(
-    repository: str, run_id: str, by: str | None, max_candidate_share: float | None
+    repository: str,
+    run_id: str,
+    by: str | None,
+    max_candidate_share: float | None,
+    others: tuple[str, ...],
 ) -> None:
     """Let a mark of REPOSITORY be swept; its checks run again.
 
@@ -157,7 +179,7 @@ def approve(
     from lakegc_assets.cli.approvals import approve as record  # noqa: PLC0415 - Dagster loads slowly
     from lakegc_assets.cli.queries import sweep_command  # noqa: PLC0415 - likewise
 
-    found = record(repository, run_id, by, max_candidate_share)
+    found = record(repository, run_id, by, max_candidate_share, settings_of(others))
     click.echo(
         f"mark {run_id} of {repository} ({found.digest}) is approved by {found.by} until "
         f"{found.ends:%Y-%m-%d %H:%M} UTC"

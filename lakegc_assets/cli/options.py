@@ -86,6 +86,11 @@ def other_options(function: _Command) -> _Command:
     return _with(function, *_OF_ALL)
 
 
+def set_option(function: _Command) -> _Command:
+    """``--set`` alone."""
+    return _with(function, _OF_ALL[0])
+
+
 def _with(function: _Command, *options: Callable[[_Command], _Command]) -> _Command:
     for option in reversed(options):
         function = option(function)

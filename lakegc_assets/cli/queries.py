@@ -9,12 +9,12 @@ from dataclasses import dataclass
 from datetime import datetime, timezone
 from typing import Any
 
-import dagster as dg
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from lakegc_assets.checks.evaluation import read_results, require_passed
 from lakegc_assets.definitions import component
+from lakegc_assets.defs.connecting import built
 from lakegc_assets.defs.execution import Resources
 from lakegc_assets.defs.partitions import partition_key
 from lakegc_assets.errors import LakegcError, RefusedError
@@ -78,11 +78,11 @@ class Site:
         """
         # Before Dagster wraps what is wrong with them into a trace of its own.
         session_settings()
-        chosen = component()
-        names, defined = chosen.names(), chosen.definitions().resources or {}
+        asked_of = component()
+        names, defined = asked_of.names(), asked_of.definitions().resources or {}
         needed = names.resources("lakefs", "stores", "collector")
         # As a run does: what is given as EnvVar gets its value.
-        with dg.build_resources({name: defined[name] for name in needed}) as given:
+        with built(defined, None, needed) as given:
             resources = Resources(given, names)
             collector = resources.collector
             if backup_url:

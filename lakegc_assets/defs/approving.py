@@ -14,7 +14,7 @@ from lakegc_assets.defs.names import WAITING, Names
 from lakegc_assets.defs.partitions import multi_key
 from lakegc_assets.defs.requests import REPOSITORY_TAG
 from lakegc_assets.errors import RefusedError
-from lakegc_assets.run.command_line import command_line
+from lakegc_assets.run.command_line import command_line, printing
 from lakegc_assets.sweep.approval import approve as approve_mark
 from lakegc_assets.sweep.approval import with_share
 
@@ -113,6 +113,7 @@ def approving(names: Names) -> dg.JobDefinition:
         description="Evaluates every check of a mark again, and records the approval beside it.",
         required_resource_keys=names.resources(*RESOURCES),
     )
+    @printing(names.source)
     def approve(context: dg.OpExecutionContext, config: Approving) -> None:
         _approve(context, names, config)
 

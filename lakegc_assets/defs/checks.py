@@ -15,6 +15,7 @@ from lakegc_assets.defs.execution import RESOURCES, Execution
 from lakegc_assets.defs.failures import shown
 from lakegc_assets.defs.metadata import value_of
 from lakegc_assets.defs.names import Names
+from lakegc_assets.run.command_line import printing
 
 ASSET: Final = "deletion_candidates"
 
@@ -37,7 +38,8 @@ def candidate_checks(names: Names) -> dg.AssetChecksDefinition:
         required_resource_keys=names.resources(*RESOURCES),
     )
     def evaluated(context: dg.AssetCheckExecutionContext) -> Iterator[dg.AssetCheckResult]:
-        yield from _evaluate(Execution(context, names))
+        with printing(names.source):
+            yield from _evaluate(Execution(context, names))
 
     return evaluated
 

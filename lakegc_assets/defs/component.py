@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Annotated, Any, Final
 
 import dagster as dg
@@ -47,6 +48,8 @@ from lakegc_assets.defs.staleness import (
 )
 from lakegc_assets.defs.waiting import waiting_sensor
 from lakegc_assets.defs.waves import waves_sensor
+from lakegc_assets.run.command_line import Source, given_settings
+from lakegc_assets.storage.config import StoreConfig
 
 Translation = Annotated[
     TranslationFn[str], TranslationFnResolver[str](lambda asset: {"asset": asset})
@@ -96,6 +99,26 @@ class GarbageCollection(dg.Component, Policy):
         description="who is told about runs that failed, marks that wait, stale repositories and "
         "lost waves",
     )
+
+    _place: Path | None = pydantic.PrivateAttr(default=None)
+
+    @classmethod
+    def load(
+        cls, attributes: pydantic.BaseModel | None, context: dg.ComponentLoadContext
+    ) -> GarbageCollection:
+        """The component of a file, which knows where that is."""
+        made = super().load(attributes, context)
+        made.place = context.path
+        return made
+
+    @property
+    def place(self) -> Path | None:
+        """Its file, or the folder of it; None where it has none."""
+        return self._place
+
+    @place.setter
+    def place(self, place: Path) -> None:
+        self._place = place
 
     @classmethod
     def get_spec(cls) -> dg.ComponentTypeSpec:
@@ -219,7 +242,25 @@ class GarbageCollection(dg.Component, Policy):
         }
 
     def _names(self, specs: Mapping[str, dg.AssetSpec]) -> Names:
-        return Names(self.name or "", {asset: spec.key for asset, spec in specs.items()})
+        keys = {asset: spec.key for asset, spec in specs.items()}
+        return Names(self.name or "", keys, self._source())
+
+    def _source(self) -> Source:
+        """By what a command of ``lakegc`` does as this component would."""
+        name = self.name or ""
+        if self.place is None:
+            return Source(name=name)
+        at = f"{self.place}#{name}" if name else str(self.place)
+        return Source(at, self.usual_settings, name=name)
+
+    def usual_settings(self, repository: str) -> dict[str, Any]:
+        """The settings of a run on a repository that configures none itself.
+
+        Raises:
+            ConfigurationError: one makes no sense.
+        """
+        found = self._collector(self.policies()).of_repository(repository, {})
+        return given_settings(found.settings(), StoreConfig(elsewhere=found.elsewhere()))
 
     def policies(self) -> Policies:
         """How each repository is collected."""
@@ -232,6 +273,19 @@ class GarbageCollection(dg.Component, Policy):
             overrides=self.repositories,
         )
 
+    def _collector(self, policies: Policies) -> CollectorResource:
+        stores = self.stores
+        return CollectorResource(
+            artifact_root=stores.artifact_root or "",
+            name=self.name or "",
+            backup_url=stores.backup_url or "",
+            backup_endpoint_url=stores.backup_endpoint_url,
+            backup_region=stores.backup_region,
+            backup_profile=stores.backup_profile,
+            policies=policies.dump(),
+            **{name: getattr(self, name) for name in SETTINGS},
+        )
+
     def _resources(self, policies: Policies, names: Names) -> dict[str, Any]:
         found = dict(resources().resources or {})
         stores = self.stores
@@ -240,16 +294,7 @@ class GarbageCollection(dg.Component, Policy):
         if stores.model_fields_set:
             found["stores"] = _stores(stores)
         if self.model_fields_set:
-            found["collector"] = CollectorResource(
-                artifact_root=stores.artifact_root or "",
-                name=self.name or "",
-                backup_url=stores.backup_url or "",
-                backup_endpoint_url=stores.backup_endpoint_url,
-                backup_region=stores.backup_region,
-                backup_profile=stores.backup_profile,
-                policies=policies.dump(),
-                **{name: getattr(self, name) for name in SETTINGS},
-            )
+            found["collector"] = self._collector(policies)
         return {
             names.of(name): keeping(one, FIRST_SETTINGS if name == "collector" else ())
             for name, one in found.items()

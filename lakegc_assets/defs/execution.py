@@ -18,6 +18,7 @@ from lakegc_assets.defs.partitions import multi_key, partition_key
 from lakegc_assets.defs.requests import require_own_config
 from lakegc_assets.defs.resources import CollectorResource
 from lakegc_assets.run.artifacts import ArtifactRoot
+from lakegc_assets.run.command_line import printing_always
 from lakegc_assets.run.context import RunContext
 from lakegc_assets.run.lock import repository_lock
 from lakegc_assets.run.spark import starting
@@ -151,7 +152,11 @@ class Execution:
             ctx.root.stores.credentials_file,
             ctx.root.stores.azure.credentials_file,
         )
-        with repository_lock(connections.namespace_url, ctx.settings.lease_wait, ctx.log.info):
+        always = {"collect_excluded": True} if collector.collect_excluded else {}
+        with (
+            printing_always(**always),
+            repository_lock(connections.namespace_url, ctx.settings.lease_wait, ctx.log.info),
+        ):
             yield ctx
 
 

@@ -13,6 +13,7 @@ from typing import Final
 import dagster as dg
 
 from lakegc_assets.run.artifacts import MARK_ASSETS
+from lakegc_assets.run.command_line import Source
 
 #: Dimensions of the partitions, and the tags by which Dagster says them of a run.
 REPOSITORY: Final = "repository"
@@ -45,10 +46,12 @@ class Names:
     Attributes:
         name: of the component; empty for one that has none.
         keys: of assets that a translation has changed, by their plain names.
+        source: what commands that messages print take beside their options.
     """
 
     name: str = ""
     keys: Mapping[str, dg.AssetKey] = field(default_factory=dict)
+    source: Source = field(default_factory=Source, compare=False)
 
     def of(self, plain: str) -> str:
         """The name of a job, schedule, sensor, resource, group, op or partitions definition."""

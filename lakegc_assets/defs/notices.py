@@ -25,7 +25,7 @@ from lakegc_assets.defs.names import OTHER_JOBS, Names, partition_of
 from lakegc_assets.defs.policy import NoticeSection, Policies
 from lakegc_assets.defs.requests import RETRIED_TAG, remembered
 from lakegc_assets.lakefs.reads import utc_now
-from lakegc_assets.run.command_line import command_line
+from lakegc_assets.run.command_line import command_line, printing
 
 #: Failures that are looked at in one tick.
 _AT_ONCE: Final = 100
@@ -47,6 +47,7 @@ def failure_sensor(
         description="Tells a URL, or people by mail, about each run that failed: repository, run, "
         "check, what was found, and what to do. What cannot be delivered is tried for a day.",
     )
+    @printing(names.source)
     def failures(context: dg.SensorEvaluationContext) -> dg.SensorResult | dg.SkipReason:
         ways = ways_of(section)
         if not ways:

@@ -25,6 +25,7 @@ from lakegc_assets.errors import LakegcError, RefusedError
 from lakegc_assets.lakefs.models import Repository
 from lakegc_assets.prune.prune import Judged, Pruned, prune
 from lakegc_assets.run.artifacts import ArtifactRoot
+from lakegc_assets.run.command_line import printing
 from lakegc_assets.run.context import RunContext
 from lakegc_assets.run.spark import start_session
 
@@ -193,6 +194,7 @@ def prune_job(names: Names) -> dg.JobDefinition:
         description="Removes old runs that nothing needs, one repository at a time.",
         required_resource_keys=names.resources("collector", "lakefs", "stores"),
     )
+    @printing(names.source)
     def prune_op(context: dg.OpExecutionContext, config: Pruning) -> None:
         _prune(context, names, config)
 

@@ -305,12 +305,12 @@ class CollectorResource(dg.ConfigurableResource):  # type: ignore[type-arg]
         # No repository has such a name, so this is none to whoever has all of that place.
         own = f"{shared.rstrip('/')}/_{self.name}" if self.name else shared
         chosen = self.artifact_root or own
-        return ArtifactRoot(_located(chosen), replace(stores.config(), elsewhere=self._elsewhere()))
+        return ArtifactRoot(_located(chosen), replace(stores.config(), elsewhere=self.elsewhere()))
 
     def _backup_url(self) -> str | None:
         return self.backup_url or os.environ.get("LAKEGC_BACKUP_URL")
 
-    def _elsewhere(self) -> tuple[tuple[str, S3Access], ...]:
+    def elsewhere(self) -> tuple[tuple[str, S3Access], ...]:
         """The bucket of the backups, where it is reached in a way of its own.
 
         Raises:

@@ -9,6 +9,7 @@ import dagster as dg
 from lakegc_assets.defs.contracts import contract
 from lakegc_assets.defs.execution import RESOURCES, Execution
 from lakegc_assets.defs.names import RUN_ASSETS, Names
+from lakegc_assets.run.command_line import printing
 
 Result = dg.MaterializeResult[None] | Iterator[dg.MaterializeResult[None]]
 
@@ -66,8 +67,10 @@ class Stage:
             required_resource_keys=names.resources(*self.resources),
             config_schema=self.config.to_fields_dict() if self.config else None,
         )
-        def made(context: dg.AssetExecutionContext) -> Result:
-            return execute(self, Execution(context, names))
+        def made(context: dg.AssetExecutionContext) -> Iterator[dg.MaterializeResult[None]]:
+            with printing(names.source):
+                result = execute(self, Execution(context, names))
+                yield from result if isinstance(result, Iterator) else (result,)
 
         return made
 

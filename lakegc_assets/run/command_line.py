@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass, field, replace
 from shlex import quote
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
@@ -52,7 +55,9 @@ _OF_A_MARK: Final = frozenset(
         "skip_new_slices",
     }
 )
-_ALL: Final = frozenset(Settings.__dataclass_fields__) | _BACKUP
+#: Of the collector resource, and not of the core.
+_EXCLUDED: Final = "collect_excluded"
+_ALL: Final = frozenset(Settings.__dataclass_fields__) | _BACKUP | {_EXCLUDED}
 #: Names of settings as messages have them, but for those that are words of every day, too.
 SETTINGS: Final = tuple(
     sorted((_ALL | {name for name, _ in _TIMES.values()}) - {"adopt", "clean", "mode"})
@@ -63,12 +68,67 @@ _TAKEN: Final = {
     "mark": _ALL,
     "adopt": _ALL - {"adopt"},
     "sweep": _ALL - _OF_A_MARK,
-    "backup": _BACKUP | _LEASE | {"spark_seconds"},
+    "backup": _BACKUP | _LEASE | {"spark_seconds", _EXCLUDED},
     "restore": _BACKUP | _LEASE | {"pin_days", "spark_seconds"},
+    "approve": frozenset({_EXCLUDED}),
 }
 
 
 _NONE: Final[Mapping[str, Any]] = MappingProxyType({})
+
+
+@dataclass(frozen=True)
+class Source:
+    """What printed commands take beside their options.
+
+    Attributes:
+        definitions: the value of ``--defs``; empty where there is no component of one's own.
+        usual: of a repository, the settings that a command has without options, as
+            ``given_settings`` returns them; None for those of ``Settings``.
+        always: settings of the run that are no settings of the core.
+        name: of the component; empty where it has none.
+    """
+
+    definitions: str = ""
+    usual: Callable[[str], Mapping[str, Any]] | None = None
+    always: Mapping[str, Any] = field(default_factory=dict)
+    name: str = ""
+
+
+_DEFAULT: Final = Source()
+_SOURCE: Final[ContextVar[Source]] = ContextVar("source", default=_DEFAULT)
+
+
+def source() -> Source:
+    """What commands that are printed now take beside their options."""
+    return _SOURCE.get()
+
+
+def in_dagster(plain: str) -> str:
+    """The name that a job, schedule or sensor has in Dagster.
+
+    Args:
+        plain: the name that it has where the component has none.
+    """
+    name = source().name
+    return f"{name}_{plain}" if name else plain
+
+
+@contextmanager
+def printing(chosen: Source) -> Iterator[None]:
+    """Let commands that are printed meanwhile take something else beside their options."""
+    token = _SOURCE.set(chosen)
+    try:
+        yield
+    finally:
+        _SOURCE.reset(token)
+
+
+@contextmanager
+def printing_always(**settings: object) -> Iterator[None]:
+    """Let commands that are printed meanwhile have settings that are none of the core."""
+    with printing(replace(source(), always={**source().always, **settings})):
+        yield
 
 
 def command_line(command: str, *arguments: str, settings: Mapping[str, Any] = _NONE) -> str:
@@ -80,8 +140,11 @@ def command_line(command: str, *arguments: str, settings: Mapping[str, Any] = _N
         settings: as ``given_settings`` and ``recorded_settings`` return them; those that the
             command does not take are left out.
     """
-    words = ["lakegc", command, *arguments]
-    for name, value in _changed(settings).items():
+    given = source()
+    words = ["lakegc", *(["--defs", given.definitions] if given.definitions else ())]
+    words += [command, *arguments]
+    usual = given.usual(arguments[0]) if given.usual and settings else None
+    for name, value in {**_changed(settings, usual), **given.always}.items():
         if name in _TAKEN.get(command, ()):
             key, unit = _TIMES.get(name, (name, 0))
             words += ["--set", f"{key}={_text(value / unit if unit else value)}"]
@@ -116,9 +179,9 @@ def recorded_settings(attempt: AttemptArtifacts) -> Mapping[str, Any]:
         return _NONE
 
 
-def _changed(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Those that are not the default, in the order of the fields of ``Settings``."""
-    usual = Settings().to_json()
+def _changed(settings: Mapping[str, Any], usual: Mapping[str, Any] | None) -> dict[str, Any]:
+    """Those that are not usual, in the order of the fields of ``Settings``."""
+    usual = Settings().to_json() if usual is None else usual
     return {
         name: settings[name]
         for name in [*usual, *sorted(settings.keys() - usual.keys())]
@@ -128,6 +191,8 @@ def _changed(settings: Mapping[str, Any]) -> dict[str, Any]:
 
 def _text(value: object) -> str:
     """A value as ``--set`` takes it."""
+    if value is None:
+        return ""
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, float):

@@ -14,6 +14,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from contextvars import copy_context
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Final, TypeVar
@@ -86,8 +87,10 @@ class Tasks:
         with telling(self.log, lambda: _how_far(what, len(ended), len(inputs))):
             if len(inputs) == 1:
                 return [task(inputs[0])]
+            # What messages say depends on it: which commands they print.
+            contexts = [copy_context() for _ in inputs]
             with ThreadPoolExecutor(min(len(inputs), threads)) as pool:
-                return list(pool.map(counted, inputs))
+                return list(pool.map(lambda c, one: c.run(counted, one), contexts, inputs))
 
     def _on_spark(self, what: str, task: Callable[[T], R], inputs: Sequence[T]) -> list[R]:
         context = self.session().sparkContext
@@ -153,10 +156,11 @@ def each(function: Callable[[T], R], items: Sequence[T], threads: int) -> list[R
     if len(items) <= 1:
         return [function(item) for item in items]
     answers: dict[int, R] = {}
+    contexts = [copy_context() for _ in range(min(threads, len(items)))]
     # A future for each item would cost as much as a small request.
     waiting = deque(range(len(items)))
 
-    def work(_thread: int) -> None:
+    def work() -> None:
         while True:
             try:
                 number = waiting.popleft()
@@ -168,10 +172,9 @@ def each(function: Callable[[T], R], items: Sequence[T], threads: int) -> list[R
                 waiting.clear()
                 raise
 
-    most = min(threads, len(items))
-    with ThreadPoolExecutor(most) as pool:
+    with ThreadPoolExecutor(len(contexts)) as pool:
         try:
-            list(pool.map(work, range(most)))
+            list(pool.map(lambda context: context.run(work), contexts))
         finally:
             waiting.clear()
     return [answers[number] for number in range(len(items))]

@@ -11,7 +11,7 @@ from datetime import datetime
 from typing import Final
 
 from lakegc_assets.run.artifacts import AttemptArtifacts, Manifest
-from lakegc_assets.run.command_line import command_line
+from lakegc_assets.run.command_line import command_line, in_dagster
 from lakegc_assets.run.context import RunContext
 from lakegc_assets.run.history import earlier
 from lakegc_assets.storage.trash import trash_folder
@@ -82,7 +82,7 @@ def waits_for(ctx: RunContext, mode: str, limits: Limits) -> str | None:
 def how_to_approve(attempt: AttemptArtifacts) -> str:
     """What a person does who has seen the report."""
     return (
-        "read its report, then run the job gc_approve on its partition, or "
+        f"read its report, then run the job {in_dagster('gc_approve')} on its partition, or "
         f"`{command_line('approve', attempt.repository, '--run', attempt.run)}`"
     )
 

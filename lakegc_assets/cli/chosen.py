@@ -1,0 +1,39 @@
+"""Which component of a Dagster project the command stands for."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final
+
+from lakegc_assets.run.command_line import Source
+
+#: A file below DAGSTER_HOME, whose first line is what ``--defs`` takes.
+POINTER: Final = "lakegc-defs"
+
+
+def dagster_home() -> Path:
+    """``DAGSTER_HOME``, or ``.lakegc/dagster`` below the working directory."""
+    return Path(os.environ.get("DAGSTER_HOME") or ".lakegc/dagster").expanduser().resolve()
+
+
+def chosen(defs: str | None) -> Source:
+    """The component that is named, or that the file below DAGSTER_HOME names.
+
+    Args:
+        defs: path of a file or folder, with ``#`` and a name behind it where there are several.
+    """
+    pointer = dagster_home() / POINTER
+    if not defs and pointer.is_file():
+        defs = pointer.read_text(encoding="utf-8").partition("\n")[0].strip()
+    if not defs:
+        return Source()
+    path, hash_sign, name = defs.partition("#")
+    return Source(f"{Path(path).expanduser().resolve()}{hash_sign}{name}", _usual)
+
+
+def _usual(repository: str) -> Mapping[str, Any]:
+    from lakegc_assets.definitions import component  # noqa: PLC0415 - Dagster loads slowly
+
+    return component().usual_settings(repository)

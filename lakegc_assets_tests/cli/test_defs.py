@@ -1,0 +1,210 @@
+"""Commands that Dagster shows do, pasted into a shell, what its component would do."""
+
+from __future__ import annotations
+
+import importlib
+import re
+import shlex
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import dagster as dg
+import pytest
+from click.testing import CliRunner, Result
+
+from lakegc_assets.cli.main import main
+from lakegc_assets.defs.component import GarbageCollection
+from lakegc_assets.defs.loading import load
+from lakegc_assets.defs.partitions import add_partition
+from lakegc_assets.errors import ConfigurationError
+from lakegc_assets.run.command_line import Source, command_line, printing
+from lakegc_assets.run.settings import Settings
+from lakegc_assets_tests.site import Site
+
+# Dagster itself reads YAML, and makes nested resources and tags of partitions, in these ways.
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:`parse_obj_as` is deprecated:DeprecationWarning"),
+    pytest.mark.filterwarnings(
+        "ignore:InitResourceContext.dagster_run is deprecated:DeprecationWarning"
+    ),
+    pytest.mark.filterwarnings("ignore:Non-compliant tag keys like:DeprecationWarning"),
+    pytest.mark.filterwarnings("ignore::dagster.BetaWarning"),
+    pytest.mark.filterwarnings("ignore::dagster.PreviewWarning"),
+]
+
+_PYPROJECT = """\
+[project]
+name = "platform"
+version = "0.1.0"
+[tool.dg]
+directory_type = "project"
+[tool.dg.project]
+root_module = "ours"
+"""
+_DEFINITIONS = """\
+from pathlib import Path
+from dagster import definitions, load_from_defs_folder
+
+@definitions
+def defs():
+    return load_from_defs_folder(path_within_project=Path(__file__).parent)
+"""
+
+
+def lakegc(*arguments: str) -> Result:
+    return CliRunner().invoke(main, arguments)
+
+
+def paste(text: str) -> Result:
+    """Run the one command that a message holds."""
+    (line,) = set(re.findall(r"lakegc --defs [^`\n]+", text))
+    return lakegc(*shlex.split(line)[1:])
+
+
+@pytest.fixture
+def collection(tmp_path: Path) -> Iterator[Path]:
+    """A folder of definitions in a project, in a path that a shell would not take as it is."""
+    package = tmp_path / "our platform" / "src" / "ours"
+    folder = package / "defs" / "collection"
+    folder.mkdir(parents=True)
+    (package / "__init__.py").touch()
+    (package / "defs/__init__.py").touch()
+    (package / "definitions.py").write_text(_DEFINITIONS)
+    (package.parents[1] / "pyproject.toml").write_text(_PYPROJECT)
+    before = list(sys.path)
+    yield folder
+    sys.path[:] = before
+    for name in [one for one in sys.modules if one.partition(".")[0] == "ours"]:
+        del sys.modules[name]
+    load.cache_clear()
+
+
+def write(folder: Path, *components: str) -> None:
+    (folder / "defs.yaml").write_text(
+        "---\n".join(
+            f"type: lakegc_assets.GarbageCollection\nattributes:\n{text}" for text in components
+        )
+    )
+
+
+def test_what_dagster_prints_works_where_it_is_pasted(
+    site: Site, collection: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A shell that knows nothing of the server but the variables that the component names."""
+    site.tell("alpha")
+    write(
+        collection,
+        f"""
+  name: eu
+  lakefs:
+    endpoint: {site.server.endpoint}
+    access_key_id_variable: THE_KEY
+    secret_access_key_variable: THE_SECRET
+  stores: {{artifact_root: {site.folder / "eu"}, local_root: {site.server.objects_dir}}}
+  max_candidate_share: 0.6
+  approval_lifetime_days: 3
+  exclude: [scratch]
+""",
+    )
+    monkeypatch.setenv("THE_KEY", site.server.access_key)
+    monkeypatch.setenv("THE_SECRET", site.server.secret_key)
+    for name in ("ENDPOINT_URL", "CREDENTIALS_ACCESS_KEY_ID", "CREDENTIALS_SECRET_ACCESS_KEY"):
+        variable = f"LAKECTL_{'SERVER_' if name == 'ENDPOINT_URL' else ''}{name}"
+        monkeypatch.delenv(variable)
+    monkeypatch.delenv("LAKEGC_LOCAL_ROOT")
+    component = load(str(collection))
+    definitions = importlib.import_module("ours.definitions").defs()
+    (site.folder / "dagster").mkdir(exist_ok=True)
+    (site.folder / "dagster/dagster.yaml").write_text("telemetry:\n  enabled: false\n")
+    with dg.DagsterInstance.get() as instance:
+        key = add_partition(instance, "alpha", "wave", component.names())
+        done = definitions.resolve_job_def("eu_gc").execute_in_process(
+            partition_key=key,
+            instance=instance,
+            tags={"dagster/schedule_name": "eu_gc_schedule"},
+            run_config={"loggers": {"console": {"config": {"log_level": "CRITICAL"}}}},
+        )
+        run = instance.get_run_by_id(done.run_id)
+    assert run is not None
+    waits = run.tags["lakegc/waits"]
+    place = shlex.quote(f"{collection}#eu")
+    assert "run the job eu_gc_approve" in waits
+    assert f"--defs {place} approve alpha --run wave" in waits
+    approved = paste(waits)
+    assert approved.exit_code == 0, approved.output
+    swept = paste(approved.stdout)
+    assert swept.exit_code == 0, swept.output
+    assert "deleted" in swept.stdout
+    # The pointer below DAGSTER_HOME names it as well.
+    (site.folder / "dagster/lakegc-defs").write_text(f"{collection}\n")
+    assert lakegc("report", "alpha", "--run", "wave").exit_code == 0
+    with dg.DagsterInstance.get() as instance:
+        assert "alpha" in instance.get_dynamic_partitions("eu_repository")
+    (site.folder / "dagster/lakegc-defs").unlink()
+    assert lakegc("report", "alpha", "--run", "wave").exit_code != 0
+
+
+def test_a_file_is_enough_where_there_is_no_project(tmp_path: Path) -> None:
+    write(tmp_path, "  min_age_hours: 48\n  running: true\n")
+    for place in (tmp_path, tmp_path / "defs.yaml"):
+        assert load(str(place)).min_age_hours == 48
+
+
+def test_one_of_several_is_named_behind_the_path(collection: Path) -> None:
+    write(collection, "  name: eu\n  min_age_hours: 48\n", "  name: us\n  min_age_hours: 72\n")
+    for place in (collection, collection / "defs.yaml", collection.parents[3]):
+        assert load(f"{place}#us").min_age_hours == 72
+        with pytest.raises(ConfigurationError, match=r"2 components, so say which: .*#eu, .*#us"):
+            load(str(place))
+    us = load(f"{collection}#us")
+    assert us.names().source.definitions == f"{collection}#us"
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("type: somebody.Else\n", "there is no lakegc_assets.GarbageCollection"),
+        ("type: [\n", "cannot be loaded"),
+        ("type: lakegc_assets.GarbageCollection\nattributes: {sweep: atuo}\n", "atuo"),
+        (None, "there is no file or folder"),
+    ],
+)
+def test_a_place_without_a_component_is_refused_in_a_sentence(
+    text: str | None, said: str, tmp_path: Path
+) -> None:
+    if text is not None:
+        (tmp_path / "defs.yaml").write_text(text)
+    refused = lakegc("--defs", str(tmp_path / "defs.yaml"), "repositories")
+    assert refused.exit_code == 2
+    assert refused.stderr.startswith("configuration: ")
+    assert said in refused.stderr
+    assert "Traceback" not in refused.output
+
+
+def test_a_variable_that_is_not_set_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("THE_KEY", raising=False)
+    monkeypatch.setenv("THE_SECRET", "word")
+    write(
+        tmp_path,
+        "  lakefs: {endpoint: 'http://x', access_key_id_variable: THE_KEY, "
+        "secret_access_key_variable: THE_SECRET}\n",
+    )
+    refused = lakegc("--defs", str(tmp_path), "repositories")
+    assert (refused.exit_code, "THE_KEY" in refused.stderr) == (2, True)
+    assert "Traceback" not in refused.output
+
+
+def test_a_printed_command_has_what_differs_from_the_component_and_not_from_the_default() -> None:
+    component = GarbageCollection(max_candidate_share=0.8, min_age_hours=48)
+    source = Source("/defs", component.usual_settings)
+    with printing(source):
+        strict = Settings().to_json()
+        usual = component.usual_settings("alpha")
+        assert command_line("sweep", "alpha", settings=usual) == "lakegc --defs /defs sweep alpha"
+        assert command_line("sweep", "alpha", settings=strict) == (
+            "lakegc --defs /defs sweep alpha --set max_candidate_share=0.5"
+        )
+    assert command_line("sweep", "alpha", settings=strict) == "lakegc sweep alpha"
