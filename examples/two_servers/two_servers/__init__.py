@@ -1,0 +1,1 @@
+"""A Dagster project that collects two lakeFS servers."""
