@@ -25,7 +25,7 @@ from lakegc_assets.defs.names import OTHER_JOBS, Names, partition_of
 from lakegc_assets.defs.policy import NoticeSection, Policies
 from lakegc_assets.defs.requests import RETRIED_TAG, remembered
 from lakegc_assets.lakefs.reads import utc_now
-from lakegc_assets.run.command_line import command_line, printing
+from lakegc_assets.run.command_line import command_line, in_dagster, printing
 
 #: Failures that are looked at in one tick.
 _AT_ONCE: Final = 100
@@ -199,7 +199,8 @@ def _what_to_do(
     tried_again: bool,
 ) -> str:
     if tried_again:
-        return "nothing yet: the sensor gc_resume tries it once more in five minutes"
+        sensor = in_dagster("gc_resume")
+        return f"nothing yet: the sensor {sensor} tries it once more in five minutes"
     if set(failed) == {_APPROVABLE} and repository is not None and mark is not None:
         approving = command_line(
             "approve", repository, "--run", mark, "--max-candidate-share", "SHARE"
@@ -212,7 +213,7 @@ def _what_to_do(
         return "its process was killed or its machine stopped: launch the job again"
     if cut_off:
         return (
-            "its process was killed or its machine stopped: the sensor gc_resume goes on with it, "
-            "or the same command with the same --run"
+            "its process was killed or its machine stopped: the sensor "
+            f"{in_dagster('gc_resume')} goes on with it, or the same command with the same --run"
         )
     return 'the sentence says it; docs/operations.md has a table of messages, "When it stops"'

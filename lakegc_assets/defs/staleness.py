@@ -106,7 +106,8 @@ def freshness(
     ago = now - (last or known.made)
     said = f"was marked {_days(ago)} ago" if last else f"was made {_days(ago)} ago and never marked"
     passed = ago <= timedelta(days=days)
-    then = "" if passed else f": look at its last runs, and whether gc_schedule is on{note}"
+    schedule = names.of("gc_schedule")
+    then = "" if passed else f": look at its last runs, and whether {schedule} is on{note}"
     return Freshness(passed, f"{known.name} {said}, {days:g} days are allowed{then}", last)
 
 

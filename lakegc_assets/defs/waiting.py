@@ -28,7 +28,7 @@ from lakegc_assets.estate.standing import UNREADABLE, standing
 from lakegc_assets.estate.waiting import WaitingMark, waiting_mark
 from lakegc_assets.lakefs.reads import utc_now
 from lakegc_assets.run.artifacts import ArtifactRoot
-from lakegc_assets.run.command_line import command_line
+from lakegc_assets.run.command_line import command_line, in_dagster, printing
 from lakegc_assets.run.tasks import each
 
 #: The artifacts are looked at when a run has changed, and this often for what came from elsewhere.
@@ -68,16 +68,19 @@ def waiting_sensor(
         description=f"Keeps the list of marks that {names.of('gc_approve')} can approve, and tells "
         "a URL, or people by mail, about each mark that waits.",
     )
+    @printing(names.source)
     def waiting(context: dg.SensorEvaluationContext) -> dg.SensorResult:
         moment, memory = now(), remembered(context)
         pending = memory.get("pending", {})
         listed = set(context.instance.get_dynamic_partitions(names.of(WAITING)))
-        current, looked = listed, memory.get("looked")
+        # Another code location may have listed marks of another server.
+        ours = listed.intersection(memory.get("told", []))
+        current, looked = ours, memory.get("looked")
         if looked is None or _is_due(context.instance, datetime.fromisoformat(looked), moment):
             looked = moment.isoformat()
             root = Resources(context.resources, names).root
             found, unclear = _look(context, policies, names, root, moment)
-            current = set(found) | {key for key in listed if key.split("|")[0] in unclear}
+            current = set(found) | {key for key in ours if key.split("|")[0] in unclear}
             for key in sorted(found.keys() - set(memory.get("told", []))):
                 made = _notice(context.instance, policies, section, found[key], moment)
                 pending[key] = entry(ways_of(section), moment, document=made)
@@ -88,7 +91,7 @@ def waiting_sensor(
         changes: list[Any] = []
         if new := sorted(current - listed):
             changes.append(names.waiting.build_add_request(new))
-        if gone := sorted(listed - current):
+        if gone := sorted(ours - current):
             changes.append(names.waiting.build_delete_request(gone))
         cursor = {"looked": looked, "told": sorted(current), "pending": pending}
         return dg.SensorResult(
@@ -168,7 +171,8 @@ def _notice(
         f"{mark.repository}, mark {mark.run} waits for approval",
         f"It names {mark.objects:,} objects, {human_bytes(mark.size)}, {share:.1%} of what was "
         f"listed, and was made {hours:.1f} hours ago. {_limits(policies, mark)}. {said}",
-        f"look at its report, then launch gc_approve, or `{command_line(*approving)}`",
+        f"look at its report, then launch {in_dagster('gc_approve')}, or "
+        f"`{command_line(*approving)}`",
         link_to_run(section, run.run_id if run else None),
         repository=mark.repository,
         run=mark.run,

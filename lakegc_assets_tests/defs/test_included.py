@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -13,7 +14,13 @@ import pytest
 from lakegc_assets.defs.component import GarbageCollection
 from lakegc_assets.defs.names import Names
 from lakegc_assets.defs.partitions import partition_key
+from lakegc_assets.defs.policy import StoresSection
 from lakegc_assets.defs.resuming import is_included
+
+# Dagster itself makes nested resources (S3Resource) in this way.
+pytestmark = pytest.mark.filterwarnings(
+    "ignore:InitResourceContext.dagster_run is deprecated:DeprecationWarning"
+)
 
 
 @dataclass
@@ -179,3 +186,19 @@ def test_a_killed_run_goes_on_where_its_repository_is_collected_or_the_run_says_
         tags = {"dagster/partition/repository": repository}
         run = dg.DagsterRun(job_name="eu_gc", run_config=config, tags=tags)
         assert is_included(policies, Names("eu"), run) is goes_on
+
+
+def test_a_mark_that_another_location_has_listed_to_be_approved_stays_listed(
+    instance: dg.DagsterInstance, tmp_path: Path
+) -> None:
+    component = GarbageCollection(stores=StoresSection(artifact_root=str(tmp_path)))
+    definitions = component.definitions()
+    instance.add_dynamic_partitions("waiting", ["elsewhere|wave"])
+    cursor = None
+    for _ in range(2):
+        with dg.build_sensor_context(
+            instance, cursor=cursor, resources=definitions.resources
+        ) as context:
+            result = definitions.resolve_sensor_def("gc_waiting").evaluate_tick(context)
+        cursor = result.cursor
+        assert not result.dynamic_partitions_requests

@@ -74,6 +74,7 @@ class Collection:
             result = sensor.evaluate_tick(context)
         for change in result.dynamic_partitions_requests or ():
             assert isinstance(change, dg.AddDynamicPartitionsRequest)
+            assert change.partitions_def_name.startswith(f"{self.names.name}_")
             self.instance.add_dynamic_partitions(
                 change.partitions_def_name, list(change.partition_keys)
             )
@@ -88,6 +89,10 @@ class Collection:
             request.run_config,
             {**request.tags, f"dagster/{kind}_name": source},
         )
+
+    def approve(self, key: str) -> None:
+        said = {"ops": {self.names.of("approve"): {"config": {"by": "somebody"}}}}
+        self.launch(self.names.of("gc_approve"), key, said)
 
     def launch(
         self, job: str, key: str, config: Any = None, tags: dict[str, str] | None = None
@@ -147,13 +152,17 @@ def test_each_server_has_its_wave_its_approval_and_its_sweep(
     key = str(runs["eu"][0].tags["dagster/partition"])
 
     # One is approved and swept; the other waits on.
-    eu.launch("eu_gc_approve", key)
+    for one in (eu, us):
+        one.sensor("gc_waiting")
+        assert one.keys("waiting") == {key}
+    eu.approve(key)
+    assert (eu.keys("waiting"), us.keys("waiting")) == (set(), {key})
     assert us.sensor("gc_approvals") == []
     (swept,) = eu.sensor("gc_approvals")
     assert (swept.job_name, swept.tags["dagster/partition"]) == ("eu_gc_sweep", key)
     assert (len(eu.objects()), us.objects()) == (6, before["us"])
 
-    us.launch("us_gc_approve", key)
+    us.approve(key)
     (swept,) = us.sensor("gc_approvals")
     assert swept.job_name == "us_gc_sweep"
     assert (len(eu.objects()), len(us.objects())) == (6, 6)
