@@ -68,9 +68,7 @@ class Stage:
             config_schema=self.config.to_fields_dict() if self.config else None,
         )
         def made(context: dg.AssetExecutionContext) -> Iterator[dg.MaterializeResult[None]]:
-            with printing(names.source):
-                result = execute(self, Execution(context, names))
-                yield from result if isinstance(result, Iterator) else (result,)
+            yield from _results(self, Execution(context, names), execute)
 
         return made
 
@@ -107,11 +105,19 @@ def in_one_step(
             key = names.key(one.name)
             if key not in context.selected_asset_keys:
                 continue
-            found = execute(one, Execution(context, names))
-            for result in [found] if isinstance(found, dg.MaterializeResult) else found:
+            for result in _results(one, Execution(context, names), execute):
                 yield dg.MaterializeResult(asset_key=key, metadata=result.metadata)
 
     return made
+
+
+def _results(
+    one: Stage, execution: Execution, execute: Callable[[Stage, Execution], Result]
+) -> Iterator[dg.MaterializeResult[None]]:
+    """What an asset was made into, while messages print the commands of its component."""
+    with printing(execution.names.source):
+        found = execute(one, execution)
+        yield from [found] if isinstance(found, dg.MaterializeResult) else found
 
 
 def stage(

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 from lakegc_assets.errors import LakegcError
 from lakegc_assets.run.settings import Settings
-from lakegc_assets.storage.config import StoreConfig
 
 if TYPE_CHECKING:
     from lakegc_assets.run.artifacts import AttemptArtifacts
+    from lakegc_assets.storage.config import StoreConfig
 
 #: Fields of ``Settings`` in other units than seconds, or under another name, in the collector
 #: resource: that name, and the seconds of one unit.
