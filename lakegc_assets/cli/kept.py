@@ -164,7 +164,7 @@ def _not_held(ctx: RunContext) -> Iterator[None]:
     Not all that lakeFS serves is listed anywhere, so only the alarm may know that it is needed.
     """
     _, connections = ctx.connect()
-    require_no_hold(connections.store())
+    require_no_hold(ctx, connections.store())
     yield
 
 

@@ -34,13 +34,14 @@ _ELSEWHERE = {
     **dict.fromkeys(("adopt", "compare"), "lakegc_assets.cli.foreign"),
     **dict.fromkeys(("backup", "backups"), "lakegc_assets.cli.backups"),
     **dict.fromkeys(("restore", "pins"), "lakegc_assets.cli.restoring"),
+    "hold": "lakegc_assets.cli.hold",
     "prune": "lakegc_assets.cli.pruning",
 }
 
 
 #: Commands in the order in which people come to need them.
 _ORDER = (
-    *("run", "mark", "sweep", "report", "why", "restore", "pins", "pending", "approve"),
+    *("run", "mark", "sweep", "report", "why", "restore", "pins", "hold", "pending", "approve"),
     *("backup", "backups", "prune", "compare", "adopt", "repositories", "embedded"),
 )
 

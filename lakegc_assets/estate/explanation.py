@@ -46,7 +46,7 @@ def explain(ctx: RunContext, address: str) -> Explanation:
     guards = read_guards(connections.namespace_url, ctx.root.stores)
     if (needed := _needed(attempt, guards, found.address)) is not None:
         facts["needed"] = needed
-        because.append(f"it is gone, and it is needed: {needed}. {no_sweep(guards)}")
+        because.append(f"it is gone, and it is needed: {needed}. {no_sweep(ctx.repository)}")
     held = among(pinned(connections.store()), pa.chunked_array([[found.address]]))
     if held.num_rows:
         facts["pinned"] = held["why"][0].as_py()

@@ -200,7 +200,7 @@ def _of_published(found: RunManifests, guards: Guards, how_far: str) -> dict[str
     """
     run = found.attempt.run
     if guards.hold_is_about(run) or (guards.problem and found.alarm is not None):
-        return {"state": ON_HOLD, "because": f"{_on_hold(run, guards)}. {how_far}"}
+        return {"state": ON_HOLD, "because": f"{_on_hold(found.attempt, guards)}. {how_far}"}
     if found.swept is not None:
         return {"state": SWEPT, "because": f"mark {run} was {when(found.swept)}: {how_far}"}
     if guards.lease is not None and guards.sweep_of(run):
@@ -211,7 +211,7 @@ def _of_published(found: RunManifests, guards: Guards, how_far: str) -> dict[str
     if guards.hold is not None:
         # By another mark's alarm, or nobody knows whose: this one must not be swept either.
         command = ""
-    then = f"`{command}` goes on" if command else no_sweep(guards)
+    then = f"`{command}` goes on" if command else no_sweep(found.attempt.repository)
     if found.begun:
         because = f"{_stopped(run, tried)}. {how_far}. {then}"
         return {"state": STOPPED, "because": because, "command": command}
@@ -238,18 +238,19 @@ def _stopped(run: str, tried: Try | None) -> str:
     return f"the sweep{since} of mark {run} has stopped: {why}"
 
 
-def _on_hold(run: str, guards: Guards) -> str:
+def _on_hold(attempt: AttemptArtifacts, guards: Guards) -> str:
     """What an alarm found, and what it keeps from starting, in sentences."""
     hold = guards.hold or {}
-    alarm = str(hold.get("alarm") or f"objects of mark {run!r} are gone, and are needed")
+    alarm = str(hold.get("alarm") or f"objects of mark {attempt.run!r} are gone, and are needed")
     if guards.problem:
         return f"{alarm}. Whether {guards.url} is there still cannot be read ({guards.problem})"
-    return f"{alarm}. {no_sweep(guards)}"
+    return f"{alarm}. {no_sweep(attempt.repository)}"
 
 
-def no_sweep(guards: Guards) -> str:
+def no_sweep(repository: str) -> str:
     """That nothing of a repository is swept, as a sentence without its full stop."""
-    return f"No sweep starts while {guards.url} is there: docs/operations.md says what to do"
+    hold = command_line("hold", repository)
+    return f"No sweep starts: `{hold}` says what is lost, and what can be done"
 
 
 def _how_far(found: RunManifests, sweep: RunState, unread: str) -> str:

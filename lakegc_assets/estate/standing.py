@@ -180,7 +180,7 @@ def _standing(
     unread = [one for one in found if isinstance(one, _Unread)]
     guards = _guards(root, runs)
     states = {one.attempt.run: run_state(one, guards) for one in runs if one.begun or one.swept}
-    state, because, run = _state(runs, unread, guards, mode, now)
+    state, because, run = _state(repository, runs, unread, guards, mode, now)
     marks = sorted((r for r in runs if r.report), key=lambda r: _finished(r.report))
     objects, size = _held(runs, states)
     garbage, garbage_size = _garbage(marks[-1], states) if marks else (None, None)
@@ -260,6 +260,7 @@ def _garbage(last: RunManifests, states: Mapping[str, RunState]) -> Total:
 
 
 def _state(
+    repository: str,
     runs: Sequence[RunManifests],
     unread: Sequence[_Unread],
     guards: Guards,
@@ -267,7 +268,7 @@ def _state(
     now: datetime,
 ) -> tuple[str, str, str | None]:
     """State, sentence, and the run that they are about."""
-    if (held := _on_hold(runs, guards)) is not None:
+    if (held := _on_hold(repository, runs, guards)) is not None:
         return held
     last = runs[-1] if runs else None
     newest = max(unread, key=_begun, default=None)
@@ -282,7 +283,9 @@ def _state(
     return state, because, last.attempt.run
 
 
-def _on_hold(runs: Sequence[RunManifests], guards: Guards) -> tuple[str, str, str | None] | None:
+def _on_hold(
+    repository: str, runs: Sequence[RunManifests], guards: Guards
+) -> tuple[str, str, str | None] | None:
     """The hold of a repository, or where nobody can tell the last alarm without a later sweep."""
     if guards.hold is not None:
         run = guards.hold.get("run")
@@ -290,7 +293,7 @@ def _on_hold(runs: Sequence[RunManifests], guards: Guards) -> tuple[str, str, st
         if about is not None and about.report is not None:
             return ON_HOLD, run_state(about, guards).because, about.attempt.run
         alarm = guards.hold.get("alarm") or "an alarm has left a hold"
-        return ON_HOLD, f"{alarm}. {no_sweep(guards)}", None
+        return ON_HOLD, f"{alarm}. {no_sweep(repository)}", None
     alarms = [(one.alarm, one) for one in runs if one.alarm is not None]
     if not guards.problem or not alarms:
         return None

@@ -23,7 +23,7 @@ from lakegc_assets.run.context import RunContext
 from lakegc_assets.run.lock import repository_lock
 from lakegc_assets.storage.base import ObjectStore
 from lakegc_assets.storage.errors import StorageError
-from lakegc_assets.sweep.hold import HOLD, read_hold
+from lakegc_assets.sweep.hold import hold_command, read_hold
 from lakegc_assets.sweep.lease import Lease
 from lakegc_assets.sweep.leased import leased
 from lakegc_assets.wording import duration
@@ -190,7 +190,7 @@ def _judged(
     store = connections.store()
     hold = read_hold(store)
     if hold is not None:
-        because = f"the repository is on hold: look at {connections.namespace_url}/{HOLD} first"
+        because = f"the repository is on hold: `{hold_command(ctx)}` says why"
         return [Judged(one.run.id, because) for one in found]
     around = Surroundings.of(store, now)
     sizes: dict[str, tuple[int, int]] = {}

@@ -35,7 +35,7 @@ from lakegc_assets.run.parts import Part, write_part
 from lakegc_assets.run.pins import Pin, write_pin
 from lakegc_assets.storage.base import ObjectStore
 from lakegc_assets.storage.errors import StorageError
-from lakegc_assets.sweep.hold import HOLD, read_hold
+from lakegc_assets.sweep.hold import hold_command, read_hold
 from lakegc_assets.sweep.lease import Lease
 from lakegc_assets.sweep.leased import leased
 from lakegc_assets.sweep.lost import lost_objects, other_backup, usable_backup
@@ -288,7 +288,7 @@ def _warnings(
         warnings.append(f"{len(unread)} restored objects do not read through lakeFS: {unread}")
     if read_hold(connections.store()) is not None:
         warnings.append(
-            f"{ctx.repository!r} is on hold: once all that is needed is back, remove "
-            f"{connections.namespace_url}/{HOLD}"
+            f"{ctx.repository!r} is on hold: `{hold_command(ctx)}` says what is "
+            "lost still, and how sweeps start again"
         )
     return warnings

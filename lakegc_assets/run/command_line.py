@@ -69,6 +69,7 @@ _TAKEN: Final = {
     "adopt": _ALL - {"adopt"},
     "sweep": _ALL - _OF_A_MARK,
     "backup": _BACKUP | _LEASE | {"spark_seconds", _EXCLUDED},
+    "hold": _BACKUP | _LEASE | {"pin_days"},
     "restore": _BACKUP | _LEASE | {"pin_days", "spark_seconds"},
     "approve": frozenset({_EXCLUDED}),
 }

@@ -13,12 +13,23 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lakegc_assets.errors import IntegrityError, LakegcError
+from lakegc_assets.run.command_line import command_line
 from lakegc_assets.run.connections import Connections
 from lakegc_assets.run.context import RunContext
 from lakegc_assets.run.parts import write_part
 from lakegc_assets.run.tasks import each, spread
+from lakegc_assets.storage.base import ObjectStore
 from lakegc_assets.sweep.delta import Candidates, DeltaMark, Deltas, certainly_alive, without
-from lakegc_assets.sweep.hold import HOLD, read_hold, write_hold
+from lakegc_assets.sweep.hold import (
+    HOLD,
+    find_hold,
+    hold_command,
+    keep_acceptance,
+    object_lines,
+    restore_command,
+    without_accepted,
+    write_hold,
+)
 from lakegc_assets.sweep.holders import Holder, holders_of
 from lakegc_assets.sweep.putting_back import put_back, record_put_back, thought_gone
 
@@ -87,7 +98,7 @@ def raise_alarm_if_needed(
         _put_back_or_alarm(ctx, connections, deltas, candidates, delta)
     except AlarmError as error:
         if unread:
-            raise AlarmError(f"{error}. Besides, {PartialLookError(unread)}") from error
+            raise AlarmError(f"{error}\nBesides, {PartialLookError(unread)}") from error
         raise
     if unread:
         raise PartialLookError(unread)
@@ -116,6 +127,17 @@ def _put_back_or_alarm(
             _record(ctx, connections, deltas, candidates, delta, brought, there)
     _raise_alarm(ctx, connections, deltas, delta, still, obstacles)
     _record(ctx, connections, deltas, candidates, delta, brought, there)
+
+
+def _not_accepted(ctx: RunContext, connections: Connections, missing: pa.Table) -> pa.Table:
+    """What is gone and needed, but for what a person has accepted as lost."""
+    if not missing.num_rows:
+        return missing
+    try:
+        return without_accepted(connections.store(), ctx.run, missing)
+    except Exception as error:  # noqa: BLE001 - whatever it is, the alarm is raised
+        ctx.log.warning("which losses were accepted cannot be read: %s", error)
+        return missing
 
 
 def _put_back(
@@ -174,36 +196,65 @@ def _raise_alarm(
     Raises:
         AlarmError: unless nothing is.
     """
+    missing = _not_accepted(ctx, connections, missing)
     if not missing.num_rows:
         return
+    lacking = set(missing["address"].to_pylist())
+    obstacles = {address: why for address, why in obstacles.items() if address in lacking}
     artifacts = deltas.attempt.store()
     part = write_part(artifacts, f"{deltas.folder}{MISSING}", missing)
     what: dict[str, object] = {
         "run": ctx.run,
         "at": ctx.clocks.now().isoformat(),
         "alarm": f"{missing.num_rows} objects of mark {ctx.run!r} are gone, and are needed",
+        "count": missing.num_rows,
         "all": f"{artifacts.url}/{part.key}",
         "not_put_back": _summed(obstacles) or "restore_revived is off",
     }
     with suppress(LakegcError):
-        # Of another sweep, since this one began without: what that lost is to be restored, too.
-        if (earlier := read_hold(connections.store())) is not None:
-            what["earlier"] = earlier
+        what |= _earlier(connections.store())
     named = _named(missing)
     # First without saying who needs them: that takes time, and may fail.
     held = _hold(connections, what | {"objects": _objects(named, {}, obstacles)})
     holders = _holders(ctx, connections, delta, deltas.ranges, named)
     objects = _objects(named, holders, obstacles)
     held = _hold(connections, what | {"objects": objects}) or held
-    url = f"{connections.namespace_url}/{HOLD}"
-    then = f"No sweep of {ctx.repository!r} starts until {url} is removed"
+    raise AlarmError(_message(ctx, connections, what | {"objects": objects}, held=held))
+
+
+def _earlier(store: ObjectStore) -> dict[str, str]:
+    """What is in the place of the hold: of another sweep, since this one began without.
+
+    What that lost is to be restored, too. What was accepted is kept elsewhere.
+    """
+    found = find_hold(store)
+    if found is None or found.acceptance is not None:
+        if found is not None:
+            keep_acceptance(store, found)
+        return {}
+    return {"earlier": found.text}
+
+
+def _message(
+    ctx: RunContext, connections: Connections, what: Mapping[str, object], *, held: bool
+) -> str:
+    """What an alarm says, in lines: the first tell what happened and what to do."""
+    of_run = ctx.repository, "--run", ctx.run
+    sweeping = command_line("sweep", *of_run, settings=ctx.given_settings)
+    meanwhile = f"No sweep of {ctx.repository!r} starts meanwhile."
     if not held:
-        then = f"{url} COULD NOT BE WRITTEN: let nobody sweep {ctx.repository!r} until then"
-    raise AlarmError(
-        f"{what['alarm']}: {_shown(named, holders)}. They were not put back "
-        f"({what['not_put_back']}): restore them from "
-        f"wherever there is a copy, or with `lakegc restore {ctx.repository} --run {ctx.run} "
-        f"--all` once its backup or the versions can be reached. {then}"
+        url = f"{connections.namespace_url}/{HOLD}"
+        meanwhile = f"{url} COULD NOT BE WRITTEN: let nobody sweep {ctx.repository!r} meanwhile."
+    why = " ".join(str(what["not_put_back"]).split())
+    look = f"What is lost, and what can be done: `{hold_command(ctx)}`"
+    return "\n".join(
+        [
+            f"{what['alarm']}. They were not put back: {why}",
+            f"{meanwhile} First bring back what can be: `{restore_command(ctx, ctx.run)}`",
+            f"{look}. When that is accepted, `{sweeping}` goes on",
+            *object_lines(what["objects"], what["count"]),
+            f"All of them: {what['all']}",
+        ]
     )
 
 
@@ -245,14 +296,6 @@ def _holders(
     except Exception as error:  # noqa: BLE001 - whatever it is, the alarm is raised
         ctx.log.warning("who needs what is gone cannot be found out: %s", error)
         return {}
-
-
-def _shown(named: Mapping[str, str], holders: Mapping[str, Holder]) -> list[str]:
-    """The first of the objects, for the message of an error."""
-    return [
-        f"{address} ({why}: {holders[address]})" if address in holders else f"{address} ({why})"
-        for address, why in list(named.items())[:_SHOWN]
-    ]
 
 
 def _objects(

@@ -82,18 +82,30 @@ def _require_never_backed_up(ctx: RunContext, artifacts: ObjectStore) -> None:
     Raises:
         RefusedError: one did.
     """
+    if place := relied_on(artifacts):
+        raise RefusedError(
+            f"a sweep of mark {ctx.run!r} was begun with its backup ({place}), and did not end: "
+            f"set backup_url as then to go on. To go on without, remove {artifacts.url}/{_BEGUN}"
+        )
+
+
+def relied_on(artifacts: ObjectStore) -> str:
+    """The backup on which a sweep relies that was begun; empty for none.
+
+    Args:
+        artifacts: the store rooted at the attempt.
+
+    Raises:
+        StorageError: nobody can tell.
+    """
     try:
         told = artifacts.get(_BEGUN)
     except ObjectNotFoundError:
-        return
+        return ""
     try:
-        place = json.loads(told)["backup"]
+        return str(json.loads(told)["backup"])
     except (ValueError, KeyError, TypeError):
-        place = "a backup that cannot be read any more"
-    raise RefusedError(
-        f"a sweep of mark {ctx.run!r} was begun with its backup ({place}), and did not end: set "
-        f"backup_url as then to go on. To go on without, remove {artifacts.url}/{_BEGUN}"
-    )
+        return "a backup that cannot be read any more"
 
 
 def _not_held(ctx: RunContext, backup: Backup, marked: pa.Table) -> pa.Table:

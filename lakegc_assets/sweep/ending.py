@@ -16,6 +16,7 @@ from lakegc_assets.run.command_line import command_line
 from lakegc_assets.run.context import RunContext
 from lakegc_assets.sweep import ledger
 from lakegc_assets.sweep.alarm import AlarmError, PartialLookError
+from lakegc_assets.sweep.hold import HoldError, hold_command
 from lakegc_assets.sweep.lease_owner import describe
 from lakegc_assets.sweep.ledger import ASSET, GONE
 from lakegc_assets.wording import counted
@@ -101,33 +102,42 @@ class Ending:
     def _more(self, error: LakegcError) -> LakegcError:
         """The same error with all that is to be told."""
         more = copy(error)
-        more.args = (f"{str(error).rstrip('.')}. {self._how_far()}",)
+        # Lines behind the first one say the rest, as of an alarm what to do.
+        first, *lines = str(error).split("\n")
+        on_hold = isinstance(error, AlarmError | HoldError)
+        told = f"{first.rstrip('.')}. {self._how_far(goes_on=not on_hold)}"
+        more.args = ("\n".join([told, *lines]),)
+        go_on = hold_command(self._ctx) if on_hold else command(self._ctx)
         more.figures = {
             **error.figures,
             "look afterwards": self.looked,
-            "to go on": command(self._ctx),
+            "to look first" if on_hold else "to go on": go_on,
         }
         with suppress(Exception):
             more.figures = {"objects deleted": _deleted(self._attempt), **more.figures}
         return more
 
-    def _how_far(self) -> str:
+    def _how_far(self, *, goes_on: bool = True) -> str:
         try:
-            return how_far(self._ctx, self._attempt, self.looked)
+            return how_far(self._ctx, self._attempt, self.looked, goes_on=goes_on)
         except Exception as error:  # noqa: BLE001 - what ended the sweep is told in any case
+            then = f". `{command(self._ctx)}` goes on" if goes_on else ""
             return (
                 f"How many objects are deleted cannot be read now ({error}); what was done is "
-                f"recorded. The look afterwards {self.looked}. `{command(self._ctx)}` goes on"
+                f"recorded. The look afterwards {self.looked}{then}"
             )
 
 
-def how_far(ctx: RunContext, attempt: AttemptArtifacts, looked: str = _NOT_MADE) -> str:
+def how_far(
+    ctx: RunContext, attempt: AttemptArtifacts, looked: str = _NOT_MADE, *, goes_on: bool = True
+) -> str:
     """How far a sweep came that ended early, and what goes on, in sentences.
 
     Args:
         ctx: the run.
         attempt: the artifacts of the mark, and of its sweep.
         looked: what became of the look at what was deleted, as the end of a sentence.
+        goes_on: whether the sweep can be run again now.
 
     Raises:
         LakegcError: the ledger cannot be read.
@@ -139,8 +149,8 @@ def how_far(ctx: RunContext, attempt: AttemptArtifacts, looked: str = _NOT_MADE)
     done = f"{deleted:,} of the {objects} of mark {ctx.run!r} {are} deleted"
     if attempt.has(ASSET):
         return f"{done}. {finished(attempt)}: nothing is left to do"
-    look = f" The look afterwards {looked}." if deleted or looked != _NOT_MADE else ""
-    return f"{done}.{look} `{command(ctx)}` goes on"
+    look = f". The look afterwards {looked}" if deleted or looked != _NOT_MADE else ""
+    return f"{done}{look}" + (f". `{command(ctx)}` goes on" if goes_on else "")
 
 
 def finished(attempt: AttemptArtifacts) -> str:

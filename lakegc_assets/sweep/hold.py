@@ -1,25 +1,88 @@
-"""The hold that an alarm leaves in the namespace: nothing is swept while it is there.
+"""The hold that an alarm leaves in the namespace: nothing is swept until a person has accepted it.
 
-``_lakefs/retention/gc/lakegc/hold.json`` does not expire. A person removes it, once it is known
-what happened and what was lost is back; restores, which are to bring it back, do not mind it.
+``_lakefs/retention/gc/lakegc/hold.json`` does not expire, and is never removed: who accepts it
+(``acceptance``) writes in its place that it is accepted, on the condition that it is still the one
+that was looked at. Restores, which are to bring back what is lost, do not mind it.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
-from collections.abc import Mapping
-from typing import Final
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
 
 from lakegc_assets.errors import RefusedError
+from lakegc_assets.run.command_line import command_line
+from lakegc_assets.run.context import RunContext
 from lakegc_assets.storage.base import ObjectStore
-from lakegc_assets.storage.errors import ObjectNotFoundError
+from lakegc_assets.storage.errors import ObjectNotFoundError, PreconditionFailedError
+from lakegc_assets.storage.lists import list_to_the_end
 from lakegc_assets.sweep.lease_record import FOLDER
 
 HOLD: Final = f"{FOLDER}hold.json"
+#: Key of what stands in the place of a hold that was accepted.
+ACCEPTED: Final = "accepted"
+#: Where what was accepted stays when there is another hold, a file for each.
+RECORDS: Final = f"{FOLDER}accepted-holds/"
+#: Key of what is lost in that, by run.
+LOST: Final = "lost"
+#: How many objects a message names.
+_SHOWN: Final = 10
+_ID: Final = 16
 
 
-def read_hold(store: ObjectStore) -> str | None:
-    """What the hold says; None without one.
+class HoldError(RefusedError):
+    """The repository is on hold."""
+
+
+@dataclass(frozen=True)
+class Hold:
+    """What is at the place of the hold.
+
+    Attributes:
+        text: as it is stored.
+    """
+
+    text: str
+
+    @property
+    def id(self) -> str:
+        """Names this very hold."""
+        return hashlib.sha256(self.text.encode()).hexdigest()[:_ID]
+
+    @cached_property
+    def values(self) -> Mapping[str, Any]:
+        """What it says; empty where that is not JSON as an alarm writes it."""
+        try:
+            found = json.loads(self.text)
+        except ValueError:
+            return {}
+        return found if isinstance(found, dict) else {}
+
+    @property
+    def acceptance(self) -> Mapping[str, Any] | None:
+        """By whom, when and how it was accepted; None while it holds all sweeps."""
+        found = self.values.get(ACCEPTED)
+        return found if isinstance(found, dict) and found.get("id") else None
+
+    @property
+    def alarms(self) -> Sequence[Mapping[str, Any]]:
+        """What the alarm said, and behind it what those said that it found there."""
+        if not self.values or self.acceptance is not None:
+            return []
+        earlier = self.values.get("earlier")
+        return [self.values, *(Hold(earlier).alarms if isinstance(earlier, str) else ())]
+
+
+def find_hold(store: ObjectStore) -> Hold | None:
+    """What is at the place of the hold, also where it was accepted; None where nothing is.
 
     Args:
         store: rooted at the storage namespace.
@@ -28,28 +91,38 @@ def read_hold(store: ObjectStore) -> str | None:
         StorageError: nobody can tell.
     """
     try:
-        return store.get(HOLD).decode(errors="replace")
+        return Hold(store.get(HOLD).decode(errors="replace"))
     except ObjectNotFoundError:
         return None
 
 
-def require_no_hold(store: ObjectStore) -> None:
-    """Refuse to go on while an alarm has not been looked at.
+def read_hold(store: ObjectStore) -> str | None:
+    """What the hold says; None without one, and where it was accepted.
 
     Args:
         store: rooted at the storage namespace.
 
     Raises:
-        RefusedError: there is a hold, with what it says.
         StorageError: nobody can tell.
     """
-    hold = read_hold(store)
-    if hold is None:
-        return
-    raise RefusedError(
-        f"{store.url} is on hold: {hold}. Look at what happened, restore what is needed, then "
-        f"remove {store.url}/{HOLD}",
-    )
+    found = find_hold(store)
+    return None if found is None or found.acceptance is not None else found.text
+
+
+def require_no_hold(ctx: RunContext, store: ObjectStore) -> None:
+    """Refuse to go on while an alarm was not accepted.
+
+    Args:
+        ctx: of the repository.
+        store: rooted at the storage namespace.
+
+    Raises:
+        HoldError: there is a hold; what happened, and what to do.
+        StorageError: nobody can tell.
+    """
+    text = read_hold(store)
+    if text is not None:
+        raise HoldError(hold_message(ctx, Hold(text), f"{store.url}/{HOLD}"))
 
 
 def write_hold(store: ObjectStore, what: Mapping[str, object]) -> None:
@@ -63,3 +136,105 @@ def write_hold(store: ObjectStore, what: Mapping[str, object]) -> None:
         StorageError: the hold was not written.
     """
     store.put(HOLD, json.dumps(what, indent=1).encode())
+
+
+def keep_acceptance(store: ObjectStore, found: Hold) -> None:
+    """Keep what was accepted, before another alarm takes its place.
+
+    Args:
+        store: rooted at the storage namespace.
+        found: what is in the place of the hold.
+
+    Raises:
+        StorageError: it is not known to be kept.
+    """
+    if found.acceptance is not None:
+        with suppress(PreconditionFailedError):
+            key = f"{RECORDS}{found.acceptance['id']}.json"
+            store.put_if_absent(key, found.text.encode())
+
+
+def without_accepted(store: ObjectStore, run: str, objects: pa.Table) -> pa.Table:
+    """Objects but for those whose loss was accepted with an alarm about the same mark.
+
+    No sweep of that mark deletes them again, since its ledger says that they are gone.
+
+    Args:
+        store: rooted at the storage namespace.
+        run: whose sweep looks.
+        objects: that are gone, and needed (address, why).
+
+    Raises:
+        StorageError: nobody can tell.
+    """
+    keys = [key for page in list_to_the_end(store, RECORDS) for key in page["key"].to_pylist()]
+    texts = [store.get(key).decode(errors="replace") for key in keys]
+    if (found := find_hold(store)) is not None:
+        texts.append(found.text)
+    lost: set[str] = set()
+    for text in texts:
+        accepted = Hold(text)
+        of_runs = accepted.values.get(LOST) if accepted.acceptance is not None else None
+        if isinstance(of_runs, dict):
+            lost.update(map(str, of_runs.get(run) or ()))
+    known = pc.is_in(objects["address"], pa.array(sorted(lost), pa.string()))
+    return objects.filter(pc.invert(known))
+
+
+def hold_message(ctx: RunContext, hold: Hold, url: str) -> str:
+    """What a hold is about and what to do, in lines: the first tell it, some objects follow.
+
+    Args:
+        ctx: of the repository.
+        hold: that keeps sweeps from starting.
+        url: of it.
+    """
+    alarm = hold.alarms[0] if hold.alarms else {}
+    since = f" since {minute(alarm['at'])}" if alarm.get("at") else ""
+    said = [str(one["alarm"]) for one in hold.alarms if one.get("alarm")]
+    what = "; before that ".join(said) or f"nobody can read what {url} says"
+    run = alarm.get("run")
+    restoring = f"First bring back what can be: `{restore_command(ctx, str(run))}`" if run else ""
+    return "\n".join(
+        [
+            f"{ctx.repository!r} is on hold{since}, and is not swept: {what}",
+            f"What is lost, and what can be done: `{hold_command(ctx)}`",
+            *filter(None, [restoring]),
+            *object_lines(alarm.get("objects"), alarm.get("count")),
+            f"All of it: {alarm.get('all') or url}",
+        ]
+    )
+
+
+def restore_command(ctx: RunContext, run: str) -> str:
+    """What brings back all that a mark names, as far as that is possible."""
+    of_run = ctx.repository, "--run", run, "--all"
+    return command_line("restore", *of_run, settings=ctx.given_settings)
+
+
+def minute(time: object) -> str:
+    """A time in UTC, as ``isoformat`` writes it, for people."""
+    return f"{str(time)[:16].replace('T', ' ')} UTC"
+
+
+def hold_command(ctx: RunContext) -> str:
+    """What says what is lost, and what can be done."""
+    return command_line("hold", ctx.repository, settings=ctx.given_settings)
+
+
+def object_lines(objects: object, count: object = None) -> Iterator[str]:
+    """The first of the objects that a hold names, a line for each.
+
+    Args:
+        objects: as the hold has them.
+        count: of all of them.
+    """
+    named = [one for one in objects if isinstance(one, dict)] if isinstance(objects, list) else []
+    for one in named[:_SHOWN]:
+        holder = {name: one.get(name) for name in ("branch", "path", "commit")}
+        known = ", ".join(f"{name} {value!r}" for name, value in holder.items() if value)
+        told = [one.get("state"), one.get("why"), known]
+        yield f"  {one.get('address')}  {': '.join(str(text) for text in told if text)}"
+    more = (count if isinstance(count, int) else len(named)) - len(named[:_SHOWN])
+    if more > 0:
+        yield f"  and {more} more"

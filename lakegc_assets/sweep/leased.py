@@ -50,7 +50,7 @@ def leased_to_prune(ctx: RunContext) -> Iterator[Callable[[], None]]:
     _, connections = ctx.connect()
     store = connections.store()
     with leased(ctx, store, doing="prune") as lease:
-        require_no_hold(store)
+        require_no_hold(ctx, store)
 
         def require() -> None:
             if why := lost(store, lease.token, lease.round, store.server_time()):

@@ -144,7 +144,7 @@ class Rounds:
         thawed()
         self.lease.begin_round(number)
         # A sweep that has lost its lease looks at what it did, too, and may have found a loss.
-        require_no_hold(self.connections.store())
+        require_no_hold(self.ctx, self.connections.store())
         delta = self.deltas.take(remaining, f"delta-{number:04d}")
         _record_spared(self.attempt, f"{self.lease.sweep}-{number:04d}-spared", remaining, delta)
         survivors = without(remaining.rows, delta.spared["address"])

@@ -41,7 +41,7 @@ from lakegc_assets.sweep.conditions import Condition, probe_conditions
 from lakegc_assets.sweep.delta import Candidates, Deltas
 from lakegc_assets.sweep.ending import OWNER, Ending
 from lakegc_assets.sweep.gate import unswept_mark
-from lakegc_assets.sweep.hold import require_no_hold
+from lakegc_assets.sweep.hold import object_lines, require_no_hold
 from lakegc_assets.sweep.lease import Lease
 from lakegc_assets.sweep.lease_record import PROBES
 from lakegc_assets.sweep.leased import leased
@@ -80,7 +80,7 @@ def sweep(
     store = connections.store()
     require_one_server(client, ctx.repository, store)
     with leased(ctx, store, run=ctx.run) as lease:
-        require_no_hold(store)
+        require_no_hold(ctx, store)
         with recorded(ctx):
             return _sweep(ctx, connections, lease)
 
@@ -236,12 +236,12 @@ def _put_back(ctx: RunContext, swept: pa.Table) -> list[dict[str, str]]:
     back = swept.filter(pc.equal(swept["outcome"], PUT_BACK)).sort_by("address")
     named: list[dict[str, str]] = back.select(["address", "detail"]).slice(0, _NAMED).to_pylist()
     if named:
-        shown = "; ".join(f"{row['address']} ({row['detail']})" for row in named)
+        lines = object_lines([{**row, "why": row["detail"]} for row in named], back.num_rows)
         ctx.log.warning(
-            "%s back to life while %r was swept, and put back: %s",
+            "%s back to life while %r was swept, and put back:\n%s",
             counted(back.num_rows, "object came", "objects came"),
             ctx.run,
-            shown,
+            "\n".join(lines),
         )
     return named
 

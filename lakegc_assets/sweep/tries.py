@@ -103,7 +103,9 @@ def _said(ended: BaseException) -> str:
     """What ended a try, without how far it came: that is in the ledger."""
     if isinstance(ended, LakegcError):
         cause = ended.__cause__
-        return str(cause if isinstance(cause, type(ended)) else ended)
+        said = cause if isinstance(cause, type(ended)) else ended
+        # Lines behind the first one say what to do, as of an alarm.
+        return str(said).partition("\n")[0]
     if isinstance(ended, Exception):
         return f"{type(ended).__name__}: {ended}"
     return "it was interrupted"

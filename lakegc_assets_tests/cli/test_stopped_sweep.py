@@ -110,7 +110,7 @@ def test_what_is_on_hold_is_said_to_be_wherever_one_looks(
         assert "m1 (on hold, 1 of 2 deleted)" in lakegc("repositories").stdout
         say(lakegc("pending"), 0, "stopped\tm1\ton hold\t")
         say(lakegc("why", "stopped", gone, "--run", "m1"), 0, "it is needed",
-            "it is staged on branch 'main' at 'x'", HOLD)  # fmt: skip
+            "it is staged on branch 'main' at 'x'", "`lakegc hold stopped`")  # fmt: skip
         say(lakegc("report", "stopped", "--run", "m1", "--html", str(tmp_path / "run.html")), 0)
         assert "on hold: " in (tmp_path / "run.html").read_text()
     finally:

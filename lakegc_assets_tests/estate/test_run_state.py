@@ -157,7 +157,7 @@ def test_the_hold_of_a_run_says_so_even_if_all_was_deleted(root: ArtifactRoot) -
     found = look(attempt)
     assert (found.state, found.command) == ("on hold", "")
     assert found.because.startswith("1 object of mark 'm1' is gone, and is needed. No sweep starts")
-    assert f"{_NAMESPACE}/{HOLD}" in found.because
+    assert "`lakegc hold repo` says what is lost, and what can be done" in found.because
     assert found.because.endswith("40 of 40 objects are deleted")
     # Once a person has removed it, the sweep can be finished.
     open_store(_NAMESPACE, root.stores).delete_many([HOLD])
@@ -172,7 +172,7 @@ def test_no_run_is_to_be_swept_while_there_is_a_hold_of_another(
     put(root, HOLD, content)
     found = look(unswept)
     assert (found.state, found.command) == ("marked", "")
-    assert "No sweep starts while" in found.because
+    assert "No sweep starts: `lakegc hold repo`" in found.because
     assert look(done).state == "swept"
 
 

@@ -18,7 +18,7 @@ from lakegc_assets.storage.local import LocalStore
 from lakegc_assets.storage.trash import TRASH
 from lakegc_assets.sweep import ledger
 from lakegc_assets.sweep.approval import Approval
-from lakegc_assets.sweep.hold import HOLD, write_hold
+from lakegc_assets.sweep.hold import write_hold
 from lakegc_assets_tests.lake import REPOSITORY, RUN
 from lakegc_assets_tests.prune.estate import AGE, NOW, OLD, Estate, Records, again, write_old
 from lakegc_assets_tests.prune.past import DAY, age
@@ -124,7 +124,7 @@ def _elsewhere(estate: Estate) -> str:
 
 def _held(estate: Estate) -> str:
     write_hold(estate.namespace(), {"alarm": "something is gone"})
-    return f"the repository is on hold: look at local://{REPOSITORY}/{HOLD} first"
+    return f"the repository is on hold: `lakegc hold {REPOSITORY}"
 
 
 def _written_lately(estate: Estate) -> str:

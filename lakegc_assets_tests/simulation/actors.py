@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from datetime import timedelta
 from types import SimpleNamespace
 from typing import Any, Final
 
 from lakegc_assets.run.pins import Pin, write_pin
-from lakegc_assets.sweep.hold import HOLD
+from lakegc_assets.sweep.hold import ACCEPTED, HOLD
 from lakegc_assets_tests.simulation import rows as pa
 from lakegc_assets_tests.simulation.elsewhere import CHANGES as ELSEWHERE
 from lakegc_assets_tests.simulation.lake import DAY, MAIN, Entry
@@ -159,8 +160,12 @@ def _branch_rule(world: World) -> str:
     return f"90 days for {branch}"
 
 
-def _remove_hold(world: World) -> str:
-    return "too early" if world.buckets["lake"].pop(PREFIX + HOLD, None) else ""
+def _accept_hold(world: World) -> str:
+    """A person takes a hold for nothing, and restores nothing of what it names."""
+    if not world.lease_and_hold()[1]:
+        return ""
+    world.write_directly(HOLD, json.dumps({ACCEPTED: {"id": world.serial()}}).encode())
+    return "too early"
 
 
 def _hold(world: World) -> str:
@@ -255,7 +260,7 @@ _CHANGES: Final[list[tuple[str, Callable[[World], str]]]] = [
     ("reset", _reset),
     ("rules", _rules),
     ("rule of a branch", _branch_rule),
-    ("hold removed", _remove_hold),
+    ("hold accepted", _accept_hold),
     ("hold", _hold),
     ("lakeFS's own collector", _lakefs_collects),
     ("restore", _restore),

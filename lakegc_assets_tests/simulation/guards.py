@@ -158,8 +158,8 @@ GUARDS: Final[dict[str, Guard]] = {
     "hold": Guard(
         (
             (deletion, "judge", _blind(hold=True)),
-            (rounds, "require_no_hold", lambda _: None),
-            (sweep, "require_no_hold", lambda _: None),
+            (rounds, "require_no_hold", lambda *_: None),
+            (sweep, "require_no_hold", lambda *_: None),
         )
     ),
     "deadlines of requests": Guard(((deletion, "_deadline", lambda *_: {}),), theme=3),

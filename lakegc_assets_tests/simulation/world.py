@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from lakegc_assets.storage.errors import StoreUnavailableError
 from lakegc_assets.storage.trash import TRASH
-from lakegc_assets.sweep.hold import HOLD
+from lakegc_assets.sweep.hold import HOLD, Hold
 from lakegc_assets.sweep.lease_record import LEASE, LeaseRecord
 from lakegc_assets.sweep.leased import leased_to_prune
 from lakegc_assets.sweep.suspension import NEVER
@@ -394,7 +394,8 @@ class World:
         lake = self.buckets["lake"]
         kept = lake.get(PREFIX + LEASE)
         record = LeaseRecord.from_bytes(kept.data, LEASE) if kept else None
-        return record, PREFIX + HOLD in lake
+        hold = lake.get(PREFIX + HOLD)
+        return record, hold is not None and Hold(hold.data.decode()).acceptance is None
 
     def sent(self, store: SimStore, keys: Sequence[str]) -> Sent | None:
         """A request that deletes is sent."""

@@ -79,8 +79,9 @@ def test_what_came_back_to_life_is_put_back_and_reads(
     assert found[address] == ("put_back", told)
     assert manifest.facts["put_back"] == [{"address": address, "detail": told}]
     assert manifest.facts["outcomes"]["put_back"]["objects"] == 1
-    assert f"1 object came back to life while 'mark-1' was swept, and put back: {address}" in (
-        caplog.text
+    assert (
+        f"1 object came back to life while 'mark-1' was swept, and put back:\n  {address}  "
+        in caplog.text
     )
     assert not (lake.objects / HOLD).exists()
     assert why(lake.context(spark), address).because.endswith(f"; the sweep: put_back ({told})")
@@ -145,7 +146,7 @@ def test_an_alarm_and_its_hold_have_the_words_of_the_store(
         f"NotImplemented (A header implies what is not implemented) ({len(others)} of them); "
         "there is no version of it (1 of them)"
     )
-    assert f"They were not put back ({told})" in str(raised.value)
+    assert f"They were not put back: {told}. " in str(raised.value)
     held = json.loads((lake.objects / HOLD).read_text())
     assert held["not_put_back"] == told
     found = {one["address"]: one["not_put_back"] for one in held["objects"]}

@@ -1,0 +1,115 @@
+"""The command ``hold``: what an alarm has found, and the acceptance of the loss."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import click
+
+from lakegc_assets.cli.exits import exit_status
+from lakegc_assets.cli.options import other_options, settings_of
+from lakegc_assets.errors import RefusedError
+
+
+@click.command()
+@click.argument("repository")
+@click.option("--accept", "accepting", is_flag=True, help="Accept the loss: sweeps start again.")
+@click.option("--id", "hold_id", metavar="ID", help="Accept this hold only, and no later one.")
+@click.option("--by", help="Who accepts it. Default: the name of this user.")
+@click.option("--yes", is_flag=True, help="Do not ask.")
+@click.option(
+    "--unverified",
+    is_flag=True,
+    help="Accept it also where artifacts or the backup of the sweep are gone for good, so that "
+    "nobody can tell whether all is lost.",
+)
+@other_options
+@exit_status
+def hold(
+    repository: str,
+    accepting: bool,  # noqa: FBT001 - an option
+    hold_id: str | None,
+    by: str | None,
+    yes: bool,  # noqa: FBT001 - an option
+    unverified: bool,  # noqa: FBT001 - an option
+    others: tuple[str, ...],
+    as_json: bool,  # noqa: FBT001 - an option
+) -> None:
+    """Say why no sweep of REPOSITORY starts.
+
+    What is lost, and what can be done. With --accept, first all comes back that can, and what
+    nobody keeps is accepted as lost: sweeps start again. It is about exactly the hold that is
+    shown. Who, when and what is recorded.
+    """
+    from lakegc_assets.cli.holds import accepted, known_hold  # noqa: PLC0415 - Dagster loads slowly
+
+    settings = settings_of(others)
+    found = known_hold(repository, settings)
+    if not accepting:
+        _show(found, as_json=as_json)
+        return
+    if found["state"] == "on hold":
+        _require(found, hold_id)
+        if not as_json:
+            _show(found, as_json=False)
+        if not yes:
+            what = "Accept that what does not come back is lost, and let sweeps start again?"
+            click.confirm(what, abort=True, err=True)
+        found = accepted(repository, settings, found["id"], by, unverified=unverified)
+    elif hold_id is None or found.get("id") != hold_id:
+        raise RefusedError(f"{repository!r} is not on hold: nothing is to be accepted")
+    _show(found, as_json=as_json)
+
+
+def _require(found: dict[str, Any], hold_id: str | None) -> None:
+    if hold_id not in {None, found["id"]}:
+        raise RefusedError(
+            f"the hold of {found['repository']!r} is {found['id']} by now, not {hold_id}: another "
+            "alarm was raised. Look at it first"
+        )
+
+
+def _show(found: dict[str, Any], *, as_json: bool) -> None:
+    if as_json:
+        click.echo(json.dumps(found, indent=1))
+        return
+    for line in _lines(found):
+        click.echo(line)
+
+
+def _lines(found: dict[str, Any]) -> list[str]:
+    from lakegc_assets.sweep.hold import minute, object_lines  # noqa: PLC0415 - Arrow loads slowly
+
+    name = repr(found["repository"])
+    if found["state"] == "no hold":
+        return [f"{name} is not on hold: sweeps may start"]
+    if found["state"] == "accepted":
+        lines = [f"{name} is not on hold: {found['by']} has accepted it on {minute(found['at'])}"]
+        lines += [f"  {_totals(one)}" for one in found["totals"]]
+        return [*lines, f"  record  {found['record']}"]
+    lines = [f"{name} is on hold, and is not swept. Hold {found['id']}"]
+    for alarm in found["alarms"]:
+        at = minute(alarm["at"]) if alarm["at"] else "some time"
+        lines.append(f"{at}: {alarm['alarm'] or 'an alarm without words'}")
+        lines.append(f"  now: {_totals(alarm['states']) or 'nobody can tell of what'}")
+        lines += [f"  {alarm['unread']}"] if alarm["unread"] else []
+        lines += object_lines(alarm["objects"])
+        lines += [f"  all of them: {alarm['all']}"] if alarm["all"] else []
+    if not found["alarms"]:
+        lines.append(f"nobody can read what {found['url']} says")
+    lines.append(f"{found['store']}")
+    lines.append("What to do:")
+    for alarm in found["alarms"]:
+        if alarm["restore"]:
+            lines.append(f"  bring back what can be, and look how it is:  {alarm['restore']}")
+    lines.append("  copy the rest to its addresses from wherever there is a copy")
+    lines.append(f"  accept the loss of what nobody keeps:  {found['accept']}")
+    return lines
+
+
+def _totals(states: dict[str, Any]) -> str:
+    """How many objects are in which state."""
+    counts = {name: count for name, count in states.items() if isinstance(count, int)}
+    run = f"mark {states['run']}: " if states.get("run") else ""
+    return run + ", ".join(f"{count:,} {name}" for name, count in sorted(counts.items()))

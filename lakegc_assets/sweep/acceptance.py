@@ -1,0 +1,360 @@
+"""What a hold is about, and its acceptance: the loss is known, and sweeps start again.
+
+A hold is accepted by one conditional write in its place, so that it is either accepted or not
+whenever whoever accepts it is killed, and only ever the hold that was looked at: another alarm has
+written another one. Before that all that it names is brought back that can be; what nobody keeps is
+lost. What it says of the loss is kept below ``accepted-holds/``, and the last look of a later sweep
+of the same mark raises no second alarm for it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from lakegc_assets.errors import IntegrityError, LakegcError, RefusedError
+from lakegc_assets.mark.published import read_marked
+from lakegc_assets.recovery.bringing_back import bring_back, present
+from lakegc_assets.recovery.proof import Proof
+from lakegc_assets.run.connections import Connections
+from lakegc_assets.run.context import RunContext
+from lakegc_assets.run.pins import Pin, write_pin
+from lakegc_assets.run.records import read_rows
+from lakegc_assets.storage.base import ObjectStore
+from lakegc_assets.storage.errors import (
+    ObjectNotFoundError,
+    PreconditionFailedError,
+    StoreUnavailableError,
+)
+from lakegc_assets.storage.lists import list_to_the_end
+from lakegc_assets.sweep import ledger
+from lakegc_assets.sweep.alarm import MISSING
+from lakegc_assets.sweep.backed_up import relied_on
+from lakegc_assets.sweep.delta import SPARED
+from lakegc_assets.sweep.hold import ACCEPTED, HOLD, LOST, RECORDS, Hold, HoldError, find_hold
+from lakegc_assets.sweep.leased import leased
+from lakegc_assets.sweep.ledger import ASSET, Outcome
+from lakegc_assets.sweep.lost import LOST as ROWS
+from lakegc_assets.sweep.lost import as_lost, copies_of, lost_objects, usable_backup
+
+_BATCH: Final = 1000
+_SHOWN: Final = 3
+#: What becomes of an object that an alarm has named.
+BACK: Final = "back"
+BROUGHT: Final = "brought back now"
+COPIED: Final = "gone, and in the backup"
+GONE: Final = "gone"
+TAKEN: Final = "another object is at its address"
+FAILED: Final = "failed"
+UNKNOWN: Final = "unknown"
+
+
+@dataclass(frozen=True)
+class Alarm:
+    """What became of the objects of one alarm.
+
+    Attributes:
+        values: what the alarm wrote into the hold.
+        states: what became of each object, by its address.
+        rows: of those that the mark names (``lost.LOST``).
+        problems: what went wrong with some of them.
+        unread: why nobody can tell which objects those are, or how to bring them back; else empty.
+    """
+
+    values: Mapping[str, Any]
+    states: Mapping[str, str]
+    rows: pa.Table
+    problems: Sequence[str] = ()
+    unread: str = ""
+
+    @property
+    def run(self) -> str:
+        """Whose sweep has raised it; empty where the hold does not say it."""
+        return str(self.values.get("run") or "")
+
+    def having(self, *states: str) -> list[str]:
+        """Addresses of the objects in some states, in their order."""
+        return sorted(address for address, state in self.states.items() if state in states)
+
+    @property
+    def totals(self) -> Mapping[str, int]:
+        """How many objects are in which state."""
+        return Counter(self.states.values())
+
+
+@dataclass(frozen=True)
+class Acceptance:
+    """A hold that was accepted.
+
+    Attributes:
+        hold: what stands in its place.
+        record: URL of what is kept of it.
+    """
+
+    hold: Hold
+    record: str
+
+
+def look_at_alarms(ctx: RunContext, connections: Connections, hold: Hold) -> list[Alarm]:
+    """What became of the objects that a hold names; nothing is changed.
+
+    Args:
+        ctx: of the repository.
+        connections: how to reach its store.
+        hold: that keeps sweeps from starting.
+
+    Raises:
+        StorageError: the store does not say what is there.
+    """
+    return [_looked_at(ctx, connections, values) for values in hold.alarms]
+
+
+def accept_hold(ctx: RunContext, hold_id: str, by: str, *, unverified: bool = False) -> Acceptance:
+    """Bring back what can be of what a hold names, accept the loss of the rest, and end the hold.
+
+    Args:
+        ctx: of the repository; its run does not matter.
+        hold_id: of the hold that was looked at.
+        by: who accepts it.
+        unverified: accept it also where nobody can tell whether all is lost, since artifacts or
+            the backup of the sweep are gone. What it names is pinned then.
+
+    Raises:
+        HoldError: the hold is another one by now.
+        RefusedError: there is none; or somebody else holds the lease of the repository.
+        IntegrityError: it is not known of all it names that it is lost.
+        StorageError: nobody can tell, or it is not known to be accepted.
+    """
+    _, connections = ctx.connect()
+    store = connections.store()
+    with leased(ctx, store, doing="accept a hold") as lease:
+        etag, hold = _present(ctx, store, hold_id)
+        alarms = [_brought_back(ctx, connections, values) for values in hold.alarms]
+        _require_known(ctx, alarms, unverified=unverified)
+        for alarm in alarms:
+            _record_missing(ctx, alarm, hold.id)
+        _pin_unclear(ctx, store, alarms, hold.id)
+        said = {"id": hold.id, "by": by, "at": ctx.clocks.now().isoformat()}
+        accepted = _accepted(hold, alarms, {**said, "owner": dict(lease.owner)})
+        lease.require()
+        _replace(store, accepted, etag)
+        key = f"{RECORDS}{hold.id}.json"
+        try:
+            store.put(key, accepted.text.encode())
+        except LakegcError as error:
+            # It is in the place of the hold, and the next alarm keeps it, too.
+            ctx.log.warning("%s/%s was not written: %s", store.url, key, error)
+    return Acceptance(accepted, f"{store.url}/{key}")
+
+
+def _present(ctx: RunContext, store: ObjectStore, hold_id: str) -> tuple[str, Hold]:
+    """The hold that was looked at, and its etag, which is not newer.
+
+    Raises:
+        HoldError: it is another one by now.
+        RefusedError: there is none.
+    """
+    try:
+        etag = store.head(HOLD).etag
+    except ObjectNotFoundError:
+        raise RefusedError(
+            f"{ctx.repository!r} is not on hold: nothing is to be accepted"
+        ) from None
+    hold = find_hold(store)
+    acceptance = None if hold is None else hold.acceptance
+    if hold is None or acceptance is not None:
+        said = f": {acceptance['by']} has accepted it on {acceptance['at']}" if acceptance else ""
+        raise RefusedError(f"{ctx.repository!r} is not on hold any more{said}")
+    if hold.id != hold_id:
+        raise HoldError(
+            f"the hold of {ctx.repository!r} is {hold.id} by now, and {hold_id} was to be "
+            "accepted: another alarm was raised. Look at it first"
+        )
+    return etag, hold
+
+
+def _looked_at(ctx: RunContext, connections: Connections, values: Mapping[str, Any]) -> Alarm:
+    named = _named(ctx, values)
+    rows, store = named.rows, connections.store()
+    states = dict.fromkeys(named.addresses, UNKNOWN)
+    sizes = dict(zip(rows["address"].to_pylist(), rows["size"].to_pylist(), strict=True))
+    copied = set(rows.filter(pc.is_valid(rows["copy_etag"]))["address"].to_pylist())
+    for at in range(0, len(named.addresses), _BATCH):
+        for address, there in present(store, named.addresses[at : at + _BATCH]).items():
+            if there is None:
+                states[address] = COPIED if address in copied else GONE
+            else:
+                same = sizes.get(address, there.size) == there.size
+                states[address] = BACK if same else TAKEN
+    return Alarm(values, states, rows, (), named.unread)
+
+
+def _brought_back(ctx: RunContext, connections: Connections, values: Mapping[str, Any]) -> Alarm:
+    """What became of the objects of an alarm once all is back that can be."""
+    named = _named(ctx, values)
+    states, problems = dict.fromkeys(named.addresses, UNKNOWN), list[str]()
+    store = connections.store()
+    # What cannot be looked for everywhere is not known to be lost.
+    known = {"restored": BROUGHT, "not_kept": UNKNOWN if named.unread else LOST, "failed": FAILED}
+    for at in range(0, named.rows.num_rows, _BATCH):
+        batch = named.rows.slice(at, _BATCH)
+        for one in bring_back(store, as_lost(batch), copies_of(batch, named.proof)):
+            if one.outcome == "already_there":
+                states[one.key] = TAKEN if one.detail else BACK
+            else:
+                states[one.key] = known[one.outcome]
+            if one.outcome == "failed":
+                problems.append(f"{one.key}: {one.error_code}: {one.detail}")
+    unasked = [address for address, state in states.items() if state == UNKNOWN]
+    for at in range(0, len(unasked), _BATCH):
+        there = present(store, unasked[at : at + _BATCH])
+        states |= {address: BACK for address, found in there.items() if found is not None}
+    return Alarm(values, states, named.rows, problems, named.unread)
+
+
+@dataclass(frozen=True)
+class _Named:
+    """The objects of an alarm.
+
+    Attributes:
+        addresses: all that are known, in their order.
+        rows: how to bring those back that the mark names (``lost.LOST``).
+        proof: of their copies, where there is a backup.
+        unread: why these are not all, or are not to be had back from everywhere; empty if they are.
+    """
+
+    addresses: Sequence[str]
+    rows: pa.Table
+    proof: Proof | None = None
+    unread: str = ""
+
+
+def _named(ctx: RunContext, values: Mapping[str, Any]) -> _Named:
+    """The objects of an alarm, by what it wrote into the hold and what its sweep has recorded."""
+    objects = values.get("objects")
+    found = objects if isinstance(objects, list) else []
+    named = {str(one["address"]) for one in found if isinstance(one, dict) and "address" in one}
+    run = values.get("run")
+    if not isinstance(run, str) or not run:
+        unread = "the hold does not say which sweep it is about"
+        return _Named(sorted(named), ROWS.empty_table(), None, unread)
+    try:
+        return _of_mark(replace(ctx, run=run), named)
+    except LakegcError as error:
+        unread = f"what the sweep of mark {run!r} has recorded cannot be read: {error}"
+        return _Named(sorted(named), ROWS.empty_table(), None, unread)
+
+
+def _of_mark(ctx: RunContext, named: set[str]) -> _Named:
+    """What the sweep of a mark has recorded as gone and needed, and how it may be had back."""
+    attempt = ctx.root.attempt(ctx.repository, ctx.run)
+    _, connections = ctx.connect()
+    chain = attempt.chain("gc_report", connections.namespace_url)
+    artifacts = attempt.store()
+    for page in list_to_the_end(artifacts, f"{ASSET}/"):
+        for key in page["key"].to_pylist():
+            if f"/{MISSING}" in key:
+                named |= set(read_rows(artifacts, key, SPARED)["address"].to_pylist())
+    marked = read_marked(attempt, chain["deletion_candidates"])
+    rows = marked.filter(pc.is_in(marked["address"], pa.array(sorted(named), pa.string())))
+    backup, problem = usable_backup(ctx, chain)
+    if backup is None and not problem and (url := relied_on(artifacts)):
+        problem = f"its sweep had a backup at {url}, and backup_url is not set"
+    proof = None if backup is None else Proof(backup.store)
+    return _Named(sorted(named), lost_objects(attempt, rows, backup), proof, problem)
+
+
+def _require_known(ctx: RunContext, alarms: Sequence[Alarm], *, unverified: bool) -> None:
+    """Refuse to accept a loss that may be none.
+
+    Raises:
+        IntegrityError: nobody can tell of something whether it can be had back.
+    """
+    problems = [problem for alarm in alarms for problem in alarm.problems]
+    if problems:
+        raise IntegrityError(
+            f"{len(problems)} objects of {ctx.repository!r} could not be brought back, and it is "
+            f"not known that they are lost: {'; '.join(problems[:_SHOWN])}. The hold stays: mend "
+            "what is wrong, then accept it again"
+        )
+    unread = [alarm.unread for alarm in alarms if alarm.unread]
+    if not alarms:
+        unread = ["nobody can read what the hold says"]
+    if unread and not unverified:
+        raise IntegrityError(
+            f"it is not known whether all is lost: {'; '.join(unread)}. The hold stays: accept it "
+            "where LAKEGC_ARTIFACT_ROOT and LAKEGC_BACKUP_URL are the same as for that sweep; or, "
+            "if what was there is gone for good, with --unverified"
+        )
+
+
+def _record_missing(ctx: RunContext, alarm: Alarm, hold_id: str) -> None:
+    """Let the ledger say of what is lost that it is gone: no later try deletes at its address."""
+    lost = alarm.having(LOST, UNKNOWN)
+    rows = alarm.rows.filter(pc.is_in(alarm.rows["address"], pa.array(lost, pa.string())))
+    if not rows.num_rows:
+        return
+    attempt = ctx.root.attempt(ctx.repository, alarm.run)
+    done = ledger.done(ledger.read(attempt))["address"].combine_chunks()
+    rows = rows.filter(pc.invert(pc.is_in(rows["address"], done)))
+    outcomes = [
+        Outcome(address, size, "already_missing", detail=LOST)
+        for address, size in zip(rows["address"].to_pylist(), rows["size"].to_pylist(), strict=True)
+    ]
+    if outcomes:
+        ledger.record(attempt.store(), f"accepted-{hold_id}", outcomes)
+
+
+def _pin_unclear(
+    ctx: RunContext, store: ObjectStore, alarms: Sequence[Alarm], hold_id: str
+) -> None:
+    """Pin what may yet be had back by hand, so that no prune removes what was kept of it."""
+    unclear = sorted({one for alarm in alarms for one in alarm.having(TAKEN, UNKNOWN)})
+    if not unclear or not ctx.settings.pin_days:
+        return
+    runs = ", ".join(sorted({alarm.run for alarm in alarms}))
+    until = store.server_time() + ctx.settings.pin_days
+    pin = Pin(f"hold-{hold_id}", until, runs, "its loss was accepted unseen", len(unclear))
+    write_pin(store, pin, pa.array(unclear, pa.string()))
+
+
+def _accepted(hold: Hold, alarms: Sequence[Alarm], said: Mapping[str, Any]) -> Hold:
+    """What stands in the place of a hold that was accepted.
+
+    Args:
+        hold: that is accepted.
+        alarms: what became of what it names.
+        said: by whom it was accepted, and when.
+    """
+    lost: dict[str, list[str]] = {}
+    for alarm in alarms:
+        lost.setdefault(alarm.run, []).extend(alarm.having(LOST, UNKNOWN))
+    totals = [{"run": alarm.run, **alarm.totals} for alarm in alarms]
+    values = {ACCEPTED: said, "totals": totals, LOST: lost, "hold": hold.text}
+    return Hold(json.dumps(values, indent=1))
+
+
+def _replace(store: ObjectStore, accepted: Hold, etag: str) -> None:
+    """End the hold, unless it is another one by now.
+
+    Raises:
+        HoldError: it is.
+        StorageError: it is not known to have ended.
+    """
+    try:
+        store.put_if_match(HOLD, accepted.text.encode(), etag)
+    except PreconditionFailedError:
+        raise HoldError(
+            f"{store.url}/{HOLD} is another by now: another alarm was raised. Look at it first"
+        ) from None
+    except StoreUnavailableError:
+        # A write without an answer may have been carried out.
+        now = find_hold(store)
+        if now != accepted:
+            raise

@@ -1,0 +1,105 @@
+"""A sweep raises an alarm; the command ``hold`` explains it, and lets sweeps start again."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+
+from lakegc_assets.cli.main import main
+from lakegc_assets.storage.local import LocalStore
+from lakegc_assets.storage.values import DeleteOutcome
+from lakegc_assets_tests.cli.calling import lakegc, say
+from lakegc_assets_tests.site import Site, Told
+
+# Dagster itself makes nested resources (S3Resource) in this way.
+pytestmark = pytest.mark.filterwarnings(
+    "ignore:InitResourceContext.dagster_run is deprecated:DeprecationWarning"
+)
+
+
+@pytest.fixture(scope="module")
+def told(site: Site) -> Told:
+    return site.tell("held")
+
+
+@pytest.fixture(scope="module")
+def alarm(site: Site, told: Told) -> Result:
+    """What a sweep said, of which one object came back to life when it was deleted for good."""
+    say(lakegc("mark", "held", "--run", "m1"), 0)
+    first = next(c.id for c in site.client.log("held", "main") if c.message == "first")
+    delete_many = LocalStore.delete_many
+
+    def delete(store: LocalStore, keys: list[str], *args: Any, **more: Any) -> list[DeleteOutcome]:
+        found = list(delete_many(store, keys, *args, **more))
+        if told.expired in keys:
+            site.client.create_branch("held", "rescue", first)
+        return found
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(LocalStore, "delete_many", delete)
+        return lakegc("sweep", "held", "--run", "m1", "--set", "trash_days=0")
+
+
+def test_the_alarm_says_in_three_lines_what_happened_and_what_to_do(
+    alarm: Result, told: Told
+) -> None:
+    say(alarm, 1, "failed: 1 objects of mark 'm1' are gone, and are needed. They were not ")
+    lines = alarm.stderr[alarm.stderr.index("failed: ") :].splitlines()
+    assert "First bring back what can be: `lakegc restore held --run m1 --all" in lines[1]
+    assert "What is lost, and what can be done: `lakegc hold held`" in lines[2]
+    assert "`lakegc sweep held --run m1 --set trash_days=0` goes on" in lines[2]
+    assert lines[3].startswith(f"  {told.expired}  an active commit holds it now: ")
+    assert "branch 'rescue', path 'a'" in lines[3]
+    assert lines[4].startswith("All of them: ")
+    assert "hold.json is removed" not in alarm.stderr
+
+
+@pytest.mark.usefixtures("alarm")
+def test_a_refusal_says_the_same(told: Told) -> None:
+    refused = lakegc("sweep", "held", "--run", "m1")
+    say(refused, 3, "'held' is on hold since ", "`lakegc hold held`", told.expired)
+
+
+@pytest.mark.usefixtures("alarm")
+def test_the_hold_is_shown_with_what_is_lost_and_what_can_be_done(told: Told) -> None:
+    shown = lakegc("hold", "held")
+    found = json.loads(lakegc("hold", "held", "--json").stdout)
+    say(shown, 0, f"'held' is on hold, and is not swept. Hold {found['id']}", "now: 1 gone",
+        told.expired, "lakegc restore held --run m1 --all", found["accept"])  # fmt: skip
+    assert found["accept"] == f"lakegc hold held --accept --id {found['id']}"
+    (one,) = found["alarms"]
+    (lost,) = one["objects"]
+    assert (lost["address"], lost["state"], lost["branch"]) == (told.expired, "gone", "rescue")
+
+
+@pytest.mark.usefixtures("alarm")
+def test_it_is_accepted_when_a_person_says_so_and_sweeps_start_again(told: Told) -> None:
+    hold = json.loads(lakegc("hold", "held", "--json").stdout)["id"]
+    say(CliRunner().invoke(main, ["hold", "held", "--accept"], input="n\n"), 1, "Accept that what")
+    say(lakegc("hold", "held", "--accept", "--yes", "--id", "0" * 16), 3, f"is {hold} by now")
+    assert json.loads(lakegc("hold", "held", "--json").stdout)["id"] == hold
+
+    done = lakegc("hold", "held", "--accept", "--yes", "--by", "ada", "--json")
+    say(done, 0)
+    found = json.loads(done.stdout)
+    assert (found["state"], found["id"], found["by"]) == ("accepted", hold, "ada")
+    assert found["lost"] == {"m1": [told.expired]}
+    say(lakegc("hold", "held"), 0, "'held' is not on hold: ada has accepted it on ", "1 lost")
+    say(lakegc("hold", "held", "--accept", "--yes", "--id", hold), 0, "ada has accepted it")
+    say(lakegc("hold", "held", "--accept", "--yes"), 3, "nothing is to be accepted")
+    assert "on hold" not in lakegc("repositories").stdout
+    say(lakegc("sweep", "held", "--run", "m1", "--set", "trash_days=0"), 0, "state      swept")
+    # The next mark knows what is lost, too.
+    say(lakegc("mark", "held", "--run", "m2"), 0)
+
+
+def test_a_repository_without_a_hold(site: Site) -> None:
+    site.tell("free")
+    say(lakegc("hold", "free"), 0, "'free' is not on hold: sweeps may start")
+    assert json.loads(lakegc("hold", "free", "--json").stdout) == {
+        "repository": "free", "state": "no hold",
+    }  # fmt: skip
+    say(lakegc("hold", "nobody"), 2, "there is no repository 'nobody'")

@@ -1,0 +1,441 @@
+"""A hold ends when a person accepts it: exactly that one, and only what nobody can bring back."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from datetime import timedelta
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from lakegc_assets.errors import IntegrityError, RefusedError
+from lakegc_assets.recovery.bringing_back import bring_back
+from lakegc_assets.recovery.making import make_backup
+from lakegc_assets.run.artifacts import ArtifactRoot
+from lakegc_assets.run.context import RunContext
+from lakegc_assets.run.pins import read_pins
+from lakegc_assets.storage.base import ObjectStore
+from lakegc_assets.storage.errors import StoreUnavailableError
+from lakegc_assets.storage.local import LocalStore
+from lakegc_assets.storage.values import UndeleteOutcome
+from lakegc_assets.sweep import acceptance, ledger
+from lakegc_assets.sweep.acceptance import accept_hold, look_at_alarms
+from lakegc_assets.sweep.alarm import AlarmError
+from lakegc_assets.sweep.hold import (
+    HOLD,
+    RECORDS,
+    Hold,
+    HoldError,
+    find_hold,
+    read_hold,
+    require_no_hold,
+    without_accepted,
+    write_hold,
+)
+from lakegc_assets.sweep.leased import leased
+from lakegc_assets.sweep.sweep import sweep
+from lakegc_assets_tests.lake import REPOSITORY, RUN, Marked, SmallLake
+from lakegc_assets_tests.sessions import Session
+from lakegc_assets_tests.sweep.stand_ins import spare, stand_in
+from lakegc_assets_tests.sweep.test_kill import Killed, Reaper, reaper
+
+__all__ = ["reaper"]
+
+
+@pytest.fixture
+def store(lake: SmallLake) -> ObjectStore:
+    return LocalStore(lake.objects, f"local://{REPOSITORY}")
+
+
+@pytest.fixture
+def patch(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
+    return monkeypatch
+
+
+def alarmed(
+    lake: SmallLake, ctx: RunContext, patch: pytest.MonkeyPatch, needed: set[str]
+) -> AlarmError:
+    """Sweep a mark of which some objects are needed once they are deleted."""
+    deltas = iter([spare(set()), spare(needed)])
+    stand_in(patch, lambda: next(deltas))
+    with pytest.raises(AlarmError) as raised:
+        sweep(ctx)
+    assert not needed & lake.keys()
+    return raised.value
+
+
+@pytest.fixture
+def lost(lake: SmallLake, marked: Marked, spark: Session, patch: pytest.MonkeyPatch) -> str:
+    """An object that is gone for good, needed, and on hold."""
+    gone = min(marked.candidates)
+    alarmed(lake, lake.context(spark, trash_days=timedelta(0)), patch, {gone})
+    return gone
+
+
+def hold_of(store: ObjectStore) -> Hold:
+    found = find_hold(store)
+    assert found is not None
+    return found
+
+
+def test_a_loss_that_is_accepted_lets_the_sweep_go_on_without_another_alarm(
+    lake: SmallLake,
+    marked: Marked,
+    spark: Session,
+    store: ObjectStore,
+    lost: str,
+    patch: pytest.MonkeyPatch,
+) -> None:
+    hold = hold_of(store)
+    done = accept_hold(lake.context(spark), hold.id, "ada")
+    assert read_hold(store) is None
+    kept = Hold((lake.objects / RECORDS / f"{hold.id}.json").read_text())
+    assert done.hold == kept == find_hold(store)
+    assert kept.acceptance is not None
+    assert {"id": hold.id, "by": "ada"}.items() <= kept.acceptance.items()
+    assert kept.acceptance["owner"]["doing"] == "accept a hold"
+    assert kept.values["lost"] == {RUN: [lost]}
+    assert kept.values["hold"] == hold.text
+    deltas = iter([spare(set()), spare({lost})])
+    stand_in(patch, lambda: next(deltas))
+    sweep(lake.context(spark))
+    rows = lake.root.attempt(REPOSITORY, RUN).read("swept_set").to_pylist()
+    assert {row["address"] for row in rows} == marked.candidates
+    assert lake.keys() == marked.live
+
+
+def test_it_was_lost_before_the_ledger_could_say_it_and_is_not_deleted_again(
+    lake: SmallLake,
+    marked: Marked,
+    spark: Session,
+    store: ObjectStore,
+    patch: pytest.MonkeyPatch,
+) -> None:
+    """Another program has removed it; somebody brings it back by hand once that was accepted."""
+    gone, first, *_ = sorted(marked.candidates)
+    content = (lake.objects / gone).read_bytes()
+    (lake.objects / gone).unlink()
+    deltas = iter([spare({gone}), spare({gone})])
+    stand_in(patch, lambda: next(deltas))
+    with pytest.raises(AlarmError):
+        sweep(lake.context(spark))
+    accept_hold(lake.context(spark), hold_of(store).id, "ada")
+    (lake.objects / gone).write_bytes(content)
+    (lake.objects / first).parent.mkdir(parents=True, exist_ok=True)
+    deltas = iter([spare(set()), spare(set())])
+    stand_in(patch, lambda: next(deltas))
+    sweep(lake.context(spark))
+    assert lake.keys() == marked.live | {gone}
+
+
+@pytest.mark.parametrize("where", ["trash", "backup"])
+def test_what_can_be_had_back_comes_back_in_place_of_being_accepted(
+    lake: SmallLake,
+    marked: Marked,
+    spark: Session,
+    store: ObjectStore,
+    patch: pytest.MonkeyPatch,
+    where: str,
+) -> None:
+    gone = min(marked.candidates)
+    content = (lake.objects / gone).read_bytes()
+    settings: dict[str, Any] = {"restore_revived": False}
+    if where == "backup":
+        settings |= {"backup_url": str(lake.folder.parent / "backups")}
+        settings |= {"trash_days": timedelta(0)}
+        make_backup(lake.context(spark, **settings))
+    ctx = lake.context(spark, **settings)
+    alarmed(lake, ctx, patch, {gone})
+    (look,) = look_at_alarms(ctx, ctx.connect()[1], hold_of(store))
+    gone_still = "gone, and in the backup" if where == "backup" else "gone"
+    assert look.states == {gone: gone_still}
+    done = accept_hold(ctx, hold_of(store).id, "ada")
+    assert (lake.objects / gone).read_bytes() == content
+    assert done.hold.values["lost"] == {RUN: []}
+    assert done.hold.values["totals"] == [{"run": RUN, "brought back now": 1}]
+
+
+def test_a_newer_hold_is_not_accepted_by_an_older_look(
+    lake: SmallLake, spark: Session, store: ObjectStore, lost: str
+) -> None:
+    older = hold_of(store)
+    write_hold(store, {"run": RUN, "alarm": "more is gone", "objects": [{"address": lost}]})
+    with pytest.raises(HoldError, match="another alarm was raised"):
+        accept_hold(lake.context(spark), older.id, "ada")
+    assert read_hold(store) is not None
+
+
+def test_nor_is_one_that_is_written_while_it_is_accepted(
+    lake: SmallLake,
+    spark: Session,
+    store: ObjectStore,
+    lost: str,
+    patch: pytest.MonkeyPatch,
+) -> None:
+    """By a sweep that has lost its lease."""
+    newer = {"run": RUN, "alarm": "more is gone", "objects": [{"address": lost}]}
+
+    def meanwhile(*args: Any) -> Any:
+        write_hold(store, newer)
+        return bring_back(*args)
+
+    patch.setattr("lakegc_assets.sweep.acceptance.bring_back", meanwhile)
+    with pytest.raises(HoldError, match="another alarm was raised"):
+        accept_hold(lake.context(spark), hold_of(store).id, "ada")
+    assert hold_of(store).values == newer
+    assert not (lake.objects / RECORDS).exists()
+
+
+def test_killed_at_any_step_it_is_accepted_or_not_and_the_same_command_ends_it(
+    lake: SmallLake,
+    spark: Session,
+    store: ObjectStore,
+    lost: str,
+    reaper: Reaper,
+) -> None:
+    hold = hold_of(store)
+    for name in ("put", "put_if_match"):
+        reaper.watch(LocalStore, name, about="_lakefs/retention/gc/lakegc/")
+    for name in ("bring_back", "_record_missing", "_pin_unclear", "_replace"):
+        reaper.watch(acceptance, name)
+    seen = []
+    for target in (
+        "before bring_back",
+        "after bring_back",
+        "before _record_missing",
+        "after _record_missing",
+        "after _pin_unclear",
+        "before _replace",
+    ):
+        reaper.arm(target, 1)
+        with pytest.raises(Killed):
+            accept_hold(lake.context(spark), hold.id, "ada")
+        seen.append(target)
+        assert hold_of(store) == hold, target
+    reaper.arm("after _replace", 1)
+    with pytest.raises(Killed):
+        accept_hold(lake.context(spark), hold.id, "ada")
+    assert read_hold(store) is None
+    assert not (lake.objects / RECORDS).exists()
+    with pytest.raises(RefusedError, match="not on hold any more: ada has accepted it on"):
+        accept_hold(lake.context(spark), hold.id, "ada")
+    outcomes = ledger.read(lake.root.attempt(REPOSITORY, RUN)).to_pylist()
+    assert [row["outcome"] for row in outcomes if row["address"] == lost] == ["deleted"]
+
+
+def test_the_next_alarm_keeps_what_was_accepted_before_it(
+    lake: SmallLake,
+    marked: Marked,
+    spark: Session,
+    store: ObjectStore,
+    lost: str,
+    patch: pytest.MonkeyPatch,
+) -> None:
+    """Its record had not been written when whoever accepted it was killed."""
+    accepted = accept_hold(lake.context(spark), hold_of(store).id, "ada").hold
+    (record,) = (lake.objects / RECORDS).iterdir()
+    record.unlink()
+    other = max(marked.candidates)
+    # Nothing is left to delete: only the last look is made again.
+    stand_in(patch, lambda: spare({lost, other}))
+    with pytest.raises(AlarmError):
+        sweep(lake.context(spark, trash_days=timedelta(0)))
+    assert record.read_text() == accepted.text
+    hold = hold_of(store)
+    assert [one["address"] for one in hold.values["objects"]] == [other]
+    assert "earlier" not in hold.values
+    accept_hold(lake.context(spark), hold.id, "bob")
+    stand_in(patch, lambda: spare({lost, other}))
+    sweep(lake.context(spark))
+
+
+def test_an_answer_that_was_lost_is_looked_for(
+    lake: SmallLake,
+    spark: Session,
+    store: ObjectStore,
+    lost: str,
+    patch: pytest.MonkeyPatch,
+) -> None:
+    put = LocalStore.put_if_match
+
+    def lose_answer(self: LocalStore, key: str, data: bytes, etag: str) -> str:
+        found = put(self, key, data, etag)
+        if key == HOLD:
+            raise StoreUnavailableError("the answer was lost")
+        return found
+
+    patch.setattr(LocalStore, "put_if_match", lose_answer)
+    assert accept_hold(lake.context(spark), hold_of(store).id, "ada").hold.values["lost"] == {
+        RUN: [lost]
+    }
+    assert read_hold(store) is None
+
+
+def _no_answer(_lake: SmallLake, ctx: RunContext, patch: pytest.MonkeyPatch) -> RunContext:
+    def fail(_store: LocalStore, objects: Sequence[Any]) -> list[UndeleteOutcome]:
+        return [UndeleteOutcome(one.key, "failed", "501", "NotImplemented") for one in objects]
+
+    patch.setattr(LocalStore, "undelete_many", fail)
+    return ctx
+
+
+def _no_artifacts(lake: SmallLake, ctx: RunContext, _patch: pytest.MonkeyPatch) -> RunContext:
+    return replace(ctx, root=ArtifactRoot(str(lake.folder / "elsewhere"), ctx.root.stores))
+
+
+def _no_backup(lake: SmallLake, ctx: RunContext, _patch: pytest.MonkeyPatch) -> RunContext:
+    begun = json.dumps({"backup": "s3://kept/backups"}).encode()
+    lake.root.attempt(REPOSITORY, RUN).store().put("swept_set/backup.json", begun)
+    return ctx
+
+
+def _damaged(lake: SmallLake, ctx: RunContext, _patch: pytest.MonkeyPatch) -> RunContext:
+    (lake.objects / HOLD).write_bytes(b"\xff{")
+    return ctx
+
+
+@pytest.mark.parametrize(
+    ("spoil", "why", "pinned"),
+    [
+        (_no_answer, "1 objects of 'repo' could not be brought back.*501: NotImplemented", None),
+        (_no_artifacts, "what the sweep of mark 'mark-1' has recorded cannot be read", True),
+        (_no_backup, "its sweep had a backup at s3://kept/backups, and backup_url is not", True),
+        (_damaged, "nobody can read what the hold says", False),
+    ],
+)
+def test_what_is_not_known_to_be_lost_stays_on_hold_unless_nobody_can_ever_tell(
+    lake: SmallLake,
+    spark: Session,
+    store: ObjectStore,
+    lost: str,
+    patch: pytest.MonkeyPatch,
+    spoil: Callable[[SmallLake, RunContext, pytest.MonkeyPatch], RunContext],
+    why: str,
+    *,
+    pinned: bool | None,
+) -> None:
+    ctx = spoil(lake, lake.context(spark), patch)
+    hold = hold_of(store)
+    with pytest.raises(IntegrityError, match=why):
+        accept_hold(ctx, hold.id, "ada")
+    assert hold_of(store) == hold
+    if pinned is None:
+        with pytest.raises(IntegrityError, match=why):
+            accept_hold(ctx, hold.id, "ada", unverified=True)
+        return
+    accept_hold(ctx, hold.id, "ada", unverified=True)
+    assert read_hold(store) is None
+    # What a prune finds pinned it leaves, in the trash and in the backup.
+    found = [addresses.to_pylist() for _, addresses in read_pins(store)]
+    assert found == ([[lost]] if pinned else [])
+
+
+def test_what_another_object_is_in_the_way_of_is_pinned(
+    lake: SmallLake, spark: Session, store: ObjectStore, lost: str
+) -> None:
+    (lake.objects / lost).parent.mkdir(parents=True, exist_ok=True)
+    (lake.objects / lost).write_text("something else, and longer than what was there")
+    accept_hold(lake.context(spark), hold_of(store).id, "ada")
+    ((pin, addresses),) = read_pins(store)
+    assert addresses.to_pylist() == [lost]
+    assert pin.until > store.server_time()
+
+
+def test_nobody_accepts_a_hold_while_somebody_works_on_the_repository(
+    lake: SmallLake, spark: Session, store: ObjectStore, lost: str
+) -> None:
+    assert lost
+    ctx = lake.context(spark)
+    with leased(ctx, store, doing="restore"), pytest.raises(RefusedError, match="restore"):
+        accept_hold(replace(ctx), hold_of(store).id, "ada")
+    assert read_hold(store) is not None
+
+
+def test_what_an_earlier_alarm_has_found_is_accepted_with_it(
+    lake: SmallLake, marked: Marked, spark: Session, store: ObjectStore, lost: str
+) -> None:
+    earlier = hold_of(store).text
+    other = max(marked.candidates)
+    (lake.objects / other).unlink(missing_ok=True)
+    newer = {"run": RUN, "alarm": "more", "objects": [{"address": other}], "earlier": earlier}
+    write_hold(store, newer)
+    done = accept_hold(lake.context(spark), hold_of(store).id, "ada")
+    assert set(done.hold.values["lost"][RUN]) == {lost, other}
+
+
+def _values(count: int) -> Mapping[str, Any]:
+    objects = [{"address": f"data/{n:03d}", "why": "it is needed"} for n in range(min(count, 100))]
+    alarm = f"{count} objects of mark 'm' are gone, and are needed"
+    return {
+        "run": "m", "at": "2026-03-01T02:00:00+00:00", "alarm": alarm, "count": count,
+        "all": "s3://artifacts/all.parquet", "objects": objects,
+    }  # fmt: skip
+
+
+def test_a_refusal_says_first_what_happened_and_what_to_do(
+    lake: SmallLake, spark: Session, store: ObjectStore
+) -> None:
+    """It printed the whole hold, 716 lines of it, and its advice last."""
+    values = _values(716)
+    write_hold(store, values)
+    ctx = lake.context(spark, backup_url="s3://kept/back ups")
+    with pytest.raises(HoldError) as raised:
+        require_no_hold(ctx, store)
+    lines = str(raised.value).split("\n")
+    given = "--set 'backup_url=s3://kept/back ups'"
+    assert lines[:3] == [
+        f"'repo' is on hold since 2026-03-01 02:00 UTC, and is not swept: {values['alarm']}",
+        f"What is lost, and what can be done: `lakegc hold repo {given}`",
+        f"First bring back what can be: `lakegc restore repo --run m --all {given}`",
+    ]
+    assert lines[3:13] == [f"  data/{n:03d}  it is needed" for n in range(10)]
+    assert lines[13:] == ["  and 706 more", "All of it: s3://artifacts/all.parquet"]
+
+
+def test_an_alarm_says_the_same_and_what_goes_on_afterwards(
+    lake: SmallLake, marked: Marked, spark: Session, patch: pytest.MonkeyPatch
+) -> None:
+    needed = set(sorted(marked.candidates)[:12])
+    assert len(needed) == 12
+    error = alarmed(lake, lake.context(spark, trash_days=timedelta(0)), patch, needed)
+    first, second, third, *lines = str(error).split("\n")
+    count = len(marked.candidates)
+    assert first == (
+        "12 objects of mark 'mark-1' are gone, and are needed. They were not put back: it is not "
+        "in the trash: it was pruned, or never moved there (12 of them). "
+        f"{count} of the {count} objects of mark 'mark-1' are deleted. The look afterwards was made"
+    )
+    assert second.startswith("No sweep of 'repo' starts meanwhile. First bring back what can be: ")
+    assert third.startswith("What is lost, and what can be done: `lakegc hold repo`. ")
+    assert "When that is accepted, `lakegc sweep repo --run mark-1 --set " in third
+    assert third.endswith("` goes on")
+    assert [line.split()[0] for line in lines[:10]] == sorted(needed)[:10]
+    assert lines[10] == "  and 2 more"
+    (everything,) = lines[11:]
+    assert everything.startswith(f"All of them: file://{lake.root.url}/")
+    assert error.figures["to look first"] == "lakegc hold repo"
+    assert "to go on" not in error.figures
+
+
+def test_nothing_is_accepted_where_there_is_no_hold(lake: SmallLake, spark: Session) -> None:
+    with pytest.raises(RefusedError, match="'repo' is not on hold"):
+        accept_hold(lake.context(spark), "anything", "ada")
+
+
+def test_a_hold_that_says_it_is_accepted_without_an_id_holds(store: ObjectStore) -> None:
+    for text in ('{"accepted": {}}', '{"accepted": true}', "[]", "", '{"accepted": {"by": "x"}}'):
+        store.put(HOLD, text.encode())
+        assert read_hold(store) == text
+
+
+def test_the_loss_of_one_mark_is_none_of_another(store: ObjectStore) -> None:
+    accepted = {"accepted": {"id": "1"}, "lost": {"m1": ["data/a"]}}
+    store.put(f"{RECORDS}1.json", json.dumps(accepted).encode())
+    # What was accepted counts, not what is to be.
+    store.put(f"{RECORDS}2.json", json.dumps({"lost": {"m1": ["data/b"]}}).encode())
+    gone = pa.table({"address": ["data/a", "data/b"], "why": ["x", "y"]})
+    assert without_accepted(store, "m1", gone)["address"].to_pylist() == ["data/b"]
+    assert without_accepted(store, "m2", gone) == gone
