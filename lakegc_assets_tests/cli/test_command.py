@@ -272,8 +272,9 @@ def test_a_refusal_says_the_options_of_the_settings_that_it_names(
     monkeypatch.setattr("lakegc_assets.cli.jobs.run_job", refused)
     options = "as options: --set lease_wait_seconds=…, --protect-tags"
     say(lakegc("sweep", "alpha", "--run", "m1"), 3, options)
-    # A command has only what it takes.
-    assert "as options" not in lakegc("approve", "alpha", "--run", "m1").output
+    # An approval has no option of its own for them.
+    options = "as options: --set lease_wait_seconds=…, --set protect_tags=…"
+    assert options in lakegc("approve", "alpha", "--run", "m1").output
 
 
 @pytest.mark.usefixtures("stopped")
