@@ -29,8 +29,7 @@ def chosen(defs: str | None) -> Source:
         defs = pointer.read_text(encoding="utf-8").partition("\n")[0].strip()
     if not defs:
         return Source()
-    path, hash_sign, name = defs.partition("#")
-    return Source(f"{Path(path).expanduser().resolve()}{hash_sign}{name}", _usual)
+    return Source(str(Path(defs).expanduser().resolve()), _usual)
 
 
 def _usual(repository: str) -> Mapping[str, Any]:

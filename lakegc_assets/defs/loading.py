@@ -30,7 +30,9 @@ def load(place: str) -> GarbageCollection:
     Raises:
         ConfigurationError: there is none, there are several, or it cannot be read.
     """
-    path, separator, name = place.partition(_SEPARATOR)
+    path, separator, name = place, "", ""
+    if not Path(place).exists() and _SEPARATOR in place:
+        path, separator, name = place.rpartition(_SEPARATOR)
     where = Path(path)
     if not where.exists():
         raise ConfigurationError(f"there is no file or folder {path}: --defs names it")

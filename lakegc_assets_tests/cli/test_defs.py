@@ -65,7 +65,7 @@ def paste(text: str) -> Result:
 @pytest.fixture
 def collection(tmp_path: Path) -> Iterator[Path]:
     """A folder of definitions in a project, in a path that a shell would not take as it is."""
-    package = tmp_path / "our platform" / "src" / "ours"
+    package = tmp_path / "our platform #1" / "src" / "ours"
     folder = package / "defs" / "collection"
     folder.mkdir(parents=True)
     (package / "__init__.py").touch()
