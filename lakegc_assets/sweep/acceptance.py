@@ -83,6 +83,12 @@ class Alarm:
         return sorted(address for address, state in self.states.items() if state in states)
 
     @property
+    def lost(self) -> pa.Table:
+        """Of the marked objects those that did not come back (``lost.LOST``)."""
+        gone = pa.array(self.having(LOST, UNKNOWN), pa.string())
+        return self.rows.filter(pc.is_in(self.rows["address"], gone))
+
+    @property
     def totals(self) -> Mapping[str, int]:
         """How many objects are in which state."""
         return Counter(self.states.values())
@@ -296,8 +302,7 @@ def _require_known(ctx: RunContext, alarms: Sequence[Alarm], *, unverified: bool
 
 def _record_missing(ctx: RunContext, alarm: Alarm, hold_id: str) -> None:
     """Let the ledger say of what is lost that it is gone: no later try deletes at its address."""
-    lost = alarm.having(LOST, UNKNOWN)
-    rows = alarm.rows.filter(pc.is_in(alarm.rows["address"], pa.array(lost, pa.string())))
+    rows = alarm.lost
     if not rows.num_rows:
         return
     attempt = ctx.root.attempt(ctx.repository, alarm.run)
@@ -334,9 +339,17 @@ def _accepted(hold: Hold, alarms: Sequence[Alarm], said: Mapping[str, Any]) -> H
     """
     lost: dict[str, list[str]] = {}
     for alarm in alarms:
-        lost.setdefault(alarm.run, []).extend(alarm.having(LOST, UNKNOWN))
+        # Only what the ledger says, too: what another sweep of that mark deletes is an alarm again.
+        lost.setdefault(alarm.run, []).extend(sorted(alarm.lost["address"].to_pylist()))
     totals = [{"run": alarm.run, **alarm.totals} for alarm in alarms]
-    values = {ACCEPTED: said, "totals": totals, LOST: lost, "hold": hold.text}
+    unverified = sorted({one for alarm in alarms for one in alarm.having(UNKNOWN)})
+    values = {
+        ACCEPTED: said,
+        "totals": totals,
+        LOST: lost,
+        "unverified": unverified,
+        "hold": hold.text,
+    }
     return Hold(json.dumps(values, indent=1))
 
 

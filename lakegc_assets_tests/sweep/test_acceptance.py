@@ -326,8 +326,12 @@ def test_what_is_not_known_to_be_lost_stays_on_hold_unless_nobody_can_ever_tell(
         with pytest.raises(IntegrityError, match=why):
             accept_hold(ctx, hold.id, "ada", unverified=True)
         return
-    accept_hold(ctx, hold.id, "ada", unverified=True)
+    done = accept_hold(ctx, hold.id, "ada", unverified=True)
     assert read_hold(store) is None
+    assert done.hold.values["unverified"] == ([lost] if pinned else [])
+    # Its sweep can be tried again only where its artifacts are, and its ledger says so.
+    known = [lost] if spoil is _no_backup else []
+    assert [one for of_run in done.hold.values["lost"].values() for one in of_run] == known
     # What a prune finds pinned it leaves, in the trash and in the backup.
     found = [addresses.to_pylist() for _, addresses in read_pins(store)]
     assert found == ([[lost]] if pinned else [])
