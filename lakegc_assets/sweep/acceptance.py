@@ -42,6 +42,7 @@ from lakegc_assets.sweep.leased import leased
 from lakegc_assets.sweep.ledger import ASSET, Outcome
 from lakegc_assets.sweep.lost import LOST as ROWS
 from lakegc_assets.sweep.lost import as_lost, copies_of, lost_objects, usable_backup
+from lakegc_assets.wording import counted
 
 _BATCH: Final = 1000
 _SHOWN: Final = 3
@@ -285,9 +286,9 @@ def _require_known(ctx: RunContext, alarms: Sequence[Alarm], *, unverified: bool
     problems = [problem for alarm in alarms for problem in alarm.problems]
     if problems:
         raise IntegrityError(
-            f"{len(problems)} objects of {ctx.repository!r} could not be brought back, and it is "
-            f"not known that they are lost: {'; '.join(problems[:_SHOWN])}. The hold stays: mend "
-            "what is wrong, then accept it again"
+            f"{counted(len(problems), 'object')} of {ctx.repository!r} could not be brought back, "
+            f"and nobody knows that all is lost: {'; '.join(problems[:_SHOWN])}. The hold stays: "
+            "mend what is wrong, then accept it again"
         )
     unread = [alarm.unread for alarm in alarms if alarm.unread]
     if not alarms:

@@ -32,6 +32,7 @@ from lakegc_assets.sweep.hold import (
 )
 from lakegc_assets.sweep.holders import Holder, holders_of
 from lakegc_assets.sweep.putting_back import put_back, record_put_back, thought_gone
+from lakegc_assets.wording import counted
 
 #: Work of looking an object up, in seconds of one core, and how many are asked for at a time.
 _LOOKUP_S: Final = 0.003
@@ -206,7 +207,11 @@ def _raise_alarm(
     what: dict[str, object] = {
         "run": ctx.run,
         "at": ctx.clocks.now().isoformat(),
-        "alarm": f"{missing.num_rows} objects of mark {ctx.run!r} are gone, and are needed",
+        "alarm": counted(
+            missing.num_rows,
+            f"object of mark {ctx.run!r} is gone, and is needed",
+            f"objects of mark {ctx.run!r} are gone, and are needed",
+        ),
         "count": missing.num_rows,
         "all": f"{artifacts.url}/{part.key}",
         "not_put_back": _summed(obstacles) or "restore_revived is off",
@@ -249,7 +254,7 @@ def _message(
     look = f"What is lost, and what can be done: `{hold_command(ctx)}`"
     return "\n".join(
         [
-            f"{what['alarm']}. They were not put back: {why}",
+            f"{what['alarm']}. Not put back: {why}",
             f"{meanwhile} First bring back what can be: `{restore_command(ctx, ctx.run)}`",
             f"{look}. When that is accepted, `{sweeping}` goes on",
             *object_lines(what["objects"], what["count"]),

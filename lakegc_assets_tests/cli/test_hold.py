@@ -46,7 +46,7 @@ def alarm(site: Site, told: Told) -> Result:
 def test_the_alarm_says_in_three_lines_what_happened_and_what_to_do(
     alarm: Result, told: Told
 ) -> None:
-    say(alarm, 1, "failed: 1 objects of mark 'm1' are gone, and are needed. They were not ")
+    say(alarm, 1, "failed: 1 object of mark 'm1' is gone, and is needed. Not put back: ")
     lines = alarm.stderr[alarm.stderr.index("failed: ") :].splitlines()
     assert "First bring back what can be: `lakegc restore held --run m1 --all" in lines[1]
     assert "What is lost, and what can be done: `lakegc hold held`" in lines[2]

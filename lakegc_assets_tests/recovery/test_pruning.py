@@ -157,7 +157,7 @@ def test_a_mark_that_was_not_swept_keeps_its_backup_unless_it_is_named(place: Pl
 def test_while_an_alarm_was_not_looked_at_backups_stay(swept: Place) -> None:
     """It may name what no list of lakeFS's does; and a dry run says so, too."""
     store = swept.context().connect()[1].store()
-    write_hold(store, {"alarm": "1 objects are gone, and are needed"})
+    write_hold(store, {"alarm": "1 object is gone, and is needed"})
 
     def context(_: str, run: str) -> RunContext:
         return swept.context(run)

@@ -7,6 +7,7 @@ import re
 from collections import Counter
 from collections.abc import Callable
 from functools import lru_cache
+from operator import add as plus
 from operator import eq, ge, gt, le, lt, mul, ne
 from typing import Any, Final
 
@@ -18,6 +19,7 @@ from lakegc_assets_tests.simulation.rows import Table
 _BOOL: Final = pa.bool_()
 _INT: Final = pa.int64()
 _TEXT: Final = pa.string()
+_TIME: Final = pa.timestamp("us", "UTC")
 
 
 def _other(some: Any, size: int) -> Values:
@@ -54,6 +56,8 @@ less_equal = _pairs(le, _BOOL)
 greater = _pairs(gt, _BOOL)
 greater_equal = _pairs(ge, _BOOL)
 multiply = _pairs(mul, _INT)
+#: Of times and what is between them.
+add = _pairs(plus, _TIME)
 and_ = _pairs(lambda a, b: a and b, _BOOL)
 or_ = _pairs(lambda a, b: a or b, _BOOL)
 and_not = _pairs(lambda a, b: a and not b, _BOOL)

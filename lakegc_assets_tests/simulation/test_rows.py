@@ -5,7 +5,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from datetime import datetime, timezone
+from datetime import datetime, timedelta, timezone
 from typing import Any
 
 import numpy as np
@@ -68,6 +68,10 @@ _TABLES: list[Callable[[Module, Module, Any], Any]] = [
     lambda m, c, t: m.Table.from_batches(t.to_batches(), **({} if t.num_rows else _AS_IS[m])),
     lambda m, c, t: t.cast(m.schema([("address", m.large_string()), ("size", m.int64())])),
     lambda m, c, t: c.sum(t["size"]),
+    lambda m, c, _: c.add(
+        m.array([datetime(2026, 1, 1, tzinfo=timezone.utc), None], m.timestamp("us", "UTC")),
+        m.scalar(timedelta(minutes=5)),
+    ),
     lambda m, c, t: c.min(t["size"]),
     lambda m, c, t: c.max(t["size"]),
     lambda m, c, t: c.any(c.equal(t["size"], 1)),

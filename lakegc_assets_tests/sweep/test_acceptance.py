@@ -300,7 +300,7 @@ def _damaged(lake: SmallLake, ctx: RunContext, _patch: pytest.MonkeyPatch) -> Ru
 @pytest.mark.parametrize(
     ("spoil", "why", "pinned"),
     [
-        (_no_answer, "1 objects of 'repo' could not be brought back.*501: NotImplemented", None),
+        (_no_answer, "1 object of 'repo' could not be brought back.*501: NotImplemented", None),
         (_no_artifacts, "what the sweep of mark 'mark-1' has recorded cannot be read", True),
         (_no_backup, "its sweep had a backup at s3://kept/backups, and backup_url is not", True),
         (_damaged, "nobody can read what the hold says", False),
@@ -408,7 +408,7 @@ def test_an_alarm_says_the_same_and_what_goes_on_afterwards(
     first, second, third, *lines = str(error).split("\n")
     count = len(marked.candidates)
     assert first == (
-        "12 objects of mark 'mark-1' are gone, and are needed. They were not put back: it is not "
+        "12 objects of mark 'mark-1' are gone, and are needed. Not put back: it is not "
         "in the trash: it was pruned, or never moved there (12 of them). "
         f"{count} of the {count} objects of mark 'mark-1' are deleted. The look afterwards was made"
     )

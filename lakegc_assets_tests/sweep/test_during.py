@@ -315,7 +315,7 @@ def test_an_alarm_is_raised_also_after_a_failure(
             sweep(lake.context(spark))
     deltas = iter([spare(set()), spare({gone})])
     others.append({"alarm": "another sweep lost this"})
-    with pytest.raises(IntegrityError, match=f"(?s)1 objects .* are gone, and are needed.*{gone}"):
+    with pytest.raises(IntegrityError, match=f"(?s)1 object .* is gone, and is needed.*{gone}"):
         sweep(lake.context(spark))
     with pytest.raises(RefusedError, match=r"(?s)on hold.*another sweep lost this"):
         sweep(lake.context(spark))

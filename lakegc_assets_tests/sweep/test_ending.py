@@ -179,7 +179,7 @@ def test_an_alarm_names_what_goes_on_when_it_is_accepted(
         ending_after(marked, StorageError("on fire"))(ctx)
 
     monkeypatch.setattr(rounds, "delete", fail)
-    with pytest.raises(LakegcError, match="1 objects of mark 'mark-1' are gone, and are") as raised:
+    with pytest.raises(LakegcError, match="1 object of mark 'mark-1' is gone, and is") as raised:
         sweep(lake.context(spark, restore_revived=False))
     assert raised.value.figures["look afterwards"] == "was made"
     first, *_, look, _, _ = str(raised.value).split("\n")

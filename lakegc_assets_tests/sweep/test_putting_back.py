@@ -94,7 +94,7 @@ def test_it_is_not_where_that_is_not_wanted(
     lake: SmallLake, marked: Marked, spark: Session
 ) -> None:
     revived = revive_after_first_batch(lake, marked)
-    with pytest.raises(IntegrityError, match="1 objects of mark 'mark-1' are gone, and are needed"):
+    with pytest.raises(IntegrityError, match="1 object of mark 'mark-1' is gone, and is needed"):
         sweep(lake.context(spark, sweep_batch=6, restore_revived=False))
     held = json.loads((lake.objects / HOLD).read_text())
     assert [found["address"] for found in held["objects"]] == revived
@@ -109,7 +109,7 @@ def test_a_hold_names_only_what_could_not_be_put_back(
     deltas = iter([spare(set()), spare({kept, lost})])
     stand_in(monkeypatch, lambda: next(deltas))
     (lake.objects / lost).unlink()
-    with pytest.raises(IntegrityError, match=r"1 objects of mark .* are gone, and are needed") as e:
+    with pytest.raises(IntegrityError, match=r"1 object of mark .* is gone, and is needed") as e:
         sweep(lake.context(spark))
     assert lost in str(e.value)
     assert kept not in str(e.value)
@@ -146,7 +146,7 @@ def test_an_alarm_and_its_hold_have_the_words_of_the_store(
         f"NotImplemented (A header implies what is not implemented) ({len(others)} of them); "
         "there is no version of it (1 of them)"
     )
-    assert f"They were not put back: {told}. " in str(raised.value)
+    assert f"Not put back: {told}. " in str(raised.value)
     held = json.loads((lake.objects / HOLD).read_text())
     assert held["not_put_back"] == told
     found = {one["address"]: one["not_put_back"] for one in held["objects"]}
@@ -171,7 +171,7 @@ def test_a_hold_is_written_whatever_goes_wrong_with_putting_back(
         raise ValueError("this is a bug")
 
     monkeypatch.setattr(alarm, broken, fail)
-    with pytest.raises(IntegrityError, match="are gone, and are needed"):
+    with pytest.raises(IntegrityError, match=r"gone, and (is|are) needed"):
         sweep(lake.context(spark))
     held = json.loads((lake.objects / HOLD).read_text())
     assert lost in {found["address"] for found in held["objects"]}
@@ -235,7 +235,7 @@ def test_somebody_who_writes_it_first_is_not_overwritten(
         sweep(lake.context(spark))
         assert swept_rows(lake)[gone] == ("put_back", "it is alive")
     else:
-        with pytest.raises(IntegrityError, match=r"1 objects of mark .* are gone, and are needed"):
+        with pytest.raises(IntegrityError, match=r"1 object of mark .* is gone, and is needed"):
             sweep(lake.context(spark))
         held = json.loads((lake.objects / HOLD).read_text())
         assert [found["address"] for found in held["objects"]] == [gone]
