@@ -142,6 +142,8 @@ class DeletingTask:
         self._known: Known | None = None
         self._ranges: AbstractSet[str] = frozenset()
         self._spared: dict[str, str] = {}
+        #: Whether a batch may have been sent whose outcomes are not recorded.
+        self._sent = False
 
     def run(self, objects: pa.Table) -> Iterator[Told]:
         """Delete, and tell after each batch what became of it.
@@ -159,7 +161,10 @@ class DeletingTask:
             failure = f"{type(error).__name__}: {error}"
             raise
         finally:
+            # Whoever is interrupted gets no answer, and without this note nobody waits for it.
             with suppress(LakegcError):
+                if self._sent:
+                    self._pace.unanswered()
                 self._pace.end(failure)
 
     def _batches(self, objects: pa.Table) -> Iterator[Told]:
@@ -182,13 +187,16 @@ class DeletingTask:
                 yield ready
                 return
             settled, to_send = ready
+            self._sent = bool(to_send)
             found = sort_answers(to_send, self._send(to_send))
             if found.unanswered:
                 self._pace.unanswered()
-            if outcomes := [*settled, *found.outcomes]:
+            outcomes = [*settled, *found.outcomes]
+            if outcomes:
                 self._record(number, outcomes)
                 number += 1
-                yield from told_of(outcomes)
+            self._sent = False
+            yield from told_of(outcomes)
             if found.failed:
                 self._pace.failed(found.failed[0].error_code or "", slow=found.slow)
             elif to_send:

@@ -169,10 +169,13 @@ def _settled(rounds: Rounds, ending: Ending, look: Callable[[], None]) -> int:
         # Whatever went wrong, in a task too: what was deleted is looked at before it is told. What
         # failed may be gone as well: a store that did not answer may have done what it was asked.
         # Other tasks of the round must send no batch behind this look.
-        with suppress(LakegcError):
+        try:
             lease.begin_round(lease.round + 1)
+        except LakegcError:
+            # They may send some still: whoever comes next waits for these.
+            lease.abandon()
         settle(rounds.attempt.store(), lease.sweep)
-        if _tried(rounds.attempt):
+        if _tried(rounds.attempt, lease.sweep):
             ending.look_if_possible(look)
         raise
     # From here on no task deletes, and who has lost the lease writes nothing.
@@ -194,9 +197,11 @@ def _leave(rounds: Rounds) -> None:
         lease.abandon()
 
 
-def _tried(attempt: AttemptArtifacts) -> bool:
-    """Whether something may be gone; so it is where nobody can tell."""
+def _tried(attempt: AttemptArtifacts, sweep: str) -> bool:
+    """Whether something may be gone; so it is where nobody can tell, or has recorded it."""
     try:
+        if in_flight(attempt.store(), sweep):
+            return True
         outcomes = ledger.read(attempt)["outcome"]
     except LakegcError:
         return True

@@ -14,7 +14,7 @@ from lakegc_assets.run.context import RunContext
 from lakegc_assets.run.parts import read_part
 from lakegc_assets.storage.base import ObjectStore
 from lakegc_assets.storage.errors import ObjectNotFoundError
-from lakegc_assets.sweep import rounds
+from lakegc_assets.sweep import lease, rounds
 from lakegc_assets.sweep.deletion import DeletingTask, Reach
 from lakegc_assets.sweep.delta import SPARED, Candidates, DeltaMark, Deltas
 from lakegc_assets.sweep.look import fingerprint
@@ -46,6 +46,12 @@ def stand_in(patch: pytest.MonkeyPatch, delta: Callable[[], Take]) -> None:
     patch.setattr(rounds, "evaluate", lambda _ctx, _survivors: [])
     patch.setattr(rounds, "require_passed", lambda _results: None)
     patch.setattr(rounds, "delete", in_this_thread)
+
+
+def let_the_killed_be_gone(patch: pytest.MonkeyPatch) -> None:
+    """Who is killed by an error in this process leaves its lease: as if nothing of it lived."""
+    patch.setattr(lease, "is_gone", lambda _owner: True)
+    patch.setattr(lease, "CHECK_LIFETIME", 0.0)
 
 
 def in_this_thread(_ctx: RunContext, orders: Orders, portions: list[Portion]) -> Progress:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
@@ -13,13 +13,14 @@ import pytest
 
 from lakegc_assets.errors import IntegrityError, RefusedError
 from lakegc_assets.run.context import RunContext
-from lakegc_assets.storage.errors import StorageError
+from lakegc_assets.storage.errors import StorageError, StoreUnavailableError
 from lakegc_assets.storage.local import LocalStore
 from lakegc_assets.storage.values import DeleteOutcome
 from lakegc_assets.sweep import alarm, ledger, rounds, suspension
 from lakegc_assets.sweep.delta import STAGED
 from lakegc_assets.sweep.extending import ALIKE, HELD
 from lakegc_assets.sweep.hold import HOLD, write_hold
+from lakegc_assets.sweep.lease import Lease
 from lakegc_assets.sweep.lease_record import lost, read_lease
 from lakegc_assets.sweep.ledger import Outcome
 from lakegc_assets.sweep.moment import elapsed
@@ -424,6 +425,65 @@ def test_one_that_is_interrupted_while_it_waits_for_its_requests_keeps_the_lease
     monkeypatch.setattr(rounds, "delete", fail)
     monkeypatch.setitem(sweep.__globals__, "settle", interrupt)
     with pytest.raises(KeyboardInterrupt):
+        sweep(lake.context(spark))
+    assert not read_lease(lake.context(spark).connect()[1].store()).released
+    assert lake.keys() >= marked.candidates
+
+def test_one_that_is_interrupted_within_a_request_keeps_the_lease(
+    lake: SmallLake, marked: Marked, spark: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The task ends in order, but what it has asked for may yet be carried out."""
+    delete = LocalStore.delete_many
+
+    def interrupt(store: LocalStore, keys: Sequence[str], *more: Any, **how: Any) -> Any:
+        if marked.candidates & set(keys):
+            raise KeyboardInterrupt
+        return delete(store, keys, *more, **how)
+
+    stand_in(monkeypatch, lambda: spare(set()))
+    monkeypatch.setattr(LocalStore, "delete_many", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        sweep(lake.context(spark))
+    store = lake.context(spark).connect()[1].store()
+    assert not read_lease(store).released
+
+
+def test_what_was_deleted_and_could_not_be_recorded_is_looked_at(
+    lake: SmallLake, marked: Marked, spark: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What of it came back to life is put back by this sweep, and not by whoever goes on."""
+    looked: list[set[str]] = []
+
+    def fail(*_: object) -> None:
+        raise StorageError("no space left")
+
+    stand_in(monkeypatch, lambda: spare(set()))
+    monkeypatch.setattr(ledger, "record", fail)
+    monkeypatch.setitem(sweep.__globals__, "settle", lambda *_: None)
+    monkeypatch.setitem(
+        sweep.__globals__, "raise_alarm_if_needed", lambda *_: looked.append(lake.keys())
+    )
+    with pytest.raises(StorageError, match="no space left"):
+        sweep(lake.context(spark))
+    (left,) = looked
+    assert marked.candidates - left
+
+
+def test_one_that_cannot_end_its_round_keeps_the_lease(
+    lake: SmallLake, marked: Marked, spark: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Tasks of a job that failed may live on, and send requests behind the last look."""
+
+    def refuse(_lease: Lease, _number: int) -> None:
+        raise StoreUnavailableError("no answer")
+
+    def fail(_ctx: RunContext, _orders: Orders, _portions: object) -> Progress:
+        monkeypatch.setattr(Lease, "begin_round", refuse)
+        raise StorageError("a task failed")
+
+    stand_in(monkeypatch, lambda: spare(set()))
+    monkeypatch.setattr(rounds, "delete", fail)
+    with pytest.raises(StorageError, match="a task failed"):
         sweep(lake.context(spark))
     assert not read_lease(lake.context(spark).connect()[1].store()).released
     assert lake.keys() >= marked.candidates

@@ -25,7 +25,7 @@ from lakegc_assets_tests.lake import REPOSITORY, RUN, Marked, SmallLake
 from lakegc_assets_tests.sessions import Session
 from lakegc_assets_tests.sweep.killing import kill, kill_workers, run_out, tail, wait_for
 from lakegc_assets_tests.sweep.outcomes import check_swept
-from lakegc_assets_tests.sweep.stand_ins import spare, stand_in
+from lakegc_assets_tests.sweep.stand_ins import let_the_killed_be_gone, spare, stand_in
 from lakegc_assets_tests.sweep.sweeper import BATCH
 
 
@@ -73,6 +73,7 @@ class Reaper:
 
 @pytest.fixture
 def reaper(monkeypatch: pytest.MonkeyPatch) -> Reaper:
+    let_the_killed_be_gone(monkeypatch)
     return Reaper(monkeypatch)
 
 
