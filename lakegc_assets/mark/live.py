@@ -22,7 +22,13 @@ from lakegc_assets.graveler.errors import FormatError, NoTableError
 from lakegc_assets.graveler.sstable import table_kind
 from lakegc_assets.mark.damage import isolate
 from lakegc_assets.mark.full import cached_full
-from lakegc_assets.mark.metaranges import RangesRead, cached_metaranges, ranges_of, table_url
+from lakegc_assets.mark.metaranges import (
+    RangesRead,
+    cached_metaranges,
+    ranges_of,
+    require_in_full,
+    table_url,
+)
 from lakegc_assets.mark.ranges import (
     HASHES,
     Wanted,
@@ -342,16 +348,11 @@ def _kinds(connections: Connections, table_ids: Sequence[str]) -> dict[str, str 
     store = connections.store()
 
     def kind(table_id: str) -> str | FormatError:
-        key, url = f"_lakefs/{table_id}", table_url(connections.namespace_url, table_id)
-        data = store.get(key)
+        data = store.get(f"_lakefs/{table_id}")
         try:
-            return table_kind(data, url)
+            return table_kind(data, table_url(connections.namespace_url, table_id))
         except FormatError as error:
-            # Only what is really so may be passed over, and not what an answer was cut to.
-            if len(data) != store.head(key).size or store.get(key) != data:
-                raise IntegrityError(
-                    f"{url} was not read in full, or is written now: run again"
-                ) from error
+            require_in_full(store, connections.namespace_url, table_id, data)
             return error
 
     return dict(zip(table_ids, each(kind, table_ids, _THREADS), strict=True))

@@ -216,3 +216,23 @@ def fetch(store: ObjectStore, namespace_url: str, table_id: str) -> bytes:
             f"{table_url(namespace_url, table_id)}, which a commit needs, is missing: "
             "what that commit keeps alive cannot be known. Restore the file, then run again",
         ) from error
+
+
+def require_in_full(store: ObjectStore, namespace_url: str, table_id: str, data: bytes) -> None:
+    """Require that a file is what an answer had: only real damage may be passed over.
+
+    Args:
+        store: rooted at the namespace.
+        namespace_url: of the repository.
+        table_id: of the file.
+        data: that was read of it.
+
+    Raises:
+        IntegrityError: the answer was cut, or the file is another one now.
+    """
+    key = f"_lakefs/{table_id}"
+    if len(data) != store.head(key).size or store.get(key) != data:
+        raise IntegrityError(
+            f"{table_url(namespace_url, table_id)} was not read in full, or is written now: run "
+            "again"
+        )

@@ -21,6 +21,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lakegc_assets.errors import IntegrityError, LakegcError
+from lakegc_assets.graveler.decode import decode_range
 from lakegc_assets.graveler.namespace import StorageNamespace
 from lakegc_assets.lakefs.client import LakeFSClient
 from lakegc_assets.lakefs.errors import ForbiddenError
@@ -28,6 +29,7 @@ from lakegc_assets.mark.commits import Liveness, find_liveness
 from lakegc_assets.mark.damage import isolate, passed_over
 from lakegc_assets.mark.full import Inside, cached_full, inside, read_full, union_of
 from lakegc_assets.mark.live import live_ranges
+from lakegc_assets.mark.metaranges import fetch, require_in_full, table_url
 from lakegc_assets.mark.others import (
     Other,
     Tables,
@@ -373,8 +375,28 @@ def _naming(order: _Order) -> _Naming:
         return [name for name, named in found if len(named.addresses) or named.last_parts]
 
     parts, damaged = isolate(read, order.ranges)
+    for one, error in damaged:
+        # Others are read again, since a metarange names them.
+        if one.entries is None:
+            _require_damaged(order.other.connections, one.range_id, error)
     naming = [name for part in parts for name in part]
     return _Naming(naming, {one.range_id: error for one, error in damaged})
+
+
+def _require_damaged(connections: Connections, range_id: str, error: IntegrityError) -> None:
+    """Require that a range is damaged, and not only an answer about it.
+
+    Raises:
+        IntegrityError: it is not, or it is gone.
+    """
+    store, namespace_url = connections.store(), connections.namespace_url
+    data, url = fetch(store, namespace_url, range_id), table_url(namespace_url, range_id)
+    try:
+        decode_range(data, url)
+    except IntegrityError:
+        require_in_full(store, namespace_url, range_id, data)
+        return
+    raise IntegrityError(f"{url} was not read in full: run again") from error
 
 
 def _write(connections: Connections, url: str, folder: str, order: _Order) -> References:

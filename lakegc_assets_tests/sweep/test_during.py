@@ -429,6 +429,7 @@ def test_one_that_is_interrupted_while_it_waits_for_its_requests_keeps_the_lease
     assert not read_lease(lake.context(spark).connect()[1].store()).released
     assert lake.keys() >= marked.candidates
 
+
 def test_one_that_is_interrupted_within_a_request_keeps_the_lease(
     lake: SmallLake, marked: Marked, spark: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from lakegc_assets.errors import IntegrityError
-from lakegc_assets.graveler.entry import Entry
+from lakegc_assets.graveler.entry import AddressType, Entry
 from lakegc_assets.graveler.ranges import read_metarange, write_range
 from lakegc_assets.graveler.sstable import table_kind
 from lakegc_assets.mark.commits import Liveness, find_liveness
@@ -206,6 +206,34 @@ def test_what_was_passed_over_and_is_whole_again_counts(
     assert candidates(mark(lake, spark)) == marked.candidates
     for name, data in whole.items():
         put(lake, OTHER, name, data)
+    assert candidates(mark(lake, spark, "later")) == marked.candidates - {held}
+
+
+def test_a_range_of_another_repository_of_which_an_answer_was_cut_is_not_passed_over(
+    lake: SmallLake, marked: Marked, spark: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No metarange names it, and it alone names the object."""
+    make_other(lake)
+    held = min(marked.candidates)
+    address = f"local://{REPOSITORY}/{held}"
+    full = Entry(address, size=7, e_tag="0" * 32, address_type=AddressType.FULL)
+    info, data = write_range([("a/path", full)])
+    put(lake, OTHER, info.id, data)
+    assert candidates(mark(lake, spark, "whole")) == marked.candidates - {held}
+    forget_caches(lake)
+    get, asked = LocalStore.get, list[str]()
+
+    def get_cut_once(store: LocalStore, key: str) -> bytes:
+        whole = get(store, key)
+        if key.endswith(info.id):
+            asked.append(key)
+            # The first answer only tells that it is a range.
+            return whole[: len(whole) // 2] if len(asked) == 2 else whole
+        return whole
+
+    monkeypatch.setattr(LocalStore, "get", get_cut_once)
+    with pytest.raises(UnreadableRepositoryError, match=f"{info.id} was not read in full"):
+        mark(lake, spark)
     assert candidates(mark(lake, spark, "later")) == marked.candidates - {held}
 
 
