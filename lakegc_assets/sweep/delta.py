@@ -236,7 +236,8 @@ class Deltas:
         def read(some: Collection[str]) -> LiveRanges:
             return live_ranges(self.ctx, connections, some, every=every, strict=False)
 
-        parts, damaged = isolate(read, sorted(metaranges))
+        # Where all that is there counts, it does also without any active commit that can be read.
+        parts, damaged = isolate(read, [*sorted(metaranges), ""])
         passed = {i: e for part in parts for i, e in part.passed_over.items()}
         errors = [error for _, error in damaged]
         errors += [error for error in passed.values() if not isinstance(error, NoTableError)]

@@ -24,6 +24,7 @@ from lakegc_assets.run.context import RunContext
 from lakegc_assets.storage.local import LocalStore
 from lakegc_assets.sweep import delta, ledger
 from lakegc_assets.sweep.alarm import PartialLookError
+from lakegc_assets.sweep.delta import Deltas
 from lakegc_assets.sweep.sweep import sweep
 from lakegc_assets_tests.lake import REPOSITORY, RUN, Marked, SmallLake
 from lakegc_assets_tests.sessions import Session
@@ -389,6 +390,26 @@ def test_the_look_after_a_sweep_knows_what_heads_need_where_nobody_tells_which_c
     assert lake.client.get_object(REPOSITORY, "busy", "too/late")
     recorded = ledger.read(lake.root.attempt(REPOSITORY, RUN)).to_pylist()
     assert {row["address"] for row in recorded if row["outcome"] == "put_back"} == {address}
+
+
+@pytest.mark.parametrize("active", [set(), {STRAY}], ids=["none", "one that is damaged"])
+def test_the_look_after_a_sweep_sees_every_range_without_an_active_commit_that_can_be_read(
+    without_rules: SmallLake, marked: Marked, spark: Session, active: set[str]
+) -> None:
+    """A branch that is gone again has brought an object to life."""
+    ctx = without_rules.context(spark)
+    attempt = ctx.root.attempt(REPOSITORY, RUN)
+    _, connections = ctx.connect()
+    deltas = Deltas(ctx, attempt.chain("gc_report", connections.namespace_url), attempt, "x/")
+    held = Entry(min(marked.candidates), size=7, e_tag="0" * 32)
+    info, data = write_range([("a/path", held)])
+    put(without_rules, REPOSITORY, info.id, data)
+    for name in active:
+        put(without_rules, REPOSITORY, name, b"cut")
+    unread: list[str] = []
+    seen = deltas._live_ranges(connections, active, unread, every=True)
+    assert info.id in seen["range_id"].to_pylist()
+    assert len(unread) == len(active)
 
 
 def test_files_that_lakefs_does_not_write_are_left_alone_and_told(
