@@ -31,10 +31,10 @@ from lakegc_assets.embedded.lake.catalog import Repository
 from lakegc_assets.embedded.lake.settings import ServerSettings
 from lakegc_assets.embedded.lake.slices import Xids
 from lakegc_assets.embedded.refs import history
+from lakegc_assets.engine.tasks import thread_map
 from lakegc_assets.graveler.entry import Entry, Timestamp, encode_entry, entry_identity
 from lakegc_assets.lakefs.config import LakeFSConfig
 from lakegc_assets.mark.staged import staged_paths
-from lakegc_assets.run.tasks import each
 
 REPOSITORY = "bench"
 NOW = 1_795_236_036
@@ -109,7 +109,7 @@ def diff(data: Path, threads: int) -> tuple[int, float]:
         # All staged objects have this size, so no path is left out.
         sizes = [np.array([SIZE], np.uint64)]
         began = time.perf_counter()
-        found = each(partial(staged_paths, client, REPOSITORY, sizes=sizes), names, threads)
+        found = thread_map(partial(staged_paths, client, REPOSITORY, sizes=sizes), names, threads)
         seconds = time.perf_counter() - began
     return sum(map(len, found)), seconds
 

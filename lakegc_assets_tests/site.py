@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 
 from lakegc_assets.embedded.server import EmbeddedLakeFS
+from lakegc_assets.engine.spark import LOCAL
 from lakegc_assets.lakefs.config import LakeFSConfig
 from lakegc_assets.run.artifacts import ArtifactRoot
-from lakegc_assets.run.spark import LOCAL
 from lakegc_assets_tests.sessions import LAKECTL_OF_TASKS, SMALL, Session
 
 _DAY = 86_400

@@ -165,5 +165,5 @@ if [ "${1:-}" = browser ]; then
 fi
 set_up_python
 set_up_java
-JAVA_HOME="$PWD/.venv/java-home" .venv/bin/python -m lakegc_assets.run || true # it starts without, too
+JAVA_HOME="$PWD/.venv/java-home" .venv/bin/python -m lakegc_assets.engine || true # it starts without, too
 set_up_kernels

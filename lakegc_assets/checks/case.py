@@ -23,6 +23,7 @@ from lakegc_assets.checks import candidates, kept, listed, served, told
 from lakegc_assets.checks import heads as held
 from lakegc_assets.checks.hashing import Hashes, as_hashes, hash_strings, hash_text
 from lakegc_assets.checks.scratch import Scratch, in_any
+from lakegc_assets.engine.tasks import bin_pack
 from lakegc_assets.errors import IntegrityError
 from lakegc_assets.lakefs.client import LakeFSClient
 from lakegc_assets.run.artifacts import AttemptArtifacts, Manifest
@@ -30,7 +31,6 @@ from lakegc_assets.run.connections import Connections
 from lakegc_assets.run.context import RunContext
 from lakegc_assets.run.parts import Part, read_part
 from lakegc_assets.run.selection import Selection
-from lakegc_assets.run.tasks import spread
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=timezone.utc)
 
@@ -128,7 +128,7 @@ class Case:
                 [name for name, commit in group if not commit],
                 self.looked.hashes,
             )
-            for group in spread(items, costs, self.ctx.settings.range_num_partitions)
+            for group in bin_pack(items, costs, self.ctx.settings.range_num_partitions)
         ]
         return told.united(
             self.ctx.tasks.run("check what lakeFS names", told.ask, orders, sum(costs))
@@ -198,7 +198,7 @@ class Case:
         # Each task goes through all that should be listed, and is worth at least as much else.
         repeated = sum(part.rows for part in self.witnessed.expected) * listed.EXPECTED_S
         tasks = min(most, 1 + int(sum(costs) / repeated)) if repeated else most
-        groups = spread(listing, costs, tasks)
+        groups = bin_pack(listing, costs, tasks)
         orders: list[listed.Compare | served.Question] = [
             listed.Compare(
                 self.scratch,
@@ -219,7 +219,7 @@ class Case:
         ]
         orders += [
             served.Question(self.scratch, self.ctx.repository, group, looked.looks, looked.hashes)
-            for group in spread(places, weights, most)
+            for group in bin_pack(places, weights, most)
         ]
         cost = sum(costs) + len(groups) * repeated + sum(weights)
         answers = self.ctx.tasks.run("check what is listed and served", _do, orders, cost)

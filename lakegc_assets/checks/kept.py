@@ -11,11 +11,11 @@ from typing import Final, NamedTuple
 import pyarrow as pa
 
 from lakegc_assets.checks.witness import LOOKS, PLACES, VERSION, witness
+from lakegc_assets.engine.tasks import bin_pack, thread_map
 from lakegc_assets.errors import IntegrityError
 from lakegc_assets.graveler.errors import FormatError
 from lakegc_assets.run.connections import Connections
 from lakegc_assets.run.packs import Decoded, Slot, by_pack, read_group, read_slots, write_pack
-from lakegc_assets.run.tasks import each, spread
 from lakegc_assets.storage.errors import ObjectNotFoundError
 
 #: Kind of its packs.
@@ -72,7 +72,7 @@ def spread_wanted(ranges: Sequence[Wanted], most: int) -> list[list[Wanted]]:
     for one in ranges:
         packs.setdefault(one.slot.pack.index if one.slot else one.range_id, []).append(one)
     groups = list(packs.values())
-    tasks = spread(groups, [sum(map(seconds, group)) for group in groups], most)
+    tasks = bin_pack(groups, [sum(map(seconds, group)) for group in groups], most)
     return [[one for group in task for one in group] for task in tasks]
 
 
@@ -132,7 +132,7 @@ def _witness(
     namespace = connections.namespace()
     for at in range(0, len(missing), _THREADS):
         some = missing[at : at + _THREADS]
-        files = each(lambda one: fetch(connections, one.range_id), some, _THREADS)
+        files = thread_map(lambda one: fetch(connections, one.range_id), some, _THREADS)
         for one, data in zip(some, files, strict=True):
             try:
                 found = witness(data, one.range_id, namespace)

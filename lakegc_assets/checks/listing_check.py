@@ -24,9 +24,9 @@ from lakegc_assets.checks.case import Case, CheckResult
 from lakegc_assets.checks.hashing import Hashes, digest_of
 from lakegc_assets.checks.listed import either
 from lakegc_assets.checks.scratch import one_of
+from lakegc_assets.engine.tasks import thread_map
 from lakegc_assets.errors import LakegcError
 from lakegc_assets.run.parts import read_part
-from lakegc_assets.run.tasks import each
 from lakegc_assets.storage.base import ObjectStore
 from lakegc_assets.wording import counted
 
@@ -76,7 +76,7 @@ def _missing_of_sample(case: Case) -> pa.Array:
     # Hashes are in no order that anything else has: the least of them are as good as any.
     least = [case.scratch.read(part)[:_SAMPLE] for part in case.witnessed.expected]
     addresses = _named(case, [one_of(least)[:_SAMPLE]])
-    there = each(case.connections.store().exists, addresses.to_pylist(), _THREADS)
+    there = thread_map(case.connections.store().exists, addresses.to_pylist(), _THREADS)
     return addresses.filter(pc.invert(pa.array(there, pa.bool_())))
 
 
@@ -108,7 +108,7 @@ def _judge(case: Case, lost: pa.Array) -> CheckResult:
         count, "object that branch HEADs name is", "objects that branch HEADs name are"
     )
     examples = lost.slice(0, _CONFIRM).to_pylist()
-    there = each(case.connections.store().exists, examples, _THREADS)
+    there = thread_map(case.connections.store().exists, examples, _THREADS)
     present = [address for address, found in zip(examples, there, strict=True) if found]
     facts = {"missing": count, "digest": digest, "examples": examples[:_EXAMPLES]}
     if present:
@@ -162,7 +162,7 @@ def _known(case: Case, lost: pa.Array) -> Iterator[pa.Array]:
 
     files = [(namespace, key) for key in marked] + [(root, key) for key in accepted]
     for at in range(0, len(files), _THREADS):
-        yield from each(among, files[at : at + _THREADS], _THREADS)
+        yield from thread_map(among, files[at : at + _THREADS], _THREADS)
     for run in case.ctx.root.runs(case.ctx.repository):
         try:
             attempt = case.ctx.root.attempt(case.ctx.repository, run)

@@ -15,10 +15,10 @@ from lakegc_assets.checks.hashing import Members, hash_strings
 from lakegc_assets.checks.kept import fetch, table_url
 from lakegc_assets.checks.scratch import Scratch
 from lakegc_assets.checks.second_opinion import as_paths
+from lakegc_assets.engine.tasks import thread_map
 from lakegc_assets.graveler.ranges import read_metarange
 from lakegc_assets.run.connections import Connections
 from lakegc_assets.run.parts import Part
-from lakegc_assets.run.tasks import each
 
 #: Work on one core, in seconds: a commit with its metarange; a list of staged objects.
 COMMIT_S: Final = 0.02
@@ -72,7 +72,7 @@ def ask(order: Ask) -> Told:
     def of_commit(commit_id: str) -> dict[str, int]:
         return _ranges(connections, order.repository, commit_id)
 
-    ranges = each(of_commit, order.commit_ids, _THREADS)
+    ranges = thread_map(of_commit, order.commit_ids, _THREADS)
     found: set[str] = set()
     if order.lists:
         candidates = Members(order.scratch.read_all(order.candidates))

@@ -7,11 +7,11 @@ from typing import Any
 
 from lakegc_assets.cli.jobs import run_job
 from lakegc_assets.cli.queries import Site
+from lakegc_assets.engine.tasks import thread_map
 from lakegc_assets.errors import LakegcError
 from lakegc_assets.estate.run_state import ON_HOLD, REFUSED
 from lakegc_assets.estate.standing import APPROVED, PERSON, UNREADABLE, Standing, standing
 from lakegc_assets.lakefs.reads import utc_now
-from lakegc_assets.run.tasks import each
 from lakegc_assets.sweep.approval import Approval, approval_of
 
 _THREADS = 8
@@ -56,7 +56,7 @@ def pending() -> list[dict[str, Any]]:
     def look(repository: str) -> Standing:
         return standing(site.root, repository, "approved", now, checked=True)
 
-    found = each(look, names, _THREADS)
+    found = thread_map(look, names, _THREADS)
     return [_told(one) for one in found if one.state in {*PERSON, APPROVED}]
 
 

@@ -12,6 +12,7 @@ import pyarrow.compute as pc
 from lakegc_assets.cli.progress import say
 from lakegc_assets.cli.queries import Site
 from lakegc_assets.defs.partitions import partition_key
+from lakegc_assets.engine.spark import start_session
 from lakegc_assets.errors import ConfigurationError, IntegrityError, LakegcError
 from lakegc_assets.recovery.backups import find_backup
 from lakegc_assets.recovery.old_trash import prune_trash
@@ -20,7 +21,6 @@ from lakegc_assets.recovery.pruning import Pruning
 from lakegc_assets.run.context import RunContext
 from lakegc_assets.run.lock import repository_lock
 from lakegc_assets.run.pins import prune_pins
-from lakegc_assets.run.spark import start_session
 from lakegc_assets.storage.opening import open_store
 from lakegc_assets.sweep.hold import require_no_hold
 from lakegc_assets.sweep.leased import leased_to_prune

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 
 import dagster as dg
 
-from lakegc_assets.run.telling import PROGRESS
+from lakegc_assets.engine.progress import PROGRESS
 
 _POLL_SECONDS = 0.5
 _STEPS = {

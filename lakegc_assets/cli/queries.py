@@ -17,6 +17,8 @@ from lakegc_assets.definitions import component
 from lakegc_assets.defs.connecting import built
 from lakegc_assets.defs.execution import Resources
 from lakegc_assets.defs.partitions import partition_key
+from lakegc_assets.engine.spark import session_settings, start_session
+from lakegc_assets.engine.tasks import thread_map
 from lakegc_assets.errors import LakegcError, RefusedError
 from lakegc_assets.estate.guards import Guards, read_guards
 from lakegc_assets.estate.run_state import (
@@ -43,8 +45,6 @@ from lakegc_assets.run.artifacts import ArtifactRoot, AttemptArtifacts, Manifest
 from lakegc_assets.run.command_line import command_line
 from lakegc_assets.run.context import RunContext, known_repository
 from lakegc_assets.run.settings import Settings
-from lakegc_assets.run.spark import session_settings, start_session
-from lakegc_assets.run.tasks import each
 from lakegc_assets.storage.base import ObjectStore
 from lakegc_assets.storage.config import StoreConfig
 from lakegc_assets.storage.opening import open_store
@@ -352,7 +352,7 @@ def known_runs() -> list[dict[str, Any]]:
             "runs": _runs(site.root, repository.id, guards),
         }
 
-    return each(look, found, _THREADS)
+    return thread_map(look, found, _THREADS)
 
 
 def _runs(root: ArtifactRoot, repository: str, guards: Guards) -> list[dict[str, str]]:

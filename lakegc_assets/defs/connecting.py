@@ -22,9 +22,9 @@ from dagster_azure.blob import (
 )
 from pydantic import Field, PrivateAttr
 
+from lakegc_assets.engine.spark import is_cluster
 from lakegc_assets.errors import ConfigurationError
 from lakegc_assets.lakefs.config import LakeFSConfig
-from lakegc_assets.run.spark import is_cluster
 from lakegc_assets.storage.azure.auth import write_azure_credentials_file
 from lakegc_assets.storage.config import AzureAccess, GcsAccess, StoreConfig
 from lakegc_assets.storage.s3.credentials import write_credentials_file

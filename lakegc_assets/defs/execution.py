@@ -17,12 +17,12 @@ from lakegc_assets.defs.names import REPOSITORY, RUN, Names
 from lakegc_assets.defs.partitions import multi_key, partition_key
 from lakegc_assets.defs.requests import require_own_config
 from lakegc_assets.defs.resources import CollectorResource
+from lakegc_assets.engine.progress import forwarding
+from lakegc_assets.engine.spark import starting
 from lakegc_assets.run.artifacts import ArtifactRoot
 from lakegc_assets.run.command_line import printing_always
 from lakegc_assets.run.context import RunContext
 from lakegc_assets.run.lock import repository_lock
-from lakegc_assets.run.spark import starting
-from lakegc_assets.run.telling import forwarding
 
 #: The plain keys of the resources that a run needs.
 RESOURCES: Final = ("collector", "lakefs", "stores", "pyspark")

@@ -21,13 +21,13 @@ from lakegc_assets.defs.records import (
     repositories_in,
 )
 from lakegc_assets.defs.requests import collected
+from lakegc_assets.engine.spark import start_session
 from lakegc_assets.errors import LakegcError, RefusedError
 from lakegc_assets.lakefs.models import Repository
 from lakegc_assets.prune.prune import Judged, Pruned, prune
 from lakegc_assets.run.artifacts import ArtifactRoot
 from lakegc_assets.run.command_line import printing
 from lakegc_assets.run.context import RunContext
-from lakegc_assets.run.spark import start_session
 
 JOB: Final = "gc_prune"
 #: Its step.

@@ -16,6 +16,7 @@ from pydantic import Field, PrivateAttr
 
 from lakegc_assets.defs.connecting import LakeFSResource, ObjectStoreResource
 from lakegc_assets.defs.policy import SETTINGS, Policies, Policy
+from lakegc_assets.engine.spark import prepare_environment, session_settings
 from lakegc_assets.errors import ConfigurationError, RefusedError
 from lakegc_assets.graveler.namespace import StorageNamespace
 from lakegc_assets.run.artifacts import ArtifactRoot
@@ -28,7 +29,6 @@ from lakegc_assets.run.settings import (
     Mode,
     Settings,
 )
-from lakegc_assets.run.spark import prepare_environment, session_settings
 from lakegc_assets.storage.config import S3Access
 
 

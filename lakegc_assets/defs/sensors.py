@@ -16,11 +16,11 @@ from lakegc_assets.defs.execution import Resources
 from lakegc_assets.defs.names import REPOSITORY, REPOSITORY_TAG, RUN, RUN_TAG, Names
 from lakegc_assets.defs.policy import Policies
 from lakegc_assets.defs.requests import collected, keys_of, remembered, request
+from lakegc_assets.engine.tasks import thread_map
 from lakegc_assets.errors import IntegrityError, LakegcError, RefusedError
 from lakegc_assets.lakefs.models import Repository
 from lakegc_assets.lakefs.reads import utc_now
 from lakegc_assets.run.artifacts import ArtifactRoot
-from lakegc_assets.run.tasks import each
 from lakegc_assets.sweep.approval import Approval, approval_of
 from lakegc_assets.sweep.ledger import ASSET
 
@@ -206,7 +206,9 @@ def approvals_sensor(
         moment = now()
         chosen = [r.id for r in there if policies.of(r.id).sweep != "never"]
         # An estate has thousands of marks, and a tick has a minute.
-        looks = each(lambda name: _approved(context, root, name, moment), chosen, _REPOSITORIES)
+        looks = thread_map(
+            lambda name: _approved(context, root, name, moment), chosen, _REPOSITORIES
+        )
         requests = [
             request(
                 policies,
@@ -244,7 +246,7 @@ def _approved(
 
     runs = root.runs(repository)
     approvals: list[Approval] = []
-    for run, found in zip(runs, each(read, runs, _THREADS), strict=True):
+    for run, found in zip(runs, thread_map(read, runs, _THREADS), strict=True):
         if isinstance(found, LakegcError):
             context.log.warning("%s, run %s: %s", repository, run, found)
         elif found is not None:

@@ -20,13 +20,13 @@ from lakegc_assets.defs.metadata import table
 from lakegc_assets.defs.names import REPOSITORY, REPOSITORY_TAG, Names
 from lakegc_assets.defs.policy import NoticeSection, Policies
 from lakegc_assets.defs.requests import collected, remembered
+from lakegc_assets.engine.tasks import thread_map
 from lakegc_assets.errors import LakegcError
 from lakegc_assets.graveler.namespace import StorageNamespace
 from lakegc_assets.lakefs.models import Repository
 from lakegc_assets.lakefs.reads import utc_now
 from lakegc_assets.run.artifacts import ArtifactRoot
 from lakegc_assets.run.history import earlier
-from lakegc_assets.run.tasks import each
 
 REPOSITORIES: Final = "repositories"
 CHECK: Final = "marked_in_time"
@@ -184,7 +184,7 @@ def _judge(
     """How long ago each repository was marked, by its name."""
     look = partial(freshness, root, instance, policies=policies, names=names, now=now)
     known = [one.name for one in there]
-    return dict(zip(known, each(look, there, _THREADS), strict=True))
+    return dict(zip(known, thread_map(look, there, _THREADS), strict=True))
 
 
 def _told(found: Mapping[str, Freshness], silence: str = "") -> dict[str, Any]:

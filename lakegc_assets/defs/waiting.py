@@ -23,13 +23,13 @@ from lakegc_assets.defs.partitions import partition_key
 from lakegc_assets.defs.policy import NoticeSection, Policies
 from lakegc_assets.defs.requests import WAITS_TAG, remembered
 from lakegc_assets.defs.units import human_bytes
+from lakegc_assets.engine.tasks import thread_map
 from lakegc_assets.errors import LakegcError
 from lakegc_assets.estate.standing import UNREADABLE, standing
 from lakegc_assets.estate.waiting import WaitingMark, waiting_mark
 from lakegc_assets.lakefs.reads import utc_now
 from lakegc_assets.run.artifacts import ArtifactRoot
 from lakegc_assets.run.command_line import command_line, in_dagster, printing
-from lakegc_assets.run.tasks import each
 
 #: The artifacts are looked at when a run has changed, and this often for what came from elsewhere.
 _LOOK: Final = timedelta(hours=1)
@@ -124,7 +124,7 @@ def _look(
         LakegcError: nobody can tell of any repository.
     """
     known = context.instance.get_dynamic_partitions(names.of(REPOSITORY))
-    stands = each(
+    stands = thread_map(
         lambda name: standing(root, name, policies.of(name).sweep, now), sorted(known), _THREADS
     )
     unreadable = {one.repository: one.because for one in stands if one.state == UNREADABLE}
@@ -132,7 +132,7 @@ def _look(
         raise LakegcError(next(iter(unreadable.values())))
     found: dict[str, WaitingMark] = {}
     unclear = set(unreadable)
-    for mark in each(partial(waiting_mark, root), stands, _THREADS):
+    for mark in thread_map(partial(waiting_mark, root), stands, _THREADS):
         if mark is None:
             continue
         if _is_busy(context.instance, mark):

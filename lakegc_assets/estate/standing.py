@@ -13,6 +13,7 @@ from datetime import datetime
 from functools import partial
 from typing import Final
 
+from lakegc_assets.engine.tasks import thread_map
 from lakegc_assets.errors import LakegcError
 from lakegc_assets.estate.guards import Guards, read_guards
 from lakegc_assets.estate.run_state import (
@@ -31,7 +32,6 @@ from lakegc_assets.estate.run_state import (
     run_state,
 )
 from lakegc_assets.run.artifacts import ArtifactRoot, AttemptArtifacts, Manifest
-from lakegc_assets.run.tasks import each
 from lakegc_assets.sweep.approval import approval_of
 from lakegc_assets.sweep.unattended import how_to_approve
 
@@ -146,7 +146,7 @@ def estate(
     def row(name: str) -> Standing:
         return standing(root, name, mode_of(name), now)
 
-    return Estate(each(row, sorted(found), _REPOSITORIES), notes)
+    return Estate(thread_map(row, sorted(found), _REPOSITORIES), notes)
 
 
 def standing(
@@ -174,7 +174,7 @@ def standing(
 def _standing(
     root: ArtifactRoot, repository: str, mode: str, now: datetime, *, checked: bool
 ) -> Standing:
-    found = each(partial(_read, root, repository), root.runs(repository), _RUNS)
+    found = thread_map(partial(_read, root, repository), root.runs(repository), _RUNS)
     runs = sorted((one for one in found if isinstance(one, RunManifests)), key=_begun)
     runs = [one for one in runs if one.candidates is not None or not checked]
     unread = [one for one in found if isinstance(one, _Unread)]

@@ -16,6 +16,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from lakegc_assets.engine.tasks import bin_pack
 from lakegc_assets.errors import RefusedError
 from lakegc_assets.mark.foreign import ForeignMark, find_mark
 from lakegc_assets.mark.kept import SPARED_BY_MARK, why_kept
@@ -29,7 +30,6 @@ from lakegc_assets.run.hashing import Hashes, address_hashes
 from lakegc_assets.run.parts import Part, PartWriter, read_part
 from lakegc_assets.run.selection import Selection
 from lakegc_assets.run.sets import members, write_set
-from lakegc_assets.run.tasks import spread
 from lakegc_assets.storage.base import ObjectStore
 
 _FOLDER: Final = "deletion_candidates/adopted/"
@@ -171,7 +171,7 @@ def _choose(
     named: Named,
 ) -> list[_Chosen]:
     costs = [part.rows * _ROW_S for part in dead.parts]
-    groups = spread(dead.parts, costs, ctx.settings.address_num_partitions)
+    groups = bin_pack(dead.parts, costs, ctx.settings.address_num_partitions)
     task = partial(_named_of, connections, attempt.url, dead, named)
     return ctx.tasks.run("compare with the adopted mark", task, groups, sum(costs))
 

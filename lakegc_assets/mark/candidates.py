@@ -15,6 +15,7 @@ from typing import NamedTuple
 import numpy as np
 import pyarrow as pa
 
+from lakegc_assets.engine.tasks import bin_pack
 from lakegc_assets.errors import IntegrityError, LakegcError
 from lakegc_assets.mark.adoption import adopt
 from lakegc_assets.mark.carrying import swept_since
@@ -32,7 +33,6 @@ from lakegc_assets.run.parts import Part, read_part, read_parts, write_part
 from lakegc_assets.run.pins import among, pinned
 from lakegc_assets.run.selection import Selection
 from lakegc_assets.run.sets import members_of, write_set
-from lakegc_assets.run.tasks import spread
 from lakegc_assets.storage.base import ObjectStore
 
 ASSET = "deletion_candidates"
@@ -80,7 +80,7 @@ def find_candidates(ctx: RunContext) -> Manifest:
     adopted = adopt(ctx, connections, attempt, Selection(unlisted.parts, spared), gone)
     dead, spared = adopted.dead, [*spared, *adopted.spared]
     holders = last_holders(ctx, connections, attempt, _hashes(store, dead))
-    pieces = spread(dead.parts, [p.rows * _ROW_S for p in dead.parts], _tasks(ctx))
+    pieces = bin_pack(dead.parts, [p.rows * _ROW_S for p in dead.parts], _tasks(ctx))
     task = partial(with_reasons, connections, attempt.url, dead, holders)
     written = ctx.tasks.run("write candidates", task, pieces, dead.rows * _ROW_S)
     parts = [part for one in written for part in one.parts]

@@ -19,6 +19,7 @@ from typing import Any, Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from lakegc_assets.engine.tasks import thread_map
 from lakegc_assets.errors import IntegrityError, LakegcError
 from lakegc_assets.graveler.namespace import slice_time
 from lakegc_assets.lakefs.client import LakeFSClient
@@ -31,7 +32,6 @@ from lakegc_assets.run.history import Earlier, earlier, of_whole_store
 from lakegc_assets.run.parts import Part, read_part
 from lakegc_assets.run.pins import PINS
 from lakegc_assets.run.settings import CUTOFF_MARGIN, MIN_SAFE_AGE
-from lakegc_assets.run.tasks import each
 
 ASSET: Final = "store_listing"
 #: For how long at most a slice gets new addresses (an hour by lakeFS's default), with a margin.
@@ -182,7 +182,7 @@ def _require_no_restore(
     pins = (pc.max(page["last_modified"]).as_py() for page in connections.store().list(PINS))
     # A pin may have been removed, or none was wanted. These begin with the store's time.
     first = f"{_RESTORES}{clean_at.astimezone(timezone.utc):%Y%m%dT%H%M%SZ}"
-    restored = each(
+    restored = thread_map(
         lambda one: max(one.attempt.store().list_prefixes(_RESTORES).prefixes, default=""),
         runs,
         _THREADS,
@@ -225,7 +225,9 @@ def _require_not_restored(connections: Connections, swept: Sequence[Earlier]) ->
         deleted = rows.filter(pc.is_in(rows["outcome"], pa.array(_GONE)))["address"]
         some = deleted.to_pylist()[:: max(1, len(deleted) // _ASKED)][:_ASKED]
         there = [
-            a for a, found in zip(some, each(store.exists, some, _THREADS), strict=True) if found
+            a
+            for a, found in zip(some, thread_map(store.exists, some, _THREADS), strict=True)
+            if found
         ]
         if there:
             raise _CleanRunError(
@@ -251,7 +253,7 @@ def copy_parts(ctx: RunContext, found: Carried, attempt: AttemptArtifacts, part:
         store.copy(before + one.key, now + key)
         return Part(key, one.rows, one.size, one.sha256)
 
-    return each(copy, found.parts if part == "settled" else found.multipart, _THREADS)
+    return thread_map(copy, found.parts if part == "settled" else found.multipart, _THREADS)
 
 
 def swept_since(ctx: RunContext, listing: Manifest) -> pa.ChunkedArray:

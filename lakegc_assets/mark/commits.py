@@ -18,6 +18,7 @@ from typing import Final, NamedTuple
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from lakegc_assets.engine.progress import report_progress
 from lakegc_assets.errors import IntegrityError, LakegcError
 from lakegc_assets.lakefs.client import LakeFSClient
 from lakegc_assets.mark.installation import require_one_server
@@ -38,7 +39,6 @@ from lakegc_assets.run.context import RunContext
 from lakegc_assets.run.hashing import key_digest
 from lakegc_assets.run.history import Earlier, earlier
 from lakegc_assets.run.parts import write_part
-from lakegc_assets.run.telling import telling
 
 ASSET: Final = "active_commits"
 ACTIVE: Final = pa.schema(
@@ -262,7 +262,9 @@ def find_liveness(
     listed: dict[str, str] = {}
     run_id = ""
     if rules is not None:
-        with telling(ctx.log, lambda: f"lakeFS lists the active commits of {ctx.repository}"):
+        with report_progress(
+            ctx.log, lambda: f"lakeFS lists the active commits of {ctx.repository}"
+        ):
             prepared = client.prepare_commits(ctx.repository)
         run_id = prepared.run_id
         listed = read_commits_csv(
@@ -282,7 +284,9 @@ def find_liveness(
         previous = _previously_active(ctx, connections, heads, rules, now)
     roots = [*heads_before.values(), *heads.values(), *tags.values(), *listed, *previous]
     read: dict[str, Commit] = {}
-    with telling(ctx.log, lambda: f"reading commits of {ctx.repository}: {len(read):,} so far"):
+    with report_progress(
+        ctx.log, lambda: f"reading commits of {ctx.repository}: {len(read):,} so far"
+    ):
         load_commits(client, ctx.repository, roots, known.keys(), read)
     commits = {**known, **read}
     for commit, metarange_id in listed.items():

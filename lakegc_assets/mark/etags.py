@@ -19,6 +19,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from lakegc_assets.engine.tasks import thread_map
 from lakegc_assets.graveler.decode import etag_hash
 from lakegc_assets.graveler.ranges import read_range
 from lakegc_assets.mark.addresses import entry_spellings
@@ -28,7 +29,6 @@ from lakegc_assets.run.connections import Connections
 from lakegc_assets.run.context import RunContext
 from lakegc_assets.run.parts import Part
 from lakegc_assets.run.selection import Selection
-from lakegc_assets.run.tasks import each
 from lakegc_assets.storage.base import ObjectStore
 from lakegc_assets.storage.errors import ObjectNotFoundError
 
@@ -68,7 +68,7 @@ def agreement(store: ObjectStore, objects: pa.Table) -> tuple[bool | None, int]:
         Whether all are, or None where none could be read as it was listed; and when the newest of
         those that were read was written, in microseconds since 1970.
     """
-    answers = each(partial(_agrees, store), objects.to_pylist(), _THREADS)
+    answers = thread_map(partial(_agrees, store), objects.to_pylist(), _THREADS)
     modified = objects["last_modified"].cast(pa.int64()).to_pylist()
     told = [
         (agrees, at) for agrees, at in zip(answers, modified, strict=True) if agrees is not None
@@ -189,7 +189,7 @@ def _read_contents(order: _Reading) -> tuple[npt.NDArray[np.bool_], Integers]:
     )
     rows = list(zip(table["address"].to_pylist(), table["size"].to_pylist(), strict=True))
     store = order.connections.store()
-    hashes = each(partial(_content_hash, store, order.deadline), rows, _THREADS)
+    hashes = thread_map(partial(_content_hash, store, order.deadline), rows, _THREADS)
     known = np.array([found is not None for found in hashes], np.bool_)
     return known, np.array([found or 0 for found in hashes], np.int64)
 

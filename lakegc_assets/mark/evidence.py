@@ -18,6 +18,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from lakegc_assets.engine.tasks import bin_pack
 from lakegc_assets.errors import IntegrityError
 from lakegc_assets.graveler.decode import DECODER_VERSION
 from lakegc_assets.mark import evidence_kernels
@@ -28,7 +29,6 @@ from lakegc_assets.run.hashing import Hashes
 from lakegc_assets.run.packs import Decoded, by_pack, read_group, read_slots, write_pack
 from lakegc_assets.run.parts import Part, read_part
 from lakegc_assets.run.sets import Members, places_of
-from lakegc_assets.run.tasks import spread
 from lakegc_assets.storage.base import ObjectStore
 
 Integers = npt.NDArray[np.int64]
@@ -220,7 +220,7 @@ def _compared(
         costs = [sum(seconds(one) + _rows(one) * each for one in chunk) for chunk in chunks]
         # Each task goes through all files, so there are no more of them than memory asks for.
         most = -(-sum(_rows(one) for chunk in chunks for one in chunk) // _HELD)
-        tasks = spread(chunks, costs, max(1, min(most, ctx.settings.address_num_partitions)))
+        tasks = bin_pack(chunks, costs, max(1, min(most, ctx.settings.address_num_partitions)))
         orders += [_Order(connections, url, some, segments) for some in tasks]
         cost += sum(costs) + len(tasks) * listed * _LISTED_S
     answers = ctx.tasks.run("compare etags at branch HEADs", _compare, orders, cost)

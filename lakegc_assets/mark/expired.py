@@ -18,6 +18,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from lakegc_assets.engine.tasks import bin_pack
 from lakegc_assets.errors import IntegrityError
 from lakegc_assets.graveler.decode import decode_range
 from lakegc_assets.graveler.entry import AddressType
@@ -43,7 +44,6 @@ from lakegc_assets.run.context import RunContext
 from lakegc_assets.run.hashing import Hashes, address_hashes
 from lakegc_assets.run.parts import Part, read_part, write_part
 from lakegc_assets.run.sets import members
-from lakegc_assets.run.tasks import spread
 
 _FOLDER: Final = "store_listing/expired/"
 #: Hashes that a task collects before it merges what several ranges hold.
@@ -221,7 +221,7 @@ def _names(
     chosen = ranges.take(pa.array(unique))
     ids, costs = chosen["range_id"].to_pylist(), [seconds(one) for one in wanted(chosen, {})]
     count = min(ctx.settings.listing_num_partitions, len(held.hashes) // _STRETCH + 1)
-    groups = spread(range(len(ids)), costs, ctx.settings.address_num_partitions)
+    groups = bin_pack(range(len(ids)), costs, ctx.settings.address_num_partitions)
     store = attempt.store()
     orders = []
     for group in groups:

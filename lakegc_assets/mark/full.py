@@ -13,6 +13,7 @@ from typing import Final, NamedTuple
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from lakegc_assets.engine.tasks import thread_map
 from lakegc_assets.errors import IntegrityError
 from lakegc_assets.graveler.decode import DECODER_VERSION, decode_range
 from lakegc_assets.graveler.entry import AddressType
@@ -22,7 +23,6 @@ from lakegc_assets.mark.metaranges import fetch, table_url
 from lakegc_assets.mark.ranges import Wanted
 from lakegc_assets.run.connections import Connections
 from lakegc_assets.run.packs import Decoded, Slot, by_pack, read_group, read_slots, write_pack
-from lakegc_assets.run.tasks import each
 
 _KIND: Final = "full"
 _SCHEME: Final = r"^[A-Za-z][A-Za-z0-9+.-]*://"
@@ -119,7 +119,7 @@ def _decode(
     get = partial(fetch, connections.store(), connections.namespace_url)
     for at in range(0, len(missing), _THREADS):
         some = missing[at : at + _THREADS]
-        files = each(get, [one.range_id for one in some], _THREADS)
+        files = thread_map(get, [one.range_id for one in some], _THREADS)
         for one, data in zip(some, files, strict=True):
             entries = decode_range(data, table_url(connections.namespace_url, one.range_id))
             _require_whole(connections, one, entries.num_rows)

@@ -16,6 +16,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from lakegc_assets.engine.tasks import bin_pack
 from lakegc_assets.mark.addresses import in_data
 from lakegc_assets.mark.named import Named
 from lakegc_assets.mark.reasons import Holders, find_holders, ranks_of
@@ -25,7 +26,6 @@ from lakegc_assets.run.context import RunContext
 from lakegc_assets.run.hashing import address_hashes
 from lakegc_assets.run.parts import Part, PartWriter, read_part
 from lakegc_assets.run.sets import members, union, write_set
-from lakegc_assets.run.tasks import spread
 from lakegc_assets.storage.base import ObjectStore
 
 #: ``size`` is null for what the store does not hold, ``commit_id`` for what no commit holds.
@@ -144,7 +144,7 @@ def why_kept(
 
     def over(what: str, task: Any, parts: Sequence[Part]) -> list[Any]:  # noqa: ANN401 - any task
         costs = [part.rows * _ROW_S for part in parts]
-        return ctx.tasks.run(what, task, spread(parts, costs, most), sum(costs))
+        return ctx.tasks.run(what, task, bin_pack(parts, costs, most), sum(costs))
 
     listed = over("judge listed objects", partial(_listed, question), listing.parts["data"])
     known = [part for _, runs in listed for part in runs]

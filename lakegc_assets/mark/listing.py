@@ -17,6 +17,7 @@ from typing import Final, NamedTuple
 
 import pyarrow as pa
 
+from lakegc_assets.engine.tasks import bin_pack, thread_map
 from lakegc_assets.errors import LakegcError
 from lakegc_assets.graveler.namespace import slice_time
 from lakegc_assets.lakefs.client import LakeFSClient
@@ -39,7 +40,6 @@ from lakegc_assets.run.connections import Connections
 from lakegc_assets.run.context import RunContext
 from lakegc_assets.run.history import earlier, of_whole_store
 from lakegc_assets.run.parts import Part, read_parts, write_part
-from lakegc_assets.run.tasks import each, spread
 from lakegc_assets.storage.opening import open_store
 
 ASSET: Final = "store_listing"
@@ -184,7 +184,7 @@ def _look_at_expired(
     ctx.log.info("looking at %d objects by name: %s", expired.addresses, because)
     costs = [sum(part.rows for part in parts) * _NAME_S for parts in expired.stretches]
     task = partial(_look_at, connections, attempt.url)
-    orders = spread(expired.stretches, costs, ctx.settings.listing_num_partitions)
+    orders = bin_pack(expired.stretches, costs, ctx.settings.listing_num_partitions)
     found = ctx.tasks.run("look at objects by name", task, orders or [[]], sum(costs))
     listed = added_up(found)
     require_ages(ctx, listed.slices, at.start)
@@ -262,7 +262,7 @@ def _list(
     before: datetime,
 ) -> Listed:
     costs = [_RANGE_S + r.keys * _KEY_S for r in found.ranges]
-    tasks = spread(found.ranges, costs, ctx.settings.listing_num_partitions)
+    tasks = bin_pack(found.ranges, costs, ctx.settings.listing_num_partitions)
     ctx.log.info(
         "listing %s in %d key ranges by %d tasks",
         connections.namespace_url,
@@ -287,5 +287,5 @@ def _list_ranges(
             listing.add(as_listed(page), at_cut=at_cut)
             seen = 0 if at_cut else seen
 
-    each(one, ranges, _THREADS)
+    thread_map(one, ranges, _THREADS)
     return listing.finish()

@@ -17,6 +17,7 @@ from typing import Final
 
 import pyarrow as pa
 
+from lakegc_assets.engine.tasks import bin_pack, thread_map
 from lakegc_assets.errors import IntegrityError
 from lakegc_assets.graveler.errors import FormatError, NoTableError
 from lakegc_assets.graveler.sstable import table_kind
@@ -44,7 +45,6 @@ from lakegc_assets.run.context import RunContext
 from lakegc_assets.run.hashing import Hashes, KeyDigest, digest_of_hashes
 from lakegc_assets.run.parts import Part
 from lakegc_assets.run.sets import RUN_LENGTH, union, write_set
-from lakegc_assets.run.tasks import each, spread
 from lakegc_assets.storage.base import ObjectStore
 from lakegc_assets.storage.lists import list_to_the_end
 
@@ -319,7 +319,7 @@ def all_tables(ctx: RunContext, connections: Connections, active: Collection[str
     known = {i: kind for kind, found in cached.items() for i in found & set(ids)}
     unknown = [i for i in ids if i not in known]
     costs = [_KIND_S] * len(unknown)
-    tasks = spread(unknown, costs, ctx.settings.range_num_partitions)
+    tasks = bin_pack(unknown, costs, ctx.settings.range_num_partitions)
     told = ctx.tasks.run("tell ranges", partial(_kinds, connections), tasks, sum(costs))
     unreadable: dict[str, FormatError] = {}
     for table_id, kind in ((i, kind) for task in told for i, kind in task.items()):
@@ -355,4 +355,4 @@ def _kinds(connections: Connections, table_ids: Sequence[str]) -> dict[str, str 
             require_in_full(store, connections.namespace_url, table_id, data)
             return error
 
-    return dict(zip(table_ids, each(kind, table_ids, _THREADS), strict=True))
+    return dict(zip(table_ids, thread_map(kind, table_ids, _THREADS), strict=True))

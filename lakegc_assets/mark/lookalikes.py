@@ -17,6 +17,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from lakegc_assets.engine.tasks import bin_pack
 from lakegc_assets.mark.metaranges import pairs_of
 from lakegc_assets.mark.ranges import (
     LOOKS,
@@ -32,7 +33,6 @@ from lakegc_assets.run.context import RunContext
 from lakegc_assets.run.hashing import Hashes, pair_hashes
 from lakegc_assets.run.parts import Part
 from lakegc_assets.run.sets import Members, read_run
-from lakegc_assets.run.tasks import spread
 
 Integers = npt.NDArray[np.int64]
 Positions = npt.NDArray[np.int32]
@@ -149,7 +149,7 @@ def compare(
     ]
     orders = [
         _Order(connections, url, some, groups)
-        for some in spread(chunks, costs, ctx.settings.address_num_partitions)
+        for some in bin_pack(chunks, costs, ctx.settings.address_num_partitions)
     ]
     answers = ctx.tasks.run("compare entries at branch HEADs", _compare, orders, sum(costs))
     return _joined(answers)

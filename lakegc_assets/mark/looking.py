@@ -15,8 +15,8 @@ from typing import Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from lakegc_assets.engine.tasks import thread_map
 from lakegc_assets.run.artifacts import LISTING
-from lakegc_assets.run.tasks import each
 from lakegc_assets.storage.base import ObjectStore
 from lakegc_assets.storage.errors import InvalidKeyError, ObjectNotFoundError
 from lakegc_assets.storage.values import ObjectInfo, to_batch
@@ -51,7 +51,7 @@ def look_at(store: ObjectStore, keys: Sequence[str]) -> Iterator[pa.RecordBatch]
             asked = _ASKED
             continue
         some = keys[at : at + asked]
-        found = [info for info in each(partial(_asked, store), some, _THREADS) if info]
+        found = [info for info in thread_map(partial(_asked, store), some, _THREADS) if info]
         if found:
             yield _rows(found)
         at, asked = at + len(some), min(2 * asked, _MOST_ASKED)

@@ -17,6 +17,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from lakegc_assets.engine.tasks import bin_pack, thread_map
 from lakegc_assets.errors import IntegrityError
 from lakegc_assets.graveler.decode import decode_paths
 from lakegc_assets.graveler.entry import AddressType
@@ -34,7 +35,6 @@ from lakegc_assets.run.context import RunContext
 from lakegc_assets.run.hashing import Hashes, address_hashes
 from lakegc_assets.run.parts import Part, PartWriter, read_part, read_parts
 from lakegc_assets.run.sets import members, read_run
-from lakegc_assets.run.tasks import each, spread
 
 #: Paths in the first page of a place; the next is twice as long if it answered for several.
 _PAGE = 100
@@ -123,7 +123,7 @@ def ask(
     costs = [_DIFF_S + share for _ in branches]
     orders = [
         _Asking(connections, ctx.repository, url, some, paths, question)
-        for some in spread(branches, costs, _TASKS)
+        for some in bin_pack(branches, costs, _TASKS)
     ]
     answers = ctx.tasks.run("ask lakeFS what it serves", _ask, orders, sum(costs))
     return Answer(
@@ -161,7 +161,7 @@ def find_paths(
     costs = [(heads.ranges[p].entries or 0) * _READ_S + 0.02 for p in question.positions]
     orders = [
         _Reading(connections, url, f"{folder}paths/", some, question.turns)
-        for some in spread(ranges, costs, ctx.settings.address_num_partitions)
+        for some in bin_pack(ranges, costs, ctx.settings.address_num_partitions)
     ]
     answers = ctx.tasks.run("read paths at branch HEADs", _read_paths, orders, sum(costs))
     return [part for parts in answers for part in parts]
@@ -244,7 +244,9 @@ def _ask(order: _Asking) -> Answer:
     names = [branch for branch, _ in order.branches]
     store = order.connections.open(order.url)
     sizes = [read_run(store, part) for part in order.question.sizes]
-    staged = each(partial(staged_paths, client, order.repository, sizes=sizes), names, _THREADS)
+    staged = thread_map(
+        partial(staged_paths, client, order.repository, sizes=sizes), names, _THREADS
+    )
     units = [
         _Unit(branch, _STAGED, pa.array(sorted(paths), pa.string()), np.empty(0, np.uint64))
         for branch, paths in zip(names, staged, strict=True)
@@ -253,7 +255,7 @@ def _ask(order: _Asking) -> Answer:
     units += _units(order)
     # Threads take them in this order, so that what comes late is what is asked last.
     units.sort(key=lambda unit: unit.turn)
-    answers = each(partial(_ask_unit, order, client), units, _THREADS)
+    answers = thread_map(partial(_ask_unit, order, client), units, _THREADS)
     unasked = [groups for _, groups in answers]
     return Answer(
         sorted({name for served, _ in answers for name in served}),

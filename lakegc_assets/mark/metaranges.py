@@ -10,12 +10,12 @@ from typing import Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from lakegc_assets.engine.tasks import bin_pack, thread_map
 from lakegc_assets.errors import IntegrityError
 from lakegc_assets.graveler.decode import DECODER_VERSION, RANGES, decode_metarange
 from lakegc_assets.run.connections import Connections
 from lakegc_assets.run.context import RunContext
 from lakegc_assets.run.packs import Decoded, Slot, by_pack, read_group, read_slots, write_pack
-from lakegc_assets.run.tasks import each, spread
 from lakegc_assets.storage.base import ObjectStore
 from lakegc_assets.storage.errors import ObjectNotFoundError
 
@@ -123,7 +123,7 @@ def _read(
             pairs,
             {i: ranks[i] for i in group},
         )
-        for group in spread(ids, costs, ctx.settings.range_num_partitions)
+        for group in bin_pack(ids, costs, ctx.settings.range_num_partitions)
     ]
     tables = ctx.tasks.run("read metaranges", _read_order, orders, sum(costs))
     empty = _rows([], pairs=pairs)
@@ -184,7 +184,7 @@ def _tables(order: _Order) -> Iterator[tuple[str, pa.Table]]:
         some = missing[at : at + 100]
         for table_id, data in zip(
             some,
-            each(partial(fetch, store, order.connections.namespace_url), some, _THREADS),
+            thread_map(partial(fetch, store, order.connections.namespace_url), some, _THREADS),
             strict=True,
         ):
             url = table_url(order.connections.namespace_url, table_id)

@@ -18,6 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from lakegc_assets.engine.tasks import bin_pack
 from lakegc_assets.errors import IntegrityError
 from lakegc_assets.graveler.namespace import StorageNamespace, UnresolvableAddressError
 from lakegc_assets.mark.foreign import ForeignMark
@@ -27,7 +28,6 @@ from lakegc_assets.run.context import RunContext
 from lakegc_assets.run.hashing import Hashes, KeyDigest, address_hashes, key_digest
 from lakegc_assets.run.parts import Part, PartWriter, read_part, write_part
 from lakegc_assets.run.sets import members_of, union, write_set
-from lakegc_assets.run.tasks import spread
 from lakegc_assets.storage.base import ObjectStore
 from lakegc_assets.storage.errors import ObjectNotFoundError
 from lakegc_assets.wording import counted
@@ -132,7 +132,7 @@ class _Read:
 
 def _over(ctx: RunContext, task: Callable[[Sequence[str]], T], files: Mapping[str, int]) -> list[T]:
     costs = [_FILE_S + size * _BYTE_S for size in files.values()]
-    groups = spread(list(files), costs, ctx.settings.address_num_partitions)
+    groups = bin_pack(list(files), costs, ctx.settings.address_num_partitions)
     return ctx.tasks.run("read a mark of lakeFS's collector", task, groups, sum(costs))
 
 

@@ -18,12 +18,12 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from lakegc_assets.engine.tasks import bin_pack
 from lakegc_assets.errors import IntegrityError, RefusedError
 from lakegc_assets.mark.forms import Forms, left_behind, mark_folder
 from lakegc_assets.run.connections import Connections
 from lakegc_assets.run.context import RunContext
 from lakegc_assets.run.hashing import KeyDigest, key_digest
-from lakegc_assets.run.tasks import spread
 from lakegc_assets.storage.base import ObjectStore
 from lakegc_assets.storage.errors import ObjectNotFoundError, PreconditionFailedError
 
@@ -210,7 +210,7 @@ def _verify(
 ) -> None:
     """Read the published addresses back."""
     seconds = [_READ_S * (1 + len(forms.texts))] * len(parts)
-    groups = spread(parts, seconds, ctx.settings.address_num_partitions)
+    groups = bin_pack(parts, seconds, ctx.settings.address_num_partitions)
     task = partial(_digest_of, connections, ctx.run, forms)
     digests = ctx.tasks.run("read the published lists back", task, groups, sum(seconds))
     found = str(sum(digests, KeyDigest()))
@@ -237,7 +237,7 @@ def _copy(ctx: RunContext, connections: Connections, forms: Forms, parts: Sequen
     """Copy the Parquet lists of a published mark to where older collectors sweep from."""
     if forms.copies:
         seconds = [_READ_S * len(forms.copies)] * len(parts)
-        groups = spread(parts, seconds, ctx.settings.address_num_partitions)
+        groups = bin_pack(parts, seconds, ctx.settings.address_num_partitions)
         task = partial(_copy_parts, connections, ctx.run, forms)
         ctx.tasks.run("copy the lists for older collectors", task, groups, sum(seconds))
 

@@ -15,6 +15,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from lakegc_assets.engine.tasks import bin_pack, thread_map
 from lakegc_assets.errors import IntegrityError
 from lakegc_assets.graveler.decode import DECODER_VERSION, decode_range
 from lakegc_assets.graveler.entry import AddressType
@@ -24,7 +25,6 @@ from lakegc_assets.mark.metaranges import fetch, table_url
 from lakegc_assets.run.connections import Connections
 from lakegc_assets.run.hashing import address_hashes, key_digest
 from lakegc_assets.run.packs import Decoded, Slot, by_pack, read_group, read_slots, write_pack
-from lakegc_assets.run.tasks import each, spread
 
 #: Groups of columns in a pack of ranges: the hashes, and what the shadow rule compares.
 HASHES: Final = "hashes"
@@ -103,7 +103,7 @@ def by_packs(ranges: Sequence[Wanted]) -> list[list[Wanted]]:
 def spread_ranges(ranges: Sequence[Wanted], most: int) -> list[list[Wanted]]:
     """Ranges for tasks; those of one pack stay together, since it is read as a whole."""
     groups = by_packs(ranges)
-    spreaded = spread(groups, [sum(map(seconds, group)) for group in groups], most)
+    spreaded = bin_pack(groups, [sum(map(seconds, group)) for group in groups], most)
     return [[one for group in groups for one in group] for groups in spreaded]
 
 
@@ -182,7 +182,7 @@ def _decode(
 
     for at in range(0, len(missing), _THREADS):
         some = missing[at : at + _THREADS]
-        for one, data in zip(some, each(get, some, _THREADS), strict=True):
+        for one, data in zip(some, thread_map(get, some, _THREADS), strict=True):
             try:
                 if isinstance(data, IntegrityError):
                     raise data

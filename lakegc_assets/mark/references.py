@@ -20,6 +20,8 @@ from typing import Final, NamedTuple, TypeVar
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from lakegc_assets.engine.progress import report_progress
+from lakegc_assets.engine.tasks import thread_map
 from lakegc_assets.errors import IntegrityError, LakegcError
 from lakegc_assets.graveler.decode import decode_range
 from lakegc_assets.graveler.namespace import StorageNamespace
@@ -46,8 +48,6 @@ from lakegc_assets.run.context import RunContext
 from lakegc_assets.run.hashing import Hashes, address_hashes
 from lakegc_assets.run.parts import Part, PartWriter, read_parts
 from lakegc_assets.run.sets import members, write_set
-from lakegc_assets.run.tasks import each
-from lakegc_assets.run.telling import telling
 from lakegc_assets.storage.base import ObjectStore
 from lakegc_assets.wording import counted
 
@@ -140,8 +140,8 @@ def read_references(
         ctx.log.info("reading %d other repositories of the server: what they name", len(new))
         reading = _Reading(ctx, client, connections, artifacts, folder, start)
         now = ["their branches, and what is staged there"]
-        with telling(ctx.log, partial(_how_far, ctx, now, len(new))):
-            looks = each(look, new, _THREADS)
+        with report_progress(ctx.log, partial(_how_far, ctx, now, len(new))):
+            looks = thread_map(look, new, _THREADS)
             for other, seen in zip(new, looks, strict=True):
                 now.append(f"commits and ranges of {other.name}")
                 read.append((other, reading.read(other, seen)))
@@ -205,7 +205,7 @@ def _look(client: LakeFSClient, connections: Connections, other: Other) -> _Look
 
     try:
         heads = heads_of(client, other)
-        found = each(staged, list(heads), _BRANCHES)
+        found = thread_map(staged, list(heads), _BRANCHES)
         tables = tables_of(client, other, heads, connections.cache())
     except LakegcError as error:
         return error

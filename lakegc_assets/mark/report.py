@@ -13,6 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lakegc_assets.checks.evaluation import read_results, requests_of, require_passed
+from lakegc_assets.engine.tasks import bin_pack
 from lakegc_assets.errors import IntegrityError
 from lakegc_assets.graveler.namespace import slice_time
 from lakegc_assets.mark.forms import Forms, forms
@@ -30,7 +31,6 @@ from lakegc_assets.run.connections import Connections
 from lakegc_assets.run.context import RunContext
 from lakegc_assets.run.hashing import KeyDigest, key_digest
 from lakegc_assets.run.parts import Part, read_part, write_part
-from lakegc_assets.run.tasks import spread
 from lakegc_assets.run.undo import whether_undone, with_trash
 from lakegc_assets.storage.base import ObjectStore
 from lakegc_assets.wording import counted
@@ -216,7 +216,7 @@ def _count(
         numbered.append((files, part))
         files += files_of(part.rows)
     costs = [part.rows * _ROW_S for part in parts]
-    groups = spread(numbered, costs, ctx.settings.address_num_partitions)
+    groups = bin_pack(numbered, costs, ctx.settings.address_num_partitions)
     task = partial(_count_parts, connections, order)
     return ctx.tasks.run("count and publish candidates", task, groups, sum(costs))
 

@@ -10,6 +10,7 @@ from typing import Final
 
 import pyarrow as pa
 
+from lakegc_assets.engine.tasks import bin_pack
 from lakegc_assets.errors import RefusedError
 from lakegc_assets.mark.carrying import swept_since
 from lakegc_assets.mark.foreign import find_mark
@@ -20,7 +21,6 @@ from lakegc_assets.run.context import RunContext
 from lakegc_assets.run.hashing import address_hashes
 from lakegc_assets.run.parts import Part, PartWriter, read_part
 from lakegc_assets.run.sets import write_set
-from lakegc_assets.run.tasks import spread
 
 #: Work on one core, in seconds, to look at a row.
 _ROW_S: Final = 1e-6
@@ -120,4 +120,4 @@ def _copy(
 def spread_rows(ctx: RunContext, parts: Sequence[Part]) -> tuple[list[list[Part]], float]:
     """Files of rows for tasks, and about how much work they are, in seconds of one core."""
     costs = [part.rows * _ROW_S for part in parts]
-    return spread(parts, costs, ctx.settings.address_num_partitions), sum(costs)
+    return bin_pack(parts, costs, ctx.settings.address_num_partitions), sum(costs)

@@ -13,6 +13,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from lakegc_assets.engine.tasks import bin_pack
 from lakegc_assets.graveler.decode import etag_hashes
 from lakegc_assets.mark.addresses import UNNAMEABLE, in_data
 from lakegc_assets.mark.evidence import ETAGS
@@ -25,7 +26,6 @@ from lakegc_assets.run.context import RunContext
 from lakegc_assets.run.hashing import Hashes, address_hashes
 from lakegc_assets.run.parts import Part, PartWriter, read_part, read_parts, write_part
 from lakegc_assets.run.sets import members
-from lakegc_assets.run.tasks import spread
 from lakegc_assets.storage.base import ObjectStore
 
 AMBIGUOUS: Final = "a full address that cannot be resolved ends like it"
@@ -86,7 +86,7 @@ def sift(
         IntegrityError: a file is missing, or not what its manifest says.
     """
     costs = [part.rows * _ROW_S for part in listing]
-    groups = spread(listing, costs, ctx.settings.address_num_partitions)
+    groups = bin_pack(listing, costs, ctx.settings.address_num_partitions)
     found = ctx.tasks.run(
         "sift the listing", partial(_sift, connections, sieve), groups, sum(costs)
     )
@@ -214,7 +214,7 @@ def seen_before(
     where, parts = earlier
     costs = [part.rows * _COMPARE_S for part in parts]
     task = partial(_seen, connections, url, multipart, where)
-    groups = spread(parts, costs, ctx.settings.address_num_partitions)
+    groups = bin_pack(parts, costs, ctx.settings.address_num_partitions)
     for packed in ctx.tasks.run("compare uploads in parts", task, groups, sum(costs)):
         for number, flags in enumerate(packed):
             seen[number] |= np.unpackbits(flags, count=len(seen[number])).astype(np.bool_)

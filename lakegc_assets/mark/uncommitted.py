@@ -19,6 +19,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from lakegc_assets.engine.progress import report_progress
+from lakegc_assets.engine.tasks import bin_pack
 from lakegc_assets.errors import IntegrityError
 from lakegc_assets.graveler.namespace import StorageNamespace, UnresolvableAddressError
 from lakegc_assets.lakefs.client import LakeFSClient
@@ -33,8 +35,6 @@ from lakegc_assets.run.context import RunContext
 from lakegc_assets.run.hashing import Hashes, KeyDigest, address_hashes, key_digest
 from lakegc_assets.run.parts import Part, PartWriter, write_part
 from lakegc_assets.run.sets import write_set
-from lakegc_assets.run.tasks import spread
-from lakegc_assets.run.telling import telling
 from lakegc_assets.storage.base import ObjectStore
 
 ASSET: Final = "uncommitted_snapshot"
@@ -134,7 +134,7 @@ def prepare_uncommitted(
         suspect: list[str] = []
         lost = ""
         try:
-            with telling(ctx.log, partial(_how_far, ctx.repository, pages)):
+            with report_progress(ctx.log, partial(_how_far, ctx.repository, pages)):
                 for page in client.prepare_uncommitted(ctx.repository):
                     pages.append(page)
                     # A branch that is made and deleted in between can cost others their rows, too.
@@ -261,7 +261,7 @@ def read_staged(
     store = connections.store()
     costs = [store.head(key).size * _BYTE_S for key in keys]
     task = partial(_read_files, connections, artifacts.url, folder)
-    orders = spread(keys, costs, ctx.settings.address_num_partitions) or [[]]
+    orders = bin_pack(keys, costs, ctx.settings.address_num_partitions) or [[]]
     staged = _joined(ctx.tasks.run("read staged addresses", task, orders, sum(costs)))
     written = sum(part.rows for part in staged.parts)
     if not written == staged.digest.count >= staged.listed:

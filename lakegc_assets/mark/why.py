@@ -11,6 +11,7 @@ from typing import Any, Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from lakegc_assets.engine.tasks import bin_pack, thread_map
 from lakegc_assets.errors import LakegcError
 from lakegc_assets.graveler.namespace import UnresolvableAddressError
 from lakegc_assets.lakefs.client import LakeFSClient
@@ -31,7 +32,6 @@ from lakegc_assets.run.context import RunContext
 from lakegc_assets.run.hashing import Hashes, address_hashes
 from lakegc_assets.run.parts import Part, read_parts
 from lakegc_assets.run.sets import members
-from lakegc_assets.run.tasks import each, spread
 from lakegc_assets.wording import counted
 
 #: Work on one core, in seconds, to look at a row.
@@ -136,7 +136,7 @@ def row_of(
     """
     parts = attempt.manifest(asset).parts[part]
     costs = [one.rows * _ROW_S for one in parts]
-    groups = spread(parts, costs, ctx.settings.address_num_partitions)
+    groups = bin_pack(parts, costs, ctx.settings.address_num_partitions)
     task = partial(_find, connections, attempt.url, address)
     found = ctx.tasks.run(f"look into {asset}", task, groups, sum(costs))
     return next((row for row in found if row is not None), None)
@@ -375,7 +375,7 @@ def _staged_now(asked: _Asked, size: int) -> tuple[str, str] | None:
         return _served_at(asked.client, repository, connections, one[0], one[1].path)
 
     some = changes[: alike + _OTHERS]
-    for (branch, change), addresses in zip(some, each(served, some, _THREADS), strict=True):
+    for (branch, change), addresses in zip(some, thread_map(served, some, _THREADS), strict=True):
         if asked.address in addresses:
             return branch, change.path
     return None

@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 from typing import Final
 
+from lakegc_assets.engine.tasks import thread_map
 from lakegc_assets.errors import ConfigurationError, IntegrityError, RefusedError
 from lakegc_assets.prune.judging import Listing, Run
 from lakegc_assets.recovery.restore_record import ASSET as RESTORED
@@ -24,7 +25,6 @@ from lakegc_assets.run.artifacts import (
     Manifest,
     validate_run_id,
 )
-from lakegc_assets.run.tasks import each
 from lakegc_assets.sweep.ledger import ASSET as SWEPT
 
 _THREADS: Final = 8
@@ -84,7 +84,7 @@ def look(root: ArtifactRoot, repository: str, more: AbstractSet[str]) -> list[Se
         StorageError: a store did not answer: then nobody knows what a run needs of another one.
     """
     names = sorted({*root.runs(repository), *filter(_can_be_a_run, more)})
-    found = each(lambda name: _look_at(root, repository, name), names, _THREADS)
+    found = thread_map(lambda name: _look_at(root, repository, name), names, _THREADS)
     return [one for one in found if one is not None]
 
 

@@ -10,6 +10,7 @@ from typing import Any, Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from lakegc_assets.engine.tasks import thread_map
 from lakegc_assets.errors import IntegrityError
 from lakegc_assets.mark.publication import read_summary
 from lakegc_assets.prune.judging import SUCCESS
@@ -22,7 +23,6 @@ from lakegc_assets.run.artifacts import AttemptArtifacts, Manifest
 from lakegc_assets.run.command_line import command_line, recorded_settings
 from lakegc_assets.run.context import RunContext
 from lakegc_assets.run.pins import read_pins
-from lakegc_assets.run.tasks import each
 from lakegc_assets.storage.base import ObjectStore
 from lakegc_assets.storage.opening import open_store
 from lakegc_assets.storage.trash import TRASH
@@ -209,7 +209,7 @@ def _in_trash(
     rows = ledger.read(attempt)
     places = rows.filter(pc.is_valid(rows["version"]))["version"].to_pylist()
     some = places[:: max(1, len(places) // _ASKED)]
-    return because if any(each(around.namespace.exists, some, _THREADS)) else ""
+    return because if any(thread_map(around.namespace.exists, some, _THREADS)) else ""
 
 
 def _backed_up(

@@ -15,9 +15,9 @@ from typing import Final, Literal, NamedTuple
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from lakegc_assets.engine.tasks import thread_map
 from lakegc_assets.errors import ConfigurationError
 from lakegc_assets.recovery.proof import MD5, Proof
-from lakegc_assets.run.tasks import each
 from lakegc_assets.storage.base import ObjectStore
 from lakegc_assets.storage.copies import copy_object
 from lakegc_assets.storage.errors import (
@@ -109,7 +109,7 @@ def bring_back(
     there = _looked(store, [t.key for t in told if t.outcome in {"restored", "already_there"}])
     brought = [_verified(one, t, there) for one, t in zip(objects, told, strict=True)]
     wanting = [at for at, one in enumerate(brought) if one.outcome in {"not_kept", "failed"}]
-    found = each(
+    found = thread_map(
         lambda at: _else_copied(store, objects[at], brought[at], copies), wanting, _THREADS
     )
     for at, one in zip(wanting, found, strict=True):
@@ -122,7 +122,7 @@ def bring_back(
         for at, (one, now) in enumerate(zip(objects, brought, strict=True))
         if now.outcome == "already_there" and _differs(one, there.get(one.key))
     ]
-    why = each(
+    why = thread_map(
         lambda at: _another(store, objects[at], there.get(objects[at].key), copies), odd, _THREADS
     )
     for at, detail in zip(odd, why, strict=True):
@@ -183,7 +183,7 @@ def present(store: ObjectStore, keys: Sequence[str]) -> Mapping[str, Present | N
     found: dict[str, Present | None] = dict(_listed(store, keys)) if len(keys) > _FEW else {}
     unlisted = [key for key in keys if key not in found]
     return found | dict(
-        zip(unlisted, each(partial(_asked, store), unlisted, _THREADS), strict=True)
+        zip(unlisted, thread_map(partial(_asked, store), unlisted, _THREADS), strict=True)
     )
 
 

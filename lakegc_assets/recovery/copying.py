@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from lakegc_assets.engine.tasks import thread_map
 from lakegc_assets.errors import LakegcError, RefusedError
 from lakegc_assets.recovery import journal
 from lakegc_assets.recovery.backups import FOLDER, MANIFEST
@@ -19,7 +20,6 @@ from lakegc_assets.recovery.journal import Outcome
 from lakegc_assets.recovery.pace import Pace
 from lakegc_assets.run.connections import Connections
 from lakegc_assets.run.parts import Part, read_part
-from lakegc_assets.run.tasks import each
 from lakegc_assets.storage.copies import Copied, copy_object
 from lakegc_assets.storage.errors import (
     AccessDeniedError,
@@ -130,7 +130,7 @@ class CopyingTask:
             self._require_unfinished()
             errors: list[LakegcError] = []
             objects = [tuple(row.values()) for row in batch.to_pylist()]
-            outcomes = each(partial(self._copied, errors), objects, _THREADS)
+            outcomes = thread_map(partial(self._copied, errors), objects, _THREADS)
             self._record(f"{self._orders.name}-{portion.number:06d}-{number:06d}", outcomes)
             if errors:
                 raise errors[0]

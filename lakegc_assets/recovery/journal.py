@@ -15,10 +15,10 @@ from typing import Final, NamedTuple
 
 import pyarrow as pa
 
+from lakegc_assets.engine.tasks import thread_map
 from lakegc_assets.errors import IntegrityError
 from lakegc_assets.recovery.backups import FOLDER, OUTCOMES
 from lakegc_assets.run.records import read_rows, write_rows
-from lakegc_assets.run.tasks import each
 from lakegc_assets.storage.base import ObjectStore
 
 _LEDGER: Final = f"{FOLDER}ledger/"
@@ -64,7 +64,7 @@ def read(backup: ObjectStore, prefix: str = "") -> pa.Table:
         prefix: of the names of the batches that are read.
     """
     keys = [k for page in backup.list(f"{_LEDGER}{prefix}") for k in page["key"].to_pylist()]
-    tables = each(partial(_read_file, backup), keys, _THREADS)
+    tables = thread_map(partial(_read_file, backup), keys, _THREADS)
     return pa.concat_tables([OUTCOMES.empty_table(), *tables])
 
 

@@ -8,7 +8,7 @@ from typing import Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lakegc_assets.run.tasks import each
+from lakegc_assets.engine.tasks import thread_map
 from lakegc_assets.storage.base import ObjectStore
 from lakegc_assets.storage.errors import ObjectNotFoundError
 
@@ -31,7 +31,7 @@ def listed(store: ObjectStore, addresses: pa.ChunkedArray, threads: int) -> pa.T
     """
     each_one = max(_STRETCH, -(-len(addresses) // threads))
     stretches = [addresses.slice(at, each_one) for at in range(0, len(addresses), each_one)]
-    found = each(partial(_listed, store), stretches, threads)
+    found = thread_map(partial(_listed, store), stretches, threads)
     return pa.concat_tables([_FOUND.empty_table(), *found])
 
 
@@ -44,7 +44,7 @@ def missing(store: ObjectStore, objects: pa.Table, threads: int) -> pa.ChunkedAr
         threads: that list and ask.
     """
     stretches = [objects.slice(at, _STRETCH) for at in range(0, objects.num_rows, _STRETCH)]
-    return pa.chunked_array(each(partial(_missing, store), stretches, threads), pa.string())
+    return pa.chunked_array(thread_map(partial(_missing, store), stretches, threads), pa.string())
 
 
 def _listed(store: ObjectStore, addresses: pa.ChunkedArray) -> pa.Table:

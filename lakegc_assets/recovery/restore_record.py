@@ -17,11 +17,11 @@ from typing import Any, Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from lakegc_assets.engine.tasks import thread_map
 from lakegc_assets.errors import IntegrityError, LakegcError
 from lakegc_assets.recovery.bringing_back import Brought
 from lakegc_assets.run.artifacts import AttemptArtifacts
 from lakegc_assets.run.records import read_rows, write_rows
-from lakegc_assets.run.tasks import each
 from lakegc_assets.storage.base import ObjectStore
 
 ASSET: Final = "restored_set"
@@ -122,7 +122,7 @@ def outcomes(attempt: AttemptArtifacts, restore_id: str) -> pa.Table:
     """One outcome for each recorded address (``RESTORED``), in the order of the addresses."""
     store, ledger = attempt.store(), f"{folder(restore_id)}/ledger/"
     keys = sorted(key for key in attempt.files(folder(restore_id)) if key.startswith(ledger))
-    tables = each(partial(_read, store), keys, _THREADS)
+    tables = thread_map(partial(_read, store), keys, _THREADS)
     rows = pa.concat_tables([RESTORED.empty_table(), *tables])
     ranked = rows.append_column("order", _order(rows)).sort_by(
         [("address", "ascending"), ("order", "ascending"), ("at", "descending")]

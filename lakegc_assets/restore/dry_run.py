@@ -9,6 +9,7 @@ from typing import Any, Final, Literal, NamedTuple
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from lakegc_assets.engine.tasks import thread_map
 from lakegc_assets.errors import ConfigurationError
 from lakegc_assets.mark.published import read_marked
 from lakegc_assets.recovery.bringing_back import Copies, Present, present
@@ -17,7 +18,6 @@ from lakegc_assets.restore.choosing import Choice, chosen
 from lakegc_assets.restore.restore import published, usable
 from lakegc_assets.restore.task import BATCH
 from lakegc_assets.run.context import RunContext
-from lakegc_assets.run.tasks import each
 from lakegc_assets.storage.base import ObjectStore
 from lakegc_assets.storage.errors import StorageError
 from lakegc_assets.storage.values import Lost
@@ -112,7 +112,7 @@ def _else_in_backup(ends: Sequence[_Forecast], copies: Copies) -> list[_Forecast
     except (StorageError, ConfigurationError) as error:
         why = f"the backup could not be looked at: {error}"
         return [e._replace(verdict="not_known", why=why) if e.one.key in asked else e for e in ends]
-    return each(
+    return thread_map(
         lambda e: _by_copy(e, there[e.one.key], copies) if e.one.key in there else e, ends, _THREADS
     )
 

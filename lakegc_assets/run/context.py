@@ -14,6 +14,8 @@ from urllib.parse import unquote
 from pyspark.sql import SparkSession
 
 from lakegc_assets import traffic
+from lakegc_assets.engine.spark import prepare_session
+from lakegc_assets.engine.tasks import Tasks
 from lakegc_assets.errors import ConfigurationError, IntegrityError, RefusedError
 from lakegc_assets.graveler.namespace import StorageNamespace
 from lakegc_assets.lakefs.client import LakeFSClient
@@ -26,8 +28,6 @@ from lakegc_assets.run.connections import Connections
 from lakegc_assets.run.hashing import KeyDigest
 from lakegc_assets.run.parts import Part
 from lakegc_assets.run.settings import Settings
-from lakegc_assets.run.spark import prepare_session
-from lakegc_assets.run.tasks import Tasks
 from lakegc_assets.storage.base import ObjectStore
 
 

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
+from lakegc_assets.engine.tasks import thread_map
 from lakegc_assets.errors import LakegcError
 from lakegc_assets.run.artifacts import ArtifactRoot, AttemptArtifacts, Manifest
-from lakegc_assets.run.tasks import each
 
 _THREADS = 8
 
@@ -49,7 +49,7 @@ def earlier(
             return None
 
     runs = [run for run in root.runs(repository) if run != but]
-    found = [one for one in each(read, runs, _THREADS) if one is not None]
+    found = [one for one in thread_map(read, runs, _THREADS) if one is not None]
     same = [one for one in found if namespace in {None, one.manifest.namespace}]
     return sorted(same, key=_finished, reverse=True)
 

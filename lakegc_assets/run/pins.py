@@ -17,8 +17,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from lakegc_assets.engine.tasks import thread_map
 from lakegc_assets.errors import IntegrityError
-from lakegc_assets.run.tasks import each
 from lakegc_assets.storage.base import ObjectStore
 from lakegc_assets.storage.errors import ObjectNotFoundError, StorageError
 from lakegc_assets.storage.lists import list_to_the_end
@@ -88,7 +88,7 @@ def read_pins(store: ObjectStore) -> list[tuple[Pin, pa.ChunkedArray]]:
         IntegrityError: one is damaged, so that nobody can tell what is pinned.
         StorageError: the store did not answer.
     """
-    return each(partial(_read, store), _listed(store), _THREADS)
+    return thread_map(partial(_read, store), _listed(store), _THREADS)
 
 
 def _listed(store: ObjectStore) -> list[tuple[str, str]]:

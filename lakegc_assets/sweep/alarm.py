@@ -12,12 +12,12 @@ from typing import Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from lakegc_assets.engine.tasks import bin_pack, thread_map
 from lakegc_assets.errors import IntegrityError, LakegcError
 from lakegc_assets.run.command_line import command_line
 from lakegc_assets.run.connections import Connections
 from lakegc_assets.run.context import RunContext
 from lakegc_assets.run.parts import write_part
-from lakegc_assets.run.tasks import each, spread
 from lakegc_assets.storage.base import ObjectStore
 from lakegc_assets.sweep.delta import Candidates, DeltaMark, Deltas, certainly_alive, without
 from lakegc_assets.sweep.hold import (
@@ -267,14 +267,14 @@ def _missing(ctx: RunContext, connections: Connections, alive: pa.Table) -> pa.T
     """Of some objects, those that the store does not have."""
     addresses = alive["address"].to_pylist()
     costs = [_LOOKUP_S] * len(addresses)
-    tasks = spread(addresses, costs, ctx.settings.sweep_num_partitions)
+    tasks = bin_pack(addresses, costs, ctx.settings.sweep_num_partitions)
     gone = ctx.tasks.run("look objects up", partial(_gone, connections), tasks, sum(costs))
     lacking = {address for task in gone for address in task}
     return alive.filter(pa.array([address in lacking for address in addresses], pa.bool_()))
 
 
 def _gone(connections: Connections, addresses: Sequence[str]) -> list[str]:
-    there = each(connections.store().exists, addresses, _THREADS)
+    there = thread_map(connections.store().exists, addresses, _THREADS)
     return [address for address, is_there in zip(addresses, there, strict=True) if not is_there]
 
 

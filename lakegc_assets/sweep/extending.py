@@ -18,6 +18,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from lakegc_assets.engine.tasks import thread_map
 from lakegc_assets.errors import IntegrityError
 from lakegc_assets.graveler.decode import decode_range, etag_hashes
 from lakegc_assets.graveler.ranges import read_metarange
@@ -30,7 +31,6 @@ from lakegc_assets.run.connections import Connections
 from lakegc_assets.run.hashing import Hashes, address_hashes, pair_hashes
 from lakegc_assets.run.packs import Decoded
 from lakegc_assets.run.sets import members_of, union
-from lakegc_assets.run.tasks import each
 from lakegc_assets.sweep.extension import Known, extended, moved_aside, unread, with_commits
 
 HELD: Final = "an active commit holds it now"
@@ -181,13 +181,13 @@ class Extender:
         ids = sorted(metaranges)
         entries = {
             info.id: info.count
-            for table_id, data in zip(ids, each(get, ids, _THREADS), strict=True)
+            for table_id, data in zip(ids, thread_map(get, ids, _THREADS), strict=True)
             for info in read_metarange(data, self._url(table_id))
             if info.id not in ranges
         }
         if len(entries) > _MOST:
             raise TooMuchError(f"{len(entries)} ranges are to be read")
-        decoded = each(partial(self._decode, get), sorted(entries.items()), _THREADS)
+        decoded = thread_map(partial(self._decode, get), sorted(entries.items()), _THREADS)
         looks = [d.groups[LOOKS] for d in decoded]
         return Found(
             ranges=entries.keys(),

@@ -26,8 +26,8 @@ from dataclasses import replace
 from datetime import timedelta
 from typing import Final
 
+from lakegc_assets.engine.progress import PROGRESS
 from lakegc_assets.errors import ConfigurationError, IntegrityError, LakegcError, RefusedError
-from lakegc_assets.run.telling import PROGRESS
 from lakegc_assets.storage.base import ObjectStore
 from lakegc_assets.storage.errors import (
     ObjectNotFoundError,

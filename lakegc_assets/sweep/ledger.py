@@ -18,12 +18,12 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from lakegc_assets.engine.tasks import thread_map
 from lakegc_assets.errors import IntegrityError
 from lakegc_assets.run.artifacts import AttemptArtifacts
 from lakegc_assets.run.hashing import address_hashes
 from lakegc_assets.run.records import read_rows, write_rows
 from lakegc_assets.run.sets import distinct
-from lakegc_assets.run.tasks import each
 from lakegc_assets.storage.base import ObjectStore
 from lakegc_assets.storage.lists import list_to_the_end
 
@@ -139,7 +139,7 @@ class Reader:
         pages = (page["key"].to_pylist() for page in list_to_the_end(self._store, _LEDGER))
         keys = sorted(key for page in pages for key in page if key.endswith(".parquet"))
         new = [key for key in keys if key not in self._tables]
-        tables = each(partial(_read_file, self._store), new, _THREADS)
+        tables = thread_map(partial(_read_file, self._store), new, _THREADS)
         self._tables |= zip(new, tables, strict=True)
         return _one_each(pa.concat_tables([_NOTHING, *(self._tables[key] for key in keys)]))
 

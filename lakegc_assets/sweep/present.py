@@ -15,7 +15,7 @@ from typing import Final, Literal, NamedTuple
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lakegc_assets.run.tasks import each
+from lakegc_assets.engine.tasks import thread_map
 from lakegc_assets.storage.base import ObjectStore
 from lakegc_assets.storage.errors import ObjectNotFoundError
 from lakegc_assets.storage.values import ObjectInfo
@@ -60,7 +60,7 @@ def present_state(store: ObjectStore, batch: Sequence[Marked]) -> dict[str, Stat
     """
     found = _listed(store, batch) if len(batch) > _FEW else {}
     unlisted = [marked for marked in batch if marked.address not in found]
-    asked = each(partial(_asked, store), unlisted, _THREADS) if unlisted else []
+    asked = thread_map(partial(_asked, store), unlisted, _THREADS) if unlisted else []
     return found | {m.address: state for m, state in zip(unlisted, asked, strict=True)}
 
 

@@ -18,6 +18,7 @@ from moto.s3.models import s3_backends
 from pyspark.sql import SparkSession
 
 from lakegc_assets.checks.case import Case, CheckResult
+from lakegc_assets.engine.tasks import Tasks
 from lakegc_assets.graveler.entry import AddressType
 from lakegc_assets.graveler.namespace import StorageNamespace
 from lakegc_assets.graveler.ranges import read_metarange, read_range
@@ -27,7 +28,6 @@ from lakegc_assets.run.hashing import key_digest
 from lakegc_assets.run.parts import Part, write_part
 from lakegc_assets.run.selection import Selection
 from lakegc_assets.run.settings import Settings
-from lakegc_assets.run.tasks import Tasks
 from lakegc_assets.storage.config import StoreConfig
 from lakegc_assets_tests.replay import GOLDEN, ReplayServer
 

@@ -16,8 +16,8 @@ import pytest
 from pyspark.errors import PySparkRuntimeError
 
 from lakegc_assets.embedded.gc import uncommitted
+from lakegc_assets.engine.spark import spark_failure
 from lakegc_assets.lakefs.config import LakeFSConfig
-from lakegc_assets.run.spark import spark_failure
 from lakegc_assets_tests.cli.calling import lakegc, say
 from lakegc_assets_tests.site import Site
 

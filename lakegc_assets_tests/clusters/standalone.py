@@ -25,7 +25,7 @@ from typing import Any, Final
 import pyarrow.parquet as pq
 import pyspark
 
-from lakegc_assets.run.spark import LOCAL, OPTIONS
+from lakegc_assets.engine.spark import LOCAL, OPTIONS
 from lakegc_assets_tests.sessions import SMALL
 
 _HOME: Final = Path(pyspark.__file__).parent

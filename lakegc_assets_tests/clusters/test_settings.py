@@ -15,10 +15,8 @@ from py4j.protocol import Py4JError  # type: ignore[import-untyped]
 
 import lakegc_assets
 from lakegc_assets.defs import connecting, execution
-from lakegc_assets.errors import ConfigurationError
-from lakegc_assets.lakefs.config import LakeFSConfig
-from lakegc_assets.run import spark as sessions
-from lakegc_assets.run.spark import (
+from lakegc_assets.engine import spark as sessions
+from lakegc_assets.engine.spark import (
     FILE_VARIABLE,
     LOCAL,
     REQUIRED,
@@ -26,6 +24,8 @@ from lakegc_assets.run.spark import (
     prepare_environment,
     session_settings,
 )
+from lakegc_assets.errors import ConfigurationError
+from lakegc_assets.lakefs.config import LakeFSConfig
 
 PACKAGE = Path(lakegc_assets.__file__).parent
 

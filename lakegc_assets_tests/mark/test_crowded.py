@@ -15,6 +15,7 @@ import pyarrow.compute as pc
 import pytest
 
 from lakegc_assets.embedded.faults import Fault
+from lakegc_assets.engine.tasks import Tasks
 from lakegc_assets.errors import IntegrityError
 from lakegc_assets.mark import evidence, served
 from lakegc_assets.mark.candidates import find_candidates
@@ -29,7 +30,6 @@ from lakegc_assets.run import sets
 from lakegc_assets.run.artifacts import AttemptArtifacts, Manifest
 from lakegc_assets.run.context import RunContext
 from lakegc_assets.run.selection import Selection
-from lakegc_assets.run.tasks import Tasks
 from lakegc_assets_tests.lake import REPOSITORY, RUN, SmallLake, copy_lake, running
 from lakegc_assets_tests.sessions import Session
 

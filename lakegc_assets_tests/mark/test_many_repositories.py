@@ -16,6 +16,9 @@ from typing import Any, cast
 
 import pytest
 
+from lakegc_assets.engine import progress
+from lakegc_assets.engine.progress import PROGRESS
+from lakegc_assets.engine.tasks import Tasks
 from lakegc_assets.errors import IntegrityError
 from lakegc_assets.graveler.ident import commit_id
 from lakegc_assets.graveler.namespace import StorageNamespace
@@ -24,13 +27,10 @@ from lakegc_assets.lakefs.config import LakeFSConfig
 from lakegc_assets.lakefs.models import Branch, Commit, Repository
 from lakegc_assets.mark import references
 from lakegc_assets.mark.references import References, read_references
-from lakegc_assets.run import telling
 from lakegc_assets.run.artifacts import ArtifactRoot
 from lakegc_assets.run.connections import Connections
 from lakegc_assets.run.context import RunContext
 from lakegc_assets.run.settings import Settings
-from lakegc_assets.run.tasks import Tasks
-from lakegc_assets.run.telling import PROGRESS
 from lakegc_assets.storage.config import StoreConfig
 from lakegc_assets.storage.errors import StoreUnavailableError
 from lakegc_assets.storage.local import LocalStore
@@ -140,7 +140,7 @@ def test_whoever_waits_is_told_which_other_repository_is_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A first mark may spend most of its time there."""
-    monkeypatch.setattr(telling, "_EVERY_S", 0.01)
+    monkeypatch.setattr(progress, "_EVERY_S", 0.01)
     ctx = context(tmp_path, monkeypatch, 2)
     connections = ctx.connections("repo", StorageNamespace.parse("local://repo"))
     awaited = [

@@ -8,11 +8,11 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
+from lakegc_assets.engine.spark import start_session
 from lakegc_assets.lakefs.config import LakeFSConfig
 from lakegc_assets.recovery import backups, copying, journal, looking, making
 from lakegc_assets.run.artifacts import ArtifactRoot
 from lakegc_assets.run.context import RunContext
-from lakegc_assets.run.spark import start_session
 from lakegc_assets.storage.config import StoreConfig
 from lakegc_assets_tests.lake import REPOSITORY, RUN, SETTINGS
 from lakegc_assets_tests.recovery.lines import Lines

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
-from lakegc_assets.run.tasks import Tasks
+from lakegc_assets.engine.tasks import Tasks
 from lakegc_assets_tests.simulation.here import world
 from lakegc_assets_tests.simulation.scheduler import Actor, Process
 

@@ -129,8 +129,8 @@ def replaced(
         (report, "_dimensions", lambda *_: {}),
         (namespace, "try_decode_xid", _decoded),
         (publication, "pq", encoding),
-        (uncommitted, "telling", lambda *_: nullcontext()),
-        (commits, "telling", lambda *_: nullcontext()),
+        (uncommitted, "report_progress", lambda *_: nullcontext()),
+        (commits, "report_progress", lambda *_: nullcontext()),
     ]
 
 

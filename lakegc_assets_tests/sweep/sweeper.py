@@ -8,10 +8,10 @@ from pathlib import Path
 
 from pyspark.sql import SparkSession
 
+from lakegc_assets.engine.spark import LOCAL, REQUIRED, prepare_environment
 from lakegc_assets.lakefs.config import LakeFSConfig
 from lakegc_assets.run.artifacts import ArtifactRoot
 from lakegc_assets.run.context import RunContext
-from lakegc_assets.run.spark import LOCAL, REQUIRED, prepare_environment
 from lakegc_assets.storage.config import StoreConfig
 from lakegc_assets.sweep.sweep import sweep
 from lakegc_assets_tests.lake import REPOSITORY, RUN, SETTINGS

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from lakegc_assets.run.tasks import Tasks
+from lakegc_assets.engine.tasks import Tasks
 from lakegc_assets.sweep import extending
 from lakegc_assets.sweep.extending import ALIKE, HELD
 from lakegc_assets.sweep.sweep import sweep

@@ -14,7 +14,7 @@ _EVERY_S: Final = 5.0
 
 
 @contextmanager
-def telling(log: logging.Logger, how_far: Callable[[], str]) -> Iterator[None]:
+def report_progress(log: logging.Logger, how_far: Callable[[], str]) -> Iterator[None]:
     """Tell how far it is while something goes on; what is done soon is not told.
 
     Args:

@@ -1,4 +1,4 @@
-"""``python -m lakegc_assets.run``: makes, once, the archive that lets Spark start fast here.
+"""``python -m lakegc_assets.engine``: makes, once, the archive that lets Spark start fast here.
 
 Where none can be made (the folder cannot be written, this Java makes none), Spark starts without.
 """
@@ -12,9 +12,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
-from lakegc_assets.errors import ConfigurationError
-from lakegc_assets.run.class_archive import QUIET, archive_path
-from lakegc_assets.run.spark import (
+from lakegc_assets.engine.class_archive import QUIET, archive_path
+from lakegc_assets.engine.spark import (
     FILE_VARIABLE,
     LOCAL,
     OPTIONS,
@@ -22,6 +21,7 @@ from lakegc_assets.run.spark import (
     prepare_environment,
     start_session,
 )
+from lakegc_assets.errors import ConfigurationError
 
 # Folders that Spark would add to its class path, of which no archive can be made.
 _FOLDERS: Final = ("SPARK_CONF_DIR", "HADOOP_CONF_DIR", "YARN_CONF_DIR", "SPARK_DIST_CLASSPATH")

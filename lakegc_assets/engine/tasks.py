@@ -22,8 +22,8 @@ from typing import Final, TypeVar
 from pyspark.sql import SparkSession
 
 from lakegc_assets import traffic
-from lakegc_assets.run.task_errors import errors_of_tasks
-from lakegc_assets.run.telling import telling
+from lakegc_assets.engine.progress import report_progress
+from lakegc_assets.engine.task_errors import errors_of_tasks
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -84,7 +84,7 @@ class Tasks:
             ended.append(None)
             return answer
 
-        with telling(self.log, lambda: _how_far(what, len(ended), len(inputs))):
+        with report_progress(self.log, lambda: _how_far(what, len(ended), len(inputs))):
             if len(inputs) == 1:
                 return [task(inputs[0])]
             # What messages say depends on it: which commands they print.
@@ -109,7 +109,7 @@ class Tasks:
 
         # An interrupt that came into the middle of a call to the JVM would leave the answer of that
         # call to the next one. So this thread, which gets the interrupts, only waits.
-        with ThreadPoolExecutor(1) as pool, telling(self.log, how_far):
+        with ThreadPoolExecutor(1) as pool, report_progress(self.log, how_far):
             waiting = pool.submit(job)
             try:
                 return waiting.result()
@@ -130,7 +130,7 @@ def _how_far(what: str, ended: int, inputs: int) -> str:
     return f"{what}: {ended:,} of {inputs:,} tasks are done"
 
 
-def spread(items: Sequence[T], seconds: Sequence[float], most: int) -> list[list[T]]:
+def bin_pack(items: Sequence[T], seconds: Sequence[float], most: int) -> list[list[T]]:
     """Spread items over tasks: none is below 2 s of work where there are several, none is empty.
 
     Args:
@@ -148,7 +148,7 @@ def spread(items: Sequence[T], seconds: Sequence[float], most: int) -> list[list
     return [task for _, _, task in loads if task]
 
 
-def each(function: Callable[[T], R], items: Sequence[T], threads: int) -> list[R]:
+def thread_map(function: Callable[[T], R], items: Sequence[T], threads: int) -> list[R]:
     """Call a function that mostly waits for each item, in several threads; answers in order.
 
     After an error no other item is begun, and the error is raised once all threads have ended.

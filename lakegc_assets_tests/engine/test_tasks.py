@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lakegc_assets import traffic
-from lakegc_assets.run.tasks import Tasks, each, spread
+from lakegc_assets.engine.tasks import Tasks, bin_pack, thread_map
 from lakegc_assets_tests.sessions import Session
 
 
@@ -72,19 +72,19 @@ def test_work_is_spread_completely_over_tasks_that_are_worth_it(
     costs: list[float], most: int
 ) -> None:
     items = list(range(len(costs)))
-    tasks = spread(items, costs, most)
+    tasks = bin_pack(items, costs, most)
     assert sorted(item for task in tasks for item in task) == items
     assert len(tasks) <= max(1, min(most, int(sum(costs) / 2)))
     assert all(tasks)
 
 
 def test_items_of_equal_cost_are_spread_evenly() -> None:
-    assert sorted(len(task) for task in spread(range(50), [1.0] * 50, 7)) == [7] * 6 + [8]
-    assert len(spread(range(50), [0.0] * 50, 7)) == 1
+    assert sorted(len(task) for task in bin_pack(range(50), [1.0] * 50, 7)) == [7] * 6 + [8]
+    assert len(bin_pack(range(50), [0.0] * 50, 7)) == 1
 
 
 def test_threads_answer_in_order() -> None:
-    assert each(lambda n: n + 1, range(20), 4) == list(range(1, 21))
+    assert thread_map(lambda n: n + 1, range(20), 4) == list(range(1, 21))
 
 
 @pytest.mark.parametrize("kind", [IndexError, KeyboardInterrupt])
@@ -98,5 +98,5 @@ def test_after_an_error_in_a_thread_no_other_item_is_begun(kind: type[BaseExcept
         time.sleep(0.001)
 
     with pytest.raises(kind):
-        each(fail, range(10_000), 3)
+        thread_map(fail, range(10_000), 3)
     assert len(begun) < 10_000

@@ -1,6 +1,6 @@
 """The class data archive of Spark's JVM: its classes as they are once loaded, for a fast start.
 
-``python -m lakegc_assets.run``, which is a part of ``make setup``, makes it in the user's cache
+``python -m lakegc_assets.engine``, which is a part of ``make setup``, makes it in the user's cache
 folder. A session on this machine uses it if it is there, and it can be deleted without harm.
 """
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 from pyspark.errors import PythonException
 
+from lakegc_assets.engine.tasks import Tasks
 from lakegc_assets.errors import ConfigurationError, IntegrityError, LakegcError, RefusedError
 from lakegc_assets.graveler.errors import FormatError
 from lakegc_assets.lakefs.errors import AuthenticationError
-from lakegc_assets.run.tasks import Tasks
 from lakegc_assets.storage.errors import AccessDeniedError
 from lakegc_assets_tests.sessions import Session
 

@@ -10,14 +10,14 @@ from pathlib import Path
 
 import pytest
 
+from lakegc_assets.engine.class_archive import FAST, archive_options, archive_path
+from lakegc_assets.engine.spark import FILE_VARIABLE, LOCAL, OPTIONS, session_settings
 from lakegc_assets.run import __main__ as making
-from lakegc_assets.run.class_archive import FAST, archive_options, archive_path
-from lakegc_assets.run.spark import FILE_VARIABLE, LOCAL, OPTIONS, session_settings
 
 #: A session that says which classes its JVM takes from where, and does some work.
 _JOB = """
 import sys
-from lakegc_assets.run.spark import OPTIONS, prepare_environment, session_settings, start_session
+from lakegc_assets.engine.spark import OPTIONS, prepare_environment, session_settings, start_session
 prepare_environment()
 settings = session_settings()
 settings[OPTIONS] += " -Xlog:class+load:file=" + sys.argv[1]

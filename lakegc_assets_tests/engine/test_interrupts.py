@@ -9,8 +9,8 @@ import sys
 
 _JOB = """
 import threading, time
-from lakegc_assets.run.spark import prepare_environment, start_session
-from lakegc_assets.run.tasks import Tasks
+from lakegc_assets.engine.spark import prepare_environment, start_session
+from lakegc_assets.engine.tasks import Tasks
 
 def wait(_number):
     time.sleep(3600)

@@ -7,9 +7,9 @@ import threading
 
 import pytest
 
-from lakegc_assets.run import telling as module
-from lakegc_assets.run.tasks import Tasks
-from lakegc_assets.run.telling import telling
+from lakegc_assets.engine import progress as module
+from lakegc_assets.engine.progress import report_progress
+from lakegc_assets.engine.tasks import Tasks
 from lakegc_assets_tests.sessions import Session
 
 
@@ -97,13 +97,16 @@ def test_what_cannot_be_told_stops_nothing() -> None:
         told.came.set()
         raise ConnectionError
 
-    with telling(_log(told), how_far):
+    with report_progress(_log(told), how_far):
         assert told.came.wait(600)
     assert told.lines == []
 
 
 def test_whoever_watches_the_process_is_told(caplog: pytest.LogCaptureFixture) -> None:
     told = _Told()
-    with caplog.at_level(logging.INFO, "lakegc.progress"), telling(_log(told), lambda: "3 of 9"):
+    with (
+        caplog.at_level(logging.INFO, "lakegc.progress"),
+        report_progress(_log(told), lambda: "3 of 9"),
+    ):
         assert told.came.wait(600)
     assert "3 of 9" in caplog.messages

@@ -19,8 +19,8 @@ from py4j.protocol import Py4JError  # type: ignore[import-untyped]
 from pyspark.errors import PySparkRuntimeError
 from pyspark.sql import SparkSession
 
+from lakegc_assets.engine.class_archive import FAST, archive_options
 from lakegc_assets.errors import ConfigurationError
-from lakegc_assets.run.class_archive import FAST, archive_options
 
 _PACKAGE: Final = Path(__file__).parents[1]
 _LOG: Final = f"-Dlog4j2.configurationFile={(_PACKAGE / 'log4j2.properties').as_uri()}"
