@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 from lakegc_assets.cli.progress import say
 from lakegc_assets.cli.queries import Site
 from lakegc_assets.defs.partitions import partition_key
-from lakegc_assets.engine.spark import start_session
+from lakegc_assets.engine.spark import configured_by, start_session
 from lakegc_assets.errors import ConfigurationError, IntegrityError, LakegcError
 from lakegc_assets.recovery.backups import find_backup
 from lakegc_assets.recovery.old_trash import prune_trash
@@ -190,4 +190,5 @@ def _context(site: Site, repository: str, run: str) -> RunContext:
         lakefs=site.lakefs,
         root=site.root,
         session=start_session,
+        spark_configured_by=configured_by(),
     )

@@ -13,7 +13,7 @@ from lakegc_assets.definitions import component
 from lakegc_assets.defs.partitions import partition_key
 from lakegc_assets.defs.pruning import Outcome, left_alone, prune_one
 from lakegc_assets.defs.records import DagsterRecords
-from lakegc_assets.engine.spark import start_session
+from lakegc_assets.engine.spark import configured_by, start_session
 from lakegc_assets.errors import ConfigurationError
 from lakegc_assets.prune.prune import require_long
 from lakegc_assets.run.context import RunContext
@@ -66,6 +66,7 @@ def _context(site: Site, repository: str) -> RunContext:
         lakefs=site.lakefs,
         root=site.root,
         session=start_session,
+        spark_configured_by=configured_by(),
     )
 
 

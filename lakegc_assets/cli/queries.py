@@ -17,7 +17,7 @@ from lakegc_assets.definitions import component
 from lakegc_assets.defs.connecting import built
 from lakegc_assets.defs.execution import Resources
 from lakegc_assets.defs.partitions import partition_key
-from lakegc_assets.engine.spark import session_settings, start_session
+from lakegc_assets.engine.spark import configured_by, session_settings, start_session
 from lakegc_assets.engine.tasks import thread_map
 from lakegc_assets.errors import LakegcError, RefusedError
 from lakegc_assets.estate.guards import Guards, read_guards
@@ -274,6 +274,7 @@ def any_context(repository: str, run: str) -> Iterator[RunContext]:
         lakefs=site.lakefs,
         root=site.root,
         session=start_session,
+        spark_configured_by=configured_by(),
     )
 
 

@@ -18,7 +18,14 @@ from lakegc_assets.defs.partitions import multi_key, partition_key
 from lakegc_assets.defs.requests import require_own_config
 from lakegc_assets.defs.resources import CollectorResource
 from lakegc_assets.engine.progress import forwarding
-from lakegc_assets.engine.spark import starting
+from lakegc_assets.engine.spark import (
+    OPTIONS,
+    configured_by,
+    master_of,
+    place_of,
+    session_settings,
+    starting,
+)
 from lakegc_assets.run.artifacts import ArtifactRoot
 from lakegc_assets.run.command_line import printing_always
 from lakegc_assets.run.context import RunContext
@@ -144,14 +151,16 @@ class Execution:
             clocks=collector.clocks,
             log=context.log,
             started_by=f"Dagster run {context.run.run_id}",
+            spark_configured_by=_configured_by(pyspark),
         )
         _, connections = ctx.connect()
         require_keys_on_nodes(
-            _master(pyspark),
+            _place(pyspark) if ctx.engine.kind == "spark" else "local",
             ctx.lakefs.credentials_file,
             ctx.root.stores.credentials_file,
             ctx.root.stores.azure.credentials_file,
         )
+        ctx.log.info("the engine is %s", ctx.engine)
         always = {"collect_excluded": True} if collector.collect_excluded else {}
         with (
             printing_always(**always),
@@ -171,7 +180,15 @@ def _session(pyspark: LazyPySparkResource) -> SparkSession:
         return session
 
 
-def _master(pyspark: LazyPySparkResource) -> str:
-    """The master of the session that is there or would be started."""
-    # Where the configuration does not say it in this form, Spark knows.
-    return str(pyspark.spark_config.get("spark.master") or _session(pyspark).sparkContext.master)
+def _place(pyspark: LazyPySparkResource) -> str:
+    """Where Spark's tasks run: the Connect server or master that is configured, or in use."""
+    return place_of(pyspark.spark_config) or master_of(_session(pyspark))
+
+
+def _configured_by(pyspark: LazyPySparkResource) -> str:
+    """What configures Spark; empty where the resource has its defaults."""
+    # The options of the JVM name an archive that may have been made since.
+    own, default = (
+        {**settings, OPTIONS: ""} for settings in (pyspark.spark_config, session_settings())
+    )
+    return "spark_config of the resource pyspark" if own != default else configured_by()

@@ -21,7 +21,7 @@ from lakegc_assets.defs.records import (
     repositories_in,
 )
 from lakegc_assets.defs.requests import collected
-from lakegc_assets.engine.spark import start_session
+from lakegc_assets.engine.spark import configured_by, start_session
 from lakegc_assets.errors import LakegcError, RefusedError
 from lakegc_assets.lakefs.models import Repository
 from lakegc_assets.prune.prune import Judged, Pruned, prune
@@ -146,6 +146,7 @@ def _prune(context: dg.OpExecutionContext, component: Names, config: Pruning) ->
             lakefs=resources.lakefs.config(),
             root=resources.root,
             session=start_session,
+            spark_configured_by=configured_by(),
             clocks=collector.clocks,
             log=context.log,
             started_by=f"Dagster run {context.run.run_id}",

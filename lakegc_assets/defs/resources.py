@@ -16,6 +16,7 @@ from pydantic import Field, PrivateAttr
 
 from lakegc_assets.defs.connecting import LakeFSResource, ObjectStoreResource
 from lakegc_assets.defs.policy import SETTINGS, Policies, Policy
+from lakegc_assets.engine.choice import EngineSetting
 from lakegc_assets.engine.spark import prepare_environment, session_settings
 from lakegc_assets.errors import ConfigurationError, RefusedError
 from lakegc_assets.graveler.namespace import StorageNamespace
@@ -86,10 +87,15 @@ class CollectorResource(dg.ConfigurableResource):  # type: ignore[type-arg]
         ge=0,
         description="a run is a clean one if the last clean one is older than this",
     )
-    spark_seconds: float = Field(
-        default=10.0,
+    engine: EngineSetting = Field(
+        default="auto",
+        description="what computes: embedded (this machine, no JVM), spark, or auto: Spark where "
+        "it is configured, or where more is known than embedded_rows",
+    )
+    embedded_rows: int = Field(
+        default=10_000_000,
         ge=0,
-        description="work, in seconds of one core, from which on a stage runs on Spark; 0: always",
+        description="rows listed and decoded from which on auto takes Spark",
     )
     range_num_partitions: int = Field(
         default=50, ge=1, description="the most tasks that read metaranges"
@@ -230,7 +236,8 @@ class CollectorResource(dg.ConfigurableResource):  # type: ignore[type-arg]
                 skip_new_slices=self.skip_new_slices,
                 clean=self.clean,
                 clean_every=timedelta(hours=self.clean_every_hours),
-                spark_seconds=self.spark_seconds,
+                engine=self.engine,
+                embedded_rows=self.embedded_rows,
                 range_num_partitions=self.range_num_partitions,
                 address_num_partitions=self.address_num_partitions,
                 listing_num_partitions=self.listing_num_partitions,

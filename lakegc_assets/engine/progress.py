@@ -31,7 +31,7 @@ def report_progress(log: logging.Logger, how_far: Callable[[], str]) -> Iterator
                 log.info("%s", text)
                 PROGRESS.info("%s", text)
 
-    thread = threading.Thread(target=tell, name="lakegc-telling", daemon=True)
+    thread = threading.Thread(target=tell, name="lakegc-progress", daemon=True)
     thread.start()
     try:
         yield
@@ -68,3 +68,8 @@ def forwarding(name: str, log: logging.Logger) -> Iterator[None]:
         yield
     finally:
         logger.removeHandler(handler)
+
+
+def tasks_done(what: str, done: int, tasks: int) -> str:
+    """The sentence of a stage: how many of its tasks are done."""
+    return f"{what}: {done:,} of {tasks:,} tasks are done"

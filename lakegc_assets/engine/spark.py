@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Final
 
 from py4j.protocol import Py4JError  # type: ignore[import-untyped]
-from pyspark.errors import PySparkRuntimeError
+from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from lakegc_assets.engine.class_archive import FAST, archive_options
@@ -29,6 +29,9 @@ _LOG: Final = f"-Dlog4j2.configurationFile={(_PACKAGE / 'log4j2.properties').as_
 OPTIONS: Final = "spark.driver.extraJavaOptions"
 #: Names a file of settings in the form of ``spark-defaults.conf``.
 FILE_VARIABLE: Final = "LAKEGC_SPARK_CONF"
+#: Names a Spark Connect server, in settings and in the environment: Spark's own names.
+REMOTE: Final = "spark.remote"
+REMOTE_VARIABLE: Final = "SPARK_REMOTE"
 #: Times are UTC on every machine, and a batch for Python is no larger than a page of a listing.
 REQUIRED: Final = {
     "spark.sql.session.timeZone": "UTC",
@@ -71,14 +74,18 @@ def session_settings() -> dict[str, str]:
     """The settings of a new session: for this machine, or as the file says that is named.
 
     ``LAKEGC_SPARK_CONF`` names a file in the form of Spark's own ``spark-defaults.conf``. What it
-    sets replaces ``LOCAL``, of which only a few remain where its ``spark.master`` is a cluster.
+    sets replaces ``LOCAL``, of which only a few remain where its ``spark.master`` is a cluster, and
+    nothing where ``spark.remote``, or else the variable ``SPARK_REMOTE``, names a Spark Connect
+    server.
 
     Raises:
         ConfigurationError: the file cannot be read, or holds a secret, which Spark would show.
     """
     path = os.environ.get(FILE_VARIABLE)
     given = _read_settings(Path(path).expanduser()) if path else {}
-    if is_cluster(given.get("spark.master", LOCAL["spark.master"])):
+    if remote := given.get(REMOTE) or os.environ.get(REMOTE_VARIABLE):
+        settings = {REMOTE: remote}
+    elif is_cluster(given.get("spark.master", LOCAL["spark.master"])):
         settings = _ANYWHERE | {"spark.redaction.regex": _REDACTED}
     else:
         settings = LOCAL | {OPTIONS: f"{LOCAL[OPTIONS]} {archive_options()}".rstrip()}
@@ -86,8 +93,20 @@ def session_settings() -> dict[str, str]:
 
 
 def is_cluster(master: str) -> bool:
-    """Whether tasks of a session with this master run in other processes than its JVM."""
+    """Whether tasks of a session with this master or remote may run on other machines."""
     return re.fullmatch(r"local(\[.*\])?", master) is None
+
+
+def configured_by() -> str:
+    """The variable that configures Spark; empty where none does."""
+    names = (FILE_VARIABLE, REMOTE_VARIABLE)
+    return next((name for name in names if os.environ.get(name)), "")
+
+
+def place_of(settings: Mapping[str, str]) -> str:
+    """Where a session with these settings runs its tasks: its Connect server, or its master."""
+    # What follows a semicolon in the URL of a Connect server may be a token.
+    return settings.get(REMOTE, "").partition(";")[0] or settings.get("spark.master", "")
 
 
 def prepare_environment() -> None:
@@ -102,7 +121,7 @@ def prepare_environment() -> None:
     settings = session_settings()
     python = settings.get("spark.pyspark.python", sys.executable)
     os.environ.setdefault("PYSPARK_PYTHON", python)
-    if not is_cluster(settings["spark.master"]):
+    if not is_cluster(place_of(settings)):
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
 
 
@@ -132,7 +151,7 @@ def starting() -> Iterator[None]:
     try:
         with _interrupts_wait():
             yield
-    except (PySparkRuntimeError, Py4JError) as error:
+    except (PySparkException, Py4JError) as error:
         raise spark_failure(error) from error
 
 
@@ -166,14 +185,20 @@ def _interrupts_wait() -> Iterator[None]:
             signal.raise_signal(waiting[0])
 
 
-def spark_failure(error: PySparkRuntimeError | Py4JError) -> ConfigurationError:
+def spark_failure(error: PySparkException | Py4JError) -> ConfigurationError:
     """Why Spark did not start, and what to do about it."""
+    place = place_of(session_settings())
+    if place.startswith("sc://"):
+        return ConfigurationError(
+            f"the Spark Connect server {place} does not answer: {error}. Is it there, and of the "
+            "version of this pyspark? See docs/clusters.md"
+        )
     if isinstance(error, Py4JError):
         # Java's own sentence is in the first line that starts with a colon; traces follow it.
         lines = str(error).splitlines()
         told = next((line[2:] for line in lines if line.startswith(": ")), lines[0])
         return ConfigurationError(
-            f"Spark did not start with {session_settings()['spark.master']}: {told}. Is its master "
+            f"Spark did not start with {place}: {told}. Is its master "
             "there, and of the version of this pyspark? See docs/clusters.md",
         )
     return ConfigurationError(
@@ -206,18 +231,38 @@ def warm_up() -> threading.Thread:
 
 
 def prepare_session(spark: SparkSession) -> None:
-    """Give a session what the mark relies on, whatever else configured it.
+    """Give a session what the tasks rely on, whatever else configured it.
 
-    On a cluster this package is sent to the executors, ahead of one that may be installed there:
-    tasks run the very code that started them. What it depends on must be on the nodes.
+    Where tasks run on other machines, or through Spark Connect, this package is sent to them, ahead
+    of one that may be installed there: tasks run the very code that started them. What it depends
+    on must be on the nodes.
+
+    Raises:
+        ConfigurationError: this Spark cannot be sent anything.
     """
     for name, value in REQUIRED.items():
         spark.conf.set(name, value)
-    context = spark.sparkContext
-    if is_cluster(str(context.master)) and context.applicationId not in _shipped:
+    session = str(spark.conf.get("spark.app.id", "")) or str(id(spark))
+    if (is_connect(spark) or is_cluster(master_of(spark))) and session not in _shipped:
         # Unpacked where tasks import from; out of a zip, numba could not keep what it compiles.
-        context.addArchive(f"{_archive()}#{_PACKAGE.name}")
-        _shipped.add(context.applicationId)
+        try:
+            spark.addArtifacts(f"{_archive()}#{_PACKAGE.name}", archive=True)
+        except (NotImplementedError, RuntimeError) as error:
+            raise ConfigurationError(
+                f"this Spark ({spark.version}) cannot be sent the code of the tasks: it takes "
+                "version 4.0 or newer, see docs/clusters.md"
+            ) from error
+        _shipped.add(session)
+
+
+def master_of(spark: SparkSession) -> str:
+    """The master of a session; empty where it does not tell."""
+    return str(spark.conf.get("spark.master", ""))
+
+
+def is_connect(spark: SparkSession) -> bool:
+    """Whether a session is one of Spark Connect."""
+    return type(spark).__module__.startswith("pyspark.sql.connect")
 
 
 def _archive() -> str:

@@ -35,17 +35,19 @@ def errors_of_tasks() -> Iterator[None]:
         if not raised:
             raise
         last = raised[-1]
-        kind = _kind(last[1], last[2])
-        if kind is None:
+        raised_type = getattr(import_module(last[1]), last[2], None)
+        if not (isinstance(raised_type, type) and issubclass(raised_type, LakegcError)):
             raise
-        raise kind(text[last.end() :].strip()) from error
+        raise _kind(raised_type)(text[last.end() :].strip()) from error
 
 
-def _kind(module: str, name: str) -> type[LakegcError] | None:
+def plain_error(error: LakegcError) -> LakegcError:
+    """An error of the same kind and message that any process can unpickle."""
+    return _kind(type(error))(str(error))
+
+
+def _kind(raised: type[LakegcError]) -> type[LakegcError]:
     """The kind of an error of this package, which can be raised with nothing but a message."""
-    raised = getattr(import_module(module), name, None)
-    if not (isinstance(raised, type) and issubclass(raised, LakegcError)):
-        return None
     for kind in (ConfigurationError, RefusedError, IntegrityError):
         if issubclass(raised, kind):
             return kind

@@ -1,49 +1,50 @@
-"""Runs a stage's tasks: in this process where they are little work, else in one Spark job.
+"""Runs the tasks of a stage: in threads or processes of this machine, or in one Spark job.
 
 A task is a function that can be pickled, called with a value that can be. It reads and writes
-artifacts and stores by itself, and what it returns is small: counts, digests, names of files. So
-no row passes through the JVM, and a stage is one job.
+artifacts and stores by itself, and what it returns is small: counts, digests, names of files. So no
+row passes through the driver, and a stage is one job.
 """
 
 from __future__ import annotations
 
 import heapq
 import logging
-import os
 from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 from contextvars import copy_context
 from dataclasses import dataclass, field
-from functools import partial
+from os import cpu_count
 from typing import Final, TypeVar
 
 from pyspark.sql import SparkSession
 
-from lakegc_assets import traffic
-from lakegc_assets.engine.progress import report_progress
-from lakegc_assets.engine.task_errors import errors_of_tasks
+from lakegc_assets.engine.choice import Engine
+from lakegc_assets.engine.processes import run_in_processes
+from lakegc_assets.engine.progress import report_progress, tasks_done
+from lakegc_assets.engine.spark_jobs import run_on_spark
 
 T = TypeVar("T")
 R = TypeVar("R")
 
 #: Work of one task at least, in seconds of one core: starting one costs some tenths of that.
 _TASK_SECONDS: Final = 2.0
+#: From so much work on, in seconds of one core, processes earn what it takes to start them.
+_PROCESS_SECONDS: Final = 10.0
 
 
 @dataclass(frozen=True)
 class Tasks:
-    """Runs tasks.
+    """Runs tasks on one engine.
 
     Attributes:
+        engine: of the run.
         session: gives the Spark session, which is started when it is first asked for.
-        spark_seconds: from how much work on, in seconds of one core, Spark is used.
         log: is told every few seconds how many of the tasks are done.
     """
 
+    engine: Engine
     session: Callable[[], SparkSession]
-    spark_seconds: float
     log: logging.Logger = field(default_factory=lambda: logging.getLogger("lakegc"))
 
     def run(
@@ -57,24 +58,27 @@ class Tasks:
         """Run a task for each input; the answers in the order of the inputs.
 
         Args:
-            what: is done, in words: the description of the Spark job.
+            what: is done, in words, for logs.
             task: picklable; may be called several times for one input where tasks are repeated.
             inputs: one for each task.
             seconds: about how much work all of them are, on one core.
-            threads: that run them here; one for each core unless they mostly wait.
+            threads: that run them on the embedded engine where tasks mostly wait; None where they
+                compute.
 
         Raises:
-            LakegcError: what a task raised on purpose; from Spark, of its kind.
+            LakegcError: what a task raised on purpose; from another process, of its kind.
             Exception: what else a task raised; from Spark, wrapped in its ``PythonException``.
         """
         if not inputs:
             return []
-        if seconds < self.spark_seconds:
-            return self._here(what, task, inputs, threads or os.cpu_count() or 1)
-        with errors_of_tasks():
-            return self._on_spark(what, task, inputs)
+        if self.engine.kind == "spark":
+            return run_on_spark(self.session(), what, task, inputs, self.log)
+        cores = cpu_count() or 1
+        if threads is None and seconds >= _PROCESS_SECONDS and min(cores, len(inputs)) > 1:
+            return run_in_processes(what, task, inputs, cores, self.log)
+        return self._in_threads(what, task, inputs, threads or cores)
 
-    def _here(
+    def _in_threads(
         self, what: str, task: Callable[[T], R], inputs: Sequence[T], threads: int
     ) -> list[R]:
         ended: list[None] = []
@@ -84,50 +88,13 @@ class Tasks:
             ended.append(None)
             return answer
 
-        with report_progress(self.log, lambda: _how_far(what, len(ended), len(inputs))):
+        with report_progress(self.log, lambda: tasks_done(what, len(ended), len(inputs))):
             if len(inputs) == 1:
                 return [task(inputs[0])]
             # What messages say depends on it: which commands they print.
             contexts = [copy_context() for _ in inputs]
             with ThreadPoolExecutor(min(len(inputs), threads)) as pool:
                 return list(pool.map(lambda c, one: c.run(counted, one), contexts, inputs))
-
-    def _on_spark(self, what: str, task: Callable[[T], R], inputs: Sequence[T]) -> list[R]:
-        context = self.session().sparkContext
-        tracker = context.statusTracker()
-
-        def job() -> list[R]:
-            context.setLocalProperty("spark.job.description", what)
-            told = context.parallelize(inputs, len(inputs)).map(partial(_counting, task)).collect()
-            traffic.add(sum(requests for _, requests in told))
-            return [answer for answer, _ in told]
-
-        def how_far() -> str:
-            stages = [tracker.getStageInfo(stage) for stage in tracker.getActiveStageIds()]
-            ended = sum(stage.numCompletedTasks for stage in stages if stage is not None)
-            return _how_far(what, ended, len(inputs))
-
-        # An interrupt that came into the middle of a call to the JVM would leave the answer of that
-        # call to the next one. So this thread, which gets the interrupts, only waits.
-        with ThreadPoolExecutor(1) as pool, report_progress(self.log, how_far):
-            waiting = pool.submit(job)
-            try:
-                return waiting.result()
-            finally:
-                if not waiting.done():
-                    with suppress(Exception):
-                        context.cancelAllJobs()
-
-
-def _counting(task: Callable[[T], R], one: T) -> tuple[R, int]:
-    """What a task answers, and how many requests it has sent, in a process of its own."""
-    before = traffic.sent()
-    answer = task(one)
-    return answer, traffic.sent() - before
-
-
-def _how_far(what: str, ended: int, inputs: int) -> str:
-    return f"{what}: {ended:,} of {inputs:,} tasks are done"
 
 
 def bin_pack(items: Sequence[T], seconds: Sequence[float], most: int) -> list[list[T]]:

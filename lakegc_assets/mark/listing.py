@@ -38,7 +38,7 @@ from lakegc_assets.mark.publication import require_unused
 from lakegc_assets.run.artifacts import AttemptArtifacts, Manifest
 from lakegc_assets.run.connections import Connections
 from lakegc_assets.run.context import RunContext
-from lakegc_assets.run.history import earlier, of_whole_store
+from lakegc_assets.run.history import earlier, note_rows, of_whole_store
 from lakegc_assets.run.parts import Part, read_parts, write_part
 from lakegc_assets.storage.opening import open_store
 
@@ -93,6 +93,7 @@ def list_store(ctx: RunContext) -> Manifest:
     attempt, found = find(ctx, client, connections, moments)
     listed = found.listed
     slices = slices_table(listed.slices, found.settled_before)
+    note_rows(ctx.root, ctx.repository, ctx.run, listed.digest.count)
     return attempt.finish(
         Manifest(
             asset=ASSET,
@@ -119,6 +120,7 @@ def list_store(ctx: RunContext) -> Manifest:
                 "settled_digest": str(listed.settled),
                 **found.facts,
                 "requests": ctx.requests_sent,
+                "engine": str(ctx.engine),
             },
         ),
     )

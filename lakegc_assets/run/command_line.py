@@ -68,9 +68,9 @@ _TAKEN: Final = {
     "mark": _ALL,
     "adopt": _ALL - {"adopt"},
     "sweep": _ALL - _OF_A_MARK,
-    "backup": _BACKUP | _LEASE | {"spark_seconds", _EXCLUDED},
+    "backup": _BACKUP | _LEASE | {"engine", _EXCLUDED},
     "hold": _BACKUP | _LEASE | {"pin_days"},
-    "restore": _BACKUP | _LEASE | {"pin_days", "spark_seconds"},
+    "restore": _BACKUP | _LEASE | {"pin_days", "engine"},
     "approve": frozenset({_EXCLUDED}),
 }
 

@@ -14,6 +14,7 @@ from urllib.parse import unquote
 from pyspark.sql import SparkSession
 
 from lakegc_assets import traffic
+from lakegc_assets.engine.choice import Engine, choose_engine
 from lakegc_assets.engine.spark import prepare_session
 from lakegc_assets.engine.tasks import Tasks
 from lakegc_assets.errors import ConfigurationError, IntegrityError, RefusedError
@@ -26,6 +27,7 @@ from lakegc_assets.run.artifacts import ArtifactRoot, Manifest
 from lakegc_assets.run.command_line import command_line, given_settings
 from lakegc_assets.run.connections import Connections
 from lakegc_assets.run.hashing import KeyDigest
+from lakegc_assets.run.history import known_rows, note_rows
 from lakegc_assets.run.parts import Part
 from lakegc_assets.run.settings import Settings
 from lakegc_assets.storage.base import ObjectStore
@@ -115,7 +117,8 @@ class RunContext:
         settings: what may be collected, and how the work is split.
         lakefs: how to reach the lakeFS server.
         root: where artifacts live, and how to reach the stores.
-        session: gives the one Spark session of the run, where there is work for it.
+        session: gives the one Spark session of the run, where its engine is Spark.
+        spark_configured_by: what configures Spark, in words; empty where nothing does.
         clocks: the clocks of the run.
         log: where what happens is told.
         started_by: who started it, where that is known: a Dagster run.
@@ -132,6 +135,7 @@ class RunContext:
     log: logging.Logger = field(default_factory=lambda: logging.getLogger("lakegc"))
     started_by: str | None = None
     sent_before: int = field(default_factory=traffic.sent)
+    spark_configured_by: str = ""
 
     @property
     def requests_sent(self) -> int:
@@ -152,7 +156,18 @@ class RunContext:
             prepare_session(spark)
             return spark
 
-        return Tasks(prepared, self.settings.spark_seconds, self.log)
+        return Tasks(self.engine, prepared, self.log)
+
+    @property
+    def engine(self) -> Engine:
+        """What computes its tasks, as far as is known what there is to do, and why."""
+        settings = self.settings
+        rows = 0
+        if settings.engine == "auto" and not self.spark_configured_by:
+            rows = known_rows(self.root, self.repository, self.run)
+        return choose_engine(
+            settings.engine, self.spark_configured_by, rows, settings.embedded_rows
+        )
 
     def connect(self) -> tuple[LakeFSClient, Connections]:
         """A client of the server, and the connections that tasks use.
@@ -247,7 +262,7 @@ class RunContext:
             digest: of the keys of its rows; None where it has no keys.
         """
         attempt = self.root.attempt(self.repository, self.run)
-        return attempt.finish(
+        manifest = attempt.finish(
             Manifest(
                 asset=asset,
                 repository=self.repository,
@@ -263,6 +278,10 @@ class RunContext:
                 previous=previous.sha256,
                 # A mark is of the mode of its listing, whatever its later stages are told.
                 settings={**self.given_settings, "mode": previous.mode},
-                facts={**facts, "requests": self.requests_sent},
+                facts={**facts, "requests": self.requests_sent, "engine": str(self.engine)},
             ),
         )
+        note_rows(
+            self.root, self.repository, self.run, int(manifest.facts.get("entries", manifest.rows))
+        )
+        return manifest

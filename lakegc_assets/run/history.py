@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -11,6 +12,8 @@ from lakegc_assets.errors import LakegcError
 from lakegc_assets.run.artifacts import ArtifactRoot, AttemptArtifacts, Manifest
 
 _THREADS = 8
+#: By URL of the artifacts, repository and run.
+_rows_of_runs: dict[tuple[str, str, str], int] = {}
 
 
 @dataclass(frozen=True)
@@ -52,6 +55,42 @@ def earlier(
     found = [one for one in thread_map(read, runs, _THREADS) if one is not None]
     same = [one for one in found if namespace in {None, one.manifest.namespace}]
     return sorted(same, key=_finished, reverse=True)
+
+
+def known_rows(root: ArtifactRoot, repository: str, run: str) -> int:
+    """Rows that a run is known to list and to decode: its own, or the latest run's before it.
+
+    Only where tasks are computed depends on it, so what is damaged or missing counts for nothing.
+    The artifacts are read once in a process; what it does itself it notes (``note_rows``).
+
+    Args:
+        root: of the artifacts.
+        repository: lakeFS repository.
+        run: id of the run.
+    """
+
+    def rows(one: str) -> int:
+        found = 0
+        with suppress(LakegcError):
+            attempt = root.attempt(repository, one)
+            found += attempt.recorded("store_listing").rows
+            found += int(attempt.recorded("committed_addresses").facts["entries"])
+        return found
+
+    key = (root.url, repository, run)
+    if key not in _rows_of_runs:
+        runs = {run}
+        with suppress(LakegcError):
+            runs |= set(sorted(set(root.runs(repository)) - {run})[-1:])
+        _rows_of_runs[key] = max(rows(one) for one in runs)
+    return _rows_of_runs[key]
+
+
+def note_rows(root: ArtifactRoot, repository: str, run: str, rows: int) -> None:
+    """Note that a run has listed or decoded so many rows: ``known_rows`` tells no fewer."""
+    key = (root.url, repository, run)
+    if key in _rows_of_runs:
+        _rows_of_runs[key] = max(_rows_of_runs[key], rows)
 
 
 def of_whole_store(listings: Sequence[Earlier]) -> list[Earlier]:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, Final, Literal, get_args
 
+from lakegc_assets.engine.choice import ENGINE_SETTINGS, EngineSetting
 from lakegc_assets.errors import ConfigurationError
 
 MIN_SAFE_AGE = timedelta(hours=24)
@@ -64,8 +65,9 @@ class Settings:
             references into this one. What only they name can be deleted.
         max_served_lookups: how many paths at branch HEADs may be looked up to see which address
             lakeFS serves there; candidates beyond it stay alive and are reported.
-        spark_seconds: from how much work on, in seconds of one core, the tasks of a stage run on
-            Spark; below it they run in this process. 0 for always.
+        engine: what computes the tasks: ``embedded``, ``spark``, or ``auto``: Spark where it is
+            configured, or where more rows are known than ``embedded_rows``.
+        embedded_rows: rows listed and decoded that the embedded engine is good for.
         snapshot_attempts: how often an uncommitted snapshot is started again before the run stops.
         adopt: id of a mark of lakeFS's own collector: only what it names can be a candidate, and
             what it names and stays is spared. None for a run of its own.
@@ -105,7 +107,8 @@ class Settings:
     ignored_repositories: tuple[str, ...] = ()
     max_served_lookups: int = 100_000_000
     snapshot_attempts: int = 3
-    spark_seconds: float = 10.0
+    engine: EngineSetting = "auto"
+    embedded_rows: int = 10_000_000
     adopt: str | None = None
     backup_url: str | None = None
     backup_num_partitions: int = 20
@@ -143,9 +146,13 @@ class Settings:
                 raise ConfigurationError(f"{name} is {getattr(self, name)}: it must be 1 or more")
         if self.clean_every < timedelta(0):
             raise ConfigurationError(f"clean_every is {self.clean_every}: it cannot be negative")
-        if not self.spark_seconds >= 0:
+        if self.engine not in ENGINE_SETTINGS:
             raise ConfigurationError(
-                f"spark_seconds is {self.spark_seconds}: it cannot be negative"
+                f"engine is {self.engine!r}: it is one of {', '.join(ENGINE_SETTINGS)}"
+            )
+        if self.embedded_rows < 0:
+            raise ConfigurationError(
+                f"embedded_rows is {self.embedded_rows}: it cannot be negative"
             )
         self._check_sweep()
         self._check_backup()

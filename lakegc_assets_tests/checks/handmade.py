@@ -18,6 +18,7 @@ from moto.s3.models import s3_backends
 from pyspark.sql import SparkSession
 
 from lakegc_assets.checks.case import Case, CheckResult
+from lakegc_assets.engine.choice import Engine
 from lakegc_assets.engine.tasks import Tasks
 from lakegc_assets.graveler.entry import AddressType
 from lakegc_assets.graveler.namespace import StorageNamespace
@@ -73,7 +74,7 @@ class CountedTasks:
         self.calls.append(what)
         # As tasks and answers come through Spark.
         task, orders = pickle.loads(pickle.dumps((task, orders)))
-        answers = Tasks(_no_spark, 1e9).run(what, task, orders, seconds)
+        answers = Tasks(Engine("embedded", "so little"), _no_spark).run(what, task, orders, seconds)
         return pickle.loads(pickle.dumps(answers))
 
 

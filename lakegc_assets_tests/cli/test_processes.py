@@ -98,7 +98,7 @@ def test_a_spark_that_does_not_start_is_told_in_a_sentence(
 def test_a_missing_java_is_told_in_a_sentence(site: Site, tmp_path: Path) -> None:
     site.client.create_repository("delta", "local://delta")
     done = subprocess.run(
-        [*_LAKEGC, "mark", "delta", "--set", "spark_seconds=0"],
+        [*_LAKEGC, "mark", "delta", "--set", "engine=spark"],
         env={**os.environ, "JAVA_HOME": str(tmp_path)},
         capture_output=True,
         text=True,

@@ -139,8 +139,12 @@ def test_the_python_of_tasks(settings_file: Path, monkeypatch: pytest.MonkeyPatc
 
 
 class Conf:
-    def __init__(self) -> None:
+    def __init__(self, **values: str) -> None:
+        self.known = values
         self.values: dict[str, str] = {}
+
+    def get(self, name: str, default: str) -> str:
+        return self.known.get(name.replace(".", "_"), default)
 
     def set(self, name: str, value: str) -> None:
         self.values[name] = value
@@ -150,12 +154,12 @@ class Session:
     """What ``prepare_session`` sees of a session."""
 
     def __init__(self, master: str, application: str) -> None:
-        self.conf = Conf()
-        self.sparkContext = self
-        self.master, self.applicationId = master, application
+        self.conf = Conf(spark_master=master, spark_app_id=application)
+        self.version = "3.5.9"
         self.archives: list[str] = []
 
-    def addArchive(self, path: str) -> None:  # noqa: N802 - Spark's name
+    def addArtifacts(self, path: str, *, archive: bool) -> None:  # noqa: N802 - Spark's name
+        assert archive
         self.archives.append(path)
 
 
@@ -180,6 +184,29 @@ def test_nothing_is_sent_on_this_machine() -> None:
     assert session.archives == []
 
 
+def test_a_spark_that_cannot_be_sent_anything_is_refused() -> None:
+    session: Any = Session("yarn", "an old app of this test")
+
+    def refuse(*_: object, **__: object) -> None:
+        raise RuntimeError("only supported with Spark Connect")
+
+    session.addArtifacts = refuse
+    with pytest.raises(ConfigurationError, match=r"this Spark \(3.5.9\) .* 4.0 or newer"):
+        sessions.prepare_session(session)
+
+
+def test_a_connect_server_is_all_that_is_set(
+    settings_file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings_file.write_text("spark.remote sc://one:15002\nspark.sql.shuffle.partitions 8\n")
+    monkeypatch.setenv("SPARK_REMOTE", "sc://another:15002")
+    own = {"spark.remote": "sc://one:15002", "spark.sql.shuffle.partitions": "8"}
+    assert session_settings() == own | REQUIRED
+    monkeypatch.delenv(FILE_VARIABLE)
+    assert session_settings() == {"spark.remote": "sc://another:15002"} | REQUIRED
+    assert sessions.configured_by() == "SPARK_REMOTE"
+
+
 def test_keys_of_resources_do_not_go_to_a_cluster(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(connecting, "_private_files", {"/tmp/lakegc-1/store.json"})
     connecting.require_keys_on_nodes("local[4]", None, "/tmp/lakegc-1/store.json")
@@ -188,7 +215,7 @@ def test_keys_of_resources_do_not_go_to_a_cluster(monkeypatch: pytest.MonkeyPatc
         connecting.require_keys_on_nodes("yarn", None, "/tmp/lakegc-1/store.json")
 
 
-def test_the_master_is_known_before_a_session_starts(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_where_tasks_run_is_known_before_a_session_starts(monkeypatch: pytest.MonkeyPatch) -> None:
     def start(_: object) -> Session:
         return Session("yarn", "an app that was started")
 
@@ -197,8 +224,9 @@ def test_the_master_is_known_before_a_session_starts(monkeypatch: pytest.MonkeyP
         ({"spark.master": "local[2]"}, "local[2]"),
         ({"spark": {"master": "yarn"}}, "yarn"),
         ({}, "yarn"),
+        ({"spark.remote": "sc://connect:15002/;token=abc"}, "sc://connect:15002/"),
     ):
-        assert execution._master(LazyPySparkResource(spark_config=settings)) == master
+        assert execution._place(LazyPySparkResource(spark_config=settings)) == master
 
 
 def test_keys_of_resources_are_known_to_be_private(monkeypatch: pytest.MonkeyPatch) -> None:

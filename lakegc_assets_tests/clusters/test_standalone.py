@@ -45,7 +45,7 @@ COLLECTOR = {
     "address_num_partitions": 2,
     "sweep_num_partitions": 2,
     "sweep_batch": 2,
-    "spark_seconds": 0.0,
+    "engine": "spark",
 }
 #: Stands in Spark's settings, so that it must be found wherever they are shown.
 CANARY = "a-canary-in-the-settings"
@@ -191,7 +191,7 @@ def test_no_secret_is_shown_or_written(
         lake.on_request = watch.look
         watch.process = user.start(
             "run", REPOSITORY, "--run", "one", "--min-age", "1s", "--allow-unsafe-min-age",
-            "--max-candidate-share", "0.9", "--set", "spark_seconds=0",
+            "--max-candidate-share", "0.9", "--set", "engine=spark",
         )  # fmt: skip
         assert watch.process.wait(900) == 0, user.log()[-5000:]
         store = open_store(f"s3://lake/{REPOSITORY}", access)

@@ -155,7 +155,7 @@ def test_what_is_wrong_is_told_before_spark_starts(
     instance.add_dynamic_partitions("run", [mark])
     key = dg.MultiPartitionKey({"repository": repository, "run": mark})
     said, _, shown_as = failure_of(
-        run(instance, "gc_mark", key, spark_seconds=0.0, **settings), "store_listing"
+        run(instance, "gc_mark", key, engine="spark", **settings), "store_listing"
     )
     assert said.startswith(words)
     # The frames of what was raised inside would only hide it.
@@ -168,11 +168,11 @@ def test_wrong_credentials_and_a_read_only_repository_are_told(
 ) -> None:
     site.client.create_repository("mirror", "local://mirror", read_only=True)
     key = add_partition(instance, "mirror", "r")
-    said, _, _ = failure_of(run(instance, "gc_mark", key, spark_seconds=0.0), "store_listing")
+    said, _, _ = failure_of(run(instance, "gc_mark", key, engine="spark"), "store_listing")
     assert said.startswith("refused: ")
     assert "the repository is read-only" in said
     monkeypatch.setenv("LAKECTL_CREDENTIALS_SECRET_ACCESS_KEY", "wrong")
-    said, _, _ = failure_of(run(instance, "gc_mark", key, spark_seconds=0.0), "store_listing")
+    said, _, _ = failure_of(run(instance, "gc_mark", key, engine="spark"), "store_listing")
     assert said.startswith("failed: ")
     assert "Check the access key, the secret" in said
 

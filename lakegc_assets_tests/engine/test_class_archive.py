@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from lakegc_assets.engine import __main__ as making
 from lakegc_assets.engine.class_archive import FAST, archive_options, archive_path
 from lakegc_assets.engine.spark import FILE_VARIABLE, LOCAL, OPTIONS, session_settings
-from lakegc_assets.run import __main__ as making
 
 #: A session that says which classes its JVM takes from where, and does some work.
 _JOB = """
@@ -73,7 +73,7 @@ def test_it_is_made_once_and_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     # Settings for a cluster are no settings for this, not even wrong ones.
     monkeypatch.setenv(FILE_VARIABLE, "/nowhere/spark.conf")
     for said in ("Making an archive", ""):
-        done = python("-m", "lakegc_assets.run")
+        done = python("-m", "lakegc_assets.engine")
         assert done.returncode == 0
         assert said in done.stderr
     assert done.stderr == ""
@@ -153,7 +153,7 @@ def test_a_path_that_options_cannot_name_is_not_used(
 
 def test_where_it_cannot_be_kept_it_is_not_made(caches: Path) -> None:
     caches.write_text("a file")
-    done = python("-m", "lakegc_assets.run")
+    done = python("-m", "lakegc_assets.engine")
     assert done.returncode == 0
     assert "Traceback" not in done.stderr
 
@@ -164,7 +164,7 @@ def test_where_spark_does_not_start_nothing_is_kept(
     (tmp_path / "java").mkdir()
     (tmp_path / "java/release").write_text('JAVA_VERSION="99"\n')
     monkeypatch.setenv("JAVA_HOME", str(tmp_path / "java"))
-    done = python("-m", "lakegc_assets.run")
+    done = python("-m", "lakegc_assets.engine")
     assert done.returncode == 0
     assert "Traceback" not in done.stderr
     assert list((caches / "lakegc").iterdir()) == []

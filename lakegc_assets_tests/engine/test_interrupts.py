@@ -10,6 +10,7 @@ import sys
 _JOB = """
 import threading, time
 from lakegc_assets.engine.spark import prepare_environment, start_session
+from lakegc_assets.engine.choice import Engine
 from lakegc_assets.engine.tasks import Tasks
 
 def wait(_number):
@@ -25,7 +26,7 @@ session = start_session()
 tracker = session.sparkContext.statusTracker()
 threading.Thread(target=tell, args=(tracker,), daemon=True).start()
 try:
-    Tasks(lambda: session, 0.0).run("wait", wait, [1, 2], 1.0)
+    Tasks(Engine("spark", "so"), lambda: session).run("wait", wait, [1, 2], 1.0)
 except KeyboardInterrupt:
     print("interrupted", tracker.getActiveStageIds(), flush=True)
 """

@@ -8,6 +8,7 @@ import threading
 import pytest
 
 from lakegc_assets.engine import progress as module
+from lakegc_assets.engine.choice import Engine
 from lakegc_assets.engine.progress import report_progress
 from lakegc_assets.engine.tasks import Tasks
 from lakegc_assets_tests.sessions import Session
@@ -53,7 +54,7 @@ def test_tasks_say_how_many_of_them_are_done() -> None:
             last.wait()
         return number
 
-    tasks = Tasks(_session, 10.0, _log(told))  # type: ignore[arg-type]
+    tasks = Tasks(Engine("embedded", "a test says so"), _session, _log(told))  # type: ignore[arg-type]
     assert tasks.run("read ranges", task, [0, 1, 2], 1.0, threads=3) == [0, 1, 2]
     count = len(told.lines)
     assert all(line.startswith("read ranges: ") for line in told.lines)
@@ -86,7 +87,9 @@ def test_spark_tasks_say_it_too(spark: Session, tmp_path_factory: pytest.TempPat
                 (folder / "second").touch()
 
     told = Release(told.words)
-    assert Tasks(spark, 0.0, _log(told)).run("wait", _wait, [first, second], 1.0) == [first, second]
+    assert Tasks(Engine("spark", "so"), spark, _log(told)).run(
+        "wait", _wait, [first, second], 1.0
+    ) == [first, second]
     assert told.came.is_set()
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from pyspark.errors import PythonException
 
+from lakegc_assets.engine.choice import Engine
 from lakegc_assets.engine.tasks import Tasks
 from lakegc_assets.errors import ConfigurationError, IntegrityError, LakegcError, RefusedError
 from lakegc_assets.graveler.errors import FormatError
@@ -17,7 +18,7 @@ def _raise(spark: Session, error: Exception) -> None:
     def fail(_input: object) -> object:
         raise error from RefusedError("this one is not the last")
 
-    Tasks(spark, 0.0).run("fail", fail, [1, 2], 1.0)
+    Tasks(Engine("spark", "a test says so"), spark).run("fail", fail, [1, 2], 1.0)
 
 
 @pytest.mark.parametrize(

@@ -1,16 +1,27 @@
-"""Tasks run here or in one Spark job, and are as many as the work is worth."""
+"""Tasks run in threads, processes or one Spark job, as many as the work is worth."""
 
 from __future__ import annotations
 
+import logging
+import os
+import signal
 import time
+from collections.abc import Callable
 from functools import partial
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from loky.process_executor import TerminatedWorkerError
+from pyspark.sql import SparkSession
 
 from lakegc_assets import traffic
+from lakegc_assets.engine import tasks as module
+from lakegc_assets.engine.choice import Engine
+from lakegc_assets.engine.processes import run_in_processes
 from lakegc_assets.engine.tasks import Tasks, bin_pack, thread_map
+from lakegc_assets.errors import IntegrityError, LakegcError
+from lakegc_assets.storage.errors import AccessDeniedError
 from lakegc_assets_tests.sessions import Session
 
 
@@ -23,21 +34,80 @@ def _ask(requests: int) -> int:
     return -requests
 
 
-def _never() -> object:
-    raise AssertionError("there is no work for Spark")
+def _pid(_: object) -> int:
+    return os.getpid()
 
 
-def test_little_work_needs_no_spark() -> None:
-    tasks = Tasks(_never, 10.0)  # type: ignore[arg-type]
-    assert tasks.run("add", partial(_add, 1), [1, 2, 3], 9.9) == [(1, 2), (2, 3), (3, 4)]
+def _refuse(number: int) -> int:
+    raise AccessDeniedError(f"s3://b/{number}")
+
+
+def _find_damage(number: int) -> int:
+    raise IntegrityError(f"{number} is cut: a\nand b")
+
+
+def _end_process(_: object) -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+EMBEDDED = Engine("embedded", "a test says so")
+SPARK = Engine("spark", "a test says so")
+
+
+def _never() -> SparkSession:
+    raise AssertionError("nobody asked for Spark")
+
+
+def test_the_embedded_engine_needs_no_spark() -> None:
+    tasks = Tasks(EMBEDDED, _never)
+    assert tasks.run("add", partial(_add, 1), [1, 2, 3], 1.0) == [(1, 2), (2, 3), (3, 4)]
     assert tasks.run("add", partial(_add, 1), [], 99.0) == []
 
 
-def test_much_work_is_one_job_with_a_task_for_each_input(spark: Session) -> None:
+@pytest.mark.parametrize(
+    ("seconds", "threads", "here"),
+    [
+        pytest.param(9.9, None, True, id="little work"),
+        pytest.param(10.0, None, False, id="much work"),
+        pytest.param(1e6, 3, True, id="work that mostly waits"),
+    ],
+)
+def test_much_computing_is_done_by_processes(
+    seconds: float, threads: int | None, *, here: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "cpu_count", lambda: 2)
+    pids = Tasks(EMBEDDED, _never).run("look", _pid, range(8), seconds, threads)
+    assert (set(pids) == {os.getpid()}) is here
+
+
+@pytest.mark.parametrize(
+    ("task", "kind", "message"),
+    [
+        (_refuse, LakegcError, "s3://b/1"),
+        (_find_damage, IntegrityError, "1 is cut: a\nand b"),
+    ],
+)
+def test_errors_of_processes_keep_kind_and_message(
+    task: Callable[[int], int], kind: type[LakegcError], message: str
+) -> None:
+    with pytest.raises(LakegcError) as raised:
+        run_in_processes("fail", task, [1, 1], 2, logging.getLogger())
+    assert type(raised.value) is kind
+    assert str(raised.value) == message
+
+
+def test_a_process_that_is_killed_ends_the_work() -> None:
+    with pytest.raises(TerminatedWorkerError):
+        run_in_processes("die", _end_process, [1, 2], 2, logging.getLogger())
+    # The next stage gets other processes.
+    assert run_in_processes("ask", _ask, [1, 2], 2, logging.getLogger()) == [-1, -2]
+
+
+def test_a_stage_is_one_job_of_spark_with_a_task_for_each_input(spark: Session) -> None:
     tracker = spark().sparkContext.statusTracker()
     before = set(tracker.getJobIdsForGroup())
     inputs = list(range(5))
-    assert Tasks(spark, 10.0).run("add", partial(_add, 1), inputs, 10.0) == [
+    assert Tasks(SPARK, spark).run("add", partial(_add, 1), inputs, 0.0) == [
         (n, n + 1) for n in inputs
     ]
     (job,) = set(tracker.getJobIdsForGroup()) - before
@@ -49,12 +119,19 @@ def test_much_work_is_one_job_with_a_task_for_each_input(spark: Session) -> None
     assert told.numTasks == 5
 
 
-@pytest.mark.parametrize("seconds", [9.9, 10.0])
+@pytest.mark.parametrize(
+    ("engine", "seconds"),
+    [
+        pytest.param(EMBEDDED, 0.0, id="threads"),
+        pytest.param(EMBEDDED, 99.0, id="processes"),
+        pytest.param(SPARK, 0.0, id="spark"),
+    ],
+)
 def test_the_requests_of_tasks_are_counted_wherever_they_run(
-    spark: Session, seconds: float
+    spark: Session, engine: Engine, seconds: float
 ) -> None:
     before = traffic.sent()
-    assert Tasks(spark, 10.0).run("ask", _ask, [1, 20, 300], seconds) == [-1, -20, -300]
+    assert Tasks(engine, spark).run("ask", _ask, [1, 20, 300], seconds) == [-1, -20, -300]
     assert traffic.sent() - before == 321
 
 
@@ -64,7 +141,7 @@ def test_an_error_of_a_task_ends_the_work(count: int) -> None:
         raise KeyError(number)
 
     with pytest.raises(KeyError):
-        Tasks(_never, 10.0).run("fail", fail, range(count), 1.0)  # type: ignore[arg-type]
+        Tasks(EMBEDDED, _never).run("fail", fail, range(count), 1.0)
 
 
 @given(st.lists(st.floats(0, 30), max_size=30), st.integers(1, 8))

@@ -222,7 +222,7 @@ def test_on_spark_it_is_the_same(golden: Goldens, tmp_path: Path) -> None:
     marked = golden("retention").marked
     with recorded.preserved("retention"):
         mark = foreign.load_recorded("retention")
-        asset, on_spark = "deletion_candidates", {"adopt": mark, "spark_seconds": 0.0}
+        asset, on_spark = "deletion_candidates", {"adopt": mark, "engine": "spark"}
         copy = recorded.rewind(marked, tmp_path, asset, **on_spark)
         find_candidates(copy.ctx)
         beside = compare(copy.ctx, "run1", mark, 10)

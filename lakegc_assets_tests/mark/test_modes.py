@@ -120,7 +120,7 @@ def test_a_committed_mark_lists_nothing(lake: SmallLake, told: Marked, spark: Se
 
 
 def test_objects_are_looked_at_on_spark(lake: SmallLake, told: Marked, spark: Session) -> None:
-    ctx = lake.context(spark, "on-spark", **NO_AGE, mode="committed", spark_seconds=0.0)
+    ctx = lake.context(spark, "on-spark", **NO_AGE, mode="committed", engine="spark")
     for stage in STAGES[:5]:
         stage(ctx)
     assert candidates(ctx) == garbage(told)["committed"]

@@ -86,7 +86,7 @@ def test_tasks_on_spark_and_every_setting_copy_the_same(place: Place, marked: Ma
         here = replace(place, url=f"{place.url}-{number}")
         log = place.lake.folder / f"log-{number}"
         ctx = here.context(
-            spark_seconds=0,
+            engine="spark",
             backup_distribution=distribution,
             backup_num_partitions=2,
             backup_bandwidth=100.0,
@@ -216,7 +216,7 @@ def test_what_is_kept_from_us_alone_keeps_nothing_else_from_being_copied(
     alone: dict[str, Any] = {
         "backup_distribution": "uniform",
         "backup_num_partitions": 64,
-        "spark_seconds": 1e6,
+        "engine": "embedded",
     }
     kept |= marked.candidates
     with pytest.raises(AccessDeniedError, match="Let the credentials read the storage namespace"):

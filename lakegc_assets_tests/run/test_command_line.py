@@ -33,7 +33,7 @@ _CHANGED = Settings(
     trash_days=timedelta(seconds=1),
     restore_revived=False,
     ignored_repositories=("a", "b"),
-    spark_seconds=0.0,
+    engine="spark",
     sweep_keys_per_second=0.1,
     backup_url="s3://kept/back ups; rm -rf '$HOME'",
     backup_bandwidth=0.5,

@@ -10,6 +10,7 @@ from types import SimpleNamespace
 from typing import Any, Final
 from unittest import mock
 
+from lakegc_assets.engine import tasks
 from lakegc_assets.mark import commits, committed, references, uncommitted
 from lakegc_assets.mark.live import Live, LiveRanges
 from lakegc_assets.mark.served import SERVED, SPARED
@@ -30,7 +31,6 @@ from lakegc_assets.run import (
     parts,
     pins,
     records,
-    tasks,
 )
 from lakegc_assets.run.hashing import address_hashes, key_digest
 from lakegc_assets.run.sets import union, write_set

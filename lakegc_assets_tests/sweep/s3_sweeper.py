@@ -37,7 +37,7 @@ def main(folder: Path, endpoint: str, store_endpoint: str) -> None:
         sweep_batch=BATCH,
         sweep_num_partitions=2,
         lease_duration=LEASE_DURATION,
-        spark_seconds=0,
+        engine="spark",
     )
     stores = StoreConfig(endpoint_url=store_endpoint)
     sweep(

@@ -29,7 +29,7 @@ def main(folder: Path, endpoint: str, local_root: str, master: str) -> None:
         RunContext(
             repository=REPOSITORY,
             run=RUN,
-            settings=replace(SETTINGS, sweep_batch=BATCH, spark_seconds=0),
+            settings=replace(SETTINGS, sweep_batch=BATCH, engine="spark"),
             lakefs=LakeFSConfig(endpoint=endpoint, credentials_file=str(folder / "lakectl.yaml")),
             root=ArtifactRoot(str(folder / "artifacts"), StoreConfig(local_root=local_root)),
             session=builder.getOrCreate,

@@ -52,7 +52,7 @@ def test_a_stage_is_one_job_of_spark(
         live = lake.keys() - dead
         settings = {
             **many,
-            "spark_seconds": 0.0,
+            "engine": "spark",
             "max_candidate_share": 1.0,
             "min_age": timedelta(0),
         }

@@ -1,0 +1,66 @@
+"""Runs tasks that compute in processes of this machine, which share no interpreter lock."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Callable, Sequence
+from typing import Final, TypeVar
+
+from loky import get_reusable_executor
+
+from lakegc_assets import traffic
+from lakegc_assets.engine.progress import report_progress, tasks_done
+from lakegc_assets.engine.task_errors import plain_error
+from lakegc_assets.errors import LakegcError
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+#: For how long processes wait for the next stage, in seconds.
+_IDLE_S: Final = 60
+
+
+def run_in_processes(
+    what: str, task: Callable[[T], R], inputs: Sequence[T], workers: int, log: logging.Logger
+) -> list[R]:
+    """Run a task for each input; the answers in the order of the inputs.
+
+    Args:
+        what: is done, in words, for the log.
+        task: picklable.
+        inputs: one for each task.
+        workers: number of processes, at most.
+        log: is told every few seconds how many tasks are done.
+
+    Raises:
+        LakegcError: what a task raised on purpose, of its kind.
+        Exception: what else a task raised, or that a process was killed.
+    """
+    # Processes of an earlier stage are used again, unless what they would find in the environment
+    # has changed.
+    pool = get_reusable_executor(
+        max_workers=min(workers, len(inputs)), timeout=_IDLE_S, env=dict(os.environ)
+    )
+    futures = [pool.submit(_answer, task, one) for one in inputs]
+    try:
+        with report_progress(
+            log, lambda: tasks_done(what, sum(f.done() for f in futures), len(futures))
+        ):
+            answers = [future.result() for future in futures]
+    except BaseException:
+        # An interrupt or an error: nobody needs what the others are doing.
+        pool.shutdown(wait=True, kill_workers=True)
+        raise
+    traffic.add(sum(requests for _, requests in answers))
+    return [answer for answer, _ in answers]
+
+
+def _answer(task: Callable[[T], R], one: T) -> tuple[R, int]:
+    """What a task answers, and how many requests it has sent."""
+    before = traffic.sent()
+    try:
+        return task(one), traffic.sent() - before
+    except LakegcError as error:
+        # One with a constructor of its own could not be unpickled.
+        raise plain_error(error) from None

@@ -1,0 +1,163 @@
+"""Runs the tasks of a stage as one Spark job: ``mapInArrow`` over a DataFrame of their numbers.
+
+Only the DataFrame API is used, so that the same lines run on classic Spark and on Spark Connect.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import pickle
+import tempfile
+import time
+import uuid
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any, Final, TypeVar
+
+import pyarrow as pa
+from pyspark.sql import SparkSession
+
+from lakegc_assets import traffic
+from lakegc_assets.engine.progress import report_progress, tasks_done
+from lakegc_assets.engine.spark import is_connect
+from lakegc_assets.engine.task_errors import errors_of_tasks
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+#: What a task gives back to Spark: its answer, pickled, and how many requests it has sent.
+_ANSWER: Final = "answer binary, requests long"
+
+
+def run_on_spark(
+    spark: SparkSession,
+    what: str,
+    task: Callable[[T], R],
+    inputs: Sequence[T],
+    log: logging.Logger,
+) -> list[R]:
+    """Run a task for each input, each in a partition of its own; the answers in their order.
+
+    Args:
+        spark: the session, classic or Connect.
+        what: is done, in words, for the log.
+        task: picklable; may be called several times for one input.
+        inputs: one for each task.
+        log: is told every few seconds how far the job is.
+
+    Raises:
+        LakegcError: what a task raised on purpose, of its kind.
+        PythonException: what else it raised.
+    """
+    orders = [pickle.dumps(one) for one in inputs]
+    tag = f"lakegc-{uuid.uuid4()}"
+    with _finished_tasks() as (note, noted):
+
+        def job() -> list[R]:
+            with suppress(NotImplementedError, RuntimeError):  # classic Spark 3.5 has no tags
+                spark.addTag(tag)
+            numbers = spark.range(0, len(orders), 1, len(orders))
+            rows = numbers.mapInArrow(_on_worker(task, orders, note), _ANSWER).collect()
+            traffic.add(sum(row["requests"] for row in rows))
+            return [pickle.loads(row["answer"]) for row in rows]  # noqa: S301 - of our own task
+
+        # An interrupt that came into the middle of a call to the JVM would leave the answer of that
+        # call to the next one. So this thread, which gets the interrupts, only waits.
+        with (
+            ThreadPoolExecutor(1) as pool,
+            _reported(spark, what, len(orders), noted, log),
+            errors_of_tasks(),
+        ):
+            waiting = pool.submit(job)
+            try:
+                return waiting.result()
+            finally:
+                if not waiting.done():
+                    _interrupt(spark, tag)
+
+
+def _on_worker(
+    task: Callable[[T], R], orders: Sequence[bytes], note: str
+) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+    def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            for number in batch["id"].to_pylist():
+                before = traffic.sent()
+                answer = pickle.dumps(task(pickle.loads(orders[number])))  # noqa: S301 - our own
+                requests = traffic.sent() - before
+                _append(note)
+                yield pa.RecordBatch.from_pydict(
+                    {
+                        "answer": pa.array([answer], pa.binary()),
+                        "requests": pa.array([requests], pa.int64()),
+                    }
+                )
+
+    return run
+
+
+def _interrupt(spark: SparkSession, tag: str) -> None:
+    """End a job; classic Spark knows a tag only in the thread that has set it."""
+    with suppress(Exception):
+        if not (is_connect(spark) and spark.interruptTag(tag)):
+            spark.interruptAll()
+
+
+# Progress
+
+
+@contextmanager
+def _finished_tasks() -> Iterator[tuple[str, Callable[[], int]]]:
+    """A file to which tasks on this machine append a byte when they end, and its length."""
+    descriptor, name = tempfile.mkstemp(prefix="lakegc-tasks-")
+    os.close(descriptor)
+    path = Path(name)
+    try:
+        yield name, lambda: path.stat().st_size
+    finally:
+        path.unlink(missing_ok=True)
+
+
+def _append(note: str) -> None:
+    """Count an ended task; on another machine there is no such file, and none is made."""
+    with suppress(OSError):
+        descriptor = os.open(note, os.O_WRONLY | os.O_APPEND)
+        try:
+            os.write(descriptor, b".")
+        finally:
+            os.close(descriptor)
+
+
+@contextmanager
+def _reported(
+    spark: SparkSession, what: str, tasks: int, noted: Callable[[], int], log: logging.Logger
+) -> Iterator[None]:
+    """Tell the log how far a job is: by Connect's own reports, else by what ended on this machine.
+
+    Where tasks run on a cluster of classic Spark, its own web interface counts them: the log has
+    how many there are, and since when.
+    """
+    began = time.monotonic()
+    told = [0]
+
+    def how_far() -> str:
+        if done := max(told[0], noted()):
+            return tasks_done(what, done, tasks)
+        return f"{what}: {tasks:,} tasks on Spark since {time.monotonic() - began:.0f} s"
+
+    def count(stages: Any, *_more: Any, **_named: Any) -> None:  # noqa: ANN401 - Spark's types
+        told[0] = sum(stage.num_completed_tasks for stage in stages or ())
+
+    with report_progress(log, how_far):
+        if not is_connect(spark):
+            yield
+            return
+        handler: Any = count
+        spark.registerProgressHandler(handler)
+        try:
+            yield
+        finally:
+            spark.removeProgressHandler(handler)
