@@ -25,7 +25,7 @@ setup: ## only set up
 .PHONY: demo
 demo: setup ## sweep a year-old repository of an embedded lakeFS, prove it unharmed, and undo the sweep
 	@$(call dagster_home,.demo/dagster)
-	@$(in_venv) python -m lakegc_assets.cli.demo
+	@$(in_venv) python -m lakegc_assets.cli.demo $(if $(ENGINE),--engine $(ENGINE))
 
 .PHONY: test
 test: setup ## run all tests

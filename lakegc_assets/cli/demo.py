@@ -24,6 +24,7 @@ from lakegc_assets.cli.restored import last_restore
 from lakegc_assets.cli.shown import near
 from lakegc_assets.cli.team import Calendar, Team
 from lakegc_assets.embedded.server import EmbeddedLakeFS
+from lakegc_assets.engine.choice import ENGINE_SETTINGS
 from lakegc_assets.errors import IntegrityError
 from lakegc_assets.lakefs.config import LakeFSConfig
 from lakegc_assets.lakefs.errors import GoneError, NotFoundError
@@ -226,7 +227,14 @@ def _environment(folder: Path, server: EmbeddedLakeFS) -> Iterator[None]:
     show_default=True,
     help="Where the demo's lakeFS, artifacts and Dagster instance are kept.",
 )
-def main(folder: Path) -> None:
+@click.option(
+    "--engine",
+    type=click.Choice(ENGINE_SETTINGS),
+    default="auto",
+    show_default=True,
+    help="What computes, as in `lakegc run --engine`.",
+)
+def main(folder: Path, engine: str) -> None:
     """Collect a repository of the embedded lakeFS, prove that nothing live was harmed, undo it."""
     began = time.monotonic()
     folder = folder.resolve()
@@ -250,7 +258,7 @@ def main(folder: Path) -> None:
             + ", ".join(f"{branch} {days}" for branch, days in _RULES.items())
             + f".\n\n$ lakegc run {repository} --run {_FIRST}"
         )
-        _collect(repository)
+        _collect(repository, engine)
         click.echo()
         _prove(client, repository, before, old_commit)
         _take_back(client, repository, before, old_commit)
@@ -262,9 +270,9 @@ def main(folder: Path) -> None:
     )
 
 
-def _collect(repository: str) -> None:
+def _collect(repository: str, engine: str) -> None:
     """Run the collection."""
-    _command("run", repository, "--run", _FIRST)
+    _command("run", repository, "--run", _FIRST, "--engine", engine)
 
 
 def _command(*arguments: str) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 
 import click
 
+from lakegc_assets.engine.choice import ENGINE_SETTINGS
 from lakegc_assets.errors import ConfigurationError
 
 _UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
@@ -57,6 +58,12 @@ _OF_CHECKS = (
     ),
     click.option("--protect-tags", is_flag=True, help="Tagged commits keep their objects."),
     click.option("--accept-missing", help="Digest of objects at HEADs known to be lost."),
+    click.option(
+        "--engine",
+        type=click.Choice(ENGINE_SETTINGS),
+        help="What computes: this machine without a JVM (embedded), spark, or auto, the default: "
+        "Spark where it is configured, or where there is much to do.",
+    ),
 )
 _OF_ALL = (
     click.option(
@@ -104,6 +111,7 @@ def settings_of(
     min_age: timedelta | None = None,
     max_candidate_share: float | None = None,
     accept_missing: str | None = None,
+    engine: str | None = None,
     **flags: bool,
 ) -> dict[str, Any]:
     """The configuration of the ``collector`` resource: only what was given.
@@ -116,6 +124,7 @@ def settings_of(
         "min_age_hours": None if min_age is None else min_age.total_seconds() / 3600,
         "max_candidate_share": max_candidate_share,
         "accept_missing": accept_missing,
+        "engine": engine,
     }
     given: dict[str, Any] = {name: value for name, value in chosen.items() if value is not None}
     given |= {name: True for name, value in flags.items() if value}

@@ -30,6 +30,8 @@ def of_manifest(manifest: Manifest, facts: Sequence[str] = ()) -> dict[str, Any]
         "namespace": manifest.namespace,
         "attempt": manifest.attempt,
         "mode of the mark": manifest.mode,
+        # Older records do not say it.
+        "engine": manifest.facts.get("engine", "unknown"),
     }
     if manifest.digest:
         shown["digest"] = manifest.digest

@@ -6,25 +6,39 @@ Where none can be made (the folder cannot be written, this Java makes none), Spa
 from __future__ import annotations
 
 import os
+import subprocess
 import sys
 import tempfile
 from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
-from lakegc_assets.engine.class_archive import QUIET, archive_path
-from lakegc_assets.engine.spark import (
-    FILE_VARIABLE,
-    LOCAL,
-    OPTIONS,
-    REQUIRED,
-    prepare_environment,
-    start_session,
-)
-from lakegc_assets.errors import ConfigurationError
+import pyspark
 
-# Folders that Spark would add to its class path, of which no archive can be made.
-_FOLDERS: Final = ("SPARK_CONF_DIR", "HADOOP_CONF_DIR", "YARN_CONF_DIR", "SPARK_DIST_CLASSPATH")
+from lakegc_assets.engine.class_archive import QUIET, archive_path
+from lakegc_assets.engine.spark import FILE_VARIABLE, LOCAL, OPTIONS, REMOTE_VARIABLE, REQUIRED
+
+# Folders that Spark would add to its class path, of which no archive can be made, and what would
+# take it elsewhere.
+_UNSET: Final = (
+    *("SPARK_CONF_DIR", "HADOOP_CONF_DIR", "YARN_CONF_DIR", "SPARK_DIST_CLASSPATH"),
+    FILE_VARIABLE,
+    REMOTE_VARIABLE,
+)
+#: What a session does that a run needs.
+_WORK: Final = """
+import pyarrow
+from pyspark.sql import SparkSession
+
+def same(batches):
+    yield from batches
+
+spark = SparkSession.builder.getOrCreate()
+spark.range(0, 4, 1, 4).mapInArrow(same, "id long").collect()
+rows = spark.createDataFrame([("a", 1)], "address string, size long")
+rows.join(rows, "address", "left_anti").groupBy("address").sum().collect()
+spark.stop()
+"""
 
 
 def main() -> None:
@@ -33,31 +47,31 @@ def main() -> None:
     if path is None or os.access(path, os.F_OK):
         return
     sys.stderr.write("Making an archive of Spark's classes, with which it starts fast\n")
-    for name in (*_FOLDERS, FILE_VARIABLE):
-        os.environ.pop(name, None)
-    with suppress(OSError, ConfigurationError):
+    with suppress(OSError, subprocess.CalledProcessError):
         path.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(prefix=".new-", dir=path.parent) as folder:
             new = Path(folder, path.name)
-            _use_spark(f"-XX:ArchiveClassesAtExit={new} {QUIET}")
+            _use_spark(Path(folder, "work.py"), f"-XX:ArchiveClassesAtExit={new} {QUIET}")
             # An empty file where Spark runs and its Java makes no archive: that is not tried again.
             new.touch()
             new.replace(path)
 
 
-def _use_spark(options: str) -> None:
-    """Do in a session what a stage of a run does, and wait until its JVM has ended."""
-    prepare_environment()
-    spark = start_session(LOCAL | REQUIRED | {OPTIONS: f"{LOCAL[OPTIONS]} {options}"})
-    context = spark.sparkContext
-    context.parallelize(range(4), 4).map(str).collect()
-    rows = spark.createDataFrame([("a", 1)], "address string, size long")
-    rows.groupBy("address").sum().collect()
-    jvm = context._gateway.proc  # type: ignore[union-attr]  # noqa: SLF001 - there is no public way
-    spark.stop()
-    # The end of its input is the end of the JVM, which then writes the archive.
-    jvm.stdin.close()
-    jvm.wait()
+def _use_spark(script: Path, options: str) -> None:
+    """Do in a session what a stage of a run does; its JVM has ended when this returns."""
+    script.write_text(_WORK, encoding="utf-8")
+    home = os.environ.get("SPARK_HOME") or Path(pyspark.__file__).parent
+    settings = LOCAL | REQUIRED | {OPTIONS: f"{LOCAL[OPTIONS]} {options}"}
+    given = [f"--conf={name}={value}" for name, value in settings.items()]
+    environment = {name: value for name, value in os.environ.items() if name not in _UNSET}
+    subprocess.run(  # noqa: S603 - Spark's own program
+        [str(Path(home, "bin", "spark-submit")), *given, str(script)],
+        check=True,
+        env={"SPARK_LOCAL_IP": "127.0.0.1", **environment, "PYSPARK_PYTHON": sys.executable},
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
 
 
 if __name__ == "__main__":

@@ -236,22 +236,13 @@ def prepare_session(spark: SparkSession) -> None:
     Where tasks run on other machines, or through Spark Connect, this package is sent to them, ahead
     of one that may be installed there: tasks run the very code that started them. What it depends
     on must be on the nodes.
-
-    Raises:
-        ConfigurationError: this Spark cannot be sent anything.
     """
     for name, value in REQUIRED.items():
         spark.conf.set(name, value)
     session = str(spark.conf.get("spark.app.id", "")) or str(id(spark))
     if (is_connect(spark) or is_cluster(master_of(spark))) and session not in _shipped:
         # Unpacked where tasks import from; out of a zip, numba could not keep what it compiles.
-        try:
-            spark.addArtifacts(f"{_archive()}#{_PACKAGE.name}", archive=True)
-        except (NotImplementedError, RuntimeError) as error:
-            raise ConfigurationError(
-                f"this Spark ({spark.version}) cannot be sent the code of the tasks: it takes "
-                "version 4.0 or newer, see docs/clusters.md"
-            ) from error
+        spark.addArtifacts(f"{_archive()}#{_PACKAGE.name}", archive=True)
         _shipped.add(session)
 
 

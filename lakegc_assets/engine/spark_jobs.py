@@ -57,8 +57,7 @@ def run_on_spark(
     with _finished_tasks() as (note, noted):
 
         def job() -> list[R]:
-            with suppress(NotImplementedError, RuntimeError):  # classic Spark 3.5 has no tags
-                spark.addTag(tag)
+            spark.addTag(tag)
             numbers = spark.range(0, len(orders), 1, len(orders))
             rows = numbers.mapInArrow(_on_worker(task, orders, note), _ANSWER).collect()
             traffic.add(sum(row["requests"] for row in rows))

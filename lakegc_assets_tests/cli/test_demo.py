@@ -136,6 +136,6 @@ def test_it_can_be_run_twice_in_a_row(
 
 def test_a_proof_that_fails_fails_the_demo(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(demo, "_tell_history", lambda _: "c" * 64)
-    monkeypatch.setattr(demo, "_collect", lambda _: None)
+    monkeypatch.setattr(demo, "_collect", lambda *_: None)
     with pytest.raises(IntegrityError, match="should be known and gone"):
         CliRunner().invoke(demo.main, ["--folder", str(tmp_path)], catch_exceptions=False)

@@ -25,6 +25,7 @@ from typing import Any, Final
 import pyarrow.parquet as pq
 import pyspark
 
+import lakegc_assets
 from lakegc_assets.engine.spark import LOCAL, OPTIONS
 from lakegc_assets_tests.sessions import SMALL
 
@@ -121,14 +122,14 @@ class Cluster:
         """URL of the master's web interface."""
         return f"http://127.0.0.1:{self.ui_port}"
 
-    def start(self, name: str, *arguments: str) -> subprocess.Popen[bytes]:
+    def start(self, name: str, *arguments: str, memory: str = "256m") -> subprocess.Popen[bytes]:
         """Start one of Spark's daemons."""
         passed = {n: os.environ[n] for n in _PASSED if n in os.environ}
         environment = {
             **passed,
             **self.environment,
             "SPARK_LOCAL_IP": "127.0.0.1",
-            "SPARK_DAEMON_MEMORY": "256m",
+            "SPARK_DAEMON_MEMORY": memory,
             "SPARK_DAEMON_JAVA_OPTS": _OPTIONS,
             "SPARK_LOCAL_DIRS": str(self.folder / "local"),
             "PYSPARK_PYTHON": str(self.python),
@@ -250,6 +251,8 @@ class Driver:
             "LAKEGC_ARTIFACT_ROOT": (self.folder / "artifacts").as_uri(),
             "DAGSTER_HOME": str(self.folder / "dagster"),
             "SPARK_LOCAL_DIRS": str(self.folder / "local"),
+            # The driver, and only it, has the package.
+            "PYTHONPATH": str(Path(lakegc_assets.__file__).parents[1]),
         }
         with (self.folder / "lakegc.log").open("ab") as log:
             return subprocess.Popen(

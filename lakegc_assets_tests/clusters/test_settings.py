@@ -155,7 +155,6 @@ class Session:
 
     def __init__(self, master: str, application: str) -> None:
         self.conf = Conf(spark_master=master, spark_app_id=application)
-        self.version = "3.5.9"
         self.archives: list[str] = []
 
     def addArtifacts(self, path: str, *, archive: bool) -> None:  # noqa: N802 - Spark's name
@@ -182,17 +181,6 @@ def test_nothing_is_sent_on_this_machine() -> None:
     session: Any = Session("local[2]", "another-app-of-this-test")
     sessions.prepare_session(session)
     assert session.archives == []
-
-
-def test_a_spark_that_cannot_be_sent_anything_is_refused() -> None:
-    session: Any = Session("yarn", "an old app of this test")
-
-    def refuse(*_: object, **__: object) -> None:
-        raise RuntimeError("only supported with Spark Connect")
-
-    session.addArtifacts = refuse
-    with pytest.raises(ConfigurationError, match=r"this Spark \(3.5.9\) .* 4.0 or newer"):
-        sessions.prepare_session(session)
 
 
 def test_a_connect_server_is_all_that_is_set(

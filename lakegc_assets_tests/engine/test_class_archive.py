@@ -49,15 +49,12 @@ def place() -> Path:
 def test_it_is_made_once(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def use_spark(options: str) -> None:
+    def use_spark(_script: Path, options: str) -> None:
         Path(options.split("-XX:ArchiveClassesAtExit=")[1].split(maxsplit=1)[0]).write_bytes(
             b"classes"
         )
 
     monkeypatch.setattr(making, "_use_spark", use_spark)
-    for name in making._FOLDERS:
-        # It takes them out of the environment for good.
-        monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv(FILE_VARIABLE, "/nowhere/spark.conf")
     for said in (True, False):
         making.main()

@@ -1,0 +1,76 @@
+"""A mark and its sweep through Spark Connect: a server and its tasks that lack this package."""
+
+from __future__ import annotations
+
+import json
+import socket
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from lakegc_assets_tests.clusters.standalone import Cluster, Driver, bare_python, kill
+from lakegc_assets_tests.lake import REPOSITORY, SECRET_KEY, _tell, running
+
+pytestmark = [pytest.mark.conformance, pytest.mark.xdist_group("cluster")]
+
+_PATIENCE_S = 300
+
+
+@contextmanager
+def connect_server(cluster: Cluster) -> Iterator[str]:
+    """A Spark Connect server with two cores; its URL."""
+    process = cluster.start(
+        "connect", "org.apache.spark.deploy.SparkSubmit",
+        "--class", "org.apache.spark.sql.connect.service.SparkConnectServer",
+        "--master", "local[2]",
+        "--conf", f"spark.connect.grpc.binding.port={cluster.port}",
+        "--conf", "spark.connect.grpc.binding.address=127.0.0.1",
+        "--conf", "spark.driver.bindAddress=127.0.0.1", "--conf", "spark.driver.host=127.0.0.1",
+        "--conf", "spark.ui.enabled=false",
+        memory="1g",
+    )  # fmt: skip
+    try:
+        deadline = time.monotonic() + _PATIENCE_S
+        while True:
+            with socket.socket() as probe:
+                if probe.connect_ex(("127.0.0.1", cluster.port)) == 0:
+                    break
+            assert process.poll() is None, cluster.logs()
+            assert time.monotonic() < deadline, cluster.logs()
+            time.sleep(0.1)
+        yield f"sc://127.0.0.1:{cluster.port}"
+    finally:
+        kill(process.pid)
+        process.wait()
+
+
+def test_a_repository_is_collected_through_spark_connect(tmp_path: Path) -> None:
+    with running(tmp_path / "lake") as lake:
+        groups, _ = _tell(lake)
+        marked = frozenset().union(*groups.values())
+        live = lake.keys() - marked
+        environment = {
+            "LAKECTL_CREDENTIALS_ACCESS_KEY_ID": "AKIALAKEGCEMBEDDED",
+            "LAKECTL_CREDENTIALS_SECRET_ACCESS_KEY": SECRET_KEY,
+            "LAKEGC_LOCAL_ROOT": str(lake.server.objects_dir),
+        }
+        server = Cluster(tmp_path, bare_python(tmp_path / "python"), environment)
+        with connect_server(server) as url:
+            user = Driver(server, tmp_path / "driver", environment, lake.server.endpoint)
+            user.folder.mkdir()
+            (user.folder / "spark.conf").write_text(f"spark.remote {url}\n")
+            settings = {
+                "min_age_hours": 1 / 3600, "allow_unsafe_min_age": True,
+                "max_candidate_share": 0.9, "sweep_num_partitions": 2, "sweep_batch": 2,
+            }  # fmt: skip
+            process = user.start_job("gc", REPOSITORY, "one", settings)
+            assert process.wait(900) == 0, user.log()[-5000:] + server.logs()
+        assert lake.keys() == live
+        assert user.outcomes("one") == dict.fromkeys(marked, "deleted")
+    (manifest,) = (user.folder / "artifacts").glob(f"{REPOSITORY}/one/*/gc_report/manifest.json")
+    assert json.loads(manifest.read_bytes())["facts"]["engine"] == (
+        "spark (LAKEGC_SPARK_CONF configures it)"
+    )
