@@ -221,6 +221,7 @@ def _places(found: dict[str, Any], lakefs: LakeFSConfig) -> list[tuple[object, o
     places: list[tuple[object, object]] = [
         ("mark", found["mark_url"]),
         ("artifacts", found["artifacts"]),
+        ("engine", found["engine"]),
         ("backup", found["backup"]),
         ("undo", found["undo"]),
     ]

@@ -129,6 +129,7 @@ def outcome(repository: str, run: str) -> dict[str, Any]:
         "cutoff": report.cutoff.isoformat(),
         "mark_url": f"{report.namespace}/{mark_folder(run)}",
         "artifacts": attempt.url,
+        "engine": report.facts.get("engine", "unknown"),
         "backup": swept.get("backup") if swept else None,
         "recovery": swept["recovery"] if swept else None,
         "undo": _undo(report, swept, state.restored),

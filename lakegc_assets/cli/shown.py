@@ -69,6 +69,7 @@ def _line(indent: int, name: str, objects: int, size: int | None = None) -> None
 def _show_places(found: dict[str, Any]) -> None:
     click.echo(f"  mark       {found['mark_url']}")
     click.echo(f"  artifacts  {near(found['artifacts'])}")
+    click.echo(f"  engine     {found['engine']}")
     if found["backup"] is not None:
         click.echo(f"  backup     {found['backup']}")
     if found["undo"] is not None:

@@ -132,6 +132,8 @@ def test_the_report_says_the_same_later(swept: Result) -> None:
     found = json.loads(as_json.stdout)
     assert found["swept"]
     assert found["outcomes"] == {"deleted": {"objects": 2, "bytes": 35}}
+    assert found["engine"].startswith("embedded (nothing configures Spark, and ")
+    assert f"  engine     {found['engine']}\n" in swept.stdout
     until = datetime.fromisoformat(found["recovery"]["until"])
     assert timedelta(days=6, hours=23) < until - datetime.now(timezone.utc) < timedelta(days=7)
     when = f"{until:%Y-%m-%d %H:%M} UTC (trash)"
@@ -347,14 +349,14 @@ def test_durations_and_flags_reach_the_run(site: Site, monkeypatch: pytest.Monke
     lakegc("run", "alpha", "--run", "r", "--min-age", "1.5h", "--allow-unsafe-min-age")
     lakegc("mark", "alpha", "--run", "r", "--min-age", "2d", "--protect-tags")
     lakegc("sweep", "alpha", "--run", "r", "--max-candidate-share", "0", "--accept-missing", "1-a")
-    lakegc("run", "alpha", "--run", "r", "--no-sweep")
+    lakegc("run", "alpha", "--run", "r", "--no-sweep", "--engine", "spark")
     lakegc("sweep", "alpha", "--run", "r", "--set", "lease_wait_seconds=60")
     lakegc("mark", "alpha", "--run", "r", "--mode", "committed")
     assert seen == [
         ("gc", "alpha", "r", {"min_age_hours": 1.5, "allow_unsafe_min_age": True}),
         ("gc_mark", "alpha", "r", {"min_age_hours": 48.0, "protect_tags": True}),
         ("gc_sweep", "alpha", "r", {"max_candidate_share": 0.0, "accept_missing": "1-a"}),
-        ("gc_mark", "alpha", "r", {}),
+        ("gc_mark", "alpha", "r", {"engine": "spark"}),
         ("gc_sweep", "alpha", "r", {"lease_wait_seconds": "60"}),
         ("gc_mark", "alpha", "r", {"mode": "committed"}),
     ]

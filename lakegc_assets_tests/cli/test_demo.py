@@ -119,7 +119,7 @@ def test_it_can_be_run_twice_in_a_row(
 ) -> None:
     folder, first = ran
 
-    def sweep(repository: str) -> None:
+    def sweep(repository: str, _engine: str) -> None:
         commits = {c.message: c.id for c in LakeFSConfig().connect().log(repository, "main")}
         _file(folder, repository, commits["week 10"], demo._MODEL).unlink()
 

@@ -85,6 +85,7 @@ def outcome(text: str) -> dict[str, Any]:
         "cutoff": BEGAN.isoformat(),
         "mark_url": f"s3://{text}/mark",
         "artifacts": f"/{text}",
+        "engine": "embedded (so says a test)",
         "backup": f"s3://{text}",
         "undo": f"from {text}",
         "listed": 10,
