@@ -74,7 +74,7 @@ def known_rows(root: ArtifactRoot, repository: str, run: str) -> int:
         with suppress(LakegcError):
             attempt = root.attempt(repository, one)
             found += attempt.recorded("store_listing").rows
-            found += int(attempt.recorded("committed_addresses").facts["entries"])
+            found += int(attempt.recorded("committed_addresses").facts.get("entries", 0))
         return found
 
     key = (root.url, repository, run)
