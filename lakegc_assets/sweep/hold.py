@@ -201,7 +201,7 @@ def hold_message(ctx: RunContext, hold: Hold, url: str) -> str:
             f"What is lost, and what can be done: `{hold_command(ctx)}`",
             *filter(None, [restoring]),
             *object_lines(alarm.get("objects"), alarm.get("count")),
-            f"All of it: {alarm.get('all') or url}",
+            f"All of them: {alarm.get('all') or url}",
         ]
     )
 

@@ -396,7 +396,7 @@ def test_a_refusal_says_first_what_happened_and_what_to_do(
         f"First bring back what can be: `lakegc restore repo --run m --all {given}`",
     ]
     assert lines[3:13] == [f"  data/{n:03d}  it is needed" for n in range(10)]
-    assert lines[13:] == ["  and 706 more", "All of it: s3://artifacts/all.parquet"]
+    assert lines[13:] == ["  and 706 more", "All of them: s3://artifacts/all.parquet"]
 
 
 def test_an_alarm_says_the_same_and_what_goes_on_afterwards(
