@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import os
 import secrets
+import shlex
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -169,19 +170,20 @@ def _prove(
 
 
 def _take_back(
-    client: LakeFSWriter, repository: str, before: dict[tuple[str, str], str], old_commit: str
+    client: LakeFSWriter,
+    repository: str,
+    before: dict[tuple[str, str], str],
+    old_commit: str,
+    engine: str,
 ) -> None:
     """Undo the sweep: all of it reads again, is pinned, and is left alone by the next mark."""
+    click.echo("\nIf that was a mistake, it all comes back:\n")
+    asked = [f"--set=engine={engine}"] if engine != "auto" else []
+    _command("restore", repository, "--run", _FIRST, "--all", *asked)
     click.echo(
-        f"\nIf that was a mistake, it all comes back:\n\n"
-        f"$ lakegc restore {repository} --run {_FIRST} --all"
+        "\nBy the rules it is still garbage. So it is pinned, and the next mark spares it:\n"
     )
-    _command("restore", repository, "--run", _FIRST, "--all")
-    click.echo(
-        f"\nBy the rules it is still garbage. So it is pinned, and the next mark spares it:\n\n"
-        f"$ lakegc mark {repository} --run {_SECOND}"
-    )
-    _command("mark", repository, "--run", _SECOND)
+    _command("mark", repository, "--run", _SECOND, *_asked(engine))
     swept, marked = outcome(repository, _FIRST), outcome(repository, _SECOND)
     restored = last_restore(repository, _FIRST)["outcomes"]
     if restored != {"restored": swept["outcomes"]["deleted"]}:
@@ -256,12 +258,12 @@ def main(folder: Path, engine: str) -> None:
             f"{len(before)} live paths on {len(list(client.branches(repository)))} branches.\n"
             f"Retention: {_DEFAULT_DAYS} days; "
             + ", ".join(f"{branch} {days}" for branch, days in _RULES.items())
-            + f".\n\n$ lakegc run {repository} --run {_FIRST}"
+            + ".\n"
         )
         _collect(repository, engine)
         click.echo()
         _prove(client, repository, before, old_commit)
-        _take_back(client, repository, before, old_commit)
+        _take_back(client, repository, before, old_commit, engine)
     home = near(folder / "dagster")
     home = home if Path(home).is_absolute() else f"$PWD/{home}"
     click.echo(
@@ -272,11 +274,17 @@ def main(folder: Path, engine: str) -> None:
 
 def _collect(repository: str, engine: str) -> None:
     """Run the collection."""
-    _command("run", repository, "--run", _FIRST, "--engine", engine)
+    _command("run", repository, "--run", _FIRST, *_asked(engine))
+
+
+def _asked(engine: str) -> tuple[str, ...]:
+    """The option that asks for an engine; none where nobody did."""
+    return () if engine == "auto" else ("--engine", engine)
 
 
 def _command(*arguments: str) -> None:
-    """Run the command in this process; leave with its exit status if it fails."""
+    """Show the command and run it in this process; leave with its exit status if it fails."""
+    click.echo(f"$ lakegc {shlex.join(arguments)}")
     try:
         command.main(list(arguments), prog_name="lakegc")
     except SystemExit as status:

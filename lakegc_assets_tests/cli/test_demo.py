@@ -134,6 +134,25 @@ def test_it_can_be_run_twice_in_a_row(
         assert f"make ui DAGSTER_HOME={folder / 'dagster'}" in text
 
 
+def test_every_command_shows_and_has_the_engine_that_was_asked_for(
+    told: Told, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    ran: list[list[str]] = []
+    monkeypatch.setattr(demo.command, "main", lambda arguments, **_: ran.append(arguments))
+    monkeypatch.setattr(
+        demo, "outcome", lambda *_: {"outcomes": {"deleted": {"objects": 1}}, "objects": 0}
+    )
+    monkeypatch.setattr(demo, "last_restore", lambda *_: {"outcomes": {"restored": {"objects": 1}}})
+    client = LakeFSConfig().connect_writer()
+    demo._collect(_REPOSITORY, "spark")
+    demo._take_back(client, _REPOSITORY, told.live, told.old_commit, "spark")
+    assert [one[0] for one in ran] == ["run", "restore", "mark"]
+    shown = capsys.readouterr().out
+    for one in ran:
+        assert one[-2:] == ["--engine", "spark"] or one[-1] == "--set=engine=spark"
+        assert f"$ lakegc {' '.join(one)}\n" in shown
+
+
 def test_a_proof_that_fails_fails_the_demo(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(demo, "_tell_history", lambda _: "c" * 64)
     monkeypatch.setattr(demo, "_collect", lambda *_: None)
