@@ -11,6 +11,7 @@ import pytest
 from click.testing import CliRunner
 
 from lakegc_assets.cli import demo
+from lakegc_assets.cli.main import main as command
 from lakegc_assets.cli.team import Calendar, Team
 from lakegc_assets.embedded.server import EmbeddedLakeFS
 from lakegc_assets.errors import IntegrityError
@@ -138,7 +139,7 @@ def test_every_command_shows_and_has_the_engine_that_was_asked_for(
     told: Told, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     ran: list[list[str]] = []
-    monkeypatch.setattr(demo.command, "main", lambda arguments, **_: ran.append(arguments))
+    monkeypatch.setattr(command, "main", lambda arguments, **_: ran.append(arguments))
     monkeypatch.setattr(
         demo, "outcome", lambda *_: {"outcomes": {"deleted": {"objects": 1}}, "objects": 0}
     )
