@@ -86,6 +86,13 @@ def test_nothing_is_replaced(place: _Place) -> None:
     assert etag is not None
     with pytest.raises(AlreadyThereError):
         native.put(bucket, "k", b"second")
+    assert place.client.get_object(Bucket=bucket, Key="k")["Body"].read() == b"first"
+
+
+def test_what_is_not_as_it_was_is_not_had(place: _Place) -> None:
+    native, bucket = place.native, place.bucket
+    etag = native.put(bucket, "k", b"first")
+    assert etag is not None
     assert native.get(bucket, "k", etag, 5) == b"first"
     assert native.get(bucket, "k", etag, 6) is None
     assert native.get(bucket, "k", "another", 5) is None

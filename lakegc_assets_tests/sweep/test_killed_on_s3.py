@@ -128,8 +128,7 @@ def test_it_ends_exact(found: S3Lake, spark: Session, monkeypatch: pytest.Monkey
             lambda: read_lease(found.store).token != abandoned.token,
             process, log_of(found), pause=0.5,
         )  # fmt: skip
-        # Nobody waits for longer than the dead sweep's lease holds, and nobody for less.
-        assert found.store.server_time() >= abandoned.expires, told
+        # Its processes are gone, as the next one sees: how long that waits is in test_lease_owner.
         assert process.wait(600) == 0, f"{told}\n{tail(log_of(found))}"
     finally:
         kill(process)
