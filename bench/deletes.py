@@ -31,11 +31,11 @@ from bench._pages import KEYS_EACH, MADE, NAMESPACE, SIZE, Pages
 from bench._run import BUCKET, CORES, RealS3, Session, measured, real_s3
 from bench._store import Store
 from lakegc_assets.embedded import EmbeddedLakeFS
+from lakegc_assets.engine.datasets import write_part
 from lakegc_assets.lakefs.config import LakeFSConfig
 from lakegc_assets.run.artifacts import LISTING, ArtifactRoot
 from lakegc_assets.run.connections import Connections
 from lakegc_assets.run.context import RunContext
-from lakegc_assets.run.parts import write_part
 from lakegc_assets.run.settings import Settings
 from lakegc_assets.storage.config import StoreConfig
 from lakegc_assets.sweep.conditions import Condition

@@ -18,6 +18,7 @@ from moto.s3.models import s3_backends
 
 from lakegc_assets.checks.case import CheckResult
 from lakegc_assets.checks.evaluation import check_candidates
+from lakegc_assets.engine.datasets import Part, write_part
 from lakegc_assets.graveler.namespace import slice_time
 from lakegc_assets.mark.candidates import find_candidates
 from lakegc_assets.mark.commits import find_active_commits
@@ -28,7 +29,6 @@ from lakegc_assets.mark.uncommitted import snapshot_uncommitted
 from lakegc_assets.run.artifacts import MARK_ASSETS, ArtifactRoot, AttemptArtifacts, Manifest
 from lakegc_assets.run.context import RunContext
 from lakegc_assets.run.hashing import address_hashes, key_digest
-from lakegc_assets.run.parts import Part, write_part
 from lakegc_assets.run.settings import Settings
 from lakegc_assets.storage.config import StoreConfig
 from lakegc_assets_tests.replay import GOLDEN, ReplayServer

@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 from lakegc_assets.checks.hashing import Hashes, hash_strings
 from lakegc_assets.checks.looks import candidates_looks, etags_of
 from lakegc_assets.checks.scratch import Scratch
-from lakegc_assets.run.parts import Part
+from lakegc_assets.engine.datasets import Part
 from lakegc_assets.run.selection import Selection
 
 #: How many addresses a message shows.

@@ -23,13 +23,13 @@ from lakegc_assets.checks import candidates, kept, listed, served, told
 from lakegc_assets.checks import heads as held
 from lakegc_assets.checks.hashing import Hashes, as_hashes, hash_strings, hash_text
 from lakegc_assets.checks.scratch import Scratch, in_any
+from lakegc_assets.engine.datasets import Part, read_part
 from lakegc_assets.engine.tasks import bin_pack
 from lakegc_assets.errors import IntegrityError
 from lakegc_assets.lakefs.client import LakeFSClient
 from lakegc_assets.run.artifacts import AttemptArtifacts, Manifest
 from lakegc_assets.run.connections import Connections
 from lakegc_assets.run.context import RunContext
-from lakegc_assets.run.parts import Part, read_part
 from lakegc_assets.run.selection import Selection
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=timezone.utc)

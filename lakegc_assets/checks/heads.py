@@ -12,7 +12,7 @@ from lakegc_assets.checks.hashing import Hashes, Members, distinct, is_in
 from lakegc_assets.checks.kept import Wanted, Witnessed, read_witnessed
 from lakegc_assets.checks.looks import alike
 from lakegc_assets.checks.scratch import Scratch, one_of
-from lakegc_assets.run.parts import Part
+from lakegc_assets.engine.datasets import Part
 
 #: Hashes that a task collects before it writes them down.
 _WAITING: Final = 2_000_000

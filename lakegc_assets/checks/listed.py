@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 from lakegc_assets.checks import hash_kernels
 from lakegc_assets.checks.hashing import Bools, Hashes, Members, hash_strings
 from lakegc_assets.checks.scratch import Scratch, one_of
-from lakegc_assets.run.parts import Part, read_part
+from lakegc_assets.engine.datasets import Part, read_part
 
 #: Work of one row on one core, in seconds.
 ROW_S: Final = 1e-6

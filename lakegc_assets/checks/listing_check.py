@@ -24,9 +24,9 @@ from lakegc_assets.checks.case import Case, CheckResult
 from lakegc_assets.checks.hashing import Hashes, digest_of
 from lakegc_assets.checks.listed import either
 from lakegc_assets.checks.scratch import one_of
+from lakegc_assets.engine.datasets import read_part
 from lakegc_assets.engine.tasks import thread_map
 from lakegc_assets.errors import LakegcError
-from lakegc_assets.run.parts import read_part
 from lakegc_assets.storage.base import ObjectStore
 from lakegc_assets.wording import counted
 

@@ -13,9 +13,9 @@ from lakegc_assets.checks.heads import placed
 from lakegc_assets.checks.kept import Wanted, fetch, read_witnessed, table_url
 from lakegc_assets.checks.scratch import Scratch, in_any
 from lakegc_assets.checks.witness import meanings
+from lakegc_assets.engine.datasets import Part
 from lakegc_assets.graveler.ranges import read_range
 from lakegc_assets.run.connections import Connections
-from lakegc_assets.run.parts import Part
 
 
 @dataclass(frozen=True)

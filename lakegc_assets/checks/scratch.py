@@ -10,8 +10,8 @@ import numpy as np
 import pyarrow as pa
 
 from lakegc_assets.checks.hashing import Bools, Hashes, distinct, is_in
+from lakegc_assets.engine.datasets import Part, read_part, write_part
 from lakegc_assets.run.connections import Connections
-from lakegc_assets.run.parts import Part, read_part, write_part
 from lakegc_assets.storage.base import ObjectStore
 
 #: Hashes in one file: 32 MB.

@@ -14,8 +14,8 @@ from lakegc_assets.checks.kept import fetch
 from lakegc_assets.checks.scratch import Scratch, in_any, one_of
 from lakegc_assets.checks.second_opinion import served_addresses
 from lakegc_assets.checks.witness import alike_paths
+from lakegc_assets.engine.datasets import Part
 from lakegc_assets.run.connections import Connections
-from lakegc_assets.run.parts import Part
 
 #: Work on one core, in seconds: of a range and each entry of it, and of asking what a branch serves
 #: at a path.

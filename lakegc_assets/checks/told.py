@@ -15,10 +15,10 @@ from lakegc_assets.checks.hashing import Members, hash_strings
 from lakegc_assets.checks.kept import fetch, table_url
 from lakegc_assets.checks.scratch import Scratch
 from lakegc_assets.checks.second_opinion import as_paths
+from lakegc_assets.engine.datasets import Part
 from lakegc_assets.engine.tasks import thread_map
 from lakegc_assets.graveler.ranges import read_metarange
 from lakegc_assets.run.connections import Connections
-from lakegc_assets.run.parts import Part
 
 #: Work on one core, in seconds: a commit with its metarange; a list of staged objects.
 COMMIT_S: Final = 0.02

@@ -16,6 +16,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from lakegc_assets.engine.datasets import Part, PartWriter, read_part
 from lakegc_assets.engine.tasks import bin_pack
 from lakegc_assets.errors import RefusedError
 from lakegc_assets.mark.foreign import ForeignMark, find_mark
@@ -27,7 +28,6 @@ from lakegc_assets.run.command_line import command_line, recorded_settings
 from lakegc_assets.run.connections import Connections
 from lakegc_assets.run.context import RunContext
 from lakegc_assets.run.hashing import Hashes, address_hashes
-from lakegc_assets.run.parts import Part, PartWriter, read_part
 from lakegc_assets.run.selection import Selection
 from lakegc_assets.run.sets import members, write_set
 from lakegc_assets.storage.base import ObjectStore

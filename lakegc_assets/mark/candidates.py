@@ -15,6 +15,7 @@ from typing import NamedTuple
 import numpy as np
 import pyarrow as pa
 
+from lakegc_assets.engine.datasets import Part, read_part, read_parts, write_part
 from lakegc_assets.engine.tasks import bin_pack
 from lakegc_assets.errors import IntegrityError, LakegcError
 from lakegc_assets.mark.adoption import adopt
@@ -29,7 +30,6 @@ from lakegc_assets.run.connections import Connections
 from lakegc_assets.run.context import RunContext
 from lakegc_assets.run.hashing import Hashes, KeyDigest, address_hashes
 from lakegc_assets.run.history import earlier, of_whole_store
-from lakegc_assets.run.parts import Part, read_part, read_parts, write_part
 from lakegc_assets.run.pins import among, pinned
 from lakegc_assets.run.selection import Selection
 from lakegc_assets.run.sets import members_of, write_set

@@ -19,6 +19,7 @@ from typing import Any, Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from lakegc_assets.engine.datasets import Part, read_part
 from lakegc_assets.engine.tasks import thread_map
 from lakegc_assets.errors import IntegrityError, LakegcError
 from lakegc_assets.graveler.namespace import slice_time
@@ -29,7 +30,6 @@ from lakegc_assets.run.connections import Connections
 from lakegc_assets.run.context import RunContext
 from lakegc_assets.run.hashing import KeyDigest
 from lakegc_assets.run.history import Earlier, earlier, of_whole_store
-from lakegc_assets.run.parts import Part, read_part
 from lakegc_assets.run.pins import PINS
 from lakegc_assets.run.settings import CUTOFF_MARGIN, MIN_SAFE_AGE
 

@@ -18,6 +18,7 @@ from typing import Final, NamedTuple
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from lakegc_assets.engine.datasets import write_part
 from lakegc_assets.engine.progress import report_progress
 from lakegc_assets.errors import IntegrityError, LakegcError
 from lakegc_assets.lakefs.client import LakeFSClient
@@ -38,7 +39,6 @@ from lakegc_assets.run.connections import Connections
 from lakegc_assets.run.context import RunContext
 from lakegc_assets.run.hashing import key_digest
 from lakegc_assets.run.history import Earlier, earlier
-from lakegc_assets.run.parts import write_part
 
 ASSET: Final = "active_commits"
 ACTIVE: Final = pa.schema(

@@ -12,6 +12,7 @@ from typing import Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from lakegc_assets.engine.datasets import write_part
 from lakegc_assets.mark.damage import left_alone, passed_over
 from lakegc_assets.mark.installation import require_one_server
 from lakegc_assets.mark.live import every_range, live_ranges, read_live
@@ -19,7 +20,6 @@ from lakegc_assets.mark.references import read_references
 from lakegc_assets.mark.uncommitted import write_last_parts
 from lakegc_assets.run.artifacts import Manifest
 from lakegc_assets.run.context import RunContext
-from lakegc_assets.run.parts import write_part
 
 ASSET: Final = "committed_addresses"
 

@@ -17,6 +17,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from lakegc_assets.engine.datasets import Part, PartWriter, read_part
 from lakegc_assets.mark.kept import STAGED, sentence, why_kept
 from lakegc_assets.mark.named import Named
 from lakegc_assets.mark.sides import MARKED, Side, side_of, spread_rows
@@ -24,7 +25,6 @@ from lakegc_assets.mark.why import staging_areas
 from lakegc_assets.run.connections import Connections
 from lakegc_assets.run.context import RunContext
 from lakegc_assets.run.hashing import address_hashes
-from lakegc_assets.run.parts import Part, PartWriter, read_part
 from lakegc_assets.run.sets import members
 from lakegc_assets.storage.base import ObjectStore
 

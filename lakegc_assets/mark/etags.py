@@ -19,6 +19,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from lakegc_assets.engine.datasets import Part
 from lakegc_assets.engine.tasks import thread_map
 from lakegc_assets.graveler.decode import etag_hash
 from lakegc_assets.graveler.ranges import read_range
@@ -27,7 +28,6 @@ from lakegc_assets.mark.evidence import Integers
 from lakegc_assets.mark.metaranges import fetch, table_url
 from lakegc_assets.run.connections import Connections
 from lakegc_assets.run.context import RunContext
-from lakegc_assets.run.parts import Part
 from lakegc_assets.run.selection import Selection
 from lakegc_assets.storage.base import ObjectStore
 from lakegc_assets.storage.errors import ObjectNotFoundError

@@ -18,6 +18,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from lakegc_assets.engine.datasets import Part, read_part
 from lakegc_assets.engine.tasks import bin_pack
 from lakegc_assets.errors import IntegrityError
 from lakegc_assets.graveler.decode import DECODER_VERSION
@@ -27,7 +28,6 @@ from lakegc_assets.run.connections import Connections
 from lakegc_assets.run.context import RunContext
 from lakegc_assets.run.hashing import Hashes
 from lakegc_assets.run.packs import Decoded, by_pack, read_group, read_slots, write_pack
-from lakegc_assets.run.parts import Part, read_part
 from lakegc_assets.run.sets import Members, places_of
 from lakegc_assets.storage.base import ObjectStore
 

@@ -18,6 +18,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from lakegc_assets.engine.datasets import Part, read_part, write_part
 from lakegc_assets.engine.tasks import bin_pack
 from lakegc_assets.errors import IntegrityError
 from lakegc_assets.graveler.decode import decode_range
@@ -42,7 +43,6 @@ from lakegc_assets.run.artifacts import AttemptArtifacts
 from lakegc_assets.run.connections import Connections
 from lakegc_assets.run.context import RunContext
 from lakegc_assets.run.hashing import Hashes, address_hashes
-from lakegc_assets.run.parts import Part, read_part, write_part
 from lakegc_assets.run.sets import members
 
 _FOLDER: Final = "store_listing/expired/"

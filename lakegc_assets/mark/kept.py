@@ -16,6 +16,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from lakegc_assets.engine.datasets import Part, PartWriter, read_part
 from lakegc_assets.engine.tasks import bin_pack
 from lakegc_assets.mark.addresses import in_data
 from lakegc_assets.mark.named import Named
@@ -24,7 +25,6 @@ from lakegc_assets.run.artifacts import AttemptArtifacts
 from lakegc_assets.run.connections import Connections
 from lakegc_assets.run.context import RunContext
 from lakegc_assets.run.hashing import address_hashes
-from lakegc_assets.run.parts import Part, PartWriter, read_part
 from lakegc_assets.run.sets import members, union, write_set
 from lakegc_assets.storage.base import ObjectStore
 

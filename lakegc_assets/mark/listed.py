@@ -11,13 +11,13 @@ from typing import Final, NamedTuple
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from lakegc_assets.engine.datasets import Part, PartWriter
 from lakegc_assets.errors import IntegrityError
 from lakegc_assets.graveler.namespace import slice_time
 from lakegc_assets.mark.carrying import settled
 from lakegc_assets.run.artifacts import LISTING
 from lakegc_assets.run.context import RunContext
 from lakegc_assets.run.hashing import KeyDigest, key_digest
-from lakegc_assets.run.parts import Part, PartWriter
 from lakegc_assets.storage.base import ObjectStore
 
 _ASSET: Final = "store_listing"

@@ -17,6 +17,7 @@ from typing import Final, NamedTuple
 
 import pyarrow as pa
 
+from lakegc_assets.engine.datasets import Part, read_parts, write_part
 from lakegc_assets.engine.tasks import bin_pack, thread_map
 from lakegc_assets.errors import LakegcError
 from lakegc_assets.graveler.namespace import slice_time
@@ -39,7 +40,6 @@ from lakegc_assets.run.artifacts import AttemptArtifacts, Manifest
 from lakegc_assets.run.connections import Connections
 from lakegc_assets.run.context import RunContext
 from lakegc_assets.run.history import earlier, note_rows, of_whole_store
-from lakegc_assets.run.parts import Part, read_parts, write_part
 from lakegc_assets.storage.opening import open_store
 
 ASSET: Final = "store_listing"

@@ -17,6 +17,7 @@ from typing import Final
 
 import pyarrow as pa
 
+from lakegc_assets.engine.datasets import Part
 from lakegc_assets.engine.tasks import bin_pack, thread_map
 from lakegc_assets.errors import IntegrityError
 from lakegc_assets.graveler.errors import FormatError, NoTableError
@@ -43,7 +44,6 @@ from lakegc_assets.run.artifacts import Manifest
 from lakegc_assets.run.connections import Connections
 from lakegc_assets.run.context import RunContext
 from lakegc_assets.run.hashing import Hashes, KeyDigest, digest_of_hashes
-from lakegc_assets.run.parts import Part
 from lakegc_assets.run.sets import RUN_LENGTH, union, write_set
 from lakegc_assets.storage.base import ObjectStore
 from lakegc_assets.storage.lists import list_to_the_end

@@ -17,6 +17,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from lakegc_assets.engine.datasets import Part
 from lakegc_assets.engine.tasks import bin_pack
 from lakegc_assets.mark.metaranges import pairs_of
 from lakegc_assets.mark.ranges import (
@@ -31,7 +32,6 @@ from lakegc_assets.mark.ranges import (
 from lakegc_assets.run.connections import Connections
 from lakegc_assets.run.context import RunContext
 from lakegc_assets.run.hashing import Hashes, pair_hashes
-from lakegc_assets.run.parts import Part
 from lakegc_assets.run.sets import Members, read_run
 
 Integers = npt.NDArray[np.int64]

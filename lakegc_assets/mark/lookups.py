@@ -17,6 +17,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from lakegc_assets.engine.datasets import Part, PartWriter, read_part, read_parts
 from lakegc_assets.engine.tasks import bin_pack, thread_map
 from lakegc_assets.errors import IntegrityError
 from lakegc_assets.graveler.decode import decode_paths
@@ -33,7 +34,6 @@ from lakegc_assets.mark.staged import staged_paths
 from lakegc_assets.run.connections import Connections
 from lakegc_assets.run.context import RunContext
 from lakegc_assets.run.hashing import Hashes, address_hashes
-from lakegc_assets.run.parts import Part, PartWriter, read_part, read_parts
 from lakegc_assets.run.sets import members, read_run
 
 #: Paths in the first page of a place; the next is twice as long if it answered for several.

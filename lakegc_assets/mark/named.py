@@ -18,6 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from lakegc_assets.engine.datasets import Part, PartWriter, read_part, write_part
 from lakegc_assets.engine.tasks import bin_pack
 from lakegc_assets.errors import IntegrityError
 from lakegc_assets.graveler.namespace import StorageNamespace, UnresolvableAddressError
@@ -26,7 +27,6 @@ from lakegc_assets.mark.served import SPARED
 from lakegc_assets.run.connections import Connections
 from lakegc_assets.run.context import RunContext
 from lakegc_assets.run.hashing import Hashes, KeyDigest, address_hashes, key_digest
-from lakegc_assets.run.parts import Part, PartWriter, read_part, write_part
 from lakegc_assets.run.sets import members_of, union, write_set
 from lakegc_assets.storage.base import ObjectStore
 from lakegc_assets.storage.errors import ObjectNotFoundError

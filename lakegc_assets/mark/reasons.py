@@ -13,6 +13,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from lakegc_assets.engine.datasets import Part, PartWriter, read_part, write_part
 from lakegc_assets.errors import LakegcError
 from lakegc_assets.mark.commits import FORGOTTEN
 from lakegc_assets.mark.lookalikes import Integers
@@ -30,7 +31,6 @@ from lakegc_assets.run.artifacts import LISTING, AttemptArtifacts
 from lakegc_assets.run.connections import Connections
 from lakegc_assets.run.context import RunContext
 from lakegc_assets.run.hashing import Hashes, KeyDigest, address_hashes, key_digest
-from lakegc_assets.run.parts import Part, PartWriter, read_part, write_part
 from lakegc_assets.run.selection import Selection
 from lakegc_assets.run.sets import distinct, members_of, read_run, write_set
 from lakegc_assets.storage.base import ObjectStore

@@ -20,6 +20,7 @@ from typing import Final, NamedTuple, TypeVar
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from lakegc_assets.engine.datasets import Part, PartWriter, read_parts
 from lakegc_assets.engine.progress import report_progress
 from lakegc_assets.engine.tasks import thread_map
 from lakegc_assets.errors import IntegrityError, LakegcError
@@ -46,7 +47,6 @@ from lakegc_assets.mark.refs import load_commits, read_tags
 from lakegc_assets.run.connections import Connections
 from lakegc_assets.run.context import RunContext
 from lakegc_assets.run.hashing import Hashes, address_hashes
-from lakegc_assets.run.parts import Part, PartWriter, read_parts
 from lakegc_assets.run.sets import members, write_set
 from lakegc_assets.storage.base import ObjectStore
 from lakegc_assets.wording import counted

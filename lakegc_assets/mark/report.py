@@ -13,6 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lakegc_assets.checks.evaluation import read_results, requests_of, require_passed
+from lakegc_assets.engine.datasets import Part, read_part, write_part
 from lakegc_assets.engine.tasks import bin_pack
 from lakegc_assets.errors import IntegrityError
 from lakegc_assets.graveler.namespace import slice_time
@@ -30,7 +31,6 @@ from lakegc_assets.run.artifacts import Manifest
 from lakegc_assets.run.connections import Connections
 from lakegc_assets.run.context import RunContext
 from lakegc_assets.run.hashing import KeyDigest, key_digest
-from lakegc_assets.run.parts import Part, read_part, write_part
 from lakegc_assets.run.undo import whether_undone, with_trash
 from lakegc_assets.storage.base import ObjectStore
 from lakegc_assets.wording import counted

@@ -18,6 +18,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from lakegc_assets.engine.datasets import Part, read_part, write_part
 from lakegc_assets.mark.etags import (
     AT_RANDOM,
     NEWEST,
@@ -42,7 +43,6 @@ from lakegc_assets.mark.suspects import Flags, Suspects, last_parts
 from lakegc_assets.run.connections import Connections
 from lakegc_assets.run.context import RunContext
 from lakegc_assets.run.hashing import Hashes
-from lakegc_assets.run.parts import Part, read_part, write_part
 from lakegc_assets.run.selection import Selection
 from lakegc_assets.run.sets import distinct, members_of, write_set
 from lakegc_assets.storage.base import ObjectStore

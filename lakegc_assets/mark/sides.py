@@ -10,6 +10,7 @@ from typing import Final
 
 import pyarrow as pa
 
+from lakegc_assets.engine.datasets import Part, PartWriter, read_part
 from lakegc_assets.engine.tasks import bin_pack
 from lakegc_assets.errors import RefusedError
 from lakegc_assets.mark.carrying import swept_since
@@ -19,7 +20,6 @@ from lakegc_assets.run.artifacts import AttemptArtifacts
 from lakegc_assets.run.connections import Connections
 from lakegc_assets.run.context import RunContext
 from lakegc_assets.run.hashing import address_hashes
-from lakegc_assets.run.parts import Part, PartWriter, read_part
 from lakegc_assets.run.sets import write_set
 
 #: Work on one core, in seconds, to look at a row.

@@ -13,6 +13,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from lakegc_assets.engine.datasets import Part, PartWriter, read_part, read_parts, write_part
 from lakegc_assets.engine.tasks import bin_pack
 from lakegc_assets.graveler.decode import etag_hashes
 from lakegc_assets.mark.addresses import UNNAMEABLE, in_data
@@ -24,7 +25,6 @@ from lakegc_assets.run.artifacts import LISTING
 from lakegc_assets.run.connections import Connections
 from lakegc_assets.run.context import RunContext
 from lakegc_assets.run.hashing import Hashes, address_hashes
-from lakegc_assets.run.parts import Part, PartWriter, read_part, read_parts, write_part
 from lakegc_assets.run.sets import members
 from lakegc_assets.storage.base import ObjectStore
 

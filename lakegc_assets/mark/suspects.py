@@ -10,11 +10,11 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from lakegc_assets.engine.datasets import Part
 from lakegc_assets.graveler.decode import etag_hashes
 from lakegc_assets.mark.lookalikes import Integers
 from lakegc_assets.run.artifacts import LISTING
 from lakegc_assets.run.hashing import Hashes, address_hashes
-from lakegc_assets.run.parts import Part
 from lakegc_assets.run.selection import Selection
 from lakegc_assets.storage.base import ObjectStore
 

@@ -19,6 +19,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from lakegc_assets.engine.datasets import Part, PartWriter, write_part
 from lakegc_assets.engine.progress import report_progress
 from lakegc_assets.engine.tasks import bin_pack
 from lakegc_assets.errors import IntegrityError
@@ -33,7 +34,6 @@ from lakegc_assets.run.artifacts import UNCOMMITTED, Manifest
 from lakegc_assets.run.connections import Connections
 from lakegc_assets.run.context import RunContext
 from lakegc_assets.run.hashing import Hashes, KeyDigest, address_hashes, key_digest
-from lakegc_assets.run.parts import Part, PartWriter, write_part
 from lakegc_assets.run.sets import write_set
 from lakegc_assets.storage.base import ObjectStore
 

@@ -11,6 +11,7 @@ from typing import Any, Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from lakegc_assets.engine.datasets import Part, read_parts
 from lakegc_assets.engine.tasks import bin_pack, thread_map
 from lakegc_assets.errors import LakegcError
 from lakegc_assets.graveler.namespace import UnresolvableAddressError
@@ -30,7 +31,6 @@ from lakegc_assets.run.artifacts import AttemptArtifacts
 from lakegc_assets.run.connections import Connections
 from lakegc_assets.run.context import RunContext
 from lakegc_assets.run.hashing import Hashes, address_hashes
-from lakegc_assets.run.parts import Part, read_parts
 from lakegc_assets.run.sets import members
 from lakegc_assets.wording import counted
 

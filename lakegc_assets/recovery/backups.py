@@ -19,11 +19,11 @@ from typing import Any, Final, Literal
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from lakegc_assets.engine.datasets import Part, read_part
 from lakegc_assets.errors import IntegrityError, RefusedError
 from lakegc_assets.run.artifacts import Manifest
 from lakegc_assets.run.command_line import command_line
 from lakegc_assets.run.hashing import key_digest
-from lakegc_assets.run.parts import Part, read_part
 from lakegc_assets.storage.base import ObjectStore
 from lakegc_assets.storage.config import StoreConfig
 from lakegc_assets.storage.errors import ObjectNotFoundError

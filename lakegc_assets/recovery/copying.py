@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from lakegc_assets.engine.datasets import Part, read_part
 from lakegc_assets.engine.tasks import thread_map
 from lakegc_assets.errors import LakegcError, RefusedError
 from lakegc_assets.recovery import journal
@@ -19,7 +20,6 @@ from lakegc_assets.recovery.giving_up import HOPELESS, Streak, hopeless_kind
 from lakegc_assets.recovery.journal import Outcome
 from lakegc_assets.recovery.pace import Pace
 from lakegc_assets.run.connections import Connections
-from lakegc_assets.run.parts import Part, read_part
 from lakegc_assets.storage.copies import Copied, copy_object
 from lakegc_assets.storage.errors import (
     AccessDeniedError,

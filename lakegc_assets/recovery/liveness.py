@@ -11,6 +11,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from lakegc_assets.engine.datasets import write_part
 from lakegc_assets.errors import RefusedError
 from lakegc_assets.lakefs.client import LakeFSClient
 from lakegc_assets.mark.commits import Liveness, find_liveness
@@ -24,7 +25,6 @@ from lakegc_assets.run.artifacts import LISTING
 from lakegc_assets.run.connections import Connections
 from lakegc_assets.run.context import RunContext
 from lakegc_assets.run.hashing import address_hashes
-from lakegc_assets.run.parts import write_part
 from lakegc_assets.run.pins import pinned
 from lakegc_assets.run.selection import Selection
 from lakegc_assets.run.sets import members

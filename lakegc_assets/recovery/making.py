@@ -16,6 +16,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from lakegc_assets.engine.datasets import PartWriter, write_part
 from lakegc_assets.errors import ConfigurationError, IntegrityError, LakegcError, RefusedError
 from lakegc_assets.mark.published import published_mark, read_marked
 from lakegc_assets.recovery import journal
@@ -39,7 +40,6 @@ from lakegc_assets.run.artifacts import AttemptArtifacts
 from lakegc_assets.run.connections import Connections
 from lakegc_assets.run.context import RunContext
 from lakegc_assets.run.hashing import key_digest
-from lakegc_assets.run.parts import PartWriter, write_part
 from lakegc_assets.storage.base import ObjectStore
 from lakegc_assets.storage.errors import (
     AccessDeniedError,

@@ -18,6 +18,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from lakegc_assets.engine.datasets import Part, write_part
 from lakegc_assets.errors import IntegrityError, RefusedError
 from lakegc_assets.mark.published import read_marked
 from lakegc_assets.recovery import restore_record as record
@@ -31,7 +32,6 @@ from lakegc_assets.run.artifacts import AttemptArtifacts, Manifest
 from lakegc_assets.run.connections import Connections
 from lakegc_assets.run.context import RunContext
 from lakegc_assets.run.hashing import key_digest
-from lakegc_assets.run.parts import Part, write_part
 from lakegc_assets.run.pins import Pin, write_pin
 from lakegc_assets.storage.base import ObjectStore
 from lakegc_assets.storage.errors import StorageError

@@ -11,12 +11,12 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from lakegc_assets.engine.datasets import Part, read_part
 from lakegc_assets.recovery.bringing_back import Brought, bring_back
 from lakegc_assets.recovery.giving_up import Streak, hopeless_code
 from lakegc_assets.recovery.proof import Proof
 from lakegc_assets.recovery.restore_record import record
 from lakegc_assets.run.connections import Connections
-from lakegc_assets.run.parts import Part, read_part
 from lakegc_assets.sweep.lease import LeaseLostError
 from lakegc_assets.sweep.lease_record import lost, sweep_of
 from lakegc_assets.sweep.lost import as_lost, copies_of

@@ -23,8 +23,8 @@ from typing import Any
 
 import pyarrow as pa
 
+from lakegc_assets.engine.datasets import Part, PartWriter, read_parts
 from lakegc_assets.errors import ConfigurationError, IntegrityError, RefusedError
-from lakegc_assets.run.parts import Part, PartWriter, read_parts
 from lakegc_assets.run.settings import Mode
 from lakegc_assets.storage.base import ObjectStore
 from lakegc_assets.storage.config import StoreConfig

@@ -15,6 +15,7 @@ from pyspark.sql import SparkSession
 
 from lakegc_assets import traffic
 from lakegc_assets.engine.choice import Engine, choose_engine
+from lakegc_assets.engine.datasets import Part
 from lakegc_assets.engine.spark import prepare_session
 from lakegc_assets.engine.tasks import Tasks
 from lakegc_assets.errors import ConfigurationError, IntegrityError, RefusedError
@@ -28,7 +29,6 @@ from lakegc_assets.run.command_line import command_line, given_settings
 from lakegc_assets.run.connections import Connections
 from lakegc_assets.run.hashing import KeyDigest
 from lakegc_assets.run.history import known_rows, note_rows
-from lakegc_assets.run.parts import Part
 from lakegc_assets.run.settings import Settings
 from lakegc_assets.storage.base import ObjectStore
 

@@ -22,8 +22,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from lakegc_assets.engine.datasets import Part, read_part, write_part
 from lakegc_assets.errors import IntegrityError
-from lakegc_assets.run.parts import Part, read_part, write_part
 from lakegc_assets.storage.base import ObjectStore
 from lakegc_assets.storage.errors import ObjectNotFoundError
 from lakegc_assets.storage.values import LISTING_SCHEMA

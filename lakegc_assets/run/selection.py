@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lakegc_assets.run.parts import Part, read_part
+from lakegc_assets.engine.datasets import Part, read_part
 from lakegc_assets.storage.base import ObjectStore
 
 

@@ -16,9 +16,9 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from lakegc_assets.engine.datasets import Part, read_part, write_part
 from lakegc_assets.run import hash_kernels
 from lakegc_assets.run.hashing import Hashes
-from lakegc_assets.run.parts import Part, read_part, write_part
 from lakegc_assets.storage.base import ObjectStore
 
 T = TypeVar("T", bound=np.generic)

@@ -12,12 +12,12 @@ from typing import Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from lakegc_assets.engine.datasets import write_part
 from lakegc_assets.engine.tasks import bin_pack, thread_map
 from lakegc_assets.errors import IntegrityError, LakegcError
 from lakegc_assets.run.command_line import command_line
 from lakegc_assets.run.connections import Connections
 from lakegc_assets.run.context import RunContext
-from lakegc_assets.run.parts import write_part
 from lakegc_assets.storage.base import ObjectStore
 from lakegc_assets.sweep.delta import Candidates, DeltaMark, Deltas, certainly_alive, without
 from lakegc_assets.sweep.hold import (

@@ -18,9 +18,9 @@ from typing import Any, Final
 
 import pyarrow as pa
 
+from lakegc_assets.engine.datasets import read_part
 from lakegc_assets.errors import LakegcError
 from lakegc_assets.lakefs.client import LakeFSClient
-from lakegc_assets.run.parts import read_part
 from lakegc_assets.storage.base import ObjectStore
 from lakegc_assets.storage.opening import open_store
 from lakegc_assets.storage.values import DeleteOutcome

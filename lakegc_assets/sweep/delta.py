@@ -20,6 +20,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from lakegc_assets.engine.datasets import Part
 from lakegc_assets.errors import IntegrityError, LakegcError
 from lakegc_assets.graveler.errors import NoTableError
 from lakegc_assets.mark.commits import Liveness, find_liveness, heads_alone, refs_of
@@ -36,7 +37,6 @@ from lakegc_assets.run.artifacts import AttemptArtifacts, Manifest
 from lakegc_assets.run.connections import Connections
 from lakegc_assets.run.context import RunContext
 from lakegc_assets.run.hashing import Hashes, KeyDigest, address_hashes
-from lakegc_assets.run.parts import Part
 from lakegc_assets.run.pins import PINNED, among, pinned
 from lakegc_assets.run.selection import Selection
 from lakegc_assets.run.sets import members

@@ -10,9 +10,9 @@ from typing import Final
 
 import pyarrow as pa
 
+from lakegc_assets.engine.datasets import Part, read_part, write_part
 from lakegc_assets.retention.commits import Commit
 from lakegc_assets.retention.rules import Rules
-from lakegc_assets.run.parts import Part, read_part, write_part
 from lakegc_assets.storage.base import ObjectStore
 from lakegc_assets.sweep.extension import Known
 

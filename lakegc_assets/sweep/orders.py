@@ -6,8 +6,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
+from lakegc_assets.engine.datasets import Part
 from lakegc_assets.run.connections import Connections
-from lakegc_assets.run.parts import Part
 from lakegc_assets.sweep.conditions import Condition
 from lakegc_assets.sweep.known import KnownFiles
 from lakegc_assets.sweep.lease_record import sweep_of

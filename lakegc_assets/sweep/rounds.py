@@ -11,11 +11,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lakegc_assets.checks.evaluation import evaluate, require_passed
+from lakegc_assets.engine.datasets import PartWriter, write_part
 from lakegc_assets.errors import LakegcError, RefusedError
 from lakegc_assets.run.artifacts import AttemptArtifacts
 from lakegc_assets.run.connections import Connections
 from lakegc_assets.run.context import RunContext
-from lakegc_assets.run.parts import PartWriter, write_part
 from lakegc_assets.run.selection import Selection
 from lakegc_assets.storage.codes import error_class
 from lakegc_assets.storage.errors import (

@@ -19,6 +19,7 @@ from pyspark.sql import SparkSession
 
 from lakegc_assets.checks.case import Case, CheckResult
 from lakegc_assets.engine.choice import Engine
+from lakegc_assets.engine.datasets import Part, write_part
 from lakegc_assets.engine.tasks import Tasks
 from lakegc_assets.graveler.entry import AddressType
 from lakegc_assets.graveler.namespace import StorageNamespace
@@ -26,7 +27,6 @@ from lakegc_assets.graveler.ranges import read_metarange, read_range
 from lakegc_assets.run.artifacts import LISTING, ArtifactRoot, AttemptArtifacts, Manifest
 from lakegc_assets.run.context import RunContext
 from lakegc_assets.run.hashing import key_digest
-from lakegc_assets.run.parts import Part, write_part
 from lakegc_assets.run.selection import Selection
 from lakegc_assets.run.settings import Settings
 from lakegc_assets.storage.config import StoreConfig

@@ -22,7 +22,7 @@ from lakegc_assets.checks.evaluation import (
     require_passed,
 )
 from lakegc_assets.checks.pinned import none_pinned
-from lakegc_assets.run.parts import write_part
+from lakegc_assets.engine.datasets import write_part
 from lakegc_assets.run.pins import PINS, Pin, write_pin
 from lakegc_assets.run.selection import Selection
 from lakegc_assets_tests.checks.conftest import Labs

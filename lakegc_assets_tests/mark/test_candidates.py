@@ -11,12 +11,12 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from lakegc_assets.engine.datasets import Part, write_part
 from lakegc_assets.graveler.entry import AddressType, Entry, Timestamp
 from lakegc_assets.graveler.ranges import read_range, write_range
 from lakegc_assets.mark import reasons, sifting
 from lakegc_assets.mark.candidates import find_candidates
 from lakegc_assets.mark.listing import list_store
-from lakegc_assets.run.parts import Part, write_part
 from lakegc_assets_tests import recorded
 from lakegc_assets_tests.mark.conftest import Goldens
 from lakegc_assets_tests.recorded import Marked

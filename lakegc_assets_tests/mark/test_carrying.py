@@ -15,13 +15,13 @@ import pytest
 
 from lakegc_assets.checks.evaluation import evaluate
 from lakegc_assets.embedded.lake.layouts import Layout, set_layout
+from lakegc_assets.engine.datasets import Part
 from lakegc_assets.graveler.namespace import new_slice_name
 from lakegc_assets.lakefs.errors import LakeFSError
 from lakegc_assets.mark import evidence
 from lakegc_assets.mark.carrying import settled, settled_before
 from lakegc_assets.run.artifacts import ArtifactRoot, Manifest
 from lakegc_assets.run.context import RunContext
-from lakegc_assets.run.parts import Part
 from lakegc_assets.storage.base import ObjectStore
 from lakegc_assets.sweep.sweep import sweep
 from lakegc_assets_tests.lake import REPOSITORY, STAGES, SmallLake, copy_lake, running

@@ -272,7 +272,7 @@ def test_few_jobs_whatever_the_size(
     monkeypatch.setattr(Tasks, "run", counted)
     monkeypatch.setattr("lakegc_assets.mark.report.read_results", lambda *_: [])
     monkeypatch.setattr("lakegc_assets.mark.report.require_passed", lambda _: None)
-    monkeypatch.setattr("lakegc_assets.run.parts.ROWS_EACH", 10)
+    monkeypatch.setattr("lakegc_assets.engine.datasets.ROWS_EACH", 10)
     ctx = lake.context(spark, max_served_lookups=50, address_num_partitions=200)
     find_candidates(ctx)
     assert len(jobs) <= 11

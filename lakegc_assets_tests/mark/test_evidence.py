@@ -14,6 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from lakegc_assets.engine.datasets import Part, write_part
 from lakegc_assets.errors import IntegrityError
 from lakegc_assets.graveler.decode import DECODER_VERSION
 from lakegc_assets.mark import evidence
@@ -21,7 +22,6 @@ from lakegc_assets.mark.evidence import ETAGS, SMALL, EtagFiles, Evidence
 from lakegc_assets.mark.ranges import HASHES, Wanted
 from lakegc_assets.run.connections import Connections
 from lakegc_assets.run.context import RunContext
-from lakegc_assets.run.parts import Part, write_part
 from lakegc_assets.storage.local import LocalStore
 
 HASH = st.integers(0, 6)

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
+from lakegc_assets.engine.datasets import read_part
 from lakegc_assets.errors import ConfigurationError, IntegrityError, RefusedError
 from lakegc_assets.mark.foreign import ForeignMark, find_mark
 from lakegc_assets.mark.named import Named, read_mark
-from lakegc_assets.run.parts import read_part
 from lakegc_assets.storage.base import ObjectStore
 from lakegc_assets_tests import recorded
 from lakegc_assets_tests.mark import foreign

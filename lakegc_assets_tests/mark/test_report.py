@@ -12,6 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from lakegc_assets.engine.datasets import PartWriter
 from lakegc_assets.errors import IntegrityError, RefusedError
 from lakegc_assets.mark import publication
 from lakegc_assets.mark.candidates import find_candidates
@@ -20,7 +21,6 @@ from lakegc_assets.mark.report import _rule, report
 from lakegc_assets.run.artifacts import Manifest
 from lakegc_assets.run.context import RunContext
 from lakegc_assets.run.hashing import key_digest
-from lakegc_assets.run.parts import PartWriter
 from lakegc_assets.storage.local import LocalStore
 from lakegc_assets_tests.lake import REPOSITORY, RUN, STAGES, Marked, SmallLake, copy_of, running
 from lakegc_assets_tests.lake import _tell as tell
@@ -41,7 +41,7 @@ def told(tmp_path_factory: pytest.TempPathFactory, spark: Session) -> Marked:
     folder = tmp_path_factory.mktemp("told")
     with running(folder) as lake, pytest.MonkeyPatch.context() as patch:
         groups, commits = tell(lake)
-        patch.setattr("lakegc_assets.run.parts.ROWS_EACH", 4)
+        patch.setattr("lakegc_assets.engine.datasets.ROWS_EACH", 4)
         patch.setattr("lakegc_assets.mark.reasons.PartWriter", InPieces)
         for stage in STAGES[: STAGES.index(find_candidates) + 1]:
             stage(lake.context(spark))

@@ -17,6 +17,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from lakegc_assets.engine.datasets import Part, write_part
 from lakegc_assets.errors import IntegrityError
 from lakegc_assets.graveler.decode import etag_hash
 from lakegc_assets.lakefs.client import LakeFSClient
@@ -30,7 +31,6 @@ from lakegc_assets.run.artifacts import LISTING
 from lakegc_assets.run.connections import Connections
 from lakegc_assets.run.context import RunContext
 from lakegc_assets.run.hashing import address_hashes
-from lakegc_assets.run.parts import Part, write_part
 from lakegc_assets.run.selection import Selection
 from lakegc_assets.storage.opening import open_store
 from lakegc_assets_tests import recorded

@@ -11,12 +11,12 @@ from typing import Any, cast
 import pyarrow as pa
 import pytest
 
+from lakegc_assets.engine.datasets import Part, read_part, read_parts, write_part
 from lakegc_assets.mark import sifting
 from lakegc_assets.run import sets
 from lakegc_assets.run.artifacts import LISTING
 from lakegc_assets.run.connections import Connections
 from lakegc_assets.run.hashing import address_hashes
-from lakegc_assets.run.parts import Part, read_part, read_parts, write_part
 from lakegc_assets.run.sets import write_set
 from lakegc_assets.storage.base import ObjectStore
 from lakegc_assets.storage.opening import open_store

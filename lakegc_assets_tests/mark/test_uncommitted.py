@@ -13,6 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from lakegc_assets.engine.datasets import read_parts
 from lakegc_assets.errors import IntegrityError
 from lakegc_assets.lakefs.errors import UnexpectedAnswerError
 from lakegc_assets.mark.uncommitted import (
@@ -22,7 +23,6 @@ from lakegc_assets.mark.uncommitted import (
 )
 from lakegc_assets.run.context import RunContext
 from lakegc_assets.run.hashing import address_hashes, key_digest
-from lakegc_assets.run.parts import read_parts
 from lakegc_assets.run.sets import members
 from lakegc_assets_tests import recorded
 from lakegc_assets_tests.replay import Answer, ReplayServer, Request

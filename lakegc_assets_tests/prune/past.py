@@ -9,13 +9,13 @@ from typing import Any
 
 import pyarrow as pa
 
+from lakegc_assets.engine.datasets import write_part
 from lakegc_assets.run.artifacts import (
     MARK_ASSETS,
     ArtifactRoot,
     AttemptArtifacts,
     Manifest,
 )
-from lakegc_assets.run.parts import write_part
 from lakegc_assets_tests.lake import REPOSITORY
 
 DAY = timedelta(days=1)

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from lakegc_assets.engine import datasets
 from lakegc_assets.errors import RefusedError
 from lakegc_assets.recovery import bringing_back
 from lakegc_assets.recovery import restore_record as recording
@@ -16,7 +17,7 @@ from lakegc_assets.restore import restore as restoring
 from lakegc_assets.restore import task
 from lakegc_assets.restore.choosing import Choice
 from lakegc_assets.restore.restore import restore
-from lakegc_assets.run import parts, pins
+from lakegc_assets.run import pins
 from lakegc_assets.run.artifacts import AttemptArtifacts
 from lakegc_assets.run.pins import pinned, read_pins
 from lakegc_assets.storage.local import LocalStore
@@ -146,7 +147,7 @@ def test_a_restore_that_lost_its_lease_brings_nothing_back(
     """It was suspended, and somebody else sweeps by now."""
     sweep(place.context(backup_url=None))
     store = place.context().connect()[1].store()
-    write_part = parts.write_part
+    write_part = datasets.write_part
 
     def suspended(*args: Any) -> Any:
         record = read_lease(store)

@@ -14,6 +14,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from lakegc_assets.engine.datasets import Part, write_part
 from lakegc_assets.errors import ConfigurationError, IntegrityError, RefusedError
 from lakegc_assets.run.artifacts import (
     MARK_ASSETS,
@@ -23,7 +24,6 @@ from lakegc_assets.run.artifacts import (
     Manifest,
     validate_run_id,
 )
-from lakegc_assets.run.parts import Part, write_part
 from lakegc_assets.storage.config import StoreConfig
 
 NAMESPACE = "s3://lab/small"

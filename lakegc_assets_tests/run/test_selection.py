@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from lakegc_assets.engine.datasets import Part, write_part
 from lakegc_assets.errors import IntegrityError
-from lakegc_assets.run.parts import Part, write_part
 from lakegc_assets.run.selection import Selection
 from lakegc_assets.storage.base import ObjectStore
 from lakegc_assets.storage.opening import open_store

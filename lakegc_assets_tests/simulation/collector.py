@@ -8,6 +8,7 @@ from datetime import datetime, timedelta
 from functools import cache
 from typing import Any, Final
 
+from lakegc_assets.engine.datasets import read_part, write_part
 from lakegc_assets.errors import LakegcError
 from lakegc_assets.lakefs.client import LakeFSClient
 from lakegc_assets.mark.commits import find_active_commits
@@ -18,7 +19,6 @@ from lakegc_assets.mark.uncommitted import snapshot_uncommitted
 from lakegc_assets.run.artifacts import LISTING, ArtifactRoot, Manifest
 from lakegc_assets.run.context import RunContext
 from lakegc_assets.run.hashing import key_digest
-from lakegc_assets.run.parts import read_part, write_part
 from lakegc_assets.run.settings import Settings
 from lakegc_assets.storage.base import ObjectStore
 from lakegc_assets.storage.config import StoreConfig

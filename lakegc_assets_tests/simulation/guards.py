@@ -8,12 +8,13 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 from unittest import mock
 
+from lakegc_assets.engine import datasets
 from lakegc_assets.mark import commits, committed, refs, uncommitted
 from lakegc_assets.mark.references import References
 from lakegc_assets.recovery import backups, liveness, making, old_trash, overview, pruning
 from lakegc_assets.restore import restore
 from lakegc_assets.retention.united import UnitedActiveCommits, unite
-from lakegc_assets.run import artifacts, parts, pins
+from lakegc_assets.run import artifacts, pins
 from lakegc_assets.sweep import deletion, delta, extending, lease, leased, look, rounds, sweep
 from lakegc_assets.sweep.lease_record import lost, read_lease
 from lakegc_assets.sweep.look import Look, judge
@@ -184,7 +185,7 @@ GUARDS: Final[dict[str, Guard]] = {
     "shadow rule": Guard((), {"shadow_rule": False}),
     "digests of the chain": Guard(
         (
-            (parts, "read_part", _unchecked),
+            (datasets, "read_part", _unchecked),
             (sweep, "read_marked", _unread),
             (artifacts.AttemptArtifacts, "_require_files", lambda *_: None),
         ),

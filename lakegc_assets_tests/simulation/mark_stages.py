@@ -11,6 +11,7 @@ from functools import cache
 from types import SimpleNamespace
 from typing import Any, Final
 
+from lakegc_assets.engine.datasets import Part, write_part
 from lakegc_assets.errors import LakegcError
 from lakegc_assets.graveler import namespace
 from lakegc_assets.mark import (
@@ -35,7 +36,6 @@ from lakegc_assets.mark.uncommitted import snapshot_uncommitted
 from lakegc_assets.run.artifacts import MARK_ASSETS
 from lakegc_assets.run.context import RunContext
 from lakegc_assets.run.hashing import address_hashes
-from lakegc_assets.run.parts import Part, write_part
 from lakegc_assets.run.selection import Selection
 from lakegc_assets.run.sets import members
 from lakegc_assets.storage.base import ObjectStore

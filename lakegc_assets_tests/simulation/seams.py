@@ -11,7 +11,7 @@ from types import SimpleNamespace
 from typing import Any, Final
 from unittest import mock
 
-from lakegc_assets.engine import tasks
+from lakegc_assets.engine import datasets, tasks
 from lakegc_assets.mark import commits, committed, references, uncommitted
 from lakegc_assets.mark.live import Live, LiveRanges
 from lakegc_assets.mark.served import SERVED, SPARED
@@ -29,7 +29,6 @@ from lakegc_assets.run import (
     artifacts,
     connections,
     packs,
-    parts,
     pins,
     records,
 )
@@ -290,8 +289,9 @@ def _replaced() -> list[tuple[object, str, object]]:
     answers: list[tuple[object, str, object]] = [
         (module, "open_store", _open_store) for module in (artifacts, connections, deletion)
     ]
-    answers += [(module, "pq", encoding) for module in (parts, records, uncommitted, packs, pins)]
-    drawing = (parts, lease, artifacts, conditions, putting_back, undelete_probe)
+    keeping = (datasets, records, uncommitted, packs, pins)
+    answers += [(module, "pq", encoding) for module in keeping]
+    drawing = (datasets, lease, artifacts, conditions, putting_back, undelete_probe)
     answers += [(module, "secrets", secrets) for module in drawing]
     answers += [(module, "open_store", _open_store) for module in (backups, place)]
     answers += [(module, "secrets", secrets) for module in (making, task)]

@@ -22,12 +22,13 @@ import pyarrow  # noqa: ICN001 - those that are called pa here are rows
 import pyarrow.compute
 
 from lakegc_assets import storage
+from lakegc_assets.engine import datasets
 from lakegc_assets.graveler import decode, namespace
 from lakegc_assets.graveler.ident import commit_id
 from lakegc_assets.mark import refs, sifting
 from lakegc_assets.retention.commits import instant
 from lakegc_assets.retention.rules import Rules
-from lakegc_assets.run import artifacts, context, hashing, parts, sets
+from lakegc_assets.run import artifacts, context, hashing, sets
 from lakegc_assets.run.artifacts import Manifest
 from lakegc_assets.run.settings import Settings
 from lakegc_assets.sweep import extending, look
@@ -46,7 +47,7 @@ def simpler() -> list[tuple[object, str, object]]:
         *_constants(),
         *frozen(),
         *((module, "etag_hashes", etag_hashes) for module in (extending, sifting)),
-        *((module, "hashlib", _DIGESTS) for module in (parts, context)),
+        *((module, "hashlib", _DIGESTS) for module in (datasets, context)),
         (hashing, "_hashes", hashes_of),
         (sets, "distinct", distinct),
         (sets, "members_of", members_of),

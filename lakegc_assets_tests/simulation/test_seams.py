@@ -13,9 +13,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from lakegc_assets.engine.datasets import Part
 from lakegc_assets.run import hashing, sets
 from lakegc_assets.run.artifacts import Manifest
-from lakegc_assets.run.parts import Part
 from lakegc_assets.run.settings import Settings
 from lakegc_assets.sweep.lease_record import LeaseRecord
 from lakegc_assets_tests.simulation import encoding, rows, seams, simpler

@@ -10,8 +10,8 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from lakegc_assets.engine.datasets import read_part
 from lakegc_assets.run.context import RunContext
-from lakegc_assets.run.parts import read_part
 from lakegc_assets.storage.base import ObjectStore
 from lakegc_assets.storage.errors import ObjectNotFoundError
 from lakegc_assets.sweep import lease, rounds

@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from moto.s3.responses import S3Response
 
+from lakegc_assets.engine.datasets import write_part
 from lakegc_assets.errors import ConfigurationError
-from lakegc_assets.run.parts import write_part
 from lakegc_assets.run.settings import Settings
 from lakegc_assets.sweep import answers, deletion
 from lakegc_assets.sweep.deletion import Reach, delete_portion

@@ -16,11 +16,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from lakegc_assets.engine.datasets import read_parts
 from lakegc_assets.mark.references import read_references
 from lakegc_assets.mark.why import why
 from lakegc_assets.recovery.liveness import needed_now
 from lakegc_assets.run.context import RunContext
-from lakegc_assets.run.parts import read_parts
 from lakegc_assets.sweep import rounds
 from lakegc_assets.sweep.alarm import AlarmError
 from lakegc_assets.sweep.sweep import sweep
