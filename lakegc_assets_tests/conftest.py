@@ -27,6 +27,7 @@ from lakegc_assets.embedded.lake import state
 from lakegc_assets.lakefs import client
 from lakegc_assets.run import lock
 from lakegc_assets.storage import files
+from lakegc_assets_tests.frames import frames
 from lakegc_assets_tests.marked import marked
 from lakegc_assets_tests.sessions import spark
 from lakegc_assets_tests.site import site
@@ -45,6 +46,7 @@ __all__ = [
     "aws_environment",
     "azurite_server",
     "fake_gcs_server",
+    "frames",
     "marked",
     "minio_server",
     "rclone_program",

@@ -97,6 +97,12 @@ class CollectorResource(dg.ConfigurableResource):  # type: ignore[type-arg]
         ge=0,
         description="rows listed and decoded from which on auto takes Spark",
     )
+    embedded_memory: int | None = Field(
+        default=None,
+        ge=128,
+        description="MB that joins of the embedded engine may use before they spill to disk; "
+        "without it a quarter of the machine's memory, 4,096 at most",
+    )
     range_num_partitions: int = Field(
         default=50, ge=1, description="the most tasks that read metaranges"
     )
@@ -238,6 +244,7 @@ class CollectorResource(dg.ConfigurableResource):  # type: ignore[type-arg]
                 clean_every=timedelta(hours=self.clean_every_hours),
                 engine=self.engine,
                 embedded_rows=self.embedded_rows,
+                embedded_memory=self.embedded_memory,
                 range_num_partitions=self.range_num_partitions,
                 address_num_partitions=self.address_num_partitions,
                 listing_num_partitions=self.listing_num_partitions,

@@ -56,10 +56,17 @@ def write_part(store: ObjectStore, folder: str, table: pa.Table, *, plain: bool 
     sink = pa.BufferOutputStream()
     if plain:
         pq.write_table(
-            table, sink, compression="none", use_dictionary=False, write_statistics=False
+            table,
+            sink,
+            compression="none",
+            use_dictionary=False,
+            write_statistics=False,
+            write_page_checksum=True,
         )
     else:
-        pq.write_table(table, sink, compression="zstd", compression_level=1)
+        pq.write_table(
+            table, sink, compression="zstd", compression_level=1, write_page_checksum=True
+        )
     data = sink.getvalue().to_pybytes()
     key = f"{folder}part-{secrets.token_hex(8)}.parquet"
     store.put(key, data)
@@ -72,18 +79,37 @@ def read_part(store: ObjectStore, part: Part, columns: Sequence[str] | None = No
     Raises:
         IntegrityError: it is missing, or not what it was.
     """
+    return pq.read_table(pa.BufferReader(fetch_part(store, part)), columns=columns)
+
+
+def fetch_part(store: ObjectStore, part: Part) -> bytes:
+    """The bytes of a file, after they were compared with what is known of them.
+
+    Raises:
+        IntegrityError: it is missing, or not what it was.
+    """
     try:
         data = store.get(part.key)
     except ObjectNotFoundError as error:
-        raise IntegrityError(
-            f"{store.url}/{part.key} is missing: something removed it. Mark again under a new id"
-        ) from error
+        raise missing_part(store, part) from error
     if len(data) != part.size or hashlib.sha256(data).hexdigest() != part.sha256:
-        raise IntegrityError(
-            f"{store.url}/{part.key} is not what its manifest says: something changed it. Mark "
-            "again under a new id"
-        )
-    return pq.read_table(pa.BufferReader(data), columns=columns)
+        raise damaged_part(store, part)
+    return data
+
+
+def missing_part(store: ObjectStore, part: Part) -> IntegrityError:
+    """The error where a file is not there."""
+    return IntegrityError(
+        f"{store.url}/{part.key} is missing: something removed it. Mark again under a new id"
+    )
+
+
+def damaged_part(store: ObjectStore, part: Part) -> IntegrityError:
+    """The error where a file is not what it was."""
+    return IntegrityError(
+        f"{store.url}/{part.key} is not what its manifest says: something changed it. Mark "
+        "again under a new id"
+    )
 
 
 def read_parts(
@@ -100,11 +126,16 @@ class PartWriter:
         store: to write to.
         folder: relative to the store, with a slash at its end.
         schema: of the rows.
+
+    Attributes:
+        parts: the files so far.
+        rows: that were added.
     """
 
     def __init__(self, store: ObjectStore, folder: str, schema: pa.Schema) -> None:
         self.parts: list[Part] = []
         self._store, self._folder, self._schema = store, folder, schema
+        self.rows = 0
         self._waiting: list[pa.RecordBatch] = []
         self._rows = 0
 
@@ -112,6 +143,7 @@ class PartWriter:
         """Take some rows."""
         batches = rows.to_batches() if isinstance(rows, pa.Table) else [rows]
         self._waiting += batches
+        self.rows += rows.num_rows
         self._rows += rows.num_rows
         if self._rows >= ROWS_EACH:
             self._flush()

@@ -53,29 +53,55 @@ def run_on_spark(
         PythonException: what else it raised.
     """
     orders = [pickle.dumps(one) for one in inputs]
-    tag = f"lakegc-{uuid.uuid4()}"
     with _finished_tasks() as (note, noted):
 
         def job() -> list[R]:
-            spark.addTag(tag)
             numbers = spark.range(0, len(orders), 1, len(orders))
             rows = numbers.mapInArrow(_on_worker(task, orders, note), _ANSWER).collect()
             traffic.add(sum(row["requests"] for row in rows))
             return [pickle.loads(row["answer"]) for row in rows]  # noqa: S301 - of our own task
 
-        # An interrupt that came into the middle of a call to the JVM would leave the answer of that
-        # call to the next one. So this thread, which gets the interrupts, only waits.
-        with (
-            ThreadPoolExecutor(1) as pool,
-            _reported(spark, what, len(orders), noted, log),
-            errors_of_tasks(),
-        ):
-            waiting = pool.submit(job)
-            try:
-                return waiting.result()
-            finally:
-                if not waiting.done():
-                    _interrupt(spark, tag)
+        with _reported(spark, what, len(orders), noted, log):
+            return _interruptible(spark, job)
+
+
+def run_job(spark: SparkSession, what: str, job: Callable[[], R], log: logging.Logger) -> R:
+    """Compute a data frame in a way that an interrupt ends.
+
+    Args:
+        spark: the session, classic or Connect.
+        what: is done, in words, for the log.
+        job: computes the frame.
+        log: is told every few seconds since when it is computed.
+
+    Raises:
+        LakegcError: what a task raised on purpose, of its kind.
+        PythonException: what else it raised.
+    """
+    began = time.monotonic()
+    with report_progress(log, lambda: f"{what}: on Spark since {time.monotonic() - began:.0f} s"):
+        return _interruptible(spark, job)
+
+
+def _interruptible(spark: SparkSession, job: Callable[[], R]) -> R:
+    """What a job gives; an interrupt of this thread ends the job.
+
+    An interrupt that came into the middle of a call to the JVM would leave the answer of that call
+    to the next one. So this thread, which gets the interrupts, only waits.
+    """
+    tag = f"lakegc-{uuid.uuid4()}"
+
+    def tagged() -> R:
+        spark.addTag(tag)
+        return job()
+
+    with ThreadPoolExecutor(1) as pool, errors_of_tasks():
+        waiting = pool.submit(tagged)
+        try:
+            return waiting.result()
+        finally:
+            if not waiting.done():
+                _interrupt(spark, tag)
 
 
 def _on_worker(

@@ -16,7 +16,9 @@ from pyspark.sql import SparkSession
 from lakegc_assets import traffic
 from lakegc_assets.engine.choice import Engine, choose_engine
 from lakegc_assets.engine.datasets import Part
+from lakegc_assets.engine.session import Session
 from lakegc_assets.engine.spark import prepare_session
+from lakegc_assets.engine.spark_session import SparkBackedSession
 from lakegc_assets.engine.tasks import Tasks
 from lakegc_assets.errors import ConfigurationError, IntegrityError, RefusedError
 from lakegc_assets.graveler.namespace import StorageNamespace
@@ -150,13 +152,26 @@ class RunContext:
     @property
     def tasks(self) -> Tasks:
         """Runs the tasks of a stage."""
+        return Tasks(self.engine, self._prepared, self.log)
 
-        def prepared() -> SparkSession:
-            spark = self.session()
-            prepare_session(spark)
-            return spark
+    def frames(self, connections: Connections) -> Session:
+        """The data frames of a stage, to be used within ``with``.
 
-        return Tasks(self.engine, prepared, self.log)
+        Args:
+            connections: how stores are reached.
+        """
+        if self.engine.kind == "spark":
+            return SparkBackedSession(self._prepared, connections.open, self.log)
+        # DuckDB and SQLFrame take some tenths of a second to load, which few commands need.
+        from lakegc_assets.engine.embedded import EmbeddedSession  # noqa: PLC0415
+
+        memory = self.settings.embedded_memory
+        return EmbeddedSession(connections.open, memory and memory << 20, self.log)
+
+    def _prepared(self) -> SparkSession:
+        spark = self.session()
+        prepare_session(spark)
+        return spark
 
     @property
     def engine(self) -> Engine:

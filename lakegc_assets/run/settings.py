@@ -12,6 +12,8 @@ from lakegc_assets.errors import ConfigurationError
 MIN_SAFE_AGE = timedelta(hours=24)
 CUTOFF_MARGIN = timedelta(hours=1)
 MAX_BATCH = 1000
+#: MB with which the embedded engine sorts and joins at all.
+LEAST_MEMORY = 128
 MIN_LEASE = timedelta(minutes=2)
 MAX_PIN = timedelta(days=36_500)
 MAX_LIST_THREADS = 40
@@ -68,6 +70,8 @@ class Settings:
         engine: what computes the tasks: ``embedded``, ``spark``, or ``auto``: Spark where it is
             configured, or where more rows are known than ``embedded_rows``.
         embedded_rows: rows listed and decoded that the embedded engine is good for.
+        embedded_memory: MB that the embedded engine's joins may use before they spill to disk; None
+            for a quarter of the machine's memory, 4,096 at most.
         snapshot_attempts: how often an uncommitted snapshot is started again before the run stops.
         adopt: id of a mark of lakeFS's own collector: only what it names can be a candidate, and
             what it names and stays is spared. None for a run of its own.
@@ -109,6 +113,7 @@ class Settings:
     snapshot_attempts: int = 3
     engine: EngineSetting = "auto"
     embedded_rows: int = 10_000_000
+    embedded_memory: int | None = None
     adopt: str | None = None
     backup_url: str | None = None
     backup_num_partitions: int = 20
@@ -146,14 +151,7 @@ class Settings:
                 raise ConfigurationError(f"{name} is {getattr(self, name)}: it must be 1 or more")
         if self.clean_every < timedelta(0):
             raise ConfigurationError(f"clean_every is {self.clean_every}: it cannot be negative")
-        if self.engine not in ENGINE_SETTINGS:
-            raise ConfigurationError(
-                f"engine is {self.engine!r}: it is one of {', '.join(ENGINE_SETTINGS)}"
-            )
-        if self.embedded_rows < 0:
-            raise ConfigurationError(
-                f"embedded_rows is {self.embedded_rows}: it cannot be negative"
-            )
+        self._check_engine()
         self._check_sweep()
         self._check_backup()
         if self.max_served_lookups < 0:
@@ -176,6 +174,20 @@ class Settings:
         if not 0 <= self.max_candidate_share <= 1:
             raise ConfigurationError(
                 f"max_candidate_share is {self.max_candidate_share}: it is a share from 0 to 1",
+            )
+
+    def _check_engine(self) -> None:
+        if self.engine not in ENGINE_SETTINGS:
+            raise ConfigurationError(
+                f"engine is {self.engine!r}: it is one of {', '.join(ENGINE_SETTINGS)}"
+            )
+        if self.embedded_rows < 0:
+            raise ConfigurationError(
+                f"embedded_rows is {self.embedded_rows}: it cannot be negative"
+            )
+        if self.embedded_memory is not None and self.embedded_memory < LEAST_MEMORY:
+            raise ConfigurationError(
+                f"embedded_memory is {self.embedded_memory}: it must be {LEAST_MEMORY} (MB) or more"
             )
 
     def _check_sweep(self) -> None:

@@ -81,6 +81,10 @@ class LocalStore(ObjectStore):
         """See ``ObjectStore``."""
         return self._url
 
+    def path_of(self, key: str) -> Path:
+        """The file of a key, for who reads it by other means."""
+        return self._root.path / key
+
     def __repr__(self) -> str:
         return f"LocalStore({self._url!r}, root={str(self._root.path)!r})"
 

@@ -216,6 +216,7 @@ def test_a_setting_that_makes_no_sense_is_refused(given: dict[str, Any], said: s
         {"max_candidate_share": float("nan")},
         {"clean_every_hours": -1.0},
         {"embedded_rows": -1},
+        {"embedded_memory": 127},
         {"range_num_partitions": 0},
         {"address_num_partitions": 0},
         {"listing_num_partitions": 0},

@@ -1,0 +1,262 @@
+"""The embedded engine: DuckDB behind the PySpark API (SQLFrame), in this process, without a JVM.
+
+It spills to disk what does not fit into its share of memory. No extension is downloaded, and only
+files of this machine are read by DuckDB itself: what artifacts on other stores hold is fetched
+through ``storage``.
+"""
+
+from __future__ import annotations
+
+import atexit
+import hashlib
+import logging
+import os
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from functools import partial
+from itertools import count
+from pathlib import Path
+from typing import Any, Final, cast
+
+import duckdb
+import pyarrow as pa
+from pyspark.sql import DataFrame
+from sqlframe.duckdb import DuckDBSession
+from typing_extensions import Self
+
+from lakegc_assets.engine.datasets import Part, PartWriter, damaged_part, fetch_part, missing_part
+from lakegc_assets.engine.progress import report_progress
+from lakegc_assets.engine.session import Dataset, OpenStore, Session
+from lakegc_assets.engine.spill import SpillFolder
+from lakegc_assets.errors import ConfigurationError
+from lakegc_assets.storage.base import ObjectStore
+from lakegc_assets.storage.local import LocalStore
+
+#: A share of the machine's memory, and bytes, of which DuckDB takes the smaller one.
+_SHARE: Final = 4
+_MOST: Final = 4 << 30
+#: Rows that are handed over at a time.
+_BATCH: Final = 100_000
+#: Bytes of a file that are read at a time.
+_CHUNK: Final = 1 << 20
+_THREADS: Final = 4
+#: What DuckDB would take for a pattern in the name of a file.
+_PATTERN: Final = frozenset("*?[]{}")
+_TYPES: Final[dict[pa.DataType, str]] = {
+    pa.string(): "VARCHAR",
+    pa.int64(): "BIGINT",
+    pa.int32(): "INTEGER",
+    pa.bool_(): "BOOLEAN",
+    pa.timestamp("us", "UTC"): "TIMESTAMPTZ",
+}
+
+
+class _OwnSession(DuckDBSession):
+    """SQLFrame keeps one session of each class: this one is nobody else's."""
+
+
+class _Database:
+    """The one DuckDB of this process, in memory, and the folder into which it spills."""
+
+    def __init__(self, memory: int) -> None:
+        self.spill = SpillFolder()
+        self.connection = duckdb.connect(
+            config={
+                "memory_limit": f"{memory}B",
+                "temp_directory": str(self.spill.path / "duckdb"),
+                "autoinstall_known_extensions": "false",
+                "autoload_known_extensions": "false",
+                "allow_community_extensions": "false",
+                # Rows have no order but the one that a relation gives them.
+                "preserve_insertion_order": "false",
+            }
+        )
+        self.connection.execute("SET TimeZone = 'UTC'")
+        self.frames = _OwnSession(conn=self.connection)
+        self.names = count()
+        self.lock = threading.RLock()
+
+    def close(self) -> None:
+        """End it, and remove what it has spilled."""
+        self.connection.close()
+        self.spill.remove()
+        # Frames that are still there hold the session; DuckDB complains about what outlives it.
+        vars(self.frames).clear()
+        vars(self).clear()
+
+
+_databases: dict[int, _Database] = {}
+_opening: Final = threading.Lock()
+
+
+def _database(memory: int) -> _Database:
+    """That of this process: a fork has none of its parent's."""
+    with _opening:
+        process = os.getpid()
+        if process not in _databases:
+            _databases.clear()
+            _databases[process] = made = _Database(memory)
+            atexit.register(made.close)
+        found = _databases[process]
+    found.connection.execute(f"SET memory_limit = '{memory}B'")
+    return found
+
+
+def default_memory() -> int:
+    """Bytes that DuckDB may use where nothing is set: a quarter of the machine's, 4 GB at most."""
+    return min(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // _SHARE, _MOST)
+
+
+class EmbeddedSession(Session):
+    """Data frames of DuckDB.
+
+    Args:
+        open_store: opens the stores of datasets.
+        memory: bytes that DuckDB may use; beyond them it spills.
+        log: is told every few seconds what is computed.
+    """
+
+    def __init__(
+        self, open_store: OpenStore, memory: int | None, log: logging.Logger | None = None
+    ) -> None:
+        self._open = open_store
+        self._memory = memory or default_memory()
+        self._log = log or logging.getLogger("lakegc")
+        self._views: list[str] = []
+        self._files: list[Path] = []
+        self._opened: _Database | None = None
+
+    @property
+    def _database(self) -> _Database:
+        if self._opened is None:
+            self._opened = _database(self._memory)
+        return self._opened
+
+    def __enter__(self) -> Self:
+        """See ``Session``."""
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """See ``Session``."""
+        if self._opened is None:
+            return
+        with self._opened.lock:
+            for view in self._views:
+                self._opened.connection.execute(f'DROP VIEW IF EXISTS "{view}"')
+                self._opened.connection.unregister(f"{view}_rows")
+        for file in self._files:
+            file.unlink(missing_ok=True)
+        self._views, self._files = [], []
+
+    # Reading
+
+    def read(self, dataset: Dataset) -> DataFrame:
+        """See ``Session``; every file is compared with its SHA-256 here."""
+        if not dataset.rows:
+            return self.create(dataset.schema.empty_table())
+        store = self._open(dataset.url)
+        with ThreadPoolExecutor(_THREADS) as pool:
+            paths = list(pool.map(partial(self._local_file, store), dataset.parts))
+        listed = ", ".join(_quoted(str(path)) for path in paths)
+        columns = ", ".join(f'"{name}"' for name in dataset.schema.names)
+        query = f"SELECT {columns} FROM read_parquet([{listed}])"  # noqa: S608 - names of our own
+        return self._view(query, dataset.schema)
+
+    def _local_file(self, store: ObjectStore, part: Part) -> Path:
+        """A file of this machine with the content of a part, which was compared with its digest."""
+        if not isinstance(store, LocalStore):
+            data = fetch_part(store, part)
+            path = self._new_file()
+            path.write_bytes(data)
+            return path
+        path = store.path_of(part.key)
+        try:
+            size, digest = _digest_of(path)
+        except FileNotFoundError as error:
+            raise missing_part(store, part) from error
+        if (size, digest) != (part.size, part.sha256):
+            raise damaged_part(store, part)
+        if _PATTERN.isdisjoint(str(path)):
+            return path
+        link = self._new_file()
+        link.symlink_to(path.absolute())
+        return link
+
+    def _new_file(self) -> Path:
+        path = self._database.spill.path / f"{next(self._database.names)}.parquet"
+        self._files.append(path)
+        return path
+
+    def create(self, rows: pa.Table) -> DataFrame:
+        """See ``Session``."""
+        view = self._new_view()
+        columns = ", ".join(f'"{name}"' for name in rows.schema.names)
+        with self._database.lock:
+            self._database.connection.register(f"{view}_rows", rows)
+        query = f'SELECT {columns} FROM "{view}_rows"'  # noqa: S608 - names of our own
+        return self._view(query, rows.schema, view)
+
+    def _new_view(self) -> str:
+        view = f"lakegc_{next(self._database.names)}"
+        self._views.append(view)
+        return view
+
+    def _view(self, query: str, schema: pa.Schema, view: str | None = None) -> DataFrame:
+        view = view or self._new_view()
+        types = {field.name: _TYPES[field.type] for field in schema}
+        database = self._database
+        with database.lock:
+            database.connection.execute(f'CREATE TEMP VIEW "{view}" AS {query}')
+            database.frames.catalog.add_table(view, column_mapping=types)
+            return cast("DataFrame", database.frames.table(view))
+
+    # Computing
+
+    def write(
+        self, frame: DataFrame, url: str, folder: str, schema: pa.Schema, what: str
+    ) -> list[Part]:
+        """See ``Session``."""
+        writer = PartWriter(self._open(url), folder, schema)
+        with self._computed(frame, schema, what) as batches:
+            for batch in batches:
+                writer.add(batch)
+        return [part for part in writer.finish() if part.rows] if writer.rows else []
+
+    def collect(self, frame: DataFrame, schema: pa.Schema, what: str) -> pa.Table:
+        """See ``Session``."""
+        with self._computed(frame, schema, what) as batches:
+            return pa.Table.from_batches(list(batches), batches.schema).cast(schema)
+
+    @contextmanager
+    def _computed(
+        self, frame: DataFrame, schema: pa.Schema, what: str
+    ) -> Iterator[pa.RecordBatchReader]:
+        selected: Any = frame.select(*schema.names)
+        query = selected.sql(dialect="duckdb", optimize=False)
+        database = self._database
+        try:
+            with database.lock, report_progress(self._log, lambda: f"{what}: DuckDB computes it"):
+                yield database.connection.sql(query).to_arrow_reader(_BATCH)
+        except duckdb.OutOfMemoryException as error:
+            raise ConfigurationError(
+                f"{what}: the embedded engine does not get along with {self._memory >> 20:,} MB of "
+                f"memory, or with the room in {database.spill.path.parent}: raise "
+                "embedded_memory, let TMPDIR name another folder, or use the engine spark "
+                f"({error})"
+            ) from error
+
+
+def _quoted(text: str) -> str:
+    return "'" + text.replace("'", "''") + "'"
+
+
+def _digest_of(path: Path) -> tuple[int, str]:
+    """Size and SHA-256 of a file."""
+    size, digest = 0, hashlib.sha256()
+    with path.open("rb") as file:
+        while chunk := file.read(_CHUNK):
+            size += len(chunk)
+            digest.update(chunk)
+    return size, digest.hexdigest()

@@ -1,0 +1,74 @@
+"""PySpark's functions for relations: those of the engine that the data frames belong to.
+
+A relation is a pure function from data frames to a data frame, written once in PySpark's DataFrame
+API. Classic Spark, Spark Connect and SQLFrame each have columns of their own, so ``F`` and
+``Window`` stand for the module of the engine whose frames a relation was called with.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextvars import ContextVar
+from functools import wraps
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Final, ParamSpec
+
+from pyspark.sql import DataFrame
+
+if TYPE_CHECKING:
+    from pyspark.sql import Window
+    from pyspark.sql import functions as F  # noqa: N812 - its usual name
+
+__all__ = ["F", "Window", "relation"]
+
+P = ParamSpec("P")
+
+#: Where each engine has its functions and its class ``Window``, by the packages of its frames.
+_MODULES: Final = {
+    "sqlframe.": ("sqlframe.duckdb.functions", "sqlframe.duckdb.window"),
+    "pyspark.sql.connect.": ("pyspark.sql.connect.functions", "pyspark.sql.connect.window"),
+    "pyspark.sql.": ("pyspark.sql.functions", "pyspark.sql.window"),
+}
+
+_current: ContextVar[tuple[str, str]] = ContextVar("functions")
+
+
+def relation(rule: Callable[P, DataFrame]) -> Callable[P, DataFrame]:
+    """Let a relation use ``F`` and ``Window`` of the engine of its first data frame.
+
+    Args:
+        rule: the relation; at least one of its arguments is a data frame.
+    """
+
+    @wraps(rule)
+    def on_engine(*args: P.args, **kwargs: P.kwargs) -> DataFrame:
+        # Subclasses of frames, as of a read table, are in the packages of their engines, too.
+        frames = (modules for value in args if (modules := _modules_of(value)))
+        token = _current.set(next(frames))
+        try:
+            return rule(*args, **kwargs)
+        finally:
+            _current.reset(token)
+
+    return on_engine
+
+
+def _modules_of(value: object) -> tuple[str, str] | None:
+    package = type(value).__module__
+    return next((names for start, names in _MODULES.items() if package.startswith(start)), None)
+
+
+class _OfEngine:
+    """Looks names up in a module of the engine of the present relation."""
+
+    def __init__(self, which: int, within: str = "") -> None:
+        self._which, self._within = which, within
+
+    def __getattr__(self, name: str) -> Any:  # noqa: ANN401 - whatever the engine has by this name
+        found: Any = import_module(_current.get()[self._which])
+        return getattr(getattr(found, self._within) if self._within else found, name)
+
+
+if not TYPE_CHECKING:
+    F = _OfEngine(0)
+    Window = _OfEngine(1, "Window")

@@ -1,0 +1,97 @@
+"""The session of an engine: reads datasets as data frames, and writes data frames as datasets."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import pyarrow as pa
+from pyspark.sql import DataFrame
+from typing_extensions import Self
+
+from lakegc_assets.engine.datasets import Part
+from lakegc_assets.storage.base import ObjectStore
+
+#: Opens the store at a URL; picklable, so that tasks on other machines open it, too.
+OpenStore = Callable[[str], ObjectStore]
+
+
+@dataclass(frozen=True)
+class Dataset:
+    """Rows in Parquet files, as a manifest names them.
+
+    Attributes:
+        url: of the store that the files' keys are relative to.
+        parts: the files.
+        schema: of the columns that are read; the files may have more.
+    """
+
+    url: str
+    parts: Sequence[Part]
+    schema: pa.Schema
+
+    @property
+    def rows(self) -> int:
+        """How many there are."""
+        return sum(part.rows for part in self.parts)
+
+
+class Session(ABC):
+    """One engine's data frames, which relations take and give.
+
+    Nothing is computed before a frame is written or collected. A session is used within ``with``:
+    at its end the frames, and what was kept for them, are gone.
+    """
+
+    @abstractmethod
+    def __enter__(self) -> Self:
+        """Itself."""
+
+    @abstractmethod
+    def __exit__(self, *_: object) -> None:
+        """Forget the frames."""
+
+    @abstractmethod
+    def read(self, dataset: Dataset) -> DataFrame:
+        """The rows of a dataset, whose files are compared with their SHA-256 when they are read.
+
+        What is missing or changed raises ``IntegrityError`` here, or when the frame is computed.
+        """
+
+    @abstractmethod
+    def create(self, rows: pa.Table) -> DataFrame:
+        """A data frame of rows that this process has: few, for they are sent to all tasks."""
+
+    @abstractmethod
+    def write(
+        self, frame: DataFrame, url: str, folder: str, schema: pa.Schema, what: str
+    ) -> list[Part]:
+        """Compute a frame and write its rows to new files, none of which is empty.
+
+        Args:
+            frame: has the columns of the schema, in any order.
+            url: of the store to write to.
+            folder: relative to it, with a slash at its end.
+            schema: of the files.
+            what: is done, in words, for the log.
+
+        Returns:
+            The files, in the order of the rows where the frame is in order.
+
+        Raises:
+            IntegrityError: a file of a dataset is missing or changed.
+        """
+
+    @abstractmethod
+    def collect(self, frame: DataFrame, schema: pa.Schema, what: str) -> pa.Table:
+        """Compute a frame of few rows, such as counts, and give them to this process.
+
+        Args:
+            frame: has the columns of the schema, in any order.
+            schema: of the table.
+            what: is done, in words, for the log.
+
+        Raises:
+            IntegrityError: a file of a dataset is missing or changed.
+        """

@@ -1,0 +1,116 @@
+"""The Spark engine's data frames: on classic Spark and Spark Connect by the same lines.
+
+Datasets are read and written by tasks through ``storage``, which compare each file with its SHA-256
+in the same pass and need no connector of Hadoop and none of its credentials.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator, Sequence
+from functools import cached_property, partial
+from typing import Final
+
+import pyarrow as pa
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.pandas.types import from_arrow_schema
+from typing_extensions import Self
+
+from lakegc_assets.engine.datasets import Part, PartWriter, read_part
+from lakegc_assets.engine.session import Dataset, OpenStore, Session
+from lakegc_assets.engine.spark_jobs import run_job
+
+#: Rows that are read here and sent along, which is less work than tasks that read them.
+_FEW_ROWS: Final = 20_000
+#: Tasks that read a dataset, at most; each reads several of its files.
+_MOST_TASKS: Final = 1_000
+_PART: Final = "key string, rows long, size long, sha256 string"
+
+
+class SparkBackedSession(Session):
+    """Data frames of Spark.
+
+    Args:
+        spark: gives the session when it is needed.
+        open_store: opens the stores of datasets; picklable.
+        log: is told every few seconds what is computed.
+    """
+
+    def __init__(
+        self,
+        spark: Callable[[], SparkSession],
+        open_store: OpenStore,
+        log: logging.Logger | None = None,
+    ) -> None:
+        self._start, self._open = spark, open_store
+        self._log = log or logging.getLogger("lakegc")
+
+    @cached_property
+    def _spark(self) -> SparkSession:
+        return self._start()
+
+    def __enter__(self) -> Self:
+        """See ``Session``."""
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """See ``Session``; Spark forgets frames by itself."""
+
+    def read(self, dataset: Dataset) -> DataFrame:
+        """See ``Session``; files are compared with their SHA-256 by the tasks that read them."""
+        schema, parts = dataset.schema, [part for part in dataset.parts if part.rows]
+        if dataset.rows <= _FEW_ROWS:
+            store = self._open(dataset.url)
+            tables = [read_part(store, part, schema.names).cast(schema) for part in parts]
+            return self.create(pa.concat_tables([schema.empty_table(), *tables]))
+        task = partial(_read_parts, self._open, dataset.url, parts, schema)
+        numbers = self._spark.range(0, len(parts), 1, min(len(parts), _MOST_TASKS))
+        return numbers.mapInArrow(task, from_arrow_schema(schema))
+
+    def create(self, rows: pa.Table) -> DataFrame:
+        """See ``Session``."""
+        return self._spark.createDataFrame(rows, from_arrow_schema(rows.schema))
+
+    def write(
+        self, frame: DataFrame, url: str, folder: str, schema: pa.Schema, what: str
+    ) -> list[Part]:
+        """See ``Session``."""
+        task = partial(_write_parts, self._open, url, folder, schema)
+        written = frame.select(*schema.names).mapInArrow(task, _PART)
+        rows = run_job(self._spark, what, written.collect, self._log)
+        return [Part(row["key"], row["rows"], row["size"], row["sha256"]) for row in rows]
+
+    def collect(self, frame: DataFrame, schema: pa.Schema, what: str) -> pa.Table:
+        """See ``Session``."""
+        selected = frame.select(*schema.names)
+        found: pa.Table = run_job(self._spark, what, selected.toArrow, self._log)
+        return found.cast(schema)
+
+
+def _read_parts(
+    open_store: OpenStore,
+    url: str,
+    parts: Sequence[Part],
+    schema: pa.Schema,
+    batches: Iterator[pa.RecordBatch],
+) -> Iterator[pa.RecordBatch]:
+    store = open_store(url)
+    for batch in batches:
+        for number in batch["id"].to_pylist():
+            table = read_part(store, parts[number], schema.names).cast(schema)
+            yield from table.to_batches()
+
+
+def _write_parts(
+    open_store: OpenStore,
+    url: str,
+    folder: str,
+    schema: pa.Schema,
+    batches: Iterator[pa.RecordBatch],
+) -> Iterator[pa.RecordBatch]:
+    writer = PartWriter(open_store(url), folder, schema)
+    for batch in batches:
+        writer.add(batch)
+    if writer.rows:
+        written = [part for part in writer.finish() if part.rows]
+        yield pa.RecordBatch.from_pylist([part.__dict__ for part in written])

@@ -1,0 +1,50 @@
+"""Folders of this machine for what does not fit into memory, gone after the process that had them.
+
+A folder is locked (``flock``) as long as its process lives. Who makes one removes those that nobody
+locks any more, which killed processes have left.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import shutil
+import tempfile
+from contextlib import suppress
+from pathlib import Path
+from typing import Final
+
+_PREFIX: Final = "lakegc-spill-"
+_LOCK: Final = "lock"
+
+
+class SpillFolder:
+    """A folder of this process, below the system's temporary one, or that of ``TMPDIR``."""
+
+    def __init__(self) -> None:
+        _remove_abandoned()
+        while True:
+            self.path = Path(tempfile.mkdtemp(prefix=_PREFIX))
+            self._lock = os.open(self.path / _LOCK, os.O_CREAT | os.O_RDWR, 0o600)
+            fcntl.flock(self._lock, fcntl.LOCK_EX)
+            # Another process may have taken it for abandoned before it was locked.
+            if (self.path / _LOCK).exists():
+                break
+            os.close(self._lock)
+
+    def remove(self) -> None:
+        """Remove it with all that is in it."""
+        shutil.rmtree(self.path, ignore_errors=True)
+        os.close(self._lock)
+
+
+def _remove_abandoned() -> None:
+    for folder in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*"):
+        # What another user owns, or another process removes just now, is theirs.
+        with suppress(OSError):
+            descriptor = os.open(folder / _LOCK, os.O_RDWR)
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                shutil.rmtree(folder, ignore_errors=True)
+            finally:
+                os.close(descriptor)

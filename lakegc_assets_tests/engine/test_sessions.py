@@ -1,0 +1,176 @@
+"""Every engine reads datasets, computes relations, and writes what they give."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable
+from datetime import datetime, timezone
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from lakegc_assets.engine.datasets import Part, read_part, write_part
+from lakegc_assets.engine.embedded import EmbeddedSession
+from lakegc_assets.engine.relation import F, Window, relation
+from lakegc_assets.engine.session import Dataset
+from lakegc_assets.errors import ConfigurationError, IntegrityError
+from lakegc_assets.storage.base import ObjectStore
+from lakegc_assets.storage.opening import open_store
+from lakegc_assets_tests.frames import Frames
+
+SCHEMA = pa.schema(
+    [
+        pa.field("address", pa.string(), nullable=False),
+        pa.field("hash", pa.int64(), nullable=False),
+        pa.field("at", pa.timestamp("us", "UTC")),
+        pa.field("odd", pa.bool_()),
+    ]
+)
+_AT = datetime(2026, 1, 1, tzinfo=timezone.utc)
+_ROWS = 50_000
+
+
+def rows(count: int) -> pa.Table:
+    """Rows with addresses that are hard to carry."""
+    return pa.table(
+        [
+            [f"data/\n|'\"ü{number}" for number in range(count)],
+            [(-1) ** number * (2**63 - 1 - number) for number in range(count)],
+            [_AT if number % 3 else None for number in range(count)],
+            [bool(number % 2) for number in range(count)],
+        ],
+        schema=SCHEMA,
+    )
+
+
+@relation
+def odd_ones(some: pa.Table, others: pa.Table) -> pa.Table:
+    """A relation that uses what most of them use."""
+    last = Window.partitionBy("odd").orderBy(F.col("address").desc())
+    ranked = some.where(F.col("odd") & (F.col("at") <= F.lit(_AT)))
+    ranked = ranked.join(others.select("hash"), "hash", "left_anti")
+    return ranked.withColumn("n", F.row_number().over(last)).where("n <= 2").drop("n")
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> ObjectStore:
+    # DuckDB would take brackets for a pattern.
+    return open_store(str(tmp_path / "a [b] *'ü"))
+
+
+def test_a_relation_of_datasets_is_written(frames: Frames, store: ObjectStore) -> None:
+    table = rows(_ROWS)
+    parts = [write_part(store, "some/", table.slice(at, 20_000)) for at in range(0, _ROWS, 20_000)]
+    other = write_part(store, "others/", table.filter(pa.array([n % 4 == 1 for n in range(_ROWS)])))
+    left = [frames.session.read(Dataset(store.url, some, SCHEMA)) for some in (parts, [other])]
+    written = frames.session.write(odd_ones(*left), store.url, "out/", SCHEMA, "a test")
+    expected = [
+        row
+        for number, row in enumerate(table.to_pylist())
+        if number % 4 == 3 and row["at"] is not None
+    ]
+    expected.sort(key=lambda row: str(row["address"]), reverse=True)
+    found = pa.concat_tables([read_part(store, part) for part in written])
+    assert found.schema.equals(SCHEMA)
+    assert found.sort_by([("address", "descending")]).to_pylist() == expected[:2]
+
+
+def test_nothing_is_written_of_an_empty_frame(frames: Frames, store: ObjectStore) -> None:
+    nothing = frames.session.read(Dataset(store.url, [], SCHEMA))
+    assert frames.session.collect(nothing, SCHEMA, "a test").num_rows == 0
+    assert frames.session.write(nothing, store.url, "out/", SCHEMA, "a test") == []
+
+
+def test_rows_in_order_are_written_in_order(frames: Frames, store: ObjectStore) -> None:
+    part = write_part(store, "some/", rows(_ROWS))
+    ordered = frames.session.read(Dataset(store.url, [part], SCHEMA)).orderBy("address")
+    written = frames.session.write(ordered, store.url, "out/", SCHEMA, "a test")
+    found = pa.concat_tables([read_part(store, one) for one in written])["address"].to_pylist()
+    assert found == sorted(found)
+    assert len(found) == _ROWS
+
+
+def _flipped(path: Path) -> None:
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 1
+    path.write_bytes(data)
+
+
+def _cut(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[:-1])
+
+
+def _swapped(path: Path) -> None:
+    path.write_bytes(next(p for p in path.parent.iterdir() if p != path).read_bytes())
+
+
+def _missing(path: Path) -> None:
+    path.unlink()
+
+
+@pytest.mark.parametrize("damage", [_flipped, _cut, _swapped, _missing])
+@pytest.mark.parametrize("count", [100, 30_000], ids=["few rows", "many rows"])
+def test_damage_is_told(
+    frames: Frames, tmp_path: Path, damage: Callable[[Path], None], count: int
+) -> None:
+    store = open_store(str(tmp_path))
+    # Two files of equal length and number of rows, so that one can take the other's place.
+    parts = [write_part(store, "some/", rows(count), plain=True) for _ in range(2)]
+    other = rows(count).set_column(3, SCHEMA.field(3), pa.array([True] * count, pa.bool_()))
+    parts[1] = write_part(store, "some/", other, plain=True)
+    damage(tmp_path / parts[0].key)
+    with pytest.raises(IntegrityError, match=r"part-.* is (missing|not what its manifest says)"):
+        frames.session.collect(
+            frames.session.read(Dataset(store.url, parts, SCHEMA)), SCHEMA, "a test"
+        )
+
+
+def test_the_embedded_engine_spills_and_says_where_memory_ends(
+    store: ObjectStore,
+) -> None:
+    table = rows(200_000)
+    part = write_part(store, "some/", table)
+    with EmbeddedSession(open_store, 64 << 20) as session:
+        frame = session.read(Dataset(store.url, [part], SCHEMA))
+        for _ in range(4):
+            frame = frame.unionAll(frame)
+        written = session.write(frame.orderBy("address"), store.url, "out/", SCHEMA, "a test")
+    assert sum(one.rows for one in written) == 16 * table.num_rows
+    with EmbeddedSession(open_store, 1 << 20) as small:
+        frame = small.read(Dataset(store.url, [part], SCHEMA)).orderBy("address")
+        with pytest.raises(ConfigurationError, match=r"raise embedded_memory"):
+            small.write(frame, store.url, "out/", SCHEMA, "a test")
+
+
+_SPILLING = """
+import os, sys
+from lakegc_assets.engine.spill import SpillFolder
+folder = SpillFolder()
+(folder.path / "something").write_text("x")
+print(folder.path, flush=True)
+os.kill(os.getpid(), 9) if sys.argv[1] == "killed" else folder.remove()
+"""
+
+
+def _spilled(how: str, temporary: Path) -> Path:
+    command = [sys.executable, "-c", _SPILLING, how]
+    ended = subprocess.run(
+        command, env={"TMPDIR": str(temporary)}, capture_output=True, check=False, text=True
+    )
+    return Path(ended.stdout.strip())
+
+
+def test_what_a_killed_process_spilled_is_removed_by_the_next(tmp_path: Path) -> None:
+    left = _spilled("killed", tmp_path)
+    assert (left / "something").exists()
+    assert not _spilled("ended", tmp_path).exists()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_parts_know_their_place(frames: Frames, store: ObjectStore) -> None:
+    part = write_part(store, "some/", rows(3))
+    lost = Part("some/part-none.parquet", part.rows, part.size, part.sha256)
+    with pytest.raises(IntegrityError, match=r"some/part-none.parquet is missing"):
+        frames.session.read(Dataset(store.url, [lost], SCHEMA))

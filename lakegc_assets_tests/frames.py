@@ -1,0 +1,60 @@
+"""Sessions of each engine for the tests of relations: one relation, one twin, every engine."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyspark.sql import DataFrame
+
+from lakegc_assets.engine.embedded import EmbeddedSession
+from lakegc_assets.engine.session import Session
+from lakegc_assets.engine.spark_session import SparkBackedSession
+from lakegc_assets.storage.opening import open_store
+from lakegc_assets_tests import sessions
+
+Rows = Sequence[Mapping[str, Any]]
+
+
+class Frames:
+    """Makes data frames of rows, and rows of data frames.
+
+    Attributes:
+        session: of the engine.
+        examples: that a property is worth on it: a query of Spark's takes some tenths of a second.
+    """
+
+    def __init__(self, session: Session, examples: int) -> None:
+        self.session, self.examples = session, examples
+
+    def of(self, rows: Rows, schema: pa.Schema) -> DataFrame:
+        """A data frame of some rows."""
+        return self.session.create(pa.Table.from_pylist(list(rows), schema))
+
+    def rows(self, frame: DataFrame, schema: pa.Schema) -> list[dict[str, Any]]:
+        """The rows of a data frame, in no order that counts."""
+        found: list[dict[str, Any]] = self.session.collect(frame, schema, "a test").to_pylist()
+        return found
+
+
+def same(some: Rows, others: Rows) -> bool:
+    """Whether two lists hold the same rows, as often, in any order."""
+
+    def ordered(rows: Rows) -> list[str]:
+        return sorted(repr(sorted(row.items())) for row in rows)
+
+    return ordered(some) == ordered(others)
+
+
+@pytest.fixture(scope="module", params=["embedded", "spark"])
+def frames(request: pytest.FixtureRequest) -> Iterator[Frames]:
+    """Data frames of each engine, for the tests of a module."""
+    if request.param == "embedded":
+        with EmbeddedSession(open_store, None) as session:
+            yield Frames(session, 50)
+    else:
+        start: sessions.Session = request.getfixturevalue("spark")
+        with SparkBackedSession(start, open_store) as spark:
+            yield Frames(spark, 6)
