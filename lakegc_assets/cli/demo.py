@@ -30,6 +30,7 @@ from lakegc_assets.errors import IntegrityError
 from lakegc_assets.lakefs.config import LakeFSConfig
 from lakegc_assets.lakefs.errors import GoneError, NotFoundError
 from lakegc_assets.lakefs.writes import LakeFSWriter
+from lakegc_assets.wording import counted
 
 _YEAR = 365
 _RULES = {"main": 60, "experiment": 14, "audit": 400}
@@ -195,8 +196,8 @@ def _take_back(
     except GoneError as error:
         raise IntegrityError(f"{_MODEL} was restored, but: {error}") from error
     click.echo(
-        f"\nProof: all {restored['restored']['objects']} objects are back, {_MODEL} of commit "
-        f"{old_commit[:12]} reads again,\nand the next mark names none of them: they are pinned "
+        f"\nProof: {counted(restored['restored']['objects'], 'object is', 'objects are')} back, "
+        f"{_MODEL} of commit {old_commit[:12]} reads again,\nand the next mark names none of them: they are pinned "
         "(docs/undo.md)."
     )
 

@@ -74,42 +74,7 @@ def _show(found: dict[str, Any], *, as_json: bool) -> None:
     if as_json:
         click.echo(json.dumps(found, indent=1))
         return
-    for line in _lines(found):
+    from lakegc_assets.sweep.hold_report import hold_lines  # noqa: PLC0415 - Arrow loads slowly
+
+    for line in hold_lines(found):
         click.echo(line)
-
-
-def _lines(found: dict[str, Any]) -> list[str]:
-    from lakegc_assets.sweep.hold import minute, object_lines  # noqa: PLC0415 - Arrow loads slowly
-
-    name = repr(found["repository"])
-    if found["state"] == "no hold":
-        return [f"{name} is not on hold: sweeps may start"]
-    if found["state"] == "accepted":
-        lines = [f"{name} is not on hold: {found['by']} has accepted it on {minute(found['at'])}"]
-        lines += [f"  {_totals(one)}" for one in found["totals"]]
-        return [*lines, f"  record  {found['record']}"]
-    lines = [f"{name} is on hold, and is not swept. Hold {found['id']}"]
-    for alarm in found["alarms"]:
-        at = minute(alarm["at"]) if alarm["at"] else "some time"
-        lines.append(f"{at}: {alarm['alarm'] or 'an alarm without words'}")
-        lines.append(f"  now: {_totals(alarm['states']) or 'nobody can tell of what'}")
-        lines += [f"  {alarm['unread']}"] if alarm["unread"] else []
-        lines += object_lines(alarm["objects"])
-        lines += [f"  all of them: {alarm['all']}"] if alarm["all"] else []
-    if not found["alarms"]:
-        lines.append(f"nobody can read what {found['url']} says")
-    lines.append(f"{found['store']}")
-    lines.append("What to do:")
-    for alarm in found["alarms"]:
-        if alarm["restore"]:
-            lines.append(f"  bring back what can be, and look how it is:  {alarm['restore']}")
-    lines.append("  copy the rest to its addresses from wherever there is a copy")
-    lines.append(f"  accept the loss of what nobody keeps:  {found['accept']}")
-    return lines
-
-
-def _totals(states: dict[str, Any]) -> str:
-    """How many objects are in which state."""
-    counts = {name: count for name, count in states.items() if isinstance(count, int)}
-    run = f"mark {states['run']}: " if states.get("run") else ""
-    return run + ", ".join(f"{count:,} {name}" for name, count in sorted(counts.items()))

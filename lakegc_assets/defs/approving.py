@@ -40,7 +40,7 @@ def _approve(context: dg.OpExecutionContext, names: Names, asked: Approving) -> 
     execution, share = Execution(context, names), asked.max_candidate_share
     report, key = names.key("gc_report"), multi_key(context.partition_key)
     with execution.run_context() as ctx:
-        by = _who(asked.by, context.run.tags)
+        by = who(asked.by, context.run.tags, "approves")
         shared = ctx if share is None else with_share(ctx, share)
         policy = execution.resources.collector.policy(ctx.repository)
         lifetime = timedelta(days=policy.approval_lifetime_days)
@@ -72,8 +72,13 @@ def _approve(context: dg.OpExecutionContext, names: Names, asked: Approving) -> 
     )
 
 
-def _who(by: str, tags: Mapping[str, str]) -> str:
-    """Who approves, as they said or as Dagster+ knows.
+def who(by: str, tags: Mapping[str, str], does: str) -> str:
+    """Who has asked for something, as they said or as Dagster+ knows.
+
+    Args:
+        by: what they said; empty where they said nothing.
+        tags: of the run of Dagster.
+        does: what they do, as a word.
 
     Raises:
         RefusedError: nobody knows.
@@ -81,8 +86,7 @@ def _who(by: str, tags: Mapping[str, str]) -> str:
     known = by.strip() or tags.get(_USER_TAG, "")
     if not known:
         raise RefusedError(
-            "nobody knows who approves: write your name into `by` in the launchpad. It is recorded "
-            "with the approval"
+            f"nobody knows who {does}: write your name into `by` in the launchpad. It is recorded"
         )
     return known
 

@@ -24,6 +24,7 @@ from lakegc_assets.engine.spark import (
     master_of,
     place_of,
     session_settings,
+    start_session,
     starting,
 )
 from lakegc_assets.run.artifacts import ArtifactRoot
@@ -167,6 +168,26 @@ class Execution:
             repository_lock(connections.namespace_url, ctx.settings.lease_wait, ctx.log.info),
         ):
             yield ctx
+
+    def repository_context(self, repository: str) -> RunContext:
+        """A repository with its settings, for what is about none of its runs.
+
+        Args:
+            repository: lakeFS repository.
+        """
+        context, collector = self.context, self.resources.collector
+        return RunContext(
+            repository=repository,
+            run=context.run.job_name,
+            settings=collector.of_repository(repository, self.config).settings(),
+            lakefs=self.resources.lakefs.config(),
+            root=self.resources.root,
+            session=start_session,
+            spark_configured_by=configured_by(),
+            clocks=collector.clocks,
+            log=context.log,
+            started_by=f"Dagster run {context.run.run_id}",
+        )
 
 
 def _session(pyspark: LazyPySparkResource) -> SparkSession:

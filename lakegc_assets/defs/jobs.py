@@ -7,6 +7,7 @@ from typing import Any, Final
 
 import dagster as dg
 
+from lakegc_assets.defs.accepting import accepting
 from lakegc_assets.defs.approving import approving
 from lakegc_assets.defs.checks import ASSET
 from lakegc_assets.defs.names import Names
@@ -29,7 +30,7 @@ _OF_A_SWEEP: Final = ("max_candidate_share", "protect_tags", _EXCLUDED)
 
 
 def jobs(policies: Policies, names: Names) -> dg.Definitions:
-    """``gc``, its parts, ``gc_restore``, ``gc_estate`` and ``gc_prune``.
+    """``gc``, its parts, ``gc_restore``, ``gc_estate``, ``gc_prune`` and ``gc_accept_hold``.
 
     Args:
         policies: of all repositories; the launchpad begins with what they say.
@@ -88,6 +89,7 @@ def jobs(policies: Policies, names: Names) -> dg.Definitions:
                 description="Make the table of all repositories again. Deletes nothing.",
             ),
             prune_job(names),
+            accepting(names),
         ],
         executor=dg.in_process_executor,
     )

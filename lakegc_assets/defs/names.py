@@ -27,7 +27,7 @@ RUN_ASSETS: Final = (*MARK_ASSETS, "backup", "swept_set", "restored_set")
 ASSETS: Final = (*RUN_ASSETS, "repositories", "estate")
 #: Jobs of one repository and one run, and the others.
 RUN_JOBS: Final = ("gc", "gc_mark", "gc_backup", "gc_sweep", "gc_restore", "gc_approve")
-OTHER_JOBS: Final = ("gc_prune", "gc_estate")
+OTHER_JOBS: Final = ("gc_prune", "gc_estate", "gc_accept_hold")
 
 
 def partition_of(run: dg.DagsterRun) -> tuple[str | None, str | None]:

@@ -26,6 +26,7 @@ from lakegc_assets.defs.policy import NoticeSection, Policies
 from lakegc_assets.defs.requests import RETRIED_TAG, remembered
 from lakegc_assets.lakefs.reads import utc_now
 from lakegc_assets.run.command_line import command_line, in_dagster, printing
+from lakegc_assets.wording import counted
 
 #: Failures that are looked at in one tick.
 _AT_ONCE: Final = 100
@@ -77,7 +78,7 @@ def failure_sensor(
         problems = deliver(ways, waiting, make, now(), context.log)
         after = found[-1].storage_id if found else known["after"]
         cursor = json.dumps({"after": after, "waiting": waiting})
-        said = said_of(waiting, problems, f"{len(found)} runs have failed")
+        said = said_of(waiting, problems, f"{counted(len(found), 'run has', 'runs have')} failed")
         return dg.SensorResult(skip_reason=said, cursor=cursor)
 
     return failures

@@ -21,19 +21,18 @@ from lakegc_assets.defs.records import (
     repositories_in,
 )
 from lakegc_assets.defs.requests import collected
-from lakegc_assets.engine.spark import configured_by, start_session
 from lakegc_assets.errors import LakegcError, RefusedError
 from lakegc_assets.lakefs.models import Repository
 from lakegc_assets.prune.prune import Judged, Pruned, prune
 from lakegc_assets.run.artifacts import ArtifactRoot
 from lakegc_assets.run.command_line import printing
 from lakegc_assets.run.context import RunContext
+from lakegc_assets.sweep.hold import ACCEPTING_JOB
+from lakegc_assets.wording import counted
 
 JOB: Final = "gc_prune"
 #: Its step.
 OP: Final = "prune"
-#: The run of a context that is of no run.
-_NO_RUN: Final = "prune"
 
 
 @dataclass(frozen=True)
@@ -112,7 +111,7 @@ def sentences(outcome: Outcome, *, dry_run: bool) -> list[str]:
     ]
     told += [f"{name}, run {one}: {gone}: only Dagster knew of it" for one in outcome.forgotten]
     if outcome.pruned.cached:
-        told.append(f"{name}: {outcome.pruned.cached:,} files of caches: {gone}")
+        told.append(f"{name}: {counted(outcome.pruned.cached, 'file')} of caches: {gone}")
     return told + [f"{name}: {note}" for note in outcome.pruned.notes]
 
 
@@ -139,18 +138,7 @@ def _prune(context: dg.OpExecutionContext, component: Names, config: Pruning) ->
     outcomes: list[Outcome] = []
     for name in names:
         days = config.keep_runs_days or policies.of(name).keep_runs_days
-        ctx = RunContext(
-            repository=name,
-            run=_NO_RUN,
-            settings=collector.of_repository(name, execution.config).settings(),
-            lakefs=resources.lakefs.config(),
-            root=resources.root,
-            session=start_session,
-            spark_configured_by=configured_by(),
-            clocks=collector.clocks,
-            log=context.log,
-            started_by=f"Dagster run {context.run.run_id}",
-        )
+        ctx = execution.repository_context(name)
         records = DagsterRecords(
             context.instance,
             ctx.root,
@@ -164,9 +152,11 @@ def _prune(context: dg.OpExecutionContext, component: Names, config: Pruning) ->
         outcomes.append(found)
     if not config.dry_run:
         keep = timedelta(days=config.keep_runs_days or policies.for_all.keep_runs_days)
-        job, now = component.of(JOB), collector.clocks.now()
-        for record in forget_job(context.instance, job, keep, now):
-            delete_run(context.instance, record)
+        for job in (JOB, ACCEPTING_JOB):
+            for record in forget_job(
+                context.instance, component.of(job), keep, collector.clocks.now()
+            ):
+                delete_run(context.instance, record)
     context.add_output_metadata(_metadata(outcomes))
     failed = [one for one in outcomes if one.problem and not one.refused]
     if failed:

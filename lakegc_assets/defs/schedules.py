@@ -18,6 +18,7 @@ from lakegc_assets.defs.requests import (
     request,
 )
 from lakegc_assets.lakefs.models import Repository
+from lakegc_assets.wording import counted
 
 NAME: Final = "gc_schedule"
 #: After the waves of the night, as they are where nothing else is said.
@@ -71,9 +72,8 @@ def _schedule(
         repositories = collected(Resources(context.resources, names).lakefs.config(), policies)
         at = context.scheduled_execution_time
         requests = requests_of_wave(context.instance, repositories, policies, names, zone, at)
-        return requests or dg.SkipReason(
-            f"none of {len(repositories)} repositories is due, or all that are were started"
-        )
+        of = counted(len(repositories), "repository", "repositories")
+        return requests or dg.SkipReason(f"of {of} none is due, or all that are were started")
 
     return wave
 

@@ -23,6 +23,7 @@ from lakegc_assets.lakefs.reads import utc_now
 from lakegc_assets.run.artifacts import ArtifactRoot
 from lakegc_assets.sweep.approval import Approval, approval_of
 from lakegc_assets.sweep.ledger import ASSET
+from lakegc_assets.wording import counted
 
 #: Repositories that are looked at at a time, and runs of each.
 _REPOSITORIES: Final = 8
@@ -72,7 +73,11 @@ def repositories_sensor(
         cursor = json.dumps(
             {_MADE: sorted(made.union(new).difference(gone)), _SPARE: spare or before}
         )
-        skipped = None if changes else f"nothing is new: {len(there)} repositories"
+        skipped = (
+            None
+            if changes
+            else f"nothing is new: {counted(len(there), 'repository', 'repositories')}"
+        )
         return dg.SensorResult(
             skip_reason=skipped, cursor=cursor, dynamic_partitions_requests=changes
         )

@@ -27,6 +27,7 @@ from lakegc_assets.lakefs.models import Repository
 from lakegc_assets.lakefs.reads import utc_now
 from lakegc_assets.run.artifacts import ArtifactRoot
 from lakegc_assets.run.history import earlier
+from lakegc_assets.wording import counted
 
 REPOSITORIES: Final = "repositories"
 CHECK: Final = "marked_in_time"
@@ -190,7 +191,8 @@ def _judge(
 def _told(found: Mapping[str, Freshness], silence: str = "") -> dict[str, Any]:
     """What the check says of all repositories: whether it passed, a sentence, and who is stale."""
     stale = {name: one for name, one in sorted(found.items()) if not one.passed}
-    said = f"{len(stale)} of {len(found)} repositories were not marked for too long"
+    of = counted(len(found), "repository", "repositories")
+    said = f"{len(stale)} of {of} {'was' if len(stale) == 1 else 'were'} not marked for too long"
     if stale:
         said += f": {', '.join(stale)}"
     rows = [
@@ -264,7 +266,9 @@ def staleness_sensor(
         )
         return dg.SensorResult(
             asset_events=[evaluation] if report else [],
-            skip_reason=said_of(waiting, problems, f"{len(there)} repositories{silence}"),
+            skip_reason=said_of(
+                waiting, problems, f"{counted(len(there), 'repository', 'repositories')}{silence}"
+            ),
             cursor=json.dumps(cursor, sort_keys=True),
             dynamic_partitions_requests=[names.repositories.build_add_request(sorted(found))],
         )

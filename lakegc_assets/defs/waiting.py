@@ -30,6 +30,7 @@ from lakegc_assets.estate.waiting import WaitingMark, waiting_mark
 from lakegc_assets.lakefs.reads import utc_now
 from lakegc_assets.run.artifacts import ArtifactRoot
 from lakegc_assets.run.command_line import command_line, in_dagster, printing
+from lakegc_assets.wording import counted
 
 #: The artifacts are looked at when a run has changed, and this often for what came from elsewhere.
 _LOOK: Final = timedelta(hours=1)
@@ -95,7 +96,11 @@ def waiting_sensor(
             changes.append(names.waiting.build_delete_request(gone))
         cursor = {"looked": looked, "told": sorted(current), "pending": pending}
         return dg.SensorResult(
-            skip_reason=said_of(pending, problems, f"{len(current)} marks wait for approval"),
+            skip_reason=said_of(
+                pending,
+                problems,
+                f"{counted(len(current), 'mark waits', 'marks wait')} for approval",
+            ),
             cursor=json.dumps(cursor, sort_keys=True),
             dynamic_partitions_requests=changes,
         )
@@ -169,7 +174,7 @@ def _notice(
     return document(
         "waiting",
         f"{mark.repository}, mark {mark.run} waits for approval",
-        f"It names {mark.objects:,} objects, {human_bytes(mark.size)}, {share:.1%} of what was "
+        f"It names {counted(mark.objects, 'object')}, {human_bytes(mark.size)}, {share:.1%} of what was "
         f"listed, and was made {hours:.1f} hours ago. {_limits(policies, mark)}. {said}",
         f"look at its report, then launch {in_dagster('gc_approve')}, or "
         f"`{command_line(*approving)}`",

@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Literal, get_args
 
+from lakegc_assets.wording import counted
+
 #: What a user may ask for.
 EngineSetting = Literal["auto", "embedded", "spark"]
 ENGINE_SETTINGS: Final[tuple[EngineSetting, ...]] = get_args(EngineSetting)
@@ -47,7 +49,9 @@ def choose_engine(
     if configured_by:
         return Engine("spark", f"{configured_by} configures it")
     if rows <= embedded_rows:
-        return Engine("embedded", f"nothing configures Spark, and {rows:,} rows are known")
+        return Engine(
+            "embedded", f"nothing configures Spark, and {counted(rows, 'row is', 'rows are')} known"
+        )
     beyond = f"{rows:,} rows are more than embedded_rows, {embedded_rows:,}"
     if not has_java():
         return Engine("embedded", f"{beyond}, and there is no Java for Spark")

@@ -8,6 +8,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Final
 
+from lakegc_assets.wording import counted
+
 #: Also told here, for whoever watches this process and not the log of a run.
 PROGRESS: Final = logging.getLogger("lakegc.progress")
 _EVERY_S: Final = 5.0
@@ -72,4 +74,4 @@ def forwarding(name: str, log: logging.Logger) -> Iterator[None]:
 
 def tasks_done(what: str, done: int, tasks: int) -> str:
     """The sentence of a stage: how many of its tasks are done."""
-    return f"{what}: {done:,} of {tasks:,} tasks are done"
+    return f"{what}: {done:,} of {counted(tasks, 'task')} {'is' if done == 1 else 'are'} done"

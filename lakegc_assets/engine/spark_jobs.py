@@ -24,6 +24,7 @@ from lakegc_assets import traffic
 from lakegc_assets.engine.progress import report_progress, tasks_done
 from lakegc_assets.engine.spark import is_connect
 from lakegc_assets.engine.task_errors import errors_of_tasks
+from lakegc_assets.wording import counted
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -171,7 +172,7 @@ def _reported(
     def how_far() -> str:
         if done := max(told[0], noted()):
             return tasks_done(what, done, tasks)
-        return f"{what}: {tasks:,} tasks on Spark since {time.monotonic() - began:.0f} s"
+        return f"{what}: {counted(tasks, 'task')} on Spark since {time.monotonic() - began:.0f} s"
 
     def count(stages: Any, *_more: Any, **_named: Any) -> None:  # noqa: ANN401 - Spark's types
         told[0] = sum(stage.num_completed_tasks for stage in stages or ())

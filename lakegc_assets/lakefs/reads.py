@@ -35,6 +35,7 @@ from lakegc_assets.lakefs.models import (
     VersionConfig,
 )
 from lakegc_assets.lakefs.transport import path_of, server_date
+from lakegc_assets.wording import counted
 
 logger = logging.getLogger(__name__)
 
@@ -211,7 +212,7 @@ class Reads(Calls):
             yield commit
         if not seen or not awaited <= seen:
             raise UnexpectedAnswerError(
-                f"the log of {ref!r} in {repository!r} ends after {len(seen)} commits, although "
+                f"the log of {ref!r} in {repository!r} ends after {counted(len(seen), 'commit')}, although "
                 f"{len(awaited - seen)} of their first parents have not come: run again"
             )
 

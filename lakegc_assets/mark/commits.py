@@ -39,6 +39,7 @@ from lakegc_assets.run.connections import Connections
 from lakegc_assets.run.context import RunContext
 from lakegc_assets.run.hashing import key_digest
 from lakegc_assets.run.history import Earlier, earlier
+from lakegc_assets.wording import counted
 
 ASSET: Final = "active_commits"
 ACTIVE: Final = pa.schema(
@@ -274,7 +275,7 @@ def find_liveness(
     unmoved = {branch: head for branch, head in heads_before.items() if heads.get(branch) == head}
     if rules is not None and (missing := missing_heads(listed.keys(), unmoved)):
         raise IntegrityError(
-            f"the HEADs of {len(missing)} branches, {next(iter(missing))!r} for one, are not among "
+            f"of {counted(len(missing), 'branch', 'branches')} the HEAD ({next(iter(missing))!r} for one) is not among "
             f"the active commits that lakeFS wrote to {prepared.gc_commits_location}: the list is "
             "cut or of another time. Run again",
         )

@@ -41,6 +41,7 @@ from lakegc_assets.run.connections import Connections
 from lakegc_assets.run.context import RunContext
 from lakegc_assets.run.history import earlier, note_rows, of_whole_store
 from lakegc_assets.storage.opening import open_store
+from lakegc_assets.wording import counted
 
 ASSET: Final = "store_listing"
 #: Keys in a page that is only looked at, to plan the listing.
@@ -153,8 +154,8 @@ def _list_all(
     unsettled = sum(s.keys for s in listed.slices if slice_time(s.name) is None)
     if taken and unsettled:
         because += (
-            f"; {unsettled:,} objects were listed again although nobody may have written there: "
-            "they lie in no slice, so that no name tells when they were written"
+            f"; {counted(unsettled, 'object was', 'objects were')} listed again although nobody may "
+            "have written there: no slice holds them, so that no name tells when they were written"
         )
     unlisted = [folder.split("/")[1] for folder in found.skipped]
     facts: dict[str, object] = {
@@ -182,8 +183,8 @@ def _look_at_expired(
     """
     attempt = ctx.root.new_attempt(ctx.repository, ctx.run)
     expired = expired_addresses(ctx, client, connections, attempt, at.start)
-    because = f"{expired.ranges:,} ranges are those of expired commits alone"
-    ctx.log.info("looking at %d objects by name: %s", expired.addresses, because)
+    because = f"{counted(expired.ranges, 'range is', 'ranges are')} of expired commits alone"
+    ctx.log.info("looking at %s by name: %s", counted(expired.addresses, "object"), because)
     costs = [sum(part.rows for part in parts) * _NAME_S for parts in expired.stretches]
     task = partial(_look_at, connections, attempt.url)
     orders = bin_pack(expired.stretches, costs, ctx.settings.listing_num_partitions)
@@ -266,10 +267,10 @@ def _list(
     costs = [_RANGE_S + r.keys * _KEY_S for r in found.ranges]
     tasks = bin_pack(found.ranges, costs, ctx.settings.listing_num_partitions)
     ctx.log.info(
-        "listing %s in %d key ranges by %d tasks",
+        "listing %s in %s by %s",
         connections.namespace_url,
-        len(found.ranges),
-        len(tasks),
+        counted(len(found.ranges), "key range"),
+        counted(len(tasks), "task"),
     )
     task = partial(_list_ranges, connections, attempt.url, before)
     return added_up(ctx.tasks.run("list the store", task, tasks, sum(costs)))

@@ -259,8 +259,8 @@ class _Making:
         if lost := copied.num_rows - shown.num_rows:
             first = _without(copied, shown)["address"][0].as_py()
             raise StorageError(
-                f"a listing of {self.store.url} lacks {lost} copies that were written and "
-                f"verified, or shows others: {first!r} for one. Look at what removes or changes "
+                f"a listing of {self.store.url} lacks {counted(lost, 'copy', 'copies')} that were "
+                f"written and verified, or shows others: {first!r} for one. Look at what removes or changes "
                 f"objects there, then back {self.ctx.run!r} up again"
             )
         others = _once(_without(tried.filter(pc.invert(made)), copied))

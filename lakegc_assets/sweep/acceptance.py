@@ -21,6 +21,7 @@ import pyarrow.compute as pc
 from lakegc_assets.errors import IntegrityError, LakegcError, RefusedError
 from lakegc_assets.mark.published import read_marked
 from lakegc_assets.recovery.bringing_back import bring_back, present
+from lakegc_assets.recovery.forecast import Verdict, forecast
 from lakegc_assets.recovery.proof import Proof
 from lakegc_assets.run.connections import Connections
 from lakegc_assets.run.context import RunContext
@@ -49,11 +50,18 @@ _SHOWN: Final = 3
 #: What becomes of an object that an alarm has named.
 BACK: Final = "back"
 BROUGHT: Final = "brought back now"
-COPIED: Final = "gone, and in the backup"
-GONE: Final = "gone"
 TAKEN: Final = "another object is at its address"
 FAILED: Final = "failed"
 UNKNOWN: Final = "unknown"
+#: The same of what is gone, before anything is brought back: by what a restore would make of it.
+KEPT: Final[Mapping[Verdict, str]] = {
+    "versions": "gone, and kept as a version",
+    "trash": "gone, and in the trash",
+    "soft_delete": "gone, and kept by soft delete",
+    "backup": "gone, and in the backup",
+}
+LOST_NOW: Final = "gone, and nothing keeps it"
+UNCLEAR: Final = "gone, and whether anything keeps it is not known"
 
 
 @dataclass(frozen=True)
@@ -88,6 +96,11 @@ class Alarm:
         """Of the marked objects those that did not come back (``lost.LOST``)."""
         gone = pa.array(self.having(LOST, UNKNOWN), pa.string())
         return self.rows.filter(pc.is_in(self.rows["address"], gone))
+
+    @property
+    def is_back(self) -> bool:
+        """Whether all that it names is at its address, so that nothing of it is lost."""
+        return bool(self.states) and not self.unread and {*self.states.values()} == {BACK}
 
     @property
     def totals(self) -> Mapping[str, int]:
@@ -189,15 +202,21 @@ def _present(ctx: RunContext, store: ObjectStore, hold_id: str) -> tuple[str, Ho
 def _looked_at(ctx: RunContext, connections: Connections, values: Mapping[str, Any]) -> Alarm:
     named = _named(ctx, values)
     rows, store = named.rows, connections.store()
-    states = dict.fromkeys(named.addresses, UNKNOWN)
+    states: dict[str, str] = {}
     sizes = dict(zip(rows["address"].to_pylist(), rows["size"].to_pylist(), strict=True))
-    copied = set(rows.filter(pc.is_valid(rows["copy_etag"]))["address"].to_pylist())
+    # What cannot be looked for everywhere is not known to be lost.
+    nowhere = UNCLEAR if named.unread else LOST_NOW
     for at in range(0, len(named.addresses), _BATCH):
-        for address, there in present(store, named.addresses[at : at + _BATCH]).items():
-            if there is None:
-                states[address] = COPIED if address in copied else GONE
+        there = present(store, named.addresses[at : at + _BATCH])
+        absent = pa.array([address for address, one in there.items() if one is None], pa.string())
+        gone = rows.filter(pc.is_in(rows["address"], absent))
+        ends = forecast(store, as_lost(gone), copies_of(gone, named.proof))
+        told = {e.one.key: nowhere if e.verdict == "lost" else KEPT.get(e.verdict) for e in ends}
+        for address, found in there.items():
+            if found is None:
+                states[address] = told.get(address) or UNCLEAR
             else:
-                same = sizes.get(address, there.size) == there.size
+                same = sizes.get(address, found.size) == found.size
                 states[address] = BACK if same else TAKEN
     return Alarm(values, states, rows, (), named.unread)
 

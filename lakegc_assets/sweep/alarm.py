@@ -23,8 +23,8 @@ from lakegc_assets.sweep.delta import Candidates, DeltaMark, Deltas, certainly_a
 from lakegc_assets.sweep.hold import (
     HOLD,
     find_hold,
-    hold_command,
     keep_acceptance,
+    look_first,
     object_lines,
     restore_command,
     without_accepted,
@@ -251,12 +251,11 @@ def _message(
         url = f"{connections.namespace_url}/{HOLD}"
         meanwhile = f"{url} COULD NOT BE WRITTEN: let nobody sweep {ctx.repository!r} meanwhile."
     why = " ".join(str(what["not_put_back"]).split())
-    look = f"What is lost, and what can be done: `{hold_command(ctx)}`"
     return "\n".join(
         [
             f"{what['alarm']}. Not put back: {why}",
             f"{meanwhile} First bring back what can be: `{restore_command(ctx, ctx.run)}`",
-            f"{look}. When that is accepted, `{sweeping}` goes on",
+            f"{look_first(ctx)}. When that is accepted, `{sweeping}` goes on",
             *object_lines(what["objects"], what["count"]),
             f"All of them: {what['all']}",
         ]

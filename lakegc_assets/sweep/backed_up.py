@@ -18,6 +18,7 @@ from lakegc_assets.run.context import RunContext
 from lakegc_assets.storage.base import ObjectStore
 from lakegc_assets.storage.errors import ObjectNotFoundError
 from lakegc_assets.sweep import ledger
+from lakegc_assets.wording import counted
 
 #: Written before the first delete of a sweep that relies on a backup.
 _BEGUN: Final = f"{ledger.ASSET}/backup.json"
@@ -72,7 +73,9 @@ def spare_what_is_not_backed_up(
     gone = lacking.filter(pc.is_in(lacking["address"], deleted)).num_rows
     attempt.store().put(_BEGUN, json.dumps({"backup": backup.store.url}).encode())
     if spared.num_rows:
-        ctx.log.warning("%d objects are spared: they are not in the backup", spared.num_rows)
+        ctx.log.warning(
+            "%s spared: not in the backup", counted(spared.num_rows, "object is", "objects are")
+        )
     return backup.store.url, gone
 
 

@@ -32,6 +32,7 @@ from lakegc_assets.run.hashing import Hashes, address_hashes, pair_hashes
 from lakegc_assets.run.packs import Decoded
 from lakegc_assets.run.sets import members_of, union
 from lakegc_assets.sweep.extension import Known, extended, moved_aside, unread, with_commits
+from lakegc_assets.wording import counted
 
 HELD: Final = "an active commit holds it now"
 UNCLEAR: Final = "a full address that cannot be resolved ends like it"
@@ -186,7 +187,7 @@ class Extender:
             if info.id not in ranges
         }
         if len(entries) > _MOST:
-            raise TooMuchError(f"{len(entries)} ranges are to be read")
+            raise TooMuchError(f"{counted(len(entries), 'range is', 'ranges are')} to be read")
         decoded = thread_map(partial(self._decode, get), sorted(entries.items()), _THREADS)
         looks = [d.groups[LOOKS] for d in decoded]
         return Found(

@@ -19,7 +19,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lakegc_assets.errors import RefusedError
-from lakegc_assets.run.command_line import command_line
+from lakegc_assets.run.command_line import command_line, in_dagster
 from lakegc_assets.run.context import RunContext
 from lakegc_assets.storage.base import ObjectStore
 from lakegc_assets.storage.errors import ObjectNotFoundError, PreconditionFailedError
@@ -33,6 +33,8 @@ ACCEPTED: Final = "accepted"
 RECORDS: Final = f"{FOLDER}accepted-holds/"
 #: Key of what is lost in that, by run.
 LOST: Final = "lost"
+#: Dagster's job that shows and accepts a hold.
+ACCEPTING_JOB: Final = "gc_accept_hold"
 #: How many objects a message names.
 _SHOWN: Final = 10
 _ID: Final = 16
@@ -198,7 +200,7 @@ def hold_message(ctx: RunContext, hold: Hold, url: str) -> str:
     return "\n".join(
         [
             f"{ctx.repository!r} is on hold{since}, and is not swept: {what}",
-            f"What is lost, and what can be done: `{hold_command(ctx)}`",
+            look_first(ctx),
             *filter(None, [restoring]),
             *object_lines(alarm.get("objects"), alarm.get("count")),
             f"All of them: {alarm.get('all') or url}",
@@ -220,6 +222,12 @@ def minute(time: object) -> str:
 def hold_command(ctx: RunContext) -> str:
     """What says what is lost, and what can be done."""
     return command_line("hold", ctx.repository, settings=ctx.given_settings)
+
+
+def look_first(ctx: RunContext) -> str:
+    """Where a person is told what is lost, and what can be done, in a sentence."""
+    job = in_dagster(ACCEPTING_JOB)
+    return f"What is lost, and what can be done: `{hold_command(ctx)}`, or the job {job}"
 
 
 def object_lines(objects: object, count: object = None) -> Iterator[str]:

@@ -171,7 +171,9 @@ class Rounds:
             return {STALE: SUSPENDED}
         progress = delete(self.ctx, orders, portions)
         self._share = share_after(self.attempt.store(), orders.notes, self._share)
-        self.ctx.log.info("swept %d objects of %s", progress.deleted, self.ctx.repository)
+        self.ctx.log.info(
+            "swept %s of %s", counted(progress.deleted, "object"), self.ctx.repository
+        )
         if progress.failed or STOPPED in progress.ended_early:
             raise self._failure(progress)
         return progress.ended_early

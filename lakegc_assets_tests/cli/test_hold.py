@@ -5,12 +5,16 @@ from __future__ import annotations
 import json
 from typing import Any
 
+import dagster as dg
 import pytest
 from click.testing import CliRunner, Result
 
+from lakegc_assets.cli.jobs import open_instance
 from lakegc_assets.cli.main import main
+from lakegc_assets.definitions import defs
 from lakegc_assets.storage.local import LocalStore
 from lakegc_assets.storage.values import DeleteOutcome
+from lakegc_assets.sweep.hold import HOLD
 from lakegc_assets_tests.cli.calling import lakegc, say
 from lakegc_assets_tests.site import Site, Told
 
@@ -67,12 +71,65 @@ def test_a_refusal_says_the_same(told: Told) -> None:
 def test_the_hold_is_shown_with_what_is_lost_and_what_can_be_done(told: Told) -> None:
     shown = lakegc("hold", "held")
     found = json.loads(lakegc("hold", "held", "--json").stdout)
-    say(shown, 0, f"'held' is on hold, and is not swept. Hold {found['id']}", "now: 1 gone",
-        told.expired, "lakegc restore held --run m1 --all", found["accept"])  # fmt: skip
+    say(shown, 0, f"'held' is on hold, and is not swept. Hold {found['id']}",
+        "now: 1 gone, and nothing keeps it", told.expired, found["accept"])  # fmt: skip
     assert found["accept"] == f"lakegc hold held --accept --id {found['id']}"
     (one,) = found["alarms"]
     (lost,) = one["objects"]
-    assert (lost["address"], lost["state"], lost["branch"]) == (told.expired, "gone", "rescue")
+    assert (lost["address"], lost["state"], lost["branch"]) == (
+        told.expired,
+        "gone, and nothing keeps it",
+        "rescue",
+    )
+
+
+@pytest.mark.usefixtures("alarm")
+def test_the_job_shows_the_hold_and_accepts_only_the_one_that_is_named(
+    site: Site, told: Told
+) -> None:
+    """Of a user of Dagster's interface, who needs no shell for it."""
+    job = defs().resolve_job_def("gc_accept_hold")
+    found = json.loads(lakegc("hold", "held", "--json").stdout)
+    assert job.partitioned_config is not None
+    shown = job.partitioned_config.get_run_config_for_partition_key("held")
+    assert shown == {"ops": {"accept_hold": {"config": {"accept": "", "by": ""}}}}
+
+    def run(**config: Any) -> dg.ExecuteInProcessResult:
+        with open_instance() as instance:
+            instance.add_dynamic_partitions("repository", ["held"])
+            return job.execute_in_process(
+                partition_key="held",
+                instance=instance,
+                run_config={"ops": {"accept_hold": {"config": config}}},
+                raise_on_error=False,
+            )
+
+    looked = run()
+    assert looked.success
+    (event,) = looked.filter_events(lambda one: one.is_successful_output)
+    metadata = event.step_output_data.metadata
+    assert metadata["state"].value == "on hold"
+    assert metadata["hold"].value == found["id"]
+    assert told.expired in str(metadata["what is known"].value)
+    for config, said in (
+        ({"accept": found["id"]}, "nobody knows who accepts the loss"),
+        ({"accept": "0" * 16, "by": "ada"}, f"is {found['id']} by now"),
+    ):
+        refused = run(**config)
+        (failure,) = refused.filter_events(lambda one: one.is_step_failure)
+        assert failure.step_failure_data.user_failure_data is not None
+        assert said in str(failure.step_failure_data.user_failure_data.description)
+    assert json.loads(lakegc("hold", "held", "--json").stdout)["id"] == found["id"]
+
+    before = (site.namespace("held") / HOLD).read_bytes()
+    try:
+        assert run(accept=found["id"], by="ada").success
+        again = json.loads(lakegc("hold", "held", "--json").stdout)
+        assert (again["state"], again["by"]) == ("accepted", "ada")
+        # Who starts it again behind a kill is told that it is done.
+        assert run(accept=found["id"], by="ada").success
+    finally:
+        (site.namespace("held") / HOLD).write_bytes(before)
 
 
 @pytest.mark.usefixtures("alarm")

@@ -14,7 +14,7 @@ from dagster._core.execution.backfill import BulkActionStatus, PartitionBackfill
 
 from lakegc_assets.cli.main import main
 from lakegc_assets.defs import delivery
-from lakegc_assets.defs.approving import _who
+from lakegc_assets.defs.approving import who
 from lakegc_assets.defs.component import GarbageCollection
 from lakegc_assets.defs.names import PLAIN
 from lakegc_assets.defs.partitions import add_partition
@@ -206,8 +206,8 @@ def test_who_approves_is_asked_for_where_dagster_knows_no_user(daemon: Daemon) -
         failure.step_failure_data.user_failure_data.description
     )
     # As Dagster+ says it.
-    assert _who("", {"user": "ada@example.com"}) == "ada@example.com"
-    assert _who(" Grace ", {"user": "ada@example.com"}) == "Grace"
+    assert who("", {"user": "ada@example.com"}, "approves") == "ada@example.com"
+    assert who(" Grace ", {"user": "ada@example.com"}, "approves") == "Grace"
 
 
 @pytest.fixture(scope="module")

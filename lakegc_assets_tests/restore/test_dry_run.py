@@ -80,7 +80,7 @@ def test_what_cannot_be_asked_for_is_not_known(
             raise StoreUnavailableError("no answer")
         return present(store, keys)
 
-    monkeypatch.setattr("lakegc_assets.restore.dry_run.present", unanswered)
+    monkeypatch.setattr("lakegc_assets.recovery.forecast.present", unanswered)
     found = plan(place.context(), ALL)
     assert _counts(found) == (0, 0, len(marked.candidates))
     assert "the backup could not be looked at: no answer" in found["not_known"]["some"][0]["why"]

@@ -35,6 +35,7 @@ from lakegc_assets.sweep.hold import (
     without_accepted,
     write_hold,
 )
+from lakegc_assets.sweep.hold_report import hold_lines, known_hold
 from lakegc_assets.sweep.leased import leased
 from lakegc_assets.sweep.sweep import sweep
 from lakegc_assets_tests.lake import REPOSITORY, RUN, Marked, SmallLake
@@ -150,12 +151,62 @@ def test_what_can_be_had_back_comes_back_in_place_of_being_accepted(
     ctx = lake.context(spark, **settings)
     alarmed(lake, ctx, patch, {gone})
     (look,) = look_at_alarms(ctx, ctx.connect()[1], hold_of(store))
-    gone_still = "gone, and in the backup" if where == "backup" else "gone"
-    assert look.states == {gone: gone_still}
+    assert look.states == {gone: f"gone, and in the {where}"}
+    told = known_hold(ctx)
+    advice = "\n".join(hold_lines(told))
+    assert (
+        f"nothing is lost yet: accept the hold, which brings back what is kept:  {told['accept']}"
+        in advice
+    )
+    assert "from wherever there is a copy" not in advice
     done = accept_hold(ctx, hold_of(store).id, "ada")
     assert (lake.objects / gone).read_bytes() == content
     assert done.hold.values["lost"] == {RUN: []}
     assert done.hold.values["totals"] == [{"run": RUN, "brought back now": 1}]
+
+
+def test_of_what_nothing_keeps_it_is_said_that_accepting_loses_it(
+    lake: SmallLake, spark: Session, lost: str
+) -> None:
+    told = known_hold(lake.context(spark))
+    (alarm,) = told["alarms"]
+    assert alarm["states"] == {"gone, and nothing keeps it": 1}
+    advice = "\n".join(hold_lines(told)).partition("What to do:")[2]
+    assert f"accept the loss of the 1 object that nothing keeps:  {told['accept']}" in advice
+    assert f"the job gc_accept_hold with `accept` {told['id']}" in advice
+    assert "lakegc restore" not in advice
+    assert lost in str(alarm["objects"])
+
+
+def test_what_cannot_be_looked_for_everywhere_is_not_said_to_be_lost(
+    lake: SmallLake, spark: Session, lost: str
+) -> None:
+    ctx = lake.context(spark, backup_url=str(lake.folder.parent / "elsewhere"))
+    told = known_hold(ctx)
+    (alarm,) = told["alarms"]
+    assert alarm["states"] == {"gone, and whether anything keeps it is not known": 1}
+    advice = "\n".join(hold_lines(told)).partition("What to do:")[2]
+    assert "lakegc restore" in advice
+    assert "accept the loss of what nobody keeps" in advice
+    assert lost in str(alarm["objects"])
+
+
+def test_a_hold_of_which_all_is_back_can_just_be_accepted(
+    lake: SmallLake, spark: Session, lost: str
+) -> None:
+    candidates = lake.root.attempt(REPOSITORY, RUN).read("deletion_candidates").to_pylist()
+    (size,) = (row["size"] for row in candidates if row["address"] == lost)
+    (lake.objects / lost).parent.mkdir(parents=True, exist_ok=True)
+    (lake.objects / lost).write_bytes(b"x" * size)
+    told = known_hold(lake.context(spark))
+    assert told["all_back"]
+    advice = "\n".join(hold_lines(told)).partition("What to do:")[2]
+    assert "all that it names is at its address again, and nothing is lost" in advice
+    assert advice.count("\n") == 1
+    (lake.objects / lost).write_bytes(b"x" * (size + 1))
+    told = known_hold(lake.context(spark))
+    assert not told["all_back"]
+    assert "lakegc restore" in "\n".join(hold_lines(told))
 
 
 def test_a_newer_hold_is_not_accepted_by_an_older_look(
@@ -390,9 +441,10 @@ def test_a_refusal_says_first_what_happened_and_what_to_do(
         require_no_hold(ctx, store)
     lines = str(raised.value).split("\n")
     given = "--set 'backup_url=s3://kept/back ups'"
+    job = "gc_accept_hold"
     assert lines[:3] == [
         f"'repo' is on hold since 2026-03-01 02:00 UTC, and is not swept: {values['alarm']}",
-        f"What is lost, and what can be done: `lakegc hold repo {given}`",
+        f"What is lost, and what can be done: `lakegc hold repo {given}`, or the job {job}",
         f"First bring back what can be: `lakegc restore repo --run m --all {given}`",
     ]
     assert lines[3:13] == [f"  data/{n:03d}  it is needed" for n in range(10)]
