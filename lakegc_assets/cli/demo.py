@@ -197,8 +197,8 @@ def _take_back(
         raise IntegrityError(f"{_MODEL} was restored, but: {error}") from error
     click.echo(
         f"\nProof: {counted(restored['restored']['objects'], 'object is', 'objects are')} back, "
-        f"{_MODEL} of commit {old_commit[:12]} reads again,\nand the next mark names none of them: they are pinned "
-        "(docs/undo.md)."
+        f"{_MODEL} of commit {old_commit[:12]} reads again,\nand the next mark names none of them: "
+        "they are pinned (docs/undo.md)."
     )
 
 

@@ -174,8 +174,8 @@ def _notice(
     return document(
         "waiting",
         f"{mark.repository}, mark {mark.run} waits for approval",
-        f"It names {counted(mark.objects, 'object')}, {human_bytes(mark.size)}, {share:.1%} of what was "
-        f"listed, and was made {hours:.1f} hours ago. {_limits(policies, mark)}. {said}",
+        f"It names {counted(mark.objects, 'object')}, {human_bytes(mark.size)}, {share:.1%} of "
+        f"what was listed, and was made {hours:.1f} hours ago. {_limits(policies, mark)}. {said}",
         f"look at its report, then launch {in_dagster('gc_approve')}, or "
         f"`{command_line(*approving)}`",
         link_to_run(section, run.run_id if run else None),

@@ -74,4 +74,4 @@ def forwarding(name: str, log: logging.Logger) -> Iterator[None]:
 
 def tasks_done(what: str, done: int, tasks: int) -> str:
     """The sentence of a stage: how many of its tasks are done."""
-    return f"{what}: {done:,} of {counted(tasks, 'task')} {'is' if done == 1 else 'are'} done"
+    return f"{what}: {done:,} of {counted(tasks, 'task')} {'is' if tasks == 1 else 'are'} done"

@@ -212,8 +212,8 @@ class Reads(Calls):
             yield commit
         if not seen or not awaited <= seen:
             raise UnexpectedAnswerError(
-                f"the log of {ref!r} in {repository!r} ends after {counted(len(seen), 'commit')}, although "
-                f"{len(awaited - seen)} of their first parents have not come: run again"
+                f"the log of {ref!r} in {repository!r} ends after {counted(len(seen), 'commit')}, "
+                f"although {len(awaited - seen)} of their first parents have not come: run again"
             )
 
     # Objects

@@ -275,9 +275,9 @@ def find_liveness(
     unmoved = {branch: head for branch, head in heads_before.items() if heads.get(branch) == head}
     if rules is not None and (missing := missing_heads(listed.keys(), unmoved)):
         raise IntegrityError(
-            f"of {counted(len(missing), 'branch', 'branches')} the HEAD ({next(iter(missing))!r} for one) is not among "
-            f"the active commits that lakeFS wrote to {prepared.gc_commits_location}: the list is "
-            "cut or of another time. Run again",
+            f"the HEADs of {counted(len(missing), 'branch', 'branches')}, "
+            f"{next(iter(missing))!r} for one, are not among the active commits "
+            f"that lakeFS wrote to {prepared.gc_commits_location}: the list is cut or of another time. Run again",
         )
     tags = read_tags(client, ctx.repository, refs.tags)
     previous: dict[str, Reason] = {}

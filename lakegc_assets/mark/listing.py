@@ -154,8 +154,8 @@ def _list_all(
     unsettled = sum(s.keys for s in listed.slices if slice_time(s.name) is None)
     if taken and unsettled:
         because += (
-            f"; {counted(unsettled, 'object was', 'objects were')} listed again although nobody may "
-            "have written there: no slice holds them, so that no name tells when they were written"
+            f"; {counted(unsettled, 'object was', 'objects were')} listed again although nobody "
+            "may have written there: no slice holds them, so no name tells when they were written"
         )
     unlisted = [folder.split("/")[1] for folder in found.skipped]
     facts: dict[str, object] = {

@@ -260,8 +260,8 @@ class _Making:
             first = _without(copied, shown)["address"][0].as_py()
             raise StorageError(
                 f"a listing of {self.store.url} lacks {counted(lost, 'copy', 'copies')} that were "
-                f"written and verified, or shows others: {first!r} for one. Look at what removes or changes "
-                f"objects there, then back {self.ctx.run!r} up again"
+                f"written and verified, or shows others: {first!r} for one. Look at what removes "
+                f"or changes objects there, then back {self.ctx.run!r} up again"
             )
         others = _once(_without(tried.filter(pc.invert(made)), copied))
         rows = pa.concat_tables([copied, others]).sort_by("address")

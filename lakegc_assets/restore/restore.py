@@ -231,9 +231,9 @@ def _require_all(ctx: RunContext, found: pa.Table, rows: pa.Table, early: Sequen
     known = pc.sum(pc.is_in(found["address"], rows["address"].combine_chunks())).as_py() or 0
     if known != found.num_rows:
         raise IntegrityError(
-            f"the ledger of the restore has {counted(found.num_rows - known, 'object')} that nobody "
-            "has asked for: it is damaged. What is there was left alone; ask for less, or for more, and a "
-            "new restore begins"
+            f"the ledger of the restore has {counted(found.num_rows - known, 'object')} that "
+            "nobody has asked for: it is damaged. What is there was left alone; ask for less, or "
+            "for more, and a new restore begins"
         )
     failed = found.filter(pc.equal(found["outcome"], "failed"))
     untried = rows.num_rows - found.num_rows

@@ -314,7 +314,7 @@ def test_a_copy_that_is_gone_when_all_is_looked_at_stops_the_backup(
         return copied
 
     monkeypatch.setattr(copying, "copy_object", losing)
-    with pytest.raises(StorageError, match=f"lacks 1 copies .*{lost}"):
+    with pytest.raises(StorageError, match=f"lacks 1 copy .*{lost}"):
         make_backup(anywhere.context())
     monkeypatch.undo()
     make_backup(anywhere.context())

@@ -1,0 +1,165 @@
+"""What a person is told of the hold of a repository, before it is accepted and after."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from lakegc_assets.run.command_line import command_line, in_dagster
+from lakegc_assets.run.context import RunContext
+from lakegc_assets.sweep.acceptance import (
+    BACK,
+    KEPT,
+    LOST_NOW,
+    Acceptance,
+    Alarm,
+    accept_hold,
+    look_at_alarms,
+)
+from lakegc_assets.sweep.hold import (
+    ACCEPTING_JOB,
+    HOLD,
+    Hold,
+    find_hold,
+    minute,
+    object_lines,
+    restore_command,
+)
+from lakegc_assets.wording import counted
+
+
+def known_hold(ctx: RunContext) -> dict[str, Any]:
+    """The hold of a repository, and what became of the objects that it names, as JSON values.
+
+    Raises:
+        StorageError: nobody can tell.
+    """
+    _, connections = ctx.connect()
+    store = connections.store()
+    found = find_hold(store)
+    if found is None:
+        return {"repository": ctx.repository, "state": "no hold"}
+    if found.acceptance is not None:
+        return _accepted(ctx.repository, found, f"{store.url}/{HOLD}")
+    alarms = look_at_alarms(ctx, connections, found)
+    accepting = command_line(
+        "hold", ctx.repository, "--accept", "--id", found.id, settings=ctx.given_settings
+    )
+    return {
+        "repository": ctx.repository,
+        "state": "on hold",
+        "id": found.id,
+        "url": f"{store.url}/{HOLD}",
+        "alarms": [_alarm(ctx, alarm) for alarm in alarms],
+        "all_back": bool(alarms) and all(alarm.is_back for alarm in alarms),
+        "store": store.recovery().notice,
+        "accept": accepting,
+    }
+
+
+def accepted(ctx: RunContext, hold_id: str, by: str, *, unverified: bool) -> dict[str, Any]:
+    """Accept a hold; what was accepted, as JSON values.
+
+    Args:
+        ctx: of the repository.
+        hold_id: of the hold that was looked at.
+        by: who accepts it.
+        unverified: accept it also where nobody can tell whether all is lost.
+
+    Raises:
+        HoldError: the hold is another one by now.
+        RefusedError: somebody else works on the repository.
+        IntegrityError: it is not known whether all is lost.
+        StorageError: it is not known to be accepted.
+    """
+    done: Acceptance = accept_hold(ctx, hold_id, by, unverified=unverified)
+    return _accepted(ctx.repository, done.hold, done.record)
+
+
+def hold_lines(found: Mapping[str, Any]) -> list[str]:
+    """What ``known_hold`` and ``accepted`` return, in lines for people."""
+    name = repr(found["repository"])
+    if found["state"] == "no hold":
+        return [f"{name} is not on hold: sweeps may start"]
+    if found["state"] == "accepted":
+        lines = [f"{name} is not on hold: {found['by']} has accepted it on {minute(found['at'])}"]
+        lines += [f"  {_totals(one)}" for one in found["totals"]]
+        return [*lines, f"  record  {found['record']}"]
+    lines = [f"{name} is on hold, and is not swept. Hold {found['id']}"]
+    for alarm in found["alarms"]:
+        at = minute(alarm["at"]) if alarm["at"] else "some time"
+        lines.append(f"{at}: {alarm['alarm'] or 'an alarm without words'}")
+        lines.append(f"  now: {_totals(alarm['states']) or 'nobody can tell of what'}")
+        lines += [f"  {alarm['unread']}"] if alarm["unread"] else []
+        lines += object_lines(alarm["objects"])
+        lines += [f"  all of them: {alarm['all']}"] if alarm["all"] else []
+    if not found["alarms"]:
+        lines.append(f"nobody can read what {found['url']} says")
+    lines.append(f"{found['store']}")
+    return [*lines, "What to do:", *_advice(found)]
+
+
+def _advice(found: Mapping[str, Any]) -> list[str]:
+    """What a person can do about a hold, a line for each step."""
+    job = f"or the job {in_dagster(ACCEPTING_JOB)} with `accept` {found['id']}"
+    if found["all_back"]:
+        said = "all that it names is at its address again, and nothing is lost: accept the hold"
+        return [f"  {said}:  {found['accept']}  ({job})"]
+    totals = [alarm["states"] for alarm in found["alarms"]]
+    kept = sum(total.get(state, 0) for total in totals for state in KEPT.values())
+    lost = sum(total.get(LOST_NOW, 0) for total in totals)
+    lines = [
+        f"  bring back what can be, and look how it is:  {alarm['restore']}"
+        for alarm in found["alarms"]
+        # Where all of it is lost, or back, there is nothing for it to do.
+        if alarm["restore"] and not {*alarm["states"]} <= {BACK, LOST_NOW}
+    ]
+    clear = {BACK, LOST_NOW, *KEPT.values()}
+    known = bool(totals) and all({*total} <= clear for total in totals)
+    if not known or any(alarm["unread"] for alarm in found["alarms"]):
+        lines.append("  copy the rest to its addresses from wherever there is a copy")
+        what = "accept the loss of what nobody keeps"
+    elif lost:
+        those = f"the {counted(lost, 'object')} that nothing keeps"
+        lines.append(f"  copy {those} to their addresses from wherever there is a copy")
+        what = f"accept the loss of {those}{', once the rest is back' if kept else ''}"
+    else:
+        what = "nothing is lost yet: accept the hold, which brings back what is kept"
+    return [*lines, f"  {what}:  {found['accept']}  ({job})"]
+
+
+def _accepted(repository: str, found: Hold, record: str) -> dict[str, Any]:
+    said: Mapping[str, Any] = found.acceptance or {}
+    known = {name: said.get(name) for name in ("id", "by", "at", "owner")}
+    values = {name: found.values.get(name) for name in ("totals", "lost")}
+    return {"repository": repository, "state": "accepted", **known, **values, "record": record}
+
+
+def _alarm(ctx: RunContext, alarm: Alarm) -> dict[str, Any]:
+    values = alarm.values
+    return {
+        **{name: values.get(name) for name in ("run", "at", "alarm", "all")},
+        "states": dict(alarm.totals),
+        "unread": alarm.unread,
+        "objects": _with_states(alarm),
+        "restore": restore_command(ctx, alarm.run) if alarm.run else None,
+    }
+
+
+def _with_states(alarm: Alarm) -> list[dict[str, Any]]:
+    """What the hold says of its objects, with what became of them; what is gone comes first."""
+    objects = alarm.values.get("objects")
+    named = [one for one in objects if isinstance(one, dict)] if isinstance(objects, list) else []
+    known = {str(one.get("address")): one for one in named}
+    shown = [
+        {**known.get(address, {}), "address": address, "state": state}
+        for address, state in sorted(alarm.states.items())
+    ]
+    return sorted(shown, key=lambda one: one["state"] == BACK)
+
+
+def _totals(states: Mapping[str, Any]) -> str:
+    """How many objects are in which state."""
+    counts = {name: count for name, count in states.items() if isinstance(count, int)}
+    run = f"mark {states['run']}: " if states.get("run") else ""
+    return run + ", ".join(f"{count:,} {name}" for name, count in sorted(counts.items()))
