@@ -277,7 +277,8 @@ def find_liveness(
         raise IntegrityError(
             f"the HEADs of {counted(len(missing), 'branch', 'branches')}, "
             f"{next(iter(missing))!r} for one, are not among the active commits "
-            f"that lakeFS wrote to {prepared.gc_commits_location}: the list is cut or of another time. Run again",
+            f"that lakeFS wrote to {prepared.gc_commits_location}: the list is cut or of another "
+            "time. Run again",
         )
     tags = read_tags(client, ctx.repository, refs.tags)
     previous: dict[str, Reason] = {}
