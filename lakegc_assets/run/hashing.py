@@ -18,6 +18,8 @@ import pyarrow as pa
 from lakegc_assets.run import hash_kernels
 
 Hashes = npt.NDArray[np.uint64]
+#: Hashes as datasets hold them: their bits as signed numbers, since Spark knows no others.
+HASHES: Final = pa.schema([pa.field("hash", pa.int64(), nullable=False)])
 
 _FNV_OFFSET: Final = np.uint64(0xCBF29CE484222325)
 _FNV_PRIME: Final = np.uint64(0x100000001B3)
@@ -58,6 +60,24 @@ class KeyDigest:
 def address_hashes(addresses: pa.Array | pa.ChunkedArray) -> Hashes:
     """The hash of each of an array of strings without nulls."""
     return _hashes(addresses, _FNV_OFFSET)
+
+
+def signed(hashes: Hashes) -> pa.Array:
+    """Hashes as a column of ``HASHES``."""
+    return pa.array(hashes.view(np.int64))
+
+
+def unsigned(column: pa.Array | pa.ChunkedArray) -> Hashes:
+    """The hashes of a column of ``HASHES``."""
+    if isinstance(column, pa.ChunkedArray):
+        column = column.combine_chunks()
+    hashes: Hashes = column.to_numpy(zero_copy_only=False).view(np.uint64)
+    return hashes
+
+
+def hash_table(hashes: Hashes) -> pa.Table:
+    """Hashes as rows of ``HASHES``."""
+    return pa.table([signed(hashes)], schema=HASHES)
 
 
 def key_digest(keys: pa.Array | pa.ChunkedArray) -> KeyDigest:

@@ -14,11 +14,10 @@ from typing import Final, TypeVar
 
 import numpy as np
 import numpy.typing as npt
-import pyarrow as pa
 
 from lakegc_assets.engine.datasets import Part, read_part, write_part
 from lakegc_assets.run import hash_kernels
-from lakegc_assets.run.hashing import Hashes
+from lakegc_assets.run.hashing import Hashes, hash_table, unsigned
 from lakegc_assets.storage.base import ObjectStore
 
 T = TypeVar("T", bound=np.generic)
@@ -47,7 +46,7 @@ def write_set(store: ObjectStore, folder: str, hashes: Sequence[Hashes]) -> list
     """
     members = union(hashes)
     return [
-        write_part(store, folder, pa.table({"hash": members[at : at + RUN_LENGTH]}), plain=True)
+        write_part(store, folder, hash_table(members[at : at + RUN_LENGTH]), plain=True)
         for at in range(0, len(members), RUN_LENGTH)
     ]
 
@@ -63,7 +62,7 @@ def read_run(store: ObjectStore, part: Part) -> Hashes:
             _kept.move_to_end(part.sha256)
             return _kept[part.sha256]
     table = read_part(store, part)
-    hashes: Hashes = table["hash"].combine_chunks().to_numpy(zero_copy_only=False)
+    hashes = unsigned(table["hash"])
     with _lock:
         _kept[part.sha256] = hashes
         while sum(run.nbytes for run in _kept.values()) > _KEPT and len(_kept) > 1:
