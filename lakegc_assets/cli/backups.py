@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from lakegc_assets.cli.exits import exit_status
-from lakegc_assets.cli.options import Duration, other_options, settings_of
+from lakegc_assets.cli.options import Duration, settings_of, task_options
 from lakegc_assets.defs.units import human_bytes
 from lakegc_assets.errors import ConfigurationError, IntegrityError, RefusedError
 from lakegc_assets.wording import aligned, counted
@@ -39,7 +39,7 @@ _AT = click.option("--url", help="Place of the backups. Default: LAKEGC_BACKUP_U
     type=click.Choice(["dynamic", "uniform"]),
     help="Let tasks take portions as they go, which is the default, or give each one.",
 )
-@other_options
+@task_options
 @exit_status
 def backup(
     repository: str,

@@ -179,8 +179,7 @@ def _take_back(
 ) -> None:
     """Undo the sweep: all of it reads again, is pinned, and is left alone by the next mark."""
     click.echo("\nIf that was a mistake, it all comes back:\n")
-    asked = [f"--set=engine={engine}"] if engine != "auto" else []
-    _command("restore", repository, "--run", _FIRST, "--all", *asked)
+    _command("restore", repository, "--run", _FIRST, "--all", *_asked(engine))
     click.echo(
         "\nBy the rules it is still garbage. So it is pinned, and the next mark spares it:\n"
     )

@@ -58,12 +58,12 @@ _OF_CHECKS = (
     ),
     click.option("--protect-tags", is_flag=True, help="Tagged commits keep their objects."),
     click.option("--accept-missing", help="Digest of objects at HEADs known to be lost."),
-    click.option(
-        "--engine",
-        type=click.Choice(ENGINE_SETTINGS),
-        help="What computes: this machine without a JVM (embedded), spark, or auto, the default: "
-        "Spark where it is configured, or where there is much to do.",
-    ),
+)
+_ENGINE = click.option(
+    "--engine",
+    type=click.Choice(ENGINE_SETTINGS),
+    help="What computes: this machine without a JVM (embedded), spark, or auto, the default: "
+    "Spark where it is configured, or where there is much to do.",
 )
 _OF_ALL = (
     click.option(
@@ -80,17 +80,22 @@ _OF_ALL = (
 
 def run_options(function: _Command) -> _Command:
     """The settings of a run, as options."""
-    return _with(function, *_OF_A_MARK, *_OF_CHECKS, *_OF_ALL)
+    return _with(function, *_OF_A_MARK, *_OF_CHECKS, _ENGINE, *_OF_ALL)
 
 
 def sweep_options(function: _Command) -> _Command:
     """The settings that matter once there is a mark, as options."""
-    return _with(function, *_OF_CHECKS, *_OF_ALL)
+    return _with(function, *_OF_CHECKS, _ENGINE, *_OF_ALL)
 
 
 def other_options(function: _Command) -> _Command:
     """``--set`` and ``--json``."""
     return _with(function, *_OF_ALL)
+
+
+def task_options(function: _Command) -> _Command:
+    """``--engine``, ``--set`` and ``--json``: of what has tasks, and checks nothing."""
+    return _with(function, _ENGINE, *_OF_ALL)
 
 
 def set_option(function: _Command) -> _Command:

@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from lakegc_assets.cli.exits import FAILURE, exit_status
-from lakegc_assets.cli.options import settings_of
+from lakegc_assets.cli.options import settings_of, task_options
 from lakegc_assets.defs.units import human_bytes
 from lakegc_assets.wording import aligned, counted
 
@@ -42,14 +42,7 @@ _JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON for pro
     is_flag=True,
     help="Only say what would come back; fails where something is lost.",
 )
-@click.option(
-    "--set",
-    "others",
-    multiple=True,
-    metavar="NAME=VALUE",
-    help="A setting of the collector resource, pin_days=90 say. May be given several times.",
-)
-@_JSON
+@task_options
 @exit_status
 def restore(
     repository: str,
@@ -60,6 +53,7 @@ def restore(
     path: str | None,
     prefix: str | None,
     dry_run: bool,  # noqa: FBT001 - an option
+    engine: str | None,
     others: tuple[str, ...],
     as_json: bool,  # noqa: FBT001 - an option
 ) -> None:
@@ -77,7 +71,7 @@ def restore(
     from lakegc_assets.cli.restored import last_restore, planned  # noqa: PLC0415 - likewise
     from lakegc_assets.restore.choosing import Choice  # noqa: PLC0415 - likewise
 
-    settings = settings_of(others)
+    settings = settings_of(others, engine=engine)
     choice = Choice(everything, addresses, branch, path, prefix)
     if dry_run:
         plan = planned(repository, run_id, choice, settings)
@@ -106,6 +100,7 @@ def _show(found: dict[str, Any], as_json: bool) -> None:  # noqa: FBT001 - an op
         where = {"store": "  from what the store kept", "backup": "  from the backup"}[source]
         click.echo(_line(where, total))
     _show_sample(found["sample"])
+    click.echo(f"  engine     {found.get('engine', 'unknown')}")
     if found["pinned_until"]:
         click.echo(f"  no mark takes them before {_minute(found['pinned_until'])}")
     for warning in found["warnings"]:

@@ -191,6 +191,11 @@ class CollectorResource(dg.ConfigurableResource):  # type: ignore[type-arg]
         default=None,
         description="in ~/.aws, with credentials for that bucket; else LAKEGC_BACKUP_PROFILE",
     )
+    without_backup: bool = Field(
+        default=False,
+        description="without backup_url, go on with a sweep that did not end and had relied on a "
+        "backup",
+    )
     backup_num_partitions: int = Field(default=20, ge=1, description="the most tasks that copy")
     backup_bandwidth: float | None = Field(
         default=None,
@@ -261,6 +266,7 @@ class CollectorResource(dg.ConfigurableResource):  # type: ignore[type-arg]
                 max_served_lookups=self.max_served_lookups,
                 adopt=self.adopt,
                 backup_url=_located(backup_url) if backup_url else None,
+                without_backup=self.without_backup,
                 backup_num_partitions=self.backup_num_partitions,
                 backup_bandwidth=self.backup_bandwidth,
                 backup_log=_located(self.backup_log) if self.backup_log else None,

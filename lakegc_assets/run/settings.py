@@ -77,6 +77,8 @@ class Settings:
             what it names and stays is spared. None for a run of its own.
         backup_url: where backups are; a sweep then deletes only what is verified in that of its
             mark. None for no backups.
+        without_backup: where no ``backup_url`` is set, go on with a sweep that did not end and had
+            relied on a backup.
         backup_num_partitions: the most tasks that copy.
         backup_bandwidth: the most that all of them copy together, in MB/s; None for no limit.
         backup_log: folder or URL of logs with one line for each object; None for no logs.
@@ -116,6 +118,7 @@ class Settings:
     embedded_memory: int | None = None
     adopt: str | None = None
     backup_url: str | None = None
+    without_backup: bool = False
     backup_num_partitions: int = 20
     backup_bandwidth: float | None = None
     backup_log: str | None = None

@@ -52,7 +52,7 @@ def spare_what_is_not_backed_up(
     """
     url = ctx.settings.backup_url
     if url is None:
-        _require_never_backed_up(ctx, attempt.store())
+        _require_no_backup(ctx, attempt.store())
         return None, 0
     backup = find_backup(ctx.root.stores, url, ctx.repository, ctx.run)
     if backup is None:
@@ -79,17 +79,22 @@ def spare_what_is_not_backed_up(
     return backup.store.url, gone
 
 
-def _require_never_backed_up(ctx: RunContext, artifacts: ObjectStore) -> None:
+def _require_no_backup(ctx: RunContext, artifacts: ObjectStore) -> None:
     """Let nobody go on without a backup by mistake, where a sweep that did not end relied on one.
 
     Raises:
         RefusedError: one did.
     """
-    if place := relied_on(artifacts):
-        raise RefusedError(
-            f"a sweep of mark {ctx.run!r} was begun with its backup ({place}), and did not end: "
-            f"set backup_url as then to go on. To go on without, remove {artifacts.url}/{_BEGUN}"
-        )
+    if not (place := relied_on(artifacts)):
+        return
+    begun = f"a sweep of mark {ctx.run!r} was begun with its backup ({place}), and did not end"
+    if ctx.settings.without_backup:
+        # What it had backed up stays known, for whoever brings something back.
+        ctx.log.warning("%s: it goes on without, as without_backup says", begun)
+        return
+    settings = {**ctx.given_settings, "without_backup": True}
+    without = command_line("sweep", ctx.repository, "--run", ctx.run, settings=settings)
+    raise RefusedError(f"{begun}: set backup_url as then to go on. `{without}` goes on without")
 
 
 def relied_on(artifacts: ObjectStore) -> str:

@@ -39,6 +39,7 @@ def backed_up(told: Told, place: Path) -> str:  # noqa: ARG001 - what is backed 
     result = lakegc(
         *("backup", "archived", "--run", "m1", "--url", str(place), "-m", "3", "--bandwidth", "50"),
         *("--log", str(log), "--num-liststatus-threads", "2", "--strategy", "uniform"),
+        *("--engine", "embedded"),
     )
     say(result, 0)
     return result.stdout

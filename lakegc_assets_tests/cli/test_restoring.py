@@ -73,8 +73,9 @@ def test_the_three_commands_of_the_page(site: Site, told: Told, tmp_path: Path) 
     assert there(site, told) == (False, False)
     assert done(f"lakegc pins {REPOSITORY}") == ""
 
-    said = [" ".join(line.split()) for line in done(restore).splitlines()]
+    said = [" ".join(line.split()) for line in done(f"{restore} --engine embedded").splitlines()]
     assert "restored 2 objects 35 B" in said
+    assert "engine embedded (engine is set to embedded)" in said
     assert "from what the store kept 2 objects 35 B" in said
     assert f"a of commit {first[:12]}: was gone (410), reads" in said
     assert there(site, told) == (True, True)
@@ -112,6 +113,8 @@ def test_the_three_commands_of_the_page(site: Site, told: Told, tmp_path: Path) 
     assert event is not None
     assert event.asset_materialization is not None
     assert "pinned until" in event.asset_materialization.metadata
+    engine = event.asset_materialization.metadata["engine"].value
+    assert engine == "embedded (engine is set to embedded)"
 
 
 def test_parts_of_a_run_as_the_page_says(site: Site, told: Told) -> None:

@@ -11,6 +11,7 @@ from lakegc_assets.recovery import making
 from lakegc_assets.recovery.backups import MANIFEST
 from lakegc_assets.sweep import backing_up
 from lakegc_assets.sweep import sweep as sweeping
+from lakegc_assets.sweep.backed_up import relied_on
 from lakegc_assets.sweep.backing_up import back_up
 from lakegc_assets.sweep.lease import repository_lease
 from lakegc_assets.sweep.lease_owner import owner_of
@@ -87,8 +88,10 @@ def test_a_sweep_that_relied_on_a_backup_does_not_go_on_without(
 def test_who_wants_no_backup_any_more_says_so(place: Place, marked: Marked) -> None:
     record = place.root.attempt(REPOSITORY, RUN).store()
     record.put("swept_set/backup.json", b"{}")
-    with pytest.raises(RefusedError, match=r"remove .*swept_set/backup\.json"):
+    with pytest.raises(RefusedError, match="--set without_backup=true` goes on without"):
         sweep(place.context(backup_url=None))
-    record.delete_many(["swept_set/backup.json"])
-    sweep(place.context(backup_url=None))
+    assert place.lake.keys() > marked.candidates
+    sweep(place.context(backup_url=None, without_backup=True))
+    # Whoever brings something back is to know where its sweep had a backup.
+    assert relied_on(record) == "a backup that cannot be read any more"
     assert not place.lake.keys() & marked.candidates
