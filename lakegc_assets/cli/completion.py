@@ -7,19 +7,29 @@ and says nothing of what goes wrong.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+import re
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
-from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 from click.shell_completion import CompletionItem
 
+from lakegc_assets.cli.chosen import chosen
+
 if TYPE_CHECKING:
     from lakegc_assets.run.artifacts import ArtifactRoot
 
-_SECONDS = 2.0
+_SECONDS: Final = 2.0
+_KIND: Final = "lakegc_assets.GarbageCollection"
+_FILES: Final = ("defs.yaml", "component.yaml")
+_VARIABLE: Final = re.compile(r"\{\{\s*env\.(\w+)\s*\}\}")
+#: Where a client looks for its keys, and what names the variables that hold them.
+_KEYS: Final = {
+    "LAKECTL_CREDENTIALS_ACCESS_KEY_ID": "access_key_id_variable",
+    "LAKECTL_CREDENTIALS_SECRET_ACCESS_KEY": "secret_access_key_variable",
+}
 
 
 class RepositoryName(click.ParamType[str]):
@@ -29,17 +39,17 @@ class RepositoryName(click.ParamType[str]):
 
     def shell_complete(
         self,
-        ctx: click.Context,  # noqa: ARG002 - as click calls it
-        param: click.Parameter,  # noqa: ARG002 - likewise
+        ctx: click.Context,
+        param: click.Parameter,  # noqa: ARG002 - as click calls it
         incomplete: str,
     ) -> list[CompletionItem]:
         """The names that begin so."""
         names: set[str] = set()
         with suppress(Exception):
-            prefixes = _root().open().list_prefixes().prefixes
+            prefixes = _root(defined(ctx)).open().list_prefixes().prefixes
             names |= {name.rstrip("/") for name in prefixes if not name.startswith("_")}
         with suppress(Exception):
-            names |= set(_on_server(incomplete))
+            names |= set(_on_server(defined(ctx), incomplete))
         return _beginning(names, incomplete)
 
 
@@ -59,7 +69,7 @@ class RunId(click.ParamType[str]):
         repository = ctx.params.get("repository") or next(iter(ctx.args), "")
         found: list[str] = []
         with suppress(Exception):
-            found = _root().runs(repository) if repository else []
+            found = _root(defined(ctx)).runs(repository) if repository else []
         return _beginning(found, incomplete)
 
 
@@ -73,21 +83,91 @@ def completed(command: click.Command) -> click.Command:
     return command
 
 
-def _root() -> ArtifactRoot:
+def defined(ctx: click.Context) -> Mapping[str, Any]:
+    """What the component says that ``--defs`` names, as far as it is plain text; empty for none.
+
+    Raises:
+        LookupError: it cannot be read, or there are several; nothing else is to be offered then.
+    """
+    place = chosen(ctx.find_root().params.get("defs")).definitions
+    if not place:
+        return {}
+    import yaml  # noqa: PLC0415 - only where it is needed
+
+    path, name = place, None
+    if not Path(place).exists():
+        path, _, name = place.rpartition("#")
+    found = [
+        document.get("attributes") or {}
+        for file in _files(Path(path))
+        for document in yaml.safe_load_all(file.read_text(encoding="utf-8"))
+        if isinstance(document, dict) and document.get("type") == _KIND
+    ]
+    (only,) = [one for one in found if name is None or one.get("name", "") == name] or [None]
+    if only is None:
+        raise LookupError(place)
+    return only
+
+
+def _files(where: Path) -> list[Path]:
+    if where.is_file():
+        return [where]
+    found = []
+    for folder, folders, files in os.walk(where):
+        folders[:] = [name for name in folders if not name.startswith((".", "__"))]
+        found += [Path(folder, name) for name in files if name in _FILES]
+    return found
+
+
+def _plain(text: object) -> str | None:
+    """A value of the file; a variable in it is looked up, and what else is filled in is not.
+
+    Raises:
+        LookupError: nobody can tell without Dagster what it is.
+    """
+    if text is None:
+        return None
+    said = _VARIABLE.sub(lambda found: os.environ[found[1]], str(text))
+    if "{{" in said:
+        raise LookupError(said)
+    return said
+
+
+def _root(defs: Mapping[str, Any]) -> ArtifactRoot:
     from lakegc_assets.run.artifacts import ArtifactRoot  # noqa: PLC0415 - it loads Arrow
     from lakegc_assets.storage.config import StoreConfig  # noqa: PLC0415 - likewise
 
     place = os.environ.get("LAKEGC_ARTIFACT_ROOT") or ".lakegc/artifacts"
+    if defs.get("name"):
+        place = f"{place.rstrip('/')}/_{defs['name']}"
+    stores = defs.get("stores") or {}
+    place = _plain(stores.get("artifact_root")) or place
     url = place if "://" in place else str(Path(place).resolve())
-    stores = StoreConfig(connect_timeout_s=_SECONDS, read_timeout_s=_SECONDS, max_attempts=1)
-    return ArtifactRoot(url, stores)
+    config = StoreConfig(
+        endpoint_url=_plain(stores.get("s3_endpoint_url")),
+        region=_plain(stores.get("s3_region")),
+        profile=_plain(stores.get("s3_profile")),
+        connect_timeout_s=_SECONDS,
+        read_timeout_s=_SECONDS,
+        max_attempts=1,
+    )
+    return ArtifactRoot(url, config)
 
 
-def _on_server(prefix: str) -> Iterable[str]:
+def _on_server(defs: Mapping[str, Any], prefix: str) -> Iterable[str]:
     from lakegc_assets.lakefs.config import LakeFSConfig  # noqa: PLC0415 - it loads slowly
 
-    config = replace(
-        LakeFSConfig(), connect_timeout_s=_SECONDS, read_timeout_s=_SECONDS, max_attempts=1
+    server = defs.get("lakefs") or {}
+    # This process ends with its answer.
+    for variable, key in _KEYS.items():
+        if name := server.get(key):
+            os.environ[variable] = os.environ[name]
+    config = LakeFSConfig(
+        endpoint=_plain(server.get("endpoint")),
+        credentials_file=_plain(server.get("credentials_file")),
+        connect_timeout_s=_SECONDS,
+        read_timeout_s=_SECONDS,
+        max_attempts=1,
     )
     return (repository.id for repository in config.connect().repositories(prefix))
 

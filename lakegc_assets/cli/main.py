@@ -72,6 +72,7 @@ class Commands(click.Group):
 @click.version_option(package_name="lakegc-assets")
 @click.option(
     "--defs",
+    type=click.Path(),
     metavar="DIR|FILE",
     envvar="LAKEGC_DEFS",
     help="Take server, stores, policies and limits from this file of a Dagster project, or from "

@@ -5,12 +5,13 @@ from __future__ import annotations
 import sys
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import dagster as dg
 import yaml
 
 from lakegc_assets.defs.component import GarbageCollection
+from lakegc_assets.defs.file_errors import what_is_wrong
 from lakegc_assets.errors import ConfigurationError
 
 #: Behind the path, where there are several components: the name of one.
@@ -40,7 +41,7 @@ def load(place: str) -> GarbageCollection:
         found = _of_project(where) or _of_file(where)
     except Exception as error:
         raise ConfigurationError(
-            f"the component at {path} cannot be loaded: {_first_cause(error)}"
+            f"the component at {path} cannot be loaded: {what_is_wrong(error)}"
         ) from error
     chosen = [one for one in found if not separator or (one.name or "") == name]
     if len(chosen) == 1:
@@ -92,11 +93,3 @@ def _of_file(where: Path) -> list[GarbageCollection]:
         for document in yaml.safe_load_all(file.read_text())
         if isinstance(document, dict) and document.get("type") == _KIND
     ]
-
-
-def _first_cause(error: BaseException) -> str:
-    """What was wrong at first, without the errors that Dagster puts around it."""
-    while error.__cause__ is not None:
-        error = error.__cause__
-    said: Any = str(error).strip()
-    return said or type(error).__name__

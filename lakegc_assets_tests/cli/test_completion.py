@@ -60,6 +60,40 @@ def test_without_a_server_or_artifacts_nothing_is_offered_and_nothing_said(
     assert completions("lakegc sweep sales --run s") == []
 
 
+def test_a_component_says_where_repositories_and_runs_are(
+    known: Site, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    server, folder = known.server, tmp_path / "project/defs/eu"
+    folder.mkdir(parents=True)
+    (folder / "defs.yaml").write_text(f"""
+type: lakegc_assets.GarbageCollection
+attributes:
+  name: eu
+  lakefs:
+    endpoint: "{{{{ env.THE_SERVER }}}}"
+    access_key_id_variable: THE_KEY
+    secret_access_key_variable: THE_SECRET
+  stores: {{artifact_root: {known.folder / "artifacts"}}}
+""")
+    for name, value in (
+        ("THE_SERVER", server.endpoint),
+        ("THE_KEY", server.access_key),
+        ("THE_SECRET", server.secret_key),
+        ("LAKECTL_SERVER_ENDPOINT_URL", "http://127.0.0.1:9"),
+        ("LAKECTL_CREDENTIALS_ACCESS_KEY_ID", "another"),
+        ("LAKECTL_CREDENTIALS_SECRET_ACCESS_KEY", "another"),
+        ("LAKEGC_ARTIFACT_ROOT", str(tmp_path / "none")),
+    ):
+        monkeypatch.setenv(name, value)
+    for place in (tmp_path / "project", folder / "defs.yaml", f"{folder}#eu"):
+        assert completions(f"lakegc --defs {place} mark sales-") == ["sales-eu"]
+        assert completions(f"lakegc --defs {place} sweep sales --run s") == ["second"]
+    assert completions(f"lakegc --defs {folder}#us mark s") == []
+    assert completions(f"lakegc --defs {tmp_path / 'no'} sweep sales --run s") == []
+    monkeypatch.delenv("THE_SERVER")
+    assert completions(f"lakegc --defs {folder} mark s") == ["sales"]
+
+
 def test_the_readme_says_how_it_is_turned_on() -> None:
     readme = (Path(__file__).parents[2] / "README.md").read_text()
     for shell in ("bash", "zsh", "fish"):
