@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import html
 import os
+import secrets
 import stat
-import tempfile
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -136,22 +136,16 @@ def write(path: Path, content: str) -> None:
 
 
 def _replace(path: Path, content: bytes) -> None:
-    descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}-")
+    name = path.parent / f".{path.name}-{secrets.token_hex(8)}"
+    # As if it had been made in the usual way: others may read it, if they may.
+    descriptor = os.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
     try:
         with os.fdopen(descriptor, "wb") as file:
             file.write(content)
             file.flush()
-            # As if it had been made in the usual way: others may read it, if they may.
-            os.fchmod(file.fileno(), 0o666 & ~_umask())
             flush(file.fileno())
-        Path(name).replace(path)
+        name.replace(path)
     except BaseException:
         with suppress(OSError):
-            Path(name).unlink()
+            name.unlink()
         raise
-
-
-def _umask() -> int:
-    mask = os.umask(0o077)
-    os.umask(mask)
-    return mask

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from time import monotonic
 
 import pytest
 
@@ -84,6 +85,30 @@ def test_a_store_that_refuses_such_puts_is_asked_for_one_once(
     script.answers = [found(_DATA), Answer(400), copied(md5(_DATA)), copied(md5(_DATA))]
     assert [_copy(two), _copy(two)] == [(md5(_DATA), "md5")] * 2
     assert _asked(script) == ["GET", "PUT", "COPY", "COPY"]
+
+
+def test_a_put_that_failed_is_forgotten_after_a_minute(
+    two: tuple[ObjectStore, ObjectStore], script: Script, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One answer of 503 made all copies of a process of many hours take the longer way."""
+    now = monotonic()
+    monkeypatch.setattr("lakegc_assets.storage.s3.native.monotonic", lambda: now)
+    script.answers = [found(_DATA), Answer(503), copied(md5(_DATA))]
+    _copy(two)
+    now += 59
+    script.answers = [copied(md5(_DATA))]
+    _copy(two)
+    now += 2
+    script.answers = [found(_DATA), _PUT]
+    assert _copy(two) == (md5(_DATA), "md5")
+    assert [line.split()[0] for line in script.requests] == [
+        "GET",
+        "PUT",
+        "PUT",
+        "PUT",
+        "GET",
+        "PUT",
+    ]
 
 
 def test_one_that_changed_or_is_gone_is_told(

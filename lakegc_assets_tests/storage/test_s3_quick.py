@@ -7,6 +7,7 @@ import threading
 from datetime import datetime, timedelta, timezone
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from ipaddress import IPv4Address
+from math import inf
 from pathlib import Path
 from urllib.parse import quote
 
@@ -41,7 +42,7 @@ _COPIED = Answer(
 def store(script: Script) -> ObjectStore:
     script.answers = [_FOUND]
     # So that tiny objects are copied as larger ones are.
-    clients(script.config(3)).native.unfit.add("b")
+    clients(script.config(3)).native.give_up("b", inf)
     return open_store("s3://b/ns", script.config(3))
 
 

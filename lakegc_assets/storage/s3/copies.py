@@ -9,6 +9,7 @@ objects always are, where nothing is yet: that takes less time than to ask for a
 from __future__ import annotations
 
 from contextlib import suppress
+from math import inf
 from typing import Any, Final
 
 from lakegc_assets.errors import ConfigurationError
@@ -33,6 +34,8 @@ _NOT_FOUND: Final = 404
 #: Larger ones are streamed where they must not overwrite, and else copied by the store.
 _SMALL: Final = 1 << 20
 _TINY: Final = 32 << 10
+#: For so long a bucket that has failed a quick put is asked in the usual way.
+_PAUSE_S: Final = 60.0
 _TOO_SHORT: Final = frozenset({"InvalidRange", "416"})
 
 
@@ -63,8 +66,7 @@ def _whole(source: S3Object, target: S3Object, size: int, etag: str) -> Copied:
 
 def _tiny(source: S3Object, target: S3Object, size: int, etag: str) -> Copied | None:
     """As ``_by_value``, where MD5s prove it; what is there may be replaced, in the usual way."""
-    unfit = target.clients.native.unfit
-    if source.bucket in unfit or target.bucket in unfit:
+    if not target.clients.native.fits(source.bucket, target.bucket):
         return None
     with suppress(PreconditionFailedError):
         made = _by_value(source, target, size, etag)
@@ -93,11 +95,12 @@ def _by_value(source: S3Object, target: S3Object, size: int, etag: str) -> Copie
             raise PreconditionFailedError(f"{target.where}: something is there already") from None
         return None
     if made is None:
-        native.unfit.add(target.bucket)
+        # One request that has failed says nothing about those of the next minutes.
+        native.give_up(target.bucket, _PAUSE_S)
         return None
     if made == etag:
         return Copied(made, "md5")
-    native.unfit.add(target.bucket)
+    native.give_up(target.bucket, inf)
     answer = target.look()
     require(target, answer, size, made)
     if is_md5(made) and tells_md5(answer, target.bucket):
@@ -111,7 +114,7 @@ def _read(native: Native, source: S3Object, size: int, etag: str) -> bytes | Non
         return None
     data = native.get(source.bucket, source.key, etag, size)
     if data is not None and md5_of(data).hex() != etag:
-        native.unfit.add(source.bucket)
+        native.give_up(source.bucket, inf)
         return None
     return data
 

@@ -14,6 +14,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta, timezone
 from os import getpid
+from time import monotonic
 from typing import TYPE_CHECKING, Final
 from urllib.parse import urlsplit
 
@@ -49,16 +50,24 @@ class Native:
         quick: knows where a bucket is.
         connect_timeout_s: seconds.
         read_timeout_s: seconds without a byte.
-        unfit: buckets that refused a put, or whose etags are not the MD5s of what they hold: what
-            may be done in another way there is, from then on.
+        unfit: buckets that have failed a put, or whose etags are not the MD5s of what they hold:
+            what may be done in another way there is, until a time of ``monotonic``.
     """
 
     session: boto3.Session
     quick: Quick
     connect_timeout_s: float
     read_timeout_s: float
-    unfit: set[str] = field(default_factory=set)
+    unfit: dict[str, float] = field(default_factory=dict)
     _stores: dict[str, S3Store | None] = field(default_factory=dict)
+
+    def fits(self, *buckets: str) -> bool:
+        """Whether nothing is known against some buckets."""
+        return all(self.unfit.get(bucket, 0.0) <= monotonic() for bucket in buckets)
+
+    def give_up(self, bucket: str, seconds: float) -> None:
+        """Let a bucket be unfit for some seconds; ``inf`` for as long as this process lives."""
+        self.unfit[bucket] = max(monotonic() + seconds, self.unfit.get(bucket, 0.0))
 
     def get(self, bucket: str, key: str, etag: str, size: int) -> bytes | None:
         """The content of an object that has an etag and a size; None if not, or in another way."""
