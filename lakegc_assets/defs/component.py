@@ -20,7 +20,7 @@ from lakegc_assets.defs.connecting import LakeFSResource, ObjectStoreResource
 from lakegc_assets.defs.execution import Execution
 from lakegc_assets.defs.fields import Name, Patterns, with_plain_errors
 from lakegc_assets.defs.graph import STAGES, SWEEP
-from lakegc_assets.defs.jobs import FIRST_SETTINGS, jobs
+from lakegc_assets.defs.jobs import jobs
 from lakegc_assets.defs.keeping import keeping
 from lakegc_assets.defs.names import Names
 from lakegc_assets.defs.notices import failure_sensor
@@ -295,10 +295,7 @@ class GarbageCollection(dg.Component, Policy):
             found["stores"] = _stores(stores)
         if self.model_fields_set:
             found["collector"] = self._collector(policies)
-        return {
-            names.of(name): keeping(one, FIRST_SETTINGS if name == "collector" else ())
-            for name, one in found.items()
-        }
+        return {names.of(name): keeping(one) for name, one in found.items()}
 
 
 def _wrong(

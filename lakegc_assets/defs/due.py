@@ -1,23 +1,27 @@
-"""The schedules that are on: when a repository is collected next, and which ticks failed."""
+"""Schedules and sensors that are on: when a repository is collected next, which ticks failed."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime, timezone
+from datetime import datetime, timedelta, timezone
 from typing import Any, Final
 
 import dagster as dg
-from dagster._core.definitions.run_request import InstigatorType
-from dagster._core.scheduler.instigation import InstigatorStatus, ScheduleInstigatorData
+
+# A schedule's own times Dagster computes only for who evaluates its ticks: it exports no iterator.
 from dagster._utils.schedules import cron_string_iterator
 
 from lakegc_assets.defs.names import Names
 from lakegc_assets.defs.policy import Policies
 from lakegc_assets.defs.schedules import name_of
 
-#: Turned on by somebody, or from the start.
-_ON: Final = (InstigatorStatus.RUNNING, InstigatorStatus.DECLARED_IN_CODE)
+#: Turned on by somebody, or from the start. Dagster has no public names for these, nor for what is
+#: asked here of an instance (``all_instigator_state``, ``get_ticks``): besides, only GraphQL tells
+#: it, and a sensor does not know where that is served.
+_ON: Final = ("RUNNING", "DECLARED_IN_CODE")
+#: A sensor that has not ticked for so long is none any more: its code location has gone.
+_TICKING: Final = timedelta(minutes=10)
 
 
 def schedules_on(
@@ -30,22 +34,52 @@ def schedules_on(
         location: code location that they belong to; None for whatever has one of that name.
     """
     found: dict[str, Sequence[str]] = {}
-    for state in _schedules(instance, location):
-        data = state.instigator_data
-        if isinstance(data, ScheduleInstigatorData):
-            crons = data.cron_schedule
+    for state in _on(instance, "SCHEDULE", location):
+        crons = getattr(state.instigator_data, "cron_schedule", None)
+        if crons is not None:
             found[state.instigator_name] = [crons] if isinstance(crons, str) else crons
     return found
 
 
-def _schedules(instance: dg.DagsterInstance, location: str | None) -> Iterator[Any]:
-    """The states of the schedules that are turned on."""
+def _on(instance: dg.DagsterInstance, kind: str, location: str | None) -> Iterator[Any]:
+    """The states of the schedules or sensors that are turned on."""
     if instance.schedule_storage is None:
         return
-    for state in instance.all_instigator_state(instigator_type=InstigatorType.SCHEDULE):
-        origin = state.origin.repository_origin.code_location_origin
-        if state.status in _ON and location in {None, origin.location_name}:
+    for state in instance.all_instigator_state():
+        of_kind = state.instigator_type.value == kind and state.status.value in _ON
+        if of_kind and location in {None, _location(state)}:
             yield state
+
+
+def _location(state: Any) -> str:  # noqa: ANN401 - Dagster has no public name for it
+    name: str = state.origin.repository_origin.code_location_origin.location_name
+    return name
+
+
+def locations_of(
+    instance: dg.DagsterInstance, sensor: str, here: str, now: datetime
+) -> Sequence[str]:
+    """Other code locations in which a sensor of some name ticks.
+
+    Args:
+        instance: of Dagster.
+        sensor: its name.
+        here: this code location.
+        now: the time, UTC.
+    """
+    found = set()
+    for state in _on(instance, "SENSOR", None):
+        if state.instigator_name != sensor or _location(state) == here:
+            continue
+        ticks = instance.get_ticks(
+            state.instigator_origin_id,
+            state.selector_id,
+            after=(now - _TICKING).timestamp(),
+            limit=1,
+        )
+        if ticks:
+            found.add(_location(state))
+    return sorted(found)
 
 
 @dataclass(frozen=True)
@@ -68,7 +102,7 @@ def failed_ticks(
         location: code location of the schedules; None for all.
     """
     found = []
-    for state in _schedules(instance, location):
+    for state in _on(instance, "SCHEDULE", location):
         ticks = instance.get_ticks(
             state.instigator_origin_id, state.selector_id, after=since.timestamp() - 1
         )

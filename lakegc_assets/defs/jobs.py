@@ -16,7 +16,7 @@ from lakegc_assets.defs.pruning import prune_job
 from lakegc_assets.run.artifacts import MARK_ASSETS
 
 #: What people change first, and all that the launchpad begins with.
-FIRST_SETTINGS: Final = (
+_FIRST_SETTINGS: Final = (
     "mode",
     "min_age_hours",
     "max_candidate_share",
@@ -55,13 +55,13 @@ def jobs(policies: Policies, names: Names) -> dg.Definitions:
             of_runs(
                 "gc",
                 mark | swept,
-                (*FIRST_SETTINGS, _EXCLUDED),
+                (*_FIRST_SETTINGS, _EXCLUDED),
                 "Mark a repository, check the mark, publish it, back up and sweep.",
             ),
             of_runs(
                 "gc_mark",
                 mark,
-                (*FIRST_SETTINGS, _EXCLUDED),
+                (*_FIRST_SETTINGS, _EXCLUDED),
                 "Mark a repository, check the mark and publish it. Deletes nothing.",
             ),
             of_runs(

@@ -3,13 +3,13 @@
 Where a run's configuration names one field of a resource, Dagster gives all others the defaults of
 the class, not the values that the resource was made with: a longer ``min_age_hours`` would be
 forgotten by whoever sets ``protect_tags`` in the launchpad. And its launchpad begins with every
-field that has a default, which are forty here.
+field that has a default, which are forty here, in jobs that take none of them, too: each job says
+in the configuration of its partitions what it begins with.
 """
 
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterable
 from typing import Any, Literal, Optional, TypeVar, get_args, get_origin
 
 import dagster as dg
@@ -18,12 +18,11 @@ from pydantic import create_model, field_validator
 _R = TypeVar("_R", bound="dg.ConfigurableResource[Any]")
 
 
-def keeping(resource: _R, shown: Iterable[str] = ()) -> _R:
+def keeping(resource: _R) -> _R:
     """A resource whose values are the defaults of its fields, too.
 
     Args:
         resource: as it should be where a run's configuration does not say anything else.
-        shown: fields that the launchpad begins with; the others can be added there.
     """
     kind = type(resource)
     fields: dict[str, Any] = {}
@@ -40,7 +39,7 @@ def keeping(resource: _R, shown: Iterable[str] = ()) -> _R:
         field.default, field.default_factory = value, None
         fields[name] = (info.annotation, field)
         # Dagster looks up variables that are defaults, not what stands for them.
-        if name not in shown and not isinstance(value, dg.EnvVar):
+        if not isinstance(value, dg.EnvVar):
             # None is a default that Dagster does not show; it stands for the value.
             quiet[name] = value
             field.default, field.validate_default = None, True

@@ -12,6 +12,7 @@ from typing import Any, Final
 
 import dagster as dg
 
+from lakegc_assets.defs.due import locations_of
 from lakegc_assets.defs.execution import Resources
 from lakegc_assets.defs.names import REPOSITORY, REPOSITORY_TAG, RUN, RUN_TAG, Names
 from lakegc_assets.defs.policy import Policies
@@ -73,16 +74,31 @@ def repositories_sensor(
         cursor = json.dumps(
             {_MADE: sorted(made.union(new).difference(gone)), _SPARE: spare or before}
         )
-        skipped = (
-            None
-            if changes
-            else f"nothing is new: {counted(len(there), 'repository', 'repositories')}"
-        )
+        count = counted(len(there), "repository", "repositories")
+        clash = _clash(context, names, now())
         return dg.SensorResult(
-            skip_reason=skipped, cursor=cursor, dynamic_partitions_requests=changes
+            skip_reason=None if changes else f"nothing is new: {count}{clash and f'; {clash}'}",
+            cursor=cursor,
+            dynamic_partitions_requests=changes,
         )
 
     return repositories
+
+
+def _clash(context: dg.SensorEvaluationContext, names: Names, now: datetime) -> str:
+    """A warning, where another code location has a component of this name; else empty."""
+    here, sensor = context.code_location_origin, names.of("gc_repositories")
+    others = here and locations_of(context.instance, sensor, here.location_name, now)
+    if not others:
+        return ""
+    called = f"is called {names.name!r}, too" if names.name else "has no `name`, either"
+    told = (
+        f"the component in the code location {', '.join(map(repr, others))} {called}: both have "
+        "the same assets and partitions, and each shows what the other one collects. Give each of "
+        "them a `name` of its own (docs/automation.md, Several in one Dagster)"
+    )
+    context.log.warning(told)
+    return told
 
 
 def _made(context: dg.SensorEvaluationContext, known: set[str], server: set[str]) -> set[str]:

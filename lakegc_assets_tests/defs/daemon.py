@@ -42,13 +42,41 @@ def turn_on(
     location: str = "here",
 ) -> InstigatorState:
     """Let Dagster know a schedule as it does one that was turned on."""
-    target = LoadableTargetOrigin(python_file=f"{location}.py")
-    code = InProcessCodeLocationOrigin(target, location_name=location)
-    origin = RemoteInstigatorOrigin(RemoteRepositoryOrigin(code, "repository"), name)
-    state = InstigatorState(
-        origin, InstigatorType.SCHEDULE, status, ScheduleInstigatorData(crons, 0.0)
-    )
+    data = ScheduleInstigatorData(crons, 0.0)
+    state = InstigatorState(_origin(name, location), InstigatorType.SCHEDULE, status, data)
     return instance.add_instigator_state(state)
+
+
+def code_location(name: str) -> InProcessCodeLocationOrigin:
+    """A code location, as a tick knows in which one it is."""
+    return InProcessCodeLocationOrigin(
+        LoadableTargetOrigin(python_file=f"{name}.py"), location_name=name
+    )
+
+
+def ticked(instance: dg.DagsterInstance, sensor: str, location: str, at: datetime) -> None:
+    """Let Dagster know a sensor that is on as it is defined, and one tick of it."""
+    state = InstigatorState(
+        _origin(sensor, location), InstigatorType.SENSOR, InstigatorStatus.DECLARED_IN_CODE, None
+    )
+    known = {one.instigator_origin_id for one in instance.all_instigator_state()}
+    if state.instigator_origin_id not in known:
+        instance.add_instigator_state(state)
+    tick = TickData(
+        instigator_origin_id=state.instigator_origin_id,
+        instigator_name=sensor,
+        instigator_type=InstigatorType.SENSOR,
+        status=TickStatus.SKIPPED,
+        timestamp=at.timestamp(),
+        selector_id=state.selector_id,
+    )
+    instance.create_tick(tick)
+
+
+def _origin(name: str, location: str) -> RemoteInstigatorOrigin:
+    return RemoteInstigatorOrigin(
+        RemoteRepositoryOrigin(code_location(location), "repository"), name
+    )
 
 
 @dataclass

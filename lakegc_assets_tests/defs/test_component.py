@@ -13,11 +13,13 @@ import jsonschema
 import pydantic
 import pytest
 import yaml
+from dagster._core.snap.snap_to_yaml import default_values_yaml_from_type_snap
 from dagster.components.resolved.errors import ResolutionException
 
 import lakegc_assets
 from lakegc_assets.defs.component import GarbageCollection
 from lakegc_assets.defs.connecting import LakeFSResource, ObjectStoreResource
+from lakegc_assets.defs.names import OTHER_JOBS, RUN_JOBS
 from lakegc_assets.defs.partitions import add_partition
 from lakegc_assets.defs.policy import Override, Policies, Policy
 from lakegc_assets.defs.resources import CollectorResource
@@ -395,6 +397,18 @@ def test_a_launchpad_shows_what_its_job_takes(job: str, shown: set[str]) -> None
         assert dg.validate_run_config(found, config)
     settings = config.get("resources", {}).get("collector", {}).get("config", {})
     assert set(settings) == shown
+
+
+def test_no_launchpad_begins_with_settings_before_its_partition_says_which() -> None:
+    """Jobs that take none of them, ``gc_approve`` say, would show them, too."""
+    definitions = GarbageCollection().definitions()
+    for name in (*RUN_JOBS, *OTHER_JOBS):
+        snapshot = definitions.resolve_job_def(name).get_job_snapshot()
+        schema, (mode,) = snapshot.config_schema_snapshot, snapshot.mode_def_snaps
+        assert mode.root_config_key is not None
+        root = schema.get_config_snap(mode.root_config_key)
+        shown = yaml.safe_load(default_values_yaml_from_type_snap(schema, root))
+        assert "collector" not in (shown.get("resources") or {}), name
 
 
 def test_all_of_it_can_be_on_from_the_start() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -16,6 +17,7 @@ from lakegc_assets.defs.names import Names
 from lakegc_assets.defs.partitions import partition_key
 from lakegc_assets.defs.policy import StoresSection
 from lakegc_assets.defs.resuming import is_included
+from lakegc_assets_tests.defs.daemon import code_location, ticked
 
 # Dagster itself makes nested resources (S3Resource) in this way.
 pytestmark = pytest.mark.filterwarnings(
@@ -31,6 +33,8 @@ class Location:
     there: set[str]
     component: GarbageCollection = field(default_factory=GarbageCollection)
     cursor: str | None = None
+    name: str = ""
+    said: str = ""
 
     @property
     def names(self) -> Names:
@@ -51,7 +55,11 @@ class Location:
         with dg.build_sensor_context(
             self.instance, cursor=self.cursor, resources={self.names.of("lakefs"): server}
         ) as context:
+            if self.name:
+                # Nothing that Dagster offers to tests takes it.
+                context._code_location_origin = code_location(self.name)
             result = sensor.evaluate_tick(context)
+        self.said = result.skip_message or ""
         changed = 0
         for change in result.dynamic_partitions_requests or ():
             keys = list(change.partition_keys)
@@ -99,6 +107,30 @@ def test_two_locations_without_names_leave_each_others_keys_alone(
     here.there = set()
     assert [here.tick(), there.tick(), here.tick(), there.tick()] == [2, 1, 0, 0]
     assert here.keys == {"b", "shared"}
+
+
+def test_a_location_with_a_component_of_the_same_name_is_warned_of(tmp_path: Path) -> None:
+    with dg.instance_for_test(temp_dir=str(tmp_path)) as instance:
+        here = Location(instance, {"a"}, name="here")
+        named = Location(instance, {"a"}, GarbageCollection(name="eu"), name="here")
+        now = datetime.now(timezone.utc)
+        ticked(instance, "gc_repositories", "here", now)
+        ticked(instance, "gc_repositories", "gone", now - timedelta(hours=1))
+        ticked(instance, "gc_schedule", "other", now)
+        ticked(instance, "us_gc_repositories", "other", now)
+        for one in (here, named):
+            one.tick()
+            one.tick()
+            assert one.said == "nothing is new: 1 repository"
+        ticked(instance, "gc_repositories", "there", now)
+        here.tick()
+        assert "the component in the code location 'there' has no `name`, either" in here.said
+        assert "Give each of them a `name` of its own" in here.said
+        named.tick()
+        assert named.said == "nothing is new: 1 repository"
+        ticked(instance, "eu_gc_repositories", "there", now)
+        named.tick()
+        assert "in the code location 'there' is called 'eu', too" in named.said
 
 
 def test_a_key_that_somebody_else_made_is_never_removed(instance: dg.DagsterInstance) -> None:

@@ -189,7 +189,7 @@ def test_staleness_is_known_and_told_without_lakefs(
     assert "lakeFS does not tell its repositories" in one["sentence"]
     passed, said = results(daemon)[0]
     assert not passed
-    assert "1 of 2 repositories were not marked for too long: forgotten. lakeFS does not" in said
+    assert "1 of 2 repositories was not marked for too long: forgotten. lakeFS does not" in said
     # People are told once, and Dagster each day.
     stale(daemon, later, lakefs=_SILENT)
     assert (len(posted), len(results(daemon))) == (1, 2)
