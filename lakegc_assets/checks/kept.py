@@ -1,6 +1,6 @@
 """The witness of ranges, through the cache: each range is witnessed once in its life.
 
-The cache is the witness's own: packs of the kind ``witness``, verified on every read.
+The cache is the witness's own: files of the kind ``witness``, verified on every read.
 """
 
 from __future__ import annotations
@@ -15,18 +15,18 @@ from lakegc_assets.engine.tasks import bin_pack, thread_map
 from lakegc_assets.errors import IntegrityError
 from lakegc_assets.graveler.errors import FormatError
 from lakegc_assets.run.connections import Connections
-from lakegc_assets.run.packs import Decoded, Slot, by_pack, read_group, read_slots, write_pack
+from lakegc_assets.run.table_cache import Decoded, Kind, Slot, TableCache, by_file
 from lakegc_assets.storage.errors import ObjectNotFoundError
 
-#: Kind of its packs.
-CACHED: Final = "witness"
+#: What is cached: the rows of ``witness``.
+KIND: Final = Kind("witness", VERSION, "range_id")
 #: Work on one core, in seconds: to fetch a range, to witness an entry, to read a cached one.
 _FETCH_S: Final = 0.02
 _WITNESS_S: Final = 1.6e-6
 _CACHED_S: Final = 1e-7
 _THREADS: Final = 8
-#: Rows in a pack, about.
-_PACK_ROWS: Final = 1_000_000
+#: Rows in a file of the cache, about.
+_FILE_ROWS: Final = 1_000_000
 
 
 class Wanted(NamedTuple):
@@ -55,7 +55,7 @@ class Witnessed(NamedTuple):
 
 def wanted(connections: Connections, entries: Mapping[str, int]) -> list[Wanted]:
     """Ranges, with their numbers of entries, as they are to be looked at."""
-    slots = read_slots(connections.cache(), CACHED, VERSION) if entries else {}
+    slots = TableCache(connections.cache(), KIND).compact() if entries else {}
     return [Wanted(i, count, slots.get(i)) for i, count in sorted(entries.items())]
 
 
@@ -67,11 +67,11 @@ def seconds(one: Wanted) -> float:
 
 
 def spread_wanted(ranges: Sequence[Wanted], most: int) -> list[list[Wanted]]:
-    """Ranges for tasks; those of one pack stay together, since it is read as a whole."""
-    packs: dict[str, list[Wanted]] = {}
+    """Ranges for tasks; those of one file stay together, since it is read as a whole."""
+    files: dict[str, list[Wanted]] = {}
     for one in ranges:
-        packs.setdefault(one.slot.pack.index if one.slot else one.range_id, []).append(one)
-    groups = list(packs.values())
+        files.setdefault(one.slot.file.index if one.slot else one.range_id, []).append(one)
+    groups = list(files.values())
     tasks = bin_pack(groups, [sum(map(seconds, group)) for group in groups], most)
     return [[one for group in task for one in group] for task in tasks]
 
@@ -84,26 +84,25 @@ def read_witnessed(connections: Connections, ranges: Sequence[Wanted]) -> Iterat
     """
     missing = [one for one in ranges if one.slot is None]
     known = {id(one.slot): one for one in ranges if one.slot is not None}
-    for pack, slots in by_pack(one.slot for one in known.values() if one.slot):
+    cache = TableCache(connections.cache(), KIND)
+    for file, slots in by_file(one.slot for one in known.values() if one.slot):
         of = [known[id(slot)] for slot in slots]
-        places = read_group(connections.cache(), pack, PLACES, slots)
-        looks = read_group(connections.cache(), pack, LOOKS, slots)
-        if places is None or looks is None:
+        tables = cache.read(file, slots)
+        if tables is None:
             missing += of
             continue
-        for one, place, look in zip(of, places, looks, strict=True):
+        for one, rows in zip(of, tables, strict=True):
             facts = one.slot.facts if one.slot else {}
-            groups = {PLACES: place, LOOKS: look}
-            yield _checked(connections, one, Decoded(one.range_id, groups, facts))
+            yield _checked(connections, one, Decoded(one.range_id, rows, facts))
     waiting: list[Decoded] = []
     for one, found in _witness(connections, missing):
         yield _checked(connections, one, found)
         waiting.append(found)
-        if sum(w.groups[PLACES].num_rows for w in waiting) >= _PACK_ROWS:
-            write_pack(connections.cache(), CACHED, VERSION, waiting)
+        if sum(w.rows.num_rows for w in waiting) >= _FILE_ROWS:
+            cache.write(waiting)
             waiting = []
     if waiting:
-        write_pack(connections.cache(), CACHED, VERSION, waiting)
+        cache.write(waiting)
 
 
 def table_url(connections: Connections, table_id: str) -> str:
@@ -149,4 +148,5 @@ def _checked(connections: Connections, one: Wanted, found: Decoded) -> Witnessed
             f"range {one.range_id} of {connections.namespace_url} holds {entries} entries, but "
             f"its metarange says {one.entries}: the repository is damaged",
         )
-    return Witnessed(one.range_id, found.groups[PLACES], found.groups[LOOKS], entries, digest)
+    places, looks = found.rows.select(PLACES), found.rows.select(LOOKS)
+    return Witnessed(one.range_id, places, looks, entries, digest)

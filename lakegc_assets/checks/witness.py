@@ -21,19 +21,21 @@ from lakegc_assets.graveler.entry import AddressType
 from lakegc_assets.graveler.errors import FormatError
 from lakegc_assets.graveler.namespace import StorageNamespace, UnresolvableAddressError
 from lakegc_assets.graveler.sstable import Blocks, read_blocks
-from lakegc_assets.run.packs import Decoded
+from lakegc_assets.run.table_cache import Decoded
 
 #: Raised with what is kept of a range: all are then read again.
 VERSION = 2
-#: Groups of columns: where entries are, and what an upload that they shadow looks like.
-PLACES = "places"
-LOOKS = "looks"
-_PLACES = pa.schema(
+#: Columns: where entries are, and what an upload that they shadow looks like.
+PLACES = ("placed", "hash", "modified", "folder")
+LOOKS = ("size", "etag")
+_ROWS = pa.schema(
     [
         ("placed", pa.bool_()),
         ("hash", pa.uint64()),
         ("modified", pa.int64()),
         ("folder", pa.uint64()),
+        ("size", pa.int64()),
+        ("etag", pa.uint64()),
     ]
 )
 _BASE = np.uint64(hashing.BASES[0])
@@ -82,16 +84,17 @@ def witness(data: bytes, range_id: str, namespace: StorageNamespace) -> Decoded:
     other = _places_of(known)
     placed = np.concatenate([np.ones(usual.sum(), np.bool_), [a is not None for a in spelled]])
     placed = placed.astype(np.bool_)
-    places = {
+    columns = {
         "placed": placed,
         "hash": np.concatenate([first[usual], other[0]]),
         "modified": (seconds * 1_000_000 + fields.nanos // 1000)[rows],
         "folder": np.concatenate([folders[usual], other[1]]),
+        "size": fields.size[rows],
+        "etag": np.where(placed, etags[rows], np.uint64(0)),
     }
-    looks = {"size": fields.size[rows], "etag": np.where(placed, etags[rows], np.uint64(0))}
     return Decoded(
         range_id,
-        {PLACES: pa.table(places, schema=_PLACES), LOOKS: pa.table(looks)},
+        pa.table(columns, schema=_ROWS),
         {"entries": count, "digest": hashing.digest_text(first, second)},
     )
 

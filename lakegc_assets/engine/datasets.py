@@ -21,6 +21,8 @@ from lakegc_assets.storage.errors import ObjectNotFoundError
 
 #: Rows in one file: what a reader holds in memory at a time.
 ROWS_EACH: Final = 250_000
+#: What mostly does not compress, such as hashes and sizes.
+_NUMBERS: Final = frozenset({pa.int32(), pa.int64(), pa.uint64(), pa.bool_()})
 
 
 @dataclass(frozen=True)
@@ -55,12 +57,13 @@ def write_part(store: ObjectStore, folder: str, table: pa.Table, *, plain: bool 
     """
     sink = pa.BufferOutputStream()
     if plain:
+        texts = [field.name for field in table.schema if field.type not in _NUMBERS]
         pq.write_table(
             table,
             sink,
-            compression="none",
-            use_dictionary=False,
-            write_statistics=False,
+            compression=dict.fromkeys(texts, "zstd"),
+            use_dictionary=texts,
+            write_statistics=texts,
             write_page_checksum=True,
         )
     else:
@@ -79,7 +82,8 @@ def read_part(store: ObjectStore, part: Part, columns: Sequence[str] | None = No
     Raises:
         IntegrityError: it is missing, or not what it was.
     """
-    return pq.read_table(pa.BufferReader(fetch_part(store, part)), columns=columns)
+    names = None if columns is None else list(columns)
+    return pq.read_table(pa.BufferReader(fetch_part(store, part)), columns=names)
 
 
 def fetch_part(store: ObjectStore, part: Part) -> bytes:

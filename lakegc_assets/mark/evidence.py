@@ -23,12 +23,12 @@ from lakegc_assets.engine.tasks import bin_pack
 from lakegc_assets.errors import IntegrityError
 from lakegc_assets.graveler.decode import DECODER_VERSION
 from lakegc_assets.mark import evidence_kernels
-from lakegc_assets.mark.ranges import HASHES, LOOKS, Wanted, by_packs, read_entries, seconds
+from lakegc_assets.mark.ranges import HASHES, LOOKS, Wanted, by_files, read_entries, seconds
 from lakegc_assets.run.connections import Connections
 from lakegc_assets.run.context import RunContext
 from lakegc_assets.run.hashing import Hashes
-from lakegc_assets.run.packs import Decoded, by_pack, read_group, read_slots, write_pack
 from lakegc_assets.run.sets import Members, places_of
+from lakegc_assets.run.table_cache import Decoded, Kind, TableCache, by_file
 from lakegc_assets.storage.base import ObjectStore
 
 Integers = npt.NDArray[np.int64]
@@ -158,11 +158,12 @@ def _key(parts: Sequence[Part]) -> str:
 
 def _read(cache: ObjectStore, key: str) -> dict[str, Evidence]:
     """What is known of ranges beside the files of a key; what is damaged is not."""
-    slots = read_slots(cache, f"{KIND}/{key}", VERSION)
+    kept = _kept(cache, key)
+    slots = kept.slots()
     ids = {id(slot): range_id for range_id, slot in slots.items()}
     found: dict[str, Evidence] = {}
-    for pack, some in by_pack(slots.values()):
-        tables = read_group(cache, pack, KIND, some)
+    for file, some in by_file(slots.values()):
+        tables = kept.read(file, some)
         rows = pa.concat_tables(tables).to_pylist() if tables else []
         if len(rows) == len(some):
             found |= {ids[id(slot)]: Evidence(**row) for slot, row in zip(some, rows, strict=True)}
@@ -173,10 +174,13 @@ def _write(cache: ObjectStore, key: str, found: Mapping[str, Evidence]) -> None:
     rows = [[one.agree, one.newest, one.small_agree] for one in found.values()]
     columns = zip(zip(*rows, strict=True), _KEPT.types, strict=True)
     table = pa.table([pa.array(column, kind) for column, kind in columns], schema=_KEPT)
-    tables = [
-        Decoded(range_id, {KIND: table.slice(at, 1)}, {}) for at, range_id in enumerate(found)
-    ]
-    write_pack(cache, f"{KIND}/{key}", VERSION, tables)
+    _kept(cache, key).write(
+        [Decoded(range_id, table.slice(at, 1), {}) for at, range_id in enumerate(found)]
+    )
+
+
+def _kept(cache: ObjectStore, key: str) -> TableCache:
+    return TableCache(cache, Kind(f"{KIND}/{key}", VERSION, "range_id"))
 
 
 # The comparison
@@ -214,7 +218,7 @@ def _compared(
     for begin in sorted({begin for begin in begins.values() if begin < len(parts)}):
         ends = [length for length in lengths if length > begin]
         segments = {b: parts[a:b] for a, b in pairwise([begin, *ends])}
-        chunks = by_packs([one for one in ranges if begins[one.range_id] == begin])
+        chunks = by_files([one for one in ranges if begins[one.range_id] == begin])
         listed = sum(part.rows for part in parts[begin:])
         each = _LOOK_S if listed <= _FEW else _ENTRY_S
         costs = [sum(seconds(one) + _rows(one) * each for one in chunk) for chunk in chunks]

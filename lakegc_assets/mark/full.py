@@ -22,9 +22,9 @@ from lakegc_assets.mark.addresses import entry_spellings
 from lakegc_assets.mark.metaranges import fetch, table_url
 from lakegc_assets.mark.ranges import Wanted
 from lakegc_assets.run.connections import Connections
-from lakegc_assets.run.packs import Decoded, Slot, by_pack, read_group, read_slots, write_pack
+from lakegc_assets.run.table_cache import Decoded, Kind, Slot, TableCache, by_file
 
-_KIND: Final = "full"
+_KIND: Final = Kind("full", DECODER_VERSION, "range_id")
 _SCHEME: Final = r"^[A-Za-z][A-Za-z0-9+.-]*://"
 #: Relative addresses by which some stores leave the namespace.
 _LEAVING: Final = r"(^|[/\\])\.\.([/\\]|$)"
@@ -35,9 +35,9 @@ _ODD: Final = r"[%?\\]|//|(^|/)\.\.?(/|$)|/$"
 #: Of a range's addresses so many beginnings are kept; more say nothing.
 _STARTS: Final = 50
 _THREADS: Final = 8
-#: Ranges and addresses in a pack, about.
-_PACK_RANGES: Final = 5_000
-_PACK_ROWS: Final = 500_000
+#: Ranges and addresses in a file of the cache, about.
+_FILE_RANGES: Final = 5_000
+_FILE_ROWS: Final = 500_000
 _NONE: Final = pa.array([], pa.string())
 
 
@@ -55,7 +55,7 @@ class Inside(NamedTuple):
 
 def cached_full(connections: Connections) -> dict[str, Slot]:
     """Where the full addresses of every range are that was read for them before."""
-    return read_slots(connections.cache(), _KIND, DECODER_VERSION)
+    return TableCache(connections.cache(), _KIND).compact()
 
 
 def read_full(
@@ -72,7 +72,8 @@ def read_full(
         IntegrityError: a range is missing or damaged, or holds another number of entries than its
             metarange says.
     """
-    cache, missing = connections.cache(), [one for one in ranges if one.slot is None]
+    cache = TableCache(connections.cache(), _KIND)
+    missing = [one for one in ranges if one.slot is None]
     asked: dict[int, Wanted] = {}
     for one in ranges:
         if one.slot is None:
@@ -82,8 +83,8 @@ def read_full(
             asked[id(one.slot)] = one
         else:
             yield one.range_id, _NONE
-    for pack, slots in by_pack(one.slot for one in asked.values() if one.slot is not None):
-        tables = read_group(cache, pack, _KIND, slots)
+    for file, slots in by_file(one.slot for one in asked.values() if one.slot is not None):
+        tables = cache.read(file, slots)
         if tables is None:
             missing += [asked[id(slot)] for slot in slots]
             continue
@@ -91,14 +92,14 @@ def read_full(
             yield asked[id(slot)].range_id, _joined(table["address"])
     waiting: list[Decoded] = []
     for one, decoded in _decode(connections, missing):
-        yield one.range_id, _joined(decoded.groups[_KIND]["address"])
+        yield one.range_id, _joined(decoded.rows["address"])
         waiting.append(decoded)
-        rows = sum(d.groups[_KIND].num_rows for d in waiting)
-        if len(waiting) >= _PACK_RANGES or rows >= _PACK_ROWS:
-            write_pack(cache, _KIND, DECODER_VERSION, waiting)
+        rows = sum(d.rows.num_rows for d in waiting)
+        if len(waiting) >= _FILE_RANGES or rows >= _FILE_ROWS:
+            cache.write(waiting)
             waiting = []
     if waiting:
-        write_pack(cache, _KIND, DECODER_VERSION, waiting)
+        cache.write(waiting)
 
 
 def _may_hold(namespace: StorageNamespace, starts: Sequence[str] | None) -> bool:
@@ -129,7 +130,7 @@ def _decode(
                 "entries": entries.num_rows,
                 "starts": starts if len(starts) <= _STARTS else None,
             }
-            yield one, Decoded(one.range_id, {_KIND: pa.table({"address": addresses})}, facts)
+            yield one, Decoded(one.range_id, pa.table({"address": addresses}), facts)
 
 
 def full_addresses(namespace_url: str, entries: pa.RecordBatch) -> pa.Array:

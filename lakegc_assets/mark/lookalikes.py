@@ -23,7 +23,7 @@ from lakegc_assets.mark.metaranges import pairs_of
 from lakegc_assets.mark.ranges import (
     LOOKS,
     Wanted,
-    by_packs,
+    by_files,
     cached_ranges,
     read_entries,
     seconds,
@@ -143,7 +143,7 @@ def compare(
         IntegrityError: a range or a file is missing or damaged.
     """
     positions = {one.range_id: position for position, one in enumerate(heads.ranges)}
-    chunks = [[(positions[one.range_id], one) for one in some] for some in by_packs(heads.ranges)]
+    chunks = [[(positions[one.range_id], one) for one in some] for some in by_files(heads.ranges)]
     costs = [
         sum(seconds(one) + (one.entries or 0) * _ENTRY_S for _, one in chunk) for chunk in chunks
     ]

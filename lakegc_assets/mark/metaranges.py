@@ -15,10 +15,12 @@ from lakegc_assets.errors import IntegrityError
 from lakegc_assets.graveler.decode import DECODER_VERSION, RANGES, decode_metarange
 from lakegc_assets.run.connections import Connections
 from lakegc_assets.run.context import RunContext
-from lakegc_assets.run.packs import Decoded, Slot, by_pack, read_group, read_slots, write_pack
+from lakegc_assets.run.table_cache import Decoded, Kind, Slot, TableCache, by_file
 from lakegc_assets.storage.base import ObjectStore
 from lakegc_assets.storage.errors import ObjectNotFoundError
 
+#: What is cached of metaranges; the rows are ``decode.RANGES``.
+KIND: Final = Kind("metaranges", DECODER_VERSION, "metarange_id")
 #: Rows: one for each range of each metarange, with how many entries the metarange says it holds.
 PAIRS: Final = pa.schema(
     [("metarange_id", pa.string()), ("range_id", pa.string()), ("entries", pa.int64())]
@@ -27,8 +29,8 @@ PAIRS: Final = pa.schema(
 _READ_S: Final = 0.004
 _CACHED_S: Final = 0.0005
 _THREADS: Final = 8
-#: Rows in a pack, about.
-_PACK_ROWS: Final = 1_000_000
+#: Rows in a file of the cache, about.
+_FILE_ROWS: Final = 1_000_000
 
 
 @dataclass(frozen=True)
@@ -69,7 +71,7 @@ class RangesRead:
 
 def cached_metaranges(connections: Connections) -> dict[str, Slot]:
     """Where the ranges of every metarange are that was read before."""
-    return read_slots(connections.cache(), "metaranges", DECODER_VERSION)
+    return TableCache(connections.cache(), KIND).slots()
 
 
 def pairs_of(
@@ -112,7 +114,7 @@ def _read(
     pairs: bool = False,
 ) -> RangesRead:
     ids = sorted(ranks.keys() - {""})
-    slots = cached_metaranges(connections) if ids else {}
+    slots = TableCache(connections.cache(), KIND).compact() if ids else {}
     costs = [_CACHED_S if i in slots else _READ_S for i in ids]
     orders = [
         _Order(
@@ -169,10 +171,10 @@ def _one_each(rows: pa.Table) -> pa.Table:
 
 
 def _tables(order: _Order) -> Iterator[tuple[str, pa.Table]]:
-    cache, missing = order.connections.cache(), list(order.missing)
+    cache, missing = TableCache(order.connections.cache(), KIND), list(order.missing)
     ids = {id(slot): table_id for table_id, slot in order.slots.items()}
-    for pack, slots in by_pack(order.slots.values()):
-        tables = read_group(cache, pack, "ranges", slots)
+    for file, slots in by_file(order.slots.values()):
+        tables = cache.read(file, slots)
         found = [ids[id(slot)] for slot in slots]
         if tables is None:
             missing += found
@@ -190,12 +192,12 @@ def _tables(order: _Order) -> Iterator[tuple[str, pa.Table]]:
             url = table_url(order.connections.namespace_url, table_id)
             table = pa.Table.from_batches([decode_metarange(data, url)])
             yield table_id, table
-            waiting.append(Decoded(table_id, {"ranges": table}, {}))
-        if sum(d.groups["ranges"].num_rows for d in waiting) >= _PACK_ROWS:
-            write_pack(cache, "metaranges", DECODER_VERSION, waiting)
+            waiting.append(Decoded(table_id, table, {}))
+        if sum(d.rows.num_rows for d in waiting) >= _FILE_ROWS:
+            cache.write(waiting)
             waiting = []
     if waiting:
-        write_pack(cache, "metaranges", DECODER_VERSION, waiting)
+        cache.write(waiting)
 
 
 def table_url(namespace_url: str, table_id: str) -> str:

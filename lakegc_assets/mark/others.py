@@ -27,12 +27,12 @@ from lakegc_assets.mark.staged import changed_paths
 from lakegc_assets.retention.commits import Commit
 from lakegc_assets.run.connections import Connections
 from lakegc_assets.run.context import RunContext
-from lakegc_assets.run.packs import Decoded, by_pack, read_group, read_slots, write_pack
+from lakegc_assets.run.table_cache import Decoded, Kind, TableCache, by_file
 from lakegc_assets.storage.base import ObjectStore
 from lakegc_assets.storage.errors import ObjectNotFoundError
 
-_KIND: Final = "commits"
-_VERSION: Final = 1
+#: What is cached of commits: those that one look read.
+_KIND: Final = Kind("commits", 1, "look")
 #: What was seen of other repositories, in the cache of the one that is collected.
 _LOOKS: Final = f"others/v1-{DECODER_VERSION}/"
 _COMMITS: Final = pa.schema(
@@ -219,8 +219,9 @@ def _with_digest(data: bytes) -> bytes:
 def _known_commits(cache: ObjectStore) -> dict[str, Commit]:
     """Commits with all that is behind them; none where that cannot be said of one."""
     known: dict[str, Commit] = {}
-    for pack, slots in by_pack(read_slots(cache, _KIND, _VERSION).values()):
-        for table in read_group(cache, pack, _KIND, slots) or ():
+    tables = TableCache(cache, _KIND)
+    for file, slots in by_file(tables.compact().values()):
+        for table in tables.read(file, slots) or ():
             columns = (table[name].to_pylist() for name in _COMMITS.names)
             for commit, parents, date, metarange, version in zip(*columns, strict=True):
                 known[commit] = Commit(commit, tuple(parents), date, metarange, version)
@@ -239,7 +240,7 @@ def _keep_commits(cache: ObjectStore, look: str, read: Mapping[str, Commit]) -> 
     ]
     arrays = [pa.array(c, f.type) for c, f in zip(columns, _COMMITS, strict=True)]
     table = pa.Table.from_arrays(arrays, schema=_COMMITS)
-    write_pack(cache, _KIND, _VERSION, [Decoded(look, {_KIND: table}, {})])
+    TableCache(cache, _KIND).write([Decoded(look, table, {})])
 
 
 def _behind(commits: Mapping[str, Commit], heads: Iterable[str]) -> set[str]:

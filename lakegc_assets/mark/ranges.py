@@ -2,19 +2,24 @@
 
 Each entry has a row for every relative address that it may mean: the hash of the address, and the
 size and the hash of the etag, by which an upload is known that it may shadow (0 for an etag that
-says nothing about the content: no MD5, or given by another store).
+says nothing about the content: no MD5, or given by another store). What is not cached is decoded
+by tasks; then relations read the cache itself, which is a dataset (``range_frame``).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from pyspark.sql import DataFrame
 
+from lakegc_assets.engine.session import Session
+from lakegc_assets.engine.spark_session import SparkBackedSession
 from lakegc_assets.engine.tasks import bin_pack, thread_map
 from lakegc_assets.errors import IntegrityError
 from lakegc_assets.graveler.decode import DECODER_VERSION, decode_range
@@ -23,19 +28,32 @@ from lakegc_assets.graveler.namespace import StorageNamespace
 from lakegc_assets.mark.addresses import UNUSUAL, entry_spellings
 from lakegc_assets.mark.metaranges import fetch, table_url
 from lakegc_assets.run.connections import Connections
-from lakegc_assets.run.hashing import address_hashes, key_digest
-from lakegc_assets.run.packs import Decoded, Slot, by_pack, read_group, read_slots, write_pack
+from lakegc_assets.run.context import RunContext
+from lakegc_assets.run.hashing import address_hashes, key_digest, signed, unsigned
+from lakegc_assets.run.table_cache import CacheFile, Decoded, Kind, Slot, TableCache, by_file
 
-#: Groups of columns in a pack of ranges: the hashes, and what the shadow rule compares.
-HASHES: Final = "hashes"
-LOOKS: Final = "looks"
+#: What is cached of ranges, and its columns.
+KIND: Final = Kind("ranges", DECODER_VERSION, "range_id")
+ROWS: Final = pa.schema(
+    [
+        (KIND.id_column, pa.string()),
+        ("hash", pa.int64()),
+        ("size", pa.int64()),
+        ("etag_hash", pa.int64()),
+    ]
+)
+#: Columns that are read together: the hashes, and what the shadow rule compares.
+HASHES: Final = ("hash",)
+LOOKS: Final = ("size", "etag_hash")
 #: Work on one core, in seconds: to fetch a range, to decode an entry, to read a cached one.
 _FETCH_S: Final = 0.02
 _DECODE_S: Final = 1.5e-6
 _CACHED_S: Final = 3e-8
 _THREADS: Final = 8
-#: Rows in a pack, about: what a reader holds at a time.
-_PACK_ROWS: Final = 2_000_000
+#: Rows of files that are verified here, since starting tasks takes longer.
+_FEW_ROWS: Final = 100_000
+#: Rows in a file of the cache, about: what a reader holds at a time.
+_FILE_ROWS: Final = 2_000_000
 
 
 class Wanted(NamedTuple):
@@ -58,7 +76,7 @@ class Entries:
 
     Attributes:
         range_id: its id.
-        group: the rows of one group of columns: ``hash``; or ``size`` and ``etag_hash``.
+        group: the columns that were asked for; hashes are unsigned.
         entries: how many it holds.
         digest: ``KeyDigest`` of its addresses as they stand in it, as text.
         unresolved: last path components of full addresses that nobody can place.
@@ -75,7 +93,124 @@ class Entries:
 
 def cached_ranges(connections: Connections) -> dict[str, Slot]:
     """Where the entries of every range are that was decoded before."""
-    return read_slots(connections.cache(), "ranges", DECODER_VERSION)
+    return TableCache(connections.cache(), KIND).slots()
+
+
+@dataclass(frozen=True)
+class CachedRanges:
+    """Ranges whose entries are cached.
+
+    Attributes:
+        slots: where, by their ids.
+        decoded: ids of those that were not cached before.
+        damaged: ranges that could not be read, by their ids, and what is wrong with them.
+    """
+
+    slots: Mapping[str, Slot]
+    decoded: frozenset[str]
+    damaged: Mapping[str, IntegrityError]
+
+
+def cache_ranges(
+    ctx: RunContext, connections: Connections, ranges: pa.Table, *, strict: bool = True
+) -> CachedRanges:
+    """Decode those of some ranges that are not cached, in tasks, and cache them.
+
+    Args:
+        ctx: the run.
+        connections: how tasks reach the store and the cache.
+        ranges: range_id and entries; these are null where no metarange names the range.
+        strict: whether a damaged range is an error; else it is noted, and the others are read.
+
+    Raises:
+        IntegrityError: a range is missing or damaged, is not known in full, or was not read.
+    """
+    slots = TableCache(connections.cache(), KIND).compact() if ranges.num_rows else {}
+    all_wanted = wanted(ranges, slots)
+    missing = [one for one in all_wanted if one.slot is None]
+    orders = spread_ranges(missing, ctx.settings.address_num_partitions)
+    task = partial(_cache_order, connections, strict)
+    written = ctx.tasks.run("decode ranges", task, orders, sum(map(seconds, missing)))
+    new = {i: slot for slots_of_task, _ in written for i, slot in slots_of_task.items()}
+    damaged = {i: error for _, errors in written for i, error in errors.items()}
+    found: dict[str, Slot] = {}
+    for one in all_wanted:
+        slot = one.slot or new.get(one.range_id)
+        if slot is not None:
+            require_whole(connections, one, slot.rows, slot.facts)
+            found[one.range_id] = slot
+        elif one.range_id not in damaged:
+            raise IntegrityError(
+                f"range {one.range_id} of {connections.namespace_url} was not read: what it holds "
+                "would be taken for dead. This is a fault of the mark, please report it",
+            )
+    return CachedRanges(found, frozenset(new), damaged)
+
+
+def _cache_order(
+    connections: Connections,
+    strict: bool,  # noqa: FBT001 - given to tasks by its place
+    ranges: Sequence[Wanted],
+) -> tuple[dict[str, Slot], dict[str, IntegrityError]]:
+    damaged: dict[str, IntegrityError] = {}
+    written = _cached(connections, ranges, None if strict else damaged)
+    return {i: slot for _, slots in written for i, slot in slots.items()}, damaged
+
+
+def range_frame(
+    ctx: RunContext,
+    connections: Connections,
+    frames: Session,
+    ranges: pa.Table,
+    columns: Sequence[str],
+) -> DataFrame:
+    """The entries of some ranges, all of them and no others, as a data frame.
+
+    What is not cached is decoded first, and so is what is damaged in the cache.
+
+    Args:
+        ctx: the run.
+        connections: how tasks reach the store and the cache.
+        frames: the session.
+        ranges: range_id and entries; these are null where no metarange names the range.
+        columns: of ``ROWS``; ``hash`` is as ``hashing.HASHES`` has it.
+
+    Raises:
+        IntegrityError: a range is missing or damaged, or is not known in full.
+    """
+    cache = TableCache(connections.cache(), KIND)
+    ids = set(ranges["range_id"].to_pylist())
+    while True:
+        cached = cache_ranges(ctx, connections, ranges)
+        slots = {i: cached.slots[i] for i in ids}
+        # Spark compares files when the frame is computed, which is too late to decode them anew.
+        late = isinstance(frames, SparkBackedSession)
+        if not (late and _forget_damaged(ctx, connections, slots.values())):
+            try:
+                return cache.frame(frames, connections.cache_url, slots, ROWS, columns)
+            except IntegrityError:
+                if not _forget_damaged(ctx, connections, slots.values()):
+                    raise
+
+
+def _forget_damaged(ctx: RunContext, connections: Connections, slots: Iterable[Slot]) -> bool:
+    """Forget the files of some ranges that are not what they were; whether there are any."""
+    files = [file for file, _ in by_file(slots)]
+    rows = sum(file.part.rows for file in files)
+    task = partial(_damaged, connections)
+    if rows <= _FEW_ROWS:
+        found = [task(files)]
+    else:
+        costs = [file.part.rows * _CACHED_S for file in files]
+        orders = bin_pack(files, costs, ctx.settings.address_num_partitions)
+        found = ctx.tasks.run("verify cached ranges", task, orders, sum(costs))
+    return any(found)
+
+
+def _damaged(connections: Connections, files: Sequence[CacheFile]) -> bool:
+    cache = TableCache(connections.cache(), KIND)
+    # All of them, so that each that is damaged is forgotten.
+    return None in [cache.read(file, [], []) for file in files]
 
 
 def wanted(ranges: pa.Table, slots: Mapping[str, Slot]) -> list[Wanted]:
@@ -92,17 +227,17 @@ def seconds(one: Wanted) -> float:
     return _FETCH_S + (50_000 if one.entries is None else one.entries) * _DECODE_S
 
 
-def by_packs(ranges: Sequence[Wanted]) -> list[list[Wanted]]:
-    """Ranges that are read together: those of one pack."""
-    packs: dict[str, list[Wanted]] = {}
+def by_files(ranges: Sequence[Wanted]) -> list[list[Wanted]]:
+    """Ranges that are read together: those of one file of the cache."""
+    files: dict[str, list[Wanted]] = {}
     for one in ranges:
-        packs.setdefault(one.slot.pack.index if one.slot else one.range_id, []).append(one)
-    return list(packs.values())
+        files.setdefault(one.slot.file.index if one.slot else one.range_id, []).append(one)
+    return list(files.values())
 
 
 def spread_ranges(ranges: Sequence[Wanted], most: int) -> list[list[Wanted]]:
-    """Ranges for tasks; those of one pack stay together, since it is read as a whole."""
-    groups = by_packs(ranges)
+    """Ranges for tasks; those of one file stay together, since it is read as a whole."""
+    groups = by_files(ranges)
     spreaded = bin_pack(groups, [sum(map(seconds, group)) for group in groups], most)
     return [[one for group in groups for one in group] for groups in spreaded]
 
@@ -110,10 +245,10 @@ def spread_ranges(ranges: Sequence[Wanted], most: int) -> list[list[Wanted]]:
 def read_entries(
     connections: Connections,
     ranges: Sequence[Wanted],
-    group: str,
+    group: Sequence[str],
     damaged: dict[str, IntegrityError] | None = None,
 ) -> Iterator[Entries]:
-    """One group of columns of some ranges; what is not cached is decoded, and kept.
+    """Some columns of some ranges; what is not cached is decoded, and cached.
 
     Args:
         connections: how to reach the store and the cache.
@@ -126,45 +261,72 @@ def read_entries(
     """
     missing = [one for one in ranges if one.slot is None]
     known = {id(one.slot): one for one in ranges if one.slot is not None}
-    cache = connections.cache()
-    for pack, slots in by_pack(one.slot for one in known.values() if one.slot):
-        tables = read_group(cache, pack, group, slots)
+    cache = TableCache(connections.cache(), KIND)
+    for file, slots in by_file(one.slot for one in known.values() if one.slot):
+        tables = cache.read(file, slots, group)
         if tables is None:
             missing += [known[id(slot)] for slot in slots]
             continue
         for slot, table in zip(slots, tables, strict=True):
             one = known[id(slot)]
-            yield _checked(connections, one, _entries(one.range_id, table, slot.facts, cached=True))
+            require_whole(connections, one, slot.rows, slot.facts)
+            yield _entries(one.range_id, table, slot.facts, cached=True)
+    for decoded, _ in _cached(connections, missing, damaged):
+        for found in decoded:
+            yield _entries(found.table_id, found.rows.select(group), found.facts, cached=False)
+
+
+def _cached(
+    connections: Connections,
+    missing: Sequence[Wanted],
+    damaged: dict[str, IntegrityError] | None,
+) -> Iterator[tuple[list[Decoded], dict[str, Slot]]]:
+    """Decode ranges and cache them: those of one file after the other, and where they are."""
+    cache = TableCache(connections.cache(), KIND)
     waiting: list[Decoded] = []
     for one, decoded in _decode(connections, missing, damaged):
-        rows, facts = decoded.groups[group], decoded.facts
-        yield _checked(connections, one, _entries(one.range_id, rows, facts, cached=False))
+        require_whole(connections, one, decoded.rows.num_rows, decoded.facts)
         waiting.append(decoded)
-        if sum(d.groups[HASHES].num_rows for d in waiting) >= _PACK_ROWS:
-            write_pack(cache, "ranges", DECODER_VERSION, waiting)
+        if sum(d.rows.num_rows for d in waiting) >= _FILE_ROWS:
+            yield waiting, cache.write(waiting)
             waiting = []
     if waiting:
-        write_pack(cache, "ranges", DECODER_VERSION, waiting)
+        yield waiting, cache.write(waiting)
 
 
-def _entries(range_id: str, group: pa.Table, facts: Mapping[str, Any], *, cached: bool) -> Entries:
+def _entries(range_id: str, rows: pa.Table, facts: Mapping[str, Any], *, cached: bool) -> Entries:
+    if "hash" in rows.column_names:
+        rows = rows.set_column(rows.column_names.index("hash"), "hash", [unsigned(rows["hash"])])
     entries, digest, unresolved = (facts[n] for n in ("entries", "digest", "unresolved"))
-    return Entries(range_id, group, entries, digest, unresolved, cached)
+    return Entries(range_id, rows, entries, digest, unresolved, cached)
 
 
-def _checked(connections: Connections, one: Wanted, found: Entries) -> Entries:
-    if one.entries is not None and one.entries != found.entries:
+def require_whole(
+    connections: Connections, one: Wanted, rows: int, facts: Mapping[str, Any]
+) -> None:
+    """Require that a range is known in full.
+
+    Args:
+        connections: of the repository.
+        one: the range.
+        rows: that are known of it.
+        facts: what else is.
+
+    Raises:
+        IntegrityError: it is not.
+    """
+    entries = facts["entries"]
+    if one.entries is not None and one.entries != entries:
         raise IntegrityError(
-            f"range {one.range_id} of {connections.namespace_url} holds {found.entries} "
+            f"range {one.range_id} of {connections.namespace_url} holds {entries} "
             f"entries, but its metarange says {one.entries}: the repository is damaged",
         )
-    if found.group.num_rows < found.entries:
+    if rows < entries:
         # Every entry has at least one row.
         raise IntegrityError(
-            f"{found.group.num_rows} rows are known of the {found.entries} entries of range "
+            f"{rows} rows are known of the {entries} entries of range "
             f"{one.range_id}: what is cached at {connections.cache_url} is not whole. Remove it",
         )
-    return found
 
 
 def _decode(
@@ -229,13 +391,11 @@ def decode(namespace: StorageNamespace, range_id: str, entries: pa.RecordBatch) 
         indices += [int(index)] * len(spellings)
     rows = np.concatenate([np.flatnonzero(usual), np.array(indices, np.int64)])
     more = address_hashes(pa.array(spelled, pa.string()))
-    looks = pa.table({"size": entries["size"], "etag_hash": etags})
+    looks = pa.table({"size": entries["size"], "etag_hash": etags}).take(pa.array(rows))
+    of_rows = signed(np.concatenate([hashes[usual], more]))
     return Decoded(
         range_id,
-        {
-            HASHES: pa.table({"hash": np.concatenate([hashes[usual], more])}),
-            LOOKS: looks.take(pa.array(rows)),
-        },
+        pa.table([of_rows, looks["size"], looks["etag_hash"]], names=[*HASHES, *LOOKS]),
         {
             "entries": entries.num_rows,
             "digest": str(key_digest(addresses)),

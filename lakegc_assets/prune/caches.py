@@ -14,15 +14,14 @@ from typing import Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lakegc_assets.checks.kept import CACHED as WITNESSED
-from lakegc_assets.checks.witness import VERSION
-from lakegc_assets.graveler.decode import DECODER_VERSION
+from lakegc_assets.checks.kept import KIND as WITNESSED
 from lakegc_assets.mark.evidence import KIND as EVIDENCE
-from lakegc_assets.mark.metaranges import cached_metaranges
+from lakegc_assets.mark.metaranges import KIND as METARANGES
+from lakegc_assets.mark.ranges import KIND as RANGES
 from lakegc_assets.run.artifacts import AttemptArtifacts
 from lakegc_assets.run.connections import Connections
 from lakegc_assets.run.context import RunContext
-from lakegc_assets.run.packs import by_pack, read_group, unneeded
+from lakegc_assets.run.table_cache import TableCache, by_file
 from lakegc_assets.storage.base import ObjectStore
 
 _CACHES: Final = "_cache/"
@@ -54,12 +53,8 @@ def unneeded_caches(
     ranges = _ids(last, "committed_addresses", ("ranges",), "range_id")
     ranges |= _ranges_in(connections, metaranges)
     cache = connections.cache()
-    for kind, version, wanted in (
-        ("ranges", DECODER_VERSION, ranges),
-        (WITNESSED, VERSION, ranges),
-        ("metaranges", DECODER_VERSION, metaranges),
-    ):
-        for key, size in unneeded(cache, kind, version, wanted, before):
+    for kind, wanted in ((RANGES, ranges), (WITNESSED, ranges), (METARANGES, metaranges)):
+        for key, size in TableCache(cache, kind).unneeded(wanted, before):
             yield cache, key, size
     # The last mark reads what the one before it has written, if that was not long ago.
     for key, size in _older(cache, f"{EVIDENCE}/", before):
@@ -86,10 +81,11 @@ def _ids(
 
 def _ranges_in(connections: Connections, metaranges: set[str]) -> set[str]:
     """The ranges of metaranges, as far as these are cached."""
-    slots = [slot for i, slot in cached_metaranges(connections).items() if i in metaranges]
+    cache = TableCache(connections.cache(), METARANGES)
+    slots = [slot for i, slot in cache.slots().items() if i in metaranges]
     found: set[str] = set()
-    for pack, some in by_pack(slots):
-        for table in read_group(connections.cache(), pack, "ranges", some) or ():
+    for file, some in by_file(slots):
+        for table in cache.read(file, some, ["range_id"]) or ():
             found.update(table["range_id"].to_pylist())
     return found
 

@@ -24,13 +24,13 @@ from lakegc_assets.graveler.decode import decode_range, etag_hashes
 from lakegc_assets.graveler.ranges import read_metarange
 from lakegc_assets.lakefs.client import LakeFSClient
 from lakegc_assets.mark.metaranges import fetch, table_url
-from lakegc_assets.mark.ranges import HASHES, LOOKS, decode
+from lakegc_assets.mark.ranges import LOOKS, decode
 from lakegc_assets.mark.refs import load_commits, read_commits_csv, read_heads
 from lakegc_assets.retention.united import missing_heads
 from lakegc_assets.run.connections import Connections
-from lakegc_assets.run.hashing import Hashes, address_hashes, pair_hashes
-from lakegc_assets.run.packs import Decoded
+from lakegc_assets.run.hashing import Hashes, address_hashes, pair_hashes, unsigned
 from lakegc_assets.run.sets import members_of, union
+from lakegc_assets.run.table_cache import Decoded
 from lakegc_assets.sweep.extension import Known, extended, moved_aside, unread, with_commits
 from lakegc_assets.wording import counted
 
@@ -189,10 +189,10 @@ class Extender:
         if len(entries) > _MOST:
             raise TooMuchError(f"{counted(len(entries), 'range is', 'ranges are')} to be read")
         decoded = thread_map(partial(self._decode, get), sorted(entries.items()), _THREADS)
-        looks = [d.groups[LOOKS] for d in decoded]
+        looks = [d.rows.select(LOOKS) for d in decoded]
         return Found(
             ranges=entries.keys(),
-            hashes=union([d.groups[HASHES]["hash"].to_numpy() for d in decoded]),
+            hashes=union([unsigned(d.rows["hash"]) for d in decoded]),
             last_parts={last for d in decoded for last in d.facts["unresolved"]},
             looks=pa.concat_tables([_LOOKS.empty_table(), *looks]),
         )

@@ -24,9 +24,9 @@ def test_a_damaged_cache_changes_nothing(lab: Lab) -> None:
     marked = lab.mark()
     results = evaluate(marked.ctx)
     folder = lab.folder / "artifacts" / "retention" / "_cache"
-    packs = sorted(path for path in folder.glob("*/witness/**/*") if path.is_file())
-    assert packs
-    for path in packs:
+    files = sorted(path for path in folder.glob("*/witness/**/*") if path.is_file())
+    assert files
+    for path in files:
         content = bytearray(path.read_bytes())
         content[len(content) // 2] ^= 1
         path.write_bytes(bytes(content))

@@ -104,8 +104,7 @@ def plain_rows(data: bytes, name: str) -> list[Row]:
 
 
 def witnessed_rows(data: bytes, name: str) -> list[Row]:
-    groups = witness(data, name, NAMESPACE).groups
-    columns = [*groups[PLACES].columns, *groups[LOOKS].columns]
+    columns = witness(data, name, NAMESPACE).rows.select([*PLACES, *LOOKS]).columns
     rows = list(zip(*(column.to_pylist() for column in columns), strict=True))
     return sorted((row[0], row[1] if row[0] else 0, *row[2:]) for row in rows)
 
@@ -198,7 +197,7 @@ def test_a_moment_that_is_beyond_any_calendar_stays_in_its_direction() -> None:
     moments = [Timestamp(2**63 - 1, 999_999_999), Timestamp(-(2**63), 0)]
     items = [(f"p{at}", Entry("data/a", moment)) for at, moment in enumerate(moments)]
     info, data = write_range(items)
-    late, early = witness(data, info.id, NAMESPACE).groups[PLACES]["modified"].to_pylist()
+    late, early = witness(data, info.id, NAMESPACE).rows["modified"].to_pylist()
     assert late > 8 * 10**18
     assert early < -8 * 10**18
 
@@ -266,7 +265,7 @@ def test_damage_behind_a_valid_checksum_never_loses_an_entry(
                 refused += 1
             else:
                 assert found.facts["entries"] == whole
-                assert found.groups[PLACES].num_rows >= whole
+                assert found.rows.num_rows >= whole
     assert refused > length // 2
 
 

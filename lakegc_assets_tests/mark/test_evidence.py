@@ -95,7 +95,9 @@ class Told:
         settings = SimpleNamespace(address_num_partitions=7)
         self.ctx = SimpleNamespace(tasks=tasks, settings=settings)
 
-    def entries(self, _: object, chunk: Sequence[Wanted], group: str) -> Iterator[SimpleNamespace]:
+    def entries(
+        self, _: object, chunk: Sequence[Wanted], group: Sequence[str]
+    ) -> Iterator[SimpleNamespace]:
         for one in chunk:
             hashes, sizes, etags = zip(*self.ranges[one.range_id], strict=True)
             columns: dict[str, Any] = {"size": pa.array(sizes), "etag_hash": pa.array(etags)}

@@ -10,10 +10,9 @@ import pyarrow as pa
 import pytest
 
 from lakegc_assets.errors import IntegrityError
-from lakegc_assets.graveler.decode import DECODER_VERSION
 from lakegc_assets.mark import live, ranges, uncommitted
-from lakegc_assets.mark.ranges import HASHES, LOOKS, cached_ranges
-from lakegc_assets.run.packs import Decoded, read_slots, write_pack
+from lakegc_assets.mark.ranges import KIND, ROWS, cached_ranges
+from lakegc_assets.run.table_cache import Decoded, TableCache
 from lakegc_assets_tests.lake import REPOSITORY, STAGES, SmallLake, running
 from lakegc_assets_tests.sessions import Session
 
@@ -67,15 +66,11 @@ def test_a_staged_object_that_no_task_has_written(
 def test_a_cached_range_that_lacks_rows(lake: SmallLake, spark: Session) -> None:
     mark(lake, spark)
     _, connections = lake.context(spark).connect()
-    cache = connections.cache()
-    slots = read_slots(cache, "ranges", DECODER_VERSION)
-    cache.delete_many({slot.pack.index for slot in slots.values()})
-    nothing = {
-        HASHES: pa.table({"hash": pa.array([], pa.uint64())}),
-        LOOKS: pa.table({"size": pa.array([], pa.int64()), "etag_hash": pa.array([], pa.int64())}),
-    }
-    tables = [Decoded(range_id, nothing, slot.facts) for range_id, slot in slots.items()]
-    write_pack(cache, "ranges", DECODER_VERSION, tables)
+    cache = TableCache(connections.cache(), KIND)
+    slots = cache.slots()
+    cache.forget({slot.file for slot in slots.values()})
+    nothing = ROWS.empty_table().drop_columns([KIND.id_column])
+    cache.write([Decoded(range_id, nothing, slot.facts) for range_id, slot in slots.items()])
     assert len(cached_ranges(connections)) == 2
     with pytest.raises(IntegrityError, match="0 rows are known of the 1 entries of range"):
         mark(lake, spark, "mark-2")

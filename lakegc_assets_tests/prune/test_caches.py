@@ -8,10 +8,11 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from lakegc_assets.graveler.decode import DECODER_VERSION
 from lakegc_assets.mark.evidence import KIND
+from lakegc_assets.mark.metaranges import KIND as METARANGES
+from lakegc_assets.mark.ranges import KIND as RANGES
 from lakegc_assets.prune.prune import LEAST, NoRecords, Pruned, prune
-from lakegc_assets.run.packs import Decoded, read_slots, write_pack
+from lakegc_assets.run.table_cache import Decoded, TableCache
 from lakegc_assets_tests.lake import REPOSITORY, STAGES, SmallLake
 from lakegc_assets_tests.sessions import Session
 
@@ -26,9 +27,9 @@ def test_what_no_mark_reads_any_more_goes(lake: SmallLake, spark: Session) -> No
     ctx = lake.context(spark)
     cache = ctx.connect()[1].cache()
     folder = Path(lake.root.url, REPOSITORY)
-    unused = [Decoded("0" * 64, {"ranges": pa.table({"range_id": ["1" * 64]})}, {})]
-    write_pack(cache, "metaranges", DECODER_VERSION, unused)
-    needed = read_slots(cache, "ranges", DECODER_VERSION)
+    ranges, metaranges = TableCache(cache, RANGES), TableCache(cache, METARANGES)
+    metaranges.write([Decoded("0" * 64, pa.table({"range_id": ["1" * 64]}), {})])
+    needed = ranges.slots()
     left = ("_cache/0123456789abcdef/ranges/v1/x.parquet", "_compared/ab/x.parquet", "_needed/a/x")
     stays = ("_accepted_missing/x.parquet", "_cache/of another kind/x", "_somebody's/x")
     for name in (*left, *stays):
@@ -45,8 +46,8 @@ def test_what_no_mark_reads_any_more_goes(lake: SmallLake, spark: Session) -> No
     assert not any((folder / name).exists() for name in left)
     assert list(cache.list(f"{KIND}/")) == []
     assert all((folder / name).exists() for name in stays)
-    assert read_slots(cache, "ranges", DECODER_VERSION).keys() == needed.keys()
-    assert "0" * 64 not in read_slots(cache, "metaranges", DECODER_VERSION)
+    assert ranges.slots().keys() == needed.keys()
+    assert "0" * 64 not in metaranges.slots()
     assert pruned(lake, spark).cached == 0
     # All that the next mark reads is cached still.
     again = lake.context(spark, "mark-2")

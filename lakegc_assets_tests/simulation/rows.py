@@ -41,6 +41,7 @@ __all__ = [
     "BufferOutputStream",
     "BufferReader",
     "ChunkedArray",
+    "DictionaryArray",
     "Field",
     "RecordBatch",
     "Scalar",
@@ -281,6 +282,15 @@ class Table:
 
 
 RecordBatch = Table
+
+
+class DictionaryArray:
+    """Values by their numbers, which are not told from the values themselves."""
+
+    @staticmethod
+    def from_arrays(indices: Any, dictionary: Any) -> Array:
+        """As ``pyarrow.DictionaryArray.from_arrays``."""
+        return array(dictionary).take(indices)
 
 
 class Grouped:

@@ -28,9 +28,9 @@ from lakegc_assets.restore import task
 from lakegc_assets.run import (
     artifacts,
     connections,
-    packs,
     pins,
     records,
+    table_cache,
 )
 from lakegc_assets.run.hashing import address_hashes, key_digest
 from lakegc_assets.run.sets import union, write_set
@@ -289,7 +289,7 @@ def _replaced() -> list[tuple[object, str, object]]:
     answers: list[tuple[object, str, object]] = [
         (module, "open_store", _open_store) for module in (artifacts, connections, deletion)
     ]
-    keeping = (datasets, records, uncommitted, packs, pins)
+    keeping = (datasets, records, uncommitted, table_cache, pins)
     answers += [(module, "pq", encoding) for module in keeping]
     drawing = (datasets, lease, artifacts, conditions, putting_back, undelete_probe)
     answers += [(module, "secrets", secrets) for module in drawing]

@@ -16,14 +16,13 @@ import pyarrow.parquet as pq
 import pytest
 
 from lakegc_assets.errors import IntegrityError, LakegcError, RefusedError
-from lakegc_assets.graveler.decode import DECODER_VERSION
 from lakegc_assets.mark.forms import mark_folder
 from lakegc_assets.mark.listing import list_store
-from lakegc_assets.mark.ranges import HASHES, LOOKS
+from lakegc_assets.mark.ranges import KIND
 from lakegc_assets.run.artifacts import AttemptArtifacts, Manifest
 from lakegc_assets.run.context import RunContext, SystemClocks
-from lakegc_assets.run.hashing import address_hashes
-from lakegc_assets.run.packs import Decoded, read_slots, write_pack
+from lakegc_assets.run.hashing import address_hashes, signed
+from lakegc_assets.run.table_cache import Decoded, TableCache
 from lakegc_assets.storage.opening import open_store
 from lakegc_assets.sweep import lease
 from lakegc_assets.sweep import sweep as sweeping
@@ -313,23 +312,25 @@ def _lie_in_the_cache(lake: SmallLake, marked: Marked) -> None:
     """Let the cache of decoded ranges hold nothing of what an old commit needs."""
     lake.client.create_branch(REPOSITORY, "rescue", marked.commits["first"])
     (folder,) = (lake.folder / "artifacts" / REPOSITORY / "_cache").iterdir()
-    cache = lake.root.open(REPOSITORY, "_cache", folder.name)
+    cache = TableCache(lake.root.open(REPOSITORY, "_cache", folder.name), KIND)
+    gone = signed(address_hashes(pa.array(["data/gone/gone"])))[0]
     lies = [
         Decoded(
             range_id,
-            {
-                HASHES: pa.table(
-                    {"hash": address_hashes(pa.array(["data/gone/gone"] * slot.rows))}
-                ),
-                LOOKS: pa.table({"size": [10**9] * slot.rows, "etag_hash": [0] * slot.rows}),
-            },
+            pa.table(
+                {
+                    "hash": pa.repeat(gone, slot.rows),
+                    "size": [10**9] * slot.rows,
+                    "etag_hash": [0] * slot.rows,
+                }
+            ),
             slot.facts,
         )
-        for range_id, slot in read_slots(cache, "ranges", DECODER_VERSION).items()
+        for range_id, slot in cache.slots().items()
     ]
     assert lies
     shutil.rmtree(folder / "ranges")
-    write_pack(cache, "ranges", DECODER_VERSION, lies)
+    cache.write(lies)
 
 
 @pytest.mark.parametrize(

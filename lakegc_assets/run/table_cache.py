@@ -1,0 +1,385 @@
+"""The cache of decoded tables: Parquet datasets with the rows of many ranges or metaranges each.
+
+Ranges and metaranges are immutable and named by their content, so what is cached never goes stale.
+Each reader has a kind of its own, with a version that it raises when it changes. A file holds the
+rows of several tables, one after the other, beside a column with the id of the table; so engines
+read it as it is. An index says which tables are in a file, where, and what else is known of them.
+An index is named by the SHA-256 of its content and holds that of its file, so nothing damaged is
+ever taken for whole: it is decoded again. Anything in the cache may be deleted without harm.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+from pyspark.sql import DataFrame
+
+from lakegc_assets.engine.datasets import Part, read_part, write_part
+from lakegc_assets.engine.session import Dataset, Session
+from lakegc_assets.errors import IntegrityError
+from lakegc_assets.storage.base import ObjectStore
+from lakegc_assets.storage.errors import ObjectNotFoundError
+from lakegc_assets.storage.values import LISTING_SCHEMA
+
+_SUFFIX: Final = ".index"
+#: Part of the key of everything cached: the form of files and indexes.
+_FORM: Final = "dataset-1"
+_TIME: Final = LISTING_SCHEMA.field("last_modified").type
+#: A table counts as so many rows: that much its line in the index is worth.
+_ROWS_OF_TABLE: Final = 50
+#: Files of fewer rows are small; so many small ones are written together, into files of about so
+#: many rows.
+_SMALL_ROWS: Final = 250_000
+_MANY: Final = 32
+_COMPACTED_ROWS: Final = 2_000_000
+#: Looks at the indexes, where some are gone that were listed.
+_LOOKS: Final = 3
+
+
+class Kind(NamedTuple):
+    """What is cached, and by whom.
+
+    Attributes:
+        name: of the folder.
+        version: of the reader: another one finds nothing.
+        id_column: name of the column with the id of the table.
+    """
+
+    name: str
+    version: int
+    id_column: str
+
+    @property
+    def folder(self) -> str:
+        """Where its files are, relative to the cache."""
+        return f"{self.name}/v{self.version}-{_FORM}/"
+
+
+@dataclass(frozen=True)
+class CacheFile:
+    """One file of a cache.
+
+    Attributes:
+        index: key of its index, relative to the cache.
+        part: the file.
+        table_ids: of the tables whose rows it holds, in their order.
+    """
+
+    index: str
+    part: Part = field(compare=False)
+    table_ids: tuple[str, ...] = field(compare=False)
+
+    @property
+    def weight(self) -> int:
+        """Its rows, and what its index is worth of them."""
+        return self.part.rows + _ROWS_OF_TABLE * len(self.table_ids)
+
+
+class Slot(NamedTuple):
+    """Where a table is.
+
+    Attributes:
+        file: that holds it.
+        offset: its first row there.
+        rows: number of its rows there.
+        facts: what else is known of it.
+    """
+
+    file: CacheFile
+    offset: int
+    rows: int
+    facts: Mapping[str, Any]
+
+
+class Decoded(NamedTuple):
+    """A table to be cached.
+
+    Attributes:
+        table_id: of the range or metarange.
+        rows: its rows, without the column of its id.
+        facts: what else is known of it, as JSON values.
+    """
+
+    table_id: str
+    rows: pa.Table
+    facts: Mapping[str, Any]
+
+
+class TableCache:
+    """The cached tables of one kind.
+
+    Args:
+        store: the cache of the repository.
+        kind: what is cached.
+    """
+
+    def __init__(self, store: ObjectStore, kind: Kind) -> None:
+        self._store, self._kind = store, kind
+
+    def slots(self) -> dict[str, Slot]:
+        """Where every cached table is; what is damaged is left out."""
+        return _chosen(self._indexes())
+
+    def write(self, tables: Sequence[Decoded]) -> dict[str, Slot]:
+        """Cache some tables, which have the same columns; a reader finds all of them or none.
+
+        Returns:
+            Where they are.
+        """
+        # A table that stands twice in a file would be read twice.
+        tables = list({table.table_id: table for table in tables}.values())
+        part = write_part(self._store, self._kind.folder, self._joined(tables), plain=True)
+        index = pa.table(
+            {
+                "table_id": [table.table_id for table in tables],
+                "rows": pa.array([table.rows.num_rows for table in tables], pa.int64()),
+                "facts": [json.dumps(table.facts) for table in tables],
+            }
+        ).replace_schema_metadata({"file": json.dumps(part.to_json())})
+        sink = pa.BufferOutputStream()
+        pq.write_table(index, sink, compression="zstd")
+        data = sink.getvalue().to_pybytes()
+        key = f"{self._kind.folder}{hashlib.sha256(data).hexdigest()}{_SUFFIX}"
+        self._store.put(key, data)
+        return _slots_of(key, index)
+
+    def _joined(self, tables: Sequence[Decoded]) -> pa.Table:
+        rows = pa.concat_tables([table.rows for table in tables])
+        numbers = np.repeat(
+            np.arange(len(tables), dtype=np.int32), [table.rows.num_rows for table in tables]
+        )
+        ids = pa.array([table.table_id for table in tables], pa.string())
+        of_rows = pa.DictionaryArray.from_arrays(pa.array(numbers, pa.int32()), ids)
+        return pa.table([of_rows, *rows.columns], names=[self._kind.id_column, *rows.column_names])
+
+    def read(
+        self, file: CacheFile, slots: Iterable[Slot], columns: Sequence[str] | None = None
+    ) -> list[pa.Table] | None:
+        """The rows of some tables of one file, in the order of their slots; None if it is damaged.
+
+        A damaged file is forgotten, so that the next reader does not meet it again.
+
+        Args:
+            file: to read.
+            slots: in this file.
+            columns: to read; None for all but the id of the table.
+        """
+        try:
+            whole = read_part(self._store, file.part, columns)
+        except IntegrityError:
+            self.forget([file])
+            return None
+        if columns is None:
+            whole = whole.drop_columns([self._kind.id_column])
+        return [whole.slice(slot.offset, slot.rows) for slot in slots]
+
+    def frame(
+        self,
+        frames: Session,
+        url: str,
+        slots: Mapping[str, Slot],
+        schema: pa.Schema,
+        columns: Sequence[str],
+    ) -> DataFrame:
+        """The rows of some tables, all of them and no others.
+
+        Args:
+            frames: the session.
+            url: of the cache.
+            slots: where the tables are, by their ids.
+            schema: of the files.
+            columns: to read.
+
+        Raises:
+            IntegrityError: a file is missing or damaged; where the session compares files later,
+                computing the frame raises it.
+        """
+        id_column = self._kind.id_column
+        found: DataFrame | None = None
+        for files, ids in _read_together(slots):
+            names = list(columns) if ids is None else list(dict.fromkeys([id_column, *columns]))
+            kinds = pa.schema([schema.field(name) for name in names])
+            frame = frames.read(Dataset(url, [file.part for file in files], kinds))
+            if ids is not None:
+                chosen = pa.table({id_column: pa.array(sorted(ids), pa.string())})
+                frame = frame.join(frames.create(chosen), id_column, "left_semi").select(*columns)
+            found = frame if found is None else found.unionByName(frame)
+        if found is None:
+            return frames.create(pa.schema([schema.field(n) for n in columns]).empty_table())
+        return found
+
+    def forget(self, files: Iterable[CacheFile]) -> None:
+        """Let the next reader not find some files; the files themselves stay until they are pruned.
+
+        Who has read their indexes may be about to read them.
+        """
+        self._store.delete_many([file.index for file in files])
+
+    def compact(self) -> dict[str, Slot]:
+        """Where every cached table is, after small files were written together if they are many.
+
+        A table is found at every moment: indexes go when another one has their tables. Who is
+        killed before that leaves some tables in two files, of which the larger one counts.
+        """
+        indexes = self._indexes()
+        slots = _chosen(indexes)
+        small = [file for file in indexes if file.weight < _SMALL_ROWS]
+        if len(small) < _MANY:
+            return slots
+        for some in _batches(small):
+            if len(some) > 1:
+                self._rewrite(some, slots)
+        return self.slots()
+
+    def _rewrite(self, files: Sequence[CacheFile], slots: Mapping[str, Slot]) -> None:
+        """Write the tables of some files to one, but for those that are read from another."""
+        found: list[Decoded] = []
+        whole: list[CacheFile] = []
+        for file in files:
+            mine = {i: slots[i] for i in file.table_ids if slots[i].file == file}
+            tables = self.read(file, mine.values()) if mine else []
+            if tables is None:
+                continue
+            whole.append(file)
+            pairs = zip(mine.items(), tables, strict=True)
+            found += [Decoded(table_id, rows, slot.facts) for (table_id, slot), rows in pairs]
+        if found:
+            self.write(found)
+        self.forget(whole)
+
+    def unneeded(self, wanted: AbstractSet[str], before: datetime) -> Iterator[tuple[str, int]]:
+        """Key and size (bytes) of what nobody needs, each index before its file.
+
+        A file goes as a whole: where it was written before a time, and none of its tables is
+        wanted. So do files that no index names, which a killed writer leaves, or which were written
+        together with others, and files of other versions.
+
+        Args:
+            wanted: ids of the tables that are to stay.
+            before: by the store's clock.
+        """
+        listed = pa.Table.from_batches(
+            list(self._store.list(f"{self._kind.name}/")), LISTING_SCHEMA
+        )
+        old = listed.filter(pc.less(listed["last_modified"], pa.scalar(before, _TIME)))
+        sizes = dict(zip(old["key"].to_pylist(), old["size"].to_pylist(), strict=True))
+        named: set[str] = set()
+        for key in listed["key"].to_pylist():
+            if not key.endswith(_SUFFIX) or not key.startswith(self._kind.folder):
+                continue
+            slots = self._index(key)
+            files = {slot.file.part.key for slot in (slots or {}).values()}
+            if key not in sizes or not wanted.isdisjoint(slots or {}):
+                named |= {key, *files}
+            elif slots:
+                yield from ((one, sizes[one]) for one in (key, *sorted(files)) if one in sizes)
+                named |= {key, *files}
+        yield from ((key, size) for key, size in sizes.items() if key not in named)
+
+    def _indexes(self) -> dict[CacheFile, dict[str, Slot]]:
+        """The tables of each file, by all indexes that are whole."""
+        found: dict[str, dict[str, Slot]] = {}
+        for _ in range(_LOOKS):
+            keys = [
+                key
+                for batch in self._store.list(self._kind.folder)
+                for key in batch["key"].to_pylist()
+                if key.endswith(_SUFFIX)
+            ]
+            read = {key: self._index(key) for key in keys if key not in found}
+            found |= {key: slots for key, slots in read.items() if slots is not None}
+            # What was written together meanwhile is in an index that was not listed.
+            if None not in read.values():
+                break
+        return {next(iter(slots.values())).file: slots for slots in found.values() if slots}
+
+    def _index(self, key: str) -> dict[str, Slot] | None:
+        """The tables that an index names: none if it is damaged; None if it is not there."""
+        try:
+            data = self._store.get(key)
+        except ObjectNotFoundError:
+            return None
+        if f"{hashlib.sha256(data).hexdigest()}{_SUFFIX}" != key.rpartition("/")[2]:
+            return {}
+        return _slots_of(key, pq.read_table(pa.BufferReader(data)))
+
+
+def by_file(slots: Iterable[Slot]) -> list[tuple[CacheFile, list[Slot]]]:
+    """Slots by the files that they are in, so that each file is read once."""
+    found: dict[str, tuple[CacheFile, list[Slot]]] = {}
+    for slot in slots:
+        found.setdefault(slot.file.index, (slot.file, []))[1].append(slot)
+    return list(found.values())
+
+
+def _read_together(
+    slots: Mapping[str, Slot],
+) -> list[tuple[list[CacheFile], set[str] | None]]:
+    """Files that one frame may read, with the ids that are chosen from it; None for all.
+
+    A table may be in several files. So these are not read together where that would give its rows
+    twice: what is chosen by its id from one of them is in no other one.
+    """
+    whole: list[CacheFile] = []
+    mixed: list[tuple[list[CacheFile], set[str], set[str]]] = []
+    mine: dict[CacheFile, set[str]] = {}
+    for table_id, slot in slots.items():
+        mine.setdefault(slot.file, set()).add(table_id)
+    for file, chosen in mine.items():
+        held = set(file.table_ids)
+        if held == chosen:
+            whole.append(file)
+            continue
+        for files, ids, of_files in mixed:
+            if ids.isdisjoint(held) and of_files.isdisjoint(chosen):
+                files.append(file)
+                ids.update(chosen)
+                of_files.update(held)
+                break
+        else:
+            mixed.append(([file], set(chosen), held))
+    found = [(files, ids) for files, ids, _ in mixed]
+    return [(whole, None), *found] if whole else [*found]
+
+
+def _chosen(indexes: Mapping[CacheFile, Mapping[str, Slot]]) -> dict[str, Slot]:
+    """One place for each table: what is in several files is read from the largest."""
+    slots: dict[str, Slot] = {}
+    for file in sorted(indexes, key=lambda file: (file.weight, file.index)):
+        slots.update(indexes[file])
+    return slots
+
+
+def _slots_of(key: str, index: pa.Table) -> dict[str, Slot]:
+    part = Part(*json.loads(index.schema.metadata[b"file"]))
+    ids, rows, facts = (index[name].to_pylist() for name in ("table_id", "rows", "facts"))
+    file = CacheFile(key, part, tuple(ids))
+    slots: dict[str, Slot] = {}
+    offset = 0
+    for table_id, count, known in zip(ids, rows, facts, strict=True):
+        slots[table_id] = Slot(file, offset, count, json.loads(known))
+        offset += count
+    return slots
+
+
+def _batches(files: Iterable[CacheFile]) -> list[list[CacheFile]]:
+    """Files in groups of about so many rows as one should have."""
+    batches: list[list[CacheFile]] = []
+    weight = _COMPACTED_ROWS
+    for file in sorted(files, key=lambda file: (file.weight, file.index)):
+        if weight + file.weight > _COMPACTED_ROWS:
+            batches.append([])
+            weight = 0
+        batches[-1].append(file)
+        weight += file.weight
+    return batches
