@@ -21,6 +21,7 @@ from lakegc_assets.mark.references import read_references
 from lakegc_assets.mark.served import served_candidates
 from lakegc_assets.mark.suspects import last_parts
 from lakegc_assets.mark.uncommitted import prepare_uncommitted, read_staged
+from lakegc_assets.run import strings
 from lakegc_assets.run.artifacts import LISTING
 from lakegc_assets.run.connections import Connections
 from lakegc_assets.run.context import RunContext
@@ -66,7 +67,7 @@ def needed_now(ctx: RunContext, namespace: str, objects: pa.Table) -> pa.Table:
         scratch.delete_many(keys)
     needed = NEEDED.empty_table()
     for found, why in reasons:
-        unseen = pc.invert(pc.is_in(found, needed["address"].combine_chunks()))
+        unseen = pc.invert(strings.among(found, needed["address"]))
         new = pc.unique(found.filter(unseen))
         more = pa.table([new, pa.repeat(pa.scalar(why), len(new))], schema=NEEDED)
         needed = pa.concat_tables([needed, more])
@@ -100,13 +101,13 @@ def _reasons(
     unclear = pa.array(
         sorted({*live.unresolved, *staged.unresolved, *others.unresolved}), pa.string()
     )
-    pins = pinned(store)["address"].combine_chunks()
+    pins = pinned(store)["address"]
     reasons = pc.unique(served["why"]).to_pylist()
     return [
         (chosen(members(scratch, live.runs, hashes)), "an active commit holds it"),
         (chosen(members(scratch, staged.hashes, hashes)), "it is staged on a branch"),
         (chosen(members(scratch, others.hashes, hashes)), "another repository names it"),
-        (chosen(np.asarray(pc.is_in(addresses, pins))), "it is pinned"),
+        (chosen(np.asarray(strings.among(addresses, pins))), "it is pinned"),
         *((served.filter(pc.equal(served["why"], why))["address"], why) for why in reasons),
         (
             chosen(np.asarray(pc.is_in(last_parts(addresses), unclear))),

@@ -9,6 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lakegc_assets.engine.tasks import thread_map
+from lakegc_assets.run import strings
 from lakegc_assets.storage.base import ObjectStore
 from lakegc_assets.storage.errors import ObjectNotFoundError
 
@@ -49,11 +50,10 @@ def missing(store: ObjectStore, objects: pa.Table, threads: int) -> pa.ChunkedAr
 
 def _listed(store: ObjectStore, addresses: pa.ChunkedArray) -> pa.Table:
     first, last = addresses[0].as_py(), addresses[-1].as_py()
-    wanted = addresses.combine_chunks()
     tables = [_FOUND.empty_table()]
     # All keys in between begin like the first one.
     for page in store.list(start_after=first[:-1] or None, end_before=f"{last}\0"):
-        rows = page.filter(pc.is_in(page["key"], wanted))
+        rows = page.filter(strings.among(page["key"], addresses))
         tables.append(pa.table([rows["key"], rows["size"], rows["etag"]], schema=_FOUND))
     return pa.concat_tables(tables)
 

@@ -36,6 +36,7 @@ from lakegc_assets.recovery.backups import (
 from lakegc_assets.recovery.copying import OVERHEAD, Orders, Portion, Told, copy_portions, cut
 from lakegc_assets.recovery.looking import listed
 from lakegc_assets.recovery.place import require_free_places, require_no_other_backup
+from lakegc_assets.run import strings
 from lakegc_assets.run.artifacts import AttemptArtifacts
 from lakegc_assets.run.connections import Connections
 from lakegc_assets.run.context import RunContext
@@ -97,7 +98,9 @@ def make_backup(ctx: RunContext) -> Record | None:
     if record.finished is not None:
         ctx.log.info("the backup %s is finished already", store.url)
         return record
-    return _Making(ctx, connections, attempt, store, marked.sort_by("address")).run(record)
+    return _Making(ctx, connections, attempt, store, strings.in_order(marked, "address")).run(
+        record
+    )
 
 
 def _begin(ctx: RunContext, store: ObjectStore, subject: Subject, *, swept: bool) -> Record:
@@ -264,7 +267,7 @@ class _Making:
                 f"or changes objects there, then back {self.ctx.run!r} up again"
             )
         others = _once(_without(tried.filter(pc.invert(made)), copied))
-        rows = pa.concat_tables([copied, others]).sort_by("address")
+        rows = strings.in_order(pa.concat_tables([copied, others]), "address")
         self._require_whole(rows)
         self._require_some(rows)
         writer = PartWriter(self.store, f"{FOLDER}outcomes/", OUTCOMES)
@@ -330,7 +333,7 @@ def whole(backup: Backup, threads: int) -> pa.Table:
     Returns:
         address, size (bytes), etag and copy_etag, in the order of the addresses.
     """
-    copied = backup.copied.sort_by("address")
+    copied = strings.in_order(backup.copied, "address")
     if not copied.num_rows:
         return copied
     shown = listed(backup.store, copied["address"], threads)
@@ -345,16 +348,13 @@ def _advised(error: LakegcError, text: str) -> LakegcError:
 
 
 def _without(rows: pa.Table, others: pa.Table) -> pa.Table:
-    known = others["address"].combine_chunks()
-    return rows.filter(pc.invert(pc.is_in(rows["address"], known)))
+    return rows.filter(pc.invert(strings.among(rows["address"], others["address"])))
 
 
 def _once(rows: pa.Table) -> pa.Table:
     """The last row of each address."""
-    ranked = rows.sort_by([("address", "ascending"), ("at", "descending")])
-    addresses = ranked["address"].to_pylist()
-    first = [n == 0 or address != addresses[n - 1] for n, address in enumerate(addresses)]
-    return ranked.filter(pa.array(first, pa.bool_()))
+    ranked = strings.in_order(rows, [("address", "ascending"), ("at", "descending")])
+    return ranked.filter(strings.first_of_each(ranked["address"]))
 
 
 def _totals(rows: pa.Table) -> dict[str, dict[str, int]]:

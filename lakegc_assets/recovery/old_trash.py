@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
 from typing import NamedTuple
 
 import pyarrow as pa
@@ -11,6 +10,7 @@ import pyarrow.compute as pc
 from lakegc_assets.errors import RefusedError
 from lakegc_assets.recovery.liveness import NEEDED, needed_now
 from lakegc_assets.recovery.looking import missing
+from lakegc_assets.run import strings
 from lakegc_assets.run.command_line import command_line
 from lakegc_assets.run.context import RunContext
 from lakegc_assets.storage.base import ObjectStore
@@ -59,10 +59,12 @@ def prune_trash(ctx: RunContext, namespace: str) -> Pruned:
         return Pruned(0, "")
     found = _found(store, folders)
     only = missing(store, _objects(found), ctx.settings.backup_list_threads)
-    lost = found.filter(pc.is_in(found["address"], only))
+    lost = found.filter(strings.among(found["address"], only))
     needed = needed_now(ctx, namespace, lost) if lost.num_rows else NEEDED.empty_table()
-    stay = needed["address"].combine_chunks()
-    stays = partial(pc.is_in, value_set=stay)
+
+    def stays(addresses: strings.Strings) -> strings.Strings:
+        return strings.among(addresses, needed["address"])
+
     removed = sum(remove_trash(store, folder, stays) for folder in folders)
     return Pruned(removed, _kept(ctx, needed))
 
@@ -85,7 +87,7 @@ def _objects(found: pa.Table) -> pa.Table:
     of the store has.
     """
     sizes = found.group_by("address").aggregate([("size", "min"), ("size", "max")])
-    sizes = sizes.sort_by("address")
+    sizes = strings.in_order(sizes, "address")
     same = pc.equal(sizes["size_min"], sizes["size_max"])
     size = pc.if_else(same, sizes["size_min"], -1)
     return pa.table([sizes["address"], size], schema=found.schema)

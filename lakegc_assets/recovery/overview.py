@@ -19,6 +19,7 @@ from lakegc_assets.recovery.backups import (
     read_state,
 )
 from lakegc_assets.recovery.looking import missing
+from lakegc_assets.run import strings
 from lakegc_assets.storage.base import ObjectStore
 from lakegc_assets.storage.config import StoreConfig
 from lakegc_assets.storage.opening import open_store
@@ -63,9 +64,8 @@ class Found:
             rows = journal.read(self.store)
             rows = rows.filter(pc.equal(rows["outcome"], "copied"))
         sizes = rows.group_by("address").aggregate([("size", "max")])
-        return pa.table([sizes["address"], sizes["size_max"]], names=["address", "size"]).sort_by(
-            "address"
-        )
+        copied = pa.table([sizes["address"], sizes["size_max"]], names=["address", "size"])
+        return strings.in_order(copied, "address")
 
 
 @dataclass(frozen=True)
@@ -151,4 +151,4 @@ def only_copies(found: Found, namespace: ObjectStore, threads: int) -> pa.Table:
     """
     copied = found.copied()
     gone = missing(namespace, copied, threads)
-    return copied.filter(pc.is_in(copied["address"], gone.combine_chunks()))
+    return copied.filter(strings.among(copied["address"], gone))

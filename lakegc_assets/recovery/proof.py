@@ -15,6 +15,7 @@ from typing import Final
 import pyarrow.compute as pc
 
 from lakegc_assets.recovery import journal
+from lakegc_assets.run import strings
 from lakegc_assets.storage.base import ObjectStore
 from lakegc_assets.storage.files import may_be_moved
 from lakegc_assets.storage.values import Lost
@@ -61,7 +62,7 @@ class Proof:
         rows = rows.filter(pc.equal(rows["outcome"], "copied"))
         counts = rows.group_by("address").aggregate([("size", "count")])
         often = counts.filter(pc.greater(counts["size_count"], 1))["address"]
-        rows = rows.filter(pc.is_in(rows["address"], often.combine_chunks()))
+        rows = rows.filter(strings.among(rows["address"], often))
         columns = (rows[name].to_pylist() for name in ("address", "size", "etag", "copy_etag"))
         return frozenset(zip(*columns, strict=True))
 

@@ -23,6 +23,7 @@ from lakegc_assets.recovery.liveness import needed_now
 from lakegc_assets.recovery.looking import missing
 from lakegc_assets.recovery.overview import Found, all_backups, found_at
 from lakegc_assets.recovery.place import placed, repository_at
+from lakegc_assets.run import strings
 from lakegc_assets.run.context import RunContext
 from lakegc_assets.run.hashing import address_hashes
 from lakegc_assets.run.lock import repository_lock
@@ -198,7 +199,7 @@ def _needed(ctx: RunContext, found: Found, held: pa.Table) -> str:
     only = missing(connections.store(), held, threads)
     if not len(only):
         return ""
-    needed = needed_now(ctx, subject.namespace, held.filter(pc.is_in(held["address"], only)))
+    needed = needed_now(ctx, subject.namespace, held.filter(strings.among(held["address"], only)))
     if not needed.num_rows:
         return ""
     first = needed.slice(0, 1).to_pylist()[0]
@@ -237,7 +238,7 @@ def _restorable(found: Found, addresses: pa.ChunkedArray) -> dict[str, int]:
     if found.record.finished is None or found.copy_of:
         return {}
     copied = found.copied()
-    copied = copied.filter(pc.is_in(copied["address"], addresses.combine_chunks()))
+    copied = copied.filter(strings.among(copied["address"], addresses))
     return dict(zip(copied["address"].to_pylist(), copied["size"].to_pylist(), strict=True))
 
 
@@ -255,7 +256,8 @@ def _held(found: Found) -> pa.Table:
     """
     if found.state == "finished":
         copied = found.copied()
-        return pa.concat_tables([copied, _unnamed(found.store, copied)]).sort_by("address")
+        both = pa.concat_tables([copied, _unnamed(found.store, copied)])
+        return strings.in_order(both, "address")
     left = pa.table(_columns(_copies(found.store)), schema=_LEFT)
     try:
         copied = found.copied()
@@ -267,9 +269,9 @@ def _held(found: Found) -> pa.Table:
     if not left.num_rows:
         _require_gone(found.store, copied["address"])
     # One that was cut short has not the size that the object has.
-    at = pc.index_in(left["address"].combine_chunks(), copied["address"].combine_chunks())
-    known = copied["size"].combine_chunks().take(at)
-    return left.set_column(1, "size", pc.coalesce(known, left["size"].combine_chunks()))
+    at = strings.places(left["address"], copied["address"])
+    known = copied["size"].take(at)
+    return left.set_column(1, "size", pc.coalesce(known, left["size"]))
 
 
 def _unnamed(store: ObjectStore, copied: pa.Table) -> pa.Table:

@@ -20,6 +20,7 @@ import pyarrow.compute as pc
 from lakegc_assets.engine.tasks import thread_map
 from lakegc_assets.errors import IntegrityError, LakegcError
 from lakegc_assets.recovery.bringing_back import Brought
+from lakegc_assets.run import strings
 from lakegc_assets.run.artifacts import AttemptArtifacts
 from lakegc_assets.run.records import read_rows, write_rows
 from lakegc_assets.storage.base import ObjectStore
@@ -124,14 +125,10 @@ def outcomes(attempt: AttemptArtifacts, restore_id: str) -> pa.Table:
     keys = sorted(key for key in attempt.files(folder(restore_id)) if key.startswith(ledger))
     tables = thread_map(partial(_read, store), keys, _THREADS)
     rows = pa.concat_tables([RESTORED.empty_table(), *tables])
-    ranked = rows.append_column("order", _order(rows)).sort_by(
-        [("address", "ascending"), ("order", "ascending"), ("at", "descending")]
-    )
-    addresses = ranked["address"].combine_chunks()
-    if not len(addresses):
-        return rows
-    before, after = addresses.slice(0, len(addresses) - 1), addresses.slice(1)
-    first = pa.concat_arrays([pa.array([True]), pc.not_equal(after, before)])
+    ranked = rows.append_column("order", _order(rows))
+    order = [("address", "ascending"), ("order", "ascending"), ("at", "descending")]
+    ranked = strings.in_order(ranked, order)
+    first = strings.first_of_each(ranked["address"])
     return ranked.filter(first).select(RESTORED.names)
 
 

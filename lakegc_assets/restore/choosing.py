@@ -16,6 +16,7 @@ from lakegc_assets.lakefs.errors import NotFoundError
 from lakegc_assets.lakefs.models import ObjectStats
 from lakegc_assets.lakefs.reads import branch_ref
 from lakegc_assets.mark.addresses import live_spellings
+from lakegc_assets.run import strings
 from lakegc_assets.wording import counted
 
 _SHOWN = 5
@@ -80,12 +81,12 @@ def chosen(
         RefusedError: the mark names nothing of it, or not all of the addresses.
     """
     if choice.everything:
-        return marked.sort_by("address")
+        return strings.in_order(marked, "address")
     if choice.addresses:
         wanted = _named(namespace, marked, choice.addresses)
     else:
         wanted = _shown(client, repository, namespace, marked, choice)
-    return _among(marked, wanted).sort_by("address")
+    return strings.in_order(_among(marked, wanted), "address")
 
 
 def _among(marked: pa.Table, addresses: Collection[str]) -> pa.Table:

@@ -28,6 +28,7 @@ from lakegc_assets.recovery.restore_record import RESTORED, Begun, folder
 from lakegc_assets.restore.choosing import Choice, chosen
 from lakegc_assets.restore.sample import Sample, choose_sample, read_sample
 from lakegc_assets.restore.task import BATCH, Orders, restore_portion
+from lakegc_assets.run import strings
 from lakegc_assets.run.artifacts import AttemptArtifacts, Manifest
 from lakegc_assets.run.connections import Connections
 from lakegc_assets.run.context import RunContext
@@ -189,7 +190,7 @@ def _bring_back(
 ) -> Sequence[str]:
     """Bring back what no earlier try has; why tasks ended early."""
     done = record.outcomes(attempt, restore_id)
-    known = pc.is_in(wanted["address"], _settled(done)["address"].combine_chunks())
+    known = strings.among(wanted["address"], _settled(done)["address"])
     left = wanted.filter(pc.invert(known))
     portions, cost = _portions(ctx, attempt, restore_id, left)
     orders = Orders(
@@ -228,7 +229,7 @@ def _require_all(ctx: RunContext, found: pa.Table, rows: pa.Table, early: Sequen
         StorageError: so it is; what to do.
         IntegrityError: the ledger has other objects than those that were asked for.
     """
-    known = pc.sum(pc.is_in(found["address"], rows["address"].combine_chunks())).as_py() or 0
+    known = pc.sum(strings.among(found["address"], rows["address"])).as_py() or 0
     if known != found.num_rows:
         raise IntegrityError(
             f"the ledger of the restore has {counted(found.num_rows - known, 'object')} that "

@@ -12,6 +12,7 @@ import pyarrow.compute as pc
 from lakegc_assets.lakefs.client import LakeFSClient
 from lakegc_assets.lakefs.errors import GoneError, LakeFSError
 from lakegc_assets.mark.metaranges import pairs_of
+from lakegc_assets.run import strings
 from lakegc_assets.run.artifacts import AttemptArtifacts
 from lakegc_assets.run.connections import Connections
 from lakegc_assets.run.context import RunContext
@@ -56,9 +57,11 @@ def choose_sample(
     try:
         marked = attempt.read("deletion_candidates", columns=["address", "size", "commit_id"])
         held = marked.filter(pc.is_valid(marked["commit_id"]))
-        held = held.filter(pc.is_in(held["address"], rows["address"].combine_chunks()))
+        held = held.filter(strings.among(held["address"], rows["address"]))
         held = held.filter(pc.less_equal(held["size"], _LARGEST))
-        some = held.sort_by([("size", "ascending"), ("address", "ascending")]).slice(0, MOST)
+        some = strings.in_order(held, [("size", "ascending"), ("address", "ascending")]).slice(
+            0, MOST
+        )
         found = list(_places(ctx, connections, attempt, some))
     except Exception as error:  # noqa: BLE001 - whatever it is, the objects can come back
         ctx.log.warning("no object is read through lakeFS: %s", error)

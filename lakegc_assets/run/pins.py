@@ -19,6 +19,7 @@ import pyarrow.parquet as pq
 
 from lakegc_assets.engine.tasks import thread_map
 from lakegc_assets.errors import IntegrityError
+from lakegc_assets.run import strings
 from lakegc_assets.storage.base import ObjectStore
 from lakegc_assets.storage.errors import ObjectNotFoundError, StorageError
 from lakegc_assets.storage.lists import list_to_the_end
@@ -142,7 +143,7 @@ def pinned(store: ObjectStore) -> pa.Table:
     rows = REASONS.empty_table()
     for pin, addresses in lasting:
         new = pc.unique(addresses)
-        new = new.filter(pc.invert(pc.is_in(new, rows["address"].combine_chunks())))
+        new = new.filter(pc.invert(strings.among(new, rows["address"])))
         why = pa.repeat(pa.scalar(pin.reason), len(new))
         rows = pa.concat_tables([rows, pa.table([new, why], schema=REASONS)])
     return rows
@@ -152,7 +153,7 @@ def among(pins: pa.Table, addresses: pa.ChunkedArray) -> pa.Table:
     """Of what is pinned (``REASONS``) that which is among some addresses."""
     if not pins.num_rows:
         return pins
-    return pins.filter(pc.is_in(pins["address"], addresses.combine_chunks()))
+    return pins.filter(strings.among(pins["address"], addresses))
 
 
 def prune_pins(store: ObjectStore) -> list[Pin]:

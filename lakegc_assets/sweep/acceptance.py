@@ -23,6 +23,7 @@ from lakegc_assets.mark.published import read_marked
 from lakegc_assets.recovery.bringing_back import bring_back, present
 from lakegc_assets.recovery.forecast import Verdict, forecast
 from lakegc_assets.recovery.proof import Proof
+from lakegc_assets.run import strings
 from lakegc_assets.run.connections import Connections
 from lakegc_assets.run.context import RunContext
 from lakegc_assets.run.pins import Pin, write_pin
@@ -326,8 +327,8 @@ def _record_missing(ctx: RunContext, alarm: Alarm, hold_id: str) -> None:
     if not rows.num_rows:
         return
     attempt = ctx.root.attempt(ctx.repository, alarm.run)
-    done = ledger.done(ledger.read(attempt))["address"].combine_chunks()
-    rows = rows.filter(pc.invert(pc.is_in(rows["address"], done)))
+    done = ledger.done(ledger.read(attempt))["address"]
+    rows = rows.filter(pc.invert(strings.among(rows["address"], done)))
     outcomes = [
         Outcome(address, size, "already_missing", detail=LOST)
         for address, size in zip(rows["address"].to_pylist(), rows["size"].to_pylist(), strict=True)

@@ -12,6 +12,7 @@ import pyarrow.compute as pc
 from lakegc_assets.errors import RefusedError
 from lakegc_assets.recovery.backups import Backup, find_backup, folder_url, subject_of
 from lakegc_assets.recovery.making import whole
+from lakegc_assets.run import strings
 from lakegc_assets.run.artifacts import AttemptArtifacts, Manifest
 from lakegc_assets.run.command_line import command_line
 from lakegc_assets.run.context import RunContext
@@ -66,11 +67,11 @@ def spare_what_is_not_backed_up(
     backup.require_of(subject_of(chain))
     lacking = _not_held(ctx, backup, marked)
     swept = ledger.read(attempt)
-    done = ledger.done(swept)["address"].combine_chunks()
-    spared = lacking.filter(pc.invert(pc.is_in(lacking["address"], done)))
+    done = ledger.done(swept)["address"]
+    spared = lacking.filter(pc.invert(strings.among(lacking["address"], done)))
     ledger.record_spared(attempt.store(), name, spared)
-    deleted = swept.filter(pc.equal(swept["outcome"], "deleted"))["address"].combine_chunks()
-    gone = lacking.filter(pc.is_in(lacking["address"], deleted)).num_rows
+    deleted = swept.filter(pc.equal(swept["outcome"], "deleted"))["address"]
+    gone = lacking.filter(strings.among(lacking["address"], deleted)).num_rows
     attempt.store().put(_BEGUN, json.dumps({"backup": backup.store.url}).encode())
     if spared.num_rows:
         ctx.log.warning(

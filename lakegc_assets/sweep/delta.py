@@ -33,6 +33,7 @@ from lakegc_assets.mark.suspects import last_parts
 from lakegc_assets.mark.uncommitted import Staged, prepare_uncommitted, read_staged
 from lakegc_assets.retention.commits import Commit
 from lakegc_assets.retention.rules import Rules
+from lakegc_assets.run import strings
 from lakegc_assets.run.artifacts import AttemptArtifacts, Manifest
 from lakegc_assets.run.connections import Connections
 from lakegc_assets.run.context import RunContext
@@ -311,12 +312,10 @@ def one_reason(spared: pa.Table) -> pa.Table:
     """Each address once: the alarm after a sweep looks at certain reasons only, so these count."""
     if spared.num_rows <= 1:
         return spared
-    ranked = spared.append_column("doubt", _doubted(spared)).sort_by(
-        [("address", "ascending"), ("doubt", "ascending"), ("why", "ascending")]
-    )
-    addresses = ranked["address"].combine_chunks()
-    new = pc.not_equal(addresses.slice(1), addresses.slice(0, len(addresses) - 1))
-    first = ranked.filter(pa.concat_arrays([pa.array([True]), new]))
+    ranked = spared.append_column("doubt", _doubted(spared))
+    order = [("address", "ascending"), ("doubt", "ascending"), ("why", "ascending")]
+    ranked = strings.in_order(ranked, order)
+    first = ranked.filter(strings.first_of_each(ranked["address"]))
     return first.select(SPARED.names).cast(SPARED)
 
 
@@ -335,4 +334,4 @@ def without(rows: pa.Table, addresses: pa.ChunkedArray) -> pa.Table:
     """Rows but for those of some addresses, compared letter by letter."""
     if not len(addresses):
         return rows
-    return rows.filter(pc.invert(pc.is_in(rows["address"], addresses.combine_chunks())))
+    return rows.filter(pc.invert(strings.among(rows["address"], addresses)))

@@ -20,6 +20,7 @@ import pyarrow.compute as pc
 
 from lakegc_assets.engine.tasks import thread_map
 from lakegc_assets.errors import IntegrityError
+from lakegc_assets.run import strings
 from lakegc_assets.run.artifacts import AttemptArtifacts
 from lakegc_assets.run.hashing import address_hashes
 from lakegc_assets.run.records import read_rows, write_rows
@@ -47,6 +48,7 @@ SWEPT: Final = pa.schema(
 )
 _NOTHING: Final = SWEPT.empty_table()
 _DONE: Final = pa.array(DONE)
+_BEST_FIRST: Final = (("address", "ascending"), ("order", "ascending"), ("at", "descending"))
 _LEDGER: Final = f"{ASSET}/ledger/"
 #: Rows in one file of what was spared.
 _ROWS: Final = 100_000
@@ -193,14 +195,9 @@ def _one_each(rows: pa.Table) -> pa.Table:
     place = pc.if_else(pc.is_in(outcome, _DONE), 1, 2)
     place = pc.if_else(pc.equal(outcome, "deleted"), 0, place)
     place = pc.if_else(pc.equal(outcome, PUT_BACK), -1, place)
-    ranked = several.append_column("order", place).sort_by(
-        [("address", "ascending"), ("order", "ascending"), ("at", "descending")]
-    )
-    addresses = ranked["address"].combine_chunks()
-    first = pa.concat_arrays(
-        [pa.array([True]), pc.not_equal(addresses.slice(1), addresses.slice(0, len(addresses) - 1))]
-    )
-    best = ranked.filter(first).drop_columns(["order"])
+    ranked = several.append_column("order", place)
+    ranked = strings.in_order(ranked, _BEST_FIRST)
+    best = ranked.filter(strings.first_of_each(ranked["address"])).drop_columns(["order"])
     return pa.concat_tables([rows.filter(pc.invert(often)), best])
 
 

@@ -12,6 +12,7 @@ from lakegc_assets.errors import LakegcError
 from lakegc_assets.recovery.backups import Backup, find_backup, folder_url, subject_of
 from lakegc_assets.recovery.bringing_back import Copies
 from lakegc_assets.recovery.proof import Proof
+from lakegc_assets.run import strings
 from lakegc_assets.run.artifacts import AttemptArtifacts, Manifest
 from lakegc_assets.run.context import RunContext
 from lakegc_assets.storage.opening import open_store
@@ -86,14 +87,14 @@ def lost_objects(attempt: AttemptArtifacts, rows: pa.Table, backup: Backup | Non
     except (LakegcError, pa.ArrowException, ValueError, OSError):
         # It only says under which ids the store may have kept them: they are looked for.
         swept = ledger.SWEPT.empty_table()
-    at = pc.index_in(rows["address"].combine_chunks(), swept["address"].combine_chunks())
-    versions = swept["version"].combine_chunks().take(at)
+    at = strings.places(rows["address"], swept["address"])
+    versions = strings.taken(swept["version"], at)
     copy_etags = pa.nulls(rows.num_rows, pa.string())
     if backup is not None:
         copied = backup.copied
-        at = pc.index_in(rows["address"].combine_chunks(), copied["address"].combine_chunks())
-        same = pc.equal(copied["etag"].combine_chunks().take(at), rows["etag"].combine_chunks())
-        found = copied["copy_etag"].combine_chunks().take(at)
+        at = strings.places(rows["address"], copied["address"])
+        same = pc.equal(strings.taken(copied["etag"], at), rows["etag"])
+        found = strings.taken(copied["copy_etag"], at)
         copy_etags = pc.if_else(pc.fill_null(same, False), found, None)
     columns = [rows[name] for name in ("address", "size", "etag")]
     return pa.table([*columns, versions, copy_etags], schema=LOST)

@@ -11,6 +11,7 @@ import pyarrow.compute as pc
 
 from lakegc_assets.recovery.bringing_back import bring_back
 from lakegc_assets.recovery.proof import Proof
+from lakegc_assets.run import strings
 from lakegc_assets.run.connections import Connections
 from lakegc_assets.run.context import RunContext
 from lakegc_assets.sweep import ledger
@@ -48,7 +49,7 @@ def put_back(
     backup, problem = usable_backup(ctx, deltas.chain)
     if problem:
         ctx.log.warning("%s", problem)
-    wanted = pc.is_in(candidates.rows["address"], missing["address"].combine_chunks())
+    wanted = strings.among(candidates.rows["address"], missing["address"])
     lost = lost_objects(deltas.attempt, candidates.rows.filter(wanted), backup)
     proof = None if backup is None else Proof(backup.store)
     store, still = connections.store(), dict[str, str]()
@@ -75,8 +76,8 @@ def record_put_back(
         holders: who needs them, as far as that is known.
     """
     rows = candidates.rows
-    at = pc.index_in(back["address"].combine_chunks(), rows["address"].combine_chunks())
-    sizes = rows["size"].combine_chunks().take(at).to_pylist()
+    at = strings.places(back["address"], rows["address"])
+    sizes = rows["size"].take(at).to_pylist()
     outcomes = [
         Outcome(address, size, PUT_BACK, detail=_said(why, holders.get(address)))
         for address, why, size in zip(
@@ -99,4 +100,4 @@ def thought_gone(deltas: Deltas, there: pa.Table) -> pa.Table:
         return there
     swept = ledger.read(deltas.attempt)
     gone = swept.filter(pc.is_in(swept["outcome"], pa.array(GONE)))["address"]
-    return there.filter(pc.is_in(there["address"], gone.combine_chunks()))
+    return there.filter(strings.among(there["address"], gone))

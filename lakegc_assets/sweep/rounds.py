@@ -8,11 +8,11 @@ from functools import partial
 from typing import Final
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from lakegc_assets.checks.evaluation import evaluate, require_passed
 from lakegc_assets.engine.datasets import PartWriter, write_part
 from lakegc_assets.errors import LakegcError, RefusedError
+from lakegc_assets.run import strings
 from lakegc_assets.run.artifacts import AttemptArtifacts
 from lakegc_assets.run.connections import Connections
 from lakegc_assets.run.context import RunContext
@@ -201,7 +201,7 @@ class Rounds:
 
     def _portions(self, number: int, survivors: pa.Table) -> list[Portion]:
         """The survivors for tasks, each with those of one stretch of addresses."""
-        rows = survivors.sort_by("address")
+        rows = strings.in_order(survivors, "address")
         most = self.ctx.settings.sweep_num_partitions
         batches = -(-rows.num_rows // self.ctx.settings.sweep_batch)
         tasks = max(1, min(most, batches // _BATCHES))
@@ -245,7 +245,7 @@ def _record_spared(
     rows, spared = remaining.rows, delta.spared
     if not spared.num_rows:
         return
-    where = pc.index_in(spared["address"], rows["address"].combine_chunks())
+    where = strings.places(spared["address"], rows["address"])
     ledger.record_spared(
         attempt.store(), name, spared.append_column("size", rows["size"].take(where))
     )

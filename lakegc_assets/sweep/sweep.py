@@ -24,6 +24,7 @@ from lakegc_assets.mark.installation import require_one_server
 from lakegc_assets.mark.published import read_marked
 from lakegc_assets.recovery.old_trash import prune_trash
 from lakegc_assets.recovery.undoable import recovery_facts
+from lakegc_assets.run import strings
 from lakegc_assets.run.artifacts import AttemptArtifacts, Manifest
 from lakegc_assets.run.connections import Connections
 from lakegc_assets.run.context import RunContext
@@ -127,7 +128,7 @@ def _sweep(ctx: RunContext, connections: Connections, lease: Lease) -> Manifest:
         swept = recorded.read()
         _require_whole(ctx, swept, candidates)
         writer = attempt.writer(ASSET, SWEPT)
-        writer.add(swept.sort_by("address"))
+        writer.add(strings.in_order(swept, "address"))
         parts = {"data": writer.finish()}
         facts: dict[str, object] = {
             "outcomes": _totals(swept),
@@ -285,8 +286,8 @@ def _require_whole(ctx: RunContext, swept: pa.Table, candidates: Candidates) -> 
     Raises:
         IntegrityError: they are not of the same objects.
     """
-    marked = candidates.rows["address"].combine_chunks()
-    known = pc.sum(pc.is_in(swept["address"], marked)).as_py() or 0
+    marked = candidates.rows["address"]
+    known = pc.sum(strings.among(swept["address"], marked)).as_py() or 0
     if known != swept.num_rows or swept.num_rows != len(marked):
         raise IntegrityError(
             f"the ledger of mark {ctx.run!r} has {swept.num_rows} outcomes, "

@@ -28,7 +28,7 @@ from lakegc_assets.graveler.ident import commit_id
 from lakegc_assets.mark import refs, sifting
 from lakegc_assets.retention.commits import instant
 from lakegc_assets.retention.rules import Rules
-from lakegc_assets.run import artifacts, context, hashing, sets
+from lakegc_assets.run import artifacts, context, hashing, sets, strings
 from lakegc_assets.run.artifacts import Manifest
 from lakegc_assets.run.settings import Settings
 from lakegc_assets.sweep import extending, look
@@ -49,6 +49,10 @@ def simpler() -> list[tuple[object, str, object]]:
         *((module, "etag_hashes", etag_hashes) for module in (extending, sifting)),
         *((module, "hashlib", _DIGESTS) for module in (datasets, context)),
         (hashing, "_hashes", hashes_of),
+        (strings, "among", columns.is_in),
+        (strings, "places", columns.index_in),
+        (strings, "taken", pa.Array.take),
+        (strings, "in_order", pa.Table.sort_by),
         (sets, "distinct", distinct),
         (sets, "members_of", members_of),
         (namespace.StorageNamespace, "parse", _parsed),
