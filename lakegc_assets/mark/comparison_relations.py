@@ -1,0 +1,191 @@
+"""Two marks beside each other, and why a run keeps what another list names, as relations."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Final
+
+from pyspark.sql import DataFrame
+
+from lakegc_assets.engine.relation import F, Window, relation
+
+#: Which of two marks name an object.
+BOTH: Final = "both"
+FIRST: Final = "first"
+SECOND: Final = "second"
+#: Why a run keeps an object.
+COMMITTED: Final = "committed"
+STAGED: Final = "staged"
+REFERENCED: Final = "referenced"
+SPARED_BY_MARK: Final = "spared"
+TOO_YOUNG: Final = "too young"
+OUTSIDE: Final = "outside data"
+MISSING: Final = "missing"
+ELSEWHERE: Final = "elsewhere"
+NOT_ADOPTED: Final = "not adopted"
+OTHER: Final = "other"
+#: What a run says of each kind; ``spared`` and ``elsewhere`` have reasons of their own.
+WHY: Final = {
+    COMMITTED: "an active commit holds it",
+    STAGED: "it is staged on a branch",
+    REFERENCED: "another repository names it by its full address",
+    TOO_YOUNG: "it was written after the cutoff",
+    OUTSIDE: "it is neither below data/ nor at the root, where lakeFS writes objects",
+    MISSING: "the store does not hold it",
+    ELSEWHERE: "it is not in the namespace",
+    NOT_ADOPTED: "the mark that the run adopted does not name it",
+    OTHER: "the run keeps it",
+}
+_OF_EACH: Final = (
+    *("hash", "address", "in_place", "elsewhere"),
+    *("reason", "commit_id", "branch"),
+)
+
+
+@relation
+def each_once(named: DataFrame) -> DataFrame:
+    """What lists name, each object once.
+
+    An address that only has the hash of another one is left out: nobody deletes it then.
+
+    Args:
+        named: hash, address, ...: as often as the lists have it.
+    """
+    of_one_hash = Window.partitionBy("hash").orderBy("address")
+    return named.withColumn("n", F.row_number().over(of_one_hash)).where("n = 1").drop("n")
+
+
+@relation
+def beside(first: DataFrame, second: DataFrame) -> DataFrame:
+    """Two marks beside each other: which of them names each object.
+
+    Args:
+        first: hash, address, size, in_place, elsewhere, reason, commit_id, branch; each hash once.
+        second: the same of the other mark.
+
+    Returns:
+        The same columns, of the first mark where both name an object, but the size of the one that
+        knows it; and named_by: both, first or second.
+    """
+    columns = ("size", *_OF_EACH)
+    one = first.select(*(F.col(name).alias(f"first_{name}") for name in columns))
+    other = second.select(*(F.col(name).alias(f"second_{name}") for name in columns))
+    in_one, in_other = F.col("first_hash").isNotNull(), F.col("second_hash").isNotNull()
+    named_by = (
+        F.when(in_one & in_other, F.lit(BOTH)).when(in_one, F.lit(FIRST)).otherwise(F.lit(SECOND))
+    )
+    joined = one.join(other, F.col("first_hash") == F.col("second_hash"), "full_outer")
+    return joined.select(
+        named_by.alias("named_by"),
+        F.coalesce("first_size", "second_size").alias("size"),
+        *(
+            F.when(in_one, F.col(f"first_{name}")).otherwise(F.col(f"second_{name}")).alias(name)
+            for name in _OF_EACH
+        ),
+    )
+
+
+@relation
+def live_by_kind(committed: DataFrame, staged: DataFrame, referenced: DataFrame) -> DataFrame:
+    """What is live, by hash, with the kind of reason; the strongest has the lowest turn.
+
+    Args:
+        committed: hash: Committed DF.
+        staged: hash: Uncommitted DF.
+        referenced: hash: what other repositories name.
+
+    Returns:
+        hash, kind, turn.
+    """
+
+    def of(frame: DataFrame, kind: str, turn: int) -> DataFrame:
+        return frame.select("hash", F.lit(kind).alias("kind"), F.lit(turn).alias("turn"))
+
+    found = of(committed, COMMITTED, 0).unionAll(of(staged, STAGED, 1))
+    return found.unionAll(of(referenced, REFERENCED, 2))
+
+
+@relation
+def why_kept(
+    named: DataFrame,
+    candidates: DataFrame,
+    listing: DataFrame,
+    gone: DataFrame,
+    live: DataFrame,
+    spared: DataFrame,
+    skipped: DataFrame,
+    cutoff: datetime,
+    otherwise: str,
+) -> DataFrame:
+    """Why a run would not delete what a list names: of several reasons the first of the chain.
+
+    Args:
+        named: hash, address, in_place, elsewhere: the list, each hash once.
+        candidates: hash: what the run would delete.
+        listing: hash, size, last_modified: Store DF of the run.
+        gone: hash: what sweeps have deleted since it was listed.
+        live: hash, kind, turn: as ``live_by_kind`` gives it.
+        spared: address, why: what the run spared.
+        skipped: folder: slices that were not listed, since they are too young.
+        cutoff: what was written since then is too young.
+        otherwise: the kind of what is kept for none of these reasons.
+
+    Returns:
+        hash, address, size, kind, why: of what is named and no candidate; ``size`` is null for what
+        the store does not hold.
+    """
+    asked = named.join(candidates, "hash", "left_anti").select(
+        *("hash", "address", "in_place", "elsewhere"),
+        F.regexp_extract("address", "^([^/]*/[^/]*/)", 1).alias("folder"),
+    )
+    there = listing.join(gone, "hash", "left_anti").select("hash", "size", "last_modified")
+    named_live = live.join(asked.select("hash"), "hash", "left_semi")
+    strongest = named_live.groupBy("hash").agg(F.min_by("kind", "turn").alias("live_as"))
+    spared_once = spared.groupBy("address").agg(F.min("why").alias("spared_why"))
+    too_young = skipped.select("folder", F.lit(True).alias("is_skipped"))
+    looked_at = asked.join(there, "hash", "left").join(strongest, "hash", "left")
+    looked_at = looked_at.join(spared_once, "address", "left").join(too_young, "folder", "left")
+    is_missing = F.col("last_modified").isNull()
+    kind = (
+        F.when(F.col("elsewhere").isNotNull(), F.lit(ELSEWHERE))
+        .when(~F.col("in_place"), F.lit(OUTSIDE))
+        .when(F.col("last_modified") >= F.lit(cutoff), F.lit(TOO_YOUNG))
+        .when(F.col("live_as").isNotNull(), F.col("live_as"))
+        .when(is_missing & F.col("is_skipped"), F.lit(TOO_YOUNG))
+        .when(is_missing, F.lit(MISSING))
+        .when(F.col("spared_why").isNotNull(), F.lit(SPARED_BY_MARK))
+        .otherwise(F.lit(otherwise))
+    )
+    why = F.when(F.col("kind") == F.lit(ELSEWHERE), F.col("elsewhere")).when(
+        F.col("kind") == F.lit(SPARED_BY_MARK), F.col("spared_why")
+    )
+    for name, sentence in WHY.items():
+        if name != ELSEWHERE:
+            why = why.when(F.col("kind") == F.lit(name), F.lit(sentence))
+    judged = looked_at.withColumn("kind", kind).withColumn("why", why)
+    return judged.select("hash", "address", "size", "kind", "why")
+
+
+@relation
+def totals(objects: DataFrame, by: Sequence[str]) -> DataFrame:
+    """Objects and their bytes in groups; how many have a size, since nobody knows all of them.
+
+    Args:
+        objects: size, and the columns of the groups.
+        by: the names of these.
+
+    Returns:
+        The columns of the groups, objects, sized, bytes.
+    """
+    return objects.groupBy(*by).agg(
+        F.count(F.lit(1)).alias("objects"),
+        F.count("size").alias("sized"),
+        F.sum("size").cast("bigint").alias("bytes"),
+    )
+
+
+@relation
+def largest(objects: DataFrame, count: int) -> DataFrame:
+    """The largest objects, those of one size by their addresses; those without a size come last."""
+    return objects.orderBy(F.col("size").desc_nulls_last(), F.col("address").asc()).limit(count)
