@@ -33,7 +33,8 @@ from bench._store import Store
 from lakegc_assets.embedded import EmbeddedLakeFS
 from lakegc_assets.engine.datasets import write_part
 from lakegc_assets.lakefs.config import LakeFSConfig
-from lakegc_assets.run.artifacts import LISTING, ArtifactRoot
+from lakegc_assets.mark.listing_rows import listing_rows
+from lakegc_assets.run.artifacts import ArtifactRoot
 from lakegc_assets.run.connections import Connections
 from lakegc_assets.run.context import RunContext
 from lakegc_assets.run.settings import Settings
@@ -127,7 +128,7 @@ def _rows(addresses: Sequence[str], etags: Sequence[str], size: int, moment: dat
         "last_modified": [moment] * len(addresses),
         "etag": etags,
     }
-    return pa.table(columns, schema=LISTING).sort_by("address")
+    return pa.Table.from_batches([listing_rows(pa.table(columns))]).sort_by("address")
 
 
 def _keys(rows: pa.Table) -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -41,11 +42,10 @@ class Frames:
 
 def same(some: Rows, others: Rows) -> bool:
     """Whether two lists hold the same rows, as often, in any order."""
-
-    def ordered(rows: Rows) -> list[str]:
-        return sorted(repr(sorted(row.items())) for row in rows)
-
-    return ordered(some) == ordered(others)
+    some_of, others_of = (
+        Counter(tuple(sorted(row.items())) for row in rows) for rows in (some, others)
+    )
+    return some_of == others_of
 
 
 @pytest.fixture(scope="module", params=["embedded", "spark"])

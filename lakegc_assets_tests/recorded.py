@@ -28,7 +28,7 @@ from lakegc_assets.mark.report import report
 from lakegc_assets.mark.uncommitted import snapshot_uncommitted
 from lakegc_assets.run.artifacts import MARK_ASSETS, ArtifactRoot, AttemptArtifacts, Manifest
 from lakegc_assets.run.context import RunContext
-from lakegc_assets.run.hashing import address_hashes, key_digest
+from lakegc_assets.run.hashing import address_hashes, key_digest, unsigned
 from lakegc_assets.run.settings import Settings
 from lakegc_assets.storage.config import StoreConfig
 from lakegc_assets_tests.replay import GOLDEN, ReplayServer
@@ -238,7 +238,8 @@ class Marked:
 
     def commits_hold(self, addresses: set[str]) -> bool:
         """Whether active commits hold all of some addresses, by their hashes."""
-        found = set(self.attempt.read("committed_addresses")["hash"].to_pylist())
+        column = self.attempt.read("committed_addresses")["hash"]
+        found = set(unsigned(column).tolist())
         return set(address_hashes(pa.array(sorted(addresses))).tolist()) <= found
 
 

@@ -65,7 +65,10 @@ class _OfEngine:
         self._which, self._within = which, within
 
     def __getattr__(self, name: str) -> Any:  # noqa: ANN401 - whatever the engine has by this name
-        found: Any = import_module(_current.get()[self._which])
+        modules = _current.get(None)
+        if modules is None:
+            raise AttributeError(f"{name} was looked up outside of a relation")
+        found: Any = import_module(modules[self._which])
         return getattr(getattr(found, self._within) if self._within else found, name)
 
 

@@ -6,36 +6,53 @@ reported as unknown and left alone. What cannot be proven dead is spared, with t
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from datetime import datetime
 from functools import partial
-from typing import NamedTuple
+from typing import Final
 
 import numpy as np
 import pyarrow as pa
+from pyspark.sql import DataFrame
 
-from lakegc_assets.engine.datasets import Part, read_part, read_parts, write_part
+from lakegc_assets.engine.datasets import Part, write_part
+from lakegc_assets.engine.session import Dataset, Session
 from lakegc_assets.engine.tasks import bin_pack
 from lakegc_assets.errors import IntegrityError, LakegcError
+from lakegc_assets.mark import relations
 from lakegc_assets.mark.adoption import adopt
-from lakegc_assets.mark.carrying import swept_since
+from lakegc_assets.mark.carrying import sweeps_since, swept_since
 from lakegc_assets.mark.evidence import EtagFiles
 from lakegc_assets.mark.installation import require_one_server
 from lakegc_assets.mark.reasons import CANDIDATES, last_holders, with_reasons
 from lakegc_assets.mark.served import LEAST_SECONDS, SPARED, served_candidates
-from lakegc_assets.mark.sifting import Sieve, Sifted, seen_before, sift
-from lakegc_assets.run.artifacts import AttemptArtifacts, Manifest
+from lakegc_assets.mark.sifting import etag_files
+from lakegc_assets.run.artifacts import LISTING, AttemptArtifacts, Manifest
 from lakegc_assets.run.connections import Connections
 from lakegc_assets.run.context import RunContext
-from lakegc_assets.run.hashing import Hashes, KeyDigest, address_hashes
+from lakegc_assets.run.hashing import HASHES, Hashes, KeyDigest, address_hashes
 from lakegc_assets.run.history import earlier, of_whole_store
-from lakegc_assets.run.pins import among, pinned
+from lakegc_assets.run.pins import pinned
 from lakegc_assets.run.selection import Selection
-from lakegc_assets.run.sets import members_of, write_set
+from lakegc_assets.run.sets import distinct, write_set
 from lakegc_assets.storage.base import ObjectStore
 
 ASSET = "deletion_candidates"
+#: Columns of what relations take and give.
+UNRESOLVED: Final = pa.schema([("last_part", pa.string())])
+SEEN: Final = pa.schema([("address", pa.string()), ("etag", pa.string())])
+JUDGED: Final = LISTING.append(pa.field("why", pa.string()))
+ADDRESSES: Final = pa.schema([("address", pa.string())])
+#: Columns of the listing that are counted.
+SUMMED: Final = pa.schema([LISTING.field(n) for n in ("size", "last_modified", "in_place")])
+COUNTS: Final = pa.schema([("why", pa.string()), ("objects", pa.int64())])
+TOTALS: Final = pa.schema(
+    [
+        (name, pa.int64())
+        for name in ("listed", "listed_bytes", "outside_data", "too_young", "too_young_bytes")
+    ]
+)
 #: Work on one core, in seconds, to write a candidate.
 _ROW_S = 2e-6
 
@@ -53,15 +70,24 @@ def find_candidates(ctx: RunContext) -> Manifest:
     require_one_server(client, ctx.repository, connections.store())
     attempt = ctx.root.attempt(ctx.repository, ctx.run)
     chain = attempt.chain("committed_addresses", connections.namespace_url)
-    listing, store = chain["store_listing"], attempt.store()
+    with ctx.frames(connections) as frames:
+        return _find(ctx, connections, frames, attempt, chain, started)
 
-    gone = write_set(store, f"{ASSET}/gone/", [address_hashes(swept_since(ctx, listing))])
+
+def _find(
+    ctx: RunContext,
+    connections: Connections,
+    frames: Session,
+    attempt: AttemptArtifacts,
+    chain: Mapping[str, Manifest],
+    started: datetime,
+) -> Manifest:
+    listing, store = chain["store_listing"], attempt.store()
+    unlisted, spared = _subtract(ctx, connections, frames, attempt, chain)
     files, kept_files = _in_order(listing)
-    sifted = sift(ctx, connections, files, _sieve(attempt, chain, gone))
     # What was looked at by name says nothing of the etags of what HEADs hold.
-    etags = EtagFiles(sifted.etags, kept_files) if listing.mode != "committed" else EtagFiles()
-    unlisted = _old_enough_uploads(ctx, connections, attempt, listing, sifted)
-    kept = write_part(store, f"{ASSET}/spared/", _pinned(connections, store, unlisted.parts))
+    by_name = listing.mode == "committed"
+    etags = EtagFiles() if by_name else etag_files(ctx, connections, attempt.url, files, kept_files)
     spent = (ctx.clocks.now() - listing.started).total_seconds()
     served = served_candidates(
         ctx,
@@ -69,26 +95,27 @@ def find_candidates(ctx: RunContext) -> Manifest:
         attempt.read("active_commits", "heads"),
         store,
         f"{ASSET}/served/",
-        Selection(unlisted.parts, [kept]),
+        Selection(unlisted),
         etags,
         max(LEAST_SECONDS, spent),
         int(chain["uncommitted_snapshot"].facts["listed"]),
     )
-    more = pa.concat_tables([unlisted.spared, served])
-    spared = [*sifted.spared, kept, write_part(store, f"{ASSET}/spared/", more)]
+    spared = [*spared, write_part(store, f"{ASSET}/spared/", served)]
 
-    adopted = adopt(ctx, connections, attempt, Selection(unlisted.parts, spared), gone)
+    gone = write_set(store, f"{ASSET}/gone/", [address_hashes(swept_since(ctx, listing))])
+    adopted = adopt(ctx, connections, attempt, Selection(unlisted, spared), gone)
     dead, spared = adopted.dead, [*spared, *adopted.spared]
     holders = last_holders(ctx, connections, attempt, _hashes(store, dead))
     pieces = bin_pack(dead.parts, [p.rows * _ROW_S for p in dead.parts], _tasks(ctx))
     task = partial(with_reasons, connections, attempt.url, dead, holders)
     written = ctx.tasks.run("write candidates", task, pieces, dead.rows * _ROW_S)
     parts = [part for one in written for part in one.parts]
+    _require_distinct(frames, attempt, parts)
     parts = parts or [write_part(store, f"{ASSET}/data/", CANDIDATES.empty_table())]
     facts = {
-        **sifted.facts,
+        **_totals(frames, attempt, listing),
         "by_reason": _by_reason([one.by_reason for one in written]),
-        "spared": dict(Counter(w for t in read_parts(store, spared) for w in t["why"].to_pylist())),
+        "spared": _spared_by_reason(frames, attempt, spared),
         "skipped_slices": len(listing.facts.get("skipped_slices", ())),
         **adopted.facts,
     }
@@ -100,6 +127,135 @@ def find_candidates(ctx: RunContext) -> Manifest:
         facts,
         sum((one.digest for one in written), KeyDigest()),
     )
+
+
+# Store DF - Committed DF - Uncommitted DF
+
+
+def _subtract(
+    ctx: RunContext,
+    connections: Connections,
+    frames: Session,
+    attempt: AttemptArtifacts,
+    chain: Mapping[str, Manifest],
+) -> tuple[list[Part], list[Part]]:
+    """What no live set holds (``LISTING``), and of that what is spared (``SPARED``).
+
+    Raises:
+        IntegrityError: an input is not what its manifest says, or nobody can tell what is pinned.
+    """
+    listing, committed, uncommitted = (
+        chain[asset] for asset in ("store_listing", "committed_addresses", "uncommitted_snapshot")
+    )
+    _require_live_addresses(attempt, committed, uncommitted)
+    pins = pinned(connections.store())
+
+    def read(schema: pa.Schema, *parts: Part) -> DataFrame:
+        return frames.read(Dataset(attempt.url, parts, schema))
+
+    store = read(LISTING, *listing.parts["data"])
+    if swept := sweeps_since(ctx, listing):
+        store = relations.without_swept(store, [frames.read(one) for one in swept])
+    unreferenced = relations.candidates(
+        store,
+        read(HASHES, *committed.parts["data"], *committed.parts["referenced"]),
+        read(HASHES, *uncommitted.parts["hashes"]),
+        listing.cutoff,
+    )
+    judged = relations.judged(
+        unreferenced,
+        read(UNRESOLVED, *committed.parts["unresolved"], *uncommitted.parts["unresolved"]),
+        [frames.read(one) for one in _uploads_seen(ctx, listing)],
+        frames.create(pins.cast(SPARED)),
+    )
+    what = "subtract what is live from the listing"
+    found = frames.write(judged, attempt.url, f"{ASSET}/judged/", JUDGED, what)
+    if not found:
+        return [], []
+    judged = read(JUDGED, *found)
+    return (
+        frames.write(
+            relations.not_spared(judged), attempt.url, f"{ASSET}/unlisted/", LISTING, what
+        ),
+        frames.write(relations.spared(judged), attempt.url, f"{ASSET}/spared/", SPARED, what),
+    )
+
+
+def _require_live_addresses(
+    attempt: AttemptArtifacts, committed: Manifest, uncommitted: Manifest
+) -> None:
+    """Look whether what is live has addresses.
+
+    Raises:
+        IntegrityError: there are live ranges or lists, and no addresses of them.
+    """
+    if "referenced" not in committed.parts:
+        raise IntegrityError(
+            f"{attempt.url}/committed_addresses is of an earlier version, which did not read what "
+            "other repositories name: mark again"
+        )
+    for manifest, rows, live in (
+        (committed, "ranges", "data"),
+        (uncommitted, "data", "hashes"),
+    ):
+        if _rows(manifest.parts[rows]) and not _rows(manifest.parts[live]):
+            raise IntegrityError(
+                f"{attempt.url}/{manifest.asset} names what is live, and holds no address of it: "
+                "mark again"
+            )
+
+
+def _rows(parts: Sequence[Part]) -> int:
+    return sum(part.rows for part in parts)
+
+
+def _uploads_seen(ctx: RunContext, listing: Manifest) -> list[Dataset]:
+    """The uploads in parts that earlier listings saw which were finished before the cutoff.
+
+    Of the latest such listing of the whole store, and of the latest one of any mode. What no
+    listing wrote down was not seen, and stays.
+    """
+    datasets: dict[str, Dataset] = {}
+    found = earlier(ctx.root, ctx.repository, "store_listing", listing.namespace, ctx.run)
+    for listings in (of_whole_store(found), found):
+        for one in listings:
+            if one.manifest.finished < listing.cutoff:
+                with suppress(LakegcError):
+                    parts = one.attempt.manifest("store_listing").parts.get("multipart", ())
+                    datasets[one.attempt.url] = Dataset(one.attempt.url, parts, SEEN)
+                    break
+    return list(datasets.values())
+
+
+def _require_distinct(frames: Session, attempt: AttemptArtifacts, parts: Sequence[Part]) -> None:
+    """Look whether each candidate is there once.
+
+    Raises:
+        IntegrityError: the listing holds one of them twice.
+    """
+    if not parts:
+        return
+    twice = relations.duplicates(frames.read(Dataset(attempt.url, parts, ADDRESSES)), 1)
+    if frames.collect(twice, ADDRESSES, "look for objects that are listed twice").num_rows:
+        raise IntegrityError(f"{attempt.url} lists an object twice: mark again under a new id")
+
+
+def _totals(frames: Session, attempt: AttemptArtifacts, listing: Manifest) -> dict[str, int]:
+    """Counts and bytes of what is listed, as facts of the asset."""
+    store = frames.read(Dataset(attempt.url, listing.parts["data"], SUMMED))
+    totals = relations.listing_totals(store, listing.cutoff)
+    (row,) = frames.collect(totals, TOTALS, "count what is listed").to_pylist()
+    return {name: row[name] or 0 for name in TOTALS.names}
+
+
+def _spared_by_reason(
+    frames: Session, attempt: AttemptArtifacts, spared: Sequence[Part]
+) -> dict[str, int]:
+    if not _rows(spared):
+        return {}
+    counts = relations.counts_by_reason(frames.read(Dataset(attempt.url, spared, SPARED)))
+    found = frames.collect(counts, COUNTS, "count what is spared").to_pylist()
+    return {row["why"]: row["objects"] for row in found}
 
 
 def _in_order(listing: Manifest) -> tuple[list[Part], list[int]]:
@@ -119,138 +275,11 @@ def _tasks(ctx: RunContext) -> int:
     return ctx.settings.address_num_partitions
 
 
-def _sieve(attempt: AttemptArtifacts, chain: dict[str, Manifest], gone: Sequence[Part]) -> Sieve:
-    """What keeps an object from being a candidate: that it is live, or known to be gone.
-
-    Raises:
-        IntegrityError: there are live ranges, and no addresses of them.
-    """
-    committed, uncommitted = chain["committed_addresses"], chain["uncommitted_snapshot"]
-    if "referenced" not in committed.parts:
-        raise IntegrityError(
-            f"{attempt.url}/committed_addresses is of an earlier version, which did not read what "
-            "other repositories name: mark again"
-        )
-    for name, manifest, rows, live in (
-        ("committed_addresses", committed, "ranges", "data"),
-        ("uncommitted_snapshot", uncommitted, "data", "hashes"),
-    ):
-        if _rows(manifest.parts[rows]) and not _rows(manifest.parts[live]):
-            raise IntegrityError(
-                f"{attempt.url}/{name} names what is live, and holds no address of it: mark again"
-            )
-    return Sieve(
-        attempt.url,
-        f"{ASSET}/",
-        chain["store_listing"].cutoff,
-        [
-            *committed.parts["data"],
-            *committed.parts["referenced"],
-            *uncommitted.parts["hashes"],
-            *gone,
-        ],
-        [*committed.parts["unresolved"], *uncommitted.parts["unresolved"]],
-    )
-
-
-def _rows(parts: Sequence[Part]) -> int:
-    return sum(part.rows for part in parts)
-
-
-class _Unlisted(NamedTuple):
-    """What is on no list and old enough; and of the rest what is spared."""
-
-    parts: Sequence[Part]
-    spared: pa.Table
-
-
-def _old_enough_uploads(
-    ctx: RunContext,
-    connections: Connections,
-    attempt: AttemptArtifacts,
-    listing: Manifest,
-    sifted: Sifted,
-) -> _Unlisted:
-    """Sort out what was uploaded in parts.
-
-    Such objects carry the time at which the upload began, so they age from the first finished
-    listing that saw them.
-    """
-    store = attempt.store()
-    looks = [
-        seen_before(ctx, connections, attempt.url, sifted.multipart, before)
-        for before in _earlier_listings(ctx, listing)
-    ]
-    parts, spared = list(sifted.unlisted), [SPARED.empty_table()]
-    for number, part in enumerate(sifted.multipart):
-        rows = read_part(store, part)
-        known = np.any([np.zeros(part.rows, np.bool_), *(seen[number] for seen in looks)], axis=0)
-        if known.any():
-            parts.append(write_part(store, f"{ASSET}/unlisted/", rows.filter(pa.array(known))))
-        new = rows["address"].filter(pa.array(~known))
-        why = pa.array(
-            ["uploaded in parts, and not seen before the cutoff"] * len(new), pa.string()
-        )
-        spared.append(pa.table([new, why], schema=SPARED))
-    return _Unlisted(parts, pa.concat_tables(spared))
-
-
-def _pinned(connections: Connections, store: ObjectStore, parts: Sequence[Part]) -> pa.Table:
-    """Of what would be a candidate that which was restored, and is to stay for a while.
-
-    Raises:
-        IntegrityError: nobody can tell what that is.
-    """
-    pins = pinned(connections.store())
-    tables = read_parts(store, parts if pins.num_rows else (), ["address"])
-    return pa.concat_tables([SPARED.empty_table(), *(among(pins, t["address"]) for t in tables)])
-
-
-def _earlier_listings(ctx: RunContext, listing: Manifest) -> Iterator[tuple[str, Sequence[Part]]]:
-    """The latest earlier listings of this namespace that were finished before the cutoff.
-
-    Returns:
-        That of the whole store, and the one of any mode; of each the URL of its attempt, and what
-        it saw that was uploaded in parts.
-    """
-    found = earlier(ctx.root, ctx.repository, "store_listing", listing.namespace, ctx.run)
-    seen: set[str] = set()
-    for listings in (of_whole_store(found), found):
-        for one in listings:
-            if one.manifest.finished < listing.cutoff:
-                with suppress(LakegcError):
-                    whole = one.attempt.manifest("store_listing")
-                    if one.attempt.url not in seen:
-                        # What no listing wrote down was not seen, and stays.
-                        yield one.attempt.url, whole.parts.get("multipart", ())
-                    seen.add(one.attempt.url)
-                    break
-
-
 def _hashes(store: ObjectStore, dead: Selection) -> Hashes:
-    """The sorted hashes of all candidates.
-
-    Raises:
-        IntegrityError: the listing holds one of them twice.
-    """
+    """The sorted hashes of all candidates."""
     tables = (dead.read(store, part, ["address"]) for part in dead.parts)
-    found = np.concatenate(
-        [np.empty(0, np.uint64), *(address_hashes(t["address"]) for t in tables)]
-    )
-    hashes, counts = np.unique(found, return_counts=True)
-    if len(hashes) != len(found) and _twice(store, dead, hashes[counts > 1]):
-        raise IntegrityError(f"{store.url} lists an object twice: mark again under a new id")
-    return hashes
-
-
-def _twice(store: ObjectStore, dead: Selection, hashes: Hashes) -> bool:
-    """Whether candidates of some hashes, which are sorted, have equal addresses."""
-    found: list[str] = []
-    for part in dead.parts:
-        addresses = dead.read(store, part, ["address"])["address"]
-        mask = members_of([hashes], address_hashes(addresses))
-        found += addresses.filter(pa.array(mask)).to_pylist()
-    return len(set(found)) != len(found)
+    found = [address_hashes(table["address"]) for table in tables]
+    return distinct(np.concatenate([np.empty(0, np.uint64), *found]))
 
 
 def _by_reason(counts: Sequence[pa.Table]) -> dict[str, dict[str, int]]:

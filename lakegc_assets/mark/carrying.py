@@ -20,6 +20,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lakegc_assets.engine.datasets import Part, read_part
+from lakegc_assets.engine.session import Dataset
 from lakegc_assets.engine.tasks import thread_map
 from lakegc_assets.errors import IntegrityError, LakegcError
 from lakegc_assets.graveler.namespace import slice_time
@@ -34,6 +35,8 @@ from lakegc_assets.run.pins import PINS
 from lakegc_assets.run.settings import CUTOFF_MARGIN, MIN_SAFE_AGE
 
 ASSET: Final = "store_listing"
+#: What is read of the record of a sweep.
+SWEPT: Final = pa.schema([("address", pa.string()), ("outcome", pa.string())])
 #: For how long at most a slice gets new addresses (an hour by lakeFS's default), with a margin.
 _SLICE_LIFE: Final = timedelta(hours=2)
 #: How many objects that a sweep deleted are asked for, to see whether the store was restored.
@@ -254,6 +257,24 @@ def copy_parts(ctx: RunContext, found: Carried, attempt: AttemptArtifacts, part:
         return Part(key, one.rows, one.size, one.sha256)
 
     return thread_map(copy, found.parts if part == "settled" else found.multipart, _THREADS)
+
+
+def sweeps_since(ctx: RunContext, listing: Manifest) -> list[Dataset]:
+    """What became of the objects of each sweep since that which was carried forward was listed.
+
+    Raises:
+        IntegrityError: the record of a sweep is not what it was.
+    """
+    found: list[Dataset] = []
+    for run, attempt_id in listing.facts.get("swept_since", ()):
+        attempt = ctx.root.attempt(ctx.repository, run)
+        if attempt.attempt != attempt_id:
+            raise IntegrityError(
+                f"run {run!r} of {ctx.repository!r} was made again while another run relied on "
+                "it: mark again"
+            )
+        found.append(Dataset(attempt.url, attempt.manifest("swept_set").parts["data"], SWEPT))
+    return found
 
 
 def swept_since(ctx: RunContext, listing: Manifest) -> pa.ChunkedArray:

@@ -15,14 +15,13 @@ from lakegc_assets.engine.datasets import Part, PartWriter
 from lakegc_assets.errors import IntegrityError
 from lakegc_assets.graveler.namespace import slice_time
 from lakegc_assets.mark.carrying import settled
+from lakegc_assets.mark.listing_rows import MULTIPART
 from lakegc_assets.run.artifacts import LISTING
 from lakegc_assets.run.context import RunContext
 from lakegc_assets.run.hashing import KeyDigest, key_digest
 from lakegc_assets.storage.base import ObjectStore
 
 _ASSET: Final = "store_listing"
-#: An etag of an upload in parts.
-MULTIPART: Final = r"^[0-9a-fA-F]{32}-[0-9]+$"
 _PARTS: Final = {
     "data": LISTING,
     "settled": LISTING,

@@ -34,7 +34,8 @@ from lakegc_assets.mark.listed import (
     require_ages,
     slices_table,
 )
-from lakegc_assets.mark.looking import as_listed, look_at
+from lakegc_assets.mark.listing_rows import listing_rows
+from lakegc_assets.mark.looking import look_at
 from lakegc_assets.mark.publication import require_unused
 from lakegc_assets.run.artifacts import AttemptArtifacts, Manifest
 from lakegc_assets.run.connections import Connections
@@ -287,7 +288,7 @@ def _list_ranges(
         for page in connections.store().list(start_after=wanted.low, end_before=end):
             seen += page.num_rows
             at_cut = seen >= KEYS_EACH // 2
-            listing.add(as_listed(page), at_cut=at_cut)
+            listing.add(listing_rows(page), at_cut=at_cut)
             seen = 0 if at_cut else seen
 
     thread_map(one, ranges, _THREADS)

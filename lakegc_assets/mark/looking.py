@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lakegc_assets.engine.tasks import thread_map
-from lakegc_assets.run.artifacts import LISTING
+from lakegc_assets.mark.listing_rows import listing_rows
 from lakegc_assets.storage.base import ObjectStore
 from lakegc_assets.storage.errors import InvalidKeyError, ObjectNotFoundError
 from lakegc_assets.storage.values import ObjectInfo, to_batch
@@ -66,7 +66,7 @@ def _page(store: ObjectStore, keys: Sequence[str], at: int) -> tuple[int, pa.Rec
         return len(keys), _rows([])
     to = bisect_right(keys, page["key"][-1].as_py(), at)
     known = pc.is_in(page["key"], pa.array(keys[at:to], pa.string()))
-    return to, as_listed(page.filter(known))
+    return to, listing_rows(page.filter(known))
 
 
 def _asked(store: ObjectStore, key: str) -> ObjectInfo | None:
@@ -78,9 +78,4 @@ def _asked(store: ObjectStore, key: str) -> ObjectInfo | None:
 
 
 def _rows(found: Sequence[ObjectInfo]) -> pa.RecordBatch:
-    return as_listed(to_batch(found))
-
-
-def as_listed(page: pa.RecordBatch) -> pa.RecordBatch:
-    """What a store lists, as rows of ``LISTING``."""
-    return pa.RecordBatch.from_arrays(page.columns, schema=LISTING)
+    return listing_rows(to_batch(found))

@@ -16,6 +16,7 @@ from lakegc_assets.errors import RefusedError
 from lakegc_assets.lakefs.client import LakeFSClient
 from lakegc_assets.mark.commits import Liveness, find_liveness
 from lakegc_assets.mark.evidence import EtagFiles
+from lakegc_assets.mark.listing_rows import listing_rows
 from lakegc_assets.mark.live import live_ranges, read_live
 from lakegc_assets.mark.references import read_references
 from lakegc_assets.mark.served import served_candidates
@@ -135,7 +136,7 @@ def _served(
         ),
         "etag": pa.repeat(pa.scalar(""), objects.num_rows),
     }
-    rows = pa.table([columns[name] for name in LISTING.names], schema=LISTING)
+    rows = pa.Table.from_batches([listing_rows(pa.table(columns))])
     part = Selection([write_part(scratch, "objects/", rows)])
     heads = liveness.heads_table()
     return served_candidates(

@@ -25,6 +25,7 @@ import pyarrow as pa
 
 from lakegc_assets.engine.datasets import Part, PartWriter, read_parts
 from lakegc_assets.errors import ConfigurationError, IntegrityError, RefusedError
+from lakegc_assets.run.hashing import HASHES
 from lakegc_assets.run.settings import Mode
 from lakegc_assets.storage.base import ObjectStore
 from lakegc_assets.storage.config import StoreConfig
@@ -36,7 +37,7 @@ from lakegc_assets.storage.errors import (
 from lakegc_assets.storage.opening import open_store
 
 #: Raised with the form of artifacts, and with what counts as alive: older marks are then not swept.
-SCHEMA_VERSION = 4
+SCHEMA_VERSION = 5
 
 #: The order of the graph, which is part of the safety argument: each manifest names the one before.
 MARK_ASSETS = (
@@ -51,12 +52,18 @@ MARK_ASSETS = (
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 _TIMESTAMP = pa.timestamp("us", "UTC")
 
+#: Store DF: what the store holds.
 LISTING = pa.schema(
     [
         pa.field("address", pa.string(), nullable=False),
+        *HASHES,
         pa.field("size", pa.int64(), nullable=False),
         pa.field("last_modified", _TIMESTAMP, nullable=False),
         pa.field("etag", pa.string(), nullable=False),
+        # 0 of an etag that can be no checksum of the content.
+        pa.field("etag_hash", pa.int64(), nullable=False),
+        # Whether it lies where lakeFS writes objects, now or in older versions.
+        pa.field("in_place", pa.bool_(), nullable=False),
     ],
 )
 UNCOMMITTED = pa.schema(

@@ -30,6 +30,7 @@ from lakegc_assets.run.hashing import key_digest
 from lakegc_assets.run.selection import Selection
 from lakegc_assets.run.settings import Settings
 from lakegc_assets.storage.config import StoreConfig
+from lakegc_assets_tests.listings import listing_of
 from lakegc_assets_tests.replay import GOLDEN, ReplayServer
 
 BUCKET = "lab"
@@ -48,7 +49,7 @@ SCHEMAS = {
     ("active_commits", "tags"): pa.schema(
         [("tag", pa.string()), ("commit_id", pa.string()), ("active", pa.bool_())]
     ),
-    ("committed_addresses", "data"): pa.schema([("hash", pa.uint64())]),
+    ("committed_addresses", "data"): pa.schema([("hash", pa.int64())]),
     ("committed_addresses", "ranges"): pa.schema(
         [("range_id", pa.string()), ("entries", pa.int64()), ("digest", pa.string())]
     ),
@@ -215,7 +216,8 @@ class Lab:
                 if owner == asset:
                     rows = (changes or {}).get((asset, part), list)(self._rows(asset, part))
                     writer = attempt.writer(asset, schema, part)
-                    writer.add(pa.Table.from_pylist(rows, schema))
+                    made = listing_of(rows) if schema is LISTING else None
+                    writer.add(pa.Table.from_pylist(rows, schema) if made is None else made)
                     parts[part] = writer.finish()
             manifest = Manifest(
                 asset=asset,
@@ -334,7 +336,7 @@ class Marked:
         rows = [listed.get(a, {**other, "address": a}) for a in addresses]
         if not rows:
             return []
-        table = pa.Table.from_pylist(rows, LISTING)
+        table = listing_of(rows)
         return [write_part(self.attempt.store(), "planted/", table)]
 
 

@@ -8,13 +8,11 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
 import pytest
 
-from lakegc_assets.engine.datasets import Part, write_part
 from lakegc_assets.graveler.entry import AddressType, Entry, Timestamp
 from lakegc_assets.graveler.ranges import read_range, write_range
-from lakegc_assets.mark import reasons, sifting
+from lakegc_assets.mark import reasons
 from lakegc_assets.mark.candidates import find_candidates
 from lakegc_assets.mark.listing import list_store
 from lakegc_assets_tests import recorded
@@ -179,24 +177,3 @@ def test_reasons_are_the_same_however_often_they_are_merged(
     )
     assert found == expected
     assert {row["reason"] for row in found} >= {"expired"}
-
-
-def test_uploads_in_parts_are_compared_a_few_files_at_a_time(
-    golden: Goldens, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    marked = golden("small").marked
-    store, connections = marked.attempt.store(), marked.ctx.connect()[1]
-    etags = [etag_of_parts(digit) for digit in "12345"]
-
-    def part(which: Sequence[int], etag: int = 0) -> Part:
-        rows = {"address": [f"data/{n}" for n in which], "etag": [etags[etag] for _ in which]}
-        return write_part(store, "test/", pa.table(rows))
-
-    multipart = [part([0, 1, 2]), part([3]), part([4, 5]), part([6, 7, 8, 9])]
-    earlier = [part([1, 3, 6]), part([5], etag=1), part([9])]
-    expected = [[False, True, False], [True], [False, False], [True, False, False, True]]
-    for held in (1, 3, 100):
-        monkeypatch.setattr(sifting, "_HELD_PARTS", held)
-        url = marked.attempt.url
-        found = sifting.seen_before(marked.ctx, connections, url, multipart, (url, earlier))
-        assert [flags.tolist() for flags in found] == expected

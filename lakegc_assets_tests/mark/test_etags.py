@@ -7,14 +7,13 @@ from dataclasses import replace
 from datetime import datetime, timezone
 from typing import cast
 
-import pyarrow as pa
 import pytest
 
 from lakegc_assets.mark.etags import agreement
-from lakegc_assets.run.artifacts import LISTING
 from lakegc_assets.storage.base import ObjectStore
 from lakegc_assets.storage.errors import ObjectNotFoundError
 from lakegc_assets.storage.values import ObjectInfo
+from lakegc_assets_tests.listings import listing
 
 LISTED = datetime(2026, 11, 22, 1, 2, 3, 456_000, tzinfo=timezone.utc)
 WHOLE_SECONDS = LISTED.replace(microsecond=0)
@@ -40,9 +39,7 @@ class _Store:
 
 
 def told(answer: ObjectInfo | None, etag: str = MD5) -> bool | None:
-    columns = [["data/a"], [len(CONTENT)], [LISTED], [etag]]
-    arrays = [pa.array(c, f.type) for c, f in zip(columns, LISTING, strict=True)]
-    table = pa.Table.from_arrays(arrays, schema=LISTING)
+    table = listing([("data/a", len(CONTENT), LISTED, etag)])
     return agreement(cast("ObjectStore", _Store(answer)), table)[0]
 
 

@@ -27,13 +27,14 @@ from lakegc_assets.mark.candidates import find_candidates
 from lakegc_assets.mark.evidence import Entries, EtagFiles, Evidence, compared
 from lakegc_assets.mark.lookalikes import HeadRanges
 from lakegc_assets.mark.served import UNVERIFIED, served_candidates
-from lakegc_assets.run.artifacts import LISTING
 from lakegc_assets.run.connections import Connections
 from lakegc_assets.run.context import RunContext
 from lakegc_assets.run.hashing import address_hashes
 from lakegc_assets.run.selection import Selection
 from lakegc_assets.storage.opening import open_store
 from lakegc_assets_tests import recorded
+from lakegc_assets_tests.listings import listing as listed_objects
+from lakegc_assets_tests.listings import listing_of
 from lakegc_assets_tests.mark.conftest import Goldens
 from lakegc_assets_tests.recorded import Marked
 
@@ -55,8 +56,10 @@ def test_what_exceeds_the_budget_is_spared(golden: Goldens, tmp_path: Path) -> N
 
 def encrypted(rows: pa.Table) -> pa.Table:
     """As a store lists them that encrypts with managed keys: etags are no MD5 of the content."""
-    etags = [md5(f"{address}key".encode()).hexdigest() for address in rows["address"].to_pylist()]
-    return rows.set_column(rows.schema.get_field_index("etag"), LISTING.field("etag"), [etags])
+    return listing_of(
+        {**row, "etag": md5(f"{row['address']}key".encode()).hexdigest()}
+        for row in rows.to_pylist()
+    )
 
 
 def test_etags_that_are_no_checksums_are_not_compared(golden: Goldens, tmp_path: Path) -> None:
@@ -67,7 +70,7 @@ def test_etags_that_are_no_checksums_are_not_compared(golden: Goldens, tmp_path:
         sorted(golden("identical").marked.candidates | set(golden("identical").marked.spared))
     )
     dead = listing.filter(pc.is_in(listing["address"], wanted))
-    etags_of = sifting._etags(listing, address_hashes(listing["address"]))
+    etags_of = sifting.etags(listing)
     found = served_candidates(
         marked.ctx,
         marked.ctx.connect()[1],
@@ -89,11 +92,8 @@ def test_etags_are_comparable_only_if_all_agree(tmp_path: Path) -> None:
         ("data/not-at-a-head", 1, recorded.mark_time("identical"), "c" * 32),
     ]
     store = open_store(str(tmp_path))
-    columns = [
-        pa.array(column, f.type) for column, f in zip(zip(*rows, strict=True), LISTING, strict=True)
-    ]
-    listed = pa.table(columns, schema=LISTING)
-    listing = sifting._etags(listed, address_hashes(listed["address"]))
+    listed = listed_objects(rows)
+    listing = sifting.etags(listed)
     # The files of a listing are read one after the other.
     parts = [write_part(store, "etags/", listing.slice(at, 1)) for at in range(3)]
 

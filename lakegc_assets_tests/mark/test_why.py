@@ -17,7 +17,7 @@ from lakegc_assets.lakefs.errors import ForbiddenError
 from lakegc_assets.mark import sifting
 from lakegc_assets.mark import why as module
 from lakegc_assets.mark.candidates import find_candidates
-from lakegc_assets.mark.sifting import CONTROL
+from lakegc_assets.mark.relations import CONTROL
 from lakegc_assets.mark.why import why
 from lakegc_assets.run import sets
 from lakegc_assets.run.hashing import Hashes, address_hashes

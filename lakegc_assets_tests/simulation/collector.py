@@ -14,6 +14,7 @@ from lakegc_assets.lakefs.client import LakeFSClient
 from lakegc_assets.mark.commits import find_active_commits
 from lakegc_assets.mark.committed import read_committed_addresses
 from lakegc_assets.mark.forms import mark_folder
+from lakegc_assets.mark.listing_rows import listing_rows
 from lakegc_assets.mark.publication import Summary, instant
 from lakegc_assets.mark.uncommitted import snapshot_uncommitted
 from lakegc_assets.run.artifacts import LISTING, ArtifactRoot, Manifest
@@ -22,6 +23,7 @@ from lakegc_assets.run.hashing import key_digest
 from lakegc_assets.run.settings import Settings
 from lakegc_assets.storage.base import ObjectStore
 from lakegc_assets.storage.config import StoreConfig
+from lakegc_assets.storage.values import LISTING_SCHEMA
 from lakegc_assets.sweep.sweep import sweep
 from lakegc_assets_tests.simulation import rows as pa
 from lakegc_assets_tests.simulation.client import REPOSITORY, SimConfig
@@ -47,6 +49,9 @@ class SimClocks:
 
     def of_store(self, store: ObjectStore) -> datetime:
         return store.server_time()
+
+
+_TYPES: Final = dict(zip(LISTING_SCHEMA.names, LISTING_SCHEMA.types, strict=True))
 
 
 def _no_spark() -> Any:
@@ -104,11 +109,9 @@ def _list(ctx: RunContext) -> None:
     cutoff = ctx.settings.cutoff(start, client.grace_period())
     attempt = ctx.root.new_attempt(ctx.repository, ctx.run)
     found = [row for batch in store.list("data/") for row in batch.to_pylist()]
-    columns = [
-        pa.array([row[n] for row in found], f.type)
-        for n, f in zip(("key", "size", "last_modified", "etag"), LISTING, strict=True)
-    ]
-    rows = pa.Table.from_arrays(columns, schema=LISTING)
+    names = ("key", "size", "last_modified", "etag")
+    columns = [pa.array([row[name] for row in found], _TYPES[name]) for name in names]
+    rows = listing_rows(pa.Table.from_arrays(columns, names))
     part = write_part(attempt.store(), "store_listing/data/", rows)
     attempt.finish(
         Manifest(

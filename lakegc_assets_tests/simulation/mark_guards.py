@@ -6,33 +6,39 @@ import dataclasses
 from collections.abc import Callable
 from typing import Any, Final
 
-from lakegc_assets.mark import candidates, carrying, commits, listing, report, uncommitted
+from lakegc_assets.mark import (
+    candidates,
+    carrying,
+    commits,
+    listing,
+    relations,
+    report,
+    uncommitted,
+)
 from lakegc_assets.mark.forms import mark_folder
 from lakegc_assets.mark.listing import _list, plan_listing
 from lakegc_assets.mark.publication import begin
-from lakegc_assets.mark.served import SPARED
-from lakegc_assets.mark.sifting import sift
 from lakegc_assets.run import artifacts
 from lakegc_assets.run.context import RunContext
 from lakegc_assets.run.settings import Settings
+from lakegc_assets_tests.mark import twins
 from lakegc_assets_tests.simulation.here import world
 from lakegc_assets_tests.simulation.mark_stages import Patch
 
 
 def _listed_last(real: Callable[..., Any]) -> Callable[..., Any]:
-    """``sift`` of a listing that is made, with its cutoff, when all else has been read."""
+    """``_subtract`` from a listing that is made, with its cutoff, when all else has been read."""
 
-    def sifted(ctx: Any, connections: Any, _listing: Any, sieve: Any) -> Any:
+    def subtracted(ctx: Any, connections: Any, frames: Any, attempt: Any, chain: Any) -> Any:
         client, _ = ctx.connect()
         store = connections.store()
         now = store.server_time()
-        attempt = ctx.root.attempt(ctx.repository, ctx.run)
         found = _list(ctx, connections, attempt, plan_listing(connections), now)
         cutoff = ctx.settings.cutoff(now, client.grace_period())
-        sieve = dataclasses.replace(sieve, cutoff=cutoff)
-        return real(ctx, connections, found.parts["data"], sieve)
+        last = dataclasses.replace(chain["store_listing"], cutoff=cutoff, parts=found.parts)
+        return real(ctx, connections, frames, attempt, {**chain, "store_listing": last})
 
-    return sifted
+    return subtracted
 
 
 def _commits_first(real: Callable[..., Any]) -> Callable[..., Any]:
@@ -57,11 +63,8 @@ def _found_before(*args: Any) -> Any:
 _find_liveness: Final = commits.find_liveness
 
 
-def _all_old_enough(
-    _ctx: Any, _connections: Any, _attempt: Any, _listing: Any, sifted: Any
-) -> candidates._Unlisted:
-    parts = [*sifted.unlisted, *sifted.multipart]
-    return candidates._Unlisted(parts, SPARED.empty_table())
+def _all_seen(unreferenced: Any, unresolved: Any, _seen: Any, pins: Any) -> Any:
+    return twins.judged(unreferenced, unresolved, [unreferenced], pins)
 
 
 def _any_attempt(root: artifacts.ArtifactRoot, repository: str, run: str) -> Any:
@@ -87,7 +90,7 @@ def _nothing(*_args: object, **_how: object) -> None:
 
 #: What switches each guard off, and the number of the theme of marks in which it counts.
 MARK_GUARDS: Final[dict[str, tuple[tuple[Patch, ...], int]]] = {
-    "listing first": (((candidates, "sift", _listed_last(sift)),), 5),
+    "listing first": (((candidates, "_subtract", _listed_last(candidates._subtract)),), 5),
     "staged objects before commits": (
         (
             (
@@ -105,7 +108,7 @@ MARK_GUARDS: Final[dict[str, tuple[tuple[Patch, ...], int]]] = {
         13,
     ),
     "two sightings of uploads in parts": (
-        ((candidates, "_old_enough_uploads", _all_old_enough),),
+        ((relations, "judged", _all_seen),),
         2,
     ),
     "frozen mark": (

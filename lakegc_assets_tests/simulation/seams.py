@@ -56,7 +56,7 @@ from lakegc_assets.sweep import (
 )
 from lakegc_assets.sweep.orders import Told
 from lakegc_assets.sweep.present import present_state
-from lakegc_assets_tests.simulation import encoding, mark_stages
+from lakegc_assets_tests.simulation import encoding, mark_stages, twin_session
 from lakegc_assets_tests.simulation import rows as pa
 from lakegc_assets_tests.simulation.client import NAMESPACE, REPOSITORY
 from lakegc_assets_tests.simulation.elsewhere import inside as inside_of
@@ -311,6 +311,7 @@ def _replaced() -> list[tuple[object, str, object]]:
     return [
         *simpler(),
         *answers,
+        *twin_session.replaced(),
         *mark_stages.replaced(served, _open_store, Pool, (_live_ranges, _read_live)),
         (lease, "threading", threads),
         (lease, "is_gone", lambda owner: world().knows_gone(owner["host"])),

@@ -25,7 +25,7 @@ from lakegc_assets import storage
 from lakegc_assets.engine import datasets
 from lakegc_assets.graveler import decode, namespace
 from lakegc_assets.graveler.ident import commit_id
-from lakegc_assets.mark import refs, sifting
+from lakegc_assets.mark import listing_rows, refs
 from lakegc_assets.retention.commits import instant
 from lakegc_assets.retention.rules import Rules
 from lakegc_assets.run import artifacts, context, hashing, sets, strings
@@ -46,7 +46,7 @@ def simpler() -> list[tuple[object, str, object]]:
     return [
         *_constants(),
         *frozen(),
-        *((module, "etag_hashes", etag_hashes) for module in (extending, sifting)),
+        *((module, "etag_hashes", etag_hashes) for module in (extending, listing_rows)),
         *((module, "hashlib", _DIGESTS) for module in (datasets, context)),
         (hashing, "_hashes", hashes_of),
         (strings, "among", columns.is_in),

@@ -16,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lakegc_assets.mark.addresses import UNNAMEABLE, UNUSUAL
-from lakegc_assets.mark.listed import MULTIPART
+from lakegc_assets.mark.listing_rows import MULTIPART
 from lakegc_assets_tests.simulation import columns, rows
 
 #: Names of few letters, so that many are equal, with what patterns look for.

@@ -1,0 +1,142 @@
+"""Store DF - Committed DF - Uncommitted DF, and what surrounds it: what may be a candidate.
+
+Hashes only ever keep objects: two addresses with one hash make a dead object look alive.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Final
+
+from pyspark.sql import Column, DataFrame
+
+from lakegc_assets.engine.relation import F, relation
+from lakegc_assets.mark.addresses import UNNAMEABLE
+from lakegc_assets.mark.listing_rows import MULTIPART
+
+AMBIGUOUS: Final = "a full address that cannot be resolved ends like it"
+CONTROL: Final = "its name has a line break or another control character"
+NOT_SEEN: Final = "uploaded in parts, and not seen before the cutoff"
+
+
+@relation
+def candidates(
+    store: DataFrame, committed: DataFrame, uncommitted: DataFrame, cutoff: datetime
+) -> DataFrame:
+    """Store DF - Committed DF - Uncommitted DF: what no live set holds.
+
+    Args:
+        store: what is listed (``LISTING``).
+        committed: hashes of the addresses that active commits hold.
+        uncommitted: hashes of the addresses that are staged on any branch.
+        cutoff: only what was written before it can be a candidate.
+
+    Returns:
+        Rows of ``store`` that lie where lakeFS writes objects.
+    """
+    old = store.where(F.col("in_place") & (F.col("last_modified") < F.lit(cutoff)))
+    return old.join(committed, "hash", "left_anti").join(uncommitted, "hash", "left_anti")
+
+
+@relation
+def without_swept(store: DataFrame, swept: Sequence[DataFrame]) -> DataFrame:
+    """What is listed, but for what was carried forward and sweeps have deleted since.
+
+    Args:
+        store: what is listed.
+        swept: address and outcome of all that each of these sweeps was about.
+    """
+    for one in swept:
+        gone = one.where(F.col("outcome").isin("deleted", "already_missing"))
+        store = store.join(gone, "address", "left_anti")
+    return store
+
+
+@relation
+def judged(
+    unreferenced: DataFrame, unresolved: DataFrame, seen: Sequence[DataFrame], pins: DataFrame
+) -> DataFrame:
+    """Candidates so far, with the first reason why each is spared; null where there is none.
+
+    An upload in parts carries the time at which it began, so it ages from the first finished
+    listing that saw it.
+
+    Args:
+        unreferenced: the candidates so far (``LISTING``).
+        unresolved: last path components (last_part) of live addresses that nobody can place.
+        seen: address and etag of the uploads in parts that each listing before the cutoff had.
+        pins: address and why of what was restored, and is to stay for a while; each once.
+
+    Returns:
+        The rows, each once, with one column more: ``why``.
+    """
+    doubtful = unresolved.select("last_part", F.lit(True).alias("ambiguous")).distinct()
+    named = unreferenced.withColumn("last_part", F.element_at(F.split("address", "/"), -1))
+    told = named.join(doubtful, "last_part", "left")
+    told = told.join(pins.withColumnRenamed("why", "pinned"), "address", "left")
+    known = F.lit(False)
+    for number, one in enumerate(seen):
+        name = f"seen_{number}"
+        uploads = one.select("address", "etag", F.lit(True).alias(name)).distinct()
+        told = told.join(uploads, ["address", "etag"], "left")
+        known = known | F.col(name).isNotNull()
+    # A dollar would also stand before a line break at the end, in Java.
+    in_parts = F.col("etag").rlike(MULTIPART.replace("$", r"\z"))
+    why = (
+        F.when(F.col("ambiguous"), F.lit(AMBIGUOUS))
+        .when(F.col("address").rlike(UNNAMEABLE), F.lit(CONTROL))
+        .when(in_parts & ~known, F.lit(NOT_SEEN))
+        .otherwise(F.col("pinned"))
+    )
+    return told.withColumn("why", why).select(*unreferenced.columns, "why")
+
+
+@relation
+def not_spared(judged: DataFrame) -> DataFrame:
+    """Of what was judged that for which no reason speaks."""
+    return judged.where(F.col("why").isNull())
+
+
+@relation
+def spared(judged: DataFrame) -> DataFrame:
+    """Of what was judged that which is spared."""
+    return judged.where(F.col("why").isNotNull())
+
+
+@relation
+def listing_totals(store: DataFrame, cutoff: datetime) -> DataFrame:
+    """Counts and bytes of what is listed: all of it, what lies elsewhere, and what is too young.
+
+    Args:
+        store: what is listed.
+        cutoff: only what was written before it can be a candidate.
+
+    Returns:
+        One row; null where a sum is of nothing.
+    """
+    young = F.col("in_place") & (F.col("last_modified") >= F.lit(cutoff))
+
+    def total(column: Column) -> Column:
+        return F.sum(column).cast("bigint")
+
+    return store.agg(
+        F.count(F.lit(1)).alias("listed"),
+        total(F.col("size")).alias("listed_bytes"),
+        total(F.when(F.col("in_place"), F.lit(0)).otherwise(F.lit(1))).alias("outside_data"),
+        total(F.when(young, F.lit(1)).otherwise(F.lit(0))).alias("too_young"),
+        total(F.when(young, F.col("size")).otherwise(F.lit(0))).alias("too_young_bytes"),
+    )
+
+
+@relation
+def counts_by_reason(rows: DataFrame) -> DataFrame:
+    """How many objects are spared for each reason (why, objects)."""
+    return rows.groupBy("why").agg(F.count(F.lit(1)).alias("objects"))
+
+
+@relation
+def duplicates(rows: DataFrame, most: int) -> DataFrame:
+    """Addresses that stand in more than one row (address, times): so many of them at most."""
+    times = F.count(F.lit(1)).alias("times")
+    return rows.groupBy("address").agg(times).where("times > 1").limit(most)

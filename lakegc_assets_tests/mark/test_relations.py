@@ -1,0 +1,117 @@
+"""What relations of the mark give is what their twins say, on every engine."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta, timezone
+from typing import Any
+
+import pyarrow as pa
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from lakegc_assets.mark import relations
+from lakegc_assets.mark.candidates import COUNTS, JUDGED, SEEN, TOTALS, UNRESOLVED
+from lakegc_assets.mark.carrying import SWEPT
+from lakegc_assets.mark.served import SPARED
+from lakegc_assets.run.artifacts import LISTING
+from lakegc_assets.run.hashing import HASHES
+from lakegc_assets_tests.frames import Frames, same
+from lakegc_assets_tests.mark import twins
+
+NOW = datetime(2026, 5, 1, 12, tzinfo=timezone.utc)
+#: Few names, so that they meet; and such as break lists, patterns and SQL.
+ADDRESSES = st.sampled_from([
+    "data/a/x", "data/b/x", "x", "data/a/x\n", "data/a/\x00", "data/é/\u0085", "data/'; --",
+    "data/a\\b", "data/a|b", "data//", "data/%2F\ufffe", "data/\uffff", "data/" + "long" * 300, "",
+])  # fmt: skip
+ETAGS = st.sampled_from(["a" * 32, "b" * 32, "a" * 32 + "-2", "A" * 32 + "-11\n", "", "-1"])
+HASH = st.sampled_from([0, 1, -1, 2**63 - 1, -(2**63)])
+TIMES = st.sampled_from([NOW, NOW - timedelta(microseconds=1), NOW + timedelta(days=1)])
+WHY = st.sampled_from(["pinned until then", "pinned until 'now'"])
+SIZES = st.sampled_from([0, 1, 2**40])
+
+
+def rows(schema: pa.Schema, **columns: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
+    assert list(columns) == schema.names
+    return st.lists(st.fixed_dictionaries(columns), max_size=8)
+
+
+STORE = rows(
+    LISTING,
+    address=ADDRESSES,
+    hash=HASH,
+    size=SIZES,
+    last_modified=TIMES,
+    etag=ETAGS,
+    etag_hash=HASH,
+    in_place=st.booleans(),
+)
+LIVE = rows(HASHES, hash=HASH)
+
+
+def test_candidates(frames: Frames) -> None:
+    @settings(max_examples=frames.examples)
+    @given(STORE, LIVE, LIVE)
+    def check(store: Any, committed: Any, uncommitted: Any) -> None:
+        live = frames.of(committed, HASHES), frames.of(uncommitted, HASHES)
+        found = relations.candidates(frames.of(store, LISTING), live[0], live[1], NOW)
+        expected = twins.candidates(store, committed, uncommitted, NOW)
+        assert same(frames.rows(found, LISTING), expected)
+
+    check()
+
+
+def test_what_sweeps_deleted_is_left_out(frames: Frames) -> None:
+    outcomes = st.sampled_from(["deleted", "already_missing", "spared", "put_back", "failed", None])
+
+    @settings(max_examples=frames.examples)
+    @given(STORE, st.lists(rows(SWEPT, address=ADDRESSES, outcome=outcomes), max_size=2))
+    def check(store: Any, swept: Any) -> None:
+        sweeps = [frames.of(some, SWEPT) for some in swept]
+        found = relations.without_swept(frames.of(store, LISTING), sweeps)
+        assert same(frames.rows(found, LISTING), twins.without_swept(store, swept))
+
+    check()
+
+
+def test_what_is_spared_and_why(frames: Frames) -> None:
+    seen_by_one = rows(SEEN, address=ADDRESSES, etag=ETAGS)
+    last = st.sampled_from(["x", "x\n", "", "'; --", "a|b"])
+    pins = st.dictionaries(ADDRESSES, WHY, max_size=4).map(
+        lambda pins: [{"address": a, "why": why} for a, why in pins.items()]
+    )
+
+    @settings(max_examples=frames.examples)
+    @given(STORE, rows(UNRESOLVED, last_part=last), st.lists(seen_by_one, max_size=2), pins)
+    def check(store: Any, unresolved: Any, seen: Any, pins: Any) -> None:
+        found = relations.judged(
+            frames.of(store, LISTING),
+            frames.of(unresolved, UNRESOLVED),
+            [frames.of(some, SEEN) for some in seen],
+            frames.of(pins, SPARED),
+        )
+        expected = twins.judged(store, unresolved, seen, pins)
+        assert same(frames.rows(found, JUDGED), expected)
+        spared = relations.spared(found)
+        assert same(frames.rows(spared, JUDGED), twins.spared(expected))
+        counted = twins.counts_by_reason(twins.spared(expected))
+        assert same(frames.rows(relations.counts_by_reason(spared), COUNTS), counted)
+        assert same(frames.rows(relations.not_spared(found), JUDGED), twins.not_spared(expected))
+
+    check()
+
+
+def test_totals_and_duplicates(frames: Frames) -> None:
+    times = pa.schema([("address", pa.string()), ("times", pa.int64())])
+
+    @settings(max_examples=frames.examples)
+    @given(STORE)
+    def check(store: Any) -> None:
+        frame = frames.of(store, LISTING)
+        totals = frames.rows(relations.listing_totals(frame, NOW), TOTALS)
+        assert totals == twins.listing_totals(store, NOW)
+        twice = frames.rows(relations.duplicates(frame, 99), times)
+        assert same(twice, twins.duplicates(store, 99))
+        assert len(frames.rows(relations.duplicates(frame, 1), times)) <= 1
+
+    check()

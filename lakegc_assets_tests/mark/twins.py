@@ -1,0 +1,82 @@
+"""The relations of the mark in plain Python: what each of them is to give."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from typing import Any
+
+Row = dict[str, Any]
+Rows = Sequence[Mapping[str, Any]]
+
+AMBIGUOUS = "a full address that cannot be resolved ends like it"
+CONTROL = "its name has a line break or another control character"
+NOT_SEEN = "uploaded in parts, and not seen before the cutoff"
+_IN_PARTS = re.compile("[0-9a-fA-F]{32}-[0-9]+")
+_UNNAMEABLE = re.compile("[\x00-\x1f\x7f-\x9f\ufffe\uffff]")
+
+
+def candidates(store: Rows, committed: Rows, uncommitted: Rows, cutoff: datetime) -> list[Row]:
+    live = {row["hash"] for row in (*committed, *uncommitted)}
+    return [
+        {**row}
+        for row in store
+        if row["in_place"] and row["last_modified"] < cutoff and row["hash"] not in live
+    ]
+
+
+def without_swept(store: Rows, swept: Sequence[Rows]) -> list[Row]:
+    done = [row for rows in swept for row in rows]
+    gone = {r["address"] for r in done if r["outcome"] in {"deleted", "already_missing"}}
+    return [{**row} for row in store if row["address"] not in gone]
+
+
+def judged(unreferenced: Rows, unresolved: Rows, seen: Sequence[Rows], pins: Rows) -> list[Row]:
+    doubtful = {row["last_part"] for row in unresolved}
+    known = {(row["address"], row["etag"]) for rows in seen for row in rows}
+    pinned = {row["address"]: row["why"] for row in pins}
+
+    def why(row: Mapping[str, Any]) -> str | None:
+        if row["address"].rpartition("/")[2] in doubtful:
+            return AMBIGUOUS
+        if _UNNAMEABLE.search(row["address"]):
+            return CONTROL
+        if _IN_PARTS.fullmatch(row["etag"]) and (row["address"], row["etag"]) not in known:
+            return NOT_SEEN
+        return pinned.get(row["address"])
+
+    return [{**row, "why": why(row)} for row in unreferenced]
+
+
+def not_spared(judged: Rows) -> list[Row]:
+    return [{**row} for row in judged if row["why"] is None]
+
+
+def spared(judged: Rows) -> list[Row]:
+    return [{**row} for row in judged if row["why"] is not None]
+
+
+def listing_totals(store: Rows, cutoff: datetime) -> list[Row]:
+    young = [row for row in store if row["in_place"] and row["last_modified"] >= cutoff]
+    sizes = [row["size"] for row in store]
+    return [
+        {
+            "listed": len(store),
+            "listed_bytes": sum(sizes) if sizes else None,
+            "outside_data": sum(not row["in_place"] for row in store) if sizes else None,
+            "too_young": len(young) if sizes else None,
+            "too_young_bytes": sum(row["size"] for row in young) if sizes else None,
+        }
+    ]
+
+
+def counts_by_reason(rows: Rows) -> list[Row]:
+    counts = Counter(row["why"] for row in rows)
+    return [{"why": why, "objects": objects} for why, objects in counts.items()]
+
+
+def duplicates(rows: Rows, most: int) -> list[Row]:
+    counts = Counter(row["address"] for row in rows)
+    return [{"address": address, "times": n} for address, n in counts.items() if n > 1][:most]
