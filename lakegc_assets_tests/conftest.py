@@ -193,3 +193,8 @@ def s3_bucket(s3_server: str) -> str:
     name = f"bucket-{uuid.uuid4().hex}"
     boto3.client("s3", endpoint_url=s3_server).create_bucket(Bucket=name)
     return name
+
+
+def pytest_unconfigure() -> None:
+    """Let Python free what was frozen: DuckDB complains about what outlives its module."""
+    gc.unfreeze()

@@ -117,9 +117,8 @@ def test_damage_is_told(
 ) -> None:
     store = open_store(str(tmp_path))
     # Two files of equal length and number of rows, so that one can take the other's place.
-    parts = [write_part(store, "some/", rows(count), plain=True) for _ in range(2)]
     other = rows(count).set_column(3, SCHEMA.field(3), pa.array([True] * count, pa.bool_()))
-    parts[1] = write_part(store, "some/", other, plain=True)
+    parts = [write_part(store, "some/", some, plain=True) for some in (rows(count), other)]
     damage(tmp_path / parts[0].key)
     with pytest.raises(IntegrityError, match=r"part-.* is (missing|not what its manifest says)"):
         frames.session.collect(
