@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import os
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, Final
 
 import pyarrow as pa
 import pytest
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, SparkSession
 
 from lakegc_assets.engine.embedded import EmbeddedSession
 from lakegc_assets.engine.session import Session
+from lakegc_assets.engine.spark import prepare_session
 from lakegc_assets.engine.spark_session import SparkBackedSession
 from lakegc_assets.storage.opening import open_store
 from lakegc_assets_tests import sessions
@@ -48,13 +50,26 @@ def same(some: Rows, others: Rows) -> bool:
     return some_of == others_of
 
 
-@pytest.fixture(scope="module", params=["embedded", "spark"])
+#: Names a Spark Connect server; then the tests of relations run there, and nowhere else.
+CONNECT_VARIABLE: Final = "LAKEGC_TESTS_CONNECT"
+_ENGINES: Final = ["connect"] if CONNECT_VARIABLE in os.environ else ["embedded", "spark"]
+
+
+@pytest.fixture(scope="module", params=_ENGINES)
 def frames(request: pytest.FixtureRequest) -> Iterator[Frames]:
     """Data frames of each engine, for the tests of a module."""
     if request.param == "embedded":
         with EmbeddedSession(open_store, None) as session:
             yield Frames(session, 50)
-    else:
-        start: sessions.Session = request.getfixturevalue("spark")
-        with SparkBackedSession(start, open_store) as spark:
-            yield Frames(spark, 6)
+        return
+    start: sessions.Session = _connected
+    if request.param == "spark":
+        start = request.getfixturevalue("spark")
+    with SparkBackedSession(start, open_store) as spark:
+        yield Frames(spark, 6)
+
+
+def _connected() -> SparkSession:
+    spark = SparkSession.builder.remote(os.environ[CONNECT_VARIABLE]).getOrCreate()
+    prepare_session(spark)
+    return spark

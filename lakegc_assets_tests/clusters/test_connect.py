@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import socket
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -11,7 +14,9 @@ from pathlib import Path
 
 import pytest
 
+import lakegc_assets_tests
 from lakegc_assets_tests.clusters.standalone import Cluster, Driver, bare_python, kill
+from lakegc_assets_tests.frames import CONNECT_VARIABLE
 from lakegc_assets_tests.lake import REPOSITORY, SECRET_KEY, _tell, running
 
 pytestmark = [pytest.mark.conformance, pytest.mark.xdist_group("cluster")]
@@ -45,6 +50,26 @@ def connect_server(cluster: Cluster) -> Iterator[str]:
     finally:
         kill(process.pid)
         process.wait()
+
+
+def test_relations_are_what_their_twins_say_on_spark_connect(tmp_path: Path) -> None:
+    package = Path(lakegc_assets_tests.__file__).parent
+    files = sorted(map(str, package.glob("*/test_*relations.py")))
+    assert len(files) > 1
+    server = Cluster(tmp_path, bare_python(tmp_path / "python"), {})
+    with connect_server(server) as url:
+        ended = subprocess.run(
+            [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *files,
+             str(package / "engine" / "test_sessions.py")],
+            cwd=package.parent,
+            env=os.environ | {CONNECT_VARIABLE: url},
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=1200,
+        )  # fmt: skip
+    assert ended.returncode == 0, ended.stdout[-5000:]
+    assert " passed" in ended.stdout
 
 
 def test_a_repository_is_collected_through_spark_connect(tmp_path: Path) -> None:
