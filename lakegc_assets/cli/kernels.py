@@ -20,7 +20,6 @@ from lakegc_assets.graveler.decode import decode_metarange, decode_range, etag_h
 from lakegc_assets.graveler.entry import Entry
 from lakegc_assets.graveler.namespace import StorageNamespace
 from lakegc_assets.graveler.ranges import write_metarange, write_range
-from lakegc_assets.mark.evidence_kernels import compare_all
 from lakegc_assets.mark.ranges import decode
 from lakegc_assets.run.hashing import key_digest, pair_hashes
 from lakegc_assets.run.sets import Members, places_of
@@ -51,13 +50,6 @@ def main() -> None:
         Members([members]).hold(wanted)
         Sieve([members]).among(wanted)
         meet(members, wanted, np.zeros(1, np.bool_))
-    flags, numbers = np.zeros(1, np.bool_), np.zeros(1, np.int64)
-    compare_all(
-        (read, _read_only(numbers), _read_only(numbers)),
-        numbers,
-        (own, numbers, flags, np.zeros(1, np.int32)),
-        (flags, flags.copy(), flags.copy(), numbers.copy()),
-    )
 
 
 def _read_only(numbers: npt.NDArray[T]) -> npt.NDArray[T]:

@@ -23,11 +23,10 @@ from lakegc_assets.errors import IntegrityError, LakegcError
 from lakegc_assets.mark import relations
 from lakegc_assets.mark.adoption import adopt
 from lakegc_assets.mark.carrying import sweeps_since, swept_since
-from lakegc_assets.mark.evidence import EtagFiles
+from lakegc_assets.mark.evidence import etag_files
 from lakegc_assets.mark.installation import require_one_server
 from lakegc_assets.mark.reasons import CANDIDATES, last_holders, with_reasons
 from lakegc_assets.mark.served import LEAST_SECONDS, SPARED, served_candidates
-from lakegc_assets.mark.sifting import etag_files
 from lakegc_assets.run.artifacts import LISTING, AttemptArtifacts, Manifest
 from lakegc_assets.run.connections import Connections
 from lakegc_assets.run.context import RunContext
@@ -84,10 +83,6 @@ def _find(
 ) -> Manifest:
     listing, store = chain["store_listing"], attempt.store()
     unlisted, spared = _subtract(ctx, connections, frames, attempt, chain)
-    files, kept_files = _in_order(listing)
-    # What was looked at by name says nothing of the etags of what HEADs hold.
-    by_name = listing.mode == "committed"
-    etags = EtagFiles() if by_name else etag_files(ctx, connections, attempt.url, files, kept_files)
     spent = (ctx.clocks.now() - listing.started).total_seconds()
     served = served_candidates(
         ctx,
@@ -96,7 +91,7 @@ def _find(
         store,
         f"{ASSET}/served/",
         Selection(unlisted),
-        etags,
+        etag_files(listing),
         max(LEAST_SECONDS, spent),
         int(chain["uncommitted_snapshot"].facts["listed"]),
     )
@@ -123,7 +118,7 @@ def _find(
         ASSET,
         chain["committed_addresses"],
         started,
-        {"data": parts, "spared": spared, "etags": etags.parts, **adopted.parts},
+        {"data": parts, "spared": spared, **adopted.parts},
         facts,
         sum((one.digest for one in written), KeyDigest()),
     )
@@ -256,19 +251,6 @@ def _spared_by_reason(
     counts = relations.counts_by_reason(frames.read(Dataset(attempt.url, spared, SPARED)))
     found = frames.collect(counts, COUNTS, "count what is spared").to_pylist()
     return {row["why"]: row["objects"] for row in found}
-
-
-def _in_order(listing: Manifest) -> tuple[list[Part], list[int]]:
-    """The files of a listing: those that the last run had, what the next one will have, all others.
-
-    Returns:
-        The files, and how many of them are the first of these, and the first two.
-    """
-    last, settled = (
-        {part.key for part in listing.parts.get(name, ())} for name in ("carried", "settled")
-    )
-    files = sorted(listing.parts["data"], key=lambda p: (p.key not in last, p.key not in settled))
-    return files, [len(last), len(last | settled)]
 
 
 def _tasks(ctx: RunContext) -> int:

@@ -24,7 +24,7 @@ from lakegc_assets.engine.tasks import thread_map
 from lakegc_assets.graveler.decode import etag_hash
 from lakegc_assets.graveler.ranges import read_range
 from lakegc_assets.mark.addresses import entry_spellings
-from lakegc_assets.mark.evidence import Integers
+from lakegc_assets.mark.lookalikes import Integers
 from lakegc_assets.mark.metaranges import fetch, table_url
 from lakegc_assets.run.connections import Connections
 from lakegc_assets.run.context import RunContext

@@ -28,7 +28,8 @@ from lakegc_assets.mark.etags import (
     entries_are_checksums,
     read_contents,
 )
-from lakegc_assets.mark.evidence import SMALL, EtagFiles, Evidence, evidence_of
+from lakegc_assets.mark.evidence import EtagFiles, Evidence, evidence_of
+from lakegc_assets.mark.lookalike_relations import SMALL
 from lakegc_assets.mark.lookalikes import (
     Alike,
     HeadRanges,

@@ -25,7 +25,7 @@ from lakegc_assets.errors import IntegrityError, LakegcError
 from lakegc_assets.graveler.errors import NoTableError
 from lakegc_assets.mark.commits import Liveness, find_liveness, heads_alone, refs_of
 from lakegc_assets.mark.damage import isolate
-from lakegc_assets.mark.evidence import EtagFiles
+from lakegc_assets.mark.evidence import etag_files
 from lakegc_assets.mark.live import LiveRanges, every_range, live_ranges, read_live
 from lakegc_assets.mark.references import References, read_references, referenced
 from lakegc_assets.mark.served import UNVERIFIED, Inquiry, again, answered, inquire
@@ -269,7 +269,7 @@ class Deltas:
             self.attempt.store(),
             folder,
             Selection(candidates.parts),
-            EtagFiles(self.chain["deletion_candidates"].parts["etags"]),
+            etag_files(self.chain["store_listing"]),
             _ASKING_S,
             # It only tells how the work is spread, so that what the mark knew is as good.
             int(self.chain["uncommitted_snapshot"].facts["listed"]),

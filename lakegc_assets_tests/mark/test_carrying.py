@@ -15,14 +15,12 @@ import pytest
 
 from lakegc_assets.checks.evaluation import evaluate
 from lakegc_assets.embedded.lake.layouts import Layout, set_layout
-from lakegc_assets.engine.datasets import Part
 from lakegc_assets.graveler.namespace import new_slice_name
 from lakegc_assets.lakefs.errors import LakeFSError
 from lakegc_assets.mark import evidence
 from lakegc_assets.mark.carrying import settled, settled_before
 from lakegc_assets.run.artifacts import ArtifactRoot, Manifest
 from lakegc_assets.run.context import RunContext
-from lakegc_assets.storage.base import ObjectStore
 from lakegc_assets.sweep.sweep import sweep
 from lakegc_assets_tests.lake import REPOSITORY, STAGES, SmallLake, copy_lake, running
 from lakegc_assets_tests.sessions import Session
@@ -124,13 +122,13 @@ def test_etags_are_compared_once(
 ) -> None:
     """With what is listed by the mark, not by its sweep, and with what is new by the next run."""
     compared: list[int] = []
-    told = evidence._told
+    told = evidence._compared
 
-    def counted(store: ObjectStore, parts: Sequence[Part], *args: Any) -> Any:
-        compared.append(sum(part.rows for part in parts))
-        return told(store, parts, *args)
+    def counted(*args: Any) -> Any:
+        compared.extend(part.rows for parts in args[-1].values() for part in parts)
+        return told(*args)
 
-    monkeypatch.setattr(evidence, "_told", counted)
+    monkeypatch.setattr(evidence, "_compared", counted)
     first = mark(lake, spark, "first")
     assert (sum(compared), len(candidates(first))) == (11, 1)
     compared.clear()

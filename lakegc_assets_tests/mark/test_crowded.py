@@ -21,7 +21,7 @@ from lakegc_assets.mark import evidence, served
 from lakegc_assets.mark.candidates import find_candidates
 from lakegc_assets.mark.commits import find_active_commits
 from lakegc_assets.mark.committed import read_committed_addresses
-from lakegc_assets.mark.evidence import EtagFiles, Evidence
+from lakegc_assets.mark.evidence import Evidence, etag_files
 from lakegc_assets.mark.listing import list_store
 from lakegc_assets.mark.report import report
 from lakegc_assets.mark.served import SERVED, UNVERIFIED, served_candidates
@@ -191,7 +191,7 @@ def test_when_time_is_over_what_was_not_asked_stays(
             store,
             "test/",
             Selection(manifest.parts["data"]),
-            EtagFiles(manifest.parts["etags"]),
+            etag_files(attempt.manifest("store_listing")),
             seconds,
         )
         return {row["address"]: row["why"] for row in rows.to_pylist()}

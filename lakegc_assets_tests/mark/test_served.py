@@ -19,21 +19,17 @@ from hypothesis import strategies as st
 
 from lakegc_assets.engine.datasets import Part, write_part
 from lakegc_assets.errors import IntegrityError
-from lakegc_assets.graveler.decode import etag_hash
 from lakegc_assets.lakefs.client import LakeFSClient
 from lakegc_assets.lakefs.errors import NotFoundError
-from lakegc_assets.mark import etags, lookups, sifting
+from lakegc_assets.mark import etags, lookups
 from lakegc_assets.mark.candidates import find_candidates
-from lakegc_assets.mark.evidence import Entries, EtagFiles, Evidence, compared
+from lakegc_assets.mark.evidence import EtagFiles
 from lakegc_assets.mark.lookalikes import HeadRanges
 from lakegc_assets.mark.served import UNVERIFIED, served_candidates
 from lakegc_assets.run.connections import Connections
 from lakegc_assets.run.context import RunContext
-from lakegc_assets.run.hashing import address_hashes
 from lakegc_assets.run.selection import Selection
-from lakegc_assets.storage.opening import open_store
 from lakegc_assets_tests import recorded
-from lakegc_assets_tests.listings import listing as listed_objects
 from lakegc_assets_tests.listings import listing_of
 from lakegc_assets_tests.mark.conftest import Goldens
 from lakegc_assets_tests.recorded import Marked
@@ -70,7 +66,6 @@ def test_etags_that_are_no_checksums_are_not_compared(golden: Goldens, tmp_path:
         sorted(golden("identical").marked.candidates | set(golden("identical").marked.spared))
     )
     dead = listing.filter(pc.is_in(listing["address"], wanted))
-    etags_of = sifting.etags(listing)
     found = served_candidates(
         marked.ctx,
         marked.ctx.connect()[1],
@@ -78,44 +73,11 @@ def test_etags_that_are_no_checksums_are_not_compared(golden: Goldens, tmp_path:
         store,
         "test/",
         Selection([write_part(store, "test/", dead)]),
-        EtagFiles([write_part(store, "test/", etags_of)]),
+        EtagFiles([write_part(store, "test/", listing)]),
         60.0,
     )
     told = {row["address"]: row["why"] for row in found.to_pylist()}
     assert told == golden("identical").marked.spared
-
-
-def test_etags_are_comparable_only_if_all_agree(tmp_path: Path) -> None:
-    rows = [
-        ("data/1", 1, recorded.mark_time("small"), "a" * 32),
-        ("data/2", 1, recorded.mark_time("retention"), "b" * 32),
-        ("data/not-at-a-head", 1, recorded.mark_time("identical"), "c" * 32),
-    ]
-    store = open_store(str(tmp_path))
-    listed = listed_objects(rows)
-    listing = sifting.etags(listed)
-    # The files of a listing are read one after the other.
-    parts = [write_part(store, "etags/", listing.slice(at, 1)) for at in range(3)]
-
-    def evidence(*entries: tuple[str, str]) -> Evidence:
-        addresses = pa.array([address for address, _ in entries], pa.string())
-        etags = np.array([etag_hash(etag) for _, etag in entries], np.int64)
-        small = np.ones(len(entries), np.bool_)
-        found = Entries("range", address_hashes(addresses), etags, small)
-        return compared(store, {0: parts}, [found])["range", 0]
-
-    first, second = ("data/1", "a" * 32), ("data/2", "b" * 32)
-    times = [int(row[2].timestamp() * 1_000_000) for row in rows[:2]]
-    assert evidence(first, second) == Evidence(True, max(times), True)
-    assert evidence(first) == Evidence(True, times[0], True)
-    assert evidence(first, ("data/2", "d" * 32)).agree is False
-    assert evidence(first, ("data/1", "d" * 32)).agree is False
-    assert evidence(("data/2", "d" * 32)) == Evidence(False, times[1], False)
-    # What is no MD5 tells nothing, whatever the store has.
-    assert evidence(first, ("data/2", f"{'b' * 32}-2")) == Evidence(True, times[0], True)
-    assert evidence(("data/2", f"{'b' * 32}-2")) == Evidence()
-    assert evidence(("data/elsewhere", "a" * 32)) == Evidence(None, 0, False)
-    assert evidence() == Evidence()
 
 
 # What is read where HEADs do not tell

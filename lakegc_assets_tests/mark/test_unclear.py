@@ -20,7 +20,7 @@ from lakegc_assets.mark import served
 from lakegc_assets.mark.candidates import find_candidates
 from lakegc_assets.mark.commits import find_active_commits
 from lakegc_assets.mark.committed import read_committed_addresses
-from lakegc_assets.mark.evidence import EtagFiles
+from lakegc_assets.mark.evidence import etag_files
 from lakegc_assets.mark.listing import list_store
 from lakegc_assets.mark.served import SERVED, UNVERIFIED, served_candidates
 from lakegc_assets.mark.uncommitted import snapshot_uncommitted
@@ -174,7 +174,7 @@ def test_without_time_only_their_sizes_are_in_doubt(copied: Copied, spark: Sessi
             store,
             "test/",
             Selection(manifest.parts["data"]),
-            EtagFiles(manifest.parts["etags"]),
+            etag_files(attempt.manifest("store_listing")),
             seconds,
         )
         return {row["address"]: row["why"] for row in rows.to_pylist()}

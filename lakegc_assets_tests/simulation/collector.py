@@ -155,7 +155,7 @@ def _candidates(ctx: RunContext) -> None:
         "deletion_candidates",
         chain["committed_addresses"],
         started,
-        {"data": [write_part(store, "deletion_candidates/data/", rows)], "etags": []},
+        {"data": [write_part(store, "deletion_candidates/data/", rows)]},
         {},
         key_digest(rows["address"]),
     )
