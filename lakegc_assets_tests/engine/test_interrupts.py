@@ -43,8 +43,8 @@ IDS = pa.schema([("id", pa.int64())])
 with EmbeddedSession(open_store, None) as session:
     some = session.create(pa.table([range(1_000_000)], schema=IDS))
     pairs = some.crossJoin(some.withColumnRenamed("id", "other"))
-    print("busy", flush=True)
     try:
+        print("busy", flush=True)
         session.collect(pairs.where("(id * 7919 + other) % 1000003 = 1000009"), IDS, "pairs")
     except KeyboardInterrupt:
         left = session.collect(session.create(pa.table([[1]], schema=IDS)), IDS, "another")
