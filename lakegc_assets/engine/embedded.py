@@ -12,13 +12,13 @@ import hashlib
 import logging
 import os
 import threading
-import time
-from collections.abc import Callable
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from functools import partial
 from itertools import count
 from pathlib import Path
-from typing import Any, Final, TypeVar, cast
+from typing import Any, Final, cast
 
 import duckdb
 import pyarrow as pa
@@ -27,15 +27,12 @@ from sqlframe.duckdb import DuckDBSession
 from typing_extensions import Self
 
 from lakegc_assets.engine.datasets import Part, PartWriter, damaged_part, fetch_part, missing_part
-from lakegc_assets.engine.interruption import interruptible
 from lakegc_assets.engine.progress import report_progress
 from lakegc_assets.engine.session import Dataset, OpenStore, Session
 from lakegc_assets.engine.spill import SpillFolder
 from lakegc_assets.errors import ConfigurationError
 from lakegc_assets.storage.base import ObjectStore
 from lakegc_assets.storage.local import LocalStore
-
-R = TypeVar("R")
 
 #: A share of the machine's memory, and bytes, of which DuckDB takes the smaller one.
 _SHARE: Final = 4
@@ -222,42 +219,26 @@ class EmbeddedSession(Session):
     ) -> list[Part]:
         """See ``Session``."""
         writer = PartWriter(self._open(url), folder, schema)
-
-        def take(batches: pa.RecordBatchReader) -> list[Part]:
+        with self._computed(frame, schema, what) as batches:
             for batch in batches:
                 writer.add(batch)
-            return [part for part in writer.finish() if part.rows] if writer.rows else []
-
-        return self._compute(frame, schema, what, take)
+        return [part for part in writer.finish() if part.rows] if writer.rows else []
 
     def collect(self, frame: DataFrame, schema: pa.Schema, what: str) -> pa.Table:
         """See ``Session``."""
-        found: pa.Table = self._compute(frame, schema, what, pa.RecordBatchReader.read_all)
-        return found.cast(schema)
+        with self._computed(frame, schema, what) as batches:
+            return pa.Table.from_batches(list(batches), batches.schema).cast(schema)
 
-    def _compute(
-        self,
-        frame: DataFrame,
-        schema: pa.Schema,
-        what: str,
-        take: Callable[[pa.RecordBatchReader], R],
-    ) -> R:
-        """What is made of the rows of a frame, batch by batch."""
+    @contextmanager
+    def _computed(
+        self, frame: DataFrame, schema: pa.Schema, what: str
+    ) -> Iterator[pa.RecordBatchReader]:
         selected: Any = frame.select(*schema.names)
         query = selected.sql(dialect="duckdb", optimize=False)
         database = self._database
-        began = time.monotonic()
-
-        def how_far() -> str:
-            return f"{what}: in DuckDB since {time.monotonic() - began:.0f} s"
-
-        def job() -> R:
-            with database.lock:
-                return take(database.connection.sql(query).to_arrow_reader(_BATCH))
-
         try:
-            with report_progress(self._log, how_far):
-                return interruptible(job, database.connection.interrupt)
+            with database.lock, report_progress(self._log, lambda: f"{what}: DuckDB computes it"):
+                yield database.connection.sql(query).to_arrow_reader(_BATCH)
         except duckdb.OutOfMemoryException as error:
             raise ConfigurationError(
                 f"{what}: the embedded engine does not get along with {self._memory >> 20:,} MB of "

@@ -6,35 +6,34 @@ reason; what only ours names is left for a run of its own.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Final
 
-import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
+from pyspark.sql import DataFrame
 
-from lakegc_assets.engine.datasets import Part, PartWriter, read_part
-from lakegc_assets.engine.tasks import bin_pack
+from lakegc_assets.engine.datasets import Part
+from lakegc_assets.engine.session import Dataset, Session
 from lakegc_assets.errors import RefusedError
+from lakegc_assets.mark import comparison_relations
+from lakegc_assets.mark.comparison_relations import SPARED_BY_MARK
 from lakegc_assets.mark.foreign import ForeignMark, find_mark
-from lakegc_assets.mark.kept import SPARED_BY_MARK, why_kept
-from lakegc_assets.mark.named import Named, read_mark
+from lakegc_assets.mark.kept import Kept, why_kept
+from lakegc_assets.mark.named import read_mark
 from lakegc_assets.mark.served import SPARED
 from lakegc_assets.run.artifacts import LISTING, ArtifactRoot, AttemptArtifacts
 from lakegc_assets.run.command_line import command_line, recorded_settings
 from lakegc_assets.run.connections import Connections
 from lakegc_assets.run.context import RunContext
-from lakegc_assets.run.hashing import Hashes, address_hashes
-from lakegc_assets.run.selection import Selection
-from lakegc_assets.run.sets import members, write_set
 from lakegc_assets.storage.base import ObjectStore
 
 _FOLDER: Final = "deletion_candidates/adopted/"
-#: Work on one core, in seconds, to compare a candidate.
-_ROW_S: Final = 1e-6
+_WHAT: Final = "compare with the adopted mark"
+_TOTALS: Final = pa.schema(
+    [("is_named", pa.bool_()), ("objects", pa.int64()), ("bytes", pa.int64())]
+)
+_COMPARED: Final = LISTING.append(pa.field("is_named", pa.bool_()))
 
 
 @dataclass(frozen=True)
@@ -42,13 +41,13 @@ class Adopted:
     """What is left of our own candidates where another mark was adopted.
 
     Attributes:
-        dead: the candidates that it names, too; all of ours where none was adopted.
+        dead: the candidates that it names, too (``LISTING``).
         spared: what it names, and ours keeps (``SPARED``).
         parts: parts of the asset: ``kept`` (``KEPT``) says more about the same.
         facts: for the manifest.
     """
 
-    dead: Selection
+    dead: Dataset
     spared: Sequence[Part] = ()
     parts: Mapping[str, Sequence[Part]] = field(default_factory=dict)
     facts: Mapping[str, object] = field(default_factory=dict)
@@ -105,108 +104,78 @@ def _is_run(root: ArtifactRoot, repository: str, run: str) -> bool:
 def adopt(
     ctx: RunContext,
     connections: Connections,
+    frames: Session,
     attempt: AttemptArtifacts,
-    dead: Selection,
-    gone: Sequence[Part],
+    mark_id: str,
+    dead: DataFrame,
+    spared: Sequence[Part],
 ) -> Adopted:
-    """Keep of our candidates what the mark that is adopted names; all of them without one.
+    """Keep of our candidates what another mark names, too.
+
+    Compared by hashes: all of these are dead by our own mark, whoever else names them.
 
     Args:
         ctx: the run.
         connections: how tasks reach the stores.
+        frames: the session.
         attempt: with all assets before the candidates.
-        dead: our own candidates, ``LISTING``, without what is spared.
-        gone: runs of the hashes of what sweeps have deleted since it was listed.
+        mark_id: of the mark that is adopted.
+        dead: our own candidates (``LISTING``), without what is spared.
+        spared: what that is (``SPARED``).
 
     Raises:
         RefusedError: it cannot be adopted.
         IntegrityError: it is damaged.
     """
-    if ctx.settings.adopt is None:
-        return Adopted(dead)
-    mark = require_adoptable(
-        connections.store(), ctx.root, ctx.repository, ctx.run, ctx.settings.adopt
+    mark = require_adoptable(connections.store(), ctx.root, ctx.repository, ctx.run, mark_id)
+    listed = read_mark(ctx, connections, frames, mark, attempt.url, _FOLDER)
+    by_list = comparison_relations.by_list(dead, frames.read(listed))
+    folder = f"{_FOLDER}compared/"
+    compared = Dataset(
+        attempt.url, frames.write(by_list, attempt.url, folder, _COMPARED, _WHAT), _COMPARED
     )
-    named = read_mark(ctx, connections, mark, attempt.url, _FOLDER)
-    chosen = _choose(ctx, connections, attempt, dead, named)
-    store = attempt.store()
-    candidates = write_set(store, f"{_FOLDER}candidates/", [one.hashes for one in chosen])
-    kept = why_kept(ctx, connections, attempt, dead.without, gone, named, candidates, _FOLDER)
-    not_named = {
-        "objects": sum(one.objects for one in chosen),
-        "bytes": sum(one.size for one in chosen),
-    }
+    named = comparison_relations.named(frames.read(compared))
+    chosen = frames.write(named, attempt.url, f"{_FOLDER}data/", LISTING, _WHAT)
+    adopted = Dataset(attempt.url, chosen, LISTING)
+    kept = why_kept(
+        ctx,
+        connections,
+        frames,
+        attempt,
+        spared,
+        frames.read(listed),
+        frames.read(adopted),
+        attempt.url,
+        _FOLDER,
+    )
     facts = {
         "mark": mark.id,
         "form": mark.form,
         "url": mark.url,
         "made": mark.made.isoformat(),
-        "objects": named.objects,
-        "kept": dict(_by_why(store, kept)),
-        "not_named": not_named,
+        "objects": listed.rows,
+        "kept": _by_why(kept),
+        "not_named": _not_named(frames, compared),
     }
+    new = comparison_relations.not_of_kind(frames.read(kept.rows), SPARED_BY_MARK)
     return Adopted(
-        Selection([part for one in chosen for part in one.parts], dead.without),
-        _spared(store, kept),
-        {"kept": kept},
+        adopted,
+        frames.write(new, attempt.url, f"{_FOLDER}spared/", SPARED, _WHAT),
+        {"kept": kept.rows.parts},
         {"adopted": facts},
     )
 
 
-@dataclass(frozen=True)
-class _Chosen:
-    """Of some candidates those that the mark names, and how much it does not name."""
-
-    parts: Sequence[Part]
-    hashes: Hashes
-    objects: int
-    size: int
+def _not_named(frames: Session, compared: Dataset) -> dict[str, int]:
+    """How many of our candidates the mark does not name, and how many bytes they have."""
+    totals = comparison_relations.totals(frames.read(compared), ["is_named"])
+    rows = frames.collect(totals, _TOTALS, _WHAT).to_pylist()
+    found = next((row for row in rows if not row["is_named"]), {"objects": 0, "bytes": 0})
+    return {name: found[name] for name in ("objects", "bytes")}
 
 
-def _choose(
-    ctx: RunContext,
-    connections: Connections,
-    attempt: AttemptArtifacts,
-    dead: Selection,
-    named: Named,
-) -> list[_Chosen]:
-    costs = [part.rows * _ROW_S for part in dead.parts]
-    groups = bin_pack(dead.parts, costs, ctx.settings.address_num_partitions)
-    task = partial(_named_of, connections, attempt.url, dead, named)
-    return ctx.tasks.run("compare with the adopted mark", task, groups, sum(costs))
-
-
-def _named_of(
-    connections: Connections, url: str, dead: Selection, named: Named, parts: Sequence[Part]
-) -> _Chosen:
-    """Compared by hashes: all of these are dead by our own mark, whoever else names them."""
-    store = connections.open(url)
-    writer = PartWriter(store, f"{_FOLDER}data/", LISTING)
-    found: list[Hashes] = []
-    objects = size = 0
-    for part in parts:
-        rows = dead.read(store, part)
-        hashes = address_hashes(rows["address"])
-        chosen = members(store, named.hashes, hashes)
-        found.append(hashes[chosen])
-        writer.add(rows.filter(pa.array(chosen)))
-        rest = rows.filter(pa.array(~chosen))
-        objects += rest.num_rows
-        size += pc.sum(rest["size"]).as_py() or 0
-    written = [part for part in writer.finish() if part.rows]
-    return _Chosen(written, np.concatenate([np.empty(0, np.uint64), *found]), objects, size)
-
-
-def _spared(store: ObjectStore, kept: Sequence[Part]) -> list[Part]:
-    """What the mark names and ours keeps, but for what ours had spared before."""
-    writer = PartWriter(store, f"{_FOLDER}spared/", SPARED)
-    for part in kept:
-        rows = read_part(store, part, ["address", "kind", "why"])
-        new = rows.filter(pc.not_equal(rows["kind"], SPARED_BY_MARK))
-        writer.add(new.select(SPARED.names).cast(SPARED))
-    return [part for part in writer.finish() if part.rows]
-
-
-def _by_why(store: ObjectStore, kept: Sequence[Part]) -> Counter[str]:
-    whys = (read_part(store, part, ["why"])["why"].to_pylist() for part in kept)
-    return Counter(why for some in whys for why in some)
+def _by_why(kept: Kept) -> dict[str, int]:
+    found: dict[str, int] = {}
+    for row in kept.totals:
+        found[row["why"]] = found.get(row["why"], 0) + row["objects"]
+    return found

@@ -9,33 +9,28 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime
-from functools import partial
 from typing import Final
 
-import numpy as np
 import pyarrow as pa
 from pyspark.sql import DataFrame
 
 from lakegc_assets.engine.datasets import Part, write_part
 from lakegc_assets.engine.session import Dataset, Session
-from lakegc_assets.engine.tasks import bin_pack
 from lakegc_assets.errors import IntegrityError, LakegcError
 from lakegc_assets.mark import relations
-from lakegc_assets.mark.adoption import adopt
-from lakegc_assets.mark.carrying import sweeps_since, swept_since
+from lakegc_assets.mark.adoption import Adopted, adopt
+from lakegc_assets.mark.carrying import sweeps_since
 from lakegc_assets.mark.evidence import etag_files
 from lakegc_assets.mark.installation import require_one_server
-from lakegc_assets.mark.reasons import CANDIDATES, last_holders, with_reasons
+from lakegc_assets.mark.reasons import CANDIDATES, Written, last_holders, write_candidates
 from lakegc_assets.mark.served import LEAST_SECONDS, SPARED, served_candidates
 from lakegc_assets.run.artifacts import LISTING, AttemptArtifacts, Manifest
 from lakegc_assets.run.connections import Connections
 from lakegc_assets.run.context import RunContext
-from lakegc_assets.run.hashing import HASHES, Hashes, KeyDigest, address_hashes
+from lakegc_assets.run.hashing import HASHES
 from lakegc_assets.run.history import earlier, of_whole_store
 from lakegc_assets.run.pins import pinned
 from lakegc_assets.run.selection import Selection
-from lakegc_assets.run.sets import distinct, write_set
-from lakegc_assets.storage.base import ObjectStore
 
 ASSET = "deletion_candidates"
 #: Columns of what relations take and give.
@@ -52,8 +47,6 @@ TOTALS: Final = pa.schema(
         for name in ("listed", "listed_bytes", "outside_data", "too_young", "too_young_bytes")
     ]
 )
-#: Work on one core, in seconds, to write a candidate.
-_ROW_S = 2e-6
 
 
 def find_candidates(ctx: RunContext) -> Manifest:
@@ -83,6 +76,45 @@ def _find(
 ) -> Manifest:
     listing, store = chain["store_listing"], attempt.store()
     unlisted, spared = _subtract(ctx, connections, frames, attempt, chain)
+    served = _served(ctx, connections, attempt, chain, unlisted)
+    spared = [*spared, *served]
+    mine = Dataset(attempt.url, unlisted, LISTING)
+    dead = relations.without_spared(
+        frames.read(mine), frames.read(Dataset(attempt.url, served, SPARED))
+    )
+    adopted = _adopt(ctx, connections, frames, attempt, dead, spared)
+    if adopted is not None:
+        mine, dead = adopted.dead, frames.read(adopted.dead)
+        spared = [*spared, *adopted.spared]
+    written = Written()
+    if mine.rows:
+        holders = last_holders(ctx, connections, frames, attempt, dead)
+        written = write_candidates(ctx, connections, frames, attempt, dead, holders)
+    _require_distinct(frames, attempt, written.parts)
+    facts = {
+        **_totals(frames, attempt, listing),
+        "by_reason": written.by_reason,
+        "spared": _spared_by_reason(frames, attempt, spared),
+        "skipped_slices": len(listing.facts.get("skipped_slices", ())),
+        **(adopted.facts if adopted else {}),
+    }
+    parts = {
+        "data": written.parts or [write_part(store, f"{ASSET}/data/", CANDIDATES.empty_table())],
+        "spared": spared or [write_part(store, f"{ASSET}/spared/", SPARED.empty_table())],
+        **(adopted.parts if adopted else {}),
+    }
+    return ctx.finish(ASSET, chain["committed_addresses"], started, parts, facts, written.digest)
+
+
+def _served(
+    ctx: RunContext,
+    connections: Connections,
+    attempt: AttemptArtifacts,
+    chain: Mapping[str, Manifest],
+    unlisted: Sequence[Part],
+) -> list[Part]:
+    """What lakeFS serves, or may serve, of what no live set holds (``SPARED``)."""
+    listing, store = chain["store_listing"], attempt.store()
     spent = (ctx.clocks.now() - listing.started).total_seconds()
     served = served_candidates(
         ctx,
@@ -95,33 +127,22 @@ def _find(
         max(LEAST_SECONDS, spent),
         int(chain["uncommitted_snapshot"].facts["listed"]),
     )
-    spared = [*spared, write_part(store, f"{ASSET}/spared/", served)]
+    return [write_part(store, f"{ASSET}/spared/", served)] if served.num_rows else []
 
-    gone = write_set(store, f"{ASSET}/gone/", [address_hashes(swept_since(ctx, listing))])
-    adopted = adopt(ctx, connections, attempt, Selection(unlisted, spared), gone)
-    dead, spared = adopted.dead, [*spared, *adopted.spared]
-    holders = last_holders(ctx, connections, attempt, _hashes(store, dead))
-    pieces = bin_pack(dead.parts, [p.rows * _ROW_S for p in dead.parts], _tasks(ctx))
-    task = partial(with_reasons, connections, attempt.url, dead, holders)
-    written = ctx.tasks.run("write candidates", task, pieces, dead.rows * _ROW_S)
-    parts = [part for one in written for part in one.parts]
-    _require_distinct(frames, attempt, parts)
-    parts = parts or [write_part(store, f"{ASSET}/data/", CANDIDATES.empty_table())]
-    facts = {
-        **_totals(frames, attempt, listing),
-        "by_reason": _by_reason([one.by_reason for one in written]),
-        "spared": _spared_by_reason(frames, attempt, spared),
-        "skipped_slices": len(listing.facts.get("skipped_slices", ())),
-        **adopted.facts,
-    }
-    return ctx.finish(
-        ASSET,
-        chain["committed_addresses"],
-        started,
-        {"data": parts, "spared": spared, **adopted.parts},
-        facts,
-        sum((one.digest for one in written), KeyDigest()),
-    )
+
+def _adopt(
+    ctx: RunContext,
+    connections: Connections,
+    frames: Session,
+    attempt: AttemptArtifacts,
+    dead: DataFrame,
+    spared: Sequence[Part],
+) -> Adopted | None:
+    """What is left of the candidates where the run adopts a mark."""
+    mark_id = ctx.settings.adopt
+    if mark_id is None:
+        return None
+    return adopt(ctx, connections, frames, attempt, mark_id, dead, spared)
 
 
 # Store DF - Committed DF - Uncommitted DF
@@ -251,22 +272,3 @@ def _spared_by_reason(
     counts = relations.counts_by_reason(frames.read(Dataset(attempt.url, spared, SPARED)))
     found = frames.collect(counts, COUNTS, "count what is spared").to_pylist()
     return {row["why"]: row["objects"] for row in found}
-
-
-def _tasks(ctx: RunContext) -> int:
-    return ctx.settings.address_num_partitions
-
-
-def _hashes(store: ObjectStore, dead: Selection) -> Hashes:
-    """The sorted hashes of all candidates."""
-    tables = (dead.read(store, part, ["address"]) for part in dead.parts)
-    found = [address_hashes(table["address"]) for table in tables]
-    return distinct(np.concatenate([np.empty(0, np.uint64), *found]))
-
-
-def _by_reason(counts: Sequence[pa.Table]) -> dict[str, dict[str, int]]:
-    if not counts:
-        return {}
-    total = pa.concat_tables(counts).group_by("reason", use_threads=False)
-    rows = total.aggregate([("objects", "sum"), ("bytes", "sum")]).sort_by("reason").to_pylist()
-    return {r["reason"]: {"objects": r["objects_sum"], "bytes": r["bytes_sum"]} for r in rows}

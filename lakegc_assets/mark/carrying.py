@@ -13,13 +13,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
-from functools import partial
 from typing import Any, Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lakegc_assets.engine.datasets import Part, read_part
+from lakegc_assets.engine.datasets import Part
 from lakegc_assets.engine.session import Dataset
 from lakegc_assets.engine.tasks import thread_map
 from lakegc_assets.errors import IntegrityError, LakegcError
@@ -275,28 +274,6 @@ def sweeps_since(ctx: RunContext, listing: Manifest) -> list[Dataset]:
             )
         found.append(Dataset(attempt.url, attempt.manifest("swept_set").parts["data"], SWEPT))
     return found
-
-
-def swept_since(ctx: RunContext, listing: Manifest) -> pa.ChunkedArray:
-    """Addresses that are in a listing because they were carried forward, but were deleted since.
-
-    Raises:
-        IntegrityError: a record of a sweep is not what it was.
-    """
-    found: list[pa.Table] = [pa.table({"address": pa.array([], pa.string())})]
-    for run, attempt_id in listing.facts.get("swept_since", ()):
-        attempt = ctx.root.attempt(ctx.repository, run)
-        if attempt.attempt != attempt_id:
-            raise IntegrityError(
-                f"run {run!r} of {ctx.repository!r} was made again while another run relied on "
-                "it: mark again"
-            )
-        manifest = attempt.manifest("swept_set")
-        read = partial(read_part, attempt.store(), columns=["address", "outcome"])
-        for rows in map(read, manifest.parts["data"]):
-            gone = rows.filter(pc.is_in(rows["outcome"], pa.array(_GONE)))
-            found.append(gone.select(["address"]))
-    return pa.concat_tables(found)["address"]
 
 
 def settled(names: Sequence[str], before: datetime) -> list[str]:

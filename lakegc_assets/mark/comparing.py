@@ -6,27 +6,43 @@ it, and with the reason of the run that keeps it.
 
 from __future__ import annotations
 
-import heapq
 import secrets
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
-from functools import partial
-from typing import Any
+from typing import Any, Final
 
 import pyarrow as pa
-import pyarrow.compute as pc
+from pyspark.sql import DataFrame
 
-from lakegc_assets.engine.datasets import Part, PartWriter, read_part
-from lakegc_assets.mark.kept import STAGED, sentence, why_kept
-from lakegc_assets.mark.named import Named
-from lakegc_assets.mark.sides import MARKED, Side, side_of, spread_rows
+from lakegc_assets.engine.session import Dataset, Session
+from lakegc_assets.lakefs.client import LakeFSClient
+from lakegc_assets.mark import comparison_relations
+from lakegc_assets.mark.comparison_relations import BOTH, FIRST, SECOND, STAGED
+from lakegc_assets.mark.kept import KEPT, Kept, sentence, why_kept
+from lakegc_assets.mark.named import NAMED
+from lakegc_assets.mark.sides import Side, side_of
 from lakegc_assets.mark.why import staging_areas
 from lakegc_assets.run.connections import Connections
 from lakegc_assets.run.context import RunContext
-from lakegc_assets.run.hashing import address_hashes
-from lakegc_assets.run.sets import members
-from lakegc_assets.storage.base import ObjectStore
+from lakegc_assets.run.hashing import HASHES
+
+#: Columns of what relations take and give.
+_COMPARED: Final = pa.schema([*NAMED, ("named_by", pa.string())])
+_TOTALS: Final = pa.schema(
+    [
+        *((name, pa.string()) for name in ("named_by", "reason", "branch")),
+        *((name, pa.int64()) for name in ("objects", "sized", "bytes")),
+    ]
+)
+_SHOWN: Final = pa.schema(
+    [
+        *((name, pa.string()) for name in ("address", "reason", "commit_id", "branch")),
+        *((name, pa.string()) for name in ("kind", "why", "kept_commit", "kept_branch")),
+        *((name, pa.int64()) for name in ("size", "kept_size")),
+    ]
+)
+_WHAT: Final = "compare marks"
 
 
 @dataclass(frozen=True)
@@ -100,31 +116,25 @@ def compare(ctx: RunContext, run: str, other: str, listed: int) -> Comparison:
         IntegrityError: one of them is damaged.
     """
     client, connections = ctx.connect()
-    with _scratch(ctx) as url:
-        sides = [side_of(ctx, connections, url, *given) for given in ((run, "a/"), (other, "b/"))]
-        pairs = [(sides[0], sides[1]), (sides[1], sides[0])]
-        compared = [
-            _compared(ctx, connections, ours, theirs, f"{name}/")
-            for name, (ours, theirs) in zip(("only-a", "only-b"), pairs, strict=True)
-        ]
-        store = connections.open(url)
-        differences = [
-            _difference(store, side, one, listed) for side, one in zip(sides, compared, strict=True)
-        ]
-        shown = [one for difference in differences for one in difference.objects]
-        staged = {one["address"] for one in shown if one.pop("kind") == STAGED}
-        if staged:
-            areas = staging_areas(client, ctx.repository, connections, staged)
-            _name_staging_areas(shown, staged, areas)
-        both = min((one.both for one in compared), key=lambda total: total.bytes is None)
+    with _scratch(ctx) as url, ctx.frames(connections) as frames:
+        first, second = (
+            side_of(ctx, connections, frames, url, name, folder)
+            for name, folder in ((run, "a/"), (other, "b/"))
+        )
+        compared = _beside(frames, url, first, second)
+        totals = []
+        if compared.rows:
+            of_groups = comparison_relations.totals(frames.read(compared), _TOTALS.names[:3])
+            totals = frames.collect(of_groups, _TOTALS, _WHAT).to_pylist()
+        asked = _Asked(ctx, client, connections, frames, compared, totals, listed)
         return Comparison(
             ctx.repository,
-            _told(sides[0]),
-            _told(sides[1]),
-            both,
-            differences[0],
-            differences[1],
-            _notes(*sides),
+            _told(first),
+            _told(second),
+            _total(row for row in totals if row["named_by"] == BOTH),
+            _difference(asked, FIRST, first, second),
+            _difference(asked, SECOND, second, first),
+            _notes(first, second),
         )
 
 
@@ -143,175 +153,135 @@ def _scratch(ctx: RunContext) -> Iterator[str]:
 # Both, and one alone
 
 
+def _beside(frames: Session, url: str, first: Side, second: Side) -> Dataset:
+    """What the two name (``_COMPARED``)."""
+    beside = comparison_relations.beside(first.named, second.named)
+    return Dataset(url, frames.write(beside, url, "beside/", _COMPARED, _WHAT), _COMPARED)
+
+
 @dataclass(frozen=True)
-class _Compared:
-    """What one side names, beside the other.
+class _Asked:
+    """What the differences are made of.
 
     Attributes:
-        both: what the other names, too.
-        only: what only this one names inside the namespace (``MARKED``).
-        marked: by the reason of this side's run.
-        kept: of all that only this one names, why the other's run keeps it (``KEPT``).
+        ctx: of the repository.
+        client: of lakeFS.
+        connections: how tasks reach the stores.
+        frames: the session.
+        compared: what the two marks name (``_COMPARED``).
+        totals: of it (``_TOTALS``).
+        listed: how many objects of each difference are to be named.
     """
 
-    both: Total
-    only: Sequence[Part]
-    marked: Mapping[str, Total]
-    kept: Sequence[Part]
+    ctx: RunContext
+    client: LakeFSClient
+    connections: Connections
+    frames: Session
+    compared: Dataset
+    totals: Sequence[Mapping[str, Any]]
+    listed: int
 
 
-def _compared(
-    ctx: RunContext, connections: Connections, side: Side, other: Side, folder: str
-) -> _Compared:
-    groups, seconds = spread_rows(ctx, side.named.parts)
-    task = partial(_split, connections, side.named, other.named.hashes, folder)
-    found = ctx.tasks.run("compare marks", task, groups, seconds)
-    kept: Sequence[Part] = ()
-    if other.attempt is not None:
-        candidates = other.attempt.manifest("deletion_candidates")
-        kept = why_kept(
-            ctx,
-            connections,
-            other.attempt,
-            candidates.parts["spared"],
-            other.gone,
-            side.named,
-            other.named.hashes,
-            folder,
-        )
-    return _Compared(
-        sum((both for both, _, _ in found), Total()),
-        [part for _, parts, _ in found for part in parts],
-        _added([marked for _, _, marked in found]) if side.attempt else {},
-        kept,
-    )
-
-
-def _split(
-    connections: Connections,
-    named: Named,
-    others: Sequence[Part],
-    folder: str,
-    parts: Sequence[Part],
-) -> tuple[Total, list[Part], dict[str, Total]]:
-    """What both name, files of what one names alone, and that by its reasons."""
-    store = connections.open(named.url)
-    writer = PartWriter(store, f"{folder}alone/", MARKED)
-    both, marked = Total(), dict[str, Total]()
-    for part in parts:
-        rows = _as_marked(read_part(store, part))
-        shared = members(store, others, address_hashes(rows["address"]))
-        both += _total(rows.filter(pa.array(shared)))
-        alone = rows.filter(pa.array(~shared))
-        writer.add(alone)
-        marked = _added([marked, _totals(_marked_because(alone), alone["size"])])
-    return both, [part for part in writer.finish() if part.rows], marked
-
-
-def _as_marked(rows: pa.Table) -> pa.Table:
-    """Rows of whatever schema with those columns of ``MARKED`` that they have; else nulls."""
-    columns = [
-        rows[f.name] if f.name in rows.column_names else pa.nulls(rows.num_rows, f.type)
-        for f in MARKED
-    ]
-    return pa.table(columns, schema=MARKED)
-
-
-def _marked_because(rows: pa.Table) -> pa.ChunkedArray:
-    held = pc.binary_join_element_wise(rows["reason"], ": last held on branch ", rows["branch"], "")
-    return pc.coalesce(held, rows["reason"])
-
-
-def _total(rows: pa.Table) -> Total:
-    known = rows["size"].null_count == 0
-    return Total(rows.num_rows, (pc.sum(rows["size"]).as_py() or 0) if known else None)
-
-
-def _totals(keys: pa.ChunkedArray, sizes: pa.ChunkedArray) -> dict[str, Total]:
-    """Objects and bytes by a key; what has none, or no size, counts for nothing."""
-    table = pa.table({"key": keys, "size": sizes}).filter(pc.is_valid(keys)).group_by("key")
-    rows = table.aggregate([([], "count_all"), ("size", "sum")]).to_pylist()
-    return {row["key"]: Total(row["count_all"], row["size_sum"] or 0) for row in rows}
-
-
-def _added(totals: Sequence[Mapping[str, Total]]) -> dict[str, Total]:
-    found: dict[str, Total] = {}
-    for some in totals:
-        for key, total in some.items():
-            found[key] = found.get(key, Total()) + total
-    return dict(sorted(found.items(), key=lambda pair: (-pair[1].objects, pair[0])))
-
-
-def _difference(store: ObjectStore, side: Side, found: _Compared, listed: int) -> Difference:
+def _difference(asked: _Asked, which: str, side: Side, other: Side) -> Difference:
     """What only one side names, summed up, and some of it named."""
-    kept: dict[str, Total] = {}
-    for part in found.kept:
-        rows = read_part(store, part, ["why", "size"])
-        kept = _added([kept, _totals(rows["why"], rows["size"])])
-    objects = sum(part.rows for part in [*found.only, *side.named.elsewhere])
-    reasons = found.marked if side.attempt else kept
-    size = sum(total.bytes or 0 for total in reasons.values()) if reasons or not objects else None
-    return Difference(
-        Total(objects, size), found.marked, kept, _largest(store, side, found, listed)
+    frames, mine = asked.frames, [row for row in asked.totals if row["named_by"] == which]
+    objects = sum(row["objects"] for row in mine)
+    if not objects:
+        return Difference(Total(), {}, {}, [])
+    alone = comparison_relations.only_in(frames.read(asked.compared), which)
+    kept = _why_kept(asked, f"{which}/", other, alone)
+    marked = _by((_marked_because(row), row) for row in mine) if side.attempt else {}
+    whys = _by((row["why"], row) for row in kept.totals)
+    reasons = marked if side.attempt else whys
+    size = sum(total.bytes or 0 for total in reasons.values()) if reasons else None
+    return Difference(Total(objects, size), marked, whys, _largest(asked, alone, kept))
+
+
+def _why_kept(asked: _Asked, folder: str, other: Side, alone: DataFrame) -> Kept:
+    """Why the run of the other side keeps it; nothing of a foreign mark."""
+    frames, url, attempt = asked.frames, asked.compared.url, other.attempt
+    if attempt is None:
+        return Kept(Dataset(url, [], KEPT))
+    parts = attempt.manifest("deletion_candidates").parts
+    candidates = frames.read(Dataset(attempt.url, parts["data"], HASHES))
+    return why_kept(
+        asked.ctx,
+        asked.connections,
+        frames,
+        attempt,
+        parts["spared"],
+        alone,
+        candidates,
+        url,
+        folder,
     )
 
 
-def _largest(store: ObjectStore, side: Side, found: _Compared, listed: int) -> list[dict[str, Any]]:
+def _largest(asked: _Asked, alone: DataFrame, kept: Kept) -> list[dict[str, Any]]:
     """The largest objects of a difference; those that are not there come last."""
-    if side.attempt or not found.kept:
-        parts = [*found.only, *side.named.elsewhere]
-    else:
-        parts = list(found.kept)
-    largest: list[tuple[int, str]] = []
-    for part in parts:
-        rows = _as_marked(read_part(store, part))
-        sized = zip(rows["size"].to_pylist(), rows["address"].to_pylist(), strict=True)
-        some = [(-1 if size is None else size, address) for size, address in sized]
-        largest = heapq.nsmallest(listed, [*largest, *some], key=lambda one: (-one[0], one[1]))
-    marked = _rows_of(store, found.only if side.attempt else (), largest)
-    kept = _rows_of(store, found.kept, largest)
+    if not asked.listed:
+        return []
+    judged = comparison_relations.with_kept(alone, asked.frames.read(kept.rows))
+    largest = comparison_relations.largest(judged, asked.listed)
+    rows = asked.frames.collect(largest, _SHOWN, _WHAT).to_pylist()
+    staged = {row["address"] for row in rows if row["kind"] == STAGED}
+    areas = _staging_areas(asked, staged) if staged else {}
     return [
         {
-            "address": address,
-            "size": None if size < 0 else size,
-            "marked": _marked_sentence(marked.get(address)),
-            "kept": sentence(kept[address]) if address in kept else None,
-            "kind": kept[address]["kind"] if address in kept else None,
+            "address": row["address"],
+            "size": row["size"],
+            "marked": _marked_sentence(row),
+            "kept": areas.get(row["address"], _kept_sentence(row)),
         }
-        for size, address in largest
+        for row in rows
     ]
 
 
-def _rows_of(
-    store: ObjectStore, parts: Sequence[Part], largest: Sequence[tuple[int, str]]
-) -> dict[str, dict[str, Any]]:
-    wanted = pa.array([address for _, address in largest], pa.string())
-    found: dict[str, dict[str, Any]] = {}
-    for part in parts:
-        rows = read_part(store, part)
-        some = rows.filter(pc.is_in(rows["address"], wanted)).to_pylist()
-        found |= {row["address"]: row for row in some}
+def _total(rows: Iterator[Mapping[str, Any]]) -> Total:
+    """Of some groups; bytes are known where each object has a size."""
+    found = Total()
+    for row in rows:
+        found += Total(row["objects"], row["bytes"] if row["sized"] == row["objects"] else None)
     return found
 
 
-def _marked_sentence(row: Mapping[str, Any] | None) -> str | None:
-    if row is None or row["commit_id"] is None:
-        return None if row is None else str(row["reason"])
+def _by(pairs: Iterator[tuple[str | None, Mapping[str, Any]]]) -> dict[str, Total]:
+    """Objects and bytes by a key; what has none, or no size, counts for nothing."""
+    found: dict[str, Total] = {}
+    for key, row in pairs:
+        if key is not None:
+            found[key] = found.get(key, Total()) + Total(row["objects"], row["bytes"] or 0)
+    return dict(sorted(found.items(), key=lambda pair: (-pair[1].objects, pair[0])))
+
+
+def _marked_because(row: Mapping[str, Any]) -> str | None:
+    reason, branch = row["reason"], row["branch"]
+    return reason if branch is None else f"{reason}: last held on branch {branch}"
+
+
+def _marked_sentence(row: Mapping[str, Any]) -> str | None:
+    if row["reason"] is None or row["commit_id"] is None:
+        return None if row["reason"] is None else str(row["reason"])
     on = f" of branch {row['branch']!r}" if row["branch"] else ""
     return f"{row['reason']}: the commit {row['commit_id']}{on} held it last"
 
 
-def _name_staging_areas(
-    shown: Sequence[dict[str, Any]], staged: set[str], areas: Iterator[tuple[str, str, str]]
-) -> None:
-    """Say of staged objects on which branch and path; the search ends with the last of them."""
+def _kept_sentence(row: Mapping[str, Any]) -> str | None:
+    if row["kind"] is None:
+        return None
+    of_run = {"size": "kept_size", "commit_id": "kept_commit", "branch": "kept_branch"}
+    return sentence({**row, **{name: row[column] for name, column in of_run.items()}})
+
+
+def _staging_areas(asked: _Asked, staged: set[str]) -> dict[str, str]:
+    """On which branch and path objects are staged; the search ends with the last of them."""
     found: dict[str, str] = {}
+    areas = staging_areas(asked.client, asked.ctx.repository, asked.connections, staged)
     for address, branch, path in areas:
         found.setdefault(address, f"it is staged on branch {branch!r} at {path!r}")
         if len(found) == len(staged):
             break
-    for one in shown:
-        one["kept"] = found.get(one["address"], one["kept"])
+    return found
 
 
 # What has to be known to read it
@@ -322,7 +292,7 @@ def _told(side: Side) -> dict[str, Any]:
         "id": side.id,
         "kind": side.kind,
         "made": side.made.isoformat(),
-        "objects": side.named.objects,
+        "objects": side.objects,
     }
 
 

@@ -57,6 +57,31 @@ def each_once(named: DataFrame) -> DataFrame:
 
 
 @relation
+def as_named(candidates: DataFrame) -> DataFrame:
+    """The candidates of a run as a list of objects, none of which is elsewhere."""
+    return candidates.withColumn("elsewhere", F.lit(None).cast("string"))
+
+
+@relation
+def by_list(candidates: DataFrame, named: DataFrame) -> DataFrame:
+    """Candidates, with one column more: whether a list names them, too (is_named).
+
+    Args:
+        candidates: hash, ...
+        named: hash, ...: the list, each hash once.
+    """
+    also = named.select("hash", F.lit(True).alias("also"))
+    joined = candidates.join(also, "hash", "left")
+    return joined.withColumn("is_named", F.col("also").isNotNull()).drop("also")
+
+
+@relation
+def named(candidates: DataFrame) -> DataFrame:
+    """Of candidates those that a list names, as ``by_list`` says."""
+    return candidates.where(F.col("is_named"))
+
+
+@relation
 def beside(first: DataFrame, second: DataFrame) -> DataFrame:
     """Two marks beside each other: which of them names each object.
 
@@ -111,7 +136,6 @@ def why_kept(
     named: DataFrame,
     candidates: DataFrame,
     listing: DataFrame,
-    gone: DataFrame,
     live: DataFrame,
     spared: DataFrame,
     skipped: DataFrame,
@@ -122,9 +146,8 @@ def why_kept(
 
     Args:
         named: hash, address, in_place, elsewhere: the list, each hash once.
-        candidates: hash: what the run would delete.
-        listing: hash, size, last_modified: Store DF of the run.
-        gone: hash: what sweeps have deleted since it was listed.
+        candidates: hash, ...: what the run would delete.
+        listing: hash, size, last_modified: Store DF of the run, without what was deleted since.
         live: hash, kind, turn: as ``live_by_kind`` gives it.
         spared: address, why: what the run spared.
         skipped: folder: slices that were not listed, since they are too young.
@@ -135,11 +158,11 @@ def why_kept(
         hash, address, size, kind, why: of what is named and no candidate; ``size`` is null for what
         the store does not hold.
     """
-    asked = named.join(candidates, "hash", "left_anti").select(
+    asked = named.join(candidates.select("hash"), "hash", "left_anti").select(
         *("hash", "address", "in_place", "elsewhere"),
         F.regexp_extract("address", "^([^/]*/[^/]*/)", 1).alias("folder"),
     )
-    there = listing.join(gone, "hash", "left_anti").select("hash", "size", "last_modified")
+    there = listing.select("hash", "size", "last_modified")
     named_live = live.join(asked.select("hash"), "hash", "left_semi")
     strongest = named_live.groupBy("hash").agg(F.min_by("kind", "turn").alias("live_as"))
     spared_once = spared.groupBy("address").agg(F.min("why").alias("spared_why"))
@@ -165,6 +188,52 @@ def why_kept(
             why = why.when(F.col("kind") == F.lit(name), F.lit(sentence))
     judged = looked_at.withColumn("kind", kind).withColumn("why", why)
     return judged.select("hash", "address", "size", "kind", "why")
+
+
+@relation
+def of_kind(kept: DataFrame, kind: str) -> DataFrame:
+    """Of what is kept that of one kind of reason."""
+    return kept.where(F.col("kind") == F.lit(kind))
+
+
+@relation
+def not_of_kind(kept: DataFrame, kind: str) -> DataFrame:
+    """Of what is kept that of all other kinds of reason."""
+    return kept.where(F.col("kind") != F.lit(kind))
+
+
+@relation
+def only_in(compared: DataFrame, mark: str) -> DataFrame:
+    """What only one of two marks names.
+
+    Args:
+        compared: named_by, ...: as ``beside`` gives it.
+        mark: first or second.
+    """
+    return compared.where(F.col("named_by") == F.lit(mark))
+
+
+@relation
+def with_kept(objects: DataFrame, kept: DataFrame) -> DataFrame:
+    """What only one mark names, with why the run of the other keeps it; null where nobody says.
+
+    Args:
+        objects: hash, address, size, reason, commit_id, branch.
+        kept: hash, size, kind, why, commit_id, branch: as ``why_kept`` and its holders give it.
+
+    Returns:
+        The columns of ``objects``, with the size that is known, and kept_size, kind, why,
+        kept_commit, kept_branch.
+    """
+    columns = {"size": "kept_size", "commit_id": "kept_commit", "branch": "kept_branch"}
+    because = kept.select(
+        *("hash", "kind", "why"), *(F.col(name).alias(alias) for name, alias in columns.items())
+    )
+    return objects.join(because, "hash", "left").select(
+        *("hash", "address", "reason", "commit_id", "branch"),
+        F.coalesce("size", "kept_size").alias("size"),
+        *("kind", "why", *columns.values()),
+    )
 
 
 @relation

@@ -47,15 +47,15 @@ def with_reasons(dead: DataFrame, holders: DataFrame) -> DataFrame:
     """Candidates with their reason: ``expired`` where a commit held one, else ``unreferenced``.
 
     Args:
-        dead: hash, ...: the candidates.
+        dead: hash, address, ...: the candidates.
         holders: hash, commit_id, branch: as ``last_holders`` gives them.
 
     Returns:
-        The columns of ``dead``, and commit_id, branch, reason.
+        The columns of ``dead``, and commit_id, branch, reason; in the order of the addresses.
     """
     held = dead.join(holders.select("hash", "commit_id", "branch"), "hash", "left")
     reason = F.when(F.col("commit_id").isNull(), F.lit(UNREFERENCED)).otherwise(F.lit(EXPIRED))
-    return held.withColumn("reason", reason)
+    return held.withColumn("reason", reason).orderBy("address")
 
 
 @relation
@@ -79,12 +79,13 @@ def held_by_expired(entries: DataFrame, active: DataFrame) -> DataFrame:
 
     Args:
         entries: range_id, hash: of all ranges below ``_lakefs/``.
-        active: range_id: A, the ranges of active commits. B are all others.
+        active: range_id, ...: A, the ranges of active commits. B are all others.
 
     Returns:
         hash, range_id: each address once, with one of the ranges of B that name it.
     """
-    named_by_a = entries.join(active, "range_id", "left_semi").select("hash")
-    named_by_b = entries.join(active, "range_id", "left_anti")
+    ids = active.select("range_id")
+    named_by_a = entries.join(ids, "range_id", "left_semi").select("hash")
+    named_by_b = entries.join(ids, "range_id", "left_anti")
     only_b = named_by_b.join(named_by_a, "hash", "left_anti")
     return only_b.groupBy("hash").agg(F.min("range_id").alias("range_id"))

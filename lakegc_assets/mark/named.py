@@ -13,28 +13,42 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Final, TypeVar
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from lakegc_assets.engine.datasets import Part, PartWriter, read_part, write_part
+from lakegc_assets.engine.datasets import Part, PartWriter
+from lakegc_assets.engine.session import Dataset, Session
 from lakegc_assets.engine.tasks import bin_pack
 from lakegc_assets.errors import IntegrityError
 from lakegc_assets.graveler.namespace import StorageNamespace, UnresolvableAddressError
+from lakegc_assets.mark import comparison_relations
+from lakegc_assets.mark.addresses import in_data
 from lakegc_assets.mark.foreign import ForeignMark
-from lakegc_assets.mark.served import SPARED
 from lakegc_assets.run.connections import Connections
 from lakegc_assets.run.context import RunContext
-from lakegc_assets.run.hashing import Hashes, KeyDigest, address_hashes, key_digest
-from lakegc_assets.run.sets import members_of, union, write_set
+from lakegc_assets.run.hashing import HASHES, KeyDigest, address_hashes, key_digest, signed
 from lakegc_assets.storage.base import ObjectStore
 from lakegc_assets.storage.errors import ObjectNotFoundError
 from lakegc_assets.wording import counted
 
 T = TypeVar("T")
 
-ADDRESSES: Final = pa.schema([pa.field("address", pa.string(), nullable=False)])
+#: An object that a list names, by its address relative to the namespace. ``elsewhere`` says why it
+#: cannot be an object of the namespace, and is null otherwise; its address is as it stands. What
+#: follows is known of candidates of ours alone.
+NAMED: Final = pa.schema(
+    [
+        *HASHES,
+        pa.field("address", pa.string(), nullable=False),
+        pa.field("in_place", pa.bool_(), nullable=False),
+        pa.field("elsewhere", pa.string()),
+        pa.field("size", pa.int64()),
+        pa.field("reason", pa.string()),
+        pa.field("commit_id", pa.string()),
+        pa.field("branch", pa.string()),
+    ]
+)
 #: Work on one core, in seconds, to read a file, and a byte of it.
 _FILE_S: Final = 0.02
 _BYTE_S: Final = 2e-8
@@ -42,33 +56,20 @@ _SCHEME: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
 _UNPLACED: Final = "it is a full address, and nobody can tell which object it names"
 
 
-@dataclass(frozen=True)
-class Named:
-    """The objects that a list names, each once.
-
-    Attributes:
-        url: of the store of all files.
-        parts: addresses relative to the namespace (``ADDRESSES``).
-        hashes: runs of their hashes.
-        elsewhere: what cannot be an object of the namespace, as it stands, and why (``SPARED``).
-        objects: how many there are, those elsewhere included.
-    """
-
-    url: str
-    parts: Sequence[Part]
-    hashes: Sequence[Part]
-    elsewhere: Sequence[Part]
-    objects: int
-
-
 def read_mark(
-    ctx: RunContext, connections: Connections, mark: ForeignMark, url: str, folder: str
-) -> Named:
-    """Read the lists of a mark.
+    ctx: RunContext,
+    connections: Connections,
+    frames: Session,
+    mark: ForeignMark,
+    url: str,
+    folder: str,
+) -> Dataset:
+    """Read the lists of a mark: the objects that it names, each once (``NAMED``).
 
     Args:
         ctx: the run.
         connections: how tasks reach the stores.
+        frames: the session.
         mark: to read.
         url: of the store to write to.
         folder: relative to it, with a slash at its end.
@@ -90,16 +91,11 @@ def read_mark(
             f"the lists of mark {mark.id!r} in text do not name what those in {mark.url} do: one "
             "of them is not whole"
         )
-    store = connections.open(url)
-    parts, hashes = _each_once(store, folder, found)
-    elsewhere = sum(part.rows for part in found.elsewhere)
-    return Named(
-        url,
-        parts,
-        write_set(store, f"{folder}hashes/", [hashes]),
-        found.elsewhere,
-        sum(part.rows for part in parts) + elsewhere,
-    )
+    if not found.rows:
+        return Dataset(url, [], NAMED)
+    once = comparison_relations.each_once(frames.read(Dataset(url, found.parts, NAMED)))
+    parts = frames.write(once, url, f"{folder}named/", NAMED, "read a mark of lakeFS's collector")
+    return Dataset(url, parts, NAMED)
 
 
 @dataclass(frozen=True)
@@ -107,27 +103,17 @@ class _Read:
     """What some lists hold.
 
     Attributes:
-        parts: addresses inside the namespace, in each part once.
-        hashes: of these, for each part.
-        elsewhere: what is not inside it, and why.
+        parts: what they name (``NAMED``), as often as they do.
         rows: how many lines or rows there were.
         lines: digest of the addresses as they stand, split at line breaks as lists in text are.
     """
 
     parts: Sequence[Part] = ()
-    hashes: Sequence[Hashes] = ()
-    elsewhere: Sequence[Part] = ()
     rows: int = 0
     lines: KeyDigest = field(default_factory=KeyDigest)
 
     def __add__(self, other: _Read) -> _Read:
-        return _Read(
-            [*self.parts, *other.parts],
-            [*self.hashes, *other.hashes],
-            [*self.elsewhere, *other.elsewhere],
-            self.rows + other.rows,
-            self.lines + other.lines,
-        )
+        return _Read([*self.parts, *other.parts], self.rows + other.rows, self.lines + other.lines)
 
 
 def _over(ctx: RunContext, task: Callable[[Sequence[str]], T], files: Mapping[str, int]) -> list[T]:
@@ -138,19 +124,24 @@ def _over(ctx: RunContext, task: Callable[[Sequence[str]], T], files: Mapping[st
 
 def _read_files(connections: Connections, url: str, folder: str, keys: Sequence[str]) -> _Read:
     store, namespace = connections.store(), connections.namespace()
-    writer = PartWriter(connections.open(url), f"{folder}named/", ADDRESSES)
-    outside = PartWriter(connections.open(url), f"{folder}elsewhere/", SPARED)
+    writer = PartWriter(connections.open(url), f"{folder}listed/", NAMED)
     rows, lines = 0, KeyDigest()
     for addresses in _lists(store, keys):
         rows += len(addresses)
         lines += _digest_of_lines(addresses)
-        inside, elsewhere = _placed(namespace, addresses)
-        writer.add(pa.table([inside], schema=ADDRESSES))
-        outside.add(elsewhere)
-    artifacts = connections.open(url)
-    parts = _unique(artifacts, folder, writer.finish())
-    hashes = [address_hashes(read_part(artifacts, part)["address"]) for part in parts]
-    return _Read(parts, hashes, [part for part in outside.finish() if part.rows], rows, lines)
+        writer.add(_named(*_placed(namespace, addresses)))
+    return _Read([part for part in writer.finish() if part.rows], rows, lines)
+
+
+def _named(addresses: pa.Array, elsewhere: pa.Array) -> pa.Table:
+    known = {
+        "hash": signed(address_hashes(addresses)),
+        "address": addresses,
+        "in_place": in_data(addresses),
+        "elsewhere": elsewhere,
+    }
+    nothing = {f.name: pa.nulls(len(addresses), f.type) for f in NAMED if f.name not in known}
+    return pa.table(known | nothing, schema=NAMED)
 
 
 def _lines_of(connections: Connections, keys: Sequence[str]) -> KeyDigest:
@@ -194,58 +185,23 @@ def _lines(data: bytes) -> pa.Array:
     return pa.array(data.decode().split("\n")[:-1], pa.string())
 
 
-def _placed(namespace: StorageNamespace, addresses: pa.Array) -> tuple[pa.Array, pa.Table]:
-    """Addresses relative to the namespace, and those that cannot be, with the reason."""
+def _placed(namespace: StorageNamespace, addresses: pa.Array) -> tuple[pa.Array, pa.Array]:
+    """Addresses relative to the namespace; of those that cannot be, why they are elsewhere."""
     full = pc.match_substring_regex(addresses, f"^{_SCHEME.pattern}")
-    inside, outside = [], []
+    found = addresses.filter(pc.invert(full)).to_pylist()
+    whys: list[str | None] = [None] * len(found)
     for address in addresses.filter(full).to_pylist():
         try:
             meant = namespace.relatives(address)
         except UnresolvableAddressError:
-            outside.append((address, _UNPLACED))
+            found.append(address)
+            whys.append(_UNPLACED)
             continue
-        if meant:
-            inside.append(_as_written(address, meant))
-        else:
-            outside.append((address, f"it is not below {namespace.url()}"))
-    relative = pa.concat_arrays([addresses.filter(pc.invert(full)), pa.array(inside, pa.string())])
-    columns = list(zip(*outside, strict=True)) or [(), ()]
-    arrays = [pa.array(column, pa.string()) for column in columns]
-    return relative, pa.table(arrays, schema=SPARED)
+        found.append(_as_written(address, meant) if meant else address)
+        whys.append(None if meant else f"it is not below {namespace.url()}")
+    return pa.array(found, pa.string()), pa.array(whys, pa.string())
 
 
 def _as_written(address: str, meant: AbstractSet[str]) -> str:
     """Of what a full address may mean: the key as it stands, which is how lists have them."""
     return min(meant, key=lambda one: (not address.endswith(one), -len(one), one))
-
-
-def _unique(store: ObjectStore, folder: str, parts: Sequence[Part]) -> list[Part]:
-    """Parts without repetitions inside one of them, and without empty ones."""
-    found = []
-    for part in parts:
-        rows = read_part(store, part)
-        unique = pc.unique(rows["address"])
-        if len(unique) < len(rows):
-            part = write_part(store, f"{folder}named/", pa.table([unique], schema=ADDRESSES))  # noqa: PLW2901
-        if part.rows:
-            found.append(part)
-    return found
-
-
-def _each_once(store: ObjectStore, folder: str, found: _Read) -> tuple[list[Part], Hashes]:
-    """Parts that have no address in common, and the hashes of all their addresses.
-
-    An address that only has the hash of another one is left out: nobody deletes it then.
-    """
-    seen = union(found.hashes)
-    if len(seen) == sum(len(hashes) for hashes in found.hashes):
-        return list(found.parts), seen
-    parts: list[Part] = []
-    seen = np.empty(0, np.uint64)
-    for part, hashes in zip(found.parts, found.hashes, strict=True):
-        new = ~members_of([seen], hashes)
-        rows = read_part(store, part).filter(pa.array(new))
-        if rows.num_rows:
-            parts.append(write_part(store, f"{folder}named/", rows))
-        seen = union([seen, hashes])
-    return parts, seen

@@ -5,43 +5,28 @@ A wrong reason, by two addresses of one hash, harms nobody.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Final
 
-import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
+from pyspark.sql import DataFrame
 
-from lakegc_assets.engine.datasets import Part, PartWriter, read_part, write_part
+from lakegc_assets.engine.datasets import Part, read_part
+from lakegc_assets.engine.session import Dataset, Session
+from lakegc_assets.engine.tasks import bin_pack
 from lakegc_assets.errors import LakegcError
+from lakegc_assets.mark import holder_relations
 from lakegc_assets.mark.commits import FORGOTTEN
-from lakegc_assets.mark.lookalikes import Integers
 from lakegc_assets.mark.metaranges import ranges_of
-from lakegc_assets.mark.ranges import (
-    HASHES,
-    Wanted,
-    cached_ranges,
-    read_entries,
-    seconds,
-    spread_ranges,
-    wanted,
-)
+from lakegc_assets.mark.ranges import range_frame
 from lakegc_assets.run.artifacts import LISTING, AttemptArtifacts
 from lakegc_assets.run.connections import Connections
 from lakegc_assets.run.context import RunContext
-from lakegc_assets.run.hashing import Hashes, KeyDigest, address_hashes, key_digest
-from lakegc_assets.run.selection import Selection
-from lakegc_assets.run.sets import distinct, members_of, read_run, write_set
-from lakegc_assets.storage.base import ObjectStore
-
-#: Sorted hashes, and a rank of each.
-_Ranks = tuple[Hashes, Integers]
+from lakegc_assets.run.hashing import HASHES, KeyDigest, key_digest
 
 _FOLDER: Final = "deletion_candidates/"
-_EMPTY: Final[_Ranks] = np.empty(0, np.uint64), np.empty(0, np.int64)
-#: Addresses that a task collects before it merges what several ranges hold.
-_WAITING: Final = 1_000_000
 CANDIDATES: Final = pa.schema(
     [
         *LISTING,
@@ -50,40 +35,46 @@ CANDIDATES: Final = pa.schema(
         pa.field("branch", pa.string()),
     ]
 )
-
-
-@dataclass(frozen=True)
-class Holders:
-    """Which commit held what last.
-
-    Attributes:
-        last: rows (hash, rank), sorted by hash: of the objects that one held.
-        commits: rows (commit_id, branch), by their rank.
-    """
-
-    last: Part
-    commits: Part
+#: Columns of what relations take and give.
+HOLDERS: Final = pa.schema([*HASHES, ("commit_id", pa.string()), ("branch", pa.string())])
+_RANGES: Final = pa.schema([("range_id", pa.string()), ("rank", pa.int64())])
+_COMMITS: Final = pa.schema(
+    [("rank", pa.int64()), ("commit_id", pa.string()), ("branch", pa.string())]
+)
+_SUMMED: Final = pa.schema([CANDIDATES.field(name) for name in ("size", "reason", "branch")])
+_TOTALS: Final = pa.schema(
+    [
+        *(CANDIDATES.field(name) for name in ("reason", "branch")),
+        *((name, pa.int64()) for name in ("objects", "bytes")),
+    ]
+)
+#: Work on one core, in seconds, to read the address of a candidate.
+_ROW_S: Final = 3e-7
 
 
 @dataclass(frozen=True)
 class Written:
-    """Candidates that one task wrote.
+    """Candidates that were written.
 
     Attributes:
-        parts: rows of ``CANDIDATES``.
+        parts: rows of ``CANDIDATES``, in the order of their addresses.
         digest: of their addresses.
-        by_reason: reason, objects, bytes.
+        by_reason: objects and bytes by reason.
     """
 
-    parts: Sequence[Part]
-    digest: KeyDigest
-    by_reason: pa.Table
+    parts: Sequence[Part] = ()
+    digest: KeyDigest = field(default_factory=KeyDigest)
+    by_reason: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
 
 
 def last_holders(
-    ctx: RunContext, connections: Connections, attempt: AttemptArtifacts, dead: Hashes
-) -> Holders:
-    """Find the expired commits that held candidates last.
+    ctx: RunContext,
+    connections: Connections,
+    frames: Session,
+    attempt: AttemptArtifacts,
+    dead: DataFrame,
+) -> DataFrame:
+    """The expired commits that held candidates last (``HOLDERS``).
 
     Where none that lakeFS still names did, those count that an earlier mark knew. Ranges of expired
     commits that active commits hold as well cannot name a candidate (B without A
@@ -92,8 +83,9 @@ def last_holders(
     Args:
         ctx: the run.
         connections: how tasks reach the store and the cache.
-        attempt: with the commits, and where to write.
-        dead: the sorted hashes of the candidates.
+        frames: the session.
+        attempt: with the commits.
+        dead: the candidates, by their hashes.
 
     Raises:
         IntegrityError: a metarange or range of an expired commit is missing or damaged.
@@ -102,199 +94,99 @@ def last_holders(
     rows = expired.select(["creation_date", "commit_id", "branch", "metarange_id"]).to_pylist()
     rows.sort(key=lambda row: (row["creation_date"], row["commit_id"], row["branch"] or ""))
     active = attempt.read("committed_addresses", "ranges", ["range_id"])["range_id"]
-    without = active.combine_chunks()
-    found = find_holders(ctx, connections, attempt.url, _FOLDER, rows, dead, without)
-    if FORGOTTEN not in attempt.manifest("active_commits").parts:
-        return found
-    forgotten = attempt.read("active_commits", FORGOTTEN).to_pylist()
-    store = attempt.store()
-    rest = dead[~members_of([read_part(store, found.last)["hash"].to_numpy()], dead)]
-    try:
-        more = find_holders(ctx, connections, attempt.url, _FOLDER, forgotten, rest, without)
-    except LakegcError as error:
-        # What nothing leads to any more need not be whole.
-        ctx.log.warning("commits that an earlier mark knew cannot be read: %s", error)
-        return found
-    return _both(store, found, more)
-
-
-def _both(store: ObjectStore, found: Holders, more: Holders) -> Holders:
-    """Holders of some objects, and of others."""
-    last, commits = read_part(store, found.last), read_part(store, found.commits)
-    others = read_part(store, more.last)
-    rank = pc.add(others["rank"], commits.num_rows)
-    last = pa.concat_tables([last, others.set_column(1, "rank", rank)]).sort_by("hash")
-    commits = pa.concat_tables([commits, read_part(store, more.commits)])
-    return Holders(
-        write_part(store, f"{_FOLDER}holders/", last),
-        write_part(store, f"{_FOLDER}holders/", commits),
-    )
+    find = partial(find_holders, ctx, connections, frames, dead, without=active.combine_chunks())
+    if FORGOTTEN in attempt.manifest("active_commits").parts:
+        forgotten = attempt.read("active_commits", FORGOTTEN).to_pylist()
+        try:
+            return find([*forgotten, *rows])
+        except LakegcError as error:
+            # What nothing leads to any more need not be whole.
+            ctx.log.warning("commits that an earlier mark knew cannot be read: %s", error)
+    return find(rows)
 
 
 def find_holders(
     ctx: RunContext,
     connections: Connections,
-    url: str,
-    folder: str,
+    frames: Session,
+    objects: DataFrame,
     rows: Sequence[Mapping[str, Any]],
-    hashes: Hashes,
     without: pa.Array | None = None,
-) -> Holders:
-    """Find which of some commits holds each of some objects; of several the last.
+) -> DataFrame:
+    """Which of some commits holds each of some objects; of several the last (``HOLDERS``).
 
     Args:
         ctx: the run.
         connections: how tasks reach the store and the cache.
-        url: of the store to write to.
-        folder: relative to it, with a slash at its end.
+        frames: the session.
+        objects: by their hashes.
         rows: the commits (commit_id, branch, metarange_id).
-        hashes: of the objects, sorted.
         without: ids of ranges that are of no interest.
 
     Raises:
         IntegrityError: a metarange or range of a commit is missing or damaged.
     """
-    store = connections.open(url)
     ranks = {row["metarange_id"]: rank for rank, row in enumerate(rows) if row["metarange_id"]}
-    found: list[Part] = []
-    if len(hashes):
-        ranges = ranges_of(ctx, connections, ranks, without).rows
-        found = _probe(ctx, connections, url, folder, ranges, hashes)
-    latest = _merged(_ranks(read_part(store, part)) for part in found)
-    commits = pa.table(
-        {
-            name: pa.array([row[name] for row in rows], pa.string())
-            for name in ("commit_id", "branch")
-        }
+    ranges = ranges_of(ctx, connections, ranks, without).rows
+    if not ranges.num_rows:
+        return frames.create(HOLDERS.empty_table())
+    commits = pa.Table.from_pylist(
+        [{**row, "rank": rank} for rank, row in enumerate(rows)], _COMMITS
     )
-    return Holders(
-        write_part(store, f"{folder}holders/", _table(latest)),
-        write_part(store, f"{folder}holders/", commits),
+    return holder_relations.last_holders(
+        objects,
+        range_frame(ctx, connections, frames, ranges, ["range_id", "hash"]),
+        frames.create(ranges.select(_RANGES.names).cast(_RANGES)),
+        frames.create(commits),
     )
 
 
-def _latest(found: Sequence[_Ranks]) -> _Ranks:
-    """Of each hash the highest rank; sorted by hash."""
-    hashes = np.concatenate([np.empty(0, np.uint64), *(h for h, _ in found)])
-    ranks = np.concatenate([np.empty(0, np.int64), *(r for _, r in found)])
-    order = np.lexsort((-ranks, hashes))
-    hashes = hashes[order]
-    first = np.flatnonzero(np.append(True, hashes[1:] != hashes[:-1])[: len(hashes)])
-    return hashes[first], ranks[order][first]
-
-
-def _merged(found: Iterable[_Ranks]) -> _Ranks:
-    """The same of many, of which several may name the same: what is held grows with these alone."""
-    held = [_EMPTY]
-    for one in found:
-        held.append(one)
-        if sum(len(hashes) for hashes, _ in held[1:]) > max(_WAITING, len(held[0][0])):
-            held = [_latest(held)]
-    return _latest(held)
-
-
-def _ranks(table: pa.Table) -> _Ranks:
-    return table["hash"].to_numpy(), table["rank"].to_numpy()
-
-
-def _table(ranks: _Ranks) -> pa.Table:
-    return pa.table(dict(zip(("hash", "rank"), ranks, strict=True)))
-
-
-@dataclass(frozen=True)
-class _Probe:
-    connections: Connections
-    url: str
-    folder: str
-    dead: Sequence[Part]
-    ranges: Sequence[tuple[Wanted, int]]
-
-
-def _probe(
+def write_candidates(
     ctx: RunContext,
     connections: Connections,
-    url: str,
-    folder: str,
-    ranges: pa.Table,
-    dead: Hashes,
-) -> list[Part]:
-    some = wanted(ranges, cached_ranges(connections) if ranges.num_rows else {})
-    ranks = dict(zip(ranges["range_id"].to_pylist(), ranges["rank"].to_pylist(), strict=True))
-    runs = write_set(connections.open(url), f"{folder}dead/", [dead])
-    orders = [
-        _Probe(
-            connections, url, f"{folder}held/", runs, [(one, ranks[one.range_id]) for one in group]
-        )
-        for group in spread_ranges(some, ctx.settings.address_num_partitions)
-    ]
-    return ctx.tasks.run(
-        "read ranges that may hold objects", _held, orders, sum(map(seconds, some))
-    )
-
-
-def _held(order: _Probe) -> Part:
-    """Which candidates some ranges hold, and the highest rank of these for each (hash, rank)."""
-    store = order.connections.open(order.url)
-    dead = [read_run(store, part) for part in order.dead]
-    ranks = {one.range_id: rank for one, rank in order.ranges}
-
-    def found() -> Iterator[_Ranks]:
-        for entries in read_entries(order.connections, [one for one, _ in order.ranges], HASHES):
-            hashes = entries.group["hash"].to_numpy()
-            held = distinct(hashes[members_of(dead, hashes)])
-            yield held, np.full(len(held), ranks[entries.range_id], np.int64)
-
-    return write_part(store, order.folder, _table(_merged(found())), plain=True)
-
-
-def with_reasons(
-    connections: Connections,
-    url: str,
-    dead: Selection,
-    holders: Holders,
-    parts: Sequence[Part],
+    frames: Session,
+    attempt: AttemptArtifacts,
+    dead: DataFrame,
+    holders: DataFrame,
 ) -> Written:
     """Write candidates with the reason, and the expired commit and branch that held them last.
 
     Args:
-        connections: how to reach the artifacts.
-        url: of the store of the attempt.
-        dead: the candidates.
-        holders: who held them.
-        parts: those of the candidates' files that are to be written.
+        ctx: the run.
+        connections: how tasks reach the artifacts.
+        frames: the session.
+        attempt: where to write.
+        dead: the candidates (``LISTING``).
+        holders: who held them (``HOLDERS``).
 
     Raises:
         IntegrityError: a file is not what it was.
     """
+    candidates = holder_relations.with_reasons(dead, holders)
+    parts = frames.write(candidates, attempt.url, f"{_FOLDER}data/", CANDIDATES, "write candidates")
+    if not parts:
+        return Written()
+    costs = [part.rows * _ROW_S for part in parts]
+    groups = bin_pack(parts, costs, ctx.settings.address_num_partitions)
+    task = partial(_digest, connections, attempt.url)
+    digests = ctx.tasks.run("read what was written", task, groups, sum(costs))
+    return Written(parts, sum(digests, KeyDigest()), _by_reason(frames, attempt, parts))
+
+
+def _digest(connections: Connections, url: str, parts: Sequence[Part]) -> KeyDigest:
     store = connections.open(url)
-    last, commits = read_part(store, holders.last), read_part(store, holders.commits)
-    writer, digest = PartWriter(store, f"{_FOLDER}data/", CANDIDATES), KeyDigest()
-    counts: list[pa.Table] = []
-    for part in parts:
-        rows = dead.read(store, part)
-        if not rows.num_rows:
-            continue
-        rank = ranks_of(last, address_hashes(rows["address"]))
-        for column in (
-            pc.if_else(pc.is_null(rank), "unreferenced", "expired"),
-            commits["commit_id"].take(rank),
-            commits["branch"].take(rank),
-        ):
-            rows = rows.append_column(CANDIDATES.field(rows.num_columns), column)
-        writer.add(rows)
-        digest += key_digest(rows["address"])
-        counts.append(rows.select(["reason", "size"]))
-    written = [part for part in writer.finish() if part.rows]
-    empty = CANDIDATES.empty_table().select(["reason", "size"])
-    grouped = pa.concat_tables([empty, *counts]).group_by("reason", use_threads=False)
-    by_reason = grouped.aggregate([("size", "count"), ("size", "sum")])
-    return Written(written, digest, by_reason.rename_columns(["reason", "objects", "bytes"]))
+    tables = (read_part(store, part, ["address"]) for part in parts)
+    return sum((key_digest(table["address"]) for table in tables), KeyDigest())
 
 
-def ranks_of(last: pa.Table, hashes: Hashes) -> pa.Array:
-    """The rank of the last holder of each address (``Holders.last``); null where there is none."""
-    known = last["hash"].to_numpy()
-    if not len(known):
-        return pa.nulls(len(hashes), pa.int64())
-    at = np.minimum(np.searchsorted(known, hashes), len(known) - 1)
-    return pa.array(last["rank"].to_numpy()[at], mask=known[at] != hashes)
+def _by_reason(
+    frames: Session, attempt: AttemptArtifacts, parts: Sequence[Part]
+) -> dict[str, dict[str, int]]:
+    written = frames.read(Dataset(attempt.url, parts, _SUMMED))
+    totals = holder_relations.totals_by_reason(written)
+    found: dict[str, dict[str, int]] = {}
+    for row in frames.collect(totals, _TOTALS, "count candidates").to_pylist():
+        of_reason = found.setdefault(row["reason"], {"objects": 0, "bytes": 0})
+        of_reason["objects"] += row["objects"]
+        of_reason["bytes"] += row["bytes"]
+    return dict(sorted(found.items()))

@@ -105,6 +105,12 @@ def spared(judged: DataFrame) -> DataFrame:
 
 
 @relation
+def without_spared(objects: DataFrame, spared: DataFrame) -> DataFrame:
+    """Objects that are not among those that are spared, by their addresses."""
+    return objects.join(spared.select("address"), "address", "left_anti")
+
+
+@relation
 def listing_totals(store: DataFrame, cutoff: datetime) -> DataFrame:
     """Counts and bytes of what is listed: all of it, what lies elsewhere, and what is too young.
 

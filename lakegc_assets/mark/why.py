@@ -22,7 +22,8 @@ from lakegc_assets.lakefs.reads import branch_ref
 from lakegc_assets.mark import references
 from lakegc_assets.mark.addresses import in_data, live_spellings
 from lakegc_assets.mark.commits import FORGOTTEN
-from lakegc_assets.mark.kept import STAGED, sentence
+from lakegc_assets.mark.comparison_relations import STAGED
+from lakegc_assets.mark.kept import sentence
 from lakegc_assets.mark.live import every_range
 from lakegc_assets.mark.metaranges import pairs_of
 from lakegc_assets.mark.range_lookup import path_in, ranges_with_hash

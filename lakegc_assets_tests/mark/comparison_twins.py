@@ -44,7 +44,7 @@ def with_holders(objects: Rows, holders: Rows) -> list[dict[str, Any]]:
 
 
 def with_reasons(dead: Rows, holders: Rows) -> list[dict[str, Any]]:
-    held = with_holders(dead, holders)
+    held = sorted(with_holders(dead, holders), key=lambda row: str(row["address"]))
     return [{**row, "reason": "expired" if row["commit_id"] else "unreferenced"} for row in held]
 
 
@@ -76,6 +76,18 @@ def each_once(named: Rows) -> list[dict[str, Any]]:
     return [dict(row) for row in found.values()]
 
 
+def as_named(candidates: Rows) -> list[dict[str, Any]]:
+    return [{**row, "elsewhere": None} for row in candidates]
+
+
+def by_list(candidates: Rows, named: Rows) -> list[dict[str, Any]]:
+    return [{**row, "is_named": row["hash"] in _hashes(named)} for row in candidates]
+
+
+def named(candidates: Rows) -> list[dict[str, Any]]:
+    return [dict(row) for row in candidates if row["is_named"]]
+
+
 def beside(first: Rows, second: Rows) -> list[dict[str, Any]]:
     one, other = ({row["hash"]: row for row in rows} for rows in (first, second))
     found = []
@@ -101,14 +113,13 @@ def why_kept(
     named: Rows,
     candidates: Rows,
     listing: Rows,
-    gone: Rows,
     live: Rows,
     spared: Rows,
     skipped: Rows,
     cutoff: datetime,
     otherwise: str,
 ) -> list[dict[str, Any]]:
-    there = {row["hash"]: row for row in listing if row["hash"] not in _hashes(gone)}
+    there = {row["hash"]: row for row in listing}
     live_as = {row["hash"]: row for row in sorted(live, key=lambda row: -row["turn"])}
     whys = {row["address"]: row["why"] for row in sorted(spared, key=lambda r: r["why"])[::-1]}
     folders = {row["folder"] for row in skipped}
@@ -146,6 +157,30 @@ def why_kept(
 def _folder(address: str) -> str:
     parts = address.split("/")
     return "/".join(parts[:2]) + "/" if len(parts) > 2 else ""
+
+
+def of_kind(kept: Rows, kind: str) -> list[dict[str, Any]]:
+    return [dict(row) for row in kept if row["kind"] == kind]
+
+
+def not_of_kind(kept: Rows, kind: str) -> list[dict[str, Any]]:
+    return [dict(row) for row in kept if row["kind"] != kind]
+
+
+def only_in(compared: Rows, mark: str) -> list[dict[str, Any]]:
+    return [dict(row) for row in compared if row["named_by"] == mark]
+
+
+def with_kept(objects: Rows, kept: Rows) -> list[dict[str, Any]]:
+    of = {row["hash"]: row for row in kept}
+    names = {"kind": "kind", "why": "why", "kept_size": "size"}
+    names |= {"kept_commit": "commit_id", "kept_branch": "branch"}
+    found = []
+    for row in objects:
+        because = of.get(row["hash"], {})
+        size = because.get("size") if row["size"] is None else row["size"]
+        found.append({**row, "size": size, **{n: because.get(k) for n, k in names.items()}})
+    return found
 
 
 def totals(objects: Rows, by: Collection[str]) -> list[dict[str, Any]]:

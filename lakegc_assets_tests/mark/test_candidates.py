@@ -2,21 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import replace
 from datetime import timedelta
-from pathlib import Path
-from typing import Any
 
 import pytest
 
 from lakegc_assets.graveler.entry import AddressType, Entry, Timestamp
 from lakegc_assets.graveler.ranges import read_range, write_range
-from lakegc_assets.mark import reasons
-from lakegc_assets.mark.candidates import find_candidates
 from lakegc_assets.mark.listing import list_store
 from lakegc_assets_tests import recorded
-from lakegc_assets_tests.mark.conftest import Goldens
 from lakegc_assets_tests.recorded import Marked
 from lakegc_assets_tests.replay import GOLDEN, ReplayServer
 from lakegc_assets_tests.sessions import Session
@@ -149,31 +144,3 @@ def test_without_rules_every_range_is_live(planted: Marked) -> None:
 
 def test_the_checks_agree(planted: Marked) -> None:
     assert [check.name for check in planted.checks if not check.passed] == []
-
-
-def test_reasons_are_the_same_however_often_they_are_merged(
-    golden: Goldens, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    merged: list[int] = []
-    latest = reasons._latest
-
-    def counted(found: Sequence[tuple[Any, Any]]) -> tuple[Any, Any]:
-        merged.append(len(found))
-        return latest(found)
-
-    monkeypatch.setattr(reasons, "_latest", counted)
-    first = golden("retention").marked
-    merged.clear()
-    marked = recorded.rewind(first, tmp_path / "few", "deletion_candidates")
-    find_candidates(marked.ctx)
-    usual, merged[:] = len(merged), []
-    marked = recorded.rewind(first, tmp_path / "many", "deletion_candidates")
-    monkeypatch.setattr(reasons, "_WAITING", 0)
-    find_candidates(marked.ctx)
-    assert len(merged) > usual
-    expected, found = (
-        one.attempt.read("deletion_candidates").sort_by("address").to_pylist()
-        for one in (first, marked)
-    )
-    assert found == expected
-    assert {row["reason"] for row in found} >= {"expired"}

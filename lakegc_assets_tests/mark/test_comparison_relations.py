@@ -51,6 +51,10 @@ _VALUES: Mapping[str, st.SearchStrategy[Any]] = {
     "elsewhere": st.one_of(st.none(), st.none(), texts),
     "reason": st.one_of(st.none(), texts),
     "why": texts,
+    "kind": st.sampled_from(["committed", "staged", "", "missing"]),
+    "turn": st.integers(0, 2),
+    "is_named": st.booleans(),
+    "named_by": st.sampled_from(["both", "first", "second"]),
     "folder": st.sampled_from(["data/s/", "data//", "/a/", "", "data/s\n/"]),
 }
 
@@ -123,8 +127,7 @@ def test_totals_by_reason(frames: Frames) -> None:
 
 
 def test_held_by_expired(frames: Frames) -> None:
-    ids = pa.schema([ENTRY.field("range_id")])
-    some = [(ENTRY, rows(ENTRY)), (ids, rows(ids, "range_id"))]
+    some = [(ENTRY, rows(ENTRY)), (RANGE, rows(RANGE, "range_id"))]
     holds(frames, holder_relations.held_by_expired, some, ENTRY)
 
 
@@ -135,6 +138,22 @@ def test_each_once(frames: Frames) -> None:
         return [first[row["address"]] for row in some]
 
     holds(frames, comparison_relations.each_once, [(NAMED, rows(NAMED).map(consistent))], NAMED)
+
+
+def test_as_named(frames: Frames) -> None:
+    some = NAMED.remove(NAMED.get_field_index("elsewhere"))
+    holds(frames, comparison_relations.as_named, [(some, rows(some))], NAMED)
+
+
+def test_by_list(frames: Frames) -> None:
+    some = [(OBJECT, rows(OBJECT)), (HASH, rows(HASH, "hash"))]
+    schema = OBJECT.append(pa.field("is_named", pa.bool_()))
+    holds(frames, comparison_relations.by_list, some, schema)
+
+
+def test_named(frames: Frames) -> None:
+    schema = OBJECT.append(pa.field("is_named", pa.bool_()))
+    holds(frames, comparison_relations.named, [(schema, rows(schema))], schema)
 
 
 def test_beside(frames: Frames) -> None:
@@ -152,9 +171,8 @@ def test_why_kept(frames: Frames) -> None:
     live = st.tuples(rows(HASH), rows(HASH), rows(HASH))
     some = [
         (NAMED, rows(NAMED, "hash")),
-        (HASH, rows(HASH).map(lambda some: some[:2])),
+        (OBJECT, rows(OBJECT).map(lambda some: some[:2])),
         (LISTED, rows(LISTED, "hash")),
-        (HASH, rows(HASH)),
         (KIND, live.map(lambda given: twins.live_by_kind(*given))),
         (SPARED, rows(SPARED)),
         (FOLDER, rows(FOLDER, "folder")),
@@ -162,6 +180,28 @@ def test_why_kept(frames: Frames) -> None:
     schema = pa.schema([*OBJECT, ("kind", pa.string()), ("why", pa.string())])
     otherwise = st.sampled_from(["other", "not adopted"])
     holds(frames, comparison_relations.why_kept, some, schema, st.just(CUTOFF), otherwise)
+
+
+def test_of_kind(frames: Frames) -> None:
+    kind = st.sampled_from(["committed", "staged", ""])
+    for relation in (comparison_relations.of_kind, comparison_relations.not_of_kind):
+        holds(frames, relation, [(KIND, rows(KIND))], KIND, kind)
+
+
+def test_only_in(frames: Frames) -> None:
+    schema = pa.schema([*OBJECT, ("named_by", pa.string())])
+    mark = st.sampled_from(["first", "second"])
+    holds(frames, comparison_relations.only_in, [(schema, rows(schema))], schema, mark)
+
+
+def test_with_kept(frames: Frames) -> None:
+    held = [("commit_id", pa.string()), ("branch", pa.string())]
+    marked = pa.schema([*OBJECT, ("reason", pa.string()), *held])
+    kept = pa.schema([*OBJECT, ("kind", pa.string()), ("why", pa.string()), *held])
+    some = [(marked, rows(marked, "hash")), (kept, rows(kept, "hash"))]
+    more = [("kept_size", pa.int64())]
+    more += [(name, pa.string()) for name in ("kind", "why", "kept_commit", "kept_branch")]
+    holds(frames, comparison_relations.with_kept, some, pa.schema([*marked, *more]))
 
 
 def test_totals(frames: Frames) -> None:

@@ -10,10 +10,12 @@ from typing import Any
 import pytest
 
 from lakegc_assets.engine.datasets import read_part
+from lakegc_assets.engine.session import Dataset
 from lakegc_assets.errors import ConfigurationError, IntegrityError, RefusedError
 from lakegc_assets.mark.foreign import ForeignMark, find_mark
-from lakegc_assets.mark.named import Named, read_mark
+from lakegc_assets.mark.named import read_mark
 from lakegc_assets.storage.base import ObjectStore
+from lakegc_assets.storage.opening import open_store
 from lakegc_assets_tests import recorded
 from lakegc_assets_tests.mark import foreign
 from lakegc_assets_tests.mark.conftest import Golden, Goldens
@@ -44,20 +46,24 @@ def find(small: Golden, mark: str = "m") -> ForeignMark:
     return find_mark(store_of(small), mark)
 
 
-def read(small: Golden, mark: str = "m") -> tuple[Named, set[str], dict[str, str]]:
-    """What a mark names: inside the namespace, and elsewhere with the reason."""
+def dataset(small: Golden, mark: ForeignMark) -> Dataset:
+    """The objects that a mark names."""
     ctx = small.marked.ctx
     _, connections = ctx.connect()
-    url = f"{ctx.root.url}/small/_read"
-    named = read_mark(ctx, connections, find(small, mark), url, "mark/")
-    store = connections.open(url)
-    inside = [read_part(store, part)["address"].to_pylist() for part in named.parts]
-    outside = [read_part(store, part).to_pylist() for part in named.elsewhere]
-    addresses = [address for some in inside for address in some]
-    assert len(addresses) == len(set(addresses))
-    elsewhere = {row["address"]: row["why"] for rows in outside for row in rows}
-    assert named.objects == len(addresses) + sum(map(len, outside))
-    return named, set(addresses), elsewhere
+    url = f"{ctx.root.url}/{ctx.repository}/_read"
+    with ctx.frames(connections) as frames:
+        return read_mark(ctx, connections, frames, mark, url, "mark/")
+
+
+def read(small: Golden, mark: str = "m") -> tuple[Dataset, set[str], dict[str, str]]:
+    """What a mark names: inside the namespace, and elsewhere with the reason."""
+    named = dataset(small, find(small, mark))
+    store = open_store(named.url)
+    rows = [row for part in named.parts for row in read_part(store, part).to_pylist()]
+    inside = {row["address"] for row in rows if row["elsewhere"] is None}
+    elsewhere = {r["address"]: r["elsewhere"] for r in rows if r["elsewhere"] is not None}
+    assert named.rows == len(rows) == len(inside) + len(elsewhere)
+    return named, inside, elsewhere
 
 
 @pytest.mark.parametrize("repository", ["small", "retention", "orderhz", "identical"])
@@ -69,9 +75,7 @@ def test_recorded_marks_are_read(repository: str, golden: Goldens) -> None:
         assert (found.form, found.ours, found.id) == ("unified", False, mark)
         assert found.made == recorded.mark_time(repository)
         assert found.objects == len(foreign.recorded_addresses(repository))
-        ctx = one.marked.ctx
-        named = read_mark(ctx, ctx.connect()[1], found, f"{ctx.root.url}/{repository}/_read", "m/")
-        assert named.objects == found.objects
+        assert dataset(one, found).rows == found.objects
 
 
 def test_a_mark_that_failed_is_refused(small: Golden) -> None:
@@ -207,13 +211,12 @@ def test_what_is_missing_partial_or_damaged_is_refused(
 
 
 def test_a_list_that_disappears_while_it_is_read_is_missed(small: Golden) -> None:
-    ctx = small.marked.ctx
     with recorded.preserved("small"):
         foreign.with_summary(put, ["data/a", "data/b"], "m", files=1)
         found = find(small)
         recorded.remove("small", _LIST)
         with pytest.raises(IntegrityError, match="is missing: something removed it"):
-            read_mark(ctx, ctx.connect()[1], found, f"{ctx.root.url}/small/_read", "m/")
+            dataset(small, found)
 
 
 @pytest.mark.parametrize("form", ["mark_id", "run_id"])

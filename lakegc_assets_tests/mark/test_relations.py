@@ -97,6 +97,8 @@ def test_what_is_spared_and_why(frames: Frames) -> None:
         counted = twins.counts_by_reason(twins.spared(expected))
         assert same(frames.rows(relations.counts_by_reason(spared), COUNTS), counted)
         assert same(frames.rows(relations.not_spared(found), JUDGED), twins.not_spared(expected))
+        rest = relations.without_spared(frames.of(store, LISTING), frames.of(pins, SPARED))
+        assert same(frames.rows(rest, LISTING), twins.without_spared(store, pins))
 
     check()
 

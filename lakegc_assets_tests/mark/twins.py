@@ -58,6 +58,11 @@ def spared(judged: Rows) -> list[Row]:
     return [{**row} for row in judged if row["why"] is not None]
 
 
+def without_spared(objects: Rows, spared: Rows) -> list[Row]:
+    out = {row["address"] for row in spared}
+    return [{**row} for row in objects if row["address"] not in out]
+
+
 def listing_totals(store: Rows, cutoff: datetime) -> list[Row]:
     young = [row for row in store if row["in_place"] and row["last_modified"] >= cutoff]
     sizes = [row["size"] for row in store]

@@ -30,7 +30,6 @@ from lakegc_assets.mark.commits import find_active_commits
 from lakegc_assets.mark.committed import read_committed_addresses
 from lakegc_assets.mark.installation import require_one_server
 from lakegc_assets.mark.listing import list_store
-from lakegc_assets.mark.reasons import Holders
 from lakegc_assets.mark.served import SERVED, SPARED
 from lakegc_assets.mark.uncommitted import snapshot_uncommitted
 from lakegc_assets.run.artifacts import MARK_ASSETS
@@ -160,9 +159,6 @@ def _names(
 _decoded: Final = cache(namespace.try_decode_xid)
 
 
-def _no_holders(_ctx: Any, connections: Any, attempt: Any, _dead: Any) -> Holders:
+def _no_holders(*_: Any) -> list[dict[str, Any]]:
     """Nobody held anything: it is only what the report says."""
-    store: ObjectStore = connections.open(attempt.url)
-    last = pa.table({"hash": pa.array([], pa.uint64()), "rank": pa.array([], pa.int64())})
-    nobody = pa.table({name: pa.array([], pa.string()) for name in ("commit_id", "branch")})
-    return Holders(*(write_part(store, "holders/", rows) for rows in (last, nobody)))
+    return []

@@ -11,15 +11,21 @@ from typing_extensions import Self
 from lakegc_assets.engine import datasets
 from lakegc_assets.engine.datasets import Part
 from lakegc_assets.engine.session import Dataset, OpenStore
+from lakegc_assets.mark import comparison_relations, holder_relations
 from lakegc_assets.mark import relations as of_mark
 from lakegc_assets.run.context import RunContext
+from lakegc_assets_tests.mark import comparison_twins
 from lakegc_assets_tests.mark import twins as mark_twins
 from lakegc_assets_tests.simulation import rows as pa
 
 Rows = list[dict[str, Any]]
 
 #: Modules of relations, and where their twins are.
-_TWINS: Final[Sequence[tuple[ModuleType, ModuleType]]] = ((of_mark, mark_twins),)
+_TWINS: Final[Sequence[tuple[ModuleType, ModuleType]]] = (
+    (of_mark, mark_twins),
+    (holder_relations, comparison_twins),
+    (comparison_relations, comparison_twins),
+)
 
 
 class TwinSession:
