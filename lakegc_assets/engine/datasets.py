@@ -86,6 +86,21 @@ def read_part(store: ObjectStore, part: Part, columns: Sequence[str] | None = No
     return pq.read_table(pa.BufferReader(fetch_part(store, part)), columns=names)
 
 
+def read_typed(store: ObjectStore, part: Part, schema: pa.Schema) -> pa.Table:
+    """The columns of a schema of a file, which must have their very types.
+
+    A hash that was written as another kind of number would equal none, and keep nothing alive.
+
+    Raises:
+        IntegrityError: the file is missing, not what it was, or has other columns.
+    """
+    table = pq.read_table(pa.BufferReader(fetch_part(store, part)))
+    types = {field.name: field.type for field in table.schema}
+    if any(types.get(field.name) != field.type for field in schema):
+        raise other_columns(store, part)
+    return table.select(schema.names).cast(schema)
+
+
 def fetch_part(store: ObjectStore, part: Part) -> bytes:
     """The bytes of a file, after they were compared with what is known of them.
 
@@ -105,6 +120,14 @@ def missing_part(store: ObjectStore, part: Part) -> IntegrityError:
     """The error where a file is not there."""
     return IntegrityError(
         f"{store.url}/{part.key} is missing: something removed it. Mark again under a new id"
+    )
+
+
+def other_columns(store: ObjectStore, part: Part) -> IntegrityError:
+    """The error where a file was written in another form."""
+    return IntegrityError(
+        f"{store.url}/{part.key} has other columns than it should: another version wrote it. Mark "
+        "again under a new id"
     )
 
 

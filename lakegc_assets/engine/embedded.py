@@ -12,27 +12,38 @@ import hashlib
 import logging
 import os
 import threading
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from functools import partial
 from itertools import count
 from pathlib import Path
-from typing import Any, Final, cast
+from typing import Any, Final, TypeVar, cast
 
 import duckdb
 import pyarrow as pa
+import pyarrow.parquet as pq
 from pyspark.sql import DataFrame
 from sqlframe.duckdb import DuckDBSession
 from typing_extensions import Self
 
-from lakegc_assets.engine.datasets import Part, PartWriter, damaged_part, fetch_part, missing_part
+from lakegc_assets.engine.datasets import (
+    Part,
+    PartWriter,
+    damaged_part,
+    fetch_part,
+    missing_part,
+    other_columns,
+)
+from lakegc_assets.engine.interruption import interruptible
 from lakegc_assets.engine.progress import report_progress
 from lakegc_assets.engine.session import Dataset, OpenStore, Session
 from lakegc_assets.engine.spill import SpillFolder
 from lakegc_assets.errors import ConfigurationError
 from lakegc_assets.storage.base import ObjectStore
 from lakegc_assets.storage.local import LocalStore
+
+R = TypeVar("R")
 
 #: A share of the machine's memory, and bytes, of which DuckDB takes the smaller one.
 _SHARE: Final = 4
@@ -77,6 +88,14 @@ class _Database:
         self.frames = _OwnSession(conn=self.connection)
         self.names = count()
         self.lock = threading.RLock()
+        self._memory = memory
+
+    def limit(self, memory: int) -> None:
+        """Let it use so many bytes; what another thread computes is waited for."""
+        with self.lock:
+            if memory != self._memory:
+                self.connection.execute(f"SET memory_limit = '{memory}B'")
+                self._memory = memory
 
     def close(self) -> None:
         """End it, and remove what it has spilled."""
@@ -100,7 +119,7 @@ def _database(memory: int) -> _Database:
             _databases[process] = made = _Database(memory)
             atexit.register(made.close)
         found = _databases[process]
-    found.connection.execute(f"SET memory_limit = '{memory}B'")
+    found.limit(memory)
     return found
 
 
@@ -162,7 +181,16 @@ class EmbeddedSession(Session):
         listed = ", ".join(_quoted(str(path)) for path in paths)
         columns = ", ".join(f'"{name}"' for name in dataset.schema.names)
         query = f"SELECT {columns} FROM read_parquet([{listed}])"  # noqa: S608 - names of our own
+        self._require_types(store, dataset, paths)
         return self._view(query, dataset.schema)
+
+    @staticmethod
+    def _require_types(store: ObjectStore, dataset: Dataset, paths: Sequence[Path]) -> None:
+        """Look whether files have the very types of the schema; see ``read_typed``."""
+        for part, path in zip(dataset.parts, paths, strict=True):
+            types = {field.name: field.type for field in pq.read_schema(path)}
+            if any(types.get(field.name) != field.type for field in dataset.schema):
+                raise other_columns(store, part)
 
     def _local_file(self, store: ObjectStore, part: Part) -> Path:
         """A file of this machine with the content of a part, which was compared with its digest."""
@@ -219,26 +247,42 @@ class EmbeddedSession(Session):
     ) -> list[Part]:
         """See ``Session``."""
         writer = PartWriter(self._open(url), folder, schema)
-        with self._computed(frame, schema, what) as batches:
+
+        def take(batches: pa.RecordBatchReader) -> list[Part]:
             for batch in batches:
                 writer.add(batch)
-        return [part for part in writer.finish() if part.rows] if writer.rows else []
+            return [part for part in writer.finish() if part.rows] if writer.rows else []
+
+        return self._compute(frame, schema, what, take)
 
     def collect(self, frame: DataFrame, schema: pa.Schema, what: str) -> pa.Table:
         """See ``Session``."""
-        with self._computed(frame, schema, what) as batches:
-            return pa.Table.from_batches(list(batches), batches.schema).cast(schema)
+        found: pa.Table = self._compute(frame, schema, what, pa.RecordBatchReader.read_all)
+        return found.cast(schema)
 
-    @contextmanager
-    def _computed(
-        self, frame: DataFrame, schema: pa.Schema, what: str
-    ) -> Iterator[pa.RecordBatchReader]:
+    def _compute(
+        self,
+        frame: DataFrame,
+        schema: pa.Schema,
+        what: str,
+        take: Callable[[pa.RecordBatchReader], R],
+    ) -> R:
+        """What is made of the rows of a frame, batch by batch."""
         selected: Any = frame.select(*schema.names)
         query = selected.sql(dialect="duckdb", optimize=False)
         database = self._database
+        began = time.monotonic()
+
+        def how_far() -> str:
+            return f"{what}: in DuckDB since {time.monotonic() - began:.0f} s"
+
+        def job() -> R:
+            with database.lock:
+                return take(database.connection.sql(query).to_arrow_reader(_BATCH))
+
         try:
-            with database.lock, report_progress(self._log, lambda: f"{what}: DuckDB computes it"):
-                yield database.connection.sql(query).to_arrow_reader(_BATCH)
+            with report_progress(self._log, how_far):
+                return interruptible(job, database.connection.interrupt)
         except duckdb.OutOfMemoryException as error:
             raise ConfigurationError(
                 f"{what}: the embedded engine does not get along with {self._memory >> 20:,} MB of "

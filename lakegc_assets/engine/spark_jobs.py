@@ -12,7 +12,6 @@ import tempfile
 import time
 import uuid
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Final, TypeVar
@@ -21,6 +20,7 @@ import pyarrow as pa
 from pyspark.sql import SparkSession
 
 from lakegc_assets import traffic
+from lakegc_assets.engine.interruption import interruptible
 from lakegc_assets.engine.progress import report_progress, tasks_done
 from lakegc_assets.engine.spark import is_connect
 from lakegc_assets.engine.task_errors import errors_of_tasks
@@ -85,24 +85,15 @@ def run_job(spark: SparkSession, what: str, job: Callable[[], R], log: logging.L
 
 
 def _interruptible(spark: SparkSession, job: Callable[[], R]) -> R:
-    """What a job gives; an interrupt of this thread ends the job.
-
-    An interrupt that came into the middle of a call to the JVM would leave the answer of that call
-    to the next one. So this thread, which gets the interrupts, only waits.
-    """
+    """What a job gives; an interrupt of this thread ends it."""
     tag = f"lakegc-{uuid.uuid4()}"
 
     def tagged() -> R:
         spark.addTag(tag)
         return job()
 
-    with ThreadPoolExecutor(1) as pool, errors_of_tasks():
-        waiting = pool.submit(tagged)
-        try:
-            return waiting.result()
-        finally:
-            if not waiting.done():
-                _interrupt(spark, tag)
+    with errors_of_tasks():
+        return interruptible(tagged, lambda: _interrupt(spark, tag))
 
 
 def _on_worker(

@@ -16,7 +16,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.pandas.types import from_arrow_schema
 from typing_extensions import Self
 
-from lakegc_assets.engine.datasets import Part, PartWriter, read_part
+from lakegc_assets.engine.datasets import Part, PartWriter, read_typed
 from lakegc_assets.engine.session import Dataset, OpenStore, Session
 from lakegc_assets.engine.spark_jobs import run_job
 
@@ -61,7 +61,7 @@ class SparkBackedSession(Session):
         schema, parts = dataset.schema, [part for part in dataset.parts if part.rows]
         if dataset.rows <= _FEW_ROWS:
             store = self._open(dataset.url)
-            tables = [read_part(store, part, schema.names).cast(schema) for part in parts]
+            tables = [read_typed(store, part, schema) for part in parts]
             return self.create(pa.concat_tables([schema.empty_table(), *tables]))
         task = partial(_read_parts, self._open, dataset.url, parts, schema)
         numbers = self._spark.range(0, len(parts), 1, min(len(parts), _MOST_TASKS))
@@ -97,8 +97,7 @@ def _read_parts(
     store = open_store(url)
     for batch in batches:
         for number in batch["id"].to_pylist():
-            table = read_part(store, parts[number], schema.names).cast(schema)
-            yield from table.to_batches()
+            yield from read_typed(store, parts[number], schema).to_batches()
 
 
 def _write_parts(

@@ -1,4 +1,4 @@
-"""An interrupt in the middle of a Spark job ends it, and is nothing but an interrupt."""
+"""An interrupt in the middle of a job of Spark or DuckDB ends it, and is nothing else."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ import os
 import signal
 import subprocess
 import sys
+
+import pytest
 
 _JOB = """
 import threading, time
@@ -32,9 +34,28 @@ except KeyboardInterrupt:
 """
 
 
-def test_an_interrupt_ends_the_job_and_stays_an_interrupt() -> None:
+_QUERY = """
+import pyarrow as pa
+from lakegc_assets.engine.embedded import EmbeddedSession
+from lakegc_assets.storage.opening import open_store
+
+IDS = pa.schema([("id", pa.int64())])
+with EmbeddedSession(open_store, None) as session:
+    some = session.create(pa.table([range(1_000_000)], schema=IDS))
+    pairs = some.crossJoin(some.withColumnRenamed("id", "other"))
+    try:
+        print("busy", flush=True)
+        session.collect(pairs.where("(id * 7919 + other) % 1000003 = 1000009"), IDS, "pairs")
+    except KeyboardInterrupt:
+        left = session.collect(session.create(pa.table([[1]], schema=IDS)), IDS, "another")
+        print("interrupted", left["id"].to_pylist(), flush=True)
+"""
+
+
+@pytest.mark.parametrize(("job", "left"), [(_JOB, "[]"), (_QUERY, "[1]")], ids=["Spark", "DuckDB"])
+def test_an_interrupt_ends_the_job_and_stays_an_interrupt(job: str, left: str) -> None:
     process = subprocess.Popen(
-        [sys.executable, "-c", _JOB],
+        [sys.executable, "-c", job],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -47,7 +68,7 @@ def test_an_interrupt_ends_the_job_and_stays_an_interrupt() -> None:
         out, err = process.communicate(timeout=300)
     finally:
         process.kill()
-    assert out == "interrupted []\n", err
+    assert out == f"interrupted {left}\n", err
     assert process.returncode == 0
     assert "Py4J" not in err
     assert "KeyError" not in err

@@ -126,6 +126,22 @@ def test_damage_is_told(
         )
 
 
+@pytest.mark.parametrize("count", [100, 30_000], ids=["few rows", "many rows"])
+@pytest.mark.parametrize("order", [1, -1], ids=["first", "last"])
+def test_hashes_of_another_kind_are_told(
+    frames: Frames, store: ObjectStore, count: int, order: int
+) -> None:
+    """Joined with signed ones, they would equal none: what they keep alive would look dead."""
+    usual = write_part(store, "some/", rows(count))
+    unsigned = pa.array(range(2**63, 2**63 + count), pa.uint64())
+    other = write_part(store, "some/", rows(count).set_column(1, "hash", unsigned))
+    parts = [other, usual][::order]
+    with pytest.raises(IntegrityError, match=r"part-.* has other columns than it should"):
+        frames.session.collect(
+            frames.session.read(Dataset(store.url, parts, SCHEMA)), SCHEMA, "a test"
+        )
+
+
 def test_the_embedded_engine_spills_and_says_where_memory_ends(
     store: ObjectStore,
 ) -> None:
