@@ -89,3 +89,21 @@ def held_by_expired(entries: DataFrame, active: DataFrame) -> DataFrame:
     named_by_b = entries.join(ids, "range_id", "left_anti")
     only_b = named_by_b.join(named_by_a, "hash", "left_anti")
     return only_b.groupBy("hash").agg(F.min("range_id").alias("range_id"))
+
+
+@relation
+def ranges_of_held(held: DataFrame) -> DataFrame:
+    """The ranges that are to be read for the names of what they hold (range_id, each once)."""
+    return held.select("range_id").distinct()
+
+
+@relation
+def named_by_expired(named: DataFrame, held: DataFrame) -> DataFrame:
+    """The addresses of O, each once and in order.
+
+    Args:
+        named: address, hash: what ranges name, as often as they do.
+        held: hash, ...: O, as ``held_by_expired`` gives it.
+    """
+    only_b = named.join(held.select("hash"), "hash", "left_semi")
+    return only_b.select("address").distinct().orderBy("address")

@@ -15,15 +15,13 @@ from datetime import datetime, timezone
 from functools import partial
 from typing import Final, NamedTuple
 
-import pyarrow as pa
-
 from lakegc_assets.engine.datasets import Part, read_parts, write_part
 from lakegc_assets.engine.tasks import bin_pack, thread_map
 from lakegc_assets.errors import LakegcError
 from lakegc_assets.graveler.namespace import slice_time
 from lakegc_assets.lakefs.client import LakeFSClient
 from lakegc_assets.mark.carrying import Carried, carried, copy_parts, settled_before
-from lakegc_assets.mark.expired import NAMED, expired_addresses
+from lakegc_assets.mark.expired import expired_addresses
 from lakegc_assets.mark.installation import require_one_server
 from lakegc_assets.mark.key_ranges import KEYS_EACH, KeyRange, Plan, TimeRange, plan
 from lakegc_assets.mark.listed import (
@@ -186,9 +184,9 @@ def _look_at_expired(
     expired = expired_addresses(ctx, client, connections, attempt, at.start)
     because = f"{counted(expired.ranges, 'range is', 'ranges are')} of expired commits alone"
     ctx.log.info("looking at %s by name: %s", counted(expired.addresses, "object"), because)
-    costs = [sum(part.rows for part in parts) * _NAME_S for parts in expired.stretches]
+    costs = [part.rows * _NAME_S for part in expired.parts]
     task = partial(_look_at, connections, attempt.url)
-    orders = bin_pack(expired.stretches, costs, ctx.settings.listing_num_partitions)
+    orders = bin_pack(expired.parts, costs, ctx.settings.listing_num_partitions)
     found = ctx.tasks.run("look at objects by name", task, orders or [[]], sum(costs))
     listed = added_up(found)
     require_ages(ctx, listed.slices, at.start)
@@ -205,12 +203,11 @@ def _look_at_expired(
     return attempt, _Found(listed, _NEVER, facts)
 
 
-def _look_at(connections: Connections, url: str, stretches: Sequence[Sequence[Part]]) -> Listed:
+def _look_at(connections: Connections, url: str, parts: Sequence[Part]) -> Listed:
     artifacts, store = connections.open(url), connections.store()
     listing = Listing(artifacts, _NEVER)
-    for parts in stretches:
-        names = pa.concat_tables([NAMED.empty_table(), *read_parts(artifacts, parts)])["address"]
-        for rows in look_at(store, sorted(set(names.to_pylist()))):
+    for names in read_parts(artifacts, parts):
+        for rows in look_at(store, names["address"].to_pylist()):
             listing.add(rows, at_cut=False)
     return listing.finish()
 

@@ -65,6 +65,15 @@ def held_by_expired(entries: Rows, active: Rows) -> list[dict[str, Any]]:
     return [{"hash": hash_, "range_id": range_id} for hash_, range_id in found.items()]
 
 
+def ranges_of_held(held: Rows) -> list[dict[str, Any]]:
+    return [{"range_id": range_id} for range_id in {row["range_id"] for row in held}]
+
+
+def named_by_expired(named: Rows, held: Rows) -> list[dict[str, Any]]:
+    only_b = {row["address"] for row in named if row["hash"] in _hashes(held)}
+    return [{"address": address} for address in sorted(only_b)]
+
+
 # Two marks
 
 

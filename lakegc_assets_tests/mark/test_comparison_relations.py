@@ -131,6 +131,17 @@ def test_held_by_expired(frames: Frames) -> None:
     holds(frames, holder_relations.held_by_expired, some, ENTRY)
 
 
+def test_ranges_of_held(frames: Frames) -> None:
+    ids = pa.schema([ENTRY.field("range_id")])
+    holds(frames, holder_relations.ranges_of_held, [(ENTRY, rows(ENTRY))], ids)
+
+
+def test_named_by_expired(frames: Frames) -> None:
+    some = [(OBJECT, rows(OBJECT)), (ENTRY, rows(ENTRY))]
+    names = pa.schema([OBJECT.field("address")])
+    holds(frames, holder_relations.named_by_expired, some, names, in_order=True)
+
+
 def test_each_once(frames: Frames) -> None:
     # An address has one hash, whatever lists name it.
     def consistent(some: list[dict[str, Any]]) -> list[dict[str, Any]]:

@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from functools import cache
-from types import SimpleNamespace
 from typing import Any, Final
 
 from lakegc_assets.engine.datasets import Part, write_part
@@ -34,9 +33,7 @@ from lakegc_assets.mark.served import SERVED, SPARED
 from lakegc_assets.mark.uncommitted import snapshot_uncommitted
 from lakegc_assets.run.artifacts import MARK_ASSETS
 from lakegc_assets.run.context import RunContext
-from lakegc_assets.run.hashing import address_hashes
 from lakegc_assets.run.selection import Selection
-from lakegc_assets.run.sets import members
 from lakegc_assets.storage.base import ObjectStore
 from lakegc_assets_tests.simulation import encoding
 from lakegc_assets_tests.simulation import rows as pa
@@ -117,9 +114,7 @@ def replaced(
         (listing, "open_store", opened),
         *((module, "require_one_server", one_server) for module in READING),
         (expired, "live_ranges", ranges[0]),
-        (expired, "read_live", ranges[1]),
-        (expired, "_held_by_none", _held_by_none),
-        (expired, "_names", _names),
+        (expired, "_named_by_none", _named_by_none),
         (key_ranges, "ThreadPoolExecutor", pool),
         (candidates, "served_candidates", asked),
         (candidates, "last_holders", _no_holders),
@@ -140,19 +135,17 @@ def one_server(client: Any, repository: str, store: ObjectStore) -> str:
     return require_one_server(client, repository, store)
 
 
-def _held_by_none(_ctx: Any, _links: Any, attempt: Any, ranges: pa.Table, live: Any) -> Any:
-    """What ranges, which are values, hold that no live one does; with its addresses."""
-    some = sorted({one.split("|")[1] for one in ranges["range_id"].to_pylist()})
-    which = members(attempt.store(), live, address_hashes(pa.array(some, pa.string())))
-    dead = [one for one, held in zip(some, which, strict=True) if not held]
-    return SimpleNamespace(hashes=dead, damaged={})
-
-
-def _names(
-    _ctx: Any, _links: Any, attempt: Any, _ranges: pa.Table, held: Any
-) -> tuple[list[list[Part]], dict[str, Exception]]:
-    rows = pa.table({"address": pa.array(held.hashes, pa.string())})
-    return [[write_part(attempt.store(), "store_listing/expired/named/", rows)]], {}
+def _named_by_none(
+    _ctx: Any, _links: Any, attempt: Any, others: pa.Table, active: pa.Table
+) -> tuple[list[Part], dict[str, Exception]]:
+    """What ranges, which are values, name that no live one does."""
+    of_b, of_a = (
+        {one.split("|")[1] for one in ranges["range_id"].to_pylist()} for ranges in (others, active)
+    )
+    if not of_b - of_a:
+        return [], {}
+    rows = pa.table({"address": pa.array(sorted(of_b - of_a), pa.string())})
+    return [write_part(attempt.store(), "store_listing/expired/named/", rows)], {}
 
 
 #: What names mean is asked again and again.
