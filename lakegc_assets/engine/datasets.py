@@ -94,11 +94,19 @@ def read_typed(store: ObjectStore, part: Part, schema: pa.Schema) -> pa.Table:
     Raises:
         IntegrityError: the file is missing, not what it was, or has other columns.
     """
-    table = pq.read_table(pa.BufferReader(fetch_part(store, part)))
-    types = {field.name: field.type for field in table.schema}
-    if any(types.get(field.name) != field.type for field in schema):
+    file = pq.ParquetFile(pa.BufferReader(fetch_part(store, part)))
+    if not has_types(file.schema_arrow, schema):
         raise other_columns(store, part)
-    return table.select(schema.names).cast(schema)
+    return file.read(schema.names).select(schema.names).cast(schema)
+
+
+def has_types(written: pa.Schema, wanted: pa.Schema) -> bool:
+    """Whether a file has the columns of a schema, of their very types, dictionaries or not."""
+    types = {
+        field.name: field.type.value_type if pa.types.is_dictionary(field.type) else field.type
+        for field in written
+    }
+    return all(types.get(field.name) == field.type for field in wanted)
 
 
 def fetch_part(store: ObjectStore, part: Part) -> bytes:

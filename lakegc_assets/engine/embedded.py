@@ -32,6 +32,7 @@ from lakegc_assets.engine.datasets import (
     PartWriter,
     damaged_part,
     fetch_part,
+    has_types,
     missing_part,
     other_columns,
 )
@@ -188,8 +189,7 @@ class EmbeddedSession(Session):
     def _require_types(store: ObjectStore, dataset: Dataset, paths: Sequence[Path]) -> None:
         """Look whether files have the very types of the schema; see ``read_typed``."""
         for part, path in zip(dataset.parts, paths, strict=True):
-            types = {field.name: field.type for field in pq.read_schema(path)}
-            if any(types.get(field.name) != field.type for field in dataset.schema):
+            if not has_types(pq.read_schema(path), dataset.schema):
                 raise other_columns(store, part)
 
     def _local_file(self, store: ObjectStore, part: Part) -> Path:

@@ -142,6 +142,18 @@ def test_hashes_of_another_kind_are_told(
         )
 
 
+@pytest.mark.parametrize("copies", [1, 30_000])
+def test_texts_that_were_written_by_a_dictionary_are_texts(
+    copies: int, frames: Frames, store: ObjectStore
+) -> None:
+    """Few rows are read here, more of them by tasks."""
+    names = pa.array(["a", "b"] * copies).dictionary_encode()
+    part = write_part(store, "some/", pa.table({"name": names}))
+    schema = pa.schema([("name", pa.string())])
+    read = frames.session.read(Dataset(store.url, [part], schema))
+    assert len(frames.rows(read, schema)) == 2 * copies
+
+
 def test_the_embedded_engine_spills_and_says_where_memory_ends(
     store: ObjectStore,
 ) -> None:
