@@ -51,11 +51,13 @@ class Overwritten:
         objects: how many.
         expired: how many of them were replaced.
         pages: slices of ready-made pages that name the objects; None to write them.
+        copies: at how many paths each live object is.
     """
 
     objects: int
     expired: int
     pages: int | None
+    copies: int = 1
 
     def __call__(self, server: EmbeddedLakeFS, files: ObjectFiles) -> int:
         """Plant them; how many are garbage."""
@@ -69,13 +71,16 @@ class Overwritten:
             repo = catalog.repository(db, REPOSITORY)
         store = lake.stores.open(repo.namespace)
 
-        def write(days: int, first: int, last: int) -> list[RangeInfo]:
-            moment, tree = time.time() - days * DAY, list[RangeInfo]()
+        def write(days: int, first: int, last: int, copies: int) -> list[list[RangeInfo]]:
+            moment = time.time() - days * DAY
+            trees: list[list[RangeInfo]] = [[] for _ in range(copies)]
             for at in range(first, last, _RANGE):
-                info, data = _range(at, *make(moment, min(_RANGE, last - at)), moment)
-                store.put(f"_lakefs/{info.id}", data)
-                tree.append(info)
-            return tree
+                objects = make(moment, min(_RANGE, last - at))
+                for number, tree in enumerate(trees):
+                    info, data = _range(number, at, *objects, moment)
+                    store.put(f"_lakefs/{info.id}", data)
+                    tree.append(info)
+            return trees
 
         def commit(days: int, tree: list[RangeInfo]) -> None:
             metarange, data = write_metarange(tree)
@@ -85,17 +90,19 @@ class Overwritten:
                 date=int(time.time() - days * DAY),
             )  # fmt: skip
 
-        replaced = write(100, 0, self.expired)
-        kept = write(100, self.expired, self.objects - self.expired)
-        commit(100, replaced + kept)
-        commit(90, write(90, 0, self.expired) + kept)
+        (replaced,) = write(100, 0, self.expired, 1)
+        kept = write(100, self.expired, self.objects - self.expired, self.copies)
+        commit(100, replaced + kept[0])
+        new = write(90, 0, self.expired, self.copies)
+        commit(90, [one for pair in zip(new, kept, strict=True) for tree in pair for one in tree])
 
 
 def _range(
-    first: int, addresses: list[str], etags: list[str], sizes: list[int], moment: float
+    copy: int, first: int, addresses: list[str], etags: list[str], sizes: list[int], moment: float
 ) -> tuple[RangeInfo, bytes]:
     paths = [
-        f"table/part={n // 1000:05d}/{n:09d}.parquet" for n in range(first, first + len(etags))
+        f"table{copy}/part={n // 1000:06d}/{n:09d}.parquet"
+        for n in range(first, first + len(etags))
     ]
     values = entry_values(
         rows_of(addresses), rows_of(etags), np.array(sizes, np.int64), int(moment)

@@ -1,0 +1,72 @@
+"""How the time and the memory of a mark grow with the repository, on each engine.
+
+Objects exist in ready-made pages of a listing only. Half of them are dead; each live one is at five
+paths, so that active commits have 2.5 entries for each listed object. Each mark is made in a process
+of its own, with empty caches: seconds, microseconds for an object, and the peak of memory.
+
+    python -m bench.scale --objects 1000000 --objects 10000000 --engine embedded
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import tempfile
+from contextlib import ExitStack
+from pathlib import Path
+
+import click
+
+from bench._collector import Collector
+from bench._lake import REPOSITORY, Place, planted
+from bench._memory import watched
+from bench._pages import KEYS_EACH
+from bench._run import real_s3
+from bench.collection import Overwritten
+
+_COPIES = 5
+
+
+def _mark(objects: int, engine: str) -> None:
+    """Mark a repository of so many objects."""
+    pages = max(1, objects // KEYS_EACH)
+    objects = pages * KEYS_EACH
+    with ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        s3 = stack.enter_context(real_s3(folder / "versitygw"))
+        place = Place(folder / "lakefs", s3.server.address, s3.files, pages)
+        plant = Overwritten(objects, objects // 2, pages, _COPIES)
+        found = stack.enter_context(planted(place, plant))
+        # The engine is what is compared, so nothing else chooses it.
+        collector = Collector.new(
+            folder, REPOSITORY, local_root=found.local_root, engine=engine, max_candidate_share=0.9
+        )
+        with watched() as memory:
+            marked, seconds = collector.mark("scale")
+        marked.candidates(found.garbage)
+        each = seconds / objects * 1e6
+        print(f"{engine}, {objects:,} objects: {seconds:.1f} s, {each:.2f} us for an object")
+        memory.show()
+        collector.session.stop()
+
+
+@click.command()
+@click.option("--objects", multiple=True, default=(1_000_000, 10_000_000), show_default=True)
+@click.option("--engine", multiple=True, default=("embedded", "spark"), show_default=True)
+@click.option("--here", is_flag=True, help="in this process, as each of several is")
+def main(objects: tuple[int, ...], engine: tuple[str, ...], *, here: bool) -> None:
+    """Mark repositories of some sizes with some engines."""
+    for name in engine:
+        for count in objects:
+            if here:
+                _mark(count, name)
+                continue
+            subprocess.run(
+                [sys.executable, "-m", "bench.scale", "--here", "--engine", name]
+                + ["--objects", str(count)],
+                check=True,
+            )
+
+
+if __name__ == "__main__":
+    main()
