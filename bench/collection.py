@@ -100,10 +100,8 @@ class Overwritten:
 def _range(
     copy: int, first: int, addresses: list[str], etags: list[str], sizes: list[int], moment: float
 ) -> tuple[RangeInfo, bytes]:
-    paths = [
-        f"table{copy}/part={n // 1000:06d}/{n:09d}.parquet"
-        for n in range(first, first + len(etags))
-    ]
+    numbers = range(first, first + len(etags))
+    paths = [f"table{copy}/part={n // 1000:06d}/{n:09d}.parquet" for n in numbers]
     values = entry_values(
         rows_of(addresses), rows_of(etags), np.array(sizes, np.int64), int(moment)
     )

@@ -1,8 +1,8 @@
 """How the time and the memory of a mark grow with the repository, on each engine.
 
 Objects exist in ready-made pages of a listing only. Half of them are dead; each live one is at five
-paths, so that active commits have 2.5 entries for each listed object. Each mark is made in a process
-of its own, with empty caches: seconds, microseconds for an object, and the peak of memory.
+paths, so that active commits have 2.5 entries for each listed object. Each mark is made in its own
+process, with empty caches: seconds, microseconds for an object, and the peak of memory.
 
     python -m bench.scale --objects 1000000 --objects 10000000 --engine embedded
 """
@@ -61,11 +61,8 @@ def main(objects: tuple[int, ...], engine: tuple[str, ...], *, here: bool) -> No
             if here:
                 _mark(count, name)
                 continue
-            subprocess.run(
-                [sys.executable, "-m", "bench.scale", "--here", "--engine", name]
-                + ["--objects", str(count)],
-                check=True,
-            )
+            given = ["--here", "--engine", name, "--objects", str(count)]
+            subprocess.run([sys.executable, "-m", "bench.scale", *given], check=True)
 
 
 if __name__ == "__main__":
