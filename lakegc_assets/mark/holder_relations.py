@@ -92,6 +92,17 @@ def held_by_expired(entries: DataFrame, active: DataFrame) -> DataFrame:
 
 
 @relation
+def with_hashes(rows: DataFrame, objects: DataFrame) -> DataFrame:
+    """Rows whose hash is that of one of some objects.
+
+    Args:
+        rows: hash, ...: a live set, or what ranges name.
+        objects: hash, ...
+    """
+    return rows.join(objects.select("hash"), "hash", "left_semi")
+
+
+@relation
 def ranges_of_held(held: DataFrame) -> DataFrame:
     """The ranges that are to be read for the names of what they hold (range_id, each once)."""
     return held.select("range_id").distinct()

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from functools import partial
+from collections.abc import Mapping
 
-import numpy as np
 import pyarrow as pa
 
 from lakegc_assets.errors import LakegcError
@@ -13,19 +11,11 @@ from lakegc_assets.graveler.ranges import read_range
 from lakegc_assets.mark.addresses import entry_spellings
 from lakegc_assets.mark.commits import FORGOTTEN
 from lakegc_assets.mark.metaranges import fetch, ranges_of
-from lakegc_assets.mark.ranges import (
-    HASHES,
-    Wanted,
-    cached_ranges,
-    read_entries,
-    seconds,
-    spread_ranges,
-    wanted,
-)
+from lakegc_assets.mark.range_lookup import ranges_with_hash
 from lakegc_assets.run.artifacts import AttemptArtifacts
 from lakegc_assets.run.connections import Connections
 from lakegc_assets.run.context import RunContext
-from lakegc_assets.run.hashing import Hashes, address_hashes
+from lakegc_assets.run.hashing import address_hashes
 
 
 def paths_of(
@@ -68,24 +58,12 @@ def _paths(
     }
     active = attempt.read("committed_addresses", "ranges", ["range_id"])["range_id"]
     ranges = ranges_of(ctx, connections, metaranges, active.combine_chunks()).rows
-    chosen = wanted(ranges, cached_ranges(connections) if ranges.num_rows else {})
     hashes = address_hashes(pa.array(sorted(commits), pa.string()))
-    groups = spread_ranges(chosen, ctx.settings.address_num_partitions)
-    task = partial(_with_hashes, connections, hashes)
-    found = ctx.tasks.run("look into ranges", task, groups, sum(map(seconds, chosen)))
     paths: dict[str, str] = {}
-    for range_id in sorted(one for group in found for one in group):
+    for range_id in ranges_with_hash(ctx, connections, ranges, hashes):
         if len(paths) < len(commits):
             paths = _in_range(connections, range_id, commits) | paths
     return paths
-
-
-def _with_hashes(connections: Connections, hashes: Hashes, ranges: Sequence[Wanted]) -> list[str]:
-    return [
-        entries.range_id
-        for entries in read_entries(connections, ranges, HASHES)
-        if np.isin(entries.group["hash"].to_numpy(), hashes).any()
-    ]
 
 
 def _in_range(

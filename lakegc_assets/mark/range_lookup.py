@@ -2,55 +2,43 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from functools import partial
+from typing import Final
 
 import pyarrow as pa
 
 from lakegc_assets.graveler.ranges import read_range
+from lakegc_assets.mark import holder_relations
 from lakegc_assets.mark.addresses import entry_spellings
 from lakegc_assets.mark.metaranges import fetch
-from lakegc_assets.mark.ranges import (
-    HASHES,
-    Wanted,
-    cached_ranges,
-    read_entries,
-    seconds,
-    spread_ranges,
-    wanted,
-)
+from lakegc_assets.mark.ranges import range_frame
 from lakegc_assets.run.connections import Connections
 from lakegc_assets.run.context import RunContext
-from lakegc_assets.run.hashing import Hashes
+from lakegc_assets.run.hashing import Hashes, hash_table
+
+_IDS: Final = pa.schema([("range_id", pa.string())])
 
 
 def ranges_with_hash(
     ctx: RunContext, connections: Connections, ranges: pa.Table, hashes: Hashes
 ) -> list[str]:
-    """The ranges that hold an address of a hash, by their ids.
+    """The ranges that hold an address of one of some hashes, by their ids, in order.
 
     Args:
         ctx: the run.
         connections: how tasks reach the store and the cache.
         ranges: to look into: range_id, and entries or null.
-        hashes: the hash of the address, alone.
+        hashes: of the addresses, which are few.
 
     Raises:
         IntegrityError: a range is missing or damaged.
     """
-    some = wanted(ranges, cached_ranges(connections) if ranges.num_rows else {})
-    groups = spread_ranges(some, ctx.settings.address_num_partitions)
-    task = partial(_with_hash, connections, hashes)
-    found = ctx.tasks.run("look into ranges", task, groups, sum(map(seconds, some)))
-    return sorted(range_id for group in found for range_id in group)
-
-
-def _with_hash(connections: Connections, hashes: Hashes, ranges: Sequence[Wanted]) -> list[str]:
-    return [
-        entries.range_id
-        for entries in read_entries(connections, ranges, HASHES)
-        if (entries.group["hash"].to_numpy() == hashes[0]).any()
-    ]
+    if not ranges.num_rows:
+        return []
+    with ctx.frames(connections) as frames:
+        entries = range_frame(ctx, connections, frames, ranges, ["range_id", "hash"])
+        found = holder_relations.with_hashes(entries, frames.create(hash_table(hashes)))
+        ids = frames.collect(holder_relations.ranges_of_held(found), _IDS, "look into ranges")
+    return sorted(ids["range_id"].to_pylist())
 
 
 def path_in(connections: Connections, range_id: str, address: str) -> str | None:

@@ -12,6 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lakegc_assets.engine.datasets import Part, read_parts
+from lakegc_assets.engine.session import Dataset, Session
 from lakegc_assets.engine.tasks import bin_pack, thread_map
 from lakegc_assets.errors import LakegcError
 from lakegc_assets.graveler.namespace import UnresolvableAddressError
@@ -19,7 +20,7 @@ from lakegc_assets.lakefs.client import LakeFSClient
 from lakegc_assets.lakefs.errors import NotFoundError
 from lakegc_assets.lakefs.models import DiffEntry
 from lakegc_assets.lakefs.reads import branch_ref
-from lakegc_assets.mark import references
+from lakegc_assets.mark import holder_relations, references
 from lakegc_assets.mark.addresses import in_data, live_spellings
 from lakegc_assets.mark.commits import FORGOTTEN
 from lakegc_assets.mark.comparison_relations import STAGED
@@ -31,8 +32,7 @@ from lakegc_assets.mark.unreachable import unreachable_holder
 from lakegc_assets.run.artifacts import AttemptArtifacts
 from lakegc_assets.run.connections import Connections
 from lakegc_assets.run.context import RunContext
-from lakegc_assets.run.hashing import Hashes, address_hashes
-from lakegc_assets.run.sets import members
+from lakegc_assets.run.hashing import HASHES, Hashes, address_hashes, hash_table
 from lakegc_assets.wording import counted
 
 #: Work on one core, in seconds, to look at a row.
@@ -80,8 +80,8 @@ def why(ctx: RunContext, address: str) -> Explanation:
         because = f"it is not below {connections.namespace_url}"
         return Explanation(address, "unknown", because)
 
-    def explained(spelling: str) -> Explanation:
-        asked = _Asked(ctx, client, connections, attempt, spelling)
+    def explained(spelling: str, frames: Session) -> Explanation:
+        asked = _Asked(ctx, client, connections, frames, attempt, spelling)
         ask = (
             *(_candidate, _kept, _spared, _not_listed),
             *(_committed, _staged, _referenced, _too_young, _not_adopted),
@@ -93,7 +93,8 @@ def why(ctx: RunContext, address: str) -> Explanation:
         )
 
     # A full address may be meant percent-decoded or not: the object that is there was meant.
-    found = [explained(spelling) for spelling in spellings]
+    with ctx.frames(connections) as frames:
+        found = [explained(spelling, frames) for spelling in spellings]
     return next((one for one in found if one.verdict != "unknown"), found[0])
 
 
@@ -104,6 +105,7 @@ class _Asked:
     ctx: RunContext
     client: LakeFSClient
     connections: Connections
+    frames: Session
     attempt: AttemptArtifacts
     address: str
 
@@ -113,8 +115,12 @@ class _Asked:
 
     def has_hash(self, asset: str, part: str) -> bool:
         """Whether a set of hashes may hold this address."""
-        runs = self.attempt.manifest(asset).parts[part]
-        return bool(members(self.attempt.store(), runs, self.hashes)[0])
+        parts = self.attempt.manifest(asset).parts.get(part, ())
+        if not any(one.rows for one in parts):
+            return False
+        live = self.frames.read(Dataset(self.attempt.url, parts, HASHES))
+        found = holder_relations.with_hashes(live, self.frames.create(hash_table(self.hashes)))
+        return bool(self.frames.collect(found, HASHES, f"look into {asset}").num_rows)
 
     @property
     def hashes(self) -> Hashes:
@@ -311,10 +317,10 @@ def _staged(asked: _Asked) -> Explanation | None:
 def _referenced(asked: _Asked) -> Explanation | None:
     """The other repository that names an object."""
     store = asked.attempt.store()
-    parts = asked.attempt.manifest("committed_addresses").parts
-    if not members(store, parts.get("referenced", ()), asked.hashes)[0]:
+    if not asked.has_hash("committed_addresses", "referenced"):
         return None
-    for rows in read_parts(store, parts["references"]):
+    parts = asked.attempt.manifest("committed_addresses").parts["references"]
+    for rows in read_parts(store, parts):
         found = rows.filter(pc.equal(rows["address"], asked.address))
         if found.num_rows:
             facts = found.select(["repository", "held"]).slice(0, 1).to_pylist()[0]

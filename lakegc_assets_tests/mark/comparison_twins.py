@@ -65,6 +65,10 @@ def held_by_expired(entries: Rows, active: Rows) -> list[dict[str, Any]]:
     return [{"hash": hash_, "range_id": range_id} for hash_, range_id in found.items()]
 
 
+def with_hashes(rows: Rows, objects: Rows) -> list[dict[str, Any]]:
+    return [dict(row) for row in rows if row["hash"] in _hashes(objects)]
+
+
 def ranges_of_held(held: Rows) -> list[dict[str, Any]]:
     return [{"range_id": range_id} for range_id in {row["range_id"] for row in held}]
 

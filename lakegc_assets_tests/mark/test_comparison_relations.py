@@ -131,6 +131,11 @@ def test_held_by_expired(frames: Frames) -> None:
     holds(frames, holder_relations.held_by_expired, some, ENTRY)
 
 
+def test_with_hashes(frames: Frames) -> None:
+    some = [(ENTRY, rows(ENTRY)), (OBJECT, rows(OBJECT))]
+    holds(frames, holder_relations.with_hashes, some, ENTRY)
+
+
 def test_ranges_of_held(frames: Frames) -> None:
     ids = pa.schema([ENTRY.field("range_id")])
     holds(frames, holder_relations.ranges_of_held, [(ENTRY, rows(ENTRY))], ids)
