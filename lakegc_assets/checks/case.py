@@ -1,29 +1,29 @@
 """A set of candidates and all that the checks compare it with, found when it is first asked for.
 
-There are four passes, each of which is one call of the tasks whatever the size: over the candidates
-(``candidates``), over what lakeFS names (``told``), over the ranges of HEADs (``heads``), and over
-the listing, together with the questions to lakeFS (``listed``, ``served``). What is compared by
-hashes is compared exactly before a run is stopped for it.
+Tasks read what lakeFS names (``refs``) and what ranges of HEADs hold (``witness_cache``), as
+datasets of whole addresses. Relations compare these with the candidates and the listing; what they
+give this process is counts, and some addresses that are named in a message.
 """
 
 from __future__ import annotations
 
 import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
-from functools import cached_property
-from typing import Any, Final
+from functools import cached_property, reduce
+from typing import Any, Final, TypeVar
 
-import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
+from pyspark.sql import DataFrame
 
-from lakegc_assets.checks import candidates, kept, listed, served, told
-from lakegc_assets.checks import heads as held
-from lakegc_assets.checks.hashing import Hashes, as_hashes, hash_strings, hash_text
-from lakegc_assets.checks.scratch import Scratch, in_any
-from lakegc_assets.engine.datasets import Part, read_part
+from lakegc_assets.checks import refs, relations, served
+from lakegc_assets.checks.pins import pinned_addresses
+from lakegc_assets.checks.scratch import ADDRESSES, Scratch
+from lakegc_assets.checks.witness import ENTRIES, KIND
+from lakegc_assets.checks.witness_cache import Witnessed, forget_damaged, witnessed
+from lakegc_assets.engine.datasets import Part
+from lakegc_assets.engine.session import Dataset, Session
 from lakegc_assets.engine.tasks import bin_pack
 from lakegc_assets.errors import IntegrityError
 from lakegc_assets.lakefs.client import LakeFSClient
@@ -32,7 +32,27 @@ from lakegc_assets.run.connections import Connections
 from lakegc_assets.run.context import RunContext
 from lakegc_assets.run.selection import Selection
 
+T = TypeVar("T")
+
+#: How many addresses a message shows.
+EXAMPLES: Final = 5
+#: Names by which relations know what is wrong with candidates: those of the invariants.
+OUTSIDE: Final = "inside_namespace"
+SPECIAL: Final = "not_special"
+NOT_OLD: Final = "older_than_cutoff"
+HELD: Final = "none_head_reachable"
+STAGED: Final = "none_staged"
+SERVED: Final = "none_shadowed"
+PINNED: Final = "none_pinned"
+TAGGED: Final = "tagged_commits_whole"
+
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=timezone.utc)
+CANDIDATES: Final = pa.schema(
+    [("address", pa.string()), ("size", pa.int64()), ("etag", pa.string())]
+)
+_STORE: Final = pa.schema([("address", pa.string()), ("last_modified", pa.timestamp("us", "UTC"))])
+_COUNTS: Final = pa.schema([("check", pa.string()), ("name", pa.string()), ("objects", pa.int64())])
+_TOTAL: Final = pa.schema([("objects", pa.int64())])
 
 
 @dataclass(frozen=True)
@@ -62,6 +82,7 @@ class Case:
         ctx: the run.
         client: the lakeFS server.
         connections: how tasks reach lakeFS and the store.
+        frames: the session of the run's engine, which stays open as long as this is used.
         attempt: the artifacts.
         chain: manifests up to ``deletion_candidates``, checked.
         selection: what is to be deleted.
@@ -70,30 +91,23 @@ class Case:
     ctx: RunContext
     client: LakeFSClient
     connections: Connections
+    frames: Session
     attempt: AttemptArtifacts
     chain: Mapping[str, Manifest]
     selection: Selection
 
     @cached_property
     def scratch(self) -> Scratch:
-        """Where the passes write what the next ones need."""
+        """Where datasets are written that nobody needs afterwards."""
         folder = f"deletion_candidates/checking/{secrets.token_hex(8)}/"
         return Scratch(self.connections, self.attempt.url, folder)
 
     def close(self) -> None:
-        """Remove what the passes have written."""
+        """Remove what was written."""
         if "scratch" in self.__dict__:
             self.scratch.remove()
 
-    @cached_property
-    def looked(self) -> candidates.Looked:
-        """The first pass: the candidates."""
-        pieces = self.selection.pieces(candidates.TASK_ROWS)
-        orders = [candidates.Look(self.scratch, piece) for piece in pieces]
-        cost = self.selection.rows * candidates.ROW_S
-        return candidates.united(
-            self.ctx.tasks.run("check candidates", candidates.look, orders, cost)
-        )
+    # What lakeFS names
 
     @cached_property
     def heads(self) -> dict[str, str]:
@@ -114,24 +128,23 @@ class Case:
         return {row["tag"]: row["commit_id"] for row in rows if not row["active"]}
 
     @cached_property
-    def told(self) -> told.Told:
-        """The second pass: the ranges of commits, and what is staged."""
+    def refs(self) -> refs.Refs:
+        """The ranges of commits, and what is staged."""
         lists = self.chain["uncommitted_snapshot"].facts["files"]
         commits = sorted({*self.heads.values(), *self.tags.values()})
         items = [(commit, True) for commit in commits] + [(key, False) for key in lists]
-        costs = [told.COMMIT_S if commit else told.LIST_S for _, commit in items]
+        costs = [refs.COMMIT_S if commit else refs.LIST_S for _, commit in items]
         orders = [
-            told.Ask(
+            refs.RefsOrder(
                 self.scratch,
                 self.ctx.repository,
                 [name for name, commit in group if commit],
                 [name for name, commit in group if not commit],
-                self.looked.hashes,
             )
             for group in bin_pack(items, costs, self.ctx.settings.range_num_partitions)
         ]
-        return told.united(
-            self.ctx.tasks.run("check what lakeFS names", told.ask, orders, sum(costs))
+        return refs.united(
+            self.ctx.tasks.run("check what lakeFS names", refs.read_refs, orders, sum(costs))
         )
 
     @cached_property
@@ -139,121 +152,215 @@ class Case:
         """The ranges of HEADs, each with the branches that have it."""
         found: dict[str, list[str]] = {}
         for branch, commit in sorted(self.heads.items()):
-            for range_id in self.told.ranges[commit]:
+            for range_id in self.refs.ranges[commit]:
                 found.setdefault(range_id, []).append(branch)
         return found
+
+    # What ranges hold
+
+    @cached_property
+    def _entries(self) -> dict[str, int]:
+        return {i: count for of in self.refs.ranges.values() for i, count in of.items()}
+
+    @property
+    def _most(self) -> int:
+        return self.ctx.settings.address_num_partitions
+
+    @cached_property
+    def witnessed(self) -> Witnessed:
+        """What the ranges of HEADs and tags hold, by the witness."""
+        return witnessed(self.connections, self.ctx.tasks, self._entries, self._most)
+
+    def _held(self, columns: Sequence[str]) -> DataFrame:
+        """Some columns of the entries of HEADs."""
+        return self.witnessed.frame(self.frames, self.head_ranges, columns)
+
+    def from_cache(self, compute: Callable[[], T]) -> T:
+        """Compute something of entries; once more, if what was cached of them is damaged."""
+        try:
+            return compute()
+        except IntegrityError:
+            if not forget_damaged(self.witnessed, self.ctx.tasks, self._most):
+                raise
+            del self.witnessed
+            return compute()
+
+    # Frames
+
+    def dataset(self, parts: Sequence[Part], schema: pa.Schema = ADDRESSES) -> DataFrame:
+        """The rows of files of the attempt."""
+        return self.frames.read(Dataset(self.attempt.url, parts, schema))
+
+    @cached_property
+    def _parts(self) -> Sequence[Part]:
+        """Files of the candidates."""
+        selection = self.selection
+        if not selection.without:
+            return selection.parts
+        # It is read several times.
+        marked, done = self.dataset(selection.parts, CANDIDATES), self.dataset(selection.without)
+        return self.write(relations.remaining(marked, done), CANDIDATES, "leave out what is spared")
+
+    @cached_property
+    def candidates(self) -> DataFrame:
+        """What is to be deleted."""
+        return self.dataset(self._parts, CANDIDATES)
+
+    @property
+    def rows(self) -> int:
+        """How many candidates there are."""
+        return sum(part.rows for part in self._parts)
+
+    @cached_property
+    def store(self) -> DataFrame:
+        """Store DF: what is listed."""
+        return self.dataset(self.chain["store_listing"].parts["data"], _STORE)
 
     @property
     def by_name(self) -> bool:
         """Whether the listing is only of what expired ranges name, and not of the store."""
         return self.chain["store_listing"].mode == "committed"
 
-    @cached_property
-    def before(self) -> int:
-        """Entries of before this, in microseconds since 1970, should be listed.
+    @property
+    def _before(self) -> int | None:
+        """Entries of before this, in microseconds since 1970, should be listed; None if all.
 
         Where nothing is listed, the store is asked for what HEADs hold by itself: all of it counts.
         """
         if self.by_name:
-            return int(np.iinfo(np.int64).max)
+            return None
         start = datetime.fromisoformat(str(self.chain["store_listing"].facts["start"]))
         since = start - self.ctx.settings.clock_skew - _EPOCH
         return (since.days * 86_400 + since.seconds) * 1_000_000 + since.microseconds
 
-    @cached_property
-    def unlisted(self) -> Hashes:
-        """The folders of slices that are too new for candidates, and were not listed."""
+    def expected(self) -> DataFrame:
+        """What HEADs hold and the store should have, but for slices that were not listed."""
+        found = relations.expected(self._held(["address", "modified"]), self._before)
         folders = self.chain["store_listing"].facts.get("skipped_slices", ())
-        return np.unique(as_hashes(map(hash_text, folders)))
+        if not folders:
+            return found
+        unlisted = pa.table([pa.array(folders, pa.string())], names=["folder"])
+        return relations.outside_slices(found, self.frames.create(unlisted))
+
+    # What is wrong
+
+    def wrong(self) -> dict[str, DataFrame]:
+        """Candidates that must not be any, by what is wrong with them; addresses."""
+        return {
+            OUTSIDE: relations.outside(self.candidates),
+            SPECIAL: relations.special(self.candidates),
+            NOT_OLD: relations.not_old(
+                self.candidates, self.store, self.chain["store_listing"].cutoff
+            ),
+        }
+
+    def named(self) -> dict[str, DataFrame]:
+        """Addresses that no candidate may have, by what names them; only of what names any."""
+        found = {HELD: self._held(["address"])} if self.head_ranges else {}
+        if self.refs.staged:
+            found[STAGED] = self.dataset(self.refs.staged)
+        if self._pinned:
+            found[PINNED] = self.dataset(self._pinned)
+        if tagged := {tag: self.refs.ranges[commit] for tag, commit in self.tags.items()}:
+            found[TAGGED] = self._of_tags(tagged)
+        return found
 
     @cached_property
-    def witnessed(self) -> held.Heads:
-        """The third pass: what HEADs and tags hold."""
-        entries = {i: count for of in self.told.ranges.values() for i, count in of.items()}
-        ranges = kept.wanted(self.connections, entries)
-        groups = kept.spread_wanted(ranges, self.ctx.settings.address_num_partitions)
-        looked = self.looked
-        orders = [
-            held.Witness(
-                self.scratch,
-                group,
-                frozenset(self.head_ranges),
-                looked.hashes,
-                looked.looks,
-                self.before,
-                self.unlisted,
-            )
-            for group in groups
-        ]
-        cost = sum(map(kept.seconds, ranges))
-        return held.united(self.ctx.tasks.run("check what HEADs hold", held.look_at, orders, cost))
+    def _pinned(self) -> Sequence[Part]:
+        return self.scratch.write(pinned_addresses(self.connections.store()))
+
+    def _of_tags(self, tagged: Mapping[str, Mapping[str, int]]) -> DataFrame:
+        pairs = [(tag, range_id) for tag, ranges in tagged.items() for range_id in ranges]
+        names, range_ids = ([pair[n] for pair in pairs] for n in range(2))
+        texts = [pa.array(values, pa.string()) for values in (names, range_ids)]
+        tags = self.frames.create(pa.table(texts, names=["name", KIND.id_column]))
+        columns = [KIND.id_column, "address"]
+        entries = self.witnessed.frame(self.frames, set(range_ids), columns)
+        return relations.of_tags(entries, tags)
 
     @cached_property
-    def _last(self) -> tuple[list[listed.Compared], list[str]]:
-        """The fourth pass: what the listing has, and what lakeFS serves."""
-        listing = self.chain["store_listing"].parts["data"]
-        costs = [part.rows * listed.ROW_S for part in listing]
-        most = self.ctx.settings.address_num_partitions
-        looked = self.looked
-        # Each task goes through all that should be listed, and is worth at least as much else.
-        repeated = sum(part.rows for part in self.witnessed.expected) * listed.EXPECTED_S
-        tasks = min(most, 1 + int(sum(costs) / repeated)) if repeated else most
-        groups = bin_pack(listing, costs, tasks)
-        orders: list[listed.Compare | served.Question] = [
-            listed.Compare(
-                self.scratch,
-                group,
-                looked.hashes,
-                looked.left,
-                self.witnessed.expected,
-                self.chain["store_listing"].cutoff,
+    def counts(self) -> dict[str, dict[str | None, int]]:
+        """How many candidates are wrong, by what is wrong with them and what names them."""
+        if not self.rows:
+            return {}
+        rows = self.from_cache(
+            lambda: self.collect(self._counts(), _COUNTS, "check candidates").to_pylist()
+        )
+        found: dict[str, dict[str | None, int]] = {}
+        for row in rows:
+            found.setdefault(row["check"], {})[row["name"]] = row["objects"]
+        return found
+
+    def _counts(self) -> DataFrame:
+        wrong = [relations.named(frame, check) for check, frame in self.wrong().items()]
+        if names := [relations.named(frame, check) for check, frame in self.named().items()]:
+            wrong.append(relations.found(_united(names), self.candidates))
+        return relations.counts(_united(wrong))
+
+    @cached_property
+    def questions(self) -> Sequence[Part]:
+        """Files of ``served.QUESTIONS``: where a HEAD has what looks like a candidate."""
+        pairs = [(i, branch) for i, branches in self.head_ranges.items() for branch in branches]
+        if not self.rows or not pairs:
+            return []
+        texts = [pa.array([pair[n] for pair in pairs], pa.string()) for n in range(2)]
+        heads = self.frames.create(pa.table(texts, names=[KIND.id_column, "branch"]))
+        columns = [name for name in ENTRIES.names if name not in ("address", "modified")]
+        return self.from_cache(
+            lambda: self.write(
+                relations.questions(self._held(columns), self.candidates, heads),
+                served.QUESTIONS,
+                "check what looks like candidates",
             )
-            for group in groups
-        ]
-        asked = [i for i in sorted(self.head_ranges) if self.witnessed.ranges[i].alike]
-        places = [(i, self.head_ranges[i]) for i in asked]
-        weights = [
-            served.seconds(of.entries, of.alike * len(branches))
-            for i, branches in places
-            for of in [self.witnessed.ranges[i]]
-        ]
-        orders += [
-            served.Question(self.scratch, self.ctx.repository, group, looked.looks, looked.hashes)
-            for group in bin_pack(places, weights, most)
-        ]
-        cost = sum(costs) + len(groups) * repeated + sum(weights)
-        answers = self.ctx.tasks.run("check what is listed and served", _do, orders, cost)
-        compared = [answer for answer in answers if isinstance(answer, listed.Compared)]
-        return compared, [a for answer in answers if isinstance(answer, list) for a in answer]
+        )
 
-    @property
-    def compared(self) -> Sequence[listed.Compared]:
-        """What the parts of the listing have."""
-        return self._last[0]
+    @cached_property
+    def served(self) -> DataFrame | None:
+        """The candidates that lakeFS serves; None where it serves nothing that looks like one."""
+        if not self.questions:
+            return None
+        orders = served.orders_of(self.scratch, self.ctx.repository, self.questions)
+        cost = sum(order.rows for order in orders) * served.QUESTION_S
+        answers = self.ctx.tasks.run("check what is served", served.ask, orders, cost)
+        parts = [part for answer in answers for part in answer]
+        if not parts:
+            return None
+        addresses = relations.named(self.dataset(parts), SERVED)
+        return relations.found(addresses, self.candidates)
 
-    @property
-    def served(self) -> Sequence[str]:
-        """What lakeFS serves and may be a candidate, by its hash."""
-        return self._last[1]
+    # Computing
 
-    def having(self, hashes: Hashes) -> pa.Array:
-        """The candidates that have one of some hashes, which are sorted."""
-        tables = (self.addresses(part) for part in self.looked.left)
-        found = [rows.filter(pa.array(in_any([hashes], hash_strings(rows)))) for rows in tables]
-        return pa.chunked_array(found, pa.string()).combine_chunks()
+    def write(self, frame: DataFrame, schema: pa.Schema, what: str) -> list[Part]:
+        """Compute a frame, and write its rows to files that go with this."""
+        return self.frames.write(frame, self.attempt.url, self.scratch.folder, schema, what)
 
-    def among(self, addresses: Sequence[str]) -> pa.Array:
-        """The candidates among some addresses, compared as they are."""
-        wanted = pa.array(sorted(set(addresses)), pa.string())
-        likely = self.having(np.unique(hash_strings(wanted)))
-        return likely.filter(pc.is_in(likely, wanted))
+    def collect(self, frame: DataFrame, schema: pa.Schema, what: str) -> pa.Table:
+        """Compute a frame of few rows."""
+        return self.frames.collect(frame, schema, what)
 
-    def addresses(self, part: Part) -> pa.ChunkedArray:
-        """The addresses in a file of ``looked.left``."""
-        return read_part(self.scratch.artifacts(), part, ["address"])["address"]
+    def total(self, frame: DataFrame, what: str) -> int:
+        """How many rows a frame has."""
+        (row,) = self.collect(relations.total(frame), _TOTAL, what).to_pylist()
+        return int(row["objects"])
+
+    def first(self, frame: DataFrame, most: int = EXAMPLES) -> list[str | None]:
+        """Some addresses of a frame, in order."""
+        rows = self.collect(relations.first(frame, most), ADDRESSES, "find examples")
+        found: list[str | None] = rows["address"].to_pylist()
+        return found
+
+    def examples(self, check: str) -> list[str | None]:
+        """Some of the candidates that are wrong, by what is wrong with them."""
+        wrong = self.wrong()
+        if check in wrong:
+            return self.first(wrong[check])
+        return self.from_cache(
+            lambda: self.first(
+                relations.found(relations.named(self.named()[check], check), self.candidates)
+            )
+        )
 
 
-def _do(order: listed.Compare | served.Question) -> listed.Compared | list[str]:
-    if isinstance(order, listed.Compare):
-        return listed.compare(order)
-    return served.serve(order)
+def _united(frames: Sequence[DataFrame]) -> DataFrame:
+    """The rows of several frames of the same columns."""
+    return reduce(lambda some, more: some.unionByName(more), frames)

@@ -8,7 +8,6 @@ import json
 from lakegc_assets.checks import invariants
 from lakegc_assets.checks.case import Case, CheckResult
 from lakegc_assets.checks.listing_check import listing_holds_heads
-from lakegc_assets.checks.pinned import none_pinned
 from lakegc_assets.errors import IntegrityError, RefusedError
 from lakegc_assets.run.artifacts import AttemptArtifacts, Manifest
 from lakegc_assets.run.command_line import in_dagster
@@ -27,7 +26,7 @@ INVARIANTS = (
     invariants.none_head_reachable,
     invariants.none_staged,
     invariants.none_shadowed,
-    none_pinned,
+    invariants.none_pinned,
     invariants.tagged_commits_whole,
 )
 
@@ -54,11 +53,12 @@ def evaluate(ctx: RunContext, candidates: Selection | None = None) -> list[Check
     chain = attempt.chain("deletion_candidates", connections.namespace_url)
     if candidates is None:
         candidates = Selection(chain["deletion_candidates"].parts["data"])
-    case = Case(ctx, client, connections, attempt, chain, candidates)
-    try:
-        return [invariant(case) for invariant in INVARIANTS]
-    finally:
-        case.close()
+    with ctx.frames(connections) as frames:
+        case = Case(ctx, client, connections, frames, attempt, chain, candidates)
+        try:
+            return [invariant(case) for invariant in INVARIANTS]
+        finally:
+            case.close()
 
 
 def check_candidates(ctx: RunContext) -> list[CheckResult]:

@@ -8,36 +8,34 @@ code of the mark: they read commits, ranges and lists on a path of their own.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from datetime import datetime, timezone
 from typing import Final
 
-import numpy as np
-import pyarrow as pa
-import pyarrow.compute as pc
-
-from lakegc_assets.checks.candidates import EXAMPLES, Wrong
-from lakegc_assets.checks.case import Case, CheckResult
-from lakegc_assets.checks.listed import either
-from lakegc_assets.checks.missing import addresses_of
-from lakegc_assets.checks.scratch import one_of
+from lakegc_assets.checks import case as checked
+from lakegc_assets.checks import relations
+from lakegc_assets.checks.case import EXAMPLES, Case, CheckResult
 from lakegc_assets.checks.second_opinion import main_ancestries
 from lakegc_assets.retention.naive import naive_active_commits
 from lakegc_assets.retention.rules import Rules
 from lakegc_assets.wording import counted
 
 
-def _verdict(name: str, wrong: Wrong, what: str, then: str) -> CheckResult:
+def _verdict(case: Case, name: str, what: str, then: str) -> CheckResult:
     """A blocking invariant that holds if no candidate is wrong."""
-    if wrong.count == 0:
+    count = sum(case.counts.get(name, {}).values())
+    return _judged(name, count, lambda: case.examples(name), what, then)
+
+
+def _judged(
+    name: str, count: int, some: Callable[[], list[str | None]], what: str, then: str
+) -> CheckResult:
+    if count == 0:
         return CheckResult(name, passed=True, blocking=True, summary=f"no candidate {what}")
-    examples = list(wrong.examples)
-    summary = f"{counted(wrong.count, 'candidate')}: each {what}, for example {examples}. {then}"
-    facts = {"count": wrong.count, "examples": examples}
+    examples = some()
+    summary = f"{counted(count, 'candidate')}: each {what}, for example {examples}. {then}"
+    facts = {"count": count, "examples": examples}
     return CheckResult(name, passed=False, blocking=True, summary=summary, facts=facts)
-
-
-def _some(addresses: pa.Array) -> Wrong:
-    return Wrong(len(addresses), addresses.slice(0, EXAMPLES).to_pylist())
 
 
 _REPORT: Final = "This is a fault of the mark, please report it"
@@ -46,6 +44,9 @@ _NESTED: Final = (
     "them needs looks like garbage in the other: do not collect it. Else please report it"
 )
 _MOVED: Final = "If a branch moved while the mark was made, mark again. Else please report it"
+_RESTORED: Final = (
+    "If they were restored while the mark was made, mark again. Else please report it"
+)
 _DISAGREE: Final = (
     "The range is damaged, or one of the two readers is wrong. Fetch it again from a backup if its "
     "content does not have its id; else please report it, with the range"
@@ -55,34 +56,25 @@ _DISAGREE: Final = (
 def inside_namespace(case: Case) -> CheckResult:
     """Every candidate is a relative key where lakeFS writes objects: ``data/`` or the root."""
     what = "is outside of where lakeFS writes"
-    return _verdict("inside_namespace", case.looked.outside, what, _REPORT)
+    return _verdict(case, checked.OUTSIDE, what, _REPORT)
 
 
 def not_special(case: Case) -> CheckResult:
     """No candidate is lakeFS's own, of whatever repository, or has a line break in its name."""
     what = "is lakeFS's own or cannot be listed"
-    return _verdict("not_special", case.looked.special, what, _NESTED)
+    return _verdict(case, checked.SPECIAL, what, _NESTED)
 
 
 def older_than_cutoff(case: Case) -> CheckResult:
     """Every candidate was written before the cutoff, by the listing itself."""
-    wrong = Wrong()
-    for at, part in enumerate(case.looked.left):
-        old = either([found.old[at] for found in case.compared], part.rows)
-        young = either([found.young[at] for found in case.compared], part.rows)
-        if not (old & ~young).all():
-            rows = pa.array(np.flatnonzero(~old | young))
-            wrong += _some(case.addresses(part).take(rows))
-    return _verdict("older_than_cutoff", wrong, "is not older than the cutoff", _REPORT)
+    return _verdict(case, checked.NOT_OLD, "is not older than the cutoff", _REPORT)
 
 
 def none_head_reachable(case: Case) -> CheckResult:
     """No candidate is held by the HEAD of any branch, and both readers say the same of them."""
-    name = "none_head_reachable"
     if disagreement := _disagreement(case):
-        return CheckResult(name, passed=False, blocking=True, summary=disagreement)
-    wrong = _held(case)
-    return _verdict(name, wrong, "is held by a branch HEAD", _MOVED)
+        return CheckResult(checked.HELD, passed=False, blocking=True, summary=disagreement)
+    return _verdict(case, checked.HELD, "is held by a branch HEAD", _MOVED)
 
 
 def _disagreement(case: Case) -> str:
@@ -93,48 +85,40 @@ def _disagreement(case: Case) -> str:
         case.attempt.read("active_commits", columns=["commit_id"])["commit_id"].to_pylist()
     )
     # What a branch has moved to since then, the mark need not have read.
-    needed = {i for commit, of in case.told.ranges.items() if commit in active for i in of}
+    needed = {i for commit, of in case.refs.ranges.items() if commit in active for i in of}
     if unread := sorted(needed - read.keys()):
         return (
             f"the mark did not read {counted(len(unread), 'range')} of branch HEADs, for example "
             f"{unread[:EXAMPLES]}. {_REPORT}"
         )
-    for range_id, found in sorted(case.witnessed.ranges.items()):
-        if read.get(range_id, found.digest) != found.digest:
+    for range_id, digest in sorted(case.witnessed.digests().items()):
+        if read.get(range_id, digest) != digest:
             return (
                 f"range {range_id} of {case.connections.namespace_url}: the mark's reader finds "
-                f"the addresses {read[range_id]}, the checks' reader {found.digest}. {_DISAGREE}"
+                f"the addresses {read[range_id]}, the checks' reader {digest}. {_DISAGREE}"
             )
     return ""
 
 
-def _held(case: Case) -> Wrong:
-    """The candidates that HEADs hold: found by hashes, and read again before one is called that.
-
-    So two addresses with one hash can raise no false alarm that nobody could ever end.
-    """
-    ranges = [i for i in sorted(case.head_ranges) if len(case.witnessed.ranges[i].held)]
-    hits = one_of([case.witnessed.ranges[i].held for i in ranges])
-    likely = case.having(hits) if len(hits) else pa.array([], pa.string())
-    found: set[str] = set()
-    for range_id in ranges:
-        held = addresses_of(case.connections, range_id)
-        found.update(likely.filter(pc.is_in(likely, pa.array(sorted(held)))).to_pylist())
-        if len(found) >= min(EXAMPLES, len(hits)):
-            return Wrong(max(len(hits), len(found)), sorted(found)[:EXAMPLES])
-    return Wrong(len(found), sorted(found))
-
-
 def none_staged(case: Case) -> CheckResult:
     """No candidate is in any list of staged objects that lakeFS wrote for this mark."""
-    wrong = _some(case.among(case.told.staged))
-    return _verdict("none_staged", wrong, "is staged on a branch", _REPORT)
+    return _verdict(case, checked.STAGED, "is staged on a branch", _REPORT)
 
 
 def none_shadowed(case: Case) -> CheckResult:
     """No candidate is served at a path whose HEAD entry has its size, and its etag if an MD5."""
-    wrong = _some(case.among(case.served))
-    return _verdict("none_shadowed", wrong, "is served by lakeFS", _MOVED)
+    found = case.served
+    count = 0 if found is None else case.total(found, "count candidates that are served")
+
+    def examples() -> list[str | None]:
+        return [] if found is None else case.first(found)
+
+    return _judged(checked.SERVED, count, examples, "is served by lakeFS", _MOVED)
+
+
+def none_pinned(case: Case) -> CheckResult:
+    """No candidate is pinned: what was restored stays until its pin ends."""
+    return _verdict(case, checked.PINNED, "is pinned", _RESTORED)
 
 
 def active_commits_complete(case: Case) -> CheckResult:
@@ -177,15 +161,15 @@ def candidate_share(case: Case) -> CheckResult:
         # What was looked at is hardly anything but garbage, so that it is held against what is
         # needed in any case. A listing would show more, and the share would be smaller.
         listed, what = listed + _held_by_heads(case), "objects looked at, or held by HEADs,"
-    share = case.looked.rows / listed if listed else float(case.looked.rows > 0)
-    are = "is a candidate" if case.looked.rows == 1 else "are candidates"
-    summary = f"{case.looked.rows} of {listed} {what} {are} ({share:.1%})"
+    share = case.rows / listed if listed else float(case.rows > 0)
+    are = "is a candidate" if case.rows == 1 else "are candidates"
+    summary = f"{case.rows} of {listed} {what} {are} ({share:.1%})"
     if share > limit:
         summary += (
             f", more than the limit of {limit:.0%}. If that is what the rules should do, approve "
             f"this run by a higher max_candidate_share: --max-candidate-share {_up(share)}"
         )
-    facts = {"candidates": case.looked.rows, "listed": listed, "share": share, "limit": limit}
+    facts = {"candidates": case.rows, "listed": listed, "share": share, "limit": limit}
     return CheckResult(
         "candidate_share", share <= limit, blocking=True, summary=summary, facts=facts
     )
@@ -198,23 +182,21 @@ def _up(share: float) -> str:
 
 def _held_by_heads(case: Case) -> int:
     """How many objects of the namespace HEADs hold, by the witness, each counted once."""
-    return len(one_of(case.scratch.read_all(case.witnessed.expected)))
+    return case.from_cache(
+        lambda: case.total(relations.distinct(case.expected()), "count what HEADs hold")
+    )
 
 
 def tagged_commits_whole(case: Case) -> CheckResult:
     """A warning, not a stop: tagged commits that would lose objects, with their names."""
-    losing: dict[str, int] = {}
-    for tag, commit in case.tags.items():
-        lost = one_of([case.witnessed.ranges[i].held for i in case.told.ranges[commit]])
-        if len(lost):
-            losing[tag] = len(lost)
+    losing = dict(sorted(case.counts.get(checked.TAGGED, {}).items()))
     summary = "no tagged commit loses an object"
     if losing:
         summary = (
             f"tagged commits lose objects: {losing}. Set protect_tags (--protect-tags) to keep them"
         )
     return CheckResult(
-        "tagged_commits_whole",
+        checked.TAGGED,
         not losing,
         blocking=False,
         summary=summary,

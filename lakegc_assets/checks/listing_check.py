@@ -11,23 +11,22 @@ HEADs hold.
 
 from __future__ import annotations
 
+import hashlib
 import re
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from lakegc_assets.checks import kept, missing
-from lakegc_assets.checks.case import Case, CheckResult
-from lakegc_assets.checks.hashing import Hashes, digest_of
-from lakegc_assets.checks.listed import either
-from lakegc_assets.checks.scratch import one_of
-from lakegc_assets.engine.datasets import read_part
-from lakegc_assets.engine.tasks import thread_map
+from lakegc_assets.checks import relations
+from lakegc_assets.checks.case import EXAMPLES, Case, CheckResult
+from lakegc_assets.checks.scratch import ADDRESSES, Scratch
+from lakegc_assets.engine.datasets import Part, read_part, read_parts
+from lakegc_assets.engine.tasks import bin_pack, thread_map
 from lakegc_assets.errors import LakegcError
-from lakegc_assets.storage.base import ObjectStore
 from lakegc_assets.wording import counted
 
 NAME: Final = "listing_holds_heads"
@@ -42,80 +41,72 @@ _CONFIRM: Final = 1000
 #: For how many objects of HEADs the store is asked where it was not listed: if one in a hundred is
 #: missing, all of these are there once in 20,000 times.
 _SAMPLE: Final = 1000
-_EXAMPLES: Final = 5
 _THREADS: Final = 8
 #: Outcomes of a sweep after which an object is not there.
 _GONE: Final = ("deleted", "already_missing")
+#: Work on one core, in seconds, of reading a file of addresses.
+_FILE_S: Final = 0.2
 
 
 def listing_holds_heads(case: Case) -> CheckResult:
     """Every object that a branch HEAD names, and that is old enough to be listed, is listed."""
     lost = _missing_of_sample(case) if case.by_name else _missing(case)
-    if not len(lost):
+    if not lost:
         summary = "the listing holds every object that a branch HEAD names"
         if case.by_name:
             summary = f"the store holds what branch HEADs name, by {_SAMPLE} of it at most"
         return CheckResult(NAME, passed=True, blocking=True, summary=summary)
-    for known in _known(case, lost):
-        lost = lost.filter(pc.invert(pc.is_in(lost, known)))
+    if known := _known(case):
+        frame = relations.without(case.dataset(lost), case.dataset(known))
+        lost = case.write(frame, ADDRESSES, "leave out what is known to be gone")
     return _judge(case, lost)
 
 
-def _missing(case: Case) -> pa.Array:
-    """The addresses that should be listed and are not, each once and in order."""
-    hashes = []
-    for at, part in enumerate(case.witnessed.expected):
-        found = either([compared.expected[at] for compared in case.compared], part.rows)
-        if not found.all():
-            hashes.append(case.scratch.read(part)[~found])
-    return _named(case, hashes)
+def _missing(case: Case) -> Sequence[Part]:
+    """Files of the addresses that should be listed and are not, each once."""
+    if not case.head_ranges:
+        return []
+    return case.from_cache(
+        lambda: case.write(
+            relations.without(case.expected(), case.store), ADDRESSES, "check what is listed"
+        )
+    )
 
 
-def _missing_of_sample(case: Case) -> pa.Array:
+def _missing_of_sample(case: Case) -> Sequence[Part]:
     """Of some of what HEADs hold, which is the same while they do, what the store lacks."""
-    # Hashes are in no order that anything else has: the least of them are as good as any.
-    least = [case.scratch.read(part)[:_SAMPLE] for part in case.witnessed.expected]
-    addresses = _named(case, [one_of(least)[:_SAMPLE]])
-    there = thread_map(case.connections.store().exists, addresses.to_pylist(), _THREADS)
-    return addresses.filter(pc.invert(pa.array(there, pa.bool_())))
+    if not case.head_ranges:
+        return []
+    what = "choose what the store must have"
+
+    def chosen() -> pa.Table:
+        held = relations.distinct(case.expected())
+        return case.collect(relations.sample(held, _SAMPLE), ADDRESSES, what)
+
+    some = case.from_cache(chosen)["address"]
+    there = thread_map(case.connections.store().exists, some.to_pylist(), _THREADS)
+    lost = some.filter(pc.invert(pa.array(there, pa.bool_())))
+    return case.scratch.write(lost.chunks)
 
 
-def _named(case: Case, hashes: Sequence[Hashes]) -> pa.Array:
-    """The addresses behind hashes of what HEADs hold, each once and in order."""
-    files = case.scratch.write(hashes)
-    if not files:
-        return pa.array([], pa.string())
-    entries = {i: n for c in case.heads.values() for i, n in case.told.ranges[c].items()}
-    ranges = kept.wanted(case.connections, entries)
-    orders = [
-        missing.Find(case.scratch, group, files, case.before, case.unlisted)
-        for group in kept.spread_wanted(ranges, case.ctx.settings.address_num_partitions)
-    ]
-    cost = sum(map(kept.seconds, ranges)) * 2
-    parts = case.ctx.tasks.run("find what is not listed", missing.find, orders, cost)
-    found = pa.chunked_array([c for p in parts for c in case.addresses(p).chunks], pa.string())
-    addresses = pc.unique(found)
-    return addresses.take(pc.sort_indices(addresses))
-
-
-def _judge(case: Case, lost: pa.Array) -> CheckResult:
-    count = len(lost)
+def _judge(case: Case, lost: Sequence[Part]) -> CheckResult:
+    count = sum(part.rows for part in lost)
     if count == 0:
         summary = "what branch HEADs name and the listing lacks was deleted or accepted before"
         return CheckResult(NAME, passed=True, blocking=True, summary=summary)
-    digest = digest_of(lost)
+    digest = _digest(case, lost)
     objects = counted(
         count, "object that branch HEADs name is", "objects that branch HEADs name are"
     )
-    examples = lost.slice(0, _CONFIRM).to_pylist()
+    examples = [address or "" for address in case.first(case.dataset(lost), _CONFIRM)]
     there = thread_map(case.connections.store().exists, examples, _THREADS)
     present = [address for address, found in zip(examples, there, strict=True) if found]
-    facts = {"missing": count, "digest": digest, "examples": examples[:_EXAMPLES]}
+    facts = {"missing": count, "digest": digest, "examples": examples[:EXAMPLES]}
     if present:
         summary = (
             f"{objects} not in the listing of "
             f"{case.connections.namespace_url}, but the store has them, for example "
-            f"{present[:_EXAMPLES]}: the listing is not complete. Run again"
+            f"{present[:EXAMPLES]}: the listing is not complete. Run again"
         )
         if case.chain["store_listing"].facts.get("carried"):
             summary += (
@@ -129,47 +120,87 @@ def _judge(case: Case, lost: pa.Array) -> CheckResult:
         return CheckResult(NAME, passed=True, blocking=True, summary=summary, facts=facts)
     summary = (
         f"{objects} neither in the listing nor in the "
-        f"store at {case.connections.namespace_url}, for example {examples[:_EXAMPLES]}. If this "
+        f"store at {case.connections.namespace_url}, for example {examples[:EXAMPLES]}. If this "
         "is the wrong place, correct the connection. If they are known to be lost, accept them "
         f"once: --accept-missing {digest} (setting accept_missing)"
     )
     return CheckResult(NAME, passed=False, blocking=True, summary=summary, facts=facts)
 
 
-def _accept(case: Case, lost: pa.Array, digest: str) -> None:
-    sink = pa.BufferOutputStream()
-    pq.write_table(pa.table({"address": lost}), sink)
+def _digest(case: Case, lost: Sequence[Part]) -> str:
+    """``count-hex`` of addresses, in whatever order."""
+    count, total = 0, 0
+    for table in read_parts(case.attempt.store(), lost):
+        for address in table["address"].to_pylist():
+            count += 1
+            total += int.from_bytes(hashlib.sha256(address.encode()).digest()[:16], "big")
+    return f"{count}-{total % 2**128:032x}"
+
+
+def _accept(case: Case, lost: Sequence[Part], digest: str) -> None:
     store = case.ctx.root.open(case.ctx.repository)
-    store.put(f"{_ACCEPTED}/{digest}.parquet", sink.getvalue().to_pybytes())
+    for number, table in enumerate(read_parts(case.attempt.store(), lost)):
+        sink = pa.BufferOutputStream()
+        pq.write_table(table, sink)
+        name = f"{digest}-{number}" if number else digest
+        store.put(f"{_ACCEPTED}/{name}.parquet", sink.getvalue().to_pybytes())
 
 
-def _known(case: Case, lost: pa.Array) -> Iterator[pa.Array]:
-    """The lost addresses that a collector deleted, or whose loss was accepted."""
-    namespace, root = case.connections.store(), case.ctx.root.open(case.ctx.repository)
-    marked = [
-        key
-        for batch in namespace.list("_lakefs/retention/gc/")
-        for key in batch["key"].to_pylist()
-        if (match := _MARKS.fullmatch(key)) and case.ctx.run not in match.groups()
+@dataclass(frozen=True)
+class _GoneOrder:
+    """An order to read which objects are known to be gone.
+
+    Attributes:
+        scratch: how to reach everything.
+        files: URL of a store and key of a file of addresses in it; or, in place of the key, a file
+            of the outcomes of a sweep.
+    """
+
+    scratch: Scratch
+    files: Sequence[tuple[str, str | Part]]
+
+
+def _known(case: Case) -> Sequence[Part]:
+    """Files of addresses that a collector deleted, or whose loss was accepted."""
+    files = list(_files_of_gone(case))
+    costs = [_FILE_S] * len(files)
+    orders = [
+        _GoneOrder(case.scratch, group)
+        for group in bin_pack(files, costs, case.ctx.settings.address_num_partitions)
     ]
-    accepted = [k for batch in root.list(f"{_ACCEPTED}/") for k in batch["key"].to_pylist()]
+    found = case.ctx.tasks.run("read what is known to be gone", _read_gone, orders, sum(costs))
+    return [part for parts in found for part in parts]
 
-    def among(file: tuple[ObjectStore, str]) -> pa.Array:
-        store, key = file
-        table = pq.read_table(pa.BufferReader(store.get(key)), columns=["address"])
-        addresses = table["address"].cast(pa.string())
-        return addresses.filter(pc.is_in(addresses, lost)).combine_chunks()
 
-    files = [(namespace, key) for key in marked] + [(root, key) for key in accepted]
-    for at in range(0, len(files), _THREADS):
-        yield from thread_map(among, files[at : at + _THREADS], _THREADS)
+def _files_of_gone(case: Case) -> Iterator[tuple[str, str | Part]]:
+    for batch in case.connections.store().list("_lakefs/retention/gc/"):
+        for key in batch["key"].to_pylist():
+            if (match := _MARKS.fullmatch(key)) and case.ctx.run not in match.groups():
+                yield case.connections.namespace_url, key
+    root = case.ctx.root.open(case.ctx.repository)
+    for batch in root.list(f"{_ACCEPTED}/"):
+        yield from ((root.url, key) for key in batch["key"].to_pylist())
     for run in case.ctx.root.runs(case.ctx.repository):
         try:
             attempt = case.ctx.root.attempt(case.ctx.repository, run)
             swept = attempt.manifest("swept_set").parts["data"]
         except LakegcError:
             continue
-        for part in swept:
-            rows = read_part(attempt.store(), part, ["address", "outcome"])
-            gone = rows.filter(pc.is_in(rows["outcome"], pa.array(_GONE)))["address"]
-            yield gone.filter(pc.is_in(gone, lost)).combine_chunks()
+        yield from ((attempt.url, part) for part in swept)
+
+
+def _read_gone(order: _GoneOrder) -> list[Part]:
+    """Read which objects are known to be gone; a task."""
+    tables = (_gone(order.scratch, url, file) for url, file in order.files)
+    return order.scratch.write(addresses for table in tables for addresses in table)
+
+
+def _gone(scratch: Scratch, url: str, file: str | Part) -> Iterator[pa.Array]:
+    store = scratch.connections.open(url)
+    if isinstance(file, Part):
+        rows = read_part(store, file, ["address", "outcome"])
+        yield from rows.filter(pc.is_in(rows["outcome"], pa.array(_GONE)))["address"].chunks
+        return
+    content = pq.ParquetFile(pa.BufferReader(store.get(file)))
+    for batch in content.iter_batches(columns=["address"]):
+        yield batch["address"]

@@ -1,21 +1,19 @@
-"""What one evaluation writes down for its tasks: sorted hashes, and addresses."""
+"""What one evaluation writes down for itself: addresses, beside the candidates."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
 
-import numpy as np
 import pyarrow as pa
 
-from lakegc_assets.checks.hashing import Bools, Hashes, distinct, is_in
-from lakegc_assets.engine.datasets import Part, read_part, write_part
+from lakegc_assets.engine.datasets import Part, PartWriter
 from lakegc_assets.run.connections import Connections
 from lakegc_assets.storage.base import ObjectStore
 
-#: Hashes in one file: 32 MB.
-_LENGTH: Final = 4_000_000
+#: What tasks and relations write.
+ADDRESSES: Final = pa.schema([("address", pa.string())])
 
 
 @dataclass(frozen=True)
@@ -36,48 +34,19 @@ class Scratch:
         """The store rooted at the attempt."""
         return self.connections.open(self.url)
 
-    def write(self, arrays: Sequence[Hashes]) -> list[Part]:
-        """Write hashes of several arrays, each once and sorted; no file where there are none."""
-        store, members = self.artifacts(), one_of(arrays)
-        return [
-            write_part(
-                store,
-                self.folder,
-                pa.table({"hash": members[at : at + _LENGTH]}),
-                plain=True,
-            )
-            for at in range(0, len(members), _LENGTH)
-        ]
+    def write(self, addresses: Iterable[pa.Array]) -> list[Part]:
+        """Write addresses to files, none of which is empty.
 
-    def write_addresses(self, addresses: pa.Array | pa.ChunkedArray) -> Part:
-        """Write addresses as they are."""
-        return write_part(self.artifacts(), self.folder, pa.table({"address": addresses}))
-
-    def read(self, part: Part) -> Hashes:
-        """The hashes of one file, sorted."""
-        column = read_part(self.artifacts(), part)["hash"].combine_chunks()
-        hashes: Hashes = column.to_numpy(zero_copy_only=False)
-        return hashes
-
-    def read_all(self, parts: Sequence[Part]) -> list[Hashes]:
-        """The hashes of several files."""
-        return [self.read(part) for part in parts]
+        Args:
+            addresses: some at a time; strings, or what can be made strings.
+        """
+        writer = PartWriter(self.artifacts(), self.folder, ADDRESSES)
+        for some in addresses:
+            writer.add(pa.table([some.cast(pa.string())], schema=ADDRESSES))
+        return writer.finish() if writer.rows else []
 
     def remove(self) -> None:
         """Remove all that was written."""
         store = self.artifacts()
         for batch in store.list(self.folder):
             store.delete_many(batch["key"].to_pylist())
-
-
-def in_any(runs: Iterable[Hashes], hashes: Hashes) -> Bools:
-    """Which of some hashes are in one of several sorted arrays."""
-    found = np.zeros(len(hashes), np.bool_)
-    for run in runs:
-        found |= is_in(run, hashes)
-    return found
-
-
-def one_of(arrays: Sequence[Hashes]) -> Hashes:
-    """The members of several arrays, sorted and each once."""
-    return distinct(np.concatenate([np.empty(0, np.uint64), *arrays]))

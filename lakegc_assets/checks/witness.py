@@ -7,43 +7,47 @@ the two disagree about what a range holds, no run goes on.
 
 from __future__ import annotations
 
-import re
+from collections.abc import Sequence
 from itertools import pairwise
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
-from lakegc_assets.checks import hash_kernels, hashing
 from lakegc_assets.checks import witness_kernels as kernels
-from lakegc_assets.checks.looks import alike, forget_unclear
 from lakegc_assets.graveler.entry import AddressType
 from lakegc_assets.graveler.errors import FormatError
 from lakegc_assets.graveler.namespace import StorageNamespace, UnresolvableAddressError
 from lakegc_assets.graveler.sstable import Blocks, read_blocks
-from lakegc_assets.run.table_cache import Decoded
+from lakegc_assets.run.table_cache import Decoded, Kind
 
-#: Raised with what is kept of a range: all are then read again.
-VERSION = 2
-#: Columns: where entries are, and what an upload that they shadow looks like.
-PLACES = ("placed", "hash", "modified", "folder")
-LOOKS = ("size", "etag")
-_ROWS = pa.schema(
+#: What is cached of ranges: the number is raised with the form of ``ENTRIES``, or what they mean.
+KIND: Final = Kind("witness", 3, "range_id")
+#: A row for each relative address that an entry may mean.
+ENTRIES: Final = pa.schema(
     [
-        ("placed", pa.bool_()),
-        ("hash", pa.uint64()),
+        (KIND.id_column, pa.string()),
+        # Of the entry in its range, from 0.
+        ("number", pa.int64()),
+        # Null where the entry means none, or it is unclear which.
+        ("address", pa.string()),
+        # Microseconds since 1970.
         ("modified", pa.int64()),
-        ("folder", pa.uint64()),
         ("size", pa.int64()),
-        ("etag", pa.uint64()),
+        # Null of what is no MD5, or of an object that is not placed here.
+        ("etag", pa.string()),
     ]
 )
-_BASE = np.uint64(hashing.BASES[0])
-_SLICE = re.compile("data/[^/]*/")
+_MD5: Final = "^[0-9a-f]{32}$"
 #: Bytes of an entry in a block: lengths, the key's kind, and lengths within the value.
-_SMALLEST_ENTRY = 13
+_SMALLEST_ENTRY: Final = 13
 #: What fits into microseconds, in seconds.
-_MOST_SECONDS = 9_000_000_000_000
+_MOST_SECONDS: Final = 9_000_000_000_000
+
+_Bytes = npt.NDArray[np.uint8]
+_Longs = npt.NDArray[np.int64]
 
 
 def witness(data: bytes, range_id: str, namespace: StorageNamespace) -> Decoded:
@@ -55,12 +59,8 @@ def witness(data: bytes, range_id: str, namespace: StorageNamespace) -> Decoded:
         namespace: of the repository.
 
     Returns:
-        ``PLACES`` and ``LOOKS``, a row for each relative address that an entry may mean, and one
-        for an entry that means none, or an unclear one. ``placed`` is False in the latter,
-        ``hash`` is that of the address, ``modified`` is the entry's time in microseconds since
-        1970, ``folder`` the hash of ``data/<slice>/`` or 0; ``size`` is in bytes and ``etag`` a
-        hash, or 0 of what is no MD5, or of an object that is not placed here. The facts are
-        ``entries`` and ``digest``, which is of the addresses as they stand in the entries.
+        ``ENTRIES`` without the range's id, in the order of the entries. The facts are ``entries``,
+        and ``digest``: of the addresses as they stand in the entries, as the mark's reader has it.
 
     Raises:
         FormatError: the file is damaged, truncated, or no range. The content id is not compared:
@@ -68,57 +68,45 @@ def witness(data: bytes, range_id: str, namespace: StorageNamespace) -> Decoded:
     """
     text, _, fields = _fields(read_blocks(data, range_id), range_id)
     count = len(fields.size)
-    first, second, folders = (np.empty(count, np.uint64) for _ in range(3))
-    marks, etags = np.empty(count, np.uint8), _etags(text, fields)
-    spans = (text, fields.address_at, fields.address_end)
-    hash_kernels.hash_addresses(*spans, (first, second, folders, marks))
+    addresses = _texts(text, fields.address_at, fields.address_end)
+    try:
+        addresses.validate(full=True)
+    except pa.ArrowInvalid as error:
+        raise FormatError(range_id, 0, f"an address is not UTF-8: {error}") from None
+    numbers, meant = _meant(addresses.cast(pa.string()), fields.address_type, namespace)
+    etags = _texts(text, fields.etag_at, fields.etag_end, pa.large_binary())
+    known = pc.match_substring_regex(etags, _MD5)
+    etags = pc.if_else(known, etags, None).cast(pa.string()).take(numbers)
     seconds = np.clip(fields.seconds, -_MOST_SECONDS, _MOST_SECONDS)
-    odd = _Odd(text, fields, range_id, namespace)
-    odd.require_utf8(np.flatnonzero(marks & 2))
-    relative = fields.address_type == AddressType.RELATIVE
-    by_prefix = fields.address_type == AddressType.BY_PREFIX_DEPRECATED
-    usual = relative | (by_prefix & (marks & 1 == 0))
-    extra, spelled = odd.spelled(np.flatnonzero(~usual))
-    rows = np.concatenate([np.flatnonzero(usual), extra])
-    known = [address or "" for address in spelled]
-    other = _places_of(known)
-    placed = np.concatenate([np.ones(usual.sum(), np.bool_), [a is not None for a in spelled]])
-    placed = placed.astype(np.bool_)
+    rows = numbers.to_numpy()
     columns = {
-        "placed": placed,
-        "hash": np.concatenate([first[usual], other[0]]),
+        "number": numbers,
+        "address": meant,
         "modified": (seconds * 1_000_000 + fields.nanos // 1000)[rows],
-        "folder": np.concatenate([folders[usual], other[1]]),
         "size": fields.size[rows],
-        "etag": np.where(placed, etags[rows], np.uint64(0)),
+        "etag": pc.if_else(meant.is_valid(), etags, None),
     }
-    return Decoded(
-        range_id,
-        pa.table(columns, schema=_ROWS),
-        {"entries": count, "digest": hashing.digest_text(first, second)},
-    )
+    first, second = kernels.digest(text, fields.address_at, fields.address_end)
+    facts = {"entries": count, "digest": f"{count}-{int(first):016x}{int(second):016x}"}
+    return Decoded(range_id, pa.table(columns, schema=ENTRIES.remove(0)), facts)
 
 
-def alike_paths(
-    data: bytes, range_id: str, namespace: StorageNamespace, looks: hashing.Members
-) -> list[bytes]:
-    """The paths of the entries of a range that look like a candidate.
+def paths_of(data: bytes, range_id: str, numbers: Sequence[int]) -> list[bytes]:
+    """The paths of some entries of a range.
 
     Args:
         data: the file.
         range_id: its id, for errors.
-        namespace: of the repository.
-        looks: of the candidates, as ``looks.alike`` takes them.
+        numbers: of the entries, as ``ENTRIES`` has them: each once, in order.
 
     Raises:
-        FormatError: as ``witness``.
+        FormatError: as ``witness``; or there is no such entry.
     """
     text, starts, fields = _fields(read_blocks(data, range_id), range_id)
-    etags = _etags(text, fields)
-    odd = _Odd(text, fields, range_id, namespace)
-    rows, spelled = odd.spelled(np.flatnonzero(fields.address_type != AddressType.RELATIVE))
-    etags[[row for row, meaning in zip(rows, spelled, strict=True) if meaning is None]] = 0
-    wanted = alike(looks, fields.size, etags)
+    wanted = np.zeros(len(fields.size), np.bool_)
+    if numbers and not 0 <= numbers[0] <= numbers[-1] < len(wanted):
+        raise FormatError(range_id, 0, f"it has no entry {numbers[-1]}")
+    wanted[np.array(numbers, np.int64)] = True
     ends = np.empty(int(wanted.sum()), np.int64)
     key = np.empty(int(np.diff(starts).max(initial=0)), np.uint8)
     kernels.copy_keys(text, starts, wanted, key, np.empty(0, np.uint8), ends)
@@ -128,17 +116,44 @@ def alike_paths(
     return [bytes(copied[a:b]) for a, b in pairwise(begins)]
 
 
-def _etags(text: npt.NDArray[np.uint8], fields: kernels.Fields) -> hashing.Hashes:
-    """The hash of each etag, 0 of one that is no MD5."""
-    etags = np.empty(len(fields.size), np.uint64)
-    hash_kernels.hash_spans(text, fields.etag_at, fields.etag_end, _BASE, etags)
-    forget_unclear(text, fields.etag_at, fields.etag_end, etags)
-    return etags
+def _texts(text: _Bytes, begins: _Longs, ends: _Longs, kind: pa.DataType | None = None) -> pa.Array:
+    """What is between each two positions of a text, not looked at yet."""
+    offsets = np.zeros(len(begins) + 1, np.int64)
+    np.cumsum(ends - begins, out=offsets[1:])
+    copied = np.empty(offsets[-1], np.uint8)
+    kernels.copy_spans(text, begins, ends, copied)
+    buffers = [None, pa.py_buffer(offsets), pa.py_buffer(copied)]
+    return pa.Array.from_buffers(kind or pa.large_string(), len(begins), buffers)
 
 
-def _fields(
-    blocks: Blocks, range_id: str
-) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.int64], kernels.Fields]:
+def _meant(
+    addresses: pa.Array, types: _Longs, namespace: StorageNamespace
+) -> tuple[pa.Array, pa.Array]:
+    """The number of an entry and a relative address that it may mean, for each of these."""
+    usual = pa.array(types == AddressType.RELATIVE)
+    by_prefix = types == AddressType.BY_PREFIX_DEPRECATED
+    if by_prefix.any():
+        plain = pc.invert(pc.match_substring(addresses, ":"))
+        usual = pc.or_(usual, pc.and_(pa.array(by_prefix), plain))
+    numbers = pa.array(np.arange(len(addresses)))
+    if pc.all(usual, min_count=0).as_py():
+        return numbers, addresses
+    odd = [
+        (number, meaning)
+        for number in numbers.filter(pc.invert(usual)).to_pylist()
+        for meaning in meanings(
+            namespace, addresses[number].as_py(), AddressType(int(types[number]))
+        )
+    ]
+    more = pa.array([number for number, _ in odd], pa.int64())
+    spelled = pa.array([meaning for _, meaning in odd], pa.string())
+    rows = pa.concat_arrays([numbers.filter(usual), more])
+    meant = pa.concat_arrays([addresses.filter(usual), spelled])
+    order = pc.sort_indices(rows)
+    return rows.take(order), meant.take(order)
+
+
+def _fields(blocks: Blocks, range_id: str) -> tuple[_Bytes, _Longs, kernels.Fields]:
     """The blocks as one text, where they begin, and where the fields of all entries are in it."""
     text = np.frombuffer(b"".join(blocks.payloads), np.uint8)
     sizes = [len(payload) for payload in blocks.payloads]
@@ -158,54 +173,6 @@ def _fields(
     if blocks.properties.get("max_key", b"") != last:
         raise FormatError(range_id, 0, f"its last key is {last!r}, and not what it says")
     return text, starts, fields
-
-
-def _places_of(addresses: list[str]) -> tuple[hashing.Hashes, hashing.Hashes]:
-    """The hash of each address and that of its slice's folder."""
-    hashes = hashing.hash_strings(pa.array(addresses, pa.string()))
-    slices = (_SLICE.match(address) for address in addresses)
-    folders = [hashing.hash_text(found[0]) if found else 0 for found in slices]
-    return hashes, np.array(folders, np.uint64)
-
-
-class _Odd:
-    """The addresses that plain Python looks at."""
-
-    def __init__(
-        self,
-        text: npt.NDArray[np.uint8],
-        fields: kernels.Fields,
-        range_id: str,
-        namespace: StorageNamespace,
-    ) -> None:
-        self._text, self._fields = text, fields
-        self._range_id, self._namespace = range_id, namespace
-
-    def _address(self, row: int) -> str:
-        at, end = self._fields.address_at[row], self._fields.address_end[row]
-        try:
-            return self._text[at:end].tobytes().decode()
-        except UnicodeDecodeError as error:
-            raise FormatError(self._range_id, 0, f"an address is not UTF-8: {error}") from None
-
-    def require_utf8(self, rows: npt.NDArray[np.int64]) -> None:
-        for row in rows:
-            self._address(row)
-
-    def spelled(
-        self, rows: npt.NDArray[np.int64]
-    ) -> tuple[npt.NDArray[np.int64], list[str | None]]:
-        """What the addresses of some rows may mean, each with its row."""
-        found = [
-            (row, meaning)
-            for row in rows.tolist()
-            for meaning in meanings(
-                self._namespace,
-                self._address(row),
-                AddressType(int(self._fields.address_type[row])),
-            )
-        ]
-        return np.array([row for row, _ in found], np.int64), [meaning for _, meaning in found]
 
 
 def meanings(

@@ -253,3 +253,36 @@ def walk(data: Any, starts: Any, key: Any, fields: Any) -> Any:  # noqa: ANN401 
         if code != FINE:
             return code, block, row, last
     return FINE, 0, row, last
+
+
+@numba.njit(cache=True, nogil=True)
+def copy_spans(text: Any, begins: Any, ends: Any, copied: Any) -> None:  # noqa: ANN401 - arrays
+    """Copy what is between each two positions of a text, one after the other."""
+    used = np.int64(0)
+    for i in range(len(begins)):
+        size = ends[i] - begins[i]
+        copied[used : used + size] = text[begins[i] : ends[i]]
+        used += size
+
+
+@numba.njit(inline="always")
+def _spread(value: Any) -> Any:  # noqa: ANN401 - a number
+    """Spread what is in a number over all of its bits, as SplitMix64 does."""
+    value = (value ^ (value >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    value = (value ^ (value >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return value ^ (value >> np.uint64(31))
+
+
+@numba.njit(cache=True, nogil=True)
+def digest(text: Any, begins: Any, ends: Any) -> Any:  # noqa: ANN401 - arrays
+    """The sums of two hashes (FNV-1a, spread) of what is between each two positions of a text."""
+    prime = np.uint64(0x100000001B3)
+    first, second = np.uint64(0), np.uint64(0)
+    for i in range(len(begins)):
+        one, other = np.uint64(0xCBF29CE484222325), np.uint64(0x9AE16A3B2F90404F)
+        for at in range(begins[i], ends[i]):
+            byte = np.uint64(text[at])
+            one, other = (one ^ byte) * prime, (other ^ byte) * prime
+        first += _spread(one)
+        second += _spread(other)
+    return first, second

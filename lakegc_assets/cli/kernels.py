@@ -12,10 +12,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from lakegc_assets.checks.hash_kernels import meet
-from lakegc_assets.checks.hashing import Members as Sieve
-from lakegc_assets.checks.hashing import hash_strings
-from lakegc_assets.checks.witness import alike_paths, witness
+from lakegc_assets.checks.witness import paths_of, witness
 from lakegc_assets.graveler.decode import decode_metarange, decode_range, etag_hash, etag_hashes
 from lakegc_assets.graveler.entry import Entry
 from lakegc_assets.graveler.namespace import StorageNamespace
@@ -37,19 +34,16 @@ def main() -> None:
     decode_metarange(metarange, metarange_id)
     witness(data, info.id, namespace)
     own = np.zeros(1, np.uint64)
-    alike_paths(data, info.id, namespace, Sieve([own]))
+    paths_of(data, info.id, [0])
     texts = pa.array(["data/slice/1"])
     etag_hashes(texts)
     etag_hash("0" * 32)
-    hash_strings(texts)
     key_digest(texts)
     pair_hashes(own, own)
     read = _read_only(own)
     for members, wanted in ((own, own), (read, own), (own, read)):
         places_of(members, wanted)
         Members([members]).hold(wanted)
-        Sieve([members]).among(wanted)
-        meet(members, wanted, np.zeros(1, np.bool_))
 
 
 def _read_only(numbers: npt.NDArray[T]) -> npt.NDArray[T]:

@@ -14,7 +14,7 @@ from typing import Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lakegc_assets.checks.kept import KIND as WITNESSED
+from lakegc_assets.checks.witness import KIND as WITNESSED
 from lakegc_assets.mark.evidence import KIND as EVIDENCE
 from lakegc_assets.mark.metaranges import KIND as METARANGES
 from lakegc_assets.mark.ranges import KIND as RANGES

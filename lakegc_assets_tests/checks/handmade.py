@@ -20,11 +20,14 @@ from pyspark.sql import SparkSession
 from lakegc_assets.checks.case import Case, CheckResult
 from lakegc_assets.engine.choice import Engine
 from lakegc_assets.engine.datasets import Part, write_part
+from lakegc_assets.engine.embedded import EmbeddedSession
+from lakegc_assets.engine.session import Session
 from lakegc_assets.engine.tasks import Tasks
 from lakegc_assets.graveler.entry import AddressType
 from lakegc_assets.graveler.namespace import StorageNamespace
 from lakegc_assets.graveler.ranges import read_metarange, read_range
 from lakegc_assets.run.artifacts import LISTING, ArtifactRoot, AttemptArtifacts, Manifest
+from lakegc_assets.run.connections import Connections
 from lakegc_assets.run.context import RunContext
 from lakegc_assets.run.hashing import key_digest
 from lakegc_assets.run.selection import Selection
@@ -79,15 +82,36 @@ class CountedTasks:
         return pickle.loads(pickle.dumps(answers))
 
 
+class CountedFrames(EmbeddedSession):
+    """Computes frames as always, and says which."""
+
+    def __init__(self, connections: Connections, calls: list[str]) -> None:
+        super().__init__(connections.open, None)
+        self._calls = calls
+
+    def write(self, *given: Any) -> list[Part]:
+        self._calls.append(given[-1])
+        return super().write(*given)
+
+    def collect(self, *given: Any) -> pa.Table:
+        self._calls.append(given[-1])
+        return super().collect(*given)
+
+
 @dataclass(frozen=True)
 class CountingContext(RunContext):
-    """A run whose calls of tasks are counted."""
+    """A run whose calls of tasks are counted, and the frames that it computes on its own engine."""
 
     counted: CountedTasks = field(default_factory=CountedTasks)
 
     @property
     def tasks(self) -> Any:
         return self.counted
+
+    def frames(self, connections: Connections) -> Session:
+        if self.engine.kind == "spark":
+            return super().frames(connections)
+        return CountedFrames(connections, self.counted.calls)
 
 
 @dataclass(frozen=True)
@@ -327,7 +351,8 @@ class Marked:
         parts = [] if only else list(found["deletion_candidates"].parts["data"])
         parts += self.plant(planted)
         given = {**found, **(chain or {})}
-        return Case(ctx, client, connections, self.attempt, given, Selection(parts))
+        frames = ctx.frames(connections)
+        return Case(ctx, client, connections, frames, self.attempt, given, Selection(parts))
 
     def plant(self, addresses: Iterable[str]) -> list[Part]:
         listed = {row["address"]: row for row in self.lab.listing}

@@ -1,4 +1,4 @@
-"""The checks share neither readers, hashes nor sets with the mark."""
+"""The checks share neither readers, relations, hashes nor sets with the mark."""
 
 from __future__ import annotations
 
@@ -61,7 +61,18 @@ def test_the_walk_over_imports_sees_what_is_there() -> None:
     assert len(SECOND) > 10
 
 
-@pytest.mark.parametrize("module", [name for name in SECOND if name.startswith("checks.")])
-def test_the_checks_have_hashes_and_sets_of_their_own(module: str) -> None:
-    """What all stages stand on may use them; what the checks compare is never made with them."""
-    assert imported(module) & {"run.hashing", "run.sets"} == set()
+OWN = [name for name in SECOND if name.startswith("checks.")]
+
+
+@pytest.mark.parametrize("module", OWN)
+def test_the_checks_compare_whole_addresses_by_relations_of_their_own(module: str) -> None:
+    """What all stages stand on may use hashes; what the checks compare is never made with them."""
+    used = imported(module)
+    assert used & {"run.hashing", "run.hash_kernels", "run.sets"} == set()
+    of_others = {name for name in used if name.endswith("relations")}
+    assert of_others <= {"checks.relations"}
+
+
+def test_the_relations_of_the_checks_use_nothing_but_the_engine() -> None:
+    assert imported("checks.relations") == {"engine.relation"}
+    assert any("checks.relations" in imported(module) for module in OWN)

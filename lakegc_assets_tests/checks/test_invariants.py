@@ -6,12 +6,11 @@ from dataclasses import replace
 from datetime import datetime, timedelta, timezone
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from lakegc_assets.checks import heads, invariants
+from lakegc_assets.checks import invariants
 from lakegc_assets.checks.case import CheckResult
 from lakegc_assets.checks.evaluation import (
     INVARIANTS,
@@ -21,25 +20,75 @@ from lakegc_assets.checks.evaluation import (
     evaluate,
     require_passed,
 )
-from lakegc_assets.checks.pinned import none_pinned
 from lakegc_assets.engine.datasets import write_part
 from lakegc_assets.run.pins import PINS, Pin, write_pin
 from lakegc_assets.run.selection import Selection
 from lakegc_assets_tests.checks.conftest import Labs
-from lakegc_assets_tests.checks.handmade import Lab, Row, fails
+from lakegc_assets_tests.checks.handmade import SETTINGS, Lab, Row, fails
+from lakegc_assets_tests.sessions import Session
 
 
 @pytest.mark.parametrize("repository", ["retention", "small", "identical"])
-def test_a_right_mark_passes_in_four_passes(repository: str, labs: Labs) -> None:
+def test_a_right_mark_passes_in_few_steps(repository: str, labs: Labs) -> None:
     marked = labs(repository).mark()
     results = check_candidates(marked.ctx)
     assert [result.name for result in results if not result.passed] == []
     assert tuple(result.name for result in results) == NAMES
-    assert len(marked.calls) == len(set(marked.calls)) == 4
-    # Nothing that the passes wrote is left.
+    assert len(marked.calls) == len(set(marked.calls))
+    # Tasks and computations; the last two only where lakeFS is asked what it serves.
+    asked = ["check what is served", "count candidates that are served"]
+    assert [call for call in marked.calls if call not in asked] == [
+        "check what lakeFS names",
+        "check what HEADs hold",
+        "check candidates",
+        "check what is listed",
+        "check what looks like candidates",
+    ]
+    # Nothing that was written is left.
     assert list(marked.attempt.store().list("deletion_candidates/checking/")) == []
     # Read from the cache, ranges are the same.
     assert evaluate(marked.ctx)[:-1] == results[:-1]
+
+
+@pytest.mark.parametrize("repository", ["retention", "identical"])
+def test_every_planted_candidate_is_seen_on_spark(
+    repository: str, labs: Labs, spark: Session
+) -> None:
+    lab = labs(repository)
+    marked = lab.mark()
+    on_spark = replace(marked.ctx, settings=replace(SETTINGS, engine="spark"), session=spark)
+    assert [r.name for r in evaluate(on_spark) if not r.passed] == []
+    held = min(lab.held(lab.heads["main"]))
+    staged = min(a for a in staged_addresses(lab) if a.startswith("data/"))
+    planted = ["other/x", "data/dummy", "data/never-listed", held, staged, *served_by(lab)]
+    whole = marked.manifest("deletion_candidates").parts["data"]
+    results = evaluate(on_spark, Selection([*whole, *marked.plant(planted)]))
+    shown = {
+        "inside_namespace": "other/x",
+        "not_special": "data/dummy",
+        "older_than_cutoff": "data/never-listed",
+        "none_head_reachable": held,
+        "none_staged": staged,
+        # What a HEAD holds is served, too.
+        "none_shadowed": min(served_by(lab) or [held]),
+    }
+    for name, address in shown.items():
+        assert repr(address) in fails(require(results, name))
+
+
+def staged_addresses(lab: Lab) -> set[str]:
+    lists = [pq.read_table(lab.golden / "prepare" / "files" / key) for key in lab.lists]
+    return {a for table in lists for a in table["physical_address"].to_pylist()}
+
+
+def served_by(lab: Lab) -> list[str]:
+    """Addresses that nothing tells of but what lakeFS serves."""
+    if lab.repository != "identical":
+        return []
+    held = {a for commit in lab.heads.values() for a in lab.held(commit)}
+    known = held | staged_addresses(lab) | {row["address"] for row in lab.candidates}
+    listed = [row["address"] for row in lab.listing]
+    return sorted(a for a in listed if a.startswith("data/") and a not in known)
 
 
 def test_all_but_the_warnings_block(lab: Lab) -> None:
@@ -154,22 +203,6 @@ def test_every_candidate_that_a_head_holds_is_seen(lab: Lab) -> None:
     assert result.facts["count"] == len(held)
 
 
-def test_a_hash_that_two_addresses_share_stops_no_run(
-    lab: Lab, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    real = heads.placed
-    case = lab.mark().case()
-    some = case.scratch.read(case.looked.hashes[0])[0]
-
-    def colliding(*given: Any) -> Any:
-        hashes, old = real(*given)
-        return np.full_like(hashes, some), old
-
-    monkeypatch.setattr(heads, "placed", colliding)
-    assert any(len(found.held) for found in case.witnessed.ranges.values())
-    assert invariants.none_head_reachable(case).passed
-
-
 def test_readers_that_disagree_about_a_range_stop_the_run(lab: Lab) -> None:
     (range_id, *_) = lab.ranges(lab.heads["main"])
 
@@ -210,14 +243,7 @@ def test_what_a_branch_moved_to_since_the_mark_need_not_have_been_read(lab: Lab)
 
 
 def test_a_candidate_that_is_staged_is_seen(lab: Lab) -> None:
-    staged = {
-        address
-        for key in lab.lists
-        for address in pq.read_table(lab.golden / "prepare" / "files" / key)[
-            "physical_address"
-        ].to_pylist()
-    }
-    inside = sorted(address for address in staged if address.startswith("data/"))
+    inside = sorted(address for address in staged_addresses(lab) if address.startswith("data/"))
     assert inside
     for address in inside:
         assert repr(address) in fails(invariants.none_staged(lab.mark().case([address])))
@@ -239,15 +265,7 @@ def test_a_candidate_that_is_staged_under_another_spelling_is_seen(relative: str
 def test_a_candidate_that_lakefs_serves_is_seen(labs: Labs) -> None:
     lab = labs("identical")
     marked = lab.mark()
-    held = {a for commit in lab.heads.values() for a in lab.held(commit)}
-    lists = [pq.read_table(lab.golden / "prepare" / "files" / key) for key in lab.lists]
-    staged = {a for table in lists for a in table["physical_address"].to_pylist()}
-    known = held | staged | {row["address"] for row in lab.candidates}
-    served = [
-        row["address"]
-        for row in lab.listing
-        if row["address"].startswith("data/") and row["address"] not in known
-    ]
+    served = served_by(lab)
     assert len(served) == 4
     for address in served:
         case = marked.case([address])
@@ -259,7 +277,7 @@ def test_a_candidate_that_lakefs_serves_is_seen(labs: Labs) -> None:
 def test_a_candidate_that_was_restored_and_is_pinned_is_seen(lab: Lab) -> None:
     marked = lab.mark()
     address = lab.candidates[0]["address"]
-    assert none_pinned(marked.case()).passed
+    assert invariants.none_pinned(marked.case()).passed
     store, now = marked.case().connections.store(), datetime.now(timezone.utc)
     other = Pin("other", now + timedelta(days=1), "mark", "restored", 1)
     ended = Pin("ended", now - timedelta(minutes=1), "mark", "restored", 1)
@@ -267,9 +285,9 @@ def test_a_candidate_that_was_restored_and_is_pinned_is_seen(lab: Lab) -> None:
     try:
         write_pin(store, other, pa.array(["data/of/another"]))
         write_pin(store, ended, pa.array([address]))
-        assert none_pinned(marked.case()).passed
+        assert invariants.none_pinned(marked.case()).passed
         write_pin(store, lasting, pa.array(["data/of/another", address]))
-        assert repr(address) in fails(none_pinned(marked.case()))
+        assert repr(address) in fails(invariants.none_pinned(marked.case()))
     finally:
         for pin in (other, ended, lasting):
             lab.remove(f"{PINS}{pin.id}.parquet")

@@ -1,20 +1,18 @@
-"""The second pass: what lakeFS names, read one commit and one list at a time."""
+"""What lakeFS names: the ranges of commits, and what is staged; read once more, one by one."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from lakegc_assets.checks.hashing import Members, hash_strings
-from lakegc_assets.checks.kept import fetch, table_url
 from lakegc_assets.checks.scratch import Scratch
 from lakegc_assets.checks.second_opinion import as_paths
+from lakegc_assets.checks.witness_cache import fetch, table_url
 from lakegc_assets.engine.datasets import Part
 from lakegc_assets.engine.tasks import thread_map
 from lakegc_assets.graveler.ranges import read_metarange
@@ -29,7 +27,7 @@ _ODD: Final = r"://|(^|/)\.{0,2}(/|$)|\\"
 
 
 @dataclass(frozen=True)
-class Ask:
+class RefsOrder:
     """An order to ask for commits, and to read lists of staged objects.
 
     Attributes:
@@ -37,30 +35,28 @@ class Ask:
         repository: lakeFS repository.
         commit_ids: of the commits.
         lists: keys of the lists.
-        candidates: files of their hashes.
     """
 
     scratch: Scratch
     repository: str
     commit_ids: Sequence[str]
     lists: Sequence[str]
-    candidates: Sequence[Part]
 
 
 @dataclass(frozen=True)
-class Told:
+class Refs:
     """What lakeFS says.
 
     Attributes:
         ranges: of each commit, with the number of entries that its metarange tells.
-        staged: lists that have what may be a candidate, by its hash: for each the spellings.
+        staged: files of the addresses that are staged, in every spelling.
     """
 
     ranges: Mapping[str, Mapping[str, int]]
-    staged: Sequence[str]
+    staged: Sequence[Part]
 
 
-def ask(order: Ask) -> Told:
+def read_refs(order: RefsOrder) -> Refs:
     """Ask for commits and read lists; a task.
 
     Raises:
@@ -73,18 +69,14 @@ def ask(order: Ask) -> Told:
         return _ranges(connections, order.repository, commit_id)
 
     ranges = thread_map(of_commit, order.commit_ids, _THREADS)
-    found: set[str] = set()
-    if order.lists:
-        candidates = Members(order.scratch.read_all(order.candidates))
-        for key in order.lists:
-            found.update(_staged(connections, key, candidates))
-    return Told(dict(zip(order.commit_ids, ranges, strict=True)), sorted(found))
+    staged = order.scratch.write(some for key in order.lists for some in _staged(connections, key))
+    return Refs(dict(zip(order.commit_ids, ranges, strict=True)), staged)
 
 
-def united(found: Sequence[Told]) -> Told:
-    """What several tasks were told."""
+def united(found: Sequence[Refs]) -> Refs:
+    """What several tasks have read."""
     ranges = {commit: of for one in found for commit, of in one.ranges.items()}
-    return Told(ranges, sorted({address for one in found for address in one.staged}))
+    return Refs(ranges, [part for one in found for part in one.staged])
 
 
 def _ranges(connections: Connections, repository: str, commit_id: str) -> dict[str, int]:
@@ -96,17 +88,14 @@ def _ranges(connections: Connections, repository: str, commit_id: str) -> dict[s
     return {info.id: info.count for info in infos}
 
 
-def _staged(connections: Connections, key: str, candidates: Members) -> list[str]:
-    """The spellings in a list that may be candidates, by their hashes."""
+def _staged(connections: Connections, key: str) -> Iterator[pa.Array]:
+    """The addresses in a list, in every spelling."""
     namespace = connections.namespace()
     reader = pq.ParquetFile(pa.BufferReader(connections.store().get(key)))
-    found: list[str] = []
     for page in reader.iter_batches(columns=["physical_address"]):
         addresses = page["physical_address"].cast(pa.string())
+        yield addresses
         odd = addresses.filter(pc.match_substring_regex(addresses, _ODD)).to_pylist()
         full = [namespace.relatives(address) for address in odd if "://" in address]
         more = as_paths([*odd, *(relative for relatives in full for relative in relatives)])
-        for some in (addresses, pa.array(more, pa.string())):
-            hits = candidates.among(hash_strings(some))
-            found += some.take(pa.array(np.flatnonzero(hits))).to_pylist()
-    return found
+        yield pa.array(more, pa.string())

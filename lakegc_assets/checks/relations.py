@@ -1,0 +1,202 @@
+"""What no candidate may be, as relations of the checks' own: they compare whole addresses.
+
+Committed DF is here what the checks' own reader finds in the ranges of branch HEADs and of tags,
+whose columns are those of ``witness.ENTRIES``.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Final
+
+from pyspark.sql import Column, DataFrame
+
+from lakegc_assets.engine.relation import F, relation
+
+#: The folder of an address's slice: empty where it is in none.
+_SLICE: Final = "^data/[^/]*/"
+#: An etag of which it tells something that another one differs.
+_MD5: Final = "^[0-9a-f]{32}$"
+_DIGITS: Final = 32
+
+
+@relation
+def remaining(marked: DataFrame, done: DataFrame) -> DataFrame:
+    """Candidates that are to be judged: what is marked, without what is deleted or spared.
+
+    Args:
+        marked: address and other columns.
+        done: address.
+    """
+    return marked.join(done.select("address"), "address", "left_anti")
+
+
+@relation
+def outside(candidates: DataFrame) -> DataFrame:
+    """Candidates that are not where lakeFS writes objects: below ``data/``, or at the root."""
+    address = F.col("address")
+    in_data = address.startswith("data/") & (F.length(address) > len("data/"))
+    at_root = ~address.contains("/") & (F.length(address) > 0)
+    parts = F.concat(F.lit("/"), address, F.lit("/"))
+    odd = parts.contains("/./") | parts.contains("/../") | address.contains("://")
+    wrong = address.isNull() | ~(in_data | at_root) | odd
+    return candidates.where(wrong).select("address")
+
+
+@relation
+def special(candidates: DataFrame) -> DataFrame:
+    """Candidates that are lakeFS's own, of whatever repository, or have a line break."""
+    address = F.col("address")
+    # Below data/ they are of a repository in there, which this server may know nothing of.
+    parts = F.concat(F.lit("/"), address)
+    own = address.startswith("_lakefs") | parts.contains("/_lakefs/") | parts.endswith("/dummy")
+    broken = address.contains("\n") | address.contains("\r")
+    return candidates.where(own | broken).select("address")
+
+
+@relation
+def not_old(candidates: DataFrame, store: DataFrame, cutoff: datetime) -> DataFrame:
+    """Candidates that Store DF lacks, or has with a time that is not before the cutoff.
+
+    Args:
+        candidates: address.
+        store: address and last_modified of what is listed; an address may be listed twice.
+        cutoff: of the mark.
+    """
+    times = store.select("address", "last_modified")
+    found = candidates.select("address").join(times, "address", "left")
+    young = F.col("last_modified").isNull() | (F.col("last_modified") >= F.lit(cutoff))
+    return found.where(young).select("address").distinct()
+
+
+@relation
+def of_tags(entries: DataFrame, tags: DataFrame) -> DataFrame:
+    """What tags hold (name of the tag, address).
+
+    Args:
+        entries: of ranges.
+        tags: name and range_id, a row for each range of a tag.
+    """
+    return entries.join(tags, "range_id").select("name", "address")
+
+
+@relation
+def named(addresses: DataFrame, check: str) -> DataFrame:
+    """Addresses that no candidate may have (check, name, address), and the check that says so.
+
+    Args:
+        addresses: address, and perhaps name: what has it.
+        check: its name.
+    """
+    name = F.col("name") if "name" in addresses.columns else F.lit(None).cast("string")
+    return addresses.select(
+        F.lit(check).alias("check"), name.alias("name"), F.col("address").alias("address")
+    )
+
+
+@relation
+def found(addresses: DataFrame, candidates: DataFrame) -> DataFrame:
+    """The candidates among some addresses, each once for each check and name.
+
+    Args:
+        addresses: check, name and address.
+        candidates: address.
+    """
+    return addresses.join(candidates.select("address"), "address", "left_semi").distinct()
+
+
+@relation
+def counts(wrong: DataFrame) -> DataFrame:
+    """How many addresses there are for each check and name (check, name, objects)."""
+    return wrong.groupBy("check", "name").agg(F.count(F.lit(1)).alias("objects"))
+
+
+@relation
+def first(addresses: DataFrame, most: int) -> DataFrame:
+    """Some addresses to be shown: the first ones, in order; null is the very first."""
+    return addresses.select("address").orderBy(F.col("address").asc_nulls_first()).limit(most)
+
+
+@relation
+def expected(entries: DataFrame, before: int | None) -> DataFrame:
+    """Addresses that branch HEADs name and that are old enough to be listed, some several times.
+
+    Args:
+        entries: of HEADs.
+        before: microseconds since 1970: an entry of before then should be listed; None if all.
+    """
+    placed = entries.where(F.col("address").isNotNull())
+    old = placed if before is None else placed.where(F.col("modified") < F.lit(before))
+    return old.select("address")
+
+
+@relation
+def outside_slices(addresses: DataFrame, unlisted: DataFrame) -> DataFrame:
+    """Addresses that are in none of the slices that were not listed.
+
+    Args:
+        addresses: address.
+        unlisted: folder of each slice, with a slash at its end.
+    """
+    placed = addresses.withColumn("folder", F.regexp_extract("address", _SLICE, 0))
+    return placed.join(unlisted, "folder", "left_anti").select("address")
+
+
+@relation
+def distinct(addresses: DataFrame) -> DataFrame:
+    """Addresses, each once."""
+    return addresses.select("address").distinct()
+
+
+@relation
+def without(addresses: DataFrame, others: DataFrame) -> DataFrame:
+    """Addresses that others do not have, each once: what should be listed and is not, for one."""
+    found = addresses.join(others.select("address"), "address", "left_anti")
+    return found.select("address").distinct()
+
+
+@relation
+def sample(addresses: DataFrame, most: int) -> DataFrame:
+    """So many of some addresses, of all parts of them alike, and the same each time."""
+    mixed = addresses.select("address", F.md5("address").alias("mixed"))
+    return mixed.orderBy("mixed").limit(most).select("address")
+
+
+@relation
+def total(addresses: DataFrame) -> DataFrame:
+    """How many rows there are (objects)."""
+    return addresses.agg(F.count(F.lit(1)).alias("objects"))
+
+
+@relation
+def questions(entries: DataFrame, candidates: DataFrame, heads: DataFrame) -> DataFrame:
+    """Entries of HEADs that look like a candidate, for each branch that has them.
+
+    An upload that equals what a HEAD has at its path is served, and no list of staged objects names
+    it. So lakeFS is asked what it serves at the paths of entries whose size is that of a candidate,
+    and whose etag is the same, or one of the two tells nothing: the etag of an entry is that of
+    what was uploaded or copied, the listed one that of the object, and only MD5s compare.
+
+    Args:
+        entries: of HEADs; etag is null where it tells nothing.
+        candidates: size and etag.
+        heads: range_id and branch, a row for each range of a HEAD.
+
+    Returns:
+        range_id, branch and number of the entry in its range, each once and in order.
+    """
+    sized = candidates.select("size", F.when(_is_md5(F.col("etag")), F.col("etag")).alias("etag"))
+    of_size = sized.groupBy("size").agg(
+        F.max(F.when(F.col("etag").isNull(), F.lit(1)).otherwise(F.lit(0))).alias("any")
+    )
+    same = sized.where(F.col("etag").isNotNull()).distinct().withColumn("same", F.lit(1))
+    looks = entries.join(of_size, "size").join(same, ["size", "etag"], "left")
+    is_alike = (F.col("any") == 1) | F.col("etag").isNull() | F.col("same").isNotNull()
+    alike = looks.where(is_alike).select("range_id", "number").distinct()
+    asked = alike.join(heads.distinct(), "range_id").select("range_id", "branch", "number")
+    return asked.orderBy("range_id", "branch", "number")
+
+
+def _is_md5(etag: Column) -> Column:
+    # In Java's expressions the end of a line is an end, too.
+    return etag.rlike(_MD5) & (F.length(etag) == _DIGITS)

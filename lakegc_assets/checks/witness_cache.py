@@ -1,0 +1,161 @@
+"""The witness of ranges, through the cache: each range is witnessed once in its life.
+
+The cache is the witness's own: tables of the kind ``witness``, which are compared with their
+SHA-256 on every read. What was witnessed is compared, too: the number of entries with what the
+metarange says, the digest of their addresses with what the mark's reader found.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Final
+
+from pyspark.sql import DataFrame
+
+from lakegc_assets.checks.witness import ENTRIES, KIND, witness
+from lakegc_assets.engine.session import Session
+from lakegc_assets.engine.tasks import Tasks, bin_pack, thread_map
+from lakegc_assets.errors import IntegrityError
+from lakegc_assets.graveler.errors import FormatError
+from lakegc_assets.run.connections import Connections
+from lakegc_assets.run.table_cache import CacheFile, Decoded, Slot, TableCache, by_file
+from lakegc_assets.storage.errors import ObjectNotFoundError
+
+#: Work on one core, in seconds: to fetch a range, to witness an entry, to compare a cached one.
+_FETCH_S: Final = 0.02
+_WITNESS_S: Final = 2e-6
+_COMPARE_S: Final = 5e-8
+_THREADS: Final = 8
+#: Rows in a file of the cache, about.
+_FILE_ROWS: Final = 1_000_000
+
+
+@dataclass(frozen=True)
+class Witnessed:
+    """Ranges that were witnessed, and where what they hold is cached.
+
+    Attributes:
+        connections: how to reach the cache.
+        slots: of each range, by its id.
+    """
+
+    connections: Connections
+    slots: Mapping[str, Slot]
+
+    def digests(self) -> dict[str, str]:
+        """Of the addresses of each range as they stand in it, by its id."""
+        return {range_id: str(slot.facts["digest"]) for range_id, slot in self.slots.items()}
+
+    def frame(self, frames: Session, range_ids: Iterable[str], columns: Sequence[str]) -> DataFrame:
+        """The entries of some ranges, all of them and no others.
+
+        Args:
+            frames: the session.
+            range_ids: of the ranges.
+            columns: of ``ENTRIES``.
+
+        Raises:
+            IntegrityError: the cache is damaged, here or when the frame is computed.
+        """
+        slots = {range_id: self.slots[range_id] for range_id in range_ids}
+        cache = TableCache(self.connections.cache(), KIND)
+        return cache.frame(frames, self.connections.cache_url, slots, ENTRIES, columns)
+
+
+def witnessed(
+    connections: Connections, tasks: Tasks, entries: Mapping[str, int], most: int
+) -> Witnessed:
+    """Witness ranges, in tasks, but for those that were witnessed before.
+
+    Args:
+        connections: how to reach the store and the cache.
+        tasks: runs them.
+        entries: how many each range holds by the metarange's word, by its id.
+        most: of the tasks.
+
+    Raises:
+        IntegrityError: a range is missing, damaged, or not of the length that its metarange says.
+    """
+    slots = TableCache(connections.cache(), KIND).compact() if entries else {}
+    missing = [(range_id, n) for range_id, n in sorted(entries.items()) if range_id not in slots]
+    costs = [_FETCH_S + count * _WITNESS_S for _, count in missing]
+    orders = [[range_id for range_id, _ in group] for group in bin_pack(missing, costs, most)]
+    task = partial(_witness_and_cache, connections)
+    for new in tasks.run("check what HEADs hold", task, orders, sum(costs)):
+        slots |= new
+    for range_id, count in entries.items():
+        found = slots[range_id].facts["entries"]
+        if found != count:
+            raise IntegrityError(
+                f"range {range_id} of {connections.namespace_url} holds {found} entries, but "
+                f"its metarange says {count}: the repository is damaged",
+            )
+    return Witnessed(connections, {range_id: slots[range_id] for range_id in entries})
+
+
+def forget_damaged(found: Witnessed, tasks: Tasks, most: int) -> bool:
+    """Forget what is damaged in the cache, so that it is witnessed again; whether anything is.
+
+    Args:
+        found: what was to be read.
+        tasks: run it.
+        most: of the tasks.
+    """
+    files = [file for file, _ in by_file(found.slots.values())]
+    costs = [file.part.rows * _COMPARE_S for file in files]
+    task = partial(_is_damaged, found.connections)
+    return any(tasks.run("compare cached ranges", task, bin_pack(files, costs, most), sum(costs)))
+
+
+def table_url(connections: Connections, table_id: str) -> str:
+    """Where the file of a range or metarange is: its name in messages."""
+    return f"{connections.namespace_url}/_lakefs/{table_id}"
+
+
+def fetch(connections: Connections, table_id: str) -> bytes:
+    """The file of a range or metarange.
+
+    Raises:
+        IntegrityError: it is missing.
+    """
+    try:
+        return connections.store().get(f"_lakefs/{table_id}")
+    except ObjectNotFoundError as error:
+        raise IntegrityError(
+            f"{table_url(connections, table_id)}, which a branch or tag needs, is missing: restore "
+            "it, then run again",
+        ) from error
+
+
+def _is_damaged(connections: Connections, files: Sequence[CacheFile]) -> bool:
+    cache = TableCache(connections.cache(), KIND)
+    # All of them, so that each that is damaged is forgotten.
+    return None in [cache.read(file, [], []) for file in files]
+
+
+def _witness_and_cache(connections: Connections, range_ids: Sequence[str]) -> dict[str, Slot]:
+    """Witness some ranges; a task."""
+    cache = TableCache(connections.cache(), KIND)
+    slots: dict[str, Slot] = {}
+    waiting: list[Decoded] = []
+    for found in _witness(connections, range_ids):
+        waiting.append(found)
+        if sum(one.rows.num_rows for one in waiting) >= _FILE_ROWS:
+            slots |= cache.write(waiting)
+            waiting = []
+    return slots | (cache.write(waiting) if waiting else {})
+
+
+def _witness(connections: Connections, range_ids: Sequence[str]) -> Iterator[Decoded]:
+    namespace = connections.namespace()
+    for at in range(0, len(range_ids), _THREADS):
+        some = range_ids[at : at + _THREADS]
+        files = thread_map(lambda range_id: fetch(connections, range_id), some, _THREADS)
+        for range_id, data in zip(some, files, strict=True):
+            try:
+                yield witness(data, range_id, namespace)
+            except FormatError as error:
+                url = table_url(connections, range_id)
+                raise FormatError(url, error.offset, error.reason) from error

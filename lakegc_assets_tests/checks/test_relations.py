@@ -1,0 +1,159 @@
+"""What relations of the checks give is what their twins say, on every engine."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import datetime, timedelta, timezone
+from types import FunctionType
+from typing import Any, Final
+
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pyspark.sql import DataFrame
+
+from lakegc_assets.checks import relations
+from lakegc_assets_tests.checks import twins
+from lakegc_assets_tests.frames import Frames, same
+
+NOW = datetime(2026, 5, 1, 12, tzinfo=timezone.utc)
+MD5 = "0123456789abcdef" * 2
+#: Few names, so that they meet; and such as break patterns, paths and SQL.
+ADDRESSES = st.sampled_from([
+    "data/a/x", "data/b/x", "x", "data/", "data//", "data//x", "data/x", "data/a", "other/x", "",
+    ".", "..", "data/..", "data/../x", "data/a/./b", "data/.a", "data/...", "./data/a", "a://b",
+    "s3://b/data/x", "data/a\n", "data/a\r", "\n", "_lakefs", "_lakefs/x", "_lakefsx", "dummy",
+    "data/_lakefs/x", "data/_lakefs", "data/dummy", "data/dummy/x", "data/xdummy", "dummy\n",
+    "data/é/\u0085", "data/'; --", "data/a\\b", "data/a\\..\\b", "data/%2e%2e/b", "data/\uffff",
+    "data/a*b?", "DATA/a/x", " data/a/x", "/", "/data/a/x", "data/" + "long" * 300,
+])  # fmt: skip
+MAYBE = st.none() | ADDRESSES
+ETAGS = st.sampled_from([MD5, "f" * 32, MD5 + "\n", MD5.upper(), MD5 + "-2", MD5[1:], "", "\n"])
+SIZES = st.sampled_from([0, 1, 64, 2**62])
+RANGES = st.sampled_from(["ra", "rb", "rc", "r'd"])
+TIMES = st.sampled_from([NOW, NOW - timedelta(microseconds=1), NOW + timedelta(days=1)])
+MOMENTS = st.sampled_from([0, 1, -1, 10**15, 10**15 - 1, 2**63 - 1, -(2**63)])
+
+FIELDS: Final[dict[str, tuple[pa.DataType, st.SearchStrategy[Any]]]] = {
+    "address": (pa.string(), MAYBE),
+    "size": (pa.int64(), SIZES),
+    "etag": (pa.string(), ETAGS),
+    "last_modified": (pa.timestamp("us", "UTC"), TIMES),
+    "range_id": (pa.string(), RANGES),
+    "number": (pa.int64(), st.integers(0, 5)),
+    "modified": (pa.int64(), MOMENTS),
+    "name": (pa.string(), st.none() | st.sampled_from(["v1", "v2"])),
+    "check": (pa.string(), st.sampled_from(["one", "another"])),
+    "branch": (pa.string(), st.sampled_from(["main", "b'"])),
+    "folder": (pa.string(), st.sampled_from(["data/a/", "data//", "data/b/", "other/"])),
+    "objects": (pa.int64(), st.integers(0, 5)),
+}
+ENTRY = ("range_id", "number", "address", "modified", "size", "etag")
+
+
+def schema(*names: str) -> pa.Schema:
+    return pa.schema([(name, FIELDS[name][0]) for name in names])
+
+
+def rows(*names: str, **others: st.SearchStrategy[Any]) -> st.SearchStrategy[list[dict[str, Any]]]:
+    columns = {name: others.get(name, FIELDS[name][1]) for name in names}
+    return st.lists(st.fixed_dictionaries(columns), max_size=8)
+
+
+def held_together(
+    frames: Frames,
+    name: str,
+    inputs: dict[str, st.SearchStrategy[list[dict[str, Any]]]],
+    columns: tuple[tuple[str, ...], ...],
+    gives: tuple[str, ...],
+    *plain: st.SearchStrategy[Any],
+    ordered: bool = False,
+) -> None:
+    """Compare a relation with its twin.
+
+    Args:
+        frames: of an engine.
+        name: of both.
+        inputs: rows of the frames that they take.
+        columns: of these frames.
+        gives: columns of what they give.
+        plain: what else they take, behind the frames.
+        ordered: whether what they give is in order.
+    """
+    rule: Callable[..., DataFrame] = getattr(relations, name)
+    twin: Callable[..., list[dict[str, Any]]] = getattr(twins, name)
+
+    @given(st.tuples(*inputs.values()), st.tuples(*plain))
+    @settings(max_examples=frames.examples)
+    def compared(tables: tuple[list[dict[str, Any]], ...], values: tuple[Any, ...]) -> None:
+        pairs = zip(tables, columns, strict=True)
+        given_frames = [frames.of(table, schema(*names)) for table, names in pairs]
+        made = frames.rows(rule(*given_frames, *values), schema(*gives))
+        wanted = twin(*tables, *values)
+        assert (made == wanted) if ordered else same(made, wanted)
+
+    compared()
+
+
+ADDRESS = ("address",)
+MOST = st.integers(1, 5)
+PURE: Final[list[tuple[str, tuple[tuple[str, ...], ...], tuple[str, ...], tuple[Any, ...]]]] = [
+    ("remaining", (("address", "size"), ADDRESS), ("address", "size"), ()),
+    ("outside", (("address", "size"),), ADDRESS, ()),
+    ("special", (("address", "size"),), ADDRESS, ()),
+    ("not_old", (ADDRESS, ("address", "last_modified")), ADDRESS, (st.just(NOW),)),
+    ("of_tags", (ENTRY, ("name", "range_id")), ("name", "address"), ()),
+    ("named", (ADDRESS,), ("check", "name", "address"), (st.just("one"),)),
+    ("named", (("name", "address"),), ("check", "name", "address"), (st.just("one"),)),
+    ("found", (("check", "name", "address"), ADDRESS), ("check", "name", "address"), ()),
+    ("counts", (("check", "name", "address"),), ("check", "name", "objects"), ()),
+    ("expected", (ENTRY,), ADDRESS, (st.none() | MOMENTS,)),
+    ("distinct", (ADDRESS,), ADDRESS, ()),
+    ("without", (ADDRESS, ADDRESS), ADDRESS, ()),
+    ("total", (ADDRESS,), ("objects",), ()),
+]
+
+
+@pytest.mark.parametrize(("name", "takes", "gives", "plain"), PURE)
+def test_a_relation_is_its_twin(
+    name: str,
+    takes: tuple[tuple[str, ...], ...],
+    gives: tuple[str, ...],
+    plain: tuple[Any, ...],
+    frames: Frames,
+) -> None:
+    inputs = {f"{n}": rows(*columns) for n, columns in enumerate(takes)}
+    held_together(frames, name, inputs, takes, gives, *plain)
+
+
+def test_what_is_in_no_unlisted_slice_is_its_twin(frames: Frames) -> None:
+    inputs = {"addresses": rows("address", address=ADDRESSES), "unlisted": rows("folder")}
+    held_together(frames, "outside_slices", inputs, (ADDRESS, ("folder",)), ADDRESS)
+
+
+@pytest.mark.parametrize(("name", "address"), [("first", MAYBE), ("sample", ADDRESSES)])
+def test_what_is_shown_or_asked_for_is_its_twin(
+    name: str, address: st.SearchStrategy[Any], frames: Frames
+) -> None:
+    inputs = {"addresses": rows("address", address=address)}
+    held_together(frames, name, inputs, (ADDRESS,), ADDRESS, MOST, ordered=True)
+
+
+def test_what_lakefs_is_asked_for_is_its_twin(frames: Frames) -> None:
+    """Entries that stand twice in the cache, and ranges that a branch has twice, are asked once."""
+    looks, heads = ("size", "etag"), ("range_id", "branch")
+    entries = rows(*ENTRY, etag=st.none() | st.sampled_from([MD5, "f" * 32]))
+    inputs = {"entries": entries, "candidates": rows(*looks), "heads": rows(*heads)}
+    gives = ("range_id", "branch", "number")
+    held_together(frames, "questions", inputs, (ENTRY, looks, heads), gives, ordered=True)
+
+
+def test_each_relation_has_a_twin_that_is_compared() -> None:
+    own = {
+        name
+        for name, value in vars(relations).items()
+        if isinstance(value, FunctionType) and hasattr(value, "__wrapped__")
+    }
+    others = {"outside_slices", "first", "sample", "questions"}
+    assert own == {name for name, *_ in PURE} | others

@@ -1,0 +1,136 @@
+"""The relations of the checks in plain Python, which is their specification."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections import Counter
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Any
+
+Row = dict[str, Any]
+Rows = Sequence[Row]
+
+
+def addresses_of(rows: Rows) -> set[str]:
+    return {row["address"] for row in rows if row["address"] is not None}
+
+
+def only(rows: Rows) -> list[Row]:
+    """Their addresses alone."""
+    return [{"address": row["address"]} for row in rows]
+
+
+def each_once(rows: Rows) -> list[Row]:
+    return [dict(pairs) for pairs in {tuple(row.items()): None for row in rows}]
+
+
+def remaining(marked: Rows, done: Rows) -> list[Row]:
+    gone = addresses_of(done)
+    return [row for row in marked if row["address"] not in gone]
+
+
+def outside(candidates: Rows) -> list[Row]:
+    def wrong(address: str | None) -> bool:
+        if not address or "://" in address or {".", ".."} & set(address.split("/")):
+            return True
+        return "/" in address and not (address.startswith("data/") and address != "data/")
+
+    return only([row for row in candidates if wrong(row["address"])])
+
+
+def special(candidates: Rows) -> list[Row]:
+    def wrong(address: str) -> bool:
+        *folders, name = address.split("/")
+        own = address.startswith("_lakefs") or "_lakefs" in folders or name == "dummy"
+        return own or "\n" in address or "\r" in address
+
+    return only([row for row in candidates if row["address"] is not None and wrong(row["address"])])
+
+
+def not_old(candidates: Rows, store: Rows, cutoff: datetime) -> list[Row]:
+    young = {row["address"] for row in store if row["last_modified"] >= cutoff}
+    old = addresses_of(store) - young
+    return each_once(only([row for row in candidates if row["address"] not in old]))
+
+
+def of_tags(entries: Rows, tags: Rows) -> list[Row]:
+    return [
+        {"name": tag["name"], "address": entry["address"]}
+        for tag in tags
+        for entry in entries
+        if entry["range_id"] == tag["range_id"]
+    ]
+
+
+def named(addresses: Rows, check: str) -> list[Row]:
+    return [
+        {"check": check, "name": row.get("name"), "address": row["address"]} for row in addresses
+    ]
+
+
+def found(addresses: Rows, candidates: Rows) -> list[Row]:
+    among = addresses_of(candidates)
+    return each_once([row for row in addresses if row["address"] in among])
+
+
+def counts(wrong: Rows) -> list[Row]:
+    times = Counter((row["check"], row["name"]) for row in wrong)
+    return [{"check": check, "name": name, "objects": n} for (check, name), n in times.items()]
+
+
+def first(addresses: Rows, most: int) -> list[Row]:
+    order = sorted(only(addresses), key=lambda row: (row["address"] or "").encode())
+    return sorted(order, key=lambda row: row["address"] is not None)[:most]
+
+
+def expected(entries: Rows, before: int | None) -> list[Row]:
+    old = [entry for entry in entries if before is None or entry["modified"] < before]
+    return only([entry for entry in old if entry["address"] is not None])
+
+
+def outside_slices(addresses: Rows, unlisted: Rows) -> list[Row]:
+    folders = {row["folder"] for row in unlisted}
+
+    def is_in(address: str) -> bool:
+        found = re.match("data/[^/]*/", address)
+        return found is not None and found[0] in folders
+
+    return only([row for row in addresses if not is_in(row["address"])])
+
+
+def distinct(addresses: Rows) -> list[Row]:
+    return each_once(only(addresses))
+
+
+def without(addresses: Rows, others: Rows) -> list[Row]:
+    return distinct(remaining(addresses, others))
+
+
+def sample(addresses: Rows, most: int) -> list[Row]:
+    def mixed(row: Row) -> str:
+        return hashlib.md5(row["address"].encode(), usedforsecurity=False).hexdigest()
+
+    return sorted(only(addresses), key=mixed)[:most]
+
+
+def total(addresses: Rows) -> list[Row]:
+    return [{"objects": len(addresses)}]
+
+
+def questions(entries: Rows, candidates: Rows, heads: Rows) -> list[Row]:
+    def alike(entry: Row, candidate: Row) -> bool:
+        known = re.fullmatch("[0-9a-f]{32}", candidate["etag"]) and entry["etag"] is not None
+        return entry["size"] == candidate["size"] and (
+            not known or entry["etag"] == candidate["etag"]
+        )
+
+    asked = {
+        (head["range_id"], head["branch"], entry["number"])
+        for entry in entries
+        if any(alike(entry, candidate) for candidate in candidates)
+        for head in heads
+        if head["range_id"] == entry["range_id"]
+    }
+    return [{"range_id": r, "branch": b, "number": n} for r, b, n in sorted(asked)]
