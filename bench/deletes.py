@@ -43,6 +43,7 @@ from lakegc_assets.sweep.conditions import Condition
 from lakegc_assets.sweep.lease import Lease, repository_lease
 from lakegc_assets.sweep.lease_owner import owner_of
 from lakegc_assets.sweep.look import fingerprint
+from lakegc_assets.sweep.marked import stretches
 from lakegc_assets.sweep.moment import Moment
 from lakegc_assets.sweep.orders import Orders, Portion
 from lakegc_assets.sweep.pace import Limits
@@ -109,14 +110,15 @@ class _Job:
     def _portions(self, rows: pa.Table) -> list[Portion]:
         artifacts = self.ctx.root.attempt(_REPOSITORY, self.ctx.run).store()
         each = -(-rows.num_rows // self.tasks)
-        return [
-            Portion(task, write_part(artifacts, "survivors/", rows.slice(task * each, each)))
+        parts = [
+            write_part(artifacts, "survivors/", rows.slice(task * each, each))
             for task in range(self.tasks)
         ]
+        return [Portion(task, piece) for task, piece in enumerate(stretches(parts, each))]
 
     def _delete(self, orders: Orders, portions: list[Portion]) -> None:
         progress = delete(self.ctx, orders, portions)
-        if progress.deleted != sum(p.part.rows for p in portions) or progress.ended_early:
+        if progress.deleted != sum(p.rows for p in portions) or progress.ended_early:
             raise SystemExit(f"the tasks deleted {progress.deleted} objects: {progress}")
 
 

@@ -12,7 +12,7 @@ from dagster._core.errors import DagsterExecutionInterruptedError
 from lakegc_assets.defs.metadata import value_of
 from lakegc_assets.errors import ConfigurationError, LakegcError, RefusedError
 from lakegc_assets.run.context import RunContext
-from lakegc_assets.sweep.ending import how_far
+from lakegc_assets.sweep.ending import deleted_so_far, how_far
 
 #: In the metadata of a failure: the same run may succeed later without anybody's doing.
 TRIED_AGAIN: Final = "tried again"
@@ -82,7 +82,8 @@ def interrupts_shown(ctx: RunContext) -> Iterator[None]:
         yield
     except (KeyboardInterrupt, DagsterExecutionInterruptedError) as error:
         with suppress(LakegcError):
-            told = how_far(ctx, ctx.root.attempt(ctx.repository, ctx.run))
+            attempt = ctx.root.attempt(ctx.repository, ctx.run)
+            told = how_far(ctx, attempt, deleted_so_far(attempt))
             raise type(error)(told) from None
         raise
 

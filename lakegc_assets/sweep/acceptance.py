@@ -19,11 +19,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lakegc_assets.errors import IntegrityError, LakegcError, RefusedError
-from lakegc_assets.mark.published import read_marked
 from lakegc_assets.recovery.bringing_back import bring_back, present
 from lakegc_assets.recovery.forecast import Verdict, forecast
 from lakegc_assets.recovery.proof import Proof
 from lakegc_assets.run import strings
+from lakegc_assets.run.artifacts import LISTING
 from lakegc_assets.run.connections import Connections
 from lakegc_assets.run.context import RunContext
 from lakegc_assets.run.pins import Pin, write_pin
@@ -35,7 +35,7 @@ from lakegc_assets.storage.errors import (
     StoreUnavailableError,
 )
 from lakegc_assets.storage.lists import list_to_the_end
-from lakegc_assets.sweep import ledger
+from lakegc_assets.sweep import ledger, relations
 from lakegc_assets.sweep.alarm import MISSING
 from lakegc_assets.sweep.backed_up import relied_on
 from lakegc_assets.sweep.delta import SPARED
@@ -44,6 +44,7 @@ from lakegc_assets.sweep.leased import leased
 from lakegc_assets.sweep.ledger import ASSET, Outcome
 from lakegc_assets.sweep.lost import LOST as ROWS
 from lakegc_assets.sweep.lost import as_lost, copies_of, lost_objects, usable_backup
+from lakegc_assets.sweep.marked import Candidates
 from lakegc_assets.wording import counted
 
 _BATCH: Final = 1000
@@ -288,8 +289,11 @@ def _of_mark(ctx: RunContext, named: set[str]) -> _Named:
         for key in page["key"].to_pylist():
             if f"/{MISSING}" in key:
                 named |= set(read_rows(artifacts, key, SPARED)["address"].to_pylist())
-    marked = read_marked(attempt, chain["deletion_candidates"])
-    rows = marked.filter(pc.is_in(marked["address"], pa.array(sorted(named), pa.string())))
+    marked = Candidates(chain["deletion_candidates"].parts["data"])
+    with ctx.frames(connections) as frames:
+        some = frames.create(pa.table({"address": pa.array(sorted(named), pa.string())}))
+        found = relations.named(frames.read(marked.dataset(attempt)), some)
+        rows = frames.collect(found, LISTING, "look marked objects up")
     backup, problem = usable_backup(ctx, chain)
     if backup is None and not problem and (url := relied_on(artifacts)):
         problem = f"its sweep had a backup at {url}, and backup_url is not set"

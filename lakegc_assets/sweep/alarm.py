@@ -12,14 +12,15 @@ from typing import Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lakegc_assets.engine.datasets import write_part
-from lakegc_assets.engine.tasks import bin_pack, thread_map
+from lakegc_assets.engine.datasets import Part, read_part, read_parts, write_part
+from lakegc_assets.engine.tasks import thread_map
 from lakegc_assets.errors import IntegrityError, LakegcError
+from lakegc_assets.run import strings
 from lakegc_assets.run.command_line import command_line
 from lakegc_assets.run.connections import Connections
 from lakegc_assets.run.context import RunContext
 from lakegc_assets.storage.base import ObjectStore
-from lakegc_assets.sweep.delta import Candidates, DeltaMark, Deltas, certainly_alive, without
+from lakegc_assets.sweep.delta import CAME_BACK, SPARED, DeltaMark, Deltas
 from lakegc_assets.sweep.hold import (
     HOLD,
     find_hold,
@@ -31,11 +32,15 @@ from lakegc_assets.sweep.hold import (
     write_hold,
 )
 from lakegc_assets.sweep.holders import Holder, holders_of
-from lakegc_assets.sweep.putting_back import put_back, record_put_back, thought_gone
+from lakegc_assets.sweep.marked import Stretch, stretches
+from lakegc_assets.sweep.putting_back import put_back, record_put_back
+from lakegc_assets.sweep.recorded import Recorded
 from lakegc_assets.wording import counted
 
 #: Work of looking an object up, in seconds of one core, and how many are asked for at a time.
 _LOOKUP_S: Final = 0.003
+#: How many are worth a task.
+_EACH: Final = 1000
 _THREADS: Final = 16
 #: How many objects an alarm names, and how many the message of its error.
 _NAMED: Final = 100
@@ -75,7 +80,7 @@ class PartialLookError(IntegrityError):
 
 
 def raise_alarm_if_needed(
-    ctx: RunContext, connections: Connections, deltas: Deltas, candidates: Candidates
+    ctx: RunContext, connections: Connections, deltas: Deltas, recorded: Recorded
 ) -> None:
     """Compute the live set once more; put back what it needs and is gone, else hold all sweeps.
 
@@ -86,7 +91,7 @@ def raise_alarm_if_needed(
         ctx: the run.
         connections: how to reach lakeFS and the store.
         deltas: takes the delta marks of the sweep.
-        candidates: what the mark names.
+        recorded: what was done, and all that the mark names.
 
     Raises:
         AlarmError: something is gone and needed, and could not be put back; what, and who
@@ -94,9 +99,9 @@ def raise_alarm_if_needed(
         PartialLookError: not all could be looked at; what the rest needs was put back.
     """
     unread: list[str] = []
-    delta = deltas.take(candidates, "after", unread)
+    delta = deltas.take(recorded.marked, "after", unread)
     try:
-        _put_back_or_alarm(ctx, connections, deltas, candidates, delta)
+        _put_back_or_alarm(ctx, connections, deltas, recorded, delta)
     except AlarmError as error:
         if unread:
             raise AlarmError(f"{error}\nBesides, {PartialLookError(unread)}") from error
@@ -109,25 +114,28 @@ def _put_back_or_alarm(
     ctx: RunContext,
     connections: Connections,
     deltas: Deltas,
-    candidates: Candidates,
+    recorded: Recorded,
     delta: DeltaMark,
 ) -> None:
     """Put back what is gone and needed by all that a delta mark found, else hold all sweeps."""
-    alive = certainly_alive(delta.spared)
-    missing = _missing(ctx, connections, alive)
+    missing = _missing(ctx, connections, deltas, delta.spared)
     if not ctx.settings.restore_revived:
         _raise_alarm(ctx, connections, deltas, delta, missing, {})
         return
-    obstacles = _put_back(ctx, connections, deltas, candidates, missing)
-    lacking = pa.array(list(obstacles), pa.string())
-    still = missing.filter(pc.is_in(missing["address"], lacking))
-    brought, there = without(missing, still["address"]), without(alive, missing["address"])
+    obstacles = _put_back(ctx, deltas, recorded, connections, missing)
+    lacking = strings.among(missing["address"], pa.array(list(obstacles), pa.string()))
+    still, brought = missing.filter(lacking), missing.filter(pc.invert(lacking))
+
+    def record() -> None:
+        there = recorded.thought_gone(delta.spared, missing["address"])
+        _record(ctx, connections, deltas, delta, pa.concat_tables([brought, there]))
+
     if still.num_rows:
         # Whatever goes wrong with the record, the hold is written.
         with suppress(Exception):
-            _record(ctx, connections, deltas, candidates, delta, brought, there)
+            record()
     _raise_alarm(ctx, connections, deltas, delta, still, obstacles)
-    _record(ctx, connections, deltas, candidates, delta, brought, there)
+    record()
 
 
 def _not_accepted(ctx: RunContext, connections: Connections, missing: pa.Table) -> pa.Table:
@@ -143,9 +151,9 @@ def _not_accepted(ctx: RunContext, connections: Connections, missing: pa.Table) 
 
 def _put_back(
     ctx: RunContext,
-    connections: Connections,
     deltas: Deltas,
-    candidates: Candidates,
+    recorded: Recorded,
+    connections: Connections,
     missing: pa.Table,
 ) -> dict[str, str]:
     """Put back what is gone and needed; what is missing still, all of it where that is unknown.
@@ -156,7 +164,7 @@ def _put_back(
     if not missing.num_rows:
         return {}
     try:
-        return put_back(ctx, connections, deltas, candidates, missing)
+        return put_back(ctx, connections, deltas.chain, recorded, missing["address"])
     except Exception as error:  # noqa: BLE001 - whatever it is, the alarm is raised
         ctx.log.warning("what is gone could not be put back: %s", error)
         return dict.fromkeys(missing["address"].to_pylist(), str(error) or type(error).__name__)
@@ -166,16 +174,13 @@ def _record(
     ctx: RunContext,
     connections: Connections,
     deltas: Deltas,
-    candidates: Candidates,
     delta: DeltaMark,
-    brought: pa.Table,
-    there: pa.Table,
+    back: pa.Table,
 ) -> None:
-    """Record what was brought back, and of what was there what the ledger calls gone."""
-    back = pa.concat_tables([brought, thought_gone(deltas, there)])
+    """Record what was brought back, and what was there although the ledger calls it gone."""
     if back.num_rows:
         holders = _holders(ctx, connections, delta, deltas.ranges, _named(back))
-        record_put_back(deltas, candidates, back, holders)
+        record_put_back(deltas.attempt.store(), back, holders)
 
 
 def _named(objects: pa.Table) -> dict[str, str]:
@@ -203,7 +208,7 @@ def _raise_alarm(
     lacking = set(missing["address"].to_pylist())
     obstacles = {address: why for address, why in obstacles.items() if address in lacking}
     artifacts = deltas.attempt.store()
-    part = write_part(artifacts, f"{deltas.folder}{MISSING}", missing)
+    part = write_part(artifacts, f"{deltas.folder}{MISSING}", missing.select(SPARED.names))
     what: dict[str, object] = {
         "run": ctx.run,
         "at": ctx.clocks.now().isoformat(),
@@ -262,19 +267,33 @@ def _message(
     )
 
 
-def _missing(ctx: RunContext, connections: Connections, alive: pa.Table) -> pa.Table:
-    """Of some objects, those that the store does not have."""
-    addresses = alive["address"].to_pylist()
-    costs = [_LOOKUP_S] * len(addresses)
-    tasks = bin_pack(addresses, costs, ctx.settings.sweep_num_partitions)
-    gone = ctx.tasks.run("look objects up", partial(_gone, connections), tasks, sum(costs))
-    lacking = {address for task in gone for address in task}
-    return alive.filter(pa.array([address in lacking for address in addresses], pa.bool_()))
+def _missing(
+    ctx: RunContext, connections: Connections, deltas: Deltas, spared: Sequence[Part]
+) -> pa.Table:
+    """Of what is certainly alive, what the store does not have (``CAME_BACK``)."""
+    rows = sum(part.rows for part in spared)
+    tasks = max(1, min(ctx.settings.sweep_num_partitions, rows // _EACH))
+    folder = f"{deltas.folder}after/gone/"
+    task = partial(_gone, connections, deltas.attempt.url, folder)
+    pieces = stretches(spared, -(-rows // tasks))
+    gone = ctx.tasks.run("look objects up", task, pieces, rows * _LOOKUP_S)
+    parts = [part for one in gone for part in one]
+    tables = list(read_parts(deltas.attempt.store(), parts))
+    return pa.concat_tables([CAME_BACK.empty_table(), *tables])
 
 
-def _gone(connections: Connections, addresses: Sequence[str]) -> list[str]:
-    there = thread_map(connections.store().exists, addresses, _THREADS)
-    return [address for address, is_there in zip(addresses, there, strict=True) if not is_there]
+def _gone(connections: Connections, url: str, folder: str, piece: Sequence[Stretch]) -> list[Part]:
+    """The task: looks objects up, and writes those that are not there."""
+    artifacts, store = connections.open(url), connections.store()
+    parts = []
+    for part, begin, count in piece:
+        rows = read_part(artifacts, part).slice(begin, count)
+        alive = rows.filter(rows["certain"])
+        there = thread_map(store.exists, alive["address"].to_pylist(), _THREADS)
+        if not all(there):
+            gone = alive.filter(pc.invert(pa.array(there, pa.bool_())))
+            parts.append(write_part(artifacts, folder, gone))
+    return parts
 
 
 def _hold(connections: Connections, what: Mapping[str, object]) -> bool:

@@ -7,39 +7,38 @@ from collections.abc import Mapping
 from typing import Final
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
+from lakegc_assets.engine.datasets import Part, read_part
+from lakegc_assets.engine.session import Dataset
 from lakegc_assets.errors import RefusedError
-from lakegc_assets.recovery.backups import Backup, find_backup, folder_url, subject_of
+from lakegc_assets.recovery.backups import OUTCOMES, Backup, find_backup, folder_url, subject_of
 from lakegc_assets.recovery.making import whole
-from lakegc_assets.run import strings
-from lakegc_assets.run.artifacts import AttemptArtifacts, Manifest
+from lakegc_assets.run.artifacts import Manifest
 from lakegc_assets.run.command_line import command_line
 from lakegc_assets.run.context import RunContext
 from lakegc_assets.storage.base import ObjectStore
 from lakegc_assets.storage.errors import ObjectNotFoundError
-from lakegc_assets.sweep import ledger
+from lakegc_assets.sweep import ledger, relations
+from lakegc_assets.sweep.recorded import Recorded, totals_of
 from lakegc_assets.wording import counted
 
 #: Written before the first delete of a sweep that relies on a backup.
 _BEGUN: Final = f"{ledger.ASSET}/backup.json"
+#: Columns of what a backup holds, of what was to be copied to it, and of what it lacks.
+_HELD: Final = pa.schema([OUTCOMES.field(name) for name in ("address", "size", "etag")])
+_TOLD: Final = pa.schema([OUTCOMES.field(name) for name in ("address", "outcome", "error_code")])
+LACKING: Final = pa.schema([("address", pa.string()), ("size", pa.int64()), ("why", pa.string())])
 
 
 def spare_what_is_not_backed_up(
-    ctx: RunContext,
-    attempt: AttemptArtifacts,
-    chain: Mapping[str, Manifest],
-    marked: pa.Table,
-    name: str,
+    recorded: Recorded, chain: Mapping[str, Manifest], sweep: str
 ) -> tuple[str | None, int]:
     """Record as spared what the backup of a mark does not hold as it was copied.
 
     Args:
-        ctx: the run.
-        attempt: the artifacts of the mark, and of its sweep.
+        recorded: what was done, and all that the mark names.
         chain: the manifests of the mark.
-        marked: what the mark names (address, size, etag).
-        name: of the record, which no other has.
+        sweep: short name of the sweep.
 
     Returns:
         Where the backup is, None where ``settings.backup_url`` is not set; and how many objects it
@@ -51,9 +50,10 @@ def spare_what_is_not_backed_up(
         IntegrityError: the backup is damaged.
         StorageError: the store of the backup does not tell.
     """
+    ctx, artifacts = recorded.ctx, recorded.attempt.store()
     url = ctx.settings.backup_url
     if url is None:
-        _require_no_backup(ctx, attempt.store())
+        _require_no_backup(ctx, artifacts)
         return None, 0
     backup = find_backup(ctx.root.stores, url, ctx.repository, ctx.run)
     if backup is None:
@@ -65,19 +65,43 @@ def spare_what_is_not_backed_up(
             "without backup_url"
         )
     backup.require_of(subject_of(chain))
-    lacking = _not_held(ctx, backup, marked)
-    swept = ledger.read(attempt)
-    done = ledger.done(swept)["address"]
-    spared = lacking.filter(pc.invert(strings.among(lacking["address"], done)))
-    ledger.record_spared(attempt.store(), name, spared)
-    deleted = swept.filter(pc.equal(swept["outcome"], "deleted"))["address"]
-    gone = lacking.filter(strings.among(lacking["address"], deleted)).num_rows
-    attempt.store().put(_BEGUN, json.dumps({"backup": backup.store.url}).encode())
-    if spared.num_rows:
-        ctx.log.warning(
-            "%s spared: not in the backup", counted(spared.num_rows, "object is", "objects are")
-        )
+    spared, gone = _lacking(recorded, backup, f"{ledger.ASSET}/{sweep}/lacking/")
+    for number, part in enumerate(spared):
+        name = f"{sweep}-0000-backup-{number:05d}"
+        ledger.record_spared(artifacts, name, read_part(artifacts, part))
+    artifacts.put(_BEGUN, json.dumps({"backup": backup.store.url}).encode())
+    if count := sum(part.rows for part in spared):
+        ctx.log.warning("%s spared: not in the backup", counted(count, "object is", "objects are"))
     return backup.store.url, gone
+
+
+def _lacking(recorded: Recorded, backup: Backup, folder: str) -> tuple[list[Part], int]:
+    """What is to be spared since a backup does not hold it (``LACKING``), and how much is gone."""
+    ctx, attempt, url = recorded.ctx, recorded.attempt, recorded.attempt.url
+    held = whole(backup, ctx.settings.backup_list_threads).select(_HELD.names).cast(_HELD)
+    with ctx.frames(recorded.connections) as frames:
+        lacking = frames.write(
+            relations.not_backed_up(
+                frames.read(recorded.marked.dataset(attempt)),
+                frames.create(held),
+                frames.read(Dataset(backup.store.url, backup.record.parts, _TOLD)),
+            ),
+            url,
+            folder,
+            LACKING,
+            "compare the mark with its backup",
+        )
+        recorded.ledger.read()
+        swept = recorded.ledger.parts
+        if not lacking or not swept:
+            return lacking, 0
+        some = frames.read(Dataset(url, lacking, LACKING))
+        done = frames.read(Dataset(url, swept, ledger.SWEPT))
+        what = "leave out what is done"
+        spared = frames.write(relations.remaining(some, done), url, folder, LACKING, what)
+        totals = relations.totals(relations.outcomes(relations.named(done, some)))
+        found = totals_of(frames, totals)
+    return spared, sum(one.objects for one in found if one.outcome == "deleted")
 
 
 def _require_no_backup(ctx: RunContext, artifacts: ObjectStore) -> None:
@@ -115,18 +139,3 @@ def relied_on(artifacts: ObjectStore) -> str:
         return str(json.loads(told)["backup"])
     except (ValueError, KeyError, TypeError):
         return "a backup that cannot be read any more"
-
-
-def _not_held(ctx: RunContext, backup: Backup, marked: pa.Table) -> pa.Table:
-    """What of a mark is not in a backup (address, size, why)."""
-    held = whole(backup, ctx.settings.backup_list_threads)
-    keys = ["address", "size", "etag"]
-    lacking = marked.select(keys).join(held, keys, join_type="left anti")
-    told = backup.outcomes.select(["address", "outcome", "error_code"])
-    rows = lacking.join(told, "address", join_type="left outer")
-    copied = pc.equal(pc.fill_null(rows["outcome"], ""), "copied")
-    outcome = pc.if_else(copied, "the copy is gone or another", pc.fill_null(rows["outcome"], "?"))
-    code = pc.fill_null(rows["error_code"], "")
-    why = pc.binary_join_element_wise("not in the backup:", outcome, code, " ")
-    return pa.table([rows["address"], rows["size"], pc.utf8_trim_whitespace(why)],
-                    names=["address", "size", "why"])  # fmt: skip

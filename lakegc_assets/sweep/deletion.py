@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from contextlib import suppress
 from dataclasses import dataclass
@@ -26,7 +26,7 @@ from lakegc_assets.storage.opening import open_store
 from lakegc_assets.storage.values import DeleteOutcome
 from lakegc_assets.sweep import ledger
 from lakegc_assets.sweep.answers import hopeless, sort_answers
-from lakegc_assets.sweep.extending import Extender, TooMuchError
+from lakegc_assets.sweep.extending import Extender, Found, TooMuchError
 from lakegc_assets.sweep.extension import Known
 from lakegc_assets.sweep.hold import read_hold
 from lakegc_assets.sweep.known import read_known
@@ -40,6 +40,7 @@ from lakegc_assets.sweep.look import (
     judge,
     seen_now,
 )
+from lakegc_assets.sweep.marked import Stretch
 from lakegc_assets.sweep.moment import Moment, elapsed
 from lakegc_assets.sweep.orders import (
     LOST,
@@ -107,8 +108,13 @@ class Reach:
 def delete_portion(orders: Orders, portion: Portion) -> list[Told]:
     """The task: delete a portion, and say what became of it."""
     reach = Reach.of(orders)
-    objects = read_part(reach.artifacts, portion.part)
+    objects = (_read(reach.artifacts, stretch) for stretch in portion.stretches)
     return summed(DeletingTask(orders, portion.number, reach).run(objects))
+
+
+def _read(artifacts: ObjectStore, stretch: Stretch) -> pa.Table:
+    rows = read_part(artifacts, stretch.part, Marked._fields[:4])
+    return rows.slice(stretch.begin, stretch.rows)
 
 
 class DeletingTask:
@@ -141,22 +147,27 @@ class DeletingTask:
         self._delta = orders.delta
         self._known: Known | None = None
         self._ranges: AbstractSet[str] = frozenset()
+        #: What extensions of the delta mark keep alive, and what of the present stretch that is.
+        self._found: list[Found] = []
         self._spared: dict[str, str] = {}
         #: Whether a batch may have been sent whose outcomes are not recorded.
         self._sent = False
+        self._records = 0
 
-    def run(self, objects: pa.Table) -> Iterator[Told]:
+    def run(self, stretches: Iterable[pa.Table]) -> Iterator[Told]:
         """Delete, and tell after each batch what became of it.
 
         Args:
-            objects: address, size, last_modified and etag, in the order of the addresses.
+            stretches: address, size, last_modified and etag, in the order of the addresses.
         """
         if taken := self._pace.begin():
             yield Told(TAKEN, detail=taken)
             return
         failure = ""
         try:
-            yield from self._batches(objects)
+            for objects in stretches:
+                if (yield from self._batches(objects)):
+                    return
         except Exception as error:
             failure = f"{type(error).__name__}: {error}"
             raise
@@ -167,25 +178,27 @@ class DeletingTask:
                     self._pace.unanswered()
                 self._pace.end(failure)
 
-    def _batches(self, objects: pa.Table) -> Iterator[Told]:
+    def _batches(self, objects: pa.Table) -> Generator[Told, None, bool]:
+        """Delete a stretch to its end; whether the task is to end before that."""
+        self._spared = self._kept_alive(objects)
         again: list[Marked] = []
-        at = number = 0
+        at = 0
         while True:
             if reason := self._pace.look():
                 yield Told(STOPPED, detail=reason)
-                return
+                return True
             most = self._pace.most(self._orders.batch)
             batch, again = again[:most], again[most:]
             fresh = objects.slice(at, most - len(batch))
             at += fresh.num_rows
             batch += rows_of(fresh)
             if not batch:
-                return
+                return False
             self._pace.wait()
             ready = self._make_ready(batch, objects)
             if isinstance(ready, Told):
                 yield ready
-                return
+                return True
             settled, to_send = ready
             self._sent = bool(to_send)
             found = sort_answers(to_send, self._send(to_send))
@@ -193,8 +206,7 @@ class DeletingTask:
                 self._pace.unanswered()
             outcomes = [*settled, *found.outcomes]
             if outcomes:
-                self._record(number, outcomes)
-                number += 1
+                self._record(outcomes)
             self._sent = False
             yield from told_of(outcomes)
             if found.failed:
@@ -204,7 +216,14 @@ class DeletingTask:
             again = found.again + again
             if one := hopeless(found.outcomes):
                 self._pace.stop(f"{one.error_code}: {one.address}: {one.detail}")
-                return
+                return True
+
+    def _kept_alive(self, objects: pa.Table) -> dict[str, str]:
+        """What of a stretch the extensions so far keep alive."""
+        spared: dict[str, str] = {}
+        for found in self._found:
+            spared = found.spares(objects) | spared
+        return spared
 
     def _make_ready(
         self, batch: Sequence[Marked], objects: pa.Table
@@ -272,7 +291,7 @@ class DeletingTask:
         """Follow the branches that have moved, and spare what they brought to life.
 
         Args:
-            objects: of the task.
+            objects: of the present stretch.
             seen: HEAD of each branch, as the look found them.
 
         Raises:
@@ -286,6 +305,7 @@ class DeletingTask:
         extender = Extender(orders.connections, self._reach.client, orders.repository)
         self._known, found = extender.extend(self._known, self._ranges, seen)
         self._ranges |= found.ranges
+        self._found.append(found)
         self._spared = found.spares(objects) | self._spared
         heads = fingerprint_of(self._known.heads, None, {}).heads
         self._delta = self._delta._replace(heads=heads)
@@ -323,9 +343,10 @@ class DeletingTask:
                 break
         return outcomes
 
-    def _record(self, number: int, outcomes: Sequence[Outcome]) -> None:
+    def _record(self, outcomes: Sequence[Outcome]) -> None:
         name = f"{sweep_of(self._orders.lease)}-{self._orders.number:04d}-{self._number:05d}"
-        ledger.record(self._reach.artifacts, f"{name}-{number:06d}", outcomes)
+        ledger.record(self._reach.artifacts, f"{name}-{self._records:06d}", outcomes)
+        self._records += 1
 
 
 def _deadline(orders: Orders, look: Look) -> Mapping[str, Any]:

@@ -12,67 +12,54 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from datetime import datetime
-from functools import cached_property, partial
+from functools import partial
 from typing import Final, TypeVar
 
-import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from lakegc_assets.engine.datasets import Part
+from lakegc_assets.engine.session import Dataset
 from lakegc_assets.errors import IntegrityError, LakegcError
 from lakegc_assets.graveler.errors import NoTableError
 from lakegc_assets.mark.commits import Liveness, find_liveness, heads_alone, refs_of
 from lakegc_assets.mark.damage import isolate
 from lakegc_assets.mark.evidence import etag_files
 from lakegc_assets.mark.live import LiveRanges, every_range, live_ranges, read_live
-from lakegc_assets.mark.references import References, read_references, referenced
-from lakegc_assets.mark.served import UNVERIFIED, Inquiry, again, answered, inquire
-from lakegc_assets.mark.suspects import last_parts
+from lakegc_assets.mark.references import REFERENCES, SAME_HASH, References, read_references
+from lakegc_assets.mark.served import Inquiry, again, answered, inquire
 from lakegc_assets.mark.uncommitted import Staged, prepare_uncommitted, read_staged
 from lakegc_assets.retention.commits import Commit
 from lakegc_assets.retention.rules import Rules
-from lakegc_assets.run import strings
 from lakegc_assets.run.artifacts import AttemptArtifacts, Manifest
 from lakegc_assets.run.connections import Connections
 from lakegc_assets.run.context import RunContext
-from lakegc_assets.run.hashing import Hashes, KeyDigest, address_hashes
-from lakegc_assets.run.pins import PINNED, among, pinned
+from lakegc_assets.run.hashing import HASHES, KeyDigest
+from lakegc_assets.run.pins import pinned
 from lakegc_assets.run.selection import Selection
-from lakegc_assets.run.sets import members
-from lakegc_assets.sweep.extending import HELD, UNCLEAR
+from lakegc_assets.sweep import relations
+from lakegc_assets.sweep.extending import HELD
 from lakegc_assets.sweep.extension import Known
 from lakegc_assets.sweep.known import KnownFiles, write_known
 from lakegc_assets.sweep.look import Fingerprint, fingerprint_of
+from lakegc_assets.sweep.marked import Candidates
 from lakegc_assets.sweep.moment import Moment
 
 T = TypeVar("T")
 
 STAGED: Final = "it is staged on a branch now"
 SPARED: Final = pa.schema([("address", pa.string()), ("why", pa.string())])
-#: What is spared by these, or by a pin, is not known to be alive, only not to be deleted.
-_UNCERTAIN: Final = (UNCLEAR, UNVERIFIED)
+#: What is not certain is not known to be alive, only not to be deleted.
+CAME_BACK: Final = pa.schema(
+    [
+        ("address", pa.string()),
+        ("size", pa.int64()),
+        ("why", pa.string()),
+        ("certain", pa.bool_()),
+    ]
+)
 #: For how long lakeFS may be asked what it serves, in seconds.
 _ASKING_S: Final = 120.0
-
-
-@dataclass(frozen=True)
-class Candidates:
-    """Objects that a mark names, all or some.
-
-    Attributes:
-        rows: address, size, last_modified and etag.
-        parts: files of the same rows in the same order, below the attempt.
-    """
-
-    rows: pa.Table
-    parts: Sequence[Part]
-
-    @cached_property
-    def hashes(self) -> Hashes:
-        """Of the addresses."""
-        return address_hashes(self.rows["address"])
 
 
 @dataclass(frozen=True)
@@ -82,14 +69,14 @@ class DeltaMark:
     Attributes:
         seen: the HEADs, rules and protecting tags that it is about.
         taken: when it began.
-        spared: what came back to life (address, why), each once.
+        spared: files of what came back to life (``CAME_BACK``), below the attempt.
         known: writes what tasks need to extend it; None where they cannot.
         liveness: the active commits that it found; they say who needs an object.
     """
 
     seen: Fingerprint
     taken: Moment
-    spared: pa.Table
+    spared: Sequence[Part]
     known: Callable[[], KnownFiles] | None = None
     liveness: Liveness | None = None
 
@@ -124,7 +111,7 @@ class Deltas:
         self._commits: Mapping[str, Commit] = {}
         self._runs: list[Part] = []
         self._last_parts: set[str] = set()
-        self._asked: tuple[pa.Table, Hashes, Inquiry] | None = None
+        self._asked: tuple[pa.Table, Sequence[Part], Inquiry] | None = None
 
     def take(self, candidates: Candidates, name: str, unread: list[str] | None = None) -> DeltaMark:
         """Find which of some marked objects are alive now.
@@ -177,27 +164,55 @@ class Deltas:
         others = _or_noted(unread, "what other repositories name", references, References())
         served = partial(self._served, connections, candidates, liveness, f"{folder}served/")
 
-        addresses = candidates.rows["address"]
-        unclear = {*self._last_parts, *staged.unresolved, *others.unresolved}
-        reasons = [
-            _chosen(addresses, members(artifacts, self._runs, candidates.hashes), HELD),
-            _chosen(addresses, members(artifacts, staged.hashes, candidates.hashes), STAGED),
-            referenced(artifacts, others, addresses),
-            _or_noted(unread, "what lakeFS serves", served, _NOTHING),
-            _chosen(addresses, _ends_in(addresses, unclear), UNCLEAR),
-            among(pinned(connections.store()), addresses),
-        ]
+        live = [(self._runs, HELD), (staged.hashes, STAGED), (others.hashes, SAME_HASH)]
+        unresolved = {*self._last_parts, *staged.unresolved, *others.unresolved}
+        named = [_or_noted(unread, "what lakeFS serves", served, _NOTHING)]
+        named.append(pinned(connections.store()))
+        back = self._came_back(
+            connections, candidates, live, others.parts, unresolved, named, folder
+        )
         tags = liveness.tags if ctx.settings.protect_tags else {}
         return DeltaMark(
             seen=fingerprint_of(liveness.heads, liveness.rules, tags),
             taken=taken,
-            spared=one_reason(pa.concat_tables(reasons)),
+            spared=back,
             # Only for tasks: the look after a sweep has none.
             known=partial(
                 write_known, artifacts, f"{folder}known/", known, frozenset(self._ranges)
             ),
             liveness=liveness,
         )
+
+    def _came_back(
+        self,
+        connections: Connections,
+        candidates: Candidates,
+        live: Sequence[tuple[Sequence[Part], str]],
+        references: Sequence[Part],
+        unresolved: AbstractSet[str],
+        named: Sequence[pa.Table],
+        folder: str,
+    ) -> list[Part]:
+        """Which of some marked objects are alive now; nothing is computed where nothing is."""
+        live = [(parts, why) for parts, why in live if any(part.rows for part in parts)]
+        named = [rows.cast(SPARED) for rows in named if rows.num_rows]
+        references = [part for part in references if part.rows]
+        if not candidates.rows or not (live or unresolved or named or references):
+            return []
+        url = self.attempt.url
+        with self.ctx.frames(connections) as frames:
+            some = [frames.create(rows) for rows in named]
+            if references:
+                some.append(relations.referenced(frames.read(Dataset(url, references, REFERENCES))))
+            ends = pa.table([pa.array(sorted(unresolved), pa.string())], schema=_LAST_PARTS)
+            back = relations.came_back(
+                frames.read(candidates.dataset(self.attempt)),
+                [(frames.read(Dataset(url, parts, HASHES)), why) for parts, why in live],
+                [frames.create(ends)] if unresolved else [],
+                some,
+            )
+            what = "find what came back to life"
+            return frames.write(back, url, f"{folder}spared/", CAME_BACK, what)
 
     def _read_new_ranges(
         self, connections: Connections, known: Known, folder: str, unread: list[str] | None
@@ -256,11 +271,7 @@ class Deltas:
         """
         heads = liveness.heads_table()
         asked = self._asked
-        if (
-            asked is not None
-            and asked[0].equals(heads)
-            and np.array_equal(asked[1], candidates.hashes)
-        ):
+        if asked is not None and asked[0].equals(heads) and asked[1] == candidates.parts:
             return answered(self.ctx, connections, again(asked[2], _ASKING_S))
         inquiry = inquire(
             self.ctx,
@@ -274,10 +285,11 @@ class Deltas:
             # It only tells how the work is spread, so that what the mark knew is as good.
             int(self.chain["uncommitted_snapshot"].facts["listed"]),
         )
-        self._asked = (heads, candidates.hashes, inquiry)
+        self._asked = (heads, candidates.parts, inquiry)
         return answered(self.ctx, connections, inquiry)
 
 
+_LAST_PARTS: Final = pa.schema([("last_part", pa.string())])
 _RANGES: Final = pa.schema([("range_id", pa.string()), ("entries", pa.int64())])
 _NOTHING: Final = SPARED.empty_table()
 _NOTHING_STAGED: Final = Staged((), (), (), 0, KeyDigest())
@@ -292,46 +304,3 @@ def _or_noted(unread: list[str] | None, what: str, read: Callable[[], T], otherw
     except LakegcError as error:
         unread.append(f"{what}: {error}")
         return otherwise
-
-
-def _ends_in(addresses: pa.ChunkedArray, names: AbstractSet[str]) -> npt.NDArray[np.bool_]:
-    """Whether the last part of each address is one of some names; mostly there are none."""
-    if not names:
-        return np.zeros(len(addresses), np.bool_)
-    return np.asarray(pc.is_in(last_parts(addresses), pa.array(sorted(names), pa.string())))
-
-
-def _chosen(addresses: pa.ChunkedArray, which: npt.NDArray[np.bool_], why: str) -> pa.Table:
-    if not which.any():
-        return _NOTHING
-    found = addresses.filter(pa.array(which, pa.bool_()))
-    return pa.table([found, pa.repeat(pa.scalar(why), len(found))], schema=SPARED)
-
-
-def one_reason(spared: pa.Table) -> pa.Table:
-    """Each address once: the alarm after a sweep looks at certain reasons only, so these count."""
-    if spared.num_rows <= 1:
-        return spared
-    ranked = spared.append_column("doubt", _doubted(spared))
-    order = [("address", "ascending"), ("doubt", "ascending"), ("why", "ascending")]
-    ranked = strings.in_order(ranked, order)
-    first = ranked.filter(strings.first_of_each(ranked["address"]))
-    return first.select(SPARED.names).cast(SPARED)
-
-
-def certainly_alive(spared: pa.Table) -> pa.Table:
-    """Of what a delta mark spared: what is known to be alive, not only not known to be dead."""
-    return spared.filter(pc.invert(_doubted(spared)))
-
-
-def _doubted(spared: pa.Table) -> pa.ChunkedArray:
-    """Whether each is spared only by doubt, or by a pin; a pin may name what is not there."""
-    why = spared["why"]
-    return pc.or_(pc.is_in(why, pa.array(_UNCERTAIN)), pc.starts_with(why, PINNED))
-
-
-def without(rows: pa.Table, addresses: pa.ChunkedArray) -> pa.Table:
-    """Rows but for those of some addresses, compared letter by letter."""
-    if not len(addresses):
-        return rows
-    return rows.filter(pc.invert(strings.among(rows["address"], addresses)))

@@ -34,15 +34,19 @@ class Ending:
         looked: what became of the look at what was deleted, as the end of a sentence.
     """
 
-    def __init__(self, ctx: RunContext, attempt: AttemptArtifacts) -> None:
+    def __init__(
+        self, ctx: RunContext, attempt: AttemptArtifacts, deleted: Callable[[], int]
+    ) -> None:
         """Nothing was deleted yet.
 
         Args:
             ctx: the run.
             attempt: the artifacts of the mark, and of its sweep.
+            deleted: tells how many objects are gone.
         """
         self._ctx = ctx
         self._attempt = attempt
+        self._deleted = deleted
         self.looked = _NOT_MADE
 
     def look(self, look: Callable[[], None]) -> None:
@@ -114,12 +118,13 @@ class Ending:
             "to look first" if on_hold else "to go on": go_on,
         }
         with suppress(Exception):
-            more.figures = {"objects deleted": _deleted(self._attempt), **more.figures}
+            more.figures = {"objects deleted": self._deleted(), **more.figures}
         return more
 
     def _how_far(self, *, goes_on: bool = True) -> str:
         try:
-            return how_far(self._ctx, self._attempt, self.looked, goes_on=goes_on)
+            deleted = self._deleted()
+            return how_far(self._ctx, self._attempt, deleted, self.looked, goes_on=goes_on)
         except Exception as error:  # noqa: BLE001 - what ended the sweep is told in any case
             then = f". `{command(self._ctx)}` goes on" if goes_on else ""
             return (
@@ -129,13 +134,19 @@ class Ending:
 
 
 def how_far(
-    ctx: RunContext, attempt: AttemptArtifacts, looked: str = _NOT_MADE, *, goes_on: bool = True
+    ctx: RunContext,
+    attempt: AttemptArtifacts,
+    deleted: int,
+    looked: str = _NOT_MADE,
+    *,
+    goes_on: bool = True,
 ) -> str:
     """How far a sweep came that ended early, and what goes on, in sentences.
 
     Args:
         ctx: the run.
         attempt: the artifacts of the mark, and of its sweep.
+        deleted: how many objects are gone.
         looked: what became of the look at what was deleted, as the end of a sentence.
         goes_on: whether the sweep can be run again now.
 
@@ -143,7 +154,6 @@ def how_far(
         LakegcError: the ledger cannot be read.
     """
     marked = attempt.recorded("deletion_candidates").rows
-    deleted = _deleted(attempt)
     objects = counted(marked, "object", "objects")
     are = "is" if marked == 1 else "are"
     done = f"{deleted:,} of the {objects} of mark {ctx.run!r} {are} deleted"
@@ -166,6 +176,11 @@ def command(ctx: RunContext) -> str:
     return command_line("sweep", ctx.repository, "--run", ctx.run, settings=ctx.given_settings)
 
 
-def _deleted(attempt: AttemptArtifacts) -> int:
+def deleted_so_far(attempt: AttemptArtifacts) -> int:
+    """How many objects the sweep of a mark has deleted, as far as is recorded.
+
+    Raises:
+        LakegcError: the ledger cannot be read.
+    """
     outcomes = ledger.read(attempt)["outcome"]
     return pc.sum(pc.is_in(outcomes, pa.array(GONE))).as_py() or 0

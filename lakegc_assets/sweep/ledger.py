@@ -18,10 +18,13 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from lakegc_assets.engine.datasets import Part, PartWriter
 from lakegc_assets.engine.tasks import thread_map
 from lakegc_assets.errors import IntegrityError
 from lakegc_assets.run import strings
 from lakegc_assets.run.artifacts import AttemptArtifacts
+from lakegc_assets.run.connections import Connections
+from lakegc_assets.run.context import RunContext
 from lakegc_assets.run.hashing import address_hashes
 from lakegc_assets.run.records import read_rows, write_rows
 from lakegc_assets.run.sets import distinct
@@ -53,6 +56,10 @@ _LEDGER: Final = f"{ASSET}/ledger/"
 #: Rows in one file of what was spared.
 _ROWS: Final = 100_000
 _THREADS: Final = 16
+#: Files that one task puts together, tasks of one process, and work for a file, in seconds.
+_TOGETHER: Final = 500
+_TASKS: Final = 4
+_FILE_S: Final = 0.005
 
 
 @dataclass(frozen=True)
@@ -119,42 +126,86 @@ def record_spared(artifacts: ObjectStore, name: str, spared: pa.Table) -> None:
         write_rows(artifacts, key, table.slice(at, _ROWS))
 
 
-class Reader:
-    """Reads a ledger again and again; a file is written once, so it is fetched once.
+class Ledger:
+    """A ledger as a dataset: its small files are put together in larger ones, each of them once.
+
+    What was read once counts, whatever a listing lacks later.
 
     Args:
+        ctx: the run.
+        connections: how tasks reach the artifacts.
         attempt: the artifacts of the mark, and of its sweep.
+        sweep: short name of the sweep that reads it.
+
+    Attributes:
+        parts: what was read so far (``SWEPT``).
+        of_others: of these, what others than this sweep have recorded.
     """
 
-    def __init__(self, attempt: AttemptArtifacts) -> None:
-        self._store = attempt.store()
-        self._tables: dict[str, pa.Table] = {}
+    def __init__(
+        self, ctx: RunContext, connections: Connections, attempt: AttemptArtifacts, sweep: str
+    ) -> None:
+        self.parts: list[Part] = []
+        self.of_others: list[Part] = []
+        self._ctx, self._connections, self._attempt = ctx, connections, attempt
+        self._own, self._folder = f"{_LEDGER}{sweep}-", f"{ASSET}/{sweep}/ledger/"
+        self._known: set[str] = set()
 
-    def read(self) -> pa.Table:
-        """One outcome for each recorded address (``SWEPT``): what was done, else the last.
+    def read(self) -> list[Part]:
+        """What was recorded since the last time.
 
         Raises:
             IntegrityError: a file is damaged.
             StorageError: the store did not answer.
         """
-        # What this lacks would be taken for something that nobody did.
-        pages = (page["key"].to_pylist() for page in list_to_the_end(self._store, _LEDGER))
-        keys = sorted(key for page in pages for key in page if key.endswith(".parquet"))
-        new = [key for key in keys if key not in self._tables]
-        tables = thread_map(partial(_read_file, self._store), new, _THREADS)
-        self._tables |= zip(new, tables, strict=True)
-        return _one_each(pa.concat_tables([_NOTHING, *(self._tables[key] for key in keys)]))
+        keys = _keys(self._attempt.store())
+        new = [key for key in keys if key not in self._known]
+        others = self._together([key for key in new if not key.startswith(self._own)])
+        found = others + self._together([key for key in new if key.startswith(self._own)])
+        self._known.update(new)
+        self.parts += found
+        self.of_others += others
+        return found
 
-    def of_others(self, sweep: str) -> pa.Table:
-        """Of what was read that which others than this sweep recorded, as ``read`` gives it."""
-        own = f"{_LEDGER}{sweep}-"
-        tables = (table for key, table in self._tables.items() if not key.startswith(own))
-        return _one_each(pa.concat_tables([_NOTHING, *tables]))
+    def _together(self, keys: Sequence[str]) -> list[Part]:
+        pieces = [keys[at : at + _TOGETHER] for at in range(0, len(keys), _TOGETHER)]
+        task = partial(_put_together, self._connections, self._attempt.url, self._folder)
+        if len(pieces) <= 1:
+            written = [task(piece) for piece in pieces]
+        else:
+            seconds = len(keys) * _FILE_S
+            written = self._ctx.tasks.run("read the ledger", task, pieces, seconds, _TASKS)
+        return [part for parts in written for part in parts]
+
+
+def _put_together(
+    connections: Connections, url: str, folder: str, keys: Sequence[str]
+) -> list[Part]:
+    store = connections.open(url)
+    writer = PartWriter(store, folder, SWEPT)
+    for table in thread_map(partial(_read_file, store), keys, _THREADS):
+        writer.add(table)
+    return [part for part in writer.finish() if part.rows]
+
+
+def _keys(store: ObjectStore) -> list[str]:
+    """The files of a ledger: what this lacks would be taken for something that nobody did."""
+    pages = (page["key"].to_pylist() for page in list_to_the_end(store, _LEDGER))
+    return sorted(key for page in pages for key in page if key.endswith(".parquet"))
 
 
 def read(attempt: AttemptArtifacts) -> pa.Table:
-    """What a ledger says now (``SWEPT``), as ``Reader.read``."""
-    return Reader(attempt).read()
+    """One outcome for each recorded address (``SWEPT``): what was done, else the last.
+
+    For people, who ask for it seldom: a sweep reads it as a ``Ledger``.
+
+    Raises:
+        IntegrityError: a file is damaged.
+        StorageError: the store did not answer.
+    """
+    store = attempt.store()
+    tables = thread_map(partial(_read_file, store), _keys(store), _THREADS)
+    return _one_each(pa.concat_tables([_NOTHING, *tables]))
 
 
 def recorded(attempt: AttemptArtifacts) -> pa.Table:

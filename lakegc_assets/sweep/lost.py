@@ -87,6 +87,17 @@ def lost_objects(attempt: AttemptArtifacts, rows: pa.Table, backup: Backup | Non
     except (LakegcError, pa.ArrowException, ValueError, OSError):
         # It only says under which ids the store may have kept them: they are looked for.
         swept = ledger.SWEPT.empty_table()
+    return with_copies(rows, swept, backup)
+
+
+def with_copies(rows: pa.Table, swept: pa.Table, backup: Backup | None) -> pa.Table:
+    """Marked objects with all that is known for bringing them back (``LOST``).
+
+    Args:
+        rows: address, size and etag.
+        swept: what became of them (``SWEPT``), and perhaps of others.
+        backup: of the mark.
+    """
     at = strings.places(rows["address"], swept["address"])
     versions = strings.taken(swept["version"], at)
     copy_etags = pa.nulls(rows.num_rows, pa.string())

@@ -6,13 +6,13 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
-from lakegc_assets.engine.datasets import Part
 from lakegc_assets.run.connections import Connections
 from lakegc_assets.sweep.conditions import Condition
 from lakegc_assets.sweep.known import KnownFiles
 from lakegc_assets.sweep.lease_record import sweep_of
 from lakegc_assets.sweep.ledger import DONE, Outcome
 from lakegc_assets.sweep.look import Fingerprint
+from lakegc_assets.sweep.marked import Stretch
 from lakegc_assets.sweep.moment import Moment
 from lakegc_assets.sweep.pace import Limits, round_folder
 
@@ -74,11 +74,16 @@ class Portion(NamedTuple):
 
     Attributes:
         number: of the task in its round, from 0: whoever does it again has the same.
-        part: objects (address, size, last_modified, etag) in the order of their addresses.
+        stretches: objects (``LISTING``) in the order of their addresses.
     """
 
     number: int
-    part: Part
+    stretches: Sequence[Stretch]
+
+    @property
+    def rows(self) -> int:
+        """How many objects there are."""
+        return sum(stretch.rows for stretch in self.stretches)
 
 
 class Told(NamedTuple):

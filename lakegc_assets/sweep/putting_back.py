@@ -7,18 +7,19 @@ from collections.abc import Mapping
 from typing import Final
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
+from lakegc_assets.errors import LakegcError
 from lakegc_assets.recovery.bringing_back import bring_back
 from lakegc_assets.recovery.proof import Proof
-from lakegc_assets.run import strings
+from lakegc_assets.run.artifacts import Manifest
 from lakegc_assets.run.connections import Connections
 from lakegc_assets.run.context import RunContext
+from lakegc_assets.storage.base import ObjectStore
 from lakegc_assets.sweep import ledger
-from lakegc_assets.sweep.delta import Candidates, Deltas
 from lakegc_assets.sweep.holders import Holder
-from lakegc_assets.sweep.ledger import GONE, PUT_BACK, Outcome
-from lakegc_assets.sweep.lost import as_lost, copies_of, lost_objects, usable_backup
+from lakegc_assets.sweep.ledger import PUT_BACK, Outcome
+from lakegc_assets.sweep.lost import as_lost, copies_of, usable_backup, with_copies
+from lakegc_assets.sweep.recorded import Recorded
 
 _BATCH: Final = 1000
 _SHOWN: Final = 20
@@ -27,9 +28,9 @@ _SHOWN: Final = 20
 def put_back(
     ctx: RunContext,
     connections: Connections,
-    deltas: Deltas,
-    candidates: Candidates,
-    missing: pa.Table,
+    chain: Mapping[str, Manifest],
+    recorded: Recorded,
+    missing: pa.ChunkedArray,
 ) -> dict[str, str]:
     """Put objects back where nothing is now, and say which of them are still missing, and why.
 
@@ -39,18 +40,22 @@ def put_back(
     Args:
         ctx: the run.
         connections: how to reach the store.
-        deltas: of the sweep.
-        candidates: what the mark names.
-        missing: objects that are gone and needed (address, why).
+        chain: the manifests of the mark.
+        recorded: what was done, and all that the mark names.
+        missing: addresses of objects that are gone and needed.
 
     Returns:
         What kept each of them from being put back, by address: the store's own words.
     """
-    backup, problem = usable_backup(ctx, deltas.chain)
+    backup, problem = usable_backup(ctx, chain)
     if problem:
         ctx.log.warning("%s", problem)
-    wanted = strings.among(candidates.rows["address"], missing["address"])
-    lost = lost_objects(deltas.attempt, candidates.rows.filter(wanted), backup)
+    try:
+        swept = recorded.outcomes_of(missing)
+    except (LakegcError, pa.ArrowException, ValueError, OSError):
+        # It only says under which ids the store may have kept them: they are looked for.
+        swept = ledger.SWEPT.empty_table()
+    lost = with_copies(recorded.marked_as(missing), swept, backup)
     proof = None if backup is None else Proof(backup.store)
     store, still = connections.store(), dict[str, str]()
     for at in range(0, lost.num_rows, _BATCH):
@@ -64,40 +69,25 @@ def put_back(
     return still
 
 
-def record_put_back(
-    deltas: Deltas, candidates: Candidates, back: pa.Table, holders: Mapping[str, Holder]
-) -> None:
+def record_put_back(artifacts: ObjectStore, back: pa.Table, holders: Mapping[str, Holder]) -> None:
     """Make it durable that objects are back.
 
     Args:
-        deltas: of the sweep.
-        candidates: what the mark names.
-        back: the objects (address, why).
+        artifacts: the store rooted at the attempt.
+        back: the objects (address, size, why).
         holders: who needs them, as far as that is known.
     """
-    rows = candidates.rows
-    at = strings.places(back["address"], rows["address"])
-    sizes = rows["size"].take(at).to_pylist()
     outcomes = [
-        Outcome(address, size, PUT_BACK, detail=_said(why, holders.get(address)))
-        for address, why, size in zip(
-            back["address"].to_pylist(), back["why"].to_pylist(), sizes, strict=True
+        Outcome(
+            row["address"],
+            row["size"],
+            PUT_BACK,
+            detail=_said(row["why"], holders.get(row["address"])),
         )
+        for row in back.to_pylist()
     ]
-    ledger.record(deltas.attempt.store(), f"put-back-{secrets.token_hex(8)}", outcomes)
+    ledger.record(artifacts, f"put-back-{secrets.token_hex(8)}", outcomes)
 
 
 def _said(why: str, holder: Holder | None) -> str:
     return why if holder is None else f"{why}: {holder}"
-
-
-def thought_gone(deltas: Deltas, there: pa.Table) -> pa.Table:
-    """Of objects that are there those that the ledger calls gone.
-
-    A sweep that was killed put them back and did not record it, or somebody else brought them.
-    """
-    if not there.num_rows:
-        return there
-    swept = ledger.read(deltas.attempt)
-    gone = swept.filter(pc.is_in(swept["outcome"], pa.array(GONE)))["address"]
-    return there.filter(strings.among(there["address"], gone))

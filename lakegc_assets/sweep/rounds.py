@@ -7,12 +7,9 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
-import pyarrow as pa
-
 from lakegc_assets.checks.evaluation import evaluate, require_passed
-from lakegc_assets.engine.datasets import PartWriter, write_part
+from lakegc_assets.engine.datasets import read_part
 from lakegc_assets.errors import LakegcError, RefusedError
-from lakegc_assets.run import strings
 from lakegc_assets.run.artifacts import AttemptArtifacts
 from lakegc_assets.run.connections import Connections
 from lakegc_assets.run.context import RunContext
@@ -27,13 +24,15 @@ from lakegc_assets.storage.errors import (
 from lakegc_assets.sweep import ledger
 from lakegc_assets.sweep.conditions import Condition
 from lakegc_assets.sweep.deletion import delete_portion
-from lakegc_assets.sweep.delta import Candidates, DeltaMark, Deltas, without
+from lakegc_assets.sweep.delta import DeltaMark, Deltas
 from lakegc_assets.sweep.hold import require_no_hold
 from lakegc_assets.sweep.lease import Lease
 from lakegc_assets.sweep.look import CHECK_LIFETIME
+from lakegc_assets.sweep.marked import Candidates, stretches
 from lakegc_assets.sweep.moment import elapsed
 from lakegc_assets.sweep.orders import STALE, STOPPED, Orders, Portion, Progress, progress_of
 from lakegc_assets.sweep.pace import Limits, share_after
+from lakegc_assets.sweep.recorded import Recorded
 from lakegc_assets.sweep.suspension import SUSPENDED, thawed
 from lakegc_assets.wording import counted
 
@@ -79,9 +78,8 @@ class Rounds:
         ctx: the run.
         connections: how to reach lakeFS and the store.
         attempt: the artifacts of the mark, and of its sweep.
-        recorded: the ledger.
+        recorded: what was done, and all that the mark names.
         deltas: takes the delta marks.
-        candidates: what the mark names.
         lease: that of this sweep.
         means: of the store.
     """
@@ -89,9 +87,8 @@ class Rounds:
     ctx: RunContext
     connections: Connections
     attempt: AttemptArtifacts
-    recorded: ledger.Reader
+    recorded: Recorded
     deltas: Deltas
-    candidates: Candidates
     lease: Lease
     means: Means
     _evaluated: bool = False
@@ -106,8 +103,8 @@ class Rounds:
         """
         number, idle, fewest, why = 0, 0, -1, ""
         while True:
-            remaining = self._remaining(number + 1)
-            left = remaining.rows.num_rows
+            remaining = self.recorded.remaining(f"{self._folder(number + 1)}remaining/")
+            left = remaining.rows
             if left == 0:
                 return number
             # What tasks did that died is in the ledger only, so that is what counts.
@@ -126,18 +123,6 @@ class Rounds:
         # A sweep that has lost its lease and does not know it yet must not change another's files.
         return f"{self.deltas.folder}delta-{number:04d}/"
 
-    def _remaining(self, number: int) -> Candidates:
-        done = ledger.done(self.recorded.read())
-        if not done.num_rows:
-            return self.candidates
-        rows = without(self.candidates.rows, done["address"])
-        if not rows.num_rows:
-            return Candidates(rows, [])
-        folder = f"{self._folder(number)}remaining/"
-        writer = PartWriter(self.attempt.store(), folder, rows.schema)
-        writer.add(rows)
-        return Candidates(rows, writer.finish())
-
     def _round(self, number: int, remaining: Candidates) -> Mapping[str, str]:
         """Delete what a delta mark leaves; what tasks said that ended early."""
         # From now on suspensions are noticed.
@@ -146,26 +131,22 @@ class Rounds:
         # A sweep that has lost its lease looks at what it did, too, and may have found a loss.
         require_no_hold(self.ctx, self.connections.store())
         delta = self.deltas.take(remaining, f"delta-{number:04d}")
-        _record_spared(self.attempt, f"{self.lease.sweep}-{number:04d}-spared", remaining, delta)
-        survivors = without(remaining.rows, delta.spared["address"])
-        if not survivors.num_rows:
+        _record_spared(self.attempt, f"{self.lease.sweep}-{number:04d}-spared", delta)
+        folder = f"{self._folder(number)}survivors/"
+        survivors = self.recorded.without_spared(remaining, delta.spared, folder)
+        if not survivors.rows:
             return {}
         if not self._evaluated:
-            require_passed(evaluate(self.ctx, self._selection(number, remaining, delta)))
+            require_passed(evaluate(self.ctx, Selection(survivors.parts)))
             self._evaluated = True
             if elapsed() - delta.taken.elapsed > _FRESH:
                 return {STALE: "the delta mark aged while the invariants were evaluated"}
         return self._delete(number, delta, survivors)
 
-    def _selection(self, number: int, remaining: Candidates, delta: DeltaMark) -> Selection:
-        spared = delta.spared.select(["address"])
-        part = write_part(self.attempt.store(), f"{self._folder(number)}spared/", spared)
-        return Selection(remaining.parts, [part])
-
-    def _delete(self, number: int, delta: DeltaMark, survivors: pa.Table) -> Mapping[str, str]:
+    def _delete(self, number: int, delta: DeltaMark, survivors: Candidates) -> Mapping[str, str]:
         self.lease.require()
         orders = self._orders(number, delta)
-        portions = self._portions(number, survivors)
+        portions = self._portions(survivors)
         # The last thing before tasks begin, which notice for themselves.
         if thawed() >= delta.taken.elapsed:
             return {STALE: SUSPENDED}
@@ -199,18 +180,13 @@ class Rounds:
             trash=self.means.trash,
         )
 
-    def _portions(self, number: int, survivors: pa.Table) -> list[Portion]:
+    def _portions(self, survivors: Candidates) -> list[Portion]:
         """The survivors for tasks, each with those of one stretch of addresses."""
-        rows = strings.in_order(survivors, "address")
         most = self.ctx.settings.sweep_num_partitions
-        batches = -(-rows.num_rows // self.ctx.settings.sweep_batch)
+        batches = -(-survivors.rows // self.ctx.settings.sweep_batch)
         tasks = max(1, min(most, batches // _BATCHES))
-        each = -(-rows.num_rows // tasks)
-        artifacts, folder = self.attempt.store(), f"{self._folder(number)}survivors/"
-        return [
-            Portion(task, write_part(artifacts, folder, rows.slice(at, each)))
-            for task, at in enumerate(range(0, rows.num_rows, each))
-        ]
+        pieces = stretches(survivors.parts, -(-survivors.rows // tasks))
+        return [Portion(task, piece) for task, piece in enumerate(pieces)]
 
     def _failure(self, progress: Progress) -> LakegcError:
         error = progress.error or progress.ended_early[STOPPED]
@@ -233,19 +209,13 @@ def delete(ctx: RunContext, orders: Orders, portions: list[Portion]) -> Progress
         orders: of the tasks.
         portions: of the objects, one for each task.
     """
-    seconds = sum(portion.part.rows for portion in portions) / _RATE
+    seconds = sum(portion.rows for portion in portions) / _RATE
     told = ctx.tasks.run("delete", partial(delete_portion, orders), portions, seconds, _THREADS)
     return progress_of([one for task in told for one in task])
 
 
-def _record_spared(
-    attempt: AttemptArtifacts, name: str, remaining: Candidates, delta: DeltaMark
-) -> None:
+def _record_spared(attempt: AttemptArtifacts, name: str, delta: DeltaMark) -> None:
     """Record what is spared, with the reasons."""
-    rows, spared = remaining.rows, delta.spared
-    if not spared.num_rows:
-        return
-    where = strings.places(spared["address"], rows["address"])
-    ledger.record_spared(
-        attempt.store(), name, spared.append_column("size", rows["size"].take(where))
-    )
+    store = attempt.store()
+    for number, part in enumerate(delta.spared):
+        ledger.record_spared(store, f"{name}-{number:05d}", read_part(store, part))

@@ -10,44 +10,41 @@ from __future__ import annotations
 
 import dataclasses
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
 from datetime import datetime
 from functools import partial
 from typing import Final
 
-import pyarrow as pa
-import pyarrow.compute as pc
-
-from lakegc_assets.errors import IntegrityError, LakegcError, RefusedError
+from lakegc_assets.engine.datasets import Part
+from lakegc_assets.errors import LakegcError, RefusedError
 from lakegc_assets.mark.installation import require_one_server
-from lakegc_assets.mark.published import read_marked
 from lakegc_assets.recovery.old_trash import prune_trash
 from lakegc_assets.recovery.undoable import recovery_facts
-from lakegc_assets.run import strings
-from lakegc_assets.run.artifacts import AttemptArtifacts, Manifest
+from lakegc_assets.run.artifacts import Manifest
 from lakegc_assets.run.connections import Connections
 from lakegc_assets.run.context import RunContext
-from lakegc_assets.run.hashing import key_digest
+from lakegc_assets.run.hashing import KeyDigest
 from lakegc_assets.run.undo import whether_undone, with_trash
 from lakegc_assets.storage.base import ObjectStore
 from lakegc_assets.storage.deadlines import probe_deadlines
 from lakegc_assets.storage.trash import trash_folder
 from lakegc_assets.storage.undelete_probe import probe_recovery
 from lakegc_assets.storage.values import Recovery
-from lakegc_assets.sweep import ledger
 from lakegc_assets.sweep.alarm import raise_alarm_if_needed
 from lakegc_assets.sweep.backed_up import spare_what_is_not_backed_up
 from lakegc_assets.sweep.conditions import Condition, probe_conditions
-from lakegc_assets.sweep.delta import Candidates, Deltas
+from lakegc_assets.sweep.delta import Deltas
 from lakegc_assets.sweep.ending import OWNER, Ending
 from lakegc_assets.sweep.gate import unswept_mark
 from lakegc_assets.sweep.hold import object_lines, require_no_hold
 from lakegc_assets.sweep.lease import Lease
 from lakegc_assets.sweep.lease_record import PROBES
 from lakegc_assets.sweep.leased import leased
-from lakegc_assets.sweep.ledger import ASSET, PUT_BACK, SWEPT
+from lakegc_assets.sweep.ledger import ASSET, PUT_BACK, Ledger
+from lakegc_assets.sweep.marked import marked_in_order
 from lakegc_assets.sweep.pace import in_flight
+from lakegc_assets.sweep.recorded import Recorded, Total
 from lakegc_assets.sweep.rounds import Means, Rounds
 from lakegc_assets.sweep.settling import settle
 from lakegc_assets.wording import counted
@@ -96,15 +93,17 @@ def _sweep(ctx: RunContext, connections: Connections, lease: Lease) -> Manifest:
         ctx.settings, protect_tags=tags, mode=chain["store_listing"].mode
     )
     ctx = dataclasses.replace(ctx, settings=settings)
-    candidates = Candidates(read_marked(attempt, marked), marked.parts["data"])
-    backup, not_in_backup = spare_what_is_not_backed_up(
-        ctx, attempt, chain, candidates.rows, f"{lease.sweep}-0000-backup"
+    folder = f"{ASSET}/{lease.sweep}/"
+    candidates = marked_in_order(ctx, connections, attempt, marked, f"{folder}marked/")
+    recorded = Recorded(
+        ctx, connections, attempt, Ledger(ctx, connections, attempt, lease.sweep), candidates
     )
+    backup, not_in_backup = spare_what_is_not_backed_up(recorded, chain, lease.sweep)
     store = connections.store()
     trash, began = None, store.server_time()
     if ctx.settings.trash_days:
         trash = trash_folder(lease.sweep, began, ctx.settings.trash_days)
-    if candidates.rows.num_rows:
+    if candidates.rows:
         condition = _condition(ctx, connections)
         deadlines = probe_deadlines(
             store, f"{PROBES}{lease.token}/", conditional=condition != "none"
@@ -115,23 +114,20 @@ def _sweep(ctx: RunContext, connections: Connections, lease: Lease) -> Manifest:
         condition, deadlines = "none", False
         recovery = Recovery("nothing", None, "the mark names nothing, so nothing is deleted")
     means = Means(condition, deadlines, trash)
-    deltas = Deltas(ctx, chain, attempt, f"{ASSET}/{lease.sweep}/")
-    recorded = ledger.Reader(attempt)
-    rounds = Rounds(ctx, connections, attempt, recorded, deltas, candidates, lease, means)
-    ending = Ending(ctx, attempt)
-    look = partial(raise_alarm_if_needed, ctx, connections, deltas, candidates)
+    deltas = Deltas(ctx, chain, attempt, folder)
+    rounds = Rounds(ctx, connections, attempt, recorded, deltas, lease, means)
+    ending = Ending(ctx, attempt, recorded.gone)
+    look = partial(raise_alarm_if_needed, ctx, connections, deltas, recorded)
     with ending.told():
         number = _delete(rounds, ending, look)
-        _require_whole(ctx, recorded.read(), candidates)
+        recorded.require_whole()
         ending.look(look)
-        # With what was put back; and whole, whatever a listing of it lacks now.
-        swept = recorded.read()
-        _require_whole(ctx, swept, candidates)
-        writer = attempt.writer(ASSET, SWEPT)
-        writer.add(strings.in_order(swept, "address"))
-        parts = {"data": writer.finish()}
+        # With what was put back.
+        recorded.require_whole()
+        parts = {"data": recorded.write()}
+        swept = recorded.totals_in(parts["data"])
         facts: dict[str, object] = {
-            "outcomes": _totals(swept),
+            "outcomes": _outcomes(swept),
             "rounds": number,
             "conditional_deletes": means.condition,
             "delete_deadlines": means.deadlines,
@@ -139,14 +135,15 @@ def _sweep(ctx: RunContext, connections: Connections, lease: Lease) -> Manifest:
             "recovery": recovery_facts(recovery, _first(swept, began)),
             "backup": backup,
             "not_kept": _not_kept(recovery, swept),
-            "perhaps_kept": _perhaps_kept(recovery, recorded.of_others(lease.sweep)),
+            "perhaps_kept": _perhaps_kept(recovery, recorded.totals_of_others()),
             "not_in_backup": not_in_backup,
-            "put_back": _put_back(ctx, swept),
+            "put_back": _put_back(ctx, recorded, parts["data"], swept),
             # A figure never keeps a sweep from being recorded.
             "listed": {n: marked.facts[key] for n, key in _LISTED.items() if key in marked.facts},
             OWNER: dict(lease.owner),
         }
-        digest = key_digest(swept["address"])
+        # The outcomes are of the very same objects.
+        digest = KeyDigest.parse(marked.digest)
         manifest = ctx.finish(ASSET, chain["gc_report"], started, parts, facts, digest)
     _prune_trash(ctx, connections.namespace_url, lease)
     return manifest
@@ -176,7 +173,7 @@ def _settled(rounds: Rounds, ending: Ending, look: Callable[[], None]) -> int:
             # They may send some still: whoever comes next waits for these.
             lease.abandon()
         settle(rounds.attempt.store(), lease.sweep)
-        if _tried(rounds.attempt, lease.sweep):
+        if _tried(rounds):
             ending.look_if_possible(look)
         raise
     # From here on no task deletes, and who has lost the lease writes nothing.
@@ -198,57 +195,54 @@ def _leave(rounds: Rounds) -> None:
         lease.abandon()
 
 
-def _tried(attempt: AttemptArtifacts, sweep: str) -> bool:
+def _tried(rounds: Rounds) -> bool:
     """Whether something may be gone; so it is where nobody can tell, or has recorded it."""
     try:
-        if in_flight(attempt.store(), sweep):
+        if in_flight(rounds.attempt.store(), rounds.lease.sweep):
             return True
-        outcomes = ledger.read(attempt)["outcome"]
-    except LakegcError:
+        totals = rounds.recorded.totals()
+    except Exception:  # noqa: BLE001 - whatever it is, nobody can tell
         return True
-    return bool(pc.any(pc.is_in(outcomes, pa.array(["deleted", "failed"]))).as_py())
+    return any(total.outcome in {"deleted", "failed"} for total in totals)
 
 
-def _first(swept: pa.Table, began: datetime) -> datetime:
+def _first(swept: Sequence[Total], began: datetime) -> datetime:
     """When the first object may have been deleted, by this try of the sweep or an earlier one."""
-    recorded = pc.min(swept["at"]).as_py()
-    return began if recorded is None else min(began, recorded)
+    return min([began, *(total.first for total in swept)])
 
 
-def _not_kept(recovery: Recovery, swept: pa.Table) -> int:
+def _not_kept(recovery: Recovery, swept: Sequence[Total]) -> int:
     """How many objects an earlier try has deleted that had no trash; other stores do not tell."""
-    if recovery.kind != "trash":
-        return 0
-    deleted = swept.filter(pc.equal(swept["outcome"], "deleted"))
-    lacking: int = deleted.filter(pc.is_null(deleted["version"])).num_rows
-    return lacking
+    return _deleted(swept, kept=False) if recovery.kind == "trash" else 0
 
 
-def _perhaps_kept(recovery: Recovery, earlier: pa.Table) -> int:
+def _perhaps_kept(recovery: Recovery, earlier: Sequence[Total]) -> int:
     """How many objects earlier tries deleted of which nobody knows whether the store kept them.
 
     Its settings may have been others then. Where it told under which id it kept one, it did.
     """
-    if recovery.kind == "trash":
-        return 0
-    told = pc.is_valid(earlier["version"])
-    unclear = told if recovery.kind == "nothing" else pc.invert(told)
-    deleted = earlier.filter(pc.and_(pc.equal(earlier["outcome"], "deleted"), unclear))
-    return int(deleted.num_rows)
+    return 0 if recovery.kind == "trash" else _deleted(earlier, kept=recovery.kind == "nothing")
 
 
-def _put_back(ctx: RunContext, swept: pa.Table) -> list[dict[str, str]]:
+def _deleted(totals: Sequence[Total], *, kept: bool) -> int:
+    return sum(t.objects for t in totals if t.outcome == "deleted" and t.kept is kept)
+
+
+def _put_back(
+    ctx: RunContext, recorded: Recorded, parts: Sequence[Part], swept: Sequence[Total]
+) -> list[dict[str, str]]:
     """The first of what is back because it is needed: address and why, which is told, too."""
-    back = swept.filter(pc.equal(swept["outcome"], PUT_BACK)).sort_by("address")
-    named: list[dict[str, str]] = back.select(["address", "detail"]).slice(0, _NAMED).to_pylist()
-    if named:
-        lines = object_lines([{**row, "why": row["detail"]} for row in named], back.num_rows)
-        ctx.log.warning(
-            "%s back to life while %r was swept, and put back:\n%s",
-            counted(back.num_rows, "object came", "objects came"),
-            ctx.run,
-            "\n".join(lines),
-        )
+    count = sum(total.objects for total in swept if total.outcome == PUT_BACK)
+    if not count:
+        return []
+    named = recorded.put_back(parts, _NAMED)
+    lines = object_lines([{**row, "why": row["detail"]} for row in named], count)
+    ctx.log.warning(
+        "%s back to life while %r was swept, and put back:\n%s",
+        counted(count, "object came", "objects came"),
+        ctx.run,
+        "\n".join(lines),
+    )
     return named
 
 
@@ -280,27 +274,12 @@ def _prune_trash(ctx: RunContext, namespace: str, lease: Lease) -> None:
         )
 
 
-def _require_whole(ctx: RunContext, swept: pa.Table, candidates: Candidates) -> None:
-    """Compare the outcomes with what was marked.
-
-    Raises:
-        IntegrityError: they are not of the same objects.
-    """
-    marked = candidates.rows["address"]
-    known = pc.sum(strings.among(swept["address"], marked)).as_py() or 0
-    if known != swept.num_rows or swept.num_rows != len(marked):
-        raise IntegrityError(
-            f"the ledger of mark {ctx.run!r} has {swept.num_rows} outcomes, "
-            f"{swept.num_rows - known} of them for objects that were not marked, and the mark has "
-            f"{len(marked)}: the ledger is damaged. Nothing more was deleted",
-        )
-
-
-def _totals(swept: pa.Table) -> dict[str, dict[str, int]]:
-    totals = {}
-    for outcome in pc.unique(swept["outcome"]).to_pylist():
-        sizes = swept.filter(pc.equal(swept["outcome"], outcome))["size"]
-        totals[outcome] = {"objects": len(sizes), "bytes": pc.sum(sizes).as_py()}
+def _outcomes(swept: Sequence[Total]) -> dict[str, dict[str, int]]:
+    totals: dict[str, dict[str, int]] = {}
+    for one in swept:
+        total = totals.setdefault(one.outcome, {"objects": 0, "bytes": 0})
+        total["objects"] += one.objects
+        total["bytes"] += one.bytes
     return totals
 
 

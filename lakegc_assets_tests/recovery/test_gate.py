@@ -133,7 +133,7 @@ def test_a_sweep_that_was_killed_keeps_what_it_did(
         raise Killed
 
     with monkeypatch.context() as patch:
-        patch.setattr("lakegc_assets.run.artifacts.AttemptArtifacts.writer", die)
+        patch.setattr("lakegc_assets.sweep.recorded.Recorded.write", die)
         with pytest.raises(Killed):
             sweep(place.context())
     place.store.delete_many([min(marked.candidates)])
@@ -154,7 +154,7 @@ def test_what_an_earlier_try_deleted_without_a_backup_is_not_said_to_be_in_it(
         raise Killed
 
     with monkeypatch.context() as patch:
-        patch.setattr("lakegc_assets.run.artifacts.AttemptArtifacts.writer", die)
+        patch.setattr("lakegc_assets.sweep.recorded.Recorded.write", die)
         with pytest.raises(Killed):
             sweep(place.context(backup_url=None, trash_days=timedelta(0)))
     make_backup(place.context())

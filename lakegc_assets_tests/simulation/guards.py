@@ -15,9 +15,11 @@ from lakegc_assets.recovery import backups, liveness, making, old_trash, overvie
 from lakegc_assets.restore import restore
 from lakegc_assets.retention.united import UnitedActiveCommits, unite
 from lakegc_assets.run import artifacts, pins
+from lakegc_assets.run.artifacts import LISTING
 from lakegc_assets.sweep import deletion, delta, extending, lease, leased, look, rounds, sweep
 from lakegc_assets.sweep.lease_record import lost, read_lease
 from lakegc_assets.sweep.look import Look, judge
+from lakegc_assets.sweep.marked import Candidates
 from lakegc_assets_tests.simulation import encoding
 from lakegc_assets_tests.simulation import rows as pa
 from lakegc_assets_tests.simulation.choices import Choices
@@ -102,9 +104,11 @@ def _last_try(real: Callable[..., None]) -> Callable[..., None]:
     return collect
 
 
-def _unread(attempt: Any, marked: Any) -> pa.Table:
-    found: pa.Table = attempt.read(marked.asset, columns=list(_COLUMNS))
-    return found
+def _uncounted(ctx: Any, connections: Any, attempt: Any, marked: Any, folder: str) -> Candidates:
+    """What a mark names, whatever its manifest says."""
+    with ctx.frames(connections) as frames:
+        found = frames.read(Candidates(marked.parts["data"]).dataset(attempt))
+        return Candidates(frames.write(found, attempt.url, folder, LISTING, "read"))
 
 
 def _unchecked(store: Any, part: Any, columns: Any = None) -> pa.Table:
@@ -147,7 +151,6 @@ def _listed_once(client: Any, repository: str, known: Iterable[str] = ()) -> dic
     return heads
 
 
-_COLUMNS: Final = ("address", "size", "last_modified", "etag")
 _FOREVER: Final = 1e9
 GUARDS: Final[dict[str, Guard]] = {
     "HEADs before a batch": Guard(((deletion, "judge", _blind(heads=True)),)),
@@ -186,7 +189,7 @@ GUARDS: Final[dict[str, Guard]] = {
     "digests of the chain": Guard(
         (
             (datasets, "read_part", _unchecked),
-            (sweep, "read_marked", _unread),
+            (sweep, "marked_in_order", _uncounted),
             (artifacts.AttemptArtifacts, "_require_files", lambda *_: None),
         ),
         {"tampered": True},

@@ -54,6 +54,7 @@ from lakegc_assets.sweep import (
     settling,
     sweep,
 )
+from lakegc_assets.sweep.marked import Candidates
 from lakegc_assets.sweep.orders import Told
 from lakegc_assets.sweep.present import present_state
 from lakegc_assets_tests.simulation import encoding, mark_stages, twin_session
@@ -108,7 +109,7 @@ class SimDeltas(delta.Deltas):
     """Tells the oracle when a delta mark begins, and asks for what is served without Spark."""
 
     def take(
-        self, candidates: delta.Candidates, name: str, unread: list[str] | None = None
+        self, candidates: Candidates, name: str, unread: list[str] | None = None
     ) -> delta.DeltaMark:
         here = world()
         actor = here.scheduler.current
@@ -123,7 +124,8 @@ class SimDeltas(delta.Deltas):
 
     def _served(self, connections: Any, candidates: Any, liveness: Any, _folder: str) -> pa.Table:
         client = connections.client()
-        rows = candidates.rows.to_pylist()
+        store = self.attempt.store()
+        rows = [row for t in datasets.read_parts(store, candidates.parts) for row in t.to_pylist()]
         found = served(client, liveness.heads, rows)
         if not found:
             return _NOTHING

@@ -14,9 +14,11 @@ from lakegc_assets.engine.session import Dataset, OpenStore
 from lakegc_assets.mark import comparison_relations, holder_relations
 from lakegc_assets.mark import relations as of_mark
 from lakegc_assets.run.context import RunContext
+from lakegc_assets.sweep import relations as of_sweep
 from lakegc_assets_tests.mark import comparison_twins
 from lakegc_assets_tests.mark import twins as mark_twins
 from lakegc_assets_tests.simulation import rows as pa
+from lakegc_assets_tests.sweep import twins as sweep_twins
 
 Rows = list[dict[str, Any]]
 
@@ -25,6 +27,7 @@ _TWINS: Final[Sequence[tuple[ModuleType, ModuleType]]] = (
     (of_mark, mark_twins),
     (holder_relations, comparison_twins),
     (comparison_relations, comparison_twins),
+    (of_sweep, sweep_twins),
 )
 
 

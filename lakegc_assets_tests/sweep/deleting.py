@@ -87,7 +87,7 @@ def run(
     """Objects as they are listed now, some with other etags, in one task."""
     reach = reach or Reach.of(orders)
     objects = as_listed(orders.connections.store(), addresses, etags)
-    return DeletingTask(orders, number, reach).run(objects)
+    return DeletingTask(orders, number, reach).run([objects])
 
 
 def names(told: Iterable[Told]) -> list[str]:

@@ -10,14 +10,15 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from lakegc_assets.engine.datasets import read_part
+from lakegc_assets.engine.datasets import read_part, read_parts, write_part
 from lakegc_assets.run.context import RunContext
 from lakegc_assets.storage.base import ObjectStore
 from lakegc_assets.storage.errors import ObjectNotFoundError
 from lakegc_assets.sweep import lease, rounds
 from lakegc_assets.sweep.deletion import DeletingTask, Reach
-from lakegc_assets.sweep.delta import SPARED, Candidates, DeltaMark, Deltas
+from lakegc_assets.sweep.delta import CAME_BACK, DeltaMark, Deltas
 from lakegc_assets.sweep.look import fingerprint
+from lakegc_assets.sweep.marked import Candidates
 from lakegc_assets.sweep.moment import Moment
 from lakegc_assets.sweep.orders import Orders, Portion, Progress, progress_of
 from lakegc_assets.sweep.present import Marked
@@ -63,7 +64,8 @@ def in_this_thread(_ctx: RunContext, orders: Orders, portions: list[Portion]) ->
             told
             for portion in portions
             for told in DeletingTask(small, portion.number, reach).run(
-                read_part(reach.artifacts, portion.part)
+                read_part(reach.artifacts, part).slice(begin, rows)
+                for part, begin, rows in portion.stretches
             )
         ]
     )
@@ -81,8 +83,12 @@ def spare(addresses: set[str], age: float = 0) -> Take:
     def take(deltas: Deltas, candidates: Candidates) -> DeltaMark:
         client, connections = deltas.ctx.connect()
         seen = fingerprint(client, deltas.ctx.repository, protect_tags=False)
-        alive = sorted(addresses & set(candidates.rows["address"].to_pylist()))
-        spared = pa.table([alive, ["it is alive"] * len(alive)], schema=SPARED)
+        artifacts = deltas.attempt.store()
+        tables = read_parts(artifacts, candidates.parts, ["address", "size"])
+        rows = [row for table in tables for row in table.to_pylist() if row["address"] in addresses]
+        back = [{**row, "why": "it is alive", "certain": True} for row in rows]
+        table = pa.Table.from_pylist(back, CAME_BACK)
+        spared = [write_part(artifacts, f"{deltas.folder}spared/", table)] if back else []
         return DeltaMark(seen, earlier(Moment.now(connections.store()), age), spared)
 
     return take

@@ -65,7 +65,7 @@ def main(folder: Path, endpoint: str, local_root: str, addresses: list[str]) -> 
             limits=Limits(1e9, 1e9),
         )
         task = DeletingTask(orders, 0, Reach.of(orders))
-        told = [one._asdict() for one in task.run(as_listed(store, addresses))]
+        told = [one._asdict() for one in task.run([as_listed(store, addresses)])]
         sys.stdout.write(f"{json.dumps(told)}\n")
         # A suspended owner does not get its lease back either.
         try:

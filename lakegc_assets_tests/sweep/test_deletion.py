@@ -19,6 +19,7 @@ from lakegc_assets.sweep import answers, deletion
 from lakegc_assets.sweep.deletion import Reach, delete_portion
 from lakegc_assets.sweep.ledger import Outcome
 from lakegc_assets.sweep.look import CHECK_LIFETIME, CHECK_TIME
+from lakegc_assets.sweep.marked import Stretch
 from lakegc_assets.sweep.orders import Orders, Portion, Told, progress_of, summed, told_of
 from lakegc_assets_tests.lake import SmallLake
 from lakegc_assets_tests.sweep.deleting import (
@@ -79,8 +80,10 @@ def test_a_portion_is_deleted(bare: SmallLake, orders: Orders) -> None:
     addresses = plant(bare, 5)
     objects = as_listed(orders.connections.store(), addresses)
     part = write_part(Reach.of(orders).artifacts, "swept_set/survivors/", objects)
-    assert delete_portion(orders, Portion(3, part)) == [Told("deleted", 5, 35)]
-    assert delete_portion(orders, Portion(3, part))[0].outcome == "taken"
+    portion = Portion(3, [Stretch(part, 0, 1), Stretch(part, 1, 3), Stretch(part, 4, 1)])
+    assert portion.rows == len(addresses)
+    assert delete_portion(orders, portion) == [Told("deleted", 5, 35)]
+    assert delete_portion(orders, portion)[0].outcome == "taken"
     assert recorded(orders) == dict.fromkeys(addresses, "deleted")
 
 

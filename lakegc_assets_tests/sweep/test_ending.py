@@ -20,11 +20,12 @@ from lakegc_assets.run.context import RunContext
 from lakegc_assets.storage.config import S3Access
 from lakegc_assets.storage.errors import StorageError
 from lakegc_assets.sweep import ledger, rounds
-from lakegc_assets.sweep.delta import Candidates, DeltaMark, Deltas
+from lakegc_assets.sweep.delta import DeltaMark, Deltas
 from lakegc_assets.sweep.ending import command
 from lakegc_assets.sweep.lease import LeaseLostError
 from lakegc_assets.sweep.lease_record import LEASE, read_lease
 from lakegc_assets.sweep.ledger import Outcome
+from lakegc_assets.sweep.marked import Candidates
 from lakegc_assets.sweep.sweep import sweep
 from lakegc_assets_tests.lake import REPOSITORY, RUN, Marked, SmallLake
 from lakegc_assets_tests.sessions import Session
@@ -217,7 +218,7 @@ def test_a_ledger_that_cannot_be_read_hides_nothing(
         raise StorageError("no answer")
 
     def fail_for_good(ctx: RunContext, *_: object) -> None:
-        monkeypatch.setattr("lakegc_assets.sweep.ending.ledger.read", unreadable)
+        monkeypatch.setattr(ledger.Ledger, "read", unreadable)
         fail(ctx)
 
     monkeypatch.setattr(rounds, "delete", fail_for_good)

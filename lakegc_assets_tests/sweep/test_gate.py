@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -85,14 +85,18 @@ def alter_manifest(lake: SmallLake, asset: str, **values: Any) -> Manifest:
     return altered
 
 
-def alter_candidate(lake: SmallLake) -> None:
-    """Put another object's address in place of a candidate's."""
+def alter_candidate(lake: SmallLake, columns: Sequence[str] = ("address", "hash")) -> None:
+    """Put another object's address, or its hash, in place of a candidate's."""
     path = data_file(lake)
     table = pq.read_table(path)
     addresses = table["address"].to_pylist()
     addresses[0] = addresses[0][:-1] + ("0" if addresses[0][-1] != "0" else "1")
-    index = table.schema.get_field_index("address")
-    pq.write_table(table.set_column(index, "address", pa.array(addresses)), path)
+    other = pa.array(addresses)
+    for name, column in (("address", other), ("hash", signed(address_hashes(other)))):
+        if name in columns:
+            index = table.schema.get_field_index(name)
+            table = table.set_column(index, table.schema.field(name), column)
+    pq.write_table(table, path)
 
 
 def test_an_unknown_mark(lake: SmallLake, spark: Session) -> None:
@@ -158,8 +162,20 @@ def test_candidates_in_a_file_that_no_manifest_names(
     assert lake.keys() == marked.live
 
 
-def test_candidates_altered_together_with_the_manifests(lake: SmallLake, spark: Session) -> None:
-    alter_candidate(lake)
+@pytest.mark.parametrize(
+    ("columns", "words"),
+    [
+        (["address", "hash"], "but its manifest says"),
+        (["hash"], "has hashes of other addresses"),
+        (["address"], "has hashes of other addresses"),
+    ],
+    ids=["whole", "its hash", "its address"],
+)
+def test_candidates_altered_together_with_the_manifests(
+    lake: SmallLake, spark: Session, columns: Sequence[str], words: str
+) -> None:
+    """By its hash it is told what came back to life."""
+    alter_candidate(lake, columns)
     content = data_file(lake).read_bytes()
     path = asset_folder(lake, "deletion_candidates") / "manifest.json"
     parts = Manifest.from_bytes(path.read_bytes(), str(path)).parts
@@ -167,7 +183,7 @@ def test_candidates_altered_together_with_the_manifests(lake: SmallLake, spark: 
     told = replace(part, size=len(content), sha256=hashlib.sha256(content).hexdigest())
     altered = alter_manifest(lake, "deletion_candidates", parts={**parts, "data": [told]})
     alter_manifest(lake, "gc_report", previous=altered.sha256)
-    refused(lake.context(spark), lake, IntegrityError, "but its manifest says")
+    refused(lake.context(spark), lake, IntegrityError, words)
 
 
 @pytest.mark.parametrize("asset", ["store_listing", "active_commits", "deletion_candidates"])

@@ -20,6 +20,7 @@ from lakegc_assets.sweep import ledger, rounds
 from lakegc_assets.sweep import sweep as sweeping
 from lakegc_assets.sweep.deletion import DeletingTask
 from lakegc_assets.sweep.delta import Deltas
+from lakegc_assets.sweep.recorded import Recorded
 from lakegc_assets.sweep.sweep import sweep
 from lakegc_assets_tests.lake import REPOSITORY, RUN, Marked, SmallLake
 from lakegc_assets_tests.sessions import Session
@@ -85,8 +86,8 @@ KILLS = (
     ("after take", 1),
     ("before _record_spared", 1),
     ("after _record_spared", 1),
-    ("before write_part", 1),
-    ("after write_part", 2),
+    ("before without_spared", 1),
+    ("after without_spared", 1),
     ("before delete", 1),
     ("before _send", 1),
     ("after _delete", 3),
@@ -97,8 +98,11 @@ KILLS = (
     ("after delete", 1),
     ("before take", 1),
     ("after take", 1),
-    ("before writer", 1),
-    ("after writer", 1),
+    ("before remaining", 1),
+    ("after remaining", 1),
+    ("before require_whole", 2),
+    ("before write", 1),
+    ("after write", 1),
     ("before finish", 1),
     ("after finish", 1),
 )
@@ -120,8 +124,10 @@ def test_killed_at_every_step(
         (DeletingTask, "_send"),
         (sweeping, "probe_conditions"),
         (ledger, "record"),
-        (rounds, "write_part"),
-        (AttemptArtifacts, "writer"),
+        (Recorded, "remaining"),
+        (Recorded, "without_spared"),
+        (Recorded, "require_whole"),
+        (Recorded, "write"),
         (AttemptArtifacts, "finish"),
     ):
         reaper.watch(owner, name)

@@ -20,7 +20,7 @@ from lakegc_assets_tests.lake import (
 from lakegc_assets_tests.sessions import Session
 
 #: The most Spark jobs of a mark, and of a sweep of one round.
-MARK_JOBS, SWEEP_JOBS = 25, 12
+MARK_JOBS, SWEEP_JOBS = 60, 30
 
 
 def jobs_of(spark: Session, work: Callable[[], object]) -> int:

@@ -30,8 +30,8 @@ _ASKED = {
         "time": 15, "list": 7, "read": 9, "head": 5, "put": 15, "delete": 2, "delete many": 6,
         "versioning": 1,
     },
-    "artifacts": {"time": 1, "list": 36, "read": 56, "head": 2, "put": 21, "delete many": 1},
-    "backups": {"list": 1, "read": 4},
+    "artifacts": {"time": 1, "list": 37, "read": 61, "head": 2, "put": 19, "delete many": 1},
+    "backups": {"list": 1, "read": 5},
 }  # fmt: skip
 
 

@@ -168,7 +168,7 @@ class Sweep:
         done = self.outcomes("deleted", "already_missing", "spared")
         left = table_of(m for m in marked if m.address not in done)
         reach = replace(Reach.of(orders), sleep=self.sleep)
-        told = summed(DeletingTask(orders, 0, reach).run(left))
+        told = summed(DeletingTask(orders, 0, reach).run([left]))
         return {one.outcome: one.objects or 1 for one in told}
 
     def outcomes(self, *names: str) -> dict[str, str]:

@@ -1,0 +1,141 @@
+"""What a mark names, all or some of it: files, in the order of the addresses."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Final, NamedTuple
+
+import numpy as np
+
+from lakegc_assets.engine.datasets import Part, read_part
+from lakegc_assets.engine.session import Dataset
+from lakegc_assets.errors import IntegrityError
+from lakegc_assets.run.artifacts import LISTING, AttemptArtifacts, Manifest
+from lakegc_assets.run.connections import Connections
+from lakegc_assets.run.context import RunContext
+from lakegc_assets.run.hashing import KeyDigest, address_hashes, key_digest, unsigned
+from lakegc_assets.sweep import relations
+
+#: Rows that are compared with a digest in one task, and its work for each, in seconds of one core.
+_EACH: Final = 2_000_000
+_ROW_S: Final = 1e-7
+_COLUMNS: Final = ("address", "hash")
+
+
+class Stretch(NamedTuple):
+    """Some rows of a file that stand together.
+
+    Attributes:
+        part: the file.
+        begin: the first of them, from 0.
+        rows: how many.
+    """
+
+    part: Part
+    begin: int
+    rows: int
+
+
+def stretches(parts: Sequence[Part], each: int) -> list[list[Stretch]]:
+    """All rows of some files, in pieces of so many, in their order."""
+    pieces: list[list[Stretch]] = []
+    room = 0
+    for part in parts:
+        begin = 0
+        while begin < part.rows:
+            if not room:
+                pieces.append([])
+                room = each
+            rows = min(room, part.rows - begin)
+            pieces[-1].append(Stretch(part, begin, rows))
+            begin += rows
+            room -= rows
+    return pieces
+
+
+@dataclass(frozen=True)
+class Candidates:
+    """Objects that a mark names, all or some, each once.
+
+    Attributes:
+        parts: files of them (``LISTING``, and perhaps more), below the attempt.
+    """
+
+    parts: Sequence[Part]
+
+    @property
+    def rows(self) -> int:
+        """How many there are."""
+        return sum(part.rows for part in self.parts)
+
+    def dataset(self, attempt: AttemptArtifacts) -> Dataset:
+        """Them as relations take them."""
+        return Dataset(attempt.url, self.parts, LISTING)
+
+
+def marked_in_order(
+    ctx: RunContext,
+    connections: Connections,
+    attempt: AttemptArtifacts,
+    marked: Manifest,
+    folder: str,
+) -> Candidates:
+    """What a mark names, in the order of the addresses, once it was compared with its digest.
+
+    Args:
+        ctx: the run.
+        connections: how tasks reach the artifacts.
+        attempt: the artifacts of the mark.
+        marked: manifest of its ``deletion_candidates``.
+        folder: for the files, below the attempt, with a slash at its end.
+
+    Raises:
+        IntegrityError: it is not what its manifest says.
+    """
+    found = Candidates(marked.parts["data"])
+    # Of what one batch deletes the order is of no use.
+    if found.rows > ctx.settings.sweep_batch:
+        with ctx.frames(connections) as frames:
+            ordered = relations.in_order(frames.read(found.dataset(attempt)))
+            what = "put what was marked in order"
+            found = Candidates(frames.write(ordered, attempt.url, folder, LISTING, what))
+    digest = _digest(ctx, connections, attempt, found)
+    if str(digest) != marked.digest or found.rows != marked.rows:
+        raise IntegrityError(
+            f"{attempt.data_url(marked.asset)} holds {digest}, but its manifest says "
+            f"{marked.digest}: something changed it. Mark again under a new id",
+        )
+    return found
+
+
+def _digest(
+    ctx: RunContext, connections: Connections, attempt: AttemptArtifacts, found: Candidates
+) -> KeyDigest:
+    pieces = stretches([part for part in found.parts if part.rows], _EACH)
+    task = partial(_digest_of, connections, attempt.url)
+    if len(pieces) <= 1:
+        digests = [task(piece) for piece in pieces]
+    else:
+        seconds = found.rows * _ROW_S
+        digests = ctx.tasks.run("compare what was marked", task, pieces, seconds)
+    return sum(digests, KeyDigest())
+
+
+def _digest_of(connections: Connections, url: str, piece: Sequence[Stretch]) -> KeyDigest:
+    """The digest of the addresses, by whose hashes it is told what came back to life.
+
+    Raises:
+        IntegrityError: a hash is not that of its address.
+    """
+    store, digest = connections.open(url), KeyDigest()
+    for part, begin, count in piece:
+        rows = read_part(store, part, _COLUMNS).slice(begin, count)
+        if not np.array_equal(unsigned(rows["hash"]), address_hashes(rows["address"])):
+            raise IntegrityError(
+                f"{store.url}/{part.key} has hashes of other addresses: something changed it. "
+                "Mark again under a new id"
+            )
+        digest += key_digest(rows["address"])
+    return digest

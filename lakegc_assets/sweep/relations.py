@@ -1,0 +1,218 @@
+"""Marked DF - ledger, and Marked DF ∩ live: what a sweep has left to do, and must not touch.
+
+Marked DF is what a mark names (``LISTING``), each address once. The ledger is what tasks have
+recorded (``SWEPT``), where an address may stand more than once. Addresses are compared letter by
+letter but with live sets, which are known by their hashes: two addresses with one hash make a dead
+object look alive.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from pyspark.sql import Column, DataFrame
+
+from lakegc_assets.engine.relation import F, Window, relation
+from lakegc_assets.mark.references import COMMITTED, SAME_HASH
+from lakegc_assets.mark.served import UNVERIFIED
+from lakegc_assets.run.pins import PINNED
+from lakegc_assets.sweep.extending import UNCLEAR
+from lakegc_assets.sweep.ledger import DONE, GONE, PUT_BACK
+
+#: From here on a reason does not tell that an object is needed.
+_DOUBTED: Final = 2
+
+
+@relation
+def in_order(marked: DataFrame) -> DataFrame:
+    """Marked DF in the order of the addresses, so that a store can list each stretch of it."""
+    return marked.orderBy("address")
+
+
+@relation
+def remaining(marked: DataFrame, ledger: DataFrame) -> DataFrame:
+    """Marked DF - ledger: what has no outcome yet after which nothing is left to do, in order."""
+    done = ledger.where(F.col("outcome").isin(*DONE))
+    return without(marked, done)
+
+
+@relation
+def without(marked: DataFrame, others: DataFrame) -> DataFrame:
+    """Marked DF but for the objects with some addresses, in order."""
+    return marked.join(others.select("address"), "address", "left_anti").orderBy("address")
+
+
+@relation
+def came_back(
+    marked: DataFrame,
+    live: Sequence[tuple[DataFrame, str]],
+    unresolved: Sequence[DataFrame],
+    named: Sequence[DataFrame],
+) -> DataFrame:
+    """Marked DF ∩ live: what came back to life since it was marked, and why.
+
+    Args:
+        marked: some of what the mark names.
+        live: hashes of addresses that are alive now, and why they are; several of these.
+        unresolved: last path components (last_part) of live addresses that nobody can place.
+        named: address and why of what is to stay by its very name.
+
+    Returns:
+        address, size and why, each address once, and whether it is certain that it is alive: that
+        is told before a doubt, or a pin, which may name what is not there.
+    """
+    objects = marked.select("address", "hash", "size")
+    found = [
+        objects.join(hashes, "hash", "left_semi").select("address", "size", F.lit(why).alias("why"))
+        for hashes, why in live
+    ]
+    ends = objects.withColumn("last_part", F.element_at(F.split("address", "/"), -1))
+    found += [
+        ends.join(names, "last_part", "left_semi").select(
+            "address", "size", F.lit(UNCLEAR).alias("why")
+        )
+        for names in unresolved
+    ]
+    found += [
+        objects.join(some.select("address", "why"), "address").select("address", "size", "why")
+        for some in named
+    ]
+    every = found[0]
+    for one in found[1:]:
+        every = every.unionByName(one)
+    order = Window.partitionBy("address").orderBy("doubt", "why")
+    ranked = every.withColumn("doubt", _doubt(F.col("why")))
+    first = ranked.withColumn("place", F.row_number().over(order)).where("place = 1")
+    return first.select("address", "size", "why", (F.col("doubt") < _DOUBTED).alias("certain"))
+
+
+def _doubt(why: Column) -> Column:
+    """How far a reason is from telling that an object is needed, and by whom."""
+    doubtful = why.isin(UNCLEAR, UNVERIFIED) | why.startswith(PINNED)
+    return F.when(doubtful, F.lit(_DOUBTED)).when(why == SAME_HASH, F.lit(1)).otherwise(F.lit(0))
+
+
+@relation
+def referenced(references: DataFrame) -> DataFrame:
+    """What other repositories name (``REFERENCES``), and why it stays: address and why."""
+    where = F.when(F.col("held") == COMMITTED, F.lit("a commit")).otherwise(
+        F.lit("what it has staged")
+    )
+    why = F.concat(
+        F.lit("repository '"),
+        F.col("repository"),
+        F.lit("' names it by its full address, in "),
+        where,
+    )
+    return references.select("address", why.alias("why"))
+
+
+@relation
+def outcomes(ledger: DataFrame) -> DataFrame:
+    """The ledger with the outcome that counts of each address, in the order of the addresses.
+
+    What is back before what was deleted, that before all that was done, and that before what
+    failed; and then what came last.
+    """
+    outcome = F.col("outcome")
+    rank = (
+        F.when(outcome == PUT_BACK, F.lit(0))
+        .when(outcome == "deleted", F.lit(1))
+        .when(outcome.isin(*DONE), F.lit(2))
+        .otherwise(F.lit(3))
+    )
+    order = Window.partitionBy("address").orderBy("rank", F.col("at").desc())
+    ranked = ledger.withColumn("rank", rank)
+    first = ranked.withColumn("place", F.row_number().over(order)).where("place = 1")
+    return first.select(*ledger.columns).orderBy("address")
+
+
+@relation
+def compared(ledger: DataFrame, marked: DataFrame) -> DataFrame:
+    """Whether each marked object has an outcome that is recorded, and no other object has one.
+
+    Returns:
+        One row: how many addresses have outcomes, how many of these are ``strangers`` that were not
+        marked, and how many marked ones are ``untold``.
+    """
+    told = ledger.select("address", F.lit(True).alias("told")).distinct()
+    both = told.join(marked.select("address", F.lit(True).alias("marked")), "address", "full_outer")
+
+    def count(condition: Column) -> Column:
+        return F.count(F.when(condition, F.lit(1)))
+
+    return both.agg(
+        count(F.col("told").isNotNull()).alias("recorded"),
+        count(F.col("marked").isNull()).alias("strangers"),
+        count(F.col("told").isNull()).alias("untold"),
+    )
+
+
+@relation
+def totals(outcomes: DataFrame) -> DataFrame:
+    """Objects and bytes by outcome, and by whether the store told under which id it kept them.
+
+    Args:
+        outcomes: the one that counts of each address.
+
+    Returns:
+        outcome, kept, objects, bytes, and when the ``first`` of them was recorded.
+    """
+    by = outcomes.withColumn("kept", F.col("version").isNotNull()).groupBy("outcome", "kept")
+    return by.agg(
+        F.count(F.lit(1)).alias("objects"),
+        F.sum("size").cast("bigint").alias("bytes"),
+        F.min("at").alias("first"),
+    )
+
+
+@relation
+def put_back(outcomes: DataFrame, most: int) -> DataFrame:
+    """The first of what was put back: address and detail, so many of them at most."""
+    back = outcomes.where(F.col("outcome") == PUT_BACK)
+    return back.select("address", "detail").orderBy("address").limit(most)
+
+
+@relation
+def named(rows: DataFrame, addresses: DataFrame) -> DataFrame:
+    """Rows of some addresses."""
+    return rows.join(addresses.select("address"), "address", "left_semi")
+
+
+@relation
+def thought_gone(outcomes: DataFrame, alive: DataFrame, missing: DataFrame) -> DataFrame:
+    """Of what is alive and there that which the ledger calls gone.
+
+    A sweep that was killed put it back and did not record it, or somebody else brought it.
+
+    Args:
+        outcomes: the one that counts of each address.
+        alive: address, size, why and certain, as ``came_back`` gives it.
+        missing: addresses of what the store does not have.
+    """
+    gone = outcomes.where(F.col("outcome").isin(*GONE))
+    there = alive.where("certain").join(missing.select("address"), "address", "left_anti")
+    return there.join(gone.select("address"), "address", "left_semi")
+
+
+@relation
+def not_backed_up(marked: DataFrame, held: DataFrame, told: DataFrame) -> DataFrame:
+    """Marked DF - what its backup holds as it was copied: address, size and why.
+
+    Args:
+        marked: what the mark names.
+        held: address, size and etag of the copies that are there now.
+        told: address, outcome and error_code of what was to be copied, each once.
+    """
+    lacking = marked.select("address", "size", "etag").join(
+        held, ["address", "size", "etag"], "left_anti"
+    )
+    rows = lacking.join(told.select("address", "outcome", "error_code"), "address", "left")
+    copied = F.col("outcome") == "copied"
+    outcome = F.when(copied, F.lit("the copy is gone or another")).otherwise(
+        F.coalesce(F.col("outcome"), F.lit("?"))
+    )
+    code = F.coalesce(F.col("error_code"), F.lit(""))
+    why = F.trim(F.concat(F.lit("not in the backup: "), outcome, F.lit(" "), code))
+    return rows.select("address", "size", why.alias("why"))

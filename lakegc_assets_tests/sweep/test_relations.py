@@ -1,0 +1,205 @@
+"""The relations of the sweep give what their twins in plain Python give, on each engine."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime, timedelta, timezone
+from typing import Any
+
+import pyarrow as pa
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import strategies as st
+
+from lakegc_assets.sweep import relations
+from lakegc_assets.sweep.ledger import SWEPT
+from lakegc_assets_tests.frames import Frames, same
+from lakegc_assets_tests.sweep import twins
+
+Rows = list[dict[str, Any]]
+Given = tuple[pa.Schema, Rows]
+
+BEGAN = datetime(2026, 1, 2, tzinfo=timezone.utc)
+MARKED = pa.schema([("address", pa.string()), ("hash", pa.int64()), ("size", pa.int64())])
+HASHES = pa.schema([("hash", pa.int64())])
+LAST_PARTS = pa.schema([("last_part", pa.string())])
+NAMED = pa.schema([("address", pa.string()), ("why", pa.string())])
+SPARED = pa.schema([*NAMED, ("size", pa.int64()), ("certain", pa.bool_())])
+REFERENCES = pa.schema(
+    [("address", pa.string()), ("repository", pa.string()), ("held", pa.string())]
+)
+ADDRESSES = pa.schema([("address", pa.string())])
+
+addresses = st.sampled_from(
+    ["", "data/a", "data/s/a", "data/s\n/a/b", "data//a", "data/s/'\"\U0001f600", "data/s/\uffff"]
+)
+whys = st.sampled_from(
+    [
+        "an active commit holds it now",
+        "it is staged on a branch now",
+        "pinned until 2026-01-02 03:04 UTC: restored",
+        "pinned",
+        twins.UNCLEAR,
+        twins.UNVERIFIED,
+        twins.SAME_HASH,
+        "repository 'other' names it by its full address, in a commit",
+    ]
+)
+outcomes = st.sampled_from(["deleted", "already_missing", "spared", "put_back", "failed", "copied"])
+texts = st.one_of(st.none(), st.sampled_from(["", "a", "'\"|\n;--", "NULL"]))
+_VALUES: Mapping[str, st.SearchStrategy[Any]] = {
+    "address": addresses,
+    "hash": st.sampled_from([0, 1, 2, -(2**63), 2**63 - 1]),
+    "size": st.integers(0, 3) | st.just(2**60),
+    "etag": st.sampled_from(["", "a"]),
+    "last_part": st.sampled_from(["a", "b", "", "'\"\U0001f600"]),
+    "why": whys,
+    "repository": st.sampled_from(["a", "b-c"]),
+    "held": st.sampled_from(["committed", "staged"]),
+    "outcome": outcomes,
+    "error_code": texts,
+    "detail": texts,
+    "version": texts,
+    "certain": st.booleans(),
+    "at": st.integers(0, 10**6).map(lambda n: BEGAN + timedelta(microseconds=n)),
+}
+
+
+def rows(schema: pa.Schema, unique: str | None = None) -> st.SearchStrategy[Rows]:
+    """Some rows, in which one column may have each value once."""
+    row = st.fixed_dictionaries({name: _VALUES[name] for name in schema.names})
+    by: Callable[[Mapping[str, Any]], Any] | None = (lambda one: one[unique]) if unique else None
+    return st.lists(row, max_size=6, unique_by=by)
+
+
+def check(
+    frames: Frames,
+    test: Callable[..., None],
+    *strategies: st.SearchStrategy[Any],
+) -> None:
+    """Call a test with many values, as many as the engine is worth."""
+    how = settings(
+        max_examples=frames.examples,
+        deadline=None,
+        suppress_health_check=list(HealthCheck),
+        phases=(Phase.explicit, Phase.reuse, Phase.generate),
+    )
+    how(given(*strategies)(test))()
+
+
+def holds(
+    frames: Frames,
+    name: str,
+    schema: pa.Schema,
+    given_rows: Sequence[Given],
+    *,
+    order: bool = False,
+) -> None:
+    """A relation of some frames gives what its twin gives of the same rows."""
+    frame = getattr(relations, name)(*(frames.of(some, of) for of, some in given_rows))
+    found = frames.rows(frame, schema)
+    wanted = getattr(twins, name)(*(some for _, some in given_rows))
+    cut = [{column: row[column] for column in schema.names} for row in wanted]
+    assert same(found, cut)
+    if order:
+        assert [row["address"] for row in found] == [row["address"] for row in cut]
+
+
+def test_what_is_left_to_do(frames: Frames) -> None:
+    def test(marked: Rows, ledger: Rows) -> None:
+        given_rows = [(MARKED, marked), (SWEPT, ledger)]
+        holds(frames, "in_order", MARKED, given_rows[:1], order=True)
+        holds(frames, "remaining", MARKED, given_rows, order=True)
+        holds(frames, "without", MARKED, given_rows, order=True)
+        holds(frames, "named", MARKED, given_rows)
+
+    check(frames, test, rows(MARKED, "address"), rows(SWEPT))
+
+
+def test_what_came_back(frames: Frames) -> None:
+    def test(marked: Rows, live: Rows, staged: Rows, unresolved: Rows, named: Rows) -> None:
+        schemas = (HASHES, HASHES, LAST_PARTS, NAMED)
+        several = zip(schemas, (live, staged, unresolved, named), strict=True)
+        one, two, three, four = (frames.of(some, of) for of, some in several)
+        whys = ("an active commit holds it now", twins.SAME_HASH)
+        found = relations.came_back(
+            frames.of(marked, MARKED), [(one, whys[0]), (two, whys[1])], [three], [four]
+        )
+        wanted = twins.came_back(
+            marked, [(live, whys[0]), (staged, whys[1])], [unresolved], [named]
+        )
+        assert same(frames.rows(found, SPARED), wanted)
+        alone = relations.came_back(frames.of(marked, MARKED), [], [], [four])
+        assert same(frames.rows(alone, SPARED), twins.came_back(marked, [], [], [named]))
+
+    check(
+        frames,
+        test,
+        rows(MARKED, "address"),
+        rows(HASHES),
+        rows(HASHES),
+        rows(LAST_PARTS),
+        rows(NAMED),
+    )
+
+
+def test_what_other_repositories_name(frames: Frames) -> None:
+    def test(references: Rows) -> None:
+        holds(frames, "referenced", NAMED, [(REFERENCES, references)])
+
+    check(frames, test, rows(REFERENCES))
+
+
+COMPARED = pa.schema([(name, pa.int64()) for name in ("recorded", "strangers", "untold")])
+
+
+def test_outcomes_are_compared_with_what_was_marked(frames: Frames) -> None:
+    def test(ledger: Rows, marked: Rows) -> None:
+        holds(frames, "compared", COMPARED, [(SWEPT, ledger), (MARKED, marked)])
+
+    check(frames, test, rows(SWEPT), rows(MARKED, "address"))
+
+
+TOTALS = pa.schema(
+    [
+        ("outcome", pa.string()),
+        ("kept", pa.bool_()),
+        ("objects", pa.int64()),
+        ("bytes", pa.int64()),
+        ("first", pa.timestamp("us", "UTC")),
+    ]
+)
+
+
+def test_one_outcome_of_each_object_counts(frames: Frames) -> None:
+    def test(ledger: Rows, most: int) -> None:
+        holds(frames, "outcomes", SWEPT, [(SWEPT, ledger)], order=True)
+        one_each = twins.outcomes(ledger)
+        holds(frames, "totals", TOTALS, [(SWEPT, one_each)])
+        back = relations.put_back(frames.of(one_each, SWEPT), most)
+        schema = pa.schema([SWEPT.field("address"), SWEPT.field("detail")])
+        assert frames.rows(back, schema) == twins.put_back(one_each, most)
+
+    # Which of two counts that were recorded at the same time, nobody can tell.
+    check(frames, test, rows(SWEPT, "at"), st.integers(1, 3))
+
+
+def test_what_is_thought_to_be_gone(frames: Frames) -> None:
+    def test(ledger: Rows, alive: Rows, missing: Rows) -> None:
+        given_rows = [(SWEPT, ledger), (SPARED, alive), (ADDRESSES, missing)]
+        holds(frames, "thought_gone", SPARED, given_rows)
+
+    check(frames, test, rows(SWEPT, "address"), rows(SPARED, "address"), rows(ADDRESSES))
+
+
+OBJECTS = pa.schema([("address", pa.string()), ("size", pa.int64()), ("etag", pa.string())])
+TOLD = pa.schema([(name, pa.string()) for name in ("address", "outcome", "error_code")])
+LACKING = pa.schema([*NAMED, ("size", pa.int64())])
+
+
+def test_what_is_not_backed_up(frames: Frames) -> None:
+    def test(marked: Rows, held: Rows, told: Rows) -> None:
+        given_rows = [(OBJECTS, marked), (OBJECTS, held), (TOLD, told)]
+        holds(frames, "not_backed_up", LACKING, given_rows)
+
+    several = rows(OBJECTS, "address"), rows(OBJECTS, "address"), rows(TOLD, "address")
+    check(frames, test, *several)

@@ -1,0 +1,144 @@
+"""The relations of the sweep in plain Python: what each of them is to give."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+Row = dict[str, Any]
+Rows = Sequence[Mapping[str, Any]]
+
+DONE = {"deleted", "already_missing", "spared", "put_back"}
+GONE = {"deleted", "already_missing"}
+UNCLEAR = "a full address that cannot be resolved ends like it"
+UNVERIFIED = "more paths at branch HEADs look like it than may be asked"
+SAME_HASH = "its hash is that of an address that another repository names"
+
+
+def in_order(marked: Rows) -> list[Row]:
+    return sorted(({**row} for row in marked), key=lambda row: row["address"].encode())
+
+
+def remaining(marked: Rows, ledger: Rows) -> list[Row]:
+    return without(marked, [row for row in ledger if row["outcome"] in DONE])
+
+
+def without(marked: Rows, others: Rows) -> list[Row]:
+    known = {row["address"] for row in others}
+    return in_order([row for row in marked if row["address"] not in known])
+
+
+def came_back(
+    marked: Rows,
+    live: Sequence[tuple[Rows, str]],
+    unresolved: Sequence[Rows],
+    named: Sequence[Rows],
+) -> list[Row]:
+    whys: dict[str, set[str]] = defaultdict(set)
+    sizes = {row["address"]: row["size"] for row in marked}
+    for hashes, why in live:
+        known = {row["hash"] for row in hashes}
+        for row in marked:
+            if row["hash"] in known:
+                whys[row["address"]].add(why)
+    ends = {row["last_part"] for rows in unresolved for row in rows}
+    for address in sizes:
+        if address.rpartition("/")[2] in ends:
+            whys[address].add(UNCLEAR)
+    for row in (row for rows in named for row in rows):
+        if row["address"] in sizes:
+            whys[row["address"]].add(row["why"])
+    first = {
+        address: min(some, key=lambda why: (_doubt(why), why)) for address, some in whys.items()
+    }
+    return [
+        {"address": address, "size": sizes[address], "why": why, "certain": _doubt(why) < 2}
+        for address, why in first.items()
+    ]
+
+
+def _doubt(why: str) -> int:
+    if why in {UNCLEAR, UNVERIFIED} or why.startswith("pinned until "):
+        return 2
+    return int(why == SAME_HASH)
+
+
+def referenced(references: Rows) -> list[Row]:
+    where = {"committed": "a commit", "staged": "what it has staged"}
+    return [
+        {
+            "address": row["address"],
+            "why": f"repository '{row['repository']}' names it by its full address, in "
+            f"{where[row['held']]}",
+        }
+        for row in references
+    ]
+
+
+def outcomes(ledger: Rows) -> list[Row]:
+    def worth(row: Mapping[str, Any]) -> tuple[int, Any]:
+        rank = {"put_back": 3, "deleted": 2}.get(row["outcome"], int(row["outcome"] in DONE))
+        return rank, row["at"]
+
+    best: dict[str, Mapping[str, Any]] = {}
+    for row in ledger:
+        known = best.get(row["address"])
+        if known is None or worth(row) > worth(known):
+            best[row["address"]] = row
+    return in_order(list(best.values()))
+
+
+def compared(ledger: Rows, marked: Rows) -> list[Row]:
+    told, known = ({row["address"] for row in rows} for rows in (ledger, marked))
+    strangers, untold = len(told - known), len(known - told)
+    return [{"recorded": len(told), "strangers": strangers, "untold": untold}]
+
+
+def totals(outcomes: Rows) -> list[Row]:
+    groups: dict[tuple[str, bool], list[Mapping[str, Any]]] = defaultdict(list)
+    for row in outcomes:
+        groups[row["outcome"], row["version"] is not None].append(row)
+    return [
+        {
+            "outcome": outcome,
+            "kept": kept,
+            "objects": len(rows),
+            "bytes": sum(row["size"] for row in rows),
+            "first": min(row["at"] for row in rows),
+        }
+        for (outcome, kept), rows in groups.items()
+    ]
+
+
+def put_back(outcomes: Rows, most: int) -> list[Row]:
+    back = in_order([row for row in outcomes if row["outcome"] == "put_back"])
+    return [{"address": row["address"], "detail": row["detail"]} for row in back[:most]]
+
+
+def named(rows: Rows, addresses: Rows) -> list[Row]:
+    known = {row["address"] for row in addresses}
+    return [{**row} for row in rows if row["address"] in known]
+
+
+def thought_gone(outcomes: Rows, alive: Rows, missing: Rows) -> list[Row]:
+    gone = {row["address"] for row in outcomes if row["outcome"] in GONE}
+    gone -= {row["address"] for row in missing}
+    return [{**row} for row in alive if row["certain"] and row["address"] in gone]
+
+
+def not_backed_up(marked: Rows, held: Rows, told: Rows) -> list[Row]:
+    whole = {(row["address"], row["size"], row["etag"]) for row in held}
+    said = {row["address"]: row for row in told}
+
+    def why(address: str) -> str:
+        one = said.get(address, {"outcome": "?", "error_code": None})
+        copied = one["outcome"] == "copied"
+        outcome = "the copy is gone or another" if copied else one["outcome"]
+        return f"not in the backup: {outcome} {one['error_code'] or ''}".strip(" ")
+
+    return [
+        {"address": row["address"], "size": row["size"], "why": why(row["address"])}
+        for row in marked
+        if (row["address"], row["size"], row["etag"]) not in whole
+    ]
