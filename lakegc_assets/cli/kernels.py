@@ -19,7 +19,7 @@ from lakegc_assets.graveler.namespace import StorageNamespace
 from lakegc_assets.graveler.ranges import write_metarange, write_range
 from lakegc_assets.mark.ranges import decode
 from lakegc_assets.run.hashing import key_digest, pair_hashes
-from lakegc_assets.run.sets import Members, places_of
+from lakegc_assets.run.sets import places_of
 
 T = TypeVar("T", bound=np.generic)
 
@@ -43,7 +43,6 @@ def main() -> None:
     read = _read_only(own)
     for members, wanted in ((own, own), (read, own), (own, read)):
         places_of(members, wanted)
-        Members([members]).hold(wanted)
 
 
 def _read_only(numbers: npt.NDArray[T]) -> npt.NDArray[T]:

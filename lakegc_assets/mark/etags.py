@@ -15,20 +15,17 @@ from datetime import datetime
 from functools import partial
 from typing import Final
 
-import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
-from lakegc_assets.engine.datasets import Part
+from lakegc_assets.engine.datasets import Part, read_part, write_part
 from lakegc_assets.engine.tasks import thread_map
 from lakegc_assets.graveler.decode import etag_hash
 from lakegc_assets.graveler.ranges import read_range
 from lakegc_assets.mark.addresses import entry_spellings
-from lakegc_assets.mark.lookalikes import Integers
+from lakegc_assets.mark.lookalikes import CONTENTS
 from lakegc_assets.mark.metaranges import fetch, table_url
 from lakegc_assets.run.connections import Connections
 from lakegc_assets.run.context import RunContext
-from lakegc_assets.run.selection import Selection
 from lakegc_assets.storage.base import ObjectStore
 from lakegc_assets.storage.errors import ObjectNotFoundError
 
@@ -132,13 +129,13 @@ def entries_are_checksums(
 
 @dataclass(frozen=True)
 class _Reading:
-    """Objects that one task reads: some rows of a part."""
+    """Objects that one task reads: some rows of a file."""
 
     connections: Connections
     url: str
-    selection: Selection
+    folder: str
     part: Part
-    rows: npt.NDArray[np.int64]
+    offset: int
     deadline: float
 
 
@@ -146,52 +143,45 @@ def read_contents(
     ctx: RunContext,
     connections: Connections,
     url: str,
-    selection: Selection,
-    chosen: Sequence[tuple[Part, Integers]],
+    folder: str,
+    parts: Sequence[Part],
     deadline: float,
-) -> list[tuple[npt.NDArray[np.bool_], Integers]]:
-    """The hash of the MD5 of small objects.
+) -> list[Part]:
+    """The hashes of the MD5s of small objects, as far as they can be read.
 
     Args:
         ctx: the run.
         connections: how tasks reach the store.
-        url: of the store of the parts.
-        selection: of listed objects.
-        chosen: parts of it, and which of their rows that count are to be read.
+        url: of the store of working files.
+        folder: to write to, with a slash at its end.
+        parts: files of address and size.
         deadline: seconds since 1970 after which no more is read.
 
     Returns:
-        For each of the chosen parts which of the rows could be read, and the hash of each (0 where
-        it could not).
+        Files of ``CONTENTS``.
     """
-    orders: list[_Reading] = []
-    of_part: list[int] = []
-    for number, (part, rows) in enumerate(chosen):
-        for at in range(0, len(rows), _READ_EACH):
-            some = rows[at : at + _READ_EACH]
-            orders.append(_Reading(connections, url, selection, part, some, deadline))
-            of_part.append(number)
-    seconds = READ_S * sum(len(order.rows) for order in orders)
-    answers = ctx.tasks.run("read small candidates", _read_contents, orders, seconds)
-    return [
-        (
-            np.concatenate([a[0] for a, n in zip(answers, of_part, strict=True) if n == number]),
-            np.concatenate([a[1] for a, n in zip(answers, of_part, strict=True) if n == number]),
-        )
-        for number in range(len(chosen))
+    orders = [
+        _Reading(connections, url, folder, part, offset, deadline)
+        for part in parts
+        for offset in range(0, part.rows, _READ_EACH)
     ]
+    seconds = READ_S * sum(part.rows for part in parts)
+    answers = ctx.tasks.run("read small candidates", _read_contents, orders, seconds)
+    return [part for written in answers for part in written]
 
 
-def _read_contents(order: _Reading) -> tuple[npt.NDArray[np.bool_], Integers]:
+def _read_contents(order: _Reading) -> list[Part]:
     artifacts = order.connections.open(order.url)
-    table = order.selection.read(artifacts, order.part, ["address", "size"]).take(
-        pa.array(order.rows)
-    )
-    rows = list(zip(table["address"].to_pylist(), table["size"].to_pylist(), strict=True))
+    table = read_part(artifacts, order.part, ["address", "size"])
+    some = table.slice(order.offset, _READ_EACH)
+    rows = list(zip(some["address"].to_pylist(), some["size"].to_pylist(), strict=True))
     store = order.connections.store()
     hashes = thread_map(partial(_content_hash, store, order.deadline), rows, _THREADS)
-    known = np.array([found is not None for found in hashes], np.bool_)
-    return known, np.array([found or 0 for found in hashes], np.int64)
+    known = [(row[0], found) for row, found in zip(rows, hashes, strict=True) if found is not None]
+    if not known:
+        return []
+    columns = [pa.array(c, f.type) for c, f in zip(zip(*known, strict=True), CONTENTS, strict=True)]
+    return [write_part(artifacts, order.folder, pa.Table.from_arrays(columns, schema=CONTENTS))]
 
 
 def _content_hash(store: ObjectStore, deadline: float, row: tuple[str, int]) -> int | None:

@@ -1,6 +1,6 @@
 """Asks lakeFS which addresses it serves where a candidate could lie.
 
-Asked are the paths at branch HEADs whose entries look like a candidate, the rarest groups first and
+Asked are the paths at branch HEADs whose entries look like a candidate, the rarest looks first and
 for a limited time, and in any case those that a branch has staged by its diff.
 """
 
@@ -13,11 +13,10 @@ from functools import partial
 from typing import Final
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lakegc_assets.engine.datasets import Part, PartWriter, read_part, read_parts
+from lakegc_assets.engine.datasets import Part, PartWriter, read_parts, write_part
 from lakegc_assets.engine.tasks import bin_pack, thread_map
 from lakegc_assets.errors import IntegrityError
 from lakegc_assets.graveler.decode import decode_paths
@@ -28,13 +27,21 @@ from lakegc_assets.lakefs.client import LakeFSClient
 from lakegc_assets.lakefs.errors import NotFoundError
 from lakegc_assets.lakefs.reads import branch_ref
 from lakegc_assets.mark.addresses import is_elsewhere, just_before, live_spellings
-from lakegc_assets.mark.lookalikes import HeadRanges, Integers, Positions, groups_of
+from lakegc_assets.mark.lookalikes import (
+    ASKED,
+    LOOKS,
+    SERVED_NAMES,
+    HeadRanges,
+    Integers,
+    Positions,
+    groups_of,
+)
 from lakegc_assets.mark.metaranges import fetch, table_url
 from lakegc_assets.mark.staged import staged_paths
 from lakegc_assets.run.connections import Connections
 from lakegc_assets.run.context import RunContext
-from lakegc_assets.run.hashing import Hashes, address_hashes
-from lakegc_assets.run.sets import members, read_run
+from lakegc_assets.run.hashing import Hashes
+from lakegc_assets.storage.base import ObjectStore
 
 #: Paths in the first page of a place; the next is twice as long if it answered for several.
 _PAGE = 100
@@ -42,7 +49,7 @@ _TASKS: Final = 8
 _THREADS: Final = 8
 #: Paths of one branch that one thread asks for.
 _UNIT: Final = 20_000
-#: Paths to be asked: of which range and group, and in which turn.
+#: Paths to be asked: of which range and look (``groups_of``), and in which turn.
 _PATHS: Final = pa.schema(
     [("position", pa.int32()), ("path", pa.string()), ("group", pa.uint64()), ("turn", pa.int32())]
 )
@@ -61,19 +68,17 @@ class Question:
     """What may be asked.
 
     Attributes:
-        turns: rows (group, turn), sorted by group: the groups to ask for, in which turn each.
+        turns: files of ``ASKED``: the looks to ask for, in which turn each.
         positions: of the ranges that hold such entries.
-        sizes: a set of the sizes of candidates.
-        names: a set of the hashes of their addresses and of the last parts of these.
+        sizes: files of ``SIZES``: those of candidates.
         paths: how many paths there are, on all branches.
         deadline: seconds since 1970 after which no more is asked, but for what is staged.
         staged: about how many objects all branches have staged.
     """
 
-    turns: Part
+    turns: Sequence[Part]
     positions: Positions
     sizes: Sequence[Part]
-    names: Sequence[Part]
     paths: int
     deadline: float
     staged: int = 0
@@ -84,12 +89,12 @@ class Answer:
     """What lakeFS said.
 
     Attributes:
-        served: addresses that may be those of candidates, or last parts of them.
-        unasked: groups that were not asked for on all their paths.
+        served: files of ``SERVED_NAMES``: addresses, and last parts of those that nobody resolves.
+        unasked: files of ``LOOKS`` that were not asked for on all their paths.
     """
 
-    served: Sequence[str]
-    unasked: Hashes
+    served: Sequence[Part]
+    unasked: Sequence[Part]
 
 
 def ask(
@@ -97,6 +102,7 @@ def ask(
     connections: Connections,
     heads: HeadRanges,
     url: str,
+    folder: str,
     question: Question,
     paths: Sequence[Part],
 ) -> Answer:
@@ -107,6 +113,7 @@ def ask(
         connections: how tasks reach lakeFS and the store.
         heads: the ranges of branch HEADs.
         url: of the store of working files.
+        folder: of them, with a slash at its end.
         question: what to ask.
         paths: files there, of ``find_paths``.
 
@@ -122,14 +129,38 @@ def ask(
     share = (question.paths * _PATH_S + question.staged * _CHANGE_S) / max(1, len(branches))
     costs = [_DIFF_S + share for _ in branches]
     orders = [
-        _Asking(connections, ctx.repository, url, some, paths, question)
+        _Asking(connections, ctx.repository, url, folder, some, paths, question)
         for some in bin_pack(branches, costs, _TASKS)
     ]
     answers = ctx.tasks.run("ask lakeFS what it serves", _ask, orders, sum(costs))
     return Answer(
-        sorted({name for answer in answers for name in answer.served}),
-        np.unique(np.concatenate([np.empty(0, np.uint64), *(a.unasked for a in answers)])),
+        [part for answer in answers for part in answer.served],
+        [part for answer in answers for part in answer.unasked],
     )
+
+
+@dataclass(frozen=True)
+class _Turns:
+    """Looks that are asked for, sorted by their groups.
+
+    Attributes:
+        groups: as ``groups_of`` gives them.
+        rows: of ``ASKED``.
+    """
+
+    groups: Hashes
+    rows: pa.Table
+
+    @classmethod
+    def read(cls, store: ObjectStore, parts: Sequence[Part]) -> _Turns:
+        rows = pa.concat_tables([ASKED.empty_table(), *read_parts(store, parts)])
+        groups = groups_of(rows["size"].to_numpy(), rows["look"].to_numpy())
+        order = np.argsort(groups, kind="stable")
+        return cls(groups[order], rows.take(pa.array(order)))
+
+    def looks(self, groups: Hashes) -> pa.Table:
+        """All looks of some groups (``LOOKS``)."""
+        return self.rows.filter(pa.array(np.isin(self.groups, groups))).select(LOOKS.names)
 
 
 # The paths of entries
@@ -141,7 +172,7 @@ class _Reading:
     url: str
     folder: str
     ranges: Sequence[tuple[int, str]]
-    turns: Part
+    turns: Sequence[Part]
 
 
 def find_paths(
@@ -171,8 +202,8 @@ def _read_paths(order: _Reading) -> list[Part]:
     """Paths of ranges, which are read again, whatever is cached of them."""
     artifacts = order.connections.open(order.url)
     store, namespace_url = order.connections.store(), order.connections.namespace_url
-    turns = read_part(artifacts, order.turns)
-    groups, numbers = turns["group"].to_numpy(), turns["turn"].to_numpy()
+    turns = _Turns.read(artifacts, order.turns)
+    groups, numbers = turns.groups, turns.rows["turn"].to_numpy()
     writer = PartWriter(artifacts, order.folder, _PATHS)
     namespace = order.connections.namespace()
     for position, range_id in order.ranges:
@@ -224,6 +255,7 @@ class _Asking:
     connections: Connections
     repository: str
     url: str
+    folder: str
     branches: Sequence[tuple[str, Positions]]
     paths: Sequence[Part]
     question: Question
@@ -243,9 +275,10 @@ def _ask(order: _Asking) -> Answer:
     client = order.connections.client()
     names = [branch for branch, _ in order.branches]
     store = order.connections.open(order.url)
-    sizes = [read_run(store, part) for part in order.question.sizes]
+    sizes = [part["size"].to_numpy() for part in read_parts(store, order.question.sizes)]
+    of_candidates = np.sort(np.concatenate([np.empty(0, np.int64), *sizes])).view(np.uint64)
     staged = thread_map(
-        partial(staged_paths, client, order.repository, sizes=sizes), names, _THREADS
+        partial(staged_paths, client, order.repository, sizes=[of_candidates]), names, _THREADS
     )
     units = [
         _Unit(branch, _STAGED, pa.array(sorted(paths), pa.string()), np.empty(0, np.uint64))
@@ -256,11 +289,19 @@ def _ask(order: _Asking) -> Answer:
     # Threads take them in this order, so that what comes late is what is asked last.
     units.sort(key=lambda unit: unit.turn)
     answers = thread_map(partial(_ask_unit, order, client), units, _THREADS)
-    unasked = [groups for _, groups in answers]
+    served = pa.array(sorted({name for names, _ in answers for name in names}), pa.string())
+    unasked = np.unique(np.concatenate([np.empty(0, np.uint64), *(some for _, some in answers)]))
+    looks = LOOKS.empty_table()
+    if len(unasked):
+        looks = _Turns.read(store, order.question.turns).looks(unasked)
     return Answer(
-        sorted({name for served, _ in answers for name in served}),
-        np.unique(np.concatenate([np.empty(0, np.uint64), *unasked])),
+        _written(store, f"{order.folder}served/", pa.table([served], schema=SERVED_NAMES)),
+        _written(store, f"{order.folder}unasked/", looks),
     )
+
+
+def _written(store: ObjectStore, folder: str, rows: pa.Table) -> list[Part]:
+    return [write_part(store, folder, rows)] if rows.num_rows else []
 
 
 def _units(order: _Asking) -> list[_Unit]:
@@ -287,9 +328,7 @@ def _units(order: _Asking) -> list[_Unit]:
     return units
 
 
-def _ask_unit(
-    order: _Asking, client: LakeFSClient, unit: _Unit
-) -> tuple[list[str], npt.NDArray[np.uint64]]:
+def _ask_unit(order: _Asking, client: LakeFSClient, unit: _Unit) -> tuple[set[str], Hashes]:
     """What is served at the paths of a unit, and the groups for which there was no more time."""
     namespace = order.connections.namespace()
     page = Page(client, order.repository)
@@ -302,10 +341,7 @@ def _ask_unit(
         address = page.address(unit.branch, path)
         if address is not None:
             served.update(_names(namespace, address))
-    found = pa.array(sorted(served), pa.string())
-    store = order.connections.open(order.url)
-    known = members(store, order.question.names, address_hashes(found))
-    return found.filter(pa.array(known)).to_pylist(), unasked
+    return served, unasked
 
 
 def _names(namespace: StorageNamespace, address: str) -> Sequence[str]:

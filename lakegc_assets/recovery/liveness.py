@@ -14,13 +14,13 @@ import pyarrow.compute as pc
 from lakegc_assets.engine.datasets import write_part
 from lakegc_assets.errors import RefusedError
 from lakegc_assets.lakefs.client import LakeFSClient
+from lakegc_assets.mark.addresses import last_parts
 from lakegc_assets.mark.commits import Liveness, find_liveness
 from lakegc_assets.mark.evidence import EtagFiles
 from lakegc_assets.mark.listing_rows import listing_rows
 from lakegc_assets.mark.live import live_ranges, read_live
 from lakegc_assets.mark.references import read_references
 from lakegc_assets.mark.served import served_candidates
-from lakegc_assets.mark.suspects import last_parts
 from lakegc_assets.mark.uncommitted import prepare_uncommitted, read_staged
 from lakegc_assets.run import strings
 from lakegc_assets.run.artifacts import LISTING

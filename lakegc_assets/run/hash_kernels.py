@@ -34,28 +34,6 @@ def hash_all(raw: Any, ends: Any, offset: Any, hashes: Any) -> None:  # noqa: AN
         hashes[i] = _mix(value)
 
 
-@numba.njit(cache=True, nogil=True, inline="always")
-def _place(value: Any, shift: Any) -> Any:  # noqa: ANN401 - numpy numbers
-    """The bit of a number: its upper ones behind a multiplication, since small ones come, too."""
-    return (value * np.uint64(0x9E3779B97F4A7C15)) >> shift
-
-
-@numba.njit(cache=True, nogil=True)
-def set_bits(members: Any, shift: Any, bits: Any) -> None:  # noqa: ANN401 - numpy arrays
-    """Set the bit of each of some numbers."""
-    for i in range(len(members)):
-        place = _place(members[i], shift)
-        bits[place >> np.uint64(3)] |= np.uint8(1) << np.uint8(place & np.uint64(7))
-
-
-@numba.njit(cache=True, nogil=True)
-def look_up(wanted: Any, shift: Any, bits: Any, found: Any) -> None:  # noqa: ANN401 - numpy arrays
-    """Fill ``found`` with whether the bit of each of some numbers is set."""
-    for i in range(len(wanted)):
-        place = _place(wanted[i], shift)
-        found[i] = (bits[place >> np.uint64(3)] >> np.uint8(place & np.uint64(7))) & np.uint8(1)
-
-
 @numba.njit(cache=True, nogil=True)
 def search_all(members: Any, wanted: Any, places: Any) -> None:  # noqa: ANN401 - numpy arrays
     """Fill ``places`` with where each of some sorted numbers would stand among others, sorted too.

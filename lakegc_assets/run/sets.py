@@ -26,11 +26,6 @@ T = TypeVar("T", bound=np.generic)
 RUN_LENGTH: Final = 4_000_000
 #: What a process keeps of runs that it has read, in bytes.
 _KEPT: Final = 128 << 20
-#: Bits for each member of a set by which others are told from it; 8 KiB at least, 8 MiB at most, as
-#: powers of two.
-_BITS_EACH: Final = 16
-_FEWEST_BITS: Final = 16
-_MOST_BITS: Final = 26
 
 _kept: OrderedDict[str, Hashes] = OrderedDict()
 _lock = Lock()
@@ -97,40 +92,6 @@ def members_of(runs: Iterable[Hashes], hashes: Hashes) -> npt.NDArray[np.bool_]:
     answer = np.empty(len(found), np.bool_)
     answer[order] = found
     return answer
-
-
-class Members:
-    """Some sorted arrays of hashes, held to be asked for many others that are mostly not in them.
-
-    A bit is set for each member, and what has another bit is none: so most are told at once.
-    """
-
-    def __init__(self, runs: Sequence[Hashes]) -> None:
-        """Set the bits.
-
-        Args:
-            runs: sorted arrays.
-        """
-        self._runs = runs
-        wanted = _BITS_EACH * sum(map(len, runs))
-        size = min(max(wanted.bit_length(), _FEWEST_BITS), _MOST_BITS)
-        self._shift = np.uint64(64 - size)
-        self._bits = np.zeros(1 << (size - 3), np.uint8)
-        for run in runs:
-            hash_kernels.set_bits(run, self._shift, self._bits)
-
-    def may_hold(self, hashes: Hashes) -> npt.NDArray[np.bool_]:
-        """Which of some hashes have the bit of a member: all that are one, and a few others."""
-        found = np.empty(len(hashes), np.bool_)
-        hash_kernels.look_up(hashes, self._shift, self._bits, found)
-        return found
-
-    def hold(self, hashes: Hashes) -> npt.NDArray[np.bool_]:
-        """Which of some hashes, in any order, are in one of the arrays."""
-        found = self.may_hold(hashes)
-        likely = np.flatnonzero(found)
-        found[likely] = members_of(self._runs, hashes[likely])
-        return found
 
 
 def places_of(members: Hashes, wanted: Hashes) -> npt.NDArray[np.int64]:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
+from datetime import datetime
 from typing import Any
 
 Row = dict[str, Any]
@@ -34,3 +36,145 @@ def etag_evidence(entries: Rows, store: Sequence[Rows]) -> list[Row]:
             "small_agree": int(any(small)),
         })  # fmt: skip
     return found
+
+
+ANY = 0x6E6F20657461670A
+SERVED = "lakeFS serves it"
+UNVERIFIED = "more paths at branch HEADs look like it than may be asked"
+
+
+def _distinct(keys: tuple[str, ...], found: Any) -> list[Row]:
+    return [dict(zip(keys, one, strict=True)) for one in dict.fromkeys(found)]
+
+
+def looks_of_all(candidates: Rows, by_etag: bool) -> list[Row]:  # noqa: FBT001
+    sizes = [(row["size"], ANY) for row in candidates]
+    etags = [(row["size"], etag) for row in candidates for etag in (row["etag_hash"], 0)]
+    return _distinct(("size", "look"), sizes + etags if by_etag else sizes)
+
+
+def alike(entries: Rows, looks: Rows) -> list[Row]:
+    wanted = {(row["size"], row["look"]) for row in looks}
+    pairs = [(row, look) for row in entries for look in (row["etag_hash"], ANY)]
+    found = Counter(
+        (row["range_id"], row["size"], look) for row, look in pairs if (row["size"], look) in wanted
+    )
+    keys = ("range_id", "size", "look", "entries")
+    return [dict(zip(keys, (*key, count), strict=True)) for key, count in found.items()]
+
+
+def unknown_looks(looks: Rows, known: Rows) -> list[Row]:
+    others = {(row["size"], row["look"]) for row in known}
+    found = [(row["size"], row["look"]) for row in looks]
+    return _distinct(("size", "look"), [one for one in found if one not in others])
+
+
+def _comparable(row: Mapping[str, Any], until: datetime | None) -> bool:
+    return until is not None and row["etag_hash"] != 0 and row["last_modified"] <= until
+
+
+def looks_of(candidates: Rows, until: datetime | None, contents: Rows) -> list[Row]:
+    read = {row["address"]: row["content"] for row in contents}
+    found: list[Row] = []
+    for row in candidates:
+        looks = [row["etag_hash"], 0] if _comparable(row, until) else [ANY]
+        if row["address"] in read:
+            looks = [read[row["address"]], row["etag_hash"], 0]
+        found += [{"address": row["address"], "size": row["size"], "look": look} for look in looks]
+    return found
+
+
+def sample(candidates: Rows, most: int, newest: int, others: int) -> list[Row]:
+    small = [row for row in candidates if row["etag_hash"] and row["size"] <= most]
+    by_name = sorted(small, key=lambda row: row["address"].encode())
+    last = sorted(by_name, key=lambda row: row["last_modified"], reverse=True)[:newest]
+    rest = sorted(by_name, key=lambda row: row["hash"])[:others]
+    keys = ("address", "size", "last_modified", "etag")
+    return _distinct(keys, [tuple(row[key] for key in keys) for row in [*last, *rest]])
+
+
+def doubtful_sizes(
+    candidates: Rows, alike: Rows, ranges: Rows, until: datetime | None
+) -> list[Row]:
+    members = Counter(
+        row["size"] for row in candidates if row["size"] <= SMALL and not _comparable(row, until)
+    )
+    held = [
+        (row, of) for row in alike for of in ranges
+        if row["look"] == ANY and row["range_id"] == of["range_id"]
+    ]  # fmt: skip
+    return [
+        {
+            "size": size,
+            "candidates": count,
+            "paths": sum(r["entries"] * of["branches"] for r, of in mine),
+            "pages": sum(min(r["entries"], of["pages"]) * of["branches"] for r, of in mine),
+        }
+        for size, count in members.items()
+        if (mine := [(r, of) for r, of in held if r["size"] == size])
+    ]
+
+
+def to_read(candidates: Rows, sizes: Rows, until: datetime | None) -> list[Row]:
+    found: list[Row] = []
+    for of in sizes:
+        mine = [r for r in candidates if r["size"] == of["size"] and not _comparable(r, until)]
+        mine.sort(key=lambda row: row["address"].encode())
+        found += [{"address": r["address"], "size": r["size"]} for r in mine[: of["most"]]]
+    return found
+
+
+def paths_of_looks(alike: Rows, looks: Rows, ranges: Rows) -> list[Row]:
+    mine = {(row["size"], row["look"]) for row in looks}
+    branches = {row["range_id"]: row["branches"] for row in ranges}
+    found: Counter[tuple[int, int]] = Counter()
+    for row in alike:
+        if (row["size"], row["look"]) in mine and row["range_id"] in branches:
+            found[row["size"], row["look"]] += row["entries"] * branches[row["range_id"]]
+    return [{"size": size, "look": look, "paths": paths} for (size, look), paths in found.items()]
+
+
+def looks_by_paths(looks: Rows, most: int, kinds: int) -> list[Row]:
+    found = Counter(row["paths"] for row in looks if row["paths"] <= most)
+    return [{"paths": paths, "looks": found[paths]} for paths in sorted(found)[:kinds]]
+
+
+def asked_looks(looks: Rows, before: Rows, most: int, first: int) -> list[Row]:
+    found: list[Row] = []
+    for kind in before:
+        mine = [row for row in looks if row["paths"] == kind["paths"]]
+        mine.sort(key=lambda row: (row["size"], row["look"]))
+        for number, row in enumerate(mine, 1):
+            total = kind["before"] + number * row["paths"]
+            turn = next(turn for turn in range(40) if total <= first * 2**turn)
+            if total <= most:
+                found.append({"size": row["size"], "look": row["look"], "turn": turn})
+    return found
+
+
+def ranges_with(alike: Rows, looks: Rows) -> list[Row]:
+    wanted = {(row["size"], row["look"]) for row in looks}
+    held = [(row["range_id"],) for row in alike if (row["size"], row["look"]) in wanted]
+    return _distinct(("range_id",), held)
+
+
+def sizes_of(candidates: Rows) -> list[Row]:
+    return _distinct(("size",), [(row["size"],) for row in candidates])
+
+
+def spared(candidates: Rows, served: Rows, looks: Rows, doubtful: Rows) -> list[Row]:
+    names = {row["name"] for row in served}
+    unsure = {(row["size"], row["look"]) for row in doubtful}
+    found = {
+        row["address"]: SERVED
+        for row in candidates
+        if row["address"] in names or row["address"].split("/")[-1] in names
+    }
+    for row in looks:
+        if (row["size"], row["look"]) in unsure:
+            found.setdefault(row["address"], UNVERIFIED)
+    return [{"address": address, "why": why} for address, why in found.items()]
+
+
+def etag_evidence_of_two(entries: Rows, first: Rows, second: Rows) -> list[Row]:
+    return etag_evidence(entries, [first, second])

@@ -2,51 +2,197 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from datetime import datetime, timedelta, timezone
 from typing import Any
 
-from hypothesis import Phase, given, settings
+import pyarrow as pa
+from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
-from lakegc_assets.mark import lookalike_relations
+from lakegc_assets.mark import lookalike_relations as relations
 from lakegc_assets.mark.evidence import ETAGS, EVIDENCE
-from lakegc_assets.mark.lookalike_relations import SMALL
+from lakegc_assets.mark.lookalike_relations import ANY, SMALL
+from lakegc_assets.mark.lookalikes import (
+    ALIKE,
+    ASKED,
+    BEFORE,
+    BY_PATHS,
+    CANDIDATES,
+    CONTENTS,
+    LOOKS,
+    LOOKS_OF,
+    PATHS_OF,
+    RANGE_IDS,
+    RANGES,
+    SAMPLED,
+    SERVED_NAMES,
+    SIZED,
+    SIZES,
+    TO_READ,
+)
 from lakegc_assets.mark.ranges import ROWS
+from lakegc_assets.mark.served import SPARED
 from lakegc_assets_tests.frames import Frames, same
 from lakegc_assets_tests.mark import lookalike_twins as twins
 
 NOW = datetime(2026, 5, 1, 12, tzinfo=timezone.utc)
 #: Few of each, so that they meet, and the ends of what a number can be.
 HASHES = st.sampled_from([0, 1, -1, 2**63 - 1, -(2**63)])
-ETAG_HASHES = st.sampled_from([0, 1, -1, -(2**63)])
-SIZES = st.sampled_from([0, SMALL, SMALL + 1, 2**40])
+ETAG_HASHES = st.sampled_from([0, 1, -1, -(2**63), ANY])
+SIZE = st.sampled_from([0, SMALL, SMALL + 1, 2**40])
 TIMES = st.sampled_from([NOW + timedelta(microseconds=n) for n in (-1, 0, 10**9)])
-ENTRIES = st.lists(
-    st.fixed_dictionaries(
-        {
-            "range_id": st.sampled_from(["r1", "r2", "r3"]),
-            "hash": HASHES,
-            "size": SIZES,
-            "etag_hash": ETAG_HASHES,
-        }
-    ),
-    max_size=8,
+ADDRESSES = st.sampled_from(
+    ["data/a/x", "data/b/x", "x", "data/a/x\n", "data/'; --", "data/é", "data//", "", "data/\uffff"]
 )
-LISTED = st.lists(
-    st.fixed_dictionaries({"hash": HASHES, "etag_hash": ETAG_HASHES, "last_modified": TIMES}),
-    max_size=6,
+IDS = st.sampled_from(["r1", "r2", "r3"])
+COUNT = st.integers(1, 600)
+
+
+def rows(*by: str, **columns: st.SearchStrategy[Any]) -> st.SearchStrategy[list[dict[str, Any]]]:
+    """Some rows, each with other values of some columns than all others."""
+    unique: Callable[[dict[str, Any]], Any] | None = None
+    if by:
+        unique = lambda row: tuple(row[name] for name in by)  # noqa: E731 - of these columns
+    return st.lists(st.fixed_dictionaries(columns), max_size=8, unique_by=unique)
+
+
+ENTRIES = rows(range_id=IDS, hash=HASHES, size=SIZE, etag_hash=ETAG_HASHES)
+LISTED = rows(hash=HASHES, etag_hash=ETAG_HASHES, last_modified=TIMES)
+OBJECTS = rows(
+    "address",
+    address=ADDRESSES,
+    hash=HASHES,
+    size=SIZE,
+    last_modified=TIMES,
+    etag=st.sampled_from(["a" * 32, "b" * 32, ""]),
+    etag_hash=ETAG_HASHES,
 )
+SOME_LOOKS = rows(size=SIZE, look=ETAG_HASHES)
+EACH_LOOK = rows("size", "look", size=SIZE, look=ETAG_HASHES)
+SOME_ALIKE = rows(
+    "range_id", "size", "look", range_id=IDS, size=SIZE, look=ETAG_HASHES, entries=COUNT
+)
+OF_RANGES = rows("range_id", range_id=IDS, branches=COUNT, pages=COUNT)
+OF_OBJECTS = rows(address=ADDRESSES, size=SIZE, look=ETAG_HASHES)
+PATHS = rows("size", "look", size=SIZE, look=ETAG_HASHES, paths=st.integers(1, 3))
+UNTIL = st.sampled_from([None, NOW])
+
+Given = tuple[pa.Schema, st.SearchStrategy[Any]]
+
+
+def holds(
+    frames: Frames,
+    relation: Callable[..., Any],
+    some: list[Given],
+    schema: pa.Schema,
+    *values: st.SearchStrategy[Any],
+) -> None:
+    """Hold a relation against its twin, with rows and some plain values."""
+    twin = getattr(twins, relation.__name__)
+
+    @settings(
+        max_examples=frames.examples,
+        deadline=None,
+        # An example is a query: small as it is, it need not become the smallest one.
+        phases=[Phase.explicit, Phase.generate],
+        suppress_health_check=list(HealthCheck),
+    )
+    @given(st.tuples(*(strategy for _, strategy in some)), st.tuples(*values))
+    def compare(drawn: tuple[Any, ...], plain: tuple[Any, ...]) -> None:
+        made = [frames.of(r, s) for r, (s, _) in zip(drawn, some, strict=True)]
+        found = frames.rows(relation(*made, *plain), schema)
+        assert same([_utc(row) for row in found], [_utc(row) for row in twin(*drawn, *plain)])
+
+    compare()
+
+
+def _utc(row: dict[str, Any]) -> dict[str, Any]:
+    """The same row; engines spell the zone of a time in several ways."""
+    return {
+        name: value.astimezone(timezone.utc) if isinstance(value, datetime) else value
+        for name, value in row.items()
+    }
 
 
 def test_etag_evidence(frames: Frames) -> None:
-    @settings(max_examples=frames.examples, deadline=None, phases=[Phase.explicit, Phase.generate])
-    @given(ENTRIES, st.lists(LISTED, min_size=1, max_size=3))
-    def check(entries: Any, store: Any) -> None:
-        listed = [frames.of(rows, ETAGS) for rows in store]
-        found = lookalike_relations.etag_evidence(frames.of(entries, ROWS), listed)
-        told = frames.rows(found, EVIDENCE)
-        for row in told:
-            row["newest"] = row["newest"] and row["newest"].astimezone(timezone.utc)
-        assert same(told, twins.etag_evidence(entries, store))
+    def of_pieces(entries: Any, first: Any, second: Any) -> Any:
+        return relations.etag_evidence(entries, [first, second])
 
-    check()
+    of_pieces.__name__ = "etag_evidence_of_two"
+    holds(frames, of_pieces, [(ROWS, ENTRIES), (ETAGS, LISTED), (ETAGS, LISTED)], EVIDENCE)
+
+
+def test_looks_of_all(frames: Frames) -> None:
+    holds(frames, relations.looks_of_all, [(CANDIDATES, OBJECTS)], LOOKS, st.booleans())
+
+
+def test_alike(frames: Frames) -> None:
+    holds(frames, relations.alike, [(ROWS, ENTRIES), (LOOKS, SOME_LOOKS)], ALIKE)
+
+
+def test_unknown_looks(frames: Frames) -> None:
+    holds(frames, relations.unknown_looks, [(LOOKS, SOME_LOOKS), (LOOKS, SOME_LOOKS)], LOOKS)
+
+
+def test_looks_of(frames: Frames) -> None:
+    @settings(max_examples=frames.examples, deadline=None, phases=[Phase.explicit, Phase.generate])
+    @given(OBJECTS, UNTIL, rows("address", address=ADDRESSES, content=HASHES))
+    def compare(objects: Any, until: Any, contents: Any) -> None:
+        given_frames = frames.of(objects, CANDIDATES), frames.of(contents, CONTENTS)
+        found = relations.looks_of(given_frames[0], until, given_frames[1])
+        assert same(frames.rows(found, LOOKS_OF), twins.looks_of(objects, until, contents))
+
+    compare()
+
+
+def test_sample(frames: Frames) -> None:
+    few = st.integers(0, 3)
+    most = st.sampled_from([SMALL, 2**50])
+    holds(frames, relations.sample, [(CANDIDATES, OBJECTS)], SAMPLED, most, few, few)
+
+
+def test_doubtful_sizes(frames: Frames) -> None:
+    some: list[Given] = [(CANDIDATES, OBJECTS), (ALIKE, SOME_ALIKE), (RANGES, OF_RANGES)]
+    holds(frames, relations.doubtful_sizes, some, SIZED, UNTIL)
+
+
+def test_to_read(frames: Frames) -> None:
+    sizes = rows("size", size=SIZE, most=st.integers(0, 3))
+    some: list[Given] = [(CANDIDATES, OBJECTS), (pa.schema([*SIZES, ("most", pa.int64())]), sizes)]
+    holds(frames, relations.to_read, some, TO_READ, UNTIL)
+
+
+def test_paths_of_looks(frames: Frames) -> None:
+    some: list[Given] = [(ALIKE, SOME_ALIKE), (LOOKS_OF, OF_OBJECTS), (RANGES, OF_RANGES)]
+    holds(frames, relations.paths_of_looks, some, PATHS_OF)
+
+
+def test_looks_by_paths(frames: Frames) -> None:
+    few = st.integers(1, 3)
+    holds(frames, relations.looks_by_paths, [(PATHS_OF, PATHS)], BY_PATHS, few, few)
+
+
+def test_asked_looks(frames: Frames) -> None:
+    before = rows("paths", paths=st.integers(1, 3), before=st.integers(0, 5))
+    some: list[Given] = [(PATHS_OF, PATHS), (BEFORE, before)]
+    holds(frames, relations.asked_looks, some, ASKED, st.integers(0, 9), st.integers(1, 4))
+
+
+def test_ranges_with(frames: Frames) -> None:
+    some: list[Given] = [(ALIKE, SOME_ALIKE), (LOOKS, EACH_LOOK)]
+    holds(frames, relations.ranges_with, some, RANGE_IDS)
+
+
+def test_sizes_of(frames: Frames) -> None:
+    holds(frames, relations.sizes_of, [(CANDIDATES, OBJECTS)], SIZES)
+
+
+def test_spared(frames: Frames) -> None:
+    some: list[Given] = [
+        (CANDIDATES, OBJECTS),
+        (SERVED_NAMES, rows(name=ADDRESSES)),
+        (LOOKS_OF, OF_OBJECTS),
+        (LOOKS, SOME_LOOKS),
+    ]
+    holds(frames, relations.spared, some, SPARED)

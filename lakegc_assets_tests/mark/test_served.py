@@ -17,7 +17,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lakegc_assets.engine.datasets import Part, write_part
+from lakegc_assets.engine.datasets import write_part
 from lakegc_assets.errors import IntegrityError
 from lakegc_assets.lakefs.client import LakeFSClient
 from lakegc_assets.lakefs.errors import NotFoundError
@@ -189,9 +189,7 @@ def test_reading_diffs_is_as_much_work_as_there_are_staged_objects(
     heads = HeadRanges(
         [], np.empty(0, np.int64), {f"b{n}": np.empty(0, np.int32) for n in range(1000)}
     )
-    nothing = lookups.Question(
-        Part("", 0, 0, ""), np.empty(0, np.int32), [], [], 0, 0.0, staged=objects
-    )
+    nothing = lookups.Question([], np.empty(0, np.int32), [], 0, 0.0, staged=objects)
     orders: list[tuple[int, float]] = []
 
     def run(_what: str, _task: object, inputs: Sequence[object], seconds: float) -> list[object]:
@@ -199,7 +197,7 @@ def test_reading_diffs_is_as_much_work_as_there_are_staged_objects(
         return []
 
     ctx = SimpleNamespace(repository="repo", tasks=SimpleNamespace(run=run))
-    lookups.ask(cast("RunContext", ctx), cast("Connections", None), heads, "", nothing, [])
+    lookups.ask(cast("RunContext", ctx), cast("Connections", None), heads, "", "", nothing, [])
     [(count, seconds)] = orders
     assert count == tasks
     assert seconds == pytest.approx(5 + objects * 2e-6)

@@ -13,7 +13,6 @@ from lakegc_assets.errors import IntegrityError
 from lakegc_assets.run import sets
 from lakegc_assets.run.hashing import Hashes
 from lakegc_assets.run.sets import (
-    Members,
     members,
     members_of,
     places_of,
@@ -35,22 +34,6 @@ def test_members_are_those_of_any_run(runs: list[list[int]], wanted: list[int]) 
     found = members_of([union([hashes(run)]) for run in runs], hashes(wanted))
     there = {number for run in runs for number in run}
     assert found.tolist() == [number in there for number in wanted]
-
-
-@pytest.mark.parametrize("bits", [3, 26])
-@given(st.lists(NUMBERS, max_size=4), NUMBERS)
-def test_members_that_are_held_are_those_of_any_run(
-    bits: int, runs: list[list[int]], wanted: list[int]
-) -> None:
-    """With eight bits nearly everything has that of a member."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(sets, "_FEWEST_BITS", 3)
-        patch.setattr(sets, "_MOST_BITS", bits)
-        held = Members([union([hashes(run)]) for run in runs])
-    there = {number for run in runs for number in run}
-    asked = [*wanted, *sorted(there)[::2]]
-    assert held.hold(hashes(asked)).tolist() == [number in there for number in asked]
-    assert all(held.may_hold(hashes(sorted(there))))
 
 
 @given(NUMBERS | st.lists(st.integers(0, 500), min_size=100, max_size=400), NUMBERS)

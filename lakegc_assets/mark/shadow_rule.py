@@ -1,0 +1,198 @@
+"""What each candidate looks like: by its etag where that is a checksum, else by its size alone.
+
+The checksum of a small candidate without such an etag is found by reading it, where that takes less
+than to ask lakeFS about all paths at branch HEADs that look like it.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta, timezone
+from typing import Final
+
+import numpy as np
+import pyarrow as pa
+from pyspark.sql import DataFrame
+
+from lakegc_assets.engine.datasets import Part
+from lakegc_assets.mark import lookalike_relations as relations
+from lakegc_assets.mark.etags import (
+    AT_RANDOM,
+    NEWEST,
+    READ_S,
+    SAMPLE,
+    agreement,
+    entries_are_checksums,
+    read_contents,
+)
+from lakegc_assets.mark.evidence import EtagFiles, Evidence, evidence_of
+from lakegc_assets.mark.lookalikes import (
+    ALIKE,
+    CONTENTS,
+    LOOKS,
+    MOST,
+    RANGE_IDS,
+    SAMPLED,
+    SIZED,
+    TO_READ,
+    HeadRanges,
+    Workspace,
+)
+from lakegc_assets.mark.ranges import range_frame
+
+#: Bytes of candidates that are read at most, to know their checksums.
+_MOST_BYTES: Final = 1 << 30
+#: A page of a listing, in seconds.
+_PAGE_S: Final = 0.03
+_COMPARE: Final = "compare entries at branch HEADs"
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=timezone.utc)
+
+
+@dataclass(frozen=True)
+class Looks:
+    """What candidates look like, and where entries look like that.
+
+    Attributes:
+        alike: files of ``ALIKE``: entries that may look like a candidate.
+        until: what was written until then has its checksum as etag; None where nothing has.
+        contents: files of ``CONTENTS``: hashes of the checksums of what was read.
+    """
+
+    alike: Sequence[Part] = ()
+    until: datetime | None = None
+    contents: Sequence[Part] = ()
+
+    def of(self, work: Workspace, candidates: DataFrame) -> DataFrame:
+        """The looks of each candidate (address, size, look)."""
+        return relations.looks_of(candidates, self.until, work.read(self.contents, CONTENTS))
+
+
+def find_looks(
+    work: Workspace,
+    heads: HeadRanges,
+    candidates: DataFrame,
+    etags: EtagFiles,
+    deadline: float,
+) -> Looks:
+    """Find out what candidates look like.
+
+    Args:
+        work: where to compute.
+        heads: the ranges of branch HEADs.
+        candidates: what nothing lists any more.
+        etags: of what is listed, among the working files; none where etags are not to be compared.
+        deadline: seconds since 1970; half of the time until then candidates may be read.
+
+    Raises:
+        IntegrityError: a range or a file is missing or damaged.
+    """
+    ctx, connections = work.ctx, work.connections
+    if not heads.ranges:
+        return Looks()
+    columns = ("range_id", "size", "etag_hash")
+    entries = range_frame(ctx, connections, work.frames, heads.entries(), columns)
+    wanted = relations.looks_of_all(candidates, bool(etags.parts))
+    alike = work.write(relations.alike(entries, wanted), "alike", ALIKE, _COMPARE)
+    # Without any entry of their sizes no candidate looks like one, whatever its etag is.
+    if not alike or not etags.parts:
+        return Looks(alike)
+    evidence = evidence_of(ctx, connections, heads.ranges, connections.open(work.url), etags)
+    until = _comparable_until(work, candidates, evidence)
+    which = "no etags" if until is None else f"etags until {until}"
+    ctx.log.info("%s of the store can be compared with those at HEADs", which)
+    looks = Looks(alike, until)
+    # Where the entry's etag is not the content's MD5, it is the one that the store gave.
+    if evidence.small_agree:
+        return looks
+    contents = _contents(work, heads, candidates, looks, deadline)
+    if not contents:
+        return looks
+    known = Looks(alike, until, contents)
+    more = relations.unknown_looks(known.of(work, candidates), wanted)
+    also = work.write(relations.alike(entries, more), "alike", ALIKE, _COMPARE)
+    return Looks([*alike, *also], until, contents)
+
+
+def _comparable_until(
+    work: Workspace, candidates: DataFrame, evidence: Evidence
+) -> datetime | None:
+    """Until which time of writing an object's etag in the store is the checksum in its entry.
+
+    Etags count as comparable only if they agree for every object at a branch HEAD, and for every
+    one that was read; and only for objects written before the latest of these. Some are read in any
+    case: entries may have the store's etags, whatever these are, where clients linked them.
+    """
+    if evidence.agree is False:
+        return None
+    until = evidence.newest if evidence.agree else -1
+    chosen = relations.sample(candidates, SAMPLE, NEWEST, AT_RANDOM)
+    rows = work.frames.collect(chosen, SAMPLED, "choose candidates whose etags are verified")
+    if rows.num_rows:
+        agree, newest = agreement(work.connections.store(), rows)
+        if agree is False:
+            return None
+        until = max(until, newest if agree else -1)
+    return None if until < 0 else _EPOCH + timedelta(microseconds=until)
+
+
+def _contents(
+    work: Workspace,
+    heads: HeadRanges,
+    candidates: DataFrame,
+    looks: Looks,
+    deadline: float,
+) -> list[Part]:
+    """The checksums of small candidates that are read sooner than asked about (``CONTENTS``)."""
+    alike = work.read(looks.alike, ALIKE)
+    ranges = work.frames.create(heads.costs())
+    doubtful = relations.doubtful_sizes(candidates, alike, ranges, looks.until)
+    sized = work.frames.collect(doubtful, SIZED, "count candidates by size")
+    chosen = _worth_reading(sized, deadline - time.time(), work.ctx.settings.max_served_lookups)
+    if not chosen.num_rows or not _checksums(work, alike, chosen):
+        return []
+    sizes = work.frames.create(chosen)
+    some = relations.to_read(candidates, sizes, looks.until)
+    parts = work.write(some, "read", TO_READ, "choose candidates to read")
+    half = (time.time() + deadline) / 2
+    return read_contents(
+        work.ctx, work.connections, work.url, f"{work.folder}contents/", parts, half
+    )
+
+
+def _worth_reading(sized: pa.Table, left: float, lookups: int) -> pa.Table:
+    """How many candidates of which sizes are read (``MOST``).
+
+    Args:
+        sized: rows of ``SIZED``.
+        left: seconds for which lakeFS may be asked.
+        lookups: paths that may be looked up.
+    """
+    sized = sized.sort_by("size")
+    sizes, members, paths, pages = (sized[name].to_numpy() for name in SIZED.names)
+    seconds = pages * _PAGE_S
+    few = int(paths.sum()) <= lookups
+    if not sized.num_rows or (few and seconds.sum() < left / 4):
+        return MOST.empty_table()
+    # Where lakeFS may not be asked, to read is all that is left.
+    worth = seconds > members * READ_S if few else np.ones(len(sizes), np.bool_)
+    rows: list[dict[str, int]] = []
+    room = _MOST_BYTES
+    for size, count in zip(sizes[worth].tolist(), members[worth].tolist(), strict=True):
+        most = min(count, room // size) if size else count
+        room -= most * size
+        if most:
+            rows.append({"size": size, "most": most})
+    return pa.Table.from_pylist(rows, MOST)
+
+
+def _checksums(work: Workspace, alike: DataFrame, chosen: pa.Table) -> bool:
+    """Whether the etags of entries of some sizes are checksums, by some of their ranges."""
+    sizes = chosen["size"].combine_chunks()
+    by_size = pa.table([sizes, pa.repeat(pa.scalar(relations.ANY, pa.int64()), len(sizes))], LOOKS)
+    held = relations.ranges_with(alike, work.frames.create(by_size))
+    found = work.frames.collect(held, RANGE_IDS, "find ranges to look into")
+    ids = sorted(found["range_id"].to_pylist())
+    some = ids[:: max(1, len(ids) // 3)][:3]
+    return entries_are_checksums(work.connections, some, frozenset(sizes.to_pylist()))
