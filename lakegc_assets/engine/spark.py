@@ -47,8 +47,8 @@ REQUIRED: Final = {
 LOCAL: Final = {
     "spark.master": "local[*]",
     "spark.app.name": "lakegc",
-    # Rows are kept out of the JVM.
-    "spark.driver.memory": "512m",
+    # Joins spill.
+    "spark.driver.memory": "1g",
     "spark.driver.bindAddress": "127.0.0.1",
     "spark.driver.host": "127.0.0.1",
     "spark.ui.enabled": "false",

@@ -7,8 +7,10 @@ in the same pass and need no connector of Hadoop and none of its credentials.
 from __future__ import annotations
 
 import logging
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property, partial
+from itertools import accumulate
 from typing import Final
 
 import pyarrow as pa
@@ -19,6 +21,7 @@ from typing_extensions import Self
 from lakegc_assets.engine.datasets import Part, PartWriter, read_typed
 from lakegc_assets.engine.session import Dataset, OpenStore, Session
 from lakegc_assets.engine.spark_jobs import run_job
+from lakegc_assets.errors import IntegrityError
 
 #: Rows that are read here and sent along, which is less work than tasks that read them.
 _FEW_ROWS: Final = 20_000
@@ -64,7 +67,9 @@ class SparkBackedSession(Session):
             tables = [read_typed(store, part, schema) for part in parts]
             return self.create(pa.concat_tables([schema.empty_table(), *tables]))
         task = partial(_read_parts, self._open, dataset.url, parts, schema)
-        numbers = self._spark.range(0, len(parts), 1, min(len(parts), _MOST_TASKS))
+        # What a task yields counts as many rows as it is given: Spark must not take a large dataset
+        # for a small one, which it would send to every task of a join.
+        numbers = self._spark.range(0, dataset.rows, 1, min(len(parts), _MOST_TASKS))
         return numbers.mapInArrow(task, from_arrow_schema(schema))
 
     def create(self, rows: pa.Table) -> DataFrame:
@@ -94,10 +99,20 @@ def _read_parts(
     schema: pa.Schema,
     batches: Iterator[pa.RecordBatch],
 ) -> Iterator[pa.RecordBatch]:
+    """Read each file where the number of its first row comes by: once in all tasks."""
     store = open_store(url)
+    first_rows = list(accumulate((part.rows for part in parts), initial=0))[:-1]
     for batch in batches:
-        for number in batch["id"].to_pylist():
-            yield from read_typed(store, parts[number], schema).to_batches()
+        if not batch.num_rows:
+            continue
+        low, high = batch["id"][0].as_py(), batch["id"][-1].as_py()
+        if high - low + 1 != batch.num_rows:
+            raise IntegrityError(
+                f"Spark gave a task the numbers {low} to {high} with gaps: nobody can tell which "
+                f"files of {url} it is to read. This is a fault, please report it"
+            )
+        for part in parts[bisect_left(first_rows, low) : bisect_right(first_rows, high)]:
+            yield from read_typed(store, part, schema).to_batches()
 
 
 def _write_parts(

@@ -77,6 +77,19 @@ def test_a_relation_of_datasets_is_written(frames: Frames, store: ObjectStore) -
     assert found.sort_by([("address", "descending")]).to_pylist() == expected[:2]
 
 
+def test_frames_that_are_put_together_have_all_rows(frames: Frames, store: ObjectStore) -> None:
+    """Spark numbers the tasks of both anew, and may split what it gives to one."""
+    table = rows(60_000)
+    some = [write_part(store, "some/", table.slice(at, 9_000)) for at in range(0, 27_000, 9_000)]
+    places = range(27_000, 60_000, 5_500)
+    others = [write_part(store, "others/", table.slice(at, 5_500)) for at in places]
+    both = [frames.session.read(Dataset(store.url, parts, SCHEMA)) for parts in (some, others)]
+    found = frames.session.collect(both[0].unionByName(both[1]), SCHEMA, "a test")
+    assert found.sort_by("address").equals(table.sort_by("address"))
+    again = both[1].unionByName(both[0]).unionByName(both[1])
+    assert frames.session.collect(again, SCHEMA, "a test").num_rows == 93_000
+
+
 def test_nothing_is_written_of_an_empty_frame(frames: Frames, store: ObjectStore) -> None:
     nothing = frames.session.read(Dataset(store.url, [], SCHEMA))
     assert frames.session.collect(nothing, SCHEMA, "a test").num_rows == 0
