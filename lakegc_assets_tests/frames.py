@@ -60,7 +60,7 @@ def frames(request: pytest.FixtureRequest) -> Iterator[Frames]:
     """Data frames of each engine, for the tests of a module."""
     if request.param == "embedded":
         with EmbeddedSession(open_store, None) as session:
-            yield Frames(session, 50)
+            yield Frames(session, 25)
         return
     start: sessions.Session = _connected
     if request.param == "spark":
