@@ -208,7 +208,7 @@ def test_a_log_that_ends_early_is_not_believed(server: ReplayServer, client: Lak
         cut = {**body, "results": body["results"][:kept]}
         cut["pagination"] = {**body["pagination"], "results": kept}
         server.overrides["GET", "/repositories/retention/refs/main/commits"] = (200, cut)
-        with pytest.raises(errors.UnexpectedAnswerError, match=f"ends after {kept} commits"):
+        with pytest.raises(errors.UnexpectedAnswerError, match=f"ends after {kept} commit"):
             list(client.log("retention", "main"))
     with pytest.raises(errors.NotFoundError):
         list(client.log("retention", "no-such-branch"))
