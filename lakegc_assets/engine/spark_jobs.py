@@ -63,7 +63,7 @@ def run_on_spark(
             return [pickle.loads(row["answer"]) for row in rows]  # noqa: S301 - of our own task
 
         with _reported(spark, what, len(orders), noted, log):
-            return _interruptible(spark, job)
+            return _interruptible(spark, what, job)
 
 
 def run_job(spark: SparkSession, what: str, job: Callable[[], R], log: logging.Logger) -> R:
@@ -81,15 +81,16 @@ def run_job(spark: SparkSession, what: str, job: Callable[[], R], log: logging.L
     """
     began = time.monotonic()
     with report_progress(log, lambda: f"{what}: on Spark since {time.monotonic() - began:.0f} s"):
-        return _interruptible(spark, job)
+        return _interruptible(spark, what, job)
 
 
-def _interruptible(spark: SparkSession, job: Callable[[], R]) -> R:
-    """What a job gives; an interrupt of this thread ends it."""
+def _interruptible(spark: SparkSession, what: str, job: Callable[[], R]) -> R:
+    """What a job gives; an interrupt of this thread ends it. Spark's pages show it with a tag."""
     tag = f"lakegc-{uuid.uuid4()}"
 
     def tagged() -> R:
         spark.addTag(tag)
+        spark.addTag(what.replace(",", ";"))
         return job()
 
     with errors_of_tasks():

@@ -11,7 +11,7 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property, partial
 from itertools import accumulate
-from typing import Final
+from typing import Final, TypeVar
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
@@ -23,10 +23,19 @@ from lakegc_assets.engine.session import Dataset, OpenStore, Session
 from lakegc_assets.engine.spark_jobs import run_job
 from lakegc_assets.errors import IntegrityError
 
+R = TypeVar("R")
+
 #: Rows that are read here and sent along, which is less work than tasks that read them.
 _FEW_ROWS: Final = 20_000
 #: Tasks that read a dataset, at most; each reads several of its files.
 _MOST_TASKS: Final = 1_000
+#: Makes one job of what is computed from few rows: each broadcast, and with adaptive execution each
+#: exchange, is a job of its own.
+_FOR_FEW_ROWS: Final = {
+    "spark.sql.adaptive.enabled": "false",
+    "spark.sql.autoBroadcastJoinThreshold": "-1",
+    "spark.sql.shuffle.partitions": "1",
+}
 _PART: Final = "key string, rows long, size long, sha256 string"
 
 
@@ -46,11 +55,14 @@ class SparkBackedSession(Session):
         log: logging.Logger | None = None,
     ) -> None:
         self._start, self._open = spark, open_store
+        self._most_rows = 0
         self._log = log or logging.getLogger("lakegc")
 
     @cached_property
     def _spark(self) -> SparkSession:
-        return self._start()
+        spark = self._start()
+        # A session of its own: what is configured here is not for others. Connect has no cheap one.
+        return spark.newSession() if _is_classic(spark) else spark
 
     def __enter__(self) -> Self:
         """See ``Session``."""
@@ -62,6 +74,7 @@ class SparkBackedSession(Session):
     def read(self, dataset: Dataset) -> DataFrame:
         """See ``Session``; files are compared with their SHA-256 by the tasks that read them."""
         schema, parts = dataset.schema, [part for part in dataset.parts if part.rows]
+        self._most_rows = max(self._most_rows, dataset.rows)
         if dataset.rows <= _FEW_ROWS:
             store = self._open(dataset.url)
             tables = [read_typed(store, part, schema) for part in parts]
@@ -74,6 +87,7 @@ class SparkBackedSession(Session):
 
     def create(self, rows: pa.Table) -> DataFrame:
         """See ``Session``."""
+        self._most_rows = max(self._most_rows, rows.num_rows)
         return self._spark.createDataFrame(rows, from_arrow_schema(rows.schema))
 
     def write(
@@ -82,14 +96,27 @@ class SparkBackedSession(Session):
         """See ``Session``."""
         task = partial(_write_parts, self._open, url, folder, schema)
         written = frame.select(*schema.names).mapInArrow(task, _PART)
-        rows = run_job(self._spark, what, written.collect, self._log)
+        rows = self._run(what, written.collect)
         return [Part(row["key"], row["rows"], row["size"], row["sha256"]) for row in rows]
 
     def collect(self, frame: DataFrame, schema: pa.Schema, what: str) -> pa.Table:
         """See ``Session``."""
         selected = frame.select(*schema.names)
-        found: pa.Table = run_job(self._spark, what, selected.toArrow, self._log)
-        return found.cast(schema)
+        return self._run(what, selected.toArrow).cast(schema)
+
+    def _run(self, what: str, job: Callable[[], R]) -> R:
+        if _is_classic(self._spark):
+            for name, value in _FOR_FEW_ROWS.items():
+                if self._most_rows <= _FEW_ROWS:
+                    self._spark.conf.set(name, value)
+                else:
+                    self._spark.conf.unset(name)
+        return run_job(self._spark, what, job, self._log)
+
+
+def _is_classic(spark: object) -> bool:
+    """Whether a session is not one of Spark Connect, whose class is another."""
+    return isinstance(spark, SparkSession)
 
 
 def _read_parts(

@@ -328,9 +328,13 @@ class History:
     def path(self) -> str:
         return f"p/{self.chance.randrange(12)}"
 
-    def step(self) -> None:
+    def pass_time(self) -> None:
+        """Half a day: longer than lakeFS writes to a slice, since marks are made at day 0."""
         if self.lake.calendar.days_ago:
             self.lake.calendar.days_ago -= 0.5
+
+    def step(self) -> None:
+        self.pass_time()
         kinds = [self.upload] * 6 + [self.remove] * 2 + [self.commit] * 3
         kinds += [self.make, self.drop, self.merge, self.reset, self.change_rules]
         try:

@@ -35,6 +35,7 @@ class Modes(History):
 
     def step(self) -> None:
         if self.chance.random() < 0.2:
+            self.pass_time()
             with suppress(LakeFSError):
                 self.chance.choice([self.tag, self.copy, self.overwrite, self.forget_rules])()
         super().step()
