@@ -7,16 +7,13 @@ through ``storage``.
 
 from __future__ import annotations
 
-import atexit
 import hashlib
 import logging
 import os
-import threading
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from itertools import count
 from pathlib import Path
 from typing import Any, Final, TypeVar, cast
 
@@ -24,9 +21,9 @@ import duckdb
 import pyarrow as pa
 import pyarrow.parquet as pq
 from pyspark.sql import DataFrame
-from sqlframe.duckdb import DuckDBSession
 from typing_extensions import Self
 
+from lakegc_assets.engine.database import Database, open_database
 from lakegc_assets.engine.datasets import (
     Part,
     PartWriter,
@@ -39,7 +36,6 @@ from lakegc_assets.engine.datasets import (
 from lakegc_assets.engine.interruption import interruptible
 from lakegc_assets.engine.progress import report_progress
 from lakegc_assets.engine.session import Dataset, OpenStore, Session
-from lakegc_assets.engine.spill import SpillFolder
 from lakegc_assets.errors import ConfigurationError
 from lakegc_assets.storage.base import ObjectStore
 from lakegc_assets.storage.local import LocalStore
@@ -56,72 +52,6 @@ _CHUNK: Final = 1 << 20
 _THREADS: Final = 4
 #: What DuckDB would take for a pattern in the name of a file.
 _PATTERN: Final = frozenset("*?[]{}")
-_TYPES: Final[dict[pa.DataType, str]] = {
-    pa.string(): "VARCHAR",
-    pa.int64(): "BIGINT",
-    pa.int32(): "INTEGER",
-    pa.bool_(): "BOOLEAN",
-    pa.timestamp("us", "UTC"): "TIMESTAMPTZ",
-}
-
-
-class _OwnSession(DuckDBSession):
-    """SQLFrame keeps one session of each class: this one is nobody else's."""
-
-
-class _Database:
-    """The one DuckDB of this process, in memory, and the folder into which it spills."""
-
-    def __init__(self, memory: int) -> None:
-        self.spill = SpillFolder()
-        self.connection = duckdb.connect(
-            config={
-                "memory_limit": f"{memory}B",
-                "temp_directory": str(self.spill.path / "duckdb"),
-                "autoinstall_known_extensions": "false",
-                "autoload_known_extensions": "false",
-                "allow_community_extensions": "false",
-                # Rows have no order but the one that a relation gives them.
-                "preserve_insertion_order": "false",
-            }
-        )
-        self.connection.execute("SET TimeZone = 'UTC'")
-        self.frames = _OwnSession(conn=self.connection)
-        self.names = count()
-        self.lock = threading.RLock()
-        self._memory = memory
-
-    def limit(self, memory: int) -> None:
-        """Let it use so many bytes; what another thread computes is waited for."""
-        with self.lock:
-            if memory != self._memory:
-                self.connection.execute(f"SET memory_limit = '{memory}B'")
-                self._memory = memory
-
-    def close(self) -> None:
-        """End it, and remove what it has spilled."""
-        self.connection.close()
-        self.spill.remove()
-        # Frames that are still there hold the session; DuckDB complains about what outlives it.
-        vars(self.frames).clear()
-        vars(self).clear()
-
-
-_databases: dict[int, _Database] = {}
-_opening: Final = threading.Lock()
-
-
-def _database(memory: int) -> _Database:
-    """That of this process: a fork has none of its parent's."""
-    with _opening:
-        process = os.getpid()
-        if process not in _databases:
-            _databases.clear()
-            _databases[process] = made = _Database(memory)
-            atexit.register(made.close)
-        found = _databases[process]
-    found.limit(memory)
-    return found
 
 
 def default_memory() -> int:
@@ -144,14 +74,14 @@ class EmbeddedSession(Session):
         self._open = open_store
         self._memory = memory or default_memory()
         self._log = log or logging.getLogger("lakegc")
-        self._views: list[str] = []
         self._files: list[Path] = []
-        self._opened: _Database | None = None
+        self._opened: Database | None = None
 
     @property
-    def _database(self) -> _Database:
+    def _database(self) -> Database:
         if self._opened is None:
-            self._opened = _database(self._memory)
+            self._opened = open_database(self._memory)
+            self._opened.enter()
         return self._opened
 
     def __enter__(self) -> Self:
@@ -160,15 +90,12 @@ class EmbeddedSession(Session):
 
     def __exit__(self, *_: object) -> None:
         """See ``Session``."""
-        if self._opened is None:
-            return
-        with self._opened.lock:
-            for view in self._views:
-                self._opened.connection.execute(f'DROP VIEW IF EXISTS "{view}"')
-                self._opened.connection.unregister(f"{view}_rows")
+        if self._opened is not None:
+            self._opened.leave()
+            self._opened = None
         for file in self._files:
             file.unlink(missing_ok=True)
-        self._views, self._files = [], []
+        self._files = []
 
     # Reading
 
@@ -183,7 +110,7 @@ class EmbeddedSession(Session):
         columns = ", ".join(f'"{name}"' for name in dataset.schema.names)
         query = f"SELECT {columns} FROM read_parquet([{listed}])"  # noqa: S608 - names of our own
         self._require_types(store, dataset, paths)
-        return self._view(query, dataset.schema)
+        return cast("DataFrame", self._database.read(query))
 
     @staticmethod
     def _require_types(store: ObjectStore, dataset: Dataset, paths: Sequence[Path]) -> None:
@@ -219,26 +146,7 @@ class EmbeddedSession(Session):
 
     def create(self, rows: pa.Table) -> DataFrame:
         """See ``Session``."""
-        view = self._new_view()
-        columns = ", ".join(f'"{name}"' for name in rows.schema.names)
-        with self._database.lock:
-            self._database.connection.register(f"{view}_rows", rows)
-        query = f'SELECT {columns} FROM "{view}_rows"'  # noqa: S608 - names of our own
-        return self._view(query, rows.schema, view)
-
-    def _new_view(self) -> str:
-        view = f"lakegc_{next(self._database.names)}"
-        self._views.append(view)
-        return view
-
-    def _view(self, query: str, schema: pa.Schema, view: str | None = None) -> DataFrame:
-        view = view or self._new_view()
-        types = {field.name: _TYPES[field.type] for field in schema}
-        database = self._database
-        with database.lock:
-            database.connection.execute(f'CREATE TEMP VIEW "{view}" AS {query}')
-            database.frames.catalog.add_table(view, column_mapping=types)
-            return cast("DataFrame", database.frames.table(view))
+        return cast("DataFrame", self._database.register(rows))
 
     # Computing
 
@@ -283,7 +191,7 @@ class EmbeddedSession(Session):
         try:
             with report_progress(self._log, how_far):
                 return interruptible(job, database.connection.interrupt)
-        except duckdb.OutOfMemoryException as error:
+        except (duckdb.OutOfMemoryException, duckdb.IOException) as error:
             raise ConfigurationError(
                 f"{what}: the embedded engine does not get along with {self._memory >> 20:,} MB of "
                 f"memory, or with the room in {database.spill.path.parent}: raise "

@@ -43,9 +43,13 @@ def relation(rule: Callable[P, DataFrame]) -> Callable[P, DataFrame]:
     @wraps(rule)
     def on_engine(*args: P.args, **kwargs: P.kwargs) -> DataFrame:
         # Subclasses of frames, as of a read table, are in the packages of their engines, too.
-        frames = (modules for value in args if (modules := _modules_of(value)))
-        token = _current.set(next(frames))
+        frame: Any
+        frame, modules = next((one, found) for one in args if (found := _modules_of(one)))
+        token = _current.set(modules)
         try:
+            if modules == _MODULES["sqlframe."]:
+                planned: DataFrame = frame.session.apply(rule, *args, **kwargs)
+                return planned
             return rule(*args, **kwargs)
         finally:
             _current.reset(token)

@@ -1,0 +1,283 @@
+"""The one DuckDB of this process: its views, and the SQL of relations, which is made once.
+
+SQLFrame copies and hashes the plan of a frame at each operation: some ten milliseconds for each. A
+relation is a pure function, so its SQL depends on nothing but the columns of its frames and its
+other arguments. What it was for these is used again, with other views.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import re
+import threading
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
+from datetime import datetime
+from itertools import count
+from typing import Any, Final
+from weakref import WeakKeyDictionary
+
+import duckdb
+import pyarrow as pa
+from sqlframe.duckdb import DuckDBDataFrame, DuckDBSession
+
+from lakegc_assets.engine.spill import SpillFolder
+
+#: The names of views.
+_VIEW: Final = re.compile(r"\blakegc_\d+\b")
+#: Arguments of relations that are equal where their texts are.
+_PLAIN: Final = (str, int, float, bool, datetime, type(None))
+#: Relations are forgotten beyond so many: those with a cutoff are others at each run.
+_MOST: Final = 1_000
+
+
+class _OwnSession(DuckDBSession):
+    """SQLFrame keeps one session of each class: this one is nobody else's."""
+
+    database: Database
+
+    def apply(self, rule: Callable[..., Any], *args: object, **kwargs: object) -> DuckDBDataFrame:
+        """What a relation gives; see ``Database``."""
+        return self.database.apply(rule, args, kwargs)
+
+
+@dataclass(frozen=True)
+class _View:
+    """A query that DuckDB knows by a name.
+
+    Attributes:
+        name: of the view.
+        query: what it stands for, which may name other views.
+        columns: names and DuckDB's types.
+    """
+
+    name: str
+    query: str
+    columns: tuple[tuple[str, str], ...]
+
+
+@dataclass(frozen=True)
+class _Planned:
+    """What a relation was for some arguments.
+
+    Attributes:
+        inputs: the names of the views of its frames.
+        views: those that it made, in order.
+        result: the name of that which it gave.
+    """
+
+    inputs: Sequence[str]
+    views: Sequence[_View]
+    result: str
+
+
+class _UnknownArgumentError(Exception):
+    """Nobody knows whether an argument of a relation is the same as at another time."""
+
+
+class Database:
+    """DuckDB, in memory, and the folder into which it spills.
+
+    Args:
+        memory: bytes that it may use; beyond them it spills.
+    """
+
+    def __init__(self, memory: int) -> None:
+        self.spill = SpillFolder()
+        self.connection = duckdb.connect(
+            config={
+                "memory_limit": f"{memory}B",
+                "temp_directory": str(self.spill.path / "duckdb"),
+                "autoinstall_known_extensions": "false",
+                "autoload_known_extensions": "false",
+                "allow_community_extensions": "false",
+                # Rows have no order but the one that a relation gives them.
+                "preserve_insertion_order": "false",
+            }
+        )
+        self.connection.execute("SET TimeZone = 'UTC'")
+        self.names = count()
+        self.lock = threading.RLock()
+        self._process = os.getpid()
+        self._memory = memory
+        self._sessions = 0
+        self._frames: Any = _OwnSession(conn=self.connection)
+        self._frames.database = self
+        self._existing: list[str] = []
+        self._views: WeakKeyDictionary[DuckDBDataFrame, _View] = WeakKeyDictionary()
+        self._planned: dict[Hashable, _Planned] = {}
+        self._made: ContextVar[list[_View] | None] = ContextVar("made", default=None)
+
+    def limit(self, memory: int) -> None:
+        """Let it use so many bytes; what another thread computes is waited for."""
+        with self.lock:
+            if memory != self._memory:
+                self.connection.execute(f"SET memory_limit = '{memory}B'")
+                self._memory = memory
+
+    def close(self) -> None:
+        """End it, and remove what it has spilled; in a fork this is its parent's affair."""
+        if os.getpid() != self._process:
+            return
+        self.connection.close()
+        self.spill.remove()
+        # Frames that are still there hold the session; DuckDB complains about what outlives it.
+        vars(self._frames).clear()
+        vars(self).clear()
+
+    # Sessions
+
+    def enter(self) -> None:
+        """Let one more session use it."""
+        with self.lock:
+            self._sessions += 1
+
+    def leave(self) -> None:
+        """Forget all views when the last session ends: views of one may name those of another."""
+        with self.lock:
+            self._sessions -= 1
+            if self._sessions:
+                return
+            for name in reversed(self._existing):
+                self.connection.execute(f'DROP VIEW IF EXISTS "{name}"')
+                self.connection.unregister(f"{name}_rows")
+            self._existing.clear()
+
+    # Views
+
+    def read(self, query: str) -> DuckDBDataFrame:
+        """A frame of what a query gives: it is planned here, and computed later."""
+        return self._create(self._new_name(), query, None)
+
+    def register(self, rows: pa.Table) -> DuckDBDataFrame:
+        """A frame of rows of this process."""
+        name = self._new_name()
+        columns = ", ".join(f'"{column}"' for column in rows.schema.names)
+        with self.lock:
+            self.connection.register(f"{name}_rows", rows)
+        return self._create(name, f'SELECT {columns} FROM "{name}_rows"', None)  # noqa: S608
+
+    def _new_name(self) -> str:
+        name = f"lakegc_{next(self.names)}"
+        self._existing.append(name)
+        return name
+
+    def _create(
+        self, name: str, query: str, columns: tuple[tuple[str, str], ...] | None
+    ) -> DuckDBDataFrame:
+        with self.lock:
+            self.connection.execute(f'CREATE TEMP VIEW "{name}" AS {query}')
+            if columns is None:
+                described = self.connection.execute(f'DESCRIBE "{name}"').fetchall()
+                columns = tuple((row[0], row[1]) for row in described)
+            self._frames.catalog.add_table(name, column_mapping=dict(columns))
+            frame: DuckDBDataFrame = self._frames.table(name)
+        self._views[frame] = view = _View(name, query, columns)
+        made = self._made.get()
+        if made is not None:
+            made.append(view)
+        return frame
+
+    def _as_view(self, frame: DuckDBDataFrame) -> DuckDBDataFrame:
+        """The same frame, whose plan is nothing but the name of a view."""
+        if frame in self._views:
+            return frame
+        return self.read(frame.sql(dialect="duckdb", optimize=False))
+
+    # Relations
+
+    def apply(
+        self, rule: Callable[..., Any], args: Sequence[object], kwargs: dict[str, object]
+    ) -> DuckDBDataFrame:
+        """What a relation gives, whose SQL is made only where it is not known.
+
+        Args:
+            rule: the relation.
+            args: its arguments.
+            kwargs: more of them.
+        """
+        frames: list[DuckDBDataFrame] = []
+        args = [self._as_given(value, frames) for value in args]
+        kwargs = {name: self._as_given(value, frames) for name, value in kwargs.items()}
+        inputs = [self._views[frame] for frame in frames]
+        try:
+            others = tuple(_described(value, frames) for value in [*args, *kwargs.items()])
+        except _UnknownArgumentError:
+            return self._as_view(rule(*args, **kwargs))
+        key = (rule, others, tuple(view.columns for view in inputs))
+        if known := self._planned.get(key):
+            return self._repeat(known, frames)
+        with self._noting() as made:
+            result = self._as_view(rule(*args, **kwargs))
+        if len(self._planned) >= _MOST:
+            self._planned.clear()
+        name = self._views[result].name
+        self._planned[key] = _Planned([view.name for view in inputs], made, name)
+        return result
+
+    def _as_given(self, value: object, frames: list[DuckDBDataFrame]) -> object:
+        """An argument whose frames are views, each of which is added to ``frames`` once."""
+        if isinstance(value, DuckDBDataFrame):
+            view = self._as_view(value)
+            if not any(view is frame for frame in frames):
+                frames.append(view)
+            return view
+        if isinstance(value, (list, tuple)):
+            return [self._as_given(one, frames) for one in value]
+        return value
+
+    def _repeat(self, known: _Planned, frames: Sequence[DuckDBDataFrame]) -> DuckDBDataFrame:
+        """The frame of a relation whose SQL is known, for other frames."""
+        of = dict(zip(known.inputs, frames, strict=True))
+        for view in known.views:
+            query = _VIEW.sub(lambda name: self._views[of[name.group()]].name, view.query)
+            of[view.name] = self._create(self._new_name(), query, view.columns)
+        return of[known.result]
+
+    @contextmanager
+    def _noting(self) -> Iterator[list[_View]]:
+        """The views that are made meanwhile."""
+        made: list[_View] = []
+        outer = self._made.get()
+        token = self._made.set(made)
+        try:
+            yield made
+        finally:
+            self._made.reset(token)
+        if outer is not None:
+            outer.extend(made)
+
+
+def _described(value: object, frames: Sequence[DuckDBDataFrame]) -> Hashable:
+    """What is equal for arguments with which a relation gives the same query."""
+    if isinstance(value, DuckDBDataFrame):
+        return "frame", next(at for at, frame in enumerate(frames) if frame is value)
+    if isinstance(value, (list, tuple)):
+        return tuple(_described(one, frames) for one in value)
+    if type(value) in _PLAIN and not _VIEW.search(text := repr(value)):
+        return type(value), text
+    raise _UnknownArgumentError
+
+
+_databases: dict[int, Database] = {}
+_opening: Final = threading.Lock()
+
+
+def open_database(memory: int) -> Database:
+    """That of this process: a fork has none of its parent's.
+
+    Args:
+        memory: bytes that it may use from now on.
+    """
+    with _opening:
+        process = os.getpid()
+        if process not in _databases:
+            _databases.clear()
+            _databases[process] = made = Database(memory)
+            atexit.register(made.close)
+        found = _databases[process]
+    found.limit(memory)
+    return found

@@ -1,0 +1,150 @@
+"""The SQL of a relation is made once, and is right for other frames and arguments."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyspark.sql import DataFrame
+
+from lakegc_assets.engine.database import open_database
+from lakegc_assets.engine.embedded import EmbeddedSession
+from lakegc_assets.engine.relation import F, relation
+from lakegc_assets.storage.local import LocalStore
+
+_NUMBERS = pa.schema([("number", pa.int64())])
+_planned: list[str] = []
+
+
+@relation
+def _without(all_of: DataFrame, some: DataFrame) -> DataFrame:
+    _planned.append("without")
+    return all_of.join(some, "number", "left_anti")
+
+
+@relation
+def _together(first: DataFrame, second: DataFrame) -> DataFrame:
+    return first.union(second)
+
+
+@relation
+def _above(rows: DataFrame, least: float) -> DataFrame:
+    _planned.append("above")
+    return rows.where(F.col("number") > F.lit(least))
+
+
+@relation
+def _above_without(rows: DataFrame, more: Sequence[DataFrame], least: float) -> DataFrame:
+    for one in more:
+        rows = _without(rows, one)
+    return _above(rows, least)
+
+
+@relation
+def _either(rows: DataFrame, since: datetime | None, named: object) -> DataFrame:
+    _planned.append("either")
+    return rows if since is None else rows.where(F.lit(since).isNotNull() & F.lit(bool(named)))
+
+
+@pytest.fixture
+def session() -> Iterator[EmbeddedSession]:
+    _planned.clear()
+    with EmbeddedSession(lambda url: LocalStore(Path(url), url), None) as made:
+        yield made
+
+
+def _frame(session: EmbeddedSession, *numbers: int) -> DataFrame:
+    return session.create(pa.table({"number": pa.array(numbers, pa.int64())}))
+
+
+def _numbers(session: EmbeddedSession, frame: DataFrame) -> list[int]:
+    found: list[int] = session.collect(frame, _NUMBERS, "test")["number"].to_pylist()
+    return sorted(found)
+
+
+def test_other_frames_have_the_same_plan_and_their_own_rows(session: EmbeddedSession) -> None:
+    first = _without(_frame(session, 1, 2, 3), _frame(session, 2))
+    second = _without(_frame(session, 4, 5), _frame(session, 5, 6))
+    assert _numbers(session, first) == [1, 3]
+    assert _numbers(session, second) == [4]
+    assert len(_planned) <= 1
+
+
+def test_a_frame_that_is_given_twice_is_told_from_two(session: EmbeddedSession) -> None:
+    rows = _frame(session, 1, 2)
+    assert _numbers(session, _together(rows, rows)) == [1, 1, 2, 2]
+    assert _numbers(session, _together(rows, _frame(session, 3))) == [1, 2, 3]
+    assert _numbers(session, _together(rows, rows)) == [1, 1, 2, 2]
+
+
+def test_other_columns_are_planned_anew(session: EmbeddedSession) -> None:
+    def told(kind: pa.DataType) -> Any:
+        table = pa.table({"number": pa.array([1, 2], pa.int64()), "more": pa.array([1, 2], kind)})
+        frame = _without(session.create(table), _frame(session, 1))
+        schema = pa.schema([("number", pa.int64()), ("more", kind)])
+        return session.collect(frame, schema, "test").to_pylist()
+
+    assert told(pa.int64()) == [{"number": 2, "more": 2}]
+    assert told(pa.int32()) == [{"number": 2, "more": 2}]
+
+
+def test_other_arguments_are_planned_anew(session: EmbeddedSession) -> None:
+    rows = _frame(session, 0, 1, 2)
+    assert [_numbers(session, _above(rows, least)) for least in (0, 1, 0.5, True, 1)] == [
+        [1, 2],
+        [2],
+        [1, 2],
+        [2],
+        [2],
+    ]
+
+
+def test_relations_within_relations_are_repeated_with_their_views(session: EmbeddedSession) -> None:
+    for offset in (0, 10):
+        rows = _frame(session, *(offset + number for number in range(6)))
+        less = [_frame(session, offset + 1), _frame(session, offset + 2)]
+        assert _numbers(session, _above_without(rows, less, 0)) == [
+            offset + number for number in range(6) if number not in (1, 2) and offset + number > 0
+        ]
+        assert _numbers(session, _above_without(rows, less[:1], 0)) == [
+            offset + number for number in range(6) if number != 1 and offset + number > 0
+        ]
+
+
+def test_an_argument_that_may_change_is_looked_at_each_time(session: EmbeddedSession) -> None:
+    since = datetime(2026, 1, 1, tzinfo=timezone.utc)
+    names: dict[str, str] = {}
+    assert _numbers(session, _either(_frame(session, 1), since, names)) == []
+    names["a"] = "b"
+    assert _numbers(session, _either(_frame(session, 1), since, names)) == [1]
+
+
+def test_a_relation_may_give_what_it_got(session: EmbeddedSession) -> None:
+    for number in (1, 2):
+        assert _numbers(session, _either(_frame(session, number), None, "x")) == [number]
+
+
+def test_a_text_that_is_named_like_a_view_stays_what_it_is(session: EmbeddedSession) -> None:
+    @relation
+    def named(rows: DataFrame, name: str) -> DataFrame:
+        return rows.where(F.lit(name) == F.concat(F.lit("lakegc_"), F.lit("1")))
+
+    for _ in range(2):
+        assert _numbers(session, named(_frame(session, 7), "lakegc_1")) == [7]
+
+
+def test_a_fork_that_ends_leaves_what_its_parent_spilled(session: EmbeddedSession) -> None:
+    frame = _frame(session, 1)
+    database = open_database(1 << 30)
+    child = os.fork()
+    if not child:
+        database.close()
+        os._exit(0)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    assert database.spill.path.is_dir()
+    assert _numbers(session, frame) == [1]
