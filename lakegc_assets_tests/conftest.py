@@ -27,6 +27,7 @@ from lakegc_assets.embedded.lake import state
 from lakegc_assets.lakefs import client
 from lakegc_assets.run import lock
 from lakegc_assets.storage import files
+from lakegc_assets.sweep import lease
 from lakegc_assets_tests.frames import frames
 from lakegc_assets_tests.marked import marked
 from lakegc_assets_tests.sessions import spark
@@ -185,6 +186,13 @@ def s3_server(aws_environment: None) -> Iterator[str]:  # noqa: ARG001 - it is w
         patch.setattr(DomainDispatcherApplication, "get_backend_for_host", cache(choose))
         yield "http://{}:{}".format(*server.get_host_and_port())
     server.stop()
+
+
+@pytest.fixture
+def frequent_renewals(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Leases are renewed each second, and who waits for one sees soon that its owner lives."""
+    monkeypatch.setattr(lease, "_BEATS", 150)
+    monkeypatch.setattr(lease, "_POLL_S", 0.3)
 
 
 @pytest.fixture

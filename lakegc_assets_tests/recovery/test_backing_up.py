@@ -21,6 +21,7 @@ from lakegc_assets_tests.lake import REPOSITORY, RUN, Marked
 from lakegc_assets_tests.recovery.conftest import Place
 
 
+@pytest.mark.usefixtures("frequent_renewals")
 def test_nobody_sweeps_or_backs_up_while_a_backup_is_made(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -42,6 +43,7 @@ def test_nobody_sweeps_or_backs_up_while_a_backup_is_made(
     assert read_lease(place.context().connect()[1].store()).released
 
 
+@pytest.mark.usefixtures("frequent_renewals")
 def test_a_backup_waits_for_who_has_the_lease(place: Place) -> None:
     store = place.context().connect()[1].store()
     with repository_lease(store, owner_of(doing="restore"), duration=timedelta(minutes=3)):

@@ -399,6 +399,7 @@ def test_what_another_object_is_in_the_way_of_is_pinned(
     assert pin.until > store.server_time()
 
 
+@pytest.mark.usefixtures("frequent_renewals")
 def test_nobody_accepts_a_hold_while_somebody_works_on_the_repository(
     lake: SmallLake, spark: Session, store: ObjectStore, lost: str
 ) -> None:
