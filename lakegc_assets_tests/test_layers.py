@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -39,3 +40,13 @@ def test_what_loads_slowly_is_loaded_where_it_is_needed(loading: str, others: se
         [sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=_PROJECT
     )
     assert done.stdout.strip() == "set()"
+
+
+def test_one_module_names_what_dagster_has_no_public_name_for() -> None:
+    package = _PROJECT / "lakegc_assets"
+    private = {
+        path.relative_to(package).as_posix()
+        for path in package.rglob("*.py")
+        if re.search(r"^\s*(from|import) dagster(_\w+)?\._", path.read_text(), re.MULTILINE)
+    }
+    assert private == {"defs/dagster_internals.py"}

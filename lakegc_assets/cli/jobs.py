@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import shutil
+import uuid
 from contextlib import suppress
 from dataclasses import replace
 from datetime import timedelta
@@ -13,14 +14,12 @@ from typing import Any
 
 import dagster as dg
 import pydantic
-from dagster._core.errors import DagsterExecutionInterruptedError
-from dagster._core.instance.ref import InstanceRef
-from dagster._core.utils import make_new_run_id
 
 from lakegc_assets.cli import chosen
 from lakegc_assets.cli.progress import progress, say
 from lakegc_assets.cli.queries import Site, namespace_of, require_published
 from lakegc_assets.definitions import component
+from lakegc_assets.defs.dagster_internals import DagsterExecutionInterruptedError
 from lakegc_assets.defs.failures import Stopped
 from lakegc_assets.defs.names import WAITING
 from lakegc_assets.defs.partitions import add_partition, partition_key
@@ -67,8 +66,8 @@ def open_instance() -> dg.DagsterInstance:
     """
     logs = {"module": "dagster._core.storage.noop_compute_log_manager"}
     logs["class"] = "NoOpComputeLogManager"
-    ref = InstanceRef.from_dir(str(dagster_home()), overrides={"compute_logs": logs})
-    return dg.DagsterInstance.from_ref(ref)
+    # A whole instance in a folder, whatever its name says.
+    return dg.DagsterInstance.local_temp(str(dagster_home()), {"compute_logs": logs})
 
 
 def run_job(
@@ -200,7 +199,7 @@ def _execute(
     left: tuple[str, ...] | None,
     instance: dg.DagsterInstance,
 ) -> None:
-    run_id, asked_of = make_new_run_id(), component()
+    run_id, asked_of = str(uuid.uuid4()), component()
     names = asked_of.names()
     try:
         with progress(instance, run_id):

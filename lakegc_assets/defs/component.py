@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import os
+import warnings
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Final
 
 import dagster as dg
 import pydantic
-from dagster._utils.warnings import disable_dagster_warnings
 from dagster.components.resolved.base import resolve_fields
 from dagster.components.utils.translation import TranslationFn, TranslationFnResolver
 from dagster_aws.s3 import S3Resource
@@ -171,7 +171,9 @@ class GarbageCollection(dg.Component, Policy):
         """All that Dagster sees, wherever it is loaded."""
         policies = self.policies()
         # Dagster warns of what is new in it where that is defined, as it does not in a defs folder.
-        with disable_dagster_warnings():
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", dg.BetaWarning)
+            warnings.simplefilter("ignore", dg.PreviewWarning)
             specs = self._specs()
             names = self._names(specs)
             defined, made = jobs(policies, names), self._resources(policies, names)

@@ -9,9 +9,7 @@ from typing import Any, Final
 
 import dagster as dg
 
-# A schedule's own times Dagster computes only for who evaluates its ticks: it exports no iterator.
-from dagster._utils.schedules import cron_string_iterator
-
+from lakegc_assets.defs.dagster_internals import cron_string_iterator
 from lakegc_assets.defs.names import Names
 from lakegc_assets.defs.policy import Policies
 from lakegc_assets.defs.schedules import name_of

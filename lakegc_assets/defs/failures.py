@@ -7,8 +7,8 @@ from contextlib import contextmanager, suppress
 from typing import Final
 
 import dagster as dg
-from dagster._core.errors import DagsterExecutionInterruptedError
 
+from lakegc_assets.defs.dagster_internals import DagsterExecutionInterruptedError
 from lakegc_assets.defs.metadata import value_of
 from lakegc_assets.errors import ConfigurationError, LakegcError, RefusedError
 from lakegc_assets.run.context import RunContext

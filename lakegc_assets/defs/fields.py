@@ -9,12 +9,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Annotated, Any, Final, TypeVar
 
 import dagster as dg
-from dagster._core.definitions.utils import is_valid_owner
-from dagster._utils.schedules import is_valid_cron_string
-from dagster._utils.tags import is_valid_strict_tag_value, is_valid_tag_key
 from pydantic import AfterValidator, WithJsonSchema
 
 #: What Dagster takes in all places where a name goes.
@@ -110,8 +108,17 @@ def _name(value: str) -> None:
         )
 
 
+def _accepts(define: Callable[[], object]) -> bool:
+    """Whether Dagster takes a definition."""
+    try:
+        define()
+    except dg.DagsterInvalidDefinitionError:
+        return False
+    return True
+
+
 def _cron(value: str) -> None:
-    if not is_valid_cron_string(value):
+    if not _accepts(lambda: dg.ScheduleDefinition(job_name="any", cron_schedule=value)):
         raise ValueError(f"{value!r} is no cron schedule: write five fields, '0 2 * * 0' say")
 
 
@@ -136,7 +143,7 @@ def _pattern(value: str) -> str:
 
 
 def _owner(value: str) -> str:
-    if not is_valid_owner(value):
+    if not _accepts(lambda: dg.AssetSpec("any", owners=[value])):
         raise ValueError(f"{value!r} is no owner: write an e-mail address, or team:NAME")
     return value
 
@@ -146,11 +153,11 @@ def _tags(values: dict[str, str]) -> dict[str, str]:
     for name, value in values.items() if isinstance(values, dict) else ():
         if name.startswith(_RESERVED):
             raise ValueError(f"a tag of one's own cannot be {name!r}: it says what started a run")
-        if not is_valid_tag_key(name):
+        if not _accepts(partial(dg.AssetSpec, "any", tags={name: ""})):
             raise ValueError(
                 f"{name!r} is no tag: write letters, digits, '_', '-' and '.', and one '/' at most"
             )
-        if not _is_open(value) and not is_valid_strict_tag_value(value):
+        if not _is_open(value) and not _accepts(partial(dg.AssetSpec, "any", tags={name: value})):
             raise ValueError(
                 f"{value!r} cannot be the value of tag {name!r}: write up to 63 letters, digits, "
                 "'_', '-' and '.'"

@@ -45,7 +45,6 @@ def jobs(policies: Policies, names: Names) -> dg.Definitions:
         return dg.define_asset_job(
             names.of(name),
             selection=selection,
-            partitions_def=names.repository_run,
             config=launchpad(policies, names, settings),
             description=description,
         )

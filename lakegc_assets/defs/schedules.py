@@ -5,8 +5,8 @@ from datetime import datetime, timedelta, timezone
 from typing import Final
 
 import dagster as dg
-from dagster._utils.schedules import reverse_cron_string_iterator
 
+from lakegc_assets.defs.dagster_internals import reverse_cron_string_iterator
 from lakegc_assets.defs.execution import Resources
 from lakegc_assets.defs.names import REPOSITORY, RUN, Names
 from lakegc_assets.defs.policy import Policies, Policy
