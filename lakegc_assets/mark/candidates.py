@@ -189,12 +189,14 @@ def _subtract(
     if not found:
         return [], []
     judged = read(JUDGED, *found)
-    return (
-        frames.write(
-            relations.not_spared(judged), attempt.url, f"{ASSET}/unlisted/", LISTING, what
-        ),
-        frames.write(relations.spared(judged), attempt.url, f"{ASSET}/spared/", SPARED, what),
-    )
+    folder = f"{ASSET}/spared/"
+    spared = frames.write(relations.spared(judged), attempt.url, folder, SPARED, what)
+    if not spared:
+        # What was written has the columns of LISTING, and one more that is null.
+        return found, []
+    folder = f"{ASSET}/unlisted/"
+    unlisted = relations.not_spared(judged)
+    return frames.write(unlisted, attempt.url, folder, LISTING, what), spared
 
 
 def _require_live_addresses(
