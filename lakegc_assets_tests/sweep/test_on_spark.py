@@ -19,9 +19,8 @@ from lakegc_assets_tests.lake import (
 )
 from lakegc_assets_tests.sessions import Session
 
-#: The most Spark jobs of a mark, and of a sweep of one round, where candidates look like entries of
-#: HEADs, which a sweep looks at anew.
-MARK_JOBS, SWEEP_JOBS = 60, 50
+#: The most Spark jobs of a mark, and of a sweep of one round.
+MARK_JOBS, SWEEP_JOBS = 45, 30
 
 
 def jobs_of(spark: Session, work: Callable[[], object]) -> int:
