@@ -34,6 +34,7 @@ _ELSEWHERE = {
     **dict.fromkeys(("adopt", "compare"), "lakegc_assets.cli.foreign"),
     **dict.fromkeys(("backup", "backups"), "lakegc_assets.cli.backups"),
     **dict.fromkeys(("restore", "pins"), "lakegc_assets.cli.restoring"),
+    "forecast": "lakegc_assets.cli.forecast",
     "hold": "lakegc_assets.cli.hold",
     "prune": "lakegc_assets.cli.pruning",
 }
@@ -42,7 +43,7 @@ _ELSEWHERE = {
 #: Commands in the order in which people come to need them.
 _ORDER = (
     *("run", "mark", "sweep", "report", "why", "restore", "pins", "hold", "pending", "approve"),
-    *("backup", "backups", "prune", "compare", "adopt", "repositories", "embedded"),
+    *("forecast", "backup", "backups", "prune", "compare", "adopt", "repositories", "embedded"),
 )
 
 

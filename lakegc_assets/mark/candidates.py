@@ -181,7 +181,7 @@ def _subtract(
     judged = relations.judged(
         unreferenced,
         read(UNRESOLVED, *committed.parts["unresolved"], *uncommitted.parts["unresolved"]),
-        [frames.read(one) for one in _uploads_seen(ctx, listing)],
+        [frames.read(one) for one in uploads_seen(ctx, listing)],
         frames.create(pins.cast(SPARED)),
     )
     what = "subtract what is live from the listing"
@@ -227,7 +227,7 @@ def _rows(parts: Sequence[Part]) -> int:
     return sum(part.rows for part in parts)
 
 
-def _uploads_seen(ctx: RunContext, listing: Manifest) -> list[Dataset]:
+def uploads_seen(ctx: RunContext, listing: Manifest) -> list[Dataset]:
     """The uploads in parts that earlier listings saw which were finished before the cutoff.
 
     Of the latest such listing of the whole store, and of the latest one of any mode. What no

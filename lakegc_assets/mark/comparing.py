@@ -6,9 +6,7 @@ it, and with the reason of the run that keeps it.
 
 from __future__ import annotations
 
-import secrets
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from typing import Any, Final
 
@@ -26,6 +24,7 @@ from lakegc_assets.mark.why import staging_areas
 from lakegc_assets.run.connections import Connections
 from lakegc_assets.run.context import RunContext
 from lakegc_assets.run.hashing import HASHES
+from lakegc_assets.run.scratch import COMPARED, scratch
 
 #: Columns of what relations take and give.
 _COMPARED: Final = pa.schema([*NAMED, ("named_by", pa.string())])
@@ -116,7 +115,7 @@ def compare(ctx: RunContext, run: str, other: str, listed: int) -> Comparison:
         IntegrityError: one of them is damaged.
     """
     client, connections = ctx.connect()
-    with _scratch(ctx) as url, ctx.frames(connections) as frames:
+    with scratch(ctx.root, ctx.repository, COMPARED) as url, ctx.frames(connections) as frames:
         first, second = (
             side_of(ctx, connections, frames, url, name, folder)
             for name, folder in ((run, "a/"), (other, "b/"))
@@ -136,18 +135,6 @@ def compare(ctx: RunContext, run: str, other: str, listed: int) -> Comparison:
             _difference(asked, SECOND, second, first),
             _notes(first, second),
         )
-
-
-@contextmanager
-def _scratch(ctx: RunContext) -> Iterator[str]:
-    """A folder below the artifacts that is gone afterwards."""
-    name = f"_compared/{secrets.token_hex(8)}"
-    store = ctx.root.open(ctx.repository, name)
-    try:
-        yield f"{ctx.root.url.rstrip('/')}/{ctx.repository}/{name}"
-    finally:
-        keys = [key for batch in store.list() for key in batch["key"].to_pylist()]
-        store.delete_many(keys)
 
 
 # Both, and one alone

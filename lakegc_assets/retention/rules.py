@@ -6,7 +6,7 @@ what a user meant by such a rule, so here each of them is an error that names it
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from lakegc_assets.errors import ConfigurationError
@@ -16,7 +16,15 @@ _MAX_DAYS = 2**31 - 1
 
 
 class RulesError(ConfigurationError):
-    """A retention rule is not one that lakeFS means or that can be followed safely."""
+    """A retention rule is not one that lakeFS means or that can be followed safely.
+
+    Attributes:
+        path: keys and indexes that lead to it, where it was read from JSON.
+    """
+
+    def __init__(self, message: str, path: Sequence[str | int] = ()) -> None:
+        super().__init__(message)
+        self.path = tuple(path)
 
 
 @dataclass(frozen=True)
@@ -57,19 +65,24 @@ class Rules:
                 says which one and where.
         """
         whole = _exact_keys(obj, {"default_retention_days", "branches"}, "the rules")
-        default = _check_days(whole["default_retention_days"], "default_retention_days")
+        name = "default_retention_days"
+        default = _check_days(whole[name], name, (name,))
         listed = whole["branches"]
         if listed is None:
             listed = []
         if not isinstance(listed, list):
-            raise RulesError(f"branches must be a list of rules or null, not {listed!r}")
+            raise RulesError(
+                f"branches must be a list of rules or null, not {listed!r}", ("branches",)
+            )
         branches = {}
         for index, entry in enumerate(listed):
-            where = f"branches[{index}]"
-            rule = _exact_keys(entry, {"branch_id", "retention_days"}, where)
-            branch = _check_branch(rule["branch_id"], f"{where}.branch_id")
+            where, path = f"branches[{index}]", ("branches", index)
+            rule = _exact_keys(entry, {"branch_id", "retention_days"}, where, path)
+            branch = _check_branch(rule["branch_id"], f"{where}.branch_id", (*path, "branch_id"))
             branches[branch] = _check_days(
-                rule["retention_days"], f"{where}.retention_days of branch {branch!r}"
+                rule["retention_days"],
+                f"{where}.retention_days of branch {branch!r}",
+                (*path, "retention_days"),
             )
         return cls(default, branches)
 
@@ -88,26 +101,32 @@ class Rules:
         }
 
 
-def _exact_keys(obj: object, expected: set[str], where: str) -> dict[str, object]:
+_Path = Sequence[str | int]
+
+
+def _exact_keys(obj: object, expected: set[str], where: str, path: _Path = ()) -> dict[str, object]:
     if not isinstance(obj, dict):
-        raise RulesError(f"{where} must be a JSON object, not {obj!r}")
-    if unknown := sorted(map(repr, obj.keys() - expected)):
-        raise RulesError(f"{where}: unknown key {', '.join(unknown)}; expected {sorted(expected)}")
+        raise RulesError(f"{where} must be a JSON object, not {obj!r}", path)
+    if unknown := sorted(obj.keys() - expected, key=repr):
+        named = ", ".join(map(repr, unknown))
+        raise RulesError(
+            f"{where}: unknown key {named}; expected {sorted(expected)}", (*path, unknown[0])
+        )
     if missing := sorted(expected - obj.keys()):
-        raise RulesError(f"{where}: {', '.join(missing)} is missing")
+        raise RulesError(f"{where}: {', '.join(missing)} is missing", path)
     return obj
 
 
-def _check_days(value: object, where: str) -> int:
+def _check_days(value: object, where: str, path: _Path = ()) -> int:
     # A bool is an int to Python, but `true` days are a mistake of whoever wrote the rules.
     if not isinstance(value, int) or isinstance(value, bool):
-        raise RulesError(f"{where} must be a whole number of days, not {value!r}")
+        raise RulesError(f"{where} must be a whole number of days, not {value!r}", path)
     if not 0 <= value <= _MAX_DAYS:
-        raise RulesError(f"{where} must be between 0 and {_MAX_DAYS} days, not {value}")
+        raise RulesError(f"{where} must be between 0 and {_MAX_DAYS} days, not {value}", path)
     return value
 
 
-def _check_branch(value: object, where: str) -> str:
+def _check_branch(value: object, where: str, path: _Path = ()) -> str:
     if not isinstance(value, str) or not value.strip():
-        raise RulesError(f"{where} must name a branch, not {value!r}")
+        raise RulesError(f"{where} must name a branch, not {value!r}", path)
     return value

@@ -1,0 +1,170 @@
+"""The command ``forecast``: what other retention rules would free, and the setting of them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from lakegc_assets.cli.exits import exit_status
+from lakegc_assets.defs.units import human_bytes
+from lakegc_assets.errors import ConfigurationError
+from lakegc_assets.wording import aligned, counted
+
+if TYPE_CHECKING:
+    from lakegc_assets.forecast.change import Change
+    from lakegc_assets.forecast.forecast import Amount, Forecast
+    from lakegc_assets.retention.rules import Rules
+
+#: Days of the curve that are shown; JSON has all of them.
+_SHOWN = (1, 7, 14, 30, 60, 90, 180, 365)
+
+
+class BranchDays(click.ParamType[tuple[str, int]]):
+    """A branch and its days: main=90."""
+
+    name = "branch=days"
+
+    def convert(
+        self, value: object, param: click.Parameter | None, ctx: click.Context | None
+    ) -> tuple[str, int]:
+        """Read it, or say what it should look like."""
+        if isinstance(value, tuple):
+            return value
+        branch, given, days = str(value).rpartition("=")
+        if not given or not branch or not days.isdecimal():
+            self.fail(f"{value!r} is no branch with its days: write main=90", param, ctx)
+        return branch, int(days)
+
+
+@click.command()
+@click.argument("repository")
+@click.option(
+    "--rules",
+    "file",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    metavar="FILE",
+    help="Other rules, as JSON in lakeFS's form, or as YAML. Default: today's rules.",
+)
+@click.option(
+    "--set-default", "default", type=click.IntRange(0), metavar="DAYS", help="Days by default."
+)
+@click.option(
+    "--set-branch",
+    "branches",
+    type=BranchDays(),
+    multiple=True,
+    metavar="BRANCH=DAYS",
+    help="Days of a branch. May be given several times.",
+)
+@click.option(
+    "--without-branch",
+    "without",
+    multiple=True,
+    metavar="BRANCH",
+    help="As if this branch were deleted. May be given several times.",
+)
+@click.option("--run", "run_id", help="By this mark. Default: the latest one.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON for programs.")
+@exit_status
+def forecast(
+    repository: str,
+    file: Path | None,
+    default: int | None,
+    branches: tuple[tuple[str, int], ...],
+    without: tuple[str, ...],
+    run_id: str | None,
+    as_json: bool,  # noqa: FBT001 - an option
+) -> None:
+    """Say what other retention rules would free of REPOSITORY.
+
+    What a mark under these rules would name, beside today's; with each default from 1 to 365 days;
+    and what today's rules will free in time, if nobody writes. All of it as of the latest mark, by
+    what that has read. Deletes nothing.
+    """
+    from lakegc_assets.cli.queries import any_context  # noqa: PLC0415 - Dagster loads slowly
+    from lakegc_assets.forecast.forecast import forecast as look_ahead  # noqa: PLC0415 - likewise
+
+    change = _change(file, default, branches, without)
+    with any_context(repository, run_id or "any") as ctx:
+        found = look_ahead(ctx, change, run_id)
+    if as_json:
+        click.echo(json.dumps(found.to_json(), indent=1))
+    else:
+        _show(found)
+
+
+def _change(
+    file: Path | None,
+    default: int | None,
+    branches: tuple[tuple[str, int], ...],
+    without: tuple[str, ...],
+) -> Change:
+    """What the options ask for.
+
+    Raises:
+        ConfigurationError: the file cannot be read, or a branch is given twice.
+        RulesError: the file has no rules that can be parsed.
+    """
+    from lakegc_assets.forecast.change import Change  # noqa: PLC0415 - it loads lakeFS's client
+    from lakegc_assets.retention.rules_file import parse_rules  # noqa: PLC0415 - it loads YAML
+
+    rules = None
+    if file is not None:
+        try:
+            rules = parse_rules(file.read_text(encoding="utf-8"), str(file))
+        except (OSError, UnicodeDecodeError) as error:
+            raise ConfigurationError(f"{file} cannot be read: {error}") from error
+    days = dict(branches)
+    if len(days) < len(branches):
+        names = [name for name, _ in branches]
+        twice = next(name for name in names if names.count(name) > 1)
+        raise ConfigurationError(f"--set-branch {twice}: it is given twice")
+    return Change(rules, default, days, tuple(dict.fromkeys(without)))
+
+
+def _show(found: Forecast) -> None:
+    click.echo(
+        f"repository {found.repository}, as of mark {found.mark} ({found.as_of:%Y-%m-%d %H:%M} UTC)"
+    )
+    _rules(found.todays_rules, found.rules)
+    for branch in found.without_branches:
+        click.echo(f"  without branch {branch}")
+    _line("garbage today", found.today)
+    _line("garbage under the other rules", found.forecast)
+    click.echo("  garbage under the other rules with another default:")
+    for days in _SHOWN:
+        _line(f"    {counted(days, 'day')}", found.curve[days])
+    click.echo("  garbage under today's rules, if nobody writes:")
+    for days, amount in found.later.items():
+        _line(f"    in {counted(days, 'day')}", amount)
+    for note in found.notes:
+        click.echo(f"  note: {note}")
+
+
+def _rules(today: Rules | None, other: Rules) -> None:
+    """Both rules beside each other, those that differ marked."""
+    before: Mapping[str, int] = {} if today is None else today.branches
+    was_default = None if today is None else today.default_retention_days
+    rows: list[tuple[str, int | None, int | None]] = [
+        ("default", was_default, other.default_retention_days),
+        *(
+            (f"branch {name}", before.get(name), other.branches.get(name))
+            for name in sorted({*before, *other.branches})
+        ),
+    ]
+    for name, was, days in rows:
+        then = "" if was == days else f" -> {_days(days)}"
+        click.echo(f"  {name:<30} {_days(was)}{then}")
+
+
+def _days(days: int | None) -> str:
+    return "no rule" if days is None else counted(days, "day")
+
+
+def _line(name: str, amount: Amount) -> None:
+    bound = "" if amount.bound == "exact" else f"  ({amount.bound})"
+    click.echo(f"  {name:<36} {aligned(amount.objects)} {human_bytes(amount.bytes):>12}{bound}")

@@ -1,0 +1,1 @@
+"""What other retention rules would free, and what the present ones will free in time."""

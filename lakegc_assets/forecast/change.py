@@ -1,0 +1,76 @@
+"""A change of retention rules that is thought of: other rules, or changes of today's."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from lakegc_assets.errors import ConfigurationError, RefusedError
+from lakegc_assets.lakefs.writes import LakeFSWriter
+from lakegc_assets.retention.rules import Rules
+
+
+@dataclass(frozen=True)
+class Change:
+    """What is to be different.
+
+    Attributes:
+        rules: in place of today's; None for those.
+        default: days by default; None for what the rules have.
+        branches: days of single branches, added to those of the rules.
+        without: branches that are to be deleted.
+    """
+
+    rules: Rules | None = None
+    default: int | None = None
+    branches: Mapping[str, int] = field(default_factory=dict)
+    without: Sequence[str] = ()
+
+    def of(self, today: Rules | None) -> Rules:
+        """The other rules.
+
+        Args:
+            today: today's; None where there are none.
+
+        Raises:
+            ConfigurationError: there are none, and no default was given.
+            RulesError: days cannot be followed.
+        """
+        base = today if self.rules is None else self.rules
+        if base is None and self.default is None:
+            raise ConfigurationError(
+                "the repository has no retention rules: say which to look at, --set-default 14 or "
+                "--rules FILE"
+            )
+        default = self.default
+        if base is not None and default is None:
+            default = base.default_retention_days
+        branches = {} if base is None else base.branches
+        return Rules(default or 0, {**branches, **self.branches})
+
+
+def todays_rules(raw: object) -> Rules | None:
+    """Retention rules as lakeFS answers them; None where it has none."""
+    return None if raw is None else Rules.parse(raw)
+
+
+def apply_rules(client: LakeFSWriter, repository: str, before: Rules | None, after: Rules) -> None:
+    """Set retention rules in lakeFS, unless somebody has changed them meanwhile.
+
+    Args:
+        client: of lakeFS.
+        repository: its name.
+        before: the rules that were shown as today's.
+        after: those that are to hold.
+
+    Raises:
+        RefusedError: other rules hold by now.
+        LakeFSError: the server did not answer, or did not take them.
+    """
+    now = todays_rules(client.gc_rules(repository))
+    if now != before:
+        raise RefusedError(
+            f"the retention rules of {repository!r} were changed meanwhile, to "
+            f"{None if now is None else now.to_json()}: nothing is set. Ask for the forecast again"
+        )
+    client.set_gc_rules(repository, after.default_retention_days, after.branches)

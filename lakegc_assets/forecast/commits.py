@@ -1,0 +1,160 @@
+"""For how long each commit that a mark knew keeps what it holds, under other rules and today's."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import datetime
+
+from lakegc_assets.errors import ConfigurationError, IntegrityError
+from lakegc_assets.lakefs.client import LakeFSClient
+from lakegc_assets.mark.commits import FORGOTTEN
+from lakegc_assets.mark.refs import load_commits
+from lakegc_assets.retention.active_commits import Reason, active_commits
+from lakegc_assets.retention.commits import Commit
+from lakegc_assets.retention.rules import Rules
+from lakegc_assets.retention.thresholds import (
+    FOREVER,
+    NEVER,
+    days_left,
+    days_needed,
+    days_of_previous,
+)
+from lakegc_assets.retention.united import still_inside
+from lakegc_assets.run.artifacts import AttemptArtifacts, Manifest
+
+
+@dataclass(frozen=True)
+class Span:
+    """How long something is kept.
+
+    Attributes:
+        days: the least default retention, in days, under which it is, with the other rules of
+            branches; 0 for always, ``NEVER`` for none.
+        left: days for which today's rules keep it; 0 where they do not, ``FOREVER`` for always.
+    """
+
+    days: int = NEVER
+    left: int = 0
+
+    def __or__(self, other: Span) -> Span:
+        return Span(min(self.days, other.days), max(self.left, other.left))
+
+
+@dataclass(frozen=True)
+class MarkedCommits:
+    """What a mark found of the commits of its repository.
+
+    Attributes:
+        commits: all that it reached, and what an earlier mark knew and lakeFS still has.
+        heads: HEAD of each branch.
+        active: why each active commit was.
+        tagged: commits that tags protect.
+        read_at: when it began to read them.
+        rules: that it followed; None where there were none.
+    """
+
+    commits: Mapping[str, Commit]
+    heads: Mapping[str, str]
+    active: Mapping[str, Reason]
+    tagged: frozenset[str]
+    read_at: datetime
+    rules: Rules | None
+
+
+def read_marked_commits(
+    client: LakeFSClient, attempt: AttemptArtifacts, manifest: Manifest
+) -> MarkedCommits:
+    """Read the commits of a mark again: their dates and parents, which it does not record.
+
+    Args:
+        client: of lakeFS.
+        attempt: of the mark.
+        manifest: of its ``active_commits``.
+
+    Raises:
+        IntegrityError: lakeFS does not have a commit that the mark reached.
+        LakeFSError: the server did not answer.
+    """
+    heads = attempt.rows(manifest, "heads", ["branch", "commit_id"]).to_pylist()
+    active = {
+        row["commit_id"]: Reason(row["branch"], row["kind"], None, row["counted_from"])
+        for row in attempt.rows(manifest).to_pylist()
+    }
+    expired = attempt.rows(manifest, "expired", ["commit_id"])["commit_id"].to_pylist()
+    tagged: list[str] = []
+    if manifest.settings["protect_tags"]:
+        tagged = attempt.rows(manifest, "tags", ["commit_id"])["commit_id"].to_pylist()
+    of_heads = {row["branch"]: row["commit_id"] for row in heads}
+    commits: dict[str, Commit] = {}
+    load_commits(
+        client, attempt.repository, [*of_heads.values(), *active, *expired, *tagged], (), commits
+    )
+    if FORGOTTEN in manifest.parts:
+        forgotten = attempt.rows(manifest, FORGOTTEN, ["commit_id"])["commit_id"].to_pylist()
+        for commit_id in forgotten:
+            # What nothing leads to any more need not be whole.
+            with suppress(IntegrityError):
+                commits |= load_commits(client, attempt.repository, [commit_id], commits)
+    raw = manifest.facts["rules"]
+    rules = None if raw is None else Rules.parse(raw)
+    return MarkedCommits(commits, of_heads, active, frozenset(tagged), manifest.started, rules)
+
+
+def spans_of(
+    marked: MarkedCommits,
+    today: Rules | None,
+    branches: Mapping[str, int],
+    without: Iterable[str],
+    now: datetime,
+) -> dict[str, Span]:
+    """How long each commit keeps what it holds.
+
+    Args:
+        marked: the commits.
+        today: today's rules; None where there are none, so that all commits are active.
+        branches: days of the branches that have a rule of their own under the other rules.
+        without: branches that are to be deleted.
+        now: the moment of the mark.
+
+    Raises:
+        ConfigurationError: there is no such branch.
+        IntegrityError: a commit is missing, or main parents form a circle.
+    """
+    gone = set(without)
+    if unknown := sorted(gone - marked.heads.keys()):
+        raise ConfigurationError(
+            f"--without-branch {unknown[0]}: the mark found no branch of this name"
+        )
+    heads = {name: head for name, head in marked.heads.items() if name not in gone}
+    days = days_needed(marked.commits, heads, branches, now)
+    previous = days_of_previous(marked.active, heads, branches, marked.read_at, now)
+    left = _left(marked, today, now)
+    found = {
+        commit_id: Span(min(days[commit_id], previous.get(commit_id, NEVER)), left[commit_id])
+        for commit_id in marked.commits
+    }
+    # Some commits lakeFS alone calls active: at least under the rules that it was asked about.
+    was = marked.rules
+    if was is not None:
+        same = Span(
+            NEVER if gone or branches != was.branches else was.default_retention_days,
+            1 if today == was else 0,
+        )
+        found |= {commit_id: found[commit_id] | same for commit_id in marked.active}
+    return found | {commit_id: Span(0, FOREVER) for commit_id in marked.tagged}
+
+
+def _left(marked: MarkedCommits, today: Rules | None, now: datetime) -> dict[str, int]:
+    if today is None:
+        return dict.fromkeys(marked.commits, FOREVER)
+    active = active_commits(marked.commits, marked.heads, today, now).active
+    previous = still_inside(
+        marked.active, marked_at=marked.read_at, heads=marked.heads, rules=today, now=now
+    )
+    own, before = days_left(active, now), days_left(previous, now)
+    return {
+        commit_id: max(own.get(commit_id, 0), before.get(commit_id, 0))
+        for commit_id in marked.commits
+    }

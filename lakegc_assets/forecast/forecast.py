@@ -1,0 +1,306 @@
+"""What a mark would name under other retention rules, beside today's, by what a mark has read.
+
+The moment is that of the mark: its listing, its HEADs, its cutoff. What sweeps have deleted since
+is left out. All that a mark does is done but for its last question to lakeFS, which objects it
+serves although nothing lists them: of what the mark has not asked about, this is not known.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from datetime import datetime, timedelta
+from typing import Any, Final
+
+from lakegc_assets.engine.session import Session
+from lakegc_assets.errors import RefusedError
+from lakegc_assets.forecast import relations
+from lakegc_assets.forecast.change import Change, todays_rules
+from lakegc_assets.forecast.commits import Span, read_marked_commits, spans_of
+from lakegc_assets.forecast.outlook import LATER, TOTALS, Outlook, look_out
+from lakegc_assets.lakefs.client import LakeFSClient
+from lakegc_assets.lakefs.errors import NotFoundError
+from lakegc_assets.retention.rules import Rules
+from lakegc_assets.run.artifacts import AttemptArtifacts
+from lakegc_assets.run.command_line import command_line
+from lakegc_assets.run.connections import Connections
+from lakegc_assets.run.context import RunContext
+from lakegc_assets.run.history import earlier
+from lakegc_assets.run.scratch import FORECAST, scratch
+from lakegc_assets.wording import counted
+
+EXACT: Final = "exact"
+AT_MOST: Final = "at most"
+AT_LEAST: Final = "at least"
+ABOUT: Final = "about"
+#: Days of default retention of the curve.
+CURVE: Final = range(1, 366)
+#: Days from the mark on for which it is said what today's rules free.
+LATER_DAYS: Final = (7, 30, 90)
+_WHAT: Final = "add up what is freed"
+
+
+@dataclass(frozen=True)
+class Amount:
+    """What a mark would name.
+
+    Attributes:
+        objects: how many.
+        bytes: of them.
+        bound: exact, or that it is at most, at least or about so much.
+    """
+
+    objects: int
+    bytes: int
+    bound: str = EXACT
+
+
+@dataclass(frozen=True)
+class Forecast:
+    """What other rules would free.
+
+    Attributes:
+        repository: lakeFS repository.
+        mark: run that it is made by.
+        as_of: the moment of that mark.
+        todays_rules: those that hold in lakeFS; None where there are none.
+        rules: the other ones.
+        without_branches: branches that are thought to be deleted.
+        today: what a mark under today's rules would name.
+        forecast: what one under the other rules would name.
+        unverified: of the forecast what today's rules keep: lakeFS was not asked whether it serves
+            some of it.
+        curve: what a mark would name under the other rules, with each default from 1 to 365 days.
+        later: what one under today's rules would name after some days, if nobody writes.
+        notes: what has to be known to read it, in sentences.
+    """
+
+    repository: str
+    mark: str
+    as_of: datetime
+    todays_rules: Rules | None
+    rules: Rules
+    without_branches: Sequence[str]
+    today: Amount
+    forecast: Amount
+    unverified: Amount
+    curve: Mapping[int, Amount]
+    later: Mapping[int, Amount]
+    notes: Sequence[str]
+
+    def to_json(self) -> dict[str, Any]:
+        """As JSON values."""
+        return {
+            "repository": self.repository,
+            "mark": self.mark,
+            "as_of": self.as_of.isoformat(),
+            "rules": {
+                "today": None if self.todays_rules is None else self.todays_rules.to_json(),
+                "forecast": self.rules.to_json(),
+            },
+            "without_branches": list(self.without_branches),
+            "today": asdict(self.today),
+            "forecast": {**asdict(self.forecast), "unverified": asdict(self.unverified)},
+            "curve": [{"default_days": n, **asdict(one)} for n, one in self.curve.items()],
+            "later": [{"in_days": n, **asdict(one)} for n, one in self.later.items()],
+            "notes": list(self.notes),
+        }
+
+
+def forecast(ctx: RunContext, change: Change, run: str | None = None) -> Forecast:
+    """Say what other rules would free.
+
+    Args:
+        ctx: of the repository; its run is of no interest.
+        change: what is to be different.
+        run: id of the mark; None for the latest one of the whole store.
+
+    Raises:
+        RefusedError: there is no such mark.
+        ConfigurationError: the change makes no sense here.
+        IntegrityError: an artifact of the mark is missing or damaged, or lakeFS does not have a
+            commit any more that the mark has reached.
+        LakeFSError: the server did not answer.
+    """
+    client, connections = ctx.connect()
+    attempt = _marked(ctx, connections, run)
+    with scratch(ctx.root, ctx.repository, FORECAST) as url, ctx.frames(connections) as frames:
+        return Forecaster(ctx, client, connections, frames, attempt, url).of(change)
+
+
+def _marked(ctx: RunContext, connections: Connections, run: str | None) -> AttemptArtifacts:
+    """The attempt of the mark that a forecast is made by."""
+    how = f"`{command_line('mark', ctx.repository)}` makes one"
+    found = [
+        one
+        for one in earlier(ctx.root, ctx.repository, "gc_report", connections.namespace_url, "")
+        if one.manifest.mode == "unified" and run in {None, one.attempt.run}
+    ]
+    if found:
+        return found[0].attempt
+    which = f"no mark {run!r}" if run else "no mark"
+    raise RefusedError(
+        f"there is {which} of repository {ctx.repository!r} that lists its whole store and "
+        f"finished, and a forecast is made by such a mark: {how}"
+    )
+
+
+@dataclass(frozen=True)
+class Forecaster:
+    """Makes a forecast by one mark.
+
+    Attributes:
+        ctx: of the repository.
+        client: of lakeFS.
+        connections: how tasks reach the stores.
+        frames: the session.
+        attempt: of the mark.
+        url: of a store to work in.
+    """
+
+    ctx: RunContext
+    client: LakeFSClient
+    connections: Connections
+    frames: Session
+    attempt: AttemptArtifacts
+    url: str
+
+    def of(self, change: Change) -> Forecast:
+        """See ``forecast``."""
+        chain = self.attempt.chain("deletion_candidates", self.connections.namespace_url)
+        today = todays_rules(self.client.gc_rules(self.ctx.repository))
+        rules = change.of(today)
+        marked = read_marked_commits(self.client, self.attempt, chain["active_commits"])
+        start = datetime.fromisoformat(str(chain["store_listing"].facts["start"]))
+        cutoff = chain["store_listing"].cutoff
+        spans = spans_of(marked, today, rules.branches, change.without, start)
+        outlook = look_out(
+            self.ctx,
+            self.connections,
+            self.frames,
+            self.attempt,
+            chain,
+            marked.commits,
+            spans,
+            cutoff + timedelta(days=max(LATER_DAYS)),
+            self.url,
+        )
+        staged = [one for one in change.without if self._has_staged(one)]
+        bounds = _Bounds(outlook.missing, marked.rules, staged)
+        by_days = self._by_days(outlook, cutoff)
+        default = rules.default_retention_days
+        return Forecast(
+            self.ctx.repository,
+            self.attempt.run,
+            start,
+            today,
+            rules,
+            tuple(change.without),
+            self._later(outlook, cutoff, 0, bounds.after(today, 0)),
+            _amount(by_days, default, bounds.under(default)),
+            _amount(by_days, default, AT_MOST, "new_"),
+            {days: _amount(by_days, days, bounds.under(days)) for days in CURVE},
+            {
+                days: self._later(outlook, cutoff, days, bounds.after(today, days))
+                for days in LATER_DAYS
+            },
+            _notes(outlook, bounds, today, rules),
+        )
+
+    def _by_days(self, outlook: Outlook, cutoff: datetime) -> list[dict[str, int]]:
+        """Rows of ``TOTALS``."""
+        rows = relations.totals_by_days(self.frames.read(outlook.objects), cutoff)
+        found: list[dict[str, int]] = self.frames.collect(rows, TOTALS, _WHAT).to_pylist()
+        return found
+
+    def _later(self, outlook: Outlook, cutoff: datetime, days: int, bound: str) -> Amount:
+        """What today's rules free after some days."""
+        then = cutoff + timedelta(days=days)
+        total = relations.total_later(self.frames.read(outlook.objects), then, days)
+        (row,) = self.frames.collect(total, LATER, _WHAT).to_pylist()
+        return _bounded(row["objects"], row["bytes"] or 0, bound)
+
+    def _has_staged(self, branch: str) -> bool:
+        """Whether something is staged on a branch, or was when it was deleted, for all we know."""
+        try:
+            return any(True for _ in self.client.diff_branch(self.ctx.repository, branch))
+        except NotFoundError:
+            return True
+
+
+@dataclass(frozen=True)
+class _Bounds:
+    """How well amounts are known.
+
+    Attributes:
+        missing: how long each range or metarange is kept whose content is not known.
+        marked: rules that the mark followed.
+        staged: branches that are thought to be deleted, and on which something is staged.
+    """
+
+    missing: Sequence[Span]
+    marked: Rules | None
+    staged: Sequence[str]
+
+    def knows(self, default: int) -> bool:
+        """Whether all commits are known that a default keeps.
+
+        lakeFS alone knows the commits that nothing leads to, as those of deleted branches; and it
+        tells of those that its rules keep.
+        """
+        return self.marked is not None and default <= self.marked.default_retention_days
+
+    def under(self, default: int) -> str:
+        """Of what a mark would name under a default."""
+        too_much = not self.knows(default) or any(span.days <= default for span in self.missing)
+        if self.staged:
+            return ABOUT if too_much else AT_LEAST
+        return AT_MOST if too_much else EXACT
+
+    def after(self, today: Rules | None, days: int) -> str:
+        """Of what one would name under today's rules after some days."""
+        unmarked = self.marked is None
+        known = unmarked if today is None else self.knows(today.default_retention_days)
+        return EXACT if known and all(span.left <= days for span in self.missing) else AT_MOST
+
+
+def _amount(rows: Iterable[Mapping[str, int]], default: int, bound: str, which: str = "") -> Amount:
+    """What is freed under a default: what needs a longer one to be kept."""
+    freed = [row for row in rows if row["days"] > default]
+    objects, size = (sum(row[f"{which}{name}"] for row in freed) for name in ("objects", "bytes"))
+    return _bounded(objects, size, bound)
+
+
+def _bounded(objects: int, size: int, bound: str) -> Amount:
+    # Fewer than none there are not.
+    return Amount(objects, size, EXACT if bound == AT_MOST and not objects else bound)
+
+
+def _notes(outlook: Outlook, bounds: _Bounds, today: Rules | None, rules: Rules) -> list[str]:
+    """What has to be known to read a forecast."""
+    notes = []
+    default = rules.default_retention_days
+    if unknown := sum(span.days <= default for span in outlook.missing):
+        notes.append(
+            f"the other rules keep {counted(unknown, 'range')} whose content is not known, since "
+            "no mark has read them, or what it read was pruned: the forecast is a bound"
+        )
+    if not bounds.knows(default):
+        marked = bounds.marked
+        was = "no rules" if marked is None else f"{counted(marked.default_retention_days, 'day')}"
+        notes.append(
+            f"the mark was made with {was} by default: a longer default would also keep commits "
+            "that nothing leads to any more, as those of deleted branches, of which lakeFS has "
+            "not told. The forecast is a bound"
+        )
+    if today != bounds.marked:
+        notes.append("the rules of lakeFS are others than those that the mark followed")
+    notes += [
+        f"something is staged on branch {branch!r}; that it would go too is not counted"
+        for branch in bounds.staged
+    ]
+    notes += [
+        f"the sweep of run {run!r} has not finished: what it has deleted is still counted"
+        for run in outlook.unfinished
+    ]
+    return notes

@@ -1,0 +1,265 @@
+"""The outlook: which default retention keeps each object of a mark, and until when today's does.
+
+One pass over the ranges that the mark and its predecessors have decoded. Ranges that are not in
+their cache are not read: what they hold is not known, and so what depends on them is a bound.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import datetime
+from typing import Final
+
+import pyarrow as pa
+from pyspark.sql import DataFrame
+
+from lakegc_assets.engine.datasets import Part
+from lakegc_assets.engine.session import Dataset, Session
+from lakegc_assets.forecast import relations
+from lakegc_assets.forecast.commits import Span
+from lakegc_assets.mark import relations as mark_relations
+from lakegc_assets.mark.candidates import UNRESOLVED, uploads_seen
+from lakegc_assets.mark.carrying import SWEPT, sweeps_since
+from lakegc_assets.mark.metaranges import cached_metaranges, ranges_of
+from lakegc_assets.mark.ranges import cached_ranges, range_frame
+from lakegc_assets.mark.served import SPARED
+from lakegc_assets.retention.commits import Commit
+from lakegc_assets.retention.thresholds import FOREVER, NEVER
+from lakegc_assets.run.artifacts import LISTING, AttemptArtifacts, Manifest
+from lakegc_assets.run.connections import Connections
+from lakegc_assets.run.context import RunContext
+from lakegc_assets.run.hashing import HASHES
+from lakegc_assets.run.history import earlier
+from lakegc_assets.run.pins import pinned
+
+#: Columns of what relations take and give.
+_SPAN: Final = pa.schema([("days", pa.int64()), ("left", pa.int64())])
+RANGES: Final = pa.schema([("range_id", pa.string()), *_SPAN])
+DOUBTFUL: Final = pa.schema([("last_part", pa.string()), *_SPAN])
+OUTLOOK: Final = pa.schema(
+    [
+        *(LISTING.field(name) for name in ("address", "size", "last_modified")),
+        *_SPAN,
+        ("unseen", pa.bool_()),
+    ]
+)
+LATER: Final = pa.schema([("objects", pa.int64()), ("bytes", pa.int64())])
+TOTALS: Final = pa.schema(
+    [
+        ("days", pa.int64()),
+        *LATER,
+        ("new_objects", pa.int64()),
+        ("new_bytes", pa.int64()),
+    ]
+)
+_WHAT: Final = "find what keeps each object"
+
+
+@dataclass(frozen=True)
+class Held:
+    """What ranges hold, and for how long.
+
+    Attributes:
+        ranges: of the ranges that are cached, with their entries, by id.
+        spans: how long each of these is kept.
+        last_parts: of addresses in them that nobody can place.
+        missing: how long each range or metarange is kept that is not cached.
+    """
+
+    ranges: pa.Table
+    spans: Mapping[str, Span]
+    last_parts: Mapping[str, Span]
+    missing: Sequence[Span] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class Outlook:
+    """What some default, or some day to come, frees.
+
+    Attributes:
+        objects: rows of ``OUTLOOK``.
+        missing: how long each range or metarange is kept that was not known.
+        unfinished: runs whose sweeps have not finished.
+    """
+
+    objects: Dataset
+    missing: Sequence[Span]
+    unfinished: Sequence[str]
+
+
+def look_out(
+    ctx: RunContext,
+    connections: Connections,
+    frames: Session,
+    attempt: AttemptArtifacts,
+    chain: Mapping[str, Manifest],
+    commits: Mapping[str, Commit],
+    spans: Mapping[str, Span],
+    until: datetime,
+    url: str,
+) -> Outlook:
+    """Find out which default keeps each object, and for how long today's rules do.
+
+    Args:
+        ctx: of the repository.
+        connections: how tasks reach the stores.
+        frames: the session.
+        attempt: of the mark.
+        chain: its manifests.
+        commits: that the mark knew.
+        spans: how long each of them keeps what it holds.
+        until: objects that were written before it are of interest.
+        url: of the store to write to.
+
+    Raises:
+        IntegrityError: an artifact of the mark is missing or damaged, or a pin is.
+    """
+    held = _held(ctx, connections, attempt, chain, commits, spans)
+    swept, unfinished = _swept(ctx, chain["store_listing"])
+    objects = _judged(ctx, connections, frames, attempt, chain, swept, until)
+    rows = [{"range_id": i, "days": s.days, "left": s.left} for i, s in held.spans.items()]
+    parts = _last_parts(attempt, chain, held)
+    found = relations.outlook(
+        objects,
+        range_frame(ctx, connections, frames, held.ranges, ["range_id", "hash"]),
+        frames.create(pa.Table.from_pylist(rows, RANGES)),
+        frames.create(pa.Table.from_pylist(parts, DOUBTFUL)),
+    )
+    written = frames.write(found, url, "outlook/", OUTLOOK, _WHAT)
+    return Outlook(Dataset(url, written, OUTLOOK), held.missing, unfinished)
+
+
+# Ranges
+
+
+def _held(
+    ctx: RunContext,
+    connections: Connections,
+    attempt: AttemptArtifacts,
+    chain: Mapping[str, Manifest],
+    commits: Mapping[str, Commit],
+    spans: Mapping[str, Span],
+) -> Held:
+    """How long ranges are kept: as long as the commit that keeps them longest."""
+    of_metaranges: dict[str, Span] = {}
+    for commit_id, commit in commits.items():
+        if commit.metarange_id:
+            known = of_metaranges.get(commit.metarange_id, Span())
+            of_metaranges[commit.metarange_id] = known | spans[commit_id]
+    cached = cached_metaranges(connections)
+    missing = [span for one, span in of_metaranges.items() if one not in cached]
+    there = {one: span for one, span in of_metaranges.items() if one in cached}
+    # The highest rank counts, which is that of the least days.
+    by_days, by_left = (
+        ranges_of(ctx, connections, ranks).rows
+        for ranks in (
+            {one: -span.days for one, span in there.items()},
+            {one: span.left for one, span in there.items()},
+        )
+    )
+    left = dict(zip(*(by_left[n].to_pylist() for n in ("range_id", "rank")), strict=True))
+    of_ranges = {
+        range_id: Span(-rank, left[range_id])
+        for range_id, rank in zip(
+            *(by_days[n].to_pylist() for n in ("range_id", "rank")), strict=True
+        )
+    }
+    if chain["active_commits"].facts["rules"] is None:
+        of_ranges |= _of_no_commit(attempt, of_ranges)
+    slots = cached_ranges(connections)
+    missing += [span for one, span in of_ranges.items() if one not in slots]
+    known_ranges = {one: span for one, span in of_ranges.items() if one in slots}
+    last_parts: dict[str, Span] = {}
+    for one, span in known_ranges.items():
+        for last in slots[one].facts["unresolved"]:
+            last_parts[last] = last_parts.get(last, Span()) | span
+    ids = sorted(known_ranges)
+    entries = pa.table(
+        {"range_id": pa.array(ids, pa.string()), "entries": pa.nulls(len(ids), pa.int64())}
+    )
+    return Held(entries, known_ranges, last_parts, missing)
+
+
+def _of_no_commit(attempt: AttemptArtifacts, known: Collection[str]) -> dict[str, Span]:
+    """Ranges that a mark without rules read, and that no commit that is known has."""
+    read = attempt.read("committed_addresses", "ranges", ["range_id"])["range_id"].to_pylist()
+    return {one: Span(NEVER, FOREVER) for one in read if one not in known}
+
+
+def _last_parts(
+    attempt: AttemptArtifacts, chain: Mapping[str, Manifest], held: Held
+) -> list[dict[str, object]]:
+    """Last path components of live addresses that nobody can place (``DOUBTFUL``).
+
+    Those that no range has are of what is staged, or of other repositories: they stay.
+    """
+    found = dict(held.last_parts)
+    for asset in ("committed_addresses", "uncommitted_snapshot"):
+        rows = attempt.rows(chain[asset], "unresolved", UNRESOLVED.names)
+        for last in rows["last_part"].to_pylist() if rows.num_rows else []:
+            found.setdefault(last, Span(0, FOREVER))
+    return [{"last_part": last, "days": s.days, "left": s.left} for last, s in found.items()]
+
+
+# Objects
+
+
+def _judged(
+    ctx: RunContext,
+    connections: Connections,
+    frames: Session,
+    attempt: AttemptArtifacts,
+    chain: Mapping[str, Manifest],
+    swept: Sequence[Dataset],
+    until: datetime,
+) -> DataFrame:
+    """What is listed, and may be held by commits of the repository alone, judged as a mark does."""
+    listing, committed, uncommitted, found = (
+        chain[asset]
+        for asset in (
+            "store_listing",
+            "committed_addresses",
+            "uncommitted_snapshot",
+            "deletion_candidates",
+        )
+    )
+
+    def read(schema: pa.Schema, parts: Sequence[Part]) -> DataFrame:
+        return frames.read(Dataset(attempt.url, parts, schema))
+
+    store = read(LISTING, listing.parts["data"])
+    if swept:
+        store = mark_relations.without_swept(store, [frames.read(one) for one in swept])
+    unreferenced = mark_relations.candidates(
+        store,
+        read(HASHES, committed.parts["referenced"]),
+        read(HASHES, uncommitted.parts["hashes"]),
+        until,
+    )
+    served = relations.spared_by_lakefs(read(SPARED, found.parts["spared"]))
+    seen = uploads_seen(replace(ctx, run=attempt.run), listing)
+    return mark_relations.judged(
+        mark_relations.without_spared(unreferenced, served),
+        frames.create(UNRESOLVED.empty_table()),
+        [frames.read(one) for one in seen],
+        frames.create(pinned(connections.store()).cast(SPARED)),
+    )
+
+
+def _swept(ctx: RunContext, listing: Manifest) -> tuple[list[Dataset], list[str]]:
+    """What sweeps have deleted of a listing, and the runs whose sweeps have not finished."""
+    found = sweeps_since(ctx, listing)
+    since = earlier(ctx.root, ctx.repository, "swept_set", listing.namespace, "")
+    found += [
+        Dataset(one.attempt.url, one.manifest.parts["data"], SWEPT)
+        for one in since
+        if one.manifest.finished >= listing.started
+    ]
+    runs = earlier(ctx.root, ctx.repository, "gc_report", listing.namespace, "")
+    unfinished = [
+        one.attempt.run
+        for one in runs
+        if not one.attempt.has("swept_set") and one.attempt.files("swept_set")
+    ]
+    return found, unfinished

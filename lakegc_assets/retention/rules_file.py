@@ -1,0 +1,76 @@
+"""Retention rules in a file, JSON as lakeFS has it or the same as YAML; errors name the line."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import yaml
+
+from lakegc_assets.retention.rules import Rules, RulesError
+
+
+def parse_rules(text: str, name: str) -> Rules:
+    """Read the rules of a file.
+
+    Args:
+        text: of the file, in the form of ``Rules.parse``. JSON is YAML, too.
+        name: of the file, for messages.
+
+    Raises:
+        RulesError: it is not in that form; the message says in which line, and which key it is.
+    """
+    try:
+        node = yaml.compose(text, Loader=yaml.SafeLoader)
+        if node is None:
+            raise RulesError(f"{name} is empty: default_retention_days and branches are missing")
+        _require_once(node, name)
+        value = yaml.safe_load(text)
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        at = "" if mark is None else f", line {mark.line + 1}"
+        raise RulesError(f"{name}{at}: {error.problem}") from error
+    except yaml.YAMLError as error:
+        raise RulesError(f"{name}: {error}") from error
+    try:
+        return Rules.parse(value)
+    except RulesError as error:
+        line = _line(node, error.path)
+        raise RulesError(f"{name}, line {line}: {error}", error.path) from error
+
+
+def _require_once(node: yaml.Node, name: str) -> None:
+    """Refuse a key that stands twice, of which YAML takes the last."""
+    for mapping in _mappings(node):
+        seen: set[object] = set()
+        for key, _ in mapping.value:
+            if key.value in seen:
+                raise RulesError(
+                    f"{name}, line {key.start_mark.line + 1}: {key.value} is given twice"
+                )
+            if isinstance(key, yaml.ScalarNode):
+                seen.add(key.value)
+
+
+def _mappings(node: yaml.Node) -> Iterator[yaml.MappingNode]:
+    if isinstance(node, yaml.MappingNode):
+        yield node
+        for _, value in node.value:
+            yield from _mappings(value)
+    elif isinstance(node, yaml.SequenceNode):
+        for value in node.value:
+            yield from _mappings(value)
+
+
+def _line(node: yaml.Node, path: Sequence[str | int]) -> int:
+    """The line of what keys and indexes lead to, as far as they do; the first is 1."""
+    line = node.start_mark.line
+    for step in path:
+        if isinstance(node, yaml.SequenceNode) and isinstance(step, int):
+            node = node.value[step]
+            line = node.start_mark.line
+        elif isinstance(node, yaml.MappingNode):
+            found = [pair for pair in node.value if pair[0].value == str(step)]
+            if not found:
+                break
+            line, node = found[0][0].start_mark.line, found[0][1]
+    return line + 1

@@ -1,0 +1,84 @@
+"""``lakegc forecast`` says what other rules would free, and what it does not know."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lakegc_assets_tests.cli.calling import lakegc, say
+from lakegc_assets_tests.site import Site, Told
+
+# Dagster itself makes nested resources (S3Resource) in this way.
+pytestmark = pytest.mark.filterwarnings(
+    "ignore:InitResourceContext.dagster_run is deprecated:DeprecationWarning"
+)
+
+
+@pytest.fixture(scope="module")
+def told(site: Site) -> Told:
+    """A default of 20 days; one object was overwritten 60 days ago, and one never committed."""
+    told = site.tell("thrifty")
+    refused = lakegc("forecast", "thrifty")
+    say(refused, 3, "refused: there is no mark of repository 'thrifty'", "`lakegc mark thrifty`")
+    say(lakegc("mark", "thrifty", "--run", "m1"), 0)
+    return told
+
+
+def as_json(*options: str) -> dict[str, Any]:
+    result = lakegc("forecast", "thrifty", *options, "--json")
+    say(result, 0)
+    found: dict[str, Any] = json.loads(result.stdout)
+    return found
+
+
+@pytest.mark.usefixtures("told")
+def test_it_says_what_today_and_other_rules_free() -> None:
+    found = as_json("--set-default", "70", "--set-branch", "main=30")
+    sizes = len("the first a"), len("staged, and staged again")
+    exact = {"objects": 2, "bytes": sum(sizes), "bound": "exact"}
+    assert (found["mark"], found["today"]) == ("m1", exact)
+    assert found["rules"]["forecast"] == {
+        "default_retention_days": 70,
+        "branches": [{"branch_id": "main", "retention_days": 30}],
+    }
+    # Of deleted branches lakeFS told those within the 20 days.
+    assert found["forecast"]["objects"] == 2
+    assert found["forecast"]["bound"] == "at most"
+    kept = as_json("--set-branch", "main=70")
+    assert kept["forecast"]["objects"] == 1
+    assert (kept["forecast"]["bytes"], kept["forecast"]["bound"]) == (sizes[1], "exact")
+
+
+@pytest.mark.usefixtures("told")
+def test_a_file_of_rules_takes_the_place_of_todays(tmp_path: Path) -> None:
+    file = tmp_path / "rules.yaml"
+    file.write_text("default_retention_days: 5\nbranches: [{branch_id: main, retention_days: 70}]")
+    assert as_json("--rules", str(file))["forecast"]["objects"] == 1
+    both = as_json("--rules", str(file), "--set-default", "6")
+    assert both["rules"]["forecast"]["default_retention_days"] == 6
+    file.write_text("default_retention_days: 5\nbranches:\n- {branch_id: main, retention_days: x}")
+    wrong = lakegc("forecast", "thrifty", "--rules", str(file))
+    say(wrong, 2, f"configuration: {file}, line 3: branches[0].retention_days of branch 'main'")
+
+
+@pytest.mark.usefixtures("told")
+def test_people_read_it() -> None:
+    shown = lakegc("forecast", "thrifty", "--set-branch", "main=70")
+    say(shown, 0, "as of mark m1", "branch main", "no rule -> 70 days", "garbage today")
+
+
+@pytest.mark.usefixtures("told")
+@pytest.mark.parametrize(
+    ("options", "status", "said"),
+    [
+        (("--set-branch", "main"), 2, "write main=90"),
+        (("--set-branch", "a=1", "--set-branch", "a=2"), 2, "--set-branch a: it is given twice"),
+        (("--run", "m0"), 3, "there is no mark 'm0'"),
+        (("--without-branch", "nobody"), 2, "--without-branch nobody: the mark found no branch"),
+    ],
+)
+def test_what_makes_no_sense_is_refused(options: tuple[str, ...], status: int, said: str) -> None:
+    say(lakegc("forecast", "thrifty", *options), status, said)

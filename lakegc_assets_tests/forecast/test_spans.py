@@ -1,0 +1,69 @@
+"""On any history, under any rules: what a forecast frees is what no active commit holds."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta, timezone
+from typing import Any
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lakegc_assets.forecast.commits import MarkedCommits, spans_of
+from lakegc_assets.retention.active_commits import active_commits
+from lakegc_assets.retention.naive import naive_active_commits
+from lakegc_assets.retention.rules import Rules
+from lakegc_assets_tests.forecast import twins
+from lakegc_assets_tests.retention.graphs import NOW, History, histories
+
+WRITTEN = datetime(2022, 1, 1, tzinfo=timezone.utc)
+BRANCHES = ["main", "dev", "old", "new"]
+days = st.integers(0, 16)
+ruled = st.dictionaries(st.sampled_from([*BRANCHES, "no such"]), days)
+
+
+@given(
+    histories(), ruled, days, days, st.sets(st.sampled_from(BRANCHES)), st.randoms(), st.booleans()
+)
+def test_a_forecast_names_what_a_mark_would(
+    history: History,
+    branches: dict[str, int],
+    default: int,
+    later: int,
+    without: set[str],
+    chance: Any,
+    tags: bool,  # noqa: FBT001 - drawn
+) -> None:
+    commits, today = history.commits, history.rules
+    # A mark's own record: what was active then, and what tags protected.
+    active = active_commits(commits, history.heads, today, NOW).active
+    tagged = frozenset(chance.sample(sorted(commits), 1) if tags else ())
+    marked = MarkedCommits(commits, history.heads, active, tagged, NOW, today)
+    gone = without & history.heads.keys()
+    spans = spans_of(marked, today, branches, gone, NOW)
+
+    # Each commit has a range of its own, and objects are in any of them.
+    held = {number: {one for one in commits if chance.random() < 0.3} for number in range(6)}
+    outlook = twins.outlook(
+        [
+            {
+                "address": f"data/{number}",
+                "hash": number,
+                "size": 1,
+                "last_modified": WRITTEN,
+                "why": None,
+            }
+            for number in held
+        ],
+        [{"range_id": one, "hash": number} for number, ids in held.items() for one in ids],
+        [{"range_id": one, "days": span.days, "left": span.left} for one, span in spans.items()],
+        [],
+    )
+
+    def named(kept: set[str]) -> set[str]:
+        return {f"data/{number}" for number, ids in held.items() if not ids & (kept | tagged)}
+
+    heads = {name: head for name, head in history.heads.items() if name not in gone}
+    other = naive_active_commits(commits, heads, Rules(default, branches), NOW)
+    assert {row["address"] for row in outlook if row["days"] > default} == named(other)
+    then = naive_active_commits(commits, history.heads, today, NOW + timedelta(days=later))
+    assert {row["address"] for row in outlook if row["left"] <= later} == named(then)
