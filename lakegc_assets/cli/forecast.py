@@ -11,12 +11,13 @@ import click
 
 from lakegc_assets.cli.exits import exit_status
 from lakegc_assets.defs.units import human_bytes
-from lakegc_assets.errors import ConfigurationError
+from lakegc_assets.errors import ConfigurationError, RefusedError
 from lakegc_assets.wording import aligned, counted
 
 if TYPE_CHECKING:
     from lakegc_assets.forecast.change import Change
     from lakegc_assets.forecast.forecast import Amount, Forecast
+    from lakegc_assets.lakefs.config import LakeFSConfig
     from lakegc_assets.retention.rules import Rules
 
 #: Days of the curve that are shown; JSON has all of them.
@@ -68,6 +69,13 @@ class BranchDays(click.ParamType[tuple[str, int]]):
     help="As if this branch were deleted. May be given several times.",
 )
 @click.option("--run", "run_id", help="By this mark. Default: the latest one.")
+@click.option(
+    "--apply",
+    "applying",
+    is_flag=True,
+    help="Set these rules in lakeFS, after what changes was shown and asked about.",
+)
+@click.option("--yes", is_flag=True, help="Do not ask.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON for programs.")
 @exit_status
 def forecast(
@@ -77,24 +85,46 @@ def forecast(
     branches: tuple[tuple[str, int], ...],
     without: tuple[str, ...],
     run_id: str | None,
+    applying: bool,  # noqa: FBT001 - an option
+    yes: bool,  # noqa: FBT001 - an option
     as_json: bool,  # noqa: FBT001 - an option
 ) -> None:
     """Say what other retention rules would free of REPOSITORY.
 
     What a mark under these rules would name, beside today's; with each default from 1 to 365 days;
     and what today's rules will free in time, if nobody writes. All of it as of the latest mark, by
-    what that has read. Deletes nothing.
+    what that has read. Deletes nothing; --apply sets the rules, which the next mark follows.
     """
     from lakegc_assets.cli.queries import any_context  # noqa: PLC0415 - Dagster loads slowly
     from lakegc_assets.forecast.forecast import forecast as look_ahead  # noqa: PLC0415 - likewise
 
     change = _change(file, default, branches, without)
+    if applying and without:
+        raise RefusedError("--apply sets rules and deletes no branch: leave --without-branch out")
+    if applying and as_json and not yes:
+        raise RefusedError("nobody can be asked where JSON is printed: give --yes")
     with any_context(repository, run_id or "any") as ctx:
         found = look_ahead(ctx, change, run_id)
+        if not as_json:
+            _show(found)
+        applied = applying and _apply(ctx.lakefs, found, yes=yes)
     if as_json:
-        click.echo(json.dumps(found.to_json(), indent=1))
-    else:
-        _show(found)
+        more = {"applied": applied} if applying else {}
+        click.echo(json.dumps(found.to_json() | more, indent=1))
+
+
+def _apply(lakefs: LakeFSConfig, found: Forecast, *, yes: bool) -> bool:
+    """Set the rules of a forecast in lakeFS where they change anything; whether they were set."""
+    from lakegc_assets.forecast.change import apply_rules  # noqa: PLC0415 - it loads slowly
+
+    if found.rules == found.todays_rules:
+        click.echo("these are today's rules: nothing is to be set", err=True)
+        return False
+    if not yes:
+        click.confirm("Set these rules in lakeFS?", abort=True, err=True)
+    apply_rules(lakefs.connect_writer(), found.repository, found.todays_rules, found.rules)
+    click.echo(f"set: the next mark of {found.repository} follows these rules", err=True)
+    return True
 
 
 def _change(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from lakegc_assets.errors import ConfigurationError, RefusedError
+from lakegc_assets.errors import ConfigurationError, IntegrityError, RefusedError
 from lakegc_assets.lakefs.writes import LakeFSWriter
 from lakegc_assets.retention.rules import Rules
 
@@ -65,6 +65,7 @@ def apply_rules(client: LakeFSWriter, repository: str, before: Rules | None, aft
 
     Raises:
         RefusedError: other rules hold by now.
+        IntegrityError: lakeFS took them, and answers with others.
         LakeFSError: the server did not answer, or did not take them.
     """
     now = todays_rules(client.gc_rules(repository))
@@ -74,3 +75,9 @@ def apply_rules(client: LakeFSWriter, repository: str, before: Rules | None, aft
             f"{None if now is None else now.to_json()}: nothing is set. Ask for the forecast again"
         )
     client.set_gc_rules(repository, after.default_retention_days, after.branches)
+    if (found := todays_rules(client.gc_rules(repository))) != after:
+        raise IntegrityError(
+            f"the retention rules of {repository!r} were set, and are "
+            f"{None if found is None else found.to_json()} now: somebody else has set them, too. "
+            "Look at them before the next mark"
+        )

@@ -186,7 +186,8 @@ class Forecaster:
             self.url,
         )
         staged = [one for one in change.without if self._has_staged(one)]
-        bounds = _Bounds(outlook.missing, marked.rules, staged)
+        unlisted = len(chain["store_listing"].facts.get("skipped_slices", ()))
+        bounds = _Bounds(outlook.missing, marked.rules, staged, unlisted)
         by_days = self._by_days(outlook, cutoff)
         default = rules.default_retention_days
         return Forecast(
@@ -236,11 +237,13 @@ class _Bounds:
         missing: how long each range or metarange is kept whose content is not known.
         marked: rules that the mark followed.
         staged: branches that are thought to be deleted, and on which something is staged.
+        unlisted: slices that were made after the cutoff, and that the mark has not listed.
     """
 
     missing: Sequence[Span]
     marked: Rules | None
     staged: Sequence[str]
+    unlisted: int
 
     def knows(self, default: int) -> bool:
         """Whether all commits are known that a default keeps.
@@ -253,15 +256,21 @@ class _Bounds:
     def under(self, default: int) -> str:
         """Of what a mark would name under a default."""
         too_much = not self.knows(default) or any(span.days <= default for span in self.missing)
-        if self.staged:
-            return ABOUT if too_much else AT_LEAST
-        return AT_MOST if too_much else EXACT
+        return _bound(too_much=too_much, too_little=bool(self.staged))
 
     def after(self, today: Rules | None, days: int) -> str:
         """Of what one would name under today's rules after some days."""
         unmarked = self.marked is None
         known = unmarked if today is None else self.knows(today.default_retention_days)
-        return EXACT if known and all(span.left <= days for span in self.missing) else AT_MOST
+        too_much = not known or any(span.left > days for span in self.missing)
+        return _bound(too_much=too_much, too_little=bool(days and self.unlisted))
+
+
+def _bound(*, too_much: bool, too_little: bool) -> str:
+    """What an amount is in which something may be too much, or missing."""
+    if too_little:
+        return ABOUT if too_much else AT_LEAST
+    return AT_MOST if too_much else EXACT
 
 
 def _amount(rows: Iterable[Mapping[str, int]], default: int, bound: str, which: str = "") -> Amount:
@@ -299,6 +308,11 @@ def _notes(outlook: Outlook, bounds: _Bounds, today: Rules | None, rules: Rules)
         f"something is staged on branch {branch!r}; that it would go too is not counted"
         for branch in bounds.staged
     ]
+    if bounds.unlisted:
+        notes.append(
+            f"{counted(bounds.unlisted, 'slice')} made after the cutoff of the mark were not "
+            "listed: what becomes garbage there is not counted"
+        )
     notes += [
         f"the sweep of run {run!r} has not finished: what it has deleted is still counted"
         for run in outlook.unfinished

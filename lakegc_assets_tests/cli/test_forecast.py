@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import click
 import pytest
+from click.testing import CliRunner
 
+from lakegc_assets.cli.main import main
+from lakegc_assets.retention.rules import Rules
 from lakegc_assets_tests.cli.calling import lakegc, say
 from lakegc_assets_tests.site import Site, Told
 
@@ -82,3 +87,52 @@ def test_people_read_it() -> None:
 )
 def test_what_makes_no_sense_is_refused(options: tuple[str, ...], status: int, said: str) -> None:
     say(lakegc("forecast", "thrifty", *options), status, said)
+
+
+# Setting rules
+
+
+@pytest.fixture
+def rules(site: Site, told: Told) -> Iterator[Callable[[], Rules]]:
+    """The rules that hold in lakeFS; they are what they were again afterwards."""
+    assert told
+    yield lambda: Rules.parse(site.client.gc_rules("thrifty"))
+    site.client.set_gc_rules("thrifty", 20, {})
+
+
+ASKED = ("forecast", "thrifty", "--set-branch", "main=70", "--apply")
+
+
+def test_rules_are_set_when_somebody_says_yes(rules: Callable[[], Rules]) -> None:
+    no = CliRunner().invoke(main, ASKED, input="n\n")
+    assert (no.exit_code, rules()) == (1, Rules(20))
+    assert "no rule -> 70 days" in no.stdout
+    yes = CliRunner().invoke(main, ASKED, input="y\n")
+    assert (yes.exit_code, rules()) == (0, Rules(20, {"main": 70}))
+    say(lakegc(*ASKED), 0, "these are today's rules: nothing is to be set")
+
+
+def test_rules_are_set_without_a_question(rules: Callable[[], Rules]) -> None:
+    done = lakegc(*ASKED, "--yes", "--json")
+    say(done, 0)
+    assert json.loads(done.stdout)["applied"] is True
+    assert rules() == Rules(20, {"main": 70})
+
+
+def test_rules_that_were_changed_meanwhile_stay(
+    site: Site, rules: Callable[[], Rules], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def confirm(*_: object, **__: object) -> bool:
+        site.client.set_gc_rules("thrifty", 3, {})
+        return True
+
+    monkeypatch.setattr(click, "confirm", confirm)
+    say(lakegc(*ASKED), 3, "rules of 'thrifty' were changed meanwhile", "nothing is set")
+    assert rules() == Rules(3)
+
+
+@pytest.mark.usefixtures("told")
+def test_what_cannot_be_set_is_refused(rules: Callable[[], Rules]) -> None:
+    say(lakegc(*ASKED, "--without-branch", "main"), 3, "--apply sets rules and deletes no branch")
+    say(lakegc(*ASKED, "--json"), 3, "nobody can be asked where JSON is printed: give --yes")
+    assert rules() == Rules(20)
