@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from bench._run import Session, measured
+from lakegc_assets.attribution.attribution import attribute
 from lakegc_assets.checks.evaluation import check_candidates, require_passed
 from lakegc_assets.lakefs.config import LakeFSConfig
 from lakegc_assets.mark.candidates import find_candidates
@@ -77,6 +78,7 @@ class Collector:
         )
         total += measured(self.session, "  checks", lambda: require_passed(check_candidates(ctx)))
         total += measured(self.session, "  report", lambda: report(ctx))
+        total += measured(self.session, "  attribution", lambda: attribute(ctx))
         after = self.session.work()
         print(
             f"mark {run:<23} {total:8.1f} s {after[0] - jobs:5} jobs {after[1] - tasks:6} tasks",

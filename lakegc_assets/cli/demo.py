@@ -264,6 +264,10 @@ def main(folder: Path, engine: str) -> None:
         click.echo()
         _prove(client, repository, before, old_commit)
         _take_back(client, repository, before, old_commit, engine)
+    click.echo(
+        "\nWhose the storage is, and what deleting a branch would free, each mark says, too:\n"
+        "  lakegc usage REPO --by branch    (or path, committer, commit, age, size: docs/cost.md)"
+    )
     home = near(folder / "dagster")
     home = home if Path(home).is_absolute() else f"$PWD/{home}"
     click.echo(

@@ -13,7 +13,13 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from lakegc_assets.checks.witness import paths_of, witness
-from lakegc_assets.graveler.decode import decode_metarange, decode_range, etag_hash, etag_hashes
+from lakegc_assets.graveler.decode import (
+    FOLDER_DEPTH,
+    decode_metarange,
+    decode_paths,
+    etag_hash,
+    etag_hashes,
+)
 from lakegc_assets.graveler.entry import Entry
 from lakegc_assets.graveler.namespace import StorageNamespace
 from lakegc_assets.graveler.ranges import write_metarange, write_range
@@ -29,7 +35,8 @@ def main() -> None:
     namespace = StorageNamespace.parse("s3://bucket/repository")
     entries = [(f"path/{n}", Entry(f"data/slice/{n}", size=n, e_tag="0" * 32)) for n in range(3)]
     info, data = write_range(entries)
-    decode(namespace, info.id, decode_range(data, info.id))
+    rows, paths = decode_paths(data, info.id)
+    decode(namespace, info.id, rows, paths.folders(FOLDER_DEPTH))
     metarange_id, metarange = write_metarange([info])
     decode_metarange(metarange, metarange_id)
     witness(data, info.id, namespace)

@@ -37,13 +37,15 @@ _ELSEWHERE = {
     "forecast": "lakegc_assets.cli.forecast",
     "hold": "lakegc_assets.cli.hold",
     "prune": "lakegc_assets.cli.pruning",
+    "usage": "lakegc_assets.cli.usage",
 }
 
 
 #: Commands in the order in which people come to need them.
 _ORDER = (
-    *("run", "mark", "sweep", "report", "why", "restore", "pins", "hold", "pending", "approve"),
-    *("forecast", "backup", "backups", "prune", "compare", "adopt", "repositories", "embedded"),
+    *("run", "mark", "sweep", "report", "usage", "why", "restore", "pins", "hold", "pending"),
+    *("approve", "forecast", "backup", "backups", "prune", "compare", "adopt", "repositories"),
+    "embedded",
 )
 
 

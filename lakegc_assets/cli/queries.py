@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from typing import Any
@@ -355,6 +355,22 @@ def known_runs() -> list[dict[str, Any]]:
         }
 
     return thread_map(look, found, _THREADS)
+
+
+def last_marked(repository: str) -> str | None:
+    """The run whose mark was begun last of those that finished one; None where none did.
+
+    Raises:
+        ConfigurationError: the name cannot be one.
+    """
+    partition_key(repository, "any")
+    root = Site.defined().root
+    runs = sorted(root.runs(repository), key=lambda run: _begun(root, repository, run))
+    for run in reversed(runs):
+        with suppress(LakegcError):
+            if root.attempt(repository, run).has("gc_report"):
+                return run
+    return None
 
 
 def _runs(root: ArtifactRoot, repository: str, guards: Guards) -> list[dict[str, str]]:

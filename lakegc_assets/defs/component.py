@@ -15,6 +15,7 @@ from dagster.components.utils.translation import TranslationFn, TranslationFnRes
 from dagster_aws.s3 import S3Resource
 from pydantic import Field
 
+from lakegc_assets.defs.attribution_check import attribution_check
 from lakegc_assets.defs.checks import candidate_checks
 from lakegc_assets.defs.connecting import LakeFSResource, ObjectStoreResource
 from lakegc_assets.defs.execution import Execution
@@ -188,7 +189,11 @@ class GarbageCollection(dg.Component, Policy):
                         in_one_step(SWEEP, specs, names, self.execute),
                         specs[REPOSITORIES],
                     ],
-                    asset_checks=[candidate_checks(names), staleness_check(policies, names)],
+                    asset_checks=[
+                        candidate_checks(names),
+                        attribution_check(names),
+                        staleness_check(policies, names),
+                    ],
                     schedules=[*schedules(policies, names), prune_schedule(policies, names)],
                     sensors=[
                         repositories_sensor(policies, names),

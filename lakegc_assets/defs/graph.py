@@ -9,6 +9,7 @@ from lakegc_assets.defs.assets.deletion_candidates import deletion_candidates
 from lakegc_assets.defs.assets.estate import estate
 from lakegc_assets.defs.assets.gc_report import gc_report
 from lakegc_assets.defs.assets.restored_set import restored_set
+from lakegc_assets.defs.assets.storage_attribution import storage_attribution
 from lakegc_assets.defs.assets.store_listing import store_listing
 from lakegc_assets.defs.assets.swept_set import swept_set
 from lakegc_assets.defs.assets.uncommitted_snapshot import uncommitted_snapshot
@@ -20,6 +21,7 @@ STAGES: Final = (
     committed_addresses,
     deletion_candidates,
     gc_report,
+    storage_attribution,
     backup,
     swept_set,
     restored_set,

@@ -7,6 +7,7 @@ from typing import Any, Final
 
 import dagster as dg
 
+from lakegc_assets.attribution.attribution import ASSET as ATTRIBUTION
 from lakegc_assets.defs.accepting import accepting
 from lakegc_assets.defs.approving import approving
 from lakegc_assets.defs.checks import ASSET
@@ -37,7 +38,8 @@ def jobs(policies: Policies, names: Names) -> dg.Definitions:
         names: of the component.
     """
     backup, swept = names.selection("backup"), names.selection("backup", "swept_set")
-    mark = names.selection(*MARK_ASSETS) | dg.AssetSelection.checks_for_assets(names.key(ASSET))
+    checks = dg.AssetSelection.checks_for_assets(names.key(ASSET), names.key(ATTRIBUTION))
+    mark = names.selection(*MARK_ASSETS, ATTRIBUTION) | checks
 
     def of_runs(
         name: str, selection: dg.AssetSelection, settings: Sequence[str], description: str

@@ -245,6 +245,27 @@ def of_report(manifest: Manifest, marks: Sequence[MarkFigures] = ()) -> dict[str
     }
 
 
+def of_attribution(manifest: Manifest) -> dict[str, Any]:
+    """What ``storage_attribution`` shows."""
+    facts = manifest.facts
+    columns = ("class", "why", "objects", "size")
+
+    def classes(rows: Sequence[Sequence[Any]]) -> Any:  # noqa: ANN401 - metadata
+        return table(
+            columns,
+            [(name, why or "", count, human_bytes(size)) for name, why, count, size in rows],
+        )
+
+    return {
+        "classes": classes(facts["classes"]),
+        "below _lakefs/": classes(facts["own_files"]),
+        "covers": "\n".join(facts["covers"]) or "all that the mark has listed",
+        "ranges not read": facts["ranges_not_read"],
+        "problems": "\n".join(facts["problems"]) or "none",
+        **of_manifest(manifest),
+    }
+
+
 def _figures_of_mark(facts: Mapping[str, Any]) -> dict[str, int | float]:
     """What a mark found, as figures that Dagster plots."""
     figures = facts["figures"]

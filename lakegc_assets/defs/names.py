@@ -23,7 +23,10 @@ WAITING: Final = "waiting"
 REPOSITORY_TAG: Final = "dagster/partition/repository"
 RUN_TAG: Final = "dagster/partition/run"
 #: Assets of one repository and one run, in the order of the graph.
-RUN_ASSETS: Final = (*MARK_ASSETS, "backup", "swept_set", "restored_set")
+RUN_ASSETS: Final = (
+    *MARK_ASSETS,
+    *("storage_attribution", "backup", "swept_set", "restored_set"),
+)
 ASSETS: Final = (*RUN_ASSETS, "repositories", "estate")
 #: Jobs of one repository and one run, and the others.
 RUN_JOBS: Final = ("gc", "gc_mark", "gc_backup", "gc_sweep", "gc_restore", "gc_approve")

@@ -82,6 +82,9 @@ class Policy(dg.Model, dg.Resolvable):
     clean_every_hours: Annotated[float, within(0, 876_000)] = Field(
         default=168.0, description="how often the whole store is listed"
     )
+    attribution: bool = Field(
+        default=True, description="say with each mark whose the storage is that it has listed"
+    )
     sweep: Annotated[str, one_of(MODES)] = Field(
         default="approved",
         json_schema_extra={"enum": list(MODES)},
@@ -126,6 +129,7 @@ SETTINGS: Final = (
     "protect_tags",
     "ignored_repositories",
     "clean_every_hours",
+    "attribution",
 )
 _FOR_ALL: Final = "for_all"
 #: What makes a pattern of a name.

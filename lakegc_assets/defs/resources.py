@@ -76,6 +76,9 @@ class CollectorResource(dg.ConfigurableResource):  # type: ignore[type-arg]
     accept_missing: str | None = Field(
         default=None, description="digest of objects at HEADs that are known to be lost"
     )
+    attribution: bool = Field(
+        default=True, description="say of each mark whose the storage is that it has listed"
+    )
     skip_new_slices: bool = Field(
         default=True, description="do not list slices made after the cutoff, by their names"
     )
@@ -265,6 +268,7 @@ class CollectorResource(dg.ConfigurableResource):  # type: ignore[type-arg]
                 trash_days=timedelta(days=self.trash_days),
                 max_served_lookups=self.max_served_lookups,
                 adopt=self.adopt,
+                attribution=self.attribution,
                 backup_url=_located(backup_url) if backup_url else None,
                 without_backup=self.without_backup,
                 backup_num_partitions=self.backup_num_partitions,

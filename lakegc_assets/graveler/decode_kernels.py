@@ -172,6 +172,68 @@ def hash_etags(data: Bytes, offsets: Longs, hashes: Longs) -> None:
 
 
 @_compiled
+def folder_runs(
+    stream: Bytes,
+    starts: Longs,
+    lengths: Longs,
+    depth: int,
+    runs: npt.NDArray[np.int32],
+    run_starts: Longs,
+    run_lengths: Longs,
+) -> int:
+    """Which keys begin with the same folders as the one before them: the number of such runs.
+
+    Args:
+        stream: with the keys.
+        starts: of each key in it.
+        lengths: of each key.
+        depth: how many folders of a key count at most.
+        runs: takes the number of the run of each key.
+        run_starts: takes where the folders of each run stand in the stream.
+        run_lengths: takes how many bytes these are.
+    """
+    count = 0
+    for i in range(len(starts)):
+        at, cut, left = starts[i], starts[i], depth
+        for place in range(at, at + lengths[i]):
+            if stream[place] == 47:  # noqa: PLR2004 - a slash
+                cut = place + 1
+                left -= 1
+                if left == 0:
+                    break
+        length = cut - at
+        same = count > 0 and run_lengths[count - 1] == length
+        if same:
+            before = run_starts[count - 1]
+            for offset in range(length):
+                if stream[before + offset] != stream[at + offset]:
+                    same = False
+                    break
+        if not same:
+            run_starts[count] = at
+            run_lengths[count] = length
+            count += 1
+        runs[i] = count - 1
+    return count
+
+
+@_compiled
+def copy_pieces(stream: Bytes, starts: Longs, ends: npt.NDArray[np.int32], content: Bytes) -> None:
+    """Copy pieces of a stream one behind the other.
+
+    Args:
+        stream: with the pieces.
+        starts: of each of them.
+        ends: of each in ``content``, behind the 0 at which the first begins.
+        content: takes them.
+    """
+    for i in range(len(starts)):
+        at = starts[i] - ends[i]
+        for place in range(ends[i], ends[i + 1]):
+            content[place] = stream[at + place]
+
+
+@_compiled
 def _field(data: Bytes, at: int, end: int) -> tuple[int, int, int, int, int]:
     """A protobuf field: number, wire type, its number or length, and its content's two ends.
 

@@ -50,6 +50,10 @@ ACTIVE: Final = pa.schema(
         ("kind", pa.string()),
         ("counted_from", pa.timestamp("us", "UTC")),
         ("source", pa.string()),
+        # Of these the attribution of storage follows.
+        ("creation_date", pa.int64()),
+        ("main_parent", pa.string()),
+        ("committer", pa.string()),
     ]
 )
 EXPIRED: Final = pa.schema(
@@ -58,6 +62,7 @@ EXPIRED: Final = pa.schema(
         ("metarange_id", pa.string()),
         ("creation_date", pa.int64()),
         ("branch", pa.string()),
+        ("main_parent", pa.string()),
     ]
 )
 #: Part with the commits that an earlier mark knew and that nothing leads to any more.
@@ -160,6 +165,9 @@ class Liveness:
                 reason.kind,
                 reason.counted_from,
                 named.get(commit, "server and own computation"),
+                self.commits[commit].creation_date,
+                self.commits[commit].main_parent,
+                self.commits[commit].committer,
             )
             for commit, reason in sorted(self.active.active.items())
         ]
@@ -170,7 +178,10 @@ class Liveness:
             {} if self.rules is None else governing_branches(self.commits, self.heads, self.rules)
         )
         return [
-            (commit.id, commit.metarange_id, commit.creation_date, governing.get(commit.id))
+            (
+                *(commit.id, commit.metarange_id, commit.creation_date),
+                *(governing.get(commit.id), commit.main_parent),
+            )
             for commit in self.commits.values()
             if commit.id not in self.active.active
         ]

@@ -9,7 +9,9 @@ from typing import Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
+from pyspark.sql import DataFrame
 
+from lakegc_assets.engine.session import Session
 from lakegc_assets.engine.tasks import bin_pack, thread_map
 from lakegc_assets.errors import IntegrityError
 from lakegc_assets.graveler.decode import DECODER_VERSION, RANGES, decode_metarange
@@ -83,6 +85,35 @@ def pairs_of(
         IntegrityError: one is missing or damaged.
     """
     return _read(ctx, connections, dict.fromkeys(metarange_ids, 0), pairs=True)
+
+
+def pairs_frame(
+    ctx: RunContext, connections: Connections, frames: Session, metarange_ids: Collection[str]
+) -> DataFrame:
+    """``metarange_id`` and ``range_id`` of each range of each metarange, however many these are.
+
+    Args:
+        ctx: the run.
+        connections: how tasks reach the store and the cache.
+        frames: the session.
+        metarange_ids: of the metaranges; those that are not cached are read.
+
+    Raises:
+        IntegrityError: one is missing or damaged, or is not cached although it was read.
+    """
+    cache = TableCache(connections.cache(), KIND)
+    slots = cache.compact()
+    if missing := set(metarange_ids) - slots.keys():
+        pairs_of(ctx, connections, missing)
+        slots = cache.slots()
+    if missing := set(metarange_ids) - slots.keys():
+        url = table_url(connections.namespace_url, min(missing))
+        raise IntegrityError(
+            f"{connections.cache_url} does not hold {url}, which was just read: remove the cache, "
+            "and try again"
+        )
+    chosen = {i: slots[i] for i in metarange_ids}
+    return cache.frame(frames, connections.cache_url, chosen, PAIRS, PAIRS.names[:2])
 
 
 def ranges_of(

@@ -2,13 +2,14 @@
 
 Each entry has a row for every relative address that it may mean: the hash of the address, and the
 size and the hash of the etag, by which an upload is known that it may shadow (0 for an etag that
-says nothing about the content: no MD5, or given by another store). What is not cached is decoded
-by tasks; then relations read the cache itself, which is a dataset (``range_frame``).
+says nothing about the content: no MD5, or given by another store); and the folders of its path.
+What is not cached is decoded by tasks; then relations read the cache itself, which is a dataset
+(``range_frame``).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final, NamedTuple
@@ -22,7 +23,7 @@ from lakegc_assets.engine.session import Session
 from lakegc_assets.engine.spark_session import SparkBackedSession
 from lakegc_assets.engine.tasks import bin_pack, thread_map
 from lakegc_assets.errors import IntegrityError
-from lakegc_assets.graveler.decode import DECODER_VERSION, decode_range
+from lakegc_assets.graveler.decode import DECODER_VERSION, FOLDER_DEPTH, decode_paths
 from lakegc_assets.graveler.entry import AddressType
 from lakegc_assets.graveler.namespace import StorageNamespace
 from lakegc_assets.mark.addresses import UNUSUAL, entry_spellings
@@ -40,6 +41,8 @@ ROWS: Final = pa.schema(
         ("hash", pa.int64()),
         ("size", pa.int64()),
         ("etag_hash", pa.int64()),
+        # The outermost folders of the path, with a slash at the end; empty at the root.
+        ("folder", pa.string()),
     ]
 )
 #: Columns that are read together: the hashes, and what the shadow rule compares.
@@ -191,6 +194,39 @@ def range_frame(
             except IntegrityError:
                 if not _forget_damaged(ctx, connections, slots.values()):
                     raise
+
+
+def cached_frame(
+    ctx: RunContext,
+    connections: Connections,
+    frames: Session,
+    range_ids: Collection[str],
+    columns: Sequence[str],
+) -> tuple[DataFrame, frozenset[str]]:
+    """The entries of those of some ranges that are cached, and which these are; none is decoded.
+
+    Args:
+        ctx: the run.
+        connections: how tasks reach the cache.
+        frames: the session.
+        range_ids: of the ranges.
+        columns: of ``ROWS``.
+
+    Raises:
+        IntegrityError: the cache is damaged again and again.
+    """
+    cache = TableCache(connections.cache(), KIND)
+    late = isinstance(frames, SparkBackedSession)
+    while True:
+        slots = {i: slot for i, slot in cache.slots().items() if i in range_ids}
+        if not (late and _forget_damaged(ctx, connections, slots.values())):
+            try:
+                found = cache.frame(frames, connections.cache_url, slots, ROWS, columns)
+            except IntegrityError:
+                if not _forget_damaged(ctx, connections, slots.values()):
+                    raise
+            else:
+                return found, frozenset(slots)
 
 
 def _forget_damaged(ctx: RunContext, connections: Connections, slots: Iterable[Slot]) -> bool:
@@ -348,22 +384,30 @@ def _decode(
             try:
                 if isinstance(data, IntegrityError):
                     raise data
-                entries = decode_range(data, table_url(connections.namespace_url, one.range_id))
+                url = table_url(connections.namespace_url, one.range_id)
+                entries, paths = decode_paths(data, url)
             except IntegrityError as error:
                 if damaged is None:
                     raise
                 damaged[one.range_id] = error
                 continue
-            yield one, decode(namespace, one.range_id, entries)
+            folders = paths.folders(FOLDER_DEPTH)
+            yield one, decode(namespace, one.range_id, entries, folders)
 
 
-def decode(namespace: StorageNamespace, range_id: str, entries: pa.RecordBatch) -> Decoded:
+def decode(
+    namespace: StorageNamespace,
+    range_id: str,
+    entries: pa.RecordBatch,
+    folders: pa.DictionaryArray | None = None,
+) -> Decoded:
     """What is kept of a range.
 
     Args:
         namespace: of the repository.
         range_id: its id.
         entries: as ``decode_range`` gives them.
+        folders: of their paths; without them the rows have none.
     """
     addresses = entries["address"]
     usual = pc.and_not(
@@ -393,9 +437,12 @@ def decode(namespace: StorageNamespace, range_id: str, entries: pa.RecordBatch) 
     more = address_hashes(pa.array(spelled, pa.string()))
     looks = pa.table({"size": entries["size"], "etag_hash": etags}).take(pa.array(rows))
     of_rows = signed(np.concatenate([hashes[usual], more]))
+    columns = {"hash": of_rows, "size": looks["size"], "etag_hash": looks["etag_hash"]}
+    if folders is not None:
+        columns["folder"] = folders.take(pa.array(rows))
     return Decoded(
         range_id,
-        pa.table([of_rows, looks["size"], looks["etag_hash"]], names=[*HASHES, *LOOKS]),
+        pa.table(columns),
         {
             "entries": entries.num_rows,
             "digest": str(key_digest(addresses)),

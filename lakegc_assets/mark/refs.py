@@ -203,4 +203,5 @@ def _checked(repository: str, found: ApiCommit) -> Commit:
         creation_date=found.creation_date,
         metarange_id=found.meta_range_id,
         version=found.version,
+        committer=found.committer,
     )

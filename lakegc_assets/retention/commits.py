@@ -1,4 +1,4 @@
-"""Says what retention has to know of a commit, and nothing else of it.
+"""Says what retention has to know of a commit, and who made it.
 
 Facts about commits are those of lakeFS: see ``Commit``.
 """
@@ -28,6 +28,7 @@ class Commit:
             the future.
         metarange_id: id of its metarange; empty where the commit holds nothing.
         version: lakeFS's version of the commit's form.
+        committer: name of the user who made it; empty where nobody told.
     """
 
     id: str
@@ -35,6 +36,7 @@ class Commit:
     creation_date: int
     metarange_id: str = ""
     version: int = 1
+    committer: str = ""
 
     @property
     def main_parent(self) -> str | None:

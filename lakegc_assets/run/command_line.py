@@ -47,6 +47,7 @@ _OF_A_MARK: Final = frozenset(
     {
         "adopt",
         "allow_unsafe_min_age",
+        "attribution",
         "clean",
         "clean_every",
         "listing_num_partitions",
@@ -60,7 +61,9 @@ _EXCLUDED: Final = "collect_excluded"
 _ALL: Final = frozenset(Settings.__dataclass_fields__) | _BACKUP | {_EXCLUDED}
 #: Names of settings as messages have them, but for those that are words of every day, too.
 SETTINGS: Final = tuple(
-    sorted((_ALL | {name for name, _ in _TIMES.values()}) - {"adopt", "clean", "mode"})
+    sorted(
+        (_ALL | {name for name, _ in _TIMES.values()}) - {"adopt", "attribution", "clean", "mode"}
+    )
 )
 #: Which settings a command takes; one that is not here takes none.
 _TAKEN: Final = {

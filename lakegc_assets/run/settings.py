@@ -75,6 +75,7 @@ class Settings:
         snapshot_attempts: how often an uncommitted snapshot is started again before the run stops.
         adopt: id of a mark of lakeFS's own collector: only what it names can be a candidate, and
             what it names and stays is spared. None for a run of its own.
+        attribution: say of each mark whose the storage is that it has listed.
         backup_url: where backups are; a sweep then deletes only what is verified in that of its
             mark. None for no backups.
         without_backup: where no ``backup_url`` is set, go on with a sweep that did not end and had
@@ -117,6 +118,7 @@ class Settings:
     embedded_rows: int = 10_000_000
     embedded_memory: int | None = None
     adopt: str | None = None
+    attribution: bool = True
     backup_url: str | None = None
     without_backup: bool = False
     backup_num_partitions: int = 20

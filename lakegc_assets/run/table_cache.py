@@ -154,7 +154,7 @@ class TableCache:
         return _slots_of(key, index)
 
     def _joined(self, tables: Sequence[Decoded]) -> pa.Table:
-        rows = pa.concat_tables([table.rows for table in tables])
+        rows = pa.concat_tables([table.rows for table in tables]).unify_dictionaries()
         numbers = np.repeat(
             np.arange(len(tables), dtype=np.int32), [table.rows.num_rows for table in tables]
         )

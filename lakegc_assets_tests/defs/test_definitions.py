@@ -29,6 +29,8 @@ _CONTRACT = ["**Reads", "**Writes", "**Guarantees"]
 _WHOLE = [*_GRAPH, "restored_set"]
 #: About all repositories, and fed by no asset.
 _BESIDE = {"repositories", "estate"}
+#: Beside the report: nothing depends on it.
+_ATTRIBUTION = "storage_attribution"
 
 
 @pytest.fixture(scope="module")
@@ -89,7 +91,10 @@ def test_a_process_without_the_ui_has_the_same_graph(graph: dg.AssetGraph) -> No
 
 def test_the_assets_follow_each_other_in_the_order_of_the_graph(graph: dg.AssetGraph) -> None:
     levels = [{k.to_user_string() for k in level} for level in graph.toposorted_asset_keys_by_level]
-    assert [level - _BESIDE for level in levels] == [{name} for name in _WHOLE]
+    beside = {*_BESIDE, _ATTRIBUTION}
+    assert [level - beside for level in levels] == [{name} for name in _WHOLE]
+    assert graph.get(dg.AssetKey(_ATTRIBUTION)).parent_keys == {dg.AssetKey("gc_report")}
+    assert not graph.get(dg.AssetKey(_ATTRIBUTION)).child_keys
     for before, after in itertools.pairwise(_GRAPH[:-1]):
         assert graph.get(dg.AssetKey(after)).parent_keys == {dg.AssetKey(before)}
     swept = graph.get(dg.AssetKey("swept_set"))
@@ -99,7 +104,7 @@ def test_the_assets_follow_each_other_in_the_order_of_the_graph(graph: dg.AssetG
 
 
 def test_every_asset_is_of_one_repository_and_one_run(graph: dg.AssetGraph) -> None:
-    for name in _WHOLE:
+    for name in (*_WHOLE, _ATTRIBUTION):
         node = graph.get(dg.AssetKey(name))
         assert node.partitions_def == PLAIN.repository_run
     estate = graph.get(dg.AssetKey("estate"))
@@ -108,7 +113,7 @@ def test_every_asset_is_of_one_repository_and_one_run(graph: dg.AssetGraph) -> N
 
 
 def test_every_asset_shows_the_contract_of_its_module(graph: dg.AssetGraph) -> None:
-    for name in (*_WHOLE, "estate"):
+    for name in (*_WHOLE, _ATTRIBUTION, "estate"):
         described = graph.get(dg.AssetKey(name)).description or ""
         what, *parts = described.split("\n\n")
         assert what.endswith(".")
@@ -136,6 +141,9 @@ def test_a_contract_is_read_from_the_head_of_a_module() -> None:
 def test_every_invariant_is_a_check_and_all_but_one_block(graph: dg.AssetGraph) -> None:
     keys = graph.asset_check_keys - {dg.AssetCheckKey(PLAIN.key(REPOSITORIES), CHECK)}
     checks = {key.name: graph.get(key) for key in keys}
+    adds_up = checks.pop("attribution_adds_up")
+    assert adds_up.key.asset_key == dg.AssetKey(_ATTRIBUTION)
+    assert not adds_up.blocking
     assert set(checks) == set(NAMES)
     for name, check in checks.items():
         assert check.key.asset_key == dg.AssetKey("deletion_candidates")
@@ -147,8 +155,8 @@ def test_every_invariant_is_a_check_and_all_but_one_block(graph: dg.AssetGraph) 
 @pytest.mark.parametrize(
     ("name", "assets", "checks"),
     [
-        ("gc", _GRAPH, NAMES),
-        ("gc_mark", _GRAPH[:-2], NAMES),
+        ("gc", [*_GRAPH, _ATTRIBUTION], (*NAMES, "attribution_adds_up")),
+        ("gc_mark", [*_GRAPH[:-2], _ATTRIBUTION], (*NAMES, "attribution_adds_up")),
         ("gc_backup", ["backup"], ()),
         ("gc_sweep", _GRAPH[-2:], ()),
         ("gc_restore", ["restored_set"], ()),

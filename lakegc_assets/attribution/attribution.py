@@ -1,0 +1,357 @@
+"""``storage_attribution``: what each byte is that a mark has listed, and whose the live ones are.
+
+It stands beside the report, and nothing depends on it. It reads what the mark has written and the
+caches that the mark has filled. What the cache of ranges lacks is not decoded for it: what only
+such ranges hold is live, and attributed to nobody.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.sql import DataFrame
+
+from lakegc_assets.attribution import relations
+from lakegc_assets.attribution.holding import Ancestor, Groups, group, keepers
+from lakegc_assets.attribution.own_files import own_files
+from lakegc_assets.attribution.relations import (
+    GARBAGE,
+    NOT_ADOPTED,
+    NOT_LISTED,
+    UNEXPLAINED,
+    WORD,
+    words_of,
+)
+from lakegc_assets.engine.datasets import Part, write_part
+from lakegc_assets.engine.session import Dataset, Session
+from lakegc_assets.errors import IntegrityError
+from lakegc_assets.mark.carrying import SWEPT as SWEPT_ROWS
+from lakegc_assets.mark.carrying import sweeps_since
+from lakegc_assets.mark.commits import ACTIVE, EXPIRED
+from lakegc_assets.mark.live import every_range
+from lakegc_assets.mark.metaranges import pairs_frame
+from lakegc_assets.mark.ranges import cached_frame
+from lakegc_assets.mark.served import SPARED as SPARED_ROWS
+from lakegc_assets.retention.rules import Rules
+from lakegc_assets.run.artifacts import LISTING, AttemptArtifacts, Manifest
+from lakegc_assets.run.connections import Connections
+from lakegc_assets.run.context import RunContext
+from lakegc_assets.run.hashing import HASHES
+from lakegc_assets.wording import counted
+
+ASSET: Final = "storage_attribution"
+_WHAT: Final = "attribute what is listed"
+_OBJECTS: Final = (("objects", pa.int64()), ("bytes", pa.int64()))
+CELLS: Final = pa.schema(
+    [
+        ("class", pa.string()),
+        ("why", pa.string()),
+        ("holders", pa.string()),
+        ("also_needed", pa.bool_()),
+        ("folder", pa.string()),
+        ("age", pa.int64()),
+        ("size_class", pa.int64()),
+        ("oldest", pa.int64()),
+        *_OBJECTS,
+    ]
+)
+#: The branches of each group; null for that of no branch.
+GROUPS: Final = pa.schema([("group", pa.int64()), ("branch", pa.string())])
+#: The active commits, the oldest first.
+COMMITS: Final = pa.schema(
+    [
+        ("age_rank", pa.int64()),
+        ("commit_id", pa.string()),
+        ("committer", pa.string()),
+        ("creation_date", pa.int64()),
+        ("branch", pa.string()),
+    ]
+)
+_CLASSES: Final = pa.schema([("class", pa.string()), ("why", pa.string()), *_OBJECTS])
+_RANGE_IDS: Final = pa.schema([("range_id", pa.string())])
+_GARBAGE: Final = pa.schema(
+    [*(LISTING.field(name) for name in ("address", "hash")), ("reason", pa.string())]
+)
+_LISTED: Final = pa.schema(
+    [LISTING.field(n) for n in ("address", "hash", "size", "last_modified", "in_place")]
+)
+_SIZES: Final = pa.schema([("metarange_id", pa.string()), *_OBJECTS])
+_ENTRIES: Final = ("range_id", "hash", "size", "folder")
+
+
+@dataclass(frozen=True)
+class _Commits:
+    """What the mark knows of commits.
+
+    Attributes:
+        rows: of ``COMMITS``, with metarange_id.
+        groups: of their metaranges.
+        heads: the metarange of each branch's HEAD.
+    """
+
+    rows: Sequence[Mapping[str, Any]]
+    groups: Groups
+    heads: Mapping[str, str]
+
+    def table(self) -> pa.Table:
+        """metarange_id, age_rank, and the words with the group; each metarange once."""
+        oldest: dict[str, int] = {}
+        for row in self.rows:
+            oldest.setdefault(row["metarange_id"], row["age_rank"])
+        found = self.groups.of_metarange
+        columns: dict[str, pa.Array] = {
+            "metarange_id": pa.array(list(found), pa.string()),
+            "age_rank": pa.array([oldest[metarange] for metarange in found], pa.int64()),
+        }
+        for number, word in enumerate(self.words):
+            bits = [1 << g % WORD if g // WORD == number else 0 for g in found.values()]
+            columns[word] = pa.array(bits, pa.int64())
+        return pa.table(columns)
+
+    @property
+    def words(self) -> list[str]:
+        """Names of the columns with room for the groups."""
+        return words_of(len(self.groups.sets))
+
+
+def attribute(ctx: RunContext) -> Manifest:
+    """Write the ``storage_attribution`` asset of a mark, unless it is there.
+
+    Rows of ``CELLS``; beside them ``groups``, ``commits`` and what ``facts`` says.
+
+    Raises:
+        IntegrityError: an artifact of the mark is missing, or not what its manifest says.
+        StorageError: what lies below ``_lakefs/`` could not be listed.
+    """
+    started = ctx.clocks.now()
+    _, connections = ctx.connect()
+    attempt = ctx.root.attempt(ctx.repository, ctx.run)
+    if attempt.has(ASSET):
+        return attempt.manifest(ASSET)
+    chain = attempt.chain("deletion_candidates", connections.namespace_url)
+    commits = _commits(ctx, attempt, chain)
+    with ctx.frames(connections) as frames:
+        parts, facts = _computed(ctx, connections, frames, attempt, chain, commits)
+    store = attempt.store()
+    parts["groups"] = [write_part(store, f"{ASSET}/groups/", _groups(commits.groups))]
+    rows = pa.Table.from_pylist([dict(row) for row in commits.rows], COMMITS)
+    parts["commits"] = [write_part(store, f"{ASSET}/commits/", rows)]
+    runs = ctx.root.runs(ctx.repository)
+    facts["own_files"] = [list(row) for row in own_files(connections.store(), runs)]
+    facts["branches"] = list(commits.groups.branches)
+    facts["rules"] = chain["active_commits"].facts["rules"]
+    return ctx.finish(ASSET, chain["deletion_candidates"], started, parts, facts)
+
+
+def _commits(ctx: RunContext, attempt: AttemptArtifacts, chain: Mapping[str, Manifest]) -> _Commits:
+    manifest = chain["active_commits"]
+
+    def rows(part: str, schema: pa.Schema) -> list[dict[str, Any]]:
+        table = attempt.rows(manifest, part)
+        if missing := [name for name in schema.names if name not in table.column_names]:
+            raise IntegrityError(
+                f"{attempt.url}/active_commits has no {', '.join(missing)}: an earlier version "
+                "made it, and nobody can tell whose its bytes are. Mark again"
+            )
+        found: list[dict[str, Any]] = table.to_pylist()
+        return found
+
+    active, expired = rows("data", ACTIVE), rows("expired", EXPIRED)
+    active.sort(key=lambda row: (row["creation_date"], row["commit_id"]))
+    heads = attempt.rows(manifest, "heads").to_pylist()
+    known = {
+        row["commit_id"]: Ancestor(row["creation_date"], row["main_parent"])
+        for row in (*active, *expired)
+    }
+    rules = manifest.facts["rules"]
+    start = datetime.fromisoformat(str(chain["store_listing"].facts["start"]))
+    kept_by = keepers(
+        {row["branch"]: row["commit_id"] for row in heads},
+        known,
+        None if rules is None else Rules.parse(rules),
+        start,
+    )
+    protected: frozenset[str] = frozenset()
+    if ctx.settings.protect_tags or manifest.settings.get("protect_tags"):
+        protected = frozenset(attempt.rows(manifest, "tags")["commit_id"].to_pylist())
+    groups = group(
+        ((row["commit_id"], row["metarange_id"]) for row in active),
+        kept_by,
+        protected,
+        (row["branch"] for row in heads),
+    )
+    ranked = [{**row, "age_rank": rank} for rank, row in enumerate(active)]
+    return _Commits(ranked, groups, {row["branch"]: row["metarange_id"] for row in heads})
+
+
+def _groups(groups: Groups) -> pa.Table:
+    rows: list[tuple[int, str | None]] = []
+    for number, members in enumerate(groups.sets):
+        rows += [(number, None)] if members & 1 else []
+        rows += [(number, name) for name in groups.names(members)]
+    columns = list(zip(*rows, strict=True))
+    return pa.table([pa.array(c, f.type) for c, f in zip(columns, GROUPS, strict=True)], GROUPS)
+
+
+def _computed(
+    ctx: RunContext,
+    connections: Connections,
+    frames: Session,
+    attempt: AttemptArtifacts,
+    chain: Mapping[str, Manifest],
+    commits: _Commits,
+) -> tuple[dict[str, Sequence[Part]], dict[str, Any]]:
+    committed = chain["committed_addresses"]
+    ids = attempt.rows(committed, "ranges", ["range_id"])["range_id"]
+    wanted = frozenset(ids.to_pylist())
+    entries, read = cached_frame(ctx, connections, frames, wanted, _ENTRIES)
+    pairs = pairs_frame(ctx, connections, frames, commits.groups.of_metarange.keys())
+    words = commits.words
+    ranges = relations.range_holders(
+        frames.create(pa.table([pc.unique(ids)], _RANGE_IDS)),
+        pairs,
+        frames.create(commits.table()),
+        words,
+    )
+    holders = relations.object_holders(entries, ranges, words)
+    if read != wanted:
+        live = frames.read(Dataset(attempt.url, committed.parts["data"], HASHES))
+        holders = relations.with_unread(holders, live)
+    objects = _classified(ctx, frames, attempt, chain, holders)
+    start = datetime.fromisoformat(str(chain["store_listing"].facts["start"]))
+    found = relations.cells(objects, start)
+    parts = frames.write(found, attempt.url, f"{ASSET}/data/", CELLS, _WHAT)
+    if not parts:
+        parts = [write_part(attempt.store(), f"{ASSET}/data/", CELLS.empty_table())]
+    classes = _classes(frames, Dataset(attempt.url, parts, CELLS))
+    facts: dict[str, Any] = {
+        "classes": [list(row.values()) for row in classes if row["class"] != NOT_LISTED],
+        "not_listed": _added(row for row in classes if row["class"] == NOT_LISTED),
+        "ranges_not_read": len(wanted - read),
+        "covers": _coverage(chain, len(wanted - read)),
+        "logical": _logical(ctx, connections, frames, read, commits),
+        "problems": _problems(classes, chain),
+    }
+    return {"data": parts}, facts
+
+
+def _classified(
+    ctx: RunContext,
+    frames: Session,
+    attempt: AttemptArtifacts,
+    chain: Mapping[str, Manifest],
+    holders: DataFrame,
+) -> DataFrame:
+    listing, candidates = chain["store_listing"], chain["deletion_candidates"]
+
+    def read(schema: pa.Schema, manifest: Manifest, part: str = "data") -> DataFrame:
+        return frames.read(Dataset(attempt.url, manifest.parts[part], schema))
+
+    sweeps = [frames.read(one) for one in sweeps_since(ctx, listing)]
+    return relations.classified(
+        read(_LISTED, listing),
+        holders,
+        read(HASHES, chain["uncommitted_snapshot"], "hashes"),
+        read(HASHES, chain["committed_addresses"], "referenced"),
+        read(_GARBAGE, candidates),
+        read(SPARED_ROWS, candidates, "spared"),
+        relations.gone(frames.create(SWEPT_ROWS.empty_table()), *sweeps),
+        listing.cutoff,
+        NOT_ADOPTED if "adopted" in candidates.facts else UNEXPLAINED,
+    )
+
+
+def _classes(frames: Session, written: Dataset) -> list[dict[str, Any]]:
+    by_class = relations.totals(frames.read(written), ["class", "why"])
+    rows: list[dict[str, Any]] = frames.collect(by_class, _CLASSES, _WHAT).to_pylist()
+    return sorted(rows, key=lambda row: (row["class"], row["why"] or ""))
+
+
+def _added(rows: Any) -> dict[str, int]:  # noqa: ANN401 - rows with totals
+    found = [(row["objects"], row["bytes"]) for row in rows]
+    return {"objects": sum(one for one, _ in found), "bytes": sum(size for _, size in found)}
+
+
+def _logical(
+    ctx: RunContext,
+    connections: Connections,
+    frames: Session,
+    read: frozenset[str],
+    commits: _Commits,
+) -> dict[str, Any]:
+    """How much all commits hold, and all HEADs, if nothing were shared between them."""
+    entries, _ = cached_frame(ctx, connections, frames, read, ("range_id", "size"))
+    pairs = pairs_frame(ctx, connections, frames, commits.groups.of_metarange.keys())
+    sizes = relations.commit_sizes(pairs, relations.range_sizes(entries))
+    rows = frames.collect(sizes, _SIZES, _WHAT).to_pylist()
+    of = {row["metarange_id"]: row for row in rows}
+    return {
+        "commits": _added(of[r["metarange_id"]] for r in commits.rows if r["metarange_id"] in of),
+        "heads": {
+            branch: _added([of[metarange]] if metarange in of else [])
+            for branch, metarange in commits.heads.items()
+        },
+    }
+
+
+def _coverage(chain: Mapping[str, Manifest], unread: int) -> list[str]:
+    """What these figures are about, where that is not all: a sentence for each limit."""
+    listing = chain["store_listing"]
+    told = []
+    if listing.mode == "committed":
+        named = counted(int(listing.facts.get("named", 0)), "object")
+        told.append(
+            f"the mark is of the mode committed: it looked only at the {named} that ranges of "
+            "expired commits name and no active commit does; nothing else of the store is here"
+        )
+    if listing.facts.get("mode") == "optimized":
+        told.append(
+            f"{counted(int(listing.facts['carried']), 'object')} were not listed anew, but taken "
+            f"over from the run {listing.facts['clean_run']} and those since"
+        )
+    if skipped := len(listing.facts.get("skipped_slices", ())):
+        told.append(
+            f"{counted(skipped, 'slice was', 'slices were')} made after the cutoff and not listed: "
+            "what such slices hold is in no class"
+        )
+    if every_range(listing, chain["active_commits"].facts["rules"]):
+        told.append(
+            "every range below _lakefs/ counts as live, whatever commit has it: what none has "
+            "that is active is kept by no branch, and deleting a branch frees nothing"
+        )
+    if unread:
+        told.append(
+            f"{counted(unread, 'range is', 'ranges are')} not in the cache of decoded ranges, and "
+            "not read for this: what only they hold is attributed to nobody, and what is said to "
+            "be of one branch only may be shared"
+        )
+    return told
+
+
+def _problems(classes: Sequence[Mapping[str, Any]], chain: Mapping[str, Manifest]) -> list[str]:
+    """Where the classes do not add up to the listing: a sentence for each."""
+    listing, candidates = chain["store_listing"], chain["deletion_candidates"]
+    listed = [row for row in classes if row["class"] != NOT_LISTED]
+    garbage = _added(row for row in listed if row["class"] == GARBAGE)
+    found = {
+        "objects that are listed": (_added(listed)["objects"], listing.rows),
+        "bytes that are listed": (_added(listed)["bytes"], listing.facts["bytes"]),
+        "candidates": (garbage["objects"], candidates.rows),
+        "bytes of candidates": (
+            garbage["bytes"],
+            sum(one["bytes"] for one in candidates.facts["by_reason"].values()),
+        ),
+    }
+    told = [
+        f"{what}: the classes have {ours:,}, and the mark has {theirs:,}"
+        for what, (ours, theirs) in found.items()
+        if ours != theirs
+    ]
+    if unexplained := _added(row for row in listed if row["class"] == UNEXPLAINED)["objects"]:
+        told.append(f"{counted(unexplained, 'object')} that the mark keeps for no reason it tells")
+    return told

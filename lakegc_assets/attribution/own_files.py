@@ -1,0 +1,64 @@
+"""What lies below ``_lakefs/``, which no listing of a mark has: lakeFS's own files, and ours."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection
+from typing import Final
+
+from lakegc_assets.attribution.relations import LAKEFS, UNKNOWN
+from lakegc_assets.mark.forms import OURS as OUR_FILES
+from lakegc_assets.run.pins import PINS
+from lakegc_assets.storage.base import ObjectStore
+from lakegc_assets.storage.trash import TRASH
+
+OURS: Final = "ours"
+_FOLDER: Final = "_lakefs/"
+_TABLE: Final = re.compile(r"_lakefs/[0-9a-f]{64}")
+_GC: Final = "_lakefs/retention/gc/"
+_MARK: Final = re.compile(
+    rf"{_GC}(?:unified|uncommitted|addresses|addresses\.text)/(?:mark_id=)?([^/]+)/"
+)
+#: Kinds by what keys begin with, the first that fits.
+_KINDS: Final = (
+    (TRASH, OURS, "trash"),
+    (PINS, OURS, "pins"),
+    (f"{_GC}lakegc/", OURS, "leases and holds"),
+    (_GC, LAKEFS, "its marks, and what it prepared for them"),
+    ("_lakefs/retention/", LAKEFS, "rules"),
+    ("_lakefs/actions/", LAKEFS, "logs of actions"),
+    ("_lakefs/dummy", LAKEFS, "dummy"),
+    ("_lakefs/refs_manifest.json", LAKEFS, "dumps of refs"),
+)
+
+
+def own_files(store: ObjectStore, runs: Collection[str]) -> list[tuple[str, str, int, int]]:
+    """Class, kind, objects and bytes of what lies below ``_lakefs/`` now.
+
+    Args:
+        store: rooted at the namespace.
+        runs: ids of our runs, whose marks are ours.
+
+    Raises:
+        StorageError: the store did not answer.
+    """
+    ours = frozenset(runs)
+    found: dict[tuple[str, str], list[int]] = {}
+    for page in store.list(_FOLDER):
+        for key, size in zip(page["key"].to_pylist(), page["size"].to_pylist(), strict=True):
+            total = found.setdefault(_kind(key, ours), [0, 0])
+            total[0] += 1
+            total[1] += size
+    return [(name, kind, objects, size) for (name, kind), (objects, size) in sorted(found.items())]
+
+
+def _kind(key: str, runs: frozenset[str]) -> tuple[str, str]:
+    if _TABLE.fullmatch(key):
+        return LAKEFS, "ranges and metaranges"
+    mark = _MARK.match(key)
+    if mark and mark[1] in runs and OUR_FILES.fullmatch(key):
+        return OURS, "marks"
+    return next(
+        ((name, kind) for start, name, kind in _KINDS if key.startswith(start)),
+        (UNKNOWN, "below _lakefs/"),
+    )

@@ -1,0 +1,314 @@
+"""Who uses the storage of a repository, as one mark knows it: totals of a ``storage_attribution``.
+
+All of these are of what is live and committed, but for the classes, which are of all that is
+listed. What is shared by branches is told for each of them, so branches do not add up; paths,
+commits, committers, ages and sizes do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timezone
+from typing import Any, Final
+
+import pyarrow as pa
+from pyspark.sql import DataFrame
+
+from lakegc_assets.attribution import relations
+from lakegc_assets.attribution.attribution import CELLS, attribute
+from lakegc_assets.attribution.holding import NO_BRANCH, Groups
+from lakegc_assets.attribution.relations import ABOVE, AGES, COMMITTED, SIZES
+from lakegc_assets.engine.session import Dataset, Session
+from lakegc_assets.run.artifacts import AttemptArtifacts, Manifest
+from lakegc_assets.run.context import RunContext
+from lakegc_assets.wording import counted
+
+DIMENSIONS: Final = ("branch", "path", "committer", "commit", "age", "size")
+_TOTALS: Final = (("objects", pa.int64()), ("bytes", pa.int64()))
+_BY_HOLDERS: Final = pa.schema([("holders", pa.string()), ("also_needed", pa.bool_()), *_TOTALS])
+_BY_NUMBER: Final = pa.schema([("key", pa.int64()), *_TOTALS])
+_BY_FOLDER: Final = pa.schema([("folder", pa.string()), *_TOTALS])
+_WHAT: Final = "add up what is live"
+NOBODY: Final = "not attributed"
+_NONE: Final = "no branch"
+
+
+@dataclass(frozen=True)
+class Use:
+    """What one branch, path, commit, committer, age or size has.
+
+    Attributes:
+        key: its name.
+        objects: that it holds.
+        bytes: of these.
+        only: objects and bytes that no other branch holds; of branches alone.
+        freed: those that would be free once the branch is deleted, and its commits have left their
+            retention; of branches alone.
+        more: what else is known, of commits.
+    """
+
+    key: str
+    objects: int
+    bytes: int
+    only: tuple[int, int] | None = None
+    freed: tuple[int, int] | None = None
+    more: Mapping[str, Any] = field(default_factory=dict)
+
+    def to_json(self) -> dict[str, Any]:
+        """As JSON values."""
+        told = {"key": self.key, "objects": self.objects, "bytes": self.bytes, **self.more}
+        for name, pair in (("only", self.only), ("freed", self.freed)):
+            if pair is not None:
+                told |= {f"{name}_objects": pair[0], f"{name}_bytes": pair[1]}
+        if self.only is not None:
+            told["shared_objects"] = self.objects - self.only[0]
+            told["shared_bytes"] = self.bytes - self.only[1]
+        return told
+
+
+@dataclass(frozen=True)
+class Usage:
+    """The storage of a repository, by one dimension.
+
+    Attributes:
+        repository: lakeFS repository.
+        manifest: of the ``storage_attribution``.
+        by: the dimension.
+        rows: the largest first, ages and sizes in their order.
+    """
+
+    repository: str
+    manifest: Manifest
+    by: str
+    rows: Sequence[Use]
+
+    @property
+    def facts(self) -> Mapping[str, Any]:
+        """Of the asset."""
+        return self.manifest.facts
+
+    def to_json(self) -> dict[str, Any]:
+        """As JSON values."""
+        facts, names = self.facts, ("class", "why", "objects", "bytes")
+        return {
+            "repository": self.repository,
+            "run": self.manifest.run,
+            "mode": self.manifest.mode,
+            "covers": facts["covers"],
+            "problems": facts["problems"],
+            "classes": [dict(zip(names, row, strict=True)) for row in facts["classes"]],
+            "below_lakefs": [dict(zip(names, row, strict=True)) for row in facts["own_files"]],
+            "not_listed": facts["not_listed"],
+            "ranges_not_read": facts["ranges_not_read"],
+            "logical": logical(self.manifest),
+            "by": self.by,
+            "rows": [row.to_json() for row in self.rows],
+        }
+
+
+def usage(ctx: RunContext, by: str, depth: int) -> Usage:
+    """Add up what is live; the attribution of the mark is made if it has none.
+
+    Args:
+        ctx: a run with a mark.
+        by: one of ``DIMENSIONS``.
+        depth: how many folders of a path count.
+
+    Raises:
+        RefusedError: the run is unknown.
+        IntegrityError: an artifact of the mark is missing, or not what its manifest says.
+    """
+    manifest = attribute(ctx)
+    attempt = ctx.root.attempt(ctx.repository, ctx.run)
+    _, connections = ctx.connect()
+    with ctx.frames(connections) as frames:
+        cells = frames.read(Dataset(attempt.url, manifest.parts["data"], CELLS))
+        live = relations.of_class(cells, COMMITTED)
+        rows = _ROWS[by](frames, live, attempt, manifest, depth)
+    return Usage(ctx.repository, manifest, by, rows)
+
+
+def logical(manifest: Manifest) -> dict[str, Any]:
+    """What commits and HEADs hold, if nothing were shared, beside what the store has of it.
+
+    Returns:
+        ``stored``, ``of_heads`` and ``of_commits``, with objects and bytes each. What is stored is
+        as entries tell it, in the listing or not.
+    """
+    facts = manifest.facts
+    stored = [(row[2], row[3]) for row in facts["classes"] if row[0] == COMMITTED]
+    stored.append((facts["not_listed"]["objects"], facts["not_listed"]["bytes"]))
+    heads = facts["logical"]["heads"].values()
+    return {
+        "stored": _summed(stored),
+        "of_heads": _summed((one["objects"], one["bytes"]) for one in heads),
+        "of_commits": facts["logical"]["commits"],
+    }
+
+
+def _summed(pairs: Iterable[tuple[int, int]]) -> dict[str, int]:
+    some = list(pairs)
+    return {"objects": sum(one for one, _ in some), "bytes": sum(size for _, size in some)}
+
+
+def _by_branch(
+    frames: Session,
+    live: DataFrame,
+    attempt: AttemptArtifacts,
+    manifest: Manifest,
+    depth: int,  # noqa: ARG001 - of paths
+) -> list[Use]:
+    groups = _groups(attempt, manifest)
+    by_holders = relations.totals(live, ["holders", "also_needed"])
+    held: dict[int, list[int]] = {1 << n: [0] * 6 for n in range(1, len(groups.branches) + 1)}
+    unknown = [0, 0]
+    for row in frames.collect(by_holders, _BY_HOLDERS, _WHAT).to_pylist():
+        size = row["objects"], row["bytes"]
+        if row["holders"] is None:
+            unknown = [a + b for a, b in zip(unknown, size, strict=True)]
+            continue
+        members = groups.united(row["holders"])
+        alone = members & (members - 1) == 0
+        for bit in _bits(members):
+            total = held.setdefault(bit, [0] * 6)
+            kinds = (True, alone, alone and not row["also_needed"])
+            for number, counts in enumerate(kinds):
+                total[2 * number] += size[0] * counts
+                total[2 * number + 1] += size[1] * counts
+    frees = manifest.facts["rules"] is not None and manifest.mode != "uncommitted"
+    rows = []
+    for bit, total in held.items():
+        name = _NONE if bit == NO_BRANCH else groups.branches[bit.bit_length() - 2]
+        freed = (total[4], total[5]) if frees else (0, 0)
+        rows.append(
+            Use(name, total[0], total[1], (total[2], total[3]), None if bit == NO_BRANCH else freed)
+        )
+    rows.sort(key=lambda row: (-(row.only or (0, 0))[1], -row.bytes, row.key))
+    return [*rows, *([Use(NOBODY, unknown[0], unknown[1])] if unknown[0] else [])]
+
+
+def _groups(attempt: AttemptArtifacts, manifest: Manifest) -> Groups:
+    branches = manifest.facts["branches"]
+    bits = {name: 2 << number for number, name in enumerate(branches)}
+    sets: dict[int, int] = {}
+    for row in attempt.rows(manifest, "groups").to_pylist():
+        bit = NO_BRANCH if row["branch"] is None else bits[row["branch"]]
+        sets[row["group"]] = sets.get(row["group"], 0) | bit
+    return Groups(branches, [sets[number] for number in range(len(sets))], {})
+
+
+def _bits(members: int) -> list[int]:
+    return [1 << bit for bit in range(members.bit_length()) if members >> bit & 1]
+
+
+def _by_path(
+    frames: Session,
+    live: DataFrame,
+    attempt: AttemptArtifacts,  # noqa: ARG001 - of branches and commits
+    manifest: Manifest,  # noqa: ARG001 - likewise
+    depth: int,
+) -> list[Use]:
+    found = frames.collect(relations.by_folder(live, depth), _BY_FOLDER, _WHAT).to_pylist()
+    rows = [
+        Use(
+            NOBODY if row["folder"] is None else row["folder"] or "(root)",
+            *(row["objects"], row["bytes"]),
+        )
+        for row in found
+    ]
+    return _largest_first(rows)
+
+
+def _by_commit(
+    frames: Session,
+    live: DataFrame,
+    attempt: AttemptArtifacts,
+    manifest: Manifest,
+    depth: int,  # noqa: ARG001 - of paths
+) -> list[Use]:
+    commits = attempt.rows(manifest, "commits").to_pylist()
+    rows = []
+    for row in _numbered(frames, live, "oldest"):
+        if row["key"] is None:
+            rows.append(Use(NOBODY, row["objects"], row["bytes"]))
+            continue
+        commit = commits[row["key"]]
+        made = datetime.fromtimestamp(commit["creation_date"], timezone.utc).isoformat()
+        more = {"committer": commit["committer"], "made": made, "branch": commit["branch"]}
+        rows.append(Use(commit["commit_id"], row["objects"], row["bytes"], more=more))
+    return _largest_first(rows)
+
+
+def _by_committer(
+    frames: Session, live: DataFrame, attempt: AttemptArtifacts, manifest: Manifest, depth: int
+) -> list[Use]:
+    found: dict[str, tuple[int, int]] = {}
+    for row in _by_commit(frames, live, attempt, manifest, depth):
+        name = row.more.get("committer", NOBODY) or "(no name)"
+        objects, size = found.get(name, (0, 0))
+        found[name] = objects + row.objects, size + row.bytes
+    return _largest_first([Use(name, *total) for name, total in found.items()])
+
+
+def _by_age(
+    frames: Session,
+    live: DataFrame,
+    attempt: AttemptArtifacts,  # noqa: ARG001 - of branches and commits
+    manifest: Manifest,  # noqa: ARG001 - likewise
+    depth: int,  # noqa: ARG001 - of paths
+) -> list[Use]:
+    names = {days: f"up to {counted(days, 'day')}" for days in AGES}
+    return _in_order(
+        _numbered(frames, live, "age"), names | {ABOVE: f"over {counted(AGES[-1], 'day')}"}
+    )
+
+
+def _by_size(
+    frames: Session,
+    live: DataFrame,
+    attempt: AttemptArtifacts,  # noqa: ARG001 - of branches and commits
+    manifest: Manifest,  # noqa: ARG001 - likewise
+    depth: int,  # noqa: ARG001 - of paths
+) -> list[Use]:
+    names = {most: f"up to {_power(most)}" for most in SIZES}
+    return _in_order(
+        _numbered(frames, live, "size_class"), names | {ABOVE: f"over {_power(SIZES[-1])}"}
+    )
+
+
+def _power(size: int) -> str:
+    """A power of two in the largest unit that it is a multiple of."""
+    step = (size.bit_length() - 1) // 10
+    return f"{size >> 10 * step:,} {('B', 'KiB', 'MiB', 'GiB', 'TiB')[step]}"
+
+
+def _numbered(frames: Session, live: DataFrame, column: str) -> list[dict[str, Any]]:
+    found = relations.renamed(relations.totals(live, [column]), column, "key")
+    rows: list[dict[str, Any]] = frames.collect(found, _BY_NUMBER, _WHAT).to_pylist()
+    return rows
+
+
+def _in_order(rows: Iterable[Mapping[str, Any]], names: Mapping[int, str]) -> list[Use]:
+    known = {row["key"]: row for row in rows}
+    return [
+        Use(name, known[number]["objects"], known[number]["bytes"])
+        for number, name in names.items()
+        if number in known
+    ]
+
+
+def _largest_first(rows: Sequence[Use]) -> list[Use]:
+    return sorted(rows, key=lambda row: (-row.bytes, row.key))
+
+
+_ROWS: Final[
+    Mapping[str, Callable[[Session, DataFrame, AttemptArtifacts, Manifest, int], list[Use]]]
+] = {
+    "branch": _by_branch,
+    "path": _by_path,
+    "committer": _by_committer,
+    "commit": _by_commit,
+    "age": _by_age,
+    "size": _by_size,
+}

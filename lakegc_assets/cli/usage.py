@@ -1,0 +1,191 @@
+"""The command ``usage``: whose the storage of a repository is, by branch, path, age and so on."""
+
+from __future__ import annotations
+
+import csv
+import json
+import sys
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+import click
+
+from lakegc_assets.cli.exits import exit_status
+from lakegc_assets.defs.units import human_bytes
+from lakegc_assets.errors import RefusedError
+from lakegc_assets.run.command_line import command_line
+from lakegc_assets.wording import aligned, counted
+
+if TYPE_CHECKING:
+    from lakegc_assets.attribution.usage import Usage, Use
+
+_BY: Final = ("branch", "path", "committer", "commit", "age", "size")
+_WIDTH: Final = 56
+#: The most characters of a name that are shown: the columns stay where they are.
+_NAME: Final = 50
+#: Characters of the id of a commit.
+_COMMIT: Final = 12
+_MOST_FOLDERS: Final = 4
+
+
+@click.command()
+@click.argument("repository")
+@click.option("--run", "run_id", help="Id of the run. Default: the last one with a mark.")
+@click.option(
+    "--by",
+    type=click.Choice(_BY),
+    default="branch",
+    show_default=True,
+    help="What to tell of all that is live and committed.",
+)
+@click.option(
+    "--depth",
+    type=click.IntRange(1, _MOST_FOLDERS),
+    default=1,
+    show_default=True,
+    help="With --by path: how many folders of a path count.",
+)
+@click.option(
+    "--top",
+    type=click.IntRange(1),
+    default=20,
+    show_default=True,
+    help="How many rows to show, the largest first; --json and --csv have all without it.",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print JSON for programs.")
+@click.option("--csv", "as_csv", is_flag=True, help="Print the rows as CSV.")
+@click.pass_context
+@exit_status
+def usage(
+    ctx: click.Context,
+    repository: str,
+    run_id: str | None,
+    by: str,
+    depth: int,
+    top: int,
+    as_json: bool,  # noqa: FBT001 - an option
+    as_csv: bool,  # noqa: FBT001 - an option
+) -> None:
+    """Say what the storage of REPOSITORY is used for, and by whom.
+
+    By a mark: what each listed byte is, and of what is live how much is of which branch (and would
+    be free without it), path, committer or commit that first held it, age or size.
+    """
+    if as_json and as_csv:
+        raise click.UsageError("--json and --csv exclude each other")
+    from lakegc_assets.attribution.usage import usage as read  # noqa: PLC0415 - Spark loads slowly
+    from lakegc_assets.cli.queries import last_marked, local_context  # noqa: PLC0415 - likewise
+
+    run = run_id or last_marked(repository)
+    if run is None:
+        raise RefusedError(
+            f"repository {repository!r} has no mark: `{command_line('mark', repository)}` makes one"
+        )
+    with local_context(repository, run) as context:
+        found = read(context, by, depth)
+    given = ctx.get_parameter_source("top") is not click.core.ParameterSource.DEFAULT
+    most = top if given or not (as_json or as_csv) else None
+    if as_json:
+        told = found.to_json()
+        click.echo(json.dumps(told | {"rows": told["rows"][:most]}, indent=1))
+    elif as_csv:
+        _write_csv([row.to_json() for row in found.rows[:most]], by)
+    else:
+        _show(found, most or top)
+
+
+def _write_csv(rows: Sequence[dict[str, Any]], by: str) -> None:
+    columns = list(dict.fromkeys(name for row in rows for name in row)) or ["key"]
+    writer = csv.writer(sys.stdout, lineterminator="\n")
+    writer.writerow([by if name == "key" else name for name in columns])
+    writer.writerows([row.get(name, "") for name in columns] for row in rows)
+
+
+def _show(found: Usage, top: int) -> None:
+    facts, manifest = found.facts, found.manifest
+    click.echo(f"repository {found.repository}, mark {manifest.run}")
+    rows = facts["classes"]
+    listed = sum(row[2] for row in rows), sum(row[3] for row in rows)
+    _line(2, "listed", *listed)
+    for name, why, objects, size in sorted(rows, key=lambda row: -row[3]):
+        _line(4, f"{name}: {why}" if why else name, objects, size, listed[1])
+    for name, objects, size in _below_lakefs(facts["own_files"]):
+        _line(2, f"below _lakefs/, as it is now: {name}", objects, size)
+    if facts["not_listed"]["objects"]:
+        total = facts["not_listed"]
+        _line(2, "live, and not in the listing", total["objects"], total["bytes"])
+    _logical(found)
+    click.echo(f"  live and committed, by {found.by}")
+    shown = found.rows[:top]
+    if found.by == "branch":
+        _branches(shown)
+    else:
+        for row in shown:
+            _line(4, _named(row), row.objects, row.bytes)
+    if rest := len(found.rows) - len(shown):
+        click.echo(f"    and {counted(rest, 'other')}: --top shows more")
+    rules = facts["rules"]
+    if found.by == "branch" and rules is not None:
+        days = counted(rules["default_retention_days"], "day")
+        click.echo(
+            f"  note: what deleting a branch frees goes when its commits are {days} old, the "
+            "default retention, with the next sweep; what is staged there is not in it"
+        )
+    for note in facts["covers"]:
+        click.echo(f"  note: {note}")
+    for problem in facts["problems"]:
+        click.echo(f"  the classes do not add up: {problem}")
+
+
+def _below_lakefs(rows: Sequence[Sequence[Any]]) -> list[tuple[str, int, int]]:
+    """Objects and bytes by class; the kinds of each are in the JSON form."""
+    found: dict[str, tuple[int, int]] = {}
+    for name, _, objects, size in rows:
+        known = found.get(name, (0, 0))
+        found[name] = known[0] + objects, known[1] + size
+    return [(name, *total) for name, total in found.items()]
+
+
+def _named(row: Use) -> str:
+    """What is said of a row in front of its figures."""
+    if "made" not in row.more:
+        return _short(row.key)
+    made, committer = str(row.more["made"])[:10], _short(str(row.more["committer"]))
+    return _short(f"{row.key[:_COMMIT]} of {made} by {committer}")
+
+
+def _branches(rows: Sequence[Use]) -> None:
+    head = ("only this one", "shared", "deleting it frees")
+    click.echo(f"    {'':<{_NAME}} " + " ".join(f"{name:>17}" for name in head))
+    for row in rows:
+        only = row.only or (0, 0)
+        cells = [human_bytes(only[1]), human_bytes(row.bytes - only[1])]
+        if row.only is None:
+            cells = ["", human_bytes(row.bytes)]
+        cells.append("" if row.freed is None else human_bytes(row.freed[1]))
+        line = f"    {_short(row.key):<{_NAME}} " + " ".join(f"{cell:>17}" for cell in cells)
+        click.echo(line.rstrip())
+
+
+def _logical(found: Usage) -> None:
+    from lakegc_assets.attribution.usage import logical  # noqa: PLC0415 - Spark loads slowly
+
+    told = logical(found.manifest)
+    stored = told["stored"]["bytes"]
+    for name, what in (("of_heads", "HEADs of branches"), ("of_commits", "active commits")):
+        total = told[name]
+        times = f", {total['bytes'] / stored:.1f} times what is stored" if stored else ""
+        _line(2, f"all {what} if they shared nothing", total["objects"], total["bytes"], end=times)
+
+
+def _line(indent: int, name: str, objects: int, size: int, whole: int = 0, end: str = "") -> None:
+    share = f"{100 * size / whole:>6.1f} %" if whole else ""
+    shown = name if len(name) + indent <= _WIDTH else f"{name[: _WIDTH - indent - 1]}…"
+    text = f"{' ' * indent + shown:<{_WIDTH}} {aligned(objects)} {human_bytes(size):>12} {share}"
+    click.echo(text.rstrip() + end)
+
+
+def _short(name: str) -> str:
+    """A name in one line, as it is where it can be printed and is not too long."""
+    name = name if name.isprintable() else repr(name)
+    return name if len(name) <= _NAME else f"{name[: _NAME - 1]}…"

@@ -1,0 +1,181 @@
+"""Attribution: relations give what their twins in plain Python give, on each engine."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime, timedelta, timezone
+from typing import Any
+
+import pyarrow as pa
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import strategies as st
+
+from lakegc_assets.attribution import relations
+from lakegc_assets.attribution.attribution import CELLS
+from lakegc_assets_tests.attribution import twins
+from lakegc_assets_tests.frames import Frames, same
+
+CUTOFF = datetime(2026, 1, 2, tzinfo=timezone.utc)
+START = CUTOFF + timedelta(days=1)
+WORDS = ["word_0", "word_1"]
+_TIME = pa.timestamp("us", "UTC")
+_TOTAL = [("objects", pa.int64()), ("bytes", pa.int64())]
+HASH = pa.schema([("hash", pa.int64())])
+ADDRESS = pa.schema([("address", pa.string())])
+RANGE = pa.schema([("range_id", pa.string())])
+PAIR = pa.schema([("metarange_id", pa.string()), ("range_id", pa.string())])
+_BITS = [(word, pa.int64()) for word in WORDS]
+COMMIT = pa.schema([("metarange_id", pa.string()), ("age_rank", pa.int64()), *_BITS])
+RANGE_HOLDER = pa.schema([("range_id", pa.string()), ("oldest", pa.int64()), *_BITS])
+ENTRY = pa.schema([*RANGE, ("hash", pa.int64()), ("size", pa.int64()), ("folder", pa.string())])
+HOLDER = pa.schema(
+    [*HASH, ("entry_size", pa.int64()), ("folder", pa.string()), ("oldest", pa.int64()),
+     ("holders", pa.string())]
+)  # fmt: skip
+LISTED = pa.schema(
+    [*ADDRESS, *HASH, ("size", pa.int64()), ("last_modified", _TIME), ("in_place", pa.bool_())]
+)
+DEAD = pa.schema([*ADDRESS, *HASH, ("reason", pa.string())])
+OUTCOME = pa.schema([*ADDRESS, ("outcome", pa.string())])
+SPARED = pa.schema([*ADDRESS, ("why", pa.string())])
+OBJECT = pa.schema(
+    [("class", pa.string()), ("why", pa.string()), ("size", pa.int64()), ("last_modified", _TIME),
+     ("holders", pa.string()), ("also_needed", pa.bool_()), ("folder", pa.string()),
+     ("oldest", pa.int64())]
+)  # fmt: skip
+FOLDER = pa.schema([("folder", pa.string()), *_TOTAL])
+RANGE_SIZE = pa.schema([*RANGE, *_TOTAL])
+METARANGE_SIZE = pa.schema([("metarange_id", pa.string()), *_TOTAL])
+
+#: Few of each, so that they meet, and the ends of what a number can be.
+_folders = st.sampled_from(["", "a/", "a/b/", "a/b/c/d/", "//", "ü\n/'\"/", "a b/"])
+_VALUES: Mapping[str, st.SearchStrategy[Any]] = {
+    "hash": st.sampled_from([0, 1, 2, -(2**63), 2**63 - 1]),
+    "address": st.sampled_from(["data/a", "data/s/a", "dummy", "other/a", "data/s\n/'\""]),
+    "range_id": st.sampled_from(["r1", "r2", "r3"]),
+    "metarange_id": st.sampled_from(["m1", "m2"]),
+    "age_rank": st.integers(0, 3),
+    "oldest": st.one_of(st.none(), st.integers(0, 3)),
+    "word_0": st.sampled_from([0, 1, 2, 5, 2**61]),
+    "word_1": st.sampled_from([0, 1, 2**61]),
+    "size": st.sampled_from([0, 1, 1 << 10, (1 << 10) + 1, 1 << 40]),
+    "entry_size": st.one_of(st.none(), st.integers(0, 5)),
+    "folder": st.one_of(st.none(), _folders),
+    "holders": st.one_of(st.none(), st.sampled_from(["1,0", "2,0", "3,1"])),
+    "last_modified": st.sampled_from(
+        [START - timedelta(days=d, microseconds=n) for d in (0, 1, 7, 400, 800) for n in (-1, 0, 1)]
+    ),
+    "in_place": st.booleans(),
+    "also_needed": st.booleans(),
+    "reason": st.sampled_from(["expired", "unreferenced"]),
+    "outcome": st.sampled_from(["deleted", "already_missing", "spared", "failed"]),
+    "why": st.sampled_from(["a", "b'\""]),
+    "age": st.sampled_from([None, 1, -1]),
+    "size_class": st.sampled_from([1 << 10, -1]),
+    "class": st.sampled_from(["live and committed", "staged"]),
+    "objects": st.integers(0, 5),
+    "bytes": st.integers(0, 2**50),
+}
+
+
+def rows(schema: pa.Schema, *unique: str) -> st.SearchStrategy[list[dict[str, Any]]]:
+    """Some rows, in which some columns together have each value once."""
+    row = st.fixed_dictionaries({name: _VALUES[name] for name in schema.names})
+    by: Callable[[Mapping[str, Any]], Any] | None = (
+        (lambda one: tuple(one[name] for name in unique)) if unique else None
+    )
+    return st.lists(row, max_size=6, unique_by=by)
+
+
+def holds(
+    frames: Frames,
+    relation: Callable[..., Any],
+    given_rows: Sequence[tuple[pa.Schema, st.SearchStrategy[list[dict[str, Any]]]]],
+    schema: pa.Schema,
+    *values: Any,
+) -> None:
+    """Hold a relation against its twin, with random rows and some plain values."""
+    twin = getattr(twins, relation.__name__)
+
+    @settings(
+        max_examples=frames.examples,
+        deadline=None,
+        derandomize=True,
+        phases=[Phase.explicit, Phase.generate],
+        suppress_health_check=list(HealthCheck),
+    )
+    @given(st.tuples(*(strategy for _, strategy in given_rows)))
+    def compare(some: tuple[list[dict[str, Any]], ...]) -> None:
+        made = [frames.of(r, s) for r, (s, _) in zip(some, given_rows, strict=True)]
+        found = frames.rows(relation(*made, *values), schema)
+        assert same(found, [{n: row[n] for n in schema.names} for row in twin(*some, *values)])
+
+    compare()
+
+
+def test_range_holders(frames: Frames) -> None:
+    some = [
+        (RANGE, rows(RANGE, "range_id")),
+        (PAIR, rows(PAIR, *PAIR.names)),
+        (COMMIT, rows(COMMIT, "metarange_id")),
+    ]
+    holds(frames, relations.range_holders, some, RANGE_HOLDER, WORDS)
+
+
+def test_object_holders(frames: Frames) -> None:
+    some = [(ENTRY, rows(ENTRY)), (RANGE_HOLDER, rows(RANGE_HOLDER, "range_id"))]
+    holds(frames, relations.object_holders, some, HOLDER, WORDS)
+
+
+def test_with_unread(frames: Frames) -> None:
+    some = [(HOLDER, rows(HOLDER, "hash")), (HASH, rows(HASH))]
+    holds(frames, relations.with_unread, some, HOLDER)
+
+
+def test_classified(frames: Frames) -> None:
+    some = [
+        (LISTED, rows(LISTED, "address")),
+        (HOLDER, rows(HOLDER, "hash")),
+        *((HASH, rows(HASH)) for _ in range(2)),
+        (DEAD, rows(DEAD, "address", "hash")),
+        (SPARED, rows(SPARED)),
+        (ADDRESS, rows(ADDRESS)),
+    ]
+    holds(frames, relations.classified, some, OBJECT, CUTOFF, "unexplained")
+
+
+def test_gone(frames: Frames) -> None:
+    holds(frames, relations.gone, [(OUTCOME, rows(OUTCOME))] * 2, ADDRESS)
+
+
+def test_cells(frames: Frames) -> None:
+    holds(frames, relations.cells, [(OBJECT, rows(OBJECT))], CELLS, START)
+
+
+def test_totals(frames: Frames) -> None:
+    schema = pa.schema([*(CELLS.field(name) for name in ("class", "why")), *_TOTAL])
+    holds(frames, relations.totals, [(CELLS, rows(CELLS))], schema, ["class", "why"])
+
+
+def test_renamed(frames: Frames) -> None:
+    schema = pa.schema([("key", pa.int64()), *_TOTAL])
+    holds(frames, relations.renamed, [(CELLS, rows(CELLS))], schema, "age", "key")
+
+
+def test_of_class(frames: Frames) -> None:
+    some = [(CELLS, rows(CELLS))]
+    holds(frames, relations.of_class, some, CELLS, "staged")
+
+
+def test_by_folder(frames: Frames) -> None:
+    for depth in (1, 3):
+        holds(frames, relations.by_folder, [(FOLDER, rows(FOLDER))], FOLDER, depth)
+
+
+def test_range_sizes(frames: Frames) -> None:
+    holds(frames, relations.range_sizes, [(ENTRY, rows(ENTRY))], RANGE_SIZE)
+
+
+def test_commit_sizes(frames: Frames) -> None:
+    some = [(PAIR, rows(PAIR, *PAIR.names)), (RANGE_SIZE, rows(RANGE_SIZE, "range_id"))]
+    holds(frames, relations.commit_sizes, some, METARANGE_SIZE)

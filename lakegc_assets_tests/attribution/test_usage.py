@@ -1,0 +1,166 @@
+"""What ``lakegc usage`` says of a repository of the embedded lakeFS, and whether it comes true."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lakegc_assets.attribution.attribution import ASSET
+from lakegc_assets.engine.datasets import Part
+from lakegc_assets.mark.ranges import KIND
+from lakegc_assets.run.table_cache import TableCache
+from lakegc_assets_tests.cli.calling import lakegc, say
+from lakegc_assets_tests.site import Site
+
+# Dagster itself makes nested resources (S3Resource) in this way.
+pytestmark = pytest.mark.filterwarnings(
+    "ignore:InitResourceContext.dagster_run is deprecated:DeprecationWarning"
+)
+REPOSITORY = "gamma"
+_MARK = ("--max-candidate-share", "1", "--set", "skip_new_slices=false")
+
+
+def _upload(site: Site, branch: str, path: str, size: int) -> None:
+    site.client.upload_object(REPOSITORY, branch, path, path.encode() * size)
+
+
+@pytest.fixture(scope="module")
+def marked(site: Site) -> Site:
+    """Main, a branch that was merged, and one that has data of its own; then a mark."""
+    client, on = site.client, site.calendar
+    on.days_ago = 60
+    client.create_repository(REPOSITORY, f"local://{REPOSITORY}")
+    client.set_gc_rules(REPOSITORY, 10, {"main": 100, "exp-7": 100})
+    _upload(site, "main", "tables/sales/day=1/a", 100)
+    _upload(site, "main", "tables/sales/day=2/b", 100)
+    _upload(site, "main", "readme", 1)
+    client.commit_branch(REPOSITORY, "main", "first")
+    on.days_ago = 50
+    client.create_branch(REPOSITORY, "exp-7", "main")
+    client.create_branch(REPOSITORY, "same", "main")
+    _upload(site, "exp-7", "models/m", 1000)
+    client.commit_branch(REPOSITORY, "exp-7", "a model")
+    on.days_ago = 40
+    _upload(site, "exp-7", "models/m", 2000)
+    client.commit_branch(REPOSITORY, "exp-7", "a better model")
+    _upload(site, "main", "tables/sales/day=3/c", 10)
+    client.commit_branch(REPOSITORY, "main", "second")
+    on.days_ago = 30
+    _upload(site, "main", "staged", 7)
+    _upload(site, "main", "gone", 9)
+    client.delete_object(REPOSITORY, "main", "gone")
+    on.days_ago = 0
+    _mark("u1")
+    return site
+
+
+def _mark(run: str, *options: str) -> None:
+    say(lakegc("mark", REPOSITORY, "--run", run, *_MARK, *options), 0)
+
+
+def _usage(*options: str) -> dict[str, Any]:
+    result = lakegc("usage", REPOSITORY, *options, "--json")
+    say(result, 0)
+    found: dict[str, Any] = json.loads(result.stdout)
+    return found
+
+
+def _rows(found: dict[str, Any], column: str = "bytes") -> dict[str, int]:
+    return {row["key"]: row[column] for row in found["rows"]}
+
+
+def test_the_classes_are_all_that_is_listed(marked: Site) -> None:
+    found = _usage("--run", "u1")
+    files = [p for p in (marked.namespace(REPOSITORY) / "data").rglob("*") if p.is_file()]
+    totals = {row["class"]: (row["objects"], row["bytes"]) for row in found["classes"]}
+    assert totals["staged"] == (1, len("staged") * 7)
+    assert totals["garbage"] == (1, len("gone") * 9)
+    assert totals["live and committed"][0] == 6
+    listed = tuple(map(sum, zip(*totals.values(), strict=True)))
+    own = marked.namespace(REPOSITORY) / "dummy"
+    assert listed == (
+        len(files) + own.exists(),
+        sum(p.stat().st_size for p in [*files, *[own] * own.exists()]),
+    )
+    assert found["problems"] == []
+    below = sum(
+        p.stat().st_size
+        for p in (marked.namespace(REPOSITORY) / "_lakefs").rglob("*")
+        if p.is_file()
+    )
+    assert sum(row["bytes"] for row in found["below_lakefs"]) == below
+
+
+def test_live_bytes_are_told_by_path_age_size_commit_and_committer(marked: Site) -> None:  # noqa: ARG001 - its mark
+    live = next(r for r in _usage()["classes"] if r["class"] == "live and committed")["bytes"]
+    by_path = _usage("--by", "path", "--depth", "3")
+    assert _rows(by_path) == {
+        "models/": len("models/m") * 3000,
+        **{f"tables/sales/day={n}/": len("tables/sales/day=1/a") * 100 for n in (1, 2)},
+        "tables/sales/day=3/": len("tables/sales/day=1/a") * 10,
+        "(root)": len("readme"),
+    }
+    assert set(_rows(_usage("--by", "path"))) == {"models/", "tables/", "(root)"}
+    assert list(_rows(_usage("--by", "age"))) == ["up to 90 days"]
+    assert _rows(_usage("--by", "committer")) == {"admin": live}
+    assert [row["objects"] for row in _usage("--by", "commit")["rows"]] == [1, 1, 3, 1]
+    for by in ("path", "age", "size", "commit", "committer"):
+        assert sum(_rows(_usage("--by", by)).values()) == live
+
+
+def test_what_deleting_a_branch_frees_is_what_the_next_mark_finds(marked: Site) -> None:
+    before = _usage("--run", "u1")
+    model = len("models/m") * 3000
+    assert _rows(before, "only_bytes") == {
+        "exp-7": model,
+        "main": len("tables/sales/day=1/a") * 10,
+        "same": 0,
+    }
+    assert _rows(before, "shared_bytes")["same"] == len("tables/sales/day=1/a") * 200 + 6
+    assert _rows(before, "freed_bytes")["exp-7"] == model
+    logical = before["logical"]
+    assert logical["of_heads"]["objects"] == 4 + 4 + 3
+    assert logical["stored"]["objects"] == 6
+    assert logical["of_commits"]["objects"] == 3 + 4 + 4 + 4
+    text = lakegc("usage", REPOSITORY, "--run", "u1")
+    say(text, 0, "exp-7", "deleting it frees", "default retention")
+    shown = lakegc("usage", REPOSITORY, "--run", "u1", "--csv", "--top", "1")
+    (row,) = csv.DictReader(io.StringIO(shown.stdout))
+    assert (row["branch"], int(row["freed_bytes"])) == ("exp-7", model)
+    marked.client.delete_branch(REPOSITORY, "exp-7")
+    _mark("u2")
+    after = _usage("--run", "u2")
+    assert _garbage(after) - _garbage(before) == model
+
+
+def _garbage(found: dict[str, Any]) -> int:
+    return sum(row["bytes"] for row in found["classes"] if row["class"] == "garbage")
+
+
+def test_a_range_that_is_not_cached_is_not_read_and_told(marked: Site) -> None:
+    _mark("u3", "--set", "attribution=false")
+    attempt = marked.root.attempt(REPOSITORY, "u3")
+    assert not attempt.has(ASSET)
+    (place,) = {p.parent for p in Path(marked.root.url).rglob(f"{REPOSITORY}/_cache/*/{KIND.name}")}
+    cache = TableCache(marked.root.open(REPOSITORY, "_cache", place.name), KIND)
+    cache.forget({slot.file for slot in cache.slots().values()})
+    found = _usage("--run", "u3", "--by", "path")
+    assert found["ranges_not_read"] > 0
+    assert cache.slots() == {}
+    assert set(_rows(found)) == {"not attributed"}
+    assert found["problems"] == []
+    assert any("not in the cache" in sentence for sentence in found["covers"])
+
+
+def test_artifacts_that_are_gone_are_named(marked: Site) -> None:
+    _mark("u4", "--set", "attribution=false")
+    attempt = marked.root.attempt(REPOSITORY, "u4")
+    part: Part = attempt.manifest("store_listing").parts["data"][0]
+    Path(attempt.url, part.key).unlink()
+    say(lakegc("usage", REPOSITORY, "--run", "u4"), 1, part.key, "has gone")
+    say(lakegc("usage", REPOSITORY, "--run", "nothing"), 3, "there is no mark 'nothing'")
