@@ -10,7 +10,7 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 import boto3
 from pyspark.sql import SparkSession
@@ -129,6 +129,13 @@ def use_simulated(ports: Sequence[int]) -> None:
         LAKECTL_CREDENTIALS_ACCESS_KEY_ID="key",
         LAKECTL_CREDENTIALS_SECRET_ACCESS_KEY="secret",
     )
+
+
+class ObjectWriter(Protocol):
+    """Puts objects into a bucket."""
+
+    def write(self, key: str, size: int, moment: float, etag: str, begin: bytes = b"") -> None:
+        """An object of a size (bytes, zero behind a beginning), a time (epoch seconds), an etag."""
 
 
 @dataclass(frozen=True)

@@ -28,7 +28,7 @@ from bench._floors import bare_deletes, beside, floors
 from bench._lake import DAY, REPOSITORY, Place, planted
 from bench._memory import watched
 from bench._pages import NAMESPACE
-from bench._run import ObjectFiles, RealS3, real_s3, timed
+from bench._run import ObjectWriter, RealS3, real_s3, timed
 from lakegc_assets.embedded import EmbeddedLakeFS
 from lakegc_assets.embedded.lake import catalog
 from lakegc_assets.embedded.lake.catalog import Commit
@@ -66,7 +66,7 @@ class History:
     branches: int
     deleted: int
 
-    def __call__(self, server: EmbeddedLakeFS, files: ObjectFiles) -> int:
+    def __call__(self, server: EmbeddedLakeFS, files: ObjectWriter) -> int:
         """Plant it; how many objects are garbage."""
         planting = _Planting(server, files)
         timed(f"plant {self.uploads + self.staged:,} objects", lambda: self._plant(planting))
@@ -124,7 +124,7 @@ class _Planting:
     """
 
     server: EmbeddedLakeFS
-    files: ObjectFiles
+    files: ObjectWriter
     uploaded: int = 0
     staged: set[int] = field(default_factory=set)
     trees: dict[str, Mapping[bytes, int]] = field(default_factory=dict)
@@ -253,22 +253,26 @@ def _measure(s3: RealS3, folder: Path, history: History, *, clean: bool) -> None
         collector.session.stop()
 
 
-@click.command()
-@click.option("--scale", default=0.05, show_default=True, help="1 for the whole repository.")
-@click.option("--clean", is_flag=True, help="List all for the second mark, too.")
-def main(*, scale: float, clean: bool) -> None:
-    """Plant, mark twice, sweep."""
-    history = History(
+def history_of(scale: float) -> History:
+    """The history; 1 for the whole of it."""
+    return History(
         uploads=int(100_000 * scale),
         staged=int(25_000 * scale),
         commits=max(10, int(250 * scale)),
         branches=max(4, int(100 * scale)),
         deleted=max(1, int(40 * scale)),
     )
+
+
+@click.command()
+@click.option("--scale", default=0.05, show_default=True, help="1 for the whole repository.")
+@click.option("--clean", is_flag=True, help="List all for the second mark, too.")
+def main(*, scale: float, clean: bool) -> None:
+    """Plant, mark twice, sweep."""
     with ExitStack() as stack:
         folder = Path(stack.enter_context(TemporaryDirectory()))
         s3 = stack.enter_context(real_s3(folder / "versitygw"))
-        _measure(s3, folder, history, clean=clean)
+        _measure(s3, folder, history_of(scale), clean=clean)
 
 
 if __name__ == "__main__":

@@ -1,9 +1,9 @@
-"""Deletes marked objects in a task, batch by batch, each recorded before the next begins.
+"""Deletes marked objects in a task, batch by batch, each recorded before the next is sent.
 
-Before every batch the task compares it with what the store has, and then asks lakeFS for HEADs and
-rules, and the store for the lease. Where branches have moved it extends the delta mark, and looks
-again. If rules are others, or the delta mark is too old, it stops, and the sweep takes a new one.
-If the lease is lost, it stops, and so does the sweep.
+Each batch is compared with what the store has while the one before it is deleted. Right before it
+is sent, the task asks lakeFS for HEADs and rules, and the store for the lease. Where branches have
+moved it extends the delta mark, and looks again. If rules are others, or the delta mark is too old,
+it stops, and the sweep takes a new one. If the lease is lost, it stops, and so does the sweep.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Se
 from collections.abc import Set as AbstractSet
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
 
@@ -25,6 +25,7 @@ from lakegc_assets.storage.base import ObjectStore
 from lakegc_assets.storage.opening import open_store
 from lakegc_assets.storage.values import DeleteOutcome
 from lakegc_assets.sweep import ledger
+from lakegc_assets.sweep.ahead import Ahead
 from lakegc_assets.sweep.answers import hopeless, sort_answers
 from lakegc_assets.sweep.extending import Extender, Found, TooMuchError
 from lakegc_assets.sweep.extension import Known
@@ -54,7 +55,7 @@ from lakegc_assets.sweep.orders import (
     told_of,
 )
 from lakegc_assets.sweep.pace import Pace
-from lakegc_assets.sweep.present import REWRITTEN, Marked, State, present_state, rows_of
+from lakegc_assets.sweep.present import REWRITTEN, Compared, Marked, compare
 from lakegc_assets.sweep.suspension import SUSPENDED, thawed
 
 CONNECT_TIMEOUT: Final = 5.0
@@ -62,6 +63,8 @@ REQUEST_TIMEOUT: Final = CHECK_LIFETIME - CHECK_TIME - 2 * CONNECT_TIMEOUT
 #: Requests with one key each have less time, so that many of them follow one look.
 _SINGLE_TIMEOUT: Final = 10.0
 _SINGLES_TIME: Final = CHECK_LIFETIME - _SINGLE_TIMEOUT - 2 * CONNECT_TIMEOUT
+#: What was compared with the store longer ago is compared anew: there is time for a look behind it.
+_COMPARED_TIME: Final = CHECK_LIFETIME - CHECK_TIME
 #: How often a task looks before a batch, where answers are slow or branches move meanwhile.
 _LOOKS: Final = 8
 #: How often of these it may be that the answers were slow.
@@ -103,6 +106,20 @@ class Reach:
         )
         deleting = open_store(to.namespace_url, once)
         return cls(to.client(), deleting, to.store(), to.open(orders.artifacts_url))
+
+
+class Ready(NamedTuple):
+    """A batch after the look at lakeFS and at the lease.
+
+    Attributes:
+        settled: outcomes of what needs no delete, or may have none.
+        to_send: what may be sent now.
+        outdated: what is to be compared with the store again before that.
+    """
+
+    settled: list[Outcome]
+    to_send: list[Marked]
+    outdated: list[Marked]
 
 
 def delete_portion(orders: Orders, portion: Portion) -> list[Told]:
@@ -181,39 +198,41 @@ class DeletingTask:
     def _batches(self, objects: pa.Table) -> Generator[Told, None, bool]:
         """Delete a stretch to its end; whether the task is to end before that."""
         self._spared = self._kept_alive(objects)
+        with Ahead(self._reach.asking, objects, self._reach.clock) as ahead:
+            return (yield from self._compared_batches(objects, ahead))
+
+    def _compared_batches(self, objects: pa.Table, ahead: Ahead) -> Generator[Told, None, bool]:
         again: list[Marked] = []
-        at = 0
         while True:
             if reason := self._pace.look():
                 yield Told(STOPPED, detail=reason)
                 return True
             most = self._pace.most(self._orders.batch)
-            batch, again = again[:most], again[most:]
-            fresh = objects.slice(at, most - len(batch))
-            at += fresh.num_rows
-            batch += rows_of(fresh)
-            if not batch:
+            repeated, again = again[:most], again[most:]
+            following = ahead.take(most - len(repeated))
+            if not repeated and not following:
                 return False
+            ahead.begin(most)
             self._pace.wait()
+            batch = self._compared_anew(repeated, following)
             ready = self._make_ready(batch, objects)
             if isinstance(ready, Told):
                 yield ready
                 return True
-            settled, to_send = ready
-            self._sent = bool(to_send)
-            found = sort_answers(to_send, self._send(to_send))
+            self._sent = bool(ready.to_send)
+            found = sort_answers(ready.to_send, self._send(ready.to_send))
             if found.unanswered:
                 self._pace.unanswered()
-            outcomes = [*settled, *found.outcomes]
+            outcomes = [*ready.settled, *found.outcomes]
             if outcomes:
                 self._record(outcomes)
             self._sent = False
             yield from told_of(outcomes)
             if found.failed:
                 self._pace.failed(found.failed[0].error_code or "", slow=found.slow)
-            elif to_send:
+            elif ready.to_send:
                 self._pace.succeeded()
-            again = found.again + again
+            again = [*found.again, *ready.outdated, *again]
             if one := hopeless(found.outcomes):
                 self._pace.stop(f"{one.error_code}: {one.address}: {one.detail}")
                 return True
@@ -225,17 +244,20 @@ class DeletingTask:
             spared = found.spares(objects) | spared
         return spared
 
-    def _make_ready(
-        self, batch: Sequence[Marked], objects: pa.Table
-    ) -> tuple[list[Outcome], list[Marked]] | Told:
+    def _compared_anew(
+        self, repeated: Sequence[Marked], following: Sequence[Compared]
+    ) -> list[Compared]:
+        """A batch, of which what is sent again, or was compared too long ago, is compared now."""
+        since = self._reach.clock() - _COMPARED_TIME
+        fresh = [one for one in following if one.asked > since]
+        old = [one.marked for one in following if one.asked <= since]
+        return [*fresh, *compare(self._reach.asking, [*repeated, *old], self._reach.clock)]
+
+    def _make_ready(self, batch: Sequence[Compared], objects: pa.Table) -> Ready | Told:
         """What of a batch has its outcome, and what may be sent now; or why nothing may."""
-        while True:
-            states = present_state(self._reach.asking, batch)
-            compared = self._reach.clock()
-            if ended := self._may_not_send(objects):
-                return ended
-            if self._checked - compared < CHECK_LIFETIME:
-                return _settled(batch, states, self._spared)
+        if ended := self._may_not_send(objects):
+            return ended
+        return _sorted(batch, self._checked - CHECK_LIFETIME, self._spared)
 
     def _may_not_send(self, objects: pa.Table) -> Told | None:
         """Ask whether a batch may be sent now, following branches that move; what to say if not."""
@@ -357,19 +379,23 @@ def _deadline(orders: Orders, look: Look) -> Mapping[str, Any]:
     return {"expires_s": int(orders.expires_s - look.took), "since": look.now.store_time}
 
 
-def _settled(
-    batch: Sequence[Marked], states: dict[str, State], spared: dict[str, str]
-) -> tuple[list[Outcome], list[Marked]]:
-    """Tell what needs no delete, or may have none, from what is to be sent."""
-    outcomes: list[Outcome] = []
-    to_send: list[Marked] = []
-    for marked in batch:
-        state = states[marked.address]
+def _sorted(batch: Sequence[Compared], since: float, spared: Mapping[str, str]) -> Ready:
+    """Tell what needs no delete, or may have none, from what is to be sent.
+
+    Args:
+        batch: as it was compared with the store.
+        since: what was compared by then says nothing any more.
+        spared: why some objects stay.
+    """
+    ready = Ready([], [], [])
+    for marked, state, asked in batch:
         why = spared.get(marked.address) or (REWRITTEN if state == "rewritten" else None)
-        if state == "missing":
-            outcomes.append(Outcome(marked.address, marked.size, "already_missing"))
+        if asked <= since:
+            ready.outdated.append(marked)
+        elif state == "missing":
+            ready.settled.append(Outcome(marked.address, marked.size, "already_missing"))
         elif why:
-            outcomes.append(Outcome(marked.address, marked.size, "spared", detail=why))
+            ready.settled.append(Outcome(marked.address, marked.size, "spared", detail=why))
         else:
-            to_send.append(marked)
-    return outcomes, to_send
+            ready.to_send.append(marked)
+    return ready

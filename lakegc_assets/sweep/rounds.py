@@ -42,8 +42,9 @@ _IDLE_ROUNDS: Final = 20
 _FRESH: Final = 120.0
 #: Objects that are deleted in a second by one core, which mostly waits for the store.
 _RATE: Final = 10_000.0
-#: A task has so many batches at least, where there are several: some seconds of work.
-_BATCHES: Final = 4
+#: A task has so many batches at least, where there are several: some seconds of work, of which the
+#: comparison of the first one is the only one that is waited for, and one listing.
+_BATCHES: Final = 8
 #: Tasks that run in this process at a time.
 _THREADS: Final = 8
 _ADVICE: Final[dict[type[LakegcError], str]] = {
@@ -182,10 +183,11 @@ class Rounds:
 
     def _portions(self, survivors: Candidates) -> list[Portion]:
         """The survivors for tasks, each with those of one stretch of addresses."""
-        most = self.ctx.settings.sweep_num_partitions
-        batches = -(-survivors.rows // self.ctx.settings.sweep_batch)
+        most, batch = self.ctx.settings.sweep_num_partitions, self.ctx.settings.sweep_batch
+        batches = -(-survivors.rows // batch)
         tasks = max(1, min(most, batches // _BATCHES))
-        pieces = stretches(survivors.parts, -(-survivors.rows // tasks))
+        # No batch but the last one is smaller than it may be.
+        pieces = stretches(survivors.parts, -(-batches // tasks) * batch)
         return [Portion(task, piece) for task, piece in enumerate(pieces)]
 
     def _failure(self, progress: Progress) -> LakegcError:

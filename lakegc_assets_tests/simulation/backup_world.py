@@ -49,7 +49,7 @@ class BackupOracle(Oracle):
         """What is deleted is in the backup; what may come back."""
         if copy is not None and copy.data == data:
             return data
-        if key in self.rewritten and self.rewritten[key].step >= sent.compared.step:
+        if key in self.rewritten and self.rewritten[key].time >= sent.compared:
             # Behind the comparison: what is to come back is what was marked.
             return data if copy is None else copy.data
         what = "has no copy" if copy is None else "has another copy"

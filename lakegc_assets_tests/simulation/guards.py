@@ -16,10 +16,21 @@ from lakegc_assets.restore import restore
 from lakegc_assets.retention.united import UnitedActiveCommits, unite
 from lakegc_assets.run import artifacts, pins
 from lakegc_assets.run.artifacts import LISTING
-from lakegc_assets.sweep import deletion, delta, extending, lease, leased, look, rounds, sweep
+from lakegc_assets.sweep import (
+    deletion,
+    delta,
+    extending,
+    lease,
+    leased,
+    look,
+    present,
+    rounds,
+    sweep,
+)
 from lakegc_assets.sweep.lease_record import lost, read_lease
 from lakegc_assets.sweep.look import Look, judge
 from lakegc_assets.sweep.marked import Candidates
+from lakegc_assets.sweep.present import Compared
 from lakegc_assets_tests.simulation import encoding
 from lakegc_assets_tests.simulation import rows as pa
 from lakegc_assets_tests.simulation.choices import Choices
@@ -115,9 +126,13 @@ def _unchecked(store: Any, part: Any, columns: Any = None) -> pa.Table:
     return encoding.read_table(pa.BufferReader(store.get(part.key)), columns)
 
 
-def _uncompared(_store: Any, batch: Any) -> dict[str, str]:
-    world().compares()
-    return {one.address: "same" for one in batch}
+def _uncompared(comparison: Any, batch: Any) -> list[Compared]:
+    return [Compared(one, "same", comparison._clock()) for one in batch]
+
+
+def _whenever_compared(real: Callable[..., Any]) -> Callable[..., Any]:
+    """``_sorted`` that takes what was compared at any time."""
+    return lambda batch, _since, spared: real(batch, -_FOREVER, spared)
 
 
 def _no_references(*_args: Any) -> References:
@@ -201,7 +216,16 @@ GUARDS: Final[dict[str, Guard]] = {
     "pins before what comes back": Guard(
         ((restore, "_pin", lambda *_: None),), theme=THEMES + len(MARKING)
     ),
-    "comparison before a batch": Guard(((deletion, "present_state", _uncompared),), theme=MORE + 3),
+    "comparison before a batch": Guard(
+        ((present.Comparison, "compare", _uncompared),), theme=MORE + 3
+    ),
+    "age of the comparison": Guard(
+        (
+            (deletion, "_COMPARED_TIME", _FOREVER),
+            (deletion, "_sorted", _whenever_compared(deletion._sorted)),
+        ),
+        theme=2,
+    ),
     "branches behind the last": Guard(
         tuple((module, "read_heads", _listed_once) for module in (uncommitted, commits, look)),
         theme=MORE + 8,

@@ -55,7 +55,7 @@ class Sent(NamedTuple):
         actor: who sent it.
         run: whose mark it carries out.
         keys: that it names.
-        compared: when its objects were compared with the store before it.
+        compared: no later than the first of its objects was compared with the store, in seconds.
         look: when the HEADs were read before it.
         delta: when its delta mark began.
         at: when it was sent.
@@ -68,7 +68,7 @@ class Sent(NamedTuple):
     actor: Actor
     run: str
     keys: tuple[str, ...]
-    compared: Since
+    compared: float
     look: Since
     delta: Since
     at: Since
@@ -222,7 +222,7 @@ class Oracle:
         name = f"delta-{orders.number:04d}"
         delta = self.deltas[orders.lease[:16], name]
         look = Since(*actor.facts.get("look", (delta.step, delta.time)))  # type: ignore[misc]
-        compared = Since(*actor.facts.get("compared", look))  # type: ignore[misc]
+        compared: Any = actor.facts.get("compared", look.time)
         readings = tuple(actor.facts.get("readings", ()))  # type: ignore[arg-type,var-annotated]
         self.world.say(f"asks for deletes of {', '.join(keys)}")
         heads: Any = actor.facts.get("heads", ())
@@ -233,6 +233,8 @@ class Oracle:
         sent = Sent(actor, run, tuple(keys), compared, look, delta, self.now(), *told)
         if self.promises:
             self._require_lease(sent, orders, lease, hold=hold)
+            if look.time - compared > BATCH_S + _SLACK_S:
+                raise LossError(f"{keys[0]} is deleted, and was compared long before the look")
         self.sweeps.setdefault(orders.lease, sent.at.step)
         return sent
 
@@ -293,7 +295,7 @@ class Oracle:
         again = self.rewritten.get(key)
         if again is None or self.brought.get(key, again) > again:
             return
-        if again.step < sent.compared.step or self.world.goes_by_etags:
+        if again.time < sent.compared or self.world.goes_by_etags:
             raise LossError(f"{key} is deleted, and was written again at step {again.step}")
 
     def brought_back(self, key: str) -> None:

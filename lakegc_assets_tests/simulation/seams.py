@@ -39,6 +39,7 @@ from lakegc_assets.storage.base import ObjectStore
 from lakegc_assets.storage.config import StoreConfig
 from lakegc_assets.storage.errors import ObjectNotFoundError
 from lakegc_assets.sweep import (
+    ahead,
     alarm,
     conditions,
     deletion,
@@ -56,7 +57,6 @@ from lakegc_assets.sweep import (
 )
 from lakegc_assets.sweep.marked import Candidates
 from lakegc_assets.sweep.orders import Told
-from lakegc_assets.sweep.present import present_state
 from lakegc_assets_tests.simulation import encoding, mark_stages, twin_session
 from lakegc_assets_tests.simulation import rows as pa
 from lakegc_assets_tests.simulation.client import NAMESPACE, REPOSITORY
@@ -235,16 +235,13 @@ class SimTask(deletion.DeletingTask):
         here = world()
         stopped = isinstance(ready, Told)
         here.covered["check", ready.outcome if stopped else "sent"] += 1
-        sent = set() if stopped else {one.address for one in ready[1]}
+        sent = set() if stopped else {one.address for one in ready.to_send}
+        here.compared(one.asked for one in batch if one.marked.address in sent)
         here.oracle.close += any(
-            one.address in here.oracle.live and one.address not in sent for one in batch
+            one.marked.address in here.oracle.live and one.marked.address not in sent
+            for one in batch
         )
         return ready
-
-
-def _compared(store: ObjectStore, batch: Any) -> Any:
-    world().compares()
-    return present_state(store, batch)
 
 
 class _Few(int):
@@ -334,7 +331,7 @@ def _replaced() -> list[tuple[object, str, object]]:
         (alarm, "holders_of", lambda *_: {}),
         (liveness, "_served", _served_by_size),
         (deletion, "Extender", SimExtender),
-        (deletion, "present_state", _compared),
+        (ahead, "threading", threads),
         (present, "_FEW", _Few(present._FEW)),
         (deletion, "DeletingTask", SimTask),
         (deletion.Reach, "of", partial(_reach, deletion.Reach.of)),

@@ -27,7 +27,7 @@ class _Past:
         monkeypatch.setattr(self._world, "outcomes", lambda _url: [(_KEY, "put_back", None)])
         task = Actor("task", Process("task", "", 0.0), lambda: None, lazy=False, order=1)
         read = Since(10, 0.5)
-        self._sent = Sent(task, _RUN, (_KEY,), read, read, read, read, ((10, 11),))
+        self._sent = Sent(task, _RUN, (_KEY,), read.time, read, read, read, ((10, 11),))
 
     def tell(self, days: int, head: str) -> None:
         """Let the task be told rules, and a HEAD: before the old one a commit has the object."""

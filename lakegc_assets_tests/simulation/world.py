@@ -6,7 +6,7 @@ import hashlib
 import json
 import zlib
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from datetime import datetime, timedelta, timezone
 from functools import lru_cache
@@ -360,11 +360,12 @@ class World:
         """Whether deletes are conditional."""
         return self.weak.etags or self.weak.single
 
-    def compares(self) -> None:
-        """The present actor begins to compare objects with what the store has."""
-        if self.scheduler.current is not None:
-            now = (self.scheduler.steps, self.scheduler.now)
-            self.scheduler.current.facts["compared"] = now
+    def compared(self, asked: Iterable[float]) -> None:
+        """The present actor may send objects that were compared at these times of its clock."""
+        actor = self.scheduler.current
+        if actor is not None:
+            now = self.elapsed()
+            actor.facts["compared"] = self.scheduler.now - (now - min(asked, default=now))
 
     def looks(self) -> None:
         """The present actor begins to read the HEADs."""

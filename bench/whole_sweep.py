@@ -1,0 +1,204 @@
+"""``lakegc sweep`` on MinIO, as a user types it, beside a bare loop that deletes as many objects.
+
+The repository of ``bench.big``, in a real S3 server with a format of its own, which needs Go. What
+is measured is the whole process, from its start to its end: seconds, which depend on what else the
+machine does, and what does not: CPU seconds of the process and of the server, and how many requests
+of each kind the server was sent.
+
+    python -m bench.whole_sweep --scale 1
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import resource
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from urllib.request import urlopen
+
+import click
+import obstore
+from obstore.store import S3Store
+
+from bench._collector import Collector
+from bench._floors import bare_deletes, beside
+from bench._lake import REPOSITORY, Place, planted
+from bench._run import BUCKET, ObjectFiles, s3_server, timed
+from bench.big import History, history_of
+from lakegc_assets.embedded import EmbeddedLakeFS
+from lakegc_assets_tests.storage.servers import S3_ACCESS_KEY, S3_SECRET_KEY, Server, minio
+
+_RUN = "cold"
+_THREADS = 16
+_SIZE = 64
+#: How old what MinIO says of itself may be.
+_METRICS_S = 11
+_CALL = re.compile(r'^minio_s3_requests_total\{api="([^"]+)".*\} (\d+)$', re.MULTILINE)
+
+
+class ObjectPuts:
+    """Objects that are sent to an S3 server, some at a time; it gives them their times.
+
+    Args:
+        endpoint: of the server.
+        pool: of threads that send.
+    """
+
+    def __init__(self, endpoint: str, pool: ThreadPoolExecutor) -> None:
+        self._store = S3Store(
+            BUCKET, endpoint=endpoint, access_key_id=S3_ACCESS_KEY, secret_access_key=S3_SECRET_KEY,
+            region="us-east-1", client_options={"allow_http": True},
+        )  # fmt: skip
+        self._pool = pool
+        self._sent: list[object] = []
+
+    def write(self, key: str, size: int, moment: float, etag: str, begin: bytes = b"") -> None:
+        """An object of a size (bytes, zero behind a beginning)."""
+        del moment, etag
+        self._sent.append(
+            self._pool.submit(obstore.put, self._store, key, begin.ljust(size, b"\0"))
+        )
+
+    def wait(self) -> None:
+        """Until all are there."""
+        for one in self._sent:
+            one.result()  # type: ignore[attr-defined]
+
+
+@dataclass(frozen=True)
+class _Put:
+    """Plants a history in an S3 server, from the process of the lakeFS that serves it."""
+
+    history: History
+    endpoint: str
+
+    def __call__(self, server: EmbeddedLakeFS, _files: ObjectFiles) -> int:
+        with ThreadPoolExecutor(_THREADS) as pool:
+            puts = ObjectPuts(self.endpoint, pool)
+            garbage = self.history(server, puts)
+            timed("sent", puts.wait)
+        return garbage
+
+
+@dataclass(frozen=True)
+class Cost:
+    """What something took.
+
+    Attributes:
+        seconds: by the clock.
+        own: CPU seconds of the processes that this one started and that have ended.
+        server: CPU seconds of the S3 server.
+        calls: requests that it was sent, by kind.
+    """
+
+    seconds: float
+    own: float
+    server: float
+    calls: Counter[str]
+
+
+@contextmanager
+def costing(server: Server) -> Iterator[list[Cost]]:
+    """What the block takes; it is known behind it."""
+    found: list[Cost] = []
+    calls = _calls(server)
+    own, cpu, begun = _own(), _cpu(server.pid), time.monotonic()
+    yield found
+    seconds, own, cpu = time.monotonic() - begun, _own() - own, _cpu(server.pid) - cpu
+    found.append(Cost(seconds, own, cpu, _calls(server) - calls))
+
+
+def sweep(folder: Path, server: Server) -> Cost:
+    """Sweep in a process of its own, whose artifacts are below a folder."""
+    command = [sys.executable, "-m", "lakegc_assets.cli", "sweep", REPOSITORY, "--run", _RUN]
+    homes = {
+        "DAGSTER_HOME": str(folder / "dagster"),
+        "LAKEGC_ARTIFACT_ROOT": str(folder / "artifacts"),
+    }
+    with costing(server) as found:
+        subprocess.run(
+            [*command, "--json"], check=True, stdout=subprocess.DEVNULL, cwd=folder,
+            env=os.environ | homes,
+        )  # fmt: skip
+    return found[0]
+
+
+def show(what: str, cost: Cost) -> None:
+    """Print what something took."""
+    calls = ", ".join(f"{kind} {count:,}" for kind, count in sorted(cost.calls.items()))
+    print(
+        f"{what}: {cost.seconds:.1f} s; CPU {cost.own:.1f} s of its own, {cost.server:.1f} s of "
+        f"MinIO; {calls}",
+        flush=True,
+    )
+
+
+def bare(server: Server, count: int) -> Cost:
+    """A bare loop that deletes so many objects, one request at a time."""
+    keys = [f"floor/{n // 10_000:06}/{n:09}" for n in range(count)]
+    with ThreadPoolExecutor(_THREADS) as pool:
+        puts = ObjectPuts(server.endpoint, pool)
+        for key in keys:
+            puts.write(key, _SIZE, 0, "")
+        puts.wait()
+    with costing(server) as found:
+        bare_deletes(server.endpoint, keys, 1)
+    return found[0]
+
+
+def mark(folder: Path, garbage: int) -> None:
+    """Mark all that is garbage, however young it is: the server gave it its times."""
+    collector = Collector.new(folder, REPOSITORY, min_age=timedelta(0), allow_unsafe_min_age=True)
+    time.sleep(1)
+    marked, _ = collector.mark(_RUN)
+    marked.candidates(garbage)
+    collector.session.stop()
+
+
+def _calls(server: Server) -> Counter[str]:
+    time.sleep(_METRICS_S)
+    with urlopen(f"{server.endpoint}/minio/v2/metrics/cluster") as answer:
+        text = answer.read().decode()
+    return Counter({kind: int(count) for kind, count in _CALL.findall(text)})
+
+
+def _own() -> float:
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
+
+
+def _cpu(pid: int) -> float:
+    fields: Sequence[str] = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+@click.command()
+@click.option("--scale", default=0.05, show_default=True, help="1 for the whole repository.")
+def main(*, scale: float) -> None:
+    """Plant, mark, delete in a bare loop, sweep."""
+    os.environ["MINIO_PROMETHEUS_AUTH_TYPE"] = "public"
+    with ExitStack() as stack:
+        folder = Path(stack.enter_context(TemporaryDirectory()))
+        server = stack.enter_context(s3_server(minio, folder / "minio"))
+        plant = _Put(history_of(scale), server.endpoint)
+        found = stack.enter_context(planted(Place(folder / "lakefs", server.address), plant))
+        mark(folder, found.garbage)
+        floor = bare(server, found.garbage)
+        show("bare loop", floor)
+        cost = sweep(folder, server)
+        show(f"lakegc sweep of {found.garbage:,}", cost)
+        beside("sweep", cost.seconds, floor.seconds)
+
+
+if __name__ == "__main__":
+    main()

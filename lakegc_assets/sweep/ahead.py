@@ -1,0 +1,106 @@
+"""Compares the next objects of a stretch with the store while those before them are deleted.
+
+One thread, one batch ahead, and only for as long as the task runs: what is compared is sent by
+nobody but the task, which looks at its age first.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from contextvars import copy_context
+from typing import Final
+
+import pyarrow as pa
+
+from lakegc_assets.storage.base import ObjectStore
+from lakegc_assets.sweep.present import Compared, Comparison, Marked, rows_of
+
+_NAME: Final = "lakegc-compare"
+
+
+class Ahead:
+    """The objects of one stretch, compared with the store in their order.
+
+    Args:
+        store: rooted at the storage namespace.
+        objects: address, size, last_modified and etag; those of a batch come before the next ones.
+        clock: seconds, as ``elapsed`` counts them.
+    """
+
+    def __init__(self, store: ObjectStore, objects: pa.Table, clock: Callable[[], float]) -> None:
+        self._objects, self._at = objects, 0
+        # What a mark names that is one batch only is in no order.
+        end = max(objects["address"].to_pylist(), default="")
+        self._comparison = Comparison(store, clock, end)
+        self._ready: list[Compared] = []
+        self._under_way: _Under | None = None
+
+    def begin(self, most: int) -> None:
+        """Begin to compare the next objects, unless some are compared already, or are now."""
+        if self._ready or self._under_way is not None:
+            return
+        batch = sorted(rows_of(self._objects.slice(self._at, most)))
+        if batch:
+            self._at += len(batch)
+            self._under_way = _Under(self._comparison, batch)
+
+    def take(self, most: int) -> list[Compared]:
+        """The next objects, at most so many; none at the end of the stretch.
+
+        Raises:
+            StorageError: the store did not answer when they were compared.
+        """
+        self.begin(most)
+        if self._under_way is not None and most:
+            under_way, self._under_way = self._under_way, None
+            self._ready = under_way.answer()
+        taken, self._ready = self._ready[:most], self._ready[most:]
+        return taken
+
+    def __enter__(self) -> Ahead:  # noqa: PYI034 - typing has no Self in Python 3.10
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_error: object) -> None:
+        """Send no other request, and wait for the one that is on its way, but for an interrupt."""
+        self._comparison.cancel()
+        waits = kind is None or issubclass(kind, (Exception, GeneratorExit))
+        if self._under_way is not None and waits:
+            self._under_way.wait()
+
+
+class _Under:
+    """A comparison in a thread of its own."""
+
+    def __init__(self, comparison: Comparison, batch: Sequence[Marked]) -> None:
+        self._comparison, self._batch = comparison, batch
+        self._answer: list[Compared] | None = None
+        self._error: Exception | None = None
+        # What messages say depends on it: which commands they print.
+        context = copy_context()
+        self._thread = threading.Thread(
+            target=lambda: context.run(self._run), name=_NAME, daemon=True
+        )
+        self._thread.start()
+
+    def _run(self) -> None:
+        try:
+            self._answer = self._comparison.compare(self._batch)
+        except Exception as error:  # noqa: BLE001 - the task raises it
+            self._error = error
+
+    def wait(self) -> None:
+        self._thread.join()
+
+    def answer(self) -> list[Compared]:
+        """What was found.
+
+        Raises:
+            Exception: what went wrong.
+        """
+        self.wait()
+        if self._error is not None:
+            raise self._error
+        if self._answer is None:
+            raise RuntimeError("a comparison with the store ended without an answer")
+        return self._answer
