@@ -272,7 +272,8 @@ def main(folder: Path, engine: str) -> None:
     home = home if Path(home).is_absolute() else f"$PWD/{home}"
     click.echo(
         f"\nIt took {time.monotonic() - began:.0f} s. Graph, partitions, checks and report in "
-        f"Dagster's UI:\n  make ui DAGSTER_HOME={home}"
+        f"Dagster's UI:\n  make ui DAGSTER_HOME={home}\n"
+        "What other retention rules would free, `lakegc forecast` says: docs/cost.md"
     )
 
 

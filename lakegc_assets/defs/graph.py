@@ -8,6 +8,7 @@ from lakegc_assets.defs.assets.committed_addresses import committed_addresses
 from lakegc_assets.defs.assets.deletion_candidates import deletion_candidates
 from lakegc_assets.defs.assets.estate import estate
 from lakegc_assets.defs.assets.gc_report import gc_report
+from lakegc_assets.defs.assets.policy_forecast import policy_forecast
 from lakegc_assets.defs.assets.restored_set import restored_set
 from lakegc_assets.defs.assets.storage_attribution import storage_attribution
 from lakegc_assets.defs.assets.store_listing import store_listing
@@ -25,6 +26,7 @@ STAGES: Final = (
     backup,
     swept_set,
     restored_set,
+    policy_forecast,
     estate,
 )
 #: What is made in one step: a sweep goes on where no backup was asked for.

@@ -31,7 +31,7 @@ _OF_A_SWEEP: Final = ("max_candidate_share", "protect_tags", _EXCLUDED)
 
 
 def jobs(policies: Policies, names: Names) -> dg.Definitions:
-    """``gc``, its parts, ``gc_restore``, ``gc_estate``, ``gc_prune`` and ``gc_accept_hold``.
+    """``gc``, its parts, and what is done beside it, from ``gc_restore`` to ``gc_accept_hold``.
 
     Args:
         policies: of all repositories; the launchpad begins with what they say.
@@ -82,6 +82,12 @@ def jobs(policies: Policies, names: Names) -> dg.Definitions:
                 names.selection("restored_set"),
                 (),
                 "Bring back what was swept; may be run again, after a kill, too.",
+            ),
+            of_runs(
+                "gc_forecast",
+                names.selection("policy_forecast"),
+                (),
+                "Say what other retention rules would free. Deletes nothing.",
             ),
             approving(names),
             dg.define_asset_job(

@@ -25,11 +25,19 @@ RUN_TAG: Final = "dagster/partition/run"
 #: Assets of one repository and one run, in the order of the graph.
 RUN_ASSETS: Final = (
     *MARK_ASSETS,
-    *("storage_attribution", "backup", "swept_set", "restored_set"),
+    *("storage_attribution", "backup", "swept_set", "restored_set", "policy_forecast"),
 )
 ASSETS: Final = (*RUN_ASSETS, "repositories", "estate")
 #: Jobs of one repository and one run, and the others.
-RUN_JOBS: Final = ("gc", "gc_mark", "gc_backup", "gc_sweep", "gc_restore", "gc_approve")
+RUN_JOBS: Final = (
+    "gc",
+    "gc_mark",
+    "gc_backup",
+    "gc_sweep",
+    "gc_restore",
+    "gc_approve",
+    "gc_forecast",
+)
 OTHER_JOBS: Final = ("gc_prune", "gc_estate", "gc_accept_hold")
 
 

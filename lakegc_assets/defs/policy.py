@@ -27,6 +27,7 @@ from lakegc_assets.defs.fields import (
     some,
     within,
 )
+from lakegc_assets.defs.forecasting import ForecastSection
 from lakegc_assets.sweep.unattended import MODES, REQUIRED, Limits
 
 #: In which notices are posted.
@@ -108,6 +109,10 @@ class Policy(dg.Model, dg.Resolvable):
     prune: bool = Field(
         default=False,
         description="whether gc_prune_schedule removes what may go; else it only says what would",
+    )
+    forecast: ForecastSection | None = Field(
+        default=None,
+        description="other retention rules, of which policy_forecast says what they would free",
     )
     owners: Owners = Field(
         default_factory=list, description="e-mail addresses or team:NAME, told about failures"

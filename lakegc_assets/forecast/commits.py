@@ -124,9 +124,7 @@ def spans_of(
     """
     gone = set(without)
     if unknown := sorted(gone - marked.heads.keys()):
-        raise ConfigurationError(
-            f"--without-branch {unknown[0]}: the mark found no branch of this name"
-        )
+        raise ConfigurationError(f"the mark found no branch {unknown[0]!r} that could be left out")
     heads = {name: head for name, head in marked.heads.items() if name not in gone}
     days = days_needed(marked.commits, heads, branches, now)
     previous = days_of_previous(marked.active, heads, branches, marked.read_at, now)

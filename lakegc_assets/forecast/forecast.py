@@ -190,6 +190,7 @@ class Forecaster:
         bounds = _Bounds(outlook.missing, marked.rules, staged, unlisted)
         by_days = self._by_days(outlook, cutoff)
         default = rules.default_retention_days
+        unverified = _amount(by_days, default, AT_MOST, "new_")
         return Forecast(
             self.ctx.repository,
             self.attempt.run,
@@ -199,13 +200,13 @@ class Forecaster:
             tuple(change.without),
             self._later(outlook, cutoff, 0, bounds.after(today, 0)),
             _amount(by_days, default, bounds.under(default)),
-            _amount(by_days, default, AT_MOST, "new_"),
+            unverified,
             {days: _amount(by_days, days, bounds.under(days)) for days in CURVE},
             {
                 days: self._later(outlook, cutoff, days, bounds.after(today, days))
                 for days in LATER_DAYS
             },
-            _notes(outlook, bounds, today, rules),
+            _notes(outlook, bounds, today, rules, unverified),
         )
 
     def _by_days(self, outlook: Outlook, cutoff: datetime) -> list[dict[str, int]]:
@@ -285,9 +286,17 @@ def _bounded(objects: int, size: int, bound: str) -> Amount:
     return Amount(objects, size, EXACT if bound == AT_MOST and not objects else bound)
 
 
-def _notes(outlook: Outlook, bounds: _Bounds, today: Rules | None, rules: Rules) -> list[str]:
+def _notes(
+    outlook: Outlook, bounds: _Bounds, today: Rules | None, rules: Rules, unverified: Amount
+) -> list[str]:
     """What has to be known to read a forecast."""
     notes = []
+    if unverified.objects:
+        notes.append(
+            f"{counted(unverified.objects, 'object')} of the forecast today's rules keep. A mark "
+            "asks lakeFS whether it serves something of that which nothing lists, and spares it; "
+            "this was not asked"
+        )
     default = rules.default_retention_days
     if unknown := sum(span.days <= default for span in outlook.missing):
         notes.append(
@@ -310,8 +319,8 @@ def _notes(outlook: Outlook, bounds: _Bounds, today: Rules | None, rules: Rules)
     ]
     if bounds.unlisted:
         notes.append(
-            f"{counted(bounds.unlisted, 'slice')} made after the cutoff of the mark were not "
-            "listed: what becomes garbage there is not counted"
+            f"the mark has not listed {counted(bounds.unlisted, 'slice')} made after its cutoff: "
+            "what becomes garbage there in time is not counted"
         )
     notes += [
         f"the sweep of run {run!r} has not finished: what it has deleted is still counted"

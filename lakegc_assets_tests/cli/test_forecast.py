@@ -8,10 +8,15 @@ from pathlib import Path
 from typing import Any
 
 import click
+import dagster as dg
 import pytest
 from click.testing import CliRunner
 
+from lakegc_assets.cli.jobs import open_instance
 from lakegc_assets.cli.main import main
+from lakegc_assets.defs.component import GarbageCollection
+from lakegc_assets.defs.forecasting import ForecastSection
+from lakegc_assets.defs.partitions import add_partition
 from lakegc_assets.retention.rules import Rules
 from lakegc_assets_tests.cli.calling import lakegc, say
 from lakegc_assets_tests.site import Site, Told
@@ -82,11 +87,44 @@ def test_people_read_it() -> None:
         (("--set-branch", "main"), 2, "write main=90"),
         (("--set-branch", "a=1", "--set-branch", "a=2"), 2, "--set-branch a: it is given twice"),
         (("--run", "m0"), 3, "there is no mark 'm0'"),
-        (("--without-branch", "nobody"), 2, "--without-branch nobody: the mark found no branch"),
+        (("--without-branch", "nobody"), 2, "the mark found no branch 'nobody'"),
     ],
 )
 def test_what_makes_no_sense_is_refused(options: tuple[str, ...], status: int, said: str) -> None:
     say(lakegc("forecast", "thrifty", *options), status, said)
+
+
+# In Dagster
+
+
+def forecast_in_dagster(component: GarbageCollection) -> dg.ExecuteInProcessResult:
+    """A run of ``gc_forecast`` on the mark."""
+    job = component.definitions().resolve_job_def("gc_forecast")
+    with open_instance() as instance:
+        return job.execute_in_process(
+            instance=instance, partition_key=add_partition(instance, "thrifty", "m1")
+        )
+
+
+@pytest.mark.usefixtures("told")
+def test_the_asset_shows_what_the_rules_of_the_component_would_free() -> None:
+    thought_of = ForecastSection(branches={"main": 70})
+    found = forecast_in_dagster(GarbageCollection(forecast=thought_of))
+    (made,) = found.asset_materializations_for_node("policy_forecast")
+    shown = {name: value.value for name, value in made.metadata.items()}
+    assert (shown["objects today"], shown["objects forecast"]) == (2, 1)
+    assert shown["mark"] == "m1"
+    assert "not listed 1 slice made after its cutoff" in str(shown["notes"])
+    curve = made.metadata["by default days"]
+    assert isinstance(curve, dg.TableMetadataValue)
+    assert len(curve.records) == 365
+
+
+@pytest.mark.usefixtures("told")
+def test_the_asset_is_skipped_where_no_rules_are_named() -> None:
+    found = forecast_in_dagster(GarbageCollection())
+    assert found.success
+    assert found.get_asset_materialization_events() == []
 
 
 # Setting rules

@@ -19,11 +19,13 @@ from dagster.components.resolved.errors import ResolutionException
 import lakegc_assets
 from lakegc_assets.defs.component import GarbageCollection
 from lakegc_assets.defs.connecting import LakeFSResource, ObjectStoreResource
+from lakegc_assets.defs.forecasting import ForecastSection
 from lakegc_assets.defs.names import OTHER_JOBS, RUN_JOBS
 from lakegc_assets.defs.partitions import add_partition
 from lakegc_assets.defs.policy import Override, Policies, Policy
 from lakegc_assets.defs.resources import CollectorResource
 from lakegc_assets.defs.scaffolding import CollectionScaffolder
+from lakegc_assets.retention.rules import Rules
 from lakegc_assets.sweep.unattended import Limits
 
 # Dagster itself reads YAML, and makes nested resources, in these ways.
@@ -183,7 +185,11 @@ def test_the_documented_file_says_what_holds_without_it(monkeypatch: pytest.Monk
     (example,) = re.findall(r"```yaml\ntype: .*?\nattributes:\n(.*?)```", text, re.DOTALL)
     monkeypatch.setenv("LAKEGC_HOOK", "https://hooks.example.com/x")
     found = GarbageCollection.resolve_from_yaml(textwrap.dedent(example))
-    made_up = Policy(owners=["team:data"], tags={"cost-centre": "42"})
+    made_up = Policy(
+        forecast=ForecastSection(default_retention_days=14, branches={"main": 90}),
+        owners=["team:data"],
+        tags={"cost-centre": "42"},
+    )
     assert found.policies().for_all == made_up
     assert found.policies().of("analytics-eu").sweep == "auto"
     assert not found.policies().collects("scratch-1")
@@ -218,6 +224,18 @@ def test_a_limit_that_an_entry_does_not_say_is_not_lifted() -> None:
         assert known.of("b").auto.limits() == Limits(0.2, 1000, None, None, "backup")
         assert known.of("a").auto.limits() == Limits(0.1, 1000, None, None, "backup")
         assert known.of("ab").auto.limits() == Limits(0.1, None, None, 2, "backup")
+
+
+def test_the_file_of_a_component_names_other_rules(monkeypatch: pytest.MonkeyPatch) -> None:
+    text = 'forecast: {branches: {main: 90, dev: "{{ env.THE_DAYS }}"}}'
+    monkeypatch.setenv("THE_DAYS", "7")
+    found = GarbageCollection.resolve_from_yaml(text).policies().of("any").forecast
+    assert found is not None
+    assert found.change().of(Rules(20)) == Rules(20, {"main": 90, "dev": 7})
+    for days in ("-1", "many"):
+        monkeypatch.setenv("THE_DAYS", days)
+        with pytest.raises(ResolutionException, match="forecast"):
+            GarbageCollection.resolve_from_yaml(text)
 
 
 def test_what_the_environment_says_is_checked_when_it_is_filled_in(

@@ -29,8 +29,9 @@ _CONTRACT = ["**Reads", "**Writes", "**Guarantees"]
 _WHOLE = [*_GRAPH, "restored_set"]
 #: About all repositories, and fed by no asset.
 _BESIDE = {"repositories", "estate"}
-#: Beside the report: nothing depends on it.
+#: Beside the report: nothing depends on them.
 _ATTRIBUTION = "storage_attribution"
+_FORECAST = "policy_forecast"
 
 
 @pytest.fixture(scope="module")
@@ -84,17 +85,18 @@ def test_a_process_without_the_ui_has_the_same_graph(graph: dg.AssetGraph) -> No
     assert ours.asset_check_keys == graph.asset_check_keys
     assert ours.toposorted_asset_keys_by_level == graph.toposorted_asset_keys_by_level
     assert sorted(definitions.resources or {}) == sorted(defs().resources or {})
-    more = ("gc_backup", "gc_restore", "gc_estate", "gc_prune")
+    more = ("gc_backup", "gc_restore", "gc_forecast", "gc_estate", "gc_prune")
     for job in ("gc", "gc_mark", "gc_approve", "gc_sweep", *more):
         assert definitions.resolve_job_def(job).name == job
 
 
 def test_the_assets_follow_each_other_in_the_order_of_the_graph(graph: dg.AssetGraph) -> None:
     levels = [{k.to_user_string() for k in level} for level in graph.toposorted_asset_keys_by_level]
-    beside = {*_BESIDE, _ATTRIBUTION}
+    beside = {*_BESIDE, _ATTRIBUTION, _FORECAST}
     assert [level - beside for level in levels] == [{name} for name in _WHOLE]
-    assert graph.get(dg.AssetKey(_ATTRIBUTION)).parent_keys == {dg.AssetKey("gc_report")}
-    assert not graph.get(dg.AssetKey(_ATTRIBUTION)).child_keys
+    for name in (_ATTRIBUTION, _FORECAST):
+        assert graph.get(dg.AssetKey(name)).parent_keys == {dg.AssetKey("gc_report")}
+        assert not graph.get(dg.AssetKey(name)).child_keys
     for before, after in itertools.pairwise(_GRAPH[:-1]):
         assert graph.get(dg.AssetKey(after)).parent_keys == {dg.AssetKey(before)}
     swept = graph.get(dg.AssetKey("swept_set"))
@@ -104,7 +106,7 @@ def test_the_assets_follow_each_other_in_the_order_of_the_graph(graph: dg.AssetG
 
 
 def test_every_asset_is_of_one_repository_and_one_run(graph: dg.AssetGraph) -> None:
-    for name in (*_WHOLE, _ATTRIBUTION):
+    for name in (*_WHOLE, _ATTRIBUTION, _FORECAST):
         node = graph.get(dg.AssetKey(name))
         assert node.partitions_def == PLAIN.repository_run
     estate = graph.get(dg.AssetKey("estate"))
@@ -113,7 +115,7 @@ def test_every_asset_is_of_one_repository_and_one_run(graph: dg.AssetGraph) -> N
 
 
 def test_every_asset_shows_the_contract_of_its_module(graph: dg.AssetGraph) -> None:
-    for name in (*_WHOLE, _ATTRIBUTION, "estate"):
+    for name in (*_WHOLE, _ATTRIBUTION, _FORECAST, "estate"):
         described = graph.get(dg.AssetKey(name)).description or ""
         what, *parts = described.split("\n\n")
         assert what.endswith(".")
@@ -160,6 +162,7 @@ def test_every_invariant_is_a_check_and_all_but_one_block(graph: dg.AssetGraph) 
         ("gc_backup", ["backup"], ()),
         ("gc_sweep", _GRAPH[-2:], ()),
         ("gc_restore", ["restored_set"], ()),
+        ("gc_forecast", ["policy_forecast"], ()),
     ],
 )
 def test_a_job_is_a_part_of_the_graph(

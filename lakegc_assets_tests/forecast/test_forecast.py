@@ -107,7 +107,7 @@ def test_of_a_branch_that_is_deleted_the_default_holds(lake: SmallLake, spark: S
     lake.upload("exp-7", "y", "staged")
     assert forecast(ctx, Change(without=["exp-7"]))[0].forecast.bound == AT_LEAST
     assert forecast(ctx, Change(without=["exp-7"], default=30))[0].forecast.bound == ABOUT
-    with pytest.raises(ConfigurationError, match="no branch of this name"):
+    with pytest.raises(ConfigurationError, match="no branch 'exp-8'"):
         forecast(ctx, Change(without=["exp-8"]))
 
 
