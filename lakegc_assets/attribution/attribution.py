@@ -35,7 +35,7 @@ from lakegc_assets.mark.carrying import sweeps_since
 from lakegc_assets.mark.commits import ACTIVE, EXPIRED
 from lakegc_assets.mark.live import every_range
 from lakegc_assets.mark.metaranges import pairs_frame
-from lakegc_assets.mark.ranges import cached_frame
+from lakegc_assets.mark.range_frames import cached_frame
 from lakegc_assets.mark.served import SPARED as SPARED_ROWS
 from lakegc_assets.retention.rules import Rules
 from lakegc_assets.run.artifacts import LISTING, AttemptArtifacts, Manifest

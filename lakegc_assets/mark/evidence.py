@@ -21,7 +21,8 @@ from lakegc_assets.engine.session import Dataset
 from lakegc_assets.errors import IntegrityError
 from lakegc_assets.graveler.decode import DECODER_VERSION
 from lakegc_assets.mark.lookalike_relations import etag_evidence
-from lakegc_assets.mark.ranges import Wanted, range_frame
+from lakegc_assets.mark.range_frames import range_frame
+from lakegc_assets.mark.ranges import Wanted
 from lakegc_assets.run.artifacts import LISTING, Manifest
 from lakegc_assets.run.connections import Connections
 from lakegc_assets.run.context import RunContext

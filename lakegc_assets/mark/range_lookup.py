@@ -10,7 +10,7 @@ from lakegc_assets.graveler.ranges import read_range
 from lakegc_assets.mark import holder_relations
 from lakegc_assets.mark.addresses import entry_spellings
 from lakegc_assets.mark.metaranges import fetch
-from lakegc_assets.mark.ranges import range_frame
+from lakegc_assets.mark.range_frames import range_frame
 from lakegc_assets.run.connections import Connections
 from lakegc_assets.run.context import RunContext
 from lakegc_assets.run.hashing import Hashes, hash_table

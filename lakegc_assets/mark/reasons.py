@@ -20,7 +20,7 @@ from lakegc_assets.errors import LakegcError
 from lakegc_assets.mark import holder_relations
 from lakegc_assets.mark.commits import FORGOTTEN
 from lakegc_assets.mark.metaranges import ranges_of
-from lakegc_assets.mark.ranges import range_frame
+from lakegc_assets.mark.range_frames import range_frame
 from lakegc_assets.run.artifacts import LISTING, AttemptArtifacts
 from lakegc_assets.run.connections import Connections
 from lakegc_assets.run.context import RunContext

@@ -40,7 +40,7 @@ from lakegc_assets.mark.lookalikes import (
     HeadRanges,
     Workspace,
 )
-from lakegc_assets.mark.ranges import range_frame
+from lakegc_assets.mark.range_frames import range_frame
 
 #: Bytes of candidates that are read at most, to know their checksums.
 _MOST_BYTES: Final = 1 << 30

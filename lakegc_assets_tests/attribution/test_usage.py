@@ -164,3 +164,42 @@ def test_artifacts_that_are_gone_are_named(marked: Site) -> None:
     Path(attempt.url, part.key).unlink()
     say(lakegc("usage", REPOSITORY, "--run", "u4"), 1, part.key, "has gone")
     say(lakegc("usage", REPOSITORY, "--run", "nothing"), 3, "there is no mark 'nothing'")
+
+
+@pytest.mark.parametrize(
+    ("mode", "said"), [("committed", "looked only at"), ("uncommitted", "every range")]
+)
+def test_a_mark_that_looked_at_a_part_says_so(marked: Site, mode: str, said: str) -> None:  # noqa: ARG001 - its repository
+    _mark(f"u-{mode}", "--mode", mode)
+    found = _usage("--run", f"u-{mode}")
+    assert found["mode"] == mode
+    assert any(said in sentence for sentence in found["covers"])
+    assert found["problems"] == []
+    if mode == "uncommitted":
+        assert set(_rows(found, "only_bytes")) >= {"main", "no branch"}
+        assert not any(row.get("freed_bytes") for row in found["rows"])
+
+
+def test_what_a_sweep_deleted_is_a_class_of_its_own_where_it_was_listed_before(
+    marked: Site,
+) -> None:
+    marked.client.set_gc_rules(REPOSITORY, 10, {"main": 100})
+    _mark("u6")
+    say(lakegc("sweep", REPOSITORY, "--run", "u6", *_MARK[:2]), 0)
+    _mark("u7")
+    found = _usage("--run", "u7")
+    totals = {row["class"]: row["objects"] for row in found["classes"]}
+    swept = marked.root.attempt(REPOSITORY, "u6").manifest("swept_set").facts["outcomes"]
+    assert totals["swept since"] == swept["deleted"]["objects"] > 0
+    assert "garbage" not in totals
+    assert found["problems"] == []
+
+
+def test_a_repository_without_commits_and_rules_has_nothing_to_attribute(marked: Site) -> None:
+    marked.calendar.days_ago = 0
+    marked.client.create_repository("empty", "local://empty")
+    say(lakegc("mark", "empty", "--run", "e1"), 0)
+    result = lakegc("usage", "empty")
+    say(result, 0, "listed", "every range below _lakefs/")
+    assert "do not add up" not in result.output
+    say(lakegc("usage", "delta"), 3, "repository 'delta' has no mark")
