@@ -16,7 +16,14 @@ from hypothesis import strategies as st
 from lakegc_assets.errors import ConfigurationError, RefusedError
 from lakegc_assets.forecast import forecast as forecasts
 from lakegc_assets.forecast.change import Change
-from lakegc_assets.forecast.forecast import ABOUT, AT_LEAST, AT_MOST, EXACT, Forecast
+from lakegc_assets.forecast.forecast import (
+    ABOUT,
+    AT_LEAST,
+    AT_MOST,
+    EXACT,
+    Amount,
+    Forecast,
+)
 from lakegc_assets.forecast.outlook import OUTLOOK, Outlook, look_out
 from lakegc_assets.retention.rules import Rules
 from lakegc_assets.run.artifacts import ArtifactRoot
@@ -122,6 +129,27 @@ def test_what_was_not_decoded_makes_it_a_bound(lake: SmallLake, spark: Session) 
     assert any("whose content is not known" in note for note in found.notes)
     # Nothing was read to make it.
     assert not [key for batch in cache.list("ranges/") for key in batch["key"].to_pylist()]
+
+
+def test_of_a_mark_without_rules_it_is_a_bound(
+    lake: SmallLake, marked: Marked, spark: Session
+) -> None:
+    lake.client.delete_gc_rules(REPOSITORY)
+    ctx = mark(lake, spark, "unruled")
+    with pytest.raises(ConfigurationError, match="--set-default 14"):
+        forecast(ctx, Change())
+    found, rows = forecast(ctx, Change(default=20, branches={"main": 10}))
+    assert found.today == Amount(len(marked.groups["orphans"]), found.today.bytes)
+    assert (found.forecast.bound, found.todays_rules) == (AT_MOST, None)
+    assert named(rows, 20, ctx) == marked.candidates
+
+
+def test_commits_that_tags_protect_stay(lake: SmallLake, marked: Marked, spark: Session) -> None:
+    lake.client.create_tag(REPOSITORY, "v1", marked.commits["first"])
+    ctx = mark(lake, spark, "tagged", protect_tags=True)
+    found, rows = forecast(ctx, Change(default=0, branches={"main": 0}))
+    assert not named(rows, 0, ctx) & marked.groups["replaced"]
+    assert found.forecast.objects == len(marked.candidates - marked.groups["replaced"])
 
 
 def test_without_a_mark_it_says_how_to_make_one(
