@@ -236,8 +236,8 @@ def test_the_histories_have_something_to_forecast(tmp_path: Path, spark: Session
 
 @pytest.mark.conformance
 @given(st.randoms(use_true_random=False))
-@settings(max_examples=6, suppress_health_check=list(HealthCheck))
+@settings(max_examples=4, suppress_health_check=list(HealthCheck))
 def test_a_forecast_of_rules_is_the_mark_under_them(
     tmp_path_factory: pytest.TempPathFactory, spark: Session, chance: random.Random
 ) -> None:
-    tell(tmp_path_factory.mktemp("history"), spark, chance, 2)
+    tell(tmp_path_factory.mktemp("history"), spark, chance, 1)
