@@ -234,7 +234,7 @@ def _computed(
         "not_listed": _added(row for row in classes if row["class"] == NOT_LISTED),
         "ranges_not_read": len(wanted - read),
         "covers": _coverage(chain, len(wanted - read)),
-        "logical": _logical(ctx, connections, frames, read, commits),
+        "logical": _logical(frames, pairs, entries, commits),
         "problems": _problems(classes, chain),
     }
     return {"data": parts}, facts
@@ -278,15 +278,9 @@ def _added(rows: Any) -> dict[str, int]:  # noqa: ANN401 - rows with totals
 
 
 def _logical(
-    ctx: RunContext,
-    connections: Connections,
-    frames: Session,
-    read: frozenset[str],
-    commits: _Commits,
+    frames: Session, pairs: DataFrame, entries: DataFrame, commits: _Commits
 ) -> dict[str, Any]:
     """How much all commits hold, and all HEADs, if nothing were shared between them."""
-    entries, _ = cached_frame(ctx, connections, frames, read, ("range_id", "size"))
-    pairs = pairs_frame(ctx, connections, frames, commits.groups.of_metarange.keys())
     sizes = relations.commit_sizes(pairs, relations.range_sizes(entries))
     rows = frames.collect(sizes, _SIZES, _WHAT).to_pylist()
     of = {row["metarange_id"]: row for row in rows}
