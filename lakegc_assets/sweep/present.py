@@ -20,7 +20,8 @@ import pyarrow as pa
 from lakegc_assets.engine.tasks import thread_map
 from lakegc_assets.storage.base import ObjectStore
 from lakegc_assets.storage.errors import ObjectNotFoundError
-from lakegc_assets.storage.values import ObjectInfo
+from lakegc_assets.storage.pages import shared_prefix
+from lakegc_assets.storage.values import KeyRange, ObjectInfo
 
 REWRITTEN: Final = "it was written again since it was listed"
 #: A listing that was begun longer ago is not gone on with, in seconds.
@@ -149,9 +150,13 @@ class Comparison:
         is_fresh = self._pages is not None and now - self._begun < _LISTING_LIFETIME
         if is_fresh and first > self._passed:
             return False
-        # All keys in between begin like the first one.
-        start = first[:-1]
-        self._pages = self._store.list(start_after=start or None, end_before=self._end + "\0")
+        # All keys in between begin like both: a store that reads on by itself reads no others.
+        prefix, start = shared_prefix(KeyRange("", first, self._end)), first[:-1]
+        self._pages = self._store.list(
+            prefix,
+            start_after=start if start.startswith(prefix) and start else None,
+            end_before=self._end + "\0",
+        )
         self._begun, self._passed, self._rest = now, start, None
         return True
 

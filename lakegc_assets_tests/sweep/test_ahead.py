@@ -50,10 +50,13 @@ class _Paged:
         self.happen: Callable[[], object] = lambda: None
 
     def list(
-        self, _prefix: str = "", start_after: str | None = None, end_before: str | None = None
+        self, prefix: str = "", start_after: str | None = None, end_before: str | None = None
     ) -> Iterator[pa.RecordBatch]:
         self.begun.append(start_after or "")
-        within = sorted(k for k in self.objects if (start_after or "") < k < (end_before or ""))
+        # As MinIO does: nothing is listed behind a key that begins otherwise.
+        assert (start_after or prefix).startswith(prefix)
+        of_it = (key for key in self.objects if key.startswith(prefix))
+        within = sorted(key for key in of_it if (start_after or "") < key < (end_before or ""))
         # As MinIO does: what later pages show is what was there when the listing was begun.
         shown = [(key, 1, _LONG_AGO, self.objects[key]) for key in within]
         for at in range(0, len(shown), _PAGE):
