@@ -65,8 +65,10 @@ def place(marked: Marked) -> Place:
 
 
 def lists_namespace(asked: Asked) -> bool:
-    """A page of the listing of all objects, not of some folder."""
-    return SAYS.lists(asked) and asked.query["prefix"] == f"{REPOSITORY}/"
+    """A page of a listing of objects of lakeFS, in whatever slices, not of one level of folders."""
+    prefix = asked.query.get("prefix", "")
+    objects = prefix == f"{REPOSITORY}/" or prefix.startswith(f"{REPOSITORY}/data/")
+    return SAYS.lists(asked) and objects and "delimiter" not in asked.query
 
 
 def ended(ask: Ask) -> Answer:
