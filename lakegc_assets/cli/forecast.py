@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
+from click import confirm
 
 from lakegc_assets.cli.exits import exit_status
 from lakegc_assets.defs.units import human_bytes
@@ -121,7 +122,7 @@ def _apply(lakefs: LakeFSConfig, found: Forecast, *, yes: bool) -> bool:
         click.echo("these are today's rules: nothing is to be set", err=True)
         return False
     if not yes:
-        click.confirm("Set these rules in lakeFS?", abort=True, err=True)
+        confirm("Set these rules in lakeFS?", abort=True, err=True)
     apply_rules(lakefs.connect_writer(), found.repository, found.todays_rules, found.rules)
     click.echo(f"set: the next mark of {found.repository} follows these rules", err=True)
     return True

@@ -44,7 +44,7 @@ _FRESH: Final = 120.0
 _RATE: Final = 10_000.0
 #: A task has so many batches at least, where there are several: some seconds of work, of which the
 #: comparison of the first one is the only one that is waited for, and one listing.
-_BATCHES: Final = 8
+_BATCHES: Final = 4
 #: Tasks that run in this process at a time.
 _THREADS: Final = 8
 _ADVICE: Final[dict[type[LakegcError], str]] = {

@@ -7,11 +7,11 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import click
 import dagster as dg
 import pytest
 from click.testing import CliRunner
 
+from lakegc_assets.cli import forecast as command
 from lakegc_assets.cli.jobs import open_instance
 from lakegc_assets.cli.main import main
 from lakegc_assets.defs.component import GarbageCollection
@@ -164,7 +164,7 @@ def test_rules_that_were_changed_meanwhile_stay(
         site.client.set_gc_rules("thrifty", 3, {})
         return True
 
-    monkeypatch.setattr(click, "confirm", confirm)
+    monkeypatch.setattr(command, "confirm", confirm)
     say(lakegc(*ASKED), 3, "rules of 'thrifty' were changed meanwhile", "nothing is set")
     assert rules() == Rules(3)
 
