@@ -198,10 +198,13 @@ def _sweeps_since(runs: Sequence[Earlier], clean_at: datetime) -> list[tuple[Ear
     found: list[tuple[Earlier, int]] = []
     for one in runs:
         begun = datetime.fromisoformat(str(one.manifest.facts["start"]))
-        if begun >= clean_at and one.attempt.has("swept_set"):
-            outcomes = one.attempt.manifest("swept_set").facts["outcomes"]
-            count = sum(outcomes[name]["objects"] for name in _GONE if name in outcomes)
-            found.append((one, count))
+        if one.attempt.has("swept_set"):
+            swept = one.attempt.manifest("swept_set")
+            # The mark may be older than the clean run: what counts is when it was swept.
+            if swept.finished >= clean_at:
+                outcomes = swept.facts["outcomes"]
+                count = sum(outcomes[name]["objects"] for name in _GONE if name in outcomes)
+                found.append((one, count))
         elif begun >= clean_at and one.attempt.files("swept_set"):
             raise _CleanRunError(f"the sweep of {one.attempt.run!r} did not finish")
     return found

@@ -236,6 +236,19 @@ def test_a_run_knows_what_a_committed_sweep_deleted(
     assert listing(clean).facts["because"] == "the sweep of 'committed' did not finish"
 
 
+def test_a_run_knows_what_an_older_mark_deleted_after_the_clean_run(
+    lake: SmallLake, told: Marked, spark: Session
+) -> None:
+    older = mark(lake, spark, "committed")
+    mark(lake, spark, "unified", "first", clean=True)
+    sweep(older)
+    later = mark(lake, spark, "unified", "later")
+    facts = listing(later).facts
+    gone = len(garbage(told)["committed"])
+    assert (facts["mode"], facts["carried_and_gone"]) == ("optimized", gone)
+    assert candidates(later) == garbage(told)["uncommitted"]
+
+
 def test_an_uncommitted_run_lists_as_any_other(lake: SmallLake, spark: Session) -> None:
     mark(lake, spark, "uncommitted", "first", clean=True)
     second = mark(lake, spark, "unified", "second")
