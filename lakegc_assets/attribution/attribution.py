@@ -20,7 +20,6 @@ from lakegc_assets.attribution import relations
 from lakegc_assets.attribution.holding import Ancestor, Groups, group, keepers
 from lakegc_assets.attribution.own_files import own_files
 from lakegc_assets.attribution.relations import (
-    GARBAGE,
     NOT_ADOPTED,
     NOT_LISTED,
     UNEXPLAINED,
@@ -235,7 +234,6 @@ def _computed(
         "ranges_not_read": len(wanted - read),
         "covers": _coverage(chain, len(wanted - read)),
         "logical": _logical(frames, pairs, entries, commits),
-        "problems": _problems(classes, chain),
     }
     return {"data": parts}, facts
 
@@ -324,28 +322,4 @@ def _coverage(chain: Mapping[str, Manifest], unread: int) -> list[str]:
             "not read for this: what only they hold is attributed to nobody, and what is said to "
             "be of one branch only may be shared"
         )
-    return told
-
-
-def _problems(classes: Sequence[Mapping[str, Any]], chain: Mapping[str, Manifest]) -> list[str]:
-    """Where the classes do not add up to the listing: a sentence for each."""
-    listing, candidates = chain["store_listing"], chain["deletion_candidates"]
-    listed = [row for row in classes if row["class"] != NOT_LISTED]
-    garbage = _added(row for row in listed if row["class"] == GARBAGE)
-    found = {
-        "objects that are listed": (_added(listed)["objects"], listing.rows),
-        "bytes that are listed": (_added(listed)["bytes"], listing.facts["bytes"]),
-        "candidates": (garbage["objects"], candidates.rows),
-        "bytes of candidates": (
-            garbage["bytes"],
-            sum(one["bytes"] for one in candidates.facts["by_reason"].values()),
-        ),
-    }
-    told = [
-        f"{what}: the classes have {ours:,}, and the mark has {theirs:,}"
-        for what, (ours, theirs) in found.items()
-        if ours != theirs
-    ]
-    if unexplained := _added(row for row in listed if row["class"] == UNEXPLAINED)["objects"]:
-        told.append(f"{counted(unexplained, 'object')} that the mark keeps for no reason it tells")
     return told

@@ -19,6 +19,7 @@ from lakegc_assets.attribution import relations
 from lakegc_assets.attribution.attribution import CELLS, attribute
 from lakegc_assets.attribution.holding import NO_BRANCH, Groups
 from lakegc_assets.attribution.relations import ABOVE, AGES, COMMITTED, SIZES
+from lakegc_assets.attribution.verification import problems
 from lakegc_assets.engine.session import Dataset, Session
 from lakegc_assets.run.artifacts import AttemptArtifacts, Manifest
 from lakegc_assets.run.context import RunContext
@@ -76,12 +77,14 @@ class Usage:
         manifest: of the ``storage_attribution``.
         by: the dimension.
         rows: the largest first, ages and sizes in their order.
+        problems: where the classes do not add up to the mark.
     """
 
     repository: str
     manifest: Manifest
     by: str
     rows: Sequence[Use]
+    problems: Sequence[str]
 
     @property
     def facts(self) -> Mapping[str, Any]:
@@ -96,7 +99,7 @@ class Usage:
             "run": self.manifest.run,
             "mode": self.manifest.mode,
             "covers": facts["covers"],
-            "problems": facts["problems"],
+            "problems": list(self.problems),
             "classes": [dict(zip(names, row, strict=True)) for row in facts["classes"]],
             "below_lakefs": [dict(zip(names, row, strict=True)) for row in facts["own_files"]],
             "not_listed": facts["not_listed"],
@@ -126,7 +129,7 @@ def usage(ctx: RunContext, by: str, depth: int) -> Usage:
         cells = frames.read(Dataset(attempt.url, manifest.parts["data"], CELLS))
         live = relations.of_class(cells, COMMITTED)
         rows = _ROWS[by](frames, live, attempt, manifest, depth)
-    return Usage(ctx.repository, manifest, by, rows)
+    return Usage(ctx.repository, manifest, by, rows, problems(attempt, manifest))
 
 
 def logical(manifest: Manifest) -> dict[str, Any]:

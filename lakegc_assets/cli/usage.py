@@ -133,7 +133,7 @@ def _show(found: Usage, top: int) -> None:
         )
     for note in facts["covers"]:
         click.echo(f"  note: {note}")
-    for problem in facts["problems"]:
+    for problem in found.problems:
         click.echo(f"  the classes do not add up: {problem}")
 
 

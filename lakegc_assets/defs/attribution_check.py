@@ -5,6 +5,7 @@ from typing import Final
 import dagster as dg
 
 from lakegc_assets.attribution.attribution import ASSET
+from lakegc_assets.attribution.verification import problems
 from lakegc_assets.defs.execution import RESOURCES, Execution
 from lakegc_assets.defs.names import Names
 from lakegc_assets.wording import counted
@@ -35,15 +36,17 @@ def attribution_check(names: Names) -> dg.AssetChecksDefinition:
     def adds_up(context: dg.AssetCheckExecutionContext) -> dg.AssetCheckResult:
         execution = Execution(context, names)
         with execution.run_context() as ctx:
-            facts = ctx.root.attempt(ctx.repository, ctx.run).manifest(ASSET).facts
-        problems, classes = facts["problems"], facts["classes"]
+            attempt = ctx.root.attempt(ctx.repository, ctx.run)
+            manifest = attempt.manifest(ASSET)
+            found = problems(attempt, manifest)
+        classes = manifest.facts["classes"]
         objects, size = (sum(row[at] for row in classes) for at in (2, 3))
-        summary = "; ".join(problems) or (
+        summary = "; ".join(found) or (
             f"{counted(len(classes), 'class', 'classes')} have all of "
             f"{counted(objects, 'object')} and {counted(size, 'byte')}"
         )
         return dg.AssetCheckResult(
-            passed=not problems,
+            passed=not found,
             asset_key=names.key(ASSET),
             check_name=CHECK,
             severity=dg.AssetCheckSeverity.WARN,

@@ -261,7 +261,6 @@ def of_attribution(manifest: Manifest) -> dict[str, Any]:
         "below _lakefs/": classes(facts["own_files"]),
         "covers": "\n".join(facts["covers"]) or "all that the mark has listed",
         "ranges not read": facts["ranges_not_read"],
-        "problems": "\n".join(facts["problems"]) or "none",
         **of_manifest(manifest),
     }
 

@@ -191,7 +191,13 @@ class EmbeddedSession(Session):
         try:
             with report_progress(self._log, how_far):
                 return interruptible(job, database.connection.interrupt)
-        except (duckdb.OutOfMemoryException, duckdb.IOException) as error:
+        except duckdb.IOException as error:
+            raise ConfigurationError(
+                f"{what}: the embedded engine cannot read or write a file of this machine: make "
+                f"room in {database.spill.path.parent}, let TMPDIR name another folder, or use "
+                f"the engine spark ({error})"
+            ) from error
+        except duckdb.OutOfMemoryException as error:
             raise ConfigurationError(
                 f"{what}: the embedded engine does not get along with {self._memory >> 20:,} MB of "
                 f"memory, or with the room in {database.spill.path.parent}: raise "

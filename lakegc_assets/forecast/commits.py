@@ -66,7 +66,7 @@ class MarkedCommits:
 def read_marked_commits(
     client: LakeFSClient, attempt: AttemptArtifacts, manifest: Manifest
 ) -> MarkedCommits:
-    """Read the commits of a mark again: their dates and parents, which it does not record.
+    """Read the commits of a mark again: of their parents it records the first ones only.
 
     Args:
         client: of lakeFS.

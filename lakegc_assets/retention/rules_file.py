@@ -41,24 +41,30 @@ def parse_rules(text: str, name: str) -> Rules:
 def _require_once(node: yaml.Node, name: str) -> None:
     """Refuse a key that stands twice, of which YAML takes the last."""
     for mapping in _mappings(node):
-        seen: set[object] = set()
+        seen: set[str] = set()
         for key, _ in mapping.value:
+            if not isinstance(key, yaml.ScalarNode):
+                continue
             if key.value in seen:
                 raise RulesError(
                     f"{name}, line {key.start_mark.line + 1}: {key.value} is given twice"
                 )
-            if isinstance(key, yaml.ScalarNode):
-                seen.add(key.value)
+            seen.add(key.value)
 
 
 def _mappings(node: yaml.Node) -> Iterator[yaml.MappingNode]:
-    if isinstance(node, yaml.MappingNode):
-        yield node
-        for _, value in node.value:
-            yield from _mappings(value)
-    elif isinstance(node, yaml.SequenceNode):
-        for value in node.value:
-            yield from _mappings(value)
+    """All mappings, each once: aliases may lead to one in many ways, or back to itself."""
+    waiting, met = [node], {id(node)}
+    while waiting:
+        node = waiting.pop()
+        inner: list[yaml.Node] = []
+        if isinstance(node, yaml.MappingNode):
+            yield node
+            inner = [value for _, value in node.value]
+        elif isinstance(node, yaml.SequenceNode):
+            inner = node.value
+        waiting += [one for one in inner if id(one) not in met]
+        met |= {id(one) for one in inner}
 
 
 def _line(node: yaml.Node, path: Sequence[str | int]) -> int:

@@ -17,6 +17,7 @@ from lakegc_assets.engine.relation import F, Window, relation
 from lakegc_assets.engine.session import Dataset
 from lakegc_assets.errors import ConfigurationError, IntegrityError
 from lakegc_assets.storage.base import ObjectStore
+from lakegc_assets.storage.local import LocalStore
 from lakegc_assets.storage.opening import open_store
 from lakegc_assets_tests.frames import Frames
 
@@ -182,6 +183,16 @@ def test_the_embedded_engine_spills_and_says_where_memory_ends(
         frame = small.read(Dataset(store.url, [part], SCHEMA)).orderBy("address")
         with pytest.raises(ConfigurationError, match=r"raise embedded_memory"):
             small.write(frame, store.url, "out/", SCHEMA, "a test")
+
+
+def test_the_embedded_engine_says_which_file_it_could_not_read(store: ObjectStore) -> None:
+    assert isinstance(store, LocalStore)
+    part = write_part(store, "some/", rows(10))
+    with EmbeddedSession(open_store, None) as session:
+        frame = session.read(Dataset(store.url, [part], SCHEMA))
+        store.path_of(part.key).unlink()
+        with pytest.raises(ConfigurationError, match="cannot read or write a file"):
+            session.collect(frame, SCHEMA, "a test")
 
 
 _SPILLING = """

@@ -49,6 +49,8 @@ BROKEN = {
         "f, line 3: default_retention_days is given twice"
     ),
     "default_retention_days: \x00": "f: ",
+    "? [a]\n: 1\n? [a]\n: 2": "f, line 1: found unhashable key",
+    "&a [*a]": "f, line 1: the rules must be a JSON object",
 }
 
 
