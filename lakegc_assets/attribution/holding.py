@@ -9,6 +9,7 @@ bit n + 1 that of the nth name.
 from __future__ import annotations
 
 import math
+from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
@@ -81,26 +82,36 @@ def keepers(
         now: the moment of the mark.
     """
     youngest = _youngest(commits)
-    found: dict[str, int] = {}
+    heads_of: defaultdict[float, defaultdict[str, int]] = defaultdict(lambda: defaultdict(int))
     for number, branch in enumerate(sorted(heads)):
-        bit = 1 << (number + 1)
         threshold = -math.inf
         if rules is not None:
             threshold = now.timestamp() - rules.days(branch) * SECONDS_A_DAY
-        current: str | None = heads[branch]
-        found[heads[branch]] = found.get(heads[branch], 0) | bit
-        while current is not None and youngest.get(current, -math.inf) > threshold:
-            commit = commits[current]
-            if commit.creation_date > threshold:
-                for kept in (current, commit.main_parent):
-                    if kept is not None:
-                        found[kept] = found.get(kept, 0) | bit
-            current = commit.main_parent
-    return found
+        heads_of[threshold][heads[branch]] |= 1 << (number + 1)
+    found: defaultdict[str, int] = defaultdict(int)
+    for threshold, walking in heads_of.items():
+        for head, members in walking.items():
+            found[head] |= members
+        # Branches with the same threshold walk on together from where they meet.
+        for commit, latest in reversed(youngest.items()):
+            members = walking.get(commit, 0)
+            if not members or latest <= threshold:
+                continue
+            date, parent = commits[commit]
+            if date > threshold:
+                found[commit] |= members
+            if parent is not None:
+                walking[parent] |= members
+                if date > threshold:
+                    found[parent] |= members
+    return dict(found)
 
 
 def _youngest(commits: Mapping[str, Ancestor]) -> dict[str, int]:
-    """The date of the youngest commit in the main ancestry of each: dates need not grow."""
+    """The date of the youngest commit in the main ancestry of each, parents before children.
+
+    Dates need not grow from parent to child.
+    """
     found: dict[str, int] = {}
     for one in commits:
         path: list[str] = []

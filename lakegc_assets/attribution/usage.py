@@ -7,7 +7,7 @@ commits, committers, ages and sizes do.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from typing import Any, Final
@@ -128,7 +128,8 @@ def usage(ctx: RunContext, by: str, depth: int) -> Usage:
     with ctx.frames(connections) as frames:
         cells = frames.read(Dataset(attempt.url, manifest.parts["data"], CELLS))
         live = relations.of_class(cells, COMMITTED)
-        rows = _ROWS[by](frames, live, attempt, manifest, depth)
+        dimensions = _Dimensions(frames, live, attempt, manifest, depth)
+        rows: list[Use] = getattr(dimensions, f"by_{by}")()
     return Usage(ctx.repository, manifest, by, rows, problems(attempt, manifest))
 
 
@@ -155,141 +156,124 @@ def _summed(pairs: Iterable[tuple[int, int]]) -> dict[str, int]:
     return {"objects": sum(one for one, _ in some), "bytes": sum(size for _, size in some)}
 
 
-def _by_branch(
-    frames: Session,
-    live: DataFrame,
-    attempt: AttemptArtifacts,
-    manifest: Manifest,
-    depth: int,  # noqa: ARG001 - of paths
-) -> list[Use]:
-    groups = _groups(attempt, manifest)
-    by_holders = relations.totals(live, ["holders", "also_needed"])
-    held: dict[int, list[int]] = {1 << n: [0] * 6 for n in range(1, len(groups.branches) + 1)}
-    unknown = [0, 0]
-    for row in frames.collect(by_holders, _BY_HOLDERS, _WHAT).to_pylist():
-        size = row["objects"], row["bytes"]
-        if row["holders"] is None:
-            unknown = [a + b for a, b in zip(unknown, size, strict=True)]
-            continue
-        members = groups.united(row["holders"])
-        alone = members & (members - 1) == 0
-        for bit in _bits(members):
-            total = held.setdefault(bit, [0] * 6)
-            kinds = (True, alone, alone and not row["also_needed"])
-            for number, counts in enumerate(kinds):
-                total[2 * number] += size[0] * counts
-                total[2 * number + 1] += size[1] * counts
-    frees = manifest.facts["rules"] is not None and manifest.mode != "uncommitted"
-    rows = []
-    for bit, total in held.items():
-        name = _NONE if bit == NO_BRANCH else groups.branches[bit.bit_length() - 2]
-        freed = (total[4], total[5]) if frees else (0, 0)
-        rows.append(
-            Use(name, total[0], total[1], (total[2], total[3]), None if bit == NO_BRANCH else freed)
-        )
-    rows.sort(key=lambda row: (-(row.only or (0, 0))[1], -row.bytes, row.key))
-    return [*rows, *([Use(NOBODY, unknown[0], unknown[1])] if unknown[0] else [])]
+@dataclass(frozen=True)
+class _Dimensions:
+    """The rows of a ``storage_attribution`` by each dimension, in methods of its name.
 
+    Attributes:
+        frames: to compute with.
+        live: its cells of what is live and committed.
+        attempt: of the mark.
+        manifest: of the ``storage_attribution``.
+        depth: how many folders of a path make a row.
+    """
 
-def _groups(attempt: AttemptArtifacts, manifest: Manifest) -> Groups:
-    branches = manifest.facts["branches"]
-    bits = {name: 2 << number for number, name in enumerate(branches)}
-    sets: dict[int, int] = {}
-    for row in attempt.rows(manifest, "groups").to_pylist():
-        bit = NO_BRANCH if row["branch"] is None else bits[row["branch"]]
-        sets[row["group"]] = sets.get(row["group"], 0) | bit
-    return Groups(branches, [sets[number] for number in range(len(sets))], {})
+    frames: Session
+    live: DataFrame
+    attempt: AttemptArtifacts
+    manifest: Manifest
+    depth: int
+
+    def by_branch(self) -> list[Use]:
+        groups = self._groups()
+        by_holders = relations.totals(self.live, ["holders", "also_needed"])
+        held: dict[int, list[int]] = {1 << n: [0] * 6 for n in range(1, len(groups.branches) + 1)}
+        unknown = [0, 0]
+        for row in self.frames.collect(by_holders, _BY_HOLDERS, _WHAT).to_pylist():
+            size = row["objects"], row["bytes"]
+            if row["holders"] is None:
+                unknown = [a + b for a, b in zip(unknown, size, strict=True)]
+                continue
+            members = groups.united(row["holders"])
+            alone = members & (members - 1) == 0
+            for bit in _bits(members):
+                total = held.setdefault(bit, [0] * 6)
+                kinds = (True, alone, alone and not row["also_needed"])
+                for number, counts in enumerate(kinds):
+                    total[2 * number] += size[0] * counts
+                    total[2 * number + 1] += size[1] * counts
+        frees = self.manifest.facts["rules"] is not None and self.manifest.mode != "uncommitted"
+        rows = []
+        for bit, total in held.items():
+            name = _NONE if bit == NO_BRANCH else groups.branches[bit.bit_length() - 2]
+            freed = (total[4], total[5]) if frees else (0, 0)
+            rows.append(
+                Use(
+                    name,
+                    total[0],
+                    total[1],
+                    (total[2], total[3]),
+                    None if bit == NO_BRANCH else freed,
+                )
+            )
+        rows.sort(key=lambda row: (-(row.only or (0, 0))[1], -row.bytes, row.key))
+        return [*rows, *([Use(NOBODY, unknown[0], unknown[1])] if unknown[0] else [])]
+
+    def by_path(self) -> list[Use]:
+        found = self.frames.collect(
+            relations.by_folder(self.live, self.depth), _BY_FOLDER, _WHAT
+        ).to_pylist()
+        rows = [
+            Use(
+                NOBODY if row["folder"] is None else row["folder"] or "(root)",
+                *(row["objects"], row["bytes"]),
+            )
+            for row in found
+        ]
+        return _largest_first(rows)
+
+    def by_commit(self) -> list[Use]:
+        commits = self.attempt.rows(self.manifest, "commits").to_pylist()
+        rows = []
+        for row in self._numbered("oldest"):
+            if row["key"] is None:
+                rows.append(Use(NOBODY, row["objects"], row["bytes"]))
+                continue
+            commit = commits[row["key"]]
+            made = datetime.fromtimestamp(commit["creation_date"], timezone.utc).isoformat()
+            more = {"committer": commit["committer"], "made": made, "branch": commit["branch"]}
+            rows.append(Use(commit["commit_id"], row["objects"], row["bytes"], more=more))
+        return _largest_first(rows)
+
+    def by_committer(self) -> list[Use]:
+        found: dict[str, tuple[int, int]] = {}
+        for row in self.by_commit():
+            name = row.more.get("committer", NOBODY) or "(no name)"
+            objects, size = found.get(name, (0, 0))
+            found[name] = objects + row.objects, size + row.bytes
+        return _largest_first([Use(name, *total) for name, total in found.items()])
+
+    def by_age(self) -> list[Use]:
+        names = {days: f"up to {counted(days, 'day')}" for days in AGES}
+        return _in_order(self._numbered("age"), names | {ABOVE: f"over {counted(AGES[-1], 'day')}"})
+
+    def by_size(self) -> list[Use]:
+        names = {most: f"up to {_power(most)}" for most in SIZES}
+        return _in_order(self._numbered("size_class"), names | {ABOVE: f"over {_power(SIZES[-1])}"})
+
+    def _groups(self) -> Groups:
+        branches = self.manifest.facts["branches"]
+        bits = {name: 2 << number for number, name in enumerate(branches)}
+        sets: dict[int, int] = {}
+        for row in self.attempt.rows(self.manifest, "groups").to_pylist():
+            bit = NO_BRANCH if row["branch"] is None else bits[row["branch"]]
+            sets[row["group"]] = sets.get(row["group"], 0) | bit
+        return Groups(branches, [sets[number] for number in range(len(sets))], {})
+
+    def _numbered(self, column: str) -> list[dict[str, Any]]:
+        found = relations.renamed(relations.totals(self.live, [column]), column, "key")
+        rows: list[dict[str, Any]] = self.frames.collect(found, _BY_NUMBER, _WHAT).to_pylist()
+        return rows
 
 
 def _bits(members: int) -> list[int]:
     return [1 << bit for bit in range(members.bit_length()) if members >> bit & 1]
 
 
-def _by_path(
-    frames: Session,
-    live: DataFrame,
-    attempt: AttemptArtifacts,  # noqa: ARG001 - of branches and commits
-    manifest: Manifest,  # noqa: ARG001 - likewise
-    depth: int,
-) -> list[Use]:
-    found = frames.collect(relations.by_folder(live, depth), _BY_FOLDER, _WHAT).to_pylist()
-    rows = [
-        Use(
-            NOBODY if row["folder"] is None else row["folder"] or "(root)",
-            *(row["objects"], row["bytes"]),
-        )
-        for row in found
-    ]
-    return _largest_first(rows)
-
-
-def _by_commit(
-    frames: Session,
-    live: DataFrame,
-    attempt: AttemptArtifacts,
-    manifest: Manifest,
-    depth: int,  # noqa: ARG001 - of paths
-) -> list[Use]:
-    commits = attempt.rows(manifest, "commits").to_pylist()
-    rows = []
-    for row in _numbered(frames, live, "oldest"):
-        if row["key"] is None:
-            rows.append(Use(NOBODY, row["objects"], row["bytes"]))
-            continue
-        commit = commits[row["key"]]
-        made = datetime.fromtimestamp(commit["creation_date"], timezone.utc).isoformat()
-        more = {"committer": commit["committer"], "made": made, "branch": commit["branch"]}
-        rows.append(Use(commit["commit_id"], row["objects"], row["bytes"], more=more))
-    return _largest_first(rows)
-
-
-def _by_committer(
-    frames: Session, live: DataFrame, attempt: AttemptArtifacts, manifest: Manifest, depth: int
-) -> list[Use]:
-    found: dict[str, tuple[int, int]] = {}
-    for row in _by_commit(frames, live, attempt, manifest, depth):
-        name = row.more.get("committer", NOBODY) or "(no name)"
-        objects, size = found.get(name, (0, 0))
-        found[name] = objects + row.objects, size + row.bytes
-    return _largest_first([Use(name, *total) for name, total in found.items()])
-
-
-def _by_age(
-    frames: Session,
-    live: DataFrame,
-    attempt: AttemptArtifacts,  # noqa: ARG001 - of branches and commits
-    manifest: Manifest,  # noqa: ARG001 - likewise
-    depth: int,  # noqa: ARG001 - of paths
-) -> list[Use]:
-    names = {days: f"up to {counted(days, 'day')}" for days in AGES}
-    return _in_order(
-        _numbered(frames, live, "age"), names | {ABOVE: f"over {counted(AGES[-1], 'day')}"}
-    )
-
-
-def _by_size(
-    frames: Session,
-    live: DataFrame,
-    attempt: AttemptArtifacts,  # noqa: ARG001 - of branches and commits
-    manifest: Manifest,  # noqa: ARG001 - likewise
-    depth: int,  # noqa: ARG001 - of paths
-) -> list[Use]:
-    names = {most: f"up to {_power(most)}" for most in SIZES}
-    return _in_order(
-        _numbered(frames, live, "size_class"), names | {ABOVE: f"over {_power(SIZES[-1])}"}
-    )
-
-
 def _power(size: int) -> str:
     """A power of two in the largest unit that it is a multiple of."""
     step = (size.bit_length() - 1) // 10
     return f"{size >> 10 * step:,} {('B', 'KiB', 'MiB', 'GiB', 'TiB')[step]}"
-
-
-def _numbered(frames: Session, live: DataFrame, column: str) -> list[dict[str, Any]]:
-    found = relations.renamed(relations.totals(live, [column]), column, "key")
-    rows: list[dict[str, Any]] = frames.collect(found, _BY_NUMBER, _WHAT).to_pylist()
-    return rows
 
 
 def _in_order(rows: Iterable[Mapping[str, Any]], names: Mapping[int, str]) -> list[Use]:
@@ -303,15 +287,3 @@ def _in_order(rows: Iterable[Mapping[str, Any]], names: Mapping[int, str]) -> li
 
 def _largest_first(rows: Sequence[Use]) -> list[Use]:
     return sorted(rows, key=lambda row: (-row.bytes, row.key))
-
-
-_ROWS: Final[
-    Mapping[str, Callable[[Session, DataFrame, AttemptArtifacts, Manifest, int], list[Use]]]
-] = {
-    "branch": _by_branch,
-    "path": _by_path,
-    "committer": _by_committer,
-    "commit": _by_commit,
-    "age": _by_age,
-    "size": _by_size,
-}
