@@ -36,6 +36,7 @@ _ELSEWHERE = {
     **dict.fromkeys(("restore", "pins"), "lakegc_assets.cli.restoring"),
     "forecast": "lakegc_assets.cli.forecast",
     "hold": "lakegc_assets.cli.hold",
+    "leftovers": "lakegc_assets.cli.leftovers",
     "prune": "lakegc_assets.cli.pruning",
     "usage": "lakegc_assets.cli.usage",
 }
@@ -44,7 +45,8 @@ _ELSEWHERE = {
 #: Commands in the order in which people come to need them.
 _ORDER = (
     *("run", "mark", "sweep", "report", "usage", "why", "restore", "pins", "hold", "pending"),
-    *("approve", "forecast", "backup", "backups", "prune", "compare", "adopt", "repositories"),
+    *("approve", "forecast", "backup", "backups", "prune", "leftovers", "compare", "adopt"),
+    "repositories",
     "embedded",
 )
 

@@ -65,6 +65,7 @@ class Site:
     stores: StoreConfig
     root: ArtifactRoot
     settings: Settings
+    namespace_roots: tuple[str, ...] = ()
 
     @classmethod
     def defined(cls, backup_url: str | None = None) -> Site:
@@ -88,7 +89,13 @@ class Site:
             if backup_url:
                 collector = collector.model_copy(update={"backup_url": backup_url})
             root = collector.root(resources.stores)
-            return cls(resources.lakefs.config(), root.stores, root, collector.settings())
+            return cls(
+                resources.lakefs.config(),
+                root.stores,
+                root,
+                collector.settings(),
+                collector.roots(),
+            )
 
     def attempt(self, repository: str, run: str) -> AttemptArtifacts:
         """The present attempt of a run.

@@ -223,6 +223,11 @@ class CollectorResource(dg.ConfigurableResource):  # type: ignore[type-arg]
         description="collect a repository although include and exclude of the component leave it "
         "out",
     )
+    namespace_roots: list[str] = Field(
+        default_factory=list,
+        description="URLs below which the server keeps namespaces; those that no repository has "
+        "are leftovers. Else LAKEGC_NAMESPACE_ROOTS, separated by commas",
+    )
     _clocks: Clocks = PrivateAttr(default_factory=SystemClocks)
 
     def with_clocks(self, clocks: Clocks) -> CollectorResource:
@@ -330,6 +335,11 @@ class CollectorResource(dg.ConfigurableResource):  # type: ignore[type-arg]
         own = f"{shared.rstrip('/')}/_{self.name}" if self.name else shared
         chosen = self.artifact_root or own
         return ArtifactRoot(_located(chosen), replace(stores.config(), elsewhere=self.elsewhere()))
+
+    def roots(self) -> tuple[str, ...]:
+        """URLs below which the server keeps namespaces."""
+        shared = os.environ.get("LAKEGC_NAMESPACE_ROOTS", "").split(",")
+        return tuple(self.namespace_roots or filter(None, map(str.strip, shared)))
 
     def _backup_url(self) -> str | None:
         return self.backup_url or os.environ.get("LAKEGC_BACKUP_URL")

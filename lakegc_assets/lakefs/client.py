@@ -21,6 +21,7 @@ from lakegc_assets.lakefs.errors import (
     UnexpectedAnswerError,
 )
 from lakegc_assets.lakefs.models import (
+    DumpedRefs,
     DumpStatus,
     PrepareCommitsStatus,
     PreparedCommits,
@@ -130,8 +131,8 @@ class LakeFSClient(Reads):
             )
         return PreparedCommits(how="async", **status.result.model_dump())
 
-    def dump_commits(self, repository: str) -> str:
-        """Let the server list all commits that it has; the metarange of the list.
+    def dump_refs(self, repository: str) -> DumpedRefs:
+        """Let the server list all commits, branches and tags that it has; where the lists are.
 
         It writes them below ``_lakefs/`` of the namespace, as it does for a backup of refs.
 
@@ -155,7 +156,7 @@ class LakeFSClient(Reads):
             raise UnexpectedAnswerError(
                 f"the server did not list the commits of {repository!r}: {status.error}"
             )
-        return status.refs.commits_meta_range_id
+        return status.refs
 
     def prepare_uncommitted(self, repository: str) -> Iterator[UncommittedPage]:
         """Let the server write the staged addresses to the namespace, page by page.

@@ -157,9 +157,17 @@ class PrepareCommitsStatus(Model):
 
 
 class DumpedRefs(Model):
-    """Where a dump of refs is: the metarange of its commits."""
+    """Where a dump of refs is: the metaranges of its commits, branches and tags."""
 
     commits_meta_range_id: str = NonEmpty
+    branches_meta_range_id: str
+    tags_meta_range_id: str
+
+    @property
+    def metaranges(self) -> frozenset[str]:
+        """The ids of those that are there: of no tags there may be none."""
+        ids = (self.commits_meta_range_id, self.branches_meta_range_id, self.tags_meta_range_id)
+        return frozenset(filter(None, ids))
 
 
 class DumpStatus(Model):

@@ -91,6 +91,16 @@ def require_one_server(client: LakeFSClient, repository: str, store: ObjectStore
     return BY_ID if mine.installation_id else BY_DATE
 
 
+def known_server(store: ObjectStore) -> Server | None:
+    """The server that the marker of a namespace names; None without a marker.
+
+    Raises:
+        IntegrityError: the marker is damaged.
+    """
+    known = _read(store)
+    return known and known[0]
+
+
 def _read(store: ObjectStore) -> tuple[Server, str] | None:
     try:
         etag = store.head(MARKER).etag

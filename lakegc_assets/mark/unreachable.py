@@ -87,7 +87,8 @@ def _commit_of(
 ) -> str | None:
     """A commit with one of some metaranges; None where lakeFS lists none, or does not list."""
     try:
-        listed = _commits(connections, client.dump_commits(repository))
+        dump = client.dump_refs(repository)
+        listed = _commits(connections, dump.commits_meta_range_id)
         return next((one.id for one in listed if one.metarange_id in metaranges), None)
     except LakegcError:
         return None

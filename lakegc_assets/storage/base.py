@@ -9,15 +9,17 @@ from datetime import datetime
 
 import pyarrow as pa
 
-from lakegc_assets.storage.errors import ChangedError, ObjectNotFoundError
+from lakegc_assets.storage.errors import ChangedError, ObjectNotFoundError, StorageError
 from lakegc_assets.storage.streams import Pieces, whole
 from lakegc_assets.storage.values import (
     Copied,
     DeleteOutcome,
     Lost,
+    MultipartUpload,
     ObjectInfo,
     Prefixes,
     Recovery,
+    Retained,
     UndeleteOutcome,
 )
 
@@ -183,6 +185,27 @@ class ObjectStore(ABC):
             Exactly one outcome for each object, in their order: ``restored`` of what would be.
         """
         return [UndeleteOutcome(one.key, "not_kept") for one in objects]
+
+    def retained(self, prefix: str = "") -> Retained:
+        """What the store still holds of what was deleted or replaced below a prefix.
+
+        It takes a listing of all versions, where there are any.
+        """
+        del prefix
+        return Retained()
+
+    def multipart_uploads(self, begun_before: datetime) -> Sequence[MultipartUpload]:
+        """Uploads in parts that were begun before a time, and neither completed nor aborted.
+
+        Empty for stores that end such uploads by themselves, or make a file of no part before all
+        are there.
+        """
+        del begun_before
+        return ()
+
+    def abort_upload(self, upload: MultipartUpload) -> bool:
+        """Give up an upload in parts, whose parts are lost; False where there is none any more."""
+        raise StorageError(f"{self.url}: {upload.key!r} is no upload that could be aborted")
 
     @abstractmethod
     def copy(self, source_key: str, target_key: str) -> None:

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import IO, Final
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from lakegc_assets.errors import ConfigurationError
 from lakegc_assets.storage.base import ObjectStore
@@ -45,7 +46,7 @@ from lakegc_assets.storage.files import (
 )
 from lakegc_assets.storage.local_root import LocalRoot, info_of, time_of
 from lakegc_assets.storage.streams import Pieces, counted
-from lakegc_assets.storage.trash import LocalTrash
+from lakegc_assets.storage.trash import TRASH, LocalTrash
 from lakegc_assets.storage.values import (
     Copied,
     DeleteOutcome,
@@ -54,6 +55,7 @@ from lakegc_assets.storage.values import (
     ObjectInfo,
     Prefixes,
     Recovery,
+    Retained,
     UndeleteOutcome,
     to_batch,
 )
@@ -179,6 +181,15 @@ class LocalStore(ObjectStore):
     def recovery(self) -> Recovery:
         """See ``ObjectStore``: what is deleted into a trash stays there."""
         return self._trash.recovery()
+
+    def retained(self, prefix: str = "") -> Retained:
+        """See ``ObjectStore``: what was moved into the trash from below the prefix."""
+        objects = size = 0
+        for folder in self.list_prefixes(TRASH).prefixes:
+            for page in self.list(f"{folder}{prefix}"):
+                objects += page.num_rows
+                size += pc.sum(page["size"]).as_py() or 0
+        return Retained(objects, size)
 
     def undelete_many(self, objects: Sequence[Lost]) -> Sequence[UndeleteOutcome]:
         """See ``ObjectStore``: files get their names back, and their etags."""

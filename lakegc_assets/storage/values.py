@@ -119,6 +119,38 @@ class UndeleteOutcome:
     detail: str | None = None
 
 
+class MultipartUpload(NamedTuple):
+    """An upload in parts that was begun, and neither completed nor aborted.
+
+    Attributes:
+        key: of the object that it was to make, relative to the store's URL.
+        upload_id: by which the store knows it.
+        begun: when, UTC.
+        newest: when its last part was written, UTC; ``begun`` where it has no part.
+        size: of its parts, in bytes.
+    """
+
+    key: str
+    upload_id: str
+    begun: datetime
+    newest: datetime
+    size: int
+
+
+class Retained(NamedTuple):
+    """What a store still holds of what was deleted or replaced.
+
+    Attributes:
+        objects: versions, soft-deleted objects, or files in the trash.
+        size: of these, in bytes.
+        markers: delete markers, which hold no bytes.
+    """
+
+    objects: int = 0
+    size: int = 0
+    markers: int = 0
+
+
 @dataclass(frozen=True)
 class Copied:
     """A copy that was verified.

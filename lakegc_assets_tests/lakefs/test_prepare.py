@@ -259,10 +259,14 @@ _DUMP = "/repositories/retention/dump"
 
 
 def test_a_dump_of_commits_is_waited_for(server: ReplayServer, client: LakeFSClient) -> None:
-    refs = {"commits_meta_range_id": "ab", "branches_meta_range_id": "cd"}
+    refs = {
+        "commits_meta_range_id": "ab", "branches_meta_range_id": "cd", "tags_meta_range_id": "ef"
+    }  # fmt: skip
     server.overrides["POST", _DUMP] = (202, {"id": "DR1"})
     server.overrides["GET", _DUMP] = (200, {"id": "DR1", "done": True, "refs": refs})
-    assert client.dump_commits("retention") == "ab"
+    dumped = client.dump_refs("retention")
+    assert dumped.commits_meta_range_id == "ab"
+    assert dumped.metaranges == {"ab", "cd", "ef"}
 
 
 @pytest.mark.parametrize(
@@ -279,4 +283,4 @@ def test_a_dump_that_ends_oddly_is_not_believed(
     server.overrides["POST", _DUMP] = (202, {"id": "DR1"})
     server.overrides["GET", _DUMP] = (200, {"id": "DR1", **status})
     with pytest.raises(errors.UnexpectedAnswerError, match=said):
-        client.dump_commits("retention")
+        client.dump_refs("retention")

@@ -94,7 +94,7 @@ def test_a_server_that_lists_no_commits_still_tells_the_path(
     def forbidden(_client: LakeFSClient, _repository: str) -> str:
         raise ForbiddenError("not allowed")
 
-    monkeypatch.setattr(LakeFSClient, "dump_commits", forbidden)
+    monkeypatch.setattr(LakeFSClient, "dump_refs", forbidden)
     because = ask(told, spark, min(told.groups["given up"]))[1]
     assert because.startswith("it was committed at 'try/")
     assert "by a commit that lakeFS does not list" in because

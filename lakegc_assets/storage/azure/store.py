@@ -60,6 +60,7 @@ from lakegc_assets.storage.values import (
     ObjectInfo,
     Prefixes,
     Recovery,
+    Retained,
     UndeleteOutcome,
 )
 
@@ -179,6 +180,11 @@ class AzureStore(ObjectStore):
     def recovery(self) -> Recovery:
         """See ``ObjectStore``: soft delete of blobs, and versions."""
         return kept_by(self._service, self._container, self._url)
+
+    def retained(self, prefix: str = "") -> Retained:
+        """See ``ObjectStore``: versions that are not the latest, and what soft delete has."""
+        with explaining(f"{self._url}: listing versions"):
+            return self._versions().retained(prefix)
 
     def undelete_many(self, objects: Sequence[Lost]) -> Sequence[UndeleteOutcome]:
         """See ``ObjectStore``: a version is copied, or a blob undeleted."""

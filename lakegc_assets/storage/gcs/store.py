@@ -39,7 +39,8 @@ from lakegc_assets.storage.gcs.deletes import KEYS_PER_CALL, GcsDeletes, is_gene
 from lakegc_assets.storage.gcs.listing import read_object, read_page
 from lakegc_assets.storage.gcs.objects import GcsObject, Sizes, write
 from lakegc_assets.storage.gcs.service import GcsService, open_service
-from lakegc_assets.storage.gcs.versions import GcsVersions, kept_by
+from lakegc_assets.storage.gcs.unfinished import GcsUnfinished
+from lakegc_assets.storage.gcs.versions import GcsVersions, kept_by, retained_by
 from lakegc_assets.storage.http import HttpFailure, explaining, time_in, writing_once
 from lakegc_assets.storage.keys import url_problem
 from lakegc_assets.storage.pages import Page, follow, read_level, read_range, relative
@@ -49,9 +50,11 @@ from lakegc_assets.storage.values import (
     DeleteOutcome,
     KeyRange,
     Lost,
+    MultipartUpload,
     ObjectInfo,
     Prefixes,
     Recovery,
+    Retained,
     UndeleteOutcome,
 )
 
@@ -258,6 +261,22 @@ class GcsStore(ObjectStore):
                 f"({code}): look at its soft delete policy and its versioning, or allow "
                 "storage.buckets.get",
             )
+
+    def retained(self, prefix: str = "") -> Retained:
+        """See ``ObjectStore``: generations that are not the latest, and what soft delete has."""
+        with explaining(f"{self._url}: listing versions"):
+            return retained_by(self._send, self._bucket_url, self._prefix + prefix)
+
+    def multipart_uploads(self, begun_before: datetime) -> Sequence[MultipartUpload]:
+        """See ``ObjectStore``: those of the XML API."""
+        return self._unfinished().begun_before(begun_before)
+
+    def abort_upload(self, upload: MultipartUpload) -> bool:
+        """See ``ObjectStore``."""
+        return self._unfinished().abort(upload)
+
+    def _unfinished(self) -> GcsUnfinished:
+        return GcsUnfinished(self._service, self._bucket, self._prefix, self._url)
 
     def undelete_many(self, objects: Sequence[Lost]) -> Sequence[UndeleteOutcome]:
         """See ``ObjectStore``: a generation is copied, or restored."""

@@ -26,10 +26,12 @@ from lakegc_assets.storage.errors import (
     PreconditionFailedError,
 )
 from lakegc_assets.storage.http import HttpFailure
-from lakegc_assets.storage.values import Lost, Recovery, UndeleteOutcome
+from lakegc_assets.storage.values import Lost, Recovery, Retained, UndeleteOutcome
 
 _THREADS: Final = 16
 _DAY_S: Final = 86400
+#: What says of an object in a list that it is not the latest, by what the list is asked for.
+_ENDED: Final = {"versions": "timeDeleted", "softDeleted": "softDeleteTime"}
 
 
 @dataclass(frozen=True)
@@ -124,6 +126,34 @@ class GcsVersions:
             if error_class(failure.code) is not ObjectNotFoundError:
                 raise
             return None
+
+
+def retained_by(
+    send: Callable[[str, str], requests.Response], bucket_url: str, prefix: str
+) -> Retained:
+    """Generations below a prefix that are not the latest, and what soft delete has.
+
+    Raises:
+        HttpFailure: a request was refused, or its answer is damaged.
+    """
+    objects = size = 0
+    # What soft delete has is in no list of versions, and who may not see it sees a refusal.
+    for which in ("versions", "softDeleted"):
+        fields = f"items(size,{_ENDED[which]}),nextPageToken"
+        query = {which: "true", "prefix": prefix, "fields": fields}
+        while True:
+            answer = send("GET", f"{bucket_url}/o?{urlencode(query)}")
+            try:
+                page = json.loads(answer.content)
+                old = [int(one["size"]) for one in page.get("items", ()) if one.get(_ENDED[which])]
+                token = page.get("nextPageToken")
+            except (ValueError, LookupError, TypeError, AttributeError) as error:
+                raise HttpFailure("NoAnswer", "a damaged list of versions") from error
+            objects, size = objects + len(old), size + sum(old)
+            if not token or token == query.get("pageToken"):
+                break
+            query["pageToken"] = token
+    return Retained(objects, size)
 
 
 def kept_by(told: Mapping[str, Any], prefix: str, where: str) -> Recovery:

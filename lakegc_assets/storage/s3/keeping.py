@@ -1,4 +1,4 @@
-"""For how long a bucket keeps what is deleted, by its settings."""
+"""For how long a bucket keeps what is deleted, by its settings, and how much it is."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from lakegc_assets.storage.http import HttpFailure
 from lakegc_assets.storage.s3.client import failing
-from lakegc_assets.storage.values import Recovery
+from lakegc_assets.storage.values import Recovery, Retained
 
 if TYPE_CHECKING:
     from mypy_boto3_s3.client import S3Client
@@ -49,6 +49,21 @@ def kept_by(client: S3Client, bucket: str, prefix: str, where: str) -> Recovery:
     if not days:
         return Recovery("versions", None, f"{kept} until a lifecycle rule ends them; none does now")
     return Recovery("versions", min(days), f"{kept} for {min(days):g} days, by a lifecycle rule")
+
+
+def retained_by(client: S3Client, bucket: str, prefix: str) -> Retained:
+    """Versions below a prefix that are not the latest, and delete markers. Raises HttpFailure."""
+    objects = size = markers = 0
+    with failing():
+        if not str(client.get_bucket_versioning(Bucket=bucket).get("Status", "")):
+            return Retained()
+        pages = client.get_paginator("list_object_versions")
+        for page in pages.paginate(Bucket=bucket, Prefix=prefix):
+            old = [one for one in page.get("Versions", ()) if not one.get("IsLatest")]
+            objects += len(old)
+            size += sum(one["Size"] for one in old)
+            markers += len(page.get("DeleteMarkers", ()))
+    return Retained(objects, size, markers)
 
 
 def _days(rule: Any, prefix: str) -> float | None:  # noqa: ANN401 - boto3's

@@ -28,9 +28,10 @@ from lakegc_assets.storage.pages import Page, follow, read_level, read_range, re
 from lakegc_assets.storage.s3.client import Clients, clients, translated
 from lakegc_assets.storage.s3.copies import copy
 from lakegc_assets.storage.s3.deletes import KEYS_PER_CALL, S3Deletes
-from lakegc_assets.storage.s3.keeping import kept_by
+from lakegc_assets.storage.s3.keeping import kept_by, retained_by
 from lakegc_assets.storage.s3.listing import read_page
 from lakegc_assets.storage.s3.objects import S3Object, named_by
+from lakegc_assets.storage.s3.unfinished import S3Unfinished
 from lakegc_assets.storage.s3.uploads import Sizes, put_once, write
 from lakegc_assets.storage.s3.versions import S3Versions
 from lakegc_assets.storage.streams import Pieces, reading
@@ -39,9 +40,11 @@ from lakegc_assets.storage.values import (
     DeleteOutcome,
     KeyRange,
     Lost,
+    MultipartUpload,
     ObjectInfo,
     Prefixes,
     Recovery,
+    Retained,
     UndeleteOutcome,
 )
 
@@ -262,6 +265,22 @@ class S3Store(ObjectStore):
     def recovery(self) -> Recovery:
         """See ``ObjectStore``: versioning and lifecycle rules of the bucket."""
         return kept_by(self._client, self._bucket, self._prefix, self._url)
+
+    def retained(self, prefix: str = "") -> Retained:
+        """See ``ObjectStore``: versions that are not the latest."""
+        with explaining(f"{self._url}: listing versions"):
+            return retained_by(self._client, self._bucket, self._prefix + prefix)
+
+    def multipart_uploads(self, begun_before: datetime) -> Sequence[MultipartUpload]:
+        """See ``ObjectStore``."""
+        return self._unfinished().begun_before(begun_before)
+
+    def abort_upload(self, upload: MultipartUpload) -> bool:
+        """See ``ObjectStore``."""
+        return self._unfinished().abort(upload)
+
+    def _unfinished(self) -> S3Unfinished:
+        return S3Unfinished(self._client, self._bucket, self._prefix, self._url)
 
     def undelete_many(self, objects: Sequence[Lost]) -> Sequence[UndeleteOutcome]:
         """See ``ObjectStore``: delete markers are removed."""

@@ -1,0 +1,171 @@
+"""What each removal of leftovers was to remove, written before its first delete, and what it did.
+
+``<artifacts>/_leftover-removals/<id>/``: ``planned/*.parquet`` names every object that is to go,
+``begin.json``, written last of the plan, makes it count, ``outcomes/*.parquet`` holds the store's
+answers batch by batch, and ``end.json`` says that it ended. Where a process was killed, what is in
+the plan and in no outcome may or may not be gone: the store tells.
+"""
+
+from __future__ import annotations
+
+import json
+import secrets
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from datetime import datetime, timezone
+from typing import Any, Final
+
+import pyarrow as pa
+
+from lakegc_assets.errors import IntegrityError
+from lakegc_assets.run.artifacts import ArtifactRoot
+from lakegc_assets.run.records import read_rows, write_rows
+from lakegc_assets.storage.base import ObjectStore
+from lakegc_assets.storage.errors import ObjectNotFoundError
+from lakegc_assets.storage.values import DeleteOutcome
+
+#: No component and no repository can have this name.
+FOLDER: Final = "_leftover-removals"
+#: What is to go: an object, or an upload where ``upload_id`` is not empty.
+PLANNED: Final = pa.schema(
+    [
+        pa.field("key", pa.string(), nullable=False),
+        pa.field("size", pa.int64(), nullable=False),
+        pa.field("last_modified", pa.timestamp("us", "UTC"), nullable=False),
+        pa.field("etag", pa.string(), nullable=False),
+        pa.field("upload_id", pa.string(), nullable=False),
+    ]
+)
+OUTCOMES: Final = pa.schema(
+    [
+        pa.field("key", pa.string(), nullable=False),
+        pa.field("upload_id", pa.string(), nullable=False),
+        pa.field("outcome", pa.string(), nullable=False),
+        pa.field("error_code", pa.string()),
+        pa.field("detail", pa.string()),
+        pa.field("version", pa.string()),
+        pa.field("at", pa.timestamp("us", "UTC"), nullable=False),
+    ]
+)
+_ROWS: Final = 100_000
+
+
+@dataclass(frozen=True)
+class Removal:
+    """A removal that was begun.
+
+    Attributes:
+        id: its own, which sorts by time.
+        kind: of the leftovers.
+        where: repository, or URL of a namespace.
+        url: that keys are relative to.
+        by: who wanted it.
+        objects: that were to go.
+        size: of these, in bytes.
+        backup: URL below which each object was copied before; empty for no backup.
+    """
+
+    id: str
+    kind: str
+    where: str
+    url: str
+    by: str
+    objects: int
+    size: int
+    backup: str
+
+    def to_json(self) -> dict[str, Any]:
+        """The same as JSON values."""
+        return asdict(self)
+
+
+class Ledger:
+    """The records of one removal; only its own process writes to it.
+
+    Args:
+        root: of the artifacts.
+        removal: that it is about.
+    """
+
+    def __init__(self, root: ArtifactRoot, removal: Removal) -> None:
+        self.removal = removal
+        self._store = root.open(FOLDER, removal.id)
+        self._batches = 0
+
+    def begin(self, planned: pa.Table) -> None:
+        """Record what is to go. Nothing may be deleted before this has returned."""
+        for number, at in enumerate(range(0, planned.num_rows, _ROWS)):
+            write_rows(self._store, f"planned/{number:06}.parquet", planned.slice(at, _ROWS))
+        text = json.dumps(self.removal.to_json(), indent=1)
+        self._store.put_if_absent("begin.json", text.encode())
+
+    def add(self, outcomes: Sequence[DeleteOutcome], upload_ids: Sequence[str] = ()) -> None:
+        """Record the answers of a batch; ``upload_ids`` are those of aborted uploads."""
+        now = datetime.now(timezone.utc)
+        ids = upload_ids or [""] * len(outcomes)
+        rows = [
+            (one.key, upload, one.outcome, one.error_code, one.detail, one.version, now)
+            for one, upload in zip(outcomes, ids, strict=True)
+        ]
+        columns = list(zip(*rows, strict=True)) or [()] * len(OUTCOMES)
+        arrays = [pa.array(c, f.type) for c, f in zip(columns, OUTCOMES, strict=True)]
+        # A process that goes on with an earlier one's removal must not write over its files.
+        key = f"outcomes/{self._batches:06}-{secrets.token_hex(4)}.parquet"
+        write_rows(self._store, key, pa.table(arrays, schema=OUTCOMES))
+        self._batches += 1
+
+    def end(self, facts: dict[str, Any]) -> None:
+        """Record that it ended."""
+        self._store.put("end.json", json.dumps(facts, indent=1).encode())
+
+    def planned(self) -> pa.Table:
+        """What was to go.
+
+        Raises:
+            IntegrityError: a file is damaged, or there are fewer rows than the removal says.
+        """
+        rows = pa.concat_tables([PLANNED.empty_table(), *_rows(self._store, "planned/", PLANNED)])
+        if rows.num_rows != self.removal.objects:
+            raise IntegrityError(
+                f"{self._store.url}/planned has {rows.num_rows} rows, {self.removal.objects} were "
+                "written: something removed or cut a file"
+            )
+        return rows
+
+    def outcomes(self) -> pa.Table:
+        """What is recorded of what was done."""
+        return pa.concat_tables(
+            [OUTCOMES.empty_table(), *_rows(self._store, "outcomes/", OUTCOMES)]
+        )
+
+
+def new_removal_id() -> str:
+    """An id that sorts by time."""
+    return f"{datetime.now(timezone.utc):%Y%m%dT%H%M%SZ}-{secrets.token_hex(4)}"
+
+
+def unfinished(root: ArtifactRoot) -> list[Removal]:
+    """The removals that were begun and did not end, in the order of time.
+
+    Raises:
+        IntegrityError: what one says of itself is damaged.
+    """
+    found: list[Removal] = []
+    for folder in root.open(FOLDER).list_prefixes().prefixes:
+        store = root.open(FOLDER, folder.rstrip("/"))
+        if store.exists("end.json"):
+            continue
+        try:
+            found.append(Removal(**json.loads(store.get("begin.json"))))
+        except ObjectNotFoundError:
+            # It was killed while it planned: nothing was deleted.
+            continue
+        except (ValueError, TypeError) as error:
+            raise IntegrityError(f"{store.url}/begin.json is damaged ({error})") from error
+    return found
+
+
+def _rows(store: ObjectStore, folder: str, schema: pa.Schema) -> Iterator[pa.Table]:
+    for page in store.list(folder):
+        for key in page["key"].to_pylist():
+            yield read_rows(store, key, schema)

@@ -1,0 +1,178 @@
+"""Ranges and metaranges below ``_lakefs/`` that no commit, branch or dump of refs names.
+
+A merge or an import that failed leaves them behind. What is not known to be unreferenced stays:
+everything younger than 30 days, every dump of refs, all that a dump names, and all ranges that a
+metarange names which stays. The files are listed first and the server's commits dumped afterwards,
+so that what is committed in between is seen. lakeFS writes a table anew that it needs again, which
+makes it young.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from lakegc_assets.errors import IntegrityError
+from lakegc_assets.lakefs.client import LakeFSClient
+from lakegc_assets.leftovers.dumps import read_dump_of, read_dumps
+from lakegc_assets.mark.live import all_tables
+from lakegc_assets.mark.metaranges import ranges_of, table_url
+from lakegc_assets.run.connections import Connections
+from lakegc_assets.run.context import RunContext
+from lakegc_assets.storage.base import ObjectStore
+from lakegc_assets.storage.lists import list_to_the_end
+from lakegc_assets.storage.values import LISTING_SCHEMA
+
+#: What is younger may be of a commit, a merge or an import that goes on.
+MIN_AGE: Final = timedelta(days=30)
+_FOLDER: Final = "_lakefs/"
+_TABLE: Final = re.compile(rf"{_FOLDER}[0-9a-f]{{64}}")
+
+
+@dataclass(frozen=True)
+class UnreferencedTables:
+    """What nothing names below ``_lakefs/`` of a repository.
+
+    Attributes:
+        repository: its name.
+        tables: of these, as the store lists them (``LISTING_SCHEMA``).
+        metaranges: how many of them are metaranges.
+        listed: ranges and metaranges that there are, dumps included.
+        dumps: how many of those are files of dumps of refs, which always stay.
+    """
+
+    repository: str
+    tables: pa.Table
+    metaranges: int
+    listed: int
+    dumps: int
+
+    @property
+    def size(self) -> int:
+        """Bytes of the tables that nothing names."""
+        return pc.sum(self.tables["size"]).as_py() or 0
+
+
+def unreferenced_tables(
+    ctx: RunContext, client: LakeFSClient, connections: Connections
+) -> UnreferencedTables:
+    """The old tables of a repository that nothing names.
+
+    Args:
+        ctx: of the repository.
+        client: of lakeFS, which dumps its refs where there are old tables.
+        connections: how the store and the cache are reached.
+
+    Raises:
+        IntegrityError: a table is missing or damaged, or cannot be told; or the dump lacks a commit
+            that a branch or tag has.
+        LakeFSError: the server does not dump its refs.
+    """
+    store = connections.store()
+    listed = _tables(store)
+    old = listed.filter(pc.less(listed["last_modified"], store.server_time() - MIN_AGE))
+    if not old.num_rows:
+        return UnreferencedTables(ctx.repository, old, 0, listed.num_rows, 0)
+    heads = _commits_of_refs(client, ctx.repository)
+    known = _known(ctx, client, connections, heads)
+    ids = {key.removeprefix(_FOLDER) for key in old["key"].to_pylist()}
+    ids -= known.named | known.dumps
+    # A damaged one of these stops here: nobody knows what it names.
+    named = ranges_of(ctx, connections, dict.fromkeys(known.metaranges - ids, 0)).rows["range_id"]
+    unnamed = ids - set(named.to_pylist())
+    keys = pa.array([f"{_FOLDER}{i}" for i in unnamed], pa.string())
+    return UnreferencedTables(
+        ctx.repository,
+        old.filter(pc.is_in(old["key"], keys)),
+        len(unnamed & known.metaranges),
+        listed.num_rows,
+        len(known.dumps),
+    )
+
+
+def needed_again(
+    ctx: RunContext, client: LakeFSClient, connections: Connections, ids: Collection[str]
+) -> set[str]:
+    """Which of some removed tables a commit, a branch or a metarange names now.
+
+    Args:
+        ctx: of the repository.
+        client: of lakeFS.
+        connections: how the store and the cache are reached.
+        ids: of the tables, some of which may be there again.
+
+    Raises:
+        IntegrityError: see ``unreferenced_tables``.
+    """
+    known = _known(ctx, client, connections, _commits_of_refs(client, ctx.repository), ids)
+    ranges = ranges_of(ctx, connections, dict.fromkeys(known.metaranges, 0)).rows["range_id"]
+    return set(ids) & (known.named | set(ranges.to_pylist()))
+
+
+@dataclass(frozen=True)
+class _Known:
+    """What lies below ``_lakefs/``, by ids: files of dumps, metaranges, and what dumps name."""
+
+    dumps: frozenset[str]
+    metaranges: frozenset[str]
+    named: frozenset[str]
+
+
+def _known(
+    ctx: RunContext,
+    client: LakeFSClient,
+    connections: Connections,
+    heads: set[str],
+    removed: Collection[str] = (),
+) -> _Known:
+    """Let lakeFS dump its refs, and read this dump and all others.
+
+    Args:
+        ctx: of the repository.
+        client: of lakeFS.
+        connections: how the store and the cache are reached.
+        heads: commits that branches and tags had before.
+        removed: ids of metaranges that may be missing.
+    """
+    dump = client.dump_refs(ctx.repository)
+    tables = all_tables(ctx, connections, ())
+    for error in tables.unreadable.values():
+        raise IntegrityError(
+            f"{error}. It may be a metarange, so that nobody knows what is unreferenced: restore "
+            "it, or remove it if it was never lakeFS's"
+        ) from error
+    dumps = frozenset(i for i, kind in tables.kinds.items() if kind == "refs")
+    metaranges = frozenset(i for i, kind in tables.kinds.items() if kind == "metaranges")
+    said = {i: read_dump_of(connections, i, dumps) for i in dump.metaranges}
+    commits = said[dump.commits_meta_range_id]
+    if missing := sorted(heads - commits.commits):
+        raise IntegrityError(
+            f"the server's list of all commits of {ctx.repository!r} lacks {missing[0]}, which a "
+            "branch or a tag has: it is not whole, and nothing is known to be unreferenced"
+        )
+    if missing := sorted(commits.metaranges - metaranges - set(removed)):
+        raise IntegrityError(
+            f"{table_url(connections.namespace_url, missing[0])}, the metarange of a commit, is "
+            "not listed: what it names would be taken for unreferenced. If it is in the store, run "
+            "again; else restore it"
+        )
+    return _Known(dumps, metaranges, read_dumps(connections, dumps).named)
+
+
+def _tables(store: ObjectStore) -> pa.Table:
+    """The ranges and metaranges that a store lists, dumps included."""
+    pages = [LISTING_SCHEMA.empty_table()]
+    for page in list_to_the_end(store, _FOLDER):
+        which = [_TABLE.fullmatch(key) is not None for key in page["key"].to_pylist()]
+        pages.append(pa.table(page.filter(pa.array(which, pa.bool_()))))
+    return pa.concat_tables(pages)
+
+
+def _commits_of_refs(client: LakeFSClient, repository: str) -> set[str]:
+    return {one.commit_id for refs in (client.branches, client.tags) for one in refs(repository)}

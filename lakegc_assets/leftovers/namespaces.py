@@ -1,0 +1,197 @@
+"""Storage namespaces below the configured roots that no repository of the server has.
+
+lakeFS leaves all objects where they are when a repository is deleted. A folder is a namespace where
+lakeFS's own ``_lakefs/`` or ``dummy`` is in it. Which repository it was, and of which server, only
+the marker of a collection tells (``mark.installation``): without one, another lakeFS server may
+use the namespace today.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+from typing import Final
+
+import pyarrow.compute as pc
+
+from lakegc_assets.errors import ConfigurationError, LakegcError
+from lakegc_assets.estate.guards import read_guards
+from lakegc_assets.graveler.namespace import StorageNamespace
+from lakegc_assets.lakefs.models import Repository
+from lakegc_assets.leftovers.server import Problem, Server
+from lakegc_assets.mark.installation import known_server
+from lakegc_assets.recovery.place import placed
+from lakegc_assets.storage.base import ObjectStore
+from lakegc_assets.storage.lists import list_to_the_end
+from lakegc_assets.wording import counted
+
+#: A namespace in which something younger lies may be in use.
+MIN_AGE: Final = timedelta(days=30)
+#: Who had a namespace, as far as its marker tells.
+OURS, OTHERS, NOBODY_KNOWS = "this server", "another server", "nobody knows"
+#: Folders below a root that are looked into: lakeFS takes any depth, people make few.
+_DEPTH: Final = 4
+#: Objects of one folder beyond which it is none that holds namespaces.
+_MOST_OBJECTS: Final = 10_000
+_OWN_FOLDER: Final = "_lakefs/"
+_OWN_OBJECT: Final = "dummy"
+
+
+@dataclass(frozen=True)
+class LeftoverNamespace:
+    """A namespace that no repository of the server has.
+
+    Attributes:
+        url: of the namespace.
+        server: ``OURS``, ``OTHERS`` or ``NOBODY_KNOWS``.
+        repository: that its marker names; None without one.
+        objects: in it, lakeFS's own included.
+        size: of these, in bytes.
+        newest: when the newest of them was written, UTC; None where there is none.
+        stays: why it is not to be removed; empty for no reason.
+    """
+
+    url: str
+    server: str
+    repository: str | None
+    objects: int
+    size: int
+    newest: datetime | None
+    stays: str
+
+
+def leftover_namespaces(server: Server) -> tuple[list[LeftoverNamespace], list[Problem]]:
+    """The leftover namespaces below all roots, and what could not be looked at."""
+    found: dict[str, LeftoverNamespace] = {}
+    problems: list[Problem] = []
+    repositories = server.repositories()
+    for url in server.namespace_roots:
+        try:
+            root = StorageNamespace.parse(url)
+            for place in _namespaces_below(server, root, repositories, problems):
+                if place.url() not in found:
+                    found[place.url()] = look(server, place)
+        except LakegcError as error:
+            problems.append(Problem(url, str(error)))
+    return [found[url] for url in sorted(found)], problems
+
+
+def look(server: Server, place: StorageNamespace) -> LeftoverNamespace:
+    """What a namespace holds, which no repository has, and why it stays.
+
+    Raises:
+        LakegcError: it cannot be read wholly.
+    """
+    store = server.open(place.url())
+    objects = size = 0
+    newest: datetime | None = None
+    for page in list_to_the_end(store):
+        objects += page.num_rows
+        size += pc.sum(page["size"]).as_py()
+        latest = pc.max(page["last_modified"]).as_py()
+        newest = latest if newest is None else max(newest, latest)
+    known = known_server(store)
+    mine = server.client.installation_id()
+    whose = NOBODY_KNOWS
+    if known is not None and known.installation_id and mine:
+        whose = OURS if known.installation_id == mine else OTHERS
+    return LeftoverNamespace(
+        place.url(),
+        whose,
+        known.repository if known else None,
+        objects,
+        size,
+        newest,
+        _stays(server, place, store, whose, newest),
+    )
+
+
+def _stays(
+    server: Server, place: StorageNamespace, store: ObjectStore, whose: str, newest: datetime | None
+) -> str:
+    """Why a namespace must stay, whoever wants it removed; empty for no reason."""
+    if whose == OTHERS:
+        return "another lakeFS server collects it, as its server.json says"
+    if newest is not None and (age := store.server_time() - newest) < MIN_AGE:
+        return f"its newest object is {counted(max(age.days, 0), 'day')} old"
+    return _guarded(server, place) or _around(server, place)
+
+
+def _guarded(server: Server, place: StorageNamespace) -> str:
+    """What a hold or a lease says against it."""
+    guards = read_guards(place.url(), server.root.stores)
+    if guards.problem:
+        return f"whether it is on hold cannot be known: {guards.problem}"
+    if guards.hold is not None:
+        return f"it is on hold: {guards.url}"
+    return "" if guards.lease is None else f"somebody is at work on it: {guards.lease}"
+
+
+def _around(server: Server, place: StorageNamespace) -> str:
+    """What of our own lies in a namespace, or around it."""
+    ours = placed(place.url(), server.root.stores)
+    backups = server.context("any").settings.backup_url
+    for what, url in (("the artifacts", server.root.url), ("backups", backups)):
+        if url and ours.overlaps(placed(url, server.root.stores)):
+            return f"{what} lie in it, or around it: {url}"
+    return ""
+
+
+def _namespaces_below(
+    server: Server,
+    root: StorageNamespace,
+    repositories: Sequence[Repository],
+    problems: list[Problem],
+) -> Iterator[StorageNamespace]:
+    """The leftover namespaces at and below a root.
+
+    Raises:
+        LakegcError: the root cannot be listed.
+    """
+    store = server.open(root.url())
+    owned = {StorageNamespace.parse(one.storage_namespace).url() for one in repositories
+             if root.is_same_kind(one.storage_namespace)}  # fmt: skip
+    for one in repositories:
+        inside = root.is_same_kind(one.storage_namespace)
+        around = StorageNamespace.parse(one.storage_namespace) if inside else None
+        if (
+            around
+            and around != root
+            and around.overlaps(root)
+            and len(around.prefix) < len(root.prefix)
+        ):
+            raise ConfigurationError(f"the root lies in the namespace of repository {one.id!r}")
+    waiting = [("", 0)]
+    while waiting:
+        folder, depth = waiting.pop()
+        place = _below(root, folder)
+        if place.url() in owned:
+            continue
+        try:
+            level = store.list_prefixes(folder, max_objects=_MOST_OBJECTS)
+            names = {one.key.removeprefix(folder) for one in level.objects}
+            below = {prefix.removeprefix(folder) for prefix in level.prefixes}
+            if _OWN_FOLDER in below or _OWN_OBJECT in names:
+                if owner := server.owner_of(place, repositories):
+                    raise ConfigurationError(
+                        f"it looks like a namespace, and that of repository {owner!r} is in it or "
+                        "around it"
+                    )
+                yield place
+                continue
+            if len(names) > _MOST_OBJECTS or (below and depth == _DEPTH):
+                raise ConfigurationError(
+                    f"it was not looked into: it is {depth} folders deep, or holds more than "
+                    f"{_MOST_OBJECTS:,} objects. If namespaces are below it, name it as a root"
+                )
+            waiting += [(prefix, depth + 1) for prefix in reversed(level.prefixes)]
+        except LakegcError as error:
+            if not folder:
+                raise
+            problems.append(Problem(place.url(), str(error)))
+
+
+def _below(root: StorageNamespace, folder: str) -> StorageNamespace:
+    parts = (root.prefix, folder.rstrip("/"))
+    return replace(root, prefix="/".join(part for part in parts if part))

@@ -1,0 +1,121 @@
+"""All leftovers of a server, of every kind, with what could not be looked at."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from datetime import datetime
+from typing import Any
+
+from lakegc_assets.errors import LakegcError
+from lakegc_assets.leftovers.ledger import Removal, unfinished
+from lakegc_assets.leftovers.metadata import UnreferencedTables, unreferenced_tables
+from lakegc_assets.leftovers.namespaces import LeftoverNamespace, leftover_namespaces
+from lakegc_assets.leftovers.retained import RetainedObjects, retained_objects
+from lakegc_assets.leftovers.server import Problem, Server
+from lakegc_assets.leftovers.uploads import LeftoverUploads, leftover_uploads
+
+
+@dataclass(frozen=True)
+class Leftovers:
+    """What was found; nothing of it was changed.
+
+    Attributes:
+        namespaces: that no repository has.
+        uploads: in parts that never ended.
+        metadata: tables that nothing names, of each repository that has some.
+        retained: what the stores still hold of what was deleted.
+        removals: that were begun, and did not end.
+        problems: what could not be looked at.
+    """
+
+    namespaces: Sequence[LeftoverNamespace]
+    uploads: Sequence[LeftoverUploads]
+    metadata: Sequence[UnreferencedTables]
+    retained: Sequence[RetainedObjects]
+    removals: Sequence[Removal]
+    problems: Sequence[Problem]
+
+    def figures(self) -> dict[str, int]:
+        """Bytes and numbers, under names that stay as they are."""
+        return {
+            "leftover namespaces": len(self.namespaces),
+            "bytes in leftover namespaces": sum(one.size for one in self.namespaces),
+            "unfinished uploads": sum(len(one.uploads) for one in self.uploads),
+            "bytes of unfinished uploads": sum(one.size for one in self.uploads),
+            "unreferenced tables": sum(one.tables.num_rows for one in self.metadata),
+            "bytes of unreferenced tables": sum(one.size for one in self.metadata),
+            "retained objects": sum(one.objects for one in self.retained),
+            "bytes of retained objects": sum(one.size for one in self.retained),
+            "places that could not be looked at": len(self.problems),
+        }
+
+    def to_json(self) -> dict[str, Any]:
+        """The same as JSON values."""
+        return {
+            "namespaces": [{**asdict(one), "newest": _text(one.newest)} for one in self.namespaces],
+            "uploads": [
+                {
+                    "where": one.where,
+                    "url": one.url,
+                    "bytes": one.size,
+                    "uploads": [
+                        {
+                            **upload._asdict(),
+                            "begun": _text(upload.begun),
+                            "newest": _text(upload.newest),
+                        }
+                        for upload in one.uploads
+                    ],
+                }
+                for one in self.uploads
+            ],
+            "metadata": [
+                {
+                    "repository": one.repository,
+                    "tables": one.tables.num_rows,
+                    "metaranges": one.metaranges,
+                    "bytes": one.size,
+                    "listed": one.listed,
+                    "files_of_dumps": one.dumps,
+                    "keys": one.tables["key"].to_pylist(),
+                }
+                for one in self.metadata
+            ],
+            "retained": [asdict(one) for one in self.retained],
+            "unfinished_removals": [one.to_json() for one in self.removals],
+            "problems": [asdict(one) for one in self.problems],
+        }
+
+
+def find_leftovers(server: Server, names: Sequence[str] = ()) -> Leftovers:
+    """Look at a server, and at the stores of its repositories.
+
+    Args:
+        server: to look at.
+        names: of the only repositories to look at; none for all, and for what no repository has.
+
+    Raises:
+        ConfigurationError: there is no repository of such a name.
+        LakeFSError: the server does not answer.
+    """
+    namespaces, problems = ([], []) if names else leftover_namespaces(server)
+    uploads, more = leftover_uploads(server, names)
+    retained, yet_more = retained_objects(server, names)
+    problems += [*more, *yet_more]
+    metadata: list[UnreferencedTables] = []
+    for one in server.chosen(names):
+        ctx = server.context(one.id)
+        try:
+            client, connections = ctx.connect()
+            found = unreferenced_tables(ctx, client, connections)
+        except LakegcError as error:
+            problems.append(Problem(one.id, f"ranges and metaranges: {error}"))
+            continue
+        if found.tables.num_rows:
+            metadata.append(found)
+    return Leftovers(namespaces, uploads, metadata, retained, unfinished(server.root), problems)
+
+
+def _text(moment: datetime | None) -> str | None:
+    return None if moment is None else moment.isoformat()

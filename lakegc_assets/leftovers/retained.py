@@ -1,0 +1,115 @@
+"""What the stores still hold of what was deleted, until when, and the rule that would end it.
+
+A sweep of a store that keeps versions or deleted objects frees nothing before the store lets go of
+them: here is how much that is. Nothing of it is ever removed here, since an undo needs it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from lakegc_assets.errors import LakegcError
+from lakegc_assets.graveler.namespace import StorageNamespace
+from lakegc_assets.leftovers.server import Problem, Server
+
+#: Days that a proposed rule keeps what was deleted: an undo is possible for so long.
+_DAYS: Final = 30
+_DATA: Final = "data/"
+
+
+@dataclass(frozen=True)
+class RetainedObjects:
+    """What the store of one repository still holds.
+
+    Attributes:
+        repository: its name.
+        kind: of what keeps it, as ``storage.values.Recovery`` has it.
+        objects: versions, soft-deleted objects or files in the trash.
+        size: of these, in bytes.
+        markers: delete markers.
+        days: after which each goes; None where nothing ends it, or nobody knows.
+        notice: a sentence about it.
+        rule: the life-cycle rule that would end it, in the form of the store; empty where none is
+            needed or possible.
+    """
+
+    repository: str
+    kind: str
+    objects: int
+    size: int
+    markers: int
+    days: float | None
+    notice: str
+    rule: str
+
+
+def retained_objects(
+    server: Server, names: Sequence[str] = ()
+) -> tuple[list[RetainedObjects], list[Problem]]:
+    """What is still held of each repository, and what could not be looked at.
+
+    Args:
+        server: of the repositories.
+        names: of repositories; none for all.
+    """
+    found: list[RetainedObjects] = []
+    problems: list[Problem] = []
+    for one in server.chosen(names):
+        try:
+            place = StorageNamespace.parse(one.storage_namespace)
+            store = server.open(place.url())
+            kept = store.recovery()
+            held = store.retained(_DATA)
+        except LakegcError as error:
+            problems.append(Problem(one.id, str(error)))
+            continue
+        if held.objects or held.markers:
+            endless = kept.kind in {"versions", "nothing"} and kept.days is None
+            rule = life_cycle_rule(place, one.id) if endless else ""
+            told = (one.id, kept.kind, *held, kept.days, kept.notice, rule)
+            found.append(RetainedObjects(*told))
+    return found, problems
+
+
+def life_cycle_rule(place: StorageNamespace, name: str) -> str:
+    """A rule that ends old versions below a namespace after 30 days, as the store's tools take it.
+
+    Args:
+        place: the namespace.
+        name: of the repository.
+
+    Returns:
+        One rule as JSON, to be added to those that there are; empty where stores have no rules.
+    """
+    start = place.key(_DATA)
+    rule: dict[str, Any]
+    if place.scheme == "s3":
+        rule = {
+            "ID": f"lakegc-{name}",
+            "Status": "Enabled",
+            "Filter": {"Prefix": start},
+            "NoncurrentVersionExpiration": {"NoncurrentDays": _DAYS},
+            "Expiration": {"ExpiredObjectDeleteMarker": True},
+        }
+    elif place.scheme == "gs":
+        rule = {
+            "action": {"type": "Delete"},
+            "condition": {"daysSinceNoncurrentTime": _DAYS, "matchesPrefix": [start]},
+        }
+    elif place.scheme == "azure":
+        container = place.authority.partition("/")[2]
+        rule = {
+            "enabled": True,
+            "name": f"lakegc-{name}",
+            "type": "Lifecycle",
+            "definition": {
+                "actions": {"version": {"delete": {"daysAfterCreationGreaterThan": _DAYS}}},
+                "filters": {"blobTypes": ["blockBlob"], "prefixMatch": [f"{container}/{start}"]},
+            },
+        }
+    else:
+        return ""
+    return json.dumps(rule)

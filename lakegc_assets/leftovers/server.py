@@ -1,0 +1,93 @@
+"""The lakeFS server whose leftovers are looked for, and how everything of it is reached."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+from lakegc_assets.errors import ConfigurationError, IntegrityError
+from lakegc_assets.graveler.namespace import StorageNamespace
+from lakegc_assets.lakefs.client import LakeFSClient
+from lakegc_assets.lakefs.models import Repository
+from lakegc_assets.recovery.place import placed
+from lakegc_assets.run.artifacts import ArtifactRoot
+from lakegc_assets.run.context import RunContext, overlap
+from lakegc_assets.storage.base import ObjectStore
+from lakegc_assets.storage.opening import open_store
+
+
+@dataclass(frozen=True)
+class Problem:
+    """Something that could not be looked at.
+
+    Attributes:
+        where: a repository, or the URL of a place.
+        what: why, in a sentence.
+    """
+
+    where: str
+    what: str
+
+
+@dataclass(frozen=True)
+class Server:
+    """A lakeFS server.
+
+    Attributes:
+        root: of the artifacts; it says how stores are reached, too.
+        context: gives the context of a repository, by its name.
+        connect: makes a client.
+        namespace_roots: URLs below which the server keeps storage namespaces.
+    """
+
+    root: ArtifactRoot
+    context: Callable[[str], RunContext]
+    connect: Callable[[], LakeFSClient]
+    namespace_roots: Sequence[str] = ()
+
+    @cached_property
+    def client(self) -> LakeFSClient:
+        """A client of the server."""
+        return self.connect()
+
+    def repositories(self) -> list[Repository]:
+        """All repositories, as the server lists them now."""
+        return list(self.client.repositories())
+
+    def chosen(self, names: Sequence[str]) -> list[Repository]:
+        """Repositories by their names; none for all.
+
+        Raises:
+            ConfigurationError: the server has none of such a name.
+        """
+        found = self.repositories()
+        if unknown := sorted(set(names) - {one.id for one in found}):
+            raise ConfigurationError(
+                f"there is no repository {unknown[0]!r}: `lakegc repositories` lists them"
+            )
+        return [one for one in found if not names or one.id in names]
+
+    def open(self, url: str) -> ObjectStore:
+        """The store at a URL."""
+        return open_store(url, self.root.stores)
+
+    def owner_of(self, place: StorageNamespace, repositories: Sequence[Repository]) -> str:
+        """The repository whose namespace is a place, in it or around it; empty for none.
+
+        Raises:
+            IntegrityError: nobody can tell of one of them where it is.
+        """
+        ours = placed(place.url(), self.root.stores)
+        for one in repositories:
+            try:
+                if overlap(place, one.storage_namespace) or ours.overlaps(
+                    placed(one.storage_namespace, self.root.stores)
+                ):
+                    return one.id
+            except ConfigurationError as error:
+                if place.is_same_kind(one.storage_namespace):
+                    raise IntegrityError(
+                        f"nobody can tell where repository {one.id!r} is: {error}"
+                    ) from error
+        return ""

@@ -1,0 +1,72 @@
+"""A lake with leftovers: a deleted repository, and tables that nothing names."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from lakegc_assets.graveler.entry import Entry
+from lakegc_assets.graveler.ranges import write_metarange, write_range
+from lakegc_assets.lakefs.transport import path_of
+from lakegc_assets.leftovers.server import Server
+from lakegc_assets.run.context import RunContext
+from lakegc_assets_tests.lake import REPOSITORY, SETTINGS, SmallLake, running
+from lakegc_assets_tests.sessions import Session
+
+DAY = 86_400
+
+
+def age(folder: Path, days: float) -> None:
+    """Make all files of a folder so old."""
+    for path in folder.rglob("*"):
+        if path.is_file():
+            os.utime(path, (time.time() - days * DAY,) * 2)
+
+
+def orphan(lake: SmallLake, name: str) -> set[str]:
+    """A range and a metarange that no commit has; their keys."""
+    info, data = write_range([(name, Entry(address=f"data/{name}", size=1, e_tag="0" * 32))])
+    metarange, content = write_metarange([info])
+    for table, text in ((info.id, data), (metarange, content)):
+        (lake.objects / "_lakefs" / table).write_bytes(text)
+    return {f"_lakefs/{info.id}", f"_lakefs/{metarange}"}
+
+
+@pytest.fixture
+def lake(tmp_path: Path) -> Iterator[SmallLake]:
+    """One repository with two commits and a tag, and one that was deleted."""
+    with running(tmp_path) as found:
+        client = found.client
+        client.create_repository(REPOSITORY, f"local://{REPOSITORY}")
+        found.upload("main", "a", "first")
+        found.commit("main")
+        client.create_branch(REPOSITORY, "gone", "main")
+        found.upload("gone", "b", "of a branch that is deleted")
+        found.commit("gone")
+        client.delete_branch(REPOSITORY, "gone")
+        found.upload("main", "a", "second")
+        found.commit("main")
+        client.create_repository("old", "local://team/old")
+        client.upload_object("old", "main", "x", b"1234")
+        client.commit_branch("old", "main", "first")
+        client._transport.call("DELETE", path_of("repositories", "old"))
+        yield found
+
+
+@pytest.fixture
+def server(lake: SmallLake, spark: Session) -> Server:
+    def context(repository: str) -> RunContext:
+        return RunContext(
+            repository=repository,
+            run="leftovers",
+            settings=SETTINGS,
+            lakefs=lake.config,
+            root=lake.root,
+            session=spark,
+        )
+
+    return Server(lake.root, context, lake.config.connect, ("local://team",))

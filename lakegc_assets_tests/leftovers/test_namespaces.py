@@ -1,0 +1,75 @@
+"""Namespaces that no repository has: which they are, and why some stay."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import pytest
+
+from lakegc_assets.lakefs.client import LakeFSClient
+from lakegc_assets.leftovers.namespaces import (
+    NOBODY_KNOWS,
+    OTHERS,
+    OURS,
+    LeftoverNamespace,
+    leftover_namespaces,
+)
+from lakegc_assets.leftovers.server import Server
+from lakegc_assets.mark.installation import MARKER
+from lakegc_assets_tests.lake import SmallLake
+from lakegc_assets_tests.leftovers.conftest import age
+
+
+def only(server: Server) -> LeftoverNamespace:
+    (found,), problems = leftover_namespaces(server)
+    assert problems == []
+    return found
+
+
+def mark_as(lake: SmallLake, installation_id: str | None) -> None:
+    marker = lake.server.objects_dir / "team/old" / MARKER
+    marker.parent.mkdir(parents=True, exist_ok=True)
+    told = {"installation_id": installation_id, "repository": "old", "creation_date": 1}
+    marker.write_text(json.dumps(told))
+
+
+def test_the_namespace_of_a_deleted_repository_is_found(lake: SmallLake, server: Server) -> None:
+    found = only(server)
+    files = [p for p in (lake.server.objects_dir / "team/old").rglob("*") if p.is_file()]
+    assert (found.url, found.server, found.repository) == ("local://team/old", NOBODY_KNOWS, None)
+    assert (found.objects, found.size) == (len(files), sum(p.stat().st_size for p in files))
+    assert found.stays == "its newest object is 0 days old"
+    age(lake.server.objects_dir / "team", 31)
+    assert only(server).stays == ""
+
+
+def test_its_marker_tells_whose_it_was(
+    lake: SmallLake, server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(LakeFSClient, "installation_id", lambda _: "mine")
+    for told, whose in (("mine", OURS), ("another", OTHERS), (None, NOBODY_KNOWS)):
+        mark_as(lake, told)
+        age(lake.server.objects_dir / "team", 31)
+        found = only(server)
+        assert (found.server, found.repository) == (whose, "old")
+        assert ("another lakeFS server" in found.stays) == (whose == OTHERS)
+
+
+def test_no_repositorys_namespace_is_one(lake: SmallLake, server: Server) -> None:
+    lake.client.create_repository("again", "local://team/old/again")
+    found, problems = leftover_namespaces(server)
+    assert found == []
+    assert "that of repository 'again' is in it" in problems[0].what
+    inside = replace(server, namespace_roots=("local://repo/data",))
+    found, problems = leftover_namespaces(inside)
+    assert found == []
+    assert problems[0].what == "the root lies in the namespace of repository 'repo'"
+
+
+def test_what_cannot_be_looked_at_is_named(server: Server) -> None:
+    found, problems = leftover_namespaces(
+        replace(server, namespace_roots=("mem://x", "local://team"))
+    )
+    assert [one.url for one in found] == ["local://team/old"]
+    assert [one.where for one in problems] == ["mem://x"]

@@ -1,0 +1,47 @@
+"""The rules that end what stores hold of what was deleted, in the form of each store."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from lakegc_assets.graveler.namespace import StorageNamespace
+from lakegc_assets.leftovers.retained import life_cycle_rule, retained_objects
+from lakegc_assets.leftovers.server import Server
+from lakegc_assets.storage.trash import trash_folder
+from lakegc_assets_tests.lake import REPOSITORY
+
+
+@pytest.mark.parametrize(
+    ("url", "where", "start"),
+    [
+        ("s3://b/ns", ("Filter", "Prefix"), "ns/data/"),
+        ("s3://b", ("Filter", "Prefix"), "data/"),
+        ("gs://b/ns", ("condition", "matchesPrefix"), ["ns/data/"]),
+        (
+            "https://acc.blob.core.windows.net/box/ns",
+            ("definition", "filters", "prefixMatch"),
+            ["box/ns/data/"],
+        ),
+    ],
+)
+def test_a_rule_is_about_the_data_of_one_namespace(
+    url: str, where: tuple[str, ...], start: object
+) -> None:
+    rule = json.loads(life_cycle_rule(StorageNamespace.parse(url), "repo"))
+    for name in where:
+        rule = rule[name]
+    assert rule == start
+
+
+def test_the_trash_of_a_repository_is_told(server: Server) -> None:
+    store = server.open(f"local://{REPOSITORY}")
+    assert retained_objects(server) == ([], [])
+    (key,) = [k for page in store.list("data/") for k in page["key"].to_pylist()][:1]
+    size = store.head(key).size
+    store.delete_many([key], trash=trash_folder("x", store.server_time()))
+    (found,), problems = retained_objects(server)
+    assert (found.repository, found.kind, found.objects, found.size, found.rule, problems) == (
+        REPOSITORY, "trash", 1, size, "", []
+    )  # fmt: skip

@@ -1,0 +1,158 @@
+"""What stores hold beside their objects: uploads that never ended, and what was deleted."""
+
+from __future__ import annotations
+
+import json
+import uuid
+from collections.abc import Callable
+from datetime import datetime, timedelta, timezone
+from pathlib import Path
+
+import boto3
+import pytest
+
+from lakegc_assets.storage.base import ObjectStore
+from lakegc_assets.storage.config import GcsAccess, StoreConfig
+from lakegc_assets.storage.errors import StorageError
+from lakegc_assets.storage.opening import open_store
+from lakegc_assets.storage.trash import TRASH
+from lakegc_assets.storage.values import Retained
+from lakegc_assets_tests.storage.azure_answers import blob, page
+from lakegc_assets_tests.storage.conftest import Answer, Script
+from lakegc_assets_tests.storage.servers import Server
+
+_STORES = pytest.mark.stores
+_XML = 'xmlns="http://s3.amazonaws.com/doc/2006-03-01/"'
+
+
+@pytest.fixture(
+    params=["moto", *(pytest.param(name, marks=_STORES) for name in ("minio", "versitygw"))]
+)
+def endpoint(request: pytest.FixtureRequest, aws_environment: None) -> str:  # noqa: ARG001 - it is wanted to be there
+    if request.param == "moto":
+        return str(request.getfixturevalue("s3_server"))
+    server: Server = request.getfixturevalue(f"{request.param}_server")
+    return server.endpoint
+
+
+@pytest.fixture
+def bucket(endpoint: str) -> str:
+    name = f"bucket-{uuid.uuid4().hex}"
+    boto3.client("s3", endpoint_url=endpoint).create_bucket(Bucket=name)
+    return name
+
+
+def test_uploads_that_never_ended(
+    endpoint: str, bucket: str, request: pytest.FixtureRequest
+) -> None:
+    client = boto3.client("s3", endpoint_url=endpoint)
+    store = open_store(f"s3://{bucket}/ns", StoreConfig(endpoint_url=endpoint))
+    begun = {}
+    for key in ("ns/data/a", "ns/data/b", "other/data/c"):
+        begun[key] = client.create_multipart_upload(Bucket=bucket, Key=key)["UploadId"]
+    client.upload_part(
+        Bucket=bucket, Key="ns/data/a", UploadId=begun["ns/data/a"], PartNumber=1, Body=b"12345"
+    )
+    soon = datetime.now(timezone.utc) + timedelta(hours=1)
+    found = {one.key: one for one in store.multipart_uploads(soon)}
+    assert {key: (one.upload_id, one.size) for key, one in found.items()} == {
+        "data/a": (begun["ns/data/a"], 5),
+        "data/b": (begun["ns/data/b"], 0),
+    }
+    assert found["data/a"].newest >= found["data/a"].begun
+    # The stand-in for S3 says that all uploads were begun in 2010.
+    assert not store.multipart_uploads(datetime(2009, 1, 1, tzinfo=timezone.utc))
+    assert store.abort_upload(found["data/a"])
+    # Some servers say so, and others take it for done.
+    assert store.abort_upload(found["data/a"]) is ("minio" in request.node.name)
+    assert [one.key for one in store.multipart_uploads(soon)] == ["data/b"]
+
+
+def test_versions_that_a_bucket_holds(
+    endpoint: str, bucket: str, request: pytest.FixtureRequest
+) -> None:
+    if "versitygw" in request.node.name:
+        server: Server = request.getfixturevalue("versioned_gateway")
+        endpoint = server.endpoint
+        boto3.client("s3", endpoint_url=endpoint).create_bucket(Bucket=bucket)
+    client = boto3.client("s3", endpoint_url=endpoint)
+    store = open_store(f"s3://{bucket}/ns", StoreConfig(endpoint_url=endpoint))
+    store.put("data/before", b"1")
+    assert store.retained("data/") == Retained()
+    client.put_bucket_versioning(Bucket=bucket, VersioningConfiguration={"Status": "Enabled"})
+    for content in (b"12", b"345"):
+        store.put("data/a", content)
+    store.put("elsewhere", b"1")
+    store.delete_many(["data/a", "elsewhere"])
+    assert store.retained("data/") == Retained(2, 5, 1)
+
+
+def test_the_trash_of_a_folder(tmp_path: Path) -> None:
+    store = open_store(str(tmp_path))
+    for key in ("data/a", "b"):
+        store.put(key, b"123")
+    store.delete_many(["data/a", "b"], trash=f"{TRASH}20260101T000000Z-0h-x/")
+    assert (store.retained("data/"), store.retained()) == (Retained(1, 3), Retained(2, 6))
+
+
+def test_versions_and_deleted_blobs_of_azure(azure: Callable[..., ObjectStore]) -> None:
+    def kept(name: str, more: str) -> str:
+        return blob(f"ns/{name}").replace("<Properties>", f"{more}<Properties>")
+
+    first = page(
+        kept("a", "<VersionId>2026-01-01</VersionId>"),
+        kept("a", "<VersionId>2026-01-02</VersionId><IsCurrentVersion>true</IsCurrentVersion>"),
+        marker="next",
+    )
+    second = page(kept("b", "<Deleted>true</Deleted>"), kept("c", ""))
+    refused = Answer(400, headers={"x-ms-error-code": "InvalidQueryParameterValue"})
+    assert azure(first, second).retained() == Retained(2, 14)
+    assert azure(refused, second).retained() == Retained(1, 7)
+
+
+@pytest.fixture
+def gcs(script: Script) -> Callable[..., ObjectStore]:
+    def opened(*answers: str) -> ObjectStore:
+        script.answers = [Answer(body=body) for body in answers]
+        access = GcsAccess(endpoint=script.endpoint)
+        return open_store("gs://bkt/ns", StoreConfig(max_attempts=1, gcs=access))
+
+    return opened
+
+
+def test_generations_of_google(gcs: Callable[..., ObjectStore], script: Script) -> None:
+    live, old = {"size": "9"}, {"size": "4", "timeDeleted": "2026-01-01T00:00:00Z"}
+    soft = {"size": "5", "softDeleteTime": "2026-01-01T00:00:00Z"}
+    pages = [{"items": [live, old], "nextPageToken": "t"}, {"items": [old]}, {"items": [soft]}]
+    assert gcs(*map(json.dumps, pages)).retained("data/") == Retained(3, 13)
+    assert ["softDeleted" in one for one in script.requests] == [False, False, True]
+
+
+def test_uploads_of_googles_xml_api(gcs: Callable[..., ObjectStore], script: Script) -> None:
+    def upload(key: str) -> str:
+        return (
+            f"<Upload><Key>{key}</Key><UploadId>id-{key}</UploadId>"
+            "<Initiated>2026-01-02T03:04:05.678Z</Initiated></Upload>"
+        )
+
+    def uploads(content: str, more: str = "") -> str:
+        return f"<ListMultipartUploadsResult {_XML}>{more}{content}</ListMultipartUploadsResult>"
+
+    following = (
+        "<IsTruncated>true</IsTruncated><NextKeyMarker>ns/a</NextKeyMarker>"
+        "<NextUploadIdMarker>id-ns/a</NextUploadIdMarker>"
+    )
+    part = "<Part><LastModified>2026-01-03T00:00:00Z</LastModified><Size>7</Size></Part>"
+    parts = f"<ListPartsResult {_XML}><IsTruncated>false</IsTruncated>{part}</ListPartsResult>"
+    store = gcs(uploads(upload("ns/a"), following), parts, uploads(upload("ns/b")), parts)
+    moment = datetime(2026, 2, 1, tzinfo=timezone.utc)
+    found = store.multipart_uploads(moment)
+    assert [(one.key, one.upload_id, one.size) for one in found] == [
+        ("a", "id-ns/a", 7), ("b", "id-ns/b", 7)
+    ]  # fmt: skip
+    assert found[0].newest == datetime(2026, 1, 3, tzinfo=timezone.utc)
+    assert "key-marker=ns%2Fa" in script.requests[2]
+    with pytest.raises(StorageError, match="no list of Uploads"):
+        gcs("<ListBucketResult/>").multipart_uploads(moment)
+    assert gcs("").abort_upload(found[0])
+    assert script.requests[-1] == "DELETE /bkt/ns/a?uploadId=id-ns%2Fa"
