@@ -25,7 +25,6 @@ from lakegc_assets.storage.base import ObjectStore
 from lakegc_assets.storage.opening import open_store
 from lakegc_assets.storage.values import DeleteOutcome
 from lakegc_assets.sweep import ledger
-from lakegc_assets.sweep.ahead import Ahead
 from lakegc_assets.sweep.answers import hopeless, sort_answers
 from lakegc_assets.sweep.extending import Extender, Found, TooMuchError
 from lakegc_assets.sweep.extension import Known
@@ -55,6 +54,7 @@ from lakegc_assets.sweep.orders import (
     told_of,
 )
 from lakegc_assets.sweep.pace import Pace
+from lakegc_assets.sweep.prefetch import Prefetch
 from lakegc_assets.sweep.present import REWRITTEN, Compared, Marked, compare
 from lakegc_assets.sweep.suspension import SUSPENDED, thawed
 
@@ -198,10 +198,12 @@ class DeletingTask:
     def _batches(self, objects: pa.Table) -> Generator[Told, None, bool]:
         """Delete a stretch to its end; whether the task is to end before that."""
         self._spared = self._kept_alive(objects)
-        with Ahead(self._reach.asking, objects, self._reach.clock) as ahead:
-            return (yield from self._compared_batches(objects, ahead))
+        with Prefetch(self._reach.asking, objects, self._reach.clock) as prefetch:
+            return (yield from self._compared_batches(objects, prefetch))
 
-    def _compared_batches(self, objects: pa.Table, ahead: Ahead) -> Generator[Told, None, bool]:
+    def _compared_batches(
+        self, objects: pa.Table, prefetch: Prefetch
+    ) -> Generator[Told, None, bool]:
         again: list[Marked] = []
         while True:
             if reason := self._pace.look():
@@ -209,10 +211,10 @@ class DeletingTask:
                 return True
             most = self._pace.most(self._orders.batch)
             repeated, again = again[:most], again[most:]
-            following = ahead.take(most - len(repeated))
+            following = prefetch.take(most - len(repeated))
             if not repeated and not following:
                 return False
-            ahead.begin(most)
+            prefetch.begin(most)
             self._pace.wait()
             batch = self._compared_anew(repeated, following)
             ready = self._make_ready(batch, objects)

@@ -39,7 +39,6 @@ from lakegc_assets.storage.base import ObjectStore
 from lakegc_assets.storage.config import StoreConfig
 from lakegc_assets.storage.errors import ObjectNotFoundError
 from lakegc_assets.sweep import (
-    ahead,
     alarm,
     conditions,
     deletion,
@@ -49,6 +48,7 @@ from lakegc_assets.sweep import (
     leased,
     ledger,
     moment,
+    prefetch,
     present,
     putting_back,
     rounds,
@@ -331,7 +331,7 @@ def _replaced() -> list[tuple[object, str, object]]:
         (alarm, "holders_of", lambda *_: {}),
         (liveness, "_served", _served_by_size),
         (deletion, "Extender", SimExtender),
-        (ahead, "threading", threads),
+        (prefetch, "threading", threads),
         (present, "_FEW", _Few(present._FEW)),
         (deletion, "DeletingTask", SimTask),
         (deletion.Reach, "of", partial(_reach, deletion.Reach.of)),

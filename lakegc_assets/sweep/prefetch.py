@@ -19,7 +19,7 @@ from lakegc_assets.sweep.present import Compared, Comparison, Marked, rows_of
 _NAME: Final = "lakegc-compare"
 
 
-class Ahead:
+class Prefetch:
     """The objects of one stretch, compared with the store in their order.
 
     Args:
@@ -34,16 +34,16 @@ class Ahead:
         end = max(objects["address"].to_pylist(), default="")
         self._comparison = Comparison(store, clock, end)
         self._ready: list[Compared] = []
-        self._under_way: _Under | None = None
+        self._pending: _PendingComparison | None = None
 
     def begin(self, most: int) -> None:
         """Begin to compare the next objects, unless some are compared already, or are now."""
-        if self._ready or self._under_way is not None:
+        if self._ready or self._pending is not None:
             return
         batch = sorted(rows_of(self._objects.slice(self._at, most)))
         if batch:
             self._at += len(batch)
-            self._under_way = _Under(self._comparison, batch)
+            self._pending = _PendingComparison(self._comparison, batch)
 
     def take(self, most: int) -> list[Compared]:
         """The next objects, at most so many; none at the end of the stretch.
@@ -52,24 +52,24 @@ class Ahead:
             StorageError: the store did not answer when they were compared.
         """
         self.begin(most)
-        if self._under_way is not None and most:
-            under_way, self._under_way = self._under_way, None
-            self._ready = under_way.answer()
+        if self._pending is not None and most:
+            pending, self._pending = self._pending, None
+            self._ready = pending.answer()
         taken, self._ready = self._ready[:most], self._ready[most:]
         return taken
 
-    def __enter__(self) -> Ahead:  # noqa: PYI034 - typing has no Self in Python 3.10
+    def __enter__(self) -> Prefetch:  # noqa: PYI034 - typing has no Self in Python 3.10
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_error: object) -> None:
         """Send no other request, and wait for the one that is on its way, but for an interrupt."""
         self._comparison.cancel()
         waits = kind is None or issubclass(kind, (Exception, GeneratorExit))
-        if self._under_way is not None and waits:
-            self._under_way.wait()
+        if self._pending is not None and waits:
+            self._pending.wait()
 
 
-class _Under:
+class _PendingComparison:
     """A comparison in a thread of its own."""
 
     def __init__(self, comparison: Comparison, batch: Sequence[Marked]) -> None:

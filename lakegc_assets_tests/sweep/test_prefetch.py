@@ -16,9 +16,9 @@ from lakegc_assets.storage.base import ObjectStore
 from lakegc_assets.storage.errors import ObjectNotFoundError, StoreUnavailableError
 from lakegc_assets.storage.values import LISTING_SCHEMA, DeleteOutcome, ObjectInfo
 from lakegc_assets.sweep import present
-from lakegc_assets.sweep.ahead import Ahead
 from lakegc_assets.sweep.deletion import Reach
 from lakegc_assets.sweep.orders import Orders
+from lakegc_assets.sweep.prefetch import Prefetch
 from lakegc_assets.sweep.present import Compared, Marked, compare
 from lakegc_assets_tests.lake import SmallLake
 from lakegc_assets_tests.sweep.deleting import (
@@ -95,9 +95,9 @@ def _marked(numbers: Sequence[int]) -> list[Marked]:
 def _taken(store: _Paged, rows: Sequence[Marked], batch: int, time: Time) -> list[Compared]:
     """All of a stretch, batch by batch."""
     found: list[Compared] = []
-    with Ahead(cast("ObjectStore", store), table_of(rows), time) as ahead:
-        while some := ahead.take(batch):
-            ahead.begin(batch)
+    with Prefetch(cast("ObjectStore", store), table_of(rows), time) as prefetch:
+        while some := prefetch.take(batch):
+            prefetch.begin(batch)
             found += some
     return found
 
