@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import json
 import sys
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
 from lakegc_assets.cli.exits import FAILURE, exit_status
+from lakegc_assets.errors import RefusedError
 from lakegc_assets.wording import counted
 
 if TYPE_CHECKING:
     from lakegc_assets.leftovers.report import Leftovers
 
+#: Keys that a plan shows.
+_SHOWN: Final = 10
 _ROOTS = click.option(
     "--root",
     "roots",
@@ -46,7 +49,8 @@ def leftovers(
 
     Namespaces of deleted repositories, uploads that never ended, ranges and metaranges that no
     commit names, and what the stores still hold of what was deleted. Changes nothing but a dump of
-    refs, which lakeFS writes below _lakefs/ of each repository that has old tables.
+    refs, which lakeFS writes below _lakefs/ of each repository that has old tables. To remove some:
+    `leftovers remove`.
     """
     if ctx.invoked_subcommand is not None:
         ctx.obj = roots
@@ -64,6 +68,87 @@ def leftovers(
         _show(found)
     if found.problems:
         sys.exit(FAILURE)
+
+
+@leftovers.command()
+@click.argument("kind", type=click.Choice(["namespace", "uploads", "metadata"]))
+@click.argument("where")
+@click.option(
+    "--unclaimed",
+    is_flag=True,
+    help="Of a namespace: you know that no other lakeFS server uses it, though nothing in it says "
+    "that this one had it.",
+)
+@click.option("--backup", "backup_url", metavar="URL", help="Copy each object there first.")
+@click.option(
+    "--without-backup",
+    is_flag=True,
+    help="Remove a namespace also where its store keeps nothing of what is deleted.",
+)
+@click.option("--by", help="Who removes it. Default: the name of this user.")
+@click.option("--dry-run", is_flag=True, help="Say what would go, and remove nothing.")
+@click.option("--yes", is_flag=True, help="Do not ask.")
+@click.option("--id", "plan_id", metavar="ID", help="Remove only what --dry-run said under it.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON for programs.")
+@exit_status
+def remove(
+    kind: str,
+    where: str,
+    unclaimed: bool,  # noqa: FBT001 - an option
+    backup_url: str | None,
+    without_backup: bool,  # noqa: FBT001 - an option
+    by: str | None,
+    dry_run: bool,  # noqa: FBT001 - an option
+    yes: bool,  # noqa: FBT001 - an option
+    plan_id: str | None,
+    as_json: bool,  # noqa: FBT001 - an option
+) -> None:
+    """Remove leftovers of one KIND: WHERE is a repository, or the URL of a namespace.
+
+    What goes is copied to --backup, unless its store keeps what is deleted; uploads are aborted. It
+    is about exactly what is shown. Who, when and what is recorded below the artifacts, before
+    anything goes.
+    """
+    if kind == "metadata" and without_backup:
+        raise RefusedError("what nothing names may be named again: --backup URL, or versions")
+    if backup_url and without_backup:
+        raise click.UsageError("--backup and --without-backup exclude each other")
+    if as_json and not dry_run and not (yes and plan_id):
+        raise RefusedError("nobody can be asked where JSON is printed: --dry-run, or --yes --id ID")
+    from lakegc_assets.cli.removals import plan, removed  # noqa: PLC0415 - Dagster loads slowly
+
+    found = plan(kind, where, unclaimed=unclaimed, dry_run=dry_run)
+    if plan_id is not None:
+        found.require(plan_id)
+    if dry_run or not as_json:
+        _show_plan(found.to_json(), found.rows["key"].slice(0, _SHOWN).to_pylist(), as_json=as_json)
+    if dry_run or not found.rows.num_rows:
+        return
+    if not yes:
+        click.confirm("Remove it?", abort=True, err=True)
+    outcomes = removed(
+        found, by, unclaimed=unclaimed, backup_url=backup_url, without_backup=without_backup
+    )
+    if as_json:
+        click.echo(json.dumps({**found.to_json(), "outcomes": outcomes}, indent=1))
+    else:
+        for outcome, objects in outcomes.items():
+            click.echo(f"  {outcome:<16} {objects:>12,}")
+
+
+def _show_plan(found: dict[str, Any], first: list[str], *, as_json: bool) -> None:
+    from lakegc_assets.defs.units import human_bytes  # noqa: PLC0415 - Dagster loads slowly
+
+    if as_json:
+        click.echo(json.dumps({**found, "first": first}, indent=1))
+        return
+    what = "upload" if found["kind"] == "uploads" else "object"
+    size = human_bytes(found["bytes"])
+    click.echo(f"{found['url']}: {counted(found['objects'], what)}, {size}; id {found['id']}")
+    for key in first:
+        click.echo(f"  {key if key.isprintable() else repr(key)}")
+    if rest := found["objects"] - len(first):
+        click.echo(f"  and {rest:,} more")
 
 
 def _show(found: Leftovers) -> None:

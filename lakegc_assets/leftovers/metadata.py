@@ -41,7 +41,7 @@ class UnreferencedTables:
 
     Attributes:
         repository: its name.
-        tables: of these, as the store lists them (``LISTING_SCHEMA``).
+        tables: of these, as the store lists them (``LISTING_SCHEMA``), metaranges first.
         metaranges: how many of them are metaranges.
         listed: ranges and metaranges that there are, dumps included.
         dumps: how many of those are files of dumps of refs, which always stay.
@@ -86,11 +86,11 @@ def unreferenced_tables(
     # A damaged one of these stops here: nobody knows what it names.
     named = ranges_of(ctx, connections, dict.fromkeys(known.metaranges - ids, 0)).rows["range_id"]
     unnamed = ids - set(named.to_pylist())
-    keys = pa.array([f"{_FOLDER}{i}" for i in unnamed], pa.string())
+    first = unnamed & known.metaranges
     return UnreferencedTables(
         ctx.repository,
-        old.filter(pc.is_in(old["key"], keys)),
-        len(unnamed & known.metaranges),
+        pa.concat_tables([_chosen(old, first), _chosen(old, unnamed - first)]),
+        len(first),
         listed.num_rows,
         len(known.dumps),
     )
@@ -172,6 +172,11 @@ def _tables(store: ObjectStore) -> pa.Table:
         which = [_TABLE.fullmatch(key) is not None for key in page["key"].to_pylist()]
         pages.append(pa.table(page.filter(pa.array(which, pa.bool_()))))
     return pa.concat_tables(pages)
+
+
+def _chosen(listed: pa.Table, ids: Collection[str]) -> pa.Table:
+    keys = pa.array([f"{_FOLDER}{i}" for i in ids], pa.string())
+    return listed.filter(pc.is_in(listed["key"], keys))
 
 
 def _commits_of_refs(client: LakeFSClient, repository: str) -> set[str]:

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
+from lakegc_assets.cli.main import main
 from lakegc_assets.lakefs.transport import path_of
 from lakegc_assets_tests.cli.calling import lakegc, say
+from lakegc_assets_tests.leftovers.conftest import age
 from lakegc_assets_tests.site import Site
 
 # Dagster itself makes nested resources (S3Resource) in this way.
@@ -45,3 +49,33 @@ def test_a_place_that_cannot_be_looked_at_is_named_and_the_others_are_shown(told
     assert told.repositories
     shown = lakegc("leftovers", "--root", "mem://x", "--root", "local://team")
     say(shown, 1, "could not be looked at: mem://x", "namespace\tlocal://team/gone")
+
+
+def test_a_namespace_is_removed_by_who_says_so(told: Site, tmp_path: Path) -> None:
+    age(told.namespace("team/gone"), 31)
+    options: tuple[str, ...] = ("leftovers", "remove", "namespace", "local://team/gone")
+    say(lakegc(*options, "--dry-run"), 3, "nothing in it says that this server had it")
+    options = (*options, "--unclaimed", "--backup", str(tmp_path / "copies"))
+    dry = lakegc(*options, "--dry-run", "--json")
+    say(dry, 0)
+    plan = json.loads(dry.stdout)
+    assert (plan["objects"], len(plan["first"])) == (2, 2)
+    say(lakegc(*options, "--json"), 3, "nobody can be asked where JSON is printed")
+    say(lakegc(*options, "--yes", "--id", "another"), 3, "is not what was confirmed")
+    aborted = CliRunner().invoke(main, options, input="n\n")
+    assert "Remove it?" in aborted.output
+    assert lakegc(*options, "--dry-run", "--json").stdout == dry.stdout
+    done = lakegc(*options, "--json", "--yes", "--id", plan["id"], "--by", "somebody")
+    say(done, 0)
+    assert json.loads(done.stdout)["outcomes"] == {"deleted": 2}
+    (begun,) = (told.folder / "artifacts/_leftover-removals").glob("*/begin.json")
+    assert json.loads(begun.read_text())["by"] == "somebody"
+    say(lakegc("leftovers", "--root", "local://team"), 0, "nothing is left over")
+
+
+def test_metadata_is_never_removed_without_a_copy(told: Site) -> None:
+    assert told.repositories
+    remove = ("leftovers", "remove", "metadata", "lasting")
+    say(lakegc(*remove, "--without-backup"), 3, "what nothing names may be named again")
+    say(lakegc(*remove), 0, "local://lasting: 0 objects")
+    say(lakegc("leftovers", "remove", "uploads", "lasting"), 0, "local://lasting: 0 uploads")

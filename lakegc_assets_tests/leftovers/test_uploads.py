@@ -5,13 +5,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import datetime, timedelta
 
+import pyarrow as pa
 import pytest
 
+from lakegc_assets.leftovers.ledger import Ledger, unfinished
+from lakegc_assets.leftovers.removal import Choices
 from lakegc_assets.leftovers.server import Server
+from lakegc_assets.leftovers.upload_removal import abort_uploads, plan_uploads
 from lakegc_assets.leftovers.uploads import leftover_uploads
 from lakegc_assets.storage.errors import AccessDeniedError
 from lakegc_assets.storage.local import LocalStore
 from lakegc_assets.storage.values import MultipartUpload
+from lakegc_assets_tests.lake import REPOSITORY
 
 _DAY = timedelta(days=1)
 
@@ -33,3 +38,38 @@ def test_an_upload_is_as_old_as_its_last_part(
     (found,), problems = leftover_uploads(server)
     assert (found.where, [one.key for one in found.uploads], found.size) == ("repo", ["a", "b"], 13)
     assert [(one.where, "not allowed" in one.what) for one in problems] == [("local://team", True)]
+
+
+def test_only_uploads_are_aborted_that_nobody_goes_on_with(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Between the plan and the abort somebody completes one, and writes a part of another."""
+    parts = {"idle": 0, "busy": 0, "done": 0}
+    aborted: list[str] = []
+
+    old = server.open(f"local://{REPOSITORY}").server_time() - 10 * _DAY
+
+    def uploads(_: LocalStore, begun_before: datetime) -> Sequence[MultipartUpload]:
+        assert old < begun_before
+        return [MultipartUpload(key, key, old, old + late * _DAY, 1) for key, late in parts.items()]
+
+    def abort(_: LocalStore, upload: MultipartUpload) -> bool:
+        aborted.append(upload.key)
+        return True
+
+    begin = Ledger.begin
+
+    def begin_and_go_on(ledger: Ledger, planned: pa.Table) -> None:
+        begin(ledger, planned)
+        parts["busy"] = 9
+        del parts["done"]
+
+    monkeypatch.setattr(LocalStore, "multipart_uploads", uploads)
+    monkeypatch.setattr(LocalStore, "abort_upload", abort)
+    monkeypatch.setattr(Ledger, "begin", begin_and_go_on)
+    plan = plan_uploads(server, REPOSITORY)
+    assert plan.rows["upload_id"].to_pylist() == ["busy", "done", "idle"]
+    found = abort_uploads(server, REPOSITORY, Choices("somebody", plan.id))
+    assert found == {"deleted": 1, "spared": 2}
+    assert aborted == ["idle"]
+    assert not unfinished(server.root)

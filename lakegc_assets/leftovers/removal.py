@@ -1,0 +1,290 @@
+"""Removes leftovers, batch by batch, so that nothing is lost that somebody needs.
+
+What is to go is recorded in the ledger before the first delete. Each batch is judged anew right
+before it goes: nothing is deleted that is not left over any more. And each object is copied first,
+unless the store keeps what is deleted, or somebody does without.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections import Counter
+from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any, Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from lakegc_assets.engine.tasks import thread_map
+from lakegc_assets.errors import ConfigurationError, RefusedError
+from lakegc_assets.graveler.namespace import StorageNamespace
+from lakegc_assets.leftovers.ledger import PLANNED, Ledger, Removal, new_removal_id
+from lakegc_assets.leftovers.server import Server
+from lakegc_assets.recovery.place import placed
+from lakegc_assets.storage.base import ObjectStore
+from lakegc_assets.storage.copies import copy_object
+from lakegc_assets.storage.errors import ChangedError, ObjectNotFoundError, StorageError
+from lakegc_assets.storage.trash import trash_folder
+from lakegc_assets.storage.undelete_probe import probe_recovery
+from lakegc_assets.storage.values import DeleteOutcome
+from lakegc_assets.sweep.conditions import Condition, probe_conditions
+from lakegc_assets.sweep.lease_record import PROBES
+from lakegc_assets.wording import counted
+
+_BATCH: Final = 1000
+_THREADS: Final = 8
+#: What a store keeps by itself, so that no copy is needed.
+_KEPT: Final = frozenset({"versions", "soft_delete"})
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What is to go.
+
+    Attributes:
+        kind: of the leftovers: ``namespace``, ``uploads`` or ``metadata``.
+        where: repository, or URL of a namespace.
+        store: that keys are relative to.
+        rows: ``PLANNED``, in the order in which they go.
+    """
+
+    kind: str
+    where: str
+    store: ObjectStore
+    rows: pa.Table
+
+    @property
+    def size(self) -> int:
+        """Bytes of all that is to go."""
+        return pc.sum(self.rows["size"]).as_py() or 0
+
+    @property
+    def id(self) -> str:
+        """Names exactly this plan: a confirmation is about no other."""
+        digest = hashlib.sha256(f"{self.kind} {self.store.url}\n".encode())
+        for page in self.rows.to_batches():
+            for row in page.to_pylist():
+                digest.update(repr(sorted(row.items())).encode())
+        return digest.hexdigest()[:16]
+
+    def to_json(self) -> dict[str, Any]:
+        """The same as JSON values, without the objects."""
+        return {
+            "kind": self.kind,
+            "where": self.where,
+            "url": self.store.url,
+            "id": self.id,
+            "objects": self.rows.num_rows,
+            "bytes": self.size,
+        }
+
+    def require(self, plan_id: str) -> None:
+        """Go on only with the plan that somebody has confirmed.
+
+        Raises:
+            RefusedError: it is another one by now.
+        """
+        if self.id != plan_id:
+            raise RefusedError(
+                f"what is left over of {self.where} is not what was confirmed ({plan_id}), but "
+                f"{counted(self.rows.num_rows, 'object')} ({self.id}): look at it again"
+            )
+
+
+@dataclass(frozen=True)
+class Choices:
+    """What the person who removes something has said.
+
+    Attributes:
+        by: who it is.
+        plan_id: of the plan that was confirmed.
+        backup_url: place of copies; None for none.
+        without_backup: delete also where nothing keeps what is deleted.
+    """
+
+    by: str
+    plan_id: str
+    backup_url: str | None = None
+    without_backup: bool = False
+
+
+@dataclass(frozen=True)
+class Safeguard:
+    """What keeps what is deleted.
+
+    Attributes:
+        backup: where each object is copied first; None for nowhere.
+        trash: key prefix to which a local store moves what is deleted; None for none.
+        condition: which calls of the store honour the etag that a key must still have.
+    """
+
+    backup: ObjectStore | None = None
+    trash: str | None = None
+    condition: Condition = "none"
+
+
+def safeguard(server: Server, plan: Plan, choices: Choices, removal_id: str) -> Safeguard:
+    """What keeps what a removal deletes.
+
+    Args:
+        server: whose namespaces a backup may not lie in.
+        plan: of the removal.
+        choices: of the person who removes.
+        removal_id: of the removal.
+
+    Raises:
+        ConfigurationError: the place of the backup is one where copies would be lost.
+        RefusedError: nothing keeps it.
+        StorageError: whether the store keeps it could not be found out.
+    """
+    if choices.backup_url:
+        place = StorageNamespace.parse(choices.backup_url)
+        _require_free(server, plan, place)
+        return Safeguard(server.open(f"{place.url()}/{removal_id}"))
+    if choices.without_backup:
+        return Safeguard()
+    # The trash lies in the namespace itself, which is to be empty where it has no repository.
+    trash = None
+    if plan.kind == "metadata":
+        trash = trash_folder(removal_id, plan.store.server_time())
+    kept = probe_recovery(plan.store, f"{PROBES}{removal_id}/", trash)
+    if kept.kind in _KEPT:
+        return Safeguard()
+    if kept.kind == "trash" and trash is not None:
+        return Safeguard(trash=trash)
+    raise RefusedError(
+        f"{kept.notice}. So what is removed would be gone for good: name a place for copies with "
+        "--backup URL"
+        + ("" if plan.kind == "metadata" else ", or do without them with --without-backup")
+    )
+
+
+def _require_free(server: Server, plan: Plan, place: StorageNamespace) -> None:
+    around = placed(place.url(), server.root.stores)
+    others = {"what is removed": plan.store.url, "the artifacts": server.root.url}
+    taken = [w for w, url in others.items() if around.overlaps(placed(url, server.root.stores))]
+    if owner := server.owner_of(place, server.repositories()):
+        taken.append(f"the namespace of repository {owner!r}")
+    if taken:
+        raise ConfigurationError(
+            f"the backup at {place.url()} would lie in {taken[0]}, or around it: choose another "
+            "place"
+        )
+
+
+def begun(server: Server, plan: Plan, choices: Choices) -> tuple[Ledger, Safeguard]:
+    """Record what is to go; nothing may be deleted before this has returned.
+
+    Raises:
+        LakegcError: see ``safeguard``; or nothing could be recorded.
+    """
+    removal_id = new_removal_id()
+    kept = Safeguard()
+    if plan.kind != "uploads":
+        kept = safeguard(server, plan, choices, removal_id)
+        kept = replace(kept, condition=probe_conditions(plan.store))
+    ledger = Ledger(
+        server.root,
+        Removal(
+            removal_id, plan.kind, plan.where, plan.store.url, choices.by, plan.rows.num_rows,
+            plan.size, kept.backup.url if kept.backup else "",
+        ),
+    )  # fmt: skip
+    ledger.begin(plan.rows)
+    return ledger, kept
+
+
+def remove_objects(
+    plan: Plan,
+    ledger: Ledger,
+    kept: Safeguard,
+    still: Callable[[], Collection[tuple[str, str]]] | Callable[[], None],
+) -> Counter[str]:
+    """Delete what is planned, and record what became of it; the number of objects by outcome.
+
+    Args:
+        plan: what is to go.
+        ledger: that was begun with it.
+        kept: what keeps what is deleted.
+        still: is asked before each batch: key and etag of what is left over now; None for all that
+            is planned. It raises where nothing may go any more.
+
+    Raises:
+        StorageError: some could not be deleted; the others are.
+    """
+    totals: Counter[str] = Counter()
+    for rows in _batches(plan.rows):
+        left = still()
+        wanted = [row for row in rows if left is None or (row["key"], row["etag"]) in left]
+        go = _copied(plan.store, wanted, kept.backup)
+        outcomes = {
+            one.key: one
+            for one in plan.store.delete_many(
+                [row["key"] for row in go],
+                {row["key"]: row["etag"] for row in go} if kept.condition != "none" else None,
+                singly=kept.condition == "single",
+                trash=kept.trash,
+            )
+        }
+        spared = "it is not left over any more, or has changed"
+        found = [
+            outcomes.get(row["key"], DeleteOutcome(row["key"], "spared", None, spared))
+            for row in rows
+        ]
+        ledger.add(found)
+        totals.update(one.outcome for one in found)
+        require_done(plan.store, found)
+    return totals
+
+
+def require_done(store: ObjectStore, outcomes: Sequence[DeleteOutcome]) -> None:
+    """Stop where the store refused something.
+
+    Raises:
+        StorageError: it did.
+    """
+    if failed := [one for one in outcomes if one.outcome == "failed"]:
+        raise StorageError(
+            f"{store.url}: {counted(len(failed), 'object')} could not be removed, for example "
+            f"{failed[0].key!r}: {failed[0].error_code}: {failed[0].detail}. Remove it again"
+        )
+
+
+def planned(rows: Sequence[tuple[Any, ...]]) -> pa.Table:
+    """Rows of ``PLANNED``."""
+    columns = list(zip(*rows, strict=True)) or [()] * len(PLANNED)
+    arrays = [pa.array(c, f.type) for c, f in zip(columns, PLANNED, strict=True)]
+    return pa.table(arrays, schema=PLANNED)
+
+
+def planned_objects(listed: pa.Table) -> pa.Table:
+    """Rows of ``PLANNED`` of what a store lists."""
+    empty = pa.array([""] * listed.num_rows, pa.string())
+    columns = [listed[name] for name in PLANNED.names[:-1]]
+    return pa.table([*columns, empty], schema=PLANNED)
+
+
+def _batches(rows: pa.Table) -> Iterator[list[dict[str, Any]]]:
+    for at in range(0, rows.num_rows, _BATCH):
+        yield rows.slice(at, _BATCH).to_pylist()
+
+
+def _copied(
+    store: ObjectStore, rows: list[dict[str, Any]], backup: ObjectStore | None
+) -> list[dict[str, Any]]:
+    """Those of some objects that are copied; all where no copy is wanted."""
+    if backup is None:
+        return rows
+    done = thread_map(partial(_copy, store, backup), rows, _THREADS)
+    return [row for row, copied in zip(rows, done, strict=True) if copied]
+
+
+def _copy(store: ObjectStore, backup: ObjectStore, row: dict[str, Any]) -> bool:
+    key = row["key"]
+    try:
+        copy_object(store, key, backup, key, size=row["size"], etag=row["etag"], if_absent=True)
+    except (ChangedError, ObjectNotFoundError):
+        return False
+    return True

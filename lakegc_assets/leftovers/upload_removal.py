@@ -1,0 +1,62 @@
+"""Aborts the uploads of a repository that never ended: their parts are lost with that."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Final
+
+from lakegc_assets.errors import LakegcError
+from lakegc_assets.leftovers.removal import Choices, Plan, begun, planned, require_done
+from lakegc_assets.leftovers.server import Server
+from lakegc_assets.leftovers.uploads import old_uploads
+from lakegc_assets.storage.base import ObjectStore
+from lakegc_assets.storage.values import DeleteOutcome, MultipartUpload
+
+#: Uploads that are aborted after one look at all that there are.
+_BATCH: Final = 100
+
+
+def plan_uploads(server: Server, repository: str) -> Plan:
+    """What is to be aborted of a repository.
+
+    Raises:
+        ConfigurationError: there is no such repository.
+        LakegcError: nobody can tell.
+    """
+    (found,) = server.chosen([repository])
+    store = server.open(found.storage_namespace)
+    rows = [(one.key, one.size, one.newest, "", one.upload_id) for one in old_uploads(store)]
+    return Plan("uploads", repository, store, planned(rows))
+
+
+def abort_uploads(server: Server, repository: str, choices: Choices) -> Counter[str]:
+    """Abort the old uploads of a repository; their number by what became of them.
+
+    Raises:
+        RefusedError: they are not what was confirmed.
+        LakegcError: something could not be read, recorded or aborted; remove them again.
+    """
+    plan = plan_uploads(server, repository)
+    plan.require(choices.plan_id)
+    ledger, _ = begun(server, plan, choices)
+    totals: Counter[str] = Counter()
+    for at in range(0, plan.rows.num_rows, _BATCH):
+        # Somebody may have gone on with one of them.
+        now = {one.upload_id: one for one in old_uploads(plan.store)}
+        rows = plan.rows.slice(at, _BATCH).to_pylist()
+        outcomes = [_aborted(plan.store, now.get(row["upload_id"]), row["key"]) for row in rows]
+        ledger.add(outcomes, [row["upload_id"] for row in rows])
+        totals.update(one.outcome for one in outcomes)
+        require_done(plan.store, outcomes)
+    ledger.end(dict(totals))
+    return totals
+
+
+def _aborted(store: ObjectStore, upload: MultipartUpload | None, key: str) -> DeleteOutcome:
+    if upload is None or upload.key != key:
+        return DeleteOutcome(key, "spared", None, "it has ended, or somebody goes on with it")
+    try:
+        gone = not store.abort_upload(upload)
+    except LakegcError as error:
+        return DeleteOutcome(key, "failed", type(error).__name__, str(error))
+    return DeleteOutcome(key, "already_missing" if gone else "deleted")

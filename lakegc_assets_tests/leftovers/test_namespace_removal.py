@@ -1,0 +1,162 @@
+"""Removing a namespace that no repository has: what keeps it, and what a kill leaves."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lakegc_assets.embedded.objects import objects
+from lakegc_assets.errors import ConfigurationError, RefusedError
+from lakegc_assets.graveler.entry import AddressType, Entry
+from lakegc_assets.leftovers.ledger import Ledger, unfinished
+from lakegc_assets.leftovers.namespace_removal import plan_namespace, remove_namespace
+from lakegc_assets.leftovers.removal import Choices
+from lakegc_assets.leftovers.server import Server
+from lakegc_assets.mark.installation import MARKER
+from lakegc_assets.storage.local import LocalStore
+from lakegc_assets.sweep.hold import HOLD
+from lakegc_assets_tests.lake import REPOSITORY, SmallLake
+from lakegc_assets_tests.leftovers.conftest import age
+
+URL = "local://team/old"
+
+
+@pytest.fixture
+def old(lake: SmallLake) -> Path:
+    """The namespace on disk, which nobody has used for a month."""
+    folder = lake.server.objects_dir / "team/old"
+    age(folder, 31)
+    return folder
+
+
+def files(folder: Path) -> dict[str, bytes]:
+    found = (path for path in folder.rglob("*") if path.is_file())
+    return {path.relative_to(folder).as_posix(): path.read_bytes() for path in found}
+
+
+def choices(server: Server, backup: Path | None = None, *, without: bool = False) -> Choices:
+    plan = plan_namespace(server, URL, unclaimed=True)
+    return Choices("somebody", plan.id, str(backup) if backup else None, without)
+
+
+def test_it_goes_and_its_copies_stay(old: Path, server: Server, tmp_path: Path) -> None:
+    marker = old / MARKER
+    marker.parent.mkdir(parents=True)
+    told = {"installation_id": None, "repository": "old", "creation_date": 1}
+    marker.write_text(json.dumps(told))
+    age(old, 31)
+    before = files(old)
+    plan = plan_namespace(server, URL, unclaimed=True)
+    order = plan.rows["key"].to_pylist()
+    assert order[-1] == MARKER
+    of_lakefs = [key.startswith("_lakefs/") for key in order]
+    assert of_lakefs == sorted(of_lakefs)
+    wanted = choices(server, tmp_path / "backup")
+    found = remove_namespace(server, URL, wanted, unclaimed=True)
+    assert found == {"deleted": len(before)}
+    assert files(old) == {}
+    (copies,) = (tmp_path / "backup").iterdir()
+    assert files(copies) == before
+    assert not unfinished(server.root)
+
+
+def test_what_keeps_it(
+    lake: SmallLake, old: Path, server: Server, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    with pytest.raises(RefusedError, match="say so with --unclaimed"):
+        plan_namespace(server, URL, unclaimed=False)
+    with pytest.raises(RefusedError, match="name a place for copies with --backup URL"):
+        remove_namespace(server, URL, choices(server), unclaimed=True)
+    for place in (old / "copies", lake.objects, Path(lake.root.url)):
+        with pytest.raises(ConfigurationError, match="would lie in"):
+            remove_namespace(server, URL, choices(server, place), unclaimed=True)
+    confirmed = choices(server, without=True)
+    (old / "more").write_text("x")
+    with pytest.raises(RefusedError, match="0 days old"):
+        remove_namespace(server, URL, confirmed, unclaimed=True)
+    age(old, 31)
+    with pytest.raises(RefusedError, match="is not what was confirmed"):
+        remove_namespace(server, URL, confirmed, unclaimed=True)
+    begin = Ledger.begin
+
+    def begin_and_create(ledger: Ledger, planned: Any) -> None:
+        begin(ledger, planned)
+        lake.client.create_repository("again", f"{URL}/again")
+
+    before = files(old).keys()
+    monkeypatch.setattr(Ledger, "begin", begin_and_create)
+    wanted = choices(server, tmp_path / "backup")
+    with pytest.raises(RefusedError, match="repository 'again' has it"):
+        remove_namespace(server, URL, wanted, unclaimed=True)
+    assert before <= files(old).keys()
+
+
+def test_a_hold_keeps_it(old: Path, server: Server) -> None:
+    hold = old / HOLD
+    hold.parent.mkdir(parents=True)
+    hold.write_text("{}")
+    age(old, 31)
+    with pytest.raises(RefusedError, match="it is on hold"):
+        plan_namespace(server, URL, unclaimed=True)
+
+
+@pytest.mark.parametrize("committed", [False, True])
+def test_what_another_repository_has_imported_keeps_it(
+    committed: bool,  # noqa: FBT001 - a parameter
+    lake: SmallLake,
+    old: Path,
+    server: Server,
+) -> None:
+    (address,) = (key for key in files(old) if key.startswith("data/"))
+    full = Entry(f"{URL}/{address}", size=4, e_tag="0" * 32, address_type=AddressType.FULL)
+    objects.stage_entry(lake.server.lake, REPOSITORY, "main", "imported", full)
+    if committed:
+        lake.commit("main")
+    where = "in the range" if committed else "in what is staged on 'main'"
+    with pytest.raises(RefusedError, match=f"repository 'repo' names objects in it, .*{where}"):
+        remove_namespace(server, URL, choices(server, without=True), unclaimed=True)
+    assert address in files(old)
+
+
+class KilledError(BaseException):
+    """What ends a process at once."""
+
+
+_delete: Callable[..., Any] = LocalStore.delete_many
+
+
+@pytest.mark.parametrize("deleting", [False, True])
+def test_a_kill_loses_nothing(
+    deleting: bool,  # noqa: FBT001 - a parameter
+    old: Path,
+    server: Server,
+    tmp_path: Path,
+) -> None:
+    """The plan is in the ledger, and each object in its place or among the copies."""
+    before = files(old)
+
+    def killed(store: LocalStore, keys: Any, *args: Any, **options: Any) -> Any:
+        keys = list(keys)
+        if not set(keys) & before.keys():
+            return _delete(store, keys, *args, **options)
+        if deleting:
+            _delete(store, keys[:1], *args, **options)
+        raise KilledError
+
+    wanted = choices(server, tmp_path / "backup")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(LocalStore, "delete_many", killed)
+        with pytest.raises(KilledError):
+            remove_namespace(server, URL, wanted, unclaimed=True)
+    (left,) = unfinished(server.root)
+    assert (left.kind, left.where, left.by) == ("namespace", URL, "somebody")
+    assert {*Ledger(server.root, left).planned()["key"].to_pylist()} == before.keys()
+    (copies,) = (tmp_path / "backup").iterdir()
+    assert files(copies) | files(old) == before
+    assert len(files(old)) == len(before) - deleting
+    remove_namespace(server, URL, choices(server, tmp_path / "backup"), unclaimed=True)
+    assert files(old) == {}
