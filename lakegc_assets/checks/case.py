@@ -30,7 +30,6 @@ from lakegc_assets.lakefs.client import LakeFSClient
 from lakegc_assets.run.artifacts import AttemptArtifacts, Manifest
 from lakegc_assets.run.connections import Connections
 from lakegc_assets.run.context import RunContext
-from lakegc_assets.run.selection import Selection
 
 T = TypeVar("T")
 
@@ -85,7 +84,7 @@ class Case:
         frames: the session of the run's engine, which stays open as long as this is used.
         attempt: the artifacts.
         chain: manifests up to ``deletion_candidates``, checked.
-        selection: what is to be deleted.
+        parts: files of what is to be deleted.
     """
 
     ctx: RunContext
@@ -94,7 +93,7 @@ class Case:
     frames: Session
     attempt: AttemptArtifacts
     chain: Mapping[str, Manifest]
-    selection: Selection
+    parts: Sequence[Part]
 
     @cached_property
     def scratch(self) -> Scratch:
@@ -192,24 +191,14 @@ class Case:
         return self.frames.read(Dataset(self.attempt.url, parts, schema))
 
     @cached_property
-    def _parts(self) -> Sequence[Part]:
-        """Files of the candidates."""
-        selection = self.selection
-        if not selection.without:
-            return selection.parts
-        # It is read several times.
-        marked, done = self.dataset(selection.parts, CANDIDATES), self.dataset(selection.without)
-        return self.write(relations.remaining(marked, done), CANDIDATES, "leave out what is spared")
-
-    @cached_property
     def candidates(self) -> DataFrame:
         """What is to be deleted."""
-        return self.dataset(self._parts, CANDIDATES)
+        return self.dataset(self.parts, CANDIDATES)
 
     @property
     def rows(self) -> int:
         """How many candidates there are."""
-        return sum(part.rows for part in self._parts)
+        return sum(part.rows for part in self.parts)
 
     @cached_property
     def store(self) -> DataFrame:

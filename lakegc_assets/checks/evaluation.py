@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import dataclasses
 import json
+from collections.abc import Sequence
 
 from lakegc_assets.checks import invariants
 from lakegc_assets.checks.case import Case, CheckResult
 from lakegc_assets.checks.listing_check import listing_holds_heads
+from lakegc_assets.engine.datasets import Part
 from lakegc_assets.errors import IntegrityError, RefusedError
 from lakegc_assets.run.artifacts import AttemptArtifacts, Manifest
 from lakegc_assets.run.command_line import in_dagster
 from lakegc_assets.run.context import RunContext
-from lakegc_assets.run.selection import Selection
 from lakegc_assets.storage.errors import ObjectNotFoundError
 
 #: Every invariant of a set of candidates, in the order in which they are evaluated.
@@ -38,7 +39,7 @@ NAMES = tuple(function.__name__ for function in INVARIANTS)
 _RESULTS = "deletion_candidates/checks.json"
 
 
-def evaluate(ctx: RunContext, candidates: Selection | None = None) -> list[CheckResult]:
+def evaluate(ctx: RunContext, candidates: Sequence[Part] | None = None) -> list[CheckResult]:
     """Evaluate every invariant.
 
     Args:
@@ -52,7 +53,7 @@ def evaluate(ctx: RunContext, candidates: Selection | None = None) -> list[Check
     attempt = ctx.root.attempt(ctx.repository, ctx.run)
     chain = attempt.chain("deletion_candidates", connections.namespace_url)
     if candidates is None:
-        candidates = Selection(chain["deletion_candidates"].parts["data"])
+        candidates = chain["deletion_candidates"].parts["data"]
     with ctx.frames(connections) as frames:
         case = Case(ctx, client, connections, frames, attempt, chain, candidates)
         try:

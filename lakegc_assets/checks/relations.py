@@ -21,17 +21,6 @@ _DIGITS: Final = 32
 
 
 @relation
-def remaining(marked: DataFrame, done: DataFrame) -> DataFrame:
-    """Candidates that are to be judged: what is marked, without what is deleted or spared.
-
-    Args:
-        marked: address and other columns.
-        done: address.
-    """
-    return marked.join(done.select("address"), "address", "left_anti")
-
-
-@relation
 def outside(candidates: DataFrame) -> DataFrame:
     """Candidates that are not where lakeFS writes objects: below ``data/``, or at the root."""
     address = F.col("address")

@@ -30,7 +30,6 @@ from lakegc_assets.run.context import RunContext
 from lakegc_assets.run.hashing import HASHES
 from lakegc_assets.run.history import earlier, of_whole_store
 from lakegc_assets.run.pins import pinned
-from lakegc_assets.run.selection import Selection
 
 ASSET = "deletion_candidates"
 #: Columns of what relations take and give.
@@ -122,7 +121,7 @@ def _served(
         attempt.read("active_commits", "heads"),
         store,
         f"{ASSET}/served/",
-        Selection(unlisted),
+        unlisted,
         etag_files(listing),
         max(LEAST_SECONDS, spent),
         int(chain["uncommitted_snapshot"].facts["listed"]),

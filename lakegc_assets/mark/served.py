@@ -40,7 +40,6 @@ from lakegc_assets.mark.lookups import Question, ask, find_paths
 from lakegc_assets.mark.shadow_rule import Looks, find_looks
 from lakegc_assets.run.connections import Connections
 from lakegc_assets.run.context import RunContext
-from lakegc_assets.run.selection import Selection
 from lakegc_assets.storage.base import ObjectStore
 
 SPARED: Final = pa.schema([("address", pa.string()), ("why", pa.string())])
@@ -61,7 +60,7 @@ def served_candidates(
     heads: pa.Table,
     store: ObjectStore,
     folder: str,
-    candidates: Selection,
+    candidates: Sequence[Part],
     etags: EtagFiles,
     seconds: float,
     staged: int = 0,
@@ -121,20 +120,20 @@ def inquire(
     heads: pa.Table,
     store: ObjectStore,
     folder: str,
-    candidates: Selection,
+    candidates: Sequence[Part],
     etags: EtagFiles,
     seconds: float,
     staged: int = 0,
 ) -> Inquiry:
     """Find out what is to be asked; the arguments and errors of ``served_candidates``."""
     question = Question([], np.empty(0, np.int32), [], 0, time.time() + seconds, staged)
-    if not candidates.rows:
+    if not any(part.rows for part in candidates):
         nothing = HeadRanges([], np.empty(0, np.int64), {})
         return Inquiry(nothing, (), Looks(), question, (), (), store.url, folder)
     ranges = head_ranges(ctx, connections, heads)
     with ctx.frames(connections) as frames:
         work = Workspace(ctx, connections, frames, store.url, folder)
-        some = work.read(candidates.parts, CANDIDATES)
+        some = work.read(candidates, CANDIDATES)
         looks = find_looks(work, ranges, some, etags, question.deadline)
         sizes = work.write(relations.sizes_of(some), "sizes", SIZES, "collect sizes of candidates")
         question = replace(question, sizes=sizes)
@@ -146,7 +145,7 @@ def inquire(
             found = work.write(ranked, "looks", PATHS_OF, "count paths at branch HEADs")
             question, over = _chosen(work, ranges, looks, found, question)
     paths = find_paths(ctx, connections, ranges, store.url, folder, question)
-    return Inquiry(ranges, candidates.parts, looks, question, paths, over, store.url, folder)
+    return Inquiry(ranges, candidates, looks, question, paths, over, store.url, folder)
 
 
 def _chosen(

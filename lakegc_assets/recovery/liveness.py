@@ -28,7 +28,6 @@ from lakegc_assets.run.connections import Connections
 from lakegc_assets.run.context import RunContext
 from lakegc_assets.run.hashing import address_hashes
 from lakegc_assets.run.pins import pinned
-from lakegc_assets.run.selection import Selection
 from lakegc_assets.run.sets import members
 from lakegc_assets.storage.base import ObjectStore
 
@@ -137,7 +136,7 @@ def _served(
         "etag": pa.repeat(pa.scalar(""), objects.num_rows),
     }
     rows = pa.Table.from_batches([listing_rows(pa.table(columns))])
-    part = Selection([write_part(scratch, "objects/", rows)])
+    part = [write_part(scratch, "objects/", rows)]
     heads = liveness.heads_table()
     return served_candidates(
         ctx, connections, heads, scratch, "served/", part, EtagFiles(), _ASKING_S

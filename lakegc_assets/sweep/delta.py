@@ -36,7 +36,6 @@ from lakegc_assets.run.connections import Connections
 from lakegc_assets.run.context import RunContext
 from lakegc_assets.run.hashing import HASHES, KeyDigest
 from lakegc_assets.run.pins import pinned
-from lakegc_assets.run.selection import Selection
 from lakegc_assets.sweep import relations
 from lakegc_assets.sweep.extending import HELD
 from lakegc_assets.sweep.extension import Known
@@ -279,7 +278,7 @@ class Deltas:
             heads,
             self.attempt.store(),
             folder,
-            Selection(candidates.parts),
+            candidates.parts,
             etag_files(self.chain["store_listing"]),
             _ASKING_S,
             # It only tells how the work is spread, so that what the mark knew is as good.

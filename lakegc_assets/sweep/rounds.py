@@ -13,7 +13,6 @@ from lakegc_assets.errors import LakegcError, RefusedError
 from lakegc_assets.run.artifacts import AttemptArtifacts
 from lakegc_assets.run.connections import Connections
 from lakegc_assets.run.context import RunContext
-from lakegc_assets.run.selection import Selection
 from lakegc_assets.storage.codes import error_class
 from lakegc_assets.storage.errors import (
     AccessDeniedError,
@@ -138,7 +137,7 @@ class Rounds:
         if not survivors.rows:
             return {}
         if not self._evaluated:
-            require_passed(evaluate(self.ctx, Selection(survivors.parts)))
+            require_passed(evaluate(self.ctx, survivors.parts))
             self._evaluated = True
             if elapsed() - delta.taken.elapsed > _FRESH:
                 return {STALE: "the delta mark aged while the invariants were evaluated"}

@@ -30,7 +30,6 @@ from lakegc_assets.run.artifacts import LISTING, ArtifactRoot, AttemptArtifacts,
 from lakegc_assets.run.connections import Connections
 from lakegc_assets.run.context import RunContext
 from lakegc_assets.run.hashing import key_digest
-from lakegc_assets.run.selection import Selection
 from lakegc_assets.run.settings import Settings
 from lakegc_assets.storage.config import StoreConfig
 from lakegc_assets_tests.listings import listing_of
@@ -352,7 +351,7 @@ class Marked:
         parts += self.plant(planted)
         given = {**found, **(chain or {})}
         frames = ctx.frames(connections)
-        return Case(ctx, client, connections, frames, self.attempt, given, Selection(parts))
+        return Case(ctx, client, connections, frames, self.attempt, given, parts)
 
     def plant(self, addresses: Iterable[str]) -> list[Part]:
         listed = {row["address"]: row for row in self.lab.listing}

@@ -22,7 +22,6 @@ from lakegc_assets.checks.evaluation import (
 )
 from lakegc_assets.engine.datasets import write_part
 from lakegc_assets.run.pins import PINS, Pin, write_pin
-from lakegc_assets.run.selection import Selection
 from lakegc_assets_tests.checks.conftest import Labs
 from lakegc_assets_tests.checks.handmade import SETTINGS, Lab, Row, fails
 from lakegc_assets_tests.sessions import Session
@@ -62,7 +61,7 @@ def test_every_planted_candidate_is_seen_on_spark(
     staged = min(a for a in staged_addresses(lab) if a.startswith("data/"))
     planted = ["other/x", "data/dummy", "data/never-listed", held, staged, *served_by(lab)]
     whole = marked.manifest("deletion_candidates").parts["data"]
-    results = evaluate(on_spark, Selection([*whole, *marked.plant(planted)]))
+    results = evaluate(on_spark, [*whole, *marked.plant(planted)])
     shown = {
         "inside_namespace": "other/x",
         "not_special": "data/dummy",
@@ -100,14 +99,13 @@ def test_all_but_the_warnings_block(lab: Lab) -> None:
     assert len(results) == len(INVARIANTS) == len(set(NAMES))
 
 
-def test_a_sweep_is_judged_by_what_is_left(lab: Lab) -> None:
+def test_a_sweep_is_judged_by_what_it_is_about_to_delete(lab: Lab) -> None:
     marked = lab.mark()
     bad = marked.plant(["data/never-listed"])
-    parts = [*marked.manifest("deletion_candidates").parts["data"], *bad]
-    assert not require(evaluate(marked.ctx, Selection(parts)), "older_than_cutoff").passed
-    assert require(evaluate(marked.ctx, Selection(parts, bad)), "older_than_cutoff").passed
-    (whole,) = marked.manifest("deletion_candidates").parts["data"]
-    share = require(evaluate(marked.ctx, Selection(parts, [whole])), "candidate_share")
+    parts = marked.manifest("deletion_candidates").parts["data"]
+    assert not require(evaluate(marked.ctx, [*parts, *bad]), "older_than_cutoff").passed
+    assert require(evaluate(marked.ctx, parts), "older_than_cutoff").passed
+    share = require(evaluate(marked.ctx, bad), "candidate_share")
     assert share.facts["candidates"] == 1
 
 
@@ -150,7 +148,7 @@ def test_a_candidate_without_a_name_is_seen(lab: Lab) -> None:
         }
     )
     written = write_part(marked.attempt.store(), "planted/", rows)
-    case = replace(marked.case(), selection=Selection([written]))
+    case = replace(marked.case(), parts=[written])
     assert "[None]" in fails(invariants.inside_namespace(case))
 
 

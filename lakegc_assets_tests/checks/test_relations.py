@@ -99,7 +99,6 @@ def held_together(
 ADDRESS = ("address",)
 MOST = st.integers(1, 5)
 PURE: Final[list[tuple[str, tuple[tuple[str, ...], ...], tuple[str, ...], tuple[Any, ...]]]] = [
-    ("remaining", (("address", "size"), ADDRESS), ("address", "size"), ()),
     ("outside", (("address", "size"),), ADDRESS, ()),
     ("special", (("address", "size"),), ADDRESS, ()),
     ("not_old", (ADDRESS, ("address", "last_modified")), ADDRESS, (st.just(NOW),)),

@@ -29,7 +29,6 @@ from lakegc_assets.mark.uncommitted import snapshot_uncommitted
 from lakegc_assets.run import sets
 from lakegc_assets.run.artifacts import AttemptArtifacts, Manifest
 from lakegc_assets.run.context import RunContext
-from lakegc_assets.run.selection import Selection
 from lakegc_assets_tests.lake import REPOSITORY, RUN, SmallLake, copy_lake, running
 from lakegc_assets_tests.sessions import Session
 
@@ -190,7 +189,7 @@ def test_when_time_is_over_what_was_not_asked_stays(
             attempt.read("active_commits", "heads"),
             store,
             "test/",
-            Selection(manifest.parts["data"]),
+            manifest.parts["data"],
             etag_files(attempt.manifest("store_listing")),
             seconds,
         )

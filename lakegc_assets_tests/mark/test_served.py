@@ -28,7 +28,6 @@ from lakegc_assets.mark.lookalikes import HeadRanges
 from lakegc_assets.mark.served import UNVERIFIED, served_candidates
 from lakegc_assets.run.connections import Connections
 from lakegc_assets.run.context import RunContext
-from lakegc_assets.run.selection import Selection
 from lakegc_assets_tests import recorded
 from lakegc_assets_tests.listings import listing_of
 from lakegc_assets_tests.mark.conftest import Goldens
@@ -72,7 +71,7 @@ def test_etags_that_are_no_checksums_are_not_compared(golden: Goldens, tmp_path:
         marked.attempt.read("active_commits", "heads"),
         store,
         "test/",
-        Selection([write_part(store, "test/", dead)]),
+        [write_part(store, "test/", dead)],
         EtagFiles([write_part(store, "test/", listing)]),
         60.0,
     )

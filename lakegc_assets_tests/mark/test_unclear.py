@@ -25,7 +25,6 @@ from lakegc_assets.mark.listing import list_store
 from lakegc_assets.mark.served import SERVED, UNVERIFIED, served_candidates
 from lakegc_assets.mark.uncommitted import snapshot_uncommitted
 from lakegc_assets.run.context import RunContext
-from lakegc_assets.run.selection import Selection
 from lakegc_assets.storage.config import StoreConfig
 from lakegc_assets_tests import recorded
 from lakegc_assets_tests.lake import REPOSITORY, RUN, SmallLake, running
@@ -173,7 +172,7 @@ def test_without_time_only_their_sizes_are_in_doubt(copied: Copied, spark: Sessi
             attempt.read("active_commits", "heads"),
             store,
             "test/",
-            Selection(manifest.parts["data"]),
+            manifest.parts["data"],
             etag_files(attempt.manifest("store_listing")),
             seconds,
         )

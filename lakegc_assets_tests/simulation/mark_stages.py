@@ -10,7 +10,7 @@ from contextlib import nullcontext
 from functools import cache
 from typing import Any, Final
 
-from lakegc_assets.engine.datasets import Part, write_part
+from lakegc_assets.engine.datasets import Part, read_part, write_part
 from lakegc_assets.errors import LakegcError
 from lakegc_assets.graveler import namespace
 from lakegc_assets.mark import (
@@ -33,7 +33,6 @@ from lakegc_assets.mark.served import SERVED, SPARED
 from lakegc_assets.mark.uncommitted import snapshot_uncommitted
 from lakegc_assets.run.artifacts import MARK_ASSETS
 from lakegc_assets.run.context import RunContext
-from lakegc_assets.run.selection import Selection
 from lakegc_assets.storage.base import ObjectStore
 from lakegc_assets_tests.simulation import encoding
 from lakegc_assets_tests.simulation import rows as pa
@@ -102,9 +101,9 @@ def replaced(
 
     def asked(
         _ctx: Any, connections: Any, heads: pa.Table, store: ObjectStore, _folder: str,
-        wanted: Selection, _etags: object, _seconds: float, _staged: int,
+        wanted: Sequence[Part], _etags: object, _seconds: float, _staged: int,
     ) -> pa.Table:  # fmt: skip
-        rows = [row for part in wanted.parts for row in wanted.read(store, part).to_pylist()]
+        rows = [row for part in wanted for row in read_part(store, part).to_pylist()]
         names = heads["branch"].to_pylist()
         read = dict(zip(names, heads["metarange_id"].to_pylist(), strict=True))
         found = sorted(served(connections.client(), names, rows, read))
