@@ -6,10 +6,7 @@ compiles for itself.
 
 from __future__ import annotations
 
-from typing import TypeVar
-
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
 from lakegc_assets.checks.witness import paths_of, witness
@@ -25,9 +22,6 @@ from lakegc_assets.graveler.paths import FOLDER_DEPTH
 from lakegc_assets.graveler.ranges import write_metarange, write_range
 from lakegc_assets.mark.ranges import decode
 from lakegc_assets.run.hashing import key_digest, pair_hashes
-from lakegc_assets.run.sets import places_of
-
-T = TypeVar("T", bound=np.generic)
 
 
 def main() -> None:
@@ -47,16 +41,6 @@ def main() -> None:
     etag_hash("0" * 32)
     key_digest(texts)
     pair_hashes(own, own)
-    read = _read_only(own)
-    for members, wanted in ((own, own), (read, own), (own, read)):
-        places_of(members, wanted)
-
-
-def _read_only(numbers: npt.NDArray[T]) -> npt.NDArray[T]:
-    """As arrays are that Arrow gives."""
-    read: npt.NDArray[T] = numbers.copy()
-    read.flags.writeable = False
-    return read
 
 
 if __name__ == "__main__":

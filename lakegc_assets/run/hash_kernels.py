@@ -32,25 +32,3 @@ def hash_all(raw: Any, ends: Any, offset: Any, hashes: Any) -> None:  # noqa: AN
         for at in range(ends[i], ends[i + 1]):
             value = (value ^ np.uint64(raw[at])) * _PRIME
         hashes[i] = _mix(value)
-
-
-@numba.njit(cache=True, nogil=True)
-def search_all(members: Any, wanted: Any, places: Any) -> None:  # noqa: ANN401 - numpy arrays
-    """Fill ``places`` with where each of some sorted numbers would stand among others, sorted too.
-
-    Steps get longer until they go too far, so that it costs little where one side is much shorter.
-    """
-    at = 0
-    for i in range(len(wanted)):
-        value, step = wanted[i], 1
-        while at + step <= len(members) and members[at + step - 1] < value:
-            at += step
-            step *= 2
-        high = min(at + step - 1, len(members))
-        while at < high:
-            middle = (at + high) // 2
-            if members[middle] < value:
-                at = middle + 1
-            else:
-                high = middle
-        places[i] = at

@@ -16,7 +16,6 @@ import numpy as np
 import numpy.typing as npt
 
 from lakegc_assets.engine.datasets import Part, read_part, write_part
-from lakegc_assets.run import hash_kernels
 from lakegc_assets.run.hashing import Hashes, hash_table, unsigned
 from lakegc_assets.storage.base import ObjectStore
 
@@ -86,22 +85,12 @@ def members_of(runs: Iterable[Hashes], hashes: Hashes) -> npt.NDArray[np.bool_]:
     found = np.zeros(len(wanted), np.bool_)
     for run in runs:
         if len(run) and len(wanted):
-            at = places_of(run, wanted)
+            at = np.searchsorted(run, wanted)
             at[at == len(run)] = 0
             found |= run[at] == wanted
     answer = np.empty(len(found), np.bool_)
     answer[order] = found
     return answer
-
-
-def places_of(members: Hashes, wanted: Hashes) -> npt.NDArray[np.int64]:
-    """Where each of some sorted hashes stands, or would, among others, which are sorted, too.
-
-    As ``numpy.searchsorted``, which begins anew for each of them.
-    """
-    places = np.empty(len(wanted), np.int64)
-    hash_kernels.search_all(members, wanted, places)
-    return places
 
 
 def union(runs: Sequence[Hashes]) -> Hashes:

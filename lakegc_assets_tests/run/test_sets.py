@@ -15,7 +15,6 @@ from lakegc_assets.run.hashing import Hashes
 from lakegc_assets.run.sets import (
     members,
     members_of,
-    places_of,
     read_run,
     union,
     write_set,
@@ -34,13 +33,6 @@ def test_members_are_those_of_any_run(runs: list[list[int]], wanted: list[int]) 
     found = members_of([union([hashes(run)]) for run in runs], hashes(wanted))
     there = {number for run in runs for number in run}
     assert found.tolist() == [number in there for number in wanted]
-
-
-@given(NUMBERS | st.lists(st.integers(0, 500), min_size=100, max_size=400), NUMBERS)
-def test_places_are_where_numpy_would_put_them(members: list[int], wanted: list[int]) -> None:
-    some, others = np.sort(hashes(members)), np.sort(hashes(wanted))
-    for first, second in ((some, others), (others, some)):
-        assert places_of(first, second).tolist() == np.searchsorted(first, second).tolist()
 
 
 def test_a_set_is_written_in_runs_and_read_again(
