@@ -289,6 +289,7 @@ class GarbageCollection(dg.Component, Policy):
             backup_endpoint_url=stores.backup_endpoint_url,
             backup_region=stores.backup_region,
             backup_profile=stores.backup_profile,
+            namespace_roots=stores.namespace_roots,
             policies=policies.dump(),
             **{name: getattr(self, name) for name in SETTINGS},
         )

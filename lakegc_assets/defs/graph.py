@@ -7,6 +7,7 @@ from lakegc_assets.defs.assets.backup import backup
 from lakegc_assets.defs.assets.committed_addresses import committed_addresses
 from lakegc_assets.defs.assets.deletion_candidates import deletion_candidates
 from lakegc_assets.defs.assets.estate import estate
+from lakegc_assets.defs.assets.estate_leftovers import estate_leftovers
 from lakegc_assets.defs.assets.gc_report import gc_report
 from lakegc_assets.defs.assets.policy_forecast import policy_forecast
 from lakegc_assets.defs.assets.restored_set import restored_set
@@ -28,6 +29,7 @@ STAGES: Final = (
     restored_set,
     policy_forecast,
     estate,
+    estate_leftovers,
 )
 #: What is made in one step: a sweep goes on where no backup was asked for.
 SWEEP: Final = (backup, swept_set)

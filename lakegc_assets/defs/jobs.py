@@ -95,6 +95,11 @@ def jobs(policies: Policies, names: Names) -> dg.Definitions:
                 selection=names.selection("estate"),
                 description="Make the table of all repositories again. Deletes nothing.",
             ),
+            dg.define_asset_job(
+                names.of("gc_leftovers"),
+                selection=names.selection("estate_leftovers"),
+                description="Say what no collection finds on the server. Removes nothing.",
+            ),
             prune_job(names),
             accepting(names),
         ],

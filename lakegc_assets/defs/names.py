@@ -27,7 +27,7 @@ RUN_ASSETS: Final = (
     *MARK_ASSETS,
     *("storage_attribution", "backup", "swept_set", "restored_set", "policy_forecast"),
 )
-ASSETS: Final = (*RUN_ASSETS, "repositories", "estate")
+ASSETS: Final = (*RUN_ASSETS, "repositories", "estate", "estate_leftovers")
 #: Jobs of one repository and one run, and the others.
 RUN_JOBS: Final = (
     "gc",
@@ -38,7 +38,7 @@ RUN_JOBS: Final = (
     "gc_approve",
     "gc_forecast",
 )
-OTHER_JOBS: Final = ("gc_prune", "gc_estate", "gc_accept_hold")
+OTHER_JOBS: Final = ("gc_prune", "gc_estate", "gc_leftovers", "gc_accept_hold")
 
 
 def partition_of(run: dg.DagsterRun) -> tuple[str | None, str | None]:

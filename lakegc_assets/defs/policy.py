@@ -281,6 +281,11 @@ class StoresSection(dg.Model, dg.Resolvable):
     artifact_root: str | None = Field(
         default=None, description="URL or path of the artifacts; else LAKEGC_ARTIFACT_ROOT"
     )
+    namespace_roots: Texts = Field(
+        default=[],
+        description="URLs below which the server keeps namespaces, to find those that no "
+        "repository has; else LAKEGC_NAMESPACE_ROOTS",
+    )
     s3_endpoint_url: str | None = Field(default=None, description="of a store beside AWS")
     s3_region: str | None = Field(default=None, description="else AWS_REGION")
     s3_profile: str | None = Field(default=None, description="a profile of ~/.aws")

@@ -23,12 +23,14 @@ from lakegc_assets.wording import counted
 NAME: Final = "gc_schedule"
 #: After the waves of the night, as they are where nothing else is said.
 _ESTATE_CRON: Final = "0 6 * * *"
+#: It lists all versions, and lets lakeFS dump its refs.
+_LEFTOVERS_CRON: Final = "0 7 * * 0"
 #: For how long a repository may join a wave.
 OPEN: Final = timedelta(hours=24)
 
 
 def schedules(policies: Policies, names: Names) -> list[dg.ScheduleDefinition]:
-    """``gc_schedule``, one more for each other time zone of the policies, and ``gc_estate``'s."""
+    """``gc_schedule``, and one more for each other time zone; those of estate and leftovers."""
     return [
         *(
             _schedule(name_of(zone, policies, names), crons, zone, policies, names)
@@ -41,6 +43,14 @@ def schedules(policies: Policies, names: Names) -> list[dg.ScheduleDefinition]:
             execution_timezone=policies.for_all.time_zone,
             default_status=policies.schedule_status,
             description="Makes the table of all repositories again, each day. Starts nothing.",
+        ),
+        dg.ScheduleDefinition(
+            name=names.of("gc_leftovers_schedule"),
+            job_name=names.of("gc_leftovers"),
+            cron_schedule=_LEFTOVERS_CRON,
+            execution_timezone=policies.for_all.time_zone,
+            default_status=policies.schedule_status,
+            description="Says each week what no collection finds on the server. Removes nothing.",
         ),
     ]
 

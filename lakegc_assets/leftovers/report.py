@@ -114,7 +114,9 @@ def find_leftovers(server: Server, names: Sequence[str] = ()) -> Leftovers:
             continue
         if found.tables.num_rows:
             metadata.append(found)
-    return Leftovers(namespaces, uploads, metadata, retained, unfinished(server.root), problems)
+    # A root that cannot be read is told by each kind.
+    once = list(dict.fromkeys(problems))
+    return Leftovers(namespaces, uploads, metadata, retained, unfinished(server.root), once)
 
 
 def _text(moment: datetime | None) -> str | None:

@@ -449,6 +449,7 @@ def test_there_is_a_schedule_for_each_time_zone() -> None:
     found = {s.name: (s.cron_schedule, s.execution_timezone) for s in schedules}
     assert found == {
         "gc_estate_schedule": ("0 6 * * *", "UTC"),
+        "gc_leftovers_schedule": ("0 7 * * 0", "UTC"),
         "gc_schedule": (["0 2 * * 0", "0 1 * * *"], "UTC"),
         # What says the time and what says the zone may both name a repository.
         "gc_schedule_Europe_Berlin": (["0 2 * * 0", "0 1 * * *"], "Europe/Berlin"),

@@ -28,7 +28,7 @@ _CONTRACT = ["**Reads", "**Writes", "**Guarantees"]
 #: With what takes it back, which no collection does.
 _WHOLE = [*_GRAPH, "restored_set"]
 #: About all repositories, and fed by no asset.
-_BESIDE = {"repositories", "estate"}
+_BESIDE = {"repositories", "estate", "estate_leftovers"}
 #: Beside the report: nothing depends on them.
 _ATTRIBUTION = "storage_attribution"
 _FORECAST = "policy_forecast"
@@ -85,7 +85,7 @@ def test_a_process_without_the_ui_has_the_same_graph(graph: dg.AssetGraph) -> No
     assert ours.asset_check_keys == graph.asset_check_keys
     assert ours.toposorted_asset_keys_by_level == graph.toposorted_asset_keys_by_level
     assert sorted(definitions.resources or {}) == sorted(defs().resources or {})
-    more = ("gc_backup", "gc_restore", "gc_forecast", "gc_estate", "gc_prune")
+    more = ("gc_backup", "gc_restore", "gc_forecast", "gc_estate", "gc_leftovers", "gc_prune")
     for job in ("gc", "gc_mark", "gc_approve", "gc_sweep", *more):
         assert definitions.resolve_job_def(job).name == job
 
@@ -109,13 +109,13 @@ def test_every_asset_is_of_one_repository_and_one_run(graph: dg.AssetGraph) -> N
     for name in (*_WHOLE, _ATTRIBUTION, _FORECAST):
         node = graph.get(dg.AssetKey(name))
         assert node.partitions_def == PLAIN.repository_run
-    estate = graph.get(dg.AssetKey("estate"))
-    assert estate.partitions_def is None
-    assert estate.parent_keys == set()
+    for name in _BESIDE - {"repositories"}:
+        assert graph.get(dg.AssetKey(name)).partitions_def is None
+        assert graph.get(dg.AssetKey(name)).parent_keys == set()
 
 
 def test_every_asset_shows_the_contract_of_its_module(graph: dg.AssetGraph) -> None:
-    for name in (*_WHOLE, _ATTRIBUTION, _FORECAST, "estate"):
+    for name in (*_WHOLE, _ATTRIBUTION, _FORECAST, "estate", "estate_leftovers"):
         described = graph.get(dg.AssetKey(name)).description or ""
         what, *parts = described.split("\n\n")
         assert what.endswith(".")
@@ -175,13 +175,18 @@ def test_a_job_is_a_part_of_the_graph(
     assert job.partitions_def == PLAIN.repository_run
 
 
-def test_the_estate_is_a_job_of_its_own(definitions: dg.Definitions) -> None:
-    job = definitions.resolve_job_def("gc_estate")
-    assert {k.to_user_string() for k in job.asset_layer.selected_asset_keys} == {"estate"}
+@pytest.mark.parametrize(
+    ("name", "asset"), [("gc_estate", "estate"), ("gc_leftovers", "estate_leftovers")]
+)
+def test_what_is_about_all_repositories_is_a_job_of_its_own(
+    definitions: dg.Definitions, name: str, asset: str
+) -> None:
+    job = definitions.resolve_job_def(name)
+    assert {k.to_user_string() for k in job.asset_layer.selected_asset_keys} == {asset}
     assert job.executor_def is dg.in_process_executor
     assert job.partitions_def is None
-    schedule = definitions.resolve_schedule_def("gc_estate_schedule")
-    assert schedule.job_name == "gc_estate"
+    schedule = definitions.resolve_schedule_def(f"{name}_schedule")
+    assert schedule.job_name == name
 
 
 @pytest.mark.parametrize("repository", ["", "a|b", "a/b", "..", "_cache", "a b", "x" * 300, "a\nb"])

@@ -90,11 +90,16 @@ def test_a_name_reaches_all_that_is_defined_and_none_changes_nothing() -> None:
         "assets": {*ASSETS},
         "groups": {"gc"},
         "jobs": {*RUN_JOBS, *OTHER_JOBS},
-        "schedules": {"gc_schedule", "gc_estate_schedule", "gc_prune_schedule"},
+        "schedules": {
+            "gc_schedule",
+            "gc_estate_schedule",
+            "gc_leftovers_schedule",
+            "gc_prune_schedule",
+        },
         "sensors": {f"gc_{one}" for one in _SENSORS},
         "resources": {*_RESOURCES},
         # A backup and its sweep are one step.
-        "ops": {*RUN_ASSETS, "estate"} - {"backup"},
+        "ops": {*RUN_ASSETS, "estate", "estate_leftovers"} - {"backup"},
     }
     assert _named(GarbageCollection().definitions()) == plain
     named = {kind: {f"eu_{one}" for one in names} for kind, names in plain.items()}
