@@ -2,18 +2,50 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Mapping
 from threading import Lock
+from typing import Final
+
+#: What a request went to.
+LAKEFS: Final = "lakefs"
+STORE: Final = "store"
 
 _lock = Lock()
-_sent = [0]
+_sent: Counter[str] = Counter()
 
 
-def add(requests: int = 1) -> None:
-    """Count requests that are sent, or that another process has sent for this one."""
+def add(server: str, method: str) -> None:
+    """Count a request that is sent.
+
+    Args:
+        server: ``LAKEFS`` or ``STORE``.
+        method: of HTTP.
+    """
+    add_all({f"{server} {method}": 1})
+
+
+def add_all(requests: Mapping[str, int]) -> None:
+    """Count requests that another process has sent for this one, as ``since`` tells them."""
     with _lock:
-        _sent[0] += requests
+        _sent.update(requests)
+
+
+def by_kind() -> dict[str, int]:
+    """How many were counted since this process began, by server and method with a space between."""
+    with _lock:
+        return dict(_sent)
+
+
+def since(before: Mapping[str, int]) -> dict[str, int]:
+    """How many were counted since ``by_kind`` said ``before``, by kind."""
+    return {
+        kind: count - before.get(kind, 0)
+        for kind, count in by_kind().items()
+        if count > before.get(kind, 0)
+    }
 
 
 def sent() -> int:
     """How many were counted since this process began."""
-    return _sent[0]
+    return sum(by_kind().values())

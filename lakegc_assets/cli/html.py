@@ -3,16 +3,8 @@
 from __future__ import annotations
 
 import html
-import os
-import secrets
-import stat
 from collections.abc import Iterable, Sequence
-from contextlib import suppress
-from pathlib import Path
 from typing import Final
-
-from lakegc_assets.errors import ConfigurationError
-from lakegc_assets.storage.files import flush
 
 #: Whatever got into a page by mistake, a browser fetches nothing and runs nothing.
 _POLICY: Final = "default-src 'none'; img-src data:; style-src 'unsafe-inline'; base-uri 'none'"
@@ -118,34 +110,3 @@ def page(title: str, about: str, *sections: Markup) -> str:
     body = element("body", element("h1", title), element("p", about, class_="about"), *sections)
     whole = element("html", head, body, lang="en")
     return f"<!DOCTYPE html>\n{whole}\n"
-
-
-def write(path: Path, content: str) -> None:
-    """Write a file as a whole, in place of any other, or leave what is there.
-
-    Raises:
-        ConfigurationError: it cannot be written there.
-    """
-    path = path.resolve()
-    try:
-        if path.exists() and not stat.S_ISREG(path.stat().st_mode):
-            raise ConfigurationError(f"{path} is no file that could be replaced: name another")
-        _replace(path, content.encode())
-    except OSError as error:
-        raise ConfigurationError(f"{path} cannot be written: {error}") from error
-
-
-def _replace(path: Path, content: bytes) -> None:
-    name = path.parent / f".{path.name}-{secrets.token_hex(8)}"
-    # As if it had been made in the usual way: others may read it, if they may.
-    descriptor = os.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
-    try:
-        with os.fdopen(descriptor, "wb") as file:
-            file.write(content)
-            file.flush()
-            flush(file.fileno())
-        name.replace(path)
-    except BaseException:
-        with suppress(OSError):
-            name.unlink()
-        raise

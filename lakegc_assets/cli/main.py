@@ -37,6 +37,7 @@ _ELSEWHERE = {
     "forecast": "lakegc_assets.cli.forecast",
     "hold": "lakegc_assets.cli.hold",
     "leftovers": "lakegc_assets.cli.leftovers",
+    "metrics": "lakegc_assets.cli.metrics",
     "prune": "lakegc_assets.cli.pruning",
     "usage": "lakegc_assets.cli.usage",
 }
@@ -46,7 +47,7 @@ _ELSEWHERE = {
 _ORDER = (
     *("run", "mark", "sweep", "report", "usage", "why", "restore", "pins", "hold", "pending"),
     *("approve", "forecast", "backup", "backups", "prune", "leftovers", "compare", "adopt"),
-    "repositories",
+    *("repositories", "metrics"),
     "embedded",
 )
 

@@ -26,6 +26,7 @@ from lakegc_assets.estate.run_state import DELETED_OR_MISSING, ON_HOLD, STOPPED
 from lakegc_assets.estate.standing import PERSON
 from lakegc_assets.lakefs.config import LakeFSConfig
 from lakegc_assets.lakefs.reads import utc_now
+from lakegc_assets.storage.output import write_file
 from lakegc_assets.wording import counted
 
 #: Is shown below the state.
@@ -44,7 +45,7 @@ def write_run(path: Path, repository: str, run: str) -> dict[str, Any]:
     found = outcome(repository, run)
     site = Site.defined()
     marks = marks_over_time(site.root, repository)
-    html.write(path, page_of_run(found, site.lakefs, marks))
+    write_file(path, page_of_run(found, site.lakefs, marks).encode())
     return found
 
 
@@ -56,7 +57,7 @@ def write_estate(path: Path) -> list[dict[str, Any]]:
     """
     site = Site.defined()
     found = look(site)
-    html.write(path, page_of_estate(found, site.lakefs))
+    write_file(path, page_of_estate(found, site.lakefs).encode())
     return [row.to_json() for row in found.rows]
 
 

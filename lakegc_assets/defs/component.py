@@ -23,6 +23,7 @@ from lakegc_assets.defs.fields import Name, Patterns, with_plain_errors
 from lakegc_assets.defs.graph import STAGES, SWEEP
 from lakegc_assets.defs.jobs import jobs
 from lakegc_assets.defs.keeping import keeping
+from lakegc_assets.defs.metrics import MetricsSection, metrics_sensor
 from lakegc_assets.defs.names import Names
 from lakegc_assets.defs.notices import failure_sensor
 from lakegc_assets.defs.policy import (
@@ -90,7 +91,7 @@ class GarbageCollection(dg.Component, Policy):
     running: bool = Field(
         default=False,
         description="schedules and sensors are on from the start; else each is turned on in "
-        "Dagster's interface, as all but gc_repositories, gc_waiting and gc_waves are",
+        "Dagster's interface, as all but gc_repositories, gc_waiting, gc_waves and gc_metrics are",
     )
     repositories: list[Override] = Field(
         default_factory=list, description="what is different for some; later entries win"
@@ -99,6 +100,9 @@ class GarbageCollection(dg.Component, Policy):
         default_factory=NoticeSection,
         description="who is told about runs that failed, marks that wait, stale repositories and "
         "lost waves",
+    )
+    metrics: MetricsSection | None = Field(
+        default=None, description="the file of metrics for Prometheus; null: none is written"
     )
 
     _place: Path | None = pydantic.PrivateAttr(default=None)
@@ -204,6 +208,7 @@ class GarbageCollection(dg.Component, Policy):
                         waiting_sensor(policies, names, self.notices),
                         waves_sensor(policies, names, self.notices, made),
                         failure_sensor(policies, names, self.notices),
+                        *([metrics_sensor(policies, names, self.metrics)] if self.metrics else []),
                     ],
                     resources=made,
                 ),

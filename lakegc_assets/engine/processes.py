@@ -52,15 +52,16 @@ def run_in_processes(
         # An interrupt or an error: nobody needs what the others are doing.
         pool.shutdown(wait=True, kill_workers=True)
         raise
-    traffic.add(sum(requests for _, requests in answers))
+    for _, requests in answers:
+        traffic.add_all(requests)
     return [answer for answer, _ in answers]
 
 
-def _answer(task: Callable[[T], R], one: T) -> tuple[R, int]:
-    """What a task answers, and how many requests it has sent."""
-    before = traffic.sent()
+def _answer(task: Callable[[T], R], one: T) -> tuple[R, dict[str, int]]:
+    """What a task answers, and how many requests of each kind it has sent."""
+    before = traffic.by_kind()
     try:
-        return task(one), traffic.sent() - before
+        return task(one), traffic.since(before)
     except LakegcError as error:
         # One with a constructor of its own could not be unpickled.
         raise plain_error(error) from None

@@ -29,8 +29,8 @@ from lakegc_assets.wording import counted
 T = TypeVar("T")
 R = TypeVar("R")
 
-#: What a task gives back to Spark: its answer, pickled, and how many requests it has sent.
-_ANSWER: Final = "answer binary, requests long"
+#: What a task gives back to Spark, pickled: its answer, and the requests it has sent by kind.
+_ANSWER: Final = "answer binary"
 
 
 def run_on_spark(
@@ -59,8 +59,10 @@ def run_on_spark(
         def job() -> list[R]:
             numbers = spark.range(0, len(orders), 1, len(orders))
             rows = numbers.mapInArrow(_on_worker(task, orders, note), _ANSWER).collect()
-            traffic.add(sum(row["requests"] for row in rows))
-            return [pickle.loads(row["answer"]) for row in rows]  # noqa: S301 - of our own task
+            answers = [pickle.loads(row["answer"]) for row in rows]  # noqa: S301 - of our own task
+            for _, requests in answers:
+                traffic.add_all(requests)
+            return [answer for answer, _ in answers]
 
         with _reported(spark, what, len(orders), noted, log):
             return _interruptible(spark, what, job)
@@ -103,16 +105,11 @@ def _on_worker(
     def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
             for number in batch["id"].to_pylist():
-                before = traffic.sent()
-                answer = pickle.dumps(task(pickle.loads(orders[number])))  # noqa: S301 - our own
-                requests = traffic.sent() - before
+                before = traffic.by_kind()
+                answer = task(pickle.loads(orders[number]))  # noqa: S301 - our own
+                told = pickle.dumps((answer, traffic.since(before)))
                 _append(note)
-                yield pa.RecordBatch.from_pydict(
-                    {
-                        "answer": pa.array([answer], pa.binary()),
-                        "requests": pa.array([requests], pa.int64()),
-                    }
-                )
+                yield pa.RecordBatch.from_pydict({"answer": pa.array([told], pa.binary())})
 
     return run
 

@@ -63,6 +63,7 @@ class RunState:
         command: what goes on with it; empty where nothing does, or a person is to look first.
         recorded: when the last of the outcomes was; None without any.
         restored: what was brought back of what its sweep deleted; None where nothing was.
+        unread: why nobody can tell what its sweep has recorded; empty where that was read.
     """
 
     state: str
@@ -72,6 +73,7 @@ class RunState:
     command: str = ""
     recorded: datetime | None = None
     restored: Restored | None = None
+    unread: str = ""
 
     @property
     def summary(self) -> str:
@@ -173,7 +175,7 @@ def run_state(found: RunManifests, guards: Guards) -> RunState:
         return RunState(UNFINISHED, f"{name} was checked and is not published: look at its run")
     marked = Total(found.report.facts["objects"], found.report.facts["bytes"])
     sweep, unread = _recorded(found)
-    sweep = replace(sweep, marked=marked)
+    sweep = replace(sweep, marked=marked, unread=unread)
     told = replace(sweep, **_of_published(found, guards, _how_far(found, sweep, unread)))
     return _with_restored(told, found)
 

@@ -113,12 +113,34 @@ class Estate:
 
 
 @dataclass(frozen=True)
-class _Unread:
+class Unread:
     """A run that cannot be read: why, and its attempt where that much is known."""
 
     run: str
     error: Exception
     attempt: str | None
+
+
+@dataclass(frozen=True)
+class Runs:
+    """What the runs of a repository have left.
+
+    Attributes:
+        read: those that can be read, the one that was begun last as the last.
+        unread: the others.
+        guards: what stops sweeps of the repository.
+        states: how far each of ``read`` came that a sweep was begun of, by its id.
+    """
+
+    read: Sequence[RunManifests]
+    unread: Sequence[Unread]
+    guards: Guards
+    states: Mapping[str, RunState]
+
+    @property
+    def marks(self) -> list[RunManifests]:
+        """Those whose mark is published, the one that was finished last as the last."""
+        return sorted((one for one in self.read if one.report), key=lambda r: _finished(r.report))
 
 
 def estate(
@@ -132,21 +154,27 @@ def estate(
         mode_of: how marks of a repository are swept that nobody asked for (``unattended.MODES``).
         now: the time, UTC.
     """
-    notes = []
-    found = set(names)
-    try:
-        prefixes = root.open().list_prefixes().prefixes
-        found |= {name.rstrip("/") for name in prefixes if not name.startswith("_")}
-    except LakegcError as error:
-        notes.append(
-            f"the artifacts at {root.url} cannot be listed ({error}): a repository that is known "
-            "by its artifacts only is not shown"
-        )
+    found, notes = known_names(root, names)
 
     def row(name: str) -> Standing:
         return standing(root, name, mode_of(name), now)
 
-    return Estate(thread_map(row, sorted(found), _REPOSITORIES), notes)
+    return Estate(thread_map(row, found, _REPOSITORIES), notes)
+
+
+def known_names(root: ArtifactRoot, names: Collection[str]) -> tuple[list[str], list[str]]:
+    """The repositories that are known or have left artifacts, and what could not be looked at."""
+    found = set(names)
+    try:
+        prefixes = root.open().list_prefixes().prefixes
+    except LakegcError as error:
+        note = (
+            f"the artifacts at {root.url} cannot be listed ({error}): a repository that is known "
+            "by its artifacts only is not shown"
+        )
+        return sorted(found), [note]
+    found |= {name.rstrip("/") for name in prefixes if not name.startswith("_")}
+    return sorted(found), []
 
 
 def standing(
@@ -161,27 +189,42 @@ def standing(
         now: the time, UTC.
         checked: leave out runs whose marks have not come to their checks.
     """
-    if not _NAME.fullmatch(repository):
+    if not is_name(repository):
         return Standing(
             repository, "unreadable", f"{repository!r} cannot be the name of a repository"
         )
     try:
-        return _standing(root, repository, mode, now, checked=checked)
+        return standing_of(repository, read_runs(root, repository), mode, now, checked=checked)
     except Exception as error:  # noqa: BLE001 - whatever it is, the others have their rows
         return Standing(repository, "unreadable", f"its artifacts cannot be read: {_said(error)}")
 
 
-def _standing(
-    root: ArtifactRoot, repository: str, mode: str, now: datetime, *, checked: bool
-) -> Standing:
+def is_name(repository: str) -> bool:
+    """Whether a text can be the name of a repository."""
+    return _NAME.fullmatch(repository) is not None
+
+
+def read_runs(root: ArtifactRoot, repository: str) -> Runs:
+    """Read what the runs of a repository have left.
+
+    Raises:
+        StorageError: the store of the artifacts does not answer.
+        IntegrityError: a record of checks is damaged.
+    """
     found = thread_map(partial(_read, root, repository), root.runs(repository), _RUNS)
     runs = sorted((one for one in found if isinstance(one, RunManifests)), key=_begun)
-    runs = [one for one in runs if one.candidates is not None or not checked]
-    unread = [one for one in found if isinstance(one, _Unread)]
     guards = _guards(root, runs)
     states = {one.attempt.run: run_state(one, guards) for one in runs if one.begun or one.swept}
-    state, because, run = _state(repository, runs, unread, guards, mode, now)
-    marks = sorted((r for r in runs if r.report), key=lambda r: _finished(r.report))
+    return Runs(runs, [one for one in found if isinstance(one, Unread)], guards, states)
+
+
+def standing_of(
+    repository: str, found: Runs, mode: str, now: datetime, *, checked: bool = False
+) -> Standing:
+    """How a repository stands by its runs; for the arguments see ``standing``."""
+    runs = [one for one in found.read if one.candidates is not None or not checked]
+    states, marks = found.states, found.marks
+    state, because, run = _state(repository, runs, found.unread, found.guards, mode, now)
     objects, size = _held(runs, states)
     garbage, garbage_size = _garbage(marks[-1], states) if marks else (None, None)
     freed = (
@@ -213,16 +256,16 @@ def _guards(root: ArtifactRoot, runs: Sequence[RunManifests]) -> Guards:
 # One run
 
 
-def _read(root: ArtifactRoot, repository: str, run: str) -> RunManifests | _Unread:
+def _read(root: ArtifactRoot, repository: str, run: str) -> RunManifests | Unread:
     attempt: AttemptArtifacts | None = None
     try:
         attempt = root.attempt(repository, run)
         return RunManifests.of(attempt)
     except Exception as error:  # noqa: BLE001 - it is told in the row
-        return _Unread(run, error, None if attempt is None else attempt.attempt)
+        return Unread(run, error, None if attempt is None else attempt.attempt)
 
 
-def _begun(one: RunManifests | _Unread) -> str:
+def _begun(one: RunManifests | Unread) -> str:
     """The id of an attempt, which sorts by time; behind all others where it is not known."""
     if isinstance(one, RunManifests):
         return one.attempt.attempt
@@ -262,7 +305,7 @@ def _garbage(last: RunManifests, states: Mapping[str, RunState]) -> Total:
 def _state(
     repository: str,
     runs: Sequence[RunManifests],
-    unread: Sequence[_Unread],
+    unread: Sequence[Unread],
     guards: Guards,
     mode: str,
     now: datetime,

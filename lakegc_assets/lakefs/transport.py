@@ -218,7 +218,7 @@ class Transport:
     def _once(
         self, call: str, method: str, path: str, send: Mapping[str, Any]
     ) -> requests.Response:
-        traffic.add()
+        traffic.add(traffic.LAKEFS, method)
         try:
             # A redirect could carry the credentials elsewhere, so none is followed.
             response = self._session.request(

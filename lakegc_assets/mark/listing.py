@@ -120,6 +120,7 @@ def list_store(ctx: RunContext) -> Manifest:
                 "settled_digest": str(listed.settled),
                 **found.facts,
                 "requests": ctx.requests_sent,
+                "requests_by_kind": ctx.requests_by_kind,
                 "engine": str(ctx.engine),
             },
         ),

@@ -26,6 +26,7 @@ from lakegc_assets.storage.errors import StorageError
 from lakegc_assets.sweep.hold import hold_command, read_hold
 from lakegc_assets.sweep.lease import Lease
 from lakegc_assets.sweep.leased import leased
+from lakegc_assets.sweep.totals import count_pruned
 from lakegc_assets.wording import duration
 
 #: Less than this is refused: what was begun lately may still go on.
@@ -230,6 +231,14 @@ def _remove(
 ) -> None:
     """Remove what goes, and what earlier prunes have left of runs."""
     attempts: Mapping[str, str] = {one.run.id: one.run.attempt for one in found}
+    gone = [
+        AttemptArtifacts(ctx.root, ctx.repository, one.run, attempts[one.run])
+        for one in judged
+        if not one.kept
+    ]
+    if gone:
+        lease.require()
+        count_pruned(ctx.root, ctx.repository, gone, ctx.clocks.now())
     for one in judged:
         if not one.kept:
             lease.require()

@@ -124,7 +124,7 @@ class RunContext:
         clocks: the clocks of the run.
         log: where what happens is told.
         started_by: who started it, where that is known: a Dagster run.
-        sent_before: requests that this process had sent when it began.
+        sent_before: requests that this process had sent when it began, by kind.
     """
 
     repository: str
@@ -136,13 +136,18 @@ class RunContext:
     clocks: Clocks = field(default_factory=SystemClocks)
     log: logging.Logger = field(default_factory=lambda: logging.getLogger("lakegc"))
     started_by: str | None = None
-    sent_before: int = field(default_factory=traffic.sent)
+    sent_before: Mapping[str, int] = field(default_factory=traffic.by_kind)
     spark_configured_by: str = ""
 
     @property
     def requests_sent(self) -> int:
         """How many requests were sent to lakeFS and the stores since it began, each try as one."""
-        return traffic.sent() - self.sent_before
+        return sum(self.requests_by_kind.values())
+
+    @property
+    def requests_by_kind(self) -> dict[str, int]:
+        """The same by server and method (``traffic.by_kind``)."""
+        return traffic.since(self.sent_before)
 
     @property
     def given_settings(self) -> Mapping[str, Any]:
@@ -293,7 +298,12 @@ class RunContext:
                 previous=previous.sha256,
                 # A mark is of the mode of its listing, whatever its later stages are told.
                 settings={**self.given_settings, "mode": previous.mode},
-                facts={**facts, "requests": self.requests_sent, "engine": str(self.engine)},
+                facts={
+                    **facts,
+                    "requests": self.requests_sent,
+                    "requests_by_kind": self.requests_by_kind,
+                    "engine": str(self.engine),
+                },
             ),
         )
         note_rows(

@@ -207,7 +207,7 @@ class HttpClient:
 
     def _once(self, request: Request, sign: Sign | None, stream: bool) -> requests.Response:  # noqa: FBT001 - send's
         self.sign(request, sign)
-        traffic.add()
+        traffic.add(traffic.STORE, request.method)
         try:
             # A redirect could carry the credentials elsewhere, so none is followed.
             answer = self._session.request(

@@ -19,9 +19,7 @@ from lakegc_assets.cli.pages import page_of_estate, page_of_run
 from lakegc_assets.defs.estate import COLUMNS, overview
 from lakegc_assets.defs.names import PLAIN
 from lakegc_assets.defs.policy import Policies
-from lakegc_assets.errors import ConfigurationError
 from lakegc_assets.lakefs.config import LakeFSConfig
-from lakegc_assets.storage import files
 from lakegc_assets_tests.left import BEGAN, checked, root_at, swept
 
 # Dagster itself makes nested resources (S3Resource) in this way.
@@ -199,45 +197,6 @@ def test_the_page_of_all_repositories_has_their_rows(tmp_path: Path) -> None:
         == ["state"] * 2 + ["state person"] * 2
     )
     assert [name for name, _ in read.elements].count("img") == 2
-
-
-def test_a_file_is_replaced_as_a_whole_and_others_may_read_it(tmp_path: Path) -> None:
-    file, usual = tmp_path / "report.html", tmp_path / "usual"
-    usual.touch()
-    html.write(file, "first")
-    file.chmod(0o600)
-    html.write(file, "second \u00e9")
-    assert file.read_text(encoding="utf-8") == "second \u00e9"
-    assert file.stat().st_mode == usual.stat().st_mode
-    assert [path.name for path in tmp_path.glob("*report*")] == ["report.html"]
-
-
-def test_a_file_that_cannot_be_replaced_stays_as_it_is(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    file = tmp_path / "report.html"
-    file.write_text("before")
-
-    def fail(_descriptor: int) -> None:
-        raise OSError("no space left")
-
-    monkeypatch.setattr(files, "fsync", fail)
-    with pytest.raises(ConfigurationError, match="cannot be written: no space left"):
-        html.write(file, "after")
-    assert file.read_text() == "before"
-    assert [path.name for path in tmp_path.glob("*report*")] == ["report.html"]
-
-
-def test_what_is_no_file_is_not_replaced(tmp_path: Path) -> None:
-    with pytest.raises(ConfigurationError, match="is no file that could be replaced"):
-        html.write(tmp_path, "after")
-    with pytest.raises(ConfigurationError, match="cannot be written"):
-        html.write(tmp_path / "no/such/folder.html", "after")
-    linked = tmp_path / "linked.html"
-    linked.symlink_to(tmp_path / "target.html")
-    html.write(linked, "after")
-    assert (tmp_path / "target.html").read_text() == "after"
-    assert linked.is_symlink()
 
 
 def test_the_command_writes_all_repositories_although_lakefs_is_silent(

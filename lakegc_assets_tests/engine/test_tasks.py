@@ -30,7 +30,7 @@ def _add(one: int, other: int) -> tuple[int, int]:
 
 
 def _ask(requests: int) -> int:
-    traffic.add(requests)
+    traffic.add_all({"store GET": requests, "lakefs POST": 1})
     return -requests
 
 
@@ -130,9 +130,9 @@ def test_a_stage_is_one_job_of_spark_with_a_task_for_each_input(spark: Session) 
 def test_the_requests_of_tasks_are_counted_wherever_they_run(
     spark: Session, engine: Engine, seconds: float
 ) -> None:
-    before = traffic.sent()
+    before = traffic.by_kind()
     assert Tasks(engine, spark).run("ask", _ask, [1, 20, 300], seconds) == [-1, -20, -300]
-    assert traffic.sent() - before == 321
+    assert traffic.since(before) == {"store GET": 321, "lakefs POST": 3}
 
 
 @pytest.mark.parametrize("count", [1, 3])

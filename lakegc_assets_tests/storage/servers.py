@@ -1,9 +1,9 @@
-"""Real object stores on this machine for tests and benchmarks: S3, Azure and GCS; and rclone.
+"""Real servers on this machine for tests: object stores of S3, Azure and GCS; and Prometheus.
 
-versitygw, MinIO, Azurite, fake-gcs-server and rclone are installed once into ``.cache/stores``
-below the checkout, in a pinned version, with the package manager of their language. Each server
-listens on 127.0.0.1 at a free port. A session of tests that cannot have them ends with one sentence
-that says why.
+versitygw, MinIO, Azurite, fake-gcs-server, Prometheus, and rclone, are installed once into
+``.cache/stores`` below the checkout, in a pinned version, with the package manager of their
+language. Each server listens on 127.0.0.1 at a free port. A session of tests that cannot have them
+ends with one sentence that says why.
 """
 
 from __future__ import annotations
@@ -37,6 +37,9 @@ _MINIO: Final = "github.com/minio/minio@v0.0.0-20250907161309-07c3a429bfed"
 _FAKE_GCS: Final = "github.com/fsouza/fake-gcs-server@v1.56.1"
 #: The version that Debian 12 packages; to build it takes minutes.
 _RCLONE: Final = "github.com/rclone/rclone@v1.60.1"
+#: 3.16, without what discovers machines in clouds, which takes most of its time to build.
+_PROMETHEUS: Final = "github.com/prometheus/prometheus/cmd/{}@v0.316.0"
+_WITHOUT_CLOUDS: Final = ("-tags", "remove_all_sd")
 _AZURITE: Final = ROOT / "tools" / "azurite"
 
 #: Those of the S3 server of the other tests, so that the AWS variables fit both.
@@ -219,6 +222,31 @@ def rclone() -> Path:
     return _go_program(_RCLONE)
 
 
+def promtool() -> Path:
+    """The program that checks metrics and rules for Prometheus.
+
+    Raises:
+        ServerUnavailableError: it cannot be built on this machine.
+    """
+    return _go_program(_PROMETHEUS.format("promtool"), *_WITHOUT_CLOUDS)
+
+
+@contextmanager
+def prometheus(folder: Path, configuration: Path) -> Iterator[Server]:
+    """A Prometheus with a configuration, whose data are below ``folder``."""
+    program = _go_program(_PROMETHEUS.format("prometheus"), *_WITHOUT_CLOUDS)
+
+    def command(port: int) -> Sequence[str]:
+        return [
+            str(program), f"--config.file={configuration}",
+            f"--storage.tsdb.path={folder / 'data'}", f"--web.listen-address=127.0.0.1:{port}",
+        ]  # fmt: skip
+
+    made = Server("Prometheus", command, folder / "prometheus.log", health="/-/ready")
+    with _running(made) as server:
+        yield server
+
+
 @pytest.fixture(scope="session")
 def versitygw_server(
     aws_environment: None,  # noqa: ARG001 - it is wanted to be there
@@ -323,17 +351,19 @@ def _answers(port: int, health: str) -> bool:
         return connection.getresponse().status == HTTPStatus.OK
 
 
-def _go_program(package: str) -> Path:
-    """The program of a Go package, built when it is asked for the first time."""
+def _go_program(package: str, *options: str) -> Path:
+    """The program of a Go package, built with options when it is asked for the first time."""
     path, _, version = package.partition("@")
     name = path.rsplit("/", 1)[-1]
     folder = _CACHE / f"{name}-{version}"
-    _install(folder, [_go(), "install", package], environment={"GOBIN": str(folder)})
+    _install(folder, [_go(), "install", *options, package], environment={"GOBIN": str(folder)})
     return folder / name
 
 
 def _go() -> str:
-    return _tool("go", "Go 1.26 or newer", "versitygw, MinIO, fake-gcs-server and rclone")
+    return _tool(
+        "go", "Go 1.26 or newer", "versitygw, MinIO, fake-gcs-server, Prometheus and rclone"
+    )
 
 
 def _azurite_program() -> tuple[str, Path]:

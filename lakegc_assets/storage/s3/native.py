@@ -74,7 +74,7 @@ class Native:
         store = self._store(bucket, key)
         if store is None:
             return None
-        traffic.add()
+        traffic.add(traffic.STORE, "GET")
         # Whatever it is, the usual way says it.
         with suppress(Exception):
             found = obstore.get(store, key, options={"if_match": f'"{etag}"'})
@@ -91,7 +91,7 @@ class Native:
         store = self._store(bucket, key)
         if store is None:
             return None
-        traffic.add()
+        traffic.add(traffic.STORE, "PUT")
         try:
             told = obstore.put(store, key, data, mode="create", use_multipart=False)
         except AlreadyExistsError as error:

@@ -233,7 +233,7 @@ class Quick:
             raise HttpFailure("NoCredentials", "Unable to locate credentials")
         _Signer(credentials.get_frozen_credentials(), "s3", way.region).add_auth(request)
         headers["User-Agent"] = "lakegc-assets"
-        traffic.add()
+        traffic.add(traffic.STORE, request.method)
         with _failing(way.url):
             response = way.pool.urlopen(
                 request.method, way.target + path, body, headers, _ONCE,

@@ -1,0 +1,141 @@
+"""What the command ``metrics`` prints, writes or serves."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from pathlib import Path
+from threading import Event
+from types import FrameType
+
+import click
+from prometheus_client import start_http_server
+from prometheus_client.core import Metric
+from prometheus_client.registry import Collector
+
+from lakegc_assets.cli.queries import Site
+from lakegc_assets.definitions import component
+from lakegc_assets.defs.metrics import collector_of, metrics_file
+from lakegc_assets.defs.names import Names
+from lakegc_assets.defs.policy import Policies
+from lakegc_assets.errors import ConfigurationError, LakegcError
+from lakegc_assets.estate.exposition import EstateCollector, registry_of, text_of
+from lakegc_assets.lakefs.config import LakeFSConfig
+from lakegc_assets.lakefs.reads import utc_now
+from lakegc_assets.run.artifacts import ArtifactRoot
+from lakegc_assets.storage.output import write_file
+
+
+@dataclass(frozen=True)
+class Looker:
+    """Reads the artifacts of all repositories, whenever it is asked.
+
+    Attributes:
+        lakefs: names repositories that have left no artifacts yet; asked once at a time.
+        root: of the artifacts.
+        policies: of all repositories.
+        names: of the component.
+    """
+
+    lakefs: LakeFSConfig
+    root: ArtifactRoot
+    policies: Policies
+    names: Names
+
+    @classmethod
+    def defined(cls) -> Looker:
+        """By the definitions that Dagster loads.
+
+        Raises:
+            ConfigurationError: they are wrong.
+        """
+        site, asked_of = Site.defined(), component()
+        lakefs = replace(site.lakefs, max_attempts=1)
+        return cls(lakefs, site.root, asked_of.policies(), asked_of.names())
+
+    def look(self) -> tuple[EstateCollector, list[str]]:
+        """The metrics, and what could not be read, in sentences."""
+        names: set[str] = set()
+        problems = []
+        try:
+            names |= {one.id for one in self.lakefs.connect().repositories()}
+        except LakegcError as error:
+            problems.append(f"lakeFS does not tell its repositories: {error}")
+        found, more = collector_of(self.root, names, self.policies, self.names, utc_now())
+        return found, [*problems, *more]
+
+
+class LastLook(Collector):
+    """The metrics of the last look: a scrape waits for no store. What is new is told once."""
+
+    def __init__(self, looker: Looker) -> None:
+        """Look for the first time."""
+        self._looker = looker
+        self._told: list[str] = []
+        self._found = self._look()
+
+    def collect(self) -> Iterator[Metric]:
+        """As the last look has them."""
+        return self._found.collect()
+
+    def renew(self) -> None:
+        """Look again."""
+        self._found = self._look()
+
+    def _look(self) -> EstateCollector:
+        found, problems = self._looker.look()
+        for problem in problems:
+            if problem not in self._told:
+                click.echo(f"warning: {problem}", err=True)
+        self._told = problems
+        return found
+
+
+def text() -> str:
+    """Prometheus's text format."""
+    return text_of(LastLook(Looker.defined())).decode()
+
+
+def write(path: Path) -> None:
+    """Write a file for the textfile collector, in place of the last one.
+
+    Raises:
+        ConfigurationError: it cannot be written, or would not be read.
+    """
+    write_file(metrics_file(path), text_of(LastLook(Looker.defined())))
+
+
+def serve(address: str, port: int, every: timedelta) -> None:
+    """Serve the metrics until somebody ends it.
+
+    Args:
+        address: where to listen.
+        port: likewise; 0 for a free one.
+        every: how often the artifacts are read.
+
+    Raises:
+        ConfigurationError: nobody can listen there.
+    """
+    over = Event()
+    last = LastLook(Looker.defined())
+
+    def end(_number: int, _frame: FrameType | None) -> None:
+        over.set()
+
+    # Only now: what Dagster loads takes both signals for itself.
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, end)
+    try:
+        server, thread = start_http_server(port, address, registry_of(last))
+    except OSError as error:
+        raise ConfigurationError(f"nothing can listen at {address}:{port}: {error}") from error
+    try:
+        click.echo(f"metrics at http://{address}:{server.server_port}/metrics", err=True)
+        while not over.wait(every.total_seconds()):
+            last.renew()
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()

@@ -1,0 +1,121 @@
+"""``gc_metrics``: keeps a file of metrics for Prometheus, read from the artifacts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Annotated, Final
+
+import dagster as dg
+from pydantic import AfterValidator, Field
+
+from lakegc_assets.defs.execution import Resources
+from lakegc_assets.defs.fields import within
+from lakegc_assets.defs.names import REPOSITORY, Names
+from lakegc_assets.defs.policy import Policies
+from lakegc_assets.errors import ConfigurationError
+from lakegc_assets.estate.exposition import EstateCollector, text_of
+from lakegc_assets.estate.metrics import estate_metrics
+from lakegc_assets.lakefs.reads import utc_now
+from lakegc_assets.run.artifacts import ArtifactRoot
+from lakegc_assets.storage.output import write_file
+from lakegc_assets.wording import counted
+
+#: node_exporter reads no other files.
+_ENDING: Final = ".prom"
+
+
+def metrics_file(text: str | Path) -> Path:
+    """The path of a file that node_exporter's textfile collector reads.
+
+    Raises:
+        ConfigurationError: it would not read it, by its name.
+    """
+    path = Path(text)
+    if path.suffix != _ENDING:
+        raise ConfigurationError(
+            f"{path} would not be read by node_exporter: its name must end in {_ENDING}"
+        )
+    return path
+
+
+def _read_by_name(text: str) -> str:
+    if "{{" not in text:
+        try:
+            metrics_file(text)
+        except ConfigurationError as error:
+            raise ValueError(str(error)) from error
+    return text
+
+
+class MetricsSection(dg.Model, dg.Resolvable):
+    """The file of metrics that Prometheus's node_exporter reads."""
+
+    textfile: Annotated[str, AfterValidator(_read_by_name)] = Field(
+        description="path of the file, in the folder of its textfile collector; ends in .prom"
+    )
+    every_seconds: Annotated[int, within(30, 86_400)] = Field(
+        default=300, description="how often it is written; 30 are the least"
+    )
+
+
+def collector_of(
+    root: ArtifactRoot,
+    repositories: Collection[str],
+    policies: Policies,
+    names: Names,
+    now: datetime,
+) -> tuple[EstateCollector, Sequence[str]]:
+    """The metrics of all repositories, and what could not be read, in sentences.
+
+    Args:
+        root: of the artifacts.
+        repositories: those that are told of in any case.
+        policies: of all repositories.
+        names: of the component.
+        now: the time, UTC.
+    """
+    found = estate_metrics(root, repositories, lambda name: policies.of(name).sweep, now)
+    of_each = [row.standing.repository for row in found.repositories]
+    ages = {
+        name: timedelta(days=policies.of(name).stale_after_days).total_seconds()
+        for name in of_each
+        if policies.collects(name)
+    }
+    return EstateCollector(found, ages, names.name), found.problems
+
+
+def metrics_sensor(
+    policies: Policies,
+    names: Names,
+    section: MetricsSection,
+    now: Callable[[], datetime] = utc_now,
+) -> dg.SensorDefinition:
+    """``gc_metrics``, which starts nothing.
+
+    Args:
+        policies: of all repositories.
+        names: of the component.
+        section: where the file is.
+        now: the time, UTC.
+    """
+    path = metrics_file(section.textfile)
+
+    @dg.sensor(
+        name=names.of("gc_metrics"),
+        required_resource_keys=names.resources("stores", "collector"),
+        minimum_interval_seconds=section.every_seconds,
+        default_status=dg.DefaultSensorStatus.RUNNING,
+        description=f"Writes the metrics of all repositories to {path}, by their artifacts.",
+    )
+    def metrics(context: dg.SensorEvaluationContext) -> dg.SkipReason:
+        root = Resources(context.resources, names).root
+        known = context.instance.get_dynamic_partitions(names.of(REPOSITORY))
+        collector, problems = collector_of(root, known, policies, names, now())
+        for problem in problems:
+            context.log.warning("%s", problem)
+        write_file(path, text_of(collector))
+        return dg.SkipReason(f"{path}: {counted(len(known), 'repository', 'repositories')}")
+
+    return metrics

@@ -1,0 +1,206 @@
+"""The metrics of repositories, read from their artifacts, so that they outlive every process."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Final
+
+from lakegc_assets.engine.tasks import thread_map
+from lakegc_assets.errors import IntegrityError, LakegcError, RefusedError
+from lakegc_assets.estate.run_state import RunManifests, RunState, Total
+from lakegc_assets.estate.standing import (
+    UNREADABLE,
+    Runs,
+    Standing,
+    Unread,
+    is_name,
+    known_names,
+    read_runs,
+    standing,
+    standing_of,
+)
+from lakegc_assets.run.artifacts import MARK_ASSETS, ArtifactRoot, Manifest
+from lakegc_assets.sweep.ledger import ASSET as SWEPT
+from lakegc_assets.sweep.totals import DELETED, read_totals
+
+#: The stages that have durations; ``storage_attribution`` stands beside the mark.
+STAGES: Final = (*MARK_ASSETS, "storage_attribution", SWEPT)
+_THREADS: Final = 4
+
+
+@dataclass(frozen=True)
+class StageMetrics:
+    """One stage of the last mark, or the last sweep.
+
+    Attributes:
+        seconds: that it took.
+        requests: that it sent, by server and method (``traffic.by_kind``); older ones do not tell.
+    """
+
+    seconds: float
+    requests: Mapping[str, int]
+
+
+@dataclass(frozen=True)
+class RepositoryMetrics:
+    """What is known of one repository. What nobody can tell is None, or not there.
+
+    Attributes:
+        standing: how it stands.
+        deleted: by all of its sweeps, pruned ones and those that were killed too, whether it was
+            put back or not: never less than before. None where a run cannot be read.
+        swept: what became of the objects of the sweep that recorded something last, by outcome.
+        spared: objects that nothing holds and that the last mark leaves alone.
+        stages: of the last mark, and of the last finished sweep, by name.
+        engine: of the last mark: embedded or spark.
+        unreadable: runs that cannot be read.
+        problems: why something of it is not known, in sentences.
+    """
+
+    standing: Standing
+    deleted: Total | None = None
+    swept: Mapping[str, Total] = field(default_factory=dict)
+    spared: int | None = None
+    stages: Mapping[str, StageMetrics] = field(default_factory=dict)
+    engine: str | None = None
+    unreadable: int = 0
+    problems: Sequence[str] = ()
+
+
+@dataclass(frozen=True)
+class EstateMetrics:
+    """The metrics of all repositories, when they were read, and what could not be looked at."""
+
+    repositories: Sequence[RepositoryMetrics]
+    at: datetime
+    problems: Sequence[str] = ()
+
+
+def estate_metrics(
+    root: ArtifactRoot, names: Collection[str], mode_of: Callable[[str], str], now: datetime
+) -> EstateMetrics:
+    """The metrics of all repositories that are known or have left artifacts.
+
+    Args:
+        root: of the artifacts.
+        names: of repositories that are told of in any case.
+        mode_of: how marks of a repository are swept that nobody asked for (``unattended.MODES``).
+        now: the time, UTC.
+    """
+    found, problems = known_names(root, names)
+
+    def look(name: str) -> RepositoryMetrics:
+        return repository_metrics(root, name, mode_of(name), now)
+
+    rows = thread_map(look, found, _THREADS)
+    more = [f"{row.standing.repository}: {said}" for row in rows for said in row.problems]
+    return EstateMetrics(rows, now, [*problems, *more])
+
+
+def repository_metrics(
+    root: ArtifactRoot, repository: str, mode: str, now: datetime
+) -> RepositoryMetrics:
+    """The metrics of one repository; of one that cannot be read, that it cannot.
+
+    Args:
+        root: of the artifacts.
+        repository: its name.
+        mode: one of ``unattended.MODES``.
+        now: the time, UTC.
+    """
+    if not is_name(repository):
+        return RepositoryMetrics(standing(root, repository, mode, now))
+    try:
+        runs = read_runs(root, repository)
+        stands = standing_of(repository, runs, mode, now)
+    except Exception as error:  # noqa: BLE001 - whatever it is, the others have their metrics
+        because = f"its artifacts cannot be read: {error}"
+        return RepositoryMetrics(Standing(repository, UNREADABLE, because), problems=[because])
+    # What was pruned while the runs were read is in the totals by now, with its attempt.
+    deleted, problems = _deleted(root, repository, runs)
+    last = runs.marks[-1] if runs.marks else None
+    swept = [one for one in runs.states.values() if one.recorded is not None]
+    if stands.state == UNREADABLE:
+        problems.append(stands.because)
+    return RepositoryMetrics(
+        stands,
+        deleted,
+        max(swept, key=_recorded).outcomes if swept else {},
+        _spared(last),
+        _stages(runs, last),
+        _engine(last),
+        len(_unreadable(runs)),
+        problems,
+    )
+
+
+def _deleted(root: ArtifactRoot, repository: str, runs: Runs) -> tuple[Total | None, list[str]]:
+    """What all sweeps have deleted; None, and why, where a part of that cannot be read.
+
+    A smaller total would look as if the counter had begun anew, and be counted twice.
+    """
+    # Read after the runs: what a prune has removed since is in it.
+    try:
+        pruned = read_totals(root, repository)
+    except LakegcError as error:
+        return None, [str(error)]
+    objects, size = pruned.objects, pruned.size
+    for one in runs.read:
+        state = runs.states.get(one.attempt.run)
+        if state is None or pruned.counts(one.attempt.run, one.attempt.attempt):
+            continue
+        if state.unread:
+            return None, [f"run {one.attempt.run}: {state.unread}"]
+        for name in DELETED:
+            total = state.outcomes.get(name, Total(0, 0))
+            objects, size = objects + total.objects, size + total.size
+    unread = [one for one in _unreadable(runs) if not pruned.counts(one.run, one.attempt)]
+    if unread:
+        return None, [f"run {unread[0].run} cannot be read: {unread[0].error}"]
+    return Total(objects, size), []
+
+
+def _unreadable(runs: Runs) -> list[Unread]:
+    """Those that are there and cannot be read; what a prune leaves for a moment is no run."""
+    return [one for one in runs.unread if not isinstance(one.error, RefusedError)]
+
+
+def _recorded(state: RunState) -> datetime:
+    if state.recorded is None:
+        raise TypeError("a sweep that has recorded nothing has no time")
+    return state.recorded
+
+
+def _spared(last: RunManifests | None) -> int | None:
+    if last is None or last.candidates is None:
+        return None
+    return int(sum(last.candidates.facts["spared"].values()))
+
+
+def _engine(last: RunManifests | None) -> str | None:
+    """The first word of what a report says; older ones say nothing."""
+    if last is None or last.report is None:
+        return None
+    return str(last.report.facts.get("engine", "")).partition(" ")[0] or None
+
+
+def _stages(runs: Runs, last: RunManifests | None) -> dict[str, StageMetrics]:
+    """Of each stage whose manifest can be read."""
+    manifests: list[Manifest] = []
+    if last is not None:
+        for asset in STAGES[:-1]:
+            with suppress(IntegrityError):
+                if last.attempt.has(asset):
+                    manifests.append(last.attempt.recorded(asset))
+    sweeps = [one.swept for one in runs.read if one.swept is not None]
+    if sweeps:
+        manifests.append(max(sweeps, key=lambda one: one.finished))
+    return {
+        one.asset: StageMetrics(
+            (one.finished - one.started).total_seconds(), one.facts.get("requests_by_kind", {})
+        )
+        for one in manifests
+    }
