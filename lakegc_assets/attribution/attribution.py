@@ -31,16 +31,18 @@ from lakegc_assets.engine.session import Dataset, Session
 from lakegc_assets.errors import IntegrityError
 from lakegc_assets.mark.carrying import SWEPT as SWEPT_ROWS
 from lakegc_assets.mark.carrying import sweeps_since
-from lakegc_assets.mark.commits import ACTIVE, EXPIRED
+from lakegc_assets.mark.commits import ACTIVE, EXPIRED, RULE
 from lakegc_assets.mark.live import every_range
 from lakegc_assets.mark.metaranges import pairs_frame
 from lakegc_assets.mark.range_frames import cached_frame
 from lakegc_assets.mark.served import SPARED as SPARED_ROWS
+from lakegc_assets.retention.retained import lengthen, protecting
 from lakegc_assets.retention.rules import Rules
 from lakegc_assets.run.artifacts import LISTING, AttemptArtifacts, Manifest
 from lakegc_assets.run.connections import Connections
 from lakegc_assets.run.context import RunContext
 from lakegc_assets.run.hashing import HASHES
+from lakegc_assets.run.settings import recorded_retain
 from lakegc_assets.wording import counted
 
 ASSET: Final = "storage_attribution"
@@ -152,7 +154,8 @@ def _commits(ctx: RunContext, attempt: AttemptArtifacts, chain: Mapping[str, Man
 
     def rows(part: str, schema: pa.Schema) -> list[dict[str, Any]]:
         table = attempt.rows(manifest, part)
-        if missing := [name for name in schema.names if name not in table.column_names]:
+        needed = [name for name in schema.names if name != RULE]
+        if missing := [name for name in needed if name not in table.column_names]:
             raise IntegrityError(
                 f"{attempt.url}/active_commits has no {', '.join(missing)}: an earlier version "
                 "made it, and nobody can tell whose its bytes are. Mark again"
@@ -169,15 +172,15 @@ def _commits(ctx: RunContext, attempt: AttemptArtifacts, chain: Mapping[str, Man
     }
     rules = manifest.facts["rules"]
     start = datetime.fromisoformat(str(chain["store_listing"].facts["start"]))
-    kept_by = keepers(
-        {row["branch"]: row["commit_id"] for row in heads},
-        known,
-        None if rules is None else Rules.parse(rules),
-        start,
-    )
-    protected: frozenset[str] = frozenset()
-    if ctx.settings.protect_tags or manifest.settings.get("protect_tags"):
-        protected = frozenset(attempt.rows(manifest, "tags")["commit_id"].to_pylist())
+    of_heads = {row["branch"]: row["commit_id"] for row in heads}
+    retain = recorded_retain([manifest.settings])
+    longest = None if rules is None else lengthen(Rules.parse(rules), retain, of_heads)
+    kept_by = keepers(of_heads, known, longest, start)
+    tags = {row["tag"]: row["commit_id"] for row in attempt.rows(manifest, "tags").to_pylist()}
+    if not ctx.settings.protect_tags and not manifest.settings.get("protect_tags"):
+        tags = protecting(retain, tags)
+    by_metadata = {row["commit_id"] for row in active if row["kind"] == "metadata"}
+    protected = frozenset({*tags.values(), *by_metadata})
     groups = group(
         ((row["commit_id"], row["metarange_id"]) for row in active),
         kept_by,

@@ -19,6 +19,7 @@ from pyspark.sql import DataFrame
 
 from lakegc_assets.checks import refs, relations, served
 from lakegc_assets.checks.pins import pinned_addresses
+from lakegc_assets.checks.retained import kept_commits
 from lakegc_assets.checks.scratch import ADDRESSES, Scratch
 from lakegc_assets.checks.witness import ENTRIES, KIND
 from lakegc_assets.checks.witness_cache import Witnessed, forget_damaged, witnessed
@@ -43,6 +44,7 @@ HELD: Final = "none_head_reachable"
 STAGED: Final = "none_staged"
 SERVED: Final = "none_shadowed"
 PINNED: Final = "none_pinned"
+RETAINED: Final = "none_retained"
 TAGGED: Final = "tagged_commits_whole"
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=timezone.utc)
@@ -127,10 +129,19 @@ class Case:
         return {row["tag"]: row["commit_id"] for row in rows if not row["active"]}
 
     @cached_property
+    def retained(self) -> set[str]:
+        """The commits that rules which lakeFS does not have keep now, whatever their age is."""
+        retain, repository = self.ctx.settings.retain, self.ctx.repository
+        if not retain or self.chain["active_commits"].facts["rules"] is None:
+            return set()
+        tags = {tag.id: tag.commit_id for tag in self.client.tags(repository)}
+        return kept_commits(self.client, repository, self.heads, tags, retain)
+
+    @cached_property
     def refs(self) -> refs.Refs:
         """The ranges of commits, and what is staged."""
         lists = self.chain["uncommitted_snapshot"].facts["files"]
-        commits = sorted({*self.heads.values(), *self.tags.values()})
+        commits = sorted({*self.heads.values(), *self.tags.values(), *self.retained})
         items = [(commit, True) for commit in commits] + [(key, False) for key in lists]
         costs = [refs.COMMIT_S if commit else refs.LIST_S for _, commit in items]
         orders = [
@@ -246,6 +257,9 @@ class Case:
     def named(self) -> dict[str, DataFrame]:
         """Addresses that no candidate may have, by what names them; only of what names any."""
         found = {HELD: self._held(["address"])} if self.head_ranges else {}
+        kept = {i for commit in self.retained for i in self.refs.ranges[commit]}
+        if kept := kept - self.head_ranges.keys():
+            found[RETAINED] = self.witnessed.frame(self.frames, kept, ["address"])
         if self.refs.staged:
             found[STAGED] = self.dataset(self.refs.staged)
         if self._pinned:

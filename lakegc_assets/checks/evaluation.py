@@ -25,6 +25,7 @@ INVARIANTS = (
     invariants.active_commits_complete,
     listing_holds_heads,
     invariants.none_head_reachable,
+    invariants.none_retained,
     invariants.none_staged,
     invariants.none_shadowed,
     invariants.none_pinned,

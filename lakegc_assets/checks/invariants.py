@@ -15,9 +15,11 @@ from typing import Final
 from lakegc_assets.checks import case as checked
 from lakegc_assets.checks import relations
 from lakegc_assets.checks.case import EXAMPLES, Case, CheckResult
+from lakegc_assets.checks.retained import kept_commits, longest_rules
 from lakegc_assets.checks.second_opinion import main_ancestries
 from lakegc_assets.retention.naive import naive_active_commits
 from lakegc_assets.retention.rules import Rules
+from lakegc_assets.run.settings import recorded_retain
 from lakegc_assets.wording import counted
 
 
@@ -121,6 +123,12 @@ def none_pinned(case: Case) -> CheckResult:
     return _verdict(case, checked.PINNED, "is pinned", _RESTORED)
 
 
+def none_retained(case: Case) -> CheckResult:
+    """No candidate is held by a commit that the rules of ``retain`` keep."""
+    what = "is held by a commit that `retain` keeps"
+    return _verdict(case, checked.RETAINED, what, _MOVED)
+
+
 def active_commits_complete(case: Case) -> CheckResult:
     """The active commits hold every recorded HEAD, and all that the naive walk finds active."""
     name = "active_commits_complete"
@@ -134,8 +142,14 @@ def active_commits_complete(case: Case) -> CheckResult:
     if rules is not None:
         start = datetime.fromisoformat(str(case.chain["store_listing"].facts["start"]))
         # A HEAD that moved meanwhile is still in the log of what it moved to, or its own ref.
-        commits = main_ancestries(case.client, case.ctx.repository, heads.values())
-        expected |= naive_active_commits(commits, heads, Rules.parse(rules), start)
+        client, repository = case.client, case.ctx.repository
+        commits = main_ancestries(client, repository, heads.values())
+        retain = recorded_retain([case.chain["active_commits"].settings])
+        longest = longest_rules(Rules.parse(rules), retain, heads)
+        expected |= naive_active_commits(commits, heads, longest, start)
+        tags = case.attempt.read("active_commits", "tags").to_pylist()
+        tagged = {row["tag"]: row["commit_id"] for row in tags}
+        expected |= kept_commits(client, repository, heads, tagged, retain)
     missing = sorted(expected - active) or ([] if heads and active else ["every one"])
     summary = f"{len(active)} active commits hold all {len(heads)} HEADs"
     if missing:

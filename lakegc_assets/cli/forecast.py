@@ -11,6 +11,7 @@ import click
 from click import confirm
 
 from lakegc_assets.cli.exits import exit_status
+from lakegc_assets.cli.options import retain_of
 from lakegc_assets.defs.units import human_bytes
 from lakegc_assets.errors import ConfigurationError, RefusedError
 from lakegc_assets.wording import aligned, counted
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from lakegc_assets.forecast.change import Change
     from lakegc_assets.forecast.forecast import Amount, Forecast
     from lakegc_assets.lakefs.config import LakeFSConfig
+    from lakegc_assets.retention.retain import Retain
     from lakegc_assets.retention.rules import Rules
 
 #: Days of the curve that are shown; JSON has all of them.
@@ -69,6 +71,12 @@ class BranchDays(click.ParamType[tuple[str, int]]):
     metavar="BRANCH",
     help="As if this branch were deleted. May be given several times.",
 )
+@click.option(
+    "--retain",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    metavar="FILE",
+    help="Other rules that lakeFS does not have, which keep more, as YAML. Default: today's.",
+)
 @click.option("--run", "run_id", help="By this mark. Default: the latest one.")
 @click.option(
     "--apply",
@@ -85,6 +93,7 @@ def forecast(
     default: int | None,
     branches: tuple[tuple[str, int], ...],
     without: tuple[str, ...],
+    retain: Path | None,
     run_id: str | None,
     applying: bool,  # noqa: FBT001 - an option
     yes: bool,  # noqa: FBT001 - an option
@@ -99,7 +108,7 @@ def forecast(
     from lakegc_assets.cli.queries import any_context  # noqa: PLC0415 - Dagster loads slowly
     from lakegc_assets.forecast.forecast import forecast as look_ahead  # noqa: PLC0415 - likewise
 
-    change = _change(file, default, branches, without)
+    change = _change(file, default, branches, without, retain)
     if applying and without:
         raise RefusedError("--apply sets rules and deletes no branch: leave --without-branch out")
     if applying and as_json and not yes:
@@ -133,6 +142,7 @@ def _change(
     default: int | None,
     branches: tuple[tuple[str, int], ...],
     without: tuple[str, ...],
+    retain: Path | None,
 ) -> Change:
     """What the options ask for.
 
@@ -154,7 +164,8 @@ def _change(
         names = [name for name, _ in branches]
         twice = next(name for name in names if names.count(name) > 1)
         raise ConfigurationError(f"--set-branch {twice}: it is given twice")
-    return Change(rules, default, days, tuple(dict.fromkeys(without)))
+    other = None if retain is None else retain_of(retain)
+    return Change(rules, default, days, tuple(dict.fromkeys(without)), other)
 
 
 def _show(found: Forecast) -> None:
@@ -162,6 +173,7 @@ def _show(found: Forecast) -> None:
         f"repository {found.repository}, as of mark {found.mark} ({found.as_of:%Y-%m-%d %H:%M} UTC)"
     )
     _rules(found.todays_rules, found.rules)
+    _retain(found.todays_retain, found.retain)
     for branch in found.without_branches:
         click.echo(f"  without branch {branch}")
     _line("garbage today", found.today)
@@ -190,6 +202,14 @@ def _rules(today: Rules | None, other: Rules) -> None:
     for name, was, days in rows:
         then = "" if was == days else f" -> {_days(days)}"
         click.echo(f"  {name:<30} {_days(was)}{then}")
+
+
+def _retain(today: Retain, other: Retain) -> None:
+    """The rules that lakeFS does not have, and what changes."""
+    before, after = today.to_json(), other.to_json()
+    for kind in sorted({*before, *after}):
+        was, then = (json.dumps(rules.get(kind, "none")) for rules in (before, after))
+        click.echo(f"  retain: {kind:<22} {was}{'' if was == then else f' -> {then}'}")
 
 
 def _days(days: int | None) -> str:

@@ -26,6 +26,7 @@ from lakegc_assets.defs.partitions import add_partition, partition_key
 from lakegc_assets.defs.resources import CollectorResource
 from lakegc_assets.errors import ConfigurationError, LakegcError, RefusedError
 from lakegc_assets.mark.publication import read_summary
+from lakegc_assets.retention.rules_file import parse_retain
 from lakegc_assets.run.artifacts import AttemptArtifacts
 from lakegc_assets.run.lock import repository_lock
 from lakegc_assets.storage.opening import open_store
@@ -142,6 +143,7 @@ def checked(settings: dict[str, Any]) -> dict[str, Any]:
 
     Raises:
         ConfigurationError: one is unknown, or its value makes no sense.
+        RulesError: the rules of ``retain`` cannot be parsed.
     """
     known = CollectorResource.model_fields
     unknown = sorted(settings.keys() - known.keys())
@@ -160,6 +162,8 @@ def checked(settings: dict[str, Any]) -> dict[str, Any]:
         else value
         for name, value in settings.items()
     }
+    if isinstance(text := settings.get("retain"), str):
+        settings["retain"] = parse_retain(text, "retain").to_json()
     try:
         collector = CollectorResource(**settings)
     except pydantic.ValidationError as error:

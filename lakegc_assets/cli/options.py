@@ -5,12 +5,16 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from datetime import datetime, timedelta, timezone
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from lakegc_assets.engine.choice import ENGINE_SETTINGS
 from lakegc_assets.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from lakegc_assets.retention.retain import Retain
 
 _UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
 
@@ -57,6 +61,12 @@ _OF_CHECKS = (
         help="Approve a larger share of the listing as candidates. Default 0.5.",
     ),
     click.option("--protect-tags", is_flag=True, help="Tagged commits keep their objects."),
+    click.option(
+        "--retain",
+        type=click.Path(exists=True, dir_okay=False, path_type=Path),
+        metavar="FILE",
+        help="Rules that lakeFS does not have, which keep more, as YAML: tags, branches, metadata.",
+    ),
     click.option("--accept-missing", help="Digest of objects at HEADs known to be lost."),
 )
 _ENGINE = click.option(
@@ -117,12 +127,15 @@ def settings_of(
     max_candidate_share: float | None = None,
     accept_missing: str | None = None,
     engine: str | None = None,
+    retain: Path | None = None,
     **flags: bool,
 ) -> dict[str, Any]:
     """The configuration of the ``collector`` resource: only what was given.
 
     Raises:
-        ConfigurationError: one of the others has no value, or is given twice.
+        ConfigurationError: one of the others has no value, or is given twice; or a file cannot be
+            read.
+        RulesError: the file has no rules that can be parsed.
     """
     chosen = {
         "mode": mode,
@@ -130,6 +143,7 @@ def settings_of(
         "max_candidate_share": max_candidate_share,
         "accept_missing": accept_missing,
         "engine": engine,
+        "retain": None if retain is None else retain_of(retain).to_json(),
     }
     given: dict[str, Any] = {name: value for name, value in chosen.items() if value is not None}
     given |= {name: True for name, value in flags.items() if value}
@@ -141,6 +155,21 @@ def settings_of(
             raise ConfigurationError(f"--set {other}: {name} is given twice")
         given[name] = value
     return given
+
+
+def retain_of(file: Path) -> Retain:
+    """The rules of a file that keep more than lakeFS's.
+
+    Raises:
+        ConfigurationError: it cannot be read.
+        RulesError: it has no rules that can be parsed.
+    """
+    from lakegc_assets.retention.rules_file import parse_retain  # noqa: PLC0415 - it loads YAML
+
+    try:
+        return parse_retain(file.read_text(encoding="utf-8"), str(file))
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigurationError(f"{file} cannot be read: {error}") from error
 
 
 def new_run_id() -> str:

@@ -15,6 +15,9 @@ from typing import Annotated, Any, Final, TypeVar
 import dagster as dg
 from pydantic import AfterValidator, WithJsonSchema
 
+from lakegc_assets.retention.retain import Retain
+from lakegc_assets.retention.rules import RulesError
+
 #: What Dagster takes in all places where a name goes.
 _NAME: Final = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,39}")
 _V = TypeVar("_V")
@@ -181,6 +184,24 @@ def _texts(context: dg.ResolutionContext, values: object) -> object:
     return _text(context, values)
 
 
+def _as_written(context: dg.ResolutionContext, value: object) -> object:
+    """A value whose texts stay texts, at whatever depth, but for those that are to be filled in."""
+    if isinstance(value, list):
+        return [_as_written(context, one) for one in value]
+    if isinstance(value, dict):
+        return {name: _as_written(context, one) for name, one in value.items()}
+    return context.resolve_value(value, as_type=object) if _is_open(value) else value
+
+
+def _retain(value: object) -> None:
+    if "{{" in str(value):
+        return
+    try:
+        Retain.parse(value)
+    except RulesError as error:
+        raise ValueError(str(error)) from None
+
+
 _LIST: Final = dg.Resolver(_texts, model_field_type=list[str])
 Texts = Annotated[list[str], _LIST]
 Patterns = Annotated[list[Annotated[str, AfterValidator(_pattern)]], _LIST]
@@ -189,6 +210,11 @@ Tags = Annotated[
     dict[str, str],
     AfterValidator(_tags),
     dg.Resolver(_texts, model_field_type=dict[str, str]),
+]
+RetainRules = Annotated[
+    dict[str, Any],
+    _filled_in(_retain),
+    dg.Resolver(_as_written, model_field_type=dict[str, Any]),
 ]
 Name = Annotated[str, _filled_in(_name)]
 Cron = Annotated[

@@ -18,6 +18,7 @@ from lakegc_assets.defs.fields import (
     Cron,
     Owners,
     Patterns,
+    RetainRules,
     Tags,
     Texts,
     Url,
@@ -76,6 +77,11 @@ class Policy(dg.Model, dg.Resolvable):
         default=0.5, description="a larger share of the listing, 0 to 1, refuses the mark"
     )
     protect_tags: bool = Field(default=False, description="tagged commits keep their objects")
+    retain: RetainRules = Field(
+        default_factory=dict,
+        description="rules that lakeFS does not have, which keep more: `tags`, `branches`, "
+        "`metadata`",
+    )
     ignored_repositories: Texts = Field(
         default_factory=list,
         description="other repositories of the server that are not read for what they name here",
@@ -132,6 +138,7 @@ SETTINGS: Final = (
     "min_age_hours",
     "max_candidate_share",
     "protect_tags",
+    "retain",
     "ignored_repositories",
     "clean_every_hours",
     "attribution",

@@ -20,6 +20,7 @@ from lakegc_assets.engine.choice import EngineSetting
 from lakegc_assets.engine.spark import prepare_environment, session_settings
 from lakegc_assets.errors import ConfigurationError, RefusedError
 from lakegc_assets.graveler.namespace import StorageNamespace
+from lakegc_assets.retention.retain import Retain
 from lakegc_assets.run.artifacts import ArtifactRoot
 from lakegc_assets.run.context import Clocks, SystemClocks
 from lakegc_assets.run.settings import (
@@ -68,6 +69,10 @@ class CollectorResource(dg.ConfigurableResource):  # type: ignore[type-arg]
         description="a larger share of the listing, 0 to 1, stops the run; raise it to approve",
     )
     protect_tags: bool = Field(default=False, description="tagged commits keep their objects")
+    retain: dict[str, Any] = Field(
+        default={},
+        description="rules that lakeFS does not have, which keep more: tags, branches, metadata",
+    )
     ignored_repositories: list[str] = Field(
         default_factory=list,
         description="other repositories of the server that are not read for what they name of "
@@ -249,6 +254,7 @@ class CollectorResource(dg.ConfigurableResource):  # type: ignore[type-arg]
                 clock_skew=timedelta(seconds=self.clock_skew_seconds),
                 max_candidate_share=self.max_candidate_share,
                 protect_tags=self.protect_tags,
+                retain=Retain.parse(self.retain),
                 mode=self.mode,
                 ignored_repositories=tuple(self.ignored_repositories),
                 accept_missing=self.accept_missing,

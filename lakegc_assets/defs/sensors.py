@@ -157,7 +157,7 @@ def rules_sensor(policies: Policies, names: Names) -> dg.SensorDefinition:
         for repository in there:
             before = seen.get(repository.id)
             try:
-                digest = _digest(client.gc_rules(repository.id))
+                digest = _digest(client.gc_rules(repository.id), policies.of(repository.id).retain)
             except LakegcError as error:
                 context.log.warning("%s: its rules cannot be read: %s", repository.id, error)
                 now |= {repository.id: before} if before else {}
@@ -189,8 +189,9 @@ def _next(before: Mapping[str, Any] | None, repository: Repository, digest: str)
     return {**before, "changes": before["changes"] + changed, "rules": digest}
 
 
-def _digest(rules: Mapping[str, Any] | None) -> str:
-    return hashlib.sha256(json.dumps(rules, sort_keys=True).encode()).hexdigest()
+def _digest(rules: Mapping[str, Any] | None, retain: Mapping[str, Any]) -> str:
+    both = [rules, retain] if retain else rules
+    return hashlib.sha256(json.dumps(both, sort_keys=True).encode()).hexdigest()
 
 
 def started(

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from lakegc_assets.errors import ConfigurationError, IntegrityError, RefusedError
 from lakegc_assets.lakefs.writes import LakeFSWriter
+from lakegc_assets.retention.retain import Retain
 from lakegc_assets.retention.rules import Rules
 
 
@@ -19,12 +20,14 @@ class Change:
         default: days by default; None for what the rules have.
         branches: days of single branches, added to those of the rules.
         without: branches that are to be deleted.
+        retain: rules that keep more than lakeFS's, in place of today's; None for those.
     """
 
     rules: Rules | None = None
     default: int | None = None
     branches: Mapping[str, int] = field(default_factory=dict)
     without: Sequence[str] = ()
+    retain: Retain | None = None
 
     def of(self, today: Rules | None) -> Rules:
         """The other rules.

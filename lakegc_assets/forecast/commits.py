@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 
 from lakegc_assets.errors import ConfigurationError, IntegrityError
 from lakegc_assets.lakefs.client import LakeFSClient
-from lakegc_assets.mark.commits import FORGOTTEN
+from lakegc_assets.mark.commits import FORGOTTEN, RULE
 from lakegc_assets.mark.refs import load_commits
 from lakegc_assets.retention.active_commits import Reason, active_commits
 from lakegc_assets.retention.commits import Commit
+from lakegc_assets.retention.retain import NO_RETAIN, Retain
+from lakegc_assets.retention.retained import kept_commits, least_days, lengthen
 from lakegc_assets.retention.rules import Rules
 from lakegc_assets.retention.thresholds import (
     FOREVER,
@@ -51,6 +53,7 @@ class MarkedCommits:
         heads: HEAD of each branch.
         active: why each active commit was.
         tagged: commits that tags protect.
+        tags: commit of each tag.
         read_at: when it began to read them.
         rules: that it followed; None where there were none.
     """
@@ -61,6 +64,7 @@ class MarkedCommits:
     tagged: frozenset[str]
     read_at: datetime
     rules: Rules | None
+    tags: Mapping[str, str] = field(default_factory=dict)
 
 
 def read_marked_commits(
@@ -79,17 +83,22 @@ def read_marked_commits(
     """
     heads = attempt.rows(manifest, "heads", ["branch", "commit_id"]).to_pylist()
     active = {
-        row["commit_id"]: Reason(row["branch"], row["kind"], None, row["counted_from"])
+        row["commit_id"]: Reason(
+            row["branch"], row["kind"], None, row["counted_from"], row.get(RULE) or ""
+        )
         for row in attempt.rows(manifest).to_pylist()
     }
     expired = attempt.rows(manifest, "expired", ["commit_id"])["commit_id"].to_pylist()
-    tagged: list[str] = []
-    if manifest.settings["protect_tags"]:
-        tagged = attempt.rows(manifest, "tags", ["commit_id"])["commit_id"].to_pylist()
+    tags = {row["tag"]: row["commit_id"] for row in attempt.rows(manifest, "tags").to_pylist()}
+    tagged = list(tags.values()) if manifest.settings["protect_tags"] else []
     of_heads = {row["branch"]: row["commit_id"] for row in heads}
     commits: dict[str, Commit] = {}
     load_commits(
-        client, attempt.repository, [*of_heads.values(), *active, *expired, *tagged], (), commits
+        client,
+        attempt.repository,
+        [*of_heads.values(), *active, *expired, *tags.values()],
+        (),
+        commits,
     )
     if FORGOTTEN in manifest.parts:
         forgotten = attempt.rows(manifest, FORGOTTEN, ["commit_id"])["commit_id"].to_pylist()
@@ -99,7 +108,9 @@ def read_marked_commits(
                 commits |= load_commits(client, attempt.repository, [commit_id], commits)
     raw = manifest.facts["rules"]
     rules = None if raw is None else Rules.parse(raw)
-    return MarkedCommits(commits, of_heads, active, frozenset(tagged), manifest.started, rules)
+    return MarkedCommits(
+        commits, of_heads, active, frozenset(tagged), manifest.started, rules, tags
+    )
 
 
 def spans_of(
@@ -108,6 +119,8 @@ def spans_of(
     branches: Mapping[str, int],
     without: Iterable[str],
     now: datetime,
+    retain: Retain = NO_RETAIN,
+    other_retain: Retain = NO_RETAIN,
 ) -> dict[str, Span]:
     """How long each commit keeps what it holds.
 
@@ -117,6 +130,8 @@ def spans_of(
         branches: days of the branches that have a rule of their own under the other rules.
         without: branches that are to be deleted.
         now: the moment of the mark.
+        retain: today's rules that keep more than lakeFS's.
+        other_retain: the other ones.
 
     Raises:
         ConfigurationError: there is no such branch.
@@ -126,9 +141,10 @@ def spans_of(
     if unknown := sorted(gone - marked.heads.keys()):
         raise ConfigurationError(f"the mark found no branch {unknown[0]!r} that could be left out")
     heads = {name: head for name, head in marked.heads.items() if name not in gone}
-    days = days_needed(marked.commits, heads, branches, now)
-    previous = days_of_previous(marked.active, heads, branches, marked.read_at, now)
-    left = _left(marked, today, now)
+    least = least_days(other_retain, heads)
+    days = days_needed(marked.commits, heads, branches, now, least)
+    previous = days_of_previous(marked.active, heads, branches, marked.read_at, now, least)
+    left = _left(marked, today, retain, now)
     found = {
         commit_id: Span(min(days[commit_id], previous.get(commit_id, NEVER)), left[commit_id])
         for commit_id in marked.commits
@@ -140,16 +156,27 @@ def spans_of(
             NEVER if gone or branches != was.branches else was.default_retention_days,
             1 if today == was else 0,
         )
-        found |= {commit_id: found[commit_id] | same for commit_id in marked.active}
+        found |= {
+            commit_id: found[commit_id] | same
+            for commit_id, reason in marked.active.items()
+            if not reason.rule
+        }
+    kept = kept_commits(marked.commits, marked.heads, marked.tags, retain)
+    found |= {commit_id: Span(found[commit_id].days, FOREVER) for commit_id in kept}
+    others = kept_commits(marked.commits, heads, marked.tags, other_retain)
+    found |= {commit_id: Span(0, found[commit_id].left) for commit_id in others}
     return found | {commit_id: Span(0, FOREVER) for commit_id in marked.tagged}
 
 
-def _left(marked: MarkedCommits, today: Rules | None, now: datetime) -> dict[str, int]:
+def _left(
+    marked: MarkedCommits, today: Rules | None, retain: Retain, now: datetime
+) -> dict[str, int]:
     if today is None:
         return dict.fromkeys(marked.commits, FOREVER)
-    active = active_commits(marked.commits, marked.heads, today, now).active
+    longest = lengthen(today, retain, marked.heads)
+    active = active_commits(marked.commits, marked.heads, longest, now).active
     previous = still_inside(
-        marked.active, marked_at=marked.read_at, heads=marked.heads, rules=today, now=now
+        marked.active, marked_at=marked.read_at, heads=marked.heads, rules=longest, now=now
     )
     own, before = days_left(active, now), days_left(previous, now)
     return {

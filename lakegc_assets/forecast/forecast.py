@@ -20,6 +20,7 @@ from lakegc_assets.forecast.commits import Span, read_marked_commits, spans_of
 from lakegc_assets.forecast.outlook import LATER, TOTALS, Outlook, look_out
 from lakegc_assets.lakefs.client import LakeFSClient
 from lakegc_assets.lakefs.errors import NotFoundError
+from lakegc_assets.retention.retain import Retain
 from lakegc_assets.retention.rules import Rules
 from lakegc_assets.run.artifacts import AttemptArtifacts
 from lakegc_assets.run.command_line import command_line
@@ -27,6 +28,7 @@ from lakegc_assets.run.connections import Connections
 from lakegc_assets.run.context import RunContext
 from lakegc_assets.run.history import earlier
 from lakegc_assets.run.scratch import FORECAST, scratch
+from lakegc_assets.run.settings import recorded_retain
 from lakegc_assets.wording import counted
 
 EXACT: Final = "exact"
@@ -65,6 +67,8 @@ class Forecast:
         as_of: the moment of that mark.
         todays_rules: those that hold in lakeFS; None where there are none.
         rules: the other ones.
+        todays_retain: those of the mark that keep more than lakeFS's.
+        retain: the other ones of these.
         without_branches: branches that are thought to be deleted.
         today: what a mark under today's rules would name.
         forecast: what one under the other rules would name.
@@ -80,6 +84,8 @@ class Forecast:
     as_of: datetime
     todays_rules: Rules | None
     rules: Rules
+    todays_retain: Retain
+    retain: Retain
     without_branches: Sequence[str]
     today: Amount
     forecast: Amount
@@ -97,6 +103,10 @@ class Forecast:
             "rules": {
                 "today": None if self.todays_rules is None else self.todays_rules.to_json(),
                 "forecast": self.rules.to_json(),
+            },
+            "retain": {
+                "today": self.todays_retain.to_json(),
+                "forecast": self.retain.to_json(),
             },
             "without_branches": list(self.without_branches),
             "today": asdict(self.today),
@@ -173,7 +183,9 @@ class Forecaster:
         marked = read_marked_commits(self.client, self.attempt, chain["active_commits"])
         start = datetime.fromisoformat(str(chain["store_listing"].facts["start"]))
         cutoff = chain["store_listing"].cutoff
-        spans = spans_of(marked, today, rules.branches, change.without, start)
+        retain = recorded_retain([chain["active_commits"].settings])
+        other_retain = retain if change.retain is None else change.retain
+        spans = spans_of(marked, today, rules.branches, change.without, start, retain, other_retain)
         outlook = look_out(
             self.ctx,
             self.connections,
@@ -197,6 +209,8 @@ class Forecaster:
             start,
             today,
             rules,
+            retain,
+            other_retain,
             tuple(change.without),
             self._later(outlook, cutoff, 0, bounds.after(today, 0)),
             _amount(by_days, default, bounds.under(default)),

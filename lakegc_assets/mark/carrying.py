@@ -132,7 +132,7 @@ def _carried(
     clean_at = datetime.fromisoformat(facts["clean_at"])
     if start - clean_at > ctx.settings.clean_every:
         raise _CleanRunError(f"the last clean run, {facts['clean_run']!r}, was at {clean_at}")
-    _require_same_rules(client, ctx.repository, last)
+    _require_same_rules(client, ctx, last)
     _require_no_restore(connections, runs, clean_at)
     swept = _sweeps_since(runs, clean_at)
     slices = last.attempt.read(ASSET, "slices")
@@ -170,10 +170,11 @@ def _require_success(last: Earlier) -> None:
     attempt.chain("gc_report", last.manifest.namespace)
 
 
-def _require_same_rules(client: LakeFSClient, repository: str, last: Earlier) -> None:
-    raw = client.gc_rules(repository)
+def _require_same_rules(client: LakeFSClient, ctx: RunContext, last: Earlier) -> None:
+    raw = client.gc_rules(ctx.repository)
     now = None if raw is None else Rules.parse(raw).to_json()
-    if now != last.attempt.recorded("active_commits").facts["rules"]:
+    facts = last.attempt.recorded("active_commits").facts
+    if now != facts["rules"] or ctx.settings.retain.to_json() != facts.get("retain", {}):
         raise _CleanRunError(f"the retention rules have changed since run {last.attempt.run!r}")
 
 

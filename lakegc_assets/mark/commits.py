@@ -30,8 +30,10 @@ from lakegc_assets.mark.refs import (
     read_heads,
     read_tags,
 )
-from lakegc_assets.retention.active_commits import ActiveCommits, Reason, active_commits
+from lakegc_assets.retention.active_commits import ActiveCommits, Reason
 from lakegc_assets.retention.commits import Commit
+from lakegc_assets.retention.retain import NO_RETAIN, Retain
+from lakegc_assets.retention.retained import lengthen, retained_commits
 from lakegc_assets.retention.rules import Rules
 from lakegc_assets.retention.united import UnitedActiveCommits, missing_heads, still_inside, unite
 from lakegc_assets.run.artifacts import AttemptArtifacts, Manifest
@@ -42,6 +44,8 @@ from lakegc_assets.run.history import Earlier, earlier
 from lakegc_assets.wording import counted
 
 ASSET: Final = "active_commits"
+#: Column that marks of earlier versions do not have.
+RULE: Final = "rule"
 ACTIVE: Final = pa.schema(
     [
         ("commit_id", pa.string()),
@@ -54,6 +58,8 @@ ACTIVE: Final = pa.schema(
         ("creation_date", pa.int64()),
         ("main_parent", pa.string()),
         ("committer", pa.string()),
+        # Of the rules that lakeFS does not have, in words.
+        (RULE, pa.string()),
     ]
 )
 EXPIRED: Final = pa.schema(
@@ -96,7 +102,7 @@ _NO_REFS: Final = Refs()
 
 
 def refs_of(ctx: RunContext, mark: AttemptArtifacts, active: Manifest) -> Refs:
-    """What a mark found; its tags only where they protect.
+    """What a mark found; its tags only where some may protect.
 
     Args:
         ctx: the run.
@@ -107,7 +113,7 @@ def refs_of(ctx: RunContext, mark: AttemptArtifacts, active: Manifest) -> Refs:
         IntegrityError: a file is missing, or is not what the manifest says.
     """
     branches = mark.rows(active, "heads", ["branch"])["branch"].to_pylist()
-    if not ctx.settings.protect_tags:
+    if not ctx.settings.protect_tags and not ctx.settings.retain.tags:
         return Refs(branches)
     return Refs(branches, mark.rows(active, "tags", ["tag"])["tag"].to_pylist())
 
@@ -123,6 +129,7 @@ class Liveness:
         commits: every commit that was reached, by id.
         active: why each active commit is active, and what only one witness named.
         server_run_id: lakeFS's run id of the list of commits; empty without rules.
+        retain: rules that keep more than lakeFS's.
     """
 
     rules: Rules | None
@@ -131,6 +138,7 @@ class Liveness:
     commits: dict[str, Commit]
     active: UnitedActiveCommits
     server_run_id: str
+    retain: Retain = NO_RETAIN
 
     def tables(self) -> dict[str, pa.Table]:
         """The parts of the asset: ``data``, ``expired``, ``heads`` and ``tags``."""
@@ -168,15 +176,17 @@ class Liveness:
                 self.commits[commit].creation_date,
                 self.commits[commit].main_parent,
                 self.commits[commit].committer,
+                reason.rule or None,
             )
             for commit, reason in sorted(self.active.active.items())
         ]
 
     def expired_rows(self) -> list[tuple[object, ...]]:
         """Rows of ``EXPIRED``."""
-        governing = (
-            {} if self.rules is None else governing_branches(self.commits, self.heads, self.rules)
-        )
+        governing: Mapping[str, str] = {}
+        if self.rules is not None:
+            longest = lengthen(self.rules, self.retain, self.heads)
+            governing = governing_branches(self.commits, self.heads, longest)
         return [
             (
                 *(commit.id, commit.metarange_id, commit.creation_date),
@@ -220,6 +230,7 @@ def find_active_commits(ctx: RunContext) -> Manifest:
     active = liveness.active
     facts: dict[str, object] = {
         "rules": liveness.rules.to_json() if liveness.rules else None,
+        "retain": liveness.retain.to_json(),
         "server_run_id": liveness.server_run_id,
         "active": len(active.active),
         "expired": tables["expired"].num_rows,
@@ -268,6 +279,7 @@ def find_liveness(
         refs: that an earlier mark found.
         known: commits that an earlier look has read; they are not read again.
     """
+    retain = ctx.settings.retain
     raw_rules = client.gc_rules(ctx.repository)
     rules = None if raw_rules is None else Rules.parse(raw_rules)
     heads_before = read_heads(client, ctx.repository, refs.branches)
@@ -294,8 +306,11 @@ def find_liveness(
     tags = read_tags(client, ctx.repository, refs.tags)
     previous: dict[str, Reason] = {}
     if rules is not None:
-        previous = _previously_active(ctx, connections, heads, rules, now)
+        longest = lengthen(rules, retain, heads)
+        previous = _previously_active(ctx, connections, heads, longest, now)
     roots = [*heads_before.values(), *heads.values(), *tags.values(), *listed, *previous]
+    if retain.metadata:
+        roots += _earlier_commits(ctx, connections)
     read: dict[str, Commit] = {}
     with report_progress(
         ctx.log, lambda: f"reading commits of {ctx.repository}: {len(read):,} so far"
@@ -312,16 +327,18 @@ def find_liveness(
         everything = {commit: Reason(None, "no rules") for commit in commits}
         none: frozenset[str] = frozenset()
         united = UnitedActiveCommits(everything, none, none, none)
-        return Liveness(rules, heads, tags, commits, united, run_id)
+        return Liveness(rules, heads, tags, commits, united, run_id, retain)
     # A branch that moved while this ran counts with both of its HEADs.
-    before = active_commits(commits, heads_before, rules, now)
-    after = before if heads == heads_before else active_commits(commits, heads, rules, now)
+    before = retained_commits(commits, heads_before, tags, rules, retain, now)
+    after = before
+    if heads != heads_before:
+        after = retained_commits(commits, heads, tags, rules, retain, now)
     own = ActiveCommits(before.active | after.active, before.expired & after.expired)
     if ctx.settings.protect_tags:
         tagged = {commit: Reason(None, "tag") for commit in tags.values()}
         own = ActiveCommits(tagged | own.active, own.expired - tagged.keys())
     united = unite(listed, own, later_heads=heads, previous=previous)
-    return Liveness(rules, heads, tags, commits, united, run_id)
+    return Liveness(rules, heads, tags, commits, united, run_id, retain)
 
 
 def heads_alone(client: LakeFSClient, repository: str, rules: Rules | None) -> Liveness:
@@ -363,6 +380,20 @@ def _latest(ctx: RunContext, connections: Connections) -> Earlier | None:
             one.attempt.manifest(ASSET)
             return one
     return None
+
+
+def _earlier_commits(ctx: RunContext, connections: Connections) -> list[str]:
+    """The active commits of the latest earlier mark.
+
+    A branch may be deleted, and a commit of it still has to stay for its metadata, which lakeFS
+    tells of a commit that nothing leads to, too.
+    """
+    latest = _latest(ctx, connections)
+    if latest is None:
+        return []
+    rows = latest.attempt.rows(latest.manifest, columns=["commit_id"])
+    found: list[str] = rows["commit_id"].to_pylist()
+    return found
 
 
 def _previously_active(

@@ -204,4 +204,5 @@ def _checked(repository: str, found: ApiCommit) -> Commit:
         metarange_id=found.meta_range_id,
         version=found.version,
         committer=found.committer,
+        metadata=tuple(found.metadata.items()),
     )

@@ -27,7 +27,10 @@ from lakegc_assets.mark.publication import (
     instant,
     write_lists,
 )
-from lakegc_assets.run.artifacts import Manifest
+from lakegc_assets.retention.retain import Retain
+from lakegc_assets.retention.retained import lengthen
+from lakegc_assets.retention.rules import Rules
+from lakegc_assets.run.artifacts import AttemptArtifacts, Manifest
 from lakegc_assets.run.connections import Connections
 from lakegc_assets.run.context import RunContext
 from lakegc_assets.run.hashing import KeyDigest, key_digest
@@ -122,7 +125,7 @@ def report(ctx: RunContext) -> Manifest:
     )
     publish = begin(connections.store(), summary)
     written_to = forms(ctx.run, listing.mode)
-    rules = chain["active_commits"].facts["rules"]
+    rules = _longest_rules(attempt, chain["active_commits"])
     order = _Order(attempt.url, ctx.run, publish, written_to, start, rules)
     counted = _count(ctx, connections, order, manifest.parts["data"])
     digest = sum((one.digest for one in counted), KeyDigest())
@@ -285,6 +288,16 @@ def _mapped(
     values = pc.unique(column)
     answers = pa.array([function(value) for value in values.to_pylist()], kind)
     return answers.take(pc.index_in(column, values, skip_nulls=False))
+
+
+def _longest_rules(attempt: AttemptArtifacts, active: Manifest) -> Mapping[str, Any] | None:
+    """The rules of lakeFS, with the days of branches that other rules give, as JSON."""
+    rules: Mapping[str, Any] | None = active.facts["rules"]
+    retain = Retain.parse(active.facts.get("retain"))
+    if rules is None or not retain.branches:
+        return rules
+    branches = attempt.rows(active, "heads", ["branch"])["branch"].to_pylist()
+    return lengthen(Rules.parse(rules), retain, branches).to_json()
 
 
 def _rule(rules: Mapping[str, Any] | None, held: str | None) -> str:

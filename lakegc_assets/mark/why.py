@@ -22,7 +22,7 @@ from lakegc_assets.lakefs.models import DiffEntry
 from lakegc_assets.lakefs.reads import branch_ref
 from lakegc_assets.mark import holder_relations, references
 from lakegc_assets.mark.addresses import in_data, live_spellings
-from lakegc_assets.mark.commits import FORGOTTEN
+from lakegc_assets.mark.commits import FORGOTTEN, RULE
 from lakegc_assets.mark.comparison_relations import STAGED
 from lakegc_assets.mark.kept import sentence
 from lakegc_assets.mark.live import every_range
@@ -291,10 +291,13 @@ def _committed(asked: _Asked) -> Explanation | None:
         if attempt.manifest("store_listing").mode == "uncommitted":
             because = "a range below _lakefs/ holds it: in the mode uncommitted each counts as live"
         return Explanation(address, "live", because)
-    row = min(commits, key=lambda c: (c["kind"] != "head", c["commit_id"]))
+    row = min(commits, key=lambda c: (c["kind"] != "head", c.get(RULE) is not None, c["commit_id"]))
     on = f" of branch {row['branch']!r}" if row["branch"] else ""
     facts = {"commit": row["commit_id"], "branch": row["branch"], "kind": row["kind"]}
     because = f"the active commit {row['commit_id']}{on} holds it ({row['kind']})"
+    if rule := row.get(RULE):
+        facts |= {RULE: rule}
+        because = f"{because[:-1]}; {rule})"
     if len(commits) > 1:
         because += f", and {counted(len(commits) - 1, 'other active commit')}"
     return Explanation(address, "live", because, facts | {"commits": len(commits)})

@@ -41,7 +41,16 @@ from lakegc_assets.retention.rules import Rules
 SECONDS_A_DAY = 86_400
 
 Kind = Literal[
-    "head", "inside", "replaced inside", "dangling", "server", "previous mark", "tag", "no rules"
+    "head",
+    "inside",
+    "replaced inside",
+    "dangling",
+    "server",
+    "previous mark",
+    "tag",
+    "last commits",
+    "metadata",
+    "no rules",
 ]
 
 
@@ -55,15 +64,20 @@ class Reason:
             "replaced inside": the commit that replaced it was. "dangling": it has no branch any
             more and was created within the default retention. "server": only lakeFS's server says
             so. "previous mark": it was active in the previous mark and still is inside. "tag": a
-            tag names it, and tags are protected. "no rules": the repository has none.
+            tag names it, and tags are protected. "last commits": it is one of the last commits of
+            ``branch``, and "metadata": of its metadata, which rules keep that lakeFS does not have.
+            "no rules": the repository has none.
         until: when this reason ends, UTC; None where no date ends it.
         counted_from: the time from which the days are counted, UTC; None where it is not known.
+        rule: of the rules that lakeFS does not have the one that keeps it, in words; empty where
+            lakeFS's rules do.
     """
 
     branch: str | None
     kind: Kind
     until: datetime | None = None
     counted_from: datetime | None = None
+    rule: str = ""
 
 
 @dataclass(frozen=True)

@@ -29,6 +29,7 @@ class Commit:
         metarange_id: id of its metarange; empty where the commit holds nothing.
         version: lakeFS's version of the commit's form.
         committer: name of the user who made it; empty where nobody told.
+        metadata: keys and values that it was made with.
     """
 
     id: str
@@ -37,6 +38,7 @@ class Commit:
     metarange_id: str = ""
     version: int = 1
     committer: str = ""
+    metadata: tuple[tuple[str, str], ...] = ()
 
     @property
     def main_parent(self) -> str | None:

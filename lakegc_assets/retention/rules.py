@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 from lakegc_assets.errors import ConfigurationError
 
-_MAX_DAYS = 2**31 - 1
+MAX_DAYS = 2**31 - 1
 """lakeFS keeps days as a signed integer of 32 bits."""
 
 
@@ -121,8 +121,8 @@ def _check_days(value: object, where: str, path: _Path = ()) -> int:
     # A bool is an int to Python, but `true` days are a mistake of whoever wrote the rules.
     if not isinstance(value, int) or isinstance(value, bool):
         raise RulesError(f"{where} must be a whole number of days, not {value!r}", path)
-    if not 0 <= value <= _MAX_DAYS:
-        raise RulesError(f"{where} must be between 0 and {_MAX_DAYS} days, not {value}", path)
+    if not 0 <= value <= MAX_DAYS:
+        raise RulesError(f"{where} must be between 0 and {MAX_DAYS} days, not {value}", path)
     return value
 
 

@@ -1,12 +1,16 @@
-"""Retention rules in a file, JSON as lakeFS has it or the same as YAML; errors name the line."""
+"""Retention rules in a file, JSON or YAML, lakeFS's or others; errors name the line."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from typing import TypeVar
 
 import yaml
 
+from lakegc_assets.retention.retain import Retain
 from lakegc_assets.retention.rules import Rules, RulesError
+
+_V = TypeVar("_V")
 
 
 def parse_rules(text: str, name: str) -> Rules:
@@ -19,10 +23,27 @@ def parse_rules(text: str, name: str) -> Rules:
     Raises:
         RulesError: it is not in that form; the message says in which line, and which key it is.
     """
+    return _parsed(text, name, Rules.parse, "default_retention_days and branches are missing")
+
+
+def parse_retain(text: str, name: str) -> Retain:
+    """Read the rules of a file that keep more than lakeFS's.
+
+    Args:
+        text: of the file, in the form of ``Retain.parse``.
+        name: of the file, for messages.
+
+    Raises:
+        RulesError: as ``parse_rules``.
+    """
+    return _parsed(text, name, Retain.parse, "write {} where nothing more is to be kept")
+
+
+def _parsed(text: str, name: str, parse: Callable[[object], _V], missing: str) -> _V:
     try:
         node = yaml.compose(text, Loader=yaml.SafeLoader)
         if node is None:
-            raise RulesError(f"{name} is empty: default_retention_days and branches are missing")
+            raise RulesError(f"{name} is empty: {missing}")
         _require_once(node, name)
         value = yaml.safe_load(text)
     except yaml.MarkedYAMLError as error:
@@ -32,7 +53,7 @@ def parse_rules(text: str, name: str) -> Rules:
     except yaml.YAMLError as error:
         raise RulesError(f"{name}: {error}") from error
     try:
-        return Rules.parse(value)
+        return parse(value)
     except RulesError as error:
         line = _line(node, error.path)
         raise RulesError(f"{name}, line {line}: {error}", error.path) from error

@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping
 from datetime import datetime
+from types import MappingProxyType
 from typing import Final
 
 from lakegc_assets.errors import IntegrityError
@@ -21,6 +22,7 @@ from lakegc_assets.retention.rules import Rules
 #: Days for what no default keeps, and for what stays active for ever: more than a rule can have.
 NEVER: Final = 2**40
 FOREVER: Final = 2**40
+_NONE: Final[Mapping[str, int]] = MappingProxyType({})
 
 
 def days_needed(
@@ -28,6 +30,7 @@ def days_needed(
     heads: Mapping[str, str],
     branches: Mapping[str, int],
     now: datetime,
+    least: Mapping[str, int] = _NONE,
 ) -> dict[str, int]:
     """The least default retention, in days, under which each commit is active.
 
@@ -36,6 +39,7 @@ def days_needed(
         heads: branch → id of its HEAD.
         branches: branch → days, for the branches that have a rule of their own.
         now: the moment of the run, aware.
+        least: branch → days that it has at least, whatever its rule or the default is.
 
     Returns:
         Of each commit: 0 where it is active under every default; ``NEVER`` where it is under none.
@@ -44,7 +48,7 @@ def days_needed(
         IntegrityError: a HEAD or a main parent is absent, or main parents form a circle.
         ValueError: ``now`` has no time zone.
     """
-    always = active_commits(commits, heads, Rules(0, branches), now).active
+    always = active_commits(commits, heads, Rules(0, _longer(branches, least)), now).active
     starts = {head for branch, head in heads.items() if branch not in branches}
     starts |= dangling_commits(commits, heads)
     latest: dict[str, int] = {}
@@ -87,6 +91,7 @@ def days_of_previous(
     branches: Mapping[str, int],
     marked_at: datetime,
     now: datetime,
+    least: Mapping[str, int] = _NONE,
 ) -> dict[str, int]:
     """The least default, in days, under which a new mark keeps what an earlier mark knew as active.
 
@@ -98,6 +103,7 @@ def days_of_previous(
         branches: branch → days, for the branches that have a rule of their own.
         marked_at: when the earlier mark read the HEADs, aware.
         now: the moment of the run, aware.
+        least: branch → days that it has at least, whatever its rule or the default is.
     """
     found: dict[str, int] = {}
     for commit_id, reason in previous.items():
@@ -107,10 +113,16 @@ def days_of_previous(
         if counted_from is None:
             continue
         days = _days_to_reach(counted_from.timestamp(), now)
-        if branch is not None and branch in branches:
-            days = 0 if days <= branches[branch] else NEVER
+        if branch is not None and days <= max(branches.get(branch, 0), least.get(branch, 0)):
+            days = 0
+        elif branch is not None and branch in branches:
+            days = NEVER
         found[commit_id] = days
     return found
+
+
+def _longer(one: Mapping[str, int], other: Mapping[str, int]) -> dict[str, int]:
+    return {name: max(one.get(name, 0), other.get(name, 0)) for name in {*one, *other}}
 
 
 def _days_to_reach(created: float, now: datetime) -> int:

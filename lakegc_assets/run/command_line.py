@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -62,7 +63,8 @@ _ALL: Final = frozenset(Settings.__dataclass_fields__) | _BACKUP | {_EXCLUDED}
 #: Names of settings as messages have them, but for those that are words of every day, too.
 SETTINGS: Final = tuple(
     sorted(
-        (_ALL | {name for name, _ in _TIMES.values()}) - {"adopt", "attribution", "clean", "mode"}
+        (_ALL | {name for name, _ in _TIMES.values()})
+        - {"adopt", "attribution", "clean", "mode", "retain"}
     )
 )
 #: Which settings a command takes; one that is not here takes none.
@@ -199,6 +201,8 @@ def _text(value: object) -> str:
         return ""
     if isinstance(value, bool):
         return str(value).lower()
+    if isinstance(value, dict):
+        return json.dumps(value)
     if isinstance(value, float):
         return f"{value:.15g}"
     return ",".join(value) if isinstance(value, list | tuple) else str(value)

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from functools import reduce
+from operator import or_
 from typing import Any, Final, Literal, get_args
 
 from lakegc_assets.engine.choice import ENGINE_SETTINGS, EngineSetting
 from lakegc_assets.errors import ConfigurationError
+from lakegc_assets.retention.retain import NO_RETAIN, Retain
 
 MIN_SAFE_AGE = timedelta(hours=24)
 CUTOFF_MARGIN = timedelta(hours=1)
@@ -20,6 +24,15 @@ MAX_LIST_THREADS = 40
 #: What may become a candidate: see ``Settings.mode``.
 Mode = Literal["unified", "committed", "uncommitted"]
 MODES: Final[tuple[Mode, ...]] = get_args(Mode)
+
+
+def recorded_retain(recorded: Iterable[Mapping[str, Any]]) -> Retain:
+    """The rules that keep more than lakeFS's by any of some settings.
+
+    Args:
+        recorded: settings as manifests have them; those of earlier versions have no such rules.
+    """
+    return reduce(or_, (Retain.parse(one.get("retain")) for one in recorded), NO_RETAIN)
 
 
 @dataclass(frozen=True)
@@ -37,6 +50,8 @@ class Settings:
         max_candidate_share: the share of the listing (0 to 1) that may become candidates; more
             stops the run. Raising it for one run is the operator's approval.
         protect_tags: tagged commits count as active, whatever the rules say.
+        retain: rules that lakeFS does not have, which keep more. A sweep follows those of its mark,
+            too.
         accept_missing: digest of the set of objects that a branch HEAD names, the store does not
             hold, and the operator has looked at. The error that stops a run names it.
         skip_new_slices: do not list slices that were made after the cutoff, by their names: they
@@ -94,6 +109,7 @@ class Settings:
     clock_skew: timedelta = timedelta(minutes=5)
     max_candidate_share: float = 0.5
     protect_tags: bool = False
+    retain: Retain = NO_RETAIN
     accept_missing: str | None = None
     skip_new_slices: bool = True
     clean: bool = False
@@ -246,4 +262,7 @@ class Settings:
             name: value.total_seconds() if isinstance(value, timedelta) else value
             for name, value in self.__dict__.items()
         }
-        return values | {"ignored_repositories": list(self.ignored_repositories)}
+        return values | {
+            "ignored_repositories": list(self.ignored_repositories),
+            "retain": self.retain.to_json(),
+        }

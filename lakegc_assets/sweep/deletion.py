@@ -296,7 +296,10 @@ class DeletingTask:
         orders, asking = self._orders, self._reach.asking
         self._checked = self._reach.clock()
         heads, seen = seen_now(
-            self._reach.client, orders.repository, protect_tags=orders.protect_tags
+            self._reach.client,
+            orders.repository,
+            protect_tags=orders.protect_tags,
+            retain=orders.retain,
         )
         # The store's time comes after all that may take long, and before the lease.
         now = Moment.now(asking, self._reach.clock)

@@ -30,6 +30,7 @@ from lakegc_assets.mark.references import REFERENCES, SAME_HASH, References, rea
 from lakegc_assets.mark.served import Inquiry, again, answered, inquire
 from lakegc_assets.mark.uncommitted import Staged, prepare_uncommitted, read_staged
 from lakegc_assets.retention.commits import Commit
+from lakegc_assets.retention.retained import protecting
 from lakegc_assets.retention.rules import Rules
 from lakegc_assets.run.artifacts import AttemptArtifacts, Manifest
 from lakegc_assets.run.connections import Connections
@@ -154,7 +155,12 @@ class Deltas:
             liveness = heads_alone(client, ctx.repository, rules)
         self._commits = liveness.commits
         known = Known(
-            liveness.rules, start, liveness.heads, liveness.commits, liveness.active.active.keys()
+            liveness.rules,
+            start,
+            liveness.heads,
+            liveness.commits,
+            liveness.active.active.keys(),
+            ctx.settings.retain,
         )
         self._read_new_ranges(connections, known, folder, unread)
         references = partial(
@@ -170,7 +176,9 @@ class Deltas:
         back = self._came_back(
             connections, candidates, live, others.parts, unresolved, named, folder
         )
-        tags = liveness.tags if ctx.settings.protect_tags else {}
+        tags = liveness.tags
+        if not ctx.settings.protect_tags:
+            tags = protecting(ctx.settings.retain, tags)
         return DeltaMark(
             seen=fingerprint_of(liveness.heads, liveness.rules, tags),
             taken=taken,

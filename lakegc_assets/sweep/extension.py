@@ -14,8 +14,9 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 
 from lakegc_assets.errors import IntegrityError
-from lakegc_assets.retention.active_commits import active_commits
 from lakegc_assets.retention.commits import Commit
+from lakegc_assets.retention.retain import NO_RETAIN, Retain
+from lakegc_assets.retention.retained import retained_commits
 from lakegc_assets.retention.rules import Rules
 
 
@@ -29,6 +30,7 @@ class Known:
         heads: HEAD of each branch.
         commits: all commits that were reached, by id; with a commit all those behind it.
         active: ids of those that are active.
+        retain: rules that keep more than lakeFS's.
     """
 
     rules: Rules | None
@@ -36,6 +38,7 @@ class Known:
     heads: Mapping[str, str]
     commits: Mapping[str, Commit]
     active: AbstractSet[str]
+    retain: Retain = NO_RETAIN
 
     def metaranges(self) -> set[str]:
         """The metaranges of the active commits."""
@@ -93,5 +96,8 @@ def extended(known: Known, heads: Mapping[str, str], listed: Mapping[str, str]) 
     if known.rules is None:
         active: AbstractSet[str] = known.commits.keys()
     else:
-        active = active_commits(known.commits, heads, known.rules, known.now).active.keys()
+        # Tags have not changed, or the delta mark is over.
+        active = retained_commits(
+            known.commits, heads, {}, known.rules, known.retain, known.now
+        ).active.keys()
     return replace(known, heads=dict(heads), active=known.active | active | listed.keys())

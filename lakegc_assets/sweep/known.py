@@ -12,6 +12,7 @@ import pyarrow as pa
 
 from lakegc_assets.engine.datasets import Part, read_part, write_part
 from lakegc_assets.retention.commits import Commit
+from lakegc_assets.retention.retain import NO_RETAIN, Retain
 from lakegc_assets.retention.rules import Rules
 from lakegc_assets.storage.base import ObjectStore
 from lakegc_assets.sweep.extension import Known
@@ -38,6 +39,7 @@ class KnownFiles:
         ranges: ids of the ranges whose entries were looked at.
         rules: the retention rules, as JSON; None where there are none.
         now: the moment against which ages are taken.
+        retain: rules that keep more than lakeFS's.
     """
 
     commits: Part
@@ -45,6 +47,7 @@ class KnownFiles:
     ranges: Part
     rules: str | None
     now: datetime
+    retain: Retain = NO_RETAIN
 
 
 def write_known(
@@ -80,6 +83,7 @@ def write_known(
         ranges=write_part(artifacts, folder, range_ids),
         rules=None if known.rules is None else json.dumps(known.rules.to_json()),
         now=known.now,
+        retain=known.retain,
     )
 
 
@@ -101,6 +105,8 @@ def read_known(artifacts: ObjectStore, files: KnownFiles) -> tuple[Known, Abstra
         now=files.now,
         heads=dict(zip(*(heads[n].to_pylist() for n in ("branch", "commit_id")), strict=True)),
         commits={commit.id: commit for commit in commits},
+        # What a commit of these stays for in its metadata, it is active for already.
         active=set(table.filter(table["active"])["commit_id"].to_pylist()),
+        retain=files.retain,
     )
     return known, set(read_part(artifacts, files.ranges)["range_id"].to_pylist())

@@ -10,6 +10,8 @@ from typing import Final, Literal, NamedTuple
 
 from lakegc_assets.lakefs.client import LakeFSClient
 from lakegc_assets.mark.refs import read_heads, read_tags
+from lakegc_assets.retention.retain import NO_RETAIN, Retain
+from lakegc_assets.retention.retained import protecting
 from lakegc_assets.retention.rules import Rules
 from lakegc_assets.sweep.moment import Moment
 
@@ -36,18 +38,22 @@ class Fingerprint(NamedTuple):
     rules: str
 
 
-def fingerprint(client: LakeFSClient, repository: str, *, protect_tags: bool) -> Fingerprint:
+def fingerprint(
+    client: LakeFSClient, repository: str, *, protect_tags: bool, retain: Retain = NO_RETAIN
+) -> Fingerprint:
     """The present HEADs, retention rules and, where they protect, tags."""
-    return seen_now(client, repository, protect_tags=protect_tags)[1]
+    return seen_now(client, repository, protect_tags=protect_tags, retain=retain)[1]
 
 
 def seen_now(
-    client: LakeFSClient, repository: str, *, protect_tags: bool
+    client: LakeFSClient, repository: str, *, protect_tags: bool, retain: Retain = NO_RETAIN
 ) -> tuple[Mapping[str, str], Fingerprint]:
     """HEAD of each branch now; and the fingerprint that these are part of."""
     heads = read_heads(client, repository)
     rules = client.gc_rules(repository)
-    tags = read_tags(client, repository) if protect_tags else {}
+    tags = read_tags(client, repository) if protect_tags or retain.tags else {}
+    if not protect_tags:
+        tags = protecting(retain, tags)
     return heads, fingerprint_of(heads, None if rules is None else Rules.parse(rules), tags)
 
 

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
+from lakegc_assets.retention.retain import NO_RETAIN, Retain
 from lakegc_assets.run.connections import Connections
 from lakegc_assets.sweep.conditions import Condition
 from lakegc_assets.sweep.known import KnownFiles
@@ -45,6 +46,7 @@ class Orders:
         expires_s: after so many seconds from the look at HEADs and rules the store is to refuse a
             delete; None where it keeps no deadlines.
         trash: key prefix below which a store that can moves what is deleted.
+        retain: rules that keep more than lakeFS's.
     """
 
     connections: Connections
@@ -62,6 +64,7 @@ class Orders:
     known: KnownFiles | None = None
     expires_s: float | None = None
     trash: str | None = None
+    retain: Retain = NO_RETAIN
 
     @property
     def notes(self) -> str:

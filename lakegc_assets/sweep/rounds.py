@@ -178,6 +178,7 @@ class Rounds:
             known=delta.known() if delta.known else None,
             expires_s=CHECK_LIFETIME if self.means.deadlines else None,
             trash=self.means.trash,
+            retain=settings.retain,
         )
 
     def _portions(self, survivors: Candidates) -> list[Portion]:

@@ -25,6 +25,7 @@ from lakegc_assets.run.artifacts import Manifest
 from lakegc_assets.run.connections import Connections
 from lakegc_assets.run.context import RunContext
 from lakegc_assets.run.hashing import KeyDigest
+from lakegc_assets.run.settings import recorded_retain
 from lakegc_assets.run.undo import whether_undone, with_trash
 from lakegc_assets.storage.base import ObjectStore
 from lakegc_assets.storage.deadlines import probe_deadlines
@@ -90,7 +91,10 @@ def _sweep(ctx: RunContext, connections: Connections, lease: Lease) -> Manifest:
     # What the mark protected stays protected, whoever sweeps it, and its mode is that of its sweep.
     tags = ctx.settings.protect_tags or marked.settings["protect_tags"]
     settings = dataclasses.replace(
-        ctx.settings, protect_tags=tags, mode=chain["store_listing"].mode
+        ctx.settings,
+        protect_tags=tags,
+        retain=ctx.settings.retain | recorded_retain(m.settings for m in chain.values()),
+        mode=chain["store_listing"].mode,
     )
     ctx = dataclasses.replace(ctx, settings=settings)
     folder = f"{ASSET}/{lease.sweep}/"

@@ -23,6 +23,7 @@ FAST = {
     "graveler.decode",
     "graveler.decode_kernels",
     "retention.active_commits",
+    "retention.retained",
     "retention.united",
 }
 

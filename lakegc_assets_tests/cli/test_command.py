@@ -345,8 +345,13 @@ def test_wrong_usage(arguments: tuple[str, ...], words: str) -> None:
     assert result.stdout == ""
 
 
-def test_durations_and_flags_reach_the_run(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_durations_and_flags_reach_the_run(
+    site: Site, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     seen: list[Any] = []
+    kept, broken = tmp_path / "kept.yaml", tmp_path / "broken.yaml"
+    kept.write_text("tags: ['v*']")
+    broken.write_text("tags: ['v*']\nbranch: {}")
     monkeypatch.setattr("lakegc_assets.cli.jobs.run_job", lambda *given: seen.append(given))
     lakegc("run", "alpha", "--run", "r", "--min-age", "1.5h", "--allow-unsafe-min-age")
     lakegc("mark", "alpha", "--run", "r", "--min-age", "2d", "--protect-tags")
@@ -354,6 +359,12 @@ def test_durations_and_flags_reach_the_run(site: Site, monkeypatch: pytest.Monke
     lakegc("run", "alpha", "--run", "r", "--no-sweep", "--engine", "spark")
     lakegc("sweep", "alpha", "--run", "r", "--set", "lease_wait_seconds=60")
     lakegc("mark", "alpha", "--run", "r", "--mode", "committed")
+    lakegc("sweep", "alpha", "--run", "r", "--retain", str(kept))
+    say(
+        lakegc("mark", "alpha", "--retain", str(broken)),
+        2,
+        f"{broken}, line 2: retain: unknown key 'branch'",
+    )
     assert seen == [
         ("gc", "alpha", "r", {"min_age_hours": 1.5, "allow_unsafe_min_age": True}),
         ("gc_mark", "alpha", "r", {"min_age_hours": 48.0, "protect_tags": True}),
@@ -361,6 +372,7 @@ def test_durations_and_flags_reach_the_run(site: Site, monkeypatch: pytest.Monke
         ("gc_mark", "alpha", "r", {"engine": "spark"}),
         ("gc_sweep", "alpha", "r", {"lease_wait_seconds": "60"}),
         ("gc_mark", "alpha", "r", {"mode": "committed"}),
+        ("gc_sweep", "alpha", "r", {"retain": {"tags": ["v*"]}}),
     ]
     assert site.server.endpoint
 

@@ -25,6 +25,7 @@ from lakegc_assets.defs.partitions import add_partition
 from lakegc_assets.defs.policy import Override, Policies, Policy
 from lakegc_assets.defs.resources import CollectorResource
 from lakegc_assets.defs.scaffolding import CollectionScaffolder
+from lakegc_assets.retention.retain import OfBranches, Retain
 from lakegc_assets.retention.rules import Rules
 from lakegc_assets.sweep.unattended import Limits
 
@@ -58,6 +59,8 @@ def test_the_package_shows_the_component_to_who_looks() -> None:
         ("auto: {required: luck}", "auto"),
         ("repositories: [{include: [a], sweep: always}]", "repositories"),
         ("approval_lifetime_days: 0", "approval_lifetime_days"),
+        ("retain: {branches: {main: {day: 7}}}", "retain"),
+        ("repositories: [{include: [a], retain: {tag: [v1]}}]", "repositories"),
         ("keep_runs_days: 1", "keep_runs_days"),
         ("include: ['']", "include"),
         ("repositories: [{sweep: auto}]", "repositories"),
@@ -177,6 +180,22 @@ def test_later_entries_win_and_say_only_what_they_change() -> None:
     assert policies.of("ax").sweep == "approved"
     assert policies.of("ab").protect_tags
     assert Policies(**policies.dump()) == policies
+
+
+def test_rules_that_keep_more_stay_as_they_are_written() -> None:
+    """Those of a repository take the place of those for all, and text stays text."""
+    found = GarbageCollection.resolve_from_yaml(
+        """
+        retain: {tags: ["v*", "1"], metadata: {legal-hold: "true"}}
+        repositories:
+          - include: [models]
+            retain: {branches: {"release-*": {days: 365}}}
+        """
+    ).policies()
+    settings = CollectorResource(policies=found.dump(), retain=found.for_all.retain)
+    kept = {r: settings.of_repository(r, {}).settings().retain for r in ("models", "other")}
+    assert kept["other"] == Retain(("v*", "1"), {}, {"legal-hold": ("true",)})
+    assert kept["models"] == Retain((), {"release-*": OfBranches(365)})
 
 
 def test_the_documented_file_says_what_holds_without_it(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import datetime, timedelta, timezone
 from typing import Any
 
@@ -9,11 +10,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lakegc_assets.forecast.commits import MarkedCommits, spans_of
-from lakegc_assets.retention.active_commits import active_commits
-from lakegc_assets.retention.naive import naive_active_commits
+from lakegc_assets.retention.retain import Retain
+from lakegc_assets.retention.retained import retained_commits
 from lakegc_assets.retention.rules import Rules
 from lakegc_assets_tests.forecast import twins
-from lakegc_assets_tests.retention.graphs import NOW, History, histories
+from lakegc_assets_tests.retention.graphs import NOW, History
+from lakegc_assets_tests.retention.test_retained import retains, tagged_histories, twin
 
 WRITTEN = datetime(2022, 1, 1, tzinfo=timezone.utc)
 BRANCHES = ["main", "dev", "old", "new"]
@@ -22,10 +24,18 @@ ruled = st.dictionaries(st.sampled_from([*BRANCHES, "no such"]), days)
 
 
 @given(
-    histories(), ruled, days, days, st.sets(st.sampled_from(BRANCHES)), st.randoms(), st.booleans()
+    tagged_histories(),
+    retains,
+    ruled,
+    days,
+    days,
+    st.sets(st.sampled_from(BRANCHES)),
+    st.randoms(),
+    st.booleans(),
 )
 def test_a_forecast_names_what_a_mark_would(
-    history: History,
+    drawn: tuple[History, dict[str, str]],
+    retain: Retain,
     branches: dict[str, int],
     default: int,
     later: int,
@@ -33,13 +43,14 @@ def test_a_forecast_names_what_a_mark_would(
     chance: Any,
     tags: bool,  # noqa: FBT001 - drawn
 ) -> None:
+    history, named_tags = drawn
     commits, today = history.commits, history.rules
     # A mark's own record: what was active then, and what tags protected.
-    active = active_commits(commits, history.heads, today, NOW).active
+    active = retained_commits(commits, history.heads, named_tags, today, retain, NOW).active
     tagged = frozenset(chance.sample(sorted(commits), 1) if tags else ())
-    marked = MarkedCommits(commits, history.heads, active, tagged, NOW, today)
+    marked = MarkedCommits(commits, history.heads, active, tagged, NOW, today, named_tags)
     gone = without & history.heads.keys()
-    spans = spans_of(marked, today, branches, gone, NOW)
+    spans = spans_of(marked, today, branches, gone, NOW, retain, retain)
 
     # Each commit has a range of its own, and objects are in any of them.
     held = {number: {one for one in commits if chance.random() < 0.3} for number in range(6)}
@@ -63,7 +74,8 @@ def test_a_forecast_names_what_a_mark_would(
         return {f"data/{number}" for number, ids in held.items() if not ids & (kept | tagged)}
 
     heads = {name: head for name, head in history.heads.items() if name not in gone}
-    other = naive_active_commits(commits, heads, Rules(default, branches), NOW)
+    changed = replace(history, heads=heads, rules=Rules(default, branches))
+    other = twin(changed, named_tags, retain, NOW)
     assert {row["address"] for row in outlook if row["days"] > default} == named(other)
-    then = naive_active_commits(commits, history.heads, today, NOW + timedelta(days=later))
+    then = twin(history, named_tags, retain, NOW + timedelta(days=later))
     assert {row["address"] for row in outlook if row["left"] <= later} == named(then)

@@ -20,6 +20,7 @@ from lakegc_assets.graveler.namespace import new_slice_name
 from lakegc_assets.lakefs.errors import LakeFSError
 from lakegc_assets.mark import evidence
 from lakegc_assets.mark.carrying import settled, settled_before
+from lakegc_assets.retention.retain import Retain
 from lakegc_assets.run.artifacts import ArtifactRoot, Manifest
 from lakegc_assets.run.context import RunContext
 from lakegc_assets.sweep.sweep import sweep
@@ -271,6 +272,14 @@ def test_what_cannot_be_relied_on_is_listed_again(
     assert reason in why_clean(ctx)
     rows = ctx.root.attempt(REPOSITORY, "second").read("store_listing")["address"].to_pylist()
     assert set(rows) == marked.keys()
+
+
+def test_other_rules_of_what_stays_are_other_rules(lake: SmallLake, spark: Session) -> None:
+    first, rules = mark(lake, spark, "first"), Retain(tags=("v*",))
+    assert "the retention rules have changed" in why_clean(mark(lake, spark, "more", retain=rules))
+    assert listing(mark(lake, spark, "again", retain=rules)).facts["mode"] == "optimized"
+    assert "the retention rules have changed" in why_clean(mark(lake, spark, "fewer"))
+    assert candidates(first)
 
 
 def test_clean_runs_are_made_on_demand_and_every_week(lake: SmallLake, spark: Session) -> None:

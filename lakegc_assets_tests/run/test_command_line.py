@@ -12,6 +12,7 @@ import pytest
 from lakegc_assets.cli.jobs import checked
 from lakegc_assets.cli.options import settings_of
 from lakegc_assets.defs.resources import CollectorResource
+from lakegc_assets.retention.retain import OfBranches, Retain
 from lakegc_assets.run.command_line import command_line, given_settings
 from lakegc_assets.run.settings import Settings
 from lakegc_assets.storage.config import S3Access, StoreConfig
@@ -22,6 +23,7 @@ _CHANGED = Settings(
     clock_skew=timedelta(seconds=90),
     max_candidate_share=0.8,
     protect_tags=True,
+    retain=Retain(("v*",), {"it's": OfBranches(3, 2)}, {"hold": ("true", "*")}),
     accept_missing="12:ab",
     skip_new_slices=False,
     clean=True,

@@ -28,6 +28,7 @@ def active_commits(execution: Execution) -> dg.MaterializeResult[None]:
             (
                 "active",
                 "expired",
+                "retain",
                 "branches",
                 "only_server",
                 "only_own",

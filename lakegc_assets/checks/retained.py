@@ -1,0 +1,96 @@
+"""What rules keep that lakeFS does not have, found once more, by nothing of the mark's walk."""
+
+from __future__ import annotations
+
+import fnmatch
+import re
+from collections.abc import Iterable, Iterator, Mapping
+
+from lakegc_assets.lakefs.client import LakeFSClient
+from lakegc_assets.lakefs.models import Commit
+from lakegc_assets.retention.retain import Retain
+from lakegc_assets.retention.rules import Rules
+
+
+def longest_rules(rules: Rules, retain: Retain, branches: Iterable[str]) -> Rules:
+    """For each branch the most days that any rule gives it.
+
+    Args:
+        rules: lakeFS's.
+        retain: those that keep more.
+        branches: that there are.
+    """
+    days = dict(rules.branches)
+    for branch in branches:
+        given = [rules.default_retention_days if branch not in rules.branches else days[branch]]
+        given += [kept.days or 0 for p, kept in retain.branches.items() if _matches(p, branch)]
+        days[branch] = max(given)
+    return Rules(rules.default_retention_days, days)
+
+
+def kept_commits(
+    client: LakeFSClient,
+    repository: str,
+    heads: Mapping[str, str],
+    tags: Mapping[str, str],
+    retain: Retain,
+) -> set[str]:
+    """The commits that rules keep whatever their age is.
+
+    Args:
+        client: of lakeFS.
+        repository: lakeFS repository.
+        heads: branch → id of its HEAD.
+        tags: tag → id of its commit.
+        retain: the rules.
+
+    Raises:
+        LakeFSError: the server did not answer, or a log is not whole.
+    """
+    found = {c for tag, c in tags.items() if any(_matches(p, tag) for p in retain.tags)}
+    for branch, head in heads.items():
+        counts = [
+            kept.last_commits or 0 for p, kept in retain.branches.items() if _matches(p, branch)
+        ]
+        if number := max(counts, default=0):
+            found |= _last(client, repository, head, number)
+    if retain.metadata:
+        for commit in _all_commits(client, repository, [*heads.values(), *tags.values()]):
+            for key, values in retain.metadata.items():
+                if key in commit.metadata and ("*" in values or commit.metadata[key] in values):
+                    found.add(commit.id)
+    return found
+
+
+def _matches(pattern: str, name: str) -> bool:
+    return re.match(fnmatch.translate(pattern), name) is not None
+
+
+def _last(client: LakeFSClient, repository: str, head: str, number: int) -> set[str]:
+    """A HEAD and the main parents before it, some commits in all."""
+    found: set[str] = set()
+    following = {head}
+    # Some servers list all ancestors.
+    for commit in client.log(repository, head, first_parent=True):
+        if len(found) == number or not following:
+            break
+        if commit.id in following:
+            found.add(commit.id)
+            following = set(commit.parents[:1] if commit.version >= 1 else commit.parents[-1:])
+    return found
+
+
+def _all_commits(client: LakeFSClient, repository: str, refs: Iterable[str]) -> Iterator[Commit]:
+    """Every commit behind some, each once."""
+    seen: set[str] = set()
+    waiting = set(refs)
+    while waiting:
+        ref = waiting.pop()
+        if ref in seen:
+            continue
+        for commit in client.log(repository, ref, first_parent=True):
+            if commit.id in seen:
+                break
+            seen.add(commit.id)
+            waiting.update(commit.parents)
+            yield commit

@@ -1,0 +1,181 @@
+"""Parses retention rules that lakeFS does not have, which only ever keep more than its own do.
+
+What they keep ``retained`` says.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final, NamedTuple, TypeVar
+
+from lakegc_assets.retention.rules import MAX_DAYS, RulesError
+
+_KEYS: Final = ("branches", "metadata", "tags")
+_Path = tuple[str | int, ...]
+_V = TypeVar("_V")
+
+
+class OfBranches(NamedTuple):
+    """What is kept of branches.
+
+    Attributes:
+        days: of retention; None for those of lakeFS's rules.
+        last_commits: how many commits of the main ancestry, the HEAD among them; None for none.
+    """
+
+    days: int | None = None
+    last_commits: int | None = None
+
+    def __or__(self, other: OfBranches) -> OfBranches:
+        """What either of them keeps."""
+        return OfBranches(
+            _longer(self.days, other.days), _longer(self.last_commits, other.last_commits)
+        )
+
+
+@dataclass(frozen=True)
+class Retain:
+    """Rules that keep more. Patterns have ``*``, ``?`` and ``[ab]``, and know no folders.
+
+    Attributes:
+        tags: patterns of tags whose commits stay active.
+        branches: patterns of branches, and what is kept of these.
+        metadata: key of a commit's metadata → values, or ``*`` for any, with which it stays active.
+    """
+
+    tags: tuple[str, ...] = ()
+    branches: Mapping[str, OfBranches] = field(default_factory=dict)
+    metadata: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+
+    def __bool__(self) -> bool:
+        return bool(self.tags or self.branches or self.metadata)
+
+    def __or__(self, other: Retain) -> Retain:
+        """The rules that keep what either of them does."""
+        return Retain(
+            _distinct([*self.tags, *other.tags]),
+            {
+                pattern: self.branches.get(pattern, _NOTHING)
+                | other.branches.get(pattern, _NOTHING)
+                for pattern in _distinct([*self.branches, *other.branches])
+            },
+            {
+                key: _distinct([*self.metadata.get(key, ()), *other.metadata.get(key, ())])
+                for key in _distinct([*self.metadata, *other.metadata])
+            },
+        )
+
+    @classmethod
+    def parse(cls, value: object) -> Retain:
+        """Read rules from decoded JSON or YAML; null means none.
+
+        ``{"tags": ["v*"], "branches": {"release-*": {"days": 365}, "main": {"last_commits": 10}},
+        "metadata": {"legal-hold": "true"}}``; each key may be left out.
+
+        Args:
+            value: as above, or as ``to_json`` returns it.
+
+        Raises:
+            RulesError: a key is unknown, or a value is not what it must be; the message says which
+                and where.
+        """
+        whole = _mapping({} if value is None else value, "retain", ())
+        _known(whole, _KEYS, "retain", ())
+        tags = whole.get("tags", [])
+        if not isinstance(tags, list):
+            raise RulesError(f"tags must be a list of patterns, not {tags!r}", ("tags",))
+        return cls(
+            _distinct(_text(one, "a pattern of tags", ("tags", n)) for n, one in enumerate(tags)),
+            _each(whole, "branches", "a pattern of branches", _of_branches),
+            _each(whole, "metadata", "a key of metadata", _values),
+        )
+
+    def to_json(self) -> dict[str, object]:
+        """The rules in the form that ``parse`` reads; without any an empty dict."""
+        branches = {
+            pattern: {name: n for name, n in kept._asdict().items() if n is not None}
+            for pattern, kept in self.branches.items()
+        }
+        metadata = {key: list(values) for key, values in self.metadata.items()}
+        found = {"tags": list(self.tags), "branches": branches, "metadata": metadata}
+        return {name: value for name, value in found.items() if value}
+
+
+_NOTHING: Final = OfBranches()
+#: Nothing is kept that lakeFS's rules do not.
+NO_RETAIN: Final = Retain()
+
+
+def _longer(one: int | None, other: int | None) -> int | None:
+    return max((n for n in (one, other) if n is not None), default=None)
+
+
+def _distinct(values: Iterable[str]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(values))
+
+
+# Parsing
+
+
+def _each(
+    whole: Mapping[str, object], name: str, key: str, read: Callable[[object, str, _Path], _V]
+) -> dict[str, _V]:
+    of = _mapping(whole.get(name, {}), name, (name,))
+    return {
+        _text(one, key, (name, one)): read(value, f"{name}: {one!r}", (name, one))
+        for one, value in of.items()
+    }
+
+
+def _of_branches(value: object, where: str, path: _Path) -> OfBranches:
+    of = _mapping(value, where, path)
+    _known(of, OfBranches._fields, where, path)
+    if not of:
+        raise RulesError(f"{where} keeps nothing: give days, last_commits, or both", path)
+    return OfBranches(
+        *(
+            _number(of[name], least, f"{where}: {name}", (*path, name)) if name in of else None
+            for name, least in (("days", 0), ("last_commits", 1))
+        )
+    )
+
+
+def _values(value: object, where: str, path: _Path) -> tuple[str, ...]:
+    listed: Sequence[object] = value if isinstance(value, list) else [value]
+    if not listed:
+        raise RulesError(f"{where} names no value: write one, or '*' for any", path)
+    for one in listed:
+        # An empty value is one, too.
+        if not isinstance(one, str):
+            raise RulesError(
+                f"{where} must be text, in quotes, a list of texts, or '*' for any, not {one!r}",
+                path,
+            )
+    return _distinct(map(str, listed))
+
+
+def _mapping(value: object, where: str, path: _Path) -> dict[str, object]:
+    if not isinstance(value, dict):
+        raise RulesError(f"{where} must have keys with values, and is {value!r}", path)
+    return value
+
+
+def _known(of: Mapping[str, object], keys: Sequence[str], where: str, path: _Path) -> None:
+    if unknown := sorted(of.keys() - set(keys), key=repr):
+        raise RulesError(
+            f"{where}: unknown key {unknown[0]!r}; expected {', '.join(keys)}", (*path, unknown[0])
+        )
+
+
+def _text(value: object, what: str, path: _Path) -> str:
+    if not isinstance(value, str) or not value.strip():
+        raise RulesError(f"{what} must be text, in quotes, and is {value!r}", path)
+    return value
+
+
+def _number(value: object, least: int, where: str, path: _Path) -> int:
+    # A bool is an int to Python.
+    if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= MAX_DAYS:
+        raise RulesError(f"{where} must be a whole number from {least} to {MAX_DAYS}", path)
+    return value

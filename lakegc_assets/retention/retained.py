@@ -1,0 +1,166 @@
+"""What rules keep that lakeFS does not have: longer days of branches, and commits of any age."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import replace
+from datetime import datetime
+from fnmatch import fnmatchcase
+
+from lakegc_assets.errors import IntegrityError
+from lakegc_assets.retention.active_commits import ActiveCommits, Reason, active_commits
+from lakegc_assets.retention.commits import Commit
+from lakegc_assets.retention.retain import Retain
+from lakegc_assets.retention.rules import Rules
+
+
+def retained_commits(
+    commits: Mapping[str, Commit],
+    heads: Mapping[str, str],
+    tags: Mapping[str, str],
+    rules: Rules,
+    retain: Retain,
+    now: datetime,
+) -> ActiveCommits:
+    """The commits that are active by lakeFS's rules, or by those that keep more.
+
+    Args:
+        commits: id → commit. Must hold every HEAD and the whole main ancestry of each.
+        heads: branch → id of its HEAD, hidden branches too.
+        tags: tag → id of its commit.
+        rules: lakeFS's.
+        retain: those that keep more.
+        now: the moment of the run, aware.
+
+    Raises:
+        IntegrityError: as ``active_commits`` does.
+        ValueError: ``now`` has no time zone.
+    """
+    found = active_commits(commits, heads, rules, now)
+    if not retain:
+        return found
+    longer = lengthen(rules, retain, heads)
+    if longer != rules:
+        longest = active_commits(commits, heads, longer, now)
+        found = ActiveCommits(_named(retain, longest.active, found.active), longest.expired)
+    kept = kept_commits(commits, heads, tags, retain)
+    # A mark tells the next one from when days count, so that stays what it is.
+    both = {
+        commit_id: replace(found.active[commit_id], rule=reason.rule)
+        for commit_id, reason in kept.items()
+        if commit_id in found.active
+    }
+    return ActiveCommits({**kept, **found.active, **both}, found.expired - kept.keys())
+
+
+def lengthen(rules: Rules, retain: Retain, branches: Iterable[str]) -> Rules:
+    """The rules of lakeFS, with the most days for each branch that any rule gives it.
+
+    Args:
+        rules: lakeFS's.
+        retain: those that keep more.
+        branches: names of all that there are.
+    """
+    longer = {
+        name: max(rules.days(name), days) for name, days in least_days(retain, branches).items()
+    }
+    return Rules(rules.default_retention_days, {**rules.branches, **longer}) if longer else rules
+
+
+def least_days(retain: Retain, branches: Iterable[str]) -> dict[str, int]:
+    """The days that branches have at least, of those that a pattern names."""
+    if not retain.branches:
+        return {}
+    found = {name: _days(retain, name) for name in branches}
+    return {name: most[0] for name, most in found.items() if most is not None}
+
+
+def protecting(retain: Retain, tags: Mapping[str, str]) -> dict[str, str]:
+    """Of some tags those that a pattern names, each with its commit."""
+    return {
+        tag: commit
+        for tag, commit in tags.items()
+        if any(fnmatchcase(tag, pattern) for pattern in retain.tags)
+    }
+
+
+def kept_commits(
+    commits: Mapping[str, Commit],
+    heads: Mapping[str, str],
+    tags: Mapping[str, str],
+    retain: Retain,
+) -> dict[str, Reason]:
+    """The commits that stay active whatever the days are, and why.
+
+    Args:
+        commits: id → commit; must hold the main ancestry of each HEAD.
+        heads: branch → id of its HEAD.
+        tags: tag → id of its commit.
+        retain: the rules.
+
+    Raises:
+        IntegrityError: a commit of a main ancestry is absent.
+    """
+    found: dict[str, Reason] = {}
+    if retain.metadata:
+        for commit in commits.values():
+            if rule := _of_metadata(retain, commit.metadata):
+                found[commit.id] = Reason(None, "metadata", rule=rule)
+    for pattern, kept in retain.branches.items():
+        for branch in sorted(heads) if kept.last_commits else ():
+            if fnmatchcase(branch, pattern):
+                number = kept.last_commits or 0
+                rule = _of_branches(pattern, f"last_commits: {number}")
+                for commit_id in _last(commits, heads[branch], number):
+                    found[commit_id] = Reason(branch, "last commits", rule=rule)
+    for tag, commit_id in protecting(retain, tags).items():
+        pattern = next(one for one in retain.tags if fnmatchcase(tag, one))
+        found[commit_id] = Reason(None, "tag", rule=f"retain: tags: {pattern!r} names {tag!r}")
+    return found
+
+
+def _days(retain: Retain, branch: str) -> tuple[int, str] | None:
+    """The most days that a pattern gives a branch, with this pattern; None where none does."""
+    found = [
+        (kept.days, pattern)
+        for pattern, kept in retain.branches.items()
+        if kept.days is not None and fnmatchcase(branch, pattern)
+    ]
+    return max(found, default=None)
+
+
+def _named(
+    retain: Retain, active: Mapping[str, Reason], otherwise: Collection[str]
+) -> dict[str, Reason]:
+    """Active commits, of which those that only longer days keep name the rule."""
+    found: dict[str, Reason] = {}
+    for commit_id, reason in active.items():
+        most = None if reason.branch is None else _days(retain, reason.branch)
+        if most is not None and commit_id not in otherwise:
+            reason = replace(reason, rule=_of_branches(most[1], f"days: {most[0]}"))  # noqa: PLW2901 - the same with more
+        found[commit_id] = reason
+    return found
+
+
+def _of_branches(pattern: str, said: str) -> str:
+    return f"retain: branches: {pattern!r} has {said}"
+
+
+def _of_metadata(retain: Retain, metadata: Iterable[tuple[str, str]]) -> str:
+    """The rule that keeps a commit with some metadata; empty where none does."""
+    for key, value in metadata:
+        if {value, "*"}.intersection(retain.metadata.get(key, ())):
+            return f"retain: metadata: {key!r} is {value!r}"
+    return ""
+
+
+def _last(commits: Mapping[str, Commit], head: str, number: int) -> list[str]:
+    """The newest commits of a main ancestry, as many as there are."""
+    found: list[str] = []
+    current: str | None = head
+    while current is not None and len(found) < number:
+        if current not in commits:
+            raise IntegrityError(f"commit {current} is not among the commits read")
+        found.append(current)
+        current = commits[current].main_parent
+    return found

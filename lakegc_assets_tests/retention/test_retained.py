@@ -1,0 +1,200 @@
+"""Rules that lakeFS does not have only ever keep more, and keep what they say, on any history."""
+
+from __future__ import annotations
+
+import fnmatch
+from collections.abc import Iterator
+from dataclasses import replace
+from datetime import datetime
+from itertools import islice
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lakegc_assets.checks import retained as checked
+from lakegc_assets.retention.active_commits import active_commits
+from lakegc_assets.retention.commits import Commit
+from lakegc_assets.retention.naive import naive_active_commits
+from lakegc_assets.retention.retain import OfBranches, Retain
+from lakegc_assets.retention.retained import kept_commits, retained_commits
+from lakegc_assets.retention.rules import Rules, RulesError
+from lakegc_assets.retention.rules_file import parse_retain
+
+from .graphs import NOW, History, histories
+
+PATTERNS = ["*", "main", "d?v", "[no]*", "no such"]
+MARKS = [(), (("hold", "yes"),), (("hold", "no"), ("by", "me"))]
+numbers = st.none() | st.integers(1, 14)
+of_branches = st.builds(OfBranches, numbers, numbers).filter(any)
+retains = st.builds(
+    Retain,
+    st.lists(st.sampled_from(["v*", "v1", "*"]), max_size=2, unique=True).map(tuple),
+    st.dictionaries(st.sampled_from(PATTERNS), of_branches, max_size=2),
+    st.dictionaries(
+        st.sampled_from(["hold", "by"]),
+        st.sampled_from([("yes",), ("*",), ("x", "no")]),
+        max_size=2,
+    ),
+)
+
+
+@st.composite
+def tagged_histories(draw: st.DrawFn) -> tuple[History, dict[str, str]]:
+    """Histories whose commits have metadata, with the tags of them."""
+    found = draw(histories())
+    commits = {
+        name: replace(one, metadata=draw(st.sampled_from(MARKS)))
+        for name, one in found.commits.items()
+    }
+    names = st.sampled_from(sorted(commits))
+    tags = draw(st.dictionaries(st.sampled_from(["v1", "v2", "other"]), names))
+    return replace(found, commits=commits), tags
+
+
+def twin(history: History, tags: dict[str, str], retain: Retain, now: datetime = NOW) -> set[str]:
+    """The active commits, word for word."""
+    commits, heads, rules = history.commits, history.heads, history.rules
+
+    def of(branch: str) -> list[OfBranches]:
+        return [
+            kept for p, kept in retain.branches.items() if branch in fnmatch.filter([branch], p)
+        ]
+
+    days = {b: max(rules.days(b), *(kept.days or 0 for kept in of(b)), 0) for b in heads}
+    longest = Rules(rules.default_retention_days, {**rules.branches, **days})
+    found = naive_active_commits(commits, heads, longest, now)
+    found |= {c for tag, c in tags.items() for p in retain.tags if fnmatch.filter([tag], p)}
+    for branch, head in heads.items():
+        count = max((kept.last_commits or 0 for kept in of(branch)), default=0)
+        found |= set(islice(ancestry(commits, head), count))
+    for one in commits.values():
+        values = dict(one.metadata)
+        if any(
+            values.get(key) in (*some, "*" in some and values.get(key)) and key in values
+            for key, some in retain.metadata.items()
+        ):
+            found.add(one.id)
+    return found
+
+
+def ancestry(commits: dict[str, Commit], head: str) -> Iterator[str]:
+    current: str | None = head
+    while current is not None:
+        yield current
+        current = commits[current].main_parent
+
+
+@given(tagged_histories(), retains)
+def test_what_stays_is_what_the_rules_say_and_all_that_lakefs_rules_keep(
+    tagged: tuple[History, dict[str, str]], retain: Retain
+) -> None:
+    history, tags = tagged
+    commits, heads, rules = history.commits, history.heads, history.rules
+    found = retained_commits(commits, heads, tags, rules, retain, NOW)
+    assert found.active.keys() == twin(history, tags, retain)
+    without = active_commits(commits, heads, rules, NOW)
+    assert without.active.keys() <= found.active.keys()
+    assert found.expired == commits.keys() - found.active.keys()
+    # What only these rules keep names one of them, and the next mark counts from where it did.
+    assert all(found.active[one].rule for one in found.active.keys() - without.active.keys())
+    counted = {
+        c: reason.counted_from for c, reason in without.active.items() if reason.counted_from
+    }
+    assert all(found.active[c].counted_from for c in counted)
+
+
+@given(tagged_histories(), retains)
+def test_the_checks_find_the_same_by_the_logs(
+    tagged: tuple[History, dict[str, str]], retain: Retain
+) -> None:
+    """Of what branches and tags lead to: of the rest the server tells them nothing."""
+    history, tags = tagged
+    client: Any = SimpleNamespace(log=lambda _, ref, **_first_parent: log(history, ref))
+    found = checked.kept_commits(client, "any", history.heads, tags, retain)
+    reached = everything(history, [*history.heads.values(), *tags.values()])
+    assert found == kept_commits(history.commits, history.heads, tags, retain).keys() & reached
+    longest = checked.longest_rules(history.rules, retain, history.heads)
+    active = naive_active_commits(history.commits, history.heads, longest, NOW)
+    kept = kept_commits(history.commits, history.heads, tags, retain).keys()
+    assert active | kept == twin(history, tags, retain)
+
+
+def log(history: History, ref: str) -> Iterator[Any]:
+    for name in ancestry(history.commits, ref):
+        one = history.commits[name]
+        yield SimpleNamespace(
+            id=name, parents=one.parents, version=one.version, metadata=dict(one.metadata)
+        )
+
+
+def everything(history: History, roots: list[str]) -> set[str]:
+    found: set[str] = set()
+    while roots:
+        one = roots.pop()
+        if one not in found:
+            found.add(one)
+            roots += history.commits[one].parents
+    return found
+
+
+@given(tagged_histories(), retains, retains)
+def test_both_of_two_rules_hold(
+    tagged: tuple[History, dict[str, str]], one: Retain, other: Retain
+) -> None:
+    """A sweep follows its mark's rules and its own."""
+    history, tags = tagged
+    kept = twin(history, tags, one) | twin(history, tags, other)
+    assert kept == twin(history, tags, one | other)
+
+
+@given(retains)
+def test_json_is_read_as_it_was(retain: Retain) -> None:
+    assert Retain.parse(retain.to_json()) == retain
+    assert bool(retain) == bool(retain.to_json())
+
+
+def test_yaml_as_it_is_documented() -> None:
+    text = """\
+tags: ["v*"]
+branches:
+  release-*: {days: 365}
+  main: {last_commits: 10, days: 90}
+metadata:
+  legal-hold: "true"
+  keep: ["yes", "*"]
+"""
+    assert parse_retain(text, "f") == Retain(
+        ("v*",),
+        {"release-*": OfBranches(365), "main": OfBranches(90, 10)},
+        {"legal-hold": ("true",), "keep": ("yes", "*")},
+    )
+    assert parse_retain("{}", "f") == Retain()
+
+
+BROKEN = {
+    "": "f is empty: write {} where",
+    "[v1]": "f, line 1: retain must have keys with values",
+    "tags: v*": "f, line 1: tags must be a list of patterns, not 'v*'",
+    "tags:\n- a\n- 7": "f, line 3: a pattern of tags must be text, in quotes, and is 7",
+    "tags: []\nfolders: {legal/: forever}": "f, line 2: retain: unknown key 'folders'; expected",
+    "branches:\n  main: 7": "f, line 2: branches: 'main' must have keys with values, and is 7",
+    "branches:\n  main: {}": "f, line 2: branches: 'main' keeps nothing: give days, last_commits",
+    "branches:\n  main:\n    day: 7": "f, line 3: branches: 'main': unknown key 'day'",
+    "branches:\n  main:\n    days: -1": "f, line 3: branches: 'main': days must be a whole number",
+    "branches:\n  main:\n    days: true": "f, line 3: branches: 'main': days must be a whole",
+    "branches:\n  main:\n    last_commits: 0": "f, line 3: branches: 'main': last_commits must be",
+    "branches:\n  '': {days: 1}": "f, line 2: a pattern of branches must be text",
+    "metadata:\n  hold: true": "f, line 2: metadata: 'hold' must be text, in quotes, a list",
+    "metadata:\n  hold: []": "f, line 2: metadata: 'hold' names no value",
+    "tags: [a]\ntags: [b]": "f, line 2: tags is given twice",
+}
+
+
+@pytest.mark.parametrize("text", BROKEN, ids=range(len(BROKEN)))
+def test_what_nobody_can_parse_names_line_and_key(text: str) -> None:
+    with pytest.raises(RulesError) as found:
+        parse_retain(text, "f")
+    assert str(found.value).startswith(BROKEN[text])

@@ -1,0 +1,142 @@
+"""Rules that lakeFS does not have hold in marks, in what checks them, and up to the last batch."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from lakegc_assets.checks.evaluation import evaluate
+from lakegc_assets.estate.explanation import explain as why
+from lakegc_assets.forecast.change import Change
+from lakegc_assets.forecast.forecast import forecast
+from lakegc_assets.retention.retain import Retain
+from lakegc_assets.sweep.sweep import sweep
+from lakegc_assets_tests.lake import REPOSITORY, RUN, STAGES, Marked, SmallLake
+from lakegc_assets_tests.sessions import Session
+from lakegc_assets_tests.sweep.outcomes import check_swept
+from lakegc_assets_tests.sweep.test_delta import HELD
+from lakegc_assets_tests.sweep.test_during import after_first_delete
+
+KINDS: Mapping[str, Any] = {
+    "tags": ["v[0-9]"],
+    "branches": {"ma*": {"last_commits": 2, "days": 1}},
+    "metadata": {"legal-hold": "true"},
+}
+
+
+def mark(lake: SmallLake, spark: Session, run: str, **retain: Any) -> set[str]:
+    """Mark under rules; the candidates."""
+    ctx = lake.context(spark, run, retain=Retain.parse(retain))
+    for stage in STAGES:
+        stage(ctx)
+    rows = lake.root.attempt(REPOSITORY, run).read("deletion_candidates").to_pylist()
+    return {row["address"] for row in rows}
+
+
+def test_what_each_kind_of_rule_keeps_is_no_candidate(
+    lake: SmallLake, marked: Marked, spark: Session
+) -> None:
+    """A tag on what a deleted branch had, and a commit of a branch that is then deleted."""
+    client, groups = lake.client, marked.groups
+    client.create_tag(REPOSITORY, "v1", marked.commits["given up"])
+    lake.calendar.days_ago = 60
+    client.create_branch(REPOSITORY, "case", marked.commits["first"])
+    lake.upload("case", "note", "of a case")
+    held = client.commit_branch(REPOSITORY, "case", "a case", metadata={"legal-hold": "true"}).id
+    lake.calendar.days_ago = 50
+    for n in range(4):
+        client.delete_object(REPOSITORY, "case", f"a/{n}")
+    lake.commit("case")
+    lake.calendar.days_ago = 0
+
+    assert mark(lake, spark, "plain") == marked.candidates
+    found = mark(lake, spark, "kept", **KINDS)
+    assert found == groups["orphans"]
+    ctx = lake.context(spark, "kept")
+    rules = {
+        "given up": "retain: tags: 'v[0-9]' names 'v1'",
+        "replaced": "retain: metadata: 'legal-hold' is 'true'",
+    }
+    for group, rule in rules.items():
+        assert rule in why(ctx, min(groups[group])).because
+    assert forecast(ctx, Change()).today.objects == len(found)
+    assert forecast(ctx, Change(retain=Retain())).forecast.objects == len(marked.candidates)
+
+    client.delete_branch(REPOSITORY, "case")
+    assert mark(lake, spark, "later", **KINDS) == found
+    rows = lake.root.attempt(REPOSITORY, "later").read("active_commits").to_pylist()
+    assert {row["commit_id"]: row["kind"] for row in rows}[held] == "metadata"
+
+
+def test_longer_days_of_branches(lake: SmallLake, marked: Marked, spark: Session) -> None:
+    """Of main the first commit was replaced 90 days ago, and the second 80: dev keeps it for 85."""
+    found = mark(lake, spark, "longer", branches={"d*": {"days": 85}, "*": {"days": 1}})
+    groups = marked.groups
+    assert found == groups["orphans"] | groups["given up"] | groups["replaced"]
+    explained = why(lake.context(spark, "longer"), min(groups["removed"]))
+    assert "retain: branches: 'd*' has days: 85" in explained.because
+
+
+def test_a_sweep_follows_its_own_rules_and_those_of_its_mark(
+    lake: SmallLake, marked: Marked, spark: Session
+) -> None:
+    client, groups = lake.client, marked.groups
+    assert mark(lake, spark, "kept", branches={"main": {"last_commits": 2}}) == (
+        marked.candidates - groups["second"]
+    )
+    explained = why(lake.context(spark, "kept"), min(groups["second"]))
+    assert "retain: branches: 'main' has last_commits: 2" in explained.because
+    client.create_tag(REPOSITORY, "v1", marked.commits["given up"])
+    sweep(lake.context(spark, "kept", retain=Retain(tags=("v*",))))
+    rows = lake.root.attempt(REPOSITORY, "kept").read("swept_set").to_pylist()
+    spared = {row["address"]: row["detail"] for row in rows if row["outcome"] == "spared"}
+    assert spared == dict.fromkeys(groups["given up"] | groups["removed"], HELD)
+    assert groups["second"] | spared.keys() <= lake.keys()
+
+
+def test_a_tag_that_is_set_in_the_middle(lake: SmallLake, marked: Marked, spark: Session) -> None:
+    left: set[str] = set()
+    held = frozenset().union(*(marked.groups[name] for name in ("given up", "second", "removed")))
+
+    def tag(there: set[str]) -> None:
+        left.update(there & held)
+        lake.client.create_tag(REPOSITORY, "v9", marked.commits["given up"])
+
+    # Another tag tells nobody anything.
+    lake.client.create_tag(REPOSITORY, "other", marked.commits["first"])
+    after_first_delete(lake, marked, tag)
+    manifest = sweep(lake.context(spark, sweep_batch=2, retain=Retain(tags=("v*",))))
+    assert manifest.facts["rounds"] == 2
+    assert left
+    check_swept(lake, marked, dict.fromkeys(left, HELD))
+
+
+def test_a_branch_that_is_made_in_the_middle(
+    lake: SmallLake, marked: Marked, spark: Session
+) -> None:
+    """The task that deletes extends the delta mark by the days of the pattern."""
+    left: set[str] = set()
+
+    def branch(there: set[str]) -> None:
+        left.update(there & (marked.groups["replaced"] | marked.groups["removed"]))
+        lake.client.create_branch(REPOSITORY, "release-1", marked.commits["second"])
+
+    after_first_delete(lake, marked, branch)
+    retain = Retain.parse({"branches": {"release-*": {"last_commits": 2}}})
+    manifest = sweep(lake.context(spark, sweep_batch=2, retain=retain))
+    assert manifest.facts["rounds"] == 1
+    rows = lake.root.attempt(REPOSITORY, RUN).read("swept_set").to_pylist()
+    spared = {row["address"] for row in rows if row["outcome"] == "spared"}
+    assert left & marked.groups["replaced"]
+    assert left <= spared
+
+
+def test_the_checks_see_candidates_that_the_rules_keep(
+    lake: SmallLake, marked: Marked, spark: Session
+) -> None:
+    held = [marked.groups[name] for name in ("given up", "second", "removed")]
+    lake.client.create_tag(REPOSITORY, "v1", marked.commits["given up"])
+    results = evaluate(lake.context(spark, retain=Retain(tags=("v?",))))
+    (found,) = [one for one in results if not one.passed and one.blocking]
+    assert found.name == "none_retained"
+    assert found.facts["count"] == sum(map(len, held))
