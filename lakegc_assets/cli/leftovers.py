@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 import click
@@ -109,10 +110,7 @@ def remove(
     is about exactly what is shown. Who, when and what is recorded below the artifacts, before
     anything goes.
     """
-    if kind == "metadata" and without_backup:
-        raise RefusedError("what nothing names may be named again: --backup URL, or versions")
-    if backup_url and without_backup:
-        raise click.UsageError("--backup and --without-backup exclude each other")
+    _require_sense(kind, backup_url, without_backup=without_backup)
     if as_json and not dry_run and not (yes and plan_id):
         raise RefusedError("nobody can be asked where JSON is printed: --dry-run, or --yes --id ID")
     from lakegc_assets.cli.removals import plan, removed  # noqa: PLC0415 - Dagster loads slowly
@@ -122,18 +120,30 @@ def remove(
         found.require(plan_id)
     if dry_run or not as_json:
         _show_plan(found.to_json(), found.rows["key"].slice(0, _SHOWN).to_pylist(), as_json=as_json)
-    if dry_run or not found.rows.num_rows:
+    if dry_run:
         return
-    if not yes:
-        click.confirm("Remove it?", abort=True, err=True)
-    outcomes = removed(
-        found, by, unclaimed=unclaimed, backup_url=backup_url, without_backup=without_backup
-    )
+    outcomes: Mapping[str, int] = {}
+    if found.rows.num_rows:
+        if not yes:
+            click.confirm("Remove it?", abort=True, err=True)
+        outcomes = removed(
+            found, by, unclaimed=unclaimed, backup_url=backup_url, without_backup=without_backup
+        )
     if as_json:
-        click.echo(json.dumps({**found.to_json(), "outcomes": outcomes}, indent=1))
+        click.echo(json.dumps({**found.to_json(), "outcomes": dict(outcomes)}, indent=1))
     else:
         for outcome, objects in outcomes.items():
             click.echo(f"  {outcome:<16} {objects:>12,}")
+
+
+def _require_sense(kind: str, backup_url: str | None, *, without_backup: bool) -> None:
+    if kind == "metadata" and without_backup:
+        raise RefusedError(
+            "what nothing names may be named again: name a place for copies with --backup URL, "
+            "unless the store keeps what is deleted"
+        )
+    if backup_url and without_backup:
+        raise click.UsageError("--backup and --without-backup exclude each other")
 
 
 def _show_plan(found: dict[str, Any], first: list[str], *, as_json: bool) -> None:

@@ -64,8 +64,8 @@ class Plan:
     def id(self) -> str:
         """Names exactly this plan: a confirmation is about no other."""
         digest = hashlib.sha256(f"{self.kind} {self.store.url}\n".encode())
-        for page in self.rows.to_batches():
-            for row in page.to_pylist():
+        for rows in _batches(self.rows):
+            for row in rows:
                 digest.update(repr(sorted(row.items())).encode())
         return digest.hexdigest()[:16]
 

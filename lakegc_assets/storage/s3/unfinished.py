@@ -10,6 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import urlsplit
 
 from lakegc_assets.storage.errors import AccessDeniedError
 from lakegc_assets.storage.http import HttpFailure
@@ -43,7 +44,7 @@ class S3Unfinished:
         """See ``ObjectStore.multipart_uploads``."""
         with translated(f"{self.where}: listing uploads in parts"):
             begun = list(self._begun(self.prefix))
-        if not begun:
+        if not begun and not self._on_aws:
             # MinIO lists the uploads of a bucket, or those of one key: none below a prefix.
             try:
                 with translated(f"{self.where}: listing uploads in parts"):
@@ -71,6 +72,11 @@ class S3Unfinished:
                     raise
                 return False
         return True
+
+    @property
+    def _on_aws(self) -> bool:
+        host = urlsplit(self.client.meta.endpoint_url).hostname or ""
+        return host.endswith((".amazonaws.com", ".amazonaws.com.cn"))
 
     def _begun(self, prefix: str) -> Iterator[Any]:
         pages = self.client.get_paginator("list_multipart_uploads")
