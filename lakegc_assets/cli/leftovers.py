@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 import click
@@ -122,13 +121,12 @@ def remove(
         _show_plan(found.to_json(), found.rows["key"].slice(0, _SHOWN).to_pylist(), as_json=as_json)
     if dry_run:
         return
-    outcomes: Mapping[str, int] = {}
-    if found.rows.num_rows:
-        if not yes:
-            click.confirm("Remove it?", abort=True, err=True)
-        outcomes = removed(
-            found, by, unclaimed=unclaimed, backup_url=backup_url, without_backup=without_backup
-        )
+    # Where nothing is left, what an earlier removal did not end is ended.
+    if found.rows.num_rows and not yes:
+        click.confirm("Remove it?", abort=True, err=True)
+    outcomes = removed(
+        found, by, unclaimed=unclaimed, backup_url=backup_url, without_backup=without_backup
+    )
     if as_json:
         click.echo(json.dumps({**found.to_json(), "outcomes": dict(outcomes)}, indent=1))
     else:

@@ -73,6 +73,8 @@ def remove_metadata(server: Server, repository: str, choices: Choices) -> Counte
         _settle(server, alone)
         plan = _plan(ctx, client, connections)
         plan.require(choices.plan_id)
+        if not plan.rows.num_rows:
+            return Counter()
         ledger, kept = begun(server, plan, choices)
 
         def still() -> set[tuple[str, str]]:

@@ -14,7 +14,14 @@ from lakegc_assets.errors import RefusedError
 from lakegc_assets.graveler.namespace import StorageNamespace
 from lakegc_assets.leftovers.namespaces import OURS, look
 from lakegc_assets.leftovers.references import named_by
-from lakegc_assets.leftovers.removal import Choices, Plan, begun, planned_objects, remove_objects
+from lakegc_assets.leftovers.removal import (
+    Choices,
+    Plan,
+    begun,
+    close_earlier,
+    planned_objects,
+    remove_objects,
+)
 from lakegc_assets.leftovers.server import Server
 from lakegc_assets.mark.installation import MARKER
 from lakegc_assets.run.lock import repository_lock
@@ -78,6 +85,9 @@ def remove_namespace(
     with repository_lock(place.url()):
         plan = plan_namespace(server, url, unclaimed=unclaimed)
         plan.require(choices.plan_id)
+        if not plan.rows.num_rows:
+            close_earlier(server, plan)
+            return Counter()
         if named := named_by(server, place):
             raise RefusedError(f"{place.url()} stays: {named}")
         ledger, kept = begun(server, plan, choices)
@@ -87,6 +97,7 @@ def remove_namespace(
 
         totals = remove_objects(plan, ledger, kept, still)
         ledger.end(dict(totals))
+        close_earlier(server, plan)
     return totals
 
 

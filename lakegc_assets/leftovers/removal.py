@@ -20,7 +20,7 @@ import pyarrow.compute as pc
 from lakegc_assets.engine.tasks import thread_map
 from lakegc_assets.errors import ConfigurationError, RefusedError
 from lakegc_assets.graveler.namespace import StorageNamespace
-from lakegc_assets.leftovers.ledger import PLANNED, Ledger, Removal, new_removal_id
+from lakegc_assets.leftovers.ledger import PLANNED, Ledger, Removal, new_removal_id, unfinished
 from lakegc_assets.leftovers.server import Server
 from lakegc_assets.recovery.place import placed
 from lakegc_assets.storage.base import ObjectStore
@@ -237,6 +237,18 @@ def remove_objects(
         totals.update(one.outcome for one in found)
         require_done(plan.store, found)
     return totals
+
+
+def close_earlier(server: Server, plan: Plan) -> None:
+    """Record of removals that were killed that a later one has looked at all that they left.
+
+    Args:
+        server: of the artifacts.
+        plan: of the later one, which has ended, or has found nothing.
+    """
+    for removal in unfinished(server.root):
+        if (removal.kind, removal.url) == (plan.kind, plan.store.url):
+            Ledger(server.root, removal).end({"ended_by_a_later_removal": True})
 
 
 def require_done(store: ObjectStore, outcomes: Sequence[DeleteOutcome]) -> None:

@@ -117,9 +117,14 @@ def find_leftovers(server: Server, names: Sequence[str] = ()) -> Leftovers:
             continue
         if found.tables.num_rows:
             metadata.append(found)
+    removals: list[Removal] = []
+    try:
+        removals = unfinished(server.root)
+    except LakegcError as error:
+        problems.append(Problem(server.root.url, f"the records of removals: {error}"))
     # A root that cannot be read is told by each kind.
     once = list(dict.fromkeys(problems))
-    return Leftovers(namespaces, uploads, metadata, retained, unfinished(server.root), once)
+    return Leftovers(namespaces, uploads, metadata, retained, removals, once)
 
 
 def _text(moment: datetime | None) -> str | None:

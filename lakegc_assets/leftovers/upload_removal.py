@@ -6,7 +6,14 @@ from collections import Counter
 from typing import Final
 
 from lakegc_assets.errors import LakegcError
-from lakegc_assets.leftovers.removal import Choices, Plan, begun, planned, require_done
+from lakegc_assets.leftovers.removal import (
+    Choices,
+    Plan,
+    begun,
+    close_earlier,
+    planned,
+    require_done,
+)
 from lakegc_assets.leftovers.server import Server
 from lakegc_assets.leftovers.uploads import old_uploads
 from lakegc_assets.storage.base import ObjectStore
@@ -38,6 +45,9 @@ def abort_uploads(server: Server, repository: str, choices: Choices) -> Counter[
     """
     plan = plan_uploads(server, repository)
     plan.require(choices.plan_id)
+    if not plan.rows.num_rows:
+        close_earlier(server, plan)
+        return Counter()
     ledger, _ = begun(server, plan, choices)
     totals: Counter[str] = Counter()
     for at in range(0, plan.rows.num_rows, _BATCH):
@@ -49,6 +59,7 @@ def abort_uploads(server: Server, repository: str, choices: Choices) -> Counter[
         totals.update(one.outcome for one in outcomes)
         require_done(plan.store, outcomes)
     ledger.end(dict(totals))
+    close_earlier(server, plan)
     return totals
 
 
