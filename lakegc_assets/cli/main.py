@@ -39,6 +39,7 @@ _ELSEWHERE = {
     "leftovers": "lakegc_assets.cli.leftovers",
     "metrics": "lakegc_assets.cli.metrics",
     "prune": "lakegc_assets.cli.pruning",
+    "rules": "lakegc_assets.cli.rules",
     "usage": "lakegc_assets.cli.usage",
 }
 
@@ -46,8 +47,8 @@ _ELSEWHERE = {
 #: Commands in the order in which people come to need them.
 _ORDER = (
     *("run", "mark", "sweep", "report", "usage", "why", "restore", "pins", "hold", "pending"),
-    *("approve", "forecast", "backup", "backups", "prune", "leftovers", "compare", "adopt"),
-    *("repositories", "metrics"),
+    *("approve", "forecast", "rules", "backup", "backups", "prune", "leftovers"),
+    *("compare", "adopt", "repositories", "metrics"),
     "embedded",
 )
 

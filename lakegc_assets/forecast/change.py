@@ -75,7 +75,7 @@ def apply_rules(client: LakeFSWriter, repository: str, before: Rules | None, aft
     if now != before:
         raise RefusedError(
             f"the retention rules of {repository!r} were changed meanwhile, to "
-            f"{None if now is None else now.to_json()}: nothing is set. Ask for the forecast again"
+            f"{None if now is None else now.to_json()}: nothing is set there. Look at them again"
         )
     client.set_gc_rules(repository, after.default_retention_days, after.branches)
     if (found := todays_rules(client.gc_rules(repository))) != after:

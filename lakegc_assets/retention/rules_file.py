@@ -7,6 +7,7 @@ from typing import TypeVar
 
 import yaml
 
+from lakegc_assets.retention.default_rules import DefaultRules
 from lakegc_assets.retention.retain import Retain
 from lakegc_assets.retention.rules import Rules, RulesError
 
@@ -37,6 +38,19 @@ def parse_retain(text: str, name: str) -> Retain:
         RulesError: as ``parse_rules``.
     """
     return _parsed(text, name, Retain.parse, "write {} where nothing more is to be kept")
+
+
+def parse_default_rules(text: str, name: str) -> DefaultRules:
+    """Read the rules of a file for many repositories.
+
+    Args:
+        text: of the file, in the form of ``DefaultRules.parse``.
+        name: of the file, for messages.
+
+    Raises:
+        RulesError: as ``parse_rules``.
+    """
+    return _parsed(text, name, DefaultRules.parse, "write a list of rules, each with repositories")
 
 
 def _parsed(text: str, name: str, parse: Callable[[object], _V], missing: str) -> _V:
