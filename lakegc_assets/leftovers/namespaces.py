@@ -36,6 +36,9 @@ _DEPTH: Final = 4
 _MOST_OBJECTS: Final = 10_000
 _OWN_FOLDER: Final = "_lakefs/"
 _OWN_OBJECT: Final = "dummy"
+_OWN: Final = r"^(_lakefs/|dummy$)"
+#: Where lakeFS writes, today and in older versions: objects by their ids at the root.
+_IN_PLACE: Final = r"^(_lakefs/|data/|dummy$|[0-9a-f]{32}$|[0-9a-v]{20}$)"
 
 
 @dataclass(frozen=True)
@@ -69,11 +72,17 @@ def leftover_namespaces(server: Server) -> tuple[list[LeftoverNamespace], list[P
     for url in server.namespace_roots:
         try:
             root = StorageNamespace.parse(url)
-            for place in _namespaces_below(server, root, repositories, problems):
-                if place.url() not in found:
-                    found[place.url()] = look(server, place)
+            places = list(_namespaces_below(server, root, repositories, problems))
         except LakegcError as error:
             problems.append(Problem(url, str(error)))
+            continue
+        for place in places:
+            if place.url() in found:
+                continue
+            try:
+                found[place.url()] = look(server, place)
+            except LakegcError as error:
+                problems.append(Problem(place.url(), str(error)))
     return [found[url] for url in sorted(found)], problems
 
 
@@ -86,8 +95,14 @@ def look(server: Server, place: StorageNamespace) -> LeftoverNamespace:
     store = server.open(place.url())
     objects = size = 0
     newest: datetime | None = None
+    strange: list[str] = []
+    is_namespace = False
     for page in list_to_the_end(store):
         objects += page.num_rows
+        keys = page["key"]
+        is_namespace |= pc.any(pc.match_substring_regex(keys, _OWN)).as_py()
+        foreign = pc.invert(pc.match_substring_regex(keys, _IN_PLACE))
+        strange = strange or keys.filter(foreign).slice(0, 1).to_pylist()
         size += pc.sum(page["size"]).as_py()
         latest = pc.max(page["last_modified"]).as_py()
         newest = latest if newest is None else max(newest, latest)
@@ -103,8 +118,18 @@ def look(server: Server, place: StorageNamespace) -> LeftoverNamespace:
         objects,
         size,
         newest,
-        _stays(server, place, store, whose, newest),
+        _not_lakefs(objects, strange, is_namespace=is_namespace)
+        or _stays(server, place, store, whose, newest),
     )
+
+
+def _not_lakefs(objects: int, strange: Sequence[str], *, is_namespace: bool) -> str:
+    """Why a folder may hold what lakeFS did not write; empty where it holds nothing else."""
+    if strange:
+        return f"it holds what lakeFS does not write there: {strange[0]!r}"
+    if objects and not is_namespace:
+        return f"nothing in it says that it is a namespace: neither {_OWN_FOLDER} nor {_OWN_OBJECT}"
+    return ""
 
 
 def _stays(
@@ -153,15 +178,10 @@ def _namespaces_below(
     owned = {StorageNamespace.parse(one.storage_namespace).url() for one in repositories
              if root.is_same_kind(one.storage_namespace)}  # fmt: skip
     for one in repositories:
-        inside = root.is_same_kind(one.storage_namespace)
-        around = StorageNamespace.parse(one.storage_namespace) if inside else None
-        if (
-            around
-            and around != root
-            and around.overlaps(root)
-            and len(around.prefix) < len(root.prefix)
-        ):
-            raise ConfigurationError(f"the root lies in the namespace of repository {one.id!r}")
+        if root.is_same_kind(one.storage_namespace):
+            around = StorageNamespace.parse(one.storage_namespace)
+            if around.overlaps(root) and len(around.prefix) < len(root.prefix):
+                raise ConfigurationError(f"the root lies in the namespace of repository {one.id!r}")
     waiting = [("", 0)]
     while waiting:
         folder, depth = waiting.pop()
@@ -169,10 +189,8 @@ def _namespaces_below(
         if place.url() in owned:
             continue
         try:
-            level = store.list_prefixes(folder, max_objects=_MOST_OBJECTS)
-            names = {one.key.removeprefix(folder) for one in level.objects}
-            below = {prefix.removeprefix(folder) for prefix in level.prefixes}
-            if _OWN_FOLDER in below or _OWN_OBJECT in names:
+            level = _level(store, folder, depth)
+            if level is None:
                 if owner := server.owner_of(place, repositories):
                     raise ConfigurationError(
                         f"it looks like a namespace, and that of repository {owner!r} is in it or "
@@ -180,16 +198,33 @@ def _namespaces_below(
                     )
                 yield place
                 continue
-            if len(names) > _MOST_OBJECTS or (below and depth == _DEPTH):
-                raise ConfigurationError(
-                    f"it was not looked into: it is {depth} folders deep, or holds more than "
-                    f"{_MOST_OBJECTS:,} objects. If namespaces are below it, name it as a root"
-                )
-            waiting += [(prefix, depth + 1) for prefix in reversed(level.prefixes)]
+            waiting += [(prefix, depth + 1) for prefix in reversed(level)]
         except LakegcError as error:
             if not folder:
                 raise
             problems.append(Problem(place.url(), str(error)))
+
+
+def _level(store: ObjectStore, folder: str, depth: int) -> list[str] | None:
+    """The folders in a folder; None where it is a namespace.
+
+    Raises:
+        ConfigurationError: it is not to be looked into.
+        StorageError: it cannot be listed.
+    """
+    if "//" in f"/{folder}":
+        raise ConfigurationError(f"it was not looked into: {folder!r} has a segment without a name")
+    level = store.list_prefixes(folder, max_objects=_MOST_OBJECTS)
+    names = {one.key.removeprefix(folder) for one in level.objects}
+    below = {prefix.removeprefix(folder) for prefix in level.prefixes}
+    if _OWN_FOLDER in below or _OWN_OBJECT in names:
+        return None
+    if len(names) > _MOST_OBJECTS or (below and depth == _DEPTH):
+        raise ConfigurationError(
+            f"it was not looked into: it is {depth} folders deep, or holds more than "
+            f"{_MOST_OBJECTS:,} objects. If namespaces are below it, name it as a root"
+        )
+    return level.prefixes
 
 
 def _below(root: StorageNamespace, folder: str) -> StorageNamespace:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -75,7 +76,7 @@ def test_what_keeps_it(
         with pytest.raises(ConfigurationError, match="would lie in"):
             remove_namespace(server, URL, choices(server, place), unclaimed=True)
     confirmed = choices(server, without=True)
-    (old / "more").write_text("x")
+    (old / "data/more").write_text("x")
     with pytest.raises(RefusedError, match="0 days old"):
         remove_namespace(server, URL, confirmed, unclaimed=True)
     age(old, 31)
@@ -93,6 +94,23 @@ def test_what_keeps_it(
     with pytest.raises(RefusedError, match="repository 'again' has it"):
         remove_namespace(server, URL, wanted, unclaimed=True)
     assert before <= files(old).keys()
+
+
+@pytest.mark.parametrize("key", ["notes.txt", "other/data/x", "dummy.txt"])
+def test_what_lakefs_did_not_write_keeps_it(key: str, old: Path, server: Server) -> None:
+    """A repository may have had a whole bucket, with somebody else's objects beside its own."""
+    strange = old / key
+    strange.parent.mkdir(parents=True, exist_ok=True)
+    strange.write_text("somebody else's")
+    age(old, 31)
+    with pytest.raises(RefusedError, match=f"what lakeFS does not write there: '{key}'"):
+        plan_namespace(server, URL, unclaimed=True)
+
+
+def test_a_folder_that_is_no_namespace_stays(old: Path, server: Server) -> None:
+    shutil.rmtree(old / "_lakefs")
+    with pytest.raises(RefusedError, match="nothing in it says that it is a namespace"):
+        plan_namespace(server, URL, unclaimed=True)
 
 
 def test_a_hold_keeps_it(old: Path, server: Server) -> None:

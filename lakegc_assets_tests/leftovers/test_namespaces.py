@@ -67,9 +67,14 @@ def test_no_repositorys_namespace_is_one(lake: SmallLake, server: Server) -> Non
     assert problems[0].what == "the root lies in the namespace of repository 'repo'"
 
 
-def test_what_cannot_be_looked_at_is_named(server: Server) -> None:
+def test_what_cannot_be_looked_at_is_named(lake: SmallLake, server: Server) -> None:
+    for folder in ("aaa", "zzz"):
+        path = lake.server.objects_dir / "team" / folder / MARKER
+        path.parent.mkdir(parents=True)
+        path.write_text("damaged")
     found, problems = leftover_namespaces(
         replace(server, namespace_roots=("mem://x", "local://team"))
     )
     assert [one.url for one in found] == ["local://team/old"]
-    assert [one.where for one in problems] == ["mem://x"]
+    damaged = ["local://team/aaa", "local://team/zzz"]
+    assert [one.where for one in problems] == ["mem://x", *damaged]
