@@ -49,8 +49,8 @@ def leftovers(
 
     Namespaces of deleted repositories, uploads that never ended, ranges and metaranges that no
     commit names, and what the stores still hold of what was deleted. Changes nothing but a dump of
-    refs, which lakeFS writes below _lakefs/ of each repository that has old tables. To remove some:
-    `leftovers remove`.
+    refs, which lakeFS writes below _lakefs/ of a repository that has old tables which neither logs
+    nor earlier dumps name. To remove some: `leftovers remove`.
     """
     if ctx.invoked_subcommand is not None:
         ctx.obj = roots

@@ -21,8 +21,9 @@ import pyarrow.compute as pc
 from lakegc_assets.errors import IntegrityError
 from lakegc_assets.lakefs.client import LakeFSClient
 from lakegc_assets.leftovers.dumps import read_dump_of, read_dumps
-from lakegc_assets.mark.live import all_tables
+from lakegc_assets.mark.live import Tables, all_tables
 from lakegc_assets.mark.metaranges import ranges_of, table_url
+from lakegc_assets.mark.refs import load_commits
 from lakegc_assets.run.connections import Connections
 from lakegc_assets.run.context import RunContext
 from lakegc_assets.storage.base import ObjectStore
@@ -81,11 +82,7 @@ def unreferenced_tables(
         return UnreferencedTables(ctx.repository, old, 0, listed.num_rows, 0)
     heads = _commits_of_refs(client, ctx.repository)
     known = _known(ctx, client, connections, heads)
-    ids = {key.removeprefix(_FOLDER) for key in old["key"].to_pylist()}
-    ids -= known.named | known.dumps
-    # A damaged one of these stops here: nobody knows what it names.
-    named = ranges_of(ctx, connections, dict.fromkeys(known.metaranges - ids, 0)).rows["range_id"]
-    unnamed = ids - set(named.to_pylist())
+    unnamed = _unnamed(ctx, connections, old, known)
     first = unnamed & known.metaranges
     return UnreferencedTables(
         ctx.repository,
@@ -94,6 +91,34 @@ def unreferenced_tables(
         listed.num_rows,
         len(known.dumps),
     )
+
+
+def is_accounted_for(ctx: RunContext, client: LakeFSClient, connections: Connections) -> bool:
+    """Whether logs and earlier dumps name all old tables, so that no new dump need be asked for.
+
+    Each dump stays below ``_lakefs/``: a report that nothing is left over is to leave nothing.
+
+    Args:
+        ctx: of the repository.
+        client: of lakeFS.
+        connections: how the store and the cache are reached.
+
+    Raises:
+        IntegrityError: something that is named cannot be read.
+    """
+    store = connections.store()
+    listed = _tables(store)
+    old = listed.filter(pc.less(listed["last_modified"], store.server_time() - MIN_AGE))
+    if not old.num_rows:
+        return True
+    commits = load_commits(client, ctx.repository, _commits_of_refs(client, ctx.repository))
+    tables = all_tables(ctx, connections, ())
+    if tables.unreadable:
+        return False
+    dumps = _of_kind(tables, "refs")
+    named = read_dumps(connections, dumps).named | {c.metarange_id for c in commits.values()}
+    known = _Known(dumps, _of_kind(tables, "metaranges"), frozenset(named))
+    return not _unnamed(ctx, connections, old, known)
 
 
 def needed_again(
@@ -147,8 +172,7 @@ def _known(
             f"{error}. It may be a metarange, so that nobody knows what is unreferenced: restore "
             "it, or remove it if it was never lakeFS's"
         ) from error
-    dumps = frozenset(i for i, kind in tables.kinds.items() if kind == "refs")
-    metaranges = frozenset(i for i, kind in tables.kinds.items() if kind == "metaranges")
+    dumps, metaranges = _of_kind(tables, "refs"), _of_kind(tables, "metaranges")
     said = {i: read_dump_of(connections, i, dumps) for i in dump.metaranges}
     commits = said[dump.commits_meta_range_id]
     if missing := sorted(heads - commits.commits):
@@ -163,6 +187,21 @@ def _known(
             "again; else restore it"
         )
     return _Known(dumps, metaranges, read_dumps(connections, dumps).named)
+
+
+def _of_kind(tables: Tables, kind: str) -> frozenset[str]:
+    return frozenset(i for i, found in tables.kinds.items() if found == kind)
+
+
+def _unnamed(
+    ctx: RunContext, connections: Connections, listed: pa.Table, known: _Known
+) -> set[str]:
+    """The ids of those of some listed tables that nothing names."""
+    ids = {key.removeprefix(_FOLDER) for key in listed["key"].to_pylist()}
+    ids -= known.named | known.dumps
+    # A damaged one of these stops here: nobody knows what it names.
+    named = ranges_of(ctx, connections, dict.fromkeys(known.metaranges - ids, 0)).rows["range_id"]
+    return ids - set(named.to_pylist())
 
 
 def _tables(store: ObjectStore) -> pa.Table:

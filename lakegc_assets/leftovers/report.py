@@ -9,7 +9,11 @@ from typing import Any
 
 from lakegc_assets.errors import LakegcError
 from lakegc_assets.leftovers.ledger import Removal, unfinished
-from lakegc_assets.leftovers.metadata import UnreferencedTables, unreferenced_tables
+from lakegc_assets.leftovers.metadata import (
+    UnreferencedTables,
+    is_accounted_for,
+    unreferenced_tables,
+)
 from lakegc_assets.leftovers.namespaces import LeftoverNamespace, leftover_namespaces
 from lakegc_assets.leftovers.retained import RetainedObjects, retained_objects
 from lakegc_assets.leftovers.server import Problem, Server
@@ -111,6 +115,8 @@ def find_leftovers(server: Server, names: Sequence[str] = ()) -> Leftovers:
         ctx = server.context(one.id)
         try:
             client, connections = ctx.connect()
+            if is_accounted_for(ctx, client, connections):
+                continue
             found = unreferenced_tables(ctx, client, connections)
         except LakegcError as error:
             problems.append(Problem(one.id, f"ranges and metaranges: {error}"))

@@ -9,6 +9,7 @@ import pytest
 from lakegc_assets.errors import IntegrityError
 from lakegc_assets.lakefs.client import LakeFSClient
 from lakegc_assets.leftovers.metadata import UnreferencedTables, unreferenced_tables
+from lakegc_assets.leftovers.report import find_leftovers
 from lakegc_assets.leftovers.server import Server
 from lakegc_assets_tests.lake import REPOSITORY, SmallLake
 from lakegc_assets_tests.leftovers.conftest import age, orphan
@@ -37,6 +38,21 @@ def test_only_old_tables_that_no_commit_has_are_unreferenced(
     # The dump that was just written is old tomorrow, and stays all the same.
     age(lake.objects / "_lakefs", 31)
     assert keys(look(server)) == {*lost, *young}
+
+
+def test_a_dump_is_asked_for_only_where_it_can_tell_something(
+    lake: SmallLake, server: Server
+) -> None:
+    """The commit of the deleted branch is in no log; the first dump names it for good."""
+    asked: list[str] = []
+    lake.on_request = lambda method, path: asked.append(path) if method == "POST" else None
+    age(lake.objects / "_lakefs", 31)
+    for orphaned, dumps, found in ((False, 1, 0), (False, 1, 0), (True, 2, 1)):
+        if orphaned:
+            orphan(lake, "lost")
+        age(lake.objects / "_lakefs", 31)
+        assert len(find_leftovers(server, [REPOSITORY]).metadata) == found
+        assert sum(path.endswith("/dump") for path in asked) == dumps
 
 
 def test_a_range_stays_that_a_young_metarange_names(lake: SmallLake, server: Server) -> None:

@@ -4,7 +4,7 @@ Reads: the repositories that lakeFS has, what lies below the roots of namespaces
 versions and what else the stores hold of what was deleted, the tables below `_lakefs/` of each
 repository, and the dump of all commits that lakeFS writes when it is asked.
 Writes: nothing but what it shows, and that dump, which lakeFS writes below `_lakefs/` of each
-repository that has tables older than 30 days.
+repository that has tables older than 30 days which neither logs nor earlier dumps name.
 Guarantees: it removes nothing; a place that cannot be looked at is named, and the others are
 looked at. `lakegc leftovers remove` removes what a person confirms.
 """
