@@ -41,11 +41,11 @@ def rules(
     yes: bool,  # noqa: FBT001 - an option
     as_json: bool,  # noqa: FBT001 - an option
 ) -> None:
-    """Compare the retention rules of many repositories with those in FILE, as YAML or JSON.
+    """Compare the rules of many repositories with those in FILE.
 
-    A list, each entry with repositories (patterns of names), default_retention_days, and perhaps
-    exclude and branches (as lakeFS has them). Sets nothing; --apply sets them in lakeFS, and the
-    next mark of each of these repositories follows them.
+    FILE is YAML or JSON: a list, each entry with repositories (patterns of names),
+    default_retention_days, and perhaps exclude and branches (as lakeFS has them). Sets nothing;
+    --apply sets them in lakeFS, and the next mark of each of these repositories follows them.
     """
     from lakegc_assets.cli.queries import Site  # noqa: PLC0415 - Dagster loads slowly
     from lakegc_assets.forecast.default_rules import compare_rules  # noqa: PLC0415 - likewise
