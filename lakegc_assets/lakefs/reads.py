@@ -176,9 +176,10 @@ class Reads(Calls):
         """A branch."""
         return self._get(Branch, "repositories", repository, "branches", branch)
 
-    def tags(self, repository: str) -> Iterator[Tag]:
-        """All tags, by name."""
-        return self._list(Listing(Page[Tag], ("repositories", repository, "tags"), "id"))
+    def tags(self, repository: str, *, after: str = "") -> Iterator[Tag]:
+        """All tags behind a name, by name."""
+        path = ("repositories", repository, "tags")
+        return self._list(Listing(Page[Tag], path, "id", {}, after))
 
     def tag(self, repository: str, tag: str) -> Tag:
         """A tag."""

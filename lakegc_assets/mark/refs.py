@@ -53,7 +53,7 @@ def read_heads(client: LakeFSClient, repository: str, known: Iterable[str] = ())
 
 
 def read_tags(client: LakeFSClient, repository: str, known: Iterable[str] = ()) -> dict[str, str]:
-    """Commit of every tag.
+    """Commit of every tag; the list is asked for again behind its last one until none follows.
 
     Args:
         client: the server.
@@ -63,7 +63,13 @@ def read_tags(client: LakeFSClient, repository: str, known: Iterable[str] = ()) 
     Raises:
         IntegrityError: a tag that still exists is not in the list.
     """
-    tags = {tag.id: tag.commit_id for tag in client.tags(repository)}
+    tags: dict[str, str] = {}
+    last = ""
+    while found := {tag.id: tag.commit_id for tag in client.tags(repository, after=last)}:
+        if found.keys() <= tags.keys():
+            break
+        tags |= found
+        last = next(reversed(found))
     _require_gone("tag", repository, set(known) - tags.keys(), client.tag)
     return tags
 

@@ -266,10 +266,8 @@ def test_a_list_that_lacks_a_branch_stops_the_run(
 
 
 def list_tags(server: ReplayServer, *tags: dict[str, str], repository: str = "retention") -> None:
-    pagination: dict[str, Any] = {"has_more": False, "max_per_page": 1000, "next_offset": ""}
-    pagination["results"] = len(tags)
-    server.overrides["GET", f"/repositories/{repository}/tags"] = Answer(
-        200, {"pagination": pagination, "results": list(tags)}
+    server.overrides["GET", f"/repositories/{repository}/tags"] = lambda request: paged(
+        list(tags), "id", request.params
     )
 
 
@@ -281,6 +279,20 @@ def test_a_list_that_lacks_a_tag_stops_the_run(server: ReplayServer, client: Lak
         read_tags(client, "retention", ["v1", "v2"])
     server.overrides[one] = Answer(404, {"message": "tag not found"})
     assert read_tags(client, "retention", ["v1", "v2"]) == {"v2": TWO}
+
+
+def test_tags_behind_an_end_that_came_early_are_found(
+    server: ReplayServer, client: LakeFSClient
+) -> None:
+    """Each page says that it is the last one."""
+    tags = [{"id": f"v{n}", "commit_id": TWO} for n in range(3)]
+
+    def one(request: Any) -> Answer:
+        rest = [tag for tag in tags if tag["id"] > request.params.get("after", "")]
+        return paged(rest[:1], "id", {})
+
+    server.overrides["GET", "/repositories/retention/tags"] = one
+    assert list(read_tags(client, "retention")) == ["v0", "v1", "v2"]
 
 
 # The whole stage
