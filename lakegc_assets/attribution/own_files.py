@@ -17,7 +17,7 @@ _FOLDER: Final = "_lakefs/"
 _TABLE: Final = re.compile(r"_lakefs/[0-9a-f]{64}")
 _GC: Final = "_lakefs/retention/gc/"
 _MARK: Final = re.compile(
-    rf"{_GC}(?:unified|uncommitted|addresses|addresses\.text)/(?:mark_id=)?([^/]+)/"
+    rf"{_GC}(?:unified|uncommitted|addresses|addresses\.text|reports)/(?:mark_id=)?([^/]+)/"
 )
 #: Kinds by what keys begin with, the first that fits.
 _KINDS: Final = (
@@ -56,7 +56,7 @@ def _kind(key: str, runs: frozenset[str]) -> tuple[str, str]:
     if _TABLE.fullmatch(key):
         return LAKEFS, "ranges and metaranges"
     mark = _MARK.match(key)
-    if mark and mark[1] in runs and OUR_FILES.fullmatch(key):
+    if mark and mark[1] in runs and (OUR_FILES.fullmatch(key) or key.endswith("/deleted.csv")):
         return OURS, "marks"
     return next(
         ((name, kind) for start, name, kind in _KINDS if key.startswith(start)),

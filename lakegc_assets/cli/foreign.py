@@ -24,7 +24,12 @@ _WIDTH = 60
 
 @click.command()
 @click.argument("repository")
-@click.option("--mark", "mark_id", required=True, help="Mark id of lakeFS's collector.")
+@click.option(
+    "--mark",
+    "mark_id",
+    required=True,
+    help="Mark id of lakeFS's collector, the standalone one included.",
+)
 @click.option("--run", "run_id", help="Id of the run that is made of it. Default: the time.")
 @run_options
 @exit_status
@@ -73,8 +78,8 @@ def compare(
 ) -> None:
     """Compare two marks: what both name, what only one, and why.
 
-    RUN and OTHER each are a run of ours, or the mark id of lakeFS's own collector: with unified/,
-    uncommitted/, mark_id= or run_id= before it where several collectors used the same.
+    RUN and OTHER each are a run of ours, or the mark id of one of lakeFS's own collectors: with
+    unified/, uncommitted/, reports/, mark_id= or run_id= before it where several used the same.
     """
     from lakegc_assets.cli.queries import any_context  # noqa: PLC0415 - Dagster loads slowly
     from lakegc_assets.mark.comparing import compare as beside  # noqa: PLC0415 - Spark loads slowly

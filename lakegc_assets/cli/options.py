@@ -12,6 +12,7 @@ import click
 
 from lakegc_assets.engine.choice import ENGINE_SETTINGS
 from lakegc_assets.errors import ConfigurationError
+from lakegc_assets.run.settings import PUBLISH
 
 if TYPE_CHECKING:
     from lakegc_assets.retention.retain import Retain
@@ -52,6 +53,12 @@ _OF_A_MARK = (
         "--clean",
         is_flag=True,
         help="List the whole store; else what is known of old slices is carried forward.",
+    ),
+    click.option(
+        "--publish",
+        type=click.Choice(PUBLISH),
+        help="Publish the mark as lakeFS's Spark client does (unified, the default), or as its "
+        "standalone collector does, too (sgc).",
     ),
 )
 _OF_CHECKS = (
@@ -128,6 +135,7 @@ def settings_of(
     accept_missing: str | None = None,
     engine: str | None = None,
     retain: Path | None = None,
+    publish: str | None = None,
     **flags: bool,
 ) -> dict[str, Any]:
     """The configuration of the ``collector`` resource: only what was given.
@@ -144,6 +152,7 @@ def settings_of(
         "accept_missing": accept_missing,
         "engine": engine,
         "retain": None if retain is None else retain_of(retain).to_json(),
+        "publish": publish,
     }
     given: dict[str, Any] = {name: value for name, value in chosen.items() if value is not None}
     given |= {name: True for name, value in flags.items() if value}

@@ -29,6 +29,7 @@ from lakegc_assets.defs.fields import (
     within,
 )
 from lakegc_assets.defs.forecasting import ForecastSection
+from lakegc_assets.run.settings import Publish
 from lakegc_assets.sweep.unattended import MODES, REQUIRED, Limits
 
 #: In which notices are posted.
@@ -89,6 +90,11 @@ class Policy(dg.Model, dg.Resolvable):
     clean_every_hours: Annotated[float, within(0, 876_000)] = Field(
         default=168.0, description="how often the whole store is listed"
     )
+    publish: Publish = Field(
+        default="unified",
+        description="forms of lakeFS's collectors in which marks are published: those of its Spark "
+        "client (unified), or that of its standalone collector, too (sgc)",
+    )
     attribution: bool = Field(
         default=True, description="say with each mark whose the storage is that it has listed"
     )
@@ -141,6 +147,7 @@ SETTINGS: Final = (
     "retain",
     "ignored_repositories",
     "clean_every_hours",
+    "publish",
     "attribution",
 )
 _FOR_ALL: Final = "for_all"

@@ -29,6 +29,7 @@ from lakegc_assets.run.settings import (
     MAX_PIN,
     MIN_LEASE,
     Mode,
+    Publish,
     Settings,
 )
 from lakegc_assets.storage.config import S3Access
@@ -80,6 +81,11 @@ class CollectorResource(dg.ConfigurableResource):  # type: ignore[type-arg]
     )
     accept_missing: str | None = Field(
         default=None, description="digest of objects at HEADs that are known to be lost"
+    )
+    publish: Publish = Field(
+        default="unified",
+        description="forms of lakeFS's collectors in which a mark is published: those of its Spark "
+        "client (unified), or that of its standalone collector, too (sgc)",
     )
     attribution: bool = Field(
         default=True, description="say of each mark whose the storage is that it has listed"
@@ -279,6 +285,7 @@ class CollectorResource(dg.ConfigurableResource):  # type: ignore[type-arg]
                 trash_days=timedelta(days=self.trash_days),
                 max_served_lookups=self.max_served_lookups,
                 adopt=self.adopt,
+                publish=self.publish,
                 attribution=self.attribution,
                 backup_url=_located(backup_url) if backup_url else None,
                 without_backup=self.without_backup,

@@ -2,7 +2,9 @@
 
 The unified collector writes ``unified/<id>/``, the two before it ``uncommitted/<id>/`` and
 ``addresses/mark_id=<id>/``, and the first of all ``addresses/run_id=<id>/``: lists of addresses in
-Parquet, and the same in text beside them.
+Parquet, and the same in text beside them. The standalone collector writes one list,
+``reports/<id>/deleted.csv`` (one column, ``address``), in whose place its first versions had a
+``deleted.parquet`` (lakeFS's page "Standalone Garbage Collection").
 """
 
 from __future__ import annotations
@@ -29,14 +31,16 @@ class _Form:
     Attributes:
         prefix: before an id, to choose this form by hand.
         lists: folder of its lists in Parquet.
-        texts: folder of its lists in text.
+        texts: folder of its lists in text; None for a collector that writes none.
         summary: key of what it writes last; None for collectors that wrote none.
+        names: the list is the first of these in its folder; empty where lists are all files there.
     """
 
     prefix: str
     lists: str
-    texts: str
+    texts: str | None
     summary: str | None
+    names: tuple[str, ...] = ()
 
 
 _FORMS: Final = {
@@ -51,6 +55,13 @@ _FORMS: Final = {
         f"{_GC}uncommitted/{{}}/deleted/",
         f"{_GC}uncommitted/{{}}/deleted.text/",
         f"{_GC}uncommitted/{{}}/summary.json",
+    ),
+    "standalone": _Form(
+        "reports/",
+        f"{_GC}reports/{{}}/",
+        None,
+        f"{_GC}reports/{{}}/summary.json",
+        ("deleted.csv", "deleted.parquet"),
     ),
     "committed": _Form(
         "mark_id=", f"{_GC}addresses/mark_id={{}}/", f"{_GC}addresses.text/mark_id={{}}/", None
@@ -71,8 +82,8 @@ class ForeignMark:
         url: of the folder of its lists.
         made: when it was begun, as its summary says; else when its last list was written.
         objects: how many it names by its summary; None without one.
-        lists: size in bytes of each of its lists in Parquet, by key.
-        texts: of those in text.
+        lists: size in bytes of each of its lists in Parquet or CSV, by key.
+        texts: of those in plain text.
         ours: whether its files are of a mark of this program.
     """
 
@@ -91,8 +102,8 @@ def find_mark(store: ObjectStore, mark_id: str) -> ForeignMark:
 
     Args:
         store: rooted at the namespace.
-        mark_id: an id; with ``unified/``, ``uncommitted/``, ``mark_id=`` or ``run_id=`` before it
-            where several collectors used the same.
+        mark_id: an id; with ``unified/``, ``uncommitted/``, ``reports/``, ``mark_id=`` or
+            ``run_id=`` before it where several collectors used the same.
 
     Raises:
         ConfigurationError: it cannot be an id.
@@ -110,7 +121,10 @@ def find_mark(store: ObjectStore, mark_id: str) -> ForeignMark:
     if not found:
         raise _nothing_found(store, plain, list(listed))
     # What this program writes in several forms is one mark.
-    if len(found) > 1 and not all(_are_ours(listed[name][0]) for name in found):
+    published = _published(store, plain)
+    if len(found) > 1 and not all(
+        _are_ours(listed[name][0]) or (published and name == "standalone") for name in found
+    ):
         names = " or ".join(f"{_FORMS[name].prefix}{plain}" for name in found)
         raise RefusedError(
             f"{store.url} has marks of several collectors with the id {plain!r}: name one of them, "
@@ -125,8 +139,23 @@ _Files = Mapping[str, tuple[int, datetime]]
 
 
 def _listed(store: ObjectStore, form: _Form, mark_id: str) -> tuple[_Files, _Files]:
-    lists, texts = form.lists.format(mark_id), form.texts.format(mark_id)
-    return _files(store, lists, ".parquet"), _files(store, texts, ".txt")
+    lists = form.lists.format(mark_id)
+    if form.names:
+        there = {
+            row["key"]: (row["size"], row["last_modified"])
+            for batch in store.list(lists)
+            for row in batch.to_pylist()
+        }
+        keys = [f"{lists}{name}" for name in form.names if f"{lists}{name}" in there]
+        return {key: there[key] for key in keys[:1]}, {}
+    texts = {} if form.texts is None else _files(store, form.texts.format(mark_id), ".txt")
+    return _files(store, lists, ".parquet"), texts
+
+
+def _published(store: ObjectStore, mark_id: str) -> bool:
+    """Whether this program published a mark of this id, in whatever forms."""
+    files = _files(store, _FORMS["unified"].lists.format(mark_id), ".parquet")
+    return bool(files) and _are_ours(files)
 
 
 def _files(store: ObjectStore, folder: str, ending: str) -> _Files:
@@ -157,7 +186,7 @@ def _nothing_found(store: ObjectStore, mark_id: str, forms: Sequence[str]) -> Re
 
 def _told(store: ObjectStore, mark_id: str, name: str, lists: _Files, texts: _Files) -> ForeignMark:
     form, files = _FORMS[name], lists or texts
-    folder = (form.lists if lists else form.texts).format(mark_id)
+    folder = (form.lists if lists or form.texts is None else form.texts).format(mark_id)
     made = max(written for _, written in files.values())
     objects = None
     if form.summary:
@@ -175,7 +204,9 @@ def _told(store: ObjectStore, mark_id: str, name: str, lists: _Files, texts: _Fi
         objects,
         {key: size for key, (size, _) in lists.items()},
         {key: size for key, (size, _) in texts.items()},
-        _are_ours(files) and not store.exists(f"{folder}_SUCCESS"),
+        _published(store, mark_id)
+        if name == "standalone"
+        else _are_ours(files) and not store.exists(f"{folder}_SUCCESS"),
     )
 
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from lakegc_assets.errors import RefusedError
-from lakegc_assets.run.settings import Mode
+from lakegc_assets.run.settings import Mode, Publish
 from lakegc_assets.storage.base import ObjectStore
 
 _GC: Final = "_lakefs/retention/gc/"
@@ -26,6 +26,11 @@ def mark_folder(run: str) -> str:
     return f"{_GC}unified/{run}/"
 
 
+def reports_folder(run: str) -> str:
+    """Where the standalone collector writes a mark, likewise."""
+    return f"{_GC}reports/{run}/"
+
+
 @dataclass(frozen=True)
 class Forms:
     """Where a mark is written to besides the Parquet lists and the summary of its own folder.
@@ -34,19 +39,22 @@ class Forms:
         texts: folders of its lists in text.
         copies: folders that get copies of its Parquet lists.
         summaries: keys that get copies of its summary.
+        csv: key of its list in CSV, if it has one.
     """
 
     texts: tuple[str, ...]
     copies: tuple[str, ...]
     summaries: tuple[str, ...]
+    csv: str | None = None
 
 
-def forms(run: str, mode: Mode) -> Forms:
+def forms(run: str, mode: Mode, publish: Publish) -> Forms:
     """Where a mark is written to.
 
     Args:
         run: id of the mark.
         mode: what its candidates were looked for among.
+        publish: for which collectors.
     """
     committed, uncommitted = mode != "uncommitted", mode != "committed"
     older = f"{_GC}uncommitted/{run}/"
@@ -62,7 +70,11 @@ def forms(run: str, mode: Mode) -> Forms:
     }
     # Start and last read slice, as lakeFS's design of optimized runs wants them.
     summaries = (f"{older}summary.json",) if uncommitted else ()
-    return Forms(tuple(texts), copies[mode], summaries)
+    if publish == "unified":
+        return Forms(tuple(texts), copies[mode], summaries)
+    reports = reports_folder(run)
+    summaries = (*summaries, f"{reports}summary.json")
+    return Forms(tuple(texts), copies[mode], summaries, f"{reports}deleted.csv")
 
 
 def left_behind(store: ObjectStore, run: str) -> list[str]:
@@ -78,6 +90,8 @@ def left_behind(store: ObjectStore, run: str) -> list[str]:
         f"{_GC}addresses/mark_id={run}/",
         f"{_GC}addresses.text/mark_id={run}/",
         f"{_GC}uncommitted/{run}/",
+        # Ours is written after the summary of a mark, and is never left behind.
+        reports_folder(run),
         mark_folder(run),
     )
     keys = [
@@ -87,7 +101,7 @@ def left_behind(store: ObjectStore, run: str) -> list[str]:
         for key in batch["key"].to_pylist()
     ]
     for key in keys:
-        if not OURS.fullmatch(key):
+        if key.startswith(reports_folder(run)) or not OURS.fullmatch(key):
             raise RefusedError(
                 f"mark id {run!r} is in use by another collector, which wrote {store.url}/{key}: "
                 "mark under another id"

@@ -15,6 +15,7 @@ from typing import Final, TypeVar
 
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.csv as pa_csv
 import pyarrow.parquet as pq
 
 from lakegc_assets.engine.datasets import Part, PartWriter
@@ -162,7 +163,7 @@ def _lists(store: ObjectStore, keys: Sequence[str]) -> Iterator[pa.Array]:
     for key in keys:
         try:
             data = store.get(key)
-            yield _lines(data) if key.endswith(".txt") else _column(data)
+            yield _READERS[key.rpartition(".")[2]](data)
         except ObjectNotFoundError as error:
             raise IntegrityError(f"{store.url}/{key} is missing: something removed it") from error
         except (pa.ArrowException, ValueError, KeyError) as error:
@@ -170,7 +171,29 @@ def _lists(store: ObjectStore, keys: Sequence[str]) -> Iterator[pa.Array]:
 
 
 def _column(data: bytes) -> pa.Array:
-    column = pq.ParquetFile(pa.BufferReader(data)).read()["address"].combine_chunks()
+    return _addresses(pq.ParquetFile(pa.BufferReader(data)).read())
+
+
+def _csv(data: bytes) -> pa.Array:
+    # Arrow takes a quote that is not closed as closed at the end.
+    if not data.endswith(b"\n") or data.count(b'"') % 2:
+        raise ValueError("it does not end with a whole line")
+    rows = pa_csv.read_csv(
+        pa.BufferReader(data),
+        pa_csv.ReadOptions(use_threads=False),
+        pa_csv.ParseOptions(newlines_in_values=True, ignore_empty_lines=False),
+        pa_csv.ConvertOptions(column_types={"address": pa.string()}),
+    )
+    if rows.column_names != ["address"]:
+        raise ValueError(f"its columns are {rows.column_names}")
+    addresses = _addresses(rows)
+    if pc.any(pc.equal(addresses, "")).as_py():
+        raise ValueError("it has a row without an address")
+    return addresses
+
+
+def _addresses(rows: pa.Table) -> pa.Array:
+    column = rows["address"].combine_chunks()
     column.validate(full=True)
     if column.null_count:
         raise ValueError("it has a row without an address")
@@ -183,6 +206,13 @@ def _lines(data: bytes) -> pa.Array:
     if data and not data.endswith(b"\n"):
         raise ValueError("it does not end with a whole line")
     return pa.array(data.decode().split("\n")[:-1], pa.string())
+
+
+_READERS: Final[Mapping[str, Callable[[bytes], pa.Array]]] = {
+    "txt": _lines,
+    "csv": _csv,
+    "parquet": _column,
+}
 
 
 def _placed(namespace: StorageNamespace, addresses: pa.Array) -> tuple[pa.Array, pa.Array]:

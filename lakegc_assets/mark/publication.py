@@ -9,13 +9,14 @@ that a try that was killed leaves nothing that anybody could sweep.
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from functools import partial
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from lakegc_assets.engine.tasks import bin_pack
@@ -183,11 +184,14 @@ def finish(
         except PreconditionFailedError as error:
             raise RefusedError(f"another process published mark id {ctx.run!r}") from error
     _copy(ctx, connections, forms, parts)
+    if forms.csv is not None:
+        _write_csv(store, f"{lists}{{}}{_PARQUET}", parts, forms.csv)
     for copy in forms.summaries:
         store.put(copy, summary.to_bytes())
     copied = [f"{folder}{part}{_PARQUET}" for folder in (lists, *forms.copies) for part in parts]
     texts = [f"{folder}{part}.txt" for folder in forms.texts for part in parts]
-    return [*copied, *texts, *forms.summaries, key]
+    tables = [] if forms.csv is None else [forms.csv]
+    return [*copied, *texts, *tables, *forms.summaries, key]
 
 
 def _parts(store: ObjectStore, folder: str) -> list[str]:
@@ -249,6 +253,22 @@ def _copy_parts(connections: Connections, run: str, forms: Forms, parts: Sequenc
         for folder in forms.copies:
             store.put(f"{folder}{part}{_PARQUET}", body)
             _require_same(store, f"{folder}{part}{_PARQUET}", body)
+
+
+def _write_csv(store: ObjectStore, lists: str, parts: Sequence[str], key: str) -> None:
+    """Write all addresses of a published mark to one list, as the standalone collector does.
+
+    Values are quoted, and the name of the column is not; a quote within is two.
+    """
+
+    def pieces() -> Iterator[bytes]:
+        yield b"address\n"
+        for part in parts:
+            quoted = pc.replace_substring(_read(store.get(lists.format(part))), '"', '""')
+            yield "".join(f'"{address}"\n' for address in quoted.to_pylist()).encode()
+
+    # The lists are read once for its size, and once to be sent: it may not fit into memory.
+    store.put_stream(key, pieces(), sum(map(len, pieces())))
 
 
 def _require_same(store: ObjectStore, key: str, body: bytes) -> None:

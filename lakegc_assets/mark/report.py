@@ -124,7 +124,7 @@ def report(ctx: RunContext) -> Manifest:
         num_deleted_objects=manifest.rows,
     )
     publish = begin(connections.store(), summary)
-    written_to = forms(ctx.run, listing.mode)
+    written_to = forms(ctx.run, listing.mode, ctx.settings.publish)
     rules = _longest_rules(attempt, chain["active_commits"])
     order = _Order(attempt.url, ctx.run, publish, written_to, start, rules)
     counted = _count(ctx, connections, order, manifest.parts["data"])

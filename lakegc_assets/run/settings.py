@@ -24,6 +24,8 @@ MAX_LIST_THREADS = 40
 #: What may become a candidate: see ``Settings.mode``.
 Mode = Literal["unified", "committed", "uncommitted"]
 MODES: Final[tuple[Mode, ...]] = get_args(Mode)
+Publish = Literal["unified", "sgc"]
+PUBLISH: Final[tuple[Publish, ...]] = get_args(Publish)
 
 
 def recorded_retain(recorded: Iterable[Mapping[str, Any]]) -> Retain:
@@ -90,6 +92,8 @@ class Settings:
         snapshot_attempts: how often an uncommitted snapshot is started again before the run stops.
         adopt: id of a mark of lakeFS's own collector: only what it names can be a candidate, and
             what it names and stays is spared. None for a run of its own.
+        publish: the forms of lakeFS's collectors in which a mark is published: ``unified`` for
+            those of its Spark client, ``sgc`` for that of its standalone collector, too.
         attribution: say of each mark whose the storage is that it has listed.
         backup_url: where backups are; a sweep then deletes only what is verified in that of its
             mark. None for no backups.
@@ -134,6 +138,7 @@ class Settings:
     embedded_rows: int = 10_000_000
     embedded_memory: int | None = None
     adopt: str | None = None
+    publish: Publish = "unified"
     attribution: bool = True
     backup_url: str | None = None
     without_backup: bool = False
@@ -191,6 +196,10 @@ class Settings:
         if not all(self.ignored_repositories):
             raise ConfigurationError(
                 f"ignored_repositories is {list(self.ignored_repositories)}: a name is empty"
+            )
+        if self.publish not in PUBLISH:
+            raise ConfigurationError(
+                f"publish is {self.publish!r}: it is one of {', '.join(PUBLISH)}"
             )
         if not 0 <= self.max_candidate_share <= 1:
             raise ConfigurationError(

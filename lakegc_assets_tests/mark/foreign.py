@@ -78,6 +78,18 @@ def with_summary(
     put(f"{folder}summary.json", summary(mark, len(addresses)))
 
 
+def csv(addresses: Iterable[str]) -> bytes:
+    """A list as the standalone collector writes it."""
+    quoted = (address.replace('"', '""') for address in addresses)
+    return "".join(["address\n", *(f'"{address}"\n' for address in quoted)]).encode()
+
+
+def standalone(put: Callable[[str, bytes], object], addresses: Sequence[str], mark: str) -> None:
+    """A mark of the standalone collector."""
+    put(f"{GC}reports/{mark}/deleted.csv", csv(addresses))
+    put(f"{GC}reports/{mark}/summary.json", summary(mark, len(addresses)))
+
+
 def without_summary(
     put: Callable[[str, bytes], object],
     addresses: Sequence[str],

@@ -25,6 +25,7 @@ from lakegc_assets_tests.replay import GOLDEN
 ODD = ["data/a b", "data/ü#;|", " data/lead", "data/trail ", "data/%41", "-x", "data/\u2028\x85"]
 _LIST = f"{GC}unified/m/deleted/{PART.format(0)}.snappy.parquet"
 _TEXT = f"{GC}unified/m/deleted.text/{PART.format(0)}.txt"
+_CSV = f"{GC}reports/m/deleted.csv"
 _SUMMARY = f"{GC}unified/m/summary.json"
 
 
@@ -105,6 +106,49 @@ def test_every_form_is_read_whatever_the_names(form: str, text_only: bool, small
         assert not found.ours
         assert found.made <= recorded.mark_time("small") + timedelta(days=1)
         assert read(small)[1] == set(ODD)
+
+
+def test_a_mark_of_the_standalone_collector_is_read(small: Golden) -> None:
+    names = [*ODD, "data/x,y", 'data/"q"', "data/a\nb", "s3://lab/small/data/full"]
+    with recorded.preserved("small"):
+        foreign.standalone(put, names, "m")
+        found = find(small)
+        assert (found.form, found.ours, found.objects) == ("standalone", False, len(names))
+        assert read(small)[1] == {*names[:-1], "data/full"}
+        recorded.remove("small", _CSV)
+        put(f"{GC}reports/m/deleted.parquet", foreign.parquet(names))
+        assert read(small)[1] == {*names[:-1], "data/full"}
+        foreign.with_summary(put, ODD, "m")
+        with pytest.raises(RefusedError, match="name one of them, unified/m or reports/m"):
+            find(small)
+        assert find(small, "reports/m").form == "standalone"
+
+
+@pytest.mark.parametrize(
+    ("body", "message"),
+    [
+        (b"", "does not end with a whole line"),
+        (foreign.csv(["data/a", "data/b"])[:-1], "does not end with a whole line"),
+        (foreign.csv(["data/a"]), "names 1 object, and the summary of mark 'm' says 2"),
+        (b'"data/a"\n"data/b"\n', "its columns are"),
+        (b"key\ndata/a\ndata/b\n", "its columns are"),
+        (b'address\n"data/a"\n"data/b\n', "does not end with a whole line"),
+        (b"address\ndata/a,x\ndata/b,y\n", "is no list of addresses"),
+        (b"address\ndata/a\n\n", "without an address"),
+        (b"address\ndata/a\n\xff\n", "is no list of addresses"),
+    ],
+)
+def test_a_list_of_the_standalone_collector_must_be_whole(
+    body: bytes, message: str, small: Golden
+) -> None:
+    with recorded.preserved("small"):
+        foreign.standalone(put, ["data/a", "data/b"], "m")
+        put(_CSV, body)
+        with pytest.raises(IntegrityError, match=message):
+            read(small)
+        recorded.remove("small", f"{GC}reports/m/summary.json")
+        with pytest.raises(RefusedError, match="did not finish"):
+            find(small)
 
 
 def test_full_addresses_are_read_as_keys_of_the_namespace(small: Golden) -> None:

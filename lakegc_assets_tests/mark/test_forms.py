@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import csv
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from functools import partial
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
@@ -13,11 +16,12 @@ import pytest
 
 from lakegc_assets.errors import IntegrityError, RefusedError
 from lakegc_assets.mark import publication
+from lakegc_assets.mark.foreign import find_mark
 from lakegc_assets.mark.forms import Forms, forms
 from lakegc_assets.mark.publication import require_unused
 from lakegc_assets.mark.report import report
 from lakegc_assets.run.context import RunContext
-from lakegc_assets.run.settings import MODES, Mode
+from lakegc_assets.run.settings import MODES, Mode, Publish
 from lakegc_assets.storage.local import LocalStore
 from lakegc_assets_tests.lake import REPOSITORY, RUN, Marked, SmallLake, copy_of, running
 from lakegc_assets_tests.mark.test_report import fail_at, told
@@ -61,8 +65,8 @@ def lake(told: Marked, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Itera
 def mode(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Mode:
     chosen: Mode = request.param
 
-    def of_this_mode(run: str, _: Mode) -> Forms:
-        return forms(run, chosen)
+    def of_this_mode(run: str, _: Mode, publish: Publish) -> Forms:
+        return forms(run, chosen, publish)
 
     monkeypatch.setattr("lakegc_assets.mark.report.forms", of_this_mode)
     return chosen
@@ -73,7 +77,7 @@ def written(lake: SmallLake) -> dict[str, bytes]:
     folder = lake.objects / GC
     files = (path for path in folder.rglob("*") if path.is_file())
     found = {path.relative_to(folder).as_posix(): path.read_bytes() for path in files}
-    own = ("unified/", "addresses", OLDER)
+    own = ("unified/", "addresses", OLDER, f"reports/{RUN}/")
     return {key: body for key, body in found.items() if key.startswith(own)}
 
 
@@ -116,6 +120,43 @@ def test_each_mode_has_the_forms_of_its_collector(
     named = {url.partition(GC)[2] for url in facts["files"]}
     assert named == written(lake).keys()
     assert facts["files"][-1].endswith(f"{UNIFIED}summary.json")
+
+
+def in_reports(lake: SmallLake) -> dict[str, bytes]:
+    """What the standalone collector would find."""
+    folder = lake.objects / GC / "reports" / RUN
+    return {path.name: path.read_bytes() for path in folder.iterdir()} if folder.exists() else {}
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [
+        None,
+        ("put_if_absent", f"{UNIFIED}summary.json", 1),
+        ("put_stream", "reports/", 1),
+        ("put", "reports/", 1),
+    ],
+)
+def test_a_mark_is_published_as_the_standalone_collector_would_where_it_is_asked_for(
+    fault: tuple[str, str, int] | None, lake: SmallLake, told: Marked, spark: Session
+) -> None:
+    plain = lake.context(spark)
+    ctx = replace(plain, settings=replace(plain.settings, publish="sgc"))
+    if fault is not None:
+        with pytest.MonkeyPatch.context() as patch:
+            fail_at(patch, *fault)
+            with pytest.raises(KeyboardInterrupt):
+                report(ctx)
+        assert "summary.json" not in in_reports(lake)
+    report(ctx)
+    found = in_reports(lake)
+    rows = list(csv.reader(StringIO(found.pop("deleted.csv").decode(), newline="")))
+    assert rows[0] == ["address"]
+    assert sorted(rows[1:]) == [[address] for address in sorted(told.candidates)]
+    assert found == {"summary.json": written(lake)[f"{UNIFIED}summary.json"]}
+    store = ctx.connect()[1].store()
+    assert find_mark(store, RUN).ours
+    assert find_mark(store, f"reports/{RUN}").ours
 
 
 def test_a_mark_of_both_kinds_is_swept_at_one_place_only(lake: SmallLake, spark: Session) -> None:
@@ -183,6 +224,8 @@ def test_lists_of_another_try_are_removed_wherever_they_are(
         f"{COMMITTED_TEXT}_SUCCESS",
         f"{OLDER}uncommitted/dc0i1p1ksdue9psu42i0",
         f"{UNIFIED}deleted/part-00000-b9367db6-c000.snappy.parquet",
+        f"reports/{RUN}/deleted.csv",
+        f"reports/{RUN}/summary.json",
     ],
 )
 def test_an_id_that_lakefs_collector_used_is_refused(

@@ -107,7 +107,7 @@ class Place:
             self.store.put(name, content(name))
         for name, body in LIVE.items():
             self.store.put(name, body)
-        write_lists(self.store, RUN, forms(RUN, "unified").texts, 0, pa.array(NAMES))
+        write_lists(self.store, RUN, forms(RUN, "unified", "unified").texts, 0, pa.array(NAMES))
 
     def require_backup(self) -> None:
         assert keys(self.backups) == set(NAMES)
