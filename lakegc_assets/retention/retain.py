@@ -45,8 +45,9 @@ class Retain:
     """
 
     tags: tuple[str, ...] = ()
-    branches: Mapping[str, OfBranches] = field(default_factory=dict)
-    metadata: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    # Settings are hashed, and what is equal is so in its tags.
+    branches: Mapping[str, OfBranches] = field(default_factory=dict, hash=False)
+    metadata: Mapping[str, tuple[str, ...]] = field(default_factory=dict, hash=False)
 
     def __bool__(self) -> bool:
         return bool(self.tags or self.branches or self.metadata)

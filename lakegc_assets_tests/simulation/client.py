@@ -207,9 +207,9 @@ class SimClient:
             raise NotFoundError(f"branch {branch!r} not found")
         return _branch(branch, branches[branch])
 
-    def tags(self, repository: str) -> Iterator[Tag]:
+    def tags(self, repository: str, *, after: str = "") -> Iterator[Tag]:
         self._call("tags")
-        found = sorted(self._lake(repository).tags.items())
+        found = sorted(pair for pair in self._lake(repository).tags.items() if pair[0] > after)
         return iter([Tag.model_construct(id=tag, commit_id=commit) for tag, commit in found])
 
     def tag(self, repository: str, tag: str) -> Tag:
