@@ -1,112 +1,145 @@
-"""Makes one HTML file that needs nothing else: no network, no scripts, and all text escaped."""
+"""Renders one HTML file that needs nothing else: no network, no scripts, and all text escaped."""
 
 from __future__ import annotations
 
-import html
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
 from typing import Final
 
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup
+
+from lakegc_assets.cli.charts import Chart
+
 #: Whatever got into a page by mistake, a browser fetches nothing and runs nothing.
-_POLICY: Final = "default-src 'none'; img-src data:; style-src 'unsafe-inline'; base-uri 'none'"
-_STYLE: Final = """
-body { font: 15px/1.5 system-ui, sans-serif; color: #1f2933; margin: 2rem auto; padding: 0 1.5rem;
-  max-width: 90rem; }
-h1 { font-size: 1.5rem; margin: 0 0 .25rem; }
-h2 { font-size: 1.1rem; margin: 2rem 0 .5rem; }
-p.about { color: #52606d; margin: 0; }
-div.wide { overflow-x: auto; }
-table { border-collapse: collapse; }
-th, td { text-align: left; vertical-align: top; padding: .3rem .9rem .3rem 0;
-  border-bottom: 1px solid #e4e7eb; overflow-wrap: anywhere; }
-th { font-weight: 600; color: #52606d; white-space: nowrap; }
-td.number { text-align: right; white-space: nowrap; font-variant-numeric: tabular-nums; }
-td.short, .line, td a { white-space: nowrap; }
-.long { min-width: 20rem; white-space: pre-line; }
-.state { font-weight: 600; }
-.person { color: #a61b1b; }
-.warning { border-left: 4px solid #d98e4a; padding: .1rem .8rem; margin: .4rem 0;
-  overflow-wrap: anywhere; white-space: pre-line; }
-img { max-width: 100%; }
-"""
+_POLICY: Final = (
+    "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'"
+)
 
 
-#: A cell of up to so many letters is one line, and one of so many gets room.
-_SHORT: Final = 16
-_LONG: Final = 60
-
-
-class Markup(str):
-    """HTML that was made here; all other text is escaped."""
-
-    __slots__ = ()
-
-
-def escaped(value: object) -> Markup:
-    """Text as HTML shows it; what cannot be printed as Python would write it."""
-    if isinstance(value, Markup):
-        return value
-    text = "".join(c if c.isprintable() or c == "\n" else ascii(c)[1:-1] for c in str(value))
-    return Markup(html.escape(text, quote=True))
-
-
-def element(name: str, *content: object, **attributes: str) -> Markup:
-    """An element with text or other elements in it; ``class_`` is its class."""
-    told = "".join(
-        f' {key.rstrip("_")}="{escaped(value)}"' for key, value in attributes.items() if value
-    )
-    return Markup(f"<{name}{told}>{''.join(escaped(one) for one in content)}</{name}>")
-
-
-def link(what: str, url: str) -> Markup:
+@dataclass(frozen=True)
+class Link:
     """A link to a page; text alone where it would lead anywhere but to a web server."""
-    if not url.startswith(("http://", "https://")):
-        return escaped(what)
-    return element("a", what, href=url, rel="noreferrer noopener")
+
+    what: str
+    url: str
+
+    @property
+    def leads_out(self) -> bool:
+        """Whether it is of a web server."""
+        return self.url.startswith(("http://", "https://"))
 
 
-def lines(*parts: object) -> Markup:
-    """Text or elements, each on a line of its own."""
-    return Markup("<br>".join(escaped(part) for part in parts))
+@dataclass(frozen=True)
+class Lines:
+    """Cells below each other."""
+
+    parts: Sequence[object]
 
 
-def image(what: str, data_url: str) -> Markup:
-    """A picture that the page itself holds."""
-    return Markup(f'<img alt="{escaped(what)}" src="{escaped(data_url)}">')
+@dataclass(frozen=True)
+class State:
+    """A state with its sentence; marked where a person has to do something."""
+
+    name: str
+    because: str
+    person: bool
 
 
-def table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> Markup:
-    """A table; whole numbers stand to the right."""
-    head = element("tr", *(element("th", name) for name in columns))
-    body = [element("tr", *map(_cell, row)) for row in rows]
-    return element("div", element("table", element("thead", head), element("tbody", *body)),
-                   class_="wide")  # fmt: skip
+@dataclass(frozen=True)
+class Tile:
+    """A figure: what it is of, and what else is to be said of it."""
+
+    what: str
+    figure: str
+    more: str = ""
 
 
-def _cell(value: object) -> Markup:
-    if isinstance(value, int):
-        return element("td", f"{value:,}", class_="number")
-    if isinstance(value, Markup):
-        return element("td", value)
-    text = str(value)
-    kind = "short" if len(text) <= _SHORT else "long" if len(text) >= _LONG else ""
-    return element("td", text, class_=kind)
+@dataclass(frozen=True)
+class Table:
+    """A table; whole numbers stand to the right.
+
+    Attributes:
+        columns: their names.
+        rows: text, whole numbers, links, lines or states.
+        cards: on a narrow screen each row is a card of its own.
+    """
+
+    columns: Sequence[str]
+    rows: Sequence[Sequence[object]]
+    cards: bool = False
 
 
-def page(title: str, about: str, *sections: Markup) -> str:
+@dataclass(frozen=True)
+class Section:
+    """A part of a page with a title; it is left out where it shows nothing."""
+
+    title: str
+    table: Table | None = None
+    charts: Sequence[Chart | None] = ()
+    notes: Sequence[str] = ()
+
+    @property
+    def drawn(self) -> list[Chart]:
+        """The charts that there are."""
+        return [one for one in self.charts if one is not None]
+
+    @property
+    def shows(self) -> bool:
+        """Whether there is anything in it."""
+        return bool((self.table and self.table.rows) or self.drawn or self.notes)
+
+
+def page(
+    title: str,
+    about: str,
+    sections: Sequence[Section],
+    *,
+    warnings: Sequence[str] = (),
+    tiles: Sequence[Tile] = (),
+) -> str:
     """A whole page.
 
     Args:
         title: what it is about.
         about: a sentence below it.
-        sections: of HTML.
+        sections: those that show something are in it.
+        warnings: in front of all else.
+        tiles: the figures that matter most.
     """
-    meta = Markup(
-        '<meta charset="utf-8">'
-        f'<meta http-equiv="Content-Security-Policy" content="{escaped(_POLICY)}">'
-        '<meta name="viewport" content="width=device-width, initial-scale=1">'
-        '<meta name="referrer" content="no-referrer">'
+    return (
+        _environment()
+        .get_template("base.html")
+        .render(
+            title=title,
+            about=about,
+            warnings=warnings,
+            tiles=tiles,
+            sections=[one for one in sections if one.shows],
+            policy=_POLICY,
+        )
     )
-    head = element("head", meta, element("title", title), element("style", Markup(_STYLE)))
-    body = element("body", element("h1", title), element("p", about, class_="about"), *sections)
-    whole = element("html", head, body, lang="en")
-    return f"<!DOCTYPE html>\n{whole}\n"
+
+
+def printable(value: object) -> object:
+    """Text in which what cannot be printed is written as Python would write it."""
+    if isinstance(value, Markup) or not isinstance(value, str):
+        return value
+    return "".join(c if c.isprintable() or c == "\n" else ascii(c)[1:-1] for c in value)
+
+
+@cache
+def _environment() -> Environment:
+    made = Environment(
+        loader=PackageLoader("lakegc_assets.cli"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        finalize=printable,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    made.tests["link"] = lambda value: isinstance(value, Link)
+    made.tests["lines"] = lambda value: isinstance(value, Lines)
+    made.tests["state"] = lambda value: isinstance(value, State)
+    return made

@@ -229,14 +229,33 @@ def pending(as_json: bool) -> None:  # noqa: FBT001 - an option
     help="Write one HTML file that needs nothing else: the run, or without REPOSITORY and --run "
     "all repositories.",
 )
+@click.option(
+    "--price-per-tb-month",
+    "price",
+    type=click.FloatRange(0),
+    help="With --html: what a TB costs a month, to show money. Default: the component's.",
+)
+@click.option(
+    "--forecast/--no-forecast",
+    "forecasting",
+    default=True,
+    help="With --html, of a run: what other default days would free, too. Default.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print JSON for programs.")
 @exit_status
-def report(repository: str | None, run_id: str | None, file: Path | None, as_json: bool) -> None:  # noqa: FBT001 - an option
+def report(
+    repository: str | None,
+    run_id: str | None,
+    file: Path | None,
+    price: float | None,
+    forecasting: bool,  # noqa: FBT001 - an option
+    as_json: bool,  # noqa: FBT001 - an option
+) -> None:
     """Say what a run of REPOSITORY found, and what became of it."""
     if repository is None and run_id is None and file is not None:
         from lakegc_assets.cli.pages import write_estate  # noqa: PLC0415 - Dagster loads slowly
 
-        rows = write_estate(file)
+        rows = write_estate(file, price=price)
         click.echo(
             json.dumps(rows, indent=1)
             if as_json
@@ -255,7 +274,7 @@ def report(repository: str | None, run_id: str | None, file: Path | None, as_jso
         return
     from lakegc_assets.cli.pages import write_run  # noqa: PLC0415 - Dagster loads slowly
 
-    found = write_run(file, repository, run_id)
+    found = write_run(file, repository, run_id, price=price, forecasting=forecasting)
     click.echo(json.dumps(found, indent=1) if as_json else f"mark {run_id} of {repository}: {file}")
 
 

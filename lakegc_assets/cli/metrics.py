@@ -35,7 +35,7 @@ _HIGHEST_PORT = 65_535
 )
 @exit_status
 def metrics(port: int | None, address: str, every: timedelta, textfile: Path | None) -> None:
-    """Tell Prometheus how all repositories stand, by their artifacts.
+    """Tell Prometheus how all repositories stand.
 
     They are read from the artifacts, so that no process has to stay alive, and counters go on after
     runs were pruned. What cannot be read is told on standard error, and is left out.

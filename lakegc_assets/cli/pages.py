@@ -1,29 +1,29 @@
-"""The pages of ``lakegc report --html``: one run of a repository, or all repositories."""
+"""The files of ``lakegc report --html``; and the page of all repositories."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from datetime import datetime
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
 import dagster as dg
 
 from lakegc_assets.cli import html
+from lakegc_assets.cli.charts import Chart, bar_chart
+from lakegc_assets.cli.insights import insights_of
 from lakegc_assets.cli.jobs import open_instance
-from lakegc_assets.cli.queries import Site, commands_of, kept_because, outcome
+from lakegc_assets.cli.queries import Site, outcome
+from lakegc_assets.cli.run_page import page_of_run
 from lakegc_assets.definitions import component
 from lakegc_assets.defs import pictures
+from lakegc_assets.defs.cost import a_month, price_note
 from lakegc_assets.defs.due import schedules_on
 from lakegc_assets.defs.estate import COLUMNS, Overview, Row, overview
 from lakegc_assets.defs.links import pages
-from lakegc_assets.defs.metadata import slice_ages
 from lakegc_assets.defs.names import REPOSITORY
 from lakegc_assets.defs.units import human_bytes
 from lakegc_assets.errors import ConfigurationError, LakegcError
-from lakegc_assets.estate.history import MarkFigures, marks_over_time
-from lakegc_assets.estate.run_state import DELETED_OR_MISSING, ON_HOLD, STOPPED
-from lakegc_assets.estate.standing import PERSON
+from lakegc_assets.estate.history import marks_over_time
 from lakegc_assets.lakefs.config import LakeFSConfig
 from lakegc_assets.lakefs.reads import utc_now
 from lakegc_assets.storage.output import write_file
@@ -31,11 +31,21 @@ from lakegc_assets.wording import counted
 
 #: Is shown below the state.
 _BECAUSE: Final = "because"
-_TOTAL: Final = ("", "objects", "size")
+#: Repositories that have a chart of their own.
+_EACH: Final = 12
 
 
-def write_run(path: Path, repository: str, run: str) -> dict[str, Any]:
+def write_run(
+    path: Path, repository: str, run: str, *, price: float | None = None, forecasting: bool = True
+) -> dict[str, Any]:
     """Write the page of one run, and give what it says as JSON values.
+
+    Args:
+        path: of the file.
+        repository: lakeFS repository.
+        run: id of the run.
+        price: of a TB for a month; None for that of the component.
+        forecasting: whether to say what other default days would free.
 
     Raises:
         RefusedError: there is no such run, or its mark did not finish.
@@ -45,20 +55,47 @@ def write_run(path: Path, repository: str, run: str) -> dict[str, Any]:
     found = outcome(repository, run)
     site = Site.defined()
     marks = marks_over_time(site.root, repository)
-    write_file(path, page_of_run(found, site.lakefs, marks).encode())
+    more = insights_of(repository, run, forecasting=forecasting)
+    if price is None:
+        price = component().policies().of(repository).price_per_tb_month
+    page = page_of_run(found, site.lakefs, marks, more, price)
+    write_file(path, page.encode())
     return found
 
 
-def write_estate(path: Path) -> list[dict[str, Any]]:
+def write_estate(path: Path, *, price: float | None = None) -> list[dict[str, Any]]:
     """Write the page of all repositories, and give its rows as JSON values.
+
+    Args:
+        path: of the file.
+        price: of a TB for a month; None for that of each repository's policy.
 
     Raises:
         ConfigurationError: the settings are wrong, or the file cannot be written.
     """
-    site = Site.defined()
+    site, policies = Site.defined(), component().policies()
     found = look(site)
-    write_file(path, page_of_estate(found, site.lakefs).encode())
+    prices = {
+        name: policies.of(name).price_per_tb_month if price is None else price
+        for name in (row.standing.repository for row in found.rows)
+    }
+    page = page_of_estate(found, site.lakefs, prices, last_leftovers())
+    write_file(path, page.encode())
     return [row.to_json() for row in found.rows]
+
+
+def last_leftovers() -> Mapping[str, int]:
+    """The figures of the last ``estate_leftovers`` that Dagster has; none where there is none."""
+    try:
+        with open_instance() as instance:
+            event = instance.get_latest_materialization_event(
+                component().names().key("estate_leftovers")
+            )
+    except (ConfigurationError, dg.DagsterError):
+        return {}
+    made = event.asset_materialization if event is not None else None
+    values = {} if made is None else {n: one.value for n, one in made.metadata.items()}
+    return {name: value for name, value in values.items() if isinstance(value, int)}
 
 
 def look(site: Site) -> Overview:
@@ -84,168 +121,112 @@ def look(site: Site) -> Overview:
 # All repositories
 
 
-def page_of_estate(found: Overview, lakefs: LakeFSConfig) -> str:
+def page_of_estate(
+    found: Overview,
+    lakefs: LakeFSConfig,
+    prices: Mapping[str, float | None] | None = None,
+    leftovers: Mapping[str, int] | None = None,
+) -> str:
     """The page of all repositories, as HTML.
 
     Args:
         found: all of them.
         lakefs: the server that links lead to.
+        prices: of a TB for a month, by repository; none for those that are not named.
+        leftovers: figures of the asset ``estate_leftovers``.
     """
-    figures = found.figures()
-    about = (
-        f"{counted(figures['repositories'], 'repository', 'repositories')}, "
-        f"{human_bytes(figures['bytes stored'])} stored, "
-        f"{human_bytes(figures['bytes of garbage'])} of garbage, "
-        f"{human_bytes(figures['bytes freed'])} freed. As of {found.at:%Y-%m-%d %H:%M} UTC"
-    )
-    picture = found.by_week()
+    figures, prices = found.figures(), prices or {}
+    count = counted(figures["repositories"], "repository", "repositories")
+    tiles = [
+        html.Tile(what, human_bytes(figures[name]), _summed(found.rows, prices, of))
+        for what, name, of in (
+            ("stored", "bytes stored", lambda row: row.standing.size),
+            ("garbage", "bytes of garbage", lambda row: row.standing.garbage_size),
+            ("freed by all sweeps", "bytes freed", lambda row: row.freed),
+        )
+    ]
+    person = sum(row.needs_person for row in found.rows)
+    tiles.append(html.Tile("need a person", f"{person:,}", f"of {count}"))
+    named = {price for price in prices.values() if price is not None}
+    notes = price_note(named.pop()) if len(named) == 1 else []
+    left = [(name, _figure(name, value)) for name, value in (leftovers or {}).items()]
     return html.page(
         "Garbage collection of all repositories",
-        about,
-        *_warnings(found.notes),
-        html.element("h2", "Repositories"),
-        _repositories(found.rows, lakefs) if found.rows else html.element("p", "There are none."),
-        *_picture("Bytes freed by repository and week", picture),
-        *_picture("Bytes freed by week, of each repository", found.of_each()),
+        f"{count}. As of {found.at:%Y-%m-%d %H:%M} UTC",
+        [
+            html.Section(
+                "Repositories",
+                _repositories(found.rows, lakefs, prices),
+                notes=notes if found.rows else ["There are none."],
+            ),
+            html.Section("Bytes freed by week", charts=_weeks(found)),
+            html.Section("Left over", html.Table(("what", "figure"), left)),
+        ],
+        warnings=found.notes,
+        tiles=tiles,
     )
 
 
-def _repositories(rows: Sequence[Row], lakefs: LakeFSConfig) -> html.Markup:
+def _figure(name: str, value: int) -> str:
+    return human_bytes(value) if name.startswith("bytes") else f"{value:,}"
+
+
+def _summed(
+    rows: Sequence[Row],
+    prices: Mapping[str, float | None],
+    size_of: Callable[[Row], int | None],
+) -> str:
+    """What all repositories that have a price cost a month; empty where none has."""
+    priced = [(row, prices.get(row.standing.repository)) for row in rows]
+    costs = [(size_of(row) or 0) * price for row, price in priced if price is not None]
+    return a_month(round(sum(costs)), 1.0) if costs else ""
+
+
+def _weeks(found: Overview) -> list[Chart | None]:
+    """All repositories together, and those that freed most, each by itself."""
+    weeks = pictures.last_weeks(found.at)
+    by = pictures.weekly(found.freed(), weeks)
+    names = [f"{week:%d %b}" for week in weeks]
+    shown = {name: [of[week] for week in weeks] for name, of in pictures.largest(by)}
+    if not shown:
+        return []
+    each = sorted(by, key=lambda name: (-by[name].total(), name))[:_EACH]
+    return [
+        bar_chart("all repositories", names, shown),
+        *(
+            bar_chart(name, names, {"": [by[name][week] for week in weeks]})
+            for name in (each if len(by) > 1 else ())
+        ),
+    ]
+
+
+def _repositories(
+    rows: Sequence[Row], lakefs: LakeFSConfig, prices: Mapping[str, float | None]
+) -> html.Table:
     """A row for each repository; without columns that are empty in all of them."""
-    cells = [dict(zip(COLUMNS, row.cells(), strict=True)) for row in rows]
-    columns = [name for name in COLUMNS if name != _BECAUSE and any(one[name] for one in cells)]
-    shown = []
-    for one in cells:
-        links = [html.link(what, url) for what, url in pages(lakefs, one["repository"]).items()]
-        kind = "state person" if one["state"] in PERSON else "state"
-        first = {
-            "repository": html.lines(one["repository"], *links),
-            "state": html.element(
-                "div",
-                html.lines(html.element("span", one["state"], class_=kind), one[_BECAUSE]),
-                class_="long",
-            ),
-            **{name: _each(*one[name].split(", ")) for name in ("owners", "tags")},
-            **{name: _date(one[name]) for name in ("last mark", "last sweep", "next run")},
-        }
-        shown.append([first.get(name, one[name]) for name in columns])
-    return html.table(columns, shown)
+    told = [dict(zip(COLUMNS, row.cells(), strict=True)) for row in rows]
+    cells: list[dict[str, Any]] = []
+    for row, one in zip(rows, told, strict=True):
+        links = [html.Link(what, url) for what, url in pages(lakefs, one["repository"]).items()]
+        garbage, price = row.standing.garbage_size, prices.get(row.standing.repository)
+        cost = a_month(garbage or 0, price)
+        cells.append(
+            {
+                **one,
+                "repository": html.Lines((one["repository"], *links)),
+                "state": html.State(one["state"], one[_BECAUSE], row.needs_person),
+                "garbage": html.Lines((one["garbage"], cost)) if cost else one["garbage"],
+                **{name: html.Lines(one[name].split(", ")) for name in ("owners", "tags")},
+                **{name: _date(one[name]) for name in ("last mark", "last sweep", "next run")},
+            }
+        )
+    columns = [name for name in COLUMNS if name != _BECAUSE and any(one[name] for one in told)]
+    return html.Table(columns, [[one[name] for name in columns] for one in cells], cards=True)
 
 
-def _date(moment: str) -> html.Markup:
+def _date(moment: str) -> object:
     """A date above its time; other words as they are."""
     if not moment[:1].isdecimal():
-        return html.escaped(moment)
+        return moment
     date, _, time = moment.partition(" ")
-    return _each(date, time)
-
-
-def _each(*parts: str) -> html.Markup:
-    """Each on a line of its own that is not broken."""
-    return html.lines(*(html.element("span", part, class_="line") for part in parts))
-
-
-# One run
-
-
-def page_of_run(
-    found: dict[str, Any], lakefs: LakeFSConfig, marks: Sequence[MarkFigures] = ()
-) -> str:
-    """The page of one run, as HTML.
-
-    Args:
-        found: what ``outcome`` says.
-        lakefs: the server that links lead to.
-        marks: all of the repository, the oldest first.
-    """
-    rows = found["breakdown"]
-    state = found["swept_on"] or found["state"]
-    if back := found["restored"]:
-        state += f", {back['summary']}"
-    warnings = list(found["warnings"])
-    if found["state"] in {STOPPED, ON_HOLD}:
-        warnings.insert(0, f"{found['state']}: {found['because']}")
-    mode = "" if found["mode"] == "unified" else f" ({found['mode']})"
-    cutoff = datetime.fromisoformat(found["cutoff"])
-    paths = found.get("largest_paths", {})
-    largest = [
-        (paths.get(address, "not known"), human_bytes(size), why, address)
-        for address, size, why in found["largest"]
-    ]
-    return html.page(
-        f"Garbage collection of {found['repository']}",
-        f"Mark {found['run']}{mode}, {state}. Cutoff {cutoff:%Y-%m-%d %H:%M} UTC",
-        *_warnings(warnings),
-        *_section("Objects", _TOTAL, _totals(found)),
-        *_section("Garbage by reason", _TOTAL, _by(rows, "reason")),
-        *_section("Garbage by branch rule", _TOTAL, _by(rows, "branch rule")),
-        *_section("Garbage by age of its slice", _TOTAL, slice_ages(rows)),
-        *_picture("Bytes freed against age", pictures.of_ages(rows)),
-        *_picture("Bytes of the last marks", pictures.of_marks(marks)),
-        *_section("Kept by the mark", ("why", "objects"), kept_because(found)),
-        *_section("What became of it", _TOTAL, _outcomes(found)),
-        *_section("Spared by the sweep", ("why", "objects"), found["spared_by_sweep"].items()),
-        *_section("Largest", ("path", "size", "reason", "address"), largest),
-        *_section("Checks", ("check", "what was found"), sorted(found["checks"].items())),
-        *_section("Where", ("", ""), _places(found, lakefs)),
-    )
-
-
-def _totals(found: dict[str, Any]) -> list[tuple[str, int, str]]:
-    listed, garbage = found["listed"], found["objects"]
-    listed_bytes, garbage_bytes = found["listed_bytes"], found["bytes"]
-    return [
-        ("listed", listed, human_bytes(listed_bytes)),
-        ("kept", listed - garbage, human_bytes(listed_bytes - garbage_bytes)),
-        ("garbage", garbage, human_bytes(garbage_bytes)),
-    ]
-
-
-def _by(rows: Sequence[Sequence[Any]], dimension: str) -> list[tuple[str, int, str]]:
-    return [(key, objects, human_bytes(size)) for name, key, objects, size in rows
-            if name == dimension]  # fmt: skip
-
-
-def _outcomes(found: dict[str, Any]) -> list[tuple[str, int, str]]:
-    outcomes = [
-        (name.replace("_", " "), total["objects"], human_bytes(total["bytes"]))
-        for name, total in sorted(found["outcomes"].items())
-    ]
-    if found["deleted_or_missing"]:
-        outcomes.append((f"of these {DELETED_OR_MISSING}", found["deleted_or_missing"], ""))
-    if back := found["restored"]:
-        outcomes.append(("restored since", back["objects"], human_bytes(back["bytes"])))
-    return outcomes
-
-
-def _places(found: dict[str, Any], lakefs: LakeFSConfig) -> list[tuple[object, object]]:
-    places: list[tuple[object, object]] = [
-        ("mark", found["mark_url"]),
-        ("artifacts", found["artifacts"]),
-        ("engine", found["engine"]),
-        ("backup", found["backup"]),
-        ("undo", found["undo"]),
-    ]
-    places += commands_of(found)
-    places += [
-        (what, html.link(url, url)) for what, url in pages(lakefs, found["repository"]).items()
-    ]
-    return [(what, place) for what, place in places if place is not None]
-
-
-# Parts of pages
-
-
-def _section(title: str, columns: Sequence[str], rows: Any) -> list[html.Markup]:  # noqa: ANN401 - rows of many kinds
-    shown = list(rows)
-    return [html.element("h2", title), html.table(columns, shown)] if shown else []
-
-
-def _picture(title: str, png: bytes | None) -> list[html.Markup]:
-    if png is None:
-        return []
-    return [html.element("h2", title), html.image(title, pictures.data_url(png))]
-
-
-def _warnings(said: Sequence[str]) -> list[html.Markup]:
-    return [html.element("p", one, class_="warning") for one in said]
+    return html.Lines((date, time))

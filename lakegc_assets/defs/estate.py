@@ -108,9 +108,10 @@ class Overview:
 
     def of_each(self) -> bytes | None:
         """A picture of the bytes freed, of each repository by week; None where there are none."""
-        return pictures.of_each(self._freed(), self.at)
+        return pictures.of_each(self.freed(), self.at)
 
-    def _freed(self) -> list[tuple[str, datetime, int]]:
+    def freed(self) -> list[tuple[str, datetime, int]]:
+        """What each sweep deleted: repository, when, and bytes."""
         return [
             (row.standing.repository, one.at, one.size)
             for row in self.rows
@@ -119,7 +120,7 @@ class Overview:
 
     def by_week(self) -> bytes | None:
         """A picture of the bytes freed, by repository and week; None where there are none."""
-        return pictures.of_weeks(self._freed(), self.at)
+        return pictures.of_weeks(self.freed(), self.at)
 
 
 def overview(

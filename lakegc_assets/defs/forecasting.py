@@ -7,8 +7,10 @@ from typing import Annotated, Any
 import dagster as dg
 from pydantic import AfterValidator, Field
 
+from lakegc_assets.defs import pictures
+from lakegc_assets.defs.cost import a_month, price_note
 from lakegc_assets.defs.fields import Texts, within
-from lakegc_assets.defs.metadata import of_rules, table
+from lakegc_assets.defs.metadata import of_rules, picture, table
 from lakegc_assets.defs.units import human_bytes
 from lakegc_assets.forecast.change import Change
 from lakegc_assets.forecast.forecast import Amount, Forecast
@@ -57,8 +59,13 @@ class ForecastSection(dg.Model, dg.Resolvable):
         )
 
 
-def of_forecast(found: Forecast) -> dict[str, Any]:
-    """What ``policy_forecast`` shows: figures that Dagster plots, and tables."""
+def of_forecast(found: Forecast, price: float | None = None) -> dict[str, Any]:
+    """What ``policy_forecast`` shows: figures that Dagster plots, and tables.
+
+    Args:
+        found: the forecast.
+        price: of a TB for a month; None for no money.
+    """
     return {
         "mark": found.mark,
         "as of": dg.MetadataValue.timestamp(found.as_of),
@@ -70,9 +77,25 @@ def of_forecast(found: Forecast) -> dict[str, Any]:
         "rules today": of_rules(found.todays_rules.to_json() if found.todays_rules else None),
         "rules forecast": of_rules(found.rules.to_json()),
         "without branches": ", ".join(found.without_branches) or "none",
+        "plot by default days": picture(
+            "bytes of garbage by default days",
+            pictures.of_curve([(days, one.bytes) for days, one in found.curve.items()]),
+        ),
+        **_costs(found, price),
         "by default days": _amounts("default days", found.curve.items()),
         "today's rules, in days": _amounts("in days", found.later.items()),
         "notes": "\n".join(found.notes) or "none",
+    }
+
+
+def _costs(found: Forecast, price: float | None) -> dict[str, str]:
+    """What the garbage costs; nothing without a price."""
+    if price is None:
+        return {}
+    return {
+        "cost today": a_month(found.today.bytes, price),
+        "cost forecast": a_month(found.forecast.bytes, price),
+        "price": "".join(price_note(price)),
     }
 
 

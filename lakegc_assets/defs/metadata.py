@@ -8,7 +8,9 @@ from typing import Any
 
 import dagster as dg
 
+from lakegc_assets.attribution.usage import Use
 from lakegc_assets.defs import pictures
+from lakegc_assets.defs.cost import a_month, price_note
 from lakegc_assets.defs.units import human_bytes
 from lakegc_assets.estate.history import MarkFigures
 from lakegc_assets.recovery.backups import Record
@@ -17,6 +19,8 @@ from lakegc_assets.run.artifacts import Manifest
 
 #: Upper ends of the classes of ages, in days.
 _AGES = (7, 30, 90, 180, 365, 730)
+#: Rows of tables that show the largest only.
+_MOST = 10
 #: Where a restored object came from.
 _SOURCES = {"store": "what the store kept", "backup": "the backup"}
 
@@ -245,19 +249,64 @@ def of_report(manifest: Manifest, marks: Sequence[MarkFigures] = ()) -> dict[str
     }
 
 
-def of_attribution(manifest: Manifest) -> dict[str, Any]:
-    """What ``storage_attribution`` shows."""
+def of_attribution(
+    manifest: Manifest,
+    branches: Sequence[Use] = (),
+    paths: Sequence[Use] = (),
+    price: float | None = None,
+) -> dict[str, Any]:
+    """What ``storage_attribution`` shows.
+
+    Args:
+        manifest: of the asset.
+        branches: what is live and committed, by branch, the largest first.
+        paths: the same by the outermost folder.
+        price: of a TB for a month; None for no money.
+    """
     facts = manifest.facts
-    columns = ("class", "why", "objects", "size")
+    money = () if price is None else ("cost",)
+    columns = ("class", "why", "objects", "size", *money)
+
+    def cost(size: int) -> tuple[str, ...]:
+        return (a_month(size, price),) if money else ()
 
     def classes(rows: Sequence[Sequence[Any]]) -> Any:  # noqa: ANN401 - metadata
         return table(
             columns,
-            [(name, why or "", count, human_bytes(size)) for name, why, count, size in rows],
+            [
+                (name, why or "", count, human_bytes(size), *cost(size))
+                for name, why, count, size in rows
+            ],
         )
 
+    drawn = sorted(facts["classes"], key=lambda row: -row[3])
     return {
+        "plot of classes": picture(
+            "bytes by class",
+            pictures.of_classes([(f"{r[0]}: {r[1]}" if r[1] else r[0], r[3]) for r in drawn]),
+        ),
         "classes": classes(facts["classes"]),
+        "top branches": table(
+            ("branch", "only this one", "shared", "deleting it frees", *money),
+            [
+                (
+                    one.key,
+                    human_bytes((one.only or (0, 0))[1]),
+                    human_bytes(one.bytes - (one.only or (0, 0))[1]),
+                    human_bytes((one.freed or (0, 0))[1]),
+                    *cost((one.freed or (0, 0))[1]),
+                )
+                for one in branches[:_MOST]
+            ],
+        ),
+        "top prefixes": table(
+            ("prefix", "objects", "size", *money),
+            [
+                (one.key, one.objects, human_bytes(one.bytes), *cost(one.bytes))
+                for one in paths[:_MOST]
+            ],
+        ),
+        "price": "".join(price_note(price)) or "not set: price_per_tb_month",
         "below _lakefs/": classes(facts["own_files"]),
         "covers": "\n".join(facts["covers"]) or "all that the mark has listed",
         "ranges not read": facts["ranges_not_read"],

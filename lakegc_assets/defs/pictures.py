@@ -45,19 +45,75 @@ def of_ages(rows: Iterable[Sequence[Any]]) -> bytes | None:
     Returns:
         A PNG; None where there is nothing to be shown.
     """
-    ages = [(int(key), size) for name, key, _, size in rows if name == "age in days"]
-    if not ages:
+    width, freed = by_age(rows)
+    if not freed:
         return None
-    oldest = max(age for age, _ in ages)
-    width = 1 + oldest // _BARS
-    freed = [0] * (oldest // width + 1)
-    for age, size in ages:
-        freed[age // width] += size
     figure, axes = _bars(f"age of the objects, days ({width} to a bar)")
     starts = [bar * width for bar in range(len(freed))]
     axes.bar(starts, freed, width=0.9 * width, align="edge", color=_BLUE)
     axes.set_xlim(left=0)
     return _png(figure)
+
+
+def of_classes(rows: Sequence[tuple[str, int]]) -> bytes | None:
+    """What is stored, as one bar of shares.
+
+    Args:
+        rows: names of classes and their bytes, the largest first.
+
+    Returns:
+        A PNG; None where there is nothing to be shown.
+    """
+    if not any(size for _, size in rows):
+        return None
+    figure, axes = _bars("bytes")
+    figure.set_size_inches(7, 1.8)
+    axes.set_ylabel("")
+    axes.yaxis.set_visible(False)
+    axes.xaxis.set_major_formatter(lambda size, _: human_bytes(size))
+    axes.tick_params(axis="x", labelsize=7)
+    left = 0
+    for number, (name, size) in enumerate(rows):
+        colour = _COLOURS[number] if number < len(_COLOURS) else _REST
+        axes.barh(0, size, left=left, color=colour, label=_drawn(name))
+        left += size
+    legend = axes.legend(
+        fontsize=7, frameon=False, ncols=3, loc="lower center", bbox_to_anchor=(0.5, 1.0)
+    )
+    for text in legend.get_texts():
+        text.set_parse_math(False)
+    return _png(figure)
+
+
+def of_curve(points: Sequence[tuple[int, int]]) -> bytes | None:
+    """The bytes of garbage over the days of the default retention.
+
+    Args:
+        points: days and bytes, in the order of the days.
+
+    Returns:
+        A PNG; None where there is nothing to be shown.
+    """
+    if not any(size for _, size in points):
+        return None
+    figure, axes = _bars("default retention, days")
+    axes.set_ylabel("bytes of garbage")
+    axes.plot([days for days, _ in points], [size for _, size in points], color=_BLUE)
+    axes.set_ylim(bottom=0)
+    return _png(figure)
+
+
+def by_age(rows: Iterable[Sequence[Any]]) -> tuple[int, list[int]]:
+    """Days that a bar stands for, and the bytes of each bar; no bars where there is nothing."""
+    ages = [(int(key), size) for name, key, _, size in rows if name == "age in days"]
+    if not ages:
+        return 1, []
+    oldest = max(age for age, _ in ages)
+    width = 1 + oldest // _BARS
+    freed = [0] * (oldest // width + 1)
+    for age, size in ages:
+        freed[age // width] += size
+    return width, freed
 
 
 def of_weeks(freed: Iterable[tuple[str, datetime, int]], now: datetime) -> bytes | None:
@@ -70,14 +126,14 @@ def of_weeks(freed: Iterable[tuple[str, datetime, int]], now: datetime) -> bytes
     Returns:
         A PNG; None where nothing was freed in these weeks.
     """
-    weeks = [_monday(now) - timedelta(weeks=back) for back in reversed(range(_WEEKS))]
+    weeks = last_weeks(now)
     by = weekly(freed, weeks)
     if not by:
         return None
     figure, axes = _bars("week, from its Monday on")
     places, floor = range(len(weeks)), [0] * len(weeks)
     bars = []
-    shown = _largest(by)
+    shown = largest(by)
     for (_, counted), colour in zip(shown, (*_COLOURS[: _NAMED - 1], _REST), strict=False):
         heights = [counted[week] for week in weeks]
         bars.append(axes.bar(places, heights, bottom=floor, width=0.8, color=colour))
@@ -111,7 +167,7 @@ def of_each(freed: Iterable[tuple[str, datetime, int]], now: datetime) -> bytes 
     """
     from matplotlib.figure import Figure  # noqa: PLC0415 - it loads slowly
 
-    weeks = [_monday(now) - timedelta(weeks=back) for back in reversed(range(_WEEKS))]
+    weeks = last_weeks(now)
     by = weekly(freed, weeks)
     if not by:
         return None
@@ -154,6 +210,11 @@ def of_marks(marks: Sequence[MarkFigures]) -> bytes | None:
     return _png(figure)
 
 
+def last_weeks(now: datetime) -> list[date]:
+    """The Mondays of the weeks that are shown, the last one its own."""
+    return [_monday(now) - timedelta(weeks=back) for back in reversed(range(_WEEKS))]
+
+
 def weekly(
     freed: Iterable[tuple[str, datetime, int]], weeks: Sequence[date]
 ) -> dict[str, Counter[date]]:
@@ -170,7 +231,7 @@ def _monday(moment: datetime) -> date:
     return day - timedelta(days=day.weekday())
 
 
-def _largest(by: Mapping[str, Counter[date]]) -> list[tuple[str, Counter[date]]]:
+def largest(by: Mapping[str, Counter[date]]) -> list[tuple[str, Counter[date]]]:
     """Those that freed most, under names that can be drawn, and all others as the last one."""
     order = sorted(by, key=lambda name: (-by[name].total(), name))
     few = order if len(order) <= _NAMED else order[: _NAMED - 1]

@@ -126,6 +126,11 @@ class Policy(dg.Model, dg.Resolvable):
         default=None,
         description="other retention rules, of which policy_forecast says what they would free",
     )
+    price_per_tb_month: Annotated[float, within(0)] | None = Field(
+        default=None,
+        description="what a TB (10^12 bytes) costs a month, in whatever currency; null: reports "
+        "show no money",
+    )
     owners: Owners = Field(
         default_factory=list, description="e-mail addresses or team:NAME, told about failures"
     )

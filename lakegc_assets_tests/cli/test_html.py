@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -13,13 +12,20 @@ from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import strategies as st
 
+from lakegc_assets.attribution.usage import Use
 from lakegc_assets.cli import html
+from lakegc_assets.cli.insights import Insights
 from lakegc_assets.cli.main import main
-from lakegc_assets.cli.pages import page_of_estate, page_of_run
+from lakegc_assets.cli.pages import page_of_estate
+from lakegc_assets.cli.run_page import page_of_run
 from lakegc_assets.defs.estate import COLUMNS, overview
 from lakegc_assets.defs.names import PLAIN
 from lakegc_assets.defs.policy import Policies
+from lakegc_assets.estate.history import MarkFigures
+from lakegc_assets.forecast.forecast import Amount, Forecast
 from lakegc_assets.lakefs.config import LakeFSConfig
+from lakegc_assets.retention.retain import Retain
+from lakegc_assets.retention.rules import Rules
 from lakegc_assets_tests.left import BEGAN, checked, root_at, swept
 
 # Dagster itself makes nested resources (S3Resource) in this way.
@@ -33,7 +39,8 @@ _HOSTILE = (
 _SERVER = LakeFSConfig(endpoint="https://lakefs.example.com")
 _KNOWN = {
     *("html", "head", "meta", "title", "style", "body", "h1", "h2", "p", "div", "table", "thead"),
-    *("tbody", "tr", "th", "td", "span", "br", "a", "img"),
+    *("tbody", "tr", "th", "td", "span", "br", "a", "section", "figure", "figcaption", "ul", "li"),
+    *("i", "svg", "line", "text", "rect", "polyline"),
 }
 
 
@@ -60,8 +67,7 @@ def require_harmless(page: str) -> Read:
     assert {name for name, _ in read.elements} <= _KNOWN
     for name, attributes in read.elements:
         assert not [key for key in attributes if key.startswith("on")]
-        if name == "img":
-            assert str(attributes["src"]).startswith("data:image/png;base64,")
+        assert not {"src", "style", "xlink:href"} & set(attributes)
         if name == "a":
             assert str(attributes["href"]).startswith("https://lakefs.example.com/")
     assert "default-src 'none'" in str(dict(read.elements[3][1])["content"])
@@ -128,20 +134,58 @@ def stopped(text: str) -> dict[str, Any]:
     }
 
 
+def insights(text: str) -> Insights:
+    """What is known beside a report, in which every word is somebody else's."""
+    rules = Rules(30)
+    amount = Amount(4, 4 * 10**11)
+    return Insights(
+        classes=(("garbage", text, 4, 3 * 10**12), ("live and committed", None, 6, 10**12)),
+        branches=(
+            Use(text, 6, 10**12, (3, 6 * 10**11), (2, 5 * 10**11)), Use("not attributed", 1, 2)
+        ),
+        paths=(Use(text, 6, 10**12),),
+        covers=(text,),
+        forecast=Forecast(
+            text, "m1", BEGAN, rules, rules, Retain(), Retain(), (), amount, amount, Amount(0, 0),
+            {1: Amount(9, 9 * 10**11), 2: amount}, {7: Amount(5, 5 * 10**11, "at least")}, (text,),
+        ),
+        problems=(text,),
+    )  # fmt: skip
+
+
 def test_the_page_of_a_run_escapes_all_that_it_shows() -> None:
-    read = require_harmless(page_of_run(stopped(_HOSTILE), _SERVER))
+    marks = [MarkFigures(BEGAN, 400, 300)]
+    page = page_of_run(stopped(_HOSTILE), _SERVER, marks, insights(_HOSTILE), 23.0)
+    read = require_harmless(page)
     shown = "".join(read.text)
-    assert shown.count("<script>alert('1')</script>") == 17
+    assert shown.count("<script>alert('1')</script>") == 25
     assert "\0" not in shown
     assert "\u202e" not in shown
     assert "\\u202e\\x00" in shown
-    assert [name for name, _ in read.elements].count("img") == 1
+    # Classes, forecast, ages and history.
+    assert [name for name, _ in read.elements].count("svg") == 4
+
+
+def test_the_page_of_a_run_says_whose_storage_it_is_and_what_it_costs() -> None:
+    shown = " ".join(
+        Read(page_of_run(outcome("repo"), _SERVER, (), insights("mine"), 23.0)).text
+    ).split()
+    text = " ".join(shown)
+    for words in ("garbage: mine: 2.7 TiB, 75.0 %", "garbage: mine 4 2.7 TiB 69.00 a month",
+                  "mine 558.8 GiB 372.5 GiB 465.7 GiB 11.50 a month",
+                  "today, default 30 days 4 372.5 GiB exact 9.20 a month",
+                  "in 7 days, if nobody writes 5 465.7 GiB at least 11.50 a month",
+                  "a month at 23.00 for a TB (10^12 bytes)"):  # fmt: skip
+        assert words in text
+    free = " ".join(Read(page_of_run(outcome("repo"), _SERVER, (), insights("mine"))).text)
+    assert "a month" not in free
 
 
 def test_the_page_of_a_run_says_what_the_command_says() -> None:
     shown = " ".join(Read(page_of_run(outcome("repo"), _SERVER)).text)
     for words in ("Garbage collection of repo", "Mark m1, swept on 2026-03-01 at 02:00 UTC",
-                  "kept 6 600 B", "garbage 4 400 B", "repo, 20 days 4 400 B", "up to 30 days 4",
+                  "kept 600 B 6 objects", "garbage 400 B 4 objects", "repo, 20 days 4 400 B",
+                  "up to 30 days 4",
                   "not older than 2026-03-01 02:00 UTC 2 repo 1 not named by mark repo 3",
                   "deleted 3 300 B", "data/repo", "candidate_share", "s3://repo/mark"):  # fmt: skip
         assert words in " ".join(shown.split())
@@ -163,21 +207,21 @@ def test_the_page_of_a_stopped_sweep_says_so_first_and_what_goes_on() -> None:
 
 @given(st.text())
 def test_any_text_is_shown_as_text(text: str) -> None:
-    read = Read(f"<td title={chr(34)}{html.escaped(text)}{chr(34)}>{html.escaped(text)}</td>")
-    ((name, attributes),) = read.elements
-    assert name == "td"
+    table = html.Table(
+        (text,), [(text,), (html.Link(text, text),), (html.State(text, text, True),)]
+    )
+    read = require_harmless(html.page("title", "about", [html.Section(text, table)]))
     shown = "".join(read.text)
-    assert attributes["title"] == shown
-    printable = "".join(c for c in text if c.isprintable())
-    assert re.sub(r"\\(x..|u....|U.{8}|[nrt])|\n", "", shown) or not printable
-    assert shown.replace("\n", "").isprintable()
+    assert str(html.printable(text)) in shown
+    printed = str(html.printable(text)).replace("\n", "")
+    assert printed.isprintable() or not printed
 
 
 def test_a_link_leads_to_a_web_server_or_nowhere() -> None:
-    assert html.link("x", "javascript:alert(1)") == "x"
-    assert html.link("<x>", "https://a/?b=1&c='\"").startswith(
-        '<a href="https://a/?b=1&amp;c=&#x27;&quot;"'
-    )
+    links = html.Lines((html.Link("x", "javascript:alert(1)"), html.Link("<y>", "https://a/?b='")))
+    page = html.page("title", "about", [html.Section("links", html.Table(("",), [(links,)]))])
+    found = [attributes["href"] for name, attributes in Read(page).elements if name == "a"]
+    assert found == ["https://a/?b='"]
 
 
 def test_the_page_of_all_repositories_has_their_rows(tmp_path: Path) -> None:
@@ -185,18 +229,21 @@ def test_the_page_of_all_repositories_has_their_rows(tmp_path: Path) -> None:
     swept(root, "good", "m1")
     checked(root, "refused", "m1", refused=_HOSTILE)
     found = overview(root, ["new", _HOSTILE], Policies(), {}, PLAIN, BEGAN)
-    read = require_harmless(page_of_estate(found, _SERVER))
+    left = {"bytes in leftover namespaces": 2 << 30, "unfinished uploads": 1234}
+    read = require_harmless(page_of_estate(found, _SERVER, {"good": 23.0}, left))
     shown = "".join(read.text)
-    assert "4 repositories, 15.6 KiB stored, 0 B of garbage, 3.9 KiB freed" in shown
+    words = " ".join(" ".join(read.text).split())
+    assert (
+        "stored 15.6 KiB 0.00 a month garbage 0 B 0.00 a month freed by all sweeps 3.9 KiB" in words
+    )
+    assert "bytes in leftover namespaces 2.0 GiB unfinished uploads 1,234" in words
     for words in (*COLUMNS[:8], "good", "swept on 2026-03-01", "never run", "gc_schedule is off"):
         assert words in shown
     assert shown.count("<script>alert('1')</script>") >= 2
-    states = [a["class"] for name, a in read.elements if name == "span" and "class" in a]
-    assert (
-        sorted(str(kind) for kind in states if kind != "line")
-        == ["state"] * 2 + ["state person"] * 2
-    )
-    assert [name for name, _ in read.elements].count("img") == 2
+    states = [str(a["class"]) for name, a in read.elements if "state" in str(a.get("class"))]
+    assert sorted(states) == ["state"] * 2 + ["state person"] * 2
+    assert [name for name, _ in read.elements].count("svg") == 1
+    assert "Left over" not in page_of_estate(found, _SERVER)
 
 
 def test_the_command_writes_all_repositories_although_lakefs_is_silent(

@@ -24,11 +24,12 @@ def policy_forecast(execution: Execution) -> Iterator[dg.MaterializeResult[None]
     """Says what other retention rules would free, by this mark."""
     # Nothing is collected here, so nothing is to be excluded from it.
     with execution.run_context(excluded=True) as ctx:
-        thought_of = execution.resources.collector.policy(ctx.repository).forecast
+        policy = execution.resources.collector.policy(ctx.repository)
+        thought_of = policy.forecast
         if thought_of is None:
             execution.context.log.info("nothing is forecast: the component names no other rules")
             return
         found = forecast(ctx, thought_of.change(), ctx.run)
     for note in found.notes:
         execution.context.log.info("%s", note)
-    yield dg.MaterializeResult(metadata=of_forecast(found))
+    yield dg.MaterializeResult(metadata=of_forecast(found, policy.price_per_tb_month))

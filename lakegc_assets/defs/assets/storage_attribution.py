@@ -13,6 +13,7 @@ from collections.abc import Iterator
 import dagster as dg
 
 from lakegc_assets.attribution.attribution import attribute
+from lakegc_assets.attribution.usage import usage
 from lakegc_assets.defs.execution import Execution
 from lakegc_assets.defs.metadata import of_attribution
 from lakegc_assets.defs.stages import stage
@@ -29,6 +30,7 @@ def storage_attribution(execution: Execution) -> Iterator[dg.MaterializeResult[N
             return
         try:
             manifest = attribute(ctx)
+            branches, paths = (usage(ctx, by, 1).rows for by in ("branch", "path"))
         except LakegcError as error:
             ctx.log.warning(
                 "nobody is told whose the storage is: %s. `%s` tries again",
@@ -36,4 +38,5 @@ def storage_attribution(execution: Execution) -> Iterator[dg.MaterializeResult[N
                 command_line("usage", ctx.repository, "--run", ctx.run),
             )
             return
-    yield dg.MaterializeResult(metadata=of_attribution(manifest))
+    price = execution.resources.collector.policy(ctx.repository).price_per_tb_month
+    yield dg.MaterializeResult(metadata=of_attribution(manifest, branches, paths, price))
