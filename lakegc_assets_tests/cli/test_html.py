@@ -7,6 +7,7 @@ from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
+import dagster as dg
 import pytest
 from click.testing import CliRunner
 from hypothesis import given
@@ -15,8 +16,9 @@ from hypothesis import strategies as st
 from lakegc_assets.attribution.usage import Use
 from lakegc_assets.cli import html
 from lakegc_assets.cli.insights import Insights
+from lakegc_assets.cli.jobs import open_instance
 from lakegc_assets.cli.main import main
-from lakegc_assets.cli.pages import page_of_estate
+from lakegc_assets.cli.pages import last_leftovers, page_of_estate
 from lakegc_assets.cli.run_page import page_of_run
 from lakegc_assets.defs.estate import COLUMNS, overview
 from lakegc_assets.defs.names import PLAIN
@@ -266,6 +268,20 @@ def test_the_command_writes_all_repositories_although_lakefs_is_silent(
     assert "swept on 2026-03-01" in shown
     told = CliRunner().invoke(main, ["report", "--html", str(file)])
     assert told.stdout == f"1 repository: {file}\n"
+
+
+def test_the_figures_of_the_last_look_for_leftovers_are_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DAGSTER_HOME", str(tmp_path / "dagster"))
+    assert last_leftovers() == {}
+    for count in (3, 4):
+        made = dg.AssetMaterialization(
+            "estate_leftovers", metadata={"unfinished uploads": count, "notes": "none"}
+        )
+        with open_instance() as instance:
+            instance.report_runless_asset_event(made)
+    assert last_leftovers() == {"unfinished uploads": 4}
 
 
 @pytest.mark.parametrize(
