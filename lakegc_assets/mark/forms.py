@@ -77,8 +77,13 @@ def forms(run: str, mode: Mode, publish: Publish) -> Forms:
     return Forms(tuple(texts), copies[mode], summaries, f"{reports}deleted.csv")
 
 
-def left_behind(store: ObjectStore, run: str) -> list[str]:
+def left_behind(store: ObjectStore, run: str, publish: Publish) -> list[str]:
     """What a killed try left of a mark whose id nobody else has used, whatever its mode was.
+
+    Args:
+        store: of the repository.
+        run: id of the mark.
+        publish: for which collectors it is to be published.
 
     Returns:
         Keys, relative to the namespace.
@@ -91,7 +96,7 @@ def left_behind(store: ObjectStore, run: str) -> list[str]:
         f"{_GC}addresses.text/mark_id={run}/",
         f"{_GC}uncommitted/{run}/",
         # Ours is written after the summary of a mark, and is never left behind.
-        reports_folder(run),
+        *([reports_folder(run)] if publish == "sgc" else []),
         mark_folder(run),
     )
     keys = [

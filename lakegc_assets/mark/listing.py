@@ -87,7 +87,7 @@ def list_store(ctx: RunContext) -> Manifest:
     start = ctx.check_clocks(client, store)
     grace_period = client.grace_period()
     cutoff = ctx.settings.cutoff(start, grace_period)
-    require_unused(store, ctx.run)
+    require_unused(store, ctx.run, ctx.settings.publish)
     moments = _Moments(start, cutoff, settled_before(ctx.settings.clock_skew, grace_period, start))
     find = _look_at_expired if ctx.settings.mode == "committed" else _list_all
     attempt, found = find(ctx, client, connections, moments)

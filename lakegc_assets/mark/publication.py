@@ -25,6 +25,7 @@ from lakegc_assets.mark.forms import Forms, left_behind, mark_folder
 from lakegc_assets.run.connections import Connections
 from lakegc_assets.run.context import RunContext
 from lakegc_assets.run.hashing import KeyDigest, key_digest
+from lakegc_assets.run.settings import Publish
 from lakegc_assets.storage.base import ObjectStore
 from lakegc_assets.storage.errors import ObjectNotFoundError, PreconditionFailedError
 
@@ -73,7 +74,7 @@ def read_summary(store: ObjectStore, run: str) -> Summary | None:
         ) from error
 
 
-def require_unused(store: ObjectStore, run: str) -> None:
+def require_unused(store: ObjectStore, run: str, publish: Publish) -> None:
     """Refuse a mark id under which something was published, by us or by lakeFS's collector.
 
     Raises:
@@ -84,15 +85,16 @@ def require_unused(store: ObjectStore, run: str) -> None:
             f"mark id {run!r} exists already in {store.url}/{mark_folder(run)}: sweep that mark, "
             "or mark again under another id",
         )
-    left_behind(store, run)
+    left_behind(store, run, publish)
 
 
-def begin(store: ObjectStore, summary: Summary) -> bool:
+def begin(store: ObjectStore, summary: Summary, publish: Publish) -> bool:
     """Make room for the lists of a mark.
 
     Args:
         store: of the repository.
         summary: what ``summary.json`` shall say.
+        publish: for which collectors.
 
     Returns:
         Whether they are to be written; not if an earlier try published this very mark.
@@ -110,7 +112,7 @@ def begin(store: ObjectStore, summary: Summary) -> bool:
             )
         return False
     # A try that was killed may have left lists of other candidates: no one may ever sweep them.
-    left = left_behind(store, summary.run_id)
+    left = left_behind(store, summary.run_id, publish)
     failed = [o for o in store.delete_many(left) if o.outcome == "failed"]
     if failed:
         raise IntegrityError(

@@ -123,7 +123,7 @@ def report(ctx: RunContext) -> Manifest:
         cutoff_time=instant(manifest.cutoff),
         num_deleted_objects=manifest.rows,
     )
-    publish = begin(connections.store(), summary)
+    publish = begin(connections.store(), summary, ctx.settings.publish)
     written_to = forms(ctx.run, listing.mode, ctx.settings.publish)
     rules = _longest_rules(attempt, chain["active_commits"])
     order = _Order(attempt.url, ctx.run, publish, written_to, start, rules)

@@ -50,6 +50,7 @@ def told(site: Site) -> Told:
     named = [told.expired, told.live, told.staged, told.young, NOWHERE]
     foreign.with_summary(put, named, "theirs", files=1)
     foreign.without_summary(put, [told.expired], "theirs-too")
+    foreign.standalone(put, named, "standalone")
     return told
 
 
@@ -204,6 +205,21 @@ def test_a_form_may_be_named_and_a_mark_without_summary_is_adopted() -> None:
     found = json.loads(lakegc(*arguments).stdout)
     assert found["adopted"]["form"] == "committed"
     assert found["adopted"]["mark"] == "theirs-too"
+
+
+def test_a_mark_of_the_standalone_collector_is_compared_as_any_other(adopted: Result) -> None:
+    say(adopted, 0)
+    marked = lakegc("mark", "alpha", "--run", "both", "--publish", "sgc", "--json")
+    assert any(
+        one.endswith("reports/both/deleted.csv") for one in json.loads(marked.stdout)["files"]
+    )
+    beside = [
+        json.loads(lakegc("compare", "alpha", run, other, "--json").stdout)
+        for run, other in (("ours", "theirs"), ("ours", "standalone"))
+    ]
+    compared, expected = ([one[name] for name in ("both", "only_other")] for one in beside[1::-1])
+    assert compared == expected
+    assert beside[1]["other"]["kind"] != beside[0]["other"]["kind"]
 
 
 def test_the_commands_are_listed() -> None:

@@ -232,9 +232,11 @@ def test_an_id_that_lakefs_collector_used_is_refused(
     key: str, lake: SmallLake, spark: Session
 ) -> None:
     """Its lists may be all that a backup can be restored by: they are left alone."""
-    ctx = lake.context(spark)
+    plain = lake.context(spark)
+    ctx = replace(plain, settings=replace(plain.settings, publish="sgc"))
     put(lake, key)
-    for stage in (partial(report, ctx), partial(require_unused, ctx.connect()[1].store(), RUN)):
+    unused = partial(require_unused, ctx.connect()[1].store(), RUN, "sgc")
+    for stage in (partial(report, ctx), unused):
         with pytest.raises(RefusedError, match="is in use by another collector"):
             stage()
     assert written(lake).keys() == {key}

@@ -125,7 +125,7 @@ def test_the_clock_of_the_store_begins_the_run(ctx: RunContext) -> None:
 
 def test_a_mark_id_that_is_in_use_is_refused(ctx: RunContext) -> None:
     store = ctx.connect()[1].store()
-    require_unused(store, ctx.run)
+    require_unused(store, ctx.run, "unified")
     key = mark_folder(ctx.run) + "summary.json"
     summary = {
         "run_id": ctx.run,
@@ -136,7 +136,7 @@ def test_a_mark_id_that_is_in_use_is_refused(ctx: RunContext) -> None:
         "num_deleted_objects": 0,
     }
     store.put(key, json.dumps(summary).encode())
-    for stage in (lambda: require_unused(store, ctx.run), lambda: list_store(ctx)):
+    for stage in (lambda: require_unused(store, ctx.run, "unified"), lambda: list_store(ctx)):
         with pytest.raises(RefusedError, match="mark id 'run1' exists already in s3://lab/emp"):
             stage()
     for damaged in (b"", b"[]", b"{}", b"\xff"):

@@ -77,9 +77,9 @@ def _any_attempt(root: artifacts.ArtifactRoot, repository: str, run: str) -> Any
 def _publish_again(real: Callable[..., bool]) -> Callable[..., bool]:
     """``begin`` for which there is no summary."""
 
-    def begun(store: Any, summary: Any) -> bool:
+    def begun(store: Any, summary: Any, publish: Any) -> bool:
         world().buckets["lake"].pop(f"repo/{mark_folder(summary.run_id)}summary.json", None)
-        return real(store, summary)
+        return real(store, summary, publish)
 
     return begun
 
