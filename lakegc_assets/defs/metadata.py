@@ -244,8 +244,37 @@ def of_report(manifest: Manifest, marks: Sequence[MarkFigures] = ()) -> dict[str
         "largest": table(("path", "size", "reason", "address"), largest),
         "warnings": "\n".join(facts["warnings"]) or "none",
         "undo": facts.get("undo", "not known"),
+        **_compared(facts.get("compared", {})),
         "files": dg.MetadataValue.md("\n".join(f"- `{url}`" for url in facts["files"][-50:])),
         **general,
+    }
+
+
+def _compared(found: Mapping[str, Any]) -> dict[str, Any]:
+    """What shadow mode shows: a mark of lakeFS's collector beside this one."""
+    if not found:
+        return {}
+    name = "beside lakeFS's collector"
+    if "problem" in found:
+        return {name: found["problem"]}
+
+    def row(what: str, total: Mapping[str, Any]) -> tuple[str, int, str]:
+        size = total["bytes"]
+        return what, total["objects"], "not known" if size is None else human_bytes(size)
+
+    ours, theirs = found["only_run"], found["only_other"]
+    return {
+        name: table(
+            ("named by", "objects", "size"),
+            [
+                row("both", found["both"]),
+                row("this mark alone", ours["total"]),
+                *(row(f"… marked here: {why}", one) for why, one in ours["marked"].items()),
+                row(f"{found['other']['id']} alone", theirs["total"]),
+                *(row(f"… kept here: {why}", one) for why, one in theirs["kept"].items()),
+            ],
+        ),
+        "notes on the comparison": "\n".join(found["notes"]) or "none",
     }
 
 

@@ -29,7 +29,7 @@ from lakegc_assets.defs.fields import (
     within,
 )
 from lakegc_assets.defs.forecasting import ForecastSection
-from lakegc_assets.run.settings import Publish
+from lakegc_assets.run.settings import CompareWith, Publish
 from lakegc_assets.sweep.unattended import MODES, REQUIRED, Limits
 
 #: In which notices are posted.
@@ -95,6 +95,11 @@ class Policy(dg.Model, dg.Resolvable):
         description="forms of lakeFS's collectors in which marks are published: those of its Spark "
         "client (unified), or that of its standalone collector, too (sgc)",
     )
+    compare_with: CompareWith = Field(
+        default="none",
+        description="compare each mark with the newest one of lakeFS's Spark client (unified), or "
+        "of its standalone collector (sgc)",
+    )
     attribution: bool = Field(
         default=True, description="say with each mark whose the storage is that it has listed"
     )
@@ -153,6 +158,7 @@ SETTINGS: Final = (
     "ignored_repositories",
     "clean_every_hours",
     "publish",
+    "compare_with",
     "attribution",
 )
 _FOR_ALL: Final = "for_all"

@@ -28,6 +28,7 @@ from lakegc_assets.run.settings import (
     MAX_LIST_THREADS,
     MAX_PIN,
     MIN_LEASE,
+    CompareWith,
     Mode,
     Publish,
     Settings,
@@ -86,6 +87,11 @@ class CollectorResource(dg.ConfigurableResource):  # type: ignore[type-arg]
         default="unified",
         description="forms of lakeFS's collectors in which a mark is published: those of its Spark "
         "client (unified), or that of its standalone collector, too (sgc)",
+    )
+    compare_with: CompareWith = Field(
+        default="none",
+        description="compare each mark with the newest one of lakeFS's Spark client (unified), or "
+        "of its standalone collector (sgc)",
     )
     attribution: bool = Field(
         default=True, description="say of each mark whose the storage is that it has listed"
@@ -286,6 +292,7 @@ class CollectorResource(dg.ConfigurableResource):  # type: ignore[type-arg]
                 max_served_lookups=self.max_served_lookups,
                 adopt=self.adopt,
                 publish=self.publish,
+                compare_with=self.compare_with,
                 attribution=self.attribution,
                 backup_url=_located(backup_url) if backup_url else None,
                 without_backup=self.without_backup,

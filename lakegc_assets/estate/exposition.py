@@ -140,6 +140,12 @@ class EstateCollector(Collector):
             ],
         )  # fmt: skip
         yield self._gauge(
+            "compared_objects", "Objects of the last mark and of the one of lakeFS's collector "
+            "that it was compared with, by which of the two names them.",
+            ["repository", "named_by"],
+            [([_name(r), who], n) for r in rows for who, n in r.compared.items()],
+        )  # fmt: skip
+        yield self._gauge(
             "engine_info", "1 for the engine of the last mark.", ["repository", "engine"],
             [([_name(r), r.engine], 1) for r in rows if r.engine],
         )  # fmt: skip

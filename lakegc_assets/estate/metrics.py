@@ -55,6 +55,8 @@ class RepositoryMetrics:
         swept: what became of the objects of the sweep that recorded something last, by outcome.
         spared: objects that nothing holds and that the last mark leaves alone.
         stages: of the last mark, and of the last finished sweep, by name.
+        compared: objects of the last mark and of the one of lakeFS's collector that it was compared
+            with, by who names them: ``both``, ``ours``, ``theirs``. Empty where it was not.
         engine: of the last mark: embedded or spark.
         unreadable: runs that cannot be read.
         problems: why something of it is not known, in sentences.
@@ -65,6 +67,7 @@ class RepositoryMetrics:
     swept: Mapping[str, Total] = field(default_factory=dict)
     spared: int | None = None
     stages: Mapping[str, StageMetrics] = field(default_factory=dict)
+    compared: Mapping[str, int] = field(default_factory=dict)
     engine: str | None = None
     unreadable: int = 0
     problems: Sequence[str] = ()
@@ -131,6 +134,7 @@ def repository_metrics(
         max(swept, key=_recorded).outcomes if swept else {},
         _spared(last),
         _stages(runs, last),
+        _compared(last),
         _engine(last),
         len(_unreadable(runs)),
         problems,
@@ -178,6 +182,17 @@ def _spared(last: RunManifests | None) -> int | None:
     if last is None or last.candidates is None:
         return None
     return int(sum(last.candidates.facts["spared"].values()))
+
+
+def _compared(last: RunManifests | None) -> dict[str, int]:
+    found = {} if last is None or last.report is None else last.report.facts.get("compared", {})
+    if not found or "problem" in found:
+        return {}
+    return {
+        "both": found["both"]["objects"],
+        "ours": found["only_run"]["total"]["objects"],
+        "theirs": found["only_other"]["total"]["objects"],
+    }
 
 
 def _engine(last: RunManifests | None) -> str | None:

@@ -12,12 +12,14 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final
 
 from lakegc_assets.errors import ConfigurationError, IntegrityError, RefusedError
 from lakegc_assets.mark.forms import OURS
+from lakegc_assets.run.settings import Publish
 from lakegc_assets.storage.base import ObjectStore
 from lakegc_assets.storage.errors import ObjectNotFoundError
 
@@ -132,6 +134,35 @@ def find_mark(store: ObjectStore, mark_id: str) -> ForeignMark:
         )
     lists, texts = listed[found[0]]
     return _told(store, plain, found[0], lists, texts)
+
+
+def newest_mark(store: ObjectStore, collector: Publish) -> str | None:
+    """The mark of a collector of lakeFS's that was begun last, of those that are finished.
+
+    Args:
+        store: rooted at the namespace.
+        collector: ``unified`` for the one that runs on Spark, ``sgc`` for the standalone one.
+
+    Returns:
+        Its id, as ``find_mark`` takes it; None where there is none.
+
+    Raises:
+        IntegrityError: one is damaged.
+    """
+    form = _FORMS["unified" if collector == "unified" else "standalone"]
+    folder = form.lists.partition("{}")[0]
+    keys = [key for batch in store.list(folder) for key in batch["key"].to_pylist()]
+    found: list[ForeignMark] = []
+    for key in keys:
+        mark_id = key.removeprefix(folder).partition("/")[0]
+        if form.summary is None or key != form.summary.format(mark_id):
+            continue
+        # What did not finish, or failed, is none.
+        with suppress(RefusedError):
+            found.append(find_mark(store, f"{form.prefix}{mark_id}"))
+    theirs = [mark for mark in found if not mark.ours]
+    newest = max(theirs, key=lambda mark: mark.made, default=None)
+    return None if newest is None else f"{form.prefix}{newest.id}"
 
 
 #: Keys with size and time of writing.

@@ -27,6 +27,7 @@ from lakegc_assets.mark.publication import (
     instant,
     write_lists,
 )
+from lakegc_assets.mark.shadow_mode import compare_with_newest
 from lakegc_assets.retention.retain import Retain
 from lakegc_assets.retention.retained import lengthen
 from lakegc_assets.retention.rules import Rules
@@ -163,6 +164,7 @@ def report(ctx: RunContext) -> Manifest:
         "ignored_repositories": others.get("ignored_repositories", []),
         "undo": _undo(ctx, connections.store()),
         "server_known_by": listing.facts.get("server_known_by", ""),
+        "compared": compare_with_newest(ctx),
         "figures": _figures(ctx, chain, requests_of(attempt)),
     }
     parts = {"data": [write_part(attempt.store(), f"{ASSET}/data/", table)]}

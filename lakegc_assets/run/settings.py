@@ -25,6 +25,7 @@ MAX_LIST_THREADS = 40
 Mode = Literal["unified", "committed", "uncommitted"]
 MODES: Final[tuple[Mode, ...]] = get_args(Mode)
 Publish = Literal["unified", "sgc"]
+CompareWith = Literal["none", "unified", "sgc"]
 PUBLISH: Final[tuple[Publish, ...]] = get_args(Publish)
 
 
@@ -94,6 +95,8 @@ class Settings:
             what it names and stays is spared. None for a run of its own.
         publish: the forms of lakeFS's collectors in which a mark is published: ``unified`` for
             those of its Spark client, ``sgc`` for that of its standalone collector, too.
+        compare_with: whose newest mark each of ours is compared with: of lakeFS's Spark client
+            (``unified``) or of its standalone collector (``sgc``); ``none`` for nobody's.
         attribution: say of each mark whose the storage is that it has listed.
         backup_url: where backups are; a sweep then deletes only what is verified in that of its
             mark. None for no backups.
@@ -139,6 +142,7 @@ class Settings:
     embedded_memory: int | None = None
     adopt: str | None = None
     publish: Publish = "unified"
+    compare_with: CompareWith = "none"
     attribution: bool = True
     backup_url: str | None = None
     without_backup: bool = False
@@ -197,6 +201,9 @@ class Settings:
             raise ConfigurationError(
                 f"ignored_repositories is {list(self.ignored_repositories)}: a name is empty"
             )
+        if self.compare_with not in get_args(CompareWith):
+            names = ", ".join(get_args(CompareWith))
+            raise ConfigurationError(f"compare_with is {self.compare_with!r}: it is one of {names}")
         if self.publish not in PUBLISH:
             raise ConfigurationError(
                 f"publish is {self.publish!r}: it is one of {', '.join(PUBLISH)}"

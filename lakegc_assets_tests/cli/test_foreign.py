@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,8 @@ import pytest
 from click.testing import CliRunner, Result
 
 from lakegc_assets.cli.main import main
+from lakegc_assets.defs.metadata import of_report
+from lakegc_assets.estate.metrics import repository_metrics
 from lakegc_assets_tests.mark import foreign
 from lakegc_assets_tests.site import Site, Told
 
@@ -209,17 +212,42 @@ def test_a_form_may_be_named_and_a_mark_without_summary_is_adopted() -> None:
 
 def test_a_mark_of_the_standalone_collector_is_compared_as_any_other(adopted: Result) -> None:
     say(adopted, 0)
-    marked = lakegc("mark", "alpha", "--run", "both", "--publish", "sgc", "--json")
-    assert any(
-        one.endswith("reports/both/deleted.csv") for one in json.loads(marked.stdout)["files"]
-    )
     beside = [
-        json.loads(lakegc("compare", "alpha", run, other, "--json").stdout)
-        for run, other in (("ours", "theirs"), ("ours", "standalone"))
+        json.loads(lakegc("compare", "alpha", "ours", other, "--json").stdout)
+        for other in ("theirs", "standalone")
     ]
-    compared, expected = ([one[name] for name in ("both", "only_other")] for one in beside[1::-1])
+    expected, compared = ([one[name] for name in ("both", "only_other")] for one in beside)
     assert compared == expected
     assert beside[1]["other"]["kind"] != beside[0]["other"]["kind"]
+
+
+@pytest.mark.usefixtures("adopted")
+def test_each_mark_is_compared_in_shadow_mode(site: Site) -> None:
+    options = ("--publish", "sgc", "--set", "compare_with=sgc", "--json")
+    marked = json.loads(lakegc("mark", "alpha", "--run", "shadow", *options).stdout)
+    assert any(one.endswith("reports/shadow/deleted.csv") for one in marked["files"])
+    found = site.root.attempt("alpha", "shadow").manifest("gc_report")
+    by_hand = lakegc("compare", "alpha", "shadow", "reports/standalone", "--json").stdout
+    assert found.facts["compared"] == json.loads(by_hand)
+    assert found.facts["compared"]["only_other"]["total"]["objects"]
+    shown = of_report(found)["beside lakeFS's collector"]
+    assert "standalone alone" in {row.data["named by"] for row in shown.records}
+    counted = repository_metrics(site.root, "alpha", "approved", datetime.now(timezone.utc))
+    assert counted.compared["theirs"] == found.facts["compared"]["only_other"]["total"]["objects"]
+
+
+@pytest.mark.usefixtures("adopted")
+def test_shadow_mode_stops_no_mark(site: Site) -> None:
+    site.tell("lonely")
+    options = ("--run", "alone", "--set", "compare_with=sgc", "--json")
+    assert lakegc("mark", "lonely", *options).exit_code == 0
+    found = site.root.attempt("lonely", "alone").manifest("gc_report")
+    problem = "no collector has finished a mark yet (compare_with is sgc)"
+    assert found.facts["compared"] == {"problem": problem}
+    assert of_report(found)["beside lakeFS's collector"] == problem
+    assert not repository_metrics(
+        site.root, "lonely", "approved", datetime.now(timezone.utc)
+    ).compared
 
 
 def test_the_commands_are_listed() -> None:

@@ -12,7 +12,7 @@ import pytest
 from lakegc_assets.engine.datasets import read_part
 from lakegc_assets.engine.session import Dataset
 from lakegc_assets.errors import ConfigurationError, IntegrityError, RefusedError
-from lakegc_assets.mark.foreign import ForeignMark, find_mark
+from lakegc_assets.mark.foreign import ForeignMark, find_mark, newest_mark
 from lakegc_assets.mark.named import read_mark
 from lakegc_assets.storage.base import ObjectStore
 from lakegc_assets.storage.opening import open_store
@@ -149,6 +149,27 @@ def test_a_list_of_the_standalone_collector_must_be_whole(
         recorded.remove("small", f"{GC}reports/m/summary.json")
         with pytest.raises(RefusedError, match="did not finish"):
             find(small)
+
+
+def test_the_newest_finished_mark_is_found(small: Golden) -> None:
+    store = store_of(small)
+    with recorded.preserved("small"):
+        assert newest_mark(store, "sgc") is None
+        for mark, day in (("b", 3), ("a", 4), ("c", 2)):
+            foreign.standalone(put, ["data/a"], mark)
+            start = f"2026-11-{day:02d}T04:43:14.559822476Z"
+            put(f"{GC}reports/{mark}/summary.json", foreign.summary(mark, 1, start_time=start))
+        foreign.standalone(put, ["data/a"], "failed")
+        put(f"{GC}reports/failed/summary.json", foreign.summary("failed", 1, success=False))
+        put(f"{GC}reports/unfinished/deleted.csv", foreign.csv(["data/a"]))
+        assert newest_mark(store, "sgc") == "reports/a"
+        # The run of the recorded repository has published its own mark there.
+        assert newest_mark(store, "unified") is None
+        foreign.with_summary(put, ["data/a"], "m")
+        assert newest_mark(store, "unified") == "unified/m"
+        put(f"{GC}reports/c/summary.json", b"{")
+        with pytest.raises(IntegrityError, match="is damaged"):
+            newest_mark(store, "sgc")
 
 
 def test_full_addresses_are_read_as_keys_of_the_namespace(small: Golden) -> None:
