@@ -50,7 +50,7 @@ def leftovers(
     Namespaces of deleted repositories, uploads that never ended, ranges and metaranges that no
     commit names, and what the stores still hold of what was deleted. Changes nothing but a dump of
     refs, which lakeFS writes below _lakefs/ of a repository that has old tables which neither logs
-    nor earlier dumps name. To remove some: `leftovers remove`.
+    nor earlier dumps name. To remove namespaces or uploads: `leftovers remove`.
     """
     if ctx.invoked_subcommand is not None:
         ctx.obj = roots
@@ -71,7 +71,7 @@ def leftovers(
 
 
 @leftovers.command()
-@click.argument("kind", type=click.Choice(["namespace", "uploads", "metadata"]))
+@click.argument("kind", type=click.Choice(["namespace", "uploads"]))
 @click.argument("where")
 @click.option(
     "--unclaimed",
@@ -109,12 +109,13 @@ def remove(
     is about exactly what is shown. Who, when and what is recorded below the artifacts, before
     anything goes.
     """
-    _require_sense(kind, backup_url, without_backup=without_backup)
+    if backup_url and without_backup:
+        raise click.UsageError("--backup and --without-backup exclude each other")
     if as_json and not dry_run and not (yes and plan_id):
         raise RefusedError("nobody can be asked where JSON is printed: --dry-run, or --yes --id ID")
     from lakegc_assets.cli.removals import plan, removed  # noqa: PLC0415 - Dagster loads slowly
 
-    found = plan(kind, where, unclaimed=unclaimed, dry_run=dry_run)
+    found = plan(kind, where, unclaimed=unclaimed)
     if plan_id is not None:
         found.require(plan_id)
     if dry_run or not as_json:
@@ -132,16 +133,6 @@ def remove(
     else:
         for outcome, objects in outcomes.items():
             click.echo(f"  {outcome:<16} {objects:>12,}")
-
-
-def _require_sense(kind: str, backup_url: str | None, *, without_backup: bool) -> None:
-    if kind == "metadata" and without_backup:
-        raise RefusedError(
-            "what nothing names may be named again: name a place for copies with --backup URL, "
-            "unless the store keeps what is deleted"
-        )
-    if backup_url and without_backup:
-        raise click.UsageError("--backup and --without-backup exclude each other")
 
 
 def _show_plan(found: dict[str, Any], first: list[str], *, as_json: bool) -> None:

@@ -6,35 +6,27 @@ import getpass
 from collections.abc import Mapping
 
 from lakegc_assets.cli.servers import server_of
-from lakegc_assets.leftovers.metadata_removal import (
-    plan_metadata,
-    remove_metadata,
-    settle_killed,
-)
 from lakegc_assets.leftovers.namespace_removal import plan_namespace, remove_namespace
 from lakegc_assets.leftovers.removal import Choices, Plan
 from lakegc_assets.leftovers.upload_removal import abort_uploads, plan_uploads
 
 
-def plan(kind: str, where: str, *, unclaimed: bool, dry_run: bool) -> Plan:
+def plan(kind: str, where: str, *, unclaimed: bool) -> Plan:
     """What is to go.
 
     Args:
-        kind: ``namespace``, ``uploads`` or ``metadata``.
+        kind: ``namespace`` or ``uploads``.
         where: repository, or URL of a namespace.
         unclaimed: no other server uses the namespace.
-        dry_run: change nothing; else what a killed removal has left is looked after first.
 
     Raises:
         RefusedError: it stays, and why.
         LakegcError: nobody can tell.
     """
     server = server_of(())
-    if kind == "metadata" and not dry_run:
-        settle_killed(server, where)
     if kind == "namespace":
         return plan_namespace(server, where, unclaimed=unclaimed)
-    return (plan_uploads if kind == "uploads" else plan_metadata)(server, where)
+    return plan_uploads(server, where)
 
 
 def removed(
@@ -62,6 +54,4 @@ def removed(
     choices = Choices(by or getpass.getuser(), found.id, backup_url, without_backup)
     if found.kind == "namespace":
         return remove_namespace(server, found.where, choices, unclaimed=unclaimed)
-    if found.kind == "uploads":
-        return abort_uploads(server, found.where, choices)
-    return remove_metadata(server, found.where, choices)
+    return abort_uploads(server, found.where, choices)

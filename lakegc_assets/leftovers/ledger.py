@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 import secrets
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from datetime import datetime, timezone
 from typing import Any, Final
@@ -19,8 +19,7 @@ import pyarrow as pa
 
 from lakegc_assets.errors import IntegrityError
 from lakegc_assets.run.artifacts import ArtifactRoot
-from lakegc_assets.run.records import read_rows, write_rows
-from lakegc_assets.storage.base import ObjectStore
+from lakegc_assets.run.records import write_rows
 from lakegc_assets.storage.errors import ObjectNotFoundError
 from lakegc_assets.storage.values import DeleteOutcome
 
@@ -109,34 +108,13 @@ class Ledger:
         ]
         columns = list(zip(*rows, strict=True)) or [()] * len(OUTCOMES)
         arrays = [pa.array(c, f.type) for c, f in zip(columns, OUTCOMES, strict=True)]
-        # A process that goes on with an earlier one's removal must not write over its files.
-        key = f"outcomes/{self._batches:06}-{secrets.token_hex(4)}.parquet"
+        key = f"outcomes/{self._batches:06}.parquet"
         write_rows(self._store, key, pa.table(arrays, schema=OUTCOMES))
         self._batches += 1
 
     def end(self, facts: dict[str, Any]) -> None:
         """Record that it ended."""
         self._store.put("end.json", json.dumps(facts, indent=1).encode())
-
-    def planned(self) -> pa.Table:
-        """What was to go.
-
-        Raises:
-            IntegrityError: a file is damaged, or there are fewer rows than the removal says.
-        """
-        rows = pa.concat_tables([PLANNED.empty_table(), *_rows(self._store, "planned/", PLANNED)])
-        if rows.num_rows != self.removal.objects:
-            raise IntegrityError(
-                f"{self._store.url}/planned has {rows.num_rows} rows, {self.removal.objects} were "
-                "written: something removed or cut a file"
-            )
-        return rows
-
-    def outcomes(self) -> pa.Table:
-        """What is recorded of what was done."""
-        return pa.concat_tables(
-            [OUTCOMES.empty_table(), *_rows(self._store, "outcomes/", OUTCOMES)]
-        )
 
 
 def new_removal_id() -> str:
@@ -163,9 +141,3 @@ def unfinished(root: ArtifactRoot) -> list[Removal]:
         except (ValueError, TypeError) as error:
             raise IntegrityError(f"{store.url}/begin.json is damaged ({error})") from error
     return found
-
-
-def _rows(store: ObjectStore, folder: str, schema: pa.Schema) -> Iterator[pa.Table]:
-    for page in store.list(folder):
-        for key in page["key"].to_pylist():
-            yield read_rows(store, key, schema)

@@ -4,7 +4,8 @@ A merge or an import that failed leaves them behind. What is not known to be unr
 everything younger than 30 days, every dump of refs, all that a dump names, and all ranges that a
 metarange names which stays. The files are listed first and the server's commits dumped afterwards,
 so that what is committed in between is seen. lakeFS writes a table anew that it needs again, which
-makes it young.
+makes it young. They are reported only: a delete that is on its way while lakeFS commits the very
+same table again would leave that commit unreadable.
 """
 
 from __future__ import annotations
@@ -121,25 +122,6 @@ def is_accounted_for(ctx: RunContext, client: LakeFSClient, connections: Connect
     return not _unnamed(ctx, connections, old, known)
 
 
-def needed_again(
-    ctx: RunContext, client: LakeFSClient, connections: Connections, ids: Collection[str]
-) -> set[str]:
-    """Which of some removed tables a commit, a branch or a metarange names now.
-
-    Args:
-        ctx: of the repository.
-        client: of lakeFS.
-        connections: how the store and the cache are reached.
-        ids: of the tables, some of which may be there again.
-
-    Raises:
-        IntegrityError: see ``unreferenced_tables``.
-    """
-    known = _known(ctx, client, connections, _commits_of_refs(client, ctx.repository), ids)
-    ranges = ranges_of(ctx, connections, dict.fromkeys(known.metaranges, 0)).rows["range_id"]
-    return set(ids) & (known.named | set(ranges.to_pylist()))
-
-
 @dataclass(frozen=True)
 class _Known:
     """What lies below ``_lakefs/``, by ids: files of dumps, metaranges, and what dumps name."""
@@ -154,7 +136,6 @@ def _known(
     client: LakeFSClient,
     connections: Connections,
     heads: set[str],
-    removed: Collection[str] = (),
 ) -> _Known:
     """Let lakeFS dump its refs, and read this dump and all others.
 
@@ -163,7 +144,6 @@ def _known(
         client: of lakeFS.
         connections: how the store and the cache are reached.
         heads: commits that branches and tags had before.
-        removed: ids of metaranges that may be missing.
     """
     dump = client.dump_refs(ctx.repository)
     tables = all_tables(ctx, connections, ())
@@ -180,7 +160,7 @@ def _known(
             f"the server's list of all commits of {ctx.repository!r} lacks {missing[0]}, which a "
             "branch or a tag has: it is not whole, and nothing is known to be unreferenced"
         )
-    if missing := sorted(commits.metaranges - metaranges - set(removed)):
+    if missing := sorted(commits.metaranges - metaranges):
         raise IntegrityError(
             f"{table_url(connections.namespace_url, missing[0])}, the metarange of a commit, is "
             "not listed: what it names would be taken for unreferenced. If it is in the store, run "

@@ -1,15 +1,15 @@
 """Removes leftovers, batch by batch, so that nothing is lost that somebody needs.
 
-What is to go is recorded in the ledger before the first delete. Each batch is judged anew right
-before it goes: nothing is deleted that is not left over any more. And each object is copied first,
-unless the store keeps what is deleted, or somebody does without.
+What is to go is recorded in the ledger before the first delete. Whether it may go is asked anew
+right before each batch. And each object is copied first, unless the store keeps what is deleted, or
+somebody does without.
 """
 
 from __future__ import annotations
 
 import hashlib
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Final
@@ -26,7 +26,6 @@ from lakegc_assets.recovery.place import placed
 from lakegc_assets.storage.base import ObjectStore
 from lakegc_assets.storage.copies import copy_object
 from lakegc_assets.storage.errors import ChangedError, ObjectNotFoundError, StorageError
-from lakegc_assets.storage.trash import trash_folder
 from lakegc_assets.storage.undelete_probe import probe_recovery
 from lakegc_assets.storage.values import DeleteOutcome
 from lakegc_assets.sweep.conditions import Condition, probe_conditions
@@ -44,7 +43,7 @@ class Plan:
     """What is to go.
 
     Attributes:
-        kind: of the leftovers: ``namespace``, ``uploads`` or ``metadata``.
+        kind: of the leftovers: ``namespace`` or ``uploads``.
         where: repository, or URL of a namespace.
         store: that keys are relative to.
         rows: ``PLANNED``, in the order in which they go.
@@ -116,12 +115,10 @@ class Safeguard:
 
     Attributes:
         backup: where each object is copied first; None for nowhere.
-        trash: key prefix to which a local store moves what is deleted; None for none.
         condition: which calls of the store honour the etag that a key must still have.
     """
 
     backup: ObjectStore | None = None
-    trash: str | None = None
     condition: Condition = "none"
 
 
@@ -145,19 +142,13 @@ def safeguard(server: Server, plan: Plan, choices: Choices, removal_id: str) -> 
         return Safeguard(server.open(f"{place.url()}/{removal_id}"))
     if choices.without_backup:
         return Safeguard()
-    # The trash lies in the namespace itself, which is to be empty where it has no repository.
-    trash = None
-    if plan.kind == "metadata":
-        trash = trash_folder(removal_id, plan.store.server_time())
-    kept = probe_recovery(plan.store, f"{PROBES}{removal_id}/", trash)
+    # A trash would lie in the namespace itself, which is to be empty.
+    kept = probe_recovery(plan.store, f"{PROBES}{removal_id}/", None)
     if kept.kind in _KEPT:
         return Safeguard()
-    if kept.kind == "trash" and trash is not None:
-        return Safeguard(trash=trash)
     raise RefusedError(
         f"{kept.notice}. So what is removed would be gone for good: name a place for copies with "
-        "--backup URL"
-        + ("" if plan.kind == "metadata" else ", or do without them with --without-backup")
+        "--backup URL, or do without them with --without-backup"
     )
 
 
@@ -200,7 +191,7 @@ def remove_objects(
     plan: Plan,
     ledger: Ledger,
     kept: Safeguard,
-    still: Callable[[], Collection[tuple[str, str]]] | Callable[[], None],
+    still: Callable[[], None],
 ) -> Counter[str]:
     """Delete what is planned, and record what became of it; the number of objects by outcome.
 
@@ -208,27 +199,24 @@ def remove_objects(
         plan: what is to go.
         ledger: that was begun with it.
         kept: what keeps what is deleted.
-        still: is asked before each batch: key and etag of what is left over now; None for all that
-            is planned. It raises where nothing may go any more.
+        still: is called before each batch, and raises where nothing may go any more.
 
     Raises:
         StorageError: some could not be deleted; the others are.
     """
     totals: Counter[str] = Counter()
     for rows in _batches(plan.rows):
-        left = still()
-        wanted = [row for row in rows if left is None or (row["key"], row["etag"]) in left]
-        go = _copied(plan.store, wanted, kept.backup)
+        still()
+        go = _copied(plan.store, rows, kept.backup)
         outcomes = {
             one.key: one
             for one in plan.store.delete_many(
                 [row["key"] for row in go],
                 {row["key"]: row["etag"] for row in go} if kept.condition != "none" else None,
                 singly=kept.condition == "single",
-                trash=kept.trash,
             )
         }
-        spared = "it is not left over any more, or has changed"
+        spared = "it is gone, or has changed"
         found = [
             outcomes.get(row["key"], DeleteOutcome(row["key"], "spared", None, spared))
             for row in rows

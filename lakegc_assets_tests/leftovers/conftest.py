@@ -5,13 +5,11 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
 import pytest
 
-from lakegc_assets.embedded.lake import catalog
 from lakegc_assets.graveler.entry import Entry
 from lakegc_assets.graveler.ranges import write_metarange, write_range
 from lakegc_assets.lakefs.transport import path_of
@@ -44,16 +42,6 @@ def orphan(lake: SmallLake, name: str) -> Orphan:
     for table, text in ((info.id, data), (metarange, content)):
         (lake.objects / "_lakefs" / table).write_bytes(text)
     return Orphan(f"_lakefs/{info.id}", f"_lakefs/{metarange}")
-
-
-def commit_of(lake: SmallLake, orphaned: Orphan) -> None:
-    """Make a commit that has the metarange, and that no branch leads to."""
-    metarange = orphaned.metarange.removeprefix("_lakefs/")
-    with lake.server.lake.state.write() as db:
-        repository = catalog.writable_repository(db, REPOSITORY)
-        head = next(iter(catalog.all_commits(db, repository)))
-        made = replace(head, id=metarange[::-1], metarange_id=metarange)
-        catalog.insert_commit(db, repository, made)
 
 
 @pytest.fixture
