@@ -62,7 +62,7 @@ def _context(site: Site, repository: str) -> RunContext:
     return RunContext(
         repository=repository,
         run=run,
-        settings=site.settings,
+        settings=site.settings_of(repository),
         lakefs=site.lakefs,
         root=site.root,
         session=start_session,

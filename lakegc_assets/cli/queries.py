@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import datetime, timezone
@@ -66,6 +66,11 @@ class Site:
     root: ArtifactRoot
     settings: Settings
     namespace_roots: tuple[str, ...] = ()
+    own: Callable[[str], Settings] | None = None
+
+    def settings_of(self, repository: str) -> Settings:
+        """The settings of one repository, by its policy."""
+        return self.settings if self.own is None else self.own(repository)
 
     @classmethod
     def defined(cls, backup_url: str | None = None) -> Site:
@@ -95,6 +100,7 @@ class Site:
                 root,
                 collector.settings(),
                 collector.roots(),
+                lambda repository: collector.of_repository(repository, {}).settings(),
             )
 
     def attempt(self, repository: str, run: str) -> AttemptArtifacts:
@@ -278,7 +284,7 @@ def any_context(repository: str, run: str) -> Iterator[RunContext]:
     yield RunContext(
         repository=repository,
         run=run,
-        settings=site.settings,
+        settings=site.settings_of(repository),
         lakefs=site.lakefs,
         root=site.root,
         session=start_session,

@@ -20,7 +20,8 @@ import pyarrow.compute as pc
 
 from lakegc_assets.engine.datasets import write_part
 from lakegc_assets.engine.progress import report_progress
-from lakegc_assets.errors import IntegrityError, LakegcError
+from lakegc_assets.engine.tasks import thread_map
+from lakegc_assets.errors import IntegrityError, LakegcError, RefusedError
 from lakegc_assets.lakefs.client import LakeFSClient
 from lakegc_assets.mark.installation import require_one_server
 from lakegc_assets.mark.refs import (
@@ -99,6 +100,7 @@ class Refs(NamedTuple):
 
 
 _NO_REFS: Final = Refs()
+_THREADS: Final = 8
 
 
 def refs_of(ctx: RunContext, mark: AttemptArtifacts, active: Manifest) -> Refs:
@@ -113,7 +115,7 @@ def refs_of(ctx: RunContext, mark: AttemptArtifacts, active: Manifest) -> Refs:
         IntegrityError: a file is missing, or is not what the manifest says.
     """
     branches = mark.rows(active, "heads", ["branch"])["branch"].to_pylist()
-    if not ctx.settings.protect_tags and not ctx.settings.retain.tags:
+    if not ctx.settings.protect_tags and not ctx.settings.retain.reads_tags:
         return Refs(branches)
     return Refs(branches, mark.rows(active, "tags", ["tag"])["tag"].to_pylist())
 
@@ -382,18 +384,38 @@ def _latest(ctx: RunContext, connections: Connections) -> Earlier | None:
     return None
 
 
-def _earlier_commits(ctx: RunContext, connections: Connections) -> list[str]:
-    """The active commits of the latest earlier mark.
+def _earlier_commits(ctx: RunContext, connections: Connections) -> set[str]:
+    """All commits that the latest mark knew, or one before it: each hands them on to the next.
 
     A branch may be deleted, and a commit of it still has to stay for its metadata, which lakeFS
-    tells of a commit that nothing leads to, too.
+    tells of a commit that nothing leads to, too. No other witness has it: so a mark that cannot be
+    read is not passed over.
+
+    Raises:
+        IntegrityError: a mark is damaged.
+        StorageError: the store did not answer.
     """
-    latest = _latest(ctx, connections)
-    if latest is None:
-        return []
-    rows = latest.attempt.rows(latest.manifest, columns=["commit_id"])
-    found: list[str] = rows["commit_id"].to_pylist()
-    return found
+
+    def read(run: str) -> Earlier | None:
+        try:
+            attempt = ctx.root.attempt(ctx.repository, run)
+        except RefusedError:
+            return None
+        return Earlier(attempt, attempt.recorded(ASSET)) if attempt.has(ASSET) else None
+
+    marks = thread_map(read, ctx.root.runs(ctx.repository), _THREADS)
+    here = [one for one in marks if one and one.manifest.namespace == connections.namespace_url]
+    if not here:
+        return set()
+    latest = max(here, key=lambda one: one.manifest.finished)
+    return {
+        commit_id
+        for part in ("data", "expired", FORGOTTEN)
+        if part in latest.manifest.parts
+        for commit_id in latest.attempt.rows(latest.manifest, part, ["commit_id"])[
+            "commit_id"
+        ].to_pylist()
+    }
 
 
 def _previously_active(

@@ -52,6 +52,11 @@ class Retain:
     def __bool__(self) -> bool:
         return bool(self.tags or self.branches or self.metadata)
 
+    @property
+    def reads_tags(self) -> bool:
+        """Whether a tag can change what they keep: metadata counts behind every tag."""
+        return bool(self.tags or self.metadata)
+
     def __or__(self, other: Retain) -> Retain:
         """The rules that keep what either of them does."""
         return Retain(

@@ -84,6 +84,14 @@ def protecting(retain: Retain, tags: Mapping[str, str]) -> dict[str, str]:
     }
 
 
+def deciding(retain: Retain, tags: Mapping[str, str]) -> dict[str, str]:
+    """Of some tags those whose change can change what is kept, each with its commit.
+
+    Any tag may lead to a commit that its metadata keep, and that nothing else leads to.
+    """
+    return dict(tags) if retain.metadata else protecting(retain, tags)
+
+
 def kept_commits(
     commits: Mapping[str, Commit],
     heads: Mapping[str, str],

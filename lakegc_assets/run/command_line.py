@@ -12,6 +12,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
 from lakegc_assets.errors import LakegcError
+from lakegc_assets.retention.retain import Retain
 from lakegc_assets.run.settings import Settings
 
 if TYPE_CHECKING:
@@ -150,7 +151,8 @@ def command_line(command: str, *arguments: str, settings: Mapping[str, Any] = _N
     words = ["lakegc", *(["--defs", given.definitions] if given.definitions else ())]
     words += [command, *arguments]
     usual = given.usual(arguments[0]) if given.usual and settings else None
-    for name, value in {**_changed(settings, usual), **given.always}.items():
+    changed = _keeping_more(_changed(settings, usual), usual or {})
+    for name, value in {**changed, **given.always}.items():
         if name in _TAKEN.get(command, ()):
             key, unit = _TIMES.get(name, (name, 0))
             words += ["--set", f"{key}={_text(value / unit if unit else value)}"]
@@ -193,6 +195,24 @@ def _changed(settings: Mapping[str, Any], usual: Mapping[str, Any] | None) -> di
         for name in [*usual, *sorted(settings.keys() - usual.keys())]
         if name in settings and settings[name] != usual.get(name)
     }
+
+
+def _keeping_more(changed: dict[str, Any], usual: Mapping[str, Any]) -> dict[str, Any]:
+    """Settings without those that would keep less than usual.
+
+    What somebody has set since a mark was made keeps objects, and a sweep follows the rules of its
+    mark besides: so a command that is pasted must not switch anything off.
+    """
+    found = dict(changed)
+    if found.get("protect_tags") is False:
+        del found["protect_tags"]
+    if "retain" in found:
+        now = Retain.parse(usual.get("retain"))
+        both = Retain.parse(found["retain"]) | now
+        found["retain"] = both.to_json()
+        if both == now:
+            del found["retain"]
+    return found
 
 
 def _text(value: object) -> str:

@@ -30,7 +30,7 @@ from lakegc_assets.mark.references import REFERENCES, SAME_HASH, References, rea
 from lakegc_assets.mark.served import Inquiry, again, answered, inquire
 from lakegc_assets.mark.uncommitted import Staged, prepare_uncommitted, read_staged
 from lakegc_assets.retention.commits import Commit
-from lakegc_assets.retention.retained import protecting
+from lakegc_assets.retention.retained import deciding
 from lakegc_assets.retention.rules import Rules
 from lakegc_assets.run.artifacts import AttemptArtifacts, Manifest
 from lakegc_assets.run.connections import Connections
@@ -178,7 +178,7 @@ class Deltas:
         )
         tags = liveness.tags
         if not ctx.settings.protect_tags:
-            tags = protecting(ctx.settings.retain, tags)
+            tags = deciding(ctx.settings.retain, tags)
         return DeltaMark(
             seen=fingerprint_of(liveness.heads, liveness.rules, tags),
             taken=taken,

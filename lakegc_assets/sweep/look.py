@@ -11,7 +11,7 @@ from typing import Final, Literal, NamedTuple
 from lakegc_assets.lakefs.client import LakeFSClient
 from lakegc_assets.mark.refs import read_heads, read_tags
 from lakegc_assets.retention.retain import NO_RETAIN, Retain
-from lakegc_assets.retention.retained import protecting
+from lakegc_assets.retention.retained import deciding
 from lakegc_assets.retention.rules import Rules
 from lakegc_assets.sweep.moment import Moment
 
@@ -51,9 +51,9 @@ def seen_now(
     """HEAD of each branch now; and the fingerprint that these are part of."""
     heads = read_heads(client, repository)
     rules = client.gc_rules(repository)
-    tags = read_tags(client, repository) if protect_tags or retain.tags else {}
+    tags = read_tags(client, repository) if protect_tags or retain.reads_tags else {}
     if not protect_tags:
-        tags = protecting(retain, tags)
+        tags = deciding(retain, tags)
     return heads, fingerprint_of(heads, None if rules is None else Rules.parse(rules), tags)
 
 

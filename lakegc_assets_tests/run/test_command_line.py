@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shlex
 from dataclasses import replace
 from datetime import timedelta
@@ -13,7 +14,7 @@ from lakegc_assets.cli.jobs import checked
 from lakegc_assets.cli.options import settings_of
 from lakegc_assets.defs.resources import CollectorResource
 from lakegc_assets.retention.retain import OfBranches, Retain
-from lakegc_assets.run.command_line import command_line, given_settings
+from lakegc_assets.run.command_line import Source, command_line, given_settings, printing
 from lakegc_assets.run.settings import Settings
 from lakegc_assets.storage.config import S3Access, StoreConfig
 
@@ -85,3 +86,19 @@ def test_a_command_that_takes_no_settings_gets_none() -> None:
     assert command_line("approve", "repo", "--run", "m", settings=settings) == (
         "lakegc approve repo --run m"
     )
+
+
+def test_a_command_switches_nothing_off_that_keeps_more() -> None:
+    """What a component has since a mark was made."""
+    now = Settings(protect_tags=True, retain=Retain(("v*",), {}, {"hold": ("true",)}))
+    usual = given_settings(now, StoreConfig())
+    of_mark = given_settings(Settings(retain=Retain(("old*",))), StoreConfig())
+    with printing(Source(usual=lambda _: usual)):
+        plain = command_line("sweep", "repo", settings=given_settings(Settings(), StoreConfig()))
+        both = command_line("sweep", "repo", settings=of_mark)
+    assert plain == "lakegc sweep repo"
+    assert "protect_tags" not in both
+    assert json.loads(shlex.split(both)[-1].removeprefix("retain=")) == {
+        "tags": ["old*", "v*"],
+        "metadata": {"hold": ["true"]},
+    }

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
+import pytest
+
 from lakegc_assets.checks.evaluation import evaluate
+from lakegc_assets.errors import IntegrityError
 from lakegc_assets.estate.explanation import explain as why
 from lakegc_assets.forecast.change import Change
 from lakegc_assets.forecast.forecast import forecast
 from lakegc_assets.retention.retain import Retain
+from lakegc_assets.sweep.look import fingerprint
 from lakegc_assets.sweep.sweep import sweep
 from lakegc_assets_tests.lake import REPOSITORY, RUN, STAGES, Marked, SmallLake
 from lakegc_assets_tests.sessions import Session
@@ -67,6 +72,13 @@ def test_what_each_kind_of_rule_keeps_is_no_candidate(
     rows = lake.root.attempt(REPOSITORY, "later").read("active_commits").to_pylist()
     assert {row["commit_id"]: row["kind"] for row in rows}[held] == "metadata"
 
+    # Whoever marks without the rules meanwhile hands the commit on all the same.
+    assert mark(lake, spark, "meanwhile") > marked.candidates
+    assert mark(lake, spark, "again", **KINDS) == found
+    lake.root.attempt(REPOSITORY, "again").store().put("active_commits/manifest.json", b"{")
+    with pytest.raises(IntegrityError, match="manifest"):
+        mark(lake, spark, "spoilt", **KINDS)
+
 
 def test_longer_days_of_branches(lake: SmallLake, marked: Marked, spark: Session) -> None:
     """Of main the first commit was replaced 90 days ago, and the second 80: dev keeps it for 85."""
@@ -109,6 +121,17 @@ def test_a_tag_that_is_set_in_the_middle(lake: SmallLake, marked: Marked, spark:
     assert manifest.facts["rounds"] == 2
     assert left
     check_swept(lake, marked, dict.fromkeys(left, HELD))
+
+
+@pytest.mark.parametrize("kind", ["tags", "metadata"])
+def test_any_tag_that_may_lead_to_what_rules_keep_ends_a_delta_mark(
+    kind: str, lake: SmallLake, marked: Marked
+) -> None:
+    retain = Retain.parse({kind: KINDS[kind]})
+    seen = partial(fingerprint, lake.client, REPOSITORY, protect_tags=False, retain=retain)
+    before = seen()
+    lake.client.create_tag(REPOSITORY, "v1", marked.commits["given up"])
+    assert seen() != before
 
 
 def test_a_branch_that_is_made_in_the_middle(
