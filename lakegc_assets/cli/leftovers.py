@@ -76,8 +76,8 @@ def leftovers(
 @click.option(
     "--unclaimed",
     is_flag=True,
-    help="Of a namespace: you know that no other lakeFS server uses it, though nothing in it says "
-    "that this one had it.",
+    help="Of a namespace: you know that no other lakeFS server uses it, and that these credentials "
+    "see all repositories, though nothing in it says that this server had it.",
 )
 @click.option("--backup", "backup_url", metavar="URL", help="Copy each object there first.")
 @click.option(

@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 from lakegc_assets.errors import RefusedError
 from lakegc_assets.graveler.namespace import StorageNamespace
 from lakegc_assets.leftovers.namespaces import OURS, look
-from lakegc_assets.leftovers.references import named_by
+from lakegc_assets.leftovers.references import named_by, repositories_beside
 from lakegc_assets.leftovers.removal import (
     Choices,
     Plan,
@@ -55,7 +55,8 @@ def plan_namespace(server: Server, url: str, *, unclaimed: bool) -> Plan:
     if found.server != OURS and not unclaimed:
         raise RefusedError(
             f"{place.url()} stays: nothing in it says that this server had it, and another lakeFS "
-            "server may use it. If you know that none does, say so with --unclaimed"
+            "server may use it. If you know that none does, and these credentials see all "
+            "repositories, say so with --unclaimed"
         )
     keys = listed["key"]
     of_lakefs = pc.cast(pc.starts_with(keys, _LAKEFS), pa.int8())
@@ -105,7 +106,8 @@ def _require_nobodys(server: Server, place: StorageNamespace) -> None:
     """Require that no repository has a place, in it or around it.
 
     Raises:
-        RefusedError: one has, or nobody can tell.
+        RefusedError: one has, or the list of repositories is not whole.
+        LakegcError: nobody can tell.
     """
-    if owner := server.owner_of(place, server.repositories()):
+    if owner := server.owner_of(place, repositories_beside(server, place)):
         raise RefusedError(f"{place.url()} stays: repository {owner!r} has it, in it or around it")

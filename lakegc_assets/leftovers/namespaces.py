@@ -37,8 +37,13 @@ _MOST_OBJECTS: Final = 10_000
 _OWN_FOLDER: Final = "_lakefs/"
 _OWN_OBJECT: Final = "dummy"
 _OWN: Final = r"^(_lakefs/|dummy$)"
-#: Where lakeFS writes, today and in older versions: objects by their ids at the root.
-_IN_PLACE: Final = r"^(_lakefs/|data/|dummy$|[0-9a-f]{32}$|[0-9a-v]{20}$)"
+#: Names that lakeFS gives: a UUID or an xid; behind it the token of an address that was linked.
+_ID: Final = r"([0-9a-f]{32}|[0-9a-v]{20})(,[^/]+)?"
+#: Where lakeFS writes: into slices, in sharded slices, and in older versions flat.
+_SLICE: Final = r"(![^/]{2}/[^/]/)?[0-9a-v]{20}/"
+_IN_PLACE: Final = rf"^(_lakefs/.*|dummy|(data/({_SLICE})?)?{_ID})$"
+#: Another namespace in this one: below ``data/`` none is in place anyway.
+_NESTED: Final = r"^_lakefs/((.*/)?_lakefs/.*|.*/dummy)$"
 
 
 @dataclass(frozen=True)
@@ -101,7 +106,10 @@ def look(server: Server, place: StorageNamespace) -> LeftoverNamespace:
         objects += page.num_rows
         keys = page["key"]
         is_namespace |= pc.any(pc.match_substring_regex(keys, _OWN)).as_py()
-        foreign = pc.invert(pc.match_substring_regex(keys, _IN_PLACE))
+        foreign = pc.or_(
+            pc.invert(pc.match_substring_regex(keys, _IN_PLACE)),
+            pc.match_substring_regex(keys, _NESTED),
+        )
         strange = strange or keys.filter(foreign).slice(0, 1).to_pylist()
         size += pc.sum(page["size"]).as_py()
         latest = pc.max(page["last_modified"]).as_py()
@@ -109,7 +117,8 @@ def look(server: Server, place: StorageNamespace) -> LeftoverNamespace:
     known = known_server(store)
     mine = server.client.installation_id()
     whose = NOBODY_KNOWS
-    if known is not None and known.installation_id and mine:
+    if known is not None and known.installation_id:
+        # A server that does not say who it is may be any.
         whose = OURS if known.installation_id == mine else OTHERS
     return LeftoverNamespace(
         place.url(),
@@ -137,7 +146,7 @@ def _stays(
 ) -> str:
     """Why a namespace must stay, whoever wants it removed; empty for no reason."""
     if whose == OTHERS:
-        return "another lakeFS server collects it, as its server.json says"
+        return "by its server.json another lakeFS server collects it, or this one that hides its id"
     if newest is not None and (age := store.server_time() - newest) < MIN_AGE:
         return f"its newest object is {counted(max(age.days, 0), 'day')} old"
     return _guarded(server, place) or _around(server, place)

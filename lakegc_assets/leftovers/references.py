@@ -12,9 +12,11 @@ from typing import Final
 import pyarrow as pa
 
 from lakegc_assets.graveler.namespace import StorageNamespace
+from lakegc_assets.lakefs.models import Repository
 from lakegc_assets.leftovers.ledger import FOLDER
 from lakegc_assets.leftovers.server import Server
 from lakegc_assets.mark.full import Inside, cached_full, inside, read_full
+from lakegc_assets.mark.installation import known_server
 from lakegc_assets.mark.live import live_ranges
 from lakegc_assets.mark.others import Other, heads_of, staged_addresses, tables_of
 from lakegc_assets.mark.ranges import wanted
@@ -32,9 +34,10 @@ def named_by(server: Server, place: StorageNamespace) -> str:
         place: a namespace that none of them has.
 
     Raises:
+        RefusedError: the list of repositories is not whole.
         LakegcError: a repository cannot be read, so that nobody knows.
     """
-    for one in server.repositories():
+    for one in repositories_beside(server, place):
         if place.is_same_kind(one.storage_namespace):
             ctx = server.context(one.id)
             namespace = StorageNamespace.parse(one.storage_namespace)
@@ -42,6 +45,17 @@ def named_by(server: Server, place: StorageNamespace) -> str:
             if where := _named_in(server, ctx, other, place):
                 return f"repository {one.id!r} names objects in it, or may, {where}"
     return ""
+
+
+def repositories_beside(server: Server, place: StorageNamespace) -> list[Repository]:
+    """All repositories, of which the one that the marker of a namespace names must not be hidden.
+
+    Raises:
+        RefusedError: the list is not whole.
+        LakegcError: the marker is damaged, or the server does not answer.
+    """
+    known = known_server(server.open(place.url()))
+    return server.every_repository([known.repository] if known else [])
 
 
 def _named_in(server: Server, ctx: RunContext, other: Other, place: StorageNamespace) -> str:

@@ -156,7 +156,7 @@ def _require_free(server: Server, plan: Plan, place: StorageNamespace) -> None:
     around = placed(place.url(), server.root.stores)
     others = {"what is removed": plan.store.url, "the artifacts": server.root.url}
     taken = [w for w, url in others.items() if around.overlaps(placed(url, server.root.stores))]
-    if owner := server.owner_of(place, server.repositories()):
+    if owner := server.owner_of(place, server.every_repository()):
         taken.append(f"the namespace of repository {owner!r}")
     if taken:
         raise ConfigurationError(

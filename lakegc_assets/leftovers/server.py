@@ -2,19 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Final
 
-from lakegc_assets.errors import ConfigurationError, IntegrityError
+from lakegc_assets.errors import ConfigurationError, IntegrityError, RefusedError
 from lakegc_assets.graveler.namespace import StorageNamespace
 from lakegc_assets.lakefs.client import LakeFSClient
+from lakegc_assets.lakefs.errors import (
+    AuthenticationError,
+    EndpointNotFoundError,
+    ForbiddenError,
+    NotFoundError,
+)
 from lakegc_assets.lakefs.models import Repository
 from lakegc_assets.recovery.place import placed
 from lakegc_assets.run.artifacts import ArtifactRoot
 from lakegc_assets.run.context import RunContext, overlap
 from lakegc_assets.storage.base import ObjectStore
 from lakegc_assets.storage.opening import open_store
+
+_NOT_WHOLE: Final = (
+    "the list of repositories is not whole: these credentials need fs:ListRepositories on *"
+)
 
 
 @dataclass(frozen=True)
@@ -54,6 +65,39 @@ class Server:
     def repositories(self) -> list[Repository]:
         """All repositories, as the server lists them now."""
         return list(self.client.repositories())
+
+    def every_repository(self, names: Collection[str] = ()) -> list[Repository]:
+        """All repositories, unless some are hidden: lakeFS lists only what the user may list.
+
+        What had artifacts once must be in the list, or be no repository any more.
+
+        Args:
+            names: of repositories that there were, besides those that have artifacts.
+
+        Raises:
+            RefusedError: the list lacks one that there is or may be, or all of them.
+            LakeFSError: the server does not say whether there is one.
+        """
+        found = self.repositories()
+        folders = self.root.open().list_prefixes().prefixes
+        had = {one.rstrip("/") for one in folders if not one.startswith("_")}
+        for name in sorted({*had, *names} - {one.id for one in found}):
+            if self._may_have(name):
+                raise RefusedError(f"{_NOT_WHOLE}. It lacks {name!r}, which may be there")
+        if not found:
+            raise RefusedError(f"{_NOT_WHOLE}. It is empty")
+        return found
+
+    def _may_have(self, name: str) -> bool:
+        try:
+            self.client.repository(name)
+        except (AuthenticationError, ForbiddenError):
+            return True
+        except EndpointNotFoundError:
+            raise
+        except NotFoundError:
+            return False
+        return True
 
     def chosen(self, names: Sequence[str]) -> list[Repository]:
         """Repositories by their names; none for all.

@@ -14,8 +14,12 @@ import pytest
 from lakegc_assets.embedded.objects import objects
 from lakegc_assets.errors import ConfigurationError, RefusedError
 from lakegc_assets.graveler.entry import AddressType, Entry
+from lakegc_assets.graveler.namespace import StorageNamespace
+from lakegc_assets.lakefs.client import LakeFSClient
+from lakegc_assets.lakefs.errors import ForbiddenError
 from lakegc_assets.leftovers.ledger import FOLDER, Ledger, unfinished
 from lakegc_assets.leftovers.namespace_removal import plan_namespace, remove_namespace
+from lakegc_assets.leftovers.references import named_by
 from lakegc_assets.leftovers.removal import Choices
 from lakegc_assets.leftovers.server import Server
 from lakegc_assets.mark.installation import MARKER
@@ -25,6 +29,8 @@ from lakegc_assets_tests.lake import REPOSITORY, SmallLake
 from lakegc_assets_tests.leftovers.conftest import age
 
 URL = "local://team/old"
+XID = "c0" * 10
+SLICE = "g0" * 10
 
 
 @pytest.fixture
@@ -77,7 +83,8 @@ def test_what_keeps_it(
         with pytest.raises(ConfigurationError, match="would lie in"):
             remove_namespace(server, URL, choices(server, place), unclaimed=True)
     confirmed = choices(server, without=True)
-    (old / "data/more").write_text("x")
+    (old / "data" / SLICE).mkdir()
+    (old / "data" / SLICE / XID).write_text("x")
     with pytest.raises(RefusedError, match="0 days old"):
         remove_namespace(server, URL, confirmed, unclaimed=True)
     age(old, 31)
@@ -97,7 +104,21 @@ def test_what_keeps_it(
     assert before <= files(old).keys()
 
 
-@pytest.mark.parametrize("key", ["notes.txt", "other/data/x", "dummy.txt"])
+@pytest.mark.parametrize(
+    "key",
+    [
+        "notes.txt",
+        "other/data/x",
+        "dummy.txt",
+        "data/report.csv",
+        f"data/{SLICE}/report.csv",
+        f"data/{SLICE}/{XID}/more",
+        f"data/{SLICE}/_lakefs/x",
+        f"data/{SLICE}/dummy",
+        "_lakefs/retention/dummy",
+        "_lakefs/inner/_lakefs/x",
+    ],
+)
 def test_what_lakefs_did_not_write_keeps_it(key: str, old: Path, server: Server) -> None:
     """A repository may have had a whole bucket, with somebody else's objects beside its own."""
     strange = old / key
@@ -105,6 +126,70 @@ def test_what_lakefs_did_not_write_keeps_it(key: str, old: Path, server: Server)
     strange.write_text("somebody else's")
     age(old, 31)
     with pytest.raises(RefusedError, match=f"what lakeFS does not write there: '{key}'"):
+        plan_namespace(server, URL, unclaimed=True)
+
+
+@pytest.mark.parametrize(
+    "key",
+    [
+        "f0" * 16,
+        XID,
+        f"data/{XID}",
+        f"data/{SLICE}/{XID}",
+        f"data/{SLICE}/{XID},token",
+        f"data/!ab/c/{SLICE}/{XID}",
+    ],
+)
+def test_all_that_lakefs_has_ever_written_goes(key: str, old: Path, server: Server) -> None:
+    (old / key).parent.mkdir(parents=True, exist_ok=True)
+    (old / key).write_text("x")
+    age(old, 31)
+    assert key in plan_namespace(server, URL, unclaimed=True).rows["key"].to_pylist()
+
+
+def test_a_hidden_repository_keeps_it(
+    lake: SmallLake, old: Path, server: Server, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """The server lists only what the user may list: what had artifacts must be there, or gone."""
+    wanted = choices(server, tmp_path / "backup")
+    lake.client.create_repository("hidden", f"{URL}/hidden")
+    age(old, 31)
+    listed = [one for one in server.client.repositories() if one.id != "hidden"]
+    monkeypatch.setattr(LakeFSClient, "repositories", lambda _: iter(listed))
+    for folder in ("hidden", "gone", "_any"):
+        server.root.open(folder).put("run/attempt.json", b"{}")
+    match = r"fs:ListRepositories on \*. It lacks 'hidden'"
+    with pytest.raises(RefusedError, match=match):
+        remove_namespace(server, URL, wanted, unclaimed=True)
+    with pytest.raises(RefusedError, match=match):
+        named_by(server, StorageNamespace.parse(URL))
+
+    def forbidden(*_: object) -> None:
+        raise ForbiddenError("GET /repositories/hidden: 401: insufficient permissions")
+
+    monkeypatch.setattr(LakeFSClient, "repository", forbidden)
+    with pytest.raises(RefusedError, match="It lacks 'gone'"):
+        plan_namespace(server, URL, unclaimed=True)
+    shutil.rmtree(lake.root.url)
+    listed.clear()
+    with pytest.raises(RefusedError, match="It is empty"):
+        plan_namespace(server, URL, unclaimed=True)
+
+
+def test_the_repository_of_its_marker_must_be_gone(
+    lake: SmallLake, old: Path, server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    listed = list(server.client.repositories())
+    lake.client.create_repository("moved", "local://elsewhere/moved")
+    monkeypatch.setattr(LakeFSClient, "repositories", lambda _: iter(listed))
+    (old / MARKER).parent.mkdir(parents=True)
+    for name in ("old", "moved"):
+        told = {"installation_id": None, "repository": name, "creation_date": 1}
+        (old / MARKER).write_text(json.dumps(told))
+        age(old, 31)
+        if name == "old":
+            assert plan_namespace(server, URL, unclaimed=True).rows.num_rows
+    with pytest.raises(RefusedError, match="It lacks 'moved'"):
         plan_namespace(server, URL, unclaimed=True)
 
 

@@ -54,6 +54,10 @@ def test_its_marker_tells_whose_it_was(
         found = only(server)
         assert (found.server, found.repository) == (whose, "old")
         assert ("another lakeFS server" in found.stays) == (whose == OTHERS)
+    mark_as(lake, "mine")
+    age(lake.server.objects_dir / "team", 31)
+    monkeypatch.setattr(LakeFSClient, "installation_id", lambda _: None)
+    assert "this one that hides its id" in only(server).stays
 
 
 def test_no_repositorys_namespace_is_one(lake: SmallLake, server: Server) -> None:

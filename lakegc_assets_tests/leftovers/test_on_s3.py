@@ -44,7 +44,7 @@ def test_a_namespace_in_a_bucket(
     there = replace(server, root=replace(server.root, stores=stores), namespace_roots=(root,))
     assert isinstance(stores, StoreConfig)
     store = there.open(f"{root}/team/old")
-    keys = ["_lakefs/" + "a" * 64, "data/x/y", "dummy"]
+    keys = ["_lakefs/" + "a" * 64, f"data/{'g0' * 10}/{'c0' * 10}", "dummy"]
     for key in keys:
         store.put(key, b"12345")
     (found,), problems = namespaces.leftover_namespaces(there)
