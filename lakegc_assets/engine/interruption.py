@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor, wait
+from concurrent.futures import Future
 from contextvars import copy_context
 from typing import Final, TypeVar
 
@@ -19,16 +20,27 @@ def interruptible(job: Callable[[], R], interrupt: Callable[[], object]) -> R:
     came into the middle of a call to a JVM would leave the answer of that call to the next one.
 
     Args:
-        job: is run once.
+        job: is run once, or not at all where an interrupt came before it.
         interrupt: ends it from another thread; called until it has ended.
     """
     context = copy_context()
-    with ThreadPoolExecutor(1) as pool:
-        waiting = pool.submit(context.run, job)
+    result: Future[R] = Future()
+
+    def run() -> None:
+        # False where the caller was interrupted while this thread was being started.
+        if not result.set_running_or_notify_cancel():
+            return
         try:
-            return waiting.result()
-        finally:
-            # What is only about to begin is not ended by the first one.
-            while not waiting.done():
-                interrupt()
-                wait([waiting], _AGAIN_S)
+            result.set_result(context.run(job))
+        except BaseException as error:  # noqa: BLE001 - raised again in the caller's thread
+            result.set_exception(error)
+
+    thread = threading.Thread(target=run, name="lakegc-job", daemon=True)
+    try:
+        thread.start()
+        return result.result()
+    finally:
+        # What is only about to begin is not ended by the first interrupt.
+        while not result.cancel() and not result.done():
+            interrupt()
+            thread.join(_AGAIN_S)

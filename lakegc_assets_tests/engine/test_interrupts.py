@@ -6,8 +6,11 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 
 import pytest
+
+from lakegc_assets.engine.interruption import interruptible
 
 _JOB = """
 import threading, time
@@ -35,16 +38,24 @@ except KeyboardInterrupt:
 
 
 _QUERY = """
+import logging
 import pyarrow as pa
 from lakegc_assets.engine.embedded import EmbeddedSession
 from lakegc_assets.storage.opening import open_store
 
 IDS = pa.schema([("id", pa.int64())])
-with EmbeddedSession(open_store, None) as session:
+class Tell(logging.Handler):
+    def emit(self, record):
+        print("busy", flush=True)
+        log.removeHandler(self)
+
+log = logging.getLogger("progress")
+log.setLevel(logging.INFO)
+log.addHandler(Tell())
+with EmbeddedSession(open_store, None, log) as session:
     some = session.create(pa.table([range(1_000_000)], schema=IDS))
     pairs = some.crossJoin(some.withColumnRenamed("id", "other"))
     try:
-        print("busy", flush=True)
         session.collect(pairs.where("(id * 7919 + other) % 1000003 = 1000009"), IDS, "pairs")
     except KeyboardInterrupt:
         left = session.collect(session.create(pa.table([[1]], schema=IDS)), IDS, "another")
@@ -72,3 +83,32 @@ def test_an_interrupt_ends_the_job_and_stays_an_interrupt(job: str, left: str) -
     assert process.returncode == 0
     assert "Py4J" not in err
     assert "KeyError" not in err
+
+
+@pytest.mark.parametrize("begun", [True, False])
+def test_an_interrupt_while_the_job_is_started_ends_it(
+    *, begun: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ended, running = threading.Event(), threading.Event()
+    start, threads = threading.Thread.start, []
+
+    def interrupted_start(thread: threading.Thread) -> None:
+        threads.append(thread)
+        if begun:
+            start(thread)
+            assert running.wait(60)
+        raise KeyboardInterrupt
+
+    def job() -> None:
+        running.set()
+        assert ended.wait(60)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", interrupted_start)
+        with pytest.raises(KeyboardInterrupt):
+            interruptible(job, ended.set)
+    if not begun:
+        start(threads[0])
+    threads[0].join(60)
+    assert not threads[0].is_alive()
+    assert ended.is_set() == running.is_set() == begun
