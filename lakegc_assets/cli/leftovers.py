@@ -83,7 +83,8 @@ def leftovers(
 @click.option(
     "--without-backup",
     is_flag=True,
-    help="Remove a namespace also where its store keeps nothing of what is deleted.",
+    help="Remove a namespace also where its store keeps nothing of what is deleted; refused where "
+    "backup_url is set.",
 )
 @click.option("--by", help="Who removes it. Default: the name of this user.")
 @click.option("--dry-run", is_flag=True, help="Say what would go, and remove nothing.")

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 import secrets
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from datetime import datetime, timezone
 from typing import Any, Final
@@ -20,6 +20,7 @@ import pyarrow as pa
 from lakegc_assets.errors import IntegrityError
 from lakegc_assets.run.artifacts import ArtifactRoot
 from lakegc_assets.run.records import write_rows
+from lakegc_assets.storage.base import ObjectStore
 from lakegc_assets.storage.errors import ObjectNotFoundError
 from lakegc_assets.storage.values import DeleteOutcome
 
@@ -122,22 +123,31 @@ def new_removal_id() -> str:
     return f"{datetime.now(timezone.utc):%Y%m%dT%H%M%SZ}-{secrets.token_hex(4)}"
 
 
+def removals(root: ArtifactRoot) -> list[Removal]:
+    """All removals that were begun, in the order of time.
+
+    Raises:
+        IntegrityError: what one says of itself is damaged.
+    """
+    return [removal for removal, _ in _begun(root)]
+
+
 def unfinished(root: ArtifactRoot) -> list[Removal]:
     """The removals that were begun and did not end, in the order of time.
 
     Raises:
         IntegrityError: what one says of itself is damaged.
     """
-    found: list[Removal] = []
+    return [removal for removal, store in _begun(root) if not store.exists("end.json")]
+
+
+def _begun(root: ArtifactRoot) -> Iterator[tuple[Removal, ObjectStore]]:
     for folder in root.open(FOLDER).list_prefixes().prefixes:
         store = root.open(FOLDER, folder.rstrip("/"))
-        if store.exists("end.json"):
-            continue
         try:
-            found.append(Removal(**json.loads(store.get("begin.json"))))
+            yield Removal(**json.loads(store.get("begin.json"))), store
         except ObjectNotFoundError:
             # It was killed while it planned: nothing was deleted.
             continue
         except (ValueError, TypeError) as error:
             raise IntegrityError(f"{store.url}/begin.json is damaged ({error})") from error
-    return found

@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 
 from lakegc_assets.errors import RefusedError
 from lakegc_assets.graveler.namespace import StorageNamespace
-from lakegc_assets.leftovers.namespaces import OURS, look
+from lakegc_assets.leftovers.namespaces import OURS, guarded, look
 from lakegc_assets.leftovers.references import named_by, repositories_beside
 from lakegc_assets.leftovers.removal import (
     Choices,
@@ -95,6 +95,8 @@ def remove_namespace(
 
         def still() -> None:
             _require_nobodys(server, place)
+            if why := guarded(server, place):
+                raise RefusedError(f"{place.url()} stays: {why}")
 
         totals = remove_objects(plan, ledger, kept, still)
         ledger.end(dict(totals))

@@ -19,6 +19,7 @@ from lakegc_assets.errors import ConfigurationError, LakegcError
 from lakegc_assets.estate.guards import read_guards
 from lakegc_assets.graveler.namespace import StorageNamespace
 from lakegc_assets.lakefs.models import Repository
+from lakegc_assets.leftovers.ledger import removals
 from lakegc_assets.leftovers.server import Problem, Server
 from lakegc_assets.mark.installation import known_server
 from lakegc_assets.recovery.place import placed
@@ -149,11 +150,11 @@ def _stays(
         return "by its server.json another lakeFS server collects it, or this one that hides its id"
     if newest is not None and (age := store.server_time() - newest) < MIN_AGE:
         return f"its newest object is {counted(max(age.days, 0), 'day')} old"
-    return _guarded(server, place) or _around(server, place)
+    return guarded(server, place) or _around(server, place)
 
 
-def _guarded(server: Server, place: StorageNamespace) -> str:
-    """What a hold or a lease says against it."""
+def guarded(server: Server, place: StorageNamespace) -> str:
+    """What a hold or a lease of a namespace says against a removal; empty for nothing."""
     guards = read_guards(place.url(), server.root.stores)
     if guards.problem:
         return f"whether it is on hold cannot be known: {guards.problem}"
@@ -166,7 +167,8 @@ def _around(server: Server, place: StorageNamespace) -> str:
     """What of our own lies in a namespace, or around it."""
     ours = placed(place.url(), server.root.stores)
     backups = server.context("any").settings.backup_url
-    for what, url in (("the artifacts", server.root.url), ("backups", backups)):
+    copies = [(f"copies of removal {one.id}", one.backup) for one in removals(server.root)]
+    for what, url in (("the artifacts", server.root.url), ("backups", backups), *copies):
         if url and ours.overlaps(placed(url, server.root.stores)):
             return f"{what} lie in it, or around it: {url}"
     return ""

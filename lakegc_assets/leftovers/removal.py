@@ -8,9 +8,10 @@ somebody does without.
 from __future__ import annotations
 
 import hashlib
+import json
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
 
@@ -22,7 +23,8 @@ from lakegc_assets.errors import ConfigurationError, RefusedError
 from lakegc_assets.graveler.namespace import StorageNamespace
 from lakegc_assets.leftovers.ledger import PLANNED, Ledger, Removal, new_removal_id, unfinished
 from lakegc_assets.leftovers.server import Server
-from lakegc_assets.recovery.place import placed
+from lakegc_assets.recovery.backups import FOLDER
+from lakegc_assets.recovery.place import placed, require_no_other_backup
 from lakegc_assets.storage.base import ObjectStore
 from lakegc_assets.storage.copies import copy_object
 from lakegc_assets.storage.errors import ChangedError, ObjectNotFoundError, StorageError
@@ -32,6 +34,8 @@ from lakegc_assets.sweep.conditions import Condition, probe_conditions
 from lakegc_assets.sweep.lease_record import PROBES
 from lakegc_assets.wording import counted
 
+#: Beside the copies: of which removal they are. lakeFS writes nothing below this folder.
+COPIES: Final = f"{FOLDER}removal.json"
 _BATCH: Final = 1000
 _THREADS: Final = 8
 #: What a store keeps by itself, so that no copy is needed.
@@ -123,7 +127,7 @@ class Safeguard:
 
 
 def safeguard(server: Server, plan: Plan, choices: Choices, removal_id: str) -> Safeguard:
-    """What keeps what a removal deletes.
+    """What keeps what a removal of objects deletes.
 
     Args:
         server: whose namespaces a backup may not lie in.
@@ -133,29 +137,41 @@ def safeguard(server: Server, plan: Plan, choices: Choices, removal_id: str) -> 
 
     Raises:
         ConfigurationError: the place of the backup is one where copies would be lost.
-        RefusedError: nothing keeps it.
+        RefusedError: nothing keeps it, or a backup is demanded.
         StorageError: whether the store keeps it could not be found out.
     """
+    if choices.without_backup and (url := server.context("any").settings.backup_url):
+        raise RefusedError(
+            f"backup_url is set ({url}), so nothing is deleted without a backup: name a place for "
+            "copies with --backup URL"
+        )
     if choices.backup_url:
         place = StorageNamespace.parse(choices.backup_url)
         _require_free(server, plan, place)
-        return Safeguard(server.open(f"{place.url()}/{removal_id}"))
-    if choices.without_backup:
-        return Safeguard()
-    # A trash would lie in the namespace itself, which is to be empty.
-    kept = probe_recovery(plan.store, f"{PROBES}{removal_id}/", None)
-    if kept.kind in _KEPT:
-        return Safeguard()
-    raise RefusedError(
-        f"{kept.notice}. So what is removed would be gone for good: name a place for copies with "
-        "--backup URL, or do without them with --without-backup"
-    )
+        backup = server.open(f"{place.url()}/{removal_id}")
+        require_no_other_backup(backup, server.root.stores)
+        return Safeguard(backup, probe_conditions(plan.store))
+    if not choices.without_backup:
+        # A trash would lie in the namespace itself, which is to be empty.
+        kept = probe_recovery(plan.store, f"{PROBES}{removal_id}/", None)
+        if kept.kind not in _KEPT:
+            raise RefusedError(
+                f"{kept.notice}. So what is removed would be gone for good: name a place for "
+                "copies with --backup URL, or do without them with --without-backup"
+            )
+    return Safeguard(condition=probe_conditions(plan.store))
 
 
 def _require_free(server: Server, plan: Plan, place: StorageNamespace) -> None:
+    """Refuse a place where copies would be taken for what they are copies of, or for garbage."""
     around = placed(place.url(), server.root.stores)
-    others = {"what is removed": plan.store.url, "the artifacts": server.root.url}
-    taken = [w for w, url in others.items() if around.overlaps(placed(url, server.root.stores))]
+    others = [("what is removed", plan.store.url), ("the artifacts", server.root.url)]
+    others += [("the root of namespaces", url) for url in server.namespace_roots]
+    taken = [
+        f"{what} ({url})"
+        for what, url in others
+        if around.overlaps(placed(url, server.root.stores))
+    ]
     if owner := server.owner_of(place, server.every_repository()):
         taken.append(f"the namespace of repository {owner!r}")
     if taken:
@@ -171,18 +187,26 @@ def begun(server: Server, plan: Plan, choices: Choices) -> tuple[Ledger, Safegua
     Raises:
         LakegcError: see ``safeguard``; or nothing could be recorded.
     """
+    if choices.backup_url and choices.without_backup:
+        raise ConfigurationError("a backup is wanted, and none: --backup or --without-backup")
     removal_id = new_removal_id()
-    kept = Safeguard()
-    if plan.kind != "uploads":
+    if plan.kind == "uploads":
+        if choices.backup_url:
+            raise ConfigurationError(
+                "the parts of an upload cannot be read, nor copied: no --backup"
+            )
+        kept = Safeguard()
+    else:
         kept = safeguard(server, plan, choices, removal_id)
-        kept = replace(kept, condition=probe_conditions(plan.store))
-    ledger = Ledger(
-        server.root,
-        Removal(
-            removal_id, plan.kind, plan.where, plan.store.url, choices.by, plan.rows.num_rows,
-            plan.size, kept.backup.url if kept.backup else "",
-        ),
+    removal = Removal(
+        removal_id, plan.kind, plan.where, plan.store.url, choices.by, plan.rows.num_rows,
+        plan.size, kept.backup.url if kept.backup else "",
     )  # fmt: skip
+    if kept.backup:
+        # So that copies of a namespace are never taken for one, whatever becomes of the ledger.
+        text = json.dumps(removal.to_json(), indent=1)
+        kept.backup.put_if_absent(COPIES, text.encode())
+    ledger = Ledger(server.root, removal)
     ledger.begin(plan.rows)
     return ledger, kept
 
@@ -199,15 +223,16 @@ def remove_objects(
         plan: what is to go.
         ledger: that was begun with it.
         kept: what keeps what is deleted.
-        still: is called before each batch, and raises where nothing may go any more.
+        still: is called right before each delete, behind the copies, which may take long; raises
+            where nothing may go any more.
 
     Raises:
         StorageError: some could not be deleted; the others are.
     """
     totals: Counter[str] = Counter()
     for rows in _batches(plan.rows):
-        still()
         go = _copied(plan.store, rows, kept.backup)
+        still()
         outcomes = {
             one.key: one
             for one in plan.store.delete_many(

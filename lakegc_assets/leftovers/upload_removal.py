@@ -5,7 +5,10 @@ from __future__ import annotations
 from collections import Counter
 from typing import Final
 
-from lakegc_assets.errors import LakegcError
+from lakegc_assets.errors import LakegcError, RefusedError
+from lakegc_assets.graveler.namespace import StorageNamespace
+from lakegc_assets.leftovers.ledger import Ledger
+from lakegc_assets.leftovers.namespaces import guarded
 from lakegc_assets.leftovers.removal import (
     Choices,
     Plan,
@@ -16,6 +19,8 @@ from lakegc_assets.leftovers.removal import (
 )
 from lakegc_assets.leftovers.server import Server
 from lakegc_assets.leftovers.uploads import old_uploads
+from lakegc_assets.mark.installation import require_one_server
+from lakegc_assets.run.lock import repository_lock
 from lakegc_assets.storage.base import ObjectStore
 from lakegc_assets.storage.values import DeleteOutcome, MultipartUpload
 
@@ -40,17 +45,36 @@ def abort_uploads(server: Server, repository: str, choices: Choices) -> Counter[
     """Abort the old uploads of a repository; their number by what became of them.
 
     Raises:
-        RefusedError: they are not what was confirmed.
+        RefusedError: they are not what was confirmed; somebody is at work on the repository, it is
+            on hold, or another server collects it.
         LakegcError: something could not be read, recorded or aborted; remove them again.
     """
-    plan = plan_uploads(server, repository)
-    plan.require(choices.plan_id)
-    if not plan.rows.num_rows:
+    (found,) = server.chosen([repository])
+    place = StorageNamespace.parse(found.storage_namespace)
+    with repository_lock(place.url()):
+        plan = plan_uploads(server, repository)
+        plan.require(choices.plan_id)
+        if not plan.rows.num_rows:
+            close_earlier(server, plan)
+            return Counter()
+        require_one_server(server.client, repository, plan.store)
+        _require_unguarded(server, place)
+        ledger, _ = begun(server, plan, choices)
+        totals = _abort(server, plan, place, ledger)
+        ledger.end(dict(totals))
         close_earlier(server, plan)
-        return Counter()
-    ledger, _ = begun(server, plan, choices)
+    return totals
+
+
+def _require_unguarded(server: Server, place: StorageNamespace) -> None:
+    if why := guarded(server, place):
+        raise RefusedError(f"the uploads of {place.url()} stay: {why}")
+
+
+def _abort(server: Server, plan: Plan, place: StorageNamespace, ledger: Ledger) -> Counter[str]:
     totals: Counter[str] = Counter()
     for at in range(0, plan.rows.num_rows, _BATCH):
+        _require_unguarded(server, place)
         # Somebody may have gone on with one of them.
         now = {one.upload_id: one for one in old_uploads(plan.store)}
         rows = plan.rows.slice(at, _BATCH).to_pylist()
@@ -58,8 +82,6 @@ def abort_uploads(server: Server, repository: str, choices: Choices) -> Counter[
         ledger.add(outcomes, [row["upload_id"] for row in rows])
         totals.update(one.outcome for one in outcomes)
         require_done(plan.store, outcomes)
-    ledger.end(dict(totals))
-    close_earlier(server, plan)
     return totals
 
 

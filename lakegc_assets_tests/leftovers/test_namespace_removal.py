@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,17 +14,20 @@ import pyarrow.parquet as pq
 import pytest
 
 from lakegc_assets.embedded.objects import objects
-from lakegc_assets.errors import ConfigurationError, RefusedError
+from lakegc_assets.errors import ConfigurationError, LakegcError, RefusedError
 from lakegc_assets.graveler.entry import AddressType, Entry
 from lakegc_assets.graveler.namespace import StorageNamespace
 from lakegc_assets.lakefs.client import LakeFSClient
 from lakegc_assets.lakefs.errors import ForbiddenError
+from lakegc_assets.leftovers import removal
 from lakegc_assets.leftovers.ledger import FOLDER, Ledger, unfinished
 from lakegc_assets.leftovers.namespace_removal import plan_namespace, remove_namespace
+from lakegc_assets.leftovers.namespaces import leftover_namespaces
 from lakegc_assets.leftovers.references import named_by
-from lakegc_assets.leftovers.removal import Choices
+from lakegc_assets.leftovers.removal import COPIES, Choices
 from lakegc_assets.leftovers.server import Server
 from lakegc_assets.mark.installation import MARKER
+from lakegc_assets.run.context import RunContext
 from lakegc_assets.storage.local import LocalStore
 from lakegc_assets.sweep.hold import HOLD
 from lakegc_assets_tests.lake import REPOSITORY, SmallLake
@@ -51,6 +56,13 @@ def choices(server: Server, backup: Path | None = None, *, without: bool = False
     return Choices("somebody", plan.id, str(backup) if backup else None, without)
 
 
+def with_backups(server: Server, url: str | None) -> Callable[[str], RunContext]:
+    """The contexts of a server, with this ``backup_url``."""
+    ctx = server.context(REPOSITORY)
+    settings = replace(ctx.settings, backup_url=url)
+    return lambda _: replace(ctx, settings=settings)
+
+
 def test_it_goes_and_its_copies_stay(old: Path, server: Server, tmp_path: Path) -> None:
     marker = old / MARKER
     marker.parent.mkdir(parents=True)
@@ -68,8 +80,29 @@ def test_it_goes_and_its_copies_stay(old: Path, server: Server, tmp_path: Path) 
     assert found == {"deleted": len(before)}
     assert files(old) == {}
     (copies,) = (tmp_path / "backup").iterdir()
-    assert files(copies) == before
+    told = files(copies)
+    assert json.loads(told.pop(COPIES))["where"] == URL
+    assert told == before
     assert not unfinished(server.root)
+
+
+def test_copies_are_never_left_over(old: Path, server: Server, tmp_path: Path) -> None:
+    """Not even where somebody else looks, whose artifacts know of no removal."""
+    assert files(old)
+    backup = tmp_path / "backup"
+    remove_namespace(server, URL, choices(server, backup), unclaimed=True)
+    age(backup, 31)
+    there = replace(server, namespace_roots=(str(backup),))
+    whys = (f"what lakeFS does not write there: '{COPIES}'", "copies of removal .* lie in it")
+    for why, hidden in zip(whys, (None, COPIES), strict=True):
+        (copies,) = backup.iterdir()
+        if hidden:
+            (copies / hidden).unlink()
+        ((found,), problems) = leftover_namespaces(there)
+        assert re.search(why, found.stays)
+        assert problems == []
+        with pytest.raises(RefusedError, match=why):
+            plan_namespace(there, found.url, unclaimed=True)
 
 
 def test_what_keeps_it(
@@ -79,9 +112,13 @@ def test_what_keeps_it(
         plan_namespace(server, URL, unclaimed=False)
     with pytest.raises(RefusedError, match="name a place for copies with --backup URL"):
         remove_namespace(server, URL, choices(server), unclaimed=True)
-    for place in (old / "copies", lake.objects, Path(lake.root.url)):
+    for place in (old / "copies", old.parent / "copies", lake.objects, Path(lake.root.url)):
         with pytest.raises(ConfigurationError, match="would lie in"):
             remove_namespace(server, URL, choices(server, place), unclaimed=True)
+    for told, both in ((None, tmp_path / "x"), (str(tmp_path / "x"), None)):
+        demanding = replace(server, context=with_backups(server, told))
+        with pytest.raises(LakegcError, match="a backup is wanted, and none|backup_url is set"):
+            remove_namespace(demanding, URL, choices(server, both, without=True), unclaimed=True)
     confirmed = choices(server, without=True)
     (old / "data" / SLICE).mkdir()
     (old / "data" / SLICE / XID).write_text("x")
@@ -199,10 +236,24 @@ def test_a_folder_that_is_no_namespace_stays(old: Path, server: Server) -> None:
         plan_namespace(server, URL, unclaimed=True)
 
 
-def test_a_hold_keeps_it(old: Path, server: Server) -> None:
+def test_a_hold_keeps_it(
+    old: Path, server: Server, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Also one that comes while objects are copied."""
     hold = old / HOLD
-    hold.parent.mkdir(parents=True)
-    hold.write_text("{}")
+    copy = removal.copy_object
+
+    def copy_and_hold(*args: Any, **options: Any) -> None:
+        copy(*args, **options)
+        hold.parent.mkdir(parents=True, exist_ok=True)
+        hold.write_text("{}")
+
+    before = files(old)
+    monkeypatch.setattr(removal, "copy_object", copy_and_hold)
+    wanted = choices(server, tmp_path / "backup")
+    with pytest.raises(RefusedError, match="it is on hold"):
+        remove_namespace(server, URL, wanted, unclaimed=True)
+    assert before.items() <= files(old).items()
     age(old, 31)
     with pytest.raises(RefusedError, match="it is on hold"):
         plan_namespace(server, URL, unclaimed=True)
@@ -260,7 +311,9 @@ def test_a_kill_loses_nothing(
     planned = Path(server.root.url) / FOLDER / left.id / "planned/000000.parquet"
     assert {*pq.read_table(planned)["key"].to_pylist()} == before.keys()
     (copies,) = (tmp_path / "backup").iterdir()
-    assert files(copies) | files(old) == before
+    kept = files(copies) | files(old)
+    assert kept.pop(COPIES)
+    assert kept == before
     assert len(files(old)) == max(0, len(before) - deleted)
     remove_namespace(server, URL, choices(server, tmp_path / "backup"), unclaimed=True)
     assert files(old) == {}

@@ -2,20 +2,28 @@
 
 from __future__ import annotations
 
+import json
+import threading
 from collections.abc import Sequence
+from dataclasses import asdict
 from datetime import datetime, timedelta
 
 import pyarrow as pa
 import pytest
 
+from lakegc_assets.errors import ConfigurationError, RefusedError
 from lakegc_assets.leftovers.ledger import Ledger, unfinished
 from lakegc_assets.leftovers.removal import Choices
 from lakegc_assets.leftovers.server import Server
 from lakegc_assets.leftovers.upload_removal import abort_uploads, plan_uploads
 from lakegc_assets.leftovers.uploads import leftover_uploads
+from lakegc_assets.mark.installation import MARKER
+from lakegc_assets.mark.installation import Server as Collector
+from lakegc_assets.run.lock import repository_lock
 from lakegc_assets.storage.errors import AccessDeniedError
 from lakegc_assets.storage.local import LocalStore
 from lakegc_assets.storage.values import MultipartUpload
+from lakegc_assets.sweep.hold import HOLD
 from lakegc_assets_tests.lake import REPOSITORY
 
 _DAY = timedelta(days=1)
@@ -38,6 +46,13 @@ def test_an_upload_is_as_old_as_its_last_part(
     (found,), problems = leftover_uploads(server)
     assert (found.where, [one.key for one in found.uploads], found.size) == ("repo", ["a", "b"], 13)
     assert [(one.where, "not allowed" in one.what) for one in problems] == [("local://team", True)]
+
+
+def held(server: Server, plan_id: str, refused: list[str]) -> None:
+    try:
+        abort_uploads(server, REPOSITORY, Choices("somebody", plan_id))
+    except RefusedError as error:
+        refused.append(str(error))
 
 
 def test_only_uploads_are_aborted_that_nobody_goes_on_with(
@@ -69,6 +84,23 @@ def test_only_uploads_are_aborted_that_nobody_goes_on_with(
     monkeypatch.setattr(Ledger, "begin", begin_and_go_on)
     plan = plan_uploads(server, REPOSITORY)
     assert plan.rows["upload_id"].to_pylist() == ["busy", "done", "idle"]
+    store = server.open(f"local://{REPOSITORY}")
+    other = Collector("another", REPOSITORY, 1)
+    for key, text, why in (
+        (HOLD, "{}", "it is on hold"),
+        (MARKER, json.dumps(asdict(other)), "is collected by another lakeFS server"),
+    ):
+        store.put(key, text.encode())
+        with pytest.raises(RefusedError, match=why):
+            abort_uploads(server, REPOSITORY, Choices("somebody", plan.id))
+        store.delete_many([key])
+    with repository_lock(store.url):
+        elsewhere = threading.Thread(target=held, args=(server, plan.id, refused := []))
+        elsewhere.start()
+        elsewhere.join()
+    assert ["another run holds" in why for why in refused] == [True]
+    with pytest.raises(ConfigurationError, match="cannot be read, nor copied"):
+        abort_uploads(server, REPOSITORY, Choices("somebody", plan.id, "/somewhere"))
     found = abort_uploads(server, REPOSITORY, Choices("somebody", plan.id))
     assert found == {"deleted": 1, "spared": 2}
     assert aborted == ["idle"]
