@@ -14,12 +14,11 @@ import pyarrow.parquet as pq
 import pytest
 
 from lakegc_assets.embedded.objects import objects
-from lakegc_assets.errors import ConfigurationError, LakegcError, RefusedError
+from lakegc_assets.errors import ConfigurationError, RefusedError
 from lakegc_assets.graveler.entry import AddressType, Entry
 from lakegc_assets.graveler.namespace import StorageNamespace
 from lakegc_assets.lakefs.client import LakeFSClient
 from lakegc_assets.lakefs.errors import ForbiddenError
-from lakegc_assets.leftovers import removal
 from lakegc_assets.leftovers.ledger import FOLDER, Ledger, unfinished
 from lakegc_assets.leftovers.namespace_removal import plan_namespace, remove_namespace
 from lakegc_assets.leftovers.namespaces import leftover_namespaces
@@ -28,6 +27,7 @@ from lakegc_assets.leftovers.removal import COPIES, Choices
 from lakegc_assets.leftovers.server import Server
 from lakegc_assets.mark.installation import MARKER
 from lakegc_assets.run.context import RunContext
+from lakegc_assets.storage.copies import copy_object
 from lakegc_assets.storage.local import LocalStore
 from lakegc_assets.sweep.hold import HOLD
 from lakegc_assets_tests.lake import REPOSITORY, SmallLake
@@ -80,9 +80,9 @@ def test_it_goes_and_its_copies_stay(old: Path, server: Server, tmp_path: Path) 
     assert found == {"deleted": len(before)}
     assert files(old) == {}
     (copies,) = (tmp_path / "backup").iterdir()
-    told = files(copies)
-    assert json.loads(told.pop(COPIES))["where"] == URL
-    assert told == before
+    kept = files(copies)
+    assert json.loads(kept.pop(COPIES))["where"] == URL
+    assert kept == before
     assert not unfinished(server.root)
 
 
@@ -115,10 +115,11 @@ def test_what_keeps_it(
     for place in (old / "copies", old.parent / "copies", lake.objects, Path(lake.root.url)):
         with pytest.raises(ConfigurationError, match="would lie in"):
             remove_namespace(server, URL, choices(server, place), unclaimed=True)
-    for told, both in ((None, tmp_path / "x"), (str(tmp_path / "x"), None)):
-        demanding = replace(server, context=with_backups(server, told))
-        with pytest.raises(LakegcError, match="a backup is wanted, and none|backup_url is set"):
-            remove_namespace(demanding, URL, choices(server, both, without=True), unclaimed=True)
+    with pytest.raises(ConfigurationError, match="a backup is wanted, and none"):
+        remove_namespace(server, URL, choices(server, tmp_path / "x", without=True), unclaimed=True)
+    demanding = replace(server, context=with_backups(server, str(tmp_path / "x")))
+    with pytest.raises(RefusedError, match="backup_url is set"):
+        remove_namespace(demanding, URL, choices(server, without=True), unclaimed=True)
     confirmed = choices(server, without=True)
     (old / "data" / SLICE).mkdir()
     (old / "data" / SLICE / XID).write_text("x")
@@ -241,15 +242,14 @@ def test_a_hold_keeps_it(
 ) -> None:
     """Also one that comes while objects are copied."""
     hold = old / HOLD
-    copy = removal.copy_object
 
     def copy_and_hold(*args: Any, **options: Any) -> None:
-        copy(*args, **options)
+        copy_object(*args, **options)
         hold.parent.mkdir(parents=True, exist_ok=True)
         hold.write_text("{}")
 
     before = files(old)
-    monkeypatch.setattr(removal, "copy_object", copy_and_hold)
+    monkeypatch.setattr("lakegc_assets.leftovers.removal.copy_object", copy_and_hold)
     wanted = choices(server, tmp_path / "backup")
     with pytest.raises(RefusedError, match="it is on hold"):
         remove_namespace(server, URL, wanted, unclaimed=True)
