@@ -171,6 +171,12 @@ def _show(found: Leftovers) -> None:
             f"uploads\t{one.where}\t{counted(len(one.uploads), 'upload')}, "
             f"{human_bytes(one.size)}\toldest {one.oldest:%Y-%m-%d}"
         )
+    for held_back in found.blocks:
+        click.echo(
+            f"blocks\t{held_back.where}\t{counted(len(held_back.blobs), 'blob')} that nobody has "
+            f"committed, {human_bytes(held_back.size)}\tthe store drops each a week after its last "
+            "block"
+        )
     for table in found.metadata:
         ranges = table.tables.num_rows - table.metaranges
         click.echo(
@@ -190,6 +196,9 @@ def _show(found: Leftovers) -> None:
         )
     for problem in found.problems:
         click.echo(f"could not be looked at: {problem.where}: {problem.what}", err=True)
-    rest = (found.namespaces, found.uploads, found.metadata, found.retained, found.removals)
+    rest = (
+        found.namespaces, found.uploads, found.blocks, found.metadata, found.retained,
+        found.removals,
+    )  # fmt: skip
     if not any(rest) and not found.problems:
         click.echo("nothing is left over", err=True)

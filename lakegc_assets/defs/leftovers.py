@@ -42,6 +42,13 @@ def of_leftovers(found: Leftovers) -> dict[str, Any]:
                 for one in uploads
             ],
         ),
+        "blocks that nobody has committed": _table(
+            ("where", "blobs", "size"),
+            [
+                (one.where, len(one.blobs), human_bytes(one.size))
+                for one in sorted(found.blocks, key=lambda one: -one.size)
+            ],
+        ),
         "ranges and metaranges that nothing names": _table(
             ("repository", "metaranges", "ranges", "size"),
             [

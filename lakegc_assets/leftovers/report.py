@@ -17,7 +17,12 @@ from lakegc_assets.leftovers.metadata import (
 from lakegc_assets.leftovers.namespaces import LeftoverNamespace, leftover_namespaces
 from lakegc_assets.leftovers.retained import RetainedObjects, retained_objects
 from lakegc_assets.leftovers.server import Problem, Server
-from lakegc_assets.leftovers.uploads import LeftoverUploads, leftover_uploads
+from lakegc_assets.leftovers.uploads import (
+    LeftoverUploads,
+    UncommittedBlobs,
+    leftover_uploads,
+    uncommitted_blobs,
+)
 
 
 @dataclass(frozen=True)
@@ -27,6 +32,7 @@ class Leftovers:
     Attributes:
         namespaces: that no repository has.
         uploads: in parts that never ended.
+        blocks: blobs of which nobody has committed the blocks.
         metadata: tables that nothing names, of each repository that has some.
         retained: what the stores still hold of what was deleted.
         removals: that were begun, and did not end.
@@ -35,6 +41,7 @@ class Leftovers:
 
     namespaces: Sequence[LeftoverNamespace]
     uploads: Sequence[LeftoverUploads]
+    blocks: Sequence[UncommittedBlobs]
     metadata: Sequence[UnreferencedTables]
     retained: Sequence[RetainedObjects]
     removals: Sequence[Removal]
@@ -47,6 +54,8 @@ class Leftovers:
             "bytes in leftover namespaces": sum(one.size for one in self.namespaces),
             "unfinished uploads": sum(len(one.uploads) for one in self.uploads),
             "bytes of unfinished uploads": sum(one.size for one in self.uploads),
+            "uncommitted blobs": sum(len(one.blobs) for one in self.blocks),
+            "bytes of uncommitted blobs": sum(one.size for one in self.blocks),
             "unreferenced tables": sum(one.tables.num_rows for one in self.metadata),
             "bytes of unreferenced tables": sum(one.size for one in self.metadata),
             "retained objects": sum(one.objects for one in self.retained),
@@ -74,6 +83,15 @@ class Leftovers:
                 }
                 for one in self.uploads
             ],
+            "uncommitted_blobs": [
+                {
+                    "where": one.where,
+                    "url": one.url,
+                    "bytes": one.size,
+                    "blobs": [blob._asdict() for blob in one.blobs],
+                }
+                for one in self.blocks
+            ],
             "metadata": [
                 {
                     "repository": one.repository,
@@ -86,7 +104,9 @@ class Leftovers:
                 }
                 for one in self.metadata
             ],
-            "retained": [asdict(one) for one in self.retained],
+            "retained": [
+                {**asdict(one), "locked_until": _text(one.locked_until)} for one in self.retained
+            ],
             "unfinished_removals": [one.to_json() for one in self.removals],
             "problems": [asdict(one) for one in self.problems],
         }
@@ -105,8 +125,9 @@ def find_leftovers(server: Server, names: Sequence[str] = ()) -> Leftovers:
     """
     namespaces, problems = ([], []) if names else leftover_namespaces(server)
     uploads, more = leftover_uploads(server, names)
-    retained, yet_more = retained_objects(server, names)
-    problems += [*more, *yet_more]
+    blocks, of_blocks = uncommitted_blobs(server, names)
+    retained, of_retained = retained_objects(server, names)
+    problems += [*more, *of_blocks, *of_retained]
     metadata: list[UnreferencedTables] = []
     for one in server.chosen(names):
         if one.read_only:
@@ -130,7 +151,7 @@ def find_leftovers(server: Server, names: Sequence[str] = ()) -> Leftovers:
         problems.append(Problem(server.root.url, f"the records of removals: {error}"))
     # A root that cannot be read is told by each kind.
     once = list(dict.fromkeys(problems))
-    return Leftovers(namespaces, uploads, metadata, retained, removals, once)
+    return Leftovers(namespaces, uploads, blocks, metadata, retained, removals, once)
 
 
 def _text(moment: datetime | None) -> str | None:

@@ -9,15 +9,23 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any, Final
 
 from lakegc_assets.errors import LakegcError
 from lakegc_assets.graveler.namespace import StorageNamespace
 from lakegc_assets.leftovers.server import Problem, Server
+from lakegc_assets.storage.values import Retained
+from lakegc_assets.wording import counted
 
 #: Days that a proposed rule keeps what was deleted: an undo is possible for so long.
 _DAYS: Final = 30
 _DATA: Final = "data/"
+#: Locks of which neither lists nor settings tell, by the kind of the store.
+NOT_COUNTED: Final = {
+    "s3": "locks and legal holds of single objects, each of which takes a request",
+    "azure": "policies and legal holds of the whole container",
+}
 
 
 @dataclass(frozen=True)
@@ -30,6 +38,9 @@ class RetainedObjects:
         objects: versions, soft-deleted objects or files in the trash.
         size: of these, in bytes.
         markers: delete markers.
+        locked: of the objects, how many a lock or a legal hold keeps; None where nobody may know.
+            See ``NOT_COUNTED``.
+        locked_until: when the last of these locks ends, UTC; None where none has an end.
         days: after which each goes; None where nothing ends it, or nobody knows.
         notice: a sentence about it.
         rule: the life-cycle rule that would end it, in the form of the store; empty where none is
@@ -41,6 +52,8 @@ class RetainedObjects:
     objects: int
     size: int
     markers: int
+    locked: int | None
+    locked_until: datetime | None
     days: float | None
     notice: str
     rule: str
@@ -69,9 +82,22 @@ def retained_objects(
         if held.objects or held.markers:
             endless = kept.kind in {"versions", "nothing"} and kept.days is None
             rule = life_cycle_rule(place, one.id) if endless else ""
-            told = (one.id, kept.kind, *held, kept.days, kept.notice, rule)
-            found.append(RetainedObjects(*told))
+            notice = "; ".join(filter(None, [kept.notice, _locks(held, place.scheme)]))
+            found.append(
+                RetainedObjects(one.id, kept.kind, *held, days=kept.days, notice=notice, rule=rule)
+            )
     return found, problems
+
+
+def _locks(held: Retained, scheme: str) -> str:
+    """What keeps objects from being removed even by a rule, in words."""
+    if held.locked is None:
+        return "nobody may read here which of it is locked"
+    if not held.locked:
+        return ""
+    until = f", the last lock until {held.locked_until:%Y-%m-%d}" if held.locked_until else ""
+    rest = f" (not counted: {NOT_COUNTED[scheme]})" if scheme in NOT_COUNTED else ""
+    return f"{counted(held.locked, 'object')} locked or on legal hold{until}{rest}"
 
 
 def life_cycle_rule(place: StorageNamespace, name: str) -> str:

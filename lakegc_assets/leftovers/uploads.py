@@ -14,7 +14,7 @@ from typing import Final
 from lakegc_assets.errors import LakegcError
 from lakegc_assets.leftovers.server import Problem, Server
 from lakegc_assets.storage.base import ObjectStore
-from lakegc_assets.storage.values import MultipartUpload
+from lakegc_assets.storage.values import MultipartUpload, UncommittedBlob
 
 #: An upload that got its last part later may still be completed.
 MIN_AGE: Final = timedelta(days=7)
@@ -45,6 +45,28 @@ class LeftoverUploads:
         return self.uploads[0].begun
 
 
+@dataclass(frozen=True)
+class UncommittedBlobs:
+    """Blobs of a place of which there are only blocks that nobody has committed.
+
+    The store drops them by itself, and tells of none how old it is: they are reported only.
+
+    Attributes:
+        where: repository, or URL of a root.
+        url: that their keys are relative to.
+        blobs: each with the bytes of its blocks.
+    """
+
+    where: str
+    url: str
+    blobs: Sequence[UncommittedBlob]
+
+    @property
+    def size(self) -> int:
+        """Bytes of all blocks."""
+        return sum(one.size for one in self.blobs)
+
+
 def leftover_uploads(
     server: Server, names: Sequence[str] = ()
 ) -> tuple[list[LeftoverUploads], list[Problem]]:
@@ -57,13 +79,10 @@ def leftover_uploads(
     Returns:
         A value for each place that has some, each upload once; and what could not be looked at.
     """
-    places = [(one.id, one.storage_namespace) for one in server.chosen(names)]
-    if not names:
-        places += [(url, url) for url in server.namespace_roots]
     found: list[LeftoverUploads] = []
     problems: list[Problem] = []
     seen: set[tuple[str, str]] = set()
-    for where, url in places:
+    for where, url in _places(server, names):
         try:
             store = server.open(url)
             old = [
@@ -77,6 +96,40 @@ def leftover_uploads(
         except LakegcError as error:
             problems.append(Problem(where, str(error)))
     return found, problems
+
+
+def uncommitted_blobs(
+    server: Server, names: Sequence[str] = ()
+) -> tuple[list[UncommittedBlobs], list[Problem]]:
+    """The uncommitted blobs of repositories, and of all roots where no repository is named.
+
+    Args:
+        server: of the repositories.
+        names: of repositories; none for all.
+
+    Returns:
+        A value for each place that has some, each blob once; and what could not be looked at.
+    """
+    found: list[UncommittedBlobs] = []
+    problems: list[Problem] = []
+    seen: set[str] = set()
+    for where, url in _places(server, names):
+        try:
+            store = server.open(url)
+            blobs = [b for b in store.uncommitted_blobs() if f"{store.url}/{b.key}" not in seen]
+        except LakegcError as error:
+            problems.append(Problem(where, str(error)))
+            continue
+        seen |= {f"{store.url}/{one.key}" for one in blobs}
+        if blobs:
+            found.append(UncommittedBlobs(where, store.url, blobs))
+    return found, problems
+
+
+def _places(server: Server, names: Sequence[str]) -> list[tuple[str, str]]:
+    """Names and URLs of repositories, and of all roots where no repository is named."""
+    places = [(one.id, one.storage_namespace) for one in server.chosen(names)]
+    return places if names else [*places, *((url, url) for url in server.namespace_roots)]
 
 
 def old_uploads(store: ObjectStore) -> list[MultipartUpload]:

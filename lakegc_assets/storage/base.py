@@ -20,6 +20,7 @@ from lakegc_assets.storage.values import (
     Prefixes,
     Recovery,
     Retained,
+    UncommittedBlob,
     UndeleteOutcome,
 )
 
@@ -201,6 +202,13 @@ class ObjectStore(ABC):
         are there.
         """
         del begun_before
+        return ()
+
+    def uncommitted_blobs(self) -> Sequence[UncommittedBlob]:
+        """Names for which blocks were uploaded and never committed, where a store has such ones.
+
+        Blocks beside an object that is not empty are not among them: no list tells of those.
+        """
         return ()
 
     def abort_upload(self, upload: MultipartUpload) -> bool:

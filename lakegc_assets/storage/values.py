@@ -137,6 +137,18 @@ class MultipartUpload(NamedTuple):
     size: int
 
 
+class UncommittedBlob(NamedTuple):
+    """A name for which a store holds blocks, and no object: nobody has committed them.
+
+    Attributes:
+        key: relative to the store's URL.
+        size: of its blocks, in bytes.
+    """
+
+    key: str
+    size: int
+
+
 class Retained(NamedTuple):
     """What a store still holds of what was deleted or replaced.
 
@@ -144,11 +156,16 @@ class Retained(NamedTuple):
         objects: versions, soft-deleted objects, or files in the trash.
         size: of these, in bytes.
         markers: delete markers, which hold no bytes.
+        locked: how many objects a lock or a legal hold keeps, as far as lists and settings tell;
+            None where nobody may read these.
+        locked_until: when the last of these locks ends, UTC; None where none has an end.
     """
 
     objects: int = 0
     size: int = 0
     markers: int = 0
+    locked: int | None = 0
+    locked_until: datetime | None = None
 
 
 @dataclass(frozen=True)

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import json
+import re
+from datetime import datetime, timezone
 
 import pytest
 
 from lakegc_assets.graveler.namespace import StorageNamespace
+from lakegc_assets.leftovers.report import find_leftovers
 from lakegc_assets.leftovers.retained import life_cycle_rule, retained_objects
 from lakegc_assets.leftovers.server import Server
+from lakegc_assets.storage.local import LocalStore
 from lakegc_assets.storage.trash import trash_folder
+from lakegc_assets.storage.values import Retained
 from lakegc_assets_tests.lake import REPOSITORY
 
 
@@ -45,3 +50,30 @@ def test_the_trash_of_a_repository_is_told(server: Server) -> None:
     assert (found.repository, found.kind, found.objects, found.size, found.rule, problems) == (
         REPOSITORY, "trash", 1, size, "", []
     )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("locked", "until", "said"),
+    [
+        (
+            2,
+            datetime(2099, 1, 2, tzinfo=timezone.utc),
+            "2 objects .*, the last lock until 2099-01-02",
+        ),
+        (1, None, "1 object locked or on legal hold$"),
+        (None, None, "nobody may read here which of it is locked"),
+    ],
+)
+def test_locks_are_told(
+    server: Server,
+    monkeypatch: pytest.MonkeyPatch,
+    locked: int | None,
+    until: datetime | None,
+    said: str,
+) -> None:
+    held = Retained(2, 3, 0, locked, until)
+    monkeypatch.setattr(LocalStore, "retained", lambda *_: held)
+    found = find_leftovers(server)
+    assert re.search(said, found.retained[0].notice)
+    (told,) = json.loads(json.dumps(found.to_json()))["retained"]
+    assert (told["locked"], told["locked_until"]) == (locked, until and until.isoformat())

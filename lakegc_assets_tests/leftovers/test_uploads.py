@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from datetime import datetime, timedelta
 
 import pyarrow as pa
@@ -14,6 +14,7 @@ import pytest
 from lakegc_assets.errors import ConfigurationError, RefusedError
 from lakegc_assets.leftovers.ledger import Ledger, unfinished
 from lakegc_assets.leftovers.removal import Choices
+from lakegc_assets.leftovers.report import find_leftovers
 from lakegc_assets.leftovers.server import Server
 from lakegc_assets.leftovers.upload_removal import abort_uploads, plan_uploads
 from lakegc_assets.leftovers.uploads import leftover_uploads
@@ -22,7 +23,7 @@ from lakegc_assets.mark.installation import Server as Collector
 from lakegc_assets.run.lock import repository_lock
 from lakegc_assets.storage.errors import AccessDeniedError
 from lakegc_assets.storage.local import LocalStore
-from lakegc_assets.storage.values import MultipartUpload
+from lakegc_assets.storage.values import MultipartUpload, UncommittedBlob
 from lakegc_assets.sweep.hold import HOLD
 from lakegc_assets_tests.lake import REPOSITORY
 
@@ -46,6 +47,19 @@ def test_an_upload_is_as_old_as_its_last_part(
     (found,), problems = leftover_uploads(server)
     assert (found.where, [one.key for one in found.uploads], found.size) == ("repo", ["a", "b"], 13)
     assert [(one.where, "not allowed" in one.what) for one in problems] == [("local://team", True)]
+
+
+def test_a_blob_that_nobody_committed_is_told_once(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    blob = UncommittedBlob("x", 8)
+    monkeypatch.setattr(LocalStore, "uncommitted_blobs", lambda _: [blob])
+    there = replace(server, namespace_roots=(f"local://{REPOSITORY}", "local://team"))
+    found = find_leftovers(there)
+    assert [(one.where, one.size) for one in found.blocks] == [("repo", 8), ("local://team", 8)]
+    told = found.to_json()["uncommitted_blobs"]
+    assert told[0]["blobs"] == [blob._asdict()]
+    assert json.dumps(told)
 
 
 def test_only_uploads_are_aborted_that_nobody_goes_on_with(

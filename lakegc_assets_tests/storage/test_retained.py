@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import hashlib
 import json
 import uuid
 from collections.abc import Callable
@@ -16,9 +18,9 @@ from lakegc_assets.storage.config import GcsAccess, StoreConfig
 from lakegc_assets.storage.errors import StorageError
 from lakegc_assets.storage.opening import open_store
 from lakegc_assets.storage.trash import TRASH
-from lakegc_assets.storage.values import Retained
-from lakegc_assets_tests.storage.azure_answers import blob, page
-from lakegc_assets_tests.storage.conftest import Answer, Script
+from lakegc_assets.storage.values import Retained, UncommittedBlob
+from lakegc_assets_tests.storage.azure_answers import blob, page, refusal
+from lakegc_assets_tests.storage.conftest import Answer, Script, azure_client
 from lakegc_assets_tests.storage.servers import Server
 
 _STORES = pytest.mark.stores
@@ -87,6 +89,30 @@ def test_versions_that_a_bucket_holds(
     assert store.retained("data/") == Retained(2, 5, 1)
 
 
+def test_the_default_lock_of_a_bucket(endpoint: str, request: pytest.FixtureRequest) -> None:
+    if "versitygw" in request.node.name:
+        server: Server = request.getfixturevalue("versioned_gateway")
+        endpoint = server.endpoint
+    name = f"bucket-{uuid.uuid4().hex}"
+    client = boto3.client("s3", endpoint_url=endpoint)
+    client.create_bucket(Bucket=name, ObjectLockEnabledForBucket=True)
+    client.put_object_lock_configuration(
+        Bucket=name,
+        ObjectLockConfiguration={
+            "ObjectLockEnabled": "Enabled",
+            "Rule": {"DefaultRetention": {"Mode": "GOVERNANCE", "Days": 2}},
+        },
+    )
+    store = open_store(f"s3://{name}/ns", StoreConfig(endpoint_url=endpoint))
+    digest = base64.b64encode(hashlib.md5(b"12", usedforsecurity=False).digest()).decode()
+    client.put_object(Bucket=name, Key="ns/data/a", Body=b"12", ContentMD5=digest)
+    store.delete_many(["data/a"])
+    found = store.retained("data/")
+    assert (found.objects, found.locked) == (1, 1)
+    assert found.locked_until is not None
+    assert found.locked_until - datetime.now(timezone.utc) < timedelta(days=2)
+
+
 def test_the_trash_of_a_folder(tmp_path: Path) -> None:
     store = open_store(str(tmp_path))
     for key in ("data/a", "b"):
@@ -100,14 +126,52 @@ def test_versions_and_deleted_blobs_of_azure(azure: Callable[..., ObjectStore]) 
         return blob(f"ns/{name}").replace("<Properties>", f"{more}<Properties>")
 
     first = page(
-        kept("a", "<VersionId>2026-01-01</VersionId>"),
+        blob(
+            "ns/a",
+            properties="<LegalHold>true</LegalHold><ImmutabilityPolicyUntilDate>"
+            "Fri, 02 Jan 2099 03:04:05 GMT</ImmutabilityPolicyUntilDate>",
+        ).replace("<Properties>", "<VersionId>2026-01-01</VersionId><Properties>"),
         kept("a", "<VersionId>2026-01-02</VersionId><IsCurrentVersion>true</IsCurrentVersion>"),
         marker="next",
     )
     second = page(kept("b", "<Deleted>true</Deleted>"), kept("c", ""))
     refused = Answer(400, headers={"x-ms-error-code": "InvalidQueryParameterValue"})
-    assert azure(first, second).retained() == Retained(2, 14)
-    assert azure(refused, second).retained() == Retained(1, 7)
+    until = datetime(2099, 1, 2, 3, 4, 5, tzinfo=timezone.utc)
+    assert azure(first, second).retained() == Retained(2, 14, 0, 1, until)
+    assert azure(refused, refused, second).retained() == Retained(1, 7)
+
+
+def test_blocks_that_nobody_committed(azure: Callable[..., ObjectStore], script: Script) -> None:
+    """Azure lists such a blob like an empty one."""
+    empty = blob("ns/data/a").replace("<Content-Length>7<", "<Content-Length>0<")
+    sizes = "".join(f"<Block><Name>x</Name><Size>{size}</Size></Block>" for size in (3, 4))
+    blocks = [
+        Answer(body=f"<BlockList><UncommittedBlocks>{content}</UncommittedBlocks></BlockList>")
+        for content in (sizes, "")
+    ]
+    other = empty.replace("data/a", "data/b")
+    store = azure(page(empty, blob("ns/full")), blocks[0])
+    assert store.uncommitted_blobs() == [UncommittedBlob("data/a", 7)]
+    assert len(script.requests) == 2
+    assert azure(page(other), blocks[1]).uncommitted_blobs() == []
+    assert azure(page(other), refusal(404, "BlobNotFound")).uncommitted_blobs() == []
+    with pytest.raises(StorageError, match="listing uncommitted blobs"):
+        azure(page(other), refusal(403, "AuthorizationFailure")).uncommitted_blobs()
+
+
+@_STORES
+def test_blocks_in_azurite(
+    azure_container: tuple[str, StoreConfig], azurite_server: Server
+) -> None:
+    url, config = azure_container
+    container = azure_client(azurite_server).get_container_client(url.rpartition("/")[2])
+    for key in ("ns/data/a", "elsewhere"):
+        container.get_blob_client(key).stage_block("MQ==", b"12345")
+    store = open_store(f"{url}/ns", config)
+    store.put("data/b", b"")
+    store.put("data/c", b"1")
+    assert store.uncommitted_blobs() == [UncommittedBlob("data/a", 5)]
+    assert [key for page in store.list() for key in page["key"].to_pylist()] == ["data/b", "data/c"]
 
 
 @pytest.fixture
@@ -122,9 +186,20 @@ def gcs(script: Script) -> Callable[..., ObjectStore]:
 
 def test_generations_of_google(gcs: Callable[..., ObjectStore], script: Script) -> None:
     live, old = {"size": "9"}, {"size": "4", "timeDeleted": "2026-01-01T00:00:00Z"}
-    soft = {"size": "5", "softDeleteTime": "2026-01-01T00:00:00Z"}
-    pages = [{"items": [live, old], "nextPageToken": "t"}, {"items": [old]}, {"items": [soft]}]
-    assert gcs(*map(json.dumps, pages)).retained("data/") == Retained(3, 13)
+    later = "2099-01-01T00:00:00Z"
+    locks = ({"temporaryHold": True}, {"retention": {"retainUntilTime": later}})
+    soft = {
+        "size": "5",
+        "softDeleteTime": "2026-01-01T00:00:00Z",
+        "retentionExpirationTime": "2020-01-01T00:00:00Z",
+    }
+    pages = [
+        {"items": [live, {**old, **locks[0]}], "nextPageToken": "t"},
+        {"items": [{**old, **locks[1]}]},
+        {"items": [soft]},
+    ]
+    until = datetime(2099, 1, 1, tzinfo=timezone.utc)
+    assert gcs(*map(json.dumps, pages)).retained("data/") == Retained(3, 13, 0, 2, until)
     assert ["softDeleted" in one for one in script.requests] == [False, False, True]
 
 

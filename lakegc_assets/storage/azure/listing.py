@@ -103,7 +103,7 @@ def _parsed(blobs: ET.Element, *, may_hold_returns: bool) -> Iterator[Sequence[s
         properties = blob.find("Properties")
         if properties is None:
             raise ValueError("a blob has no properties")
-        if not _is_directory(blob, properties):
+        if not is_directory(blob, properties):
             yield (
                 name_of(blob, may_hold_returns=may_hold_returns),
                 properties.findtext("Last-Modified"),
@@ -124,7 +124,8 @@ def name_of(item: ET.Element, *, may_hold_returns: bool) -> str:
     return name.text
 
 
-def _is_directory(blob: ET.Element, properties: ET.Element) -> bool:
+def is_directory(blob: ET.Element, properties: ET.Element) -> bool:
+    """Whether a listed blob is a directory, and no object."""
     if (properties.findtext("ResourceType") or "").lower() == "directory":
         return True
     metadata = blob.find("Metadata")

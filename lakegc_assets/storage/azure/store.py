@@ -30,6 +30,7 @@ from lakegc_assets.storage.azure.service import (
     failure_of_part,
     open_service,
 )
+from lakegc_assets.storage.azure.unfinished import AzureUnfinished
 from lakegc_assets.storage.azure.versions import AzureVersions, kept_by
 from lakegc_assets.storage.base import ObjectStore
 from lakegc_assets.storage.bulk import Answer, Bulk, answer_of_one
@@ -61,6 +62,7 @@ from lakegc_assets.storage.values import (
     Prefixes,
     Recovery,
     Retained,
+    UncommittedBlob,
     UndeleteOutcome,
 )
 
@@ -185,6 +187,11 @@ class AzureStore(ObjectStore):
         """See ``ObjectStore``: versions that are not the latest, and what soft delete has."""
         with explaining(f"{self._url}: listing versions"):
             return self._versions().retained(prefix)
+
+    def uncommitted_blobs(self) -> Sequence[UncommittedBlob]:
+        """See ``ObjectStore``."""
+        with explaining(f"{self._url}: listing uncommitted blobs"):
+            return AzureUnfinished(self._service, self._container, self._prefix).blobs()
 
     def undelete_many(self, objects: Sequence[Lost]) -> Sequence[UndeleteOutcome]:
         """See ``ObjectStore``: a version is copied, or a blob undeleted."""

@@ -14,6 +14,8 @@ import xml.etree.ElementTree as ET
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from datetime import datetime, timezone
+from email.utils import parsedate_to_datetime
 from functools import partial
 from typing import Final, NamedTuple
 from urllib.parse import quote
@@ -25,6 +27,8 @@ from lakegc_assets.storage.errors import InvalidKeyError, PreconditionFailedErro
 from lakegc_assets.storage.http import HttpFailure
 from lakegc_assets.storage.values import Lost, Recovery, Retained, UndeleteOutcome
 
+#: What a list of all that is kept is asked for, the most first.
+_ALL: Final = ("versions,deleted,immutabilitypolicy,legalhold", "versions,deleted", "deleted")
 _THREADS: Final = 16
 _COPY_POLL_S: Final = 0.5
 _OK: Final = 200
@@ -40,6 +44,8 @@ class Kept(NamedTuple):
         deleted: whether soft delete keeps it.
         etag: without quotes.
         size: in bytes.
+        held: whether it is under a legal hold.
+        until: when its immutability policy ends, UTC; None without one.
     """
 
     version: str
@@ -47,6 +53,8 @@ class Kept(NamedTuple):
     deleted: bool
     etag: str
     size: int
+    held: bool = False
+    until: datetime | None = None
 
 
 @dataclass(frozen=True)
@@ -123,23 +131,34 @@ class AzureVersions:
     def _kept(self, key: str) -> Iterator[Kept]:
         """All that a blob's name stands for; it comes before the names that start with it."""
         name = self.prefix + key
-        for names, kept in self._pages(name):
+        for names, kept in self._pages(name, _ALL[1:]):
             yield from (one for told, one in zip(names, kept, strict=True) if told == name)
             if names and names[-1] != name:
                 return
 
     def retained(self, prefix: str) -> Retained:
         """Versions and soft-deleted blobs below a prefix. Raises HttpFailure."""
-        objects = size = 0
-        for _, kept in self._pages(self.prefix + prefix):
-            old = [one.size for one in kept if not one.current]
-            objects, size = objects + len(old), size + sum(old)
-        return Retained(objects, size)
+        objects = size = locked = 0
+        ends: list[datetime] = []
+        now = datetime.now(timezone.utc)
+        for _, kept in self._pages(self.prefix + prefix, _ALL):
+            old = [one for one in kept if not one.current]
+            objects, size = objects + len(old), size + sum(one.size for one in old)
+            ends += [one.until for one in old if one.until and one.until > now]
+            locked += sum(one.held or bool(one.until and one.until > now) for one in old)
+            ends = sorted(ends)[-1:]
+        return Retained(objects, size, 0, locked, *ends)
 
-    def _pages(self, prefix: str) -> Iterator[tuple[list[str], list[Kept]]]:
-        """Names, and what is kept of each, of all versions below a prefix."""
+    def _pages(self, prefix: str, include: Sequence[str]) -> Iterator[tuple[list[str], list[Kept]]]:
+        """Names, and what is kept of each, of all versions below a prefix.
+
+        Args:
+            prefix: of the blobs.
+            include: what is asked for, the most first, where the account does not know it.
+        """
+        which = iter(include)
         query = {
-            "restype": "container", "comp": "list", "include": "versions,deleted", "prefix": prefix
+            "restype": "container", "comp": "list", "include": next(which), "prefix": prefix
         }  # fmt: skip
         while True:
             try:
@@ -147,9 +166,9 @@ class AzureVersions:
                 answer = self.service.send("GET", url)
             except HttpFailure as failure:
                 # Accounts with real directories have no versions, and take the word for an error.
-                if failure.status != _BAD_REQUEST or query["include"] == "deleted":
+                if failure.status != _BAD_REQUEST or query["include"] == include[-1]:
                     raise
-                query["include"] = "deleted"
+                query["include"] = next(which)
                 continue
             names, kept, marker = read_versions(answer.content)
             yield names, kept
@@ -179,6 +198,7 @@ def _read(blob: ET.Element) -> Kept:
         return (blob.findtext(name) or "").lower() == "true"
 
     version = blob.findtext("VersionId") or ""
+    until = blob.findtext("Properties/ImmutabilityPolicyUntilDate")
     deleted = says("Deleted")
     return Kept(
         version=version,
@@ -186,6 +206,8 @@ def _read(blob: ET.Element) -> Kept:
         deleted=deleted,
         etag=(blob.findtext("Properties/Etag") or "").strip('"'),
         size=int(blob.findtext("Properties/Content-Length") or ""),
+        held=says("Properties/LegalHold"),
+        until=parsedate_to_datetime(until).astimezone(timezone.utc) if until else None,
     )
 
 

@@ -13,6 +13,7 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from datetime import datetime, timezone
 from functools import partial
 from typing import Any, Final
 from urllib.parse import urlencode
@@ -32,6 +33,9 @@ _THREADS: Final = 16
 _DAY_S: Final = 86400
 #: What says of an object in a list that it is not the latest, by what the list is asked for.
 _ENDED: Final = {"versions": "timeDeleted", "softDeleted": "softDeleteTime"}
+
+#: What an object in a list says of its locks.
+_LOCKS: Final = ("temporaryHold", "eventBasedHold", "retentionExpirationTime", "retention")
 
 
 @dataclass(frozen=True)
@@ -136,24 +140,37 @@ def retained_by(
     Raises:
         HttpFailure: a request was refused, or its answer is damaged.
     """
-    objects = size = 0
+    objects = size = locked = 0
+    until: list[datetime] = []
     # What soft delete has is in no list of versions, and who may not see it sees a refusal.
     for which in ("versions", "softDeleted"):
-        fields = f"items(size,{_ENDED[which]}),nextPageToken"
+        fields = f"items({','.join(['size', *_LOCKS, _ENDED[which]])}),nextPageToken"
         query = {which: "true", "prefix": prefix, "fields": fields}
         while True:
             answer = send("GET", f"{bucket_url}/o?{urlencode(query)}")
             try:
                 page = json.loads(answer.content)
-                old = [int(one["size"]) for one in page.get("items", ()) if one.get(_ENDED[which])]
+                old = [one for one in page.get("items", ()) if one.get(_ENDED[which])]
+                objects, size = objects + len(old), size + sum(int(one["size"]) for one in old)
+                ends = [_locked_until(one) for one in old]
                 token = page.get("nextPageToken")
             except (ValueError, LookupError, TypeError, AttributeError) as error:
                 raise HttpFailure("NoAnswer", "a damaged list of versions") from error
-            objects, size = objects + len(old), size + sum(old)
+            locked += sum(held or end is not None for held, end in ends)
+            until = sorted([*until, *(end for _, end in ends if end)])[-1:]
             if not token or token == query.get("pageToken"):
                 break
             query["pageToken"] = token
-    return Retained(objects, size)
+    return Retained(objects, size, 0, locked, *until)
+
+
+def _locked_until(told: Mapping[str, Any]) -> tuple[bool, datetime | None]:
+    """Whether an object is on hold, and when the last of its locks ends that has not ended."""
+    dates = (told.get("retentionExpirationTime"), told.get("retention", {}).get("retainUntilTime"))
+    times = [datetime.fromisoformat(one.replace("Z", "+00:00")) for one in dates if one]
+    now = datetime.now(timezone.utc)
+    held = bool(told.get("temporaryHold") or told.get("eventBasedHold"))
+    return held, max((one for one in times if one > now), default=None)
 
 
 def kept_by(told: Mapping[str, Any], prefix: str, where: str) -> Recovery:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import datetime, timedelta, timezone
 from typing import TYPE_CHECKING, Any, Final
 
 from lakegc_assets.storage.http import HttpFailure
@@ -12,6 +13,9 @@ if TYPE_CHECKING:
     from mypy_boto3_s3.client import S3Client
 
 _NO_RULES: Final = "NoSuchLifecycleConfiguration"
+_NO_LOCK: Final = "ObjectLockConfigurationNotFoundError"
+#: Days, at least.
+_YEAR: Final = 365
 
 
 def kept_by(client: S3Client, bucket: str, prefix: str, where: str) -> Recovery:
@@ -52,18 +56,39 @@ def kept_by(client: S3Client, bucket: str, prefix: str, where: str) -> Recovery:
 
 
 def retained_by(client: S3Client, bucket: str, prefix: str) -> Retained:
-    """Versions below a prefix that are not the latest, and delete markers. Raises HttpFailure."""
-    objects = size = markers = 0
+    """Versions below a prefix that are not the latest, and delete markers. Raises HttpFailure.
+
+    Locks are counted by the default of the bucket; of those of single objects no list tells.
+    """
+    objects = size = markers = locked = 0
+    until = now = datetime.now(timezone.utc)
     with failing():
         if not str(client.get_bucket_versioning(Bucket=bucket).get("Status", "")):
             return Retained()
         pages = client.get_paginator("list_object_versions")
+        lock = _default_lock(client, bucket)
         for page in pages.paginate(Bucket=bucket, Prefix=prefix):
             old = [one for one in page.get("Versions", ()) if not one.get("IsLatest")]
             objects += len(old)
             size += sum(one["Size"] for one in old)
             markers += len(page.get("DeleteMarkers", ()))
-    return Retained(objects, size, markers)
+            ends = [one["LastModified"] + (lock or timedelta()) for one in old]
+            locked += sum(end > now for end in ends)
+            until = max([until, *ends])
+    return Retained(
+        objects, size, markers, None if lock is None else locked, until if until > now else None
+    )
+
+
+def _default_lock(client: S3Client, bucket: str) -> timedelta | None:
+    """For how long a bucket locks what is written to it; None where it does not tell."""
+    try:
+        with failing():
+            told = client.get_object_lock_configuration(Bucket=bucket)
+    except HttpFailure as failure:
+        return timedelta() if failure.code == _NO_LOCK else None
+    default = told.get("ObjectLockConfiguration", {}).get("Rule", {}).get("DefaultRetention", {})
+    return timedelta(days=default.get("Days", 0) + _YEAR * default.get("Years", 0))
 
 
 def _days(rule: Any, prefix: str) -> float | None:  # noqa: ANN401 - boto3's
