@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
 from concurrent.futures import Future
 from contextvars import copy_context
+from threading import Thread
 from typing import Final, TypeVar
 
 R = TypeVar("R")
@@ -35,7 +35,7 @@ def interruptible(job: Callable[[], R], interrupt: Callable[[], object]) -> R:
         except BaseException as error:  # noqa: BLE001 - raised again in the caller's thread
             result.set_exception(error)
 
-    thread = threading.Thread(target=run, name="lakegc-job", daemon=True)
+    thread = Thread(target=run, name="lakegc-job", daemon=True)
     try:
         thread.start()
         return result.result()

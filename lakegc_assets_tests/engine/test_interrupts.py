@@ -10,7 +10,13 @@ import threading
 
 import pytest
 
-from lakegc_assets.engine.interruption import interruptible
+from lakegc_assets.engine import interruption
+
+# What runs in the background of a shell ignores interrupts, and so does what it starts.
+_HEED = """
+import signal
+signal.signal(signal.SIGINT, signal.default_int_handler)
+"""
 
 _JOB = """
 import threading, time
@@ -66,7 +72,7 @@ with EmbeddedSession(open_store, None, log) as session:
 @pytest.mark.parametrize(("job", "left"), [(_JOB, "[]"), (_QUERY, "[1]")], ids=["Spark", "DuckDB"])
 def test_an_interrupt_ends_the_job_and_stays_an_interrupt(job: str, left: str) -> None:
     process = subprocess.Popen(
-        [sys.executable, "-c", job],
+        [sys.executable, "-c", _HEED + job],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -79,6 +85,7 @@ def test_an_interrupt_ends_the_job_and_stays_an_interrupt(job: str, left: str) -
         out, err = process.communicate(timeout=300)
     finally:
         process.kill()
+        process.communicate()
     assert out == f"interrupted {left}\n", err
     assert process.returncode == 0
     assert "Py4J" not in err
@@ -90,25 +97,25 @@ def test_an_interrupt_while_the_job_is_started_ends_it(
     *, begun: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ended, running = threading.Event(), threading.Event()
-    start, threads = threading.Thread.start, []
+    threads: list[threading.Thread] = []
 
-    def interrupted_start(thread: threading.Thread) -> None:
-        threads.append(thread)
-        if begun:
-            start(thread)
-            assert running.wait(60)
-        raise KeyboardInterrupt
+    class Interrupted(threading.Thread):
+        def start(self) -> None:
+            threads.append(self)
+            if begun:
+                super().start()
+                assert running.wait(60)
+            raise KeyboardInterrupt
 
     def job() -> None:
         running.set()
         assert ended.wait(60)
 
-    with monkeypatch.context() as patch:
-        patch.setattr(threading.Thread, "start", interrupted_start)
-        with pytest.raises(KeyboardInterrupt):
-            interruptible(job, ended.set)
+    monkeypatch.setattr(interruption, "Thread", Interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        interruption.interruptible(job, ended.set)
     if not begun:
-        start(threads[0])
+        threading.Thread.start(threads[0])
     threads[0].join(60)
     assert not threads[0].is_alive()
     assert ended.is_set() == running.is_set() == begun

@@ -88,7 +88,7 @@ def test_a_damaged_range_stops_the_run(lake: SmallLake, marked: Marked, spark: S
     for path in (lake.server.objects_dir / OTHER / "_lakefs").iterdir():
         if path.is_file() and b"metaranges" not in (data := path.read_bytes()):
             path.unlink()
-            path.write_bytes(data[:20] + b"\0" + data[21:])
+            path.write_bytes(data[:20] + bytes([data[20] ^ 1]) + data[21:])
     with pytest.raises(UnreadableRepositoryError, match="'other'"):
         mark(lake, spark)
 

@@ -130,7 +130,7 @@ def test_a_file_that_is_not_what_it_was_stops_a_sweep(
     data = path.read_bytes()
     path.unlink()
     if how == "changed":
-        path.write_bytes(data[:9] + b"?" + data[10:])
+        path.write_bytes(data[:9] + bytes([data[9] ^ 1]) + data[10:])
     with pytest.raises(IntegrityError, match=rf"{path.name} is (missing|not what)"):
         recorded.remaining("left/")
 
