@@ -150,7 +150,7 @@ class Database:
 
     def read(self, query: str) -> DuckDBDataFrame:
         """A frame of what a query gives: it is planned here, and computed later."""
-        return self._create(self._new_name(), query, None)
+        return self._create(self._new_name(), query)
 
     def register(self, rows: pa.Table) -> DuckDBDataFrame:
         """A frame of rows of this process."""
@@ -158,28 +158,44 @@ class Database:
         columns = ", ".join(f'"{column}"' for column in rows.schema.names)
         with self.lock:
             self.connection.register(f"{name}_rows", rows)
-        return self._create(name, f'SELECT {columns} FROM "{name}_rows"', None)  # noqa: S608
+        return self._create(name, f'SELECT {columns} FROM "{name}_rows"')  # noqa: S608
+
+    def query(self, frame: Any, columns: Sequence[str]) -> str:  # noqa: ANN401 - PySpark's or ours
+        """The SQL that gives some columns of a frame.
+
+        SQLFrame takes some milliseconds for it, which a frame that is nothing but a view needs not.
+        """
+        if view := self._views.get(frame):
+            listed = ", ".join(f'"{column}"' for column in columns)
+            return f'SELECT {listed} FROM "{view.name}"'  # noqa: S608 - names of our own
+        query: str = frame.select(*columns).sql(dialect="duckdb", optimize=False)
+        return query
 
     def _new_name(self) -> str:
         name = f"lakegc_{next(self.names)}"
         self._existing.append(name)
         return name
 
-    def _create(
-        self, name: str, query: str, columns: tuple[tuple[str, str], ...] | None
-    ) -> DuckDBDataFrame:
+    def _create(self, name: str, query: str) -> DuckDBDataFrame:
         with self.lock:
             self.connection.execute(f'CREATE TEMP VIEW "{name}" AS {query}')
-            if columns is None:
-                described = self.connection.execute(f'DESCRIBE "{name}"').fetchall()
-                columns = tuple((row[0], row[1]) for row in described)
-            self._frames.catalog.add_table(name, column_mapping=dict(columns))
-            frame: DuckDBDataFrame = self._frames.table(name)
-        self._views[frame] = view = _View(name, query, columns)
+            described = self.connection.execute(f'DESCRIBE "{name}"').fetchall()
+        view = _View(name, query, tuple((row[0], row[1]) for row in described))
+        self._note(view)
+        return self._frame_of(view)
+
+    def _frame_of(self, view: _View) -> DuckDBDataFrame:
+        """The frame of a view that DuckDB knows."""
+        with self.lock:
+            self._frames.catalog.add_table(view.name, column_mapping=dict(view.columns))
+            frame: DuckDBDataFrame = self._frames.table(view.name)
+        self._views[frame] = view
+        return frame
+
+    def _note(self, view: _View) -> None:
         made = self._made.get()
         if made is not None:
             made.append(view)
-        return frame
 
     def _as_view(self, frame: DuckDBDataFrame) -> DuckDBDataFrame:
         """The same frame, whose plan is nothing but the name of a view."""
@@ -231,11 +247,17 @@ class Database:
 
     def _repeat(self, known: _Planned, frames: Sequence[DuckDBDataFrame]) -> DuckDBDataFrame:
         """The frame of a relation whose SQL is known, for other frames."""
-        of = dict(zip(known.inputs, frames, strict=True))
+        given = dict(zip(known.inputs, frames, strict=True))
+        views = {name: self._views[frame] for name, frame in given.items()}
         for view in known.views:
-            query = _VIEW.sub(lambda name: self._views[of[name.group()]].name, view.query)
-            of[view.name] = self._create(self._new_name(), query, view.columns)
-        return of[known.result]
+            query = _VIEW.sub(lambda name: views[name.group()].name, view.query)
+            views[view.name] = again = _View(self._new_name(), query, view.columns)
+            with self.lock:
+                self.connection.execute(f'CREATE TEMP VIEW "{again.name}" AS {query}')
+            self._note(again)
+        if known.result in given:
+            return given[known.result]
+        return self._frame_of(views[known.result])
 
     @contextmanager
     def _noting(self) -> Iterator[list[_View]]:

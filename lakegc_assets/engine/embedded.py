@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
-from typing import Any, Final, TypeVar, cast
+from typing import Final, TypeVar, cast
 
 import duckdb
 import pyarrow as pa
@@ -176,9 +176,8 @@ class EmbeddedSession(Session):
         take: Callable[[pa.RecordBatchReader], R],
     ) -> R:
         """What is made of the rows of a frame, batch by batch."""
-        selected: Any = frame.select(*schema.names)
-        query = selected.sql(dialect="duckdb", optimize=False)
         database = self._database
+        query = database.query(frame, schema.names)
         began = time.monotonic()
 
         def how_far() -> str:
