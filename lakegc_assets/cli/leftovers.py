@@ -182,6 +182,8 @@ def _show(found: Leftovers) -> None:
         click.echo(
             f"metadata\t{table.repository}\t{counted(table.metaranges, 'metarange')} and "
             f"{counted(ranges, 'range')} of {table.listed:,}, {human_bytes(table.size)}"
+            "\tnever removed here, since lakeFS may commit them again as they are; what you can "
+            "do: docs/safety.md#tables-that-nothing-names"
         )
     for held in found.retained:
         click.echo(

@@ -81,10 +81,11 @@ class RangeData:
 
 
 class CommitData(NamedTuple):
-    """What a dump of refs says of a commit: its id, and the metarange of its objects."""
+    """What a dump of refs says of a commit: its id, the metarange of its objects, its parents."""
 
     id: str
     metarange_id: str
+    parents: tuple[str, ...] = ()
 
 
 def _messages() -> tuple[type[Message], ...]:
@@ -127,6 +128,7 @@ def _messages() -> tuple[type[Message], ...]:
     commit = file.message_type.add(name="CommitData")
     for number, name in ((1, "id"), (5, "meta_range_id")):
         commit.field.add(name=name, number=number, type=kinds.TYPE_STRING, label=one)
+    commit.field.add(name="parents", number=7, type=kinds.TYPE_STRING, label=many)
     pool = descriptor_pool.DescriptorPool()
     pool.AddSerializedFile(timestamp_pb2.DESCRIPTOR.serialized_pb)
     pool.AddSerializedFile(file.SerializeToString())
@@ -210,7 +212,7 @@ def decode_range_data(data: bytes) -> RangeData:
 def decode_commit_data(data: bytes) -> CommitData:
     """The commit of a dump's protobuf; ValueError when it is not one."""
     message = _parse(_COMMIT_DATA, data)
-    return CommitData(message.id, message.meta_range_id)
+    return CommitData(message.id, message.meta_range_id, tuple(message.parents))
 
 
 def _parse(kind: type[Message], data: bytes) -> Any:  # noqa: ANN401 - made at run time

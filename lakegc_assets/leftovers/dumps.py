@@ -34,12 +34,14 @@ class Dumped:
 
     Attributes:
         commits: ids of the commits that they list.
+        needed: ids of commits that these, or branches and tags, say that there are.
         metaranges: of these commits.
         ranges: that they say a dump consists of.
         named: everything in them that may be the id of a table.
     """
 
     commits: frozenset[str] = frozenset()
+    needed: frozenset[str] = frozenset()
     metaranges: frozenset[str] = frozenset()
     ranges: frozenset[str] = frozenset()
     named: frozenset[str] = frozenset()
@@ -98,7 +100,8 @@ def _read(connections: Connections, table_id: str) -> Dumped:
             raise IntegrityError(f"the dump {table_id} names its ranges in an unknown form")
         return Dumped(ranges=frozenset(ids), named=frozenset(named | ids))
     if entity != "commit":
-        return Dumped(named=frozenset(named | ids))
+        # The identity of a branch, and of a tag, is its commit.
+        return Dumped(needed=frozenset(ids), named=frozenset(named | ids))
     try:
         commits = [decode_commit_data(record.value) for record in table.records]
     except ValueError as error:
@@ -108,6 +111,7 @@ def _read(connections: Connections, table_id: str) -> Dumped:
         raise IntegrityError(f"the dump {table_id} names metaranges in an unknown form")
     return Dumped(
         commits=frozenset(one.id for one in commits),
+        needed=frozenset(parent for one in commits for parent in one.parents),
         metaranges=frozenset(metaranges),
         named=frozenset(named | ids),
     )

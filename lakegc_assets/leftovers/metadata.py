@@ -3,9 +3,8 @@
 A merge or an import that failed leaves them behind. What is not known to be unreferenced stays:
 everything younger than 30 days, every dump of refs, all that a dump names, and all ranges that a
 metarange names which stays. The files are listed first and the server's commits dumped afterwards,
-so that what is committed in between is seen. lakeFS writes a table anew that it needs again, which
-makes it young. They are reported only: a delete that is on its way while lakeFS commits the very
-same table again would leave that commit unreadable.
+so that what is committed in between is seen. They are reported only: a server may commit an old
+table at any time without writing it again (docs/safety.md).
 """
 
 from __future__ import annotations
@@ -64,7 +63,7 @@ class UnreferencedTables:
 def unreferenced_tables(
     ctx: RunContext, client: LakeFSClient, connections: Connections
 ) -> UnreferencedTables:
-    """The old tables of a repository that nothing names.
+    """The old tables of a repository that nothing names, by two dumps that agree.
 
     Args:
         ctx: of the repository.
@@ -72,8 +71,7 @@ def unreferenced_tables(
         connections: how the store and the cache are reached.
 
     Raises:
-        IntegrityError: a table is missing or damaged, or cannot be told; or the dump lacks a commit
-            that a branch or tag has.
+        IntegrityError: a table is missing or damaged, or cannot be told; or a dump is not whole.
         LakeFSError: the server does not dump its refs.
     """
     store = connections.store()
@@ -81,9 +79,13 @@ def unreferenced_tables(
     old = listed.filter(pc.less(listed["last_modified"], store.server_time() - MIN_AGE))
     if not old.num_rows:
         return UnreferencedTables(ctx.repository, old, 0, listed.num_rows, 0)
-    heads = _commits_of_refs(client, ctx.repository)
-    known = _known(ctx, client, connections, heads)
+    commits = _commits(ctx, client)
+    known = _known(ctx, client, connections, commits)
     unnamed = _unnamed(ctx, connections, old, known)
+    if unnamed:
+        # A list that ended early by chance is longer the next time.
+        known = _known(ctx, client, connections, commits | known.commits | known.heads)
+        unnamed &= _unnamed(ctx, connections, old, known)
     first = unnamed & known.metaranges
     return UnreferencedTables(
         ctx.repository,
@@ -112,20 +114,32 @@ def is_accounted_for(ctx: RunContext, client: LakeFSClient, connections: Connect
     old = listed.filter(pc.less(listed["last_modified"], store.server_time() - MIN_AGE))
     if not old.num_rows:
         return True
-    commits = load_commits(client, ctx.repository, _commits_of_refs(client, ctx.repository))
+    commits = load_commits(client, ctx.repository, _heads(client, ctx.repository))
     tables = all_tables(ctx, connections, ())
     if tables.unreadable:
         return False
     dumps = _of_kind(tables, "refs")
     named = read_dumps(connections, dumps).named | {c.metarange_id for c in commits.values()}
-    known = _Known(dumps, _of_kind(tables, "metaranges"), frozenset(named))
+    known = _Known(
+        frozenset(commits), frozenset(), dumps, _of_kind(tables, "metaranges"), frozenset(named)
+    )
     return not _unnamed(ctx, connections, old, known)
 
 
 @dataclass(frozen=True)
 class _Known:
-    """What lies below ``_lakefs/``, by ids: files of dumps, metaranges, and what dumps name."""
+    """What there is, by ids.
 
+    Attributes:
+        commits: of the dump, or of the logs.
+        heads: commits that branches and tags of the dump have.
+        dumps: files of dumps.
+        metaranges: below ``_lakefs/``.
+        named: all that any dump, or the logs, name.
+    """
+
+    commits: frozenset[str]
+    heads: frozenset[str]
     dumps: frozenset[str]
     metaranges: frozenset[str]
     named: frozenset[str]
@@ -135,7 +149,7 @@ def _known(
     ctx: RunContext,
     client: LakeFSClient,
     connections: Connections,
-    heads: set[str],
+    before: Collection[str],
 ) -> _Known:
     """Let lakeFS dump its refs, and read this dump and all others.
 
@@ -143,7 +157,7 @@ def _known(
         ctx: of the repository.
         client: of lakeFS.
         connections: how the store and the cache are reached.
-        heads: commits that branches and tags had before.
+        before: commits that there were before, all of which a whole dump has.
     """
     dump = client.dump_refs(ctx.repository)
     tables = all_tables(ctx, connections, ())
@@ -155,10 +169,13 @@ def _known(
     dumps, metaranges = _of_kind(tables, "refs"), _of_kind(tables, "metaranges")
     said = {i: read_dump_of(connections, i, dumps) for i in dump.metaranges}
     commits = said[dump.commits_meta_range_id]
-    if missing := sorted(heads - commits.commits):
+    # A branch may have got a commit behind the list of commits.
+    heads = frozenset().union(*(one.needed for one in said.values() if one is not commits))
+    if missing := sorted((commits.needed | set(before)) - commits.commits):
         raise IntegrityError(
-            f"the server's list of all commits of {ctx.repository!r} lacks {missing[0]}, which a "
-            "branch or a tag has: it is not whole, and nothing is known to be unreferenced"
+            f"the server's list of all commits of {ctx.repository!r} lacks {missing[0]}, which "
+            "the log of a branch or tag, a child or an earlier list has: it is not whole, and "
+            "nothing is known to be unreferenced. Run again"
         )
     if missing := sorted(commits.metaranges - metaranges):
         raise IntegrityError(
@@ -166,7 +183,7 @@ def _known(
             "not listed: what it names would be taken for unreferenced. If it is in the store, run "
             "again; else restore it"
         )
-    return _Known(dumps, metaranges, read_dumps(connections, dumps).named)
+    return _Known(commits.commits, heads, dumps, metaranges, read_dumps(connections, dumps).named)
 
 
 def _of_kind(tables: Tables, kind: str) -> frozenset[str]:
@@ -198,5 +215,10 @@ def _chosen(listed: pa.Table, ids: Collection[str]) -> pa.Table:
     return listed.filter(pc.is_in(listed["key"], keys))
 
 
-def _commits_of_refs(client: LakeFSClient, repository: str) -> set[str]:
+def _heads(client: LakeFSClient, repository: str) -> set[str]:
     return {one.commit_id for refs in (client.branches, client.tags) for one in refs(repository)}
+
+
+def _commits(ctx: RunContext, client: LakeFSClient) -> frozenset[str]:
+    """All commits that the logs of branches and tags have."""
+    return frozenset(load_commits(client, ctx.repository, _heads(client, ctx.repository)))

@@ -11,7 +11,7 @@ from click.testing import CliRunner
 from lakegc_assets.cli.main import main
 from lakegc_assets.lakefs.transport import path_of
 from lakegc_assets_tests.cli.calling import lakegc, say
-from lakegc_assets_tests.leftovers.conftest import age
+from lakegc_assets_tests.leftovers.conftest import age, orphan
 from lakegc_assets_tests.site import Site
 
 # Dagster itself makes nested resources (S3Resource) in this way.
@@ -75,5 +75,13 @@ def test_a_namespace_is_removed_by_who_says_so(told: Site, tmp_path: Path) -> No
 
 def test_metadata_is_reported_only(told: Site) -> None:
     assert told.repositories
+    lost = orphan(told.namespace("lasting"), "lost")
+    age(told.namespace("lasting/_lakefs"), 31)
+    found = lakegc("leftovers", "--repository", "lasting", "--json")
+    say(found, 0)
+    (table,) = json.loads(found.stdout)["metadata"]
+    assert set(table["keys"]) == {*lost}
+    shown = lakegc("leftovers", "--repository", "lasting")
+    say(shown, 0, "1 metarange and 1 range of", "docs/safety.md#tables-that-nothing-names")
     say(lakegc("leftovers", "remove", "metadata", "lasting"), 2, "'metadata' is not one of")
     say(lakegc("leftovers", "remove", "uploads", "lasting"), 0, "local://lasting: 0 uploads")

@@ -35,12 +35,12 @@ class Orphan(NamedTuple):
     metarange: str
 
 
-def orphan(lake: SmallLake, name: str) -> Orphan:
-    """Write a range and a metarange that no commit has."""
+def orphan(namespace: Path, name: str) -> Orphan:
+    """Write a range and a metarange that no commit has into the folder of a namespace."""
     info, data = write_range([(name, Entry(address=f"data/{name}", size=1, e_tag="0" * 32))])
     metarange, content = write_metarange([info])
     for table, text in ((info.id, data), (metarange, content)):
-        (lake.objects / "_lakefs" / table).write_bytes(text)
+        (namespace / "_lakefs" / table).write_bytes(text)
     return Orphan(f"_lakefs/{info.id}", f"_lakefs/{metarange}")
 
 

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import os
+from contextlib import suppress
+from typing import Any
 
 import pytest
 
+from lakegc_assets.embedded.lake import catalog
 from lakegc_assets.errors import IntegrityError
 from lakegc_assets.lakefs.client import LakeFSClient
 from lakegc_assets.leftovers.metadata import UnreferencedTables, unreferenced_tables
@@ -28,10 +31,10 @@ def test_only_old_tables_that_no_commit_has_are_unreferenced(
     lake: SmallLake, server: Server
 ) -> None:
     """The commit of the deleted branch is in no log, and in the dump."""
-    lost = orphan(lake, "lost")
+    lost = orphan(lake.objects, "lost")
     assert keys(look(server)) == set()
     age(lake.objects / "_lakefs", 31)
-    young = orphan(lake, "young")
+    young = orphan(lake.objects, "young")
     found = look(server)
     assert keys(found) == {*lost}
     assert (found.metaranges, found.size > 0, found.dumps > 0) == (1, True, True)
@@ -43,20 +46,23 @@ def test_only_old_tables_that_no_commit_has_are_unreferenced(
 def test_a_dump_is_asked_for_only_where_it_can_tell_something(
     lake: SmallLake, server: Server
 ) -> None:
-    """The commit of the deleted branch is in no log; the first dump names it for good."""
+    """The commit of the deleted branch is in no log; the first dump names it for good.
+
+    What nothing names is asked about twice.
+    """
     asked: list[str] = []
     lake.on_request = lambda method, path: asked.append(path) if method == "POST" else None
     age(lake.objects / "_lakefs", 31)
-    for orphaned, dumps, found in ((False, 1, 0), (False, 1, 0), (True, 2, 1)):
+    for orphaned, dumps, found in ((False, 1, 0), (False, 1, 0), (True, 3, 1)):
         if orphaned:
-            orphan(lake, "lost")
+            orphan(lake.objects, "lost")
         age(lake.objects / "_lakefs", 31)
         assert len(find_leftovers(server, [REPOSITORY]).metadata) == found
         assert sum(path.endswith("/dump") for path in asked) == dumps
 
 
 def test_a_range_stays_that_a_young_metarange_names(lake: SmallLake, server: Server) -> None:
-    lost = orphan(lake, "lost")
+    lost = orphan(lake.objects, "lost")
     for young, left in ((lost.range, {lost.metarange}), (lost.metarange, set())):
         age(lake.objects / "_lakefs", 31)
         os.utime(lake.objects / young)
@@ -66,7 +72,7 @@ def test_a_range_stays_that_a_young_metarange_names(lake: SmallLake, server: Ser
 def test_nothing_is_known_where_something_cannot_be_read(
     lake: SmallLake, server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    lost = orphan(lake, "lost")
+    lost = orphan(lake.objects, "lost")
     age(lake.objects / "_lakefs", 31)
     odd = lake.objects / "_lakefs" / ("f" * 64)
     odd.write_bytes(b"no table")
@@ -78,12 +84,55 @@ def test_nothing_is_known_where_something_cannot_be_read(
     before = server.client.dump_refs(REPOSITORY)
     lake.commit("main")
     monkeypatch.setattr(LakeFSClient, "dump_refs", lambda *_: before)
-    with pytest.raises(IntegrityError, match="which a branch or a tag has"):
+    with pytest.raises(
+        IntegrityError, match="the log of a branch or tag, a child or an earlier list has"
+    ):
         look(server)
 
 
+@pytest.mark.parametrize("dumps", [{0}, {1}, {0, 1}], ids=["first", "second", "both"])
+def test_a_dump_that_lacks_a_commit_reports_no_table_of_it(
+    dumps: set[int], lake: SmallLake, server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A throttled key-value store ends a list early without an error.
+
+    Only a commit that both dumps lack, that no branch or tag leads to and that has no child is
+    known to nobody.
+    """
+    orphan(lake.objects, "lost")
+    age(lake.objects / "_lakefs", 31)
+    with lake.server.lake.state.read() as db:
+        repo = catalog.writable_repository(db, REPOSITORY)
+        commits = list(catalog.all_commits(db, repo))
+    tables = set(lake.objects.glob("_lakefs/*"))
+    parents = {parent for one in commits for parent in one.parents}
+    whole = catalog.all_commits
+    unknown = 0
+    for lacking in commits:
+        made = iter(range(9))
+
+        def cut(*args: Any, lacking: Any = lacking, made: Any = made) -> list[Any]:
+            left = next(made) in dumps
+            return [one for one in whole(*args) if not left or one.id != lacking.id]
+
+        monkeypatch.setattr(catalog, "all_commits", cut)
+        for table in lake.objects.glob("_lakefs/*"):
+            if table.is_file() and table not in tables:
+                table.unlink()
+        found: set[str] = set()
+        with suppress(IntegrityError):
+            found = keys(look(server))
+        tree = f"_lakefs/{lacking.metarange_id}"
+        if tree in found:
+            assert lacking.id not in parents
+            assert lacking.id != lake.head("main")
+            assert dumps == {0, 1}
+            unknown += 1
+    assert unknown == (dumps == {0, 1})
+
+
 def test_the_metarange_of_a_commit_must_be_listed(lake: SmallLake, server: Server) -> None:
-    orphan(lake, "lost")
+    orphan(lake.objects, "lost")
     age(lake.objects / "_lakefs", 31)
     metarange = server.client.commit(REPOSITORY, lake.head("main")).meta_range_id
     (lake.objects / "_lakefs" / metarange).unlink()
