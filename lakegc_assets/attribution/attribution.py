@@ -32,6 +32,7 @@ from lakegc_assets.errors import IntegrityError
 from lakegc_assets.mark.carrying import SWEPT as SWEPT_ROWS
 from lakegc_assets.mark.carrying import sweeps_since
 from lakegc_assets.mark.commits import ACTIVE, EXPIRED, RULE
+from lakegc_assets.mark.committed import PATH_RANGES
 from lakegc_assets.mark.live import every_range
 from lakegc_assets.mark.metaranges import pairs_frame
 from lakegc_assets.mark.range_frames import cached_frame
@@ -221,7 +222,7 @@ def _computed(
         words,
     )
     holders = relations.object_holders(entries, ranges, words)
-    if read != wanted:
+    if read != wanted or PATH_RANGES in committed.parts:
         live = frames.read(Dataset(attempt.url, committed.parts["data"], HASHES))
         holders = relations.with_unread(holders, live)
     objects = _classified(ctx, frames, attempt, chain, holders)
@@ -318,6 +319,11 @@ def _coverage(chain: Mapping[str, Manifest], unread: int) -> list[str]:
         told.append(
             "every range below _lakefs/ counts as live, whatever commit has it: what none has "
             "that is active is kept by no branch, and deleting a branch frees nothing"
+        )
+    if below := chain["committed_addresses"].facts.get(PATH_RANGES, 0):
+        told.append(
+            f"of {counted(below, 'range')} only what lies below the paths of rules is kept: that "
+            "counts as committed, and is attributed to nobody"
         )
     if unread:
         told.append(

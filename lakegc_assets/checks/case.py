@@ -18,8 +18,9 @@ import pyarrow as pa
 from pyspark.sql import DataFrame
 
 from lakegc_assets.checks import refs, relations, served
+from lakegc_assets.checks.paths import SPANS, Below, entries_below
 from lakegc_assets.checks.pins import pinned_addresses
-from lakegc_assets.checks.retained import kept_commits
+from lakegc_assets.checks.retained import kept_commits, path_commits
 from lakegc_assets.checks.scratch import ADDRESSES, Scratch
 from lakegc_assets.checks.witness import ENTRIES, KIND
 from lakegc_assets.checks.witness_cache import Witnessed, forget_damaged, witnessed
@@ -28,6 +29,7 @@ from lakegc_assets.engine.session import Dataset, Session
 from lakegc_assets.engine.tasks import bin_pack
 from lakegc_assets.errors import IntegrityError
 from lakegc_assets.lakefs.client import LakeFSClient
+from lakegc_assets.retention.rules import Rules
 from lakegc_assets.run.artifacts import AttemptArtifacts, Manifest
 from lakegc_assets.run.connections import Connections
 from lakegc_assets.run.context import RunContext
@@ -138,6 +140,31 @@ class Case:
         return kept_commits(self.client, repository, self.heads, tags, retain)
 
     @cached_property
+    def below(self) -> Below:
+        """What commits that are not active keep now, since it lies below the paths of rules."""
+        retain, active = self.ctx.settings.retain, self.chain["active_commits"]
+        if not retain.paths or active.facts["rules"] is None:
+            return Below({}, SPANS.empty_table())
+        client, repository = self.client, self.ctx.repository
+        found = path_commits(
+            client,
+            repository,
+            self.heads,
+            {tag.id: tag.commit_id for tag in client.tags(repository)},
+            Rules.parse(active.facts["rules"]),
+            retain,
+            datetime.fromisoformat(str(self.chain["store_listing"].facts["start"])),
+        )
+        ids = self.attempt.rows(active, columns=["commit_id"])["commit_id"]
+        others = set(ids.to_pylist())
+        metaranges = {
+            pattern: {of for commit, of in kept.items() if of and commit not in others}
+            for pattern, kept in found.items()
+        }
+        most = self.ctx.settings.range_num_partitions
+        return entries_below(self.connections, self.ctx.tasks, metaranges, most)
+
+    @cached_property
     def refs(self) -> refs.Refs:
         """The ranges of commits, and what is staged."""
         lists = self.chain["uncommitted_snapshot"].facts["files"]
@@ -170,7 +197,8 @@ class Case:
 
     @cached_property
     def _entries(self) -> dict[str, int]:
-        return {i: count for of in self.refs.ranges.values() for i, count in of.items()}
+        of_commits = {i: count for of in self.refs.ranges.values() for i, count in of.items()}
+        return {**self.below.entries, **of_commits}
 
     @property
     def _most(self) -> int:
@@ -258,8 +286,16 @@ class Case:
         """Addresses that no candidate may have, by what names them; only of what names any."""
         found = {HELD: self._held(["address"])} if self.head_ranges else {}
         kept = {i for commit in self.retained for i in self.refs.ranges[commit]}
+        retained = []
         if kept := kept - self.head_ranges.keys():
-            found[RETAINED] = self.witnessed.frame(self.frames, kept, ["address"])
+            retained.append(self.witnessed.frame(self.frames, kept, ["address"]))
+        if self.below.entries:
+            columns = [KIND.id_column, "number", "address"]
+            entries = self.witnessed.frame(self.frames, self.below.entries, columns)
+            spans = self.frames.create(self.below.spans)
+            retained.append(relations.within(entries, spans))
+        if retained:
+            found[RETAINED] = _united(retained)
         if self.refs.staged:
             found[STAGED] = self.dataset(self.refs.staged)
         if self._pinned:

@@ -124,8 +124,8 @@ def none_pinned(case: Case) -> CheckResult:
 
 
 def none_retained(case: Case) -> CheckResult:
-    """No candidate is held by a commit that the rules of ``retain`` keep."""
-    what = "is held by a commit that `retain` keeps"
+    """No candidate is held by a commit that ``retain`` keeps, or below a path that it keeps."""
+    what = "is held by a commit, or below a path, that `retain` keeps"
     return _verdict(case, checked.RETAINED, what, _MOVED)
 
 

@@ -70,6 +70,19 @@ def of_tags(entries: DataFrame, tags: DataFrame) -> DataFrame:
 
 
 @relation
+def within(entries: DataFrame, spans: DataFrame) -> DataFrame:
+    """The addresses of those entries whose numbers are in a span of their range.
+
+    Args:
+        entries: range_id, number, address.
+        spans: range_id, first, behind: the numbers from the first on, and before the last.
+    """
+    number = F.col("number")
+    inside = (number >= F.col("first")) & (number < F.col("behind"))
+    return entries.join(spans, "range_id").where(inside).select("address")
+
+
+@relation
 def named(addresses: DataFrame, check: str) -> DataFrame:
     """Addresses that no candidate may have (check, name, address), and the check that says so.
 

@@ -5,10 +5,13 @@ from __future__ import annotations
 import fnmatch
 import re
 from collections.abc import Iterable, Iterator, Mapping
+from datetime import datetime
 
 from lakegc_assets.lakefs.client import LakeFSClient
 from lakegc_assets.lakefs.models import Commit
-from lakegc_assets.retention.retain import Retain
+from lakegc_assets.retention.commits import Commit as KnownCommit
+from lakegc_assets.retention.naive import naive_active_commits
+from lakegc_assets.retention.retain import FOREVER, Retain
 from lakegc_assets.retention.rules import Rules
 
 
@@ -59,6 +62,55 @@ def kept_commits(
             for key, values in retain.metadata.items():
                 if key in commit.metadata and ("*" in values or commit.metadata[key] in values):
                     found.add(commit.id)
+    return found
+
+
+def path_commits(
+    client: LakeFSClient,
+    repository: str,
+    heads: Mapping[str, str],
+    tags: Mapping[str, str],
+    rules: Rules,
+    retain: Retain,
+    now: datetime,
+) -> dict[str, dict[str, str]]:
+    """For each pattern of paths the commits that keep what they have below it, by the logs.
+
+    Args:
+        client: of lakeFS.
+        repository: lakeFS repository.
+        heads: branch → id of its HEAD.
+        tags: tag → id of its commit.
+        rules: lakeFS's.
+        retain: the others.
+        now: the moment of the mark, aware.
+
+    Returns:
+        The metarange of each of these commits; active ones are among them.
+
+    Raises:
+        LakeFSError: the server did not answer, or a log is not whole.
+    """
+    if not retain.paths:
+        return {}
+    logged = list(_all_commits(client, repository, [*heads.values(), *tags.values()]))
+    commits = {
+        one.id: KnownCommit(
+            one.id, tuple(one.parents), one.creation_date, one.meta_range_id, one.version
+        )
+        for one in logged
+    }
+    longest = longest_rules(rules, retain, heads)
+    found: dict[str, dict[str, str]] = {}
+    for pattern, days in retain.paths.items():
+        kept = set(commits)
+        if days != FOREVER:
+            longer = Rules(
+                max(days, longest.default_retention_days),
+                {branch: max(days, of) for branch, of in longest.branches.items()},
+            )
+            kept = naive_active_commits(commits, heads, longer, now)
+        found[pattern] = {one: commits[one].metarange_id for one in kept}
     return found
 
 

@@ -9,7 +9,8 @@ from datetime import datetime
 
 from lakegc_assets.errors import ConfigurationError, IntegrityError
 from lakegc_assets.lakefs.client import LakeFSClient
-from lakegc_assets.mark.commits import FORGOTTEN, RULE
+from lakegc_assets.mark.commits import RULE
+from lakegc_assets.mark.earlier_commits import FORGOTTEN
 from lakegc_assets.mark.refs import load_commits
 from lakegc_assets.retention.active_commits import Reason, active_commits
 from lakegc_assets.retention.commits import Commit

@@ -8,9 +8,8 @@ previous mark of this repository knew to be active and is still inside its reten
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
-from contextlib import suppress
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from types import MappingProxyType
 from typing import Final, NamedTuple
@@ -20,9 +19,15 @@ import pyarrow.compute as pc
 
 from lakegc_assets.engine.datasets import write_part
 from lakegc_assets.engine.progress import report_progress
-from lakegc_assets.engine.tasks import thread_map
-from lakegc_assets.errors import IntegrityError, LakegcError, RefusedError
+from lakegc_assets.errors import IntegrityError
 from lakegc_assets.lakefs.client import LakeFSClient
+from lakegc_assets.mark.earlier_commits import (
+    FORGOTTEN,
+    earlier_commits,
+    forgotten_commits,
+    latest_mark,
+    previous_of,
+)
 from lakegc_assets.mark.installation import require_one_server
 from lakegc_assets.mark.refs import (
     load_commits,
@@ -34,14 +39,17 @@ from lakegc_assets.mark.refs import (
 from lakegc_assets.retention.active_commits import ActiveCommits, Reason
 from lakegc_assets.retention.commits import Commit
 from lakegc_assets.retention.retain import NO_RETAIN, Retain
-from lakegc_assets.retention.retained import lengthen, retained_commits
+from lakegc_assets.retention.retained import (
+    lengthen,
+    path_commits,
+    retained_commits,
+)
 from lakegc_assets.retention.rules import Rules
 from lakegc_assets.retention.united import UnitedActiveCommits, missing_heads, still_inside, unite
 from lakegc_assets.run.artifacts import AttemptArtifacts, Manifest
 from lakegc_assets.run.connections import Connections
 from lakegc_assets.run.context import RunContext
 from lakegc_assets.run.hashing import key_digest
-from lakegc_assets.run.history import Earlier, earlier
 from lakegc_assets.wording import counted
 
 ASSET: Final = "active_commits"
@@ -72,10 +80,15 @@ EXPIRED: Final = pa.schema(
         ("main_parent", pa.string()),
     ]
 )
-#: Part with the commits that an earlier mark knew and that nothing leads to any more.
-FORGOTTEN: Final = "forgotten"
-_FORGOTTEN: Final = pa.schema(
-    [("commit_id", pa.string()), ("metarange_id", pa.string()), ("branch", pa.string())]
+#: Part with the commits that are not active, and of which stays what lies below some paths; only
+#: where rules say so.
+PATHS: Final = "paths"
+_PATHS: Final = pa.schema(
+    [
+        ("pattern", pa.string()),
+        *(ACTIVE.field(name) for name in ACTIVE.names[:5]),
+        ACTIVE.field(RULE),
+    ]
 )
 HEADS: Final = pa.schema(
     [("branch", pa.string()), ("commit_id", pa.string()), ("metarange_id", pa.string())]
@@ -100,7 +113,6 @@ class Refs(NamedTuple):
 
 
 _NO_REFS: Final = Refs()
-_THREADS: Final = 8
 
 
 def refs_of(ctx: RunContext, mark: AttemptArtifacts, active: Manifest) -> Refs:
@@ -132,6 +144,8 @@ class Liveness:
         active: why each active commit is active, and what only one witness named.
         server_run_id: lakeFS's run id of the list of commits; empty without rules.
         retain: rules that keep more than lakeFS's.
+        paths: for each pattern of paths the commits that are not active, and of which stays what
+            lies below it, with the reason.
     """
 
     rules: Rules | None
@@ -141,16 +155,38 @@ class Liveness:
     active: UnitedActiveCommits
     server_run_id: str
     retain: Retain = NO_RETAIN
+    paths: Mapping[str, Mapping[str, Reason]] = field(default_factory=dict)
 
     def tables(self) -> dict[str, pa.Table]:
-        """The parts of the asset: ``data``, ``expired``, ``heads`` and ``tags``."""
+        """The parts of the asset: ``data``, ``expired``, ``heads``, ``tags``, perhaps ``paths``."""
         of, active = self.commits, self.active.active
         tags = [(t, c, of[c].metarange_id, c in active) for t, c in sorted(self.tags.items())]
-        return {
+        tables = {
             "data": _table(self.active_rows(), ACTIVE),
             "expired": _table(self.expired_rows(), EXPIRED),
             "heads": self.heads_table(),
             "tags": _table(tags, TAGS),
+        }
+        if self.retain.paths:
+            tables[PATHS] = _table(self.path_rows(), _PATHS)
+        return tables
+
+    def path_rows(self) -> list[tuple[object, ...]]:
+        """Rows of the part ``PATHS``."""
+        return [
+            (
+                *(pattern, commit, self.commits[commit].metarange_id),
+                *(reason.branch, reason.kind, reason.counted_from, reason.rule),
+            )
+            for pattern, kept in self.paths.items()
+            for commit, reason in sorted(kept.items())
+        ]
+
+    def path_metaranges(self) -> dict[str, set[str]]:
+        """For each pattern of paths the metaranges of the commits that have something below it."""
+        return {
+            pattern: {self.commits[commit].metarange_id for commit in kept} - {""}
+            for pattern, kept in self.paths.items()
         }
 
     def heads_table(self) -> pa.Table:
@@ -220,13 +256,13 @@ def find_active_commits(ctx: RunContext) -> Manifest:
     attempt = ctx.root.attempt(ctx.repository, ctx.run)
     chain = attempt.chain("uncommitted_snapshot", connections.namespace_url)
     start = datetime.fromisoformat(str(chain["store_listing"].facts["start"]))
-    latest = _latest(ctx, connections)
+    latest = latest_mark(ctx, connections)
     known = _NO_REFS if latest is None else refs_of(ctx, latest.attempt, latest.manifest)
     liveness = find_liveness(ctx, client, connections, start, known)
 
     store = attempt.store()
     tables = liveness.tables()
-    if (forgotten := _forgotten(latest, liveness.commits)).num_rows:
+    if (forgotten := forgotten_commits(latest, liveness.commits)).num_rows:
         tables[FORGOTTEN] = forgotten
     parts = {name: [write_part(store, f"{ASSET}/{name}/", table)] for name, table in tables.items()}
     active = liveness.active
@@ -241,25 +277,13 @@ def find_active_commits(ctx: RunContext) -> Manifest:
         "only_own": sorted(active.only_own)[:1000],
         "only_previous_mark": sorted(active.only_previous)[:1000],
     }
+    if liveness.retain.paths:
+        facts[PATHS] = {pattern: len(kept) for pattern, kept in liveness.paths.items()}
     keys = pc.binary_join_element_wise(
         tables["data"]["commit_id"], tables["data"]["metarange_id"], " "
     )
     manifest = chain["uncommitted_snapshot"]
     return ctx.finish(ASSET, manifest, started, parts, facts, key_digest(keys))
-
-
-def _forgotten(latest: Earlier | None, commits: Collection[str]) -> pa.Table:
-    """Commits that the latest mark knew, or one before it, and that are not reached any more."""
-    tables = [_FORGOTTEN.empty_table()]
-    if latest is not None:
-        tables += [
-            latest.attempt.rows(latest.manifest, part, _FORGOTTEN.names)
-            for part in ("data", "expired", FORGOTTEN)
-            if part in latest.manifest.parts
-        ]
-    known = pa.concat_tables(tables)
-    reached = pc.is_in(known["commit_id"], pa.array(sorted(commits), pa.string()))
-    return known.filter(pc.invert(reached))
 
 
 def find_liveness(
@@ -285,51 +309,39 @@ def find_liveness(
     raw_rules = client.gc_rules(ctx.repository)
     rules = None if raw_rules is None else Rules.parse(raw_rules)
     heads_before = read_heads(client, ctx.repository, refs.branches)
-    listed: dict[str, str] = {}
-    run_id = ""
-    if rules is not None:
-        with report_progress(
-            ctx.log, lambda: f"lakeFS lists the active commits of {ctx.repository}"
-        ):
-            prepared = client.prepare_commits(ctx.repository)
-        run_id = prepared.run_id
-        listed = read_commits_csv(
-            connections.store(), connections.namespace(), prepared.gc_commits_location
-        )
+    listed = _Listed() if rules is None else _listed(ctx, client, connections)
     heads = read_heads(client, ctx.repository, heads_before)
     unmoved = {branch: head for branch, head in heads_before.items() if heads.get(branch) == head}
-    if rules is not None and (missing := missing_heads(listed.keys(), unmoved)):
+    if rules is not None and (missing := missing_heads(listed.metaranges.keys(), unmoved)):
         raise IntegrityError(
             f"the HEADs of {counted(len(missing), 'branch', 'branches')}, "
             f"{next(iter(missing))!r} for one, are not among the active commits "
-            f"that lakeFS wrote to {prepared.gc_commits_location}: the list is cut or of another "
+            f"that lakeFS wrote to {listed.location}: the list is cut or of another "
             "time. Run again",
         )
     tags = read_tags(client, ctx.repository, refs.tags)
     previous: dict[str, Reason] = {}
-    if rules is not None:
+    latest = latest_mark(ctx, connections) if rules is not None else None
+    if rules is not None and latest is not None:
         longest = lengthen(rules, retain, heads)
-        previous = _previously_active(ctx, connections, heads, longest, now)
-    roots = [*heads_before.values(), *heads.values(), *tags.values(), *listed, *previous]
-    if retain.metadata:
-        roots += _earlier_commits(ctx, connections)
+        reasons, marked_at = previous_of(latest)
+        previous = still_inside(reasons, marked_at=marked_at, heads=heads, rules=longest, now=now)
+    roots = [*heads_before.values(), *heads.values(), *tags.values(), *previous]
+    roots += listed.metaranges
+    if retain.reads_all_commits:
+        roots += earlier_commits(ctx, connections)
     read: dict[str, Commit] = {}
     with report_progress(
         ctx.log, lambda: f"reading commits of {ctx.repository}: {len(read):,} so far"
     ):
         load_commits(client, ctx.repository, roots, known.keys(), read)
     commits = {**known, **read}
-    for commit, metarange_id in listed.items():
-        if commits[commit].metarange_id != metarange_id:
-            raise IntegrityError(
-                f"commit {commit} has metarange {commits[commit].metarange_id!r} in the log, but "
-                f"{metarange_id!r} in the list of active commits: the list cannot be trusted",
-            )
+    _require_same_metaranges(listed.metaranges, commits)
     if rules is None:
         everything = {commit: Reason(None, "no rules") for commit in commits}
         none: frozenset[str] = frozenset()
         united = UnitedActiveCommits(everything, none, none, none)
-        return Liveness(rules, heads, tags, commits, united, run_id, retain)
+        return Liveness(rules, heads, tags, commits, united, "", retain)
     # A branch that moved while this ran counts with both of its HEADs.
     before = retained_commits(commits, heads_before, tags, rules, retain, now)
     after = before
@@ -339,8 +351,57 @@ def find_liveness(
     if ctx.settings.protect_tags:
         tagged = {commit: Reason(None, "tag") for commit in tags.values()}
         own = ActiveCommits(tagged | own.active, own.expired - tagged.keys())
-    united = unite(listed, own, later_heads=heads, previous=previous)
-    return Liveness(rules, heads, tags, commits, united, run_id, retain)
+    united = unite(listed.metaranges, own, later_heads=heads, previous=previous)
+    liveness = Liveness(rules, heads, tags, commits, united, listed.run_id, retain)
+    if not retain.paths:
+        return liveness
+    earlier = None if latest is None else previous_of(latest, (PATHS, "data"))
+    kept = [
+        path_commits(commits, one, rules, retain, now, earlier) for one in (heads_before, heads)
+    ]
+    return replace(
+        liveness,
+        paths={
+            pattern: {
+                commit: reason
+                for found in kept
+                for commit, reason in found[pattern].items()
+                if commit not in united.active
+            }
+            for pattern in retain.paths
+        },
+    )
+
+
+class _Listed(NamedTuple):
+    """The active commits that lakeFS lists; none where it has no rules.
+
+    Attributes:
+        metaranges: of each commit.
+        run_id: lakeFS's, of the list.
+        location: of the list.
+    """
+
+    metaranges: Mapping[str, str] = MappingProxyType({})
+    run_id: str = ""
+    location: str = ""
+
+
+def _listed(ctx: RunContext, client: LakeFSClient, connections: Connections) -> _Listed:
+    with report_progress(ctx.log, lambda: f"lakeFS lists the active commits of {ctx.repository}"):
+        prepared = client.prepare_commits(ctx.repository)
+    location = prepared.gc_commits_location
+    store, namespace = connections.store(), connections.namespace()
+    return _Listed(read_commits_csv(store, namespace, location), prepared.run_id, location)
+
+
+def _require_same_metaranges(listed: Mapping[str, str], commits: Mapping[str, Commit]) -> None:
+    for commit, metarange_id in listed.items():
+        if commits[commit].metarange_id != metarange_id:
+            raise IntegrityError(
+                f"commit {commit} has metarange {commits[commit].metarange_id!r} in the log, but "
+                f"{metarange_id!r} in the list of active commits: the list cannot be trusted",
+            )
 
 
 def heads_alone(client: LakeFSClient, repository: str, rules: Rules | None) -> Liveness:
@@ -372,66 +433,3 @@ def governing_branches(
             governing[commit_id] = branch
             commit_id = commits[commit_id].main_parent
     return governing
-
-
-def _latest(ctx: RunContext, connections: Connections) -> Earlier | None:
-    """The latest other run whose active commits are whole."""
-    found = earlier(ctx.root, ctx.repository, ASSET, connections.namespace_url, ctx.run)
-    for one in found:
-        with suppress(LakegcError):
-            one.attempt.manifest(ASSET)
-            return one
-    return None
-
-
-def _earlier_commits(ctx: RunContext, connections: Connections) -> set[str]:
-    """All commits that the latest mark knew, or one before it: each hands them on to the next.
-
-    A branch may be deleted, and a commit of it still has to stay for its metadata, which lakeFS
-    tells of a commit that nothing leads to, too. No other witness has it: so a mark that cannot be
-    read is not passed over.
-
-    Raises:
-        IntegrityError: a mark is damaged.
-        StorageError: the store did not answer.
-    """
-
-    def read(run: str) -> Earlier | None:
-        try:
-            attempt = ctx.root.attempt(ctx.repository, run)
-        except RefusedError:
-            return None
-        return Earlier(attempt, attempt.recorded(ASSET)) if attempt.has(ASSET) else None
-
-    marks = thread_map(read, ctx.root.runs(ctx.repository), _THREADS)
-    here = [one for one in marks if one and one.manifest.namespace == connections.namespace_url]
-    if not here:
-        return set()
-    latest = max(here, key=lambda one: one.manifest.finished)
-    return {
-        commit_id
-        for part in ("data", "expired", FORGOTTEN)
-        if part in latest.manifest.parts
-        for commit_id in latest.attempt.rows(latest.manifest, part, ["commit_id"])[
-            "commit_id"
-        ].to_pylist()
-    }
-
-
-def _previously_active(
-    ctx: RunContext,
-    connections: Connections,
-    heads: dict[str, str],
-    rules: Rules,
-    now: datetime,
-) -> dict[str, Reason]:
-    """Commits of the latest earlier mark that are still inside their retention."""
-    latest = _latest(ctx, connections)
-    if latest is None:
-        return {}
-    marked_at = latest.manifest.started
-    previous = {
-        row["commit_id"]: Reason(row["branch"], row["kind"], None, row["counted_from"])
-        for row in latest.attempt.rows(latest.manifest).to_pylist()
-    }
-    return still_inside(previous, marked_at=marked_at, heads=heads, rules=rules, now=now)

@@ -6,6 +6,7 @@ over to one of them is seen here or there.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import datetime
 from typing import Final
 
@@ -13,15 +14,20 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lakegc_assets.engine.datasets import write_part
+from lakegc_assets.mark.commits import PATHS
 from lakegc_assets.mark.damage import left_alone, passed_over
 from lakegc_assets.mark.installation import require_one_server
-from lakegc_assets.mark.live import every_range, live_ranges, read_live
+from lakegc_assets.mark.live import Live, every_range, live_ranges, read_live
+from lakegc_assets.mark.path_ranges import path_ranges, read_path_ranges
 from lakegc_assets.mark.references import read_references
 from lakegc_assets.mark.uncommitted import write_last_parts
-from lakegc_assets.run.artifacts import Manifest
+from lakegc_assets.run.artifacts import AttemptArtifacts, Manifest
+from lakegc_assets.run.connections import Connections
 from lakegc_assets.run.context import RunContext
 
 ASSET: Final = "committed_addresses"
+#: Part with the ranges of which only what lies below some paths counts; only where rules say so.
+PATH_RANGES: Final = "path_ranges"
 
 
 def read_committed_addresses(ctx: RunContext) -> Manifest:
@@ -44,6 +50,10 @@ def read_committed_addresses(ctx: RunContext) -> Manifest:
     found = live_ranges(ctx, connections, ids, every=every)
     store = attempt.store()
     live = read_live(ctx, connections, found.ranges, store, f"{ASSET}/")
+    below = None
+    if PATHS in chain["active_commits"].parts and not every:
+        below = _path_ranges(ctx, connections, attempt, live.ranges)
+        live = _with(live, read_path_ranges(ctx, connections, below, store, f"{ASSET}/below/"))
     start = datetime.fromisoformat(str(chain["store_listing"].facts["start"]))
     others = read_references(ctx, client, connections, store, f"{ASSET}/", start)
     unresolved = sorted({*live.unresolved, *others.unresolved})
@@ -72,4 +82,30 @@ def read_committed_addresses(ctx: RunContext) -> Manifest:
         "ignored_repositories": list(others.ignored),
         "passed_over": passed,
     }
+    if below is not None:
+        parts[PATH_RANGES] = [write_part(store, f"{ASSET}/{PATH_RANGES}/", below)]
+        facts[PATH_RANGES] = pc.count_distinct(below["range_id"]).as_py()
     return ctx.finish(ASSET, chain["active_commits"], started, parts, facts, live.digest)
+
+
+def _path_ranges(
+    ctx: RunContext, connections: Connections, attempt: AttemptArtifacts, active: pa.Table
+) -> pa.Table:
+    """The ranges that hold something below paths of rules, but for those of active commits."""
+    metaranges: dict[str, set[str]] = {}
+    rows = attempt.read("active_commits", PATHS, ["pattern", "metarange_id"])
+    for row in rows.to_pylist():
+        if row["metarange_id"]:
+            metaranges.setdefault(row["pattern"], set()).add(row["metarange_id"])
+    whole = frozenset(active["range_id"].to_pylist())
+    return path_ranges(ctx, connections, metaranges, whole)
+
+
+def _with(live: Live, below: Live) -> Live:
+    """What is alive of whole ranges, and what is of others."""
+    return replace(
+        live,
+        runs=[*live.runs, *below.runs],
+        unresolved=sorted({*live.unresolved, *below.unresolved}),
+        digest=live.digest + below.digest,
+    )

@@ -9,7 +9,7 @@ import pyarrow as pa
 from lakegc_assets.errors import LakegcError
 from lakegc_assets.graveler.ranges import read_range
 from lakegc_assets.mark.addresses import entry_spellings
-from lakegc_assets.mark.commits import FORGOTTEN
+from lakegc_assets.mark.earlier_commits import FORGOTTEN
 from lakegc_assets.mark.metaranges import fetch, ranges_of
 from lakegc_assets.mark.range_lookup import ranges_with_hash
 from lakegc_assets.run.artifacts import AttemptArtifacts

@@ -12,10 +12,12 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
+from functools import partial, reduce
+from types import MappingProxyType
 from typing import Final
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from lakegc_assets.engine.datasets import Part
 from lakegc_assets.engine.tasks import bin_pack, thread_map
@@ -58,6 +60,8 @@ RANGES: Final = pa.schema(
     ]
 )
 _ENTRIES: Final = pa.schema([("range_id", pa.string()), ("entries", pa.int64())])
+_FOLDER: Final = "folder"
+_NOT_CUT: Final[Mapping[str, Sequence[str]]] = MappingProxyType({})
 _TABLE_ID: Final = re.compile(r"_lakefs/([0-9a-f]{64})")
 #: Its marks and rules, logs of its actions, and its own object; dumps of refs have a manifest.
 _OF_LAKEFS: Final = (
@@ -203,6 +207,7 @@ def read_live(
     folder: str,
     *,
     strict: bool = True,
+    below: Mapping[str, Sequence[str]] = _NOT_CUT,
 ) -> Live:
     """Read ranges down to the hashes of the addresses that they keep alive.
 
@@ -213,6 +218,8 @@ def read_live(
         artifacts: where the runs are written.
         folder: relative to ``artifacts``, with a slash at its end.
         strict: whether a damaged range is an error; else it is noted, and the others are read.
+        below: of ranges of which not all is alive, by their ids: what paths of it must begin with,
+            as ``retain.prefix_of`` gives it.
 
     Raises:
         IntegrityError: a range is missing or damaged, or was not read.
@@ -220,7 +227,7 @@ def read_live(
     slots = cached_ranges(connections) if ranges.num_rows else {}
     orders = spread_ranges(wanted(ranges, slots), ctx.settings.address_num_partitions)
     cost = sum(seconds(one) for order in orders for one in order)
-    task = partial(_read_ranges, connections, artifacts.url, folder, strict)
+    task = partial(_read_ranges, connections, artifacts.url, folder, strict, below)
     read = ctx.tasks.run("read ranges", task, orders, cost)
     found = pa.concat_tables([RANGES.empty_table(), *(one.ranges for one in read)])
     damaged = {i: error for one in read for i, error in one.damaged.items()}
@@ -244,6 +251,7 @@ def _read_ranges(
     url: str,
     folder: str,
     strict: bool,  # noqa: FBT001 - given to tasks by its place
+    below: Mapping[str, Sequence[str]],
     ranges: Sequence[Wanted],
 ) -> Live:
     artifacts = connections.open(url)
@@ -261,8 +269,12 @@ def _read_ranges(
         digest += digest_of_hashes(whole)
         held = []
 
-    for one in read_entries(connections, ranges, HASHES, None if strict else damaged):
-        held.append(one.group["hash"].to_numpy())
+    columns_read = (*HASHES, _FOLDER) if below else HASHES
+    for one in read_entries(connections, ranges, columns_read, None if strict else damaged):
+        rows_of_range = one.group
+        if one.range_id in below:
+            rows_of_range = rows_of_range.filter(_is_below(rows_of_range, below[one.range_id]))
+        held.append(rows_of_range["hash"].to_numpy())
         unresolved.update(one.unresolved)
         rows.append((one.range_id, one.entries, one.digest, one.from_cache))
         # Ranges share most of their addresses, so many of them fit into one run.
@@ -276,6 +288,12 @@ def _read_ranges(
     arrays = [pa.array(c, f.type) for c, f in zip(columns, RANGES, strict=True)]
     table = pa.Table.from_arrays(arrays, schema=RANGES)
     return Live(runs, table, sorted(unresolved), digest, damaged)
+
+
+def _is_below(entries: pa.Table, prefixes: Sequence[str]) -> pa.ChunkedArray:
+    """Whether the path of each of some entries begins with one of some folders."""
+    folders = entries[_FOLDER].cast(pa.string())
+    return reduce(pc.or_, [pc.starts_with(folders, prefix) for prefix in prefixes])
 
 
 @dataclass(frozen=True)

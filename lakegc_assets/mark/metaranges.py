@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Final
@@ -28,8 +28,8 @@ PAIRS: Final = pa.schema(
     [("metarange_id", pa.string()), ("range_id", pa.string()), ("entries", pa.int64())]
 )
 #: Work of one metarange on one core, in seconds: that is to be fetched and read, and that is not.
-_READ_S: Final = 0.004
-_CACHED_S: Final = 0.0005
+READ_S: Final = 0.004
+CACHED_S: Final = 0.0005
 _THREADS: Final = 8
 #: Rows in a file of the cache, about.
 _FILE_ROWS: Final = 1_000_000
@@ -146,7 +146,7 @@ def _read(
 ) -> RangesRead:
     ids = sorted(ranks.keys() - {""})
     slots = TableCache(connections.cache(), KIND).compact() if ids else {}
-    costs = [_CACHED_S if i in slots else _READ_S for i in ids]
+    costs = [CACHED_S if i in slots else READ_S for i in ids]
     orders = [
         _Order(
             connections,
@@ -202,26 +202,51 @@ def _one_each(rows: pa.Table) -> pa.Table:
 
 
 def _tables(order: _Order) -> Iterator[tuple[str, pa.Table]]:
-    cache, missing = TableCache(order.connections.cache(), KIND), list(order.missing)
-    ids = {id(slot): table_id for table_id, slot in order.slots.items()}
-    for file, slots in by_file(order.slots.values()):
+    return read_tables(order.connections, KIND, order.slots, order.missing, _decode)
+
+
+def _decode(data: bytes, url: str) -> pa.Table:
+    return pa.Table.from_batches([decode_metarange(data, url)])
+
+
+def read_tables(
+    connections: Connections,
+    kind: Kind,
+    cached: Mapping[str, Slot],
+    missing: Sequence[str],
+    decode: Callable[[bytes, str], pa.Table],
+) -> Iterator[tuple[str, pa.Table]]:
+    """What is known of metaranges, with their ids; what is not cached is read, and cached.
+
+    Args:
+        connections: how to reach the store and the cache.
+        kind: of what is cached.
+        cached: where that is, by the metarange's id.
+        missing: ids of the others.
+        decode: what is cached of a file that has a name.
+
+    Raises:
+        IntegrityError: a metarange is missing or damaged.
+    """
+    cache, missing = TableCache(connections.cache(), kind), list(missing)
+    ids = {id(slot): table_id for table_id, slot in cached.items()}
+    for file, slots in by_file(cached.values()):
         tables = cache.read(file, slots)
         found = [ids[id(slot)] for slot in slots]
         if tables is None:
             missing += found
         else:
             yield from zip(found, tables, strict=True)
-    store = order.connections.store()
+    store = connections.store()
     waiting: list[Decoded] = []
     for at in range(0, len(missing), 100):
         some = missing[at : at + 100]
         for table_id, data in zip(
             some,
-            thread_map(partial(fetch, store, order.connections.namespace_url), some, _THREADS),
+            thread_map(partial(fetch, store, connections.namespace_url), some, _THREADS),
             strict=True,
         ):
-            url = table_url(order.connections.namespace_url, table_id)
-            table = pa.Table.from_batches([decode_metarange(data, url)])
+            table = decode(data, table_url(connections.namespace_url, table_id))
             yield table_id, table
             waiting.append(Decoded(table_id, table, {}))
         if sum(d.rows.num_rows for d in waiting) >= _FILE_ROWS:

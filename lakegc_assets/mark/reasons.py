@@ -18,7 +18,7 @@ from lakegc_assets.engine.session import Dataset, Session
 from lakegc_assets.engine.tasks import bin_pack
 from lakegc_assets.errors import LakegcError
 from lakegc_assets.mark import holder_relations
-from lakegc_assets.mark.commits import FORGOTTEN
+from lakegc_assets.mark.earlier_commits import FORGOTTEN
 from lakegc_assets.mark.metaranges import ranges_of
 from lakegc_assets.mark.range_frames import range_frame
 from lakegc_assets.run.artifacts import LISTING, AttemptArtifacts

@@ -42,6 +42,7 @@ from lakegc_assets.mark.others import (
     staged_addresses,
     tables_of,
 )
+from lakegc_assets.mark.path_ranges import path_ranges
 from lakegc_assets.mark.ranges import Wanted, seconds, spread_ranges, wanted
 from lakegc_assets.mark.refs import load_commits, read_tags
 from lakegc_assets.run.connections import Connections
@@ -342,7 +343,16 @@ class _Reading:
         if liveness is None or liveness.rules is None:
             return None
         ids = {liveness.commits[commit].metarange_id for commit in liveness.active.active}
-        return live_ranges(self.ctx, other.connections, ids, every=False).ranges.cast(_RANGES)
+        ranges = live_ranges(self.ctx, other.connections, ids, every=False).ranges.cast(_RANGES)
+        # Of a range that can hold something below a path of rules all counts.
+        below = path_ranges(
+            self.ctx,
+            other.connections,
+            liveness.path_metaranges(),
+            frozenset(ranges["range_id"].to_pylist()),
+        )
+        grouped = below.group_by("range_id").aggregate([("entries", "max")])
+        return pa.concat_tables([ranges, grouped.rename_columns(_RANGES.names).cast(_RANGES)])
 
     def _liveness(self, other: Other, look: _Look) -> Liveness | None:
         """The commits of a repository, tagged ones active too; None where lakeFS may not tell."""

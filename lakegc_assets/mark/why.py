@@ -22,8 +22,9 @@ from lakegc_assets.lakefs.models import DiffEntry
 from lakegc_assets.lakefs.reads import branch_ref
 from lakegc_assets.mark import holder_relations, references
 from lakegc_assets.mark.addresses import in_data, live_spellings
-from lakegc_assets.mark.commits import FORGOTTEN, RULE
+from lakegc_assets.mark.commits import RULE
 from lakegc_assets.mark.comparison_relations import STAGED
+from lakegc_assets.mark.earlier_commits import FORGOTTEN
 from lakegc_assets.mark.kept import sentence
 from lakegc_assets.mark.live import every_range
 from lakegc_assets.mark.metaranges import pairs_of

@@ -17,6 +17,7 @@ import pyarrow.compute as pc
 from lakegc_assets.checks.witness import KIND as WITNESSED
 from lakegc_assets.mark.evidence import KIND as EVIDENCE
 from lakegc_assets.mark.metaranges import KIND as METARANGES
+from lakegc_assets.mark.path_ranges import KIND as BOUNDS
 from lakegc_assets.mark.ranges import KIND as RANGES
 from lakegc_assets.run.artifacts import AttemptArtifacts
 from lakegc_assets.run.connections import Connections
@@ -54,7 +55,13 @@ def unneeded_caches(
     ranges = _ids(last, "committed_addresses", ("ranges",), "range_id")
     ranges |= _ranges_in(connections, metaranges)
     cache = connections.cache()
-    for kind, wanted in ((RANGES, ranges), (WITNESSED, ranges), (METARANGES, metaranges)):
+    of_kinds = (
+        (RANGES, ranges),
+        (WITNESSED, ranges),
+        (METARANGES, metaranges),
+        (BOUNDS, metaranges),
+    )
+    for kind, wanted in of_kinds:
         for key, size in TableCache(cache, kind).unneeded(wanted, before):
             yield cache, key, size
     # The last mark reads what the one before it has written, if that was not long ago.

@@ -19,6 +19,7 @@ from lakegc_assets.mark.commits import Liveness, find_liveness
 from lakegc_assets.mark.evidence import EtagFiles
 from lakegc_assets.mark.listing_rows import listing_rows
 from lakegc_assets.mark.live import live_ranges, read_live
+from lakegc_assets.mark.path_ranges import path_ranges, read_path_ranges
 from lakegc_assets.mark.references import read_references
 from lakegc_assets.mark.served import served_candidates
 from lakegc_assets.mark.uncommitted import prepare_uncommitted, read_staged
@@ -95,16 +96,20 @@ def _reasons(
     ids = {liveness.commits[commit].metarange_id for commit in liveness.active.active}
     ranges = live_ranges(ctx, connections, ids, every=liveness.rules is None).ranges
     live = read_live(ctx, connections, ranges, scratch, "live/")
+    below = path_ranges(ctx, connections, liveness.path_metaranges())
+    of_paths = read_path_ranges(ctx, connections, below, scratch, "below/")
     others = read_references(ctx, client, connections, scratch, "", now)
     served = _served(ctx, connections, liveness, scratch, objects)
     hashes = address_hashes(addresses)
     unclear = pa.array(
-        sorted({*live.unresolved, *staged.unresolved, *others.unresolved}), pa.string()
+        sorted({*live.unresolved, *of_paths.unresolved, *staged.unresolved, *others.unresolved}),
+        pa.string(),
     )
     pins = pinned(store)["address"]
     reasons = pc.unique(served["why"]).to_pylist()
     return [
         (chosen(members(scratch, live.runs, hashes)), "an active commit holds it"),
+        (chosen(members(scratch, of_paths.runs, hashes)), "a rule of `paths` keeps it"),
         (chosen(members(scratch, staged.hashes, hashes)), "it is staged on a branch"),
         (chosen(members(scratch, others.hashes, hashes)), "another repository names it"),
         (chosen(np.asarray(strings.among(addresses, pins))), "it is pinned"),

@@ -11,7 +11,13 @@ from typing import Final, NamedTuple, TypeVar
 
 from lakegc_assets.retention.rules import MAX_DAYS, RulesError
 
-_KEYS: Final = ("branches", "metadata", "tags")
+#: Days for what is kept for ever: more than a rule can have.
+FOREVER: Final = MAX_DAYS + 1
+#: How many folders a pattern of paths may name: so many of each path are cached.
+MOST_FOLDERS: Final = 4
+_KEYS: Final = ("branches", "metadata", "paths", "tags")
+_FOREVER: Final = "forever"
+_ALL_BELOW: Final = "**"
 _Path = tuple[str | int, ...]
 _V = TypeVar("_V")
 
@@ -42,20 +48,28 @@ class Retain:
         tags: patterns of tags whose commits stay active.
         branches: patterns of branches, and what is kept of these.
         metadata: key of a commit's metadata → values, or ``*`` for any, with which it stays active.
+        paths: ``**``, or folders and ``/**`` → days for which what lies below is kept at least,
+            on any branch and on none; ``FOREVER`` for always.
     """
 
     tags: tuple[str, ...] = ()
     # Settings are hashed, and what is equal is so in its tags.
     branches: Mapping[str, OfBranches] = field(default_factory=dict, hash=False)
     metadata: Mapping[str, tuple[str, ...]] = field(default_factory=dict, hash=False)
+    paths: Mapping[str, int] = field(default_factory=dict, hash=False)
 
     def __bool__(self) -> bool:
-        return bool(self.tags or self.branches or self.metadata)
+        return bool(self.tags or self.branches or self.metadata or self.paths)
 
     @property
     def reads_tags(self) -> bool:
-        """Whether a tag can change what they keep: metadata counts behind every tag."""
-        return bool(self.tags or self.metadata)
+        """Whether a tag can change what they keep."""
+        return bool(self.tags) or self.reads_all_commits
+
+    @property
+    def reads_all_commits(self) -> bool:
+        """Whether a commit can stay, or what it has below a path, that no branch leads to."""
+        return bool(self.metadata or self.paths)
 
     def __or__(self, other: Retain) -> Retain:
         """The rules that keep what either of them does."""
@@ -70,6 +84,10 @@ class Retain:
                 key: _distinct([*self.metadata.get(key, ()), *other.metadata.get(key, ())])
                 for key in _distinct([*self.metadata, *other.metadata])
             },
+            {
+                pattern: max(self.paths.get(pattern, 0), other.paths.get(pattern, 0))
+                for pattern in _distinct([*self.paths, *other.paths])
+            },
         )
 
     @classmethod
@@ -77,7 +95,8 @@ class Retain:
         """Read rules from decoded JSON or YAML; null means none.
 
         ``{"tags": ["v*"], "branches": {"release-*": {"days": 365}, "main": {"last_commits": 10}},
-        "metadata": {"legal-hold": "true"}}``; each key may be left out.
+        "metadata": {"legal-hold": "true"}, "paths": {"legal/**": "forever", "logs/**": 90}}``;
+        each key may be left out.
 
         Args:
             value: as above, or as ``to_json`` returns it.
@@ -95,6 +114,7 @@ class Retain:
             _distinct(_text(one, "a pattern of tags", ("tags", n)) for n, one in enumerate(tags)),
             _each(whole, "branches", "a pattern of branches", _of_branches),
             _each(whole, "metadata", "a key of metadata", _values),
+            _each(whole, "paths", "a pattern of paths", _of_paths),
         )
 
     def to_json(self) -> dict[str, object]:
@@ -104,13 +124,26 @@ class Retain:
             for pattern, kept in self.branches.items()
         }
         metadata = {key: list(values) for key, values in self.metadata.items()}
-        found = {"tags": list(self.tags), "branches": branches, "metadata": metadata}
+        paths = {
+            pattern: _FOREVER if days == FOREVER else days for pattern, days in self.paths.items()
+        }
+        found = {
+            "tags": list(self.tags),
+            "branches": branches,
+            "metadata": metadata,
+            "paths": paths,
+        }
         return {name: value for name, value in found.items() if value}
 
 
 _NOTHING: Final = OfBranches()
 #: Nothing is kept that lakeFS's rules do not.
 NO_RETAIN: Final = Retain()
+
+
+def prefix_of(pattern: str) -> str:
+    """What a path begins with that a pattern of paths names: empty, or with a slash at its end."""
+    return pattern.removesuffix(_ALL_BELOW)
 
 
 def _longer(one: int | None, other: int | None) -> int | None:
@@ -159,6 +192,36 @@ def _values(value: object, where: str, path: _Path) -> tuple[str, ...]:
                 path,
             )
     return _distinct(map(str, listed))
+
+
+def _of_paths(value: object, where: str, path: _Path) -> int:
+    prefix = prefix_of(str(path[-1]))
+    if problem := _problem_of(str(path[-1]), prefix):
+        raise RulesError(f"{where} {problem}", path)
+    if value == _FOREVER:
+        return FOREVER
+    if not isinstance(value, int):
+        raise RulesError(f"{where} must be a number of days, or {_FOREVER}, not {value!r}", path)
+    return _number(value, 1, where, path)
+
+
+def _problem_of(pattern: str, prefix: str) -> str:
+    """What is wrong with a pattern of paths; empty if nothing is."""
+    if pattern == prefix or (prefix and not prefix.endswith("/")):
+        return (
+            "must be '**', for all paths, or end in '/**', for all below a folder: "
+            "'legal/**', say; neither '*' nor a single path is understood"
+        )
+    if any(one in prefix for one in "*?["):
+        return "has a pattern in the middle: only '**' at the end is understood"
+    if prefix.startswith("/") or "//" in prefix:
+        return "has a folder without a name: write 'legal/**', and '**' for all paths"
+    if prefix.count("/") > MOST_FOLDERS:
+        return (
+            f"names {prefix.count('/')} folders, and {MOST_FOLDERS} are the most: name one further "
+            "up, which keeps more"
+        )
+    return ""
 
 
 def _mapping(value: object, where: str, path: _Path) -> dict[str, object]:

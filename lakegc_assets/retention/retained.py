@@ -6,12 +6,27 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 from datetime import datetime
 from fnmatch import fnmatchcase
+from typing import NamedTuple
 
 from lakegc_assets.errors import IntegrityError
 from lakegc_assets.retention.active_commits import ActiveCommits, Reason, active_commits
 from lakegc_assets.retention.commits import Commit
-from lakegc_assets.retention.retain import Retain
-from lakegc_assets.retention.rules import Rules
+from lakegc_assets.retention.retain import FOREVER, Retain
+from lakegc_assets.retention.rules import MAX_DAYS, Rules
+from lakegc_assets.retention.united import still_inside
+from lakegc_assets.wording import counted
+
+
+class Previous(NamedTuple):
+    """What an earlier mark knew of commits.
+
+    Attributes:
+        reasons: why each of them was active, or kept what it has below a path.
+        marked_at: when it read the HEADs, aware.
+    """
+
+    reasons: Mapping[str, Reason]
+    marked_at: datetime
 
 
 def retained_commits(
@@ -67,6 +82,60 @@ def lengthen(rules: Rules, retain: Retain, branches: Iterable[str]) -> Rules:
     return Rules(rules.default_retention_days, {**rules.branches, **longer}) if longer else rules
 
 
+def raise_days(rules: Rules, days: int) -> Rules:
+    """Rules under which every branch, and what is on none, has some days at least."""
+    days = min(days, MAX_DAYS)
+    return Rules(
+        max(rules.default_retention_days, days),
+        {branch: max(of, days) for branch, of in rules.branches.items()},
+    )
+
+
+def path_commits(
+    commits: Mapping[str, Commit],
+    heads: Mapping[str, str],
+    rules: Rules,
+    retain: Retain,
+    now: datetime,
+    previous: Previous | None = None,
+) -> dict[str, dict[str, Reason]]:
+    """For each pattern of paths the commits of which stays what lies below it, and why.
+
+    These are the commits that would be active if every branch, and what is on none, had the days of
+    the pattern at least; those that are active all the same are among them. For ever are all.
+
+    Args:
+        commits: id → commit. Must hold every HEAD and the whole main ancestry of each.
+        heads: branch → id of its HEAD.
+        rules: lakeFS's.
+        retain: those that keep more.
+        now: the moment of the run, aware.
+        previous: what the latest mark knew.
+
+    Raises:
+        IntegrityError: as ``active_commits`` does.
+    """
+    longest = lengthen(rules, retain, heads)
+    found: dict[str, dict[str, Reason]] = {}
+    for pattern, days in retain.paths.items():
+        raised = raise_days(longest, days)
+        kept = active_commits(commits, heads, raised, now).active
+        if previous is not None:
+            reasons, marked_at = previous
+            before = still_inside(reasons, marked_at=marked_at, heads=heads, rules=raised, now=now)
+            kept = before | kept
+        if days == FOREVER:
+            # However far back somebody has dated them.
+            kept = {commit_id: Reason(None, "inside") for commit_id in commits} | kept
+        rule = f"retain: paths: {pattern!r} is kept {_for(days)}"
+        found[pattern] = {one: replace(reason, rule=rule) for one, reason in kept.items()}
+    return found
+
+
+def _for(days: int) -> str:
+    return "forever" if days == FOREVER else f"for {counted(days, 'day')}"
+
+
 def least_days(retain: Retain, branches: Iterable[str]) -> dict[str, int]:
     """The days that branches have at least, of those that a pattern names."""
     if not retain.branches:
@@ -87,9 +156,10 @@ def protecting(retain: Retain, tags: Mapping[str, str]) -> dict[str, str]:
 def deciding(retain: Retain, tags: Mapping[str, str]) -> dict[str, str]:
     """Of some tags those whose change can change what is kept, each with its commit.
 
-    Any tag may lead to a commit that its metadata keep, and that nothing else leads to.
+    Any tag may lead to a commit that nothing else leads to, and that its metadata keep, or that has
+    something below a path.
     """
-    return dict(tags) if retain.metadata else protecting(retain, tags)
+    return dict(tags) if retain.reads_all_commits else protecting(retain, tags)
 
 
 def kept_commits(

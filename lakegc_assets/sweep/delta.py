@@ -23,9 +23,11 @@ from lakegc_assets.engine.session import Dataset
 from lakegc_assets.errors import IntegrityError, LakegcError
 from lakegc_assets.graveler.errors import NoTableError
 from lakegc_assets.mark.commits import Liveness, find_liveness, heads_alone, refs_of
+from lakegc_assets.mark.committed import PATH_RANGES
 from lakegc_assets.mark.damage import isolate
 from lakegc_assets.mark.evidence import etag_files
 from lakegc_assets.mark.live import LiveRanges, every_range, live_ranges, read_live
+from lakegc_assets.mark.path_ranges import path_ranges, read_path_ranges
 from lakegc_assets.mark.references import REFERENCES, SAME_HASH, References, read_references
 from lakegc_assets.mark.served import Inquiry, again, answered, inquire
 from lakegc_assets.mark.uncommitted import Staged, prepare_uncommitted, read_staged
@@ -107,6 +109,10 @@ class Deltas:
         self._metaranges = set(metaranges.to_pylist())
         ranges = self.attempt.rows(committed, "ranges", ["range_id"])["range_id"]
         self._ranges = set(ranges.to_pylist())
+        self._path_ranges: set[tuple[str, str]] = set()
+        if PATH_RANGES in committed.parts:
+            below = self.attempt.rows(committed, PATH_RANGES, _OF_PATHS).select(_OF_PATHS)
+            self._path_ranges = set(zip(*(c.to_pylist() for c in below.columns), strict=True))
         self._marked = refs_of(self.ctx, self.attempt, active)
         self._commits: Mapping[str, Commit] = {}
         self._runs: list[Part] = []
@@ -161,8 +167,11 @@ class Deltas:
             liveness.commits,
             liveness.active.active.keys(),
             ctx.settings.retain,
+            {pattern: kept.keys() for pattern, kept in liveness.paths.items()},
         )
         self._read_new_ranges(connections, known, folder, unread)
+        below = partial(self._read_paths, connections, liveness, folder)
+        _or_noted(unread, "what commits hold below the paths of rules", below, None)
         references = partial(
             read_references, ctx, client, connections, artifacts, folder, start, unread
         )
@@ -244,6 +253,23 @@ class Deltas:
         # What could not be read is read by the next one.
         self._metaranges |= ids
 
+    def _read_paths(self, connections: Connections, liveness: Liveness, folder: str) -> None:
+        """Read what ranges hold below paths of rules, and nobody has read yet."""
+        metaranges = liveness.path_metaranges()
+        every = every_range(self.chain["store_listing"], liveness.rules)
+        if every or not any(metaranges.values()):
+            return
+        found = path_ranges(self.ctx, connections, metaranges, self._ranges)
+        columns = (found[name].to_pylist() for name in _OF_PATHS)
+        pairs = list(zip(*columns, strict=True))
+        new = found.filter(pa.array([one not in self._path_ranges for one in pairs], pa.bool_()))
+        if new.num_rows:
+            store = self.attempt.store()
+            live = read_path_ranges(self.ctx, connections, new, store, f"{folder}below/")
+            self._runs += live.runs
+            self._last_parts |= set(live.unresolved)
+            self._path_ranges.update(pairs)
+
     def _live_ranges(
         self,
         connections: Connections,
@@ -298,6 +324,7 @@ class Deltas:
 
 _LAST_PARTS: Final = pa.schema([("last_part", pa.string())])
 _RANGES: Final = pa.schema([("range_id", pa.string()), ("entries", pa.int64())])
+_OF_PATHS: Final = ("range_id", "pattern")
 _NOTHING: Final = SPARED.empty_table()
 _NOTHING_STAGED: Final = Staged((), (), (), 0, KeyDigest())
 

@@ -31,7 +31,14 @@ from lakegc_assets.run.connections import Connections
 from lakegc_assets.run.hashing import Hashes, address_hashes, pair_hashes, unsigned
 from lakegc_assets.run.sets import members_of, union
 from lakegc_assets.run.table_cache import Decoded
-from lakegc_assets.sweep.extension import Known, extended, moved_aside, unread, with_commits
+from lakegc_assets.sweep.extension import (
+    Known,
+    extended,
+    more_paths,
+    moved_aside,
+    unread,
+    with_commits,
+)
 from lakegc_assets.wording import counted
 
 HELD: Final = "an active commit holds it now"
@@ -131,7 +138,7 @@ class Extender:
             LakegcError: lakeFS or the store did not answer.
         """
         heads = read_heads(self.client, self.repository, {*known.heads, *seen})
-        alive = known.metaranges()
+        alive, before = known.metaranges(), known
         # A branch counts with every HEAD that was seen: what it leaves again, no HEAD shows.
         known, aside = self._followed(known, seen)
         known, more = self._followed(known, heads)
@@ -144,6 +151,8 @@ class Extender:
             listed, later = self._listed(known.heads)
             known, aside = self._followed(known, later, listed)
             lists += 1
+        if patterns := more_paths(before, known):
+            raise TooMuchError(f"more commits than before keep what they have below {patterns[0]}")
         return known, self._read(known.metaranges() - alive, ranges)
 
     def _followed(

@@ -10,13 +10,13 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 
 from lakegc_assets.errors import IntegrityError
 from lakegc_assets.retention.commits import Commit
 from lakegc_assets.retention.retain import NO_RETAIN, Retain
-from lakegc_assets.retention.retained import retained_commits
+from lakegc_assets.retention.retained import path_commits, retained_commits
 from lakegc_assets.retention.rules import Rules
 
 
@@ -31,6 +31,8 @@ class Known:
         commits: all commits that were reached, by id; with a commit all those behind it.
         active: ids of those that are active.
         retain: rules that keep more than lakeFS's.
+        paths: for each pattern of paths the commits of which stays what lies below it, but for
+            active ones.
     """
 
     rules: Rules | None
@@ -39,6 +41,7 @@ class Known:
     commits: Mapping[str, Commit]
     active: AbstractSet[str]
     retain: Retain = NO_RETAIN
+    paths: Mapping[str, AbstractSet[str]] = field(default_factory=dict)
 
     def metaranges(self) -> set[str]:
         """The metaranges of the active commits."""
@@ -100,4 +103,26 @@ def extended(known: Known, heads: Mapping[str, str], listed: Mapping[str, str]) 
         active = retained_commits(
             known.commits, heads, {}, known.rules, known.retain, known.now
         ).active.keys()
-    return replace(known, heads=dict(heads), active=known.active | active | listed.keys())
+    alive = known.active | active | listed.keys()
+    return replace(known, heads=dict(heads), active=alive, paths=_paths(known, heads, alive))
+
+
+def _paths(
+    known: Known, heads: Mapping[str, str], alive: AbstractSet[str]
+) -> Mapping[str, AbstractSet[str]]:
+    if known.rules is None or not known.retain.paths:
+        return known.paths
+    now = path_commits(known.commits, heads, known.rules, known.retain, known.now)
+    return {
+        pattern: (known.paths.get(pattern, frozenset()) | kept.keys()) - alive
+        for pattern, kept in now.items()
+    }
+
+
+def more_paths(before: Known, after: Known) -> list[str]:
+    """Patterns of paths below which commits have something that were not known to."""
+    return sorted(
+        pattern
+        for pattern, commits in after.paths.items()
+        if not commits <= before.paths.get(pattern, frozenset())
+    )

@@ -25,6 +25,8 @@ _COMMITS: Final = pa.schema(
         ("metarange_id", pa.string()),
         ("version", pa.int64()),
         ("active", pa.bool_()),
+        # The patterns of paths below which it keeps what it has.
+        ("paths", pa.list_(pa.string())),
     ]
 )
 
@@ -69,6 +71,7 @@ def write_known(
         [commit.metarange_id for commit in commits],
         [commit.version for commit in commits],
         [commit.id in known.active for commit in commits],
+        [[name for name, kept in known.paths.items() if commit.id in kept] for commit in commits],
     ]
     arrays = [pa.array(c, f.type) for c, f in zip(columns, _COMMITS, strict=True)]
     names = list(known.heads)
@@ -94,11 +97,17 @@ def read_known(artifacts: ObjectStore, files: KnownFiles) -> tuple[Known, Abstra
         IntegrityError: a file is not what was written.
     """
     table = read_part(artifacts, files.commits)
-    columns = (table[name].to_pylist() for name in _COMMITS.names[:-1])
+    columns = (table[name].to_pylist() for name in _COMMITS.names[:5])
     commits = [
         Commit(commit, tuple(parents), date, metarange, version)
         for commit, parents, date, metarange, version in zip(*columns, strict=True)
     ]
+    paths: dict[str, set[str]] = {pattern: set() for pattern in files.retain.paths}
+    if paths:
+        named = zip(table["commit_id"].to_pylist(), table["paths"].to_pylist(), strict=True)
+        for commit_id, patterns in named:
+            for pattern in patterns:
+                paths[pattern].add(commit_id)
     heads = read_part(artifacts, files.heads)
     known = Known(
         rules=None if files.rules is None else Rules.parse(json.loads(files.rules)),
@@ -108,5 +117,6 @@ def read_known(artifacts: ObjectStore, files: KnownFiles) -> tuple[Known, Abstra
         # What a commit of these stays for in its metadata, it is active for already.
         active=set(table.filter(table["active"])["commit_id"].to_pylist()),
         retain=files.retain,
+        paths=paths,
     )
     return known, set(read_part(artifacts, files.ranges)["range_id"].to_pylist())

@@ -336,7 +336,7 @@ def _replaced() -> list[tuple[object, str, object]]:
         (deletion, "DeletingTask", SimTask),
         (deletion.Reach, "of", partial(_reach, deletion.Reach.of)),
         (connections, "_own", SimpleNamespace()),
-        (commits, "_latest", _latest(commits._latest)),
+        (commits, "latest_mark", _latest(commits.latest_mark)),
     ]
 
 

@@ -1,0 +1,169 @@
+"""The ranges of which only what lies below some paths is alive, since rules of ``paths`` say so.
+
+The commits that these rules are about are not active, so that all else in their ranges may be dead.
+Of these ranges those are read whose paths, from the first to the last, can begin with what a rule
+names; a metarange tells that, and is read for it once in the life of the repository.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import pyarrow as pa
+
+from lakegc_assets.engine.tasks import bin_pack
+from lakegc_assets.graveler.decode import DECODER_VERSION
+from lakegc_assets.graveler.ranges import read_metarange
+from lakegc_assets.mark.live import RANGES, Live, read_live
+from lakegc_assets.mark.metaranges import CACHED_S, READ_S, read_tables
+from lakegc_assets.retention.retain import prefix_of
+from lakegc_assets.run.connections import Connections
+from lakegc_assets.run.context import RunContext
+from lakegc_assets.run.hashing import KeyDigest
+from lakegc_assets.run.table_cache import Kind, Slot, TableCache
+from lakegc_assets.storage.base import ObjectStore
+
+#: What is cached of metaranges, and its columns.
+KIND: Final = Kind("metarange_bounds", DECODER_VERSION, "metarange_id")
+_BOUNDS: Final = pa.schema(
+    [
+        ("range_id", pa.string()),
+        ("entries", pa.int64()),
+        ("min_key", pa.binary()),
+        ("max_key", pa.binary()),
+    ]
+)
+#: Rows: one for each range and each pattern that it can hold paths of, each once.
+PATH_RANGES: Final = pa.schema(
+    [("range_id", pa.string()), ("entries", pa.int64()), ("pattern", pa.string())]
+)
+
+
+@dataclass(frozen=True)
+class _Order:
+    """What one task reads.
+
+    Attributes:
+        connections: how to reach the store and the cache.
+        slots: of metaranges that are cached, by id.
+        missing: ids of the others.
+        patterns: of paths, by the metarange's id.
+    """
+
+    connections: Connections
+    slots: Mapping[str, Slot]
+    missing: Sequence[str]
+    patterns: Mapping[str, Sequence[str]]
+
+
+def path_ranges(
+    ctx: RunContext,
+    connections: Connections,
+    metaranges: Mapping[str, Collection[str]],
+    without: Collection[str] = frozenset(),
+) -> pa.Table:
+    """The ranges of some metaranges that can hold paths of some patterns (``PATH_RANGES``).
+
+    Args:
+        ctx: the run.
+        connections: how tasks reach the store and the cache.
+        metaranges: ids of metaranges, by the pattern.
+        without: ids of ranges that are of no interest, as those of active commits.
+
+    Raises:
+        IntegrityError: a metarange is missing or damaged.
+    """
+    patterns: dict[str, list[str]] = {}
+    for pattern, ids in metaranges.items():
+        for table_id in ids:
+            patterns.setdefault(table_id, []).append(pattern)
+    if not patterns:
+        return PATH_RANGES.empty_table()
+    names = sorted(patterns)
+    slots = TableCache(connections.cache(), KIND).compact()
+    costs = [CACHED_S if i in slots else READ_S for i in names]
+    orders = [
+        _Order(
+            connections,
+            {i: slots[i] for i in group if i in slots},
+            [i for i in group if i not in slots],
+            {i: patterns[i] for i in group},
+        )
+        for group in bin_pack(names, costs, ctx.settings.range_num_partitions)
+    ]
+    found = ctx.tasks.run("find ranges of paths", _find, orders, sum(costs))
+    rows = {row for part in found for row in part if row[0] not in without}
+    return _table(sorted(rows))
+
+
+def read_path_ranges(
+    ctx: RunContext,
+    connections: Connections,
+    ranges: pa.Table,
+    artifacts: ObjectStore,
+    folder: str,
+) -> Live:
+    """The addresses that ranges name below paths, as ``live.read_live`` gives them.
+
+    Of full addresses that nobody can place all of a range count.
+
+    Args:
+        ctx: the run.
+        connections: how tasks reach the store and the cache.
+        ranges: ``PATH_RANGES``.
+        artifacts: where the runs are written.
+        folder: relative to ``artifacts``, with a slash at its end.
+
+    Raises:
+        IntegrityError: a range is missing or damaged, or was not read.
+    """
+    if not ranges.num_rows:
+        return Live((), RANGES.empty_table(), (), KeyDigest())
+    below: dict[str, list[str]] = {}
+    entries: dict[str, int] = {}
+    for row in ranges.to_pylist():
+        below.setdefault(row["range_id"], []).append(prefix_of(row["pattern"]))
+        entries[row["range_id"]] = row["entries"]
+    wanted = pa.table(
+        {
+            "range_id": pa.array(list(entries), pa.string()),
+            "entries": pa.array(list(entries.values()), pa.int64()),
+        }
+    )
+    return read_live(ctx, connections, wanted, artifacts, folder, below=below)
+
+
+def _find(order: _Order) -> set[tuple[str, int, str]]:
+    found: set[tuple[str, int, str]] = set()
+    tables = read_tables(order.connections, KIND, order.slots, order.missing, _bounds)
+    for table_id, rows in tables:
+        for row in zip(*(rows[name].to_pylist() for name in _BOUNDS.names), strict=True):
+            range_id, entries, first, last = row
+            found |= {
+                (range_id, entries, pattern)
+                for pattern in order.patterns[table_id]
+                if may_hold(prefix_of(pattern).encode(), first, last)
+            }
+    return found
+
+
+def may_hold(prefix: bytes, first: bytes, last: bytes) -> bool:
+    """Whether a path between two others, or one of these, can begin with a prefix."""
+    return first[: len(prefix)] <= prefix <= last
+
+
+def _bounds(data: bytes, url: str) -> pa.Table:
+    rows = [(one.id, one.count, one.min_key, one.max_key) for one in read_metarange(data, url)]
+    return _filled(rows, _BOUNDS)
+
+
+def _table(rows: Sequence[tuple[str, int, str]]) -> pa.Table:
+    return _filled(rows, PATH_RANGES)
+
+
+def _filled(rows: Sequence[tuple[object, ...]], schema: pa.Schema) -> pa.Table:
+    columns = list(zip(*rows, strict=True)) or [()] * len(schema)
+    arrays = [pa.array(c, f.type) for c, f in zip(columns, schema, strict=True)]
+    return pa.Table.from_arrays(arrays, schema=schema)
